@@ -1,0 +1,277 @@
+/* mqqb.h: fixed-size headers, session counters, acknowledgement bits and transactional order of
+ * the MSMQ binary protocol ([MS-MQQB], [MS-MQMQ]). Freestanding C99; copy mqqb.h and mqqb.c.
+ *
+ * THE READ/WRITE RULE. Whatever came from the wire is checked, always, and answered with a status.
+ * What the caller hands in is asserted (compiled out by NDEBUG). There are three kinds of status:
+ *   MQQB_OK and the other positive answers: go on as the function's comment says;
+ *   MQQB_NEED_MORE: the bytes so far are right, but too few; nothing was written; call again with more;
+ *   negative: the peer is wrong; discard the packet, close the session (B-168, B-169), report
+ *   the status. Nothing was written and no state was changed.
+ *
+ * STRUCTURES. Every structure here consists of 32-bit words only: integers of any wire width are
+ * uint32_t, byte strings are uint8_t arrays whose length is a multiple of 4. It has therefore no padding,
+ * and it is also an array of words, which is how the bindings for Python pass it. Nothing of it
+ * goes on the wire as it is: pack and unpack move single bytes, so that byte order and alignment of the
+ * machine do not matter.
+ *
+ * COST. No allocation, no globals, no clock, no recursion, at most 64 bytes of stack a call. Any function may be called
+ * from an interrupt handler as long as no other call uses the same structure. No pointer is kept. */
+#ifndef MQQB_H
+#define MQQB_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- sizes and constants (wire.md sections 1, 2, 5, 11) ------------------------------------ */
+
+#define MQQB_VERSION_NUMBER 0x10u
+#define MQQB_SIGNATURE 0x524F494Cu   /* bytes 4C 49 4F 52, "LIOR" */
+#define MQQB_PING_SIGNATURE 0x5548u  /* bytes 48 55 */
+#define MQQB_PACKET_SIZE_MAX 0x00400000u
+#define MQQB_PACKET_SIZE_MIN_INTERNAL 20u
+#define MQQB_PACKET_SIZE_MIN_MESSAGE 120u
+#define MQQB_ACK_BITS 32u            /* width of RecoverableMsgAckFlags */
+
+/* BaseHeader.Flags */
+#define MQQB_BASE_PR 0x0007u
+#define MQQB_BASE_IN 0x0008u
+#define MQQB_BASE_SH 0x0010u
+#define MQQB_BASE_DH 0x0020u
+#define MQQB_BASE_TR 0x0100u
+/* InternalHeader.Flags */
+#define MQQB_INTERNAL_PT 0x000Fu
+#define MQQB_INTERNAL_CS 0x0010u
+#define MQQB_PT_SESSION_ACK 1u
+#define MQQB_PT_ESTABLISH_CONNECTION 2u
+#define MQQB_PT_CONNECTION_PARAMETERS 3u
+/* UserHeader.Flags */
+#define MQQB_USER_RC 0x0000001Fu
+#define MQQB_USER_DM 0x00000060u
+#define MQQB_USER_JN 0x00000100u
+#define MQQB_USER_JP 0x00000200u
+#define MQQB_USER_DQ 0x00001C00u
+#define MQQB_USER_AQ 0x0000E000u
+#define MQQB_USER_RQ 0x00070000u
+#define MQQB_USER_SH 0x00080000u
+#define MQQB_USER_TH 0x00100000u
+#define MQQB_USER_MP 0x00200000u
+#define MQQB_USER_CQ 0x00400000u
+#define MQQB_USER_MQ 0x00800000u
+#define MQQB_USER_AH 0x02000000u
+#define MQQB_USER_HH 0x10000000u
+#define MQQB_HOP_COUNT_MAX 0x1Du
+/* TransactionHeader.Flags */
+#define MQQB_TX_CG 0x00000001u
+#define MQQB_TX_FA 0x00000002u
+#define MQQB_TX_FM 0x00000004u
+#define MQQB_TX_LM 0x00000008u
+
+/* ---- status ---------------------------------------------------------------------------------- */
+
+typedef enum {
+    MQQB_OK = 0,
+    MQQB_NEED_MORE = 1,  /* fewer bytes than the part needs: read more, call again */
+    MQQB_ACK_FIRST = 2,  /* mqqb_session_stored: the bit field is full: send a SessionAck, call again (B-123) */
+    MQQB_IGNORED = 3,    /* mqqb_order_ack: not for the current sequence, or no progress: count it, change nothing (B-230) */
+    MQQB_STREAM_FULL = 4 /* mqqb_stamp: number 0xFFFFFFFF is used: wait until the stream has drained, then mqqb_roll */,
+
+    MQQB_BAD_VERSION_NUMBER = -1,       /* BaseHeader.VersionNumber is not 0x10 (B-168) */
+    MQQB_BAD_SIGNATURE = -2,            /* BaseHeader.Signature is not LIOR (B-168) */
+    MQQB_BAD_PACKET_SIZE = -3,          /* BaseHeader.PacketSize too small for its kind or above 4 MiB (B-429, B-433) */
+    MQQB_BAD_PACKET_TYPE = -4,          /* InternalHeader.Flags.PT is not 1, 2 or 3 (B-170) */
+    MQQB_BAD_REFUSED_FLAG = -5,         /* InternalHeader.Flags.CS in a SessionAck (wire.md 5.4) */
+    MQQB_BAD_HOP_COUNT = -6,            /* UserHeader.Flags.RC above 0x1D (wire.md 2.2) */
+    MQQB_BAD_DELIVERY_MODE = -7,        /* UserHeader.Flags.DM is 2 or 3 (wire.md 2.2) */
+    MQQB_BAD_DESTINATION_TYPE = -8,     /* UserHeader.Flags.DQ is not 0, 3, 5 or 7 (B-171) */
+    MQQB_BAD_ADMIN_TYPE = -9,           /* UserHeader.Flags.AQ is 1 or 4 (B-171) */
+    MQQB_BAD_TRANSACTION_MODE = -10,    /* UserHeader.Flags.TH with express delivery (B-173) */
+    MQQB_BAD_PROPERTIES_FLAG = -11,     /* UserHeader.Flags.MP is 0 (wire.md 2.5) */
+    MQQB_BAD_HTTP_FLAG = -12,           /* UserHeader.Flags.AH is set (behaviour.md section 26) */
+    MQQB_BAD_TX_SEQUENCE_NUMBER = -13,  /* TransactionHeader.TxSequenceNumber is 0 (wire.md 2.3) */
+    MQQB_BAD_PREVIOUS_NUMBER = -14,     /* TransactionHeader.PreviousTxSequenceNumber is 0xFFFFFFFF (wire.md 2.3) */
+    MQQB_BAD_SENDER_ID_TYPE = -15,      /* SecurityHeader.Flags.ST is not 0, 1 or 2 (wire.md 2.4) */
+    MQQB_BAD_SECURITY_SIZE = -16,       /* SecurityHeader.SenderCertSize above 0xFFFF, or all five sizes 0 (wire.md 2.4) */
+    MQQB_BAD_LABEL_LENGTH = -17,        /* MessagePropertiesHeader.LabelLength above 0xFA (B-431) */
+    MQQB_BAD_BODY_SIZE = -18,           /* MessagePropertiesHeader.MessageSize above AllocationBodySize (B-432) */
+    MQQB_BAD_RECOVERABLE_ACK_TIMEOUT = -19, /* ConnectionParameters.RecoverableAckTimeout outside 500..120000 (B-213) */
+    MQQB_BAD_ACK_TIMEOUT = -20,         /* ConnectionParameters.AckTimeout outside 20000..120000 (B-213) */
+    MQQB_BAD_OPERATING_SYSTEM = -21,    /* EstablishConnection.OperatingSystem.RE is not 0x10 (wire.md 5.2) */
+    MQQB_BAD_WINDOW_SIZE = -22,         /* SessionHeader.WindowSize is 0 (B-106) */
+    MQQB_BAD_ACK_NUMBER = -23,          /* OrderAck or FinalAck TxSequenceNumber is 0 (wire.md 6) */
+    MQQB_BAD_PING_SIGNATURE = -24,      /* Ping.Signature is not 0x5548: ignore the datagram, close nothing (B-200, B-202) */
+    MQQB_BAD_QUEUE_TYPE = -25,          /* DebugHeader.Flags.QT is 2 or 3 (wire.md 2.6) */
+    MQQB_BAD_ACK_COUNT = -26,           /* SessionHeader acknowledges what was never sent (B-229) */
+    MQQB_BAD_MESSAGE_COUNT = -27        /* SessionHeader counts differ from ours: deliver, then close (B-227) */
+} mqqb_status;
+
+/* ---- the fixed-size parts -------------------------------------------------------------------- */
+
+typedef enum {
+    MQQB_BASE_HEADER = 0,
+    MQQB_INTERNAL_HEADER,
+    MQQB_SESSION_HEADER,
+    MQQB_TRANSACTION_HEADER,
+    MQQB_CONNECTION_PARAMETERS,
+    MQQB_USER_HEADER,
+    MQQB_MESSAGE_PROPERTIES_HEADER,
+    MQQB_SECURITY_HEADER,
+    MQQB_DEBUG_HEADER,
+    MQQB_ESTABLISH_CONNECTION,
+    MQQB_ORDER_ACK,
+    MQQB_FINAL_ACK,
+    MQQB_PING,
+    MQQB_PARTS
+} mqqb_part;
+
+typedef struct { uint32_t version_number, reserved, flags, signature, packet_size, time_to_reach_queue; } mqqb_base_header;   /* 16 bytes, wire.md 2.1 */
+typedef struct { uint32_t reserved, flags; } mqqb_internal_header;                                                            /* 4, 5.1 */
+typedef struct {
+    uint32_t ack_sequence_number, recoverable_msg_ack_seq_number, recoverable_msg_ack_flags, user_msg_sequence_number,
+        recoverable_msg_sequence_number, window_size, reserved;
+} mqqb_session_header;                                                                                                        /* 16, 2.9 */
+typedef struct {
+    uint32_t flags, tx_sequence_ordinal, tx_sequence_time_stamp, tx_sequence_number, previous_tx_sequence_number;
+} mqqb_transaction_header;                                                                                                    /* 20, 2.3; ConnectorQMGuid follows if CG */
+typedef struct { uint32_t recoverable_ack_timeout, ack_timeout, reserved, window_size; } mqqb_connection_parameters;          /* 12, 5.3; ms, ms, -, packets */
+typedef struct {
+    uint8_t source_queue_manager[16], queue_manager_address[16];
+    uint32_t time_to_be_received, sent_time, message_id, flags;
+} mqqb_user_header;                                                                                                           /* 48, 2.2; s, s since 1970 */
+typedef struct {
+    uint32_t flags, label_length, message_class;
+    uint8_t correlation_id[20];
+    uint32_t body_type, application_tag, message_size, allocation_body_size, privacy_level, hash_algorithm,
+        encryption_algorithm, extension_size;
+} mqqb_message_properties_header;                                                                                             /* 56, 2.5 */
+typedef struct {
+    uint32_t flags, sender_id_size, encryption_key_size, signature_size, sender_cert_size, provider_info_size;
+} mqqb_security_header;                                                                                                       /* 16, 2.4 */
+typedef struct { uint32_t flags, reserved; } mqqb_debug_header;                                                               /* 4, 2.6; QueueIdentifier follows if QT is 1 */
+typedef struct {
+    uint8_t client_guid[16], server_guid[16];
+    uint32_t time_stamp, operating_system, reserved;
+} mqqb_establish_connection;                                                                                                  /* 40 of 552, 5.2; 512 bytes of padding follow */
+typedef struct {
+    uint32_t tx_sequence_ordinal, tx_sequence_time_stamp, tx_sequence_number, tx_previous_sequence_number;
+    uint8_t reserved[20];
+} mqqb_order_ack;                                                                                                             /* 36, section 6 */
+typedef struct {
+    uint32_t tx_sequence_ordinal, tx_sequence_time_stamp, tx_sequence_number, previous_tx_sequence_number;
+    uint8_t source_guid[16];
+    uint32_t message_id;
+} mqqb_final_ack;                                                                                                             /* 36, section 6 */
+typedef struct { uint32_t flags, signature, cookie; uint8_t qm_guid[16]; } mqqb_ping;                                         /* 24, section 7 */
+
+/* Bytes of a part on the wire. part: any mqqb_part but MQQB_PARTS. */
+size_t mqqb_part_size(mqqb_part part);
+
+/* Words of a part's structure (its sizeof / 4). */
+size_t mqqb_part_words(mqqb_part part);
+
+/* Read one part: in[0..in_size) to the part's structure, and check every range that the part alone can show.
+ * MQQB_OK: *out is filled. MQQB_NEED_MORE, or negative: *out is untouched. in and out may not overlap. */
+mqqb_status mqqb_unpack(mqqb_part part, void *out, const uint8_t *in, size_t in_size);
+
+/* Write one part. The caller has made sure that every field is in the range of its wire type and passes the checks of
+ * mqqb_unpack (asserted), and that out_size is at least mqqb_part_size(part) (asserted). */
+void mqqb_pack(mqqb_part part, const void *in, uint8_t *out, size_t out_size);
+
+/* Bytes that a packet takes on the stream: what PacketSize does and does not count (OP-1, A-51). flags, packet_size: of its BaseHeader. */
+uint32_t mqqb_packet_total(uint32_t flags, uint32_t packet_size);
+
+/* The framing rule (wire.md 4.2): *total becomes the bytes of the packet that begins at in.
+ * MQQB_OK: the whole packet is there. MQQB_NEED_MORE: *total is 16 (the BaseHeader is not complete) or the packet's size,
+ * read until there are as many. Negative: close the session. Costs one mqqb_unpack of the BaseHeader. */
+mqqb_status mqqb_frame(const uint8_t *in, size_t in_size, uint32_t *total);
+
+/* ---- one connection: both message sequences, acknowledgements, window (B-086 to B-130) -------- */
+
+/* All counts are modulo 65536 and begin at 0 with the connection (B-086, B-090). What was received and what was stored are
+ * counted apart, because only what is on disk may be acknowledged (B-098, A-31, A-32). */
+typedef struct {
+    uint32_t message_sent_count;                     /* B-031 */
+    uint32_t recoverable_message_sent_count;         /* B-032 */
+    uint32_t message_received_count;                 /* B-033 */
+    uint32_t recoverable_message_received_count;     /* B-034 */
+    uint32_t message_stored_count;                   /* of those received: durable, or dealt with in another way */
+    uint32_t recoverable_message_stored_count;       /* of those with DM = 1 */
+    uint32_t acked_message_count;                    /* AckSequenceNumber of the last SessionHeader sent */
+    uint32_t last_acked_recoverable_msg_seq_number;  /* B-035 */
+    uint32_t recoverable_msg_ack_flags;              /* B-036 */
+    uint32_t peer_acked_message_count;               /* highest AckSequenceNumber received */
+    uint32_t window_size;                            /* B-039, 1..0xFFFF packets */
+    uint32_t received_window_size;                   /* B-040 */
+} mqqb_session;
+
+/* At (a - b) modulo 65536 taken as signed: is a after b? Serial arithmetic (B-090). Both 0..0xFFFF. */
+int mqqb_serial_after(uint32_t a, uint32_t b);
+
+/* Does a SessionHeader's (base, flags) acknowledge recoverable message number seq (B-103, B-107, B-222, B-223)? 1 or 0.
+ * With flags 0 nothing is acknowledged. Otherwise everything up to and including base is, and base + k if bit k is set. All 0..0xFFFF. */
+int mqqb_is_acked(uint32_t base, uint32_t flags, uint32_t seq);
+
+/* A new connection: all counts 0, our window, and the same for the peer's until he says his. window_size: 1..0xFFFF (asserted). */
+void mqqb_session_init(mqqb_session *s, uint32_t window_size);
+
+/* May a message be sent: fewer unacknowledged than the smaller of both windows (B-118, A-25)? 1 or 0. */
+int mqqb_session_can_send(const mqqb_session *s);
+
+/* Count a message as it goes out (B-320). recoverable: 1 if DM = 1, else 0. Its numbers are the counts afterwards. */
+void mqqb_session_sent(mqqb_session *s, int recoverable);
+
+/* Count a message as it comes in (B-252, B-278). */
+void mqqb_session_received(mqqb_session *s, int recoverable);
+
+/* The oldest received message that is not stored yet is now durable, or was discarded by a rule (B-250, B-262, B-280).
+ * MQQB_ACK_FIRST: nothing was changed; the bit field is full; send a SessionAck (mqqb_session_fill), then call again (B-123, B-277). */
+mqqb_status mqqb_session_stored(mqqb_session *s, int recoverable);
+
+/* Messages received and not yet covered by a SessionHeader (B-037), sent and not yet acknowledged (B-038). */
+uint32_t mqqb_session_unacked_received(const mqqb_session *s);
+uint32_t mqqb_session_unacked_sent(const mqqb_session *s);
+
+/* Make the SessionHeader that is due now and count it as sent (B-101 to B-108). */
+void mqqb_session_fill(mqqb_session *s, mqqb_session_header *h);
+
+/* Take a received SessionHeader: check it against our counts, then adopt its acknowledgement and window (B-219, B-130).
+ * carried: 1 if it came at the end of a message that is already counted, 0 if in a SessionAck. A carried header may leave its own
+ * packet out of its counts (OP-14). MQQB_OK. MQQB_BAD_ACK_COUNT: nothing adopted, close. MQQB_BAD_MESSAGE_COUNT: adopted;
+ * deliver what carried it, then close (B-227). */
+mqqb_status mqqb_session_check(mqqb_session *s, const mqqb_session_header *h, int carried);
+
+/* ---- transactional order (B-091 to B-099, B-268 to B-275, B-317, B-318) ----------------------- */
+
+/* Incoming stream: one for each (source queue manager, destination queue), persistent (B-058 to B-060, B-099). */
+typedef struct { uint32_t tx_sequence_ordinal, tx_sequence_time_stamp, tx_sequence_number, reject_count; } mqqb_incoming;
+
+/* Outgoing stream: one for each outgoing queue, persistent (B-056, B-057, B-067, B-099). tx_sequence_number is the next one's. */
+typedef struct { uint32_t tx_sequence_ordinal, tx_sequence_time_stamp, tx_sequence_number, last_ack; } mqqb_outgoing;
+
+/* Compare two TxSequenceIDs as unsigned 64-bit numbers, TimeStamp high (B-078): -1, 0, 1. */
+int mqqb_tx_compare(uint32_t ordinal_a, uint32_t time_stamp_a, uint32_t ordinal_b, uint32_t time_stamp_b);
+
+/* May this message be inserted (B-270)? 1: yes, and the stream has advanced (B-271): make both durable in one step.
+ * 0: no; only reject_count has changed (B-272, A-01). */
+int mqqb_accept(mqqb_incoming *in, const mqqb_transaction_header *h);
+
+/* Number a message for the first and only time (B-317, A-08): fills the header's id, number and previous number, leaves flags.
+ * previous: number of the transactional message before it in the outgoing table that has the same id, 0 if none (B-318, B-319).
+ * MQQB_OK, MQQB_STREAM_FULL. The caller makes out and the number durable before the packet leaves (B-098). */
+mqqb_status mqqb_stamp(mqqb_outgoing *out, uint32_t previous, mqqb_transaction_header *h);
+
+/* An OrderAck has come (B-230, B-233). MQQB_OK: last_ack has risen; settle what it covers. MQQB_IGNORED: another sequence, a number
+ * that was never given, or no progress; nothing was changed. */
+mqqb_status mqqb_order_ack_received(mqqb_outgoing *out, const mqqb_order_ack *ack);
+
+/* No message of the sequence is left: begin the next one (B-096, A-05). Nothing to do if none was numbered since the last time. */
+void mqqb_roll(mqqb_outgoing *out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
