@@ -1,0 +1,448 @@
+"""One connection: handshake, both message sequences, acknowledgements, window, timers.
+
+Sans I/O. Bytes and `now` (monotonic milliseconds) go in; events, bytes to write and the next deadline come out. What a session
+says about durability is what its owner has said: a received message is acknowledged only after `stored` (B-098, B-281).
+
+    events = session.receive_data(data, now)      # the owner handles them and makes the outcome durable in one step
+    session.stored(recoverable, now)              # then, for each message among them, in order
+    while session.can_send(): session.send(entry, packet, recoverable, now)
+    write(session.data_to_send())
+"""
+
+from array import array
+
+from mqqb import core, packets, streams
+
+WAITING_EC_MSG = "WAITING_EC_MSG"
+WAITING_ECR_MSG = "WAITING_ECR_MSG"
+WAITING_CP_MSG = "WAITING_CP_MSG"
+WAITING_CPR_MSG = "WAITING_CPR_MSG"
+OPEN = "OPEN"
+CLOSED = "CLOSED"
+
+# Which packet is welcome in which state, and what takes it (B-180 to B-188). Anything else closes the session.
+TABLE = {
+    (WAITING_EC_MSG, "EstablishConnection"): "_establish_request",
+    (WAITING_ECR_MSG, "EstablishConnection"): "_establish_response",
+    (WAITING_CP_MSG, "ConnectionParameters"): "_parameters_request",
+    (WAITING_CPR_MSG, "ConnectionParameters"): "_parameters_response",
+    (OPEN, "SessionAck"): "_session_ack",
+    (OPEN, "OrderAck"): "_message",
+    (OPEN, "FinalAck"): "_message",
+    (OPEN, "UserMessage"): "_message",
+}
+
+NULL_GUID = bytes(16)
+_ESTABLISH_SIZE = 572
+_SH_LOW_BYTE = 0x10  # BaseHeader.Flags.SH, in the byte at packet offset 2
+_RECOVERABLE_ACK_MIN = 500
+_RECOVERABLE_ACK_MAX = 120000
+
+
+class Settings:
+    """Durations in milliseconds under the specification's names, with its defaults; B-039, B-043, B-131 to B-134, A-13."""
+
+    def __init__(
+        self,
+        window_size: int = 64,
+        ack_wait_timeout: int = 20000,
+        ack_wait_multiple: int = 2,
+        initialization_timeout: int = 60000,
+        cleanup_timeout: int = 300000,
+        close_on_mismatch: bool = True,
+    ) -> None:
+        self.window_size = window_size
+        self.ack_wait_timeout = ack_wait_timeout
+        self.ack_wait_multiple = ack_wait_multiple
+        self.initialization_timeout = initialization_timeout
+        self.cleanup_timeout = cleanup_timeout
+        self.close_on_mismatch = close_on_mismatch
+
+
+class Opened:
+    """The handshake is done: both sides may send (B-003)."""
+
+    __slots__ = ()
+
+
+class MessageReceived:
+    """A UserMessage, OrderAck or FinalAck (`packet`, of packets.py) has come; `raw` is it without its SessionHeader.
+
+    The owner calls Session.stored once for each, in order, when its outcome is durable.
+    """
+
+    __slots__ = ("packet", "raw", "recoverable")
+
+    def __init__(self, packet: "packets.UserMessage | packets.OrderAck | packets.FinalAck", raw: bytes, recoverable: bool) -> None:
+        self.packet = packet
+        self.raw = raw
+        self.recoverable = recoverable
+
+
+class Acknowledged:
+    """The session acknowledged these entries for good: express ones received, recoverable ones on the peer's disk (B-221 to B-223)."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self, entries: "list[streams.Entry]") -> None:
+        self.entries = entries
+
+
+class Closed:
+    """The session is over: shut the transport. `rule` and `reason` say why (B-004, B-297)."""
+
+    __slots__ = ("rule", "reason")
+
+    def __init__(self, rule: str, reason: str) -> None:
+        self.rule = rule
+        self.reason = reason
+
+
+class Session:
+    """One protocol session over one byte stream.
+
+    initiator: this side connected and begins. own_guid, remote_guid: 16 bytes; remote_guid is NULL_GUID where a direct format
+    name leads to the peer, and the peer's answer is taken (A-39). After the end, `closed` is a Closed.
+    """
+
+    def __init__(
+        self,
+        initiator: bool,
+        own_guid: bytes,
+        now: int,
+        remote_guid: bytes = NULL_GUID,
+        settings: "Settings | None" = None,
+    ) -> None:
+        self.initiator = initiator
+        self.own_guid = own_guid
+        self.remote_guid = remote_guid
+        self.settings = settings or Settings()
+        self.state = WAITING_EC_MSG  # B-161
+        self.closed: "Closed | None" = None
+        self.direct_format_session = False
+        self.ack_wait_timeout = self.settings.ack_wait_timeout
+        self.recoverable_ack_send_timeout = _RECOVERABLE_ACK_MAX
+        self.log: "list[Closed]" = []  # mismatches that were only noted (A-13)
+        self._counts = array("I", bytes(4 * core.SESSION_WORDS))
+        core.session_init(self._counts, self.settings.window_size)
+        self._header = array("I", bytes(4 * core.part_words(core.SESSION_HEADER)))
+        self._total = array("I", (0,))
+        self._buffer = bytearray()
+        self._out: "list[bytes | bytearray]" = []
+        self._in_flight: "list[streams.Entry | None]" = []  # what was sent and not yet covered by an AckSequenceNumber, oldest first
+        self._awaiting_bits: "list[streams.Entry]" = []  # recoverable entries, not transactional, until a bit covers them
+        self._session_active = False
+        self._received_ack = False
+        self._initialization_due: "int | None" = now + self.settings.initialization_timeout  # B-131, A-41
+        self._cleanup_due: "int | None" = now + self.settings.cleanup_timeout
+        self._ack_wait_due: "int | None" = None
+        self._ack_send_due: "int | None" = None
+        self._ack_send_duration = 0
+
+    # ---- the transport ------------------------------------------------------------------------
+
+    def connected(self, now: int) -> None:
+        """The transport is up. An initiator asks for the session (B-204); an acceptor waits."""
+        if self.initiator:
+            self._initialization_due = now + self.settings.initialization_timeout
+            self._out.append(packets.establish_connection(self.own_guid, self.remote_guid, now & 0xFFFFFFFF))
+            self.state = WAITING_ECR_MSG  # B-181
+
+    def transport_closed(self) -> "list[object]":
+        """The transport is gone (B-298): a Closed event, unless the session was over already."""
+        return self._close("B-298", "the peer closed the connection")
+
+    def data_to_send(self) -> bytes:
+        """Everything that is to be written now, once; write it in one go."""
+        data = b"".join(self._out)
+        self._out = []
+        return data
+
+    def close(self, rule: str, reason: str) -> "list[object]":
+        """End the session from this side: shut the transport afterwards. No packet says so (B-004)."""
+        return self._close(rule, reason)
+
+    # ---- receiving ----------------------------------------------------------------------------
+
+    def receive_data(self, data: "bytes | bytearray | memoryview", now: int) -> "list[object]":
+        """Take bytes from the peer: Opened, MessageReceived, Acknowledged, Closed events, in order of cause."""
+        events: "list[object]" = []
+        if self.closed is not None:
+            return events
+        buffer = self._buffer
+        buffer += data
+        start = 0
+        end = len(buffer)
+        while self.closed is None and start < end:
+            status = core.frame(buffer, start, end, self._total)
+            total = self._total[0]
+            if status < 0:
+                rule, field, reason = packets.STATUS[status]
+                events += self._close(rule, field + ": " + reason)
+            elif self._unwelcome(buffer, start, end, total):
+                events += self._close("B-434", "only a handshake packet is accepted before the session is open")
+            elif status == core.OK:
+                self._packet(bytes(memoryview(buffer)[start : start + total]), now, events)
+                start += total
+            else:
+                break
+        self._buffer = buffer[start:] if self.closed is None else bytearray()
+        return events
+
+    def _unwelcome(self, buffer: bytearray, start: int, end: int, total: int) -> bool:
+        """Before OPEN nothing but handshake packets is even waited for; internal packets are never longer than theirs (B-433, B-434)."""
+        if end - start < 16:
+            return False
+        internal = buffer[start + 2] & core.BASE_IN
+        return total > _ESTABLISH_SIZE if internal else self.state != OPEN
+
+    def _packet(self, raw: bytes, now: int, events: "list[object]") -> None:
+        self._received_ack = True  # B-167
+        try:
+            packet = packets.parse(raw)
+        except packets.Malformed as error:
+            events += self._close(error.rule, error.field + ": " + error.reason)  # B-169
+            return
+        handler = TABLE.get((self.state, type(packet).__name__))
+        if handler is None:
+            events += self._close("B-180", type(packet).__name__ + " is not expected in " + self.state)
+        else:
+            getattr(self, handler)(packet, raw, now, events)
+
+    def _establish_request(self, packet: "packets.EstablishConnection", raw: bytes, now: int, events: "list[object]") -> None:
+        header = packet.header
+        self.remote_guid = header.client_guid  # B-205
+        refused = header.server_guid != NULL_GUID and header.server_guid != self.own_guid  # B-207, A-39
+        self._out.append(
+            packets.establish_connection(
+                header.client_guid, self.own_guid, header.time_stamp, header.operating_system, refused
+            )
+        )
+        if refused:
+            events += self._close("B-207", "the session was asked of another queue manager", keep_output=True)
+            return
+        self.state = WAITING_CP_MSG  # B-185
+        self._initialization_due = now + self.settings.initialization_timeout
+
+    def _establish_response(self, packet: "packets.EstablishConnection", raw: bytes, now: int, events: "list[object]") -> None:
+        header = packet.header
+        if packet.internal.flags & core.INTERNAL_CS:
+            events += self._close("B-209", "the peer refused the session")
+        elif header.client_guid != self.own_guid:
+            events += self._close("B-209", "the answer is for another queue manager")
+        elif header.server_guid == NULL_GUID or self.remote_guid not in (NULL_GUID, header.server_guid):
+            events += self._close("B-209", "another queue manager answered")
+        else:
+            self.remote_guid = header.server_guid
+            elapsed = (now - header.time_stamp) & 0xFFFFFFFF
+            timeout = min(max(8 * elapsed, _RECOVERABLE_ACK_MIN), _RECOVERABLE_ACK_MAX)  # B-210
+            self.recoverable_ack_send_timeout = timeout
+            self._out.append(
+                packets.connection_parameters(timeout, self.ack_wait_timeout, self.settings.window_size)
+            )  # B-212
+            self.state = WAITING_CPR_MSG  # B-182
+
+    def _parameters_request(self, packet: "packets.ConnectionParameters", raw: bytes, now: int, events: "list[object]") -> None:
+        header = packet.header
+        self.ack_wait_timeout = header.ack_timeout  # B-214
+        self.recoverable_ack_send_timeout = header.recoverable_ack_timeout
+        self._out.append(
+            packets.connection_parameters(
+                header.recoverable_ack_timeout, header.ack_timeout, self.settings.window_size
+            )
+        )  # B-215
+        self._open(header.window_size, events)
+
+    def _parameters_response(self, packet: "packets.ConnectionParameters", raw: bytes, now: int, events: "list[object]") -> None:
+        self._open(packet.header.window_size, events)  # B-216
+
+    def _open(self, window_size: int, events: "list[object]") -> None:
+        self._counts[core.SESSION_RECEIVED_WINDOW_SIZE] = max(window_size, 1)  # B-213
+        self._initialization_due = None
+        self.state = OPEN  # B-183, B-187
+        events.append(Opened())
+
+    def _session_ack(self, packet: "packets.SessionAck", raw: bytes, now: int, events: "list[object]") -> None:
+        self._session_header(packet.session, 0, now, events)
+
+    def _message(
+        self,
+        packet: "packets.UserMessage | packets.OrderAck | packets.FinalAck",
+        raw: bytes,
+        now: int,
+        events: "list[object]",
+    ) -> None:
+        message = packet if isinstance(packet, packets.UserMessage) else packet.message
+        recoverable = message.user.flags & core.USER_DM != 0
+        core.session_received(self._counts, recoverable)  # B-252, B-278
+        self._session_active = True
+        if message.user.flags & core.USER_DQ == core.USER_DQ:
+            self.direct_format_session = True  # B-253
+        if self._ack_send_due is None:
+            self._start_ack_send(self.ack_wait_timeout // 2, now)  # B-121
+        session = message.session
+        events.append(MessageReceived(packet, raw if session is None else raw[: message.base.packet_size], recoverable))
+        if session is not None:
+            self._session_header(session, 1, now, events)  # B-263: after the message that carried it
+
+    def _session_header(self, session: "packets.SessionHeader", carried: int, now: int, events: "list[object]") -> None:
+        header = self._header
+        header[core.ACKS_SEQUENCE_NUMBER] = session.ack_sequence_number
+        header[core.ACKS_BASE] = session.recoverable_msg_ack_seq_number
+        header[core.ACKS_FLAGS] = session.recoverable_msg_ack_flags
+        header[core.ACKS_SENT] = session.user_msg_sequence_number
+        header[core.ACKS_RECOVERABLE_SENT] = session.recoverable_msg_sequence_number
+        header[core.ACKS_WINDOW_SIZE] = session.window_size
+        status = core.session_check(self._counts, header, carried)
+        if status == core.BAD_ACK_COUNT:
+            events += self._close("B-229", "SessionHeader acknowledges messages that were never sent")
+            return
+        self._acknowledge(session.recoverable_msg_ack_seq_number, session.recoverable_msg_ack_flags, now, events)
+        if status == core.BAD_MESSAGE_COUNT:
+            reason = "SessionHeader counts other messages sent than were received"
+            if self.settings.close_on_mismatch:
+                events += self._close("B-227", reason)
+            else:
+                self.log.append(Closed("B-227", reason))  # A-13
+
+    def _acknowledge(self, base: int, flags: int, now: int, events: "list[object]") -> None:
+        """Apply an acknowledgement that has been checked: in-flight entries first, then the bits (B-219 to B-225)."""
+        settled: "list[streams.Entry]" = []
+        covered = len(self._in_flight) - core.session_unacked_sent(self._counts)
+        for entry in self._in_flight[:covered]:
+            if entry is not None:
+                entry.awaiting_ack = False  # A-27
+                entry.received_session_ack = True
+                if not entry.recoverable:
+                    settled.append(entry)
+        del self._in_flight[:covered]
+        waiting = []
+        for entry in self._awaiting_bits:
+            if core.is_acked(base, flags, entry.recoverable_sequence_number):
+                settled.append(entry)
+            else:
+                waiting.append(entry)
+        self._awaiting_bits = waiting
+        if self._in_flight or waiting:
+            self._ack_wait_due = now + self.ack_wait_timeout * self.settings.ack_wait_multiple  # B-228
+        if settled:
+            events.append(Acknowledged(settled))
+
+    # ---- sending ------------------------------------------------------------------------------
+
+    def can_send(self) -> bool:
+        """Is the session open, and the window too (B-118, B-307)?"""
+        return self.state == OPEN and core.session_can_send(self._counts)
+
+    def send(self, entry: "streams.Entry | None", packet: bytearray, recoverable: bool, now: int) -> None:
+        """Put one UserMessage-format packet on the wire (B-320, B-321). Only when can_send() says so.
+
+        entry: what the acknowledgement is for; None for an OrderAck, which nobody waits for. packet: complete, without SessionHeader; its
+        SH flag is set here as needed. recoverable: DM = 1.
+        """
+        assert self.can_send()
+        core.session_sent(self._counts, recoverable)
+        self._session_active = True
+        carries = self._piggybacks(now)
+        packet[2] = packet[2] & ~_SH_LOW_BYTE & 0xFF | (_SH_LOW_BYTE if carries else 0)
+        self._out.append(packet)
+        if carries:
+            header = bytearray(core.part_size(core.SESSION_HEADER))
+            self._fill(now)  # B-126: after this message was counted
+            core.pack(core.SESSION_HEADER, self._header, header, 0)
+            self._out.append(header)
+        if entry is not None:
+            entry.sequence_number = self._counts[core.SESSION_SENT]
+            entry.recoverable_sequence_number = self._counts[core.SESSION_RECOVERABLE_SENT] if recoverable else 0
+            entry.awaiting_ack = True
+            if entry.stream is not None:
+                entry.stream.sent(entry, now)
+            if recoverable and not entry.tx_sequence_number:
+                self._awaiting_bits.append(entry)
+        self._in_flight.append(entry)
+        if self._ack_wait_due is None:
+            self._ack_wait_due = now + self.ack_wait_timeout * self.settings.ack_wait_multiple  # B-134
+
+    def stored(self, recoverable: bool, now: int) -> None:
+        """The oldest MessageReceived not yet reported is durable, or a rule discarded it (B-250, B-262, B-278 to B-281)."""
+        if self.state != OPEN:
+            return
+        counts = self._counts
+        if core.session_stored(counts, recoverable) == core.ACK_FIRST:  # B-123, B-277
+            self._send_session_ack(now)
+            core.session_stored(counts, recoverable)
+        flags = counts[core.SESSION_ACK_FLAGS]
+        if flags == 1 and recoverable:
+            self._start_ack_send(self.recoverable_ack_send_timeout, now)  # B-122, B-279
+        window = min(counts[core.SESSION_WINDOW_SIZE], counts[core.SESSION_RECEIVED_WINDOW_SIZE])
+        unacked = (counts[core.SESSION_STORED] - counts[core.SESSION_ACKED]) & 0xFFFF
+        if unacked >= max(window // 2, 1):
+            self._send_session_ack(now)  # B-124
+
+    def _piggybacks(self, now: int) -> bool:
+        """More than 75 % of the Session Ack Send Timer is over and something is to be acknowledged (B-125)."""
+        if self._ack_send_due is None or not core.session_unacked_received(self._counts):
+            return False
+        return 4 * (self._ack_send_due - now) < self._ack_send_duration
+
+    def _fill(self, now: int) -> None:
+        core.session_fill(self._counts, self._header)
+        self._ack_send_due = None
+        if core.session_unacked_received(self._counts):
+            self._start_ack_send(self.ack_wait_timeout // 2, now)
+
+    def _send_session_ack(self, now: int) -> None:
+        self._fill(now)
+        self._out.append(packets.session_ack(self._header))
+
+    # ---- timers -------------------------------------------------------------------------------
+
+    def _start_ack_send(self, duration: int, now: int) -> None:
+        self._ack_send_due = now + duration
+        self._ack_send_duration = duration
+
+    def next_timeout(self) -> "int | None":
+        """When `handle_timeout` is due at the latest, or None."""
+        due = None
+        for timer in (self._initialization_due, self._cleanup_due, self._ack_wait_due, self._ack_send_due):
+            if timer is not None and (due is None or timer < due):
+                due = timer
+        return due
+
+    def handle_timeout(self, now: int) -> "list[object]":
+        """Run the timers that are due: may queue a SessionAck, may close the session."""
+        events: "list[object]" = []
+        if self._ack_send_due is not None and now >= self._ack_send_due:
+            self._ack_send_due = None
+            if core.session_unacked_received(self._counts):
+                self._send_session_ack(now)  # B-127, B-150
+        if self._ack_wait_due is not None and now >= self._ack_wait_due:
+            self._ack_wait_due = None
+            if self._in_flight or self._awaiting_bits:
+                if not self._received_ack:
+                    events += self._close("B-148", "the peer has fallen silent")
+                else:
+                    self._ack_wait_due = now + self.ack_wait_timeout * self.settings.ack_wait_multiple
+            self._received_ack = False
+        if self._cleanup_due is not None and now >= self._cleanup_due:
+            if self._session_active:
+                self._session_active = False
+                self._cleanup_due = now + self.settings.cleanup_timeout
+            else:
+                events += self._close("B-147", "the session was idle")
+        if self._initialization_due is not None and now >= self._initialization_due:
+            events += self._close("B-155", "the handshake took too long")
+        return events
+
+    def _close(self, rule: str, reason: str, keep_output: bool = False) -> "list[object]":
+        if self.closed is not None:
+            return []
+        self.state = CLOSED
+        self.closed = Closed(rule, reason)
+        if not keep_output:
+            self._out = []
+        self._initialization_due = None
+        self._cleanup_due = None
+        self._ack_wait_due = None
+        self._ack_send_due = None
+        return [self.closed]

@@ -1,0 +1,207 @@
+"""Two ends of the protocol on a wire that the test holds: what both CPython's and MicroPython's engine tests are made of.
+
+Each end keeps what is durable apart from what a crash takes, so that a test can cut the wire, or the power, wherever it likes.
+"""
+
+from array import array
+
+from mqqb import core, packets, session, streams
+
+SENDER = bytes(range(16))
+RECEIVER = bytes(range(100, 116))
+DESTINATION = packets.parse_format_name("DIRECT=TCP:127.0.0.1\\private$\\line1")
+
+
+class Sender:
+    """An application's side: an outgoing stream, its packets on `disk`, at most one session."""
+
+    def __init__(self, time_stamp=7, rolls=True):
+        self.disk = {}  # message id -> packet as numbered
+        self.settled = []
+        self.express_settled = []
+        self.record = streams.OutgoingStream.new(time_stamp)
+        self.stream = streams.OutgoingStream(self.record, rolls=rolls)
+        self.next_message_id = 1
+        self.session = None
+        self.rejected = []
+
+    def send(self, body, delivery="transactional", journal=False):
+        message_id = self.next_message_id
+        self.next_message_id += 1
+        packet = packets.user_message(SENDER, message_id, DESTINATION, body, delivery=delivery)
+        offset = packets.transaction_offset(packet)
+        if offset:
+            entry = self.stream.number(packet, offset, message_id, message_id, journal)
+            assert entry is not None
+        else:
+            self.stream.append(streams.Entry(message_id, message_id, delivery != "express"))
+        self.disk[message_id] = bytes(packet)
+        return message_id
+
+    def connect(self, now, settings=None):
+        self.stream.restart()
+        self.session = session.Session(True, SENDER, now, settings=settings)
+        self.session.connected(now)
+
+    def crash(self):
+        """Only the disk is left: the table comes back from it, in order."""
+        record = array("I", self.stream.record)
+        old = {entry.message_id: entry for entry in self.stream.table}
+        self.stream = streams.OutgoingStream(record)
+        for message_id in sorted(self.disk):
+            gone = old[message_id]
+            self.stream.append(
+                streams.Entry(
+                    message_id, message_id, gone.recoverable, gone.journal, gone.tx_sequence_id, gone.tx_sequence_number
+                )
+            )
+        self.session = None
+
+    def receive(self, data, now):
+        events = self.session.receive_data(data, now)
+        for event in events:
+            if isinstance(event, session.MessageReceived):
+                packet = event.packet
+                if isinstance(packet, packets.OrderAck):
+                    covered = self.stream.order_ack(packet.body.tx_sequence_id, packet.body.tx_sequence_number, now)
+                    self._settle([entry for entry in covered if not entry.journal])
+                elif isinstance(packet, packets.FinalAck):
+                    entry = self.stream.final_ack(packet.body.message_id, now)
+                    if entry is not None:
+                        self.rejected.append((entry.message_id, packet.message.properties.message_class))
+                        self._settle([entry])
+                self.session.stored(event.recoverable, now)
+            elif isinstance(event, session.Acknowledged):
+                self.stream.remove(event.entries)
+                self._settle(event.entries)
+        self.pump(now)
+        return events
+
+    def _settle(self, entries):
+        for entry in entries:
+            self.settled.append(entry.message_id)
+            del self.disk[entry.message_id]
+
+    def pump(self, now, limit=1 << 30):
+        sent = 0
+        while sent < limit and self.session is not None and self.session.can_send():
+            entry = self.stream.next_to_send()
+            if entry is None:
+                break
+            packet = bytearray(self.disk[entry.key])
+            if entry.tx_sequence_number:
+                self.stream.prepare(entry, packet, packets.transaction_offset(packet))
+            self.session.send(entry, packet, entry.recoverable, now)
+            sent += 1
+        return sent
+
+
+class Receiver:
+    """A queue's side: `queue` and the incoming record are durable, the rest is not. store=False keeps events unstored."""
+
+    def __init__(self, now=0):
+        self.queue = []  # (message id, tx id, number, body), as inserted
+        self.record = array("I", (0, 0, 0, 0))
+        self.incoming = streams.IncomingStream(array("I", self.record), now)
+        self.session = None
+        self.order_acks = []
+        self.hold = False
+        self.held = []
+        self.next_message_id = 1
+
+    def accept(self, now, settings=None):
+        self.session = session.Session(False, RECEIVER, now, settings=settings)
+        self.session.connected(now)
+
+    def crash(self, now):
+        self.incoming = streams.IncomingStream(array("I", self.record), now)
+        self.session = None
+        self.held = []
+
+    def receive(self, data, now):
+        events = self.session.receive_data(data, now)
+        for event in events:
+            if isinstance(event, session.MessageReceived):
+                self.held.append(event)
+        if not self.hold:
+            self.store(now)
+        return events
+
+    def store(self, now):
+        """One durable step for everything that was held, then tell the session (design rule 2)."""
+        for event in self.held:
+            message = event.packet
+            if isinstance(message, packets.UserMessage):
+                transaction = message.transaction
+                inserted = True
+                if transaction is not None:
+                    self.incoming.schedule_order_ack(now)
+                    inserted = self.incoming.accept(
+                        transaction.tx_sequence_id,
+                        transaction.tx_sequence_number,
+                        transaction.previous_tx_sequence_number,
+                    )
+                if inserted:
+                    number = None if transaction is None else (transaction.tx_sequence_id, transaction.tx_sequence_number)
+                    self.queue.append((message.user.message_id, number, bytes(message.properties.body)))
+        self.record = array("I", self.incoming.record)
+        for event in self.held:
+            self.session.stored(event.recoverable, now)
+        self.held = []
+
+    def tick(self, now):
+        if self.session is None or self.session.state != session.OPEN:
+            return
+        due = self.incoming.next_timeout()
+        if due is not None and now >= due and self.session.can_send():
+            if self.incoming.tx_sequence_number:
+                packet = packets.order_ack(
+                    packets.parse_format_name("DIRECT=TCP:127.0.0.1\\PRIVATE$\\order_queue$"),
+                    RECEIVER,
+                    self.next_message_id,
+                    0,
+                    self.incoming.record[core.INCOMING_ORDINAL],
+                    self.incoming.record[core.INCOMING_TIME_STAMP],
+                    self.incoming.tx_sequence_number,
+                )
+                self.next_message_id += 1
+                self.session.send(None, packet, False, now)
+                self.order_acks.append((now, self.incoming.tx_sequence_number))
+            self.incoming.order_ack_sent(now)
+        self.session.handle_timeout(now)
+
+
+def exchange(sender, receiver, now):
+    """Carry bytes both ways until nobody has anything to say."""
+    moved = True
+    while moved:
+        up = sender.session.data_to_send()
+        if up:
+            receiver.receive(up, now)
+        receiver.tick(now)
+        down = receiver.session.data_to_send()
+        if down:
+            sender.receive(down, now)
+        moved = bool(up or down)
+
+
+def open_pair(now=0, sender=None, receiver=None, settings=None):
+    """A sender and a receiver with an open session between them."""
+    sender = sender or Sender()
+    receiver = receiver or Receiver(now)
+    sender.connect(now, settings)
+    receiver.accept(now, settings)
+    exchange(sender, receiver, now)
+    assert sender.session.state == session.OPEN and receiver.session.state == session.OPEN
+    return sender, receiver
+
+
+def run(sender, receiver, now, until):
+    """Let time pass in steps of 100 ms, carrying bytes, to `until`."""
+    while now < until:
+        now += 100
+        sender.session.handle_timeout(now)
+        sender.stream.handle_timeout(now)
+        sender.pump(now)
+        exchange(sender, receiver, now)
+    return now
