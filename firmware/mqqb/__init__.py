@@ -1,0 +1,1 @@
+"""The MSMQ binary protocol: core, packets, session and streams. Runs unchanged on CPython and MicroPython."""
