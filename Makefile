@@ -1,0 +1,57 @@
+# ordack: every job of the project. `make help` lists them. Each does the set-up it needs; see firmware/ports/setup.sh.
+
+SETUP ?= firmware/ports/setup.sh
+PYTHON_VENV := .venv/bin/python
+MESSAGES ?= 1000
+CUTS ?= 50
+KILLS ?= 5
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test test-c test-mp lint size conformance bench firmware clean setup-test setup-bench
+
+help: ## this list
+	@awk -F ' *## ' '/^[a-z-]+:.* ## / { sub(/:.*/, "", $$1); printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "  PYTHON=          the Python to use (3.11 or newer; default python3)"
+	@echo "  MICROPYTHON_DIR= a MicroPython checkout (1.25 or newer) to use instead of Debian's source package"
+
+setup: ## programs, .venv with .venv/bin/ordack, MicroPython under build/
+	@$(SETUP) run
+
+setup-test:
+	@$(SETUP) test
+
+setup-bench:
+	@$(SETUP) bench
+
+run: setup ## the main job: readings from a MicroPython arrive once, over a link that keeps breaking (SEED= MESSAGES= CUTS= KILLS=)
+	@$(PYTHON_VENV) -m hil.campaign --messages $(MESSAGES) --cuts $(CUTS) --kills $(KILLS) $(if $(SEED),--seed $(SEED))
+
+test: setup-test ## everything that must hold, with a summary
+	@$(PYTHON_VENV) tests/run_all.py
+
+test-c: setup-test ## the C core: all compilers, sanitizers, big-endian, fuzz corpus, coverage
+	@$(MAKE) --no-print-directory -C c_core all-tests
+
+test-mp: setup-test ## the tests that run on MicroPython, with the C core and with its twin
+	@$(PYTHON_VENV) tests/run_mp.py
+
+lint: setup-test ## ruff and mypy --strict
+	@.venv/bin/ruff check .
+	@.venv/bin/mypy
+
+size: setup-test ## code size of the C core on a Cortex-M0+ against its ceilings
+	@$(MAKE) --no-print-directory -C c_core size
+
+conformance: setup-test ## the rules of the specification with the tests that show them (writes tests/CONFORMANCE.md)
+	@$(PYTHON_VENV) tests/conformance.py
+
+bench: setup-bench ## speed against a peer measured in the same run, as JSON lines
+	@$(PYTHON_VENV) tests/bench.py
+
+firmware: setup ## the MicroPython builds
+	@ls -l build/micropython/unix-c/micropython build/micropython/unix-twin/micropython
+
+clean: ## removes what the jobs made, except .venv
+	@rm -rf build host/*.so host/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@$(MAKE) --no-print-directory -C c_core clean
