@@ -76,8 +76,8 @@ typedef enum {
     MQQB_OK = 0,
     MQQB_NEED_MORE = 1,  /* fewer bytes than the part needs: read more, call again */
     MQQB_ACK_FIRST = 2,  /* mqqb_session_stored: the bit field is full: send a SessionAck, call again (B-123) */
-    MQQB_IGNORED = 3,    /* mqqb_order_ack: not for the current sequence, or no progress: count it, change nothing (B-230) */
-    MQQB_STREAM_FULL = 4 /* mqqb_stamp: number 0xFFFFFFFF is used: wait until the stream has drained, then mqqb_roll */,
+    MQQB_IGNORED = 3,    /* mqqb_order_ack_received: not for the current sequence, or no progress: count it, change nothing (B-230) */
+    MQQB_STREAM_FULL = 4 /* mqqb_stamp: the next number would be 0xFFFFFFFF: wait until the stream has drained, then mqqb_roll */,
 
     MQQB_BAD_VERSION_NUMBER = -1,       /* BaseHeader.VersionNumber is not 0x10 (B-168) */
     MQQB_BAD_SIGNATURE = -2,            /* BaseHeader.Signature is not LIOR (B-168) */
@@ -217,7 +217,7 @@ int mqqb_is_acked(uint32_t base, uint32_t flags, uint32_t seq);
 /* A new connection: all counts 0, our window, and the same for the peer's until he says his. window_size: 1..0xFFFF (asserted). */
 void mqqb_session_init(mqqb_session *s, uint32_t window_size);
 
-/* May a message be sent: fewer unacknowledged than the smaller of both windows (B-118, A-25)? 1 or 0. */
+/* May a message be sent: fewer unacknowledged than the smaller of both windows and 0x7FFF (B-118, A-25, A-23)? 1 or 0. */
 int mqqb_session_can_send(const mqqb_session *s);
 
 /* Count a message as it goes out (B-320). recoverable: 1 if DM = 1, else 0. Its numbers are the counts afterwards. */
@@ -227,6 +227,7 @@ void mqqb_session_sent(mqqb_session *s, int recoverable);
 void mqqb_session_received(mqqb_session *s, int recoverable);
 
 /* The oldest received message that is not stored yet is now durable, or was discarded by a rule (B-250, B-262, B-280).
+ * That there is one, and a recoverable one if recoverable is 1, is asserted.
  * MQQB_ACK_FIRST: nothing was changed; the bit field is full; send a SessionAck (mqqb_session_fill), then call again (B-123, B-277). */
 mqqb_status mqqb_session_stored(mqqb_session *s, int recoverable);
 
@@ -239,8 +240,10 @@ void mqqb_session_fill(mqqb_session *s, mqqb_session_header *h);
 
 /* Take a received SessionHeader: check it against our counts, then adopt its acknowledgement and window (B-219, B-130).
  * carried: 1 if it came at the end of a message that is already counted, 0 if in a SessionAck. A carried header may leave its own
- * packet out of its counts (OP-14). MQQB_OK. MQQB_BAD_ACK_COUNT: nothing adopted, close. MQQB_BAD_MESSAGE_COUNT: adopted;
- * deliver what carried it, then close (B-227). */
+ * packet out of its counts (OP-14): the user count may be one less than ours, and only then the recoverable count too.
+ * An older AckSequenceNumber than the one known is no error and lowers nothing. With flags 0 the base is not looked at.
+ * MQQB_OK. MQQB_BAD_ACK_COUNT: nothing adopted, close. MQQB_BAD_MESSAGE_COUNT: adopted; deliver what carried it, then
+ * close (B-227). */
 mqqb_status mqqb_session_check(mqqb_session *s, const mqqb_session_header *h, int carried);
 
 /* ---- transactional order (B-091 to B-099, B-268 to B-275, B-317, B-318) ----------------------- */
@@ -259,7 +262,8 @@ int mqqb_tx_compare(uint32_t ordinal_a, uint32_t time_stamp_a, uint32_t ordinal_
 int mqqb_accept(mqqb_incoming *in, const mqqb_transaction_header *h);
 
 /* Number a message for the first and only time (B-317, A-08): fills the header's id, number and previous number, leaves flags.
- * previous: number of the transactional message before it in the outgoing table that has the same id, 0 if none (B-318, B-319).
+ * previous: number of the transactional message before it in the outgoing table that has the same id, 0 if none (B-318, B-319);
+ * less than the next number, which is at least 1 (asserted).
  * MQQB_OK, MQQB_STREAM_FULL. The caller makes out and the number durable before the packet leaves (B-098). */
 mqqb_status mqqb_stamp(mqqb_outgoing *out, uint32_t previous, mqqb_transaction_header *h);
 
