@@ -1,4 +1,4 @@
-"""Fixed-size headers, session counters, acknowledgement bits, transactional order: names, and the choice of who does it.
+"""Fixed-size headers, session counters, acknowledgement bits, transactional order: names, and the choice of the core.
 
 The C core is taken when it is there (``_mqqb``: on CPython made by cffi, on a board a user C module), else its twin
 ``core_py``. All of them do the same, with the same names: those of c_core/mqqb.h without the prefix. That header says
@@ -224,7 +224,7 @@ INCOMING_WORDS = 4
 
 OUTGOING_ORDINAL = 0
 OUTGOING_TIME_STAMP = 1
-OUTGOING_NUMBER = 2  # the next one's; 0: 0xFFFFFFFF has been used
+OUTGOING_NUMBER = 2  # the next one's, at least 1
 OUTGOING_LAST_ACK = 3
 OUTGOING_WORDS = 4
 

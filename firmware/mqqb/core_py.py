@@ -11,7 +11,6 @@ from mqqb.core import (
     ACK_FIRST,
     ACK_NUMBER,
     ACK_ORDINAL,
-    ACK_PREVIOUS,
     ACK_TIME_STAMP,
     ACKS_BASE,
     ACKS_FLAGS,
@@ -221,13 +220,7 @@ def _check_establish(v: "tuple[int, ...] | array[int]") -> int:
     return OK if v[ESTABLISH_OPERATING_SYSTEM] & 0x00FF == 0x10 else BAD_OPERATING_SYSTEM
 
 
-def _check_order_ack(v: "tuple[int, ...] | array[int]") -> int:
-    return OK if v[ACK_NUMBER] else BAD_ACK_NUMBER
-
-
-def _check_final_ack(v: "tuple[int, ...] | array[int]") -> int:
-    if v[ACK_PREVIOUS] == _M32:
-        return BAD_PREVIOUS_NUMBER
+def _check_ack(v: "tuple[int, ...] | array[int]") -> int:
     return OK if v[ACK_NUMBER] else BAD_ACK_NUMBER
 
 
@@ -246,8 +239,8 @@ _CHECKS = (
     _check_security,
     _check_debug,
     _check_establish,
-    _check_order_ack,
-    _check_final_ack,
+    _check_ack,
+    _check_ack,
     _check_ping,
 )
 
@@ -381,8 +374,8 @@ def session_init(s: "array[int]", window_size: int) -> None:
 
 
 def session_can_send(s: "array[int]") -> bool:
-    """Is there room in the smaller of both windows (B-118, A-25)?"""
-    return session_unacked_sent(s) < min(s[SESSION_WINDOW_SIZE], s[SESSION_RECEIVED_WINDOW_SIZE])
+    """Is there room in the smaller of both windows (B-118, A-25), and in serial arithmetic (A-23)?"""
+    return session_unacked_sent(s) < min(s[SESSION_WINDOW_SIZE], s[SESSION_RECEIVED_WINDOW_SIZE], 0x7FFF)
 
 
 def _count(s: "array[int]", recoverable: bool, messages: int) -> None:
@@ -490,7 +483,7 @@ def tx_compare(ordinal_a: int, time_stamp_a: int, ordinal_b: int, time_stamp_b: 
 
 
 def accept(incoming: "array[int]", h: "array[int]") -> bool:
-    """Is the message next in its stream (B-270)? If so the stream advances (B-271), else it only counts (B-272, A-01)."""
+    """Is the message next in its stream (B-270)? The stream advances if so (B-271), else it counts (B-272, A-01)."""
     _check_words(incoming, INCOMING_WORDS)
     _check_words(h, part_words(TRANSACTION_HEADER))
     order = tx_compare(h[TX_ORDINAL], h[TX_TIME_STAMP], incoming[INCOMING_ORDINAL], incoming[INCOMING_TIME_STAMP])
@@ -510,14 +503,14 @@ def stamp(outgoing: "array[int]", previous: int, h: "array[int]") -> int:
     _check_words(outgoing, OUTGOING_WORDS)
     _check_words(h, part_words(TRANSACTION_HEADER))
     number = outgoing[OUTGOING_NUMBER]
-    _check_number(previous, 0, (number - 1) & _M32)
-    if number == 0:
+    _check_number(previous, 0, number - 1)
+    if number == _M32:
         return STREAM_FULL
     h[TX_ORDINAL] = outgoing[OUTGOING_ORDINAL]
     h[TX_TIME_STAMP] = outgoing[OUTGOING_TIME_STAMP]
     h[TX_NUMBER] = number
     h[TX_PREVIOUS] = previous
-    outgoing[OUTGOING_NUMBER] = (number + 1) & _M32
+    outgoing[OUTGOING_NUMBER] = number + 1
     return OK
 
 
@@ -529,7 +522,7 @@ def order_ack_received(outgoing: "array[int]", ack: "array[int]") -> int:
     if (
         ack[ACK_ORDINAL] != outgoing[OUTGOING_ORDINAL]
         or ack[ACK_TIME_STAMP] != outgoing[OUTGOING_TIME_STAMP]
-        or not outgoing[OUTGOING_LAST_ACK] < number <= (outgoing[OUTGOING_NUMBER] - 1) & _M32
+        or not outgoing[OUTGOING_LAST_ACK] < number < outgoing[OUTGOING_NUMBER]
     ):
         return IGNORED
     outgoing[OUTGOING_LAST_ACK] = number
