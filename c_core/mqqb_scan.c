@@ -1,0 +1,504 @@
+/* mqqb_scan.c: see mqqb_scan.h. Rows are collected in a small block and go to the columns 16 at a time: writing some forty
+ * far-apart arrays for each packet would throw each other's lines out of the first-level cache. */
+#include "mqqb_scan.h"
+
+#include <string.h>
+
+#define MQQB_CHECKS_ONLY
+#include "mqqb.c" /* NOLINT(bugprone-suspicious-include): the range checks, which exist once */
+
+#define BLOCK 16u
+
+/* A row is every BLOCK-th word from here. */
+typedef uint32_t row;
+
+static inline void put(row *r, unsigned column, uint32_t value)
+{
+    r[column * BLOCK] = value;
+}
+
+static inline uint64_t align4(uint64_t n)
+{
+    return (n + 3) & ~(uint64_t)3;
+}
+
+/* The walk of a header chain (B-430): 64-bit, never past limit. */
+typedef struct {
+    const uint8_t *packet;
+    uint64_t cursor, limit;
+} walk;
+
+static inline int has(const walk *w, uint64_t bytes)
+{
+    return bytes <= w->limit - w->cursor;
+}
+
+static inline const uint8_t *here(const walk *w)
+{
+    return w->packet + w->cursor;
+}
+
+/* Text of so many WCHARs: is the last one its only NUL? Four at a time: (x - 1) & ~x has a top bit exactly if a WCHAR is 0. */
+static inline int terminated(const uint8_t *text, uint64_t length)
+{
+    const uint64_t ones = 0x0001000100010001u;
+    const uint8_t *const last = text + 2 * length - 2;
+
+    for (; last - text >= 8; text += 8) {
+        uint64_t x;
+        memcpy(&x, text, 8);
+        if (((x - ones) & ~x & ones << 15) != 0) {
+            return 0;
+        }
+    }
+    while (text < last) {
+        if (le16(text) == 0) {
+            return 0;
+        }
+        text += 2;
+    }
+    return le16(last) == 0;
+}
+
+/* Step over a queue name (wire.md 1.5). selector: DQ, AQ or RQ, checked; kind 1 takes no bytes. */
+static inline int32_t pass_name(walk *w, uint32_t selector)
+{
+    static const uint8_t sizes[7] = {0, 0, 4, 4, 4, 16, 20};
+    uint64_t need;
+
+    if (selector < 7) {
+        need = sizes[selector];
+        if (!has(w, need)) {
+            return MQQB_SCAN_BAD_CHAIN;
+        }
+    } else {
+        uint32_t count;
+        if (!has(w, 4)) {
+            return MQQB_SCAN_BAD_CHAIN;
+        }
+        count = le16(here(w));
+        need = align4(2 + (uint64_t)count);
+        if (count < 4 || count % 2 != 0) {
+            return MQQB_SCAN_BAD_NAME;
+        }
+        if (!has(w, need)) {
+            return MQQB_SCAN_BAD_CHAIN;
+        }
+        if (!terminated(here(w) + 2, count / 2)) {
+            return MQQB_SCAN_BAD_NAME;
+        }
+    }
+    w->cursor += need;
+    return MQQB_OK;
+}
+
+/* One of the two halves of a SoapHeader (wire.md 2.7). */
+static int32_t pass_soap_section(walk *w, uint32_t id)
+{
+    uint64_t length;
+
+    if (!has(w, 8)) {
+        return MQQB_SCAN_BAD_CHAIN;
+    }
+    length = le32(here(w) + 4);
+    if (le16(here(w)) != id || length == 0) {
+        return MQQB_SCAN_BAD_SOAP;
+    }
+    w->cursor += 8;
+    if (!has(w, 2 * length)) {
+        return MQQB_SCAN_BAD_CHAIN;
+    }
+    if (!terminated(here(w), length)) {
+        return MQQB_SCAN_BAD_SOAP;
+    }
+    w->cursor += 2 * length;
+    return MQQB_OK;
+}
+
+static int32_t pass_soap(walk *w)
+{
+    int32_t status = pass_soap_section(w, 0x0320);
+
+    if (status != MQQB_OK) {
+        return status;
+    }
+    /* Whether the second half is aligned is not stated (OP-8): its id tells. */
+    if (has(w, 2) && le16(here(w)) != 0x0384 && has(w, align4(w->cursor) - w->cursor)) {
+        w->cursor = align4(w->cursor);
+    }
+    status = pass_soap_section(w, 0x0384);
+    if (status == MQQB_OK && !has(w, align4(w->cursor) - w->cursor)) {
+        status = MQQB_SCAN_BAD_CHAIN;
+    }
+    w->cursor = align4(w->cursor);
+    return status;
+}
+
+/* MultiQueueFormatHeader (wire.md 2.8): three lists and a signature. Whether sizes count padding is not stated (OP-10). */
+static int32_t pass_lists(walk *w)
+{
+    static const uint16_t ids[3] = {0x0064, 0x00C8, 0x012C};
+    unsigned i;
+
+    for (i = 0; i < 3; i++) {
+        uint64_t size;
+        if (!has(w, 12)) {
+            return MQQB_SCAN_BAD_CHAIN;
+        }
+        size = le32(here(w));
+        if (le16(here(w) + 4) != ids[i] || size < 12 || (uint64_t)4 * le32(here(w) + 8) > size - 12) {
+            return MQQB_SCAN_BAD_LIST;
+        }
+        if (!has(w, align4(size))) {
+            return MQQB_SCAN_BAD_CHAIN;
+        }
+        w->cursor += align4(size);
+    }
+    if (!has(w, 8)) {
+        return MQQB_SCAN_BAD_CHAIN;
+    }
+    if (le16(here(w)) != 0x015E) {
+        return MQQB_SCAN_BAD_LIST;
+    }
+    return has(w, 8 + (uint64_t)le32(here(w) + 4)) ? (int32_t)MQQB_OK : (int32_t)MQQB_SCAN_BAD_CHAIN;
+}
+
+/* What may follow the body, which ends at packet + body_end. Bytes left over at the end are nobody's (OP-2). */
+static inline int32_t pass_rest(const uint8_t *packet, uint64_t body_end, uint64_t limit, uint32_t base_flags,
+                                uint32_t user_flags)
+{
+    walk w = {packet, align4(body_end), limit};
+    int32_t status = MQQB_OK;
+
+    if (w.cursor > limit) {
+        return MQQB_SCAN_BAD_CHAIN;
+    }
+    if ((base_flags & MQQB_BASE_DH) != 0) {
+        uint64_t need = 4;
+        if (has(&w, need)) {
+            status = check_debug_header(here(&w));
+            need = (here(&w)[0] & 1) != 0 ? 20 : 4;
+        }
+        if (status != MQQB_OK) {
+            return status;
+        }
+        if (!has(&w, need)) {
+            return MQQB_SCAN_BAD_CHAIN;
+        }
+        w.cursor += need;
+    }
+    if ((user_flags & MQQB_USER_HH) != 0) {
+        status = pass_soap(&w);
+    }
+    if (status == MQQB_OK && (user_flags & MQQB_USER_MQ) != 0) {
+        status = pass_lists(&w);
+    }
+    return status;
+}
+
+static int32_t scan_session_header(const uint8_t *in, row *r, uint32_t offset)
+{
+    put(r, MQQB_SCAN_SESSION_OFFSET, offset);
+    put(r, MQQB_SCAN_ACK_SEQUENCE_NUMBER, le16(in));
+    put(r, MQQB_SCAN_RECOVERABLE_MSG_ACK_SEQ_NUMBER, le16(in + 2));
+    put(r, MQQB_SCAN_RECOVERABLE_MSG_ACK_FLAGS, le32(in + 4));
+    put(r, MQQB_SCAN_USER_MSG_SEQUENCE_NUMBER, le16(in + 8));
+    put(r, MQQB_SCAN_RECOVERABLE_MSG_SEQUENCE_NUMBER, le16(in + 10));
+    put(r, MQQB_SCAN_WINDOW_SIZE, le16(in + 12));
+    return check_session_header(in);
+}
+
+/* IN = 1 (wire.md section 5; the sizes are fixed, B-433). */
+static int32_t scan_internal(const uint8_t *packet, uint32_t packet_size, row *r, uint32_t offset, uint32_t base_flags)
+{
+    static const uint16_t sizes[4] = {0, 36, 572, 32};
+    const int32_t status = check_internal_header(packet + 16);
+    const uint32_t flags = le16(packet + 18);
+
+    if (status != MQQB_OK) {
+        return status;
+    }
+    if ((flags & MQQB_INTERNAL_PT) == MQQB_PT_SESSION_ACK && (base_flags & MQQB_BASE_SH) == 0) {
+        return MQQB_SCAN_BAD_KIND;
+    }
+    if (packet_size != sizes[flags & MQQB_INTERNAL_PT]) {
+        return MQQB_BAD_PACKET_SIZE;
+    }
+    put(r, MQQB_SCAN_INTERNAL_FLAGS, flags);
+    if ((flags & MQQB_INTERNAL_PT) == MQQB_PT_ESTABLISH_CONNECTION) {
+        put(r, MQQB_SCAN_KIND, MQQB_KIND_ESTABLISH_CONNECTION);
+        return check_establish_connection(packet + 20);
+    }
+    if ((flags & MQQB_INTERNAL_PT) == MQQB_PT_CONNECTION_PARAMETERS) {
+        put(r, MQQB_SCAN_KIND, MQQB_KIND_CONNECTION_PARAMETERS);
+        return check_connection_parameters(packet + 20);
+    }
+    put(r, MQQB_SCAN_KIND, MQQB_KIND_SESSION_ACK);
+    return scan_session_header(packet + 20, r, offset + 20);
+}
+
+/* WCHARs against lower-case ASCII, in either case. */
+static int is_text(const uint8_t *wide, const char *text)
+{
+    for (; *text != 0; text++, wide += 2) {
+        const uint32_t c = le16(wide);
+        if (c != (uint8_t)*text && (c < 'A' || c > 'Z' || c + 32 != (uint8_t)*text)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* order_queue$ of this queue manager (B-175): private queue 4 by DQ 3, or TCP:address\PRIVATE$\order_queue$ by DQ 7. */
+static int is_order_queue(const uint8_t *name, uint32_t user_flags)
+{
+    uint32_t length, i = 4;
+
+    if ((user_flags & MQQB_USER_DQ) == 3u << 10) {
+        return le32(name) == 4;
+    }
+    if ((user_flags & MQQB_USER_DQ) != 7u << 10) {
+        return 0;
+    }
+    length = le16(name) / 2 - 1;
+    name += 2;
+    if (length < 4 + 1 + 22 || !is_text(name, "tcp:") || !is_text(name + 2 * (size_t)(length - 22), "\\private$\\order_queue$")) {
+        return 0;
+    }
+    while (le16(name + 2 * (size_t)i) != '\\') {
+        i++;
+    }
+    return i == length - 22;
+}
+
+static int is_ordering_label(const uint8_t *label, uint32_t length)
+{
+    static const uint8_t text[32] = "Q\0M\0 \0O\0r\0d\0e\0r\0i\0n\0g\0 \0A\0c\0k\0\0";
+
+    return length == 16 && memcmp(label, text, sizeof text) == 0;
+}
+
+/* The body of an OrderAck or FinalAck (wire.md section 6). */
+static int32_t scan_ack(const uint8_t *body, uint32_t body_size, row *r, uint32_t offset, uint32_t message_class)
+{
+    if (body_size != 36) {
+        return MQQB_BAD_BODY_SIZE;
+    }
+    put(r, MQQB_SCAN_ACK_TX_SEQUENCE_ORDINAL, le32(body));
+    put(r, MQQB_SCAN_ACK_TX_SEQUENCE_TIME_STAMP, le32(body + 4));
+    put(r, MQQB_SCAN_ACK_TX_SEQUENCE_NUMBER, le32(body + 8));
+    put(r, MQQB_SCAN_ACK_PREVIOUS_TX_SEQUENCE_NUMBER, le32(body + 12));
+    if (message_class == 0x00FF) {
+        put(r, MQQB_SCAN_KIND, MQQB_KIND_ORDER_ACK);
+    } else {
+        put(r, MQQB_SCAN_KIND, MQQB_KIND_FINAL_ACK);
+        put(r, MQQB_SCAN_ACK_SOURCE_OFFSET, offset + 16);
+        put(r, MQQB_SCAN_ACK_MESSAGE_ID, le32(body + 32));
+    }
+    return check_ack_body(body);
+}
+
+/* IN = 0 (wire.md section 3). packet_size is at least 120. */
+static int32_t scan_message(const uint8_t *packet, uint32_t packet_size, row *r, uint32_t offset, uint32_t base_flags)
+{
+    walk w = {packet, 64, packet_size};
+    const uint8_t *const user = packet + 16;
+    const uint32_t user_flags = le32(user + 44);
+    int32_t status = check_user_header(user);
+    const uint8_t *in;
+    uint64_t need;
+    uint32_t body_size, message_class;
+
+    if (status != MQQB_OK) {
+        return status;
+    }
+    status = pass_name(&w, user_flags >> 10 & 7);
+    if (status != MQQB_OK) {
+        return status;
+    }
+    put(r, MQQB_SCAN_SOURCE_OFFSET, offset + 16);
+    put(r, MQQB_SCAN_MESSAGE_ID, le32(user + 40));
+    put(r, MQQB_SCAN_USER_FLAGS, user_flags);
+    put(r, MQQB_SCAN_SENT_TIME, le32(user + 36));
+    put(r, MQQB_SCAN_TIME_TO_BE_RECEIVED, le32(user + 32));
+    if (w.cursor > 64) {
+        put(r, MQQB_SCAN_DESTINATION_OFFSET, offset + 64);
+        put(r, MQQB_SCAN_DESTINATION_SIZE, (uint32_t)w.cursor - 64);
+    }
+    if ((user_flags & 0x0007E000u) != 0) { /* AQ, RQ: mostly none */
+        status = pass_name(&w, user_flags >> 13 & 7);
+        if (status == MQQB_OK) {
+            status = pass_name(&w, user_flags >> 16 & 7);
+        }
+        if (status != MQQB_OK) {
+            return status;
+        }
+    }
+    need = (user_flags & MQQB_USER_CQ) != 0 ? 16 : 0;
+    if (!has(&w, need)) {
+        return MQQB_SCAN_BAD_CHAIN;
+    }
+    w.cursor += need;
+
+    if ((user_flags & MQQB_USER_TH) != 0) {
+        if (!has(&w, 20)) {
+            return MQQB_SCAN_BAD_CHAIN;
+        }
+        in = here(&w);
+        need = (in[0] & MQQB_TX_CG) != 0 ? 36 : 20;
+        status = check_transaction_header(in);
+        if (status != MQQB_OK) {
+            return status;
+        }
+        if (!has(&w, need)) {
+            return MQQB_SCAN_BAD_CHAIN;
+        }
+        put(r, MQQB_SCAN_TX_FLAGS, le32(in));
+        put(r, MQQB_SCAN_TX_SEQUENCE_ORDINAL, le32(in + 4));
+        put(r, MQQB_SCAN_TX_SEQUENCE_TIME_STAMP, le32(in + 8));
+        put(r, MQQB_SCAN_TX_SEQUENCE_NUMBER, le32(in + 12));
+        put(r, MQQB_SCAN_PREVIOUS_TX_SEQUENCE_NUMBER, le32(in + 16));
+        w.cursor += need;
+    }
+
+    if ((user_flags & MQQB_USER_SH) != 0) {
+        if (!has(&w, 16)) {
+            return MQQB_SCAN_BAD_CHAIN;
+        }
+        in = here(&w);
+        status = check_security_header(in);
+        if (status != MQQB_OK) {
+            return status;
+        }
+        need = 16 + align4(le16(in + 2)) + align4(le16(in + 4)) + align4(le16(in + 6)) + align4(le32(in + 8)) +
+               align4(le32(in + 12));
+        if (!has(&w, need)) {
+            return MQQB_SCAN_BAD_CHAIN;
+        }
+        w.cursor += need;
+    }
+
+    if (!has(&w, 56)) {
+        return MQQB_SCAN_BAD_CHAIN;
+    }
+    in = here(&w);
+    status = check_message_properties_header(in);
+    if (status != MQQB_OK) {
+        return status;
+    }
+    put(r, MQQB_SCAN_PROPERTIES_OFFSET, offset + (uint32_t)w.cursor);
+    w.cursor += 56;
+    need = 2 * (uint64_t)in[1];
+    if (!has(&w, need)) {
+        return MQQB_SCAN_BAD_CHAIN;
+    }
+    message_class = le16(in + 2);
+    put(r, MQQB_SCAN_PROPERTIES_FLAGS, in[0]);
+    put(r, MQQB_SCAN_MESSAGE_CLASS, message_class);
+    if (need != 0) {
+        if (!terminated(here(&w), in[1])) {
+            return MQQB_SCAN_BAD_LABEL;
+        }
+        put(r, MQQB_SCAN_LABEL_OFFSET, offset + (uint32_t)w.cursor);
+        put(r, MQQB_SCAN_LABEL_LENGTH, in[1]);
+        w.cursor += need;
+    }
+    need = le32(in + 52);
+    if (!has(&w, need)) {
+        return MQQB_SCAN_BAD_CHAIN;
+    }
+    w.cursor += need;
+    /* B-432. Whether the surplus of AllocationBodySize takes bytes is not stated (OP-4): what makes sense of the rest tells. */
+    body_size = le32(in + 32);
+    if (!has(&w, le32(in + 36))) {
+        return has(&w, body_size) ? (int32_t)MQQB_BAD_BODY_SIZE : (int32_t)MQQB_SCAN_BAD_CHAIN;
+    }
+    put(r, MQQB_SCAN_BODY_OFFSET, offset + (uint32_t)w.cursor);
+    put(r, MQQB_SCAN_BODY_SIZE, body_size);
+    status = pass_rest(packet, w.cursor + body_size, packet_size, base_flags, user_flags);
+    if (status != MQQB_OK && (body_size == le32(in + 36) || pass_rest(packet, w.cursor + le32(in + 36), packet_size,
+                                                                      base_flags, user_flags) != MQQB_OK)) {
+        return status;
+    }
+
+    put(r, MQQB_SCAN_KIND, MQQB_KIND_USER_MESSAGE);
+    if ((message_class == 0x00FF || message_class >= 0x4000) && is_ordering_label(in + 56, in[1]) &&
+        is_order_queue(packet + 64, user_flags)) {
+        status = scan_ack(here(&w), body_size, r, offset + (uint32_t)w.cursor, message_class);
+        if (status != MQQB_OK) {
+            return status;
+        }
+    }
+    return (base_flags & MQQB_BASE_SH) != 0 ? scan_session_header(packet + packet_size, r, offset + packet_size) : MQQB_OK;
+}
+
+static inline void flush(const mqqb_scan_columns *columns, const row *block, size_t at, size_t rows)
+{
+    for (unsigned column = 0; column < MQQB_SCAN_COLUMNS; column++) {
+        if (columns->column[column] != NULL) {
+            memcpy(columns->column[column] + at, block + column * BLOCK, rows * sizeof(row));
+        }
+    }
+}
+
+size_t mqqb_scan(const uint8_t *data, size_t size, const mqqb_scan_columns *columns, size_t capacity, size_t *consumed,
+                 int32_t *status)
+{
+    row block[MQQB_SCAN_COLUMNS * BLOCK] = {0};
+    const uint64_t end = size < UINT32_MAX ? size : UINT32_MAX;
+    uint64_t cursor = 0;
+    size_t rows = 0, flushed = 0;
+    int32_t outcome = MQQB_OK;
+
+    while (outcome >= MQQB_OK && cursor < size) {
+        const uint8_t *const packet = data + cursor;
+        row *const r = block + rows % BLOCK;
+        uint32_t base_flags, packet_size, total = 0;
+        int32_t found;
+
+        if (rows == capacity) {
+            outcome = MQQB_SCAN_FULL;
+            break;
+        }
+        if (end - cursor < 16) {
+            outcome = MQQB_NEED_MORE;
+            break;
+        }
+        base_flags = le16(packet + 2);
+        packet_size = le32(packet + 8);
+        found = check_base_header(packet);
+        if (found == MQQB_OK) {
+            total = mqqb_packet_total(base_flags, packet_size);
+            if (end - cursor < total) {
+                outcome = MQQB_NEED_MORE;
+                break;
+            }
+            found = (base_flags & MQQB_BASE_IN) != 0
+                        ? scan_internal(packet, packet_size, r, (uint32_t)cursor, base_flags)
+                        : scan_message(packet, packet_size, r, (uint32_t)cursor, base_flags);
+        } else {
+            outcome = found;
+        }
+        if (found != MQQB_OK) {
+            for (unsigned column = 0; column < MQQB_SCAN_COLUMNS; column++) {
+                put(r, column, 0);
+            }
+        }
+        put(r, MQQB_SCAN_OFFSET, (uint32_t)cursor);
+        put(r, MQQB_SCAN_TOTAL_SIZE, total);
+        put(r, MQQB_SCAN_STATUS, (uint32_t)found);
+        put(r, MQQB_SCAN_BASE_FLAGS, base_flags);
+        put(r, MQQB_SCAN_TIME_TO_REACH_QUEUE, le32(packet + 12));
+        cursor += total;
+        rows++;
+        if (rows % BLOCK == 0) {
+            flush(columns, block, flushed, BLOCK);
+            memset(block, 0, sizeof block);
+            flushed = rows;
+        }
+    }
+    flush(columns, block, flushed, rows - flushed);
+    *consumed = (size_t)cursor;
+    *status = outcome;
+    return rows;
+}
