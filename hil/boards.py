@@ -1,0 +1,249 @@
+"""Boards: one small protocol for everything that can run the node, and the kinds that need no hardware.
+
+A board is named by a target, one grammar for every kind of machine:
+
+* `unix`: MicroPython's unix port with the C core as a user C module
+* `unix-twin`: the same port with the Python twin of the core only
+* `cpython`: the interpreter that runs the rig
+* `exec:COMMAND`: any interpreter that takes a script and its argument, such as `exec:/opt/micropython -X heapsize=64k`
+"""
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+ROOT = Path(__file__).resolve().parent.parent
+FIRMWARE = ROOT / "firmware"
+SENSOR = ROOT / "hil" / "sensor.py"
+MICROPYTHON = {
+    "unix": ROOT / "build" / "micropython" / "unix-c" / "micropython",
+    "unix-twin": ROOT / "build" / "micropython" / "unix-twin" / "micropython",
+}
+KINDS = (*MICROPYTHON, "cpython")
+
+_EXIT_DEADLINE_S = 10.0
+
+
+class BoardMissing(Exception):
+    """The target cannot be used here; the text says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of output: which life of the board (from 1) printed it, and what."""
+
+    life: int
+    text: str
+
+
+class Log:
+    """All output of all lives. A test marks a position and looks at what came after it. Safe to use from several
+    threads.
+    """
+
+    def __init__(self) -> None:
+        self._lines: list[Line] = []
+        self._changed = threading.Condition()
+
+    def append(self, line: Line) -> None:
+        with self._changed:
+            self._lines.append(line)
+            self._changed.notify_all()
+
+    def mark(self) -> int:
+        """The position behind the last line so far."""
+        return len(self._lines)
+
+    def since(self, mark: int) -> list[Line]:
+        """The lines from position `mark` on."""
+        return self._lines[mark:]
+
+    def wait_for(self, wanted: Callable[[str], bool], deadline_s: float, mark: int = 0) -> Line:
+        """The first line from `mark` on that is `wanted`. Raises TimeoutError, with the last lines, after `deadline_s`
+        seconds.
+        """
+        end = time.monotonic() + deadline_s
+        with self._changed:
+            while True:
+                for line in self._lines[mark:]:
+                    mark += 1
+                    if wanted(line.text):
+                        return line
+                left = end - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError(f"not seen within {deadline_s:g} s; the last lines are:\n{self.tail()}")
+                self._changed.wait(left)
+
+    def tail(self, count: int = 20) -> str:
+        """The last `count` lines, each with its life in front."""
+        return "\n".join(f"[{line.life}] {line.text}" for line in self._lines[-count:])
+
+
+class Process:
+    """A process in a group of its own whose output goes to a log, line by line, through a reader thread."""
+
+    def __init__(
+        self, command: Sequence[str | Path], log: Log, life: int, cwd: Path, env: dict[str, str] | None = None
+    ) -> None:
+        self._log = log
+        self._life = life
+        self._popen = subprocess.Popen(
+            [str(word) for word in command],
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._popen.stdout is not None
+        with self._popen.stdout as output:
+            for line in output:
+                self._log.append(Line(self._life, line.decode(errors="replace").rstrip("\r\n")))
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._popen.poll() is None
+
+    @property
+    def status(self) -> int | None:
+        """Exit status, minus the signal's number if a signal ended it, None while it runs."""
+        return self._popen.poll()
+
+    def kill(self) -> None:
+        """SIGKILL to the whole group, at once; returns when the process is gone and its output is in the log."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL if it has not ended by a deadline of 10 s."""
+        with suppress(ProcessLookupError):
+            self._popen.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self._popen.wait(_EXIT_DEADLINE_S)
+        self._end(signal.SIGKILL)
+
+    def _end(self, number: signal.Signals) -> None:
+        if self.alive:
+            with suppress(ProcessLookupError):
+                os.killpg(self._popen.pid, number)
+        self._popen.wait(_EXIT_DEADLINE_S)
+        self._reader.join(_EXIT_DEADLINE_S)
+
+
+class Board(Protocol):
+    """A machine that runs an application on a node.
+
+    `link` says which kind of fault proxy stands between it and the queue manager (`tcp` so far). `log` holds the
+    output of all lives of the board.
+    """
+
+    target: str
+    link: str
+    log: Log
+
+    @property
+    def alive(self) -> bool: ...
+
+    def describe(self) -> str:
+        """One line for a report."""
+
+    def start(self, settings: dict[str, object]) -> None:
+        """Give the application its configuration and switch the board on for the first time."""
+
+    def kill(self) -> None:
+        """Power off, at this instant, with no cleanup of any kind."""
+
+    def power_up(self) -> None:
+        """Switch on again: the flash is as the power cut left it."""
+
+    def read_file(self, name: str) -> bytes:
+        """A file of the board's flash, empty if it does not exist. The board is switched off."""
+
+    def close(self) -> None:
+        """Switch off and let go of the board."""
+
+
+class ProcessBoard:
+    """A board that is a process: `command` + application + configuration file, with `folder` as its flash."""
+
+    link = "tcp"
+
+    def __init__(self, target: str, command: Sequence[str | Path], folder: Path, application: Path = SENSOR) -> None:
+        self.target = target
+        self.log = Log()
+        self._command = [*command, application]
+        self._folder = folder
+        self._process: Process | None = None
+        self._life = 0
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.alive
+
+    def describe(self) -> str:
+        return f"{self.target}: {' '.join(str(word) for word in self._command)}"
+
+    def start(self, settings: dict[str, object]) -> None:
+        self._folder.mkdir(parents=True)
+        (self._folder / "config.json").write_text(json.dumps(settings))
+        self.power_up()
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+    def power_up(self) -> None:
+        self._life += 1
+        # Both interpreters find the firmware; nothing else of the caller's environment reaches the board.
+        paths = {"MICROPYPATH": f".frozen:{FIRMWARE}", "PYTHONPATH": str(FIRMWARE)}
+        quiet = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        command = [*self._command, "config.json"]
+        self._process = Process(command, self.log, self._life, self._folder, {**paths, **quiet, "PATH": os.defpath})
+
+    def read_file(self, name: str) -> bytes:
+        path = self._folder / name
+        return path.read_bytes() if path.exists() else b""
+
+    def close(self) -> None:
+        self.kill()
+
+
+def interpreter(target: str) -> list[str]:
+    """The command that runs a script for `target`. Raises BoardMissing if there is none here."""
+    if target == "cpython":
+        return [sys.executable]
+    if target.startswith("exec:"):
+        words = shlex.split(target.removeprefix("exec:"))
+        if not words or shutil.which(words[0]) is None:
+            raise BoardMissing(f"{target}: no such program")
+        return words
+    if target not in MICROPYTHON:
+        raise BoardMissing(f"no board kind {target!r}: give one of {', '.join(KINDS)} or exec:COMMAND")
+    path = MICROPYTHON[target]
+    if not os.access(path, os.X_OK):
+        raise BoardMissing(f"board {target}: {path.relative_to(ROOT)} is missing; `make firmware` builds it")
+    return [str(path)]
+
+
+def open_board(target: str, folder: Path, application: Path = SENSOR) -> Board:
+    """The board that `target` names, switched off, its flash the not yet existing `folder`. Raises BoardMissing."""
+    return ProcessBoard(target, interpreter(target), folder, application)

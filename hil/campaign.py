@@ -1,0 +1,503 @@
+"""The campaign: a board sends readings to a queue manager while the link between them is cut and both are killed.
+
+    python -m hil.campaign --messages 1000 --cuts 50 --kills 5 --seed 7 [--board unix] [--json]
+
+Everything is seen from outside: the queue manager through its command line, the board through its output and its
+ledger file, the link through the fault proxy. Exit status: 0 every reading is in the queue once and in order and every
+fault asked for was made; 1 not so; 2 wrong use.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from hil import sensor
+from hil.boards import KINDS, ROOT, SENSOR, Board, BoardMissing, Log, Process, open_board
+from hil.faults import CutSchedule, FaultProxy, TcpFaultProxy, plan_cuts
+from hil.report import Comparison, Figures, View, compare, read_ledger, read_received
+
+QUEUE = "line1"
+VICTIMS = ("board", "queue manager")
+ARTEFACTS = ROOT / "build" / "campaign"
+ORDACK = (str(ROOT / ".venv" / "bin" / "ordack"),)
+
+TICK_S = 0.01
+KILL_DELAY_MAX_S = 0.03
+OFF_TIME_MAX_S = 0.2
+LISTENING_DEADLINE_S = 15.0
+COMMAND_DEADLINE_S = 60.0
+COUNT_INTERVAL_S = 1.0
+
+
+class CampaignFailed(Exception):
+    """The campaign cannot come to its end; the text says what is missing and shows the ends of the logs."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a campaign is to do. `patience_s`: seconds without any progress until it fails; `deadline_s`: seconds for
+    all of it.
+    """
+
+    messages: int = 1000
+    cuts: int = 50
+    kills: int = 5
+    seed: int = 1
+    board: str = "unix"
+    max_size: int = 65536
+    patience_s: float = 30.0
+    deadline_s: float = 300.0
+    ordack: tuple[str, ...] = ORDACK
+    application: Path = SENSOR
+    artefacts: Path = ARTEFACTS
+
+    def __post_init__(self) -> None:
+        if min(self.messages, self.cuts, self.kills, self.seed, self.max_size) < 0:
+            raise ValueError("messages, cuts, kills and the seed are numbers of 0 or more")
+        if self.cuts and not self.messages:
+            raise ValueError("a link over which no message goes cannot be cut")
+
+    def traffic(self) -> int:
+        """Bytes of all bodies together."""
+        return sum(sensor.size_of(self.seed, k, self.messages, self.max_size) for k in range(1, self.messages + 1))
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One planned kill: `delay_s` after `count` readings have been accepted (board) or stored (queue manager), off for
+    `off_s`.
+    """
+
+    count: int
+    delay_s: float
+    off_s: float
+
+
+def plan_kills(seed: int, victim: str, kills: int, messages: int) -> list[Kill]:
+    """Plan `kills` kills of one victim, spread over the first nine tenths of `messages`; same arguments, same plan."""
+    rng = random.Random(f"kills/{victim}/{seed}")
+    span = 0.9 * messages / max(1, kills)
+    return [
+        Kill(int(span * (turn + rng.random())), rng.uniform(0, KILL_DELAY_MAX_S), rng.uniform(0, OFF_TIME_MAX_S))
+        for turn in range(kills)
+    ]
+
+
+class QueueManager:
+    """`ordack serve` as a process of its own: a victim like a board, and the commands that look at its store from
+    outside.
+    """
+
+    def __init__(self, ordack: Sequence[str], folder: Path) -> None:
+        self._ordack = list(ordack)
+        self._folder = folder
+        self._process: Process | None = None
+        self._mark = 0
+        self._life = 0
+        self.log = Log()
+        self.address: tuple[str, int] = ("127.0.0.1", 0)
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.alive
+
+    def power_up(self) -> None:
+        """Start it: on a free port the first time, on the same one from then on. `listening` tells when it is ready."""
+        self._life += 1
+        self._mark = self.log.mark()
+        listen = f"{self.address[0]}:{self.address[1]}"
+        command = [*self._ordack, "serve", "--store", "store", "--listen", listen]
+        self._process = Process(command, self.log, self._life, self._folder)
+
+    def listening(self) -> bool:
+        """Whether this life has said that it listens. Raises CampaignFailed if it does so on another port."""
+        for line in self.log.since(self._mark):
+            if match := re.fullmatch(r"listening on (.+):(\d+)", line.text):
+                address = (match[1], int(match[2]))
+                if self.address[1] not in (0, address[1]):
+                    raise CampaignFailed(
+                        f"the queue manager was to listen on port {self.address[1]}, but says: {line.text}"
+                    )
+                self.address = address
+                return True
+        return False
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+    def stop(self) -> None:
+        """SIGTERM. Raises CampaignFailed if it does not end cleanly."""
+        if self._process is not None:
+            self._process.stop()
+            if self._process.status != 0:
+                raise CampaignFailed(f"the queue manager ended with status {self._process.status} after SIGTERM")
+
+    async def command(self, *words: str) -> str:
+        """Run `ordack WORDS --store ...` and return what it prints. Raises CampaignFailed if it fails or hangs."""
+        process = await asyncio.create_subprocess_exec(
+            *self._ordack,
+            *words,
+            "--store",
+            "store",
+            cwd=self._folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(COMMAND_DEADLINE_S):
+                output, errors = await process.communicate()
+        except TimeoutError:
+            raise CampaignFailed(f"`ordack {' '.join(words)}` did not end within {COMMAND_DEADLINE_S:g} s") from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        if process.returncode:
+            reason = errors.decode(errors="replace").strip()
+            raise CampaignFailed(f"`ordack {' '.join(words)}` ended with status {process.returncode}: {reason}")
+        return output.decode()
+
+
+class Victim:
+    """Something with `alive`, `kill` and `power_up`, killed and switched on again as planned while a count grows."""
+
+    def __init__(self, name: str, end: Board | QueueManager, plan: list[Kill]) -> None:
+        self.name = name
+        self.end = end
+        self.kills = 0
+        self._plan = plan
+        self._due: float | None = None
+        self._off_until: float | None = None
+
+    @property
+    def finished(self) -> bool:
+        """All planned kills have been made, and it is on again."""
+        return self.kills == len(self._plan) and self._off_until is None
+
+    def tick(self, count: int, now: float) -> None:
+        """Kill or switch on if it is time (`now`: monotonic seconds). Raises CampaignFailed if the victim died by
+        itself.
+        """
+        if self._off_until is not None:
+            if now >= self._off_until:
+                self.end.power_up()
+                self._off_until = None
+            return
+        if not self.end.alive:
+            raise CampaignFailed(f"the {self.name} ended by itself")
+        if self.kills == len(self._plan):
+            return
+        kill = self._plan[self.kills]
+        if self._due is None and count >= kill.count:
+            self._due = now + kill.delay_s
+        if self._due is not None and now >= self._due:
+            self.end.kill()
+            self.kills += 1
+            self._due = None
+            self._off_until = now + kill.off_s
+
+
+@dataclass
+class Progress:
+    """What the board's output says: the highest figures of all lives, its core, and its error if it gave one."""
+
+    accepted: int = 0
+    stored: int = 0
+    core: str = "unknown"
+    started: bool = False
+    error: str | None = None
+    mark: int = 0
+
+    def read(self, log: Log) -> None:
+        """Take in what the log has got since the last time. Lines that are no JSON objects (torn, tracebacks) are
+        passed over.
+        """
+        lines = log.since(self.mark)
+        self.mark += len(lines)
+        for line in lines:
+            with suppress(ValueError):
+                said = json.loads(line.text)
+                if not isinstance(said, dict):
+                    continue
+                self.accepted = max(self.accepted, said.get("accepted", 0))
+                self.stored = max(self.stored, said.get("stored", 0))
+                self.core = said.get("core", self.core)
+                self.started = self.started or said.get("event") == "started"
+                self.error = said.get("reason", self.error)
+
+
+@dataclass
+class Campaign:
+    """One run: the parts while they live. `run` does it all; `close` leaves nothing behind, whenever it is called."""
+
+    settings: Settings
+    board: Board
+    manager: QueueManager
+    schedule: CutSchedule
+    progress: Progress = field(default_factory=Progress)
+    proxy: FaultProxy | None = None
+    in_queue: int = 0
+
+    def figures(self, victims: dict[str, Victim]) -> dict[str, int]:
+        """The live figures, by the names of `totals`."""
+        return {
+            "sent": self.progress.accepted,
+            "stored": self.in_queue,
+            "acknowledged": self.progress.stored,
+            "cuts": len(self.schedule.made),
+            "restarts": sum(victim.kills for victim in victims.values()),
+        }
+
+    def totals(self) -> dict[str, int]:
+        """What the live figures are to reach."""
+        settings = self.settings
+        counts = dict.fromkeys(("sent", "stored", "acknowledged"), settings.messages)
+        return {**counts, "cuts": settings.cuts, "restarts": 2 * settings.kills}
+
+    async def count_queue(self) -> None:
+        """Keep `in_queue` up to date through `ordack queue list`."""
+        while True:
+            queues = json.loads(await self.manager.command("queue", "list", "--json"))
+            self.in_queue = next(queue["messages"] for queue in queues if queue["name"].lower() == QUEUE)
+            await asyncio.sleep(COUNT_INTERVAL_S)
+
+    async def run(self, victims: dict[str, Victim], view: View) -> None:
+        """Start everything, keep killing as planned, and return once all is acknowledged and all faults are made.
+
+        Also returns when all is acknowledged with cuts still missing: the verdict says so. Raises CampaignFailed.
+        """
+        settings = self.settings
+        await self.manager.command("queue", "create", QUEUE, "--transactional")
+        self.manager.power_up()
+        start = time.monotonic()
+        while not self.manager.listening():
+            if not self.manager.alive or time.monotonic() > start + LISTENING_DEADLINE_S:
+                raise CampaignFailed("the queue manager does not say that it is listening")
+            await asyncio.sleep(TICK_S)
+        self.proxy = TcpFaultProxy(self.schedule, self.manager.address)
+        await self.proxy.open()
+        application = {
+            "outbox": "outbox",
+            "queue": f"DIRECT=TCP:{self.manager.address[0]}\\private$\\{QUEUE}",
+            "seed": settings.seed,
+            "count": settings.messages,
+            "max_size": settings.max_size,
+        }
+        self.board.start({**application, **self.proxy.board_settings()})
+        counting = asyncio.create_task(self.count_queue())
+        try:
+            await self._keep_killing(victims, view, counting)
+        finally:
+            counting.cancel()
+            await asyncio.gather(counting, return_exceptions=True)
+
+    async def _keep_killing(self, victims: dict[str, Victim], view: View, counting: "asyncio.Task[None]") -> None:
+        begun = changed = time.monotonic()
+        before: dict[str, int] = {}
+        while not self._complete(victims):
+            now = time.monotonic()
+            self.progress.read(self.board.log)
+            if self.progress.error is not None:
+                raise CampaignFailed(f"the board gave up: {self.progress.error}")
+            if counting.done():
+                await counting
+            self.manager.listening()
+            victims["board"].tick(self.progress.accepted, now)
+            victims["queue manager"].tick(self.progress.stored, now)
+            figures = self.figures(victims)
+            view.update(figures)
+            if figures != before:
+                before, changed = figures, now
+            if now > changed + self.settings.patience_s:
+                raise CampaignFailed(f"no progress for {self.settings.patience_s:g} s: {self._lacking(figures)}")
+            if now > begun + self.settings.deadline_s:
+                raise CampaignFailed(f"not done within {self.settings.deadline_s:g} s: {self._lacking(figures)}")
+            await asyncio.sleep(TICK_S)
+
+    def _complete(self, victims: dict[str, Victim]) -> bool:
+        settled = self.progress.accepted == self.progress.stored == self.settings.messages
+        return self.progress.started and settled and all(victim.finished for victim in victims.values())
+
+    def _lacking(self, figures: dict[str, int]) -> str:
+        totals = self.totals()
+        lacking = [f"{name} {figure} of {totals[name]}" for name, figure in figures.items() if figure < totals[name]]
+        return ", ".join(lacking) or "the board has not started"
+
+    async def verdict(self) -> tuple[Comparison, int]:
+        """Switch everything off, drain the queue, compare it with the board's ledger; also how many entries a restart
+        added.
+        """
+        self.board.kill()
+        self.manager.stop()
+        received = read_received(await self.manager.command("receive", QUEUE, "--json"))
+        ledger = read_ledger(self.board.read_file(sensor.LEDGER))
+        return compare(self.settings.messages, ledger, received), sum(entry.found for entry in ledger)
+
+    async def close(self) -> None:
+        """Kill every process and drop every connection."""
+        self.board.close()
+        self.manager.kill()
+        if self.proxy is not None:
+            await self.proxy.close()
+
+    def logs(self) -> str:
+        """The ends of both logs."""
+        return "\n".join(
+            f"--- the last lines of the {name}:\n{log.tail() or '(nothing)'}"
+            for name, log in (("board", self.board.log), ("queue manager", self.manager.log))
+        )
+
+
+async def run_campaign(settings: Settings, console: Console) -> Figures:
+    """Run a campaign, with live progress on `console`; its figures, whether it went well or not.
+
+    Keeps logs, plan, ledger and store in a folder below `settings.artefacts` if it did not. Raises BoardMissing, and
+    OSError.
+    """
+    settings.artefacts.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"seed-{settings.seed}-", dir=settings.artefacts))
+    keep = False
+    try:
+        board = open_board(settings.board, folder / "board", settings.application)
+        cuts = plan_cuts(settings.seed, settings.cuts, settings.traffic(), 2 * settings.kills)
+        plans = {name: plan_kills(settings.seed, name, settings.kills, settings.messages) for name in VICTIMS}
+        plan = {
+            "cuts": [asdict(cut) for cut in cuts],
+            **{name: [asdict(kill) for kill in plans[name]] for name in plans},
+        }
+        campaign = Campaign(settings, board, QueueManager(settings.ordack, folder), CutSchedule(cuts))
+        ends: tuple[Board | QueueManager, ...] = (board, campaign.manager)
+        victims = {name: Victim(name, end, plans[name]) for name, end in zip(VICTIMS, ends, strict=True)}
+        figures = Figures(
+            settings.seed, settings.board, board.describe(), settings.messages, settings.cuts, settings.kills
+        )
+        figures.plan = plan
+        begun = time.monotonic()
+        try:
+            with View(console, campaign.totals()) as view:
+                await campaign.run(victims, view)
+                figures.comparison, figures.found_at_restart = await campaign.verdict()
+        except (CampaignFailed, ValueError, KeyError) as error:
+            figures.failure = f"{error}\n{campaign.logs()}"
+        finally:
+            await campaign.close()
+        figures.seconds = time.monotonic() - begun
+        figures.core = campaign.progress.core
+        figures.cuts = campaign.schedule.made
+        figures.board_kills, figures.manager_kills = (victims[name].kills for name in VICTIMS)
+        figures.connections = campaign.schedule.connections
+        figures.refused = campaign.proxy.refused if campaign.proxy else 0
+        figures.bytes_up, figures.bytes_down = campaign.schedule.forwarded.values()
+        if not figures.ok:
+            keep = True
+            figures.artefacts = str(folder)
+            (folder / "figures.json").write_text(figures.to_json())
+            (folder / "board.log").write_text(board.log.tail(sys.maxsize))
+            (folder / "queue_manager.log").write_text(campaign.manager.log.tail(sys.maxsize))
+        return figures
+    finally:
+        if not keep:
+            shutil.rmtree(folder)
+
+
+def parse_arguments(arguments: Sequence[str] | None) -> tuple[Settings, bool]:
+    """The settings that the command line asks for, and whether the figures are wanted as JSON. Exits with 2 on wrong
+    use.
+    """
+    defaults = Settings()
+    parser = argparse.ArgumentParser(
+        prog="python -m hil.campaign", description="Exactly once, in order, through cuts and kills."
+    )
+    for name, text in (
+        ("messages", "readings that the board sends"),
+        ("cuts", "cuts of the connection"),
+        ("kills", "kills of the board, and as many of the queue manager"),
+    ):
+        parser.add_argument(
+            f"--{name}", type=int, default=getattr(defaults, name), help=f"{text} (default %(default)s)"
+        )
+    parser.add_argument("--seed", type=int, help="the same seed makes the same plan (default: a new one)")
+    parser.add_argument(
+        "--board", default=defaults.board, help=f"{', '.join(KINDS)} or exec:COMMAND (default %(default)s)"
+    )
+    parser.add_argument(
+        "--patience", type=float, default=defaults.patience_s, help="seconds without progress (%(default)s)"
+    )
+    parser.add_argument(
+        "--deadline", type=float, default=defaults.deadline_s, help="seconds in all (default %(default)s)"
+    )
+    parser.add_argument("--json", action="store_true", help="write the figures to standard output as one JSON object")
+    chosen = parser.parse_args(arguments)
+    seed = random.SystemRandom().randrange(1 << 31) if chosen.seed is None else chosen.seed
+    try:
+        settings = Settings(
+            chosen.messages,
+            chosen.cuts,
+            chosen.kills,
+            seed,
+            chosen.board,
+            patience_s=chosen.patience,
+            deadline_s=chosen.deadline,
+        )
+    except ValueError as error:
+        parser.error(str(error))
+    return settings, chosen.json
+
+
+async def _until_terminated(settings: Settings, console: Console) -> Figures:
+    """`run_campaign`, with SIGTERM doing what SIGINT does: everything is ended, nothing is left behind."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await run_campaign(settings, console)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; its exit status."""
+    settings, as_json = parse_arguments(arguments)
+    console = Console(stderr=as_json, highlight=False, soft_wrap=True)
+    console.print(
+        f"seed {settings.seed}: {settings.messages} messages, {settings.cuts} cuts, "
+        f"{settings.kills} kills of either end, board {settings.board}"
+    )
+    try:
+        figures = asyncio.run(_until_terminated(settings, console))
+    except BoardMissing as error:
+        console.print(str(error), markup=False)
+        return 2
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        console.print("interrupted")
+        return 130
+    console.print(figures.table())
+    for reason in figures.shortcomings():
+        console.print(f"FAILED: {reason}", markup=False)
+    if figures.artefacts:
+        console.print(
+            f"logs, plan, ledger and store are kept in {figures.artefacts}; the seed is {settings.seed}", markup=False
+        )
+    if figures.comparison:
+        console.print(figures.comparison.line(), markup=False)
+    if as_json:
+        print(figures.to_json())
+    return 0 if figures.ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

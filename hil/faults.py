@@ -1,0 +1,331 @@
+"""Faults in a link: a seeded plan of cuts, and the TCP proxy that carries it out.
+
+Three layers, so that a proxy for a serial line can stand beside the TCP one and share the rest:
+
+* `plan_cuts` makes the plan from a seed: the same seed and arguments give the same cuts.
+* `CutSchedule` and `Passage` count bytes and say when a link must be cut. No sockets, no clock.
+* `TcpFaultProxy` moves the bytes and cuts TCP connections.
+
+Directions are seen from the board: `UP` is board to queue manager, `DOWN` is queue manager to board.
+"""
+
+import asyncio
+import fcntl
+import random
+import socket
+import struct
+import termios
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+UP: Final = "up"
+DOWN: Final = "down"
+RST: Final = "rst"
+FIN: Final = "fin"
+
+OPENING_BYTES: Final = 620
+"""About what either side sends to open a connection, before the first message or acknowledgement, in bytes."""
+
+ACKNOWLEDGEMENT_BYTES: Final = 400
+"""How far beyond the opening a planned downstream cut lies at most, in bytes: a handful of acknowledgements."""
+
+SHARE_OF_TRAFFIC: Final = 0.6
+"""Share of the expected upstream bytes that all planned cuts together may use up; the rest is for interruptions that
+are not cuts.
+"""
+
+_IN_OPENING: Final = 0.2
+_CHUNK: Final = 65536
+_DELIVERY_DEADLINE_S: Final = 2.0
+_HALF_OPEN_DEADLINE_S: Final = 5.0
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One planned cut: of a connection, once `position` bytes (1 or more) of `direction` have been forwarded on it.
+
+    `kind` is `RST` or `FIN`. `up_limit` bounds the upstream bytes (1 or more) that the connection may carry in all: a
+    downstream cut that finds too few acknowledgements to reach its position is made there instead. For an upstream cut
+    it equals `position`.
+    """
+
+    direction: str
+    position: int
+    kind: str
+    up_limit: int
+
+
+@dataclass(frozen=True)
+class CutMade:
+    """A cut that was made: where it really fell, how many of the forwarded bytes had reached the far end, and its
+    plan.
+    """
+
+    connection: int
+    direction: str
+    position: int
+    kind: str
+    delivered: int
+    planned: Cut
+
+
+def plan_cuts(seed: int, count: int, upstream_bytes: int, interruptions: int = 0) -> list[Cut]:
+    """Plan `count` cuts for a campaign that expects `upstream_bytes` bytes of messages.
+
+    `interruptions` is the number of other events (kills of either end) that will use up a connection without reaching
+    its cut. Every connection carries at most its cut's `up_limit`, and the limits beyond the opening add up to at most
+    `SHARE_OF_TRAFFIC` of the traffic, so that all cuts happen while messages still flow. One cut in five lies in the
+    opening. Raises ValueError for negative arguments.
+    """
+    if count < 0 or upstream_bytes < 0 or interruptions < 0:
+        raise ValueError("cuts, traffic and interruptions are counts of 0 or more")
+    rng = random.Random(f"cuts/{seed}")
+    shares = [rng.uniform(0.05, 1.0) for _ in range(count)]
+    budget = SHARE_OF_TRAFFIC * upstream_bytes * count / max(1, count + interruptions)
+    cuts = []
+    for share in shares:
+        up_limit = OPENING_BYTES + int(budget * share / sum(shares))
+        in_opening = rng.random() < _IN_OPENING
+        kind = rng.choice((RST, FIN))
+        if rng.random() < 0.5:
+            position = rng.randint(1, OPENING_BYTES) if in_opening else up_limit
+            cuts.append(Cut(UP, position, kind, position))
+        else:
+            first, last = (1, OPENING_BYTES) if in_opening else (OPENING_BYTES, OPENING_BYTES + ACKNOWLEDGEMENT_BYTES)
+            cuts.append(Cut(DOWN, rng.randint(first, last), kind, up_limit))
+    return cuts
+
+
+class CutSchedule:
+    """Hands the planned cuts to connections, one each, in order, and keeps the statistics. After the last cut links
+    are clean.
+    """
+
+    def __init__(self, cuts: Iterable[Cut]) -> None:
+        self._waiting = deque(cuts)
+        self.made: list[CutMade] = []
+        self.connections = 0
+        self.forwarded = {UP: 0, DOWN: 0}
+
+    @property
+    def remaining(self) -> int:
+        """Cuts not made yet, apart from those that open connections hold."""
+        return len(self._waiting)
+
+    def open(self) -> "Passage":
+        """A new connection, numbered from 1, holding the next planned cut if there is one."""
+        self.connections += 1
+        return Passage(self, self.connections, self._waiting.popleft() if self._waiting else None)
+
+    def give_back(self, cut: Cut) -> None:
+        """The connection ended before its cut: the next connection gets it."""
+        self._waiting.appendleft(cut)
+
+
+class Passage:
+    """The bytes of one connection, counted per direction against its planned cut."""
+
+    def __init__(self, schedule: CutSchedule, number: int, planned: Cut | None) -> None:
+        self._schedule = schedule
+        self.number = number
+        self.planned = planned
+        self.forwarded = {UP: 0, DOWN: 0}
+        self.is_cut = False
+
+    def _limit(self, direction: str) -> int | None:
+        if self.planned is None:
+            return None
+        if direction == self.planned.direction:
+            return self.planned.position
+        return self.planned.up_limit if direction == UP else None
+
+    def allowed(self, direction: str, count: int) -> int:
+        """How many of the next `count` bytes may be forwarded: 0 once the connection is cut."""
+        if self.is_cut:
+            return 0
+        limit = self._limit(direction)
+        return count if limit is None else min(count, limit - self.forwarded[direction])
+
+    def passed(self, direction: str, count: int) -> bool:
+        """Count `count` bytes as forwarded. True once: when the connection must be cut now; nothing is allowed from
+        then on.
+        """
+        self.forwarded[direction] += count
+        self._schedule.forwarded[direction] += count
+        reached = not self.is_cut and self.forwarded[direction] == self._limit(direction)
+        self.is_cut = self.is_cut or reached
+        return reached
+
+    def cut_made(self, direction: str, delivered: int) -> None:
+        """Note the cut that `passed` asked for."""
+        assert self.planned is not None
+        position = self.forwarded[direction]
+        made = CutMade(self.number, direction, position, self.planned.kind, delivered, self.planned)
+        self._schedule.made.append(made)
+
+    def close(self) -> None:
+        """The connection has ended: a cut that was not reached goes back to the schedule."""
+        if self.planned is not None and not self.is_cut:
+            self._schedule.give_back(self.planned)
+
+
+class FaultProxy(Protocol):
+    """What a campaign needs of the proxy in a board's link, whatever the link is."""
+
+    refused: int
+
+    async def open(self) -> None: ...
+
+    def board_settings(self) -> dict[str, object]:
+        """The entries of the board application's configuration that lead it to this proxy."""
+
+    async def close(self) -> None: ...
+
+
+class TcpFaultProxy:
+    """Listens on a port of its own on `host`, and forwards every connection to `target` through `schedule`.
+
+    A cut is exact: the byte at its position is delivered to the far end, the one behind it never is. With `RST` both
+    ends see a reset; with `FIN` both see an orderly end, and what they still send is swallowed. While the target is
+    down, connections are reset at once and counted in `refused`. The port stays the same from `open` to `close`.
+    """
+
+    def __init__(self, schedule: CutSchedule, target: tuple[str, int], host: str = "127.0.0.1") -> None:
+        self.schedule = schedule
+        self.target = target
+        self.refused = 0
+        self._listener = socket.create_server((host, 0), backlog=16)
+        self._listener.setblocking(False)
+        self.address: tuple[str, int] = self._listener.getsockname()[:2]
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> None:
+        """Start to accept connections."""
+        self._keep(asyncio.create_task(self._accept()))
+
+    def board_settings(self) -> dict[str, object]:
+        return {"host": self.address[0], "port": self.address[1]}
+
+    async def close(self) -> None:
+        """Stop accepting, drop every connection."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._listener.close()
+
+    def _keep(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            near, _ = await loop.sock_accept(self._listener)
+            near.setblocking(False)
+            self._keep(asyncio.create_task(self._carry(near)))
+
+    async def _connect(self) -> socket.socket:
+        far = socket.socket()
+        far.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(far, self.target)
+            # A connect to a local port that nobody listens on can meet itself.
+            if far.getsockname() == far.getpeername():
+                raise ConnectionRefusedError("connected to itself")
+        except BaseException:
+            far.close()
+            raise
+        return far
+
+    async def _carry(self, near: socket.socket) -> None:
+        try:
+            far = await self._connect()
+        except OSError:
+            self.refused += 1
+            _linger_not(near)
+            near.close()
+            return
+        for end in (near, far):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        passage = self.schedule.open()
+        pumps = {
+            asyncio.create_task(_pump(near, far, UP, passage)),
+            asyncio.create_task(_pump(far, near, DOWN, passage)),
+        }
+        orderly = False
+        try:
+            waiting = pumps
+            while waiting:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                if any(task.exception() or task.result() for task in done):
+                    break
+            else:
+                orderly = True
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+            passage.close()
+            if passage.is_cut and passage.planned is not None and passage.planned.kind == FIN:
+                await _finish(near, far)
+            elif not orderly:
+                _linger_not(near, far)
+            near.close()
+            far.close()
+
+
+async def _pump(source: socket.socket, sink: socket.socket, direction: str, passage: Passage) -> bool:
+    """Forward until the source's end (handed on to the sink) or a cut; True if this direction made the cut. Raises
+    OSError.
+    """
+    loop = asyncio.get_running_loop()
+    chunk = memoryview(bytearray(_CHUNK))
+    while count := await loop.sock_recv_into(source, chunk):
+        allowed = passage.allowed(direction, count)
+        if not allowed:
+            return False
+        await loop.sock_sendall(sink, chunk[:allowed])
+        if passage.passed(direction, allowed):
+            passage.cut_made(direction, passage.forwarded[direction] - await _undelivered(sink))
+            return True
+    sink.shutdown(socket.SHUT_WR)
+    return False
+
+
+async def _undelivered(sink: socket.socket) -> int:
+    """Wait until the far end's system has every byte (a reset would take back the others); how many it has not got in
+    time.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _DELIVERY_DEADLINE_S
+    while left := int(struct.unpack("i", fcntl.ioctl(sink, termios.TIOCOUTQ, bytes(4)))[0]):
+        if loop.time() >= deadline:
+            break
+        await asyncio.sleep(0.001)
+    return left
+
+
+async def _finish(*ends: socket.socket) -> None:
+    """End both connections in an orderly way, and swallow what they still send until they end as well."""
+    loop = asyncio.get_running_loop()
+
+    async def swallow(end: socket.socket) -> None:
+        with suppress(OSError):
+            end.shutdown(socket.SHUT_WR)
+            while await loop.sock_recv(end, _CHUNK):
+                pass
+
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_HALF_OPEN_DEADLINE_S):
+            await asyncio.gather(*(swallow(end) for end in ends))
+
+
+def _linger_not(*ends: socket.socket) -> None:
+    """Make the close that follows a reset: nothing more is delivered."""
+    for end in ends:
+        with suppress(OSError):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

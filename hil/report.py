@@ -1,0 +1,282 @@
+"""The verdict of a campaign: what the application recorded against what the queue holds, the figures, and how they are
+shown.
+"""
+
+import base64
+import binascii
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from hil.faults import DOWN, FIN, RST, UP, CutMade
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One accepted reading in the application's ledger: its number, body size in bytes, CRC-32 of the body."""
+
+    k: int
+    size: int
+    crc32: int
+    found: bool = False
+
+
+@dataclass(frozen=True)
+class Received:
+    """One message of the queue, in the order of receiving. `k` is None if the label is not that of a reading."""
+
+    k: int | None
+    label: str
+    source: str
+    message_id: int
+    delivery: str
+    message_class: int
+    tx: tuple[int, int]
+    size: int
+    crc32: int
+
+
+def read_ledger(data: bytes) -> list[Entry]:
+    """The ledger's entries. A last line without its end was never finished and does not count.
+
+    Raises ValueError for a line that is not one.
+    """
+    entries = []
+    for line in data.split(b"\n")[:-1]:
+        match = re.fullmatch(rb"(\d+) (\d+) ([0-9a-f]{8})( found)?", line)
+        if match is None:
+            raise ValueError(f"not a line of a ledger: {line!r}")
+        entries.append(Entry(int(match[1]), int(match[2]), int(match[3], 16), match[4] is not None))
+    return entries
+
+
+def read_received(text: str) -> list[Received]:
+    """The messages that `ordack receive --json` printed. Raises ValueError or KeyError for anything else."""
+    messages = []
+    for line in text.splitlines():
+        message = json.loads(line)
+        body = base64.b64decode(message["body_base64"], validate=True)
+        match = re.fullmatch(r"reading (\d+)", message["label"])
+        messages.append(
+            Received(
+                k=int(match[1]) if match else None,
+                label=message["label"],
+                source=message["source"],
+                message_id=message["message_id"],
+                delivery=message["delivery"],
+                message_class=message["class"],
+                tx=(message["tx_sequence_id"] or 0, message["tx_sequence_number"] or 0),
+                size=len(body),
+                crc32=binascii.crc32(body),
+            )
+        )
+    return messages
+
+
+@dataclass
+class Comparison:
+    """What became of each accepted reading. All lists empty means exactly once, in order.
+
+    `unrecorded` (readings that the ledger lacks) and `misrecorded` (entries out of turn) accuse the board; the others,
+    the queue.
+    """
+
+    sent: int
+    received: int
+    once: int
+    unrecorded: list[int] = field(default_factory=list)
+    misrecorded: list[int] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
+    duplicated: list[int] = field(default_factory=list)
+    reordered: list[int] = field(default_factory=list)
+    corrupt: list[str] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list)
+
+    @property
+    def faults(self) -> dict[str, list[int] | list[str]]:
+        """The lists that are not empty, by name."""
+        names = ("unrecorded", "misrecorded", "lost", "duplicated", "reordered", "corrupt", "unexpected")
+        return {name: getattr(self, name) for name in names if getattr(self, name)}
+
+    def line(self) -> str:
+        """The sentence that the campaign ends with."""
+        order = "not in order" if self.reordered else "in order"
+        text = f"{self.sent} sent, {self.once} received once, {order}"
+        text += f", {len(self.lost)} lost, {len(self.duplicated)} duplicated"
+        said = ("lost", "duplicated", "reordered")
+        return ", ".join([text, *(f"{len(found)} {name}" for name, found in self.faults.items() if name not in said)])
+
+
+def compare(messages: int, ledger: list[Entry], received: list[Received]) -> Comparison:
+    """Hold the queue against the ledger of an application that was to send readings 1 to `messages`.
+
+    A reading is told by its label. It must be there once, as large and with the CRC-32 that the ledger says, with
+    MessageID k, from one source, as a normal transactional message; reading numbers and (TxSequenceID,
+    TxSequenceNumber) must both rise.
+    """
+    recorded = {entry.k: entry for entry in ledger}
+    times = Counter(message.k for message in received if message.k in recorded)
+    result = Comparison(len(ledger), len(received), sum(count == 1 for count in times.values()))
+    result.unrecorded = [k for k in range(1, messages + 1) if k not in recorded]
+    result.misrecorded = [entry.k for turn, entry in enumerate(ledger, 1) if entry.k != turn]
+    result.lost = sorted(k for k in recorded if not times[k])
+    result.duplicated = sorted(k for k, count in times.items() if count > 1 and k is not None)
+    highest = 0
+    last_tx: tuple[int, int] | None = None
+    for message in received:
+        if message.k is None or message.k not in recorded:
+            result.unexpected.append(f"{message.label!r} with MessageID {message.message_id} from {message.source}")
+            continue
+        if message.k < highest or (last_tx is not None and message.tx <= last_tx):
+            result.reordered.append(message.k)
+        highest, last_tx = max(highest, message.k), message.tx
+        for reason in _differences(recorded[message.k], message, received[0].source):
+            result.corrupt.append(f"reading {message.k}: {reason}")
+    return result
+
+
+def _differences(entry: Entry, message: Received, source: str) -> Iterable[str]:
+    """What is not as it was sent, a sentence each."""
+    if message.size != entry.size:
+        yield f"{message.size} bytes instead of {entry.size}"
+    elif message.crc32 != entry.crc32:
+        yield f"CRC-32 {message.crc32:08x} instead of {entry.crc32:08x}"
+    if message.message_id != entry.k:
+        yield f"MessageID {message.message_id}"
+    if message.source != source:
+        yield f"source {message.source} instead of {source}"
+    if (message.delivery, message.message_class) != ("transactional", 0):
+        yield f"{message.delivery}, class {message.message_class}"
+    if 0 in message.tx:
+        yield f"transactional sequence {message.tx}"
+
+
+@dataclass
+class Figures:
+    """Everything that a campaign says at its end."""
+
+    seed: int
+    board: str
+    description: str
+    messages: int
+    cuts_asked: int
+    kills_asked: int
+    core: str = "unknown"
+    comparison: Comparison | None = None
+    cuts: list[CutMade] = field(default_factory=list)
+    plan: dict[str, Any] = field(default_factory=dict)
+    board_kills: int = 0
+    manager_kills: int = 0
+    connections: int = 0
+    refused: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    found_at_restart: int = 0
+    seconds: float = 0.0
+    failure: str | None = None
+    artefacts: str | None = None
+
+    def shortcomings(self) -> list[str]:
+        """Why this campaign proves nothing, or what it disproves, a sentence each; empty if all is well."""
+        reasons = [] if self.failure is None else [self.failure]
+        if self.comparison is None:
+            reasons.append("the queue was not compared with the ledger")
+        else:
+            for name, found in self.comparison.faults.items():
+                shown = ", ".join(str(one) for one in found[:_SHOWN])
+                reasons.append(f"{len(found)} {name}: {shown}{', ...' if len(found) > _SHOWN else ''}")
+            if self.comparison.sent != self.messages:
+                reasons.append(f"{self.comparison.sent} sent instead of {self.messages}")
+            if self.comparison.once != self.messages:
+                reasons.append(f"{self.comparison.once} received once instead of {self.messages}")
+        if len(self.cuts) < self.cuts_asked:
+            reasons.append(f"{len(self.cuts)} cuts instead of {self.cuts_asked}")
+        for name, kills in (("board", self.board_kills), ("queue manager", self.manager_kills)):
+            if kills != self.kills_asked:
+                reasons.append(f"the {name} was killed {kills} times instead of {self.kills_asked}")
+        return reasons
+
+    @property
+    def ok(self) -> bool:
+        return not self.shortcomings()
+
+    def to_json(self) -> str:
+        """One JSON object in one line: the fields of this class and its parts, `ok`, `shortcomings` and the last
+        `line`.
+        """
+        line = self.comparison.line() if self.comparison else None
+        return json.dumps({"ok": self.ok, "line": line, "shortcomings": self.shortcomings(), **asdict(self)})
+
+    def table(self) -> Table:
+        """The table that the campaign ends with."""
+        table = Table(title=f"Campaign, seed {self.seed}", show_header=False, title_justify="left")
+        table.add_row("board", self.description)
+        table.add_row("core on the board", self.core)
+        if self.comparison:
+            table.add_row(
+                "accepted by send()", f"{self.comparison.sent}, {self.found_at_restart} of them found at a restart"
+            )
+            table.add_row("in the queue", str(self.comparison.received))
+            table.add_row("received once", str(self.comparison.once))
+            for name in ("lost", "duplicated", "reordered", "corrupt", "unexpected"):
+                table.add_row(name, str(len(getattr(self.comparison, name))))
+        cuts = Counter((cut.direction, cut.kind) for cut in self.cuts)
+        detail = ", ".join(f"{cuts[way, kind]} {way} {kind}" for way in (UP, DOWN) for kind in (RST, FIN))
+        table.add_row("connections cut", f"{len(self.cuts)} of {self.cuts_asked} asked ({detail})")
+        table.add_row("board killed", f"{self.board_kills} of {self.kills_asked} asked")
+        table.add_row("queue manager killed", f"{self.manager_kills} of {self.kills_asked} asked")
+        table.add_row(
+            "connections", f"{self.connections}, {self.refused} more refused while the queue manager was down"
+        )
+        table.add_row("bytes over the link", f"{self.bytes_up:,} up, {self.bytes_down:,} down")
+        table.add_row("time", f"{self.seconds:.1f} s")
+        return table
+
+
+class View:
+    """Live progress: bars on a terminal, plain lines (at most one a second) anywhere else."""
+
+    def __init__(self, console: Console, totals: dict[str, int]) -> None:
+        self._console = console
+        self._shown: dict[str, int] = {}
+        self._next = 0.0
+        self._totals = totals
+        self._progress: Progress | None = None
+        if console.is_terminal:
+            columns = (TextColumn("{task.description:>12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+            self._progress = Progress(*columns, console=console)
+            self._tasks = {name: self._progress.add_task(name, total=total) for name, total in totals.items()}
+
+    def __enter__(self) -> "View":
+        if self._progress:
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._progress:
+            self._progress.stop()
+
+    def update(self, figures: dict[str, int]) -> None:
+        """Show the figures, named as in `totals`."""
+        if self._progress:
+            for name, figure in figures.items():
+                self._progress.update(self._tasks[name], completed=figure)
+            return
+        now = time.monotonic()
+        complete = figures == self._totals
+        if figures != self._shown and (now >= self._next or complete):
+            self._shown, self._next = dict(figures), now + 1.0
+            self._console.print(", ".join(f"{name} {figure}/{self._totals[name]}" for name, figure in figures.items()))

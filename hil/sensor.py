@@ -1,0 +1,203 @@
+"""The application on the board: sends readings, and keeps a ledger of its own of what the node accepted.
+
+Runs on MicroPython and on CPython: `sensor.py config.json`, a JSON object with
+    outbox                  folder of the node's outbox
+    host, port, queue       where the readings go, and the queue's format name
+    seed, count, max_size   readings 1 to `count`, bodies of 0 to `max_size` bytes (65536 if left out)
+    ahead                   at most so many accepted readings that are not stored yet (64 if left out)
+    pace_ms                 pause between readings (0 if left out)
+
+Reading k has MessageID k, the label "reading k", and a body made from `seed` and `k`. The ledger `ledger.txt` has one
+line per accepted reading, `k size crc32`, written after `send()` returned. If the power goes between the two, the node
+knows more than the ledger: after the restart the sensor asks the node for its next MessageID and adds the missing
+line, with `found` at its end.
+
+Prints JSON lines: {"event": "started", ...} first, {"accepted": n, "stored": n} as the figures grow, {"event": "done"}
+when all is stored (it then idles, as a board does), and {"event": "error", "reason": ...} before it gives up.
+"""
+
+import asyncio
+import binascii
+import json
+import os
+import struct
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+LEDGER = "ledger.txt"
+POLL_S = 0.005
+
+
+def mix(seed: int, k: int) -> int:
+    """A 32-bit number, never 0, from `seed` and `k`: neighbours differ in about half of the bits."""
+    x = (seed * 0x9E3779B1 + k * 0x85EBCA77 + 0xC2B2AE3D) & 0xFFFFFFFF
+    for _ in range(4):
+        x = step(x or 1)
+    return x
+
+
+def step(x: int) -> int:
+    """The 32-bit xorshift generator's next state (Marsaglia's 13, 17, 5)."""
+    x ^= (x << 13) & 0xFFFFFFFF
+    x ^= x >> 17
+    return x ^ ((x << 5) & 0xFFFFFFFF)
+
+
+def size_of(seed: int, k: int, count: int, max_size: int = 65536) -> int:
+    """Body size of reading k in bytes: every power of two is as likely, one reading has exactly `max_size`, another
+    exactly 0.
+    """
+    if k == 1 + seed % count:
+        return max_size
+    if k == 1 + (seed + count // 2) % count:
+        return 0
+    octaves = 0
+    while 1 << octaves < max_size:
+        octaves += 1
+    if not octaves:
+        return max_size
+    x = mix(seed, k)
+    low = 1 << x % octaves
+    return min(max_size, low + (x >> 5) % low)
+
+
+def body_of(seed: int, k: int, size: int) -> bytearray:
+    """The body of reading k: a block of 64 pseudo-random bytes over and over, with k and the offset every 256 bytes."""
+    x = mix(seed ^ 0x5BD1E995, k)
+    block = bytearray(64)
+    for offset in range(0, 64, 4):
+        struct.pack_into("<I", block, offset, x)
+        x = step(x)
+    body = bytearray((bytes(block) * (size // 64 + 1))[:size])
+    for offset in range(0, size - 7, 256):
+        struct.pack_into("<II", body, offset, k, offset)
+    return body
+
+
+def line_of(k: int, body: "bytes | bytearray", found: bool = False) -> bytes:
+    """The ledger's line of one accepted reading."""
+    return ("%d %d %08x%s\n" % (k, len(body), binascii.crc32(body), " found" if found else "")).encode()
+
+
+def last_noted(path: str) -> int:
+    """The last reading in the ledger, 0 if there is none. Cuts off a torn last line."""
+    try:
+        with open(path, "rb") as ledger:
+            text = ledger.read()
+    except OSError:
+        return 0
+    whole = text[: text.rfind(b"\n") + 1]
+    if len(whole) < len(text):
+        with open(path + ".new", "wb") as ledger:
+            ledger.write(whole)
+        os.rename(path + ".new", path)
+    lines = whole.split(b"\n")
+    return int(lines[-2].split()[0]) if len(lines) > 1 else 0
+
+
+def say(**figures: object) -> None:
+    """One JSON line on the board's output."""
+    print(json.dumps(figures))
+
+
+class Sensor:
+    """The readings of one configuration, sent through `node` (of class node.Node; `core` names the protocol core that
+    it runs on).
+    """
+
+    def __init__(self, config: "dict[str, Any]", node: "Any", core: str) -> None:
+        self.config = config
+        self.node = node
+        self.core = core
+        self.accepted = 0
+        self.shown = (-1, -1)
+
+    def stored(self) -> int:
+        """How many of the accepted readings are stored at the destination."""
+        return self.accepted - int(self.node.waiting)
+
+    def reading(self, k: int) -> bytearray:
+        """The body of reading k."""
+        config = self.config
+        return body_of(config["seed"], k, size_of(config["seed"], k, config["count"], config.get("max_size", 65536)))
+
+    def note(self, k: int, body: "bytes | bytearray", found: bool = False) -> None:
+        """Append reading k to the ledger, for good."""
+        with open(LEDGER, "ab") as ledger:
+            ledger.write(line_of(k, body, found))
+            ledger.flush()
+
+    def resume(self) -> None:
+        """Make the ledger agree with the node. Raises ValueError if the node has forgotten, or has made up, an
+        acceptance.
+        """
+        noted = last_noted(LEDGER)
+        self.accepted = self.node.next_message_id - 1
+        if not noted <= self.accepted <= noted + 1:
+            raise ValueError("the ledger ends at reading %d, but the node has accepted %d" % (noted, self.accepted))
+        found = self.accepted == noted + 1
+        if found:
+            self.note(self.accepted, self.reading(self.accepted), True)
+        self.shown = (self.accepted, self.stored())
+        say(event="started", accepted=self.accepted, stored=self.stored(), found=found, core=self.core)
+
+    def show(self) -> None:
+        """Print the figures if they have changed."""
+        figures = (self.accepted, self.stored())
+        if figures != self.shown:
+            self.shown = figures
+            say(accepted=figures[0], stored=figures[1])
+
+    async def run(self) -> None:
+        """Resume, send what is left, wait until all is stored. Raises ValueError as `resume`, and if MessageIDs are
+        not in step.
+        """
+        config = self.config
+        self.resume()
+        queue = self.node.queue(config["queue"])
+        while self.accepted < config["count"]:
+            while self.accepted - self.stored() >= config.get("ahead", 64):
+                await asyncio.sleep(POLL_S)
+                self.show()
+            k = self.accepted + 1
+            body = self.reading(k)
+            await queue.send(body, label="reading %d" % k)
+            self.note(k, body)
+            self.accepted = k
+            if self.node.next_message_id != k + 1:
+                raise ValueError(
+                    "reading %d was accepted, but the next MessageID is %d" % (k, self.node.next_message_id)
+                )
+            self.show()
+            if config.get("pace_ms"):
+                await asyncio.sleep(config["pace_ms"] / 1000)
+        while self.stored() < config["count"]:
+            await asyncio.sleep(POLL_S)
+            self.show()
+        say(event="done", accepted=self.accepted, stored=self.stored())
+
+
+async def main(path: str) -> None:
+    """Run the sensor of the configuration file at `path`, and idle when it is done."""
+    from mqqb import core
+    from node import Node
+
+    with open(path) as file:
+        config = json.load(file)
+    node = Node(config["outbox"], connect=(config["host"], config["port"]))
+    sensor = Sensor(config, node, core.implementation)
+    node.start()
+    try:
+        await sensor.run()
+    except ValueError as error:
+        say(event="error", reason=str(error))
+        raise
+    while True:
+        await asyncio.sleep(1)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))
