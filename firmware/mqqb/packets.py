@@ -371,15 +371,18 @@ _ZEROS = [bytes(4 * core.part_words(part)) for part in range(core.PARTS)]
 
 
 def _word(index: int) -> "_Word":
-    """A property that stands for one word of .fields."""
+    """A property that stands for .fields[index]."""
 
-    def read(self: Header) -> int:
+    def read(self: "Header") -> int:
         return self.fields[index]
 
-    def write(self: Header, value: int) -> None:
+    def write(self: "Header", value: int) -> None:
         self.fields[index] = value
 
     return property(read, write)  # type: ignore[return-value]
+
+
+_WORD = [_word(index) for index in range(16)]  # shared by all headers: a board has little memory
 
 
 class Header:
@@ -400,12 +403,12 @@ class BaseHeader(Header):
 
     __slots__ = ()
     part = core.BASE_HEADER
-    version_number = _word(0)
-    reserved = _word(1)
-    flags = _word(2)
-    signature = _word(3)
-    packet_size = _word(4)
-    time_to_reach_queue = _word(5)
+    version_number = _WORD[0]
+    reserved = _WORD[1]
+    flags = _WORD[2]
+    signature = _WORD[3]
+    packet_size = _WORD[4]
+    time_to_reach_queue = _WORD[5]
 
 
 class InternalHeader(Header):
@@ -413,8 +416,8 @@ class InternalHeader(Header):
 
     __slots__ = ()
     part = core.INTERNAL_HEADER
-    reserved = _word(0)
-    flags = _word(1)
+    reserved = _WORD[0]
+    flags = _WORD[1]
 
 
 class EstablishConnectionHeader(Header):
@@ -422,9 +425,9 @@ class EstablishConnectionHeader(Header):
 
     __slots__ = ("client_guid", "server_guid")
     part = core.ESTABLISH_CONNECTION
-    time_stamp = _word(8)
-    operating_system = _word(9)
-    reserved = _word(10)
+    time_stamp = _WORD[8]
+    operating_system = _WORD[9]
+    reserved = _WORD[10]
 
     def __init__(self, fields: "array[int] | None" = None) -> None:
         super().__init__(fields)
@@ -437,10 +440,10 @@ class ConnectionParametersHeader(Header):
 
     __slots__ = ()
     part = core.CONNECTION_PARAMETERS
-    recoverable_ack_timeout = _word(0)
-    ack_timeout = _word(1)
-    reserved = _word(2)
-    window_size = _word(3)
+    recoverable_ack_timeout = _WORD[0]
+    ack_timeout = _WORD[1]
+    reserved = _WORD[2]
+    window_size = _WORD[3]
 
 
 class SessionHeader(Header):
@@ -448,13 +451,13 @@ class SessionHeader(Header):
 
     __slots__ = ()
     part = core.SESSION_HEADER
-    ack_sequence_number = _word(0)
-    recoverable_msg_ack_seq_number = _word(1)
-    recoverable_msg_ack_flags = _word(2)
-    user_msg_sequence_number = _word(3)
-    recoverable_msg_sequence_number = _word(4)
-    window_size = _word(5)
-    reserved = _word(6)
+    ack_sequence_number = _WORD[0]
+    recoverable_msg_ack_seq_number = _WORD[1]
+    recoverable_msg_ack_flags = _WORD[2]
+    user_msg_sequence_number = _WORD[3]
+    recoverable_msg_sequence_number = _WORD[4]
+    window_size = _WORD[5]
+    reserved = _WORD[6]
 
 
 class UserHeader(Header):
@@ -469,10 +472,10 @@ class UserHeader(Header):
         "source_queue_manager",
     )
     part = core.USER_HEADER
-    time_to_be_received = _word(8)
-    sent_time = _word(9)
-    message_id = _word(10)
-    flags = _word(11)
+    time_to_be_received = _WORD[8]
+    sent_time = _WORD[9]
+    message_id = _WORD[10]
+    flags = _WORD[11]
 
     def __init__(self, fields: "array[int] | None" = None) -> None:
         super().__init__(fields)
@@ -500,11 +503,11 @@ class TransactionHeader(_Sequenced):
 
     __slots__ = ("connector_qm_guid",)
     part = core.TRANSACTION_HEADER
-    flags = _word(0)
-    tx_sequence_ordinal = _word(1)
-    tx_sequence_time_stamp = _word(2)
-    tx_sequence_number = _word(3)
-    previous_tx_sequence_number = _word(4)
+    flags = _WORD[0]
+    tx_sequence_ordinal = _WORD[1]
+    tx_sequence_time_stamp = _WORD[2]
+    tx_sequence_number = _WORD[3]
+    previous_tx_sequence_number = _WORD[4]
 
     def __init__(self, fields: "array[int] | None" = None) -> None:
         super().__init__(fields)
@@ -516,12 +519,12 @@ class SecurityHeader(Header):
 
     __slots__ = ("encryption_key", "provider_info", "security_id", "sender_cert", "signature")
     part = core.SECURITY_HEADER
-    flags = _word(0)
-    sender_id_size = _word(1)
-    encryption_key_size = _word(2)
-    signature_size = _word(3)
-    sender_cert_size = _word(4)
-    provider_info_size = _word(5)
+    flags = _WORD[0]
+    sender_id_size = _WORD[1]
+    encryption_key_size = _WORD[2]
+    signature_size = _WORD[3]
+    sender_cert_size = _WORD[4]
+    provider_info_size = _WORD[5]
 
     def __init__(self, fields: "array[int] | None" = None) -> None:
         super().__init__(fields)
@@ -544,17 +547,17 @@ class MessagePropertiesHeader(Header):
 
     __slots__ = ("body", "correlation_id", "extension", "label_raw", "surplus")
     part = core.MESSAGE_PROPERTIES_HEADER
-    flags = _word(0)
-    label_length = _word(1)
-    message_class = _word(2)
-    body_type = _word(8)
-    application_tag = _word(9)
-    message_size = _word(10)
-    allocation_body_size = _word(11)
-    privacy_level = _word(12)
-    hash_algorithm = _word(13)
-    encryption_algorithm = _word(14)
-    extension_size = _word(15)
+    flags = _WORD[0]
+    label_length = _WORD[1]
+    message_class = _WORD[2]
+    body_type = _WORD[8]
+    application_tag = _WORD[9]
+    message_size = _WORD[10]
+    allocation_body_size = _WORD[11]
+    privacy_level = _WORD[12]
+    hash_algorithm = _WORD[13]
+    encryption_algorithm = _WORD[14]
+    extension_size = _WORD[15]
 
     def __init__(self, fields: "array[int] | None" = None) -> None:
         super().__init__(fields)
@@ -579,8 +582,8 @@ class DebugHeader(Header):
 
     __slots__ = ("queue_identifier",)
     part = core.DEBUG_HEADER
-    flags = _word(0)
-    reserved = _word(1)
+    flags = _WORD[0]
+    reserved = _WORD[1]
 
     def __init__(self, fields: "array[int] | None" = None) -> None:
         super().__init__(fields)
@@ -592,10 +595,10 @@ class OrderAckBody(_Sequenced):
 
     __slots__ = ()
     part = core.ORDER_ACK
-    tx_sequence_ordinal = _word(0)
-    tx_sequence_time_stamp = _word(1)
-    tx_sequence_number = _word(2)
-    tx_previous_sequence_number = _word(3)
+    tx_sequence_ordinal = _WORD[0]
+    tx_sequence_time_stamp = _WORD[1]
+    tx_sequence_number = _WORD[2]
+    tx_previous_sequence_number = _WORD[3]
 
 
 class FinalAckBody(_Sequenced):
@@ -603,11 +606,11 @@ class FinalAckBody(_Sequenced):
 
     __slots__ = ("source_guid",)
     part = core.FINAL_ACK
-    tx_sequence_ordinal = _word(0)
-    tx_sequence_time_stamp = _word(1)
-    tx_sequence_number = _word(2)
-    previous_tx_sequence_number = _word(3)
-    message_id = _word(8)
+    tx_sequence_ordinal = _WORD[0]
+    tx_sequence_time_stamp = _WORD[1]
+    tx_sequence_number = _WORD[2]
+    previous_tx_sequence_number = _WORD[3]
+    message_id = _WORD[8]
 
     def __init__(self, fields: "array[int] | None" = None) -> None:
         super().__init__(fields)
@@ -619,9 +622,9 @@ class Ping(Header):
 
     __slots__ = ("qm_guid",)
     part = core.PING
-    flags = _word(0)
-    signature = _word(1)
-    cookie = _word(2)
+    flags = _WORD[0]
+    signature = _WORD[1]
+    cookie = _WORD[2]
 
     def __init__(self, fields: "array[int] | None" = None) -> None:
         super().__init__(fields)
