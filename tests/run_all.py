@@ -1,0 +1,98 @@
+"""`make test`: every part, two at a time, one line each, and a summary. The output of a part that fails is shown.
+
+The full output of each part is in build/logs/test-NAME.log.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+LOGS = ROOT / "build" / "logs"
+PYTHON = sys.executable
+MAKE = ["make", "--no-print-directory", "SETUP=:"]  # what called us has done the set-up
+PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
+SHOWN_OF_FAILURE = 80  # lines
+
+# Name -> commands, run one after another. Two lanes, for two processors; the parts of a lane follow each other.
+Part = tuple[str, list[list[str]]]
+LANES: list[list[Part]] = [
+    [
+        (
+            "python",
+            [
+                [PYTHON, "-m", "coverage", "erase"],
+                [PYTHON, "-m", "coverage", "run", *PYTEST, "-n", "2", "tests"],
+            ],
+        ),
+        (
+            "coverage of mqqb",
+            [
+                [PYTHON, "-m", "coverage", "combine", "-q"],
+                [PYTHON, "-m", "coverage", "report", "--include=firmware/mqqb/*", "--fail-under=100"],
+            ],
+        ),
+        ("conformance", [[PYTHON, "tests/conformance.py", "--check"]]),
+    ],
+    [
+        ("lint", [[*MAKE, "lint"]]),
+        ("size", [[*MAKE, "size"]]),
+        ("C", [[*MAKE, "test-c"]]),
+        ("MicroPython", [[*MAKE, "test-mp"]]),
+        ("rig", [[PYTHON, *PYTEST, "hil"]]),
+    ],
+]
+
+
+class Verdict(NamedTuple):
+    """How a part ended."""
+
+    name: str
+    passed: bool
+    seconds: float
+    closing: str  # the last line it printed
+
+
+def run(part: Part) -> Verdict:
+    """Runs the commands of a part until one fails."""
+    name, commands = part
+    started = time.monotonic()
+    log = LOGS / f"test-{name.replace(' ', '-')}.log"
+    print(f"  {name} ...", flush=True)
+    passed = True
+    with log.open("w", encoding="utf-8") as file:
+        for command in commands:
+            result = subprocess.run(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, check=False)
+            passed = result.returncode == 0
+            if not passed:
+                break
+    seconds = time.monotonic() - started
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    if not passed:
+        print("\n".join(lines[-SHOWN_OF_FAILURE:]))
+    print(f"  {name}: {'passed' if passed else 'FAILED'}, {seconds:.1f} s", flush=True)
+    return Verdict(name, passed, seconds, lines[-1] if lines else "")
+
+
+def main() -> int:
+    """Runs all parts, whatever fails, and prints the summary; 0 if every part passed."""
+    LOGS.mkdir(parents=True, exist_ok=True)
+    os.environ["PATH"] = f"{Path(PYTHON).parent}{os.pathsep}{os.environ['PATH']}"
+    started = time.monotonic()
+    with ThreadPoolExecutor(max_workers=len(LANES)) as pool:
+        verdicts = [verdict for lane in pool.map(lambda lane: [run(part) for part in lane], LANES) for verdict in lane]
+    print()
+    for verdict in verdicts:
+        word = "passed" if verdict.passed else "FAILED"
+        print(f"{word:8} {verdict.name:18} {verdict.seconds:6.1f} s  {verdict.closing}")
+    failed = [verdict.name for verdict in verdicts if not verdict.passed]
+    print(f"{'FAILED: ' + ', '.join(failed) if failed else 'all passed'}, {time.monotonic() - started:.1f} s")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
