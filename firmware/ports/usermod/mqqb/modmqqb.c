@@ -1,0 +1,303 @@
+/* modmqqb.c: the C core as the MicroPython module _mqqb. mqqb.core describes the functions and takes them from here.
+ *
+ * Nothing is allocated, results are small integers and booleans. What the core asserts is checked here and raises
+ * ValueError, whatever flags a port is built with; hence the core is compiled as a part of this file, without assertions. */
+#define MQQB_ASSERT(condition) ((void)0)
+#include "mqqb.c"
+
+#include "py/objint.h"
+#include "py/runtime.h"
+
+/* A number within bounds. An int object holds what does not fit a small int: on 32-bit ports from 2^30 on. */
+static mp_uint_t number(mp_obj_t object, mp_uint_t least, mp_uint_t greatest)
+{
+    mp_uint_t value = 0;
+    bool fits;
+
+    if (mp_obj_is_exact_type(object, &mp_type_int)) {
+#if MICROPY_LONGINT_IMPL == MICROPY_LONGINT_IMPL_MPZ
+        fits = mp_obj_int_sign(object) >= 0 && mpz_as_uint_checked(&((mp_obj_int_t *)MP_OBJ_TO_PTR(object))->mpz, &value);
+#else
+        value = mp_obj_int_get_uint_checked(object);
+        fits = true;
+#endif
+    } else {
+        const mp_int_t small = mp_obj_get_int(object);
+        fits = small >= 0;
+        value = (mp_uint_t)small;
+    }
+    if (!fits || value < least || value > greatest) {
+        mp_raise_ValueError(MP_ERROR_TEXT("number out of range"));
+    }
+    return value;
+}
+
+static mqqb_part part_of(mp_obj_t object)
+{
+    return (mqqb_part)number(object, 0, MQQB_PARTS - 1);
+}
+
+/* An array('I') of at least so many words, as a C structure. */
+static void *structure(mp_obj_t object, size_t words, mp_uint_t access)
+{
+    mp_buffer_info_t buffer;
+
+    mp_get_buffer_raise(object, &buffer, access);
+    if (buffer.typecode != 'I' || buffer.len < 4 * words) {
+        mp_raise_ValueError(MP_ERROR_TEXT("array too short or not of words"));
+    }
+    return buffer.buf;
+}
+
+#define READ(type, object) ((const type *)structure(object, sizeof(type) / 4, MP_BUFFER_READ))
+#define WRITE(type, object) ((type *)structure(object, sizeof(type) / 4, MP_BUFFER_RW))
+
+/* data[offset:end] */
+static const uint8_t *range(const mp_obj_t *data_offset_end, size_t *size)
+{
+    mp_buffer_info_t buffer;
+    mp_uint_t offset, end;
+
+    mp_get_buffer_raise(data_offset_end[0], &buffer, MP_BUFFER_READ);
+    end = number(data_offset_end[2], 0, buffer.len);
+    offset = number(data_offset_end[1], 0, end);
+    *size = end - offset;
+    return (const uint8_t *)buffer.buf + offset;
+}
+
+static mp_obj_t part_size(mp_obj_t part)
+{
+    return MP_OBJ_NEW_SMALL_INT(mqqb_part_size(part_of(part)));
+}
+static MP_DEFINE_CONST_FUN_OBJ_1(part_size_obj, part_size);
+
+static mp_obj_t part_words(mp_obj_t part)
+{
+    return MP_OBJ_NEW_SMALL_INT(mqqb_part_words(part_of(part)));
+}
+static MP_DEFINE_CONST_FUN_OBJ_1(part_words_obj, part_words);
+
+static mp_obj_t unpack(size_t count, const mp_obj_t *arguments)
+{
+    const mqqb_part part = part_of(arguments[0]);
+    void *fields = structure(arguments[1], mqqb_part_words(part), MP_BUFFER_RW);
+    size_t size;
+    const uint8_t *in = range(arguments + 2, &size);
+
+    (void)count;
+    return MP_OBJ_NEW_SMALL_INT(mqqb_unpack(part, fields, in, size));
+}
+static MP_DEFINE_CONST_FUN_OBJ_VAR_BETWEEN(unpack_obj, 5, 5, unpack);
+
+static mp_obj_t pack(size_t count, const mp_obj_t *arguments)
+{
+    const mqqb_part part = part_of(arguments[0]);
+    const size_t size = mqqb_part_size(part);
+    const void *fields = structure(arguments[1], mqqb_part_words(part), MP_BUFFER_READ);
+    mp_buffer_info_t data;
+    mp_uint_t offset;
+    mqqb_message_properties_header words; /* the largest part */
+    uint8_t packed[sizeof words];
+
+    (void)count;
+    mp_get_buffer_raise(arguments[2], &data, MP_BUFFER_RW);
+    offset = number(arguments[3], 0, data.len);
+    if (data.len - offset < size) {
+        mp_raise_ValueError(MP_ERROR_TEXT("range outside the buffer"));
+    }
+    /* What does not read back the same was out of range. */
+    mqqb_pack(part, fields, packed, sizeof packed);
+    if (mqqb_unpack(part, &words, packed, size) != MQQB_OK || memcmp(&words, fields, 4 * mqqb_part_words(part)) != 0) {
+        mp_raise_ValueError(MP_ERROR_TEXT("field out of range"));
+    }
+    memcpy((uint8_t *)data.buf + offset, packed, size);
+    return mp_const_none;
+}
+static MP_DEFINE_CONST_FUN_OBJ_VAR_BETWEEN(pack_obj, 4, 4, pack);
+
+static mp_obj_t packet_total(mp_obj_t flags_object, mp_obj_t packet_size)
+{
+    const uint32_t flags = (uint32_t)number(flags_object, 0, 0xFFFF);
+
+    return MP_OBJ_NEW_SMALL_INT(mqqb_packet_total(flags, (uint32_t)number(packet_size, 0, MQQB_PACKET_SIZE_MAX)));
+}
+static MP_DEFINE_CONST_FUN_OBJ_2(packet_total_obj, packet_total);
+
+static mp_obj_t frame(size_t count, const mp_obj_t *arguments)
+{
+    uint32_t *total = structure(arguments[3], 1, MP_BUFFER_RW);
+    size_t size;
+    const uint8_t *in = range(arguments, &size);
+
+    (void)count;
+    return MP_OBJ_NEW_SMALL_INT(mqqb_frame(in, size, total));
+}
+static MP_DEFINE_CONST_FUN_OBJ_VAR_BETWEEN(frame_obj, 4, 4, frame);
+
+static mp_obj_t serial_after(mp_obj_t a_object, mp_obj_t b_object)
+{
+    const uint32_t a = (uint32_t)number(a_object, 0, 0xFFFF);
+
+    return mp_obj_new_bool(mqqb_serial_after(a, (uint32_t)number(b_object, 0, 0xFFFF)));
+}
+static MP_DEFINE_CONST_FUN_OBJ_2(serial_after_obj, serial_after);
+
+static mp_obj_t is_acked(mp_obj_t base_object, mp_obj_t flags_object, mp_obj_t seq)
+{
+    const uint32_t base = (uint32_t)number(base_object, 0, 0xFFFF);
+    const uint32_t flags = (uint32_t)number(flags_object, 0, 0xFFFFFFFF);
+
+    return mp_obj_new_bool(mqqb_is_acked(base, flags, (uint32_t)number(seq, 0, 0xFFFF)));
+}
+static MP_DEFINE_CONST_FUN_OBJ_3(is_acked_obj, is_acked);
+
+static mp_obj_t session_init(mp_obj_t s, mp_obj_t window_size)
+{
+    mqqb_session *session = WRITE(mqqb_session, s);
+
+    mqqb_session_init(session, (uint32_t)number(window_size, 1, 0xFFFF));
+    return mp_const_none;
+}
+static MP_DEFINE_CONST_FUN_OBJ_2(session_init_obj, session_init);
+
+static mp_obj_t session_can_send(mp_obj_t s)
+{
+    return mp_obj_new_bool(mqqb_session_can_send(READ(mqqb_session, s)));
+}
+static MP_DEFINE_CONST_FUN_OBJ_1(session_can_send_obj, session_can_send);
+
+static mp_obj_t session_sent(mp_obj_t s, mp_obj_t recoverable)
+{
+    mqqb_session_sent(WRITE(mqqb_session, s), mp_obj_is_true(recoverable));
+    return mp_const_none;
+}
+static MP_DEFINE_CONST_FUN_OBJ_2(session_sent_obj, session_sent);
+
+static mp_obj_t session_received(mp_obj_t s, mp_obj_t recoverable)
+{
+    mqqb_session_received(WRITE(mqqb_session, s), mp_obj_is_true(recoverable));
+    return mp_const_none;
+}
+static MP_DEFINE_CONST_FUN_OBJ_2(session_received_obj, session_received);
+
+static mp_obj_t session_stored(mp_obj_t s, mp_obj_t recoverable_object)
+{
+    mqqb_session *session = WRITE(mqqb_session, s);
+    const int recoverable = mp_obj_is_true(recoverable_object);
+
+    if (session->message_stored_count == session->message_received_count ||
+        (recoverable && session->recoverable_message_stored_count == session->recoverable_message_received_count)) {
+        mp_raise_ValueError(MP_ERROR_TEXT("nothing left to store"));
+    }
+    return MP_OBJ_NEW_SMALL_INT(mqqb_session_stored(session, recoverable));
+}
+static MP_DEFINE_CONST_FUN_OBJ_2(session_stored_obj, session_stored);
+
+static mp_obj_t session_unacked_received(mp_obj_t s)
+{
+    return MP_OBJ_NEW_SMALL_INT(mqqb_session_unacked_received(READ(mqqb_session, s)));
+}
+static MP_DEFINE_CONST_FUN_OBJ_1(session_unacked_received_obj, session_unacked_received);
+
+static mp_obj_t session_unacked_sent(mp_obj_t s)
+{
+    return MP_OBJ_NEW_SMALL_INT(mqqb_session_unacked_sent(READ(mqqb_session, s)));
+}
+static MP_DEFINE_CONST_FUN_OBJ_1(session_unacked_sent_obj, session_unacked_sent);
+
+static mp_obj_t session_fill(mp_obj_t s, mp_obj_t h)
+{
+    mqqb_session *session = WRITE(mqqb_session, s);
+
+    mqqb_session_fill(session, WRITE(mqqb_session_header, h));
+    return mp_const_none;
+}
+static MP_DEFINE_CONST_FUN_OBJ_2(session_fill_obj, session_fill);
+
+static mp_obj_t session_check(mp_obj_t s, mp_obj_t h, mp_obj_t carried)
+{
+    mqqb_session *session = WRITE(mqqb_session, s);
+    const mqqb_session_header *header = READ(mqqb_session_header, h);
+
+    return MP_OBJ_NEW_SMALL_INT(mqqb_session_check(session, header, mp_obj_is_true(carried)));
+}
+static MP_DEFINE_CONST_FUN_OBJ_3(session_check_obj, session_check);
+
+static mp_obj_t tx_compare(size_t count, const mp_obj_t *arguments)
+{
+    uint32_t halves[4];
+
+    for (size_t i = 0; i < count; i++) {
+        halves[i] = (uint32_t)number(arguments[i], 0, 0xFFFFFFFF);
+    }
+    return MP_OBJ_NEW_SMALL_INT(mqqb_tx_compare(halves[0], halves[1], halves[2], halves[3]));
+}
+static MP_DEFINE_CONST_FUN_OBJ_VAR_BETWEEN(tx_compare_obj, 4, 4, tx_compare);
+
+static mp_obj_t accept(mp_obj_t incoming, mp_obj_t h)
+{
+    mqqb_incoming *stream = WRITE(mqqb_incoming, incoming);
+
+    return mp_obj_new_bool(mqqb_accept(stream, READ(mqqb_transaction_header, h)));
+}
+static MP_DEFINE_CONST_FUN_OBJ_2(accept_obj, accept);
+
+static mp_obj_t stamp(mp_obj_t outgoing, mp_obj_t previous, mp_obj_t h)
+{
+    mqqb_outgoing *stream = WRITE(mqqb_outgoing, outgoing);
+    mqqb_transaction_header *header = WRITE(mqqb_transaction_header, h);
+
+    if (stream->tx_sequence_number == 0) {
+        mp_raise_ValueError(MP_ERROR_TEXT("number out of range"));
+    }
+    return MP_OBJ_NEW_SMALL_INT(mqqb_stamp(stream, (uint32_t)number(previous, 0, stream->tx_sequence_number - 1), header));
+}
+static MP_DEFINE_CONST_FUN_OBJ_3(stamp_obj, stamp);
+
+static mp_obj_t order_ack_received(mp_obj_t outgoing, mp_obj_t ack)
+{
+    mqqb_outgoing *stream = WRITE(mqqb_outgoing, outgoing);
+
+    return MP_OBJ_NEW_SMALL_INT(mqqb_order_ack_received(stream, READ(mqqb_order_ack, ack)));
+}
+static MP_DEFINE_CONST_FUN_OBJ_2(order_ack_received_obj, order_ack_received);
+
+static mp_obj_t roll(mp_obj_t outgoing)
+{
+    mqqb_roll(WRITE(mqqb_outgoing, outgoing));
+    return mp_const_none;
+}
+static MP_DEFINE_CONST_FUN_OBJ_1(roll_obj, roll);
+
+static const mp_rom_map_elem_t globals_table[] = {
+    {MP_ROM_QSTR(MP_QSTR___name__), MP_ROM_QSTR(MP_QSTR__mqqb)},
+    {MP_ROM_QSTR(MP_QSTR_part_size), MP_ROM_PTR(&part_size_obj)},
+    {MP_ROM_QSTR(MP_QSTR_part_words), MP_ROM_PTR(&part_words_obj)},
+    {MP_ROM_QSTR(MP_QSTR_unpack), MP_ROM_PTR(&unpack_obj)},
+    {MP_ROM_QSTR(MP_QSTR_pack), MP_ROM_PTR(&pack_obj)},
+    {MP_ROM_QSTR(MP_QSTR_packet_total), MP_ROM_PTR(&packet_total_obj)},
+    {MP_ROM_QSTR(MP_QSTR_frame), MP_ROM_PTR(&frame_obj)},
+    {MP_ROM_QSTR(MP_QSTR_serial_after), MP_ROM_PTR(&serial_after_obj)},
+    {MP_ROM_QSTR(MP_QSTR_is_acked), MP_ROM_PTR(&is_acked_obj)},
+    {MP_ROM_QSTR(MP_QSTR_session_init), MP_ROM_PTR(&session_init_obj)},
+    {MP_ROM_QSTR(MP_QSTR_session_can_send), MP_ROM_PTR(&session_can_send_obj)},
+    {MP_ROM_QSTR(MP_QSTR_session_sent), MP_ROM_PTR(&session_sent_obj)},
+    {MP_ROM_QSTR(MP_QSTR_session_received), MP_ROM_PTR(&session_received_obj)},
+    {MP_ROM_QSTR(MP_QSTR_session_stored), MP_ROM_PTR(&session_stored_obj)},
+    {MP_ROM_QSTR(MP_QSTR_session_unacked_received), MP_ROM_PTR(&session_unacked_received_obj)},
+    {MP_ROM_QSTR(MP_QSTR_session_unacked_sent), MP_ROM_PTR(&session_unacked_sent_obj)},
+    {MP_ROM_QSTR(MP_QSTR_session_fill), MP_ROM_PTR(&session_fill_obj)},
+    {MP_ROM_QSTR(MP_QSTR_session_check), MP_ROM_PTR(&session_check_obj)},
+    {MP_ROM_QSTR(MP_QSTR_tx_compare), MP_ROM_PTR(&tx_compare_obj)},
+    {MP_ROM_QSTR(MP_QSTR_accept), MP_ROM_PTR(&accept_obj)},
+    {MP_ROM_QSTR(MP_QSTR_stamp), MP_ROM_PTR(&stamp_obj)},
+    {MP_ROM_QSTR(MP_QSTR_order_ack_received), MP_ROM_PTR(&order_ack_received_obj)},
+    {MP_ROM_QSTR(MP_QSTR_roll), MP_ROM_PTR(&roll_obj)},
+};
+static MP_DEFINE_CONST_DICT(globals, globals_table);
+
+const mp_obj_module_t mqqb_module = {
+    .base = {&mp_type_module},
+    .globals = (mp_obj_dict_t *)&globals,
+};
+MP_REGISTER_MODULE(MP_QSTR__mqqb, mqqb_module);
