@@ -1,0 +1,617 @@
+"""The queue manager: queues, sessions and streams tied to the store. No sockets, no clock, no threads.
+
+Whoever has the connections hands in what came on all of them as one batch (`receive`). The batch is decided and stored in one
+transaction, and only when that is durable do the sessions hear of it, so that nothing is acknowledged before (B-098). Then
+`output` says what to write where. If the store fails, nothing of the batch happened: every session is closed without
+an acknowledgement and the state is read again from the store; the peers keep their messages and come back.
+
+Times: `now` monotonic milliseconds, `wall` seconds since 1970.
+
+What a message is answered with here: a queue that does not exist, or one for the other kind of message, gives a transactional message
+its negative FinalAck (B-256, B-257, B-260), which stays in an outgoing queue of its own, named by the sender's GUID, until a
+session with that sender has acknowledged it. A destination that is not on this queue manager counts as a queue that does
+not exist: messages are not forwarded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from mqqb import core, packets
+from mqqb.session import OPEN, Acknowledged, Closed, MessageReceived, Opened, Session
+from mqqb.streams import Entry, IncomingStream, OutgoingStream
+from ordack.config import PORT, Config, split_direct
+from ordack.store import ORDER_QUEUE_ID, PRIVATE, Incoming, NewMessage, NewOutgoing, Outgoing, Queue, Store, StoreError
+
+NACK_BAD_DST_Q = 0x8000
+NACK_NOT_TRANSACTIONAL_Q = 0x8009
+MESSAGE_ID_BLOCK = 256  # reserved at once for acknowledgements, so that not each of them costs a commit
+LOWEST_PRIORITY_RANK = 7
+_SH_LOW_BYTE = 0x10  # BaseHeader.Flags.SH, in the byte at packet offset 2
+
+Hop = tuple[str, int]
+
+
+class Link:
+    """One connection: its session, the peer's IP address, and for one that this side opened the hop it leads to.
+
+    Set `writable` False while the transport takes no more: acknowledgements still go out, messages wait.
+    """
+
+    def __init__(self, session: Session, address: str, hop: Hop | None) -> None:
+        self.session = session
+        self.address = address
+        self.hop = hop
+        self.writable = True
+        self.was_open = False
+        self.outgoing: list[_Outgoing] = []
+
+    @property
+    def is_open(self) -> bool:
+        """May messages travel on it?"""
+        return self.session.state == OPEN
+
+
+class _IncomingState:
+    """One incoming stream, and the session that its last message came on."""
+
+    def __init__(self, source: bytes, key: str, stream: IncomingStream, last_access: int) -> None:
+        self.source = source
+        self.key = key
+        self.stream = stream
+        self.last_access = last_access
+        self.link: Link | None = None
+        self.waits_for = b""  # GUID of the peer whose session an overdue OrderAck waits for
+
+
+class _Outgoing:
+    """One outgoing queue. It is served by a session to its hop, or, if it holds acknowledgements, by any with its peer."""
+
+    def __init__(self, row: Outgoing, hop: Hop | None, peer: bytes | None) -> None:
+        self.identifier = row.identifier
+        self.format_name = row.format_name
+        self.stream = OutgoingStream(array("I", row[2:]), rolls=False)
+        self.hop = hop
+        self.peer = peer
+        self.link: Link | None = None
+
+
+class Manager:
+    """One queue manager on an open store, which the caller has locked for it (`Store.lock_manager`).
+
+    log: called with one line of text for whatever an operator should know.
+    """
+
+    def __init__(self, store: Store, now: int, config: Config | None = None,
+                 log: Callable[[str], None] = lambda line: None) -> None:
+        self.store = store
+        self.config = config or Config()
+        self.log = log
+        self.links: list[Link] = []
+        self._touched: dict[Link, None] = {}
+        self._by_guid: dict[bytes, list[Link]] = {}
+        self._message_ids = range(0)
+        self._history_due = now + 1000 * self.config.history_lifetime
+        with store.transaction():
+            self._load(now)
+
+    # ---- what the store holds
+
+    def _load(self, now: int) -> None:
+        self._incoming = {
+            (row.source, row.queue): _IncomingState(
+                row.source, row.queue, IncomingStream(array("I", row[2:6]), now), row.last_access)
+            for row in self.store.incoming()}
+        self._owed: dict[_IncomingState, None] = {}  # streams with an OrderAck to send in time
+        self._overdue: dict[bytes, dict[_IncomingState, None]] = {}  # and those that wait for a session, by its peer
+        self._history = {(source, message_id): time for source, message_id, time in self.store.history()}
+        self._outgoing: dict[int, _Outgoing] = {}
+        self._last_key = 0
+        self.store.changed()
+        self._refresh()
+
+    def _refresh(self) -> None:
+        """Take up what other processes have changed: queues, and what is in outgoing queues and how far it is numbered."""
+        queues = self.store.queues()
+        self._queues: dict[str, Queue] = {queue.name.lower(): queue for queue in queues}
+        self._queue_names = {queue.identifier: queue.name.lower() for queue in queues}
+        self._unknown_streams = sum(key not in self._queues for _, key in self._incoming)
+        for row in self.store.outgoing_queues():
+            known = self._outgoing.get(row.identifier)
+            if known:
+                known.stream.record[:] = array("I", row[2:])
+            else:
+                self._add_outgoing(row)
+        self._load_entries()
+
+    def _add_outgoing(self, row: Outgoing) -> None:
+        kind, _, rest = row.format_name.partition("=")
+        hop = peer = None
+        if kind.upper() == "PRIVATE":
+            peer = packets.guid_bytes(rest.partition("\\")[0])
+        else:
+            address = (split_direct(row.format_name) or ("", ""))[0]
+            hop = self.config.next_hops.get(address, (address, PORT))
+        outgoing = self._outgoing[row.identifier] = _Outgoing(row, hop, peer)
+        self._attach(outgoing)
+
+    def _load_entries(self) -> None:
+        for row in self.store.outgoing_messages(self._last_key):
+            self._last_key = row.key
+            outgoing = self._outgoing.get(row.outgoing)
+            if outgoing is None:
+                continue
+            entry = Entry(row.key, row.message_id, row.recoverable, row.journal, row.time_stamp << 32 | row.ordinal,
+                          row.number)
+            if row.awaiting_final_ack:
+                entry.stream = outgoing.stream
+                outgoing.stream.awaiting_final_ack.append(entry)
+            else:
+                outgoing.stream.append(entry)
+
+    @contextlib.contextmanager
+    def _guard(self, now: int) -> Iterator[None]:
+        """What is to happen when the store fails: nothing was done, all sessions end, the state is what the store holds."""
+        try:
+            yield
+        except StoreError as error:
+            self.log(f"all sessions are closed: {error}")
+            for link in list(self.links):
+                self._close(link, "B-285", "the store failed")
+            with self.store.transaction():
+                self._load(now)
+
+    # ---- connections
+
+    def accept(self, address: str, now: int) -> Link | None:
+        """A peer has connected from this IP address; None: it is one too many, shut the connection (B-435)."""
+        config = self.config
+        same = sum(link.address == address for link in self.links)
+        if len(self.links) >= config.max_sessions or same >= config.max_sessions_per_address:
+            self.log(f"{address}: refused, {same} sessions from there, {len(self.links)} in all")
+            return None
+        return self._add(Link(Session(False, self.store.guid, now, settings=config.session), address, None), now)
+
+    def connect(self, hop: Hop, address: str, now: int) -> Link:
+        """This side has connected to a hop, whose IP address is `address`."""
+        return self._add(Link(Session(True, self.store.guid, now, settings=self.config.session), address, hop), now)
+
+    def _add(self, link: Link, now: int) -> Link:
+        self.links.append(link)
+        link.session.connected(now)
+        self._touched[link] = None
+        return link
+
+    def lost(self, link: Link) -> None:
+        """The transport of this link is gone (B-298)."""
+        link.session.transport_closed()
+        self._end(link)
+
+    def wanted_hops(self) -> set[Hop]:
+        """Where messages wait for a connection that nobody has opened yet (B-302)."""
+        there = {link.hop for link in self.links}
+        return {outgoing.hop for outgoing in self._outgoing.values()
+                if outgoing.hop and outgoing.stream.table and outgoing.hop not in there}
+
+    def output(self) -> list[tuple[Link, bytes, bool]]:
+        """For each link with news: the bytes to write to it, and whether its transport is to be shut after that."""
+        news = [(link, link.session.data_to_send(), link.session.closed is not None) for link in self._touched]
+        self._touched.clear()
+        return news
+
+    def _opened(self, link: Link) -> None:
+        link.was_open = True
+        guid = link.session.remote_guid
+        same = self._by_guid.setdefault(guid, [])
+        same.append(link)
+        if len(same) > self.config.max_sessions_per_guid:
+            self._close(same[0], "B-435", "too many sessions with one queue manager: the oldest gives way")
+        for outgoing in self._outgoing.values():
+            self._attach(outgoing)
+
+    def _attach(self, outgoing: _Outgoing) -> None:
+        """Let a session serve an outgoing queue that none serves, if one is open."""
+        if outgoing.link is not None:
+            return
+        candidates = self.links if outgoing.peer is None else self._by_guid.get(outgoing.peer, ())
+        for link in candidates:
+            if link.is_open and (outgoing.peer is not None or link.hop == outgoing.hop):
+                outgoing.link = link
+                outgoing.stream.restart()
+                link.outgoing.append(outgoing)
+                return
+
+    def _close(self, link: Link, rule: str, reason: str) -> None:
+        link.session.close(rule, reason)
+        self._end(link)
+
+    def _end(self, link: Link) -> None:
+        """Forget a link whose session is closed. What it served goes to another session, or waits for one."""
+        self._touched[link] = None
+        if link not in self.links:
+            return
+        closed = link.session.closed
+        if closed and closed.rule != "B-298":
+            self.log(f"{link.address}: session closed, {closed.reason} ({closed.rule})")
+        self.links.remove(link)
+        same = self._by_guid.get(link.session.remote_guid, [])
+        if link in same:
+            same.remove(link)
+            if not same:
+                del self._by_guid[link.session.remote_guid]
+        for outgoing in link.outgoing:
+            outgoing.link = None
+            outgoing.stream.restart()
+            self._attach(outgoing)
+        link.outgoing = []
+        for state in [state for state in self._incoming.values() if state.link is link]:
+            state.link = None
+            if self._take_off(state):
+                self._wait_for(state, state.source)  # A-30: at once on the next session
+            if not state.stream.tx_sequence_number:  # nothing accepted: nothing to remember
+                self._forget(state)
+
+    def _take_off(self, state: _IncomingState) -> bool:
+        """Take the stream off the lists of those with an OrderAck to send; was it on one?"""
+        for group in (self._owed, self._overdue.get(state.waits_for, {})):
+            if state in group:
+                del group[state]
+                return True
+        return False
+
+    def _wait_for(self, state: _IncomingState, guid: bytes) -> None:
+        """Its OrderAck is overdue: to be sent as soon as a session with this peer takes it."""
+        state.waits_for = guid
+        self._overdue.setdefault(guid, {})[state] = None
+
+    def _forget(self, state: _IncomingState) -> None:
+        del self._incoming[state.source, state.key]
+        self._take_off(state)
+        self._unknown_streams -= state.key not in self._queues
+
+    # ---- a batch
+
+    def receive(self, arrivals: Iterable[tuple[Link, bytes]], now: int, wall: int) -> None:
+        """Take what came on any number of links: one transaction, then the acknowledgements and whatever else may be sent now."""
+        with self._guard(now):
+            work: list[tuple[Link, object]] = []
+            links: dict[Link, None] = {}
+            for link, data in arrivals:
+                links[link] = None
+                work += [(link, event) for event in link.session.receive_data(data, now)]
+            self._touched.update(links)
+            if any(isinstance(event, (MessageReceived, Acknowledged)) for _, event in work):
+                batch = _Batch()
+                with self.store.transaction():
+                    if self.store.changed():
+                        self._refresh()
+                    batch.room = self.config.quota - self.store.usage()
+                    for link, event in work:
+                        self._decide(batch, link, event, now, wall)
+                    self._write(batch, wall)
+                for link, recoverable in batch.stored:
+                    link.session.stored(recoverable, now)
+            else:
+                for link, event in work:
+                    self._decide(_Batch(), link, event, now, wall)
+            for link in links:
+                self._dispatch(link, now, wall)
+
+    def _decide(self, batch: _Batch, link: Link, event: object, now: int, wall: int) -> None:
+        if link in batch.refused:
+            return
+        if isinstance(event, MessageReceived):
+            packet = event.packet
+            if isinstance(packet, packets.OrderAck):
+                self._order_ack(batch, packet, now)
+            elif isinstance(packet, packets.FinalAck):
+                self._final_ack(batch, packet, now)
+            elif not self._message(batch, link, packet, event.raw, now, wall):
+                batch.refused.add(link)
+                self._close(link, "B-285", "the quota of the queue manager is reached")
+                return
+            batch.stored.append((link, event.recoverable))
+        elif isinstance(event, Acknowledged):
+            for outgoing in link.outgoing:
+                entries = [entry for entry in event.entries if entry.stream is outgoing.stream]
+                outgoing.stream.settled(entries)
+                batch.settled += [entry.key for entry in entries]
+        elif isinstance(event, Opened):
+            self._opened(link)
+        elif isinstance(event, Closed):
+            self._end(link)
+
+    def _write(self, batch: _Batch, wall: int) -> None:
+        store = self.store
+        if batch.messages:
+            store.add_messages(batch.messages)
+        if batch.incoming:
+            store.save_incoming(
+                [Incoming(state.source, state.key, *state.stream.record, state.last_access)
+                 for state in batch.incoming if state.stream.tx_sequence_number])
+        if batch.forgotten:
+            store.delete_incoming(batch.forgotten)
+        if batch.settled:
+            store.delete_outgoing(batch.settled)
+        if batch.delivered:
+            store.keep_for_final_ack(batch.delivered)
+        for outgoing in batch.outgoing:
+            if not any(entry.tx_sequence_number for entry in outgoing.stream.table):
+                core.roll(outgoing.stream.record)  # B-096, in the transaction that finds the stream empty
+        if batch.outgoing:
+            store.save_outgoing([Outgoing(outgoing.identifier, outgoing.format_name, *outgoing.stream.record)
+                                 for outgoing in batch.outgoing])
+        if batch.history:
+            self._save_history(batch)
+        if batch.final_acks:
+            self._send_final_acks(batch, wall)
+
+    # ---- messages
+
+    def _message(self, batch: _Batch, link: Link, message: packets.UserMessage, raw: bytes, now: int, wall: int) -> bool:
+        """Decide about one message. False: the queue manager has no room for it (B-285)."""
+        user = message.user
+        source = bytes(user.source_queue_manager)
+        key, queue = self._target(user)
+        transaction = message.transaction
+        if transaction is None:
+            identifier = (source, user.message_id)
+            if identifier in self._history:  # B-248
+                self._note(batch, identifier, wall)
+                return True
+            accepted = queue is not None and not queue.transactional  # B-258
+            if accepted and batch.room < len(raw):
+                return False
+            self._note(batch, identifier, wall)  # B-254
+        else:
+            state = self._incoming_state(batch, source, key, queue is not None, now)
+            state.link = link
+            state.last_access = wall  # B-274
+            stream = state.stream
+            before = stream.record[:]
+            accepted = stream.accept(
+                transaction.tx_sequence_id, transaction.tx_sequence_number, transaction.previous_tx_sequence_number)
+            rejection = NACK_BAD_DST_Q if queue is None else 0 if queue.transactional else NACK_NOT_TRANSACTIONAL_Q
+            if accepted and not rejection and batch.room < len(raw):
+                stream.record[:] = before  # B-285
+                return False
+            stream.schedule_order_ack(now)  # B-269
+            self._take_off(state)
+            self._owed[state] = None
+            batch.incoming[state] = None
+            if rejection:
+                # The stream has moved on if this was the next message (B-262, A-15). One that it had passed already was answered then.
+                last = before[core.INCOMING_TIME_STAMP] << 32 | before[core.INCOMING_ORDINAL], before[core.INCOMING_NUMBER]
+                if (transaction.tx_sequence_id, transaction.tx_sequence_number) > last:
+                    batch.final_acks.append((link, message, rejection))
+                accepted = False
+        if accepted:
+            assert queue is not None
+            packet = bytearray(raw)
+            packet[2] &= ~_SH_LOW_BYTE & 0xFF  # its SessionHeader belonged to the connection
+            priority = 0 if transaction is not None else message.base.flags & core.BASE_PR  # B-287
+            batch.messages.append(NewMessage(queue.identifier, LOWEST_PRIORITY_RANK - priority, wall, packet))
+            batch.room -= len(packet)
+        return True
+
+    def _target(self, user: packets.UserHeader) -> tuple[str, Queue | None]:
+        """What the stream of a message is filed under, and the queue: None if there is none here that takes messages (B-264).
+
+        Zero and the own GUID as QueueManagerAddress both mean here (A-38).
+        """
+        name = user.destination_queue
+        here = user.queue_manager_address in (packets.NULL_GUID, self.store.guid)
+        if isinstance(name, packets.DirectQueueFormatName):
+            text = name.direct_format_name
+            address, queue_name = split_direct(text) or ("", "")
+            if here and queue_name and (not self.config.own_names or address in self.config.own_names):  # B-416
+                return queue_name, self._private(queue_name)
+            return "DIRECT=" + text[:256].lower(), None
+        if isinstance(name, packets.PrivateQueueFormatNameId):
+            identifier = name.private_queue_identifier
+            if here:
+                queue_name = self._queue_names.get(identifier, f"#{identifier}")
+                return queue_name, self._private(queue_name)
+        return packets.format_name(name, user.queue_manager_address) if name is not None else "", None
+
+    def _private(self, name: str) -> Queue | None:
+        queue = self._queues.get(name)
+        return queue if queue and queue.kind == PRIVATE else None  # B-085, B-395
+
+    def _incoming_state(self, batch: _Batch, source: bytes, key: str, exists: bool, now: int) -> _IncomingState:
+        state = self._incoming.get((source, key))
+        if state is None:
+            if not exists:
+                self._unknown_streams += 1
+                if self._unknown_streams > self.config.max_unknown_streams:
+                    self._forget_unknown_streams(batch)  # before this one joins them
+            state = self._incoming[source, key] = _IncomingState(source, key, IncomingStream(None, now), 0)
+        return state
+
+    def _forget_unknown_streams(self, batch: _Batch) -> None:
+        """Drop the older half of the streams that lead to queues which do not exist: anybody could make more (B-435)."""
+        unknown = sorted((state for state in self._incoming.values() if state.key not in self._queues),
+                         key=lambda state: state.last_access)
+        for state in unknown[:len(unknown) // 2 + 1]:
+            self._forget(state)
+            batch.incoming.pop(state, None)
+            batch.forgotten.append((state.source, state.key))
+
+    def _note(self, batch: _Batch, identifier: tuple[bytes, int], wall: int) -> None:
+        self._history.pop(identifier, None)  # so that the oldest is first
+        self._history[identifier] = wall
+        batch.history[identifier] = wall
+
+    def _save_history(self, batch: _Batch) -> None:
+        self.store.save_history([(*identifier, time) for identifier, time in batch.history.items()])
+        surplus = len(self._history) - self.config.history_size
+        if surplus > 0:
+            self._forget_history([identifier for identifier, _ in zip(self._history, range(surplus), strict=False)])
+
+    def _forget_history(self, identifiers: list[tuple[bytes, int]]) -> None:
+        for identifier in identifiers:
+            del self._history[identifier]
+        self.store.delete_history(identifiers)
+
+    # ---- acknowledgements that come
+
+    def _order_ack(self, batch: _Batch, packet: packets.OrderAck, now: int) -> None:
+        body = packet.body
+        for outgoing in self._outgoing.values():
+            if outgoing.stream.tx_sequence_id == body.tx_sequence_id:  # B-230
+                for entry in outgoing.stream.order_ack(body.tx_sequence_id, body.tx_sequence_number, now):
+                    (batch.delivered if entry.journal else batch.settled).append(entry.key)
+                batch.outgoing[outgoing] = None
+                return
+
+    def _final_ack(self, batch: _Batch, packet: packets.FinalAck, now: int) -> None:
+        body = packet.body
+        if body.source_guid != self.store.guid:  # B-241
+            return
+        for outgoing in self._outgoing.values():
+            entry = outgoing.stream.final_ack(body.message_id, now)
+            if entry is not None:
+                message_class = packet.message.properties.message_class
+                if message_class != packets.CLASS_FINAL_ACK:
+                    self.log(f"message {body.message_id} to {outgoing.format_name}: rejected, class 0x{message_class:04X}")
+                batch.settled.append(entry.key)
+                batch.outgoing[outgoing] = None
+                return
+
+    # ---- acknowledgements that go
+
+    def _message_id(self) -> int:
+        if not self._message_ids:
+            first = self.store.reserve_message_ids(MESSAGE_ID_BLOCK)
+            self._message_ids = range(first, first + MESSAGE_ID_BLOCK)
+        identifier, self._message_ids = self._message_ids[0], self._message_ids[1:]
+        return identifier
+
+    @staticmethod
+    def _order_queue(link: Link, source: bytes) -> tuple[packets.QueueName, bytes]:
+        """Destination and QueueManagerAddress of an acknowledgement to `source` (B-361, B-362)."""
+        if link.session.direct_format_session:
+            return packets.order_queue(link.address), packets.NULL_GUID
+        return packets.PrivateQueueFormatNameId(ORDER_QUEUE_ID), source
+
+    def _send_final_acks(self, batch: _Batch, wall: int) -> None:
+        rows = []
+        for link, message, message_class in batch.final_acks:
+            source = bytes(message.user.source_queue_manager)
+            transaction = message.transaction
+            assert transaction is not None
+            destination, address = self._order_queue(link, source)
+            message_id = self._message_id()
+            packet = packets.final_ack(
+                destination, self.store.guid, message_id, wall, transaction.tx_sequence_ordinal,
+                transaction.tx_sequence_time_stamp, transaction.tx_sequence_number, transaction.previous_tx_sequence_number,
+                source, message.user.message_id, message_class, address)
+            name = packets.format_name(packets.PrivateQueueFormatName(source, ORDER_QUEUE_ID))
+            queue = self.store.outgoing_queue(name, wall)
+            if queue.identifier not in self._outgoing:
+                self._add_outgoing(queue)
+            rows.append(NewOutgoing(queue.identifier, message_id, 0, 0, 0, True, False, packet))
+        self.store.add_outgoing(rows)
+        self._load_entries()
+
+    def _send_order_ack(self, state: _IncomingState, now: int, wall: int) -> None:
+        """Send a due OrderAck on the session its messages came on, else on any with their sender (B-011, A-30, B-414)."""
+        stream = state.stream
+        self._take_off(state)
+        if stream.tx_sequence_number:  # B-359
+            candidates = [state.link] if state.link else []
+            for link in candidates + self._by_guid.get(state.source, []):
+                if link.session.can_send():
+                    destination, address = self._order_queue(link, state.source)
+                    record = stream.record
+                    packet = packets.order_ack(
+                        destination, self.store.guid, self._message_id(), wall, record[core.INCOMING_ORDINAL],
+                        record[core.INCOMING_TIME_STAMP], record[core.INCOMING_NUMBER], address)
+                    link.session.send(None, packet, False, now)
+                    self._touched[link] = None
+                    break
+            else:
+                self._wait_for(state, state.link.session.remote_guid if state.link else state.source)
+                return
+        stream.order_ack_sent(now)
+
+    def _dispatch(self, link: Link, now: int, wall: int) -> None:
+        """Send on a link what waits for it: overdue OrderAcks, then its outgoing queues, each in order."""
+        session = link.session
+        if not link.is_open:
+            return
+        for state in self._overdue.pop(session.remote_guid, ()):
+            self._send_order_ack(state, now, wall)
+        for outgoing in link.outgoing:
+            stream = outgoing.stream
+            while link.writable and session.can_send():
+                entry = stream.next_to_send()
+                if entry is None:
+                    break
+                packet = self.store.outgoing_packet(_key(entry))
+                if entry.tx_sequence_number:
+                    stream.prepare(entry, packet, packets.transaction_offset(packet))
+                session.send(entry, packet, entry.recoverable, now)
+                self._touched[link] = None
+
+    # ---- time
+
+    def poll(self, now: int, wall: int) -> None:
+        """To be called every few tens of milliseconds: timers that are due, and what other processes have put in the store."""
+        with self._guard(now):
+            for link in list(self.links):
+                if link.session.handle_timeout(now):
+                    self._end(link)
+                self._touched[link] = None
+            for state in list(self._owed):
+                due = state.stream.next_timeout()
+                if due is not None and due <= now:
+                    self._send_order_ack(state, now, wall)
+            for outgoing in self._outgoing.values():
+                if outgoing.link:
+                    outgoing.stream.handle_timeout(now)
+            if now >= self._history_due:  # B-154
+                self._history_due = now + 1000 * self.config.history_lifetime
+                self._forget_history([identifier for identifier, time in self._history.items()
+                                      if time < wall - self.config.history_lifetime])
+            if self.store.changed():
+                with self.store.transaction():
+                    self._refresh()
+            for link in list(self.links):
+                self._dispatch(link, now, wall)
+
+    def resume(self, link: Link, now: int, wall: int) -> None:
+        """The transport of this link takes bytes again."""
+        link.writable = True
+        with self._guard(now):
+            self._dispatch(link, now, wall)
+
+    def close(self) -> None:
+        """End all sessions (B-163)."""
+        for link in list(self.links):
+            self._close(link, "B-163", "the queue manager stops")
+
+
+class _Batch:
+    """What one batch decides, until it is written."""
+
+    def __init__(self) -> None:
+        self.room = 0  # bytes that may still be stored
+        self.messages: list[NewMessage] = []
+        self.incoming: dict[_IncomingState, None] = {}
+        self.forgotten: list[tuple[bytes, str]] = []
+        self.outgoing: dict[_Outgoing, None] = {}  # streams that an acknowledgement has moved
+        self.settled: list[Any] = []  # keys of entries
+        self.delivered: list[Any] = []
+        self.history: dict[tuple[bytes, int], int] = {}
+        self.final_acks: list[tuple[Link, packets.UserMessage, int]] = []
+        self.stored: list[tuple[Link, bool]] = []  # what the sessions are to hear of, in order
+        self.refused: set[Link] = set()
+
+
+def _key(entry: Entry) -> int:
+    assert isinstance(entry.key, int)
+    return entry.key
