@@ -102,9 +102,8 @@ print("\n".join(line for group in sys.argv[1:] for line in groups[group]))
 PYTHON
 }
 
-create_venv() {
-    [ "$(.venv/bin/python --version 2>/dev/null)" = "$("$PYTHON" --version)" ] || "$PYTHON" -m venv --clear .venv
-}
+# An environment that is there and new enough is kept, whoever made it.
+create_venv() { .venv/bin/python -c 'import sys; assert sys.version_info >= (3, 11)' || "$PYTHON" -m venv --clear .venv; }
 
 install_requirements() {
     requirements "$1" >"build/requirements-$1.txt"
@@ -116,9 +115,8 @@ install_ordack() { .venv/bin/python -m pip install --no-deps --no-build-isolatio
 python_part() {
     local key packages group
     [ -x .venv/bin/python ] || rm -f build/stamps/{venv,python-packages-*,ordack}
-    key="$root $("$PYTHON" --version)"
-    step venv "$key" create_venv
-    key+=" $(sha256sum <tests/constraints.txt)"
+    step venv "$root" create_venv
+    key="$root $(.venv/bin/python --version) $(sha256sum <tests/constraints.txt)"
     packages=run
     [ "$job" = run ] || packages+=" dev"
     [ "$job" != bench ] || packages+=" bench"
