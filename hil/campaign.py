@@ -318,7 +318,6 @@ class Campaign:
                 raise CampaignFailed(f"the board gave up: {self.progress.error}")
             if counting.done():
                 await counting
-            self.manager.listening()
             victims["board"].tick(self.progress.accepted, now)
             victims["queue manager"].tick(self.progress.stored, now)
             figures = self.figures(victims)
@@ -333,12 +332,17 @@ class Campaign:
 
     def _complete(self, victims: dict[str, Victim]) -> bool:
         settled = self.progress.accepted == self.progress.stored == self.settings.messages
-        return self.progress.started and settled and all(victim.finished for victim in victims.values())
+        ready = self.progress.started and self.manager.listening()
+        return ready and settled and all(victim.finished for victim in victims.values())
 
     def _lacking(self, figures: dict[str, int]) -> str:
         totals = self.totals()
         lacking = [f"{name} {figure} of {totals[name]}" for name, figure in figures.items() if figure < totals[name]]
-        return ", ".join(lacking) or "the board has not started"
+        if not self.progress.started:
+            lacking.append("the board has not started")
+        if not self.manager.listening():
+            lacking.append("the queue manager is not listening")
+        return ", ".join(lacking)
 
     async def verdict(self) -> tuple[Comparison, int]:
         """Switch everything off, drain the queue, compare it with the board's ledger; also how many entries a restart

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 UP: Final = "up"
@@ -29,7 +30,7 @@ FIN: Final = "fin"
 OPENING_BYTES: Final = 620
 """About what either side sends to open a connection, before the first message or acknowledgement, in bytes."""
 
-ACKNOWLEDGEMENT_BYTES: Final = 400
+ACKNOWLEDGEMENT_BYTES: Final = 300
 """How far beyond the opening a planned downstream cut lies at most, in bytes: a handful of acknowledgements."""
 
 SHARE_OF_TRAFFIC: Final = 0.6
@@ -83,14 +84,16 @@ def plan_cuts(seed: int, count: int, upstream_bytes: int, interruptions: int = 0
     if count < 0 or upstream_bytes < 0 or interruptions < 0:
         raise ValueError("cuts, traffic and interruptions are counts of 0 or more")
     rng = random.Random(f"cuts/{seed}")
-    shares = [rng.uniform(0.05, 1.0) for _ in range(count)]
+    directions = [rng.choice((UP, DOWN)) for _ in range(count)]
+    # Acknowledgements are few: a downstream cut gets more traffic to wait for its own.
+    shares = [rng.uniform(0.02, 1.0) if direction == UP else rng.uniform(1.0, 2.0) for direction in directions]
     budget = SHARE_OF_TRAFFIC * upstream_bytes * count / max(1, count + interruptions)
     cuts = []
-    for share in shares:
+    for direction, share in zip(directions, shares, strict=True):
         up_limit = OPENING_BYTES + int(budget * share / sum(shares))
         in_opening = rng.random() < _IN_OPENING
         kind = rng.choice((RST, FIN))
-        if rng.random() < 0.5:
+        if direction == UP:
             position = rng.randint(1, OPENING_BYTES) if in_opening else up_limit
             cuts.append(Cut(UP, position, kind, position))
         else:
@@ -167,9 +170,12 @@ class Passage:
         self._schedule.made.append(made)
 
     def close(self) -> None:
-        """The connection has ended: a cut that was not reached goes back to the schedule."""
+        """The connection is ending: a cut that was not reached goes back to the schedule. Done once, however often
+        called.
+        """
         if self.planned is not None and not self.is_cut:
             self._schedule.give_back(self.planned)
+            self.planned = None
 
 
 class FaultProxy(Protocol):
@@ -226,7 +232,9 @@ class TcpFaultProxy:
         while True:
             near, _ = await loop.sock_accept(self._listener)
             near.setblocking(False)
-            self._keep(asyncio.create_task(self._carry(near)))
+            connection = asyncio.create_task(self._carry(near))
+            connection.add_done_callback(partial(_close, near))
+            self._keep(connection)
 
     async def _connect(self) -> socket.socket:
         far = socket.socket()
@@ -242,40 +250,49 @@ class TcpFaultProxy:
         return far
 
     async def _carry(self, near: socket.socket) -> None:
+        """One connection from the board, to its end."""
         try:
             far = await self._connect()
         except OSError:
             self.refused += 1
             _linger_not(near)
-            near.close()
             return
-        for end in (near, far):
-            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        passage = self.schedule.open()
-        pumps = {
-            asyncio.create_task(_pump(near, far, UP, passage)),
-            asyncio.create_task(_pump(far, near, DOWN, passage)),
-        }
-        orderly = False
-        try:
-            waiting = pumps
-            while waiting:
-                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                if any(task.exception() or task.result() for task in done):
-                    break
-            else:
-                orderly = True
-        finally:
-            for pump in pumps:
-                pump.cancel()
-            await asyncio.gather(*pumps, return_exceptions=True)
-            passage.close()
+        with far:
+            for end in (near, far):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            passage = self.schedule.open()
+            try:
+                orderly = await _forward(near, far, passage)
+            finally:
+                passage.close()
             if passage.is_cut and passage.planned is not None and passage.planned.kind == FIN:
                 await _finish(near, far)
             elif not orderly:
                 _linger_not(near, far)
-            near.close()
-            far.close()
+
+
+def _close(end: socket.socket, _: "asyncio.Task[None]") -> None:
+    """Close a connection whose task has ended, even one that was cancelled before it began."""
+    end.close()
+
+
+async def _forward(near: socket.socket, far: socket.socket, passage: Passage) -> bool:
+    """Forward in both directions; True if both came to an orderly end, False after a cut or a reset."""
+    pumps = {
+        asyncio.create_task(_pump(near, far, UP, passage)),
+        asyncio.create_task(_pump(far, near, DOWN, passage)),
+    }
+    try:
+        waiting = pumps
+        while waiting:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if any(task.exception() or task.result() for task in done):
+                return False
+        return True
+    finally:
+        for pump in pumps:
+            pump.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
 
 
 async def _pump(source: socket.socket, sink: socket.socket, direction: str, passage: Passage) -> bool:
@@ -292,6 +309,8 @@ async def _pump(source: socket.socket, sink: socket.socket, direction: str, pass
         if passage.passed(direction, allowed):
             passage.cut_made(direction, passage.forwarded[direction] - await _undelivered(sink))
             return True
+    # Before the far end can know of it: whoever connects next gets the cut that this connection still held.
+    passage.close()
     sink.shutdown(socket.SHUT_WR)
     return False
 

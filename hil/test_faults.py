@@ -1,0 +1,374 @@
+"""The fault proxy: its plan is reproducible and within its bounds, and its cuts fall at exactly the byte they name."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hil.faults import (
+    ACKNOWLEDGEMENT_BYTES,
+    DOWN,
+    FIN,
+    OPENING_BYTES,
+    RST,
+    SHARE_OF_TRAFFIC,
+    UP,
+    Cut,
+    CutSchedule,
+    Passage,
+    TcpFaultProxy,
+    plan_cuts,
+)
+
+DEADLINE_S = 20.0
+
+
+def pattern(count: int) -> bytes:
+    """Bytes in which every place looks different from its neighbours at any power of two."""
+    return bytes((i * 167 + i // 251) & 0xFF for i in range(count))
+
+
+# The plan
+
+
+@given(st.integers(0, 2**31), st.integers(0, 80), st.integers(0, 10**7), st.integers(0, 20))
+def test_plan_is_reproducible_and_within_its_bounds(seed: int, count: int, traffic: int, interruptions: int) -> None:
+    cuts = plan_cuts(seed, count, traffic, interruptions)
+    assert cuts == plan_cuts(seed, count, traffic, interruptions)
+    assert len(cuts) == count
+    for cut in cuts:
+        assert cut.kind in (RST, FIN)
+        assert cut.position >= 1
+        assert cut.up_limit >= 1
+        if cut.direction == UP:
+            assert cut.position == cut.up_limit
+        else:
+            assert cut.position <= OPENING_BYTES + ACKNOWLEDGEMENT_BYTES
+    assert sum(max(0, cut.up_limit - OPENING_BYTES) for cut in cuts) <= SHARE_OF_TRAFFIC * traffic
+
+
+def test_plans_of_other_seeds_differ() -> None:
+    plans = {tuple(plan_cuts(seed, 10, 100_000)) for seed in range(20)}
+    assert len(plans) == 20
+
+
+def test_plan_has_both_directions_both_kinds_and_openings() -> None:
+    cuts = plan_cuts(1, 50, 6_000_000, 10)
+    for direction in (UP, DOWN):
+        for kind in (RST, FIN):
+            chosen = [cut for cut in cuts if (cut.direction, cut.kind) == (direction, kind)]
+            assert len(chosen) >= 5
+            assert any(cut.position > OPENING_BYTES for cut in chosen)
+    assert any(cut.position <= OPENING_BYTES for cut in cuts)
+
+
+def test_interruptions_take_their_part_of_the_traffic() -> None:
+    quiet = sum(cut.up_limit for cut in plan_cuts(3, 10, 1_000_000))
+    busy = sum(cut.up_limit for cut in plan_cuts(3, 10, 1_000_000, 10))
+    assert busy < 0.6 * quiet
+
+
+@pytest.mark.parametrize("arguments", [(1, -1, 0, 0), (1, 0, -1, 0), (1, 0, 0, -1)])
+def test_plan_refuses_negative_counts(arguments: tuple[int, int, int, int]) -> None:
+    with pytest.raises(ValueError, match="0 or more"):
+        plan_cuts(*arguments)
+
+
+# Counting
+
+chunks = st.lists(st.tuples(st.sampled_from((UP, DOWN)), st.integers(1, 50)), max_size=60)
+
+
+def offer(passage: Passage, direction: str, count: int) -> tuple[int, bool]:
+    """Forward as much of `count` bytes as is allowed; how many, and whether that made the cut."""
+    allowed = passage.allowed(direction, count)
+    return allowed, bool(allowed) and passage.passed(direction, allowed)
+
+
+@given(chunks, st.sampled_from((UP, DOWN)), st.integers(1, 300), st.integers(1, 300))
+def test_a_passage_is_cut_at_the_byte_and_only_once(
+    offered: list[tuple[str, int]], direction: str, position: int, up_limit: int
+) -> None:
+    if direction == UP:
+        up_limit = position
+    schedule = CutSchedule([Cut(direction, position, RST, up_limit)])
+    passage = schedule.open()
+    asked = {UP: 0, DOWN: 0}
+    limits = {UP: up_limit, DOWN: position if direction == DOWN else 10**9}
+    cuts = 0
+    for way, count in offered:
+        was_cut = passage.is_cut
+        allowed, made = offer(passage, way, count)
+        cuts += made
+        if was_cut:
+            assert (allowed, made) == (0, False)
+        else:
+            asked[way] += count
+            assert passage.forwarded[way] == min(asked[way], limits[way])
+            assert made == (asked[way] >= limits[way])
+    assert passage.is_cut == (cuts == 1)
+    passage.close()
+    assert schedule.remaining == (0 if passage.is_cut else 1)
+    assert schedule.forwarded == passage.forwarded
+
+
+def test_a_cut_that_was_not_reached_goes_to_the_next_connection_and_the_order_stays() -> None:
+    first, second = Cut(UP, 10, RST, 10), Cut(UP, 20, FIN, 20)
+    schedule = CutSchedule([first, second])
+    passage = schedule.open()
+    assert offer(passage, UP, 9) == (9, False)
+    passage.close()
+    again = schedule.open()
+    assert (again.number, again.planned) == (2, first)
+    assert offer(again, UP, 99) == (10, True)
+    again.cut_made(UP, 10)
+    again.close()
+    assert schedule.open().planned == second
+    assert schedule.open().planned is None
+    assert [(made.connection, made.position, made.planned) for made in schedule.made] == [(2, 10, first)]
+
+
+# The proxy on real sockets
+
+Handler = Callable[[socket.socket], Awaitable[None]]
+
+
+def within_deadline(body: Coroutine[Any, Any, None]) -> None:
+    """Run a test's coroutine; it fails when it hangs."""
+
+    async def guarded() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            await body
+
+    asyncio.run(guarded())
+
+
+async def receive_all(link: socket.socket) -> tuple[bytes, str]:
+    """Everything up to the connection's end, and how it ended: `FIN` or `RST`."""
+    data = bytearray()
+    loop = asyncio.get_running_loop()
+    try:
+        while chunk := await loop.sock_recv(link, 65536):
+            data += chunk
+    except ConnectionError:
+        return bytes(data), RST
+    return bytes(data), FIN
+
+
+async def send_all(link: socket.socket, data: bytes) -> None:
+    """Send until done or the connection is cut."""
+    with suppress(ConnectionError):
+        await asyncio.get_running_loop().sock_sendall(link, data)
+
+
+@asynccontextmanager
+async def proxied(cuts: list[Cut]) -> AsyncIterator[tuple[TcpFaultProxy, socket.socket]]:
+    """A proxy with its target, a listening socket that the test accepts from."""
+    with socket.create_server(("127.0.0.1", 0)) as target:
+        target.setblocking(False)
+        proxy = TcpFaultProxy(CutSchedule(cuts), target.getsockname())
+        await proxy.open()
+        try:
+            yield proxy, target
+        finally:
+            await proxy.close()
+
+
+@asynccontextmanager
+async def connected(proxy: TcpFaultProxy, target: socket.socket) -> AsyncIterator[tuple[socket.socket, socket.socket]]:
+    """One connection through the proxy: the board's end and the target's end."""
+    loop = asyncio.get_running_loop()
+    with socket.socket() as near:
+        near.setblocking(False)
+        await loop.sock_connect(near, proxy.address)
+        far, _ = await loop.sock_accept(target)
+        with far:
+            far.setblocking(False)
+            yield near, far
+
+
+@pytest.mark.parametrize("kind", [RST, FIN])
+@pytest.mark.parametrize("direction", [UP, DOWN])
+@pytest.mark.parametrize("position", [1, 36, 65535, 65536, 65537, 200_001])
+def test_a_cut_is_byte_exact_and_both_ends_see_it(direction: str, position: int, kind: str) -> None:
+    async def body() -> None:
+        cut = Cut(direction, position, kind, position if direction == UP else 1000)
+        data = pattern(300_000)
+        async with proxied([cut]) as (proxy, target), connected(proxy, target) as (near, far):
+            sender, receiver = (near, far) if direction == UP else (far, near)
+            sending = asyncio.create_task(send_all(sender, data))
+            assert await receive_all(receiver) == (data[:position], kind)
+            # The sender's end is over as well: with a FIN it can still write for a while, into nothing.
+            received, ending = await receive_all(sender)
+            assert received == b""
+            assert ending == kind
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+            (made,) = proxy.schedule.made
+            assert (made.direction, made.position, made.delivered, made.kind) == (direction, position, position, kind)
+            assert made.planned == cut
+
+    within_deadline(body())
+
+
+def test_a_reset_does_not_take_back_bytes_that_the_far_end_has_not_read_yet() -> None:
+    async def body() -> None:
+        data = pattern(50_000)
+        async with proxied([Cut(UP, 40_000, RST, 40_000)]) as (proxy, target), connected(proxy, target) as (near, far):
+            await send_all(near, data)
+            assert (await receive_all(near))[1] == RST
+            assert await receive_all(far) == (data[:40_000], RST)
+
+    within_deadline(body())
+
+
+def test_a_downstream_cut_without_acknowledgements_falls_back_to_its_upstream_limit() -> None:
+    async def body() -> None:
+        cut = Cut(DOWN, 500, RST, 2000)
+        async with proxied([cut]) as (proxy, target), connected(proxy, target) as (near, far):
+            await send_all(far, pattern(499))
+            await send_all(near, pattern(5000))
+            assert await receive_all(far) == (pattern(2000), RST)
+            (made,) = proxy.schedule.made
+            assert (made.direction, made.position, made.planned) == (UP, 2000, cut)
+
+    within_deadline(body())
+
+
+def test_other_direction_is_forwarded_until_the_cut() -> None:
+    async def body() -> None:
+        async with proxied([Cut(UP, 10, FIN, 10)]) as (proxy, target), connected(proxy, target) as (near, far):
+            loop = asyncio.get_running_loop()
+            await send_all(far, b"hello")
+            assert await loop.sock_recv(near, 100) == b"hello"
+            await send_all(near, b"0123456789abcdef")
+            assert await receive_all(far) == (b"0123456789", FIN)
+            assert proxy.schedule.forwarded == {UP: 10, DOWN: 5}
+
+    within_deadline(body())
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.integers(1, 40_000), max_size=5), st.lists(st.integers(1, 40_000), max_size=5))
+def test_after_the_last_cut_everything_passes_unchanged(up: list[int], down: list[int]) -> None:
+    async def exchange(link: socket.socket, outgoing: bytes, sizes: list[int]) -> bytes:
+        async def send() -> None:
+            start = 0
+            for size in sizes:
+                await send_all(link, outgoing[start : start + size])
+                start += size
+            link.shutdown(socket.SHUT_WR)
+
+        (data, ending), _ = await asyncio.gather(receive_all(link), send())
+        assert ending == FIN
+        return data
+
+    async def body() -> None:
+        to_target, to_board = pattern(sum(up)), pattern(sum(down))[::-1]
+        async with proxied([Cut(UP, 3, RST, 3)]) as (proxy, target):
+            async with connected(proxy, target) as (near, far):
+                await send_all(near, b"abcdef")
+                assert await receive_all(far) == (b"abc", RST)
+            async with connected(proxy, target) as (near, far):
+                at_board, at_target = await asyncio.gather(exchange(near, to_target, up), exchange(far, to_board, down))
+            assert (at_board, at_target) == (to_board, to_target)
+            assert len(proxy.schedule.made) == 1
+            assert proxy.schedule.forwarded == {UP: 3 + sum(up), DOWN: sum(down)}
+
+    within_deadline(body())
+
+
+def test_cuts_come_one_connection_each_in_the_planned_order() -> None:
+    async def body() -> None:
+        cuts = [Cut(UP, position, kind, position) for position in (5, 1, 9) for kind in (RST, FIN)]
+        async with proxied(cuts) as (proxy, target):
+            for cut in cuts:
+                async with connected(proxy, target) as (near, far):
+                    await send_all(near, pattern(20))
+                    assert await receive_all(far) == (pattern(cut.position), cut.kind)
+            assert [made.planned for made in proxy.schedule.made] == cuts
+            assert [made.connection for made in proxy.schedule.made] == [1, 2, 3, 4, 5, 6]
+            async with connected(proxy, target) as (near, far):
+                await send_all(near, pattern(20))
+                near.shutdown(socket.SHUT_WR)
+                assert await receive_all(far) == (pattern(20), FIN)
+
+    within_deadline(body())
+
+
+def test_while_the_target_is_down_connections_are_reset_and_its_cut_waits() -> None:
+    async def body() -> None:
+        loop = asyncio.get_running_loop()
+        async with proxied([Cut(UP, 4, FIN, 4)]) as (proxy, target):
+            address = target.getsockname()
+            target.close()
+            for attempt in (1, 2):
+                with socket.socket() as near:
+                    near.setblocking(False)
+                    await loop.sock_connect(near, proxy.address)
+                    assert await receive_all(near) == (b"", RST)
+                assert proxy.refused == attempt
+            assert proxy.schedule.connections == 0
+            with socket.create_server(address) as target_again:
+                target_again.setblocking(False)
+                async with connected(proxy, target_again) as (near, far):
+                    await send_all(near, b"123456")
+                    assert await receive_all(far) == (b"1234", FIN)
+
+    within_deadline(body())
+
+
+def test_when_one_end_is_killed_the_other_sees_the_end_and_the_cut_is_kept() -> None:
+    async def body() -> None:
+        async with proxied([Cut(UP, 100, RST, 100)]) as (proxy, target):
+            async with connected(proxy, target) as (near, far):
+                await send_all(near, b"half a pack")
+                near.close()
+                assert await receive_all(far) == (b"half a pack", FIN)
+            async with connected(proxy, target) as (near, far):
+                await send_all(near, pattern(150))
+                assert await receive_all(far) == (pattern(100), RST)
+            assert [made.connection for made in proxy.schedule.made] == [2]
+
+    within_deadline(body())
+
+
+def test_a_reset_of_one_end_resets_the_other() -> None:
+    async def body() -> None:
+        async with proxied([]) as (proxy, target), connected(proxy, target) as (near, far):
+            await send_all(near, b"x")
+            assert await asyncio.get_running_loop().sock_recv(far, 1) == b"x"
+            far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
+            far.close()
+            assert await receive_all(near) == (b"", RST)
+
+    within_deadline(body())
+
+
+def test_close_ends_connections_and_frees_the_port() -> None:
+    async def body() -> None:
+        async with proxied([Cut(UP, 2, FIN, 2)]) as (proxy, target), connected(proxy, target) as (near, _):
+            await send_all(near, b"abc")
+            async with connected(proxy, target) as (other, _):
+                await send_all(other, b"x")
+                await proxy.close()
+                assert (await receive_all(other))[0] == b""
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(proxy.address)
+            assert len(asyncio.all_tasks()) == 1
+
+    within_deadline(body())
+
+
+def test_board_settings_name_the_proxy_not_the_target() -> None:
+    async def body() -> None:
+        async with proxied([]) as (proxy, target):
+            assert proxy.board_settings() == {"host": proxy.address[0], "port": proxy.address[1]}
+            assert proxy.address != target.getsockname()
+
+    within_deadline(body())
