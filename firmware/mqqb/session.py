@@ -1,7 +1,8 @@
 """One connection: handshake, both message sequences, acknowledgements, window, timers.
 
-Sans I/O. Bytes and `now` (monotonic milliseconds) go in; events, bytes to write and the next deadline come out. What a session
-says about durability is what its owner has said: a received message is acknowledged only after `stored` (B-098, B-281).
+Sans I/O. Bytes and `now` (monotonic milliseconds) go in; events, bytes to write and the next deadline come out. What
+a session says about durability is what its owner has said: a received message is acknowledged only after `stored`
+(B-098, B-281).
 
     events = session.receive_data(data, now)      # the owner handles them and makes the outcome durable in one step
     session.stored(recoverable, now)              # then, for each message among them, in order
@@ -40,7 +41,9 @@ _RECOVERABLE_ACK_MAX = 120000
 
 
 class Settings:
-    """Durations in milliseconds under the specification's names, with its defaults; B-039, B-043, B-131 to B-134, A-13."""
+    """Durations in milliseconds under the specification's names, with its defaults; B-039, B-043, B-131 to B-134,
+    A-13.
+    """
 
     def __init__(
         self,
@@ -73,14 +76,18 @@ class MessageReceived:
 
     __slots__ = ("packet", "raw", "recoverable")
 
-    def __init__(self, packet: "packets.UserMessage | packets.OrderAck | packets.FinalAck", raw: bytes, recoverable: bool) -> None:
+    def __init__(
+        self, packet: "packets.UserMessage | packets.OrderAck | packets.FinalAck", raw: bytes, recoverable: bool
+    ) -> None:
         self.packet = packet
         self.raw = raw
         self.recoverable = recoverable
 
 
 class Acknowledged:
-    """The session acknowledged these entries for good: express ones received, recoverable ones on the peer's disk (B-221 to B-223)."""
+    """The session acknowledged these entries for good: express ones received, recoverable ones on the peer's disk
+    (B-221 to B-223).
+    """
 
     __slots__ = ("entries",)
 
@@ -91,7 +98,7 @@ class Acknowledged:
 class Closed:
     """The session is over: shut the transport. `rule` and `reason` say why (B-004, B-297)."""
 
-    __slots__ = ("rule", "reason")
+    __slots__ = ("reason", "rule")
 
     def __init__(self, rule: str, reason: str) -> None:
         self.rule = rule
@@ -101,8 +108,8 @@ class Closed:
 class Session:
     """One protocol session over one byte stream.
 
-    initiator: this side connected and begins. own_guid, remote_guid: 16 bytes; remote_guid is NULL_GUID where a direct format
-    name leads to the peer, and the peer's answer is taken (A-39). After the end, `closed` is a Closed.
+    initiator: this side connected and begins. own_guid, remote_guid: 16 bytes; remote_guid is NULL_GUID where a
+    direct format name leads to the peer, and the peer's answer is taken (A-39). After the end, `closed` is a Closed.
     """
 
     def __init__(
@@ -128,9 +135,12 @@ class Session:
         self._header = array("I", bytes(4 * core.part_words(core.SESSION_HEADER)))
         self._total = array("I", (0,))
         self._buffer = bytearray()
+        self._raw = b""  # the packet that is being handled
         self._out: "list[bytes | bytearray]" = []
-        self._in_flight: "list[streams.Entry | None]" = []  # what was sent and not yet covered by an AckSequenceNumber, oldest first
-        self._awaiting_bits: "list[streams.Entry]" = []  # recoverable entries, not transactional, until a bit covers them
+        # what was sent and not yet covered by an AckSequenceNumber, oldest first
+        self._in_flight: "list[streams.Entry | None]" = []
+        # recoverable entries, not transactional, until a bit covers them
+        self._awaiting_bits: "list[streams.Entry]" = []
         self._session_active = False
         self._received_ack = False
         self._initialization_due: "int | None" = now + self.settings.initialization_timeout  # B-131, A-41
@@ -190,7 +200,9 @@ class Session:
         return events
 
     def _unwelcome(self, buffer: bytearray, start: int, end: int, total: int) -> bool:
-        """Before OPEN nothing but handshake packets is even waited for; internal packets are never longer than theirs (B-433, B-434)."""
+        """Before OPEN nothing but handshake packets is even waited for; internal packets are never longer than theirs
+        (B-433, B-434).
+        """
         if end - start < 16:
             return False
         internal = buffer[start + 2] & core.BASE_IN
@@ -207,9 +219,10 @@ class Session:
         if handler is None:
             events += self._close("B-180", type(packet).__name__ + " is not expected in " + self.state)
         else:
-            getattr(self, handler)(packet, raw, now, events)
+            self._raw = raw
+            getattr(self, handler)(packet, now, events)
 
-    def _establish_request(self, packet: "packets.EstablishConnection", raw: bytes, now: int, events: "list[object]") -> None:
+    def _establish_request(self, packet: "packets.EstablishConnection", now: int, events: "list[object]") -> None:
         header = packet.header
         self.remote_guid = header.client_guid  # B-205
         refused = header.server_guid != NULL_GUID and header.server_guid != self.own_guid  # B-207, A-39
@@ -224,7 +237,7 @@ class Session:
         self.state = WAITING_CP_MSG  # B-185
         self._initialization_due = now + self.settings.initialization_timeout
 
-    def _establish_response(self, packet: "packets.EstablishConnection", raw: bytes, now: int, events: "list[object]") -> None:
+    def _establish_response(self, packet: "packets.EstablishConnection", now: int, events: "list[object]") -> None:
         header = packet.header
         if packet.internal.flags & core.INTERNAL_CS:
             events += self._close("B-209", "the peer refused the session")
@@ -242,18 +255,16 @@ class Session:
             )  # B-212
             self.state = WAITING_CPR_MSG  # B-182
 
-    def _parameters_request(self, packet: "packets.ConnectionParameters", raw: bytes, now: int, events: "list[object]") -> None:
+    def _parameters_request(self, packet: "packets.ConnectionParameters", _now: int, events: "list[object]") -> None:
         header = packet.header
         self.ack_wait_timeout = header.ack_timeout  # B-214
         self.recoverable_ack_send_timeout = header.recoverable_ack_timeout
         self._out.append(
-            packets.connection_parameters(
-                header.recoverable_ack_timeout, header.ack_timeout, self.settings.window_size
-            )
+            packets.connection_parameters(header.recoverable_ack_timeout, header.ack_timeout, self.settings.window_size)
         )  # B-215
         self._open(header.window_size, events)
 
-    def _parameters_response(self, packet: "packets.ConnectionParameters", raw: bytes, now: int, events: "list[object]") -> None:
+    def _parameters_response(self, packet: "packets.ConnectionParameters", _now: int, events: "list[object]") -> None:
         self._open(packet.header.window_size, events)  # B-216
 
     def _open(self, window_size: int, events: "list[object]") -> None:
@@ -262,13 +273,12 @@ class Session:
         self.state = OPEN  # B-183, B-187
         events.append(Opened())
 
-    def _session_ack(self, packet: "packets.SessionAck", raw: bytes, now: int, events: "list[object]") -> None:
-        self._session_header(packet.session, 0, now, events)
+    def _session_ack(self, packet: "packets.SessionAck", now: int, events: "list[object]") -> None:
+        self._session_header(packet.session, False, now, events)
 
     def _message(
         self,
         packet: "packets.UserMessage | packets.OrderAck | packets.FinalAck",
-        raw: bytes,
         now: int,
         events: "list[object]",
     ) -> None:
@@ -281,19 +291,15 @@ class Session:
         if self._ack_send_due is None:
             self._start_ack_send(self.ack_wait_timeout // 2, now)  # B-121
         session = message.session
-        events.append(MessageReceived(packet, raw if session is None else raw[: message.base.packet_size], recoverable))
+        raw = self._raw if session is None else self._raw[: message.base.packet_size]
+        events.append(MessageReceived(packet, raw, recoverable))
         if session is not None:
-            self._session_header(session, 1, now, events)  # B-263: after the message that carried it
+            self._session_header(session, True, now, events)  # B-263: after the message that carried it
 
-    def _session_header(self, session: "packets.SessionHeader", carried: int, now: int, events: "list[object]") -> None:
-        header = self._header
-        header[core.ACKS_SEQUENCE_NUMBER] = session.ack_sequence_number
-        header[core.ACKS_BASE] = session.recoverable_msg_ack_seq_number
-        header[core.ACKS_FLAGS] = session.recoverable_msg_ack_flags
-        header[core.ACKS_SENT] = session.user_msg_sequence_number
-        header[core.ACKS_RECOVERABLE_SENT] = session.recoverable_msg_sequence_number
-        header[core.ACKS_WINDOW_SIZE] = session.window_size
-        status = core.session_check(self._counts, header, carried)
+    def _session_header(
+        self, session: "packets.SessionHeader", carried: bool, now: int, events: "list[object]"
+    ) -> None:
+        status = core.session_check(self._counts, session.fields, carried)
         if status == core.BAD_ACK_COUNT:
             events += self._close("B-229", "SessionHeader acknowledges messages that were never sent")
             return
@@ -337,8 +343,8 @@ class Session:
     def send(self, entry: "streams.Entry | None", packet: bytearray, recoverable: bool, now: int) -> None:
         """Put one UserMessage-format packet on the wire (B-320, B-321). Only when can_send() says so.
 
-        entry: what the acknowledgement is for; None for an OrderAck, which nobody waits for. packet: complete, without SessionHeader; its
-        SH flag is set here as needed. recoverable: DM = 1.
+        entry: what the acknowledgement is for; None for an OrderAck, which nobody waits for. packet: complete,
+        without SessionHeader; its SH flag is set here as needed. recoverable: DM = 1.
         """
         assert self.can_send()
         core.session_sent(self._counts, recoverable)
@@ -364,7 +370,9 @@ class Session:
             self._ack_wait_due = now + self.ack_wait_timeout * self.settings.ack_wait_multiple  # B-134
 
     def stored(self, recoverable: bool, now: int) -> None:
-        """The oldest MessageReceived not yet reported is durable, or a rule discarded it (B-250, B-262, B-278 to B-281)."""
+        """The oldest MessageReceived not yet reported is durable, or a rule discarded it (B-250, B-262, B-278 to
+        B-281).
+        """
         if self.state != OPEN:
             return
         counts = self._counts

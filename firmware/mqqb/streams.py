@@ -1,16 +1,17 @@
 """What outlives a connection: transactional streams and the outgoing message table.
 
-An OutgoingStream belongs to one outgoing queue (a destination format name), an IncomingStream to one pair of source queue
-manager and destination queue (B-099, A-21). Neither knows of connections: a Session carries their messages and tells
-what the peer acknowledged. The persistent elements are one `array('I')` of four words, the record (mqqb_outgoing, mqqb_incoming in
-mqqb.h): the owner makes it durable in the same step as the message that changed it (B-098).
+An OutgoingStream belongs to one outgoing queue (a destination format name), an IncomingStream to one pair of source
+queue manager and destination queue (B-099, A-21). Neither knows of connections: a Session carries their messages and
+tells what the peer acknowledged. The persistent elements are one `array('I')` of four words, the record
+(mqqb_outgoing, mqqb_incoming in mqqb.h): the owner makes it durable in the same step as the message that changed it
+(B-098).
 
 Times: `now` is monotonic milliseconds, intervals are milliseconds.
 """
 
 from array import array
 
-from mqqb import core
+from mqqb import core, packets
 
 RESEND_INTERVALS = (30000, 30000, 30000, 300000, 300000, 300000, 1800000, 1800000, 1800000, 21600000)  # B-014 to B-018
 ORDER_ACK_TIMEOUT = 500  # B-045
@@ -20,23 +21,24 @@ MAXIMUM_ORDER_ACK_DELAY = 10000  # B-047
 class Entry:
     """One message in an outgoing message table (OutgoingMessagePosition, B-069 to B-076).
 
-    `key` is the owner's handle of the stored packet; the engine holds no bodies. `tx_sequence_id` is the 64-bit identifier,
-    `tx_sequence_number` is 0 for a message that is not transactional. `journal`: JN or JP is set, so that an OrderAck does not settle it (B-237).
+    `key` is the owner's handle of the stored packet; the engine holds no bodies. `tx_sequence_id` is the 64-bit
+    identifier, `tx_sequence_number` is 0 for a message that is not transactional. `journal`: JN or JP is set, so that
+    an OrderAck does not settle it (B-237).
     """
 
     __slots__ = (
-        "stream",
+        "awaiting_ack",
+        "journal",
         "key",
         "message_id",
+        "received_session_ack",
         "recoverable",
-        "journal",
+        "recoverable_sequence_number",
+        "sequence_number",
+        "stream",
+        "transmitted",
         "tx_sequence_id",
         "tx_sequence_number",
-        "sequence_number",
-        "recoverable_sequence_number",
-        "awaiting_ack",
-        "received_session_ack",
-        "transmitted",
     )
 
     def __init__(
@@ -65,13 +67,16 @@ class Entry:
 class OutgoingStream:
     """The outgoing message table of one queue, its numbering, its resends (B-054 to B-057, B-062 to B-068).
 
-    record: the mqqb_outgoing words, persistent. A fresh one comes from `new`, whose time stamp is greater than any that this queue
-    manager used before (B-056, B-079, A-22).
-    rolls: whether the stream begins a new sequence by itself once nothing of it is left in the table (B-096). An owner whose
-    numbers are given by other processes too says False and calls core.roll in the transaction that finds the stream empty.
+    record: the mqqb_outgoing words, persistent. A fresh one comes from `new`, whose time stamp is greater than any
+    that this queue manager used before (B-056, B-079, A-22).
+    rolls: whether the stream begins a new sequence by itself once nothing of it is left in the table (B-096). An
+    owner whose numbers are given by other processes too says False and calls core.roll in the transaction that finds
+    the stream empty.
     """
 
-    def __init__(self, record: "array[int]", intervals: "tuple[int, ...]" = RESEND_INTERVALS, rolls: bool = True) -> None:
+    def __init__(
+        self, record: "array[int]", intervals: "tuple[int, ...]" = RESEND_INTERVALS, rolls: bool = True
+    ) -> None:
         self.record = record
         self.table: "list[Entry]" = []
         self.awaiting_final_ack: "list[Entry]" = []
@@ -83,7 +88,6 @@ class OutgoingStream:
         self._resend_time: "int | None" = None
         self._cursor = 0  # every entry before it is in flight or session-acknowledged on this connection
         self._header = array("I", bytes(4 * core.part_words(core.TRANSACTION_HEADER)))
-        self._ack = array("I", bytes(4 * core.part_words(core.ORDER_ACK)))
 
     @staticmethod
     def new(time_stamp: int, ordinal: int = 1) -> "array[int]":
@@ -95,11 +99,14 @@ class OutgoingStream:
         """The current OutgoingTxSequenceID as one 64-bit number (B-078)."""
         return self.record[core.OUTGOING_TIME_STAMP] << 32 | self.record[core.OUTGOING_ORDINAL]
 
-    def number(self, packet: bytearray, offset: int, key: object, message_id: int, journal: bool = False) -> "Entry | None":
+    def number(
+        self, packet: bytearray, offset: int, key: object, message_id: int, journal: bool = False
+    ) -> "Entry | None":
         """Number a transactional message, for the first and only time, and append it (B-317, A-08).
 
-        packet: the serialised message, its TransactionHeader at offset; patched in place. The caller makes packet and record
-        durable in one step before anything is sent (B-098). None: the sequence is used up, wait until the table is empty (A-24).
+        packet: the serialised message, its TransactionHeader at offset; patched in place. The caller makes packet and
+        record durable in one step before anything is sent (B-098). None: the sequence is used up, wait until the
+        table is empty (A-24).
         """
         core.unpack(core.TRANSACTION_HEADER, self._header, packet, offset, len(packet))
         previous = self._previous(len(self.table), self.tx_sequence_id)
@@ -117,7 +124,9 @@ class OutgoingStream:
         self.table.append(entry)
 
     def restart(self) -> None:
-        """A new connection: everything in the table is to be sent on it, under the numbers it has (B-157 to B-160, A-09)."""
+        """A new connection: everything in the table is to be sent on it, under the numbers it has (B-157 to B-160,
+        A-09).
+        """
         for entry in self.table:
             entry.awaiting_ack = False
             entry.received_session_ack = False
@@ -138,7 +147,8 @@ class OutgoingStream:
         return None
 
     def prepare(self, entry: Entry, packet: bytearray, offset: int) -> None:
-        """Patch PreviousTxSequenceNumber of a transactional packet from the table, at every transmission (B-318, B-319).
+        """Patch PreviousTxSequenceNumber of a transactional packet from the table, at every transmission (B-318,
+        B-319).
 
         offset: of the TransactionHeader. Id and own number never change.
         """
@@ -158,7 +168,8 @@ class OutgoingStream:
     def remove(self, entries: "list[Entry]") -> None:
         """Drop entries: acknowledged by the session for good (B-109, B-221 to B-223), or expired or deleted (B-316).
 
-        A gap among transactional numbers is bridged by what is sent next (B-318). Also done here: the roll-over of a drained stream (B-096).
+        A gap among transactional numbers is bridged by what is sent next (B-318). Also done here: the roll-over of a
+        drained stream (B-096).
         """
         gone = {id(entry) for entry in entries}
         if not gone:
@@ -171,7 +182,7 @@ class OutgoingStream:
             if self._rolls:
                 core.roll(self.record)
 
-    def order_ack(self, tx_sequence_id: int, tx_sequence_number: int, now: int) -> "list[Entry]":
+    def order_ack(self, body: "packets.OrderAckBody", now: int) -> "list[Entry]":
         """An OrderAck for this stream has come: what it newly covers, in order (B-230 to B-237).
 
         Covered entries are stored at the destination. They leave the table; those with `journal` wait in
@@ -179,12 +190,10 @@ class OutgoingStream:
         """
         self.time_of_last_ack = now
         self.last_ack_count += 1
-        ack = self._ack
-        ack[core.ACK_ORDINAL] = tx_sequence_id & 0xFFFFFFFF
-        ack[core.ACK_TIME_STAMP] = tx_sequence_id >> 32
-        ack[core.ACK_NUMBER] = tx_sequence_number
-        if core.order_ack_received(self.record, ack) != core.OK:
+        if core.order_ack_received(self.record, body.fields) != core.OK:
             return []
+        tx_sequence_id = body.tx_sequence_id
+        tx_sequence_number = body.tx_sequence_number
         covered = [
             entry
             for entry in self.table
@@ -198,7 +207,9 @@ class OutgoingStream:
         return covered
 
     def final_ack(self, message_id: int, now: int) -> "Entry | None":
-        """A FinalAck names this message: it is settled, whatever else is outstanding (B-241, B-244, B-245). None: not here."""
+        """A FinalAck names this message: it is settled, whatever else is outstanding (B-241, B-244, B-245). None: not
+        here.
+        """
         for entry in self.awaiting_final_ack:
             if entry.message_id == message_id:
                 self.awaiting_final_ack.remove(entry)
@@ -215,7 +226,9 @@ class OutgoingStream:
         return self._resend_time
 
     def handle_timeout(self, now: int) -> None:
-        """The Transactional Ack Wait Timer: offer every transactional entry again, with a longer interval next time (B-151, B-152)."""
+        """The Transactional Ack Wait Timer: offer every transactional entry again, with a longer interval next time
+        (B-151, B-152).
+        """
         if self._resend_time is None or now < self._resend_time:
             return
         for entry in self.table:
@@ -241,9 +254,11 @@ class OutgoingStream:
 
 
 class IncomingStream:
-    """What this queue manager has accepted from one source for one queue, and the OrderAck it owes (B-058 to B-060, B-113).
+    """What this queue manager has accepted from one source for one queue, and the OrderAck it owes (B-058 to B-060,
+    B-113).
 
-    record: the mqqb_incoming words, persistent; the owner stores it in one step with each message that `accept` admitted (B-098).
+    record: the mqqb_incoming words, persistent; the owner stores it in one step with each message that `accept`
+    admitted (B-098).
     """
 
     def __init__(
@@ -258,7 +273,6 @@ class IncomingStream:
         self._order_ack_timeout = order_ack_timeout
         self._maximum_order_ack_delay = maximum_order_ack_delay
         self._due: "int | None" = None
-        self._header = array("I", bytes(4 * core.part_words(core.TRANSACTION_HEADER)))
 
     @property
     def tx_sequence_id(self) -> int:
@@ -270,23 +284,24 @@ class IncomingStream:
         """IncomingTxSequenceNumber: the last accepted number, the one that an OrderAck names (B-358)."""
         return self.record[core.INCOMING_NUMBER]
 
-    def accept(self, tx_sequence_id: int, tx_sequence_number: int, previous_tx_sequence_number: int) -> bool:
-        """Is this message the next one (B-270)? True: the record has advanced (B-271); else only its reject count has (B-272, A-01)."""
-        header = self._header
-        header[core.TX_ORDINAL] = tx_sequence_id & 0xFFFFFFFF
-        header[core.TX_TIME_STAMP] = tx_sequence_id >> 32
-        header[core.TX_NUMBER] = tx_sequence_number
-        header[core.TX_PREVIOUS] = previous_tx_sequence_number
-        return core.accept(self.record, header)
+    def accept(self, header: "packets.TransactionHeader") -> bool:
+        """Is this message the next one (B-270)? True: the record has advanced (B-271); else only its reject count has
+        (B-272, A-01).
+        """
+        return core.accept(self.record, header.fields)
 
     def schedule_order_ack(self, now: int) -> None:
-        """A transactional message has come, accepted or not: start or push back the Order Ack Send Timer (B-113, B-269)."""
+        """A transactional message has come, accepted or not: start or push back the Order Ack Send Timer (B-113,
+        B-269).
+        """
         if self._due is None or now - self.last_order_ack_send_time < self._maximum_order_ack_delay:
             self._due = now + self._order_ack_timeout
 
     @property
     def order_ack_pending(self) -> bool:
-        """An OrderAck is owed. It stays owed when the session closes, so that the next session can send it at once (A-30)."""
+        """An OrderAck is owed. It stays owed when the session closes, so that the next session can send it at once
+        (A-30).
+        """
         return self._due is not None
 
     def next_timeout(self) -> "int | None":

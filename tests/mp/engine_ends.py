@@ -1,6 +1,8 @@
-"""Two ends of the protocol on a wire that the test holds: what both CPython's and MicroPython's engine tests are made of.
+"""Two ends of the protocol on a wire that the test holds: what both CPython's and MicroPython's engine tests are made
+of.
 
-Each end keeps what is durable apart from what a crash takes, so that a test can cut the wire, or the power, wherever it likes.
+Each end keeps what is durable apart from what a crash takes, so that a test can cut the wire, or the power, wherever
+it likes.
 """
 
 from array import array
@@ -63,7 +65,7 @@ class Sender:
             if isinstance(event, session.MessageReceived):
                 packet = event.packet
                 if isinstance(packet, packets.OrderAck):
-                    covered = self.stream.order_ack(packet.body.tx_sequence_id, packet.body.tx_sequence_number, now)
+                    covered = self.stream.order_ack(packet.body, now)
                     self._settle([entry for entry in covered if not entry.journal])
                 elif isinstance(packet, packets.FinalAck):
                     entry = self.stream.final_ack(packet.body.message_id, now)
@@ -97,7 +99,9 @@ class Sender:
 
 
 class Receiver:
-    """A queue's side: `queue` and the incoming record are durable, the rest is not. store=False keeps events unstored."""
+    """A queue's side: `queue` and the incoming record are durable, the rest is not. store=False keeps events
+    unstored.
+    """
 
     def __init__(self, now=0):
         self.queue = []  # (message id, tx id, number, body), as inserted
@@ -136,13 +140,11 @@ class Receiver:
                 inserted = True
                 if transaction is not None:
                     self.incoming.schedule_order_ack(now)
-                    inserted = self.incoming.accept(
-                        transaction.tx_sequence_id,
-                        transaction.tx_sequence_number,
-                        transaction.previous_tx_sequence_number,
-                    )
+                    inserted = self.incoming.accept(transaction)
                 if inserted:
-                    number = None if transaction is None else (transaction.tx_sequence_id, transaction.tx_sequence_number)
+                    number = (
+                        None if transaction is None else (transaction.tx_sequence_id, transaction.tx_sequence_number)
+                    )
                     self.queue.append((message.user.message_id, number, bytes(message.properties.body)))
         self.record = array("I", self.incoming.record)
         for event in self.held:
@@ -192,7 +194,8 @@ def open_pair(now=0, sender=None, receiver=None, settings=None):
     sender.connect(now, settings)
     receiver.accept(now, settings)
     exchange(sender, receiver, now)
-    assert sender.session.state == session.OPEN and receiver.session.state == session.OPEN
+    assert sender.session.state == session.OPEN
+    assert receiver.session.state == session.OPEN
     return sender, receiver
 
 
@@ -205,3 +208,22 @@ def run(sender, receiver, now, until):
         sender.pump(now)
         exchange(sender, receiver, now)
     return now
+
+
+def transaction(tx_sequence_id, number, previous):
+    """A TransactionHeader with these three."""
+    header = packets.TransactionHeader()
+    header.fields[core.TX_ORDINAL] = tx_sequence_id & 0xFFFFFFFF
+    header.fields[core.TX_TIME_STAMP] = tx_sequence_id >> 32
+    header.fields[core.TX_NUMBER] = number
+    header.fields[core.TX_PREVIOUS] = previous
+    return header
+
+
+def order_ack_body(tx_sequence_id, number):
+    """The body of an OrderAck."""
+    body = packets.OrderAckBody()
+    body.fields[core.ACK_ORDINAL] = tx_sequence_id & 0xFFFFFFFF
+    body.fields[core.ACK_TIME_STAMP] = tx_sequence_id >> 32
+    body.fields[core.ACK_NUMBER] = number
+    return body

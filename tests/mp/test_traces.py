@@ -1,0 +1,333 @@
+"""The worked traces of the engine, on MicroPython (natively and with the twin) and on CPython. Prints `N passed, N
+failed`.
+
+Each function is one trace; tests/test_engine.py runs the same ones under pytest, with their rule numbers.
+"""
+
+import sys
+
+sys.path.insert(0, "tests/mp")
+
+from engine_ends import Receiver, Sender, exchange, open_pair, order_ack_body, run, transaction
+from mqqb import core, packets, streams
+
+
+def happy_path():
+    sender, receiver = open_pair()
+    for k in range(3):
+        sender.send(b"reading %d" % k)
+    sender.pump(0)
+    exchange(sender, receiver, 0)
+    assert [body for _, _, body in receiver.queue] == [b"reading 0", b"reading 1", b"reading 2"]
+    assert sender.settled == [], "nothing is settled before the OrderAck"
+    run(sender, receiver, 0, 1000)
+    assert sender.settled == [1, 2, 3]
+    assert receiver.order_acks == [(500, 3)], receiver.order_acks
+    assert sender.record[core.OUTGOING_ORDINAL] == 2, "a drained stream begins its next sequence"
+    assert sender.record[core.OUTGOING_NUMBER] == 1
+
+
+def final_ack_settles_a_journaled_message():
+    sender, receiver = open_pair()
+    sender.send(b"x", journal=True)
+    sender.pump(0)
+    exchange(sender, receiver, 0)
+    run(sender, receiver, 0, 1000)
+    assert sender.settled == []
+    assert len(sender.stream.awaiting_final_ack) == 1
+    final = packets.final_ack(
+        packets.parse_format_name("DIRECT=TCP:127.0.0.1\\PRIVATE$\\order_queue$"),
+        receiver.session.own_guid,
+        9,
+        0,
+        1,
+        7,
+        1,
+        0,
+        sender.session.own_guid,
+        1,
+        0x4000,
+    )
+    receiver.session.send(None, final, True, 1000)
+    exchange(sender, receiver, 1000)
+    assert sender.settled == [1]
+    assert sender.rejected == [(1, 0x4000)]
+
+
+def order_acks_coalesce():
+    incoming = streams.IncomingStream(now=-60000)
+    sent = []
+    now = 0
+    arrivals = []
+    k = 1
+    t = 0
+    while k <= 40:
+        arrivals.append((t, k))
+        t += 300
+        k += 1
+    for now in range(0, 12000, 100):
+        due = incoming.next_timeout()
+        if due is not None and now >= due:
+            sent.append((now, incoming.tx_sequence_number))
+            incoming.order_ack_sent(now)
+        if arrivals and arrivals[0][0] == now:
+            n = arrivals.pop(0)[1]
+            assert incoming.accept(transaction(7 << 32 | 1, n, n - 1))
+            incoming.schedule_order_ack(now)
+    assert sent[:2] == [(500, 2), (10700, 36)], sent
+
+
+def lost_order_ack():
+    sender, receiver = open_pair()
+    sender.send(b"1")
+    sender.send(b"2")
+    sender.pump(0)
+    exchange(sender, receiver, 0)
+    receiver.incoming.order_ack_sent(0)  # the OrderAck is lost
+    now = run(sender, receiver, 0, 29900)
+    assert len(receiver.queue) == 2
+    assert sender.settled == []
+    now = run(sender, receiver, now, 30000)
+    assert receiver.incoming.record[core.INCOMING_REJECT_COUNT] == 2, "both came again and were refused"
+    run(sender, receiver, now, 31000)
+    assert sender.settled == [1, 2]
+    assert len(receiver.queue) == 2
+    assert receiver.order_acks == [(30500, 2)], receiver.order_acks
+
+
+def hole_is_refused_and_filled_after_reconnect():
+    sender, receiver = open_pair()
+    for k in range(3):
+        sender.send(b"%d" % k)
+    sender.pump(0, 1)
+    exchange(sender, receiver, 0)
+    # message 2 is lost with the old connection; only 3 comes, as first on a new one
+    assert not receiver.incoming.accept(transaction(7 << 32 | 1, 3, 2))
+    assert receiver.incoming.tx_sequence_number == 1
+    open_pair(0, sender, receiver)
+    sender.pump(0)
+    exchange(sender, receiver, 0)
+    assert [number[1] for _, number, _ in receiver.queue] == [1, 2, 3]
+
+
+def expiry_is_bridged():
+    sender, receiver = open_pair()
+    sender.send(b"1")
+    sender.pump(0)
+    exchange(sender, receiver, 0)
+    run(sender, receiver, 0, 100)
+    sender.send(b"2")
+    sender.send(b"3")
+    expired = sender.stream.table[1]
+    sender.stream.remove([expired])
+    sender.stream.remove([sender.stream.table[0]])
+    sender.pump(100)
+    exchange(sender, receiver, 100)
+    assert [number[1] for _, number, _ in receiver.queue] == [1, 3]
+
+
+def stale_order_ack_changes_nothing():
+    stream = streams.OutgoingStream(streams.OutgoingStream.new(0, 100))
+    packet = packets.user_message(
+        bytes(16), 1, packets.parse_format_name("DIRECT=OS:a\\private$\\q"), b"", delivery="transactional"
+    )
+    offset = packets.transaction_offset(packet)
+    for k in range(8):
+        stream.number(packet, offset, k, k + 1)
+    assert len(stream.order_ack(order_ack_body(100, 8), 0)) == 8
+    assert stream.tx_sequence_id == 101
+    for k in range(3):
+        stream.number(packet, offset, k, k + 11)
+    assert stream.order_ack(order_ack_body(100, 8), 1) == []
+    assert len(stream.table) == 3
+    for tx_sequence_id, number in ((102, 1), (101, 4), (101, 0)):
+        assert stream.order_ack(order_ack_body(tx_sequence_id, number), 1) == []
+    assert stream.last_ack_count == 5
+    assert [entry.message_id for entry in stream.order_ack(order_ack_body(101, 2), 1)] == [11, 12]
+    assert stream.order_ack(order_ack_body(101, 2), 1) == []
+
+
+def reconnect_in_mid_stream():
+    sender, receiver = open_pair()
+    for k in range(70):
+        sender.send(b"%d" % k, "recoverable")
+    assert sender.pump(0) == 64, "the window"
+    up = sender.session.data_to_send()
+    receiver.receive(up[: len(up) * 21 // 128], 0)  # the cut is in the middle of the eleventh message
+    receiver.session.handle_timeout(500)
+    sender.receive(receiver.session.data_to_send(), 500)
+    assert len(receiver.queue) == 10
+    assert sender.settled == list(range(1, 11))
+    sender.session.transport_closed()
+    sender.connect(1000)
+    receiver.accept(1000)
+    assert len(sender.stream.table) == 60
+    assert sender.stream.next_to_send() is sender.stream.table[0]
+    for entry in sender.stream.table:
+        assert entry.sequence_number == 0
+        assert not entry.awaiting_ack
+    exchange(sender, receiver, 1000)
+    run(sender, receiver, 1000, 2000)
+    assert sender.settled == list(range(1, 71))
+    assert [message_id for message_id, _, _ in receiver.queue] == list(range(1, 71))
+
+
+def rejection_settles_and_bridges():
+    sender, receiver = open_pair()
+    for k in range(6):
+        sender.send(b"%d" % k)
+    sender.pump(0, 5)
+    exchange(sender, receiver, 0)
+    final = packets.final_ack(
+        packets.parse_format_name("DIRECT=TCP:127.0.0.1\\PRIVATE$\\order_queue$"),
+        receiver.session.own_guid,
+        9,
+        0,
+        1,
+        7,
+        5,
+        4,
+        sender.session.own_guid,
+        5,
+        0x8003,
+    )
+    receiver.session.send(None, final, True, 0)
+    exchange(sender, receiver, 0)
+    assert sender.rejected == [(5, 0x8003)]
+    sender.pump(0)
+    exchange(sender, receiver, 0)
+    assert [number[1] for _, number, _ in receiver.queue] == [1, 2, 3, 4, 5, 6]
+    assert sender.stream.final_ack(5, 0) is None, "a second FinalAck finds nothing"
+
+
+def back_off():
+    stream = streams.OutgoingStream(streams.OutgoingStream.new(0))
+    packet = packets.user_message(
+        bytes(16), 1, packets.parse_format_name("DIRECT=OS:a\\private$\\q"), b"", delivery="transactional"
+    )
+    entry = stream.number(packet, packets.transaction_offset(packet), 1, 1)
+    times = []
+    now = 0
+    stream.sent(entry, 0)
+    while len(times) < 11:
+        now = stream.next_timeout()
+        stream.handle_timeout(now - 1)
+        stream.handle_timeout(now)
+        times.append(now // 1000)
+        assert stream.next_to_send() is entry
+        entry.awaiting_ack = True
+        stream.sent(entry, now)
+    assert times == [30, 60, 90, 390, 690, 990, 2790, 4590, 6390, 27990, 49590], times
+
+
+def crash_of_the_sender_keeps_the_numbers():
+    sender, receiver = open_pair()
+    for k in range(5):
+        sender.send(b"%d" % k)
+    sender.pump(0, 3)
+    exchange(sender, receiver, 0)
+    sender.crash()
+    open_pair(0, sender, receiver)
+    sender.pump(0)
+    exchange(sender, receiver, 0)
+    run(sender, receiver, 0, 1000)
+    assert [number[1] for _, number, _ in receiver.queue] == [1, 2, 3, 4, 5]
+    assert sender.settled == [1, 2, 3, 4, 5]
+
+
+def nothing_is_acknowledged_before_it_is_stored():
+    sender, receiver = open_pair()
+    receiver.hold = True
+    for k in range(40):
+        sender.send(b"%d" % k)
+    sender.pump(0)
+    receiver.receive(sender.session.data_to_send(), 0)
+    for now in (1000, 5000, 11000, 21000):
+        receiver.session.handle_timeout(now)
+        for event in _session_headers(receiver.session.data_to_send()):
+            assert event.ack_sequence_number == 0
+            assert event.recoverable_msg_ack_flags == 0
+    receiver.store(21000)
+    headers = _session_headers(receiver.session.data_to_send())
+    assert headers[-1].ack_sequence_number >= 32
+    assert headers[0].recoverable_msg_ack_seq_number == 1
+    assert headers[0].recoverable_msg_ack_flags == 0xFFFFFFFF
+
+
+def _session_headers(data):
+    headers = []
+    total = 0
+    while total < len(data):
+        packet = packets.parse(data, total)
+        size = core.packet_total(packet.base.flags, packet.base.packet_size)
+        if isinstance(packet, packets.SessionAck):
+            headers.append(packet.session)
+        total += size
+    return headers
+
+
+def every_byte_boundary():
+    """The same conversation, one byte at a time: nothing depends on how the stream is cut into reads."""
+    whole = open_pair()
+    single = (Sender(), Receiver())
+    single[0].connect(0)
+    single[1].accept(0)
+
+    def dribble():
+        moved = True
+        while moved:
+            up = single[0].session.data_to_send()
+            for k in range(len(up)):
+                single[1].receive(up[k : k + 1], 0)
+            down = single[1].session.data_to_send()
+            for k in range(len(down)):
+                single[0].receive(down[k : k + 1], 0)
+            moved = bool(up or down)
+
+    dribble()
+    for sender, _ in (whole, single):
+        for k in range(4):
+            sender.send(bytes(37 * k))
+        sender.pump(0)
+    exchange(whole[0], whole[1], 0)
+    dribble()
+    assert single[1].queue == whole[1].queue
+    assert len(whole[1].queue) == 4
+
+
+TRACES = (
+    happy_path,
+    final_ack_settles_a_journaled_message,
+    order_acks_coalesce,
+    lost_order_ack,
+    hole_is_refused_and_filled_after_reconnect,
+    expiry_is_bridged,
+    stale_order_ack_changes_nothing,
+    reconnect_in_mid_stream,
+    rejection_settles_and_bridges,
+    back_off,
+    crash_of_the_sender_keeps_the_numbers,
+    nothing_is_acknowledged_before_it_is_stored,
+    every_byte_boundary,
+)
+
+
+def main():
+    failed = 0
+    for trace in TRACES:
+        try:
+            trace()
+        except Exception as error:
+            failed += 1
+            print("FAILED", trace.__name__)
+            if hasattr(sys, "print_exception"):
+                sys.print_exception(error)
+            else:
+                raise
+    print("engine with core", core.implementation)
+    print("%d passed, %d failed" % (len(TRACES) - failed, failed))
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,660 @@
+"""The protocol engine: the worked traces of behaviour.md section 27, handshake and closing, timers, and a model of
+two ends.
+
+The traces themselves are in tests/mp/test_traces.py, so that MicroPython runs the same ones.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+sys.path.insert(0, str(Path(__file__).parent / "mp"))
+
+import engine_ends as ends
+import test_traces as traces
+from mqqb import core, packets, session, streams
+
+RULES = {
+    "happy_path": ["B-002", "B-096", "B-097", "B-112", "B-153", "B-217", "B-236", "B-317", "B-358", "A-17"],
+    "final_ack_settles_a_journaled_message": ["B-117", "B-237", "B-241", "B-244", "A-16", "A-19", "B-089"],
+    "order_acks_coalesce": ["B-110", "B-111", "B-113", "B-114", "B-046", "B-047", "A-29"],
+    "lost_order_ack": ["B-136", "B-151", "B-152", "B-269", "B-272", "B-273", "A-01", "A-02"],
+    "hole_is_refused_and_filled_after_reconnect": ["B-110", "B-270", "B-271", "A-01"],
+    "expiry_is_bridged": ["B-094", "B-316", "B-318", "B-319", "A-34"],
+    "stale_order_ack_changes_nothing": ["B-230", "B-231", "B-233", "B-234", "A-04", "A-05", "B-093", "B-079"],
+    "reconnect_in_mid_stream": ["B-118", "B-157", "B-159", "B-160", "A-09", "A-10", "B-299"],
+    "rejection_settles_and_bridges": ["B-241", "B-244", "B-245", "A-16"],
+    "back_off": ["B-014", "B-015", "B-016", "B-017", "B-018", "B-136", "B-152", "A-06", "A-07"],
+    "crash_of_the_sender_keeps_the_numbers": ["B-072", "B-098", "B-158", "B-317", "A-08", "B-301"],
+    "nothing_is_acknowledged_before_it_is_stored": ["B-098", "B-102", "B-103", "B-123", "B-281", "A-31", "A-32"],
+    "every_byte_boundary": ["B-429", "B-430"],
+}
+
+
+def _trace(trace: object) -> object:
+    name = trace.__name__  # type: ignore[attr-defined]
+    return pytest.param(trace, id=name, marks=pytest.mark.rule(*RULES[name]))
+
+
+@pytest.mark.parametrize("trace", [_trace(trace) for trace in traces.TRACES])
+def test_trace(trace: object) -> None:
+    trace()  # type: ignore[operator]
+
+
+# ---- handshake ------------------------------------------------------------------------------------
+
+
+def _closed(events: list[object]) -> session.Closed:
+    assert events
+    assert isinstance(events[-1], session.Closed)
+    return events[-1]
+
+
+@pytest.mark.rule("B-181", "B-204", "B-185", "B-205", "B-207", "B-208", "A-39", "OP-3")
+def test_a_request_without_server_guid_is_accepted_and_answered_with_the_own_one() -> None:
+    initiator = session.Session(True, ends.SENDER, 5)
+    initiator.connected(5)
+    request = packets.parse(initiator.data_to_send())
+    assert request.header.client_guid == ends.SENDER
+    assert request.header.server_guid == bytes(16)
+    assert request.header.time_stamp == 5
+    assert request.internal.flags == core.PT_ESTABLISH_CONNECTION
+    acceptor = session.Session(False, ends.RECEIVER, 5)
+    acceptor.connected(5)
+    assert acceptor.data_to_send() == b""
+    assert acceptor.receive_data(packets.build(request), 6) == []
+    raw = acceptor.data_to_send()
+    response = packets.parse(raw)
+    assert response.header.client_guid == ends.SENDER
+    assert response.header.server_guid == ends.RECEIVER
+    assert response.header.time_stamp == 5
+    assert not response.internal.flags & core.INTERNAL_CS
+    assert response.header.operating_system == request.header.operating_system
+    assert raw[60:] == b"\x5a" * 512
+    assert acceptor.remote_guid == ends.SENDER
+    assert acceptor.state == session.WAITING_CP_MSG
+    initiator.receive_data(raw, 7)
+    assert initiator.remote_guid == ends.RECEIVER
+    assert initiator.state == session.WAITING_CPR_MSG
+
+
+@pytest.mark.rule("B-207", "B-208", "B-209")
+def test_a_request_for_another_queue_manager_is_refused_with_an_answer() -> None:
+    initiator = session.Session(True, ends.SENDER, 0, remote_guid=b"\x01" * 16)
+    initiator.connected(0)
+    acceptor = session.Session(False, ends.RECEIVER, 0)
+    closed = _closed(acceptor.receive_data(initiator.data_to_send(), 0))
+    assert closed.rule == "B-207"
+    answer = acceptor.data_to_send()
+    assert packets.parse(answer).internal.flags & core.INTERNAL_CS
+    assert _closed(initiator.receive_data(answer, 0)).rule == "B-209"
+
+
+@pytest.mark.rule("B-209")
+@pytest.mark.parametrize("wrong", ["client", "server", "null"])
+def test_an_answer_with_wrong_guids_closes(wrong: str) -> None:
+    initiator = session.Session(True, ends.SENDER, 0, remote_guid=ends.RECEIVER)
+    initiator.connected(0)
+    client = b"\x09" * 16 if wrong == "client" else ends.SENDER
+    server = {"client": ends.RECEIVER, "server": b"\x09" * 16, "null": bytes(16)}[wrong]
+    answer = packets.establish_connection(client, server, 0)
+    assert _closed(initiator.receive_data(answer, 0)).rule == "B-209"
+
+
+@pytest.mark.rule("B-210", "B-212", "B-214", "B-215", "B-216", "B-043", "B-044")
+@pytest.mark.parametrize(("round_trip", "timeout"), [(0, 500), (62, 500), (63, 504), (15000, 120000), (99999, 120000)])
+def test_parameters_are_measured_clamped_and_adopted_by_both(round_trip: int, timeout: int) -> None:
+    start = 0xFFFFFFFF - 20  # the clock field wraps in between
+    initiator = session.Session(True, ends.SENDER, start, settings=session.Settings(ack_wait_timeout=25000))
+    acceptor = session.Session(False, ends.RECEIVER, start, settings=session.Settings(window_size=9))
+    initiator.connected(start)
+    acceptor.receive_data(initiator.data_to_send(), start)
+    initiator.receive_data(acceptor.data_to_send(), start + round_trip)
+    request = packets.parse(initiator.data_to_send())
+    assert request.header.recoverable_ack_timeout == timeout
+    assert request.header.ack_timeout == 25000
+    assert request.header.window_size == 64
+    events = acceptor.receive_data(packets.build(request), start + round_trip)
+    assert isinstance(events[0], session.Opened)
+    assert acceptor.ack_wait_timeout == 25000
+    assert acceptor.recoverable_ack_send_timeout == timeout
+    answer = packets.parse(acceptor.data_to_send())
+    assert (answer.header.recoverable_ack_timeout, answer.header.ack_timeout) == (timeout, 25000)
+    assert answer.header.window_size == 9
+    assert isinstance(initiator.receive_data(packets.build(answer), start)[0], session.Opened)
+
+
+def _states() -> dict[str, session.Session]:
+    made = {}
+    initiator = session.Session(True, ends.SENDER, 0)
+    initiator.connected(0)
+    made[session.WAITING_ECR_MSG] = initiator
+    made[session.WAITING_EC_MSG] = session.Session(False, ends.RECEIVER, 0)
+    asked = session.Session(False, ends.RECEIVER, 0)
+    asked.receive_data(packets.establish_connection(ends.SENDER, bytes(16), 0), 0)
+    asked.data_to_send()
+    made[session.WAITING_CP_MSG] = asked
+    asking = session.Session(True, ends.SENDER, 0)
+    asking.connected(0)
+    asking.receive_data(packets.establish_connection(ends.SENDER, ends.RECEIVER, 0), 0)
+    asking.data_to_send()
+    made[session.WAITING_CPR_MSG] = asking
+    made[session.OPEN] = ends.open_pair()[1].session
+    return made
+
+
+def _samples() -> dict[str, bytes]:
+    header = array("I", bytes(4 * core.part_words(core.SESSION_HEADER)))
+    header[core.ACKS_WINDOW_SIZE] = 64
+    order_queue = packets.parse_format_name("DIRECT=TCP:127.0.0.1\\PRIVATE$\\order_queue$")
+    return {
+        "EstablishConnection": bytes(packets.establish_connection(ends.SENDER, ends.RECEIVER, 0)),
+        "ConnectionParameters": bytes(packets.connection_parameters(500, 20000, 64)),
+        "SessionAck": bytes(packets.session_ack(header)),
+        "UserMessage": bytes(packets.user_message(ends.SENDER, 1, ends.DESTINATION, b"x")),
+        "OrderAck": bytes(packets.order_ack(order_queue, ends.SENDER, 1, 0, 1, 7, 1)),
+        "FinalAck": bytes(packets.final_ack(order_queue, ends.SENDER, 1, 0, 1, 7, 1, 0, ends.SENDER, 1, 0x4000)),
+    }
+
+
+@pytest.mark.rule("B-180", "B-182", "B-183", "B-184", "B-186", "B-187", "B-188", "B-434")
+@pytest.mark.parametrize("state", sorted(_states()))
+@pytest.mark.parametrize("kind", sorted(_samples()))
+def test_every_packet_in_every_state_is_either_in_the_table_or_closes(state: str, kind: str) -> None:
+    subject = _states()[state]
+    events = subject.receive_data(_samples()[kind], 1)
+    if (state, kind) in session.TABLE:
+        assert subject.closed is None, (state, kind, subject.closed)
+    else:
+        assert _closed(events).rule in ("B-180", "B-434")
+        assert subject.state == session.CLOSED
+        assert subject.receive_data(_samples()["EstablishConnection"], 1) == [], "a closed session takes nothing"
+        assert subject.data_to_send() == b"", "closing sends no packet"
+    assert subject.next_timeout() is None or subject.closed is None
+
+
+@pytest.mark.rule("B-434", "B-433")
+def test_an_unestablished_session_does_not_wait_for_the_rest_of_a_message() -> None:
+    acceptor = session.Session(False, ends.RECEIVER, 0)
+    assert _closed(acceptor.receive_data(_samples()["UserMessage"][:16], 0)).rule == "B-434"
+    acceptor = session.Session(False, ends.RECEIVER, 0)
+    huge = bytearray(_samples()["EstablishConnection"][:16])
+    huge[8:12] = (0x400000).to_bytes(4, "little")
+    assert acceptor.receive_data(huge, 0)
+
+
+@pytest.mark.rule("B-168", "B-169", "B-004")
+@pytest.mark.parametrize(("offset", "rule_number"), [(0, "B-168"), (4, "B-168"), (11, "B-429")])
+def test_a_malformed_packet_closes_with_its_rule_and_changes_nothing_else(offset: int, rule_number: str) -> None:
+    _, receiver = ends.open_pair()
+    packet = bytearray(_samples()["UserMessage"])
+    packet[offset] ^= 0xFF
+    events = receiver.receive(bytes(packet), 0)
+    assert _closed(events).rule == rule_number
+    assert receiver.queue == []
+    assert receiver.session.data_to_send() == b""
+
+
+@pytest.mark.rule("B-169")
+def test_what_came_before_a_malformed_packet_is_delivered() -> None:
+    sender, receiver = ends.open_pair()
+    sender.send(b"good")
+    sender.pump(0)
+    bad = bytearray(_samples()["UserMessage"])
+    bad[60:64] = b"\xff\xff\xff\xff"
+    events = receiver.receive(sender.session.data_to_send() + bytes(bad), 0)
+    assert [type(event).__name__ for event in events] == ["MessageReceived", "Closed"]
+    assert [body for _, _, body in receiver.queue] == [b"good"]
+
+
+@pytest.mark.rule("B-298", "B-297")
+def test_transport_closed_once() -> None:
+    sender, _ = ends.open_pair()
+    assert _closed(sender.session.transport_closed()).rule == "B-298"
+    assert sender.session.transport_closed() == []
+    assert sender.session.close("B-163", "stop") == []
+    assert sender.session.closed is not None
+    assert sender.session.closed.rule == "B-298"
+    assert sender.session.next_timeout() is None
+    assert sender.session.handle_timeout(10**9) == []
+    assert not sender.session.can_send()
+    sender.session.stored(True, 0)
+
+
+# ---- acknowledgements, window, timers -----------------------------------------------------------------
+
+
+def _headers(data: bytes) -> list[packets.SessionHeader]:
+    return traces._session_headers(data)  # type: ignore[no-any-return]
+
+
+@pytest.mark.rule("B-101", "B-102", "B-103", "B-107", "B-108", "B-122", "B-127", "B-150", "B-279", "B-280", "A-11")
+def test_session_ack_after_the_recoverable_timeout() -> None:
+    sender, receiver = ends.open_pair()
+    for delivery in ("express", "recoverable", "recoverable", "express", "transactional"):
+        sender.send(b"x", delivery)
+    sender.pump(0)
+    receiver.receive(sender.session.data_to_send(), 0)
+    receiver.session.handle_timeout(499)
+    assert receiver.session.data_to_send() == b""
+    receiver.session.handle_timeout(500)
+    (header,) = _headers(receiver.session.data_to_send())
+    assert header.ack_sequence_number == 5
+    assert (header.recoverable_msg_ack_seq_number, header.recoverable_msg_ack_flags) == (1, 0b111)
+    receiver.session.handle_timeout(30000)
+    assert receiver.session.data_to_send() == b"", "nothing new, no SessionAck"
+
+
+@pytest.mark.rule("B-121", "B-255", "B-107", "B-135")
+def test_session_ack_for_express_messages_waits_half_the_ack_timeout() -> None:
+    sender, receiver = ends.open_pair()
+    sender.send(b"x", "express")
+    sender.pump(0)
+    receiver.receive(sender.session.data_to_send(), 0)
+    assert receiver.session.next_timeout() == 10000
+    receiver.session.handle_timeout(9999)
+    assert receiver.session.data_to_send() == b""
+    receiver.session.handle_timeout(10000)
+    raw = receiver.session.data_to_send()
+    (header,) = _headers(raw)
+    assert (header.ack_sequence_number, header.recoverable_msg_ack_seq_number, header.recoverable_msg_ack_flags) == (
+        1,
+        0,
+        0,
+    )
+    sender.receive(raw, 10000)
+    assert sender.settled == [1]
+    assert sender.stream.table == []
+
+
+@pytest.mark.rule("B-124", "B-118", "B-119", "B-120", "A-25", "B-130", "B-128")
+def test_a_small_window_is_kept_and_acknowledged_at_its_half() -> None:
+    sender, receiver = ends.Sender(), ends.Receiver()
+    sender.connect(0)
+    receiver.accept(0, session.Settings(window_size=4))
+    ends.exchange(sender, receiver, 0)
+    for _ in range(10):
+        sender.send(b"x")
+    assert sender.pump(0) == 4
+    assert not sender.session.can_send()
+    receiver.receive(sender.session.data_to_send(), 0)
+    assert [header.ack_sequence_number for header in _headers(receiver.session.data_to_send())] == [2, 4]
+
+
+@pytest.mark.rule("B-125", "B-126", "B-263", "B-100", "OP-1", "OP-14", "A-12", "A-51", "B-105")
+@pytest.mark.parametrize("delivery", ["express", "recoverable", "transactional"])
+def test_a_session_header_rides_on_a_message_once_three_quarters_are_over(delivery: str) -> None:
+    sender, receiver = ends.open_pair()
+    sender.send(b"x")
+    sender.pump(0)
+    receiver.receive(sender.session.data_to_send(), 0)
+    for now, rides in ((375, False), (376, True)):
+        recoverable = delivery != "express"
+        packet = packets.user_message(ends.RECEIVER, now, ends.DESTINATION, b"back", delivery=delivery)
+        if packets.transaction_offset(packet):
+            streams.OutgoingStream(streams.OutgoingStream.new(1)).number(
+                packet, packets.transaction_offset(packet), 1, 1
+            )
+        receiver.session.send(
+            streams.Entry(1, now, recoverable, False, 1, int(delivery == "transactional")), packet, recoverable, now
+        )
+        raw = receiver.session.data_to_send()
+        message = packets.parse(raw)
+        assert (message.session is not None) == rides
+        assert len(raw) == message.base.packet_size + 16 * rides
+        events = sender.session.receive_data(raw, now)
+        assert type(events[0]) is session.MessageReceived
+        assert len(events[0].raw) == message.base.packet_size
+        assert sender.session.closed is None
+    assert sender.stream.table[0].received_session_ack
+    receiver.session.handle_timeout(500)
+    assert receiver.session.data_to_send() == b"", "what rode along needs no SessionAck"
+
+
+@pytest.mark.rule("B-227", "A-13")
+@pytest.mark.parametrize("close", [True, False])
+def test_a_count_mismatch_delivers_then_closes_or_only_notes(close: bool) -> None:
+    receiver = ends.Receiver()
+    sender = ends.Sender()
+    sender.connect(0)
+    receiver.accept(0, session.Settings(close_on_mismatch=close))
+    ends.exchange(sender, receiver, 0)
+    sender.send(b"x", "express")
+    sender.pump(0)
+    header = array("I", (0, 0, 0, 7, 0, 64, 0))
+    wrong = bytes(packets.session_ack(header))
+    events = receiver.receive(sender.session.data_to_send() + wrong, 0)
+    assert [body for _, _, body in receiver.queue] == [b"x"]
+    if close:
+        assert _closed(events).rule == "B-227"
+    else:
+        assert receiver.session.closed is None
+        assert receiver.session.log[0].rule == "B-227"
+
+
+@pytest.mark.rule("B-229", "B-436")
+def test_an_acknowledgement_of_what_was_never_sent_closes() -> None:
+    for words in ((1, 0, 0, 0, 0, 64, 0), (0, 1, 1, 0, 0, 64, 0)):
+        sender, _ = ends.open_pair()
+        assert _closed(sender.receive(bytes(packets.session_ack(array("I", words))), 0)).rule == "B-229"
+
+
+@pytest.mark.rule("B-134", "B-148", "B-149", "B-167", "B-228", "A-27")
+def test_a_silent_peer_is_noticed_after_one_to_two_periods_and_a_quiet_one_is_not() -> None:
+    sender, receiver = ends.open_pair()
+    sender.send(b"x")
+    sender.pump(0)
+    assert sender.session.handle_timeout(40000) == [], "the handshake was heard in this period"
+    assert _closed(sender.session.handle_timeout(80000)).rule == "B-148"
+    sender, receiver = ends.open_pair()
+    sender.send(b"x")
+    sender.pump(0)
+    receiver.receive(sender.session.data_to_send(), 0)
+    receiver.session.handle_timeout(500)
+    sender.receive(receiver.session.data_to_send(), 500)
+    assert sender.session.handle_timeout(200000) == [], "session-acknowledged: nothing is awaited of the session"
+
+
+@pytest.mark.rule("B-131", "B-155", "A-41")
+def test_a_handshake_that_takes_too_long_is_given_up() -> None:
+    for state, subject in _states().items():
+        if state != session.OPEN:
+            assert subject.handle_timeout(59999) == []
+            assert _closed(subject.handle_timeout(60001)).rule == "B-155"
+
+
+@pytest.mark.rule("B-132", "B-147", "B-041")
+def test_an_idle_session_is_closed_after_the_clean_up_time() -> None:
+    sender, receiver = ends.open_pair()
+    sender.send(b"x")
+    sender.pump(1)
+    assert sender.session.handle_timeout(300000) == []
+    assert _closed(receiver.session.handle_timeout(300000)).rule == "B-147"
+
+
+@pytest.mark.rule("B-222", "B-223", "B-225", "B-109", "A-09")
+def test_recoverable_messages_go_by_their_bit_and_transactional_ones_stay() -> None:
+    sender, _ = ends.open_pair()
+    for delivery in ("recoverable", "recoverable", "recoverable", "transactional"):
+        sender.send(b"x", delivery)
+    sender.pump(0)
+    sender.receive(bytes(packets.session_ack(array("I", (4, 1, 0b1101, 0, 0, 64, 0)))), 0)
+    assert sender.settled == [1, 3]
+    assert [entry.message_id for entry in sender.stream.table] == [2, 4]
+    sender.receive(bytes(packets.session_ack(array("I", (4, 2, 0b1, 0, 0, 64, 0)))), 0)
+    assert sender.settled == [1, 3, 2]
+
+
+@pytest.mark.rule("B-253", "B-048")
+def test_direct_format_session_is_remembered() -> None:
+    sender, receiver = ends.open_pair()
+    assert not receiver.session.direct_format_session
+    sender.send(b"x")
+    sender.pump(0)
+    receiver.receive(sender.session.data_to_send(), 0)
+    assert receiver.session.direct_format_session
+
+
+@pytest.mark.rule("A-24", "B-057")
+def test_a_used_up_sequence_waits_until_it_is_drained() -> None:
+    stream = streams.OutgoingStream(array("I", (1, 7, 0xFFFFFFFE, 0)))
+    packet = packets.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
+    offset = packets.transaction_offset(packet)
+    first = stream.number(packet, offset, 1, 1)
+    assert first is not None
+    assert first.tx_sequence_number == 0xFFFFFFFE
+    assert stream.number(packet, offset, 2, 2) is None
+    assert len(stream.table) == 1
+    stream.remove([first])
+    second = stream.number(packet, offset, 2, 2)
+    assert second is not None
+    assert (second.tx_sequence_id, second.tx_sequence_number) == (7 << 32 | 2, 1)
+
+
+@pytest.mark.rule("B-088", "B-090", "A-23")
+def test_counters_wrap_in_a_long_session() -> None:
+    sender, receiver = ends.open_pair()
+    for subject in (sender.session, receiver.session):
+        for index in range(core.SESSION_WORDS):
+            if index not in (core.SESSION_WINDOW_SIZE, core.SESSION_RECEIVED_WINDOW_SIZE, core.SESSION_ACK_FLAGS):
+                subject._counts[index] = 0xFFF0
+    for k in range(200):
+        sender.send(b"%d" % k, "recoverable")
+    now = ends.run(sender, receiver, 0, 2000)
+    assert sender.stream.table == []
+    assert len(receiver.queue) == 200
+    assert sender.session._counts[core.SESSION_SENT] == (0xFFF0 + 200) & 0xFFFF
+    assert now == 2000
+
+
+@pytest.mark.rule("B-310", "A-45")
+def test_the_table_is_skipped_where_it_is_in_flight_and_removal_keeps_the_place() -> None:
+    sender, _receiver = ends.open_pair()
+    for k in range(6):
+        sender.send(b"%d" % k)
+    sender.pump(0, 4)
+    stream = sender.stream
+    stream.remove([stream.table[1], stream.table[5]])
+    assert stream.next_to_send() is stream.table[3]
+    stream.remove([])
+    stream.prepare(stream.table[0], bytearray(sender.disk[1]), packets.transaction_offset(sender.disk[1]))
+    sender.pump(0)
+    assert stream.next_to_send() is None
+    assert stream.final_ack(99, 0) is None
+
+
+@pytest.mark.rule("B-097", "B-157", "B-225")
+def test_a_session_acknowledgement_alone_keeps_a_transactional_message_for_the_next_connection() -> None:
+    sender, receiver = ends.open_pair()
+    sender.send(b"x")
+    sender.pump(0)
+    receiver.receive(sender.session.data_to_send(), 0)
+    receiver.session.handle_timeout(500)
+    sender.receive(receiver.session.data_to_send(), 500)
+    assert sender.stream.table[0].received_session_ack
+    assert sender.stream.next_to_send() is None
+    receiver.incoming.order_ack_sent(500)  # the OrderAck is lost
+    ends.open_pair(600, sender, receiver)
+    assert sender.stream.table[0].awaiting_ack, "it went out again"
+
+
+@pytest.mark.rule("B-219", "B-221", "B-120")
+def test_a_session_acknowledgement_covers_only_what_it_names() -> None:
+    sender, _ = ends.open_pair()
+    for _ in range(4):
+        sender.send(b"x", "express")
+    sender.pump(0)
+    for acked, settled in ((2, [1, 2]), (1, [1, 2]), (4, [1, 2, 3, 4])):
+        sender.receive(bytes(packets.session_ack(array("I", (acked, 0, 0, 0, 0, 64, 0)))), 0)
+        assert sender.settled == settled
+
+
+@pytest.mark.rule("B-123", "B-277", "B-280", "A-11")
+def test_a_full_bit_field_is_sent_before_the_next_message_is_recorded() -> None:
+    sender, receiver = ends.Sender(), ends.Receiver()
+    sender.connect(0, session.Settings(window_size=200))
+    receiver.accept(0, session.Settings(window_size=200))
+    ends.exchange(sender, receiver, 0)
+    for _ in range(70):
+        sender.send(b"x", "recoverable")
+    assert sender.pump(0) == 70
+    receiver.receive(sender.session.data_to_send(), 0)
+    receiver.session.handle_timeout(500)
+    raw = receiver.session.data_to_send()
+    headers = [
+        (h.ack_sequence_number, h.recoverable_msg_ack_seq_number, h.recoverable_msg_ack_flags) for h in _headers(raw)
+    ]
+    assert headers == [(32, 1, 0xFFFFFFFF), (64, 33, 0xFFFFFFFF), (70, 65, 0x3F)]
+    sender.receive(raw, 500)
+    assert sender.settled == list(range(1, 71))
+
+
+@pytest.mark.rule("B-232", "B-062", "B-064", "B-065", "A-06")
+def test_progress_puts_the_back_off_to_its_first_interval() -> None:
+    stream = streams.OutgoingStream(streams.OutgoingStream.new(0))
+    packet = packets.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
+    for k in (1, 2):
+        entry = stream.number(packet, packets.transaction_offset(packet), k, k)
+        assert entry is not None
+        stream.sent(entry, 0)
+    for now in (30000, 60000, 90000):
+        stream.handle_timeout(now)
+    assert stream.next_timeout() == 390000
+    assert len(stream.order_ack(ends.order_ack_body(1, 1), 91000)) == 1
+    assert stream.next_timeout() == 121000
+    assert stream.resend_interval_index == 0
+
+
+@pytest.mark.rule("B-056", "B-230", "B-318", "B-426", "A-04", "A-22")
+def test_entries_of_an_older_sequence_are_kept_apart() -> None:
+    """A table restored under a new time stamp: bridging and acknowledgement never cross from one sequence to the
+    other.
+    """
+    stream = streams.OutgoingStream(array("I", (1, 9, 3, 0)))
+    for message_id, tx_sequence_id, number in ((1, 7 << 32 | 1, 5), (2, 9 << 32 | 1, 1), (3, 9 << 32 | 1, 2)):
+        stream.append(streams.Entry(message_id, message_id, tx_sequence_id=tx_sequence_id, tx_sequence_number=number))
+    packet = packets.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
+    offset = packets.transaction_offset(packet)
+    previous = []
+    for entry in stream.table:
+        stream.prepare(entry, packet, offset)
+        previous.append(packets.parse(packet).transaction.previous_tx_sequence_number)
+    assert previous == [0, 0, 1]
+    assert [entry.message_id for entry in stream.order_ack(ends.order_ack_body(9 << 32 | 1, 2), 0)] == [2, 3]
+    assert [entry.message_id for entry in stream.table] == [1]
+
+
+# ---- the model ------------------------------------------------------------------------------------
+
+
+class TwoEnds(RuleBasedStateMachine):
+    """A sender and a receiver, a wire that loses its tail, power that fails at any step (behaviour.md section 27.1)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0
+        self.sender = ends.Sender()
+        self.receiver = ends.Receiver()
+        self.up = bytearray()
+        self.down = bytearray()
+        self.connected = False
+
+    @initialize()
+    def start(self) -> None:
+        self.connect()
+
+    @precondition(lambda self: not self.connected)
+    @rule()
+    def connect(self) -> None:
+        self.sender.connect(self.now)
+        self.receiver.held = []
+        self.receiver.accept(self.now)
+        self.up.clear()
+        self.down.clear()
+        self.connected = True
+
+    @rule(count=st.integers(1, 40))
+    def send(self, count: int) -> None:
+        for _ in range(count):
+            self.sender.send(b"%d" % self.sender.next_message_id)
+        self.collect()
+
+    @precondition(lambda self: self.connected)
+    @rule(fraction=st.floats(0, 1))
+    def deliver_up(self, fraction: float) -> None:
+        size = int(len(self.up) * fraction + 0.5)
+        data, self.up = bytes(self.up[:size]), self.up[size:]
+        self.check(self.receiver.receive(data, self.now))
+
+    @precondition(lambda self: self.connected)
+    @rule(fraction=st.floats(0, 1))
+    def deliver_down(self, fraction: float) -> None:
+        size = int(len(self.down) * fraction + 0.5)
+        data, self.down = bytes(self.down[:size]), self.down[size:]
+        self.check(self.sender.receive(data, self.now))
+
+    @rule(hold=st.booleans())
+    def disk_is_slow(self, hold: bool) -> None:
+        self.receiver.hold = hold
+        if self.connected and not hold:
+            self.receiver.store(self.now)
+            self.collect()
+
+    @precondition(lambda self: self.connected)
+    @rule()
+    def cut(self) -> None:
+        self.connected = False
+        self.receiver.held = []
+        self.receiver.incoming = streams.IncomingStream(array("I", self.receiver.record), self.now)
+
+    @rule()
+    def sender_loses_power(self) -> None:
+        if self.connected:
+            self.cut()
+        self.sender.crash()
+
+    @rule()
+    def receiver_loses_power(self) -> None:
+        if self.connected:
+            self.cut()
+        self.receiver.crash(self.now)
+
+    @rule(step=st.sampled_from([1, 100, 400, 600, 5000, 31000]))
+    def time_passes(self, step: int) -> None:
+        self.now += step
+        if self.connected:
+            self.sender.stream.handle_timeout(self.now)
+            self.check(self.sender.session.handle_timeout(self.now))
+            self.collect()
+
+    def check(self, events: list[object]) -> None:
+        for event in events:
+            if isinstance(event, session.Closed):
+                assert event.rule in ("B-148", "B-155"), (event.rule, event.reason)
+                self.cut()
+        self.collect()
+
+    def collect(self) -> None:
+        if self.connected and self.receiver.session.closed is None:
+            self.sender.pump(self.now)
+            self.up += self.sender.session.data_to_send()
+            self.receiver.tick(self.now)
+            self.down += self.receiver.session.data_to_send()
+
+    @invariant()
+    def once_in_order_and_settled_only_when_stored(self) -> None:
+        inserted = [message_id for message_id, _, _ in self.receiver.queue]
+        assert inserted == list(range(1, len(inserted) + 1)), "exactly once, in order"
+        assert all(message_id <= len(inserted) for message_id in self.sender.settled), "settled only what is stored"
+        for message_id, _, body in self.receiver.queue:
+            assert body == b"%d" % message_id
+        numbers = [number for _, number, _ in self.receiver.queue]
+        assert numbers == sorted(set(numbers)), "no number names two messages"
+
+    def teardown(self) -> None:
+        if self.connected:
+            self.cut()
+        self.receiver.hold = False
+        for _ in range(3):
+            ends.open_pair(self.now, self.sender, self.receiver)
+            self.now = ends.run(self.sender, self.receiver, self.now, self.now + 31000)
+        assert self.sender.stream.table == [], "nothing in progress for ever once the link stays up"
+        assert self.sender.disk == {}
+        assert len(self.receiver.queue) == self.sender.next_message_id - 1
+
+
+TwoEnds.TestCase.settings = settings(
+    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+
+
+@pytest.mark.rule("B-099", "B-110", "B-158", "B-270", "B-271", "A-01", "A-04", "A-08", "A-09", "A-10", "A-30", "A-31")
+class TestModel(TwoEnds.TestCase):  # type: ignore[misc,name-defined]
+    pass
