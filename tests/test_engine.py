@@ -531,6 +531,43 @@ def test_entries_of_an_older_sequence_are_kept_apart() -> None:
     assert [entry.message_id for entry in stream.table] == [1]
 
 
+@pytest.mark.rule("B-096", "B-241")
+def test_an_owner_that_numbers_elsewhere_rolls_the_sequence_itself() -> None:
+    stream = streams.OutgoingStream(streams.OutgoingStream.new(7), rolls=False)
+    packet = packets.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
+    for message_id in (1, 2, 3, 4):
+        stream.number(packet, packets.transaction_offset(packet), message_id, message_id, journal=message_id < 3)
+    assert len(stream.order_ack(ends.order_ack_body(7 << 32 | 1, 2), 0)) == 2
+    for message_id in (2, 1, 4, 3):
+        entry = stream.final_ack(message_id, 0)
+        assert entry is not None
+        assert entry.message_id == message_id
+    assert stream.table == []
+    assert stream.awaiting_final_ack == []
+    assert stream.tx_sequence_id == 7 << 32 | 1
+    assert stream.record[core.OUTGOING_NUMBER] == 5
+
+
+@pytest.mark.rule("B-151")
+def test_the_transactional_timer_leaves_other_messages_in_flight() -> None:
+    sender, _ = ends.open_pair()
+    sender.send(b"r", "recoverable")
+    sender.send(b"t")
+    sender.pump(0)
+    sender.stream.handle_timeout(30000)
+    assert sender.stream.table[0].awaiting_ack
+    assert sender.stream.next_to_send() is sender.stream.table[1]
+
+
+@pytest.mark.rule("B-048", "B-253")
+def test_a_private_name_does_not_make_a_direct_session() -> None:
+    _, receiver = ends.open_pair()
+    name = packets.PrivateQueueFormatNameId(5)
+    receiver.receive(packets.user_message(ends.SENDER, 1, name, b"", address=ends.RECEIVER), 0)
+    assert receiver.queue
+    assert not receiver.session.direct_format_session
+
+
 # ---- the model ------------------------------------------------------------------------------------
 
 

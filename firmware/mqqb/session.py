@@ -421,9 +421,7 @@ class Session:
         """Run the timers that are due: may queue a SessionAck, may close the session."""
         events: "list[object]" = []
         if self._ack_send_due is not None and now >= self._ack_send_due:
-            self._ack_send_due = None
-            if core.session_unacked_received(self._counts):
-                self._send_session_ack(now)  # B-127, B-150
+            self._send_session_ack(now)  # B-127, B-150: the timer runs only while something is unacknowledged
         if self._ack_wait_due is not None and now >= self._ack_wait_due:
             self._ack_wait_due = None
             if self._in_flight or self._awaiting_bits:

@@ -275,11 +275,6 @@ class IncomingStream:
         self._due: "int | None" = None
 
     @property
-    def tx_sequence_id(self) -> int:
-        """IncomingTxSequenceID as one 64-bit number (B-078); 0: nothing accepted yet."""
-        return self.record[core.INCOMING_TIME_STAMP] << 32 | self.record[core.INCOMING_ORDINAL]
-
-    @property
     def tx_sequence_number(self) -> int:
         """IncomingTxSequenceNumber: the last accepted number, the one that an OrderAck names (B-358)."""
         return self.record[core.INCOMING_NUMBER]
@@ -297,15 +292,10 @@ class IncomingStream:
         if self._due is None or now - self.last_order_ack_send_time < self._maximum_order_ack_delay:
             self._due = now + self._order_ack_timeout
 
-    @property
-    def order_ack_pending(self) -> bool:
-        """An OrderAck is owed. It stays owed when the session closes, so that the next session can send it at once
-        (A-30).
-        """
-        return self._due is not None
-
     def next_timeout(self) -> "int | None":
-        """When the OrderAck is due, or None."""
+        """When the OrderAck is due, or None. It stays owed when a session closes: the next one sends it
+        at once (A-30).
+        """
         return self._due
 
     def order_ack_sent(self, now: int) -> None:
