@@ -1,0 +1,691 @@
+"""`ordack decode`: packets from captures, raw bytes or hex text, as JSON (decode-json.md) or as a tree for people."""
+
+import contextlib
+import json
+import re
+import string
+import sys
+from array import array
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, NamedTuple
+
+import typer
+from mqqb import core, packets
+from rich.console import Console
+from rich.text import Text
+from rich.tree import Tree
+
+from ordack import capture
+
+Packet = (
+    packets.EstablishConnection
+    | packets.ConnectionParameters
+    | packets.SessionAck
+    | packets.UserMessage
+    | packets.OrderAck
+    | packets.FinalAck
+    | packets.Ping
+)
+Bits = tuple[tuple[str, int], ...]
+
+# ---- names of bits, lowest first, with their widths (wire.md) -----------------------------------
+
+BASE_FLAGS: Bits = (
+    ("PR", 3), ("IN", 1), ("SH", 1), ("DH", 1), ("X9", 1), ("X8", 1), ("TR", 1),
+    ("X6", 1), ("X5", 1), ("X4", 1), ("X3", 1), ("X2", 1), ("X1", 1), ("X0", 1),
+)  # fmt: skip
+INTERNAL_FLAGS: Bits = (("PT", 4), ("CS", 1), ("X5_X15", 11))
+OPERATING_SYSTEM: Bits = (("RE", 8), ("SE", 1), ("OS", 1), ("QS", 1), ("X11_X15", 5))
+USER_FLAGS: Bits = (
+    ("RC", 5), ("DM", 2), ("X1", 1), ("JN", 1), ("JP", 1), ("DQ", 3), ("AQ", 3), ("RQ", 3), ("SH", 1), ("TH", 1),
+    ("MP", 1), ("CQ", 1), ("MQ", 1), ("X2", 1), ("AH", 1), ("X3", 2), ("HH", 1), ("X4", 3),
+)  # fmt: skip
+TRANSACTION_FLAGS: Bits = (("CG", 1), ("FA", 1), ("FM", 1), ("LM", 1), ("ID", 20), ("X1_X8", 8))
+SECURITY_FLAGS: Bits = (("ST", 4), ("AU", 1), ("EB", 1), ("DE", 1), ("AI", 1), ("AS", 4), ("X12_X15", 4))
+PROPERTIES_FLAGS: Bits = (("PA", 1), ("PR", 1), ("NA", 1), ("NR", 1), ("X", 4))
+DEBUG_FLAGS: Bits = (("QT", 2), ("X2_X15", 14))
+PING_FLAGS: Bits = (("RC", 1), ("RF", 1), ("X", 14))
+
+# ---- fixed parts: wire name, offset, attribute, names of bits -----------------------------------
+
+Layout = tuple[tuple[str, int, str, Bits | None], ...]
+BASE: Layout = (
+    ("VersionNumber", 0, "version_number", None),
+    ("Reserved", 1, "reserved", None),
+    ("Flags", 2, "flags", BASE_FLAGS),
+    ("Signature", 4, "signature", None),
+    ("PacketSize", 8, "packet_size", None),
+    ("TimeToReachQueue", 12, "time_to_reach_queue", None),
+)
+INTERNAL: Layout = (("Reserved", 0, "reserved", None), ("Flags", 2, "flags", INTERNAL_FLAGS))
+ESTABLISH: Layout = (
+    ("ClientGuid", 0, "client_guid", None),
+    ("ServerGuid", 16, "server_guid", None),
+    ("TimeStamp", 32, "time_stamp", None),
+    ("OperatingSystem", 36, "operating_system", OPERATING_SYSTEM),
+    ("Reserved", 38, "reserved", None),
+)
+PARAMETERS: Layout = (
+    ("RecoverableAckTimeout", 0, "recoverable_ack_timeout", None),
+    ("AckTimeout", 4, "ack_timeout", None),
+    ("Reserved", 8, "reserved", None),
+    ("WindowSize", 10, "window_size", None),
+)
+SESSION: Layout = (
+    ("AckSequenceNumber", 0, "ack_sequence_number", None),
+    ("RecoverableMsgAckSeqNumber", 2, "recoverable_msg_ack_seq_number", None),
+    ("RecoverableMsgAckFlags", 4, "recoverable_msg_ack_flags", None),
+    ("UserMsgSequenceNumber", 8, "user_msg_sequence_number", None),
+    ("RecoverableMsgSeqNumber", 10, "recoverable_msg_sequence_number", None),
+    ("WindowSize", 12, "window_size", None),
+    ("Reserved", 14, "reserved", None),
+)
+USER: Layout = (
+    ("SourceQueueManager", 0, "source_queue_manager", None),
+    ("QueueManagerAddress", 16, "queue_manager_address", None),
+    ("TimeToBeReceived", 32, "time_to_be_received", None),
+    ("SentTime", 36, "sent_time", None),
+    ("MessageID", 40, "message_id", None),
+    ("Flags", 44, "flags", USER_FLAGS),
+)
+SECURITY: Layout = (
+    ("Flags", 0, "flags", SECURITY_FLAGS),
+    ("SenderIdSize", 2, "sender_id_size", None),
+    ("EncryptionKeySize", 4, "encryption_key_size", None),
+    ("SignatureSize", 6, "signature_size", None),
+    ("SenderCertSize", 8, "sender_cert_size", None),
+    ("ProviderInfoSize", 12, "provider_info_size", None),
+)
+PROPERTIES: Layout = (
+    ("Flags", 0, "flags", PROPERTIES_FLAGS),
+    ("LabelLength", 1, "label_length", None),
+    ("MessageClass", 2, "message_class", None),
+    ("CorrelationID_hex", 4, "correlation_id", None),
+    ("BodyType", 24, "body_type", None),
+    ("ApplicationTag", 28, "application_tag", None),
+    ("MessageSize", 32, "message_size", None),
+    ("AllocationBodySize", 36, "allocation_body_size", None),
+    ("PrivacyLevel", 40, "privacy_level", None),
+    ("HashAlgorithm", 44, "hash_algorithm", None),
+    ("EncryptionAlgorithm", 48, "encryption_algorithm", None),
+    ("ExtensionSize", 52, "extension_size", None),
+)
+DEBUG: Layout = (("Flags", 0, "flags", DEBUG_FLAGS), ("Reserved", 2, "reserved", None))
+PING: Layout = (
+    ("Flags", 0, "flags", PING_FLAGS),
+    ("Signature", 2, "signature", None),
+    ("Cookie", 4, "cookie", None),
+    ("QMGuid", 8, "qm_guid", None),
+)
+
+# ---- meanings of values, for people -------------------------------------------------------------
+
+CLASSES = {
+    0x0000: "NORMAL",
+    0x0001: "REPORT",
+    0x0002: "ACK_REACH_QUEUE",
+    0x00FF: "ORDER_ACK",
+    0x4000: "ACK_RECEIVE",
+    0x8000: "NACK_BAD_DST_Q",
+    0x8001: "NACK_DELETED",
+    0x8002: "NACK_REACH_QUEUE_TIMEOUT",
+    0x8003: "NACK_Q_EXCEED_QUOTA",
+    0x8004: "NACK_ACCESS_DENIED",
+    0x8005: "NACK_HOP_COUNT_EXCEEDED",
+    0x8006: "NACK_BAD_SIGNATURE",
+    0x8007: "NACK_BAD_ENCRYPTION",
+    0x8009: "NACK_NOT_TRANSACTIONAL_Q",
+    0x800A: "NACK_NOT_TRANSACTIONAL_MSG",
+    0x800B: "NACK_UNSUPPORTED_CRYPTO_PROVIDER",
+    0xC000: "NACK_Q_DELETED",
+    0xC001: "NACK_Q_PURGED",
+    0xC002: "NACK_RECEIVE_TIMEOUT",
+    0xC004: "NACK_RECEIVE_REJECTED",
+}
+BODY_TYPES = {
+    0: "VT_EMPTY", 1: "VT_NULL", 2: "VT_I2", 3: "VT_I4", 0x0B: "VT_BOOL", 0x10: "VT_I1", 0x11: "VT_UI1",
+    0x12: "VT_UI2", 0x13: "VT_UI4", 0x14: "VT_I8", 0x15: "VT_UI8", 0x1F: "VT_LPWSTR", 0x41: "VT_BLOB", 0x48: "VT_CLSID",
+}  # fmt: skip
+PRIVACY_LEVELS = {0: "body in clear", 1: "Base", 3: "Enhanced", 5: "Advanced"}
+HASHES = {0x8001: "MD2", 0x8002: "MD4", 0x8003: "MD5", 0x8004: "SHA-1", 0x800C: "SHA-256", 0x800E: "SHA-512"}
+CIPHERS = {0x6602: "RC2", 0x660E: "AES 128", 0x660F: "AES 192", 0x6610: "AES 256", 0x6801: "RC4"}
+BIT_VALUES = {
+    "DM": ("express", "recoverable"),
+    "PT": ("", "SessionAck", "EstablishConnection", "ConnectionParameters"),
+    "ST": ("no sender", "SID", "queue manager GUID"),
+    "DQ": ("none", "", "", "private", "", "public", "", "direct"),
+    "AQ": ("none", "", "private, source", "private, destination", "", "public", "private, other", "direct"),
+    "RQ": ("none", "as admin", "private, source", "private, destination", "private, admin host", "public",
+           "private, other", "direct"),
+}  # fmt: skip
+
+
+def _duration(seconds: int) -> str:
+    if seconds == packets.FOREVER:
+        return "for ever"
+    days, rest = divmod(seconds, 86400)
+    return (f"{days} d " if days else "") + f"{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
+
+
+def _note(name: str, value: int) -> str:
+    if name in ("TimeToReachQueue", "TimeToBeReceived"):
+        return _duration(value)
+    if name == "SentTime":
+        return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    if name == "Signature":
+        return '"LIOR"' if value == core.SIGNATURE else '"HU"'
+    if name in ("RecoverableAckTimeout", "AckTimeout", "TimeStamp"):
+        return "ms"
+    tables = {
+        "MessageClass": CLASSES,
+        "BodyType": BODY_TYPES,
+        "PrivacyLevel": PRIVACY_LEVELS,
+        "HashAlgorithm": HASHES,
+        "EncryptionAlgorithm": CIPHERS,
+    }
+    return tables.get(name, {}).get(value, "")
+
+
+# ---- a packet as sections of fields -------------------------------------------------------------
+
+
+class Field(NamedTuple):
+    """name and value as in decode-json.md; offset in the packet; note: what the value means."""
+
+    name: str
+    offset: int
+    value: Any
+    note: str = ""
+
+
+class Section(NamedTuple):
+    """A header. offset in the packet."""
+
+    name: str
+    offset: int
+    fields: list[Field]
+
+
+def _hex(raw: bytes | bytearray | memoryview) -> str:
+    return bytes(raw).hex().upper()
+
+
+def _bits(value: int, names: Bits) -> dict[str, int]:
+    word = {"raw": value}
+    for name, width in names:
+        word[name] = value & (1 << width) - 1
+        value >>= width
+    return word
+
+
+def _fixed(header: object, at: int, layout: Layout) -> list[Field]:
+    fields = []
+    for name, offset, attribute, bits in layout:
+        value = getattr(header, attribute)
+        note = ""
+        if bits is not None:
+            value = _bits(value, bits)
+        elif isinstance(value, int):
+            note = _note(name, value)
+        else:
+            value = packets.guid_text(value) if len(value) == 16 else _hex(value)
+        fields.append(Field(name, at + offset, value, note))
+    return fields
+
+
+def _queue(name: packets.QueueName) -> dict[str, Any]:
+    if isinstance(name, packets.DirectQueueFormatName):
+        fields = {"Count": len(name.raw), "DirectFormatName": name.direct_format_name}
+        return {"type": type(name).__name__, **fields, "padding_length": len(name.wire()) - 2 - len(name.raw)}
+    return {"type": type(name).__name__, **_name_fields(name)}
+
+
+def _name_fields(name: packets.QueueName) -> dict[str, Any]:
+    if isinstance(name, packets.PublicQueueFormatName):
+        return {"PublicQueueIdentifier": packets.guid_text(name.public_queue_identifier)}
+    if isinstance(name, packets.PrivateQueueFormatName):
+        return {
+            "SourceQueueManager": packets.guid_text(name.source_queue_manager),
+            "PrivateQueueIdentifier": name.private_queue_identifier,
+        }
+    if isinstance(name, packets.PrivateQueueFormatNameId):
+        return {"PrivateQueueIdentifier": name.private_queue_identifier}
+    if isinstance(name, packets.DirectQueueFormatName):
+        return {"DirectFormatName": name.direct_format_name}
+    return {"DistributionList": packets.guid_text(name.raw)}
+
+
+def _sid_text(raw: bytes) -> str:
+    authority = int.from_bytes(raw[2:8], "big")
+    parts = [int.from_bytes(raw[at : at + 4], "little") for at in range(8, len(raw), 4)]
+    return "-".join(["S", str(raw[0]), str(authority), *map(str, parts)])
+
+
+def _security(header: packets.SecurityHeader, at: int) -> Section:
+    data: dict[str, Any] = {}
+    if header.security_id:
+        data["SecurityID_hex"] = _hex(header.security_id)
+        sid = header.flags & 0xF == 1
+        data["SecurityID_text"] = (_sid_text if sid else packets.guid_text)(header.security_id)
+    for name, raw in (
+        ("EncryptionKey_hex", header.encryption_key),
+        ("Signature_hex", header.signature),
+        ("SenderCert_hex", header.sender_cert),
+    ):
+        if raw:
+            data[name] = _hex(raw)
+    if header.provider_info:
+        name = packets.utf16_decode(header.provider_info[4:-2])
+        kind = int.from_bytes(header.provider_info[:4], "little")
+        data["ProviderInfo"] = {"ProviderType": kind, "ProviderName": name}
+    fields = _fixed(header, at, SECURITY)
+    return Section("SecurityHeader", at, [*fields, Field("SecurityData", at + 16, data)])
+
+
+def _transaction(header: packets.TransactionHeader, at: int) -> Section:
+    sequence = {"Ordinal": header.tx_sequence_ordinal, "TimeStamp": header.tx_sequence_time_stamp}
+    fields = [
+        Field("Flags", at, _bits(header.flags, TRANSACTION_FLAGS)),
+        Field("TxSequenceID", at + 4, sequence),
+        Field("TxSequenceNumber", at + 12, header.tx_sequence_number),
+        Field("PreviousTxSequenceNumber", at + 16, header.previous_tx_sequence_number),
+    ]
+    if header.connector_qm_guid is not None:
+        fields.append(Field("ConnectorQMGuid", at + 20, packets.guid_text(header.connector_qm_guid)))
+    return Section("TransactionHeader", at, fields)
+
+
+def _properties(header: packets.MessagePropertiesHeader, at: int) -> tuple[Section, int]:
+    label_at = at + 56
+    extension_at = label_at + len(header.label_raw)
+    body_at = extension_at + len(header.extension)
+    body = {"length": len(header.body), "packet_offset": body_at, "hex": _hex(header.body)}
+    used = body_at + len(header.body)
+    end = used + len(header.surplus) + (-(used + len(header.surplus)) & 3)
+    fields = [
+        *_fixed(header, at, PROPERTIES),
+        Field("Label", label_at, header.label),
+        Field("ExtensionData_hex", extension_at, _hex(header.extension)),
+        Field("MessageBody", body_at, body),
+        Field("padding_length", used, end - used),
+    ]
+    return Section("MessagePropertiesHeader", at, fields), end
+
+
+def _debug(header: packets.DebugHeader, at: int) -> tuple[Section, int]:
+    fields = _fixed(header, at, DEBUG)
+    if header.queue_identifier is None:
+        return Section("DebugHeader", at, fields), at + 4
+    fields.append(Field("QueueIdentifier", at + 4, packets.guid_text(header.queue_identifier)))
+    return Section("DebugHeader", at, fields), at + 20
+
+
+def _soap(header: packets.SoapHeader, at: int) -> tuple[Section, int]:
+    second = at + 8 + len(header.header_raw)
+    if header.aligned:
+        second += -second & 3
+    fields = [
+        Field("HeaderSectionID", at, 0x0320),
+        Field("Reserved", at + 2, header.reserved),
+        Field("HeaderDataLength", at + 4, len(header.header_raw) // 2),
+        Field("Header", at + 8, header.header),
+        Field("BodySectionID", second, 0x0384),
+        Field("Reserved1", second + 2, header.reserved1),
+        Field("BodyDataLength", second + 4, len(header.body_raw) // 2),
+        Field("Body", second + 8, header.body),
+    ]
+    return Section("SoapHeader", at, fields), at + len(header.wire())
+
+
+def _multi_queue_format(header: packets.MultiQueueFormatHeader, at: int) -> tuple[Section, int]:
+    fields = []
+    begin = at
+    for name, number, part in (
+        ("Destination", 0x0064, header.destination),
+        ("Administration", 0x00C8, header.administration),
+        ("Response", 0x012C, header.response),
+    ):
+        value = {
+            "HeaderSize": 12 + len(part.raw),
+            "HeaderID": number,
+            "Reserved": part.reserved,
+            "ElementCount": part.element_count,
+            "FormatNameList": [{"FormatType": _format_type(item), **_name_fields(item)} for item in part.elements()],
+        }
+        fields.append(Field(name, at, value))
+        at += 12 + len(part.raw) + (-len(part.raw) & 3)
+    signature = {
+        "ID": 0x015E,
+        "Reserved": header.signature_reserved,
+        "Size": len(header.signature),
+        "Signature_hex": _hex(header.signature),
+    }
+    fields.append(Field("Signature", at, signature))
+    return Section("MultiQueueFormatHeader", begin, fields), at + 8 + len(header.signature) + (
+        -len(header.signature) & 3
+    )
+
+
+def _format_type(name: packets.QueueName) -> int:
+    if isinstance(name, packets.PublicQueueFormatName):
+        return 1
+    if isinstance(name, packets.PrivateQueueFormatName):
+        return 2
+    return 3 if isinstance(name, packets.DirectQueueFormatName) else 6
+
+
+def _user(header: packets.UserHeader) -> tuple[Section, int]:
+    fields = _fixed(header, 16, USER)
+    at = 64
+    for name, queue in (
+        ("DestinationQueue", header.destination_queue),
+        ("AdminQueue", header.admin_queue),
+        ("ResponseQueue", header.response_queue),
+    ):
+        if queue is not None:
+            fields.append(Field(name, at, _queue(queue), packets.format_name(queue)))
+            at += len(queue.wire())
+    if header.connector_type is not None:
+        fields.append(Field("ConnectorType", at, packets.guid_text(header.connector_type)))
+        at += 16
+    return Section("UserHeader", 16, fields), at
+
+
+def _message(message: packets.UserMessage, ack: packets.OrderAckBody | packets.FinalAckBody | None) -> list[Section]:
+    user, at = _user(message.user)
+    sections = [Section("BaseHeader", 0, _fixed(message.base, 0, BASE)), user]
+    if message.transaction is not None:
+        sections.append(_transaction(message.transaction, at))
+        at += 20 if message.transaction.connector_qm_guid is None else 36
+    if message.security is not None:
+        sections.append(_security(message.security, at))
+        at += 16 + sum(len(item) + (-len(item) & 3) for item in message.security.items())
+    properties, at = _properties(message.properties, at)
+    sections.append(properties)
+    if ack is not None:
+        sections.append(_ack_body(ack, properties.fields[-2].offset))
+    if message.debug is not None:
+        section, at = _debug(message.debug, at)
+        sections.append(section)
+    if message.soap is not None:
+        section, at = _soap(message.soap, at)
+        sections.append(section)
+    if message.multi_queue_format is not None:
+        section, at = _multi_queue_format(message.multi_queue_format, at)
+        sections.append(section)
+    if message.session is not None:
+        size = message.base.packet_size
+        sections.append(Section("SessionHeader", size, _fixed(message.session, size, SESSION)))
+    return sections
+
+
+def _ack_body(body: packets.OrderAckBody | packets.FinalAckBody, at: int) -> Section:
+    fields = [
+        Field("TxSequenceID", at, {"Ordinal": body.tx_sequence_ordinal, "TimeStamp": body.tx_sequence_time_stamp}),
+        Field("TxSequenceNumber", at + 8, body.tx_sequence_number),
+    ]
+    if isinstance(body, packets.OrderAckBody):
+        fields.append(Field("TxPreviousSequenceNumber", at + 12, body.tx_previous_sequence_number))
+        return Section("OrderAckBody", at, fields)
+    fields += [
+        Field("PreviousTxSequenceNumber", at + 12, body.previous_tx_sequence_number),
+        Field("SourceGUID", at + 16, packets.guid_text(body.source_guid)),
+        Field("MessageID", at + 32, body.message_id),
+    ]
+    return Section("FinalAckBody", at, fields)
+
+
+def sections(packet: Packet) -> list[Section]:
+    """The packet's headers in wire order, with every field of decode-json.md."""
+    if isinstance(packet, packets.Ping):
+        return [Section("PingPacket", 0, _fixed(packet, 0, PING))]
+    if isinstance(packet, packets.UserMessage):
+        return _message(packet, None)
+    if isinstance(packet, (packets.OrderAck, packets.FinalAck)):
+        return _message(packet.message, packet.body)
+    result = [
+        Section("BaseHeader", 0, _fixed(packet.base, 0, BASE)),
+        Section("InternalHeader", 16, _fixed(packet.internal, 16, INTERNAL)),
+    ]
+    if isinstance(packet, packets.SessionAck):
+        return [*result, Section("SessionHeader", 20, _fixed(packet.session, 20, SESSION))]
+    if isinstance(packet, packets.ConnectionParameters):
+        return [*result, Section("ConnectionParametersHeader", 20, _fixed(packet.header, 20, PARAMETERS))]
+    padding = bytes(packet.padding)
+    content = {"all_bytes": padding[0]} if len(set(padding)) == 1 else {"hex": _hex(padding)}
+    fields = [*_fixed(packet.header, 20, ESTABLISH), Field("Padding", 60, {"length": len(padding), **content})]
+    return [*result, Section("EstablishConnectionHeader", 20, fields)]
+
+
+# ---- a file as decoded packets ------------------------------------------------------------------
+
+
+class InputError(Exception):
+    """The file cannot be decoded; the text says why."""
+
+
+class Decoded(NamedTuple):
+    """What was found at one place: a packet or an error. connection, frame and time only from a capture."""
+
+    offset: int
+    packet: Packet | None
+    error: packets.Malformed | None = None
+    connection: str = ""
+    frame: int = 0
+    time: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """The object of decode-json.md."""
+        kind = "malformed" if self.packet is None else type(self.packet).__name__
+        fields: dict[str, Any]
+        result: dict[str, Any] = {"packet": kind, "offset": self.offset}
+        if self.connection:
+            result |= {"connection": self.connection, "frame": self.frame, "time": self.time}
+        if self.packet is not None:
+            result["fields"] = fields = {
+                section.name: {field.name: field.value for field in section.fields} for section in sections(self.packet)
+            }
+            if trailing := _trailing(self.packet):
+                fields["Trailing_hex"] = trailing
+        elif self.error is not None:
+            error = self.error
+            result["error"] = {"rule": error.rule, "field": error.field, "reason": error.reason}
+        return result
+
+
+def _trailing(packet: Packet) -> str:
+    if isinstance(packet, (packets.OrderAck, packets.FinalAck)):
+        packet = packet.message
+    return _hex(packet.trailing) if isinstance(packet, packets.UserMessage) else ""
+
+
+def _parse(data: bytes, **place: Any) -> Decoded:
+    try:
+        return Decoded(packet=packets.parse(data), **place)
+    except packets.Malformed as error:
+        return Decoded(packet=None, error=error, **place)
+    except packets.NeedMore as more:
+        return _problem(f"{len(data)} of {more.total} bytes of the packet are there", **place)
+
+
+def _problem(reason: str, **place: Any) -> Decoded:
+    return Decoded(packet=None, error=packets.Malformed("B-429", "BaseHeader.PacketSize", reason), **place)
+
+
+def _parse_ping(data: bytes, **place: Any) -> Decoded:
+    try:
+        return Decoded(packet=packets.parse_ping(data), **place)
+    except packets.Malformed as error:
+        return Decoded(packet=None, error=error, **place)
+
+
+def _is_ping(data: bytes, at: int) -> bool:
+    size = core.part_size(core.PING)
+    return data[at + 2 : at + 4] == b"HU" and data[at + 4 : at + 8] != b"LIOR" and len(data) - at >= size
+
+
+def decode_bytes(data: bytes) -> Iterator[Decoded]:
+    """Packets that follow each other without gaps; pings among them are taken by their signature."""
+    at = 0
+    total = array("I", [0])
+    while at < len(data):
+        if _is_ping(data, at):
+            size = core.part_size(core.PING)
+            yield _parse_ping(data[at : at + size], offset=at)
+        else:
+            status = core.frame(data, at, len(data), total)
+            size = total[0] if status == core.OK else len(data) - at
+            yield _parse(data[at : at + size], offset=at)
+        at += size
+
+
+def decode_capture(file: BinaryIO, first: bytes = b"") -> Iterator[Decoded]:
+    """The packets of a pcap or pcapng file. InputError at its end if it is damaged."""
+    try:
+        for item in capture.packets(capture.streams(capture.frames(file, first))):
+            place = {"connection": item.connection, "frame": item.frame, "time": item.time}
+            if isinstance(item, capture.Datagram):
+                yield _parse_ping(item.data, offset=0, **place)
+            elif item.problem:
+                yield _problem(item.problem, offset=item.offset, **place)
+            else:
+                yield _parse(item.data, offset=item.offset, **place)
+    except capture.CaptureError as error:
+        raise InputError(str(error)) from error
+
+
+def _from_hex(data: bytes) -> bytes:
+    text = re.sub(r"#[^\n]*|\s", "", data.decode("latin-1"))
+    for char in text:
+        if char not in string.hexdigits:
+            raise InputError(f"neither a capture, raw packets nor hex text: {char!r} is not a hex digit")
+    if len(text) % 2:
+        raise InputError("the hex text has an odd number of digits")
+    return bytes.fromhex(text)
+
+
+def decode(file: BinaryIO) -> Iterator[Decoded]:
+    """What a file holds: a capture by its magic number, raw packets by LIOR at offset 4, a raw ping, else hex text."""
+    first = file.read(8)
+    if capture.is_capture(first):
+        yield from decode_capture(file, first)
+        return
+    data = first + file.read()
+    raw = data[4:8] == b"LIOR" or (data[2:4] == b"HU" and len(data) == core.part_size(core.PING))
+    yield from decode_bytes(data if raw else _from_hex(data))
+
+
+# ---- the command --------------------------------------------------------------------------------
+
+
+def _plain(value: object) -> str:
+    """Text that cannot steer the terminal."""
+    if isinstance(value, str):
+        return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in value)
+    return str(value)
+
+
+def _number(value: object) -> str:
+    return f"{value} (0x{value:X})" if isinstance(value, int) and value > 9 else _plain(value)
+
+
+def _branch(tree: Tree, offset: int, name: str, text: str, note: str = "") -> Tree:
+    line = Text(f"{offset:06X}  ", style="dim")
+    line.append(f"{name}: ", style="cyan")
+    line.append(text, style="default")
+    if note:
+        line.append(f"  {_plain(note)}", style="green")
+    return tree.add(line)
+
+
+def _show_bits(tree: Tree, offset: int, name: str, word: dict[str, int]) -> None:
+    branch = _branch(tree, offset, name, f"0x{word['raw']:X}")
+    for bit, value in word.items():
+        meanings = BIT_VALUES.get(bit, ())
+        if bit != "raw" and (value or meanings):
+            _branch(branch, offset, bit, str(value), meanings[value] if value < len(meanings) else "")
+
+
+def _show_value(tree: Tree, offset: int, name: str, value: Any, note: str) -> None:
+    if isinstance(value, dict) and "raw" in value:
+        _show_bits(tree, offset, name, value)
+    elif isinstance(value, dict) and "packet_offset" in value:
+        branch = _branch(tree, offset, name, f"{value['length']} bytes")
+        raw = bytes.fromhex(value["hex"][:512])
+        for at in range(0, len(raw), 16):
+            row = raw[at : at + 16]
+            letters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+            branch.add(Text(f"{offset + at:06X}  {row.hex(' '):47}  {letters}", style="dim"))
+        if value["length"] > len(raw):
+            branch.add(Text(f"... {value['length'] - len(raw)} bytes more", style="dim"))
+    elif isinstance(value, dict):
+        branch = _branch(tree, offset, name, _plain(value.get("type", "")), note)
+        for key, inner in value.items():
+            if key != "type":
+                _show_value(branch, offset, key, inner, "")
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            _show_value(tree, offset, f"{name}[{index}]", inner, "")
+    else:
+        _branch(tree, offset, name, _number(value), note)
+
+
+def _tree(decoded: Decoded) -> Tree:
+    head = Text("malformed" if decoded.packet is None else type(decoded.packet).__name__, style="bold")
+    head.append(f"  offset {decoded.offset} (0x{decoded.offset:X})", style="default")
+    if decoded.connection:
+        moment = datetime.fromtimestamp(decoded.time, UTC).strftime("%Y-%m-%d %H:%M:%S.%f UTC")
+        head.append(f"  frame {decoded.frame}  {decoded.connection}  {moment}", style="default")
+    tree = Tree(head)
+    if decoded.packet is None:
+        tree.add(Text(str(decoded.error), style="red"))
+        return tree
+    for section in sections(decoded.packet):
+        branch = tree.add(Text(section.name, style="bold cyan"))
+        for field in section.fields:
+            _show_value(branch, field.offset, field.name, field.value, field.note)
+    if trailing := _trailing(decoded.packet):
+        tree.add(Text(f"{len(trailing) // 2} bytes behind the last known header: {trailing}"))
+    return tree
+
+
+def _decode_file(name: str, as_json: bool, console: Console) -> bool:
+    """Print a file. True: all of it is well formed."""
+    good = True
+    with contextlib.nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb") as file:
+        for decoded in decode(file):
+            good = good and decoded.packet is not None
+            if as_json:
+                sys.stdout.write(json.dumps(decoded.as_json()) + "\n")
+            else:
+                console.print(_tree(decoded))
+    return good
+
+
+def command(
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Captures, raw packets, hex text; - is stdin.")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per packet.")] = False,
+) -> None:
+    """Decode MSMQ packets from pcap and pcapng captures (TCP 1801, UDP 3527), raw bytes or hex text with # comments.
+
+    Exit status: 0 all well formed, 3 some packet is malformed, 2 a file cannot be read or decoded.
+    """
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 240  # a file or a pager need not lose the ends of lines
+    status = 0
+    for name in files:
+        try:
+            if not _decode_file(name, as_json, console):
+                status = status or 3
+        except InputError as error:
+            typer.echo(f"ordack decode: {name}: {error}", err=True)
+            status = 2
+        except BrokenPipeError:
+            raise  # the reader has seen enough: typer ends quietly
+        except OSError as error:
+            typer.echo(f"ordack decode: {name}: {error.strerror}", err=True)
+            status = 2
+    raise typer.Exit(status)
