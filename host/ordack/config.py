@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mqqb.session import Settings
+
 from ordack.store import BadName, queue_name
 
 PORT = 1801  # B-001
@@ -19,9 +20,9 @@ class Config:
 
     own_names: host parts of direct names that mean this machine; empty accepts any (B-416). next_hops: address as in a
     direct name -> (host, port) to connect to instead of port 1801 there. quota: bytes of all packets kept, local and
-    outgoing (B-084, B-285). history_size, history_lifetime: bound of the duplicate filter in entries and seconds (B-019).
-    max_*: sessions from one address, to one queue manager GUID, and in all (B-435). max_unknown_streams: incoming streams
-    remembered for queues that do not exist. max_unwritten: bytes that a peer may leave unread before it is cut off.
+    outgoing (B-084, B-285). history_size, history_lifetime: bound of the duplicate filter, entries and seconds (B-019).
+    max_sessions*: from one address, with one queue manager GUID, and in all (B-435). max_unknown_streams: incoming
+    streams remembered for queues that do not exist. max_unwritten: bytes a peer may leave unread before it is cut off.
     """
 
     own_names: frozenset[str] = frozenset()

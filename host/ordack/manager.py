@@ -1,16 +1,16 @@
 """The queue manager: queues, sessions and streams tied to the store. No sockets, no clock, no threads.
 
-Whoever has the connections hands in what came on all of them as one batch (`receive`). The batch is decided and stored in one
-transaction, and only when that is durable do the sessions hear of it, so that nothing is acknowledged before (B-098). Then
-`output` says what to write where. If the store fails, nothing of the batch happened: every session is closed without
-an acknowledgement and the state is read again from the store; the peers keep their messages and come back.
+Whoever has the connections hands in what came on all of them as one batch (`receive`). The batch is decided and stored
+in one transaction, and only when that is durable do the sessions hear of it, so that nothing is acknowledged before
+(B-098). Then `output` says what to write where. If the store fails, nothing of the batch happened: every session is
+closed without an acknowledgement, the state is read again from the store, and the peers keep their messages.
 
 Times: `now` monotonic milliseconds, `wall` seconds since 1970.
 
-What a message is answered with here: a queue that does not exist, or one for the other kind of message, gives a transactional message
-its negative FinalAck (B-256, B-257, B-260), which stays in an outgoing queue of its own, named by the sender's GUID, until a
-session with that sender has acknowledged it. A destination that is not on this queue manager counts as a queue that does
-not exist: messages are not forwarded.
+A transactional message to a queue that does not exist, or is for the other kind of message, is answered with a negative
+FinalAck (B-256, B-257, B-260). That stays in an outgoing queue of its own, named by the sender's GUID, until a session
+with that sender has acknowledged it. A destination that is not on this queue manager counts as a queue that does not
+exist: messages are not forwarded.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any
 from mqqb import core, packets
 from mqqb.session import OPEN, Acknowledged, Closed, MessageReceived, Opened, Session
 from mqqb.streams import Entry, IncomingStream, OutgoingStream
+
 from ordack.config import PORT, Config, split_direct
 from ordack.store import ORDER_QUEUE_ID, PRIVATE, Incoming, NewMessage, NewOutgoing, Outgoing, Queue, Store, StoreError
 
@@ -68,12 +69,12 @@ class _IncomingState:
 
 
 class _Outgoing:
-    """One outgoing queue. It is served by a session to its hop, or, if it holds acknowledgements, by any with its peer."""
+    """One outgoing queue. A session to its hop serves it, or, if it holds acknowledgements, any with its peer."""
 
     def __init__(self, row: Outgoing, hop: Hop | None, peer: bytes | None) -> None:
         self.identifier = row.identifier
         self.format_name = row.format_name
-        self.stream = OutgoingStream(array("I", row[2:]), rolls=False)
+        self.stream = OutgoingStream(array("I", row.record), rolls=False)
         self.hop = hop
         self.peer = peer
         self.link: Link | None = None
@@ -86,7 +87,7 @@ class Manager:
     """
 
     def __init__(self, store: Store, now: int, config: Config | None = None,
-                 log: Callable[[str], None] = lambda line: None) -> None:
+                 log: Callable[[str], None] = lambda _line: None) -> None:
         self.store = store
         self.config = config or Config()
         self.log = log
@@ -103,7 +104,7 @@ class Manager:
     def _load(self, now: int) -> None:
         self._incoming = {
             (row.source, row.queue): _IncomingState(
-                row.source, row.queue, IncomingStream(array("I", row[2:6]), now), row.last_access)
+                row.source, row.queue, IncomingStream(array("I", row.record), now), row.last_access)
             for row in self.store.incoming()}
         self._owed: dict[_IncomingState, None] = {}  # streams with an OrderAck to send in time
         self._overdue: dict[bytes, dict[_IncomingState, None]] = {}  # and those that wait for a session, by its peer
@@ -114,7 +115,7 @@ class Manager:
         self._refresh()
 
     def _refresh(self) -> None:
-        """Take up what other processes have changed: queues, and what is in outgoing queues and how far it is numbered."""
+        """Take up what other processes have changed: queues, what is in outgoing queues, how far that is numbered."""
         queues = self.store.queues()
         self._queues: dict[str, Queue] = {queue.name.lower(): queue for queue in queues}
         self._queue_names = {queue.identifier: queue.name.lower() for queue in queues}
@@ -122,7 +123,7 @@ class Manager:
         for row in self.store.outgoing_queues():
             known = self._outgoing.get(row.identifier)
             if known:
-                known.stream.record[:] = array("I", row[2:])
+                known.stream.record[:] = array("I", row.record)
             else:
                 self._add_outgoing(row)
         self._load_entries()
@@ -144,8 +145,8 @@ class Manager:
             outgoing = self._outgoing.get(row.outgoing)
             if outgoing is None:
                 continue
-            entry = Entry(row.key, row.message_id, row.recoverable, row.journal, row.time_stamp << 32 | row.ordinal,
-                          row.number)
+            entry = Entry(row.key, row.message_id, bool(row.recoverable), bool(row.journal),
+                          row.time_stamp << 32 | row.ordinal, row.number)
             if row.awaiting_final_ack:
                 entry.stream = outgoing.stream
                 outgoing.stream.awaiting_final_ack.append(entry)
@@ -154,7 +155,7 @@ class Manager:
 
     @contextlib.contextmanager
     def _guard(self, now: int) -> Iterator[None]:
-        """What is to happen when the store fails: nothing was done, all sessions end, the state is what the store holds."""
+        """If the store fails, nothing was done: all sessions end, and the state is again what the store holds."""
         try:
             yield
         except StoreError as error:
@@ -275,7 +276,7 @@ class Manager:
     # ---- a batch
 
     def receive(self, arrivals: Iterable[tuple[Link, bytes]], now: int, wall: int) -> None:
-        """Take what came on any number of links: one transaction, then the acknowledgements and whatever else may be sent now."""
+        """Take what came on any number of links: one transaction, then acknowledgements and what else may be sent."""
         with self._guard(now):
             work: list[tuple[Link, object]] = []
             links: dict[Link, None] = {}
@@ -317,7 +318,7 @@ class Manager:
         elif isinstance(event, Acknowledged):
             for outgoing in link.outgoing:
                 entries = [entry for entry in event.entries if entry.stream is outgoing.stream]
-                outgoing.stream.settled(entries)
+                outgoing.stream.remove(entries)
                 batch.settled += [entry.key for entry in entries]
         elif isinstance(event, Opened):
             self._opened(link)
@@ -330,7 +331,7 @@ class Manager:
             store.add_messages(batch.messages)
         if batch.incoming:
             store.save_incoming(
-                [Incoming(state.source, state.key, *state.stream.record, state.last_access)
+                [Incoming(state.source, state.key, tuple(state.stream.record), state.last_access)
                  for state in batch.incoming if state.stream.tx_sequence_number])
         if batch.forgotten:
             store.delete_incoming(batch.forgotten)
@@ -342,7 +343,7 @@ class Manager:
             if not any(entry.tx_sequence_number for entry in outgoing.stream.table):
                 core.roll(outgoing.stream.record)  # B-096, in the transaction that finds the stream empty
         if batch.outgoing:
-            store.save_outgoing([Outgoing(outgoing.identifier, outgoing.format_name, *outgoing.stream.record)
+            store.save_outgoing([Outgoing(outgoing.identifier, outgoing.format_name, tuple(outgoing.stream.record))
                                  for outgoing in batch.outgoing])
         if batch.history:
             self._save_history(batch)
@@ -351,7 +352,8 @@ class Manager:
 
     # ---- messages
 
-    def _message(self, batch: _Batch, link: Link, message: packets.UserMessage, raw: bytes, now: int, wall: int) -> bool:
+    def _message(self, batch: _Batch, link: Link, message: packets.UserMessage, raw: bytes, now: int,
+                 wall: int) -> bool:
         """Decide about one message. False: the queue manager has no room for it (B-285)."""
         user = message.user
         source = bytes(user.source_queue_manager)
@@ -372,8 +374,7 @@ class Manager:
             state.last_access = wall  # B-274
             stream = state.stream
             before = stream.record[:]
-            accepted = stream.accept(
-                transaction.tx_sequence_id, transaction.tx_sequence_number, transaction.previous_tx_sequence_number)
+            accepted = stream.accept(transaction)
             rejection = NACK_BAD_DST_Q if queue is None else 0 if queue.transactional else NACK_NOT_TRANSACTIONAL_Q
             if accepted and not rejection and batch.room < len(raw):
                 stream.record[:] = before  # B-285
@@ -383,9 +384,10 @@ class Manager:
             self._owed[state] = None
             batch.incoming[state] = None
             if rejection:
-                # The stream has moved on if this was the next message (B-262, A-15). One that it had passed already was answered then.
-                last = before[core.INCOMING_TIME_STAMP] << 32 | before[core.INCOMING_ORDINAL], before[core.INCOMING_NUMBER]
-                if (transaction.tx_sequence_id, transaction.tx_sequence_number) > last:
+                # The stream has moved on if this was the next message (B-262, A-15). One that it had passed before had
+                # its answer then, or was in the queue before that was deleted: it was not rejected.
+                last = before[core.INCOMING_TIME_STAMP] << 32 | before[core.INCOMING_ORDINAL]
+                if (transaction.tx_sequence_id, transaction.tx_sequence_number) > (last, before[core.INCOMING_NUMBER]):
                     batch.final_acks.append((link, message, rejection))
                 accepted = False
         if accepted:
@@ -398,7 +400,7 @@ class Manager:
         return True
 
     def _target(self, user: packets.UserHeader) -> tuple[str, Queue | None]:
-        """What the stream of a message is filed under, and the queue: None if there is none here that takes messages (B-264).
+        """What a message's stream is filed under, and the queue: None if none here takes the message (B-264).
 
         Zero and the own GUID as QueueManagerAddress both mean here (A-38).
         """
@@ -432,7 +434,7 @@ class Manager:
         return state
 
     def _forget_unknown_streams(self, batch: _Batch) -> None:
-        """Drop the older half of the streams that lead to queues which do not exist: anybody could make more (B-435)."""
+        """Drop the older half of the streams that lead to queues which do not exist: anybody can make more (B-435)."""
         unknown = sorted((state for state in self._incoming.values() if state.key not in self._queues),
                          key=lambda state: state.last_access)
         for state in unknown[:len(unknown) // 2 + 1]:
@@ -462,7 +464,7 @@ class Manager:
         body = packet.body
         for outgoing in self._outgoing.values():
             if outgoing.stream.tx_sequence_id == body.tx_sequence_id:  # B-230
-                for entry in outgoing.stream.order_ack(body.tx_sequence_id, body.tx_sequence_number, now):
+                for entry in outgoing.stream.order_ack(body, now):
                     (batch.delivered if entry.journal else batch.settled).append(entry.key)
                 batch.outgoing[outgoing] = None
                 return
@@ -476,7 +478,8 @@ class Manager:
             if entry is not None:
                 message_class = packet.message.properties.message_class
                 if message_class != packets.CLASS_FINAL_ACK:
-                    self.log(f"message {body.message_id} to {outgoing.format_name}: rejected, class 0x{message_class:04X}")
+                    self.log(f"message {body.message_id} to {outgoing.format_name} was rejected: "
+                             f"class 0x{message_class:04X}")
                 batch.settled.append(entry.key)
                 batch.outgoing[outgoing] = None
                 return
@@ -507,8 +510,8 @@ class Manager:
             message_id = self._message_id()
             packet = packets.final_ack(
                 destination, self.store.guid, message_id, wall, transaction.tx_sequence_ordinal,
-                transaction.tx_sequence_time_stamp, transaction.tx_sequence_number, transaction.previous_tx_sequence_number,
-                source, message.user.message_id, message_class, address)
+                transaction.tx_sequence_time_stamp, transaction.tx_sequence_number,
+                transaction.previous_tx_sequence_number, source, message.user.message_id, message_class, address)
             name = packets.format_name(packets.PrivateQueueFormatName(source, ORDER_QUEUE_ID))
             queue = self.store.outgoing_queue(name, wall)
             if queue.identifier not in self._outgoing:
@@ -518,7 +521,7 @@ class Manager:
         self._load_entries()
 
     def _send_order_ack(self, state: _IncomingState, now: int, wall: int) -> None:
-        """Send a due OrderAck on the session its messages came on, else on any with their sender (B-011, A-30, B-414)."""
+        """Send a due OrderAck on the session its messages came on, else on any with their sender (B-011, B-414)."""
         stream = state.stream
         self._take_off(state)
         if stream.tx_sequence_number:  # B-359
@@ -560,7 +563,7 @@ class Manager:
     # ---- time
 
     def poll(self, now: int, wall: int) -> None:
-        """To be called every few tens of milliseconds: timers that are due, and what other processes have put in the store."""
+        """To be called every few tens of milliseconds: due timers, and what other processes have put in the store."""
         with self._guard(now):
             for link in list(self.links):
                 if link.session.handle_timeout(now):

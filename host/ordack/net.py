@@ -175,12 +175,13 @@ def listen(host: str, port: int) -> socket.socket:
 
 async def serve(manager: Manager, listener: socket.socket, stop: asyncio.Event,
                 ready: Callable[[], None] = lambda: None) -> None:
-    """Run the queue manager on a listening socket until `stop` is set, then end its sessions. `ready` is called when peers may come.
+    """Run the queue manager on a listening socket until `stop` is set, then end its sessions.
 
-    Raises what went wrong inside, for example StoreError when the store cannot be read any more.
+    `ready` is called when peers may come. Raises what went wrong inside, for example StoreError when the store cannot
+    be read any more.
     """
     loop = asyncio.get_running_loop()
-    failed: asyncio.Future[None] = loop.create_future()
+    failed: asyncio.Future[object] = loop.create_future()
 
     def fail(_loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         error = context.get("exception")
@@ -191,13 +192,14 @@ async def serve(manager: Manager, listener: socket.socket, stop: asyncio.Event,
     loop.set_exception_handler(fail)
     net = _Net(manager)
     server = await loop.create_server(lambda: _Connection(net, None), sock=listener)
-    poll = loop.create_task(net.poll())
-    stopped = loop.create_task(stop.wait())
+    poll: asyncio.Task[object] = loop.create_task(net.poll())
+    stopped: asyncio.Task[object] = loop.create_task(stop.wait())
+    waits: set[asyncio.Future[object]] = {failed, poll, stopped}
     try:
         ready()
-        done, _ = await asyncio.wait({failed, poll, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
+        done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for future in done:
+            future.result()
     finally:
         server.close()
         poll.cancel()

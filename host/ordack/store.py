@@ -2,7 +2,8 @@
 
 One write transaction takes a whole batch: messages, the state of their streams, what was settled. It is durable when
 `transaction()` has returned (write-ahead log, synchronous=FULL), and not at all if it raises. Several processes may
-have the same store open at once, `ordack serve` and any number of applications and commands; writers wait for each other.
+have the same store open at once, `ordack serve` and any number of applications and commands; writers wait for each
+other.
 
 A message is kept as the packet that came, one truth; only what is searched by is a column of its own.
 """
@@ -25,6 +26,8 @@ FORMAT_VERSION = 1
 APPLICATION_ID = 0x4C494F52  # in the file's header, so that no other program's database is taken for a store
 FILE_NAME = "ordack.sqlite"
 BUSY_TIMEOUT_S = 10.0
+WAIT_INTERVAL_S = 0.02  # between two looks for a change by another process
+RECEIVE_BYTES = 8 << 20  # one receive or peek of several messages ends when it has as many, to bound memory
 
 PRIVATE = 0
 SYSTEM = 1
@@ -130,8 +133,9 @@ class Queue(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """One message in a queue: its place, when it arrived (seconds since 1970), and the packet as it came."""
+    """One message in a queue: its place (rank, lookup_id), arrival in seconds since 1970, and the packet as it came."""
 
+    rank: int
     lookup_id: int
     arrived: int
     packet: bytes
@@ -147,26 +151,20 @@ class NewMessage(NamedTuple):
 
 
 class Incoming(NamedTuple):
-    """State of one incoming transactional stream (B-058 to B-060, B-081)."""
+    """State of one incoming transactional stream (B-058 to B-060, B-081). `record`: the words of mqqb_incoming."""
 
     source: bytes
     queue: str
-    ordinal: int
-    time_stamp: int
-    number: int
-    reject_count: int
+    record: tuple[int, ...]
     last_access: int
 
 
 class Outgoing(NamedTuple):
-    """One outgoing queue and its stream's state (B-056, B-057)."""
+    """One outgoing queue and its stream's state (B-056, B-057). `record`: the words of mqqb_outgoing."""
 
     identifier: int
     format_name: str
-    ordinal: int
-    time_stamp: int
-    number: int
-    last_ack: int
+    record: tuple[int, ...]
 
 
 class NewOutgoing(NamedTuple):
@@ -183,7 +181,7 @@ class NewOutgoing(NamedTuple):
 
 
 class OutgoingEntry(NamedTuple):
-    """A message in an outgoing queue, without its packet, of which `size` is the length."""
+    """A message in an outgoing queue, without its packet. The last three are 0 or 1."""
 
     key: int
     outgoing: int
@@ -191,10 +189,9 @@ class OutgoingEntry(NamedTuple):
     ordinal: int
     time_stamp: int
     number: int
-    recoverable: bool
-    journal: bool
-    awaiting_final_ack: bool
-    size: int
+    recoverable: int
+    journal: int
+    awaiting_final_ack: int
 
 
 def queue_name(text: str) -> str:
@@ -306,18 +303,16 @@ class Store:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Everything written inside becomes durable together, or not at all if an exception leaves it. May be nested."""
-        if self._db.in_transaction:
+        """Everything written inside becomes durable together, or not at all if an exception leaves it. Nests."""
+        if not self._db.get_autocommit():
             yield
             return
-        with self._errors():
-            self._db.execute("BEGIN IMMEDIATE")
+        self._all("BEGIN IMMEDIATE")
         try:
             yield
-            with self._errors():
-                self._db.execute("COMMIT")
+            self._all("COMMIT")
         except BaseException:
-            if self._db.in_transaction:  # SQLite itself has ended it after some errors
+            if not self._db.get_autocommit():  # SQLite itself has ended it after some errors
                 self._db.execute("ROLLBACK")
             raise
 
@@ -327,6 +322,16 @@ class Store:
         if version == self._seen_version:
             return False
         self._seen_version = version
+        return True
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until another process has changed the store; False if none has in `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while not self.changed():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            time.sleep(min(WAIT_INTERVAL_S, left))
         return True
 
     @contextlib.contextmanager
@@ -360,7 +365,8 @@ class Store:
     # ---- who else is there
 
     def _lock(self, name: str) -> bool:
-        """Take the lock file `name` for the life of this object; False if another has it. The kernel frees it when the process dies."""
+        """Take the lock file `name` for the life of this object; False if another has it. The kernel frees it when the
+        process dies."""
         path = self.folder / name
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -462,8 +468,8 @@ class Store:
         self._many("INSERT INTO messages (queue, rank, arrived, packet) VALUES (?, ?, ?, ?)", messages)
 
     def begin_receive(self, queue: int, limit: int = 1) -> list[Stored]:
-        """Take up to `limit` messages in the queue's order (B-287). They stay on disk, hidden from other receivers, until
-        `end_receive`; if this process dies before that they are available again, in their old place."""
+        """Take up to `limit` messages in the queue's order (B-287). They stay on disk, hidden from other receivers,
+        until `end_receive`; if this process dies before that they are available again, in their old place."""
         receiver = self._become_receiver()
         with self.transaction():
             self._put_back_for_the_dead()
@@ -478,15 +484,24 @@ class Store:
         self._many("DELETE FROM messages WHERE lookup_id = ?" if remove else
                    "UPDATE messages SET receiver = NULL WHERE lookup_id = ?", [(key,) for key in lookup_ids])
 
-    def peek(self, queue: int, limit: int = -1) -> list[Stored]:
-        """The first messages of a queue in its order, all if `limit` is negative; they stay in it."""
+    def peek(self, queue: int, limit: int = 1, after: tuple[int, int] = (-1, -1)) -> list[Stored]:
+        """Up to `limit` messages of a queue in its order, beginning behind the place `after`; they stay in it."""
         self._put_back_for_the_dead()
-        return self._first(queue, limit)
+        return self._first(queue, limit, after)
 
-    def _first(self, queue: int, limit: int) -> list[Stored]:
-        return [Stored(*row) for row in self._all(
-            "SELECT lookup_id, arrived, packet FROM messages INDEXED BY messages_order "
-            "WHERE queue = ? AND receiver IS NULL ORDER BY rank, lookup_id LIMIT ?", (queue, limit))]
+    def _first(self, queue: int, limit: int, after: tuple[int, int] = (-1, -1)) -> list[Stored]:
+        found: list[Stored] = []
+        size = 0
+        with self._errors():
+            for row in self._db.execute(
+                    "SELECT rank, lookup_id, arrived, packet FROM messages INDEXED BY messages_order WHERE queue = ? "
+                    "AND receiver IS NULL AND (rank, lookup_id) > (?, ?) ORDER BY rank, lookup_id LIMIT ?",
+                    (queue, *after, limit)):
+                found.append(Stored(*row))
+                size += len(found[-1].packet)
+                if size >= RECEIVE_BYTES:
+                    break
+        return found
 
     # ---- counters of the queue manager
 
@@ -502,13 +517,14 @@ class Store:
 
     def incoming(self) -> list[Incoming]:
         """The state of all incoming streams."""
-        return [Incoming(*row) for row in self._all(
-            "SELECT source, queue, ordinal, time_stamp, number, reject_count, last_access FROM incoming")]
+        return [Incoming(row[0], row[1], row[3:], row[2]) for row in self._all(
+            "SELECT source, queue, last_access, ordinal, time_stamp, number, reject_count FROM incoming")]
 
     def save_incoming(self, records: Iterable[Incoming]) -> None:
         """Keep the new state of these streams."""
-        self._many("INSERT OR REPLACE INTO incoming (source, queue, ordinal, time_stamp, number, reject_count, last_access) "
-                   "VALUES (?, ?, ?, ?, ?, ?, ?)", records)
+        self._many("INSERT OR REPLACE INTO incoming (source, queue, last_access, ordinal, time_stamp, number, "
+                   "reject_count) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                   [(record.source, record.queue, record.last_access, *record.record) for record in records])
 
     def delete_incoming(self, streams: Iterable[tuple[bytes, str]]) -> None:
         """Forget the state of these streams (source, queue)."""
@@ -516,44 +532,44 @@ class Store:
 
     def outgoing_queues(self) -> list[Outgoing]:
         """All outgoing queues."""
-        return [Outgoing(*row) for row in self._all(
+        return [Outgoing(row[0], row[1], row[2:]) for row in self._all(
             "SELECT id, format_name, ordinal, time_stamp, number, last_ack FROM outgoing")]
 
     def outgoing_queue(self, format_name: str, now: int) -> Outgoing:
-        """The outgoing queue of this format name, made if there is none. Its first sequence then has a TimeStamp later than
-        any before (B-056, B-079): `now`, in seconds since 1970, unless that is not later."""
+        """The outgoing queue of this format name, made if there is none. Its first sequence then has a TimeStamp later
+        than any before (B-056, B-079): `now`, in seconds since 1970, unless that is not later."""
         with self.transaction():
             rows = self._all("SELECT id, format_name, ordinal, time_stamp, number, last_ack FROM outgoing "
                              "WHERE format_name = ?", (format_name,))
             if rows:
-                return Outgoing(*rows[0])
+                return Outgoing(rows[0][0], rows[0][1], rows[0][2:])
             time_stamp = self._one("UPDATE settings SET value = max(value + 1, ?) WHERE name = 'tx_time_stamp' "
                                    "RETURNING value", (now,))
-            self._all("INSERT INTO outgoing (format_name, ordinal, time_stamp, number, last_ack) VALUES (?, 1, ?, 1, 0)",
-                      (format_name, time_stamp))
+            self._all("INSERT INTO outgoing (format_name, ordinal, time_stamp, number, last_ack) "
+                      "VALUES (?, 1, ?, 1, 0)", (format_name, time_stamp))
             return self.outgoing_queue(format_name, now)
 
     def save_outgoing(self, records: Iterable[Outgoing]) -> None:
         """Keep the new state of these outgoing queues."""
         self._many("UPDATE outgoing SET ordinal = ?, time_stamp = ?, number = ?, last_ack = ? WHERE id = ?",
-                   [(*record[2:], record.identifier) for record in records])
+                   [(*record.record, record.identifier) for record in records])
 
     def add_outgoing(self, messages: Iterable[NewOutgoing]) -> None:
         """Put numbered packets in outgoing queues; with the streams' new state in the same transaction (B-098)."""
-        self._many("INSERT INTO outgoing_messages (outgoing, message_id, ordinal, time_stamp, number, recoverable, journal, "
-                   "packet) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", messages)
+        self._many("INSERT INTO outgoing_messages (outgoing, message_id, ordinal, time_stamp, number, recoverable, "
+                   "journal, packet) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", messages)
 
     def outgoing_messages(self, after: int = 0) -> list[OutgoingEntry]:
         """What is in all outgoing queues with a key above `after`, in order of sending."""
-        return [OutgoingEntry(*row[:6], *map(bool, row[6:9]), row[9]) for row in self._all(
-            "SELECT id, outgoing, message_id, ordinal, time_stamp, number, recoverable, journal, awaiting_final_ack, "
-            "length(packet) FROM outgoing_messages WHERE id > ? ORDER BY id", (after,))]
+        return [OutgoingEntry(*row) for row in self._all(
+            "SELECT id, outgoing, message_id, ordinal, time_stamp, number, recoverable, journal, awaiting_final_ack "
+            "FROM outgoing_messages WHERE id > ? ORDER BY id", (after,))]
 
     def last_outgoing_number(self, outgoing: int, ordinal: int, time_stamp: int) -> int:
-        """TxSequenceNumber of the last message of this sequence that is still in the outgoing queue; 0 if none (B-318)."""
+        """TxSequenceNumber of the last message of this sequence still in the outgoing queue; 0 if none (B-318)."""
         found: int | None = self._one(
-            "SELECT number FROM outgoing_messages WHERE outgoing = ? AND ordinal = ? AND time_stamp = ? AND number > 0 "
-            "AND awaiting_final_ack = 0 ORDER BY id DESC LIMIT 1", (outgoing, ordinal, time_stamp))
+            "SELECT number FROM outgoing_messages WHERE outgoing = ? AND ordinal = ? AND time_stamp = ? "
+            "AND number > 0 AND awaiting_final_ack = 0 ORDER BY id DESC LIMIT 1", (outgoing, ordinal, time_stamp))
         return found or 0
 
     def outgoing_packet(self, key: int) -> bytearray:
