@@ -5,7 +5,7 @@ sequence, until `settle` says that nobody needs it any more. The format is in fi
 
 * Order in the log is order of durability: a segment is synced before the next one is begun, and replay stops at the
   first record that is not whole. A mark of settlement that stands before a message is durable if the message is, and so
-  a message of a newer sequence never comes back beside unsettled ones of an older: the receiver would refuse them (B-275).
+  a message of a newer sequence never comes back beside unsettled ones of an older: they would be refused (B-275).
 * A tail that a power cut tore is dropped and never appended to: the next segment says where its predecessor ends.
 * A broken record that was durable once is never skipped: OutboxDamaged. It is told from a torn one by the records
   behind it, whose AFTER_SYNC flag says that everything before them was durable.
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
 VERSION = 1
 MAGIC = b"ORDK"
-# magic, version, header bytes, segment, first needed segment, end of the one before, next MessageID, TimeStamp, GUID
-_HEADER = "<4sHHIIIII16s"
-_HEADER_BYTES = 48  # with its CRC
+# magic, version, queues, bytes until the first record, segment, first segment needed, end of the one before,
+# next MessageID, highest TimeStamp, GUID; the queues follow, then a CRC of everything before it
+_HEADER = "<4sHHIIIIII16s"
+_HEADER_BYTES = 48
 
 MESSAGE = 0xB1
 SETTLED = 0xB2
@@ -236,13 +237,12 @@ class Segment:
 class LoggedQueue:
     """A destination queue in the log. `record`: its stream's counters after the last message (mqqb_outgoing)."""
 
-    __slots__ = ("index", "logged", "name", "record")
+    __slots__ = ("index", "name", "record")
 
     def __init__(self, index: int, name: str, record: "array[int]") -> None:
         self.index = index
         self.name = name
         self.record = record
-        self.logged = False
 
 
 class Restored:
@@ -304,6 +304,8 @@ class Outbox:
         self._segments: "list[Segment]" = []
         self._current: "Segment | None" = None
         self._base = 0  # bytes with which the current segment began
+        self._logged = 0  # so many of the queues are in the log
+        self._logged_synced = 0  # so many of them durably
         self._clean = True  # all that counts is durable
         self._synced_size = 0  # bytes of the current segment that are
         self._ended = False  # nothing may be appended to the current segment any more
@@ -354,14 +356,11 @@ class Outbox:
         and the caller takes its number back. Those before it are not concerned, unless their `segment` is None now.
         """
         assert handle.message_id == self.next_message_id
-        need = _RECORD_BYTES + _MESSAGE_PREFIX_BYTES + len(packet)
-        if not queue.logged:
-            need += _RECORD_BYTES + _QUEUE_PREFIX_BYTES + len(queue.name.encode())
-        self._make_room(need)
+        self._make_room(_RECORD_BYTES + _MESSAGE_PREFIX_BYTES + len(packet))
         self._log_marks()  # they stand before every newer message
-        if not queue.logged:
-            self._write(QUEUE, _queue_payload(queue), b"")
-            queue.logged = True
+        while self._logged <= queue.index:
+            self._write(QUEUE, _queue_payload(self.queues[self._logged]), b"")
+            self._logged += 1
         segment = self._current
         assert segment is not None
         offset = segment.size
@@ -391,21 +390,28 @@ class Outbox:
             for handle in some:
                 assert handle.segment is not None
                 handle.segment.live -= 1
-        try:
-            self._log_marks()
-        except OutboxWriteFailed:
-            pass
+        if not self._ended:
+            try:
+                self._log_marks()
+            except OutboxWriteFailed:
+                pass
         self._reclaim()
 
-    def sync(self) -> None:
-        """Make everything durable: this is what accepts a message.
+    def sync(self) -> bool:
+        """Make everything durable: this is what accepts a message. False: all but the marks of settlement, not yet.
 
-        Raises OutboxWriteFailed: no message since the last `sync` is accepted; their `segment` is None, and
-        `next_message_id` is the first one's again. Until something is accepted again, a power cut may still bring some
-        of them back; `next_message_id` after the restart tells.
+        Raises OutboxWriteFailed: messages whose `segment` is None now are not accepted, and `next_message_id` is the
+        first one's again. Until another message is accepted instead, a power cut may still bring some of them back;
+        `next_message_id` after the restart tells.
         """
-        self._log_marks()
         self._sync_tail()
+        if self._marks:
+            try:
+                self._log_marks()
+                self._sync_tail()
+            except OutboxWriteFailed:
+                return False
+        return True
 
     def load(self, handle: Stored) -> bytearray:
         """The packet of an unsettled message, as it was appended. Raises OutboxDamaged, OSError."""
@@ -484,6 +490,7 @@ class Outbox:
             raise OutboxWriteFailed(error)  # noqa: B904
         self._clean = True
         self._synced_size = segment.size
+        self._logged_synced = self._logged
         self._unsynced = []
         self._marks = self._marks[self._marks_logged :]
         self._marks_logged = 0
@@ -498,6 +505,7 @@ class Outbox:
             self.next_message_id = handle.message_id
         self._unsynced = []
         self._marks_logged = 0
+        self._logged = self._logged_synced
         segment.size = self._synced_size
         self._clean = True
         self._ended = True
@@ -507,11 +515,16 @@ class Outbox:
         self._sync_tail()
         current = self._current
         number = current.number + 1 if current is not None else 1
-        header = struct.pack(
+        queues = b""
+        for queue in self.queues[: self._logged]:
+            payload = _queue_payload(queue)
+            queues += struct.pack("<H", len(payload)) + payload
+        data = struct.pack(
             _HEADER,
             MAGIC,
             VERSION,
-            _HEADER_BYTES,
+            self._logged,
+            _HEADER_BYTES + len(queues) + 4,
             number,
             self._segments[0].number if self._segments else number,
             current.size if current is not None else 0,
@@ -519,11 +532,9 @@ class Outbox:
             self._time_stamp,
             self.guid,
         )
-        seed = crc32(header)
-        data = header + struct.pack("<I", seed)
-        for queue in self.queues:
-            payload = _queue_payload(queue)
-            data += _record(QUEUE, payload, b"", seed)
+        data += queues
+        seed = crc32(data)
+        data += struct.pack("<I", seed)
         self._ended = True  # from here on the files' tail is not the current segment
         try:
             self._files.begin(_name(number))
@@ -531,16 +542,14 @@ class Outbox:
             self._files.sync()
         except OSError as error:
             raise OutboxWriteFailed(error)  # noqa: B904
-        for queue in self.queues:
-            queue.logged = True
         self._adopt(Segment(number, seed, len(data)))
-        self._base = len(data)
         self.bytes_written += len(data)
         self._reclaim()
 
     def _adopt(self, segment: Segment) -> None:
         self._segments.append(segment)
         self._current = segment
+        self._base = segment.size
         self._synced_size = segment.size
         self._ended = False
 
@@ -567,7 +576,7 @@ class Outbox:
         if headers and headers[-1] is None:  # the cut came while it was begun; nothing can be in it yet
             headers.pop()
             unfinished = numbers.pop()
-        first = headers[-1][4] if headers and headers[-1] is not None else 0
+        first = headers[-1][5] if headers and headers[-1] is not None else 0
         stale = [number for number in numbers if number < first]
         unsettled: "dict[int, Restored]" = {}
         torn = False
@@ -580,9 +589,9 @@ class Outbox:
             following = headers[i + 1] if i + 1 < len(numbers) else None
             torn = self._replay_segment(numbers[i], header, following, unsettled, make)
         if unfinished:
-            base = _HEADER_BYTES
+            base = _HEADER_BYTES + 4
             for queue in self.queues:
-                base += _RECORD_BYTES + _QUEUE_PREFIX_BYTES + len(queue.name.encode())
+                base += 2 + _QUEUE_PREFIX_BYTES + len(queue.name.encode())
             if self._files.size(_name(unfinished)) > base or (not numbers and unfinished != 1):
                 raise OutboxDamaged(_name(unfinished), 0, "the header is broken")
             self._remove(unfinished)
@@ -592,30 +601,34 @@ class Outbox:
         self.restored.sort(key=_place)
         current = self._current
         if current is not None:
-            self._base = _HEADER_BYTES
             # Killed, not cut off from power: what was read may not be durable yet, and it is about to be built upon.
             self._files.resume(current.name)
             self._files.sync()
             self._synced_size = current.size
+            self._logged = self._logged_synced = len(self.queues)
             self._ended = torn
             self._reclaim()
 
     def _read_header(self, number: int) -> "tuple[Any, ...] | None":
         """The fields of a segment's header, its CRC last; None if it is not whole."""
         name = _name(number)
-        count = self._files.read_into(name, 0, self._view[:_HEADER_BYTES])
-        if count < _HEADER_BYTES:
+        if self._files.read_into(name, 0, self._view[:_HEADER_BYTES]) < _HEADER_BYTES:
             return None
-        header = struct.unpack_from(_HEADER + "I", self._buffer, 0)
-        if header[0] != MAGIC or header[9] != crc32(self._view[: _HEADER_BYTES - 4]) or header[3] != number:
+        header = struct.unpack_from(_HEADER, self._buffer, 0)
+        base = header[3]
+        if header[0] != MAGIC or header[4] != number or not _HEADER_BYTES + 4 <= base <= self._files.size(name):
+            return None
+        crc = self._crc(name, 0, base - 4, 0)
+        self._files.read_into(name, base - 4, self._view[:4])
+        if struct.unpack_from("<I", self._buffer, 0)[0] != crc:
             return None
         if header[1] != VERSION:
             raise OutboxError("{} has format version {}, this program knows {}".format(name, header[1], VERSION))
         if self.guid is None:
-            self.guid = header[8]
-        if header[8] != self.guid:
+            self.guid = header[9]
+        if header[9] != self.guid:
             raise OutboxError("{} belongs to another board: its folder must not be used under this GUID".format(name))
-        return header
+        return header + (crc,)
 
     def _replay_segment(
         self,
@@ -626,14 +639,20 @@ class Outbox:
         make: "type[Stored]",
     ) -> bool:
         """Take in one segment; True if its end is torn. following: the next header, which says where this one ends."""
-        segment = Segment(number, header[9], header[2])
+        segment = Segment(number, header[10], header[3])
         size = self._files.size(segment.name)
-        end = size if following is None else following[5]
+        end = size if following is None else following[6]
         if end > size:
             raise OutboxDamaged(segment.name, size, "the file is cut short")
         self._adopt(segment)
-        self.next_message_id = header[6]
-        self._time_stamp = max(self._time_stamp, header[7])
+        offset = _HEADER_BYTES
+        for _ in range(header[2]):
+            self._files.read_into(segment.name, offset, self._view[_RECORD_BYTES - 2 :])  # payload where _apply has it
+            length = struct.unpack_from("<H", self._buffer, _RECORD_BYTES - 2)[0]
+            self._apply(QUEUE, length, segment, unsettled, make)
+            offset += 2 + length
+        self.next_message_id = header[7]
+        self._time_stamp = max(self._time_stamp, header[8])
         while segment.size < end:
             word = self._check(segment, segment.size, end)
             if not word:
@@ -655,15 +674,20 @@ class Outbox:
         if word & 0xFF & ~AFTER_SYNC not in _TYPES or stop > end:
             return 0
         value = crc32(view[_RECORD_BYTES : min(count, stop - offset)], crc32(view[:4], segment.seed))
-        offset += count
-        chunk = memoryview(bytearray(_BUFFER_BYTES)) if offset < stop else view
-        while offset < stop:
-            count = self._files.read_into(segment.name, offset, chunk[: min(_BUFFER_BYTES, stop - offset)])
+        if offset + count < stop:
+            value = self._crc(segment.name, offset + count, stop, value)
+        return int(word) if value == crc else 0
+
+    def _crc(self, name: str, offset: int, end: int, value: int) -> int:
+        """Carry a CRC on over bytes of a file, without touching the buffer."""
+        chunk = memoryview(bytearray(_BUFFER_BYTES))
+        while offset < end:
+            count = self._files.read_into(name, offset, chunk[: min(_BUFFER_BYTES, end - offset)])
             if not count:
-                return 0
+                raise OSError("a file became shorter while it was read")
             value = crc32(chunk[:count], value)
             offset += count
-        return int(word) if value == crc else 0
+        return value
 
     def _durable_after(self, segment: Segment, offset: int, end: int) -> bool:
         """Does a whole record behind a broken one say that everything before it was durable?"""
@@ -690,7 +714,6 @@ class Outbox:
             if index == len(self.queues):
                 self.queues.append(LoggedQueue(index, name, array("I", (0, 0, 0, 0))))
             queue = self.queues[index]
-            queue.logged = True
         elif kind == MESSAGE:
             index, flags, message_id, ordinal, time_stamp, number, last_ack = struct.unpack_from(
                 _MESSAGE_PREFIX, buffer, _RECORD_BYTES

@@ -1,0 +1,383 @@
+"""A disk that loses power or fails wherever a test likes, and an application over an outbox that knows what must survive.
+
+The disk promises only what outbox.Files demands: a sync makes the growing file and all names durable; without it any
+suffix of the data may be gone or replaced by garbage, and any suffix of the changes of names may be undone.
+"""
+
+import errno
+from array import array
+
+from node import outbox
+
+GUID = bytes(range(16))
+NAMES = ("DIRECT=TCP:10.0.0.5\\private$\\line1", "DIRECT=OS:plant\\private$\\alarms")
+KEEP_ALL = "all"  # everything that was written survives
+KEEP_SYNCED = "synced"  # only what was synced
+TEAR = "tear"  # something in between, with garbage behind it
+KILL = "kill"  # the process died, not the machine: all can be read, but what was not synced is not durable yet
+
+
+class PowerCut(BaseException):
+    """No code above the disk may catch it."""
+
+
+class Dice:
+    """A small generator of random numbers that gives the same ones on MicroPython and CPython."""
+
+    def __init__(self, seed):
+        self.state = seed * 2654435761 + 1 & 0xFFFFFFFF or 1
+
+    def below(self, limit):
+        self.state ^= self.state << 13 & 0xFFFFFFFF
+        self.state ^= self.state >> 17
+        self.state ^= self.state << 5 & 0xFFFFFFFF
+        return self.state % limit
+
+    def data(self, size):
+        return bytes([self.below(256) for _ in range(size)])
+
+
+class File:
+    def __init__(self, data=b"", synced=0):
+        self.data = bytearray(data)
+        self.synced = synced
+        self.unreliable = False  # a sync has failed: in this run, what is not durable by now never will be
+
+
+class Disk(outbox.Files):
+    """`before(disk, step, data)`, if set, is called before each change: it may raise PowerCut or OSError."""
+
+    def __init__(self):
+        self.files = {}
+        self.durable = {}
+        self.changes = []  # of names, not durable: (name, File or None)
+        self.tail = None
+        self.before = None
+
+    def names(self):
+        return list(self.files)
+
+    def size(self, name):
+        return len(self.files[name].data)
+
+    def begin(self, name):
+        self._step("begin", b"")
+        self.tail = self.files[name] = File()
+        self.changes.append((name, self.tail))
+
+    def resume(self, name):
+        self.tail = self.files[name]
+
+    def append(self, data):
+        self._step("append", data)
+        self.tail.data += data
+
+    def sync(self):
+        self._step("sync", b"")
+        if not self.tail.unreliable:
+            self.tail.synced = len(self.tail.data)
+        self._settle_names(len(self.changes))
+
+    def read_into(self, name, offset, buffer):
+        data = self.files[name].data[offset : offset + len(buffer)]
+        buffer[: len(data)] = data
+        return len(data)
+
+    def remove(self, name):
+        self._step("remove", b"")
+        del self.files[name]
+        self.changes.append((name, None))
+
+    def close(self):
+        self.tail = None
+
+    def after_cut(self, how, dice, partial=b""):
+        """The disk as the next start finds it; partial: the part of the last write that had been handed over."""
+        disk = Disk()
+        if how == KILL:
+            copies = {}
+            for file in list(self.files.values()) + list(self.durable.values()) + [file for _, file in self.changes]:
+                if file is not None and id(file) not in copies:
+                    copies[id(file)] = copy = File(file.data, file.synced)
+                    if file is self.tail:
+                        copy.data += partial
+            disk.files = {name: copies[id(self.files[name])] for name in self.files}
+            disk.durable = {name: copies[id(self.durable[name])] for name in self.durable}
+            disk.changes = [(name, None if file is None else copies[id(file)]) for name, file in self.changes]
+            return disk
+        names = dict(self.durable)
+        changes = self.changes
+        if how == KEEP_SYNCED:
+            changes = []
+        elif how == TEAR:
+            changes = changes[: dice.below(len(changes) + 1)]
+        for name, file in changes:
+            if file is None:
+                names.pop(name, None)
+            else:
+                names[name] = file
+        for name in names:
+            file = names[name]
+            data = file.data + partial if file is self.tail else file.data
+            if how == KEEP_SYNCED:
+                data = data[: file.synced]
+            elif how == TEAR:
+                keep = file.synced + dice.below(len(data) - file.synced + 1)
+                lost = len(data) - keep
+                garbage = dice.below(4)
+                fill = bytes(lost) if garbage == 0 else dice.data(lost) if garbage == 1 else b""
+                if garbage == 2 and lost > 2:  # one sector in the middle did not make it
+                    fill = bytes(lost // 2) + bytes(data[keep + lost // 2 :])
+                data = data[:keep] + fill
+            disk.files[name] = disk.durable[name] = File(data, len(data))
+        return disk
+
+    def _step(self, step, data):
+        if self.before is not None:
+            self.before(self, step, data)
+
+    def _settle_names(self, count):
+        for name, file in self.changes[:count]:
+            if file is None:
+                self.durable.pop(name, None)
+            else:
+                self.durable[name] = file
+        del self.changes[:count]
+
+
+class Sent:
+    """What the application knows of one message."""
+
+    def __init__(self, name, handle, tx_sequence_id, number, packet):
+        self.name = name
+        self.handle = handle
+        self.facts = (name, handle.message_id, tx_sequence_id, number, bytes(packet))
+
+
+class World:
+    """An application that sends, is acknowledged, rolls over; `must` and `may` say what has to and what may survive a cut."""
+
+    def __init__(self, disk, dice, sizes=(0, 3, 17, 40), segment_size=500, capacity=100000):
+        self.dice = dice
+        self.sizes = sizes
+        self.segment_size = segment_size
+        self.capacity = capacity
+        self.serial = 0
+        self.by_id = {}  # released, that is accepted or restored: MessageID -> facts
+        self.by_number = {}  # (TxSequenceID, TxSequenceNumber) -> facts
+        self.highest = {}  # queue -> highest released (TxSequenceID, TxSequenceNumber)
+        self.unsynced = []
+        self.failed = []  # refused by an error, may come back until the next one is logged
+        self.settled = []
+        self.tables = {}
+        self.refused = 0
+        self.open(disk)
+
+    # ---- life -------------------------------------------------------------------------------------
+
+    def open(self, disk):
+        self.disk = disk
+        self.outbox = outbox.Outbox(disk, GUID, self.segment_size, self.capacity)
+        must = [sent.facts for name in self.tables for sent in self.tables[name] if sent not in self.unsynced]
+        may = [sent.facts for sent in self.settled + self.unsynced + self.failed]
+        seen = []
+        self.tables = {name: [] for name in NAMES}
+        for restored in self.outbox.restored:
+            packet = self.outbox.load(restored.handle)
+            name = restored.queue.name
+            sent = Sent(name, restored.handle, restored.tx_sequence_id, restored.tx_sequence_number, packet)
+            assert sent.facts in must or sent.facts in may, ("came from nowhere", sent.facts)
+            assert restored.flags == outbox.TRANSACTIONAL | outbox.RECOVERABLE
+            self.tables[name].append(sent)
+            self._released(sent)
+            seen.append(sent.facts)
+        for facts in must:
+            assert facts in seen, ("accepted, not settled, and lost", facts)
+        assert len(set([facts[1] for facts in seen])) == len(seen), "restored twice"
+        self.unsynced = []
+        self.failed = []
+        self.settled = []
+        self.records = {}
+        for name in NAMES:
+            queue = self.outbox.queue(name)
+            self.records[name] = array("I", queue.record)
+            last = 0
+            for sent in self.tables[name]:
+                assert sent.facts[2] == self._id(name), ("an unsettled message of another sequence", sent.facts)
+                assert last < sent.facts[3] < queue.record[2], ("out of order", sent.facts)
+                last = sent.facts[3]
+            assert (self._id(name), queue.record[2] - 1) >= self.highest.get(name, (0, 0)), "the counters went back"
+        for message_id in self.by_id:
+            assert message_id < self.outbox.next_message_id, "a MessageID would be used again"
+
+    def check_cut(self, how, partial):
+        """Would everything be there if the power went now? Does not change this world."""
+        disk = self.disk.after_cut(how, self.dice, partial)
+        other = object.__new__(World)
+        for name in ("dice", "sizes", "segment_size", "capacity", "serial", "unsynced", "failed", "settled", "tables"):
+            setattr(other, name, getattr(self, name))
+        other.refused = 0
+        for name in ("by_id", "by_number", "highest"):
+            setattr(other, name, dict(getattr(self, name)))
+        other.open(disk)
+        return other
+
+    # ---- actions ----------------------------------------------------------------------------------
+
+    def act(self):
+        """One random action."""
+        name = NAMES[self.dice.below(len(NAMES))]
+        table = self.tables[name]
+        what = self.dice.below(10)
+        if what < 5:
+            self.send(name, 1 + self.dice.below(3))
+        elif what < 8:
+            self.settle(name, table[: self.dice.below(len(table) + 1)], 0x00FF)
+        elif what == 8 and table:
+            self.settle(name, [table[self.dice.below(len(table))]], 0x8003)
+        else:
+            self.sync()
+
+    def send(self, name, count):
+        for _ in range(count):
+            self.serial += 1
+            packet = b"%d:" % self.serial + bytes(self.sizes[self.dice.below(len(self.sizes))])
+            record = self.records[name]
+            handle = outbox.Stored(self.outbox.next_message_id)
+            sent = Sent(name, handle, self._id(name), record[2], packet)
+            assert sent.facts[2:4] > self.highest.get(name, (0, 0)), "a number would be used again"
+            record[2] += 1
+            self.unsynced.append(sent)
+            self.tables[name].append(sent)
+            flags = outbox.TRANSACTIONAL | outbox.RECOVERABLE
+            queue = self.outbox.queue(name)
+            try:
+                self.outbox.append(handle, queue, flags, record, packet)
+                self.failed = []  # the new segment, begun after the error, has cut them off
+            except outbox.OutboxFull:
+                self.refused += 1
+                self._take_back(sent)
+                self.failed.pop()  # nothing of it was written
+                break
+            except outbox.OutboxWriteFailed:
+                self.refused += 1
+                handle.segment = None
+                self._take_back_failed()
+                break
+        self.sync()
+
+    def sync(self):
+        try:
+            self.outbox.sync()
+        except outbox.OutboxWriteFailed:
+            self._take_back_failed()  # others of them were durable already, because a segment was full
+        assert not [sent for sent in self.unsynced if sent.handle.segment is None]
+        for sent in self.unsynced:
+            self._released(sent)
+        self.unsynced = []
+
+    def settle(self, name, some, message_class):
+        some = [sent for sent in some if sent not in self.unsynced]
+        if some:
+            self.tables[name] = [sent for sent in self.tables[name] if sent not in some]
+            self.settled += some
+            self.outbox.settle([sent.handle for sent in some], self.outbox.queue(name), message_class)
+        record = self.records[name]
+        if not self.tables[name] and record[2] != 1:  # B-096
+            record[0] += 1
+            record[2] = 1
+            record[3] = 0
+
+    # ---- bookkeeping ------------------------------------------------------------------------------
+
+    def _id(self, name):
+        record = self.records[name]
+        return record[1] << 32 | record[0]
+
+    def _released(self, sent):
+        name, message_id, tx_sequence_id, number, _ = sent.facts
+        assert self.by_id.setdefault(message_id, sent.facts) == sent.facts, "a MessageID was used twice"
+        assert self.by_number.setdefault((tx_sequence_id, number), sent.facts) == sent.facts, "a number was used twice"
+        self.highest[name] = max(self.highest.get(name, (0, 0)), (tx_sequence_id, number))
+
+    def _take_back_failed(self):
+        for sent in reversed(list(self.unsynced)):
+            if sent.handle.segment is None:
+                self._take_back(sent)
+
+    def _take_back(self, sent):
+        self.unsynced.remove(sent)
+        self.tables[sent.name].remove(sent)
+        self.records[sent.name][2] = sent.facts[3]
+        self.failed.append(sent)
+
+
+def every_cut(seed, actions, ways, stride=1, **options):
+    """Run a workload; at every change of the disk, and at every stride-th byte of it, see what a cut there leaves.
+
+    Returns the number of cuts, all of which left everything in order (else AssertionError or an outbox error).
+    """
+    dice = Dice(seed)
+    cuts = [0]
+
+    def before(disk, step, data):
+        for size in range(0, len(data) + 1, stride):
+            for how in ways:
+                world.check_cut(how, bytes(data[:size]))
+                cuts[0] += 1
+
+    world = World(Disk(), dice, **options)
+    world.disk.before = before
+    for _ in range(actions):
+        world.act()
+    return cuts[0]
+
+
+def many_lives(seed, lives, errors=True, **options):
+    """A workload that is cut again and again, at random places, each time going on from what was left; with errors between.
+
+    Returns (messages released, refusals).
+    """
+    dice = Dice(seed)
+    world = None
+    refused = 0
+
+    def before(disk, step, data):
+        budget[0] -= 1 + len(data)
+        if budget[0] < 0:
+            partial.append(bytes(data[: dice.below(len(data) + 1)]))
+            raise PowerCut
+        if errors and dice.below(12) == 0:
+            if step == "append":
+                disk.tail.data += data[: dice.below(len(data) + 1)]
+            if step == "sync":
+                disk.tail.unreliable = True
+            raise OSError(errno.EIO if step == "sync" else errno.ENOSPC if hasattr(errno, "ENOSPC") else 28)
+
+    disk = Disk()
+    for life in range(lives):
+        budget = [dice.below(3000)]
+        partial = []
+        try:
+            if world is None:
+                world = World(disk, dice, **options)
+            else:
+                disk.before = None  # what a start may do without: being cut itself is the next test's matter
+                if dice.below(2):
+                    disk.before = before
+                try:
+                    world.open(disk)
+                except outbox.OutboxWriteFailed:
+                    disk.before = None
+                    world.open(disk)
+            disk.before = before
+            while True:
+                world.act()
+        except PowerCut:
+            pass
+        except OSError:
+            partial.append(b"")
+        how = (KEEP_ALL, KEEP_SYNCED, TEAR, KILL)[dice.below(4)]
+        disk = disk.after_cut(how, dice, partial[0])
+    refused = world.refused
+    return len(world.by_id), refused
