@@ -274,8 +274,9 @@ class Campaign:
     async def count_queue(self) -> None:
         """Keep `in_queue` up to date through `ordack queue list`."""
         while True:
-            queues = json.loads(await self.manager.command("queue", "list", "--json"))
-            self.in_queue = next(queue["messages"] for queue in queues if queue["name"].lower() == QUEUE)
+            listed = await self.manager.command("queue", "list", "--json")
+            queues = {queue["name"]: queue for queue in map(json.loads, listed.splitlines())}
+            self.in_queue = queues[QUEUE]["messages"]
             await asyncio.sleep(COUNT_INTERVAL_S)
 
     async def run(self, victims: dict[str, Victim], view: View) -> None:

@@ -6,7 +6,7 @@
 
 Faults of the queue manager at reading K: `lose`, `duplicate`, `swap` (stored behind the next one), `corrupt`, `extra`
 (a message that nobody sent), `express` (stored as such), `deaf` (stores and acknowledges nothing from there on),
-`port` (after a restart it listens somewhere else), `dirty` (status 3 after SIGTERM), `slow` (never listens).
+`port` (after a restart it listens somewhere else), `dirty` (status 3 after SIGTERM), `slow` (never listens), `crash`.
 """
 
 import argparse
@@ -74,6 +74,8 @@ class Store:
 def store_reading(store: Store, k: int, body: bytes, fault: tuple[str, int], held: list[bytes]) -> None:
     """Store reading k, unless the fault wants otherwise."""
     name = fault[0] if k == fault[1] else ""
+    if name == "crash":
+        sys.exit(1)
     if name in ("lose", "swap"):
         held[:] = [body] if name == "swap" else []
         return
@@ -148,6 +150,7 @@ def board(config: dict[str, Any]) -> None:
                             accepted = sent
                             with Path(sensor.LEDGER).open("ab") as ledger:
                                 ledger.write(sensor.line_of(sent, body))
+                            sensor.say(accepted=accepted, stored=stored)
                         link.sendall(struct.pack("<II", sent, len(body)) + body)
         except OSError:
             time.sleep(0.01)
@@ -172,7 +175,7 @@ def main() -> None:
     if arguments.words == ["serve"]:
         serve(store, arguments.listen, (name, int(k)))
     elif arguments.words[:2] == ["queue", "list"]:
-        print(json.dumps([{"name": "line1", "messages": len(store.messages)}]))
+        print(json.dumps({"name": "line1", "messages": len(store.messages)}))
     elif arguments.words[0] == "receive":
         for message in store.messages:
             print(json.dumps(message))

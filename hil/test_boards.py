@@ -1,0 +1,247 @@
+"""Boards: power, logs over all lives, targets. The board of these tests is a small script under CPython."""
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hil import boards
+from hil.boards import BoardMissing, Line, Log, Process, ProcessBoard, interpreter, open_board
+
+DEADLINE_S = 20.0
+
+APPLICATION = """
+import json, os, subprocess, sys, time
+config = json.load(open(sys.argv[1]))
+lives = open("lives").read() if os.path.exists("lives") else ""
+with open("lives", "w") as file:
+    file.write(lives + "x")
+print("life", len(lives) + 1, "of", config["name"])
+print("to stderr", file=sys.stderr)
+for word in config.get("then", []):
+    if word == "end":
+        sys.exit(4)
+    if word == "child":
+        print("child", subprocess.Popen(["sleep", "600"]).pid)
+    if word == "stubborn":
+        import signal
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def application(tmp_path: Path) -> Path:
+    path = tmp_path / "application.py"
+    path.write_text(APPLICATION)
+    return path
+
+
+@pytest.fixture
+def board(tmp_path: Path, application: Path) -> Iterator[ProcessBoard]:
+    board = ProcessBoard("cpython", [sys.executable], tmp_path / "flash", application)
+    yield board
+    board.close()
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process exists and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def ready(board: ProcessBoard, mark: int = 0) -> Line:
+    return board.log.wait_for(lambda text: text == "ready", DEADLINE_S, mark)
+
+
+def lives(board: ProcessBoard) -> bool:
+    return board.alive
+
+
+def test_a_board_lives_dies_and_lives_again_on_the_same_flash(board: ProcessBoard) -> None:
+    assert not lives(board)
+    board.start({"name": "bench"})
+    assert ready(board).life == 1
+    assert lives(board)
+    board.kill()
+    assert not lives(board)
+    mark = board.log.mark()
+    board.power_up()
+    assert ready(board, mark).life == 2
+    board.kill()
+    assert board.read_file("lives") == b"xx"
+    texts = [(line.life, line.text) for line in board.log.since(0)]
+    expected = [(life, text) for life in (1, 2) for text in (f"life {life} of bench", "ready", "to stderr")]
+    assert sorted(texts) == sorted(expected)
+    assert all(line.life == 2 for line in board.log.since(mark))
+
+
+def test_output_of_a_killed_life_is_in_the_log_when_kill_returns(board: ProcessBoard) -> None:
+    board.start({"name": "bench"})
+    ready(board)
+    board.kill()
+    mark = board.log.mark()
+    time.sleep(0)
+    assert board.log.since(mark) == []
+
+
+def test_kill_is_sigkill_and_takes_the_whole_process_group(board: ProcessBoard) -> None:
+    board.start({"name": "bench", "then": ["stubborn", "child"]})
+    child = int(board.log.wait_for(lambda text: text.startswith("child"), DEADLINE_S).text.split()[1])
+    ready(board)
+    assert is_running(child)
+    board.kill()
+    assert not board.alive
+    end = time.monotonic() + DEADLINE_S
+    while is_running(child):
+        assert time.monotonic() < end
+
+
+def test_kill_and_close_may_come_at_any_time(board: ProcessBoard) -> None:
+    board.kill()
+    board.start({"name": "bench"})
+    board.kill()
+    board.kill()
+    board.close()
+    assert not board.alive
+
+
+def test_a_board_whose_application_ends_is_not_alive(board: ProcessBoard) -> None:
+    board.start({"name": "bench", "then": ["end"]})
+    end = time.monotonic() + DEADLINE_S
+    while board.alive:
+        assert time.monotonic() < end
+
+
+def test_a_file_that_is_not_there_reads_as_empty(board: ProcessBoard) -> None:
+    board.start({"name": "bench"})
+    assert board.read_file("nothing") == b""
+    assert json.loads(board.read_file("config.json")) == {"name": "bench"}
+
+
+def test_only_the_firmware_of_the_environment_reaches_the_board(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_OF_THE_CALLER", "1")
+    script = tmp_path / "environment.py"
+    script.write_text("import json, os\nprint(json.dumps(dict(os.environ)))\n")
+    board = open_board("cpython", tmp_path / "flash", script)
+    try:
+        board.start({})
+        environment = json.loads(board.log.wait_for(lambda text: text.startswith("{"), DEADLINE_S).text)
+    finally:
+        board.close()
+    assert "SECRET_OF_THE_CALLER" not in environment
+    assert environment["PYTHONPATH"] == str(boards.FIRMWARE)
+    assert environment["MICROPYPATH"].split(":") == [".frozen", str(boards.FIRMWARE)]
+
+
+# Log
+
+
+def test_log_waits_for_lines_of_another_thread_and_marks_hide_older_ones() -> None:
+    log = Log()
+    log.append(Line(1, "wanted, but old"))
+    mark = log.mark()
+
+    def write() -> None:
+        log.append(Line(2, "other"))
+        log.append(Line(2, "wanted"))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        assert log.wait_for(lambda text: text.startswith("wanted"), DEADLINE_S, mark) == Line(2, "wanted")
+    finally:
+        writer.join()
+    assert log.wait_for(lambda text: "old" in text, DEADLINE_S) == Line(1, "wanted, but old")
+
+
+def test_a_wait_in_vain_ends_at_its_deadline_and_shows_what_was_seen() -> None:
+    log = Log()
+    for turn in range(30):
+        log.append(Line(3, f"line {turn}"))
+    begun = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"0\.05 s(?s:.*)\[3\] line 29") as raised:
+        log.wait_for(lambda text: text == "never", 0.05)
+    assert time.monotonic() < begun + 5
+    assert "line 9\n" not in str(raised.value)
+
+
+def test_log_takes_bytes_that_are_no_text_and_a_last_line_without_end(tmp_path: Path) -> None:
+    log = Log()
+    script = "import sys; sys.stdout.buffer.write(bytes([255, 10, 0x61, 13, 10, 0x62]))"
+    process = Process([sys.executable, "-c", script], log, 1, tmp_path)
+    end = time.monotonic() + DEADLINE_S
+    while process.alive:
+        assert time.monotonic() < end
+    process.kill()
+    assert [line.text for line in log.since(0)] == ["\ufffd", "a", "b"]
+    assert process.status == 0
+
+
+# Process
+
+
+@pytest.mark.parametrize(("script", "status"), [("", -15), ("import signal; signal.signal(15, lambda *_: exit(0))", 0)])
+def test_stop_asks_first(tmp_path: Path, script: str, status: int) -> None:
+    log = Log()
+    code = f"{script}\nimport time\nprint('ready', flush=True)\ntime.sleep(600)"
+    process = Process([sys.executable, "-c", code], log, 1, tmp_path)
+    log.wait_for(lambda text: text == "ready", DEADLINE_S)
+    process.stop()
+    assert process.status == status
+    process.stop()
+
+
+def test_stop_kills_what_does_not_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boards, "_EXIT_DEADLINE_S", 0.2)
+    log = Log()
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)"
+    process = Process([sys.executable, "-c", code], log, 1, tmp_path)
+    log.wait_for(lambda text: text == "ready", DEADLINE_S)
+    process.stop()
+    assert process.status == -9
+    assert not is_running(process.pid)
+
+
+# Targets
+
+
+def test_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    binary = tmp_path / "micropython"
+    binary.touch(mode=0o755)
+    monkeypatch.setitem(boards.MICROPYTHON, "unix", binary)
+    assert interpreter("unix") == [str(binary)]
+    assert interpreter("cpython") == [sys.executable]
+    assert interpreter(f"exec:{binary} -X heapsize=64k") == [str(binary), "-X", "heapsize=64k"]
+    board = open_board("unix", tmp_path / "flash")
+    assert board.describe() == f"unix: {binary} {boards.SENSOR}"
+    assert (board.target, board.link, board.alive) == ("unix", "tcp", False)
+
+
+@pytest.mark.parametrize("target", ["unix", "unix-twin"])
+def test_a_missing_binary_says_how_to_build_it(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(boards.MICROPYTHON, target, boards.ROOT / "build" / "none" / "micropython")
+    with pytest.raises(BoardMissing, match=r"build/none/micropython is missing; `make firmware`"):
+        open_board(target, tmp_path / "flash")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("pico", "no board kind 'pico': give one of unix, unix-twin, cpython or exec:COMMAND"),
+        ("exec:", "no such program"),
+    ],
+)
+def test_an_unknown_target_names_the_known_ones(target: str, reason: str) -> None:
+    with pytest.raises(BoardMissing, match=reason):
+        interpreter(target)

@@ -1,0 +1,348 @@
+"""The campaign against the stand-in pair: it comes to its end when all is well, and to the right complaint when not."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hil import campaign
+from hil.boards import ROOT, Line, Log
+from hil.campaign import (
+    KILL_DELAY_MAX_S,
+    OFF_TIME_MAX_S,
+    CampaignFailed,
+    Kill,
+    Progress,
+    Settings,
+    Victim,
+    main,
+    parse_arguments,
+    plan_kills,
+)
+from hil.conftest import STANDIN, RunStandin
+from hil.faults import Cut
+
+# Plans
+
+
+@given(st.integers(0, 2**31), st.integers(0, 10), st.integers(0, 2000))
+def test_kills_are_reproducible_spread_and_early_enough(seed: int, kills: int, messages: int) -> None:
+    plan = plan_kills(seed, "board", kills, messages)
+    assert plan == plan_kills(seed, "board", kills, messages)
+    assert len(plan) == kills
+    counts = [kill.count for kill in plan]
+    assert counts == sorted(counts)
+    assert all(0 <= count <= 0.9 * messages for count in counts)
+    assert all(0 <= kill.delay_s <= KILL_DELAY_MAX_S and 0 <= kill.off_s <= OFF_TIME_MAX_S for kill in plan)
+
+
+def test_both_ends_have_their_own_plan() -> None:
+    assert plan_kills(1, "board", 5, 1000) != plan_kills(1, "queue manager", 5, 1000)
+
+
+# Victims
+
+
+class StandinEnd:
+    """Something that can be killed."""
+
+    def __init__(self) -> None:
+        self.alive = True
+        self.log = Log()
+
+    def kill(self) -> None:
+        self.alive = False
+
+    def power_up(self) -> None:
+        self.alive = True
+
+
+def test_a_victim_is_killed_at_its_count_and_comes_back_after_its_time() -> None:
+    end = StandinEnd()
+    victim = Victim("board", end, [Kill(10, 0.5, 2.0), Kill(10, 0.0, 0.0)])  # type: ignore[arg-type]
+    steps = [
+        (9, 0.0, True, 0),
+        (10, 1.0, True, 0),
+        (10, 1.4, True, 0),
+        (10, 1.5, False, 1),
+        (10, 3.4, False, 1),
+        (10, 3.5, True, 1),
+        (11, 3.6, False, 2),
+    ]
+    for count, now, alive, kills in steps:
+        victim.tick(count, now)
+        assert (end.alive, victim.kills) == (alive, kills)
+        assert not victim.finished
+    victim.tick(11, 3.6)
+    assert victim.finished
+    victim.tick(99, 9.0)
+    assert (end.alive, victim.kills) == (True, 2)
+
+
+def test_a_victim_that_dies_by_itself_is_noticed_even_after_the_last_kill() -> None:
+    end = StandinEnd()
+    victim = Victim("board", end, [])  # type: ignore[arg-type]
+    victim.tick(0, 0.0)
+    end.kill()
+    with pytest.raises(CampaignFailed, match="the board ended by itself"):
+        victim.tick(0, 0.0)
+
+
+def test_progress_takes_the_highest_figures_and_passes_over_what_is_not_json() -> None:
+    log = Log()
+    progress = Progress()
+    for text in (
+        "Traceback:",
+        '{"event": "started", "accepted": 3, "stored": 1, "core": "c-module"}',
+        '{"accepted": 9, "stored": 4}',
+        '{"accepted": 10, "sto',
+        "[1]",
+        "7",
+    ):
+        log.append(Line(1, text))
+    progress.read(log)
+    log.append(Line(2, '{"event": "started", "accepted": 9, "stored": 2}'))
+    progress.read(log)
+    assert (progress.accepted, progress.stored, progress.core, progress.started) == (9, 4, "c-module", True)
+    log.append(Line(2, '{"event": "error", "reason": "flash is full"}'))
+    assert progress.error is None
+    progress.read(log)
+    assert progress.error == "flash is full"
+
+
+# Whole campaigns of the stand-in pair
+
+
+def test_everything_well(run_standin: RunStandin, tmp_path: Path) -> None:
+    figures = run_standin(messages=60, cuts=12, kills=2)
+    assert figures.shortcomings() == []
+    assert figures.comparison is not None
+    assert figures.comparison.line() == "60 sent, 60 received once, in order, 0 lost, 0 duplicated"
+    assert len(figures.cuts) == 12
+    assert (figures.board_kills, figures.manager_kills) == (2, 2)
+    assert figures.connections > 12
+    assert figures.core == "stand-in"
+    assert figures.bytes_up > Settings(60, 12, 2, 5, "cpython", 4096).traffic()
+    assert [cut.planned for cut in figures.cuts] == [Cut(**cut) for cut in figures.plan["cuts"]]
+    assert list((tmp_path / "campaign").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("messages", "cuts", "kills"), [(0, 0, 0), (0, 0, 2), (1, 0, 0), (1, 6, 1), (2, 0, 3), (5, 20, 0)]
+)
+def test_small_campaigns(run_standin: RunStandin, messages: int, cuts: int, kills: int) -> None:
+    figures = run_standin(messages=messages, cuts=cuts, kills=kills)
+    assert figures.shortcomings() == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("lose:7", "1 lost: 7"),
+        ("lose:30", "1 lost: 30"),
+        ("duplicate:7", "1 duplicated: 7"),
+        ("swap:7", "1 reordered: 7"),
+        ("corrupt:7", "1 corrupt: reading 7: "),
+        ("express:7", "1 corrupt: reading 7: express"),
+        ("extra:7", "1 unexpected: 'hello'"),
+    ],
+)
+def test_a_queue_manager_that_breaks_the_promise(run_standin: RunStandin, fault: str, reason: str) -> None:
+    figures = run_standin(fault=fault, kills=0)
+    assert figures.shortcomings()[0].startswith(reason)
+    assert not figures.ok
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("deaf:20", "no progress for 2 s: stored 19 of 30, acknowledged 19 of 30"),
+        ("port:1", "was to listen on port"),
+        ("dirty:1", "the queue manager ended with status 3 after SIGTERM"),
+        ("slow:1", "the queue manager does not say that it is listening"),
+        ("crash:20", "the queue manager ended by itself"),
+    ],
+)
+def test_a_queue_manager_that_misbehaves(
+    run_standin: RunStandin, fault: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(campaign, "LISTENING_DEADLINE_S", 1.0)
+    figures = run_standin(fault=fault, patience_s=2.0, cuts=2)
+    assert figures.failure is not None
+    assert reason in figures.failure.splitlines()[0]
+    assert "--- the last lines of the queue manager:" in figures.failure
+    assert not figures.ok
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("raise SystemExit(1)", "the board ended by itself"),
+        ("import time; time.sleep(60)", "no progress for 1 s: "),
+        (
+            """import time; print('{"event": "error", "reason": "flash is full"}', flush=True); time.sleep(60)""",
+            "the board gave up: flash is full",
+        ),
+    ],
+)
+def test_a_board_that_fails(run_standin: RunStandin, tmp_path: Path, script: str, reason: str) -> None:
+    application = tmp_path / "application.py"
+    application.write_text(script)
+    figures = run_standin(application=application, patience_s=1.0, cuts=0, kills=0)
+    assert figures.failure is not None
+    assert figures.failure.startswith(reason)
+    assert "--- the last lines of the board:" in figures.failure
+
+
+def test_a_deadline_for_all_of_it(run_standin: RunStandin) -> None:
+    figures = run_standin(fault="deaf:20", deadline_s=1.0)
+    assert figures.failure is not None
+    assert figures.failure.startswith("not done within 1 s: stored ")
+
+
+def test_a_board_that_only_says_it_sent_is_found_out(run_standin: RunStandin, tmp_path: Path) -> None:
+    application = tmp_path / "liar.py"
+    application.write_text(
+        """import json, time
+print(json.dumps({"event": "started", "accepted": 30, "stored": 30}), flush=True)
+time.sleep(60)"""
+    )
+    figures = run_standin(application=application, cuts=3, kills=0)
+    assert "0 sent instead of 30" in figures.shortcomings()
+    assert "0 cuts instead of 3" in figures.shortcomings()
+
+
+def test_artefacts_of_a_failure_are_kept(run_standin: RunStandin, tmp_path: Path) -> None:
+    figures = run_standin(fault="lose:7")
+    assert figures.artefacts is not None
+    folder = Path(figures.artefacts)
+    assert folder.parent == tmp_path / "campaign"
+    said = json.loads((folder / "figures.json").read_text())
+    assert (said["ok"], said["comparison"]["lost"], said["artefacts"]) == (False, [7], str(folder))
+    assert "listening on" in (folder / "queue_manager.log").read_text()
+    assert '"started"' in (folder / "board.log").read_text()
+    assert (folder / "board" / "ledger.txt").exists()
+    assert (folder / "store").is_dir()
+
+
+# The command
+
+
+def test_arguments() -> None:
+    words = ["--messages", "9", "--cuts", "2", "--kills", "1", "--seed", "4", "--board", "unix-twin", "--json"]
+    assert parse_arguments(words) == (Settings(9, 2, 1, 4, "unix-twin"), True)
+    first, as_json = parse_arguments([])
+    assert (first.messages, first.cuts, first.kills, first.board, as_json) == (1000, 50, 5, "unix", False)
+    assert len({parse_arguments([])[0].seed for _ in range(5)}) > 1
+
+
+@pytest.mark.parametrize(
+    "words", [["--messages", "-1"], ["--cuts", "x"], ["--messages", "0", "--cuts", "1"], ["--seed", "-1"], ["--what"]]
+)
+def test_wrong_use_is_status_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        main(words)
+    assert raised.value.code == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+def test_a_missing_board_is_status_2_and_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--board", "exec:/nonexistent/micropython"]) == 2
+    assert "no such program" in capsys.readouterr().out
+
+
+def standin_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str = "none:0") -> None:
+    """Make `main` run the stand-in pair."""
+
+    def settings(*arguments: object, **others: object) -> Settings:
+        wanted = {"ordack": (sys.executable, str(STANDIN), "--fault", fault), "application": STANDIN, "max_size": 4096}
+        return Settings(*arguments, **{**others, **wanted, "artefacts": tmp_path})  # type: ignore[arg-type]
+
+    monkeypatch.setattr(campaign, "Settings", settings)
+
+
+WORDS = ["--messages", "20", "--cuts", "3", "--kills", "1", "--seed", "11", "--board", "cpython"]
+
+
+def test_main_says_seed_table_and_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    standin_settings(monkeypatch, tmp_path)
+    assert main(WORDS) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("seed 11: 20 messages, 3 cuts, 1 kills of either end")
+    assert out[-1] == "20 sent, 20 received once, in order, 0 lost, 0 duplicated"
+
+
+def test_main_with_json_writes_one_object_to_standard_output(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    standin_settings(monkeypatch, tmp_path)
+    assert main([*WORDS, "--json"]) == 0
+    captured = capsys.readouterr()
+    (line,) = captured.out.splitlines()
+    said = json.loads(line)
+    assert (said["ok"], said["seed"], said["messages"]) == (True, 11, 20)
+    assert len(said["plan"]["cuts"]) == 3
+    assert "20 sent, 20 received once" in captured.err
+
+
+def test_main_fails_when_the_promise_is_broken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    standin_settings(monkeypatch, tmp_path, "lose:7")
+    assert main([*WORDS, "--json"]) == 1
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["comparison"]["lost"] == [7]
+    assert "FAILED: 1 lost: 7" in captured.err
+    assert "kept in" in captured.err
+
+
+def group_of(folder: Path) -> list[int]:
+    """The processes that work in `folder`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if (entry / "cwd").readlink().is_relative_to(folder):
+                    found.append(int(entry.name))
+            except OSError:
+                pass
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
+    script = f"""
+import asyncio, pathlib, sys
+from hil import campaign
+settings = campaign.Settings
+def standin(*arguments, **others):
+    return settings(*arguments, **{{**others, "ordack": (sys.executable, {str(STANDIN)!r}, "--fault", "deaf:5"),
+        "application": pathlib.Path({str(STANDIN)!r}), "artefacts": pathlib.Path({str(tmp_path)!r})}})
+campaign.Settings = standin
+sys.exit(campaign.main({WORDS!r}))
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-c", script],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        for line in process.stdout:
+            if line.startswith("sent ") and not line.startswith("sent 0"):
+                break
+        assert len(group_of(tmp_path)) >= 2
+        process.send_signal(number)
+        assert process.wait(30) == 130
+        assert process.stdout.read().splitlines()[-1] == "interrupted"
+    assert group_of(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []

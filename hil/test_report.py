@@ -1,0 +1,315 @@
+"""The verdict cannot say OK wrongly: every planted fault, alone, turns it, and each is named."""
+
+import base64
+import binascii
+import io
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from hil.faults import DOWN, FIN, RST, UP, Cut, CutMade
+from hil.report import Comparison, Entry, Figures, Received, View, compare, read_ledger, read_received
+
+SOURCE = "00000000-0000-0000-0000-000000000001"
+COUNT = 12
+
+
+def body(k: int) -> bytes:
+    return bytes([k]) * (k % 5)
+
+
+def entry(k: int) -> Entry:
+    return Entry(k, len(body(k)), binascii.crc32(body(k)))
+
+
+def message(k: int, **changes: Any) -> dict[str, Any]:
+    """What `ordack receive --json` prints for reading k."""
+    return {
+        "source": SOURCE,
+        "message_id": k,
+        "label": f"reading {k}",
+        "body_base64": base64.b64encode(body(k)).decode(),
+        "class": 0,
+        "priority": 0,
+        "delivery": "transactional",
+        "tx_sequence_id": (7 << 32) + 1,
+        "tx_sequence_number": k,
+        **changes,
+    }
+
+
+def judge(messages: list[dict[str, Any]], ledger: list[Entry] | None = None) -> Comparison:
+    """The comparison of the queue's messages, as printed, with the ledger of `COUNT` readings."""
+    text = "".join(json.dumps(one) + "\n" for one in messages)
+    return compare(COUNT, [entry(k) for k in range(1, COUNT + 1)] if ledger is None else ledger, read_received(text))
+
+
+def good() -> list[dict[str, Any]]:
+    return [message(k) for k in range(1, COUNT + 1)]
+
+
+def figures(comparison: Comparison | None = None, **changes: Any) -> Figures:
+    """The figures of a campaign in which everything went well."""
+    cut = Cut(UP, 10, RST, 10)
+    made = [CutMade(n, way, 10, kind, 10, cut) for n, (way, kind) in enumerate([(UP, RST), (DOWN, FIN), (UP, RST)])]
+    wanted: dict[str, Any] = {
+        "comparison": comparison or judge(good()),
+        "cuts": made,
+        "board_kills": 2,
+        "manager_kills": 2,
+    }
+    return Figures(7, "unix", "unix: a board", COUNT, 3, 2, **{**wanted, **changes})
+
+
+# Comparison
+
+
+def test_once_and_in_order() -> None:
+    result = judge(good())
+    assert result.faults == {}
+    assert result.line() == "12 sent, 12 received once, in order, 0 lost, 0 duplicated"
+    assert figures(result).ok
+
+
+def test_rolled_sequences_are_in_order() -> None:
+    second = [message(k, tx_sequence_id=(7 << 32) + 2, tx_sequence_number=k - 6) for k in range(7, COUNT + 1)]
+    assert judge(good()[:6] + second).faults == {}
+
+
+@given(st.data())
+def test_lost(data: st.DataObject) -> None:
+    gone = data.draw(st.sets(st.integers(1, COUNT), min_size=1))
+    result = judge([one for one in good() if one["message_id"] not in gone])
+    assert result.faults == {"lost": sorted(gone)}
+    assert f"{COUNT - len(gone)} received once, in order, {len(gone)} lost, 0 duplicated" in result.line()
+    assert not figures(result).ok
+
+
+@given(st.integers(0, COUNT - 1), st.integers(0, COUNT))
+def test_duplicated(which: int, where: int) -> None:
+    messages = good()
+    messages.insert(where, messages[which])
+    result = judge(messages)
+    assert result.duplicated == [which + 1]
+    assert result.once == COUNT - 1
+    assert set(result.faults) <= {"duplicated", "reordered"}
+    assert not figures(result).ok
+
+
+@given(st.permutations(range(COUNT)).filter(lambda order: order != list(range(COUNT))))
+def test_reordered(order: list[int]) -> None:
+    result = judge([good()[index] for index in order])
+    assert set(result.faults) == {"reordered"}
+    assert "not in order" in result.line()
+    assert not figures(result).ok
+
+
+@given(st.integers(0, COUNT - 2))
+def test_swapped_neighbours_name_the_late_one(first: int) -> None:
+    messages = good()
+    messages[first], messages[first + 1] = messages[first + 1], messages[first]
+    assert judge(messages).faults == {"reordered": [first + 1]}
+
+
+@pytest.mark.parametrize("number", [5, 4, 0])
+def test_transactional_numbers_must_rise_even_if_readings_do(number: int) -> None:
+    messages = good()
+    messages[5]["tx_sequence_number"] = number
+    result = judge(messages)
+    assert result.reordered == [6]
+    assert not figures(result).ok
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"body_base64": base64.b64encode(b"\x04" * 3).decode()}, "reading 4: 3 bytes instead of 4"),
+        ({"body_base64": base64.b64encode(b"\x04" * 5).decode()}, "reading 4: 5 bytes instead of 4"),
+        ({"body_base64": ""}, "reading 4: 0 bytes instead of 4"),
+        ({"body_base64": base64.b64encode(b"\x04\x04\x05\x04").decode()}, "reading 4: CRC-32 "),
+        ({"message_id": 5}, "reading 4: MessageID 5"),
+        ({"source": SOURCE[:-1] + "2"}, "reading 4: source 00000000-0000-0000-0000-000000000002"),
+        ({"delivery": "express"}, "reading 4: express, class 0"),
+        ({"class": 2}, "reading 4: transactional, class 2"),
+    ],
+)
+def test_corrupt(changes: dict[str, Any], reason: str) -> None:
+    messages = good()
+    messages[3].update(changes)
+    result = judge(messages)
+    assert list(result.faults) == ["corrupt"]
+    assert result.corrupt[0].startswith(reason)
+    assert "1 corrupt" in result.line()
+    assert not figures(result).ok
+
+
+def test_no_transactional_sequence_is_corrupt_in_every_message() -> None:
+    messages = [message(k, tx_sequence_id=None, tx_sequence_number=None) for k in range(1, COUNT + 1)]
+    assert len(judge(messages).corrupt) == COUNT
+
+
+@pytest.mark.parametrize("extra", [message(13), message(4, label="hello"), message(4, label="reading 4 "), message(0)])
+@pytest.mark.parametrize("where", [0, 5, COUNT])
+def test_unexpected(extra: dict[str, Any], where: int) -> None:
+    messages = good()
+    messages.insert(where, extra)
+    result = judge(messages)
+    assert list(result.faults) == ["unexpected"]
+    assert (result.received, result.once) == (COUNT + 1, COUNT)
+    assert "1 unexpected" in result.line()
+    assert not figures(result).ok
+
+
+@pytest.mark.parametrize("missing", [1, 6, COUNT])
+def test_a_reading_that_the_application_did_not_record(missing: int) -> None:
+    ledger = [entry(k) for k in range(1, COUNT + 1) if k != missing]
+    result = judge(good(), ledger)
+    assert result.unrecorded == [missing]
+    assert result.unexpected
+    assert not figures(result).ok
+    neither = judge([one for one in good() if one["message_id"] != missing], ledger)
+    assert neither.unrecorded == [missing]
+    assert not figures(neither).ok
+
+
+def test_a_reading_that_the_application_recorded_twice_or_out_of_turn() -> None:
+    entries = [entry(k) for k in range(1, COUNT + 1)]
+    assert judge(good(), [*entries, entry(COUNT)]).misrecorded == [COUNT]
+    assert judge(good(), [entries[1], entries[0], *entries[2:]]).misrecorded == [2, 1]
+    assert not figures(judge(good(), [*entries, entry(COUNT)])).ok
+
+
+def test_nothing_sent_and_nothing_received_is_once_and_in_order() -> None:
+    result = compare(0, [], [])
+    assert result.line() == "0 sent, 0 received once, in order, 0 lost, 0 duplicated"
+    assert result.faults == {}
+
+
+# Reading
+
+
+def test_ledger() -> None:
+    text = b"1 0 00000000\n2 65536 deadbeef\n3 5 0000000a found\n4 77 01"
+    assert read_ledger(text) == [Entry(1, 0, 0), Entry(2, 65536, 0xDEADBEEF), Entry(3, 5, 10, found=True)]
+    assert read_ledger(b"") == []
+    assert read_ledger(b"1 0 00000000") == []
+
+
+@pytest.mark.parametrize("line", [b"1 2\n", b"\n", b"1 0 00000000 lost\n", b"x 0 00000000\n", b"1 0 0000000G\n"])
+def test_a_ledger_with_a_broken_line_is_refused(line: bytes) -> None:
+    with pytest.raises(ValueError, match="not a line of a ledger"):
+        read_ledger(b"1 0 00000000\n" + line)
+
+
+def test_received_messages() -> None:
+    line = json.dumps(message(3, priority=3))
+    (received,) = read_received(line + "\n")
+    assert received == Received(
+        3, "reading 3", SOURCE, 3, "transactional", 0, ((7 << 32) + 1, 3), 3, binascii.crc32(body(3))
+    )
+    assert read_received("") == []
+
+
+@pytest.mark.parametrize("text", ["no json", "{}", json.dumps(message(1, body_base64="*"))])
+def test_output_that_is_not_messages_is_refused(text: str) -> None:
+    with pytest.raises((ValueError, KeyError)):
+        read_received(text)
+
+
+# Figures
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"cuts": []}, "0 cuts instead of 3"),
+        ({"board_kills": 1}, "the board was killed 1 times instead of 2"),
+        ({"manager_kills": 3}, "the queue manager was killed 3 times instead of 2"),
+        ({"failure": "no progress"}, "no progress"),
+    ],
+)
+def test_too_few_faults_prove_nothing(changes: dict[str, Any], reason: str) -> None:
+    result = figures(**changes)
+    assert result.shortcomings() == [reason]
+    assert not result.ok
+
+
+def test_without_a_comparison_nothing_is_well() -> None:
+    result = figures()
+    result.comparison = None
+    assert result.shortcomings() == ["the queue was not compared with the ledger"]
+    assert json.loads(result.to_json())["line"] is None
+
+
+def test_a_comparison_of_fewer_messages_than_asked_proves_nothing() -> None:
+    result = figures(compare(0, [], []))
+    assert result.shortcomings() == ["0 sent instead of 12", "0 received once instead of 12"]
+
+
+def test_more_cuts_than_asked_are_well() -> None:
+    result = figures()
+    result.cuts *= 2
+    assert result.ok
+
+
+def test_many_faults_are_shown_shortened() -> None:
+    result = figures(judge(good()[:3]))
+    assert result.shortcomings()[0] == "9 lost: 4, 5, 6, 7, 8, ..."
+
+
+def test_json_carries_everything() -> None:
+    said = json.loads(figures(found_at_restart=1, seconds=2.5).to_json())
+    assert said["ok"] is True
+    assert said["line"] == "12 sent, 12 received once, in order, 0 lost, 0 duplicated"
+    assert said["shortcomings"] == []
+    assert (said["seed"], said["messages"], said["cuts_asked"], said["kills_asked"]) == (7, COUNT, 3, 2)
+    assert said["cuts"][1]["direction"] == "down"
+    assert said["comparison"]["lost"] == []
+    assert (said["found_at_restart"], said["seconds"]) == (1, 2.5)
+    assert json.loads(figures(judge(good()[1:])).to_json())["ok"] is False
+
+
+def rendered(result: Figures) -> str:
+    out = io.StringIO()
+    Console(file=out, width=120).print(result.table())
+    return out.getvalue()
+
+
+def test_table() -> None:
+    text = rendered(figures(bytes_up=1234567))
+    for expected in (
+        "seed 7",
+        "unix: a board",
+        "3 of 3 asked (2 up rst, 0 up fin, 0 down rst, 1 down fin)",
+        "1,234,567 up",
+    ):
+        assert expected in text
+    assert "lost" not in rendered(Figures(1, "unix", "unix", 1, 0, 0))
+
+
+# Live progress
+
+
+def test_plain_lines_are_few_and_the_last_one_is_complete() -> None:
+    out = io.StringIO()
+    totals = {"sent": 1000, "cuts": 5}
+    with View(Console(file=out, width=200), totals) as view:
+        for turn in range(1001):
+            view.update({"sent": turn, "cuts": min(5, turn)})
+        view.update(totals)
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "sent 0/1000, cuts 0/5"
+    assert lines[-1] == "sent 1000/1000, cuts 5/5"
+    assert len(lines) < 20
+
+
+def test_a_terminal_gets_bars() -> None:
+    out = io.StringIO()
+    with View(Console(file=out, width=100, force_terminal=True), {"sent": 10, "cuts": 5}) as view:
+        view.update({"sent": 10, "cuts": 4})
+    assert "10/10" in out.getvalue()
+    assert "4/5" in out.getvalue()

@@ -1,0 +1,212 @@
+"""The sensor application: its readings, and a ledger that agrees with the node whenever the power went."""
+
+import asyncio
+import binascii
+import json
+import math
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hil import sensor
+from hil.boards import FIRMWARE, KINDS, SENSOR, BoardMissing, interpreter
+from hil.report import read_ledger
+
+CONFIG = {"seed": 3, "count": 8, "queue": "DIRECT=TCP:127.0.0.1\\private$\\line1", "ahead": 3}
+
+
+class PowerCut(BaseException):
+    """The power goes."""
+
+
+class StandinNode:
+    """A node whose flash is `accepted`; every 7th look at `waiting`, one more of them is stored at the destination.
+
+    `cut_in` is the reading in whose `send` the power goes, after it was accepted.
+    """
+
+    def __init__(self, accepted: list[tuple[bytes, str]], stored: int = 0, cut_in: int = 0) -> None:
+        self.accepted = accepted
+        self.destination_has = stored
+        self.most_waiting = 0
+        self.looks = 0
+        self.cut_in = cut_in
+
+    @property
+    def next_message_id(self) -> int:
+        return len(self.accepted) + 1
+
+    @property
+    def waiting(self) -> int:
+        waiting = len(self.accepted) - self.destination_has
+        self.most_waiting = max(self.most_waiting, waiting)
+        self.looks += 1
+        self.destination_has += waiting > 0 and self.looks % 7 == 0
+        return waiting
+
+    def queue(self, name: str) -> "StandinNode":
+        assert name == CONFIG["queue"]
+        return self
+
+    async def send(self, body: bytes, label: str) -> None:
+        self.accepted.append((bytes(body), label))
+        if len(self.accepted) == self.cut_in:
+            raise PowerCut
+
+
+@pytest.fixture(autouse=True)
+def flash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def live(node: StandinNode, **changes: object) -> None:
+    """One life of the sensor on `node`."""
+    asyncio.run(sensor.Sensor({**CONFIG, **changes}, node, "stand-in").run())
+
+
+def ledger() -> bytes:
+    return Path(sensor.LEDGER).read_bytes()
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+# Readings
+
+
+@given(st.integers(0, 2**31), st.integers(2, 300), st.sampled_from([1, 2, 100, 4096, 65536]))
+def test_sizes_stay_in_range_and_hold_both_ends(seed: int, count: int, max_size: int) -> None:
+    sizes = [sensor.size_of(seed, k, count, max_size) for k in range(1, count + 1)]
+    assert min(sizes) == 0
+    assert max(sizes) == max_size
+    assert sizes == [sensor.size_of(seed, k, count, max_size) for k in range(1, count + 1)]
+
+
+def test_sizes_are_about_log_uniform() -> None:
+    octaves = [int(math.log2(size)) for k in range(1, 3001) if (size := sensor.size_of(1, k, 3000))]
+    for octave in range(16):
+        assert 100 < octaves.count(octave) < 280
+
+
+def test_bodies_differ_and_depend_on_seed_reading_and_place() -> None:
+    bodies = {bytes(sensor.body_of(seed, k, 8)) for seed in range(20) for k in range(1, 200)}
+    assert len(bodies) > 195
+    assert len({bytes(sensor.body_of(seed, 5, 64)) for seed in range(50)}) == 50
+    body = sensor.body_of(1, 2, 65536)
+    assert len({bytes(body[i : i + 256]) for i in range(0, 65536, 256)}) == 256
+    assert [len(sensor.body_of(1, 2, size)) for size in (0, 1, 7, 8, 63, 64, 65)] == [0, 1, 7, 8, 63, 64, 65]
+
+
+@pytest.mark.parametrize("target", KINDS)
+def test_readings_are_the_same_on_every_interpreter(target: str) -> None:
+    try:
+        command = interpreter(target)
+    except BoardMissing as reason:
+        pytest.skip(str(reason))
+    code = """
+import sys, binascii
+sys.path.insert(0, sys.argv[1])
+import sensor
+for k in range(1, 41):
+    body = sensor.body_of(123456789, k, sensor.size_of(123456789, k, 40))
+    print(sensor.line_of(k, body).decode(), end="")
+"""
+    Path("script.py").write_text(code)
+    environment = {"MICROPYPATH": f".frozen:{FIRMWARE}", "PYTHONPATH": str(FIRMWARE)}
+    command = [*command, "script.py", str(SENSOR.parent)]
+    output = subprocess.run(command, capture_output=True, env=environment, timeout=30, check=True).stdout
+    bodies = {k: sensor.body_of(123456789, k, sensor.size_of(123456789, k, 40)) for k in range(1, 41)}
+    assert output == b"".join(sensor.line_of(k, body) for k, body in bodies.items())
+    sensor_lines = [(one.k, one.size, one.crc32) for one in read_ledger(output)]
+    assert sensor_lines == [(k, len(body), binascii.crc32(body)) for k, body in bodies.items()]
+
+
+# Ledger
+
+
+def test_every_accepted_reading_is_in_the_ledger_once(capsys: pytest.CaptureFixture[str]) -> None:
+    node = StandinNode([])
+    live(node)
+    entries = read_ledger(ledger())
+    assert [(e.k, e.size, e.crc32, e.found) for e in entries] == [
+        (k, len(body), binascii.crc32(body), False) for k, (body, _) in enumerate(node.accepted, 1)
+    ]
+    assert [label for _, label in node.accepted] == [f"reading {k}" for k in range(1, 9)]
+    assert node.most_waiting == 3
+    lines = said(capsys)
+    assert lines[0] == {"event": "started", "accepted": 0, "stored": 0, "found": False, "core": "stand-in"}
+    assert lines[-1] == {"event": "done", "accepted": 8, "stored": 8}
+    figures = [(line["accepted"], line["stored"]) for line in lines[1:-1]]
+    assert sorted(set(figures)) == figures
+
+
+@given(st.integers(1, 8))
+def test_power_cut_between_acceptance_and_ledger(cut_in: int) -> None:
+    Path(sensor.LEDGER).unlink(missing_ok=True)
+    flash: list[tuple[bytes, str]] = []
+    with pytest.raises(PowerCut):
+        live(StandinNode(flash, cut_in=cut_in))
+    assert len(read_ledger(ledger()) if Path(sensor.LEDGER).exists() else []) == cut_in - 1
+    live(StandinNode(flash))
+    entries = read_ledger(ledger())
+    assert [entry.k for entry in entries] == list(range(1, 9))
+    assert [entry.k for entry in entries if entry.found] == [cut_in]
+    assert [entry.crc32 for entry in entries] == [binascii.crc32(body) for body, _ in flash]
+
+
+@given(st.data())
+def test_power_cut_within_a_line_of_the_ledger(data: st.DataObject) -> None:
+    Path(sensor.LEDGER).unlink(missing_ok=True)
+    flash: list[tuple[bytes, str]] = []
+    live(StandinNode(flash), count=5)
+    whole = ledger()
+    last = len(whole.splitlines(keepends=True)[-1])
+    Path(sensor.LEDGER).write_bytes(whole[: len(whole) - data.draw(st.integers(1, last))])
+    live(StandinNode(flash), count=5)
+    assert ledger() == whole[:-1] + b" found\n"
+
+
+def test_a_restart_without_a_cut_finds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    node = StandinNode([])
+    live(node)
+    before = ledger()
+    live(StandinNode(node.accepted, stored=8))
+    assert ledger() == before
+    assert {"event": "started", "accepted": 8, "stored": 8, "found": False, "core": "stand-in"} in said(capsys)
+
+
+def test_a_node_that_forgot_an_acceptance_is_found_out() -> None:
+    node = StandinNode([])
+    live(node)
+    with pytest.raises(ValueError, match="ends at reading 8, but the node has accepted 7"):
+        live(StandinNode(node.accepted[:-1]))
+
+
+def test_a_node_that_skips_a_message_id_is_found_out() -> None:
+    with pytest.raises(ValueError, match="ends at reading 0, but the node has accepted 2"):
+        live(StandinNode([(b"", ""), (b"", "")]))
+
+    class Skipping(StandinNode):
+        @property
+        def next_message_id(self) -> int:
+            return 2 * len(self.accepted) + 1
+
+    with pytest.raises(ValueError, match="reading 1 was accepted, but the next MessageID is 3"):
+        live(Skipping([]))
+
+
+def test_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    live(StandinNode([]), pace_ms=250)
+    assert pauses.count(0.25) == 8
