@@ -10,6 +10,10 @@ root=$PWD
 export PYTHON=${PYTHON:-python3} PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_CONSTRAINT=$root/tests/constraints.txt
 micropython_version=1.25.0+ds-1
 cpus=$(nproc)
+if [ -n "${MICROPYTHON_DIR:-}" ] && [ ! -f "$MICROPYTHON_DIR/py/mpconfig.h" ]; then
+    echo "set-up: MICROPYTHON_DIR=$MICROPYTHON_DIR is not a MicroPython checkout" >&2
+    exit 1
+fi
 mkdir -p build/stamps build/logs build/micropython
 [ -w "${HOME:-/nonexistent}" ] || export HOME=$root/build
 exec 9>build/setup.lock
@@ -169,7 +173,6 @@ build_unix() {
 micropython_part() {
     local source
     if [ -n "${MICROPYTHON_DIR:-}" ]; then
-        [ -f "$MICROPYTHON_DIR/py/mpconfig.h" ] || { echo "set-up: MICROPYTHON_DIR=$MICROPYTHON_DIR is not a MicroPython checkout" >&2; exit 1; }
         source="$root $(realpath "$MICROPYTHON_DIR") $(sha256sum <"$MICROPYTHON_DIR/py/mpconfig.h")"
         step micropython-source "$source" use_checkout
     else
