@@ -314,11 +314,6 @@ class DistributionListFormatName(QueueName):
     def __init__(self, distribution_list: bytes) -> None:
         super().__init__(_guid(distribution_list))
 
-    @property
-    def distribution_list(self) -> bytes:
-        """The list's GUID."""
-        return self.raw
-
 
 def parse_format_name(text: str) -> "DirectQueueFormatName | PublicQueueFormatName | PrivateQueueFormatName":
     r"""A format name as applications write it: DIRECT=OS:host\private$\name, PUBLIC=guid, PRIVATE=guid\hex.
@@ -377,6 +372,8 @@ def _word(index: int) -> "_Word":
         return self.fields[index]
 
     def write(self: "Header", value: int) -> None:
+        if not 0 <= value <= 0xFFFFFFFF:  # MicroPython's array would cut it off
+            raise ValueError("not a u32: " + str(value))
         self.fields[index] = value
 
     return property(read, write)  # type: ignore[return-value]
@@ -676,7 +673,9 @@ class MQFAddressHeader:
 
     __slots__ = ("aligned", "element_count", "raw", "reserved")
 
-    def __init__(self, names: "list[QueueName] | tuple[()]" = (), raw: bytes = b"", element_count: int = 0) -> None:
+    def __init__(
+        self, names: "list[QueueName] | tuple[QueueName, ...]" = (), raw: bytes = b"", element_count: int = 0
+    ) -> None:
         self.reserved = 0
         self.aligned = True
         self.element_count = element_count or len(names)
