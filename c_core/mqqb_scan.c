@@ -7,7 +7,7 @@
 #define MQQB_CHECKS_ONLY
 #include "mqqb.c" /* NOLINT(bugprone-suspicious-include): the range checks, which exist once */
 
-#define BLOCK 16u
+#define BLOCK ((size_t)16)
 
 /* A row is every BLOCK-th word from here. */
 typedef uint32_t row;
