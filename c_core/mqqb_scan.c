@@ -122,8 +122,8 @@ static int32_t pass_soap(walk *w)
     if (status != MQQB_OK) {
         return status;
     }
-    /* Whether the second half is aligned is not stated (OP-8): its id tells. */
-    if (has(w, 2) && le16(here(w)) != 0x0384 && has(w, align4(w->cursor) - w->cursor)) {
+    /* Whether the second half is aligned is not stated (OP-8): its id tells. The padding would be two bytes. */
+    if (has(w, 2) && le16(here(w)) != 0x0384) {
         w->cursor = align4(w->cursor);
     }
     status = pass_soap_section(w, 0x0384);
@@ -445,8 +445,8 @@ size_t mqqb_scan(const uint8_t *data, size_t size, const mqqb_scan_columns *colu
                  int32_t *status)
 {
     row block[MQQB_SCAN_COLUMNS * BLOCK] = {0};
-    const uint64_t end = size < UINT32_MAX ? size : UINT32_MAX;
-    uint64_t cursor = 0;
+    const uint32_t end = size > UINT32_MAX ? UINT32_MAX : (uint32_t)size;
+    uint32_t cursor = 0;
     size_t rows = 0, flushed = 0;
     int32_t outcome = MQQB_OK;
 
@@ -474,8 +474,8 @@ size_t mqqb_scan(const uint8_t *data, size_t size, const mqqb_scan_columns *colu
                 break;
             }
             found = (base_flags & MQQB_BASE_IN) != 0
-                        ? scan_internal(packet, packet_size, r, (uint32_t)cursor, base_flags)
-                        : scan_message(packet, packet_size, r, (uint32_t)cursor, base_flags);
+                        ? scan_internal(packet, packet_size, r, cursor, base_flags)
+                        : scan_message(packet, packet_size, r, cursor, base_flags);
         } else {
             outcome = found;
         }
@@ -484,7 +484,7 @@ size_t mqqb_scan(const uint8_t *data, size_t size, const mqqb_scan_columns *colu
                 put(r, column, 0);
             }
         }
-        put(r, MQQB_SCAN_OFFSET, (uint32_t)cursor);
+        put(r, MQQB_SCAN_OFFSET, cursor);
         put(r, MQQB_SCAN_TOTAL_SIZE, total);
         put(r, MQQB_SCAN_STATUS, (uint32_t)found);
         put(r, MQQB_SCAN_BASE_FLAGS, base_flags);
@@ -498,7 +498,7 @@ size_t mqqb_scan(const uint8_t *data, size_t size, const mqqb_scan_columns *colu
         }
     }
     flush(columns, block, flushed, rows - flushed);
-    *consumed = (size_t)cursor;
+    *consumed = cursor;
     *status = outcome;
     return rows;
 }
