@@ -1,0 +1,31 @@
+"""The guarantee, on every kind of board that is here: the short form of the campaign, with the real queue manager."""
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from hil.boards import KINDS, BoardMissing, interpreter
+from hil.campaign import ORDACK, Settings, run_campaign
+
+CORE = {"unix": "c-module", "unix-twin": "python"}
+
+
+@pytest.mark.parametrize("board", KINDS)
+def test_every_accepted_reading_is_in_the_queue_once_and_in_order(board: str, tmp_path: Path) -> None:
+    try:
+        interpreter(board)
+    except BoardMissing as reason:
+        pytest.skip(str(reason))
+    if not Path(ORDACK[0]).exists():
+        pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
+    seed = random.SystemRandom().randrange(1 << 31)
+    print(f"seed {seed}")
+    settings = Settings(60, 12, 2, seed, board, deadline_s=90.0, artefacts=tmp_path)
+    figures = asyncio.run(run_campaign(settings, Console()))
+    assert figures.shortcomings() == [], f"seed {seed}"
+    assert figures.comparison is not None
+    assert figures.comparison.line() == "60 sent, 60 received once, in order, 0 lost, 0 duplicated"
+    assert figures.core == CORE.get(board, figures.core)
