@@ -1,13 +1,14 @@
 # ordack: every job of the project. `make help` lists them. Each does the set-up it needs; see firmware/ports/setup.sh.
 
 SETUP ?= firmware/ports/setup.sh
-PYTHON_VENV := .venv/bin/python
+PYTHON_VENV := $(CURDIR)/.venv/bin/python
+C_CORE := $(MAKE) --no-print-directory -C c_core PYTHON=$(PYTHON_VENV)
 MESSAGES ?= 1000
 CUTS ?= 50
 KILLS ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-c test-mp lint size conformance bench firmware clean setup-test setup-bench
+.PHONY: help setup run test test-c test-mp lint size fuzz mutants conformance bench firmware clean setup-test setup-bench
 
 help: ## this list
 	@awk -F ' *## ' '/^[a-z-]+:.* ## / { sub(/:.*/, "", $$1); printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,18 +31,24 @@ run: setup ## the main job: readings from a MicroPython arrive once, over a link
 test: setup-test ## everything that must hold, with a summary
 	@$(PYTHON_VENV) tests/run_all.py
 
-test-c: setup-test ## the C core: all compilers, sanitizers, big-endian, fuzz corpus, coverage
-	@$(MAKE) --no-print-directory -C c_core all-tests
+test-c: setup-test ## the C core: both compilers, sanitizers, big-endian, all 2^32 acknowledgements, coverage, size, lint
+	@$(C_CORE) all-tests
 
 test-mp: setup-test ## the tests that run on MicroPython, with the C core and with its twin
 	@$(PYTHON_VENV) tests/run_mp.py
 
-lint: setup-test ## ruff and mypy --strict
+lint: setup-test ## ruff and mypy --strict (the C core's lint is part of test-c)
 	@.venv/bin/ruff check .
 	@.venv/bin/mypy
 
 size: setup-test ## code size of the C core on a Cortex-M0+ against its ceilings
-	@$(MAKE) --no-print-directory -C c_core size
+	@$(C_CORE) size
+
+fuzz: setup-test ## libFuzzer on the C core (SEED= RUNS=)
+	@$(C_CORE) fuzz
+
+mutants: setup-test ## break the C core in many ways: its tests must fail each time
+	@$(C_CORE) mutants
 
 conformance: setup-test ## the rules of the specification with the tests that show them (writes tests/CONFORMANCE.md)
 	@$(PYTHON_VENV) tests/conformance.py
@@ -54,4 +61,4 @@ firmware: setup ## the MicroPython builds
 
 clean: ## removes what the jobs made, except .venv
 	@rm -rf build host/*.so host/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	@$(MAKE) --no-print-directory -C c_core clean
+	@$(C_CORE) clean

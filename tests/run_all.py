@@ -40,8 +40,7 @@ LANES: list[list[Part]] = [
     ],
     [
         ("lint", [[*MAKE, "lint"]]),
-        ("size", [[*MAKE, "size"]]),
-        ("C", [[*MAKE, "test-c"]]),
+        ("C core", [[*MAKE, "test-c"]]),
         ("MicroPython", [[*MAKE, "test-mp"]]),
         ("rig", [[PYTHON, *PYTEST, "hil"]]),
     ],

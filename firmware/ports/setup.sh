@@ -153,7 +153,10 @@ fetch_source() {
 
 use_checkout() { ln -sfn "$(realpath "$MICROPYTHON_DIR")" build/micropython/source; }
 
-build_mpy_cross() { make -j"$cpus" -C build/micropython/source/mpy-cross BUILD="$root/build/micropython/mpy-cross"; }
+build_mpy_cross() {
+    rm -rf build/micropython/mpy-cross
+    make -j"$cpus" -C build/micropython/source/mpy-cross BUILD="$root/build/micropython/mpy-cross"
+}
 
 # build_unix NAME KEY [SETTING...]: KEY stands for what an existing build folder cannot follow (settings, MicroPython itself)
 build_unix() {
