@@ -352,10 +352,11 @@ class _Cutter:
         """The packets that are complete now."""
         mark = (chunk.offset, chunk.frame, chunk.time)
         if chunk.missing:
+            begin = chunk.offset - max(0, chunk.missing)
             if not self.buffer:
-                self.offset = max(0, chunk.offset - chunk.missing)
-                self.marks = deque([(self.offset, chunk.frame, chunk.time)])
-            hole = f"{chunk.missing} bytes from offset {chunk.offset - chunk.missing} on are missing in the capture"
+                self.offset = begin
+                self.marks = deque([(begin, chunk.frame, chunk.time)])
+            hole = f"{chunk.missing} bytes from offset {begin} on are missing in the capture"
             self.searching = self._cut(chunk.connection, 0, 0, hole)
             self.reported = chunk.missing > 0
             self.dead = False
