@@ -58,7 +58,7 @@ class _Clock:
 
 if hasattr(time, "ticks_ms") and hasattr(time, "ticks_diff"):  # MicroPython
     _ticks_ms = time.ticks_ms
-    _ticks_diff = time.ticks_diff
+    _ticks_diff = time.ticks_diff  # type: ignore[attr-defined,unused-ignore]
 else:
 
     def _ticks_ms() -> int:
@@ -492,9 +492,7 @@ class Node:
     def _address(self, name: str) -> "tuple[str, int]":
         if not name.upper().startswith(("DIRECT=TCP:", "DIRECT=OS:")):
             raise ValueError("only direct format names are supported, DIRECT=TCP:... or DIRECT=OS:...")
-        if self._connect is not None:
-            return self._connect
-        return name[name.index(":") + 1 : name.index("\\")], PORT
+        return self._connect or (name[name.index(":") + 1 : name.index("\\")], PORT)
 
     def _add(self, logged: outbox.LoggedQueue) -> Queue:
         address = self._address(logged.name)

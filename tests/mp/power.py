@@ -1,4 +1,4 @@
-"""A disk that loses power or fails wherever a test likes, and an application over an outbox that knows what must survive.
+"""A disk that loses power or fails wherever a test likes; an application over an outbox that knows what must survive.
 
 The disk promises only what outbox.Files demands: a sync makes the growing file and all names durable; without it any
 suffix of the data may be gone or replaced by garbage, and any suffix of the changes of names may be undone.
@@ -155,7 +155,7 @@ class Sent:
 
 
 class World:
-    """An application that sends, is acknowledged, rolls over; `must` and `may` say what has to and what may survive a cut."""
+    """An application that sends, is acknowledged, rolls over, and knows what has to and what may survive a cut."""
 
     def __init__(self, disk, dice, sizes=(0, 3, 17, 40), segment_size=500, capacity=100000):
         self.dice = dice
@@ -193,7 +193,7 @@ class World:
             seen.append(sent.facts)
         for facts in must:
             assert facts in seen, ("accepted, not settled, and lost", facts)
-        assert len(set([facts[1] for facts in seen])) == len(seen), "restored twice"
+        assert len({facts[1] for facts in seen}) == len(seen), "restored twice"
         self.unsynced = []
         self.failed = []
         self.settled = []
@@ -334,13 +334,12 @@ def every_cut(seed, actions, ways, stride=1, **options):
 
 
 def many_lives(seed, lives, errors=True, **options):
-    """A workload that is cut again and again, at random places, each time going on from what was left; with errors between.
+    """A workload that is cut again and again, at random places, and each time goes on from what was left.
 
     Returns (messages released, refusals).
     """
     dice = Dice(seed)
     world = None
-    refused = 0
 
     def before(disk, step, data):
         budget[0] -= 1 + len(data)
@@ -355,7 +354,7 @@ def many_lives(seed, lives, errors=True, **options):
             raise OSError(errno.EIO if step == "sync" else errno.ENOSPC if hasattr(errno, "ENOSPC") else 28)
 
     disk = Disk()
-    for life in range(lives):
+    for _ in range(lives):
         budget = [dice.below(3000)]
         partial = []
         try:
@@ -379,5 +378,4 @@ def many_lives(seed, lives, errors=True, **options):
             partial.append(b"")
         how = (KEEP_ALL, KEEP_SYNCED, TEAR, KILL)[dice.below(4)]
         disk = disk.after_cut(how, dice, partial[0])
-    refused = world.refused
-    return len(world.by_id), refused
+    return len(world.by_id), world.refused

@@ -5,9 +5,8 @@ import sys
 
 sys.path.insert(0, "tests/mp")
 
-import power  # noqa: E402
-
-from node import outbox  # noqa: E402
+import power
+from node import outbox
 
 LINE = power.NAMES[0]
 
