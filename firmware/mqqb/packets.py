@@ -291,7 +291,7 @@ class DirectQueueFormatName(QueueName):
     selector = 7
 
     def __init__(self, direct_format_name: str, raw: "bytes | None" = None) -> None:
-        super().__init__(_terminated(direct_format_name) if raw is None else raw)
+        self.raw = _terminated(direct_format_name) if raw is None else raw
         if not 4 <= len(self.raw) <= 0xFFFE:  # B-431
             raise ValueError("a direct name has 1 to 32766 characters")
 
@@ -934,8 +934,9 @@ def _take(data: "Buffer", at: int, size: int, limit: int, field: str) -> bytes:
 
 def _parse_name(kind: int, data: "Buffer", at: int, limit: int, field: str) -> "QueueName":
     if kind == _DIRECT:
-        count = _take(data, at, 2, limit, field)
-        size = count[0] | count[1] << 8
+        if at + 2 > limit:
+            raise _short(field)
+        size = data[at] | data[at + 1] << 8
         if size < 4:
             raise Malformed("B-431", field, "Count is below 4")
         raw = _take(data, at + 2, size, limit, field)
