@@ -31,12 +31,16 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object
 NameArgument = Annotated[str, typer.Argument(help="Queue name, with or without private$\\.")]
 
 
-def _print(text: str) -> None:
-    print(text, flush=True)
+def _write(text: str) -> None:
+    """Write all of it to standard output or raise: with PYTHONUNBUFFERED set, sys.stdout drops what a pipe does not take
+    at once, without a word."""
+    left = memoryview(text.encode())
+    while left:
+        left = left[os.write(sys.stdout.fileno(), left):]
 
 
 def _report(as_json: bool, text: str, **values: Any) -> None:
-    _print(json.dumps(values) if as_json else text)
+    _write((json.dumps(values) if as_json else text) + "\n")
 
 
 @queue_app.command("create")
@@ -62,9 +66,8 @@ def queue_list(
         queues = [queue for queue in opened.queues() if system or not queue.kind]
     if as_json:
         for queue in queues:
-            _print(json.dumps({
-                "name": queue.name, "id": queue.identifier, "transactional": queue.transactional,
-                "system": bool(queue.kind), "messages": queue.messages, "bytes": queue.bytes}))
+            _report(True, "", name=queue.name, id=queue.identifier, transactional=queue.transactional,
+                    system=bool(queue.kind), messages=queue.messages, bytes=queue.bytes)
         return
     from rich.console import Console
     from rich.table import Table
@@ -154,11 +157,11 @@ def receive(
 
 
 def _show_json(messages: list[Message]) -> None:
-    sys.stdout.write("".join([json.dumps(message.as_json()) + "\n" for message in messages]))
-    sys.stdout.flush()
+    _write("".join([json.dumps(message.as_json()) + "\n" for message in messages]))
 
 
 def _show_text(messages: list[Message]) -> None:
+    lines = []
     for message in messages:
         body = message.body
         try:
@@ -167,9 +170,9 @@ def _show_text(messages: list[Message]) -> None:
         except UnicodeDecodeError:
             readable = False
         place = "" if message.tx_sequence_number is None else f" {message.tx_sequence_id}/{message.tx_sequence_number}"
-        sys.stdout.write(f"{message.source}\\{message.message_id} {message.delivery}{place} {message.label!r} "
-                         f"{len(body)} bytes\n    {shown if readable else body[:64].hex(' ')}\n")
-    sys.stdout.flush()
+        lines.append(f"{message.source}\\{message.message_id} {message.delivery}{place} {message.label!r} "
+                     f"{len(body)} bytes\n    {shown if readable else body[:64].hex(' ')}\n")
+    _write("".join(lines))
 
 
 @app.command()
@@ -229,7 +232,11 @@ def _complain(text: str) -> None:
 
 
 def main() -> None:
-    """Entry point of the console script."""
+    """Entry point of the console script. Typer ends it quietly, with 1, when the reader of a pipe has gone."""
+    if not {"queue", "send", "receive", "serve"}.intersection(sys.argv[1:2]):
+        from ordack.decode import command  # slow to import
+
+        app.command("decode")(command)
     try:
         app()
     except StoreError as error:
@@ -238,8 +245,3 @@ def main() -> None:
     except BadName as error:
         _complain(str(error))
         sys.exit(2)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes at exit
-        sys.exit(141)  # as a shell reports death by SIGPIPE
-    except KeyboardInterrupt:
-        sys.exit(130)

@@ -29,6 +29,7 @@ from ordack.store import ORDER_QUEUE_ID, PRIVATE, Incoming, NewMessage, NewOutgo
 
 NACK_BAD_DST_Q = 0x8000
 NACK_NOT_TRANSACTIONAL_Q = 0x8009
+EVERYDAY_ENDS = ("B-147", "B-163", "B-298")  # idle, stopped, the peer went away: nothing to tell an operator
 MESSAGE_ID_BLOCK = 256  # reserved at once for acknowledgements, so that not each of them costs a commit
 LOWEST_PRIORITY_RANK = 7
 _SH_LOW_BYTE = 0x10  # BaseHeader.Flags.SH, in the byte at packet offset 2
@@ -235,7 +236,7 @@ class Manager:
         if link not in self.links:
             return
         closed = link.session.closed
-        if closed and closed.rule != "B-298":
+        if closed and closed.rule not in EVERYDAY_ENDS:
             self.log(f"{link.address}: session closed, {closed.reason} ({closed.rule})")
         self.links.remove(link)
         same = self._by_guid.get(link.session.remote_guid, [])

@@ -1,0 +1,451 @@
+"""The store: queue order, transactions, several processes, damaged files; and a model of all of it."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from ordack import store as store_module
+from ordack.client import Client, Empty
+from ordack.store import (
+    BadName,
+    Incoming,
+    NewMessage,
+    NewOutgoing,
+    NoSuchQueue,
+    QueueExists,
+    Store,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    queue_name,
+)
+
+SPAWN = multiprocessing.get_context("forkserver")
+
+
+def _add(store: Store, queue: str, *packets: bytes, priority: int = 0) -> None:
+    identifier = store.queue(queue).identifier
+    store.add_messages([NewMessage(identifier, 7 - priority, 1000, packet) for packet in packets])
+
+
+def _content(store: Store, queue: str) -> list[bytes]:
+    return [message.packet for message in store.peek(store.queue(queue).identifier, -1)]
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """One store, several openings of it, against lists in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.stores = [Store(self.folder, create=True), Store(self.folder)]
+        self.model: dict[str, list[tuple[int, int, bytes]]] = {}  # queue -> (rank, order, packet)
+        self.held: dict[int, tuple[str, list[tuple[int, int, bytes]], list[int]]] = {}  # by opening: what it received
+        self.order = 0
+
+    def teardown(self) -> None:
+        for store in self.stores:
+            store.close()
+        shutil.rmtree(self.folder)
+
+    @initialize()
+    def one_queue(self) -> None:
+        self.create(0, "Line")
+
+    @rule(which=st.integers(0, 1), name=st.sampled_from(["Line", "line", "b$", "c"]))
+    def create(self, which: int, name: str) -> None:
+        if name.lower() in self.model:
+            with pytest.raises(QueueExists):
+                self.stores[which].create_queue(name)
+        else:
+            self.stores[which].create_queue(name, transactional=which == 1)
+            self.model[name.lower()] = []
+
+    @rule(data=st.data(), which=st.integers(0, 1),
+          messages=st.lists(st.tuples(st.integers(0, 7), st.binary(max_size=40)), max_size=4), abort=st.booleans())
+    def add(self, data: st.DataObject, which: int, messages: list[tuple[int, bytes]], abort: bool) -> None:
+        name = data.draw(st.sampled_from(sorted(self.model)))
+        store = self.stores[which]
+        rows = [NewMessage(store.queue(name).identifier, 7 - priority, 1, packet) for priority, packet in messages]
+        if abort:
+            with contextlib.suppress(ZeroDivisionError), store.transaction():
+                store.add_messages(rows)
+                raise ZeroDivisionError
+            return
+        store.add_messages(rows)
+        for row in rows:
+            self.order += 1
+            self.model[name].append((row.rank, self.order, bytes(row.packet)))
+        self.model[name].sort()
+
+    @rule(data=st.data(), which=st.integers(0, 1), limit=st.integers(1, 3))
+    def begin_receive(self, data: st.DataObject, which: int, limit: int) -> None:
+        if which in self.held:
+            return
+        name = data.draw(st.sampled_from(sorted(self.model)))
+        store = self.stores[which]
+        got = store.begin_receive(store.queue(name).identifier, limit)
+        expected = self.model[name][:limit]
+        assert [message.packet for message in got] == [packet for _, _, packet in expected]
+        if got:
+            del self.model[name][:limit]
+            self.held[which] = (name, expected, [message.lookup_id for message in got])
+
+    @rule(which=st.integers(0, 1), remove=st.booleans())
+    def end_receive(self, which: int, remove: bool) -> None:
+        if which in self.held:
+            name, messages, keys = self.held.pop(which)
+            self.stores[which].end_receive(keys, remove)
+            if not remove:
+                self._back(name, messages)
+
+    def _back(self, name: str, messages: list[tuple[int, int, bytes]]) -> None:
+        if name in self.model:
+            self.model[name] = sorted(self.model[name] + messages)
+
+    @rule(which=st.integers(0, 1))
+    def reopen(self, which: int) -> None:
+        self.stores[which].close()
+        if which in self.held:
+            name, messages, _ = self.held.pop(which)
+            self._back(name, messages)
+        self.stores[which] = Store(self.folder)
+
+    @rule(data=st.data(), which=st.integers(0, 1), delete=st.booleans())
+    def purge_or_delete(self, data: st.DataObject, which: int, delete: bool) -> None:
+        name = data.draw(st.sampled_from(sorted(self.model)))
+        if delete and name != "line":
+            self.stores[which].delete_queue(name)
+            del self.model[name]
+        else:
+            self.stores[which].purge_queue(name)
+            self.model[name] = []
+        for holder, (queue, _, keys) in list(self.held.items()):
+            if queue == name:
+                self.held[holder] = (queue, [], keys)
+
+    @invariant()
+    def same_content(self) -> None:
+        for store in self.stores:
+            queues = {queue.name.lower(): queue for queue in store.queues() if not queue.kind}
+            assert queues.keys() == self.model.keys()
+            for name, expected in self.model.items():
+                assert _content(store, name) == [packet for _, _, packet in expected]
+                held = [message for queue, messages, _ in self.held.values() if queue == name for message in messages]
+                assert queues[name].messages == len(expected) + len(held)
+                assert queues[name].bytes == sum(len(packet) for _, _, packet in expected + held)
+
+
+TestStoreMachine = pytest.mark.rule("B-287", "B-343", "B-340", "B-084")(StoreMachine.TestCase)
+TestStoreMachine.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+
+
+@pytest.mark.rule("B-287")
+def test_higher_priority_is_read_first_and_equals_in_order_of_arrival(tmp_path: Path) -> None:
+    with Store(tmp_path, create=True) as store:
+        store.create_queue("q")
+        for number, priority in enumerate([3, 0, 7, 3, 7]):
+            _add(store, "q", str(number).encode(), priority=priority)
+        assert _content(store, "q") == [b"2", b"4", b"0", b"3", b"1"]
+        identifier = store.queue("q").identifier
+        assert [message.packet for message in store.begin_receive(identifier, 2)] == [b"2", b"4"]
+        first = store.peek(identifier, 1)[0]
+        assert [m.packet for m in store.peek(identifier, 9, (first.rank, first.lookup_id))] == [b"3", b"1"]
+
+
+@pytest.mark.rule("B-085")
+def test_system_queues_exist_from_the_start_and_stay(tmp_path: Path) -> None:
+    with Store(tmp_path, create=True) as store:
+        assert store.queue("ORDER_QUEUE$").identifier == 4
+        assert {queue.name for queue in store.queues()} == {
+            "system$;deadletter", "system$;deadxact", "system$;journal", "order_queue$", "notify_queue$"}
+        for name in ("order_queue$", "system$;deadxact"):
+            with pytest.raises(StoreError, match="system queue"):
+                store.delete_queue(name)
+        with pytest.raises(QueueExists):
+            store.create_queue("Order_Queue$")
+
+
+@pytest.mark.parametrize(("text", "name"), [
+    ("line1", "line1"), ("private$\\Line1", "Line1"), ("PRIVATE$\\x", "x"), ("a" * 124, "a" * 124),
+    ("\x7f!~", "\x7f!~")])
+def test_good_queue_names(text: str, name: str) -> None:
+    assert queue_name(text) == name
+
+
+@pytest.mark.parametrize(("text", "reason"), [
+    ("", "has 0 characters"), ("private$\\", "has 0 characters"), ("a" * 125, "has 125"), ("a b", "' '"),
+    ("a;b", "';'"),
+    ("a\\b", "\\\\"), ("a+b", "'+'"), ("a,b", "','"), ('a"b', "'\"'"), ("sch\u00f6n", "\u00f6"), ("a\n", "\\\\n")])
+def test_bad_queue_names_say_what_is_wrong(text: str, reason: str) -> None:
+    with pytest.raises(BadName) as raised:
+        queue_name(text)
+    assert reason.replace("\\\\", "\\") in str(raised.value)
+
+
+def test_a_queue_made_again_does_not_get_the_old_identifier(tmp_path: Path) -> None:
+    with Store(tmp_path, create=True) as store:
+        old = store.create_queue("q")
+        store.delete_queue("q")
+        assert store.create_queue("q").identifier > old.identifier
+        with pytest.raises(NoSuchQueue):
+            store.queue("other")
+
+
+@pytest.mark.rule("B-020", "A-46")
+def test_message_ids_are_never_given_twice_and_skip_zero(tmp_path: Path) -> None:
+    with Store(tmp_path, create=True) as store, Store(tmp_path) as other:
+        assert store.reserve_message_ids() == 1
+        assert other.reserve_message_ids(256) == 2
+        assert store.reserve_message_ids() == 258
+        with store.transaction():
+            store._all("UPDATE settings SET value = ? WHERE name = 'message_id_ordinal'", (0xFFFFFFFE,))
+        assert other.reserve_message_ids() == 0xFFFFFFFF
+        assert store.reserve_message_ids() == 1
+
+
+@pytest.mark.rule("B-056", "B-079", "B-099", "A-21", "A-22")
+def test_each_outgoing_queue_begins_with_a_later_time_stamp(tmp_path: Path) -> None:
+    with Store(tmp_path, create=True) as store:
+        first = store.outgoing_queue("DIRECT=TCP:10.0.0.1\\private$\\a", 500)
+        second = store.outgoing_queue("DIRECT=TCP:10.0.0.1\\private$\\b", 400)
+        third = store.outgoing_queue("DIRECT=TCP:10.0.0.1\\private$\\c", 900)
+        assert [queue.record for queue in (first, second, third)] == [(1, 500, 1, 0), (1, 501, 1, 0), (1, 900, 1, 0)]
+        assert store.outgoing_queue("direct=tcp:10.0.0.1\\PRIVATE$\\A", 9999) == first
+
+
+@pytest.mark.rule("B-023", "B-098")
+def test_everything_survives_reopening(tmp_path: Path) -> None:
+    incoming = Incoming(b"s" * 16, "q", (7, 0xFFFFFFFF, 0xFFFFFFFF, 2), 99)
+    with Store(tmp_path, create=True) as store:
+        guid = store.guid
+        queue = store.outgoing_queue("DIRECT=TCP:10.0.0.1\\private$\\a", 5)
+        with store.transaction():
+            store.save_incoming([incoming])
+            store.add_outgoing([NewOutgoing(queue.identifier, 3, 1, 5, 1, True, False, b"packet"),
+                                NewOutgoing(queue.identifier, 4, 1, 5, 2, True, True, b"second")])
+            store.save_outgoing([queue._replace(record=(1, 5, 3, 0))])
+            store.save_history([(b"x" * 16, 1, 20), (b"x" * 16, 2, 10)])
+        store.keep_for_final_ack([2])
+    with Store(tmp_path) as store:
+        assert store.guid == guid
+        assert store.incoming() == [incoming]
+        assert store.outgoing_queues() == [queue._replace(record=(1, 5, 3, 0))]
+        assert [entry[1:] for entry in store.outgoing_messages()] == [
+            (1, 3, 1, 5, 1, 1, 0, 0), (1, 4, 1, 5, 2, 1, 1, 1)]
+        assert store.last_outgoing_number(queue.identifier, 1, 5) == 1  # 2 is delivered, it only waits for its FinalAck
+        assert store.outgoing_packet(1) == b"packet"
+        assert store.history() == [(b"x" * 16, 2, 10), (b"x" * 16, 1, 20)]
+        assert store.usage() == 12
+        store.delete_outgoing([1])
+        with pytest.raises(StoreError, match="gone"):
+            store.outgoing_packet(1)
+
+
+def test_a_change_of_another_process_is_noticed_and_an_own_one_is_not(tmp_path: Path) -> None:
+    with Store(tmp_path, create=True) as store, Store(tmp_path) as other:
+        store.changed()
+        store.create_queue("a")
+        assert not store.changed()
+        assert not store.wait(0.0)
+        other.create_queue("b")
+        assert store.wait(5.0)
+        assert not store.changed()
+
+
+def _receive_and_die(folder: Path, pipe: Any) -> None:
+    client = Client(folder)
+    with client.queue("q").receive() as message:
+        pipe.send(message.body)
+        pipe.recv()  # for ever: the parent kills
+
+
+@pytest.mark.rule("B-166", "B-343")
+def test_what_a_killed_process_was_receiving_comes_back_in_its_old_place(tmp_path: Path) -> None:
+    with Client(tmp_path, create=True) as client:
+        queue = client.create_queue("q")
+        for body in (b"one", b"two"):
+            queue.send(body)
+        ours, theirs = SPAWN.Pipe()
+        process = SPAWN.Process(target=_receive_and_die, args=(tmp_path, theirs))
+        process.start()
+        assert ours.recv() == b"one"
+        assert [message.body for message in queue.peek()] == [b"two"]
+        process.kill()
+        process.join()
+        with queue.receive() as message:
+            assert message.body == b"one"
+        with queue.receive() as message:
+            assert message.body == b"two"
+        assert not (tmp_path / "receiver-1.lock").exists()
+
+
+@pytest.mark.rule("B-343")
+def test_a_receive_that_raises_puts_the_message_back(tmp_path: Path) -> None:
+    with Client(tmp_path, create=True) as client:
+        queue = client.create_queue("q", transactional=True)
+        sent = queue.send(b"x", label="l")
+        assert (sent.delivery, sent.tx_sequence_number) == ("transactional", 1)
+        with pytest.raises(ZeroDivisionError), queue.receive():
+            raise ZeroDivisionError
+        with queue.receive() as message:
+            assert (message.body, message.label, message.tx_sequence_id) == (b"x", "l", sent.tx_sequence_id)
+        with pytest.raises(Empty), queue.receive():
+            pass
+
+
+def _send_later(folder: Path) -> None:
+    with Client(folder) as client:
+        client.send("q", b"late")
+
+
+def test_a_receive_waits_for_a_message_of_another_process(tmp_path: Path) -> None:
+    with Client(tmp_path, create=True) as client:
+        queue = client.create_queue("q")
+        process = SPAWN.Process(target=_send_later, args=(tmp_path,))
+        process.start()
+        with queue.receive(timeout=30) as message:
+            assert message.body == b"late"
+        process.join()
+        with pytest.raises(Empty), queue.receive(timeout=0.05):
+            pass
+
+
+@pytest.mark.rule("B-257", "B-258")
+def test_a_local_send_of_the_wrong_kind_is_refused(tmp_path: Path) -> None:
+    with Client(tmp_path, create=True) as client:
+        client.create_queue("tx", transactional=True)
+        client.create_queue("plain")
+        with pytest.raises(ValueError, match="is transactional"):
+            client.send("tx", b"", delivery="express")
+        with pytest.raises(ValueError, match="is not transactional"):
+            client.send("plain", b"", delivery="transactional")
+        with pytest.raises(NoSuchQueue):
+            client.send("DIRECT=OS:.\\private$\\none", b"")
+        with pytest.raises(BadName):
+            client.send("DIRECT=HTTP://x/y", b"")
+        client.send("DIRECT=OS:.\\private$\\PLAIN", b"1", priority=7)
+        assert [(m.priority, m.delivery) for m in client.queue("plain").peek()] == [(7, "recoverable")]
+
+
+# ---- what can be wrong with a store --------------------------------------------------------------
+
+
+def test_a_missing_store_is_not_made_by_looking(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="there is no store in"):
+        Store(tmp_path / "typo")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    with Store(tmp_path, create=True) as store:
+        store._db.pragma("user_version", store_module.FORMAT_VERSION + 1)
+    with pytest.raises(StoreError, match="format version 2; this ordack reads version 1: use a newer one"):
+        Store(tmp_path)
+
+
+def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / store_module.FILE_NAME
+    db = apsw.Connection(str(path))
+    db.execute("CREATE TABLE theirs (x)")
+    db.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="another program"):
+        Store(tmp_path, create=True)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [b"not a database at all" * 100, b"SQLite format 3\0" + bytes(500)])
+def test_a_damaged_file_is_reported(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / store_module.FILE_NAME).write_bytes(content)
+    with pytest.raises(StoreError, match="damaged, or no store"):
+        Store(tmp_path, create=True)
+
+
+def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StoreError, match="cannot make the folder"):
+        Store(tmp_path / "file" / "store", create=True)
+
+
+def test_a_folder_that_cannot_be_written_is_reported() -> None:
+    with pytest.raises(StoreError, match="permissions"):
+        Store("/proc/self", create=True)  # where not even root can make a file
+
+
+@pytest.mark.rule("B-098")
+def test_a_full_disk_leaves_nothing_half_done(tmp_path: Path) -> None:
+    with Store(tmp_path, create=True) as store:
+        store.create_queue("q")
+        store._db.pragma("max_page_count", store._db.pragma("page_count") + 20)
+        with pytest.raises(StoreFull):  # noqa: PT012: it is the whole transaction that must fail
+            with store.transaction():
+                store.save_incoming([Incoming(b"s" * 16, "q", (1, 1, 1, 0), 1)])
+                _add(store, "q", *[bytes(4000)] * 50)
+        assert store.incoming() == []
+        assert store.queue("q").messages == 0
+        _add(store, "q", b"fits")
+        assert _content(store, "q") == [b"fits"]
+
+
+def test_a_locked_store_is_waited_for_and_then_reported(tmp_path: Path) -> None:
+    with Store(tmp_path, create=True) as store, Store(tmp_path, busy_timeout=0.05) as other:
+        with store.transaction(), pytest.raises(StoreBusy, match="locked by another process"):
+            other.create_queue("q")
+
+
+def test_a_store_has_one_manager(tmp_path: Path) -> None:
+    with Store(tmp_path, create=True) as store, Store(tmp_path) as other:
+        store.lock_manager()
+        with pytest.raises(StoreBusy, match=f"process {os.getpid()}"):
+            other.lock_manager()
+        store.close()
+        other.lock_manager()
+
+
+def _open_at_once(folder: Path, barrier: Any, results: Any) -> None:
+    barrier.wait()
+    with Store(folder, create=True) as store:
+        results.put(store.guid)
+
+
+def test_processes_that_make_the_store_at_the_same_time_agree(tmp_path: Path) -> None:
+    barrier, results = SPAWN.Barrier(4), SPAWN.Queue()
+    processes = [SPAWN.Process(target=_open_at_once, args=(tmp_path / "new", barrier, results)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    assert len({results.get(timeout=30) for _ in processes}) == 1
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+
+
+def _send_many(folder: Path, count: int) -> None:
+    with Client(folder) as client:
+        for _ in range(count):
+            client.send("DIRECT=TCP:10.0.0.9\\private$\\q", b"x")
+
+
+@pytest.mark.rule("B-057", "B-317", "B-098")
+def test_processes_that_send_to_one_destination_share_its_numbers(tmp_path: Path) -> None:
+    with Store(tmp_path, create=True) as store:
+        processes = [SPAWN.Process(target=_send_many, args=(tmp_path, 15)) for _ in range(3)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        entries = store.outgoing_messages()
+        assert [entry.number for entry in entries] == list(range(1, 46))
+        assert sorted(entry.message_id for entry in entries) == list(range(1, 46))
+        assert store.outgoing_queues()[0].record[2] == 46
