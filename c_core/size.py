@@ -1,9 +1,9 @@
-"""Code size, stack and memory of the C core on a Cortex-M0+ against ceilings.json. Exit status 1 when something is over.
+"""Code size, stack and memory of the C core on a Cortex-M0+ against ceilings.json. Exit status 1: something is over.
 
 Usage: size.py FOLDER  (object files and the report's inputs go there)
 
-Stack: the compiler's figure for each function, summed along the deepest chain of calls inside the core. memcpy and memset
-belong to the device's C library and are not counted.
+Stack: the compiler's figure for each function, summed along the deepest chain of calls inside the core. memcpy and
+memset belong to the device's C library and are not counted.
 """
 
 import json
@@ -14,7 +14,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 CROSS = "arm-none-eabi-"
-FLAGS = "-mcpu=cortex-m0plus -mthumb -Os -ffreestanding -DNDEBUG -std=c99 -ffunction-sections -fstack-usage".split()
+MACHINE = ["-mcpu=cortex-m0plus", "-mthumb"]
+FLAGS = [*MACHINE, "-Os", "-ffreestanding", "-DNDEBUG", "-std=c99", "-ffunction-sections", "-fstack-usage"]
 VARIANTS = {"minimal": ["-DMQQB_MINIMAL"], "whole": []}
 STRUCTURES = ("mqqb_session", "mqqb_incoming", "mqqb_outgoing", "mqqb_session_header", "mqqb_user_header")
 

@@ -1136,6 +1136,13 @@ static void test_window_shrinks(void)
     CHECK_EQ(mqqb_session_can_send(&s), 1);
     mqqb_session_sent(&s, 1);
     CHECK_EQ(mqqb_session_can_send(&s), 0);
+    mqqb_session_fill(&s, &h); /* our window is our own affair, whatever the peer's is */
+    CHECK_EQ(h.window_size, 64);
+    s.window_size = 1; /* paused */
+    mqqb_session_fill(&s, &h);
+    CHECK_EQ(h.window_size, 1);
+    s.window_size = 64;
+    h = fitting(&s);
     h.window_size = 2;
     CHECK_EQ(mqqb_session_check(&s, &h, 0), MQQB_OK);
     CHECK_EQ(mqqb_session_can_send(&s), 1);

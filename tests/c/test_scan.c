@@ -295,6 +295,19 @@ static void test_text_of_every_length(void)
     }
 }
 
+/* A name of nothing but its NUL is too short; a label is not. */
+static void test_empty_text(void)
+{
+    message m = plain;
+    layout l;
+
+    m.label = "";
+    expect_kind(packet, put(&m, &l), MQQB_KIND_USER_MESSAGE);
+    CHECK_EQ(AT(LABEL_LENGTH, 0), 1);
+    m.name = "";
+    expect_malformed(packet, put(&m, &l), MQQB_SCAN_BAD_NAME, "empty name");
+}
+
 /* No padding between label, extension and body; only the end is padded. */
 static void test_body_offsets(void)
 {
@@ -417,7 +430,8 @@ static void test_order_queue_by_direct_name(void)
         {"TCP:10.0.0.5\\order_queue$", MQQB_KIND_USER_MESSAGE},
         {"TCP:a\\b\\PRIVATE$\\order_queue$", MQQB_KIND_USER_MESSAGE},
         {"TCP:10.0.0.5\\PRIVATE$\\order@queue$", MQQB_KIND_USER_MESSAGE},
-        {"TCP:10.0.0.5\\PRIVATE$\\order[queue$", MQQB_KIND_USER_MESSAGE},
+        {"TCP:10.0.0.5\\PRIVATE$\\order?queue$", MQQB_KIND_USER_MESSAGE}, /* 32 below, as A is below a */
+        {"TCP\x1A" "10.0.0.5\\PRIVATE$\\order_queue$", MQQB_KIND_USER_MESSAGE},
         {"T", MQQB_KIND_USER_MESSAGE},
     };
     message m = ack;
@@ -1094,6 +1108,7 @@ int main(int argc, char **argv)
     RUN("B-177 B-429", test_smallest_message);
     RUN("B-171 B-430", test_every_queue_name);
     RUN("B-431", test_text_of_every_length);
+    RUN("B-431", test_empty_text);
     RUN("wire.md 2.5", test_body_offsets);
     RUN("B-430 A-51 OP-2", test_trailing_bytes);
     RUN("B-175 B-176 B-177 A-37", test_order_ack_and_final_ack);
