@@ -189,24 +189,18 @@ class Session:
             if status < 0:
                 rule, field, reason = packets.STATUS[status]
                 events += self._close(rule, field + ": " + reason)
-            elif self._unwelcome(buffer, start, end, total):
-                events += self._close("B-434", "only a handshake packet is accepted before the session is open")
+            elif end - start >= 16 and buffer[start + 2] & core.BASE_IN and total > _ESTABLISH_SIZE:
+                events += self._close("B-433", "BaseHeader.PacketSize: no internal packet is so long")
+            elif end - start >= 16 and not buffer[start + 2] & core.BASE_IN and self.state != OPEN:
+                events += self._close("B-434", "a message came before the session was open")
             elif status == core.OK:
                 self._packet(bytes(memoryview(buffer)[start : start + total]), now, events)
                 start += total
             else:
                 break
-        self._buffer = buffer[start:] if self.closed is None else bytearray()
+        if start or self.closed is not None:
+            self._buffer = buffer[start:] if self.closed is None else bytearray()
         return events
-
-    def _unwelcome(self, buffer: bytearray, start: int, end: int, total: int) -> bool:
-        """Before OPEN nothing but handshake packets is even waited for; internal packets are never longer than theirs
-        (B-433, B-434).
-        """
-        if end - start < 16:
-            return False
-        internal = buffer[start + 2] & core.BASE_IN
-        return total > _ESTABLISH_SIZE if internal else self.state != OPEN
 
     def _packet(self, raw: bytes, now: int, events: "list[object]") -> None:
         self._received_ack = True  # B-167
