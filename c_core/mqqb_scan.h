@@ -87,7 +87,8 @@ typedef struct { uint32_t *column[MQQB_SCAN_COLUMNS]; } mqqb_scan_columns;
  * several calls, too); MQQB_SCAN_FULL; negative, the packet at *consumed has no BaseHeader of ours: its row is the last,
  * and where the next packet begins is unknown. Any other malformed packet gets a row, and scanning goes on after it.
  * Checked are the fixed parts, that each header, name and text stays within the packet, and that names, label and texts end
- * with their only NUL; elements of a MultiQueueFormatHeader and the contents of SecurityData are not. */
+ * with their only NUL. Not checked are elements of a MultiQueueFormatHeader, the contents of SecurityData, and rules that tie
+ * headers to each other (TR without DH): a whole parser may refuse a message that the scan takes. */
 size_t mqqb_scan(const uint8_t *data, size_t size, const mqqb_scan_columns *columns, size_t capacity, size_t *consumed,
                  int32_t *status);
 
