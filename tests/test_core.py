@@ -373,6 +373,14 @@ def test_range(c: Any, part: int, member: int, status: int, good: list[int], bad
             assert out == bytes(len(wire))
 
 
+@pytest.mark.parametrize("c", CORES)
+def test_one_size_in_a_security_header_is_enough(c: Any) -> None:
+    for member in range(5):
+        sizes = [int(member == k) for k in range(5)]
+        wire = struct.pack("<HHHHII", 0, *sizes)
+        assert c.unpack(core.SECURITY_HEADER, words(6), wire, 0, 16) == core.OK, sizes
+
+
 @pytest.mark.rule("B-429", "B-433")
 @pytest.mark.parametrize("c", CORES)
 @pytest.mark.parametrize(("flags", "least"), [(0, 120), (core.BASE_SH, 120), (core.BASE_IN, 20), (0xFFFF, 20)])

@@ -338,6 +338,13 @@ def session_headers_are_checked(c):
         assert s[core.SESSION_RECEIVED_WINDOW_SIZE] == 8
     assert c.session_check(s, array("I", (2, 0, 0, 6, 6, 8, 0)), False) == core.OK
     assert s[core.SESSION_PEER_ACKED] == 4, "an older header lowers nothing"
+    before[core.SESSION_SENT] = before[core.SESSION_RECOVERABLE_SENT] = 40
+    for base in range(7, 11):  # bit 31 names 38 to 41
+        expected = core.BAD_ACK_COUNT if base + 31 > 40 else core.OK
+        assert check(False, 40, base, 0x80000000, 6, 6, 64, 0) == expected, base
+    before[core.SESSION_RECEIVED] = before[core.SESSION_RECOVERABLE_RECEIVED] = 0  # 65536 of them
+    assert check(True, 40, 0, 0, 0xFFFF, 0xFFFF, 64, 0) == core.OK
+    assert check(False, 40, 0, 0, 0xFFFF, 0xFFFF, 64, 0) == core.BAD_MESSAGE_COUNT
 
 
 def acceptance_table(c):
