@@ -33,10 +33,11 @@ OPENING_BYTES: Final = 620
 ACKNOWLEDGEMENT_BYTES: Final = 300
 """How far beyond the opening a planned downstream cut lies at most, in bytes: a handful of acknowledgements."""
 
-SHARE_OF_TRAFFIC: Final = 0.6
-"""Share of the expected upstream bytes that all planned cuts together may use up; the rest is for interruptions that
-are not cuts.
-"""
+SHARE_OF_CUTS: Final = 0.6
+"""Share of the expected upstream bytes that all cuts, and what interrupts them, may use up."""
+
+SHARE_OF_PAUSES: Final = 0.35
+"""Share of the expected upstream bytes that pass undisturbed between the cuts."""
 
 _IN_OPENING: Final = 0.2
 _CHUNK: Final = 65536
@@ -46,13 +47,15 @@ _HALF_OPEN_DEADLINE_S: Final = 5.0
 
 @dataclass(frozen=True)
 class Cut:
-    """One planned cut: of a connection, once `position` bytes (1 or more) of `direction` have been forwarded on it.
+    """One planned cut, of the connection that carries on when `after` upstream bytes have been forwarded in all.
 
-    `kind` is `RST` or `FIN`. `up_limit` bounds the upstream bytes (1 or more) that the connection may carry in all: a
-    downstream cut that finds too few acknowledgements to reach its position is made there instead. For an upstream cut
-    it equals `position`.
+    It falls once `position` bytes (1 or more) of `direction` have been forwarded, counted from that moment, or from the
+    connection's begin if that is later. `kind` is `RST` or `FIN`. `up_limit` bounds the upstream bytes (1 or more)
+    counted the same way: a downstream cut that finds too few acknowledgements to reach its position is made there
+    instead. For an upstream cut it equals `position`.
     """
 
+    after: int
     direction: str
     position: int
     kind: str
@@ -61,8 +64,8 @@ class Cut:
 
 @dataclass(frozen=True)
 class CutMade:
-    """A cut that was made: where it really fell, how many of the forwarded bytes had reached the far end, and its
-    plan.
+    """A cut that was made: where it really fell (bytes from the connection's begin), how many of these bytes had
+    reached the far end, and its plan.
     """
 
     connection: int
@@ -77,35 +80,39 @@ def plan_cuts(seed: int, count: int, upstream_bytes: int, interruptions: int = 0
     """Plan `count` cuts for a campaign that expects `upstream_bytes` bytes of messages.
 
     `interruptions` is the number of other events (kills of either end) that will use up a connection without reaching
-    its cut. Every connection carries at most its cut's `up_limit`, and the limits beyond the opening add up to at most
-    `SHARE_OF_TRAFFIC` of the traffic, so that all cuts happen while messages still flow. One cut in five lies in the
-    opening. Raises ValueError for negative arguments.
+    its cut. No cut gets its turn before the one ahead of it has had its bytes, and all have had them before all
+    messages can have passed: so all cuts happen, and while messages flow. One cut in five lies in the opening of a
+    connection, the one that follows the cut ahead. Raises ValueError for negative arguments.
     """
-    if count < 0 or upstream_bytes < 0 or interruptions < 0:
+    if min(count, upstream_bytes, interruptions) < 0:
         raise ValueError("cuts, traffic and interruptions are counts of 0 or more")
     rng = random.Random(f"cuts/{seed}")
     directions = [rng.choice((UP, DOWN)) for _ in range(count)]
     # Acknowledgements are few: a downstream cut gets more traffic to wait for its own.
     shares = [rng.uniform(0.02, 1.0) if direction == UP else rng.uniform(1.0, 2.0) for direction in directions]
-    budget = SHARE_OF_TRAFFIC * upstream_bytes * count / max(1, count + interruptions)
+    budget = SHARE_OF_CUTS * upstream_bytes * count / max(1, count + interruptions)
+    pauses = sorted(int(SHARE_OF_PAUSES * upstream_bytes * rng.random()) for _ in range(count))
+    after = used = 0
     cuts = []
-    for direction, share in zip(directions, shares, strict=True):
-        up_limit = OPENING_BYTES + int(budget * share / sum(shares))
+    for direction, share, pause in zip(directions, shares, pauses, strict=True):
+        limit = int(budget * share / sum(shares))
         in_opening = rng.random() < _IN_OPENING
+        if not in_opening:
+            after = used + pause
+        used += limit
+        up_limit = OPENING_BYTES + limit
         kind = rng.choice((RST, FIN))
         if direction == UP:
             position = rng.randint(1, OPENING_BYTES) if in_opening else up_limit
-            cuts.append(Cut(UP, position, kind, position))
+            cuts.append(Cut(after, UP, position, kind, position))
         else:
             first, last = (1, OPENING_BYTES) if in_opening else (OPENING_BYTES, OPENING_BYTES + ACKNOWLEDGEMENT_BYTES)
-            cuts.append(Cut(DOWN, rng.randint(first, last), kind, up_limit))
+            cuts.append(Cut(after, DOWN, rng.randint(first, last), kind, up_limit))
     return cuts
 
 
 class CutSchedule:
-    """Hands the planned cuts to connections, one each, in order, and keeps the statistics. After the last cut links
-    are clean.
-    """
+    """Hands the planned cuts to connections, in order, and keeps the statistics. After the last cut links are clean."""
 
     def __init__(self, cuts: Iterable[Cut]) -> None:
         self._waiting = deque(cuts)
@@ -119,9 +126,17 @@ class CutSchedule:
         return len(self._waiting)
 
     def open(self) -> "Passage":
-        """A new connection, numbered from 1, holding the next planned cut if there is one."""
+        """A new connection, numbered from 1."""
         self.connections += 1
-        return Passage(self, self.connections, self._waiting.popleft() if self._waiting else None)
+        return Passage(self, self.connections)
+
+    def pause(self) -> int | None:
+        """Upstream bytes until the turn of the next cut; None if there is no cut left."""
+        return max(0, self._waiting[0].after - self.forwarded[UP]) if self._waiting else None
+
+    def take(self) -> Cut | None:
+        """The next cut, if its turn has come."""
+        return self._waiting.popleft() if self.pause() == 0 else None
 
     def give_back(self, cut: Cut) -> None:
         """The connection ended before its cut: the next connection gets it."""
@@ -129,32 +144,45 @@ class CutSchedule:
 
 
 class Passage:
-    """The bytes of one connection, counted per direction against its planned cut."""
+    """The bytes of one connection, counted per direction against the cut that it holds, if it holds one."""
 
-    def __init__(self, schedule: CutSchedule, number: int, planned: Cut | None) -> None:
+    def __init__(self, schedule: CutSchedule, number: int) -> None:
         self._schedule = schedule
         self.number = number
-        self.planned = planned
+        self.planned = schedule.take()
+        self._base = {UP: 0, DOWN: 0}
+        self._granted = {UP: 0, DOWN: 0}
         self.forwarded = {UP: 0, DOWN: 0}
         self.is_cut = False
+        self._closed = False
 
     def _limit(self, direction: str) -> int | None:
         if self.planned is None:
             return None
         if direction == self.planned.direction:
-            return self.planned.position
-        return self.planned.up_limit if direction == UP else None
+            return self._base[direction] + self.planned.position
+        return self._base[direction] + self.planned.up_limit if direction == UP else None
 
     def allowed(self, direction: str, count: int) -> int:
-        """How many of the next `count` bytes may be forwarded: 0 once the connection is cut."""
+        """How many of the next `count` bytes may be forwarded now: 0 once the connection is cut. The caller asks again
+        for the rest.
+        """
         if self.is_cut:
             return 0
+        if self.planned is None and not self._closed:
+            self.planned = self._schedule.take()
+            self._base = dict(self._granted)
         limit = self._limit(direction)
-        return count if limit is None else min(count, limit - self.forwarded[direction])
+        if limit is not None:
+            count = min(count, limit - self._granted[direction])
+        elif direction == UP and not self._closed:
+            count = min(count, self._schedule.pause() or count)
+        self._granted[direction] += count
+        return count
 
     def passed(self, direction: str, count: int) -> bool:
-        """Count `count` bytes as forwarded. True once: when the connection must be cut now; nothing is allowed from
-        then on.
+        """Count `count` allowed bytes as forwarded. True once: when the connection must be cut now; nothing is allowed
+        from then on.
         """
         self.forwarded[direction] += count
         self._schedule.forwarded[direction] += count
@@ -170,9 +198,8 @@ class Passage:
         self._schedule.made.append(made)
 
     def close(self) -> None:
-        """The connection is ending: a cut that was not reached goes back to the schedule. Done once, however often
-        called.
-        """
+        """The connection is ending: a cut that was not reached goes back to the schedule. May be called repeatedly."""
+        self._closed = True
         if self.planned is not None and not self.is_cut:
             self._schedule.give_back(self.planned)
             self.planned = None
@@ -302,13 +329,16 @@ async def _pump(source: socket.socket, sink: socket.socket, direction: str, pass
     loop = asyncio.get_running_loop()
     chunk = memoryview(bytearray(_CHUNK))
     while count := await loop.sock_recv_into(source, chunk):
-        allowed = passage.allowed(direction, count)
-        if not allowed:
-            return False
-        await loop.sock_sendall(sink, chunk[:allowed])
-        if passage.passed(direction, allowed):
-            passage.cut_made(direction, passage.forwarded[direction] - await _undelivered(sink))
-            return True
+        start = 0
+        while start < count:
+            allowed = passage.allowed(direction, count - start)
+            if not allowed:
+                return False
+            await loop.sock_sendall(sink, chunk[start : start + allowed])
+            start += allowed
+            if passage.passed(direction, allowed):
+                passage.cut_made(direction, passage.forwarded[direction] - await _undelivered(sink))
+                return True
     # Before the far end can know of it: whoever connects next gets the cut that this connection still held.
     passage.close()
     sink.shutdown(socket.SHUT_WR)

@@ -1,6 +1,7 @@
 """The fault proxy: its plan is reproducible and within its bounds, and its cuts fall at exactly the byte they name."""
 
 import asyncio
+import itertools
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
@@ -16,7 +17,8 @@ from hil.faults import (
     FIN,
     OPENING_BYTES,
     RST,
-    SHARE_OF_TRAFFIC,
+    SHARE_OF_CUTS,
+    SHARE_OF_PAUSES,
     UP,
     Cut,
     CutSchedule,
@@ -41,6 +43,7 @@ def test_plan_is_reproducible_and_within_its_bounds(seed: int, count: int, traff
     cuts = plan_cuts(seed, count, traffic, interruptions)
     assert cuts == plan_cuts(seed, count, traffic, interruptions)
     assert len(cuts) == count
+    earlier = 0
     for cut in cuts:
         assert cut.kind in (RST, FIN)
         assert cut.position >= 1
@@ -49,7 +52,35 @@ def test_plan_is_reproducible_and_within_its_bounds(seed: int, count: int, traff
             assert cut.position == cut.up_limit
         else:
             assert cut.position <= OPENING_BYTES + ACKNOWLEDGEMENT_BYTES
-    assert sum(max(0, cut.up_limit - OPENING_BYTES) for cut in cuts) <= SHARE_OF_TRAFFIC * traffic
+        assert cut.after >= earlier
+        earlier = cut.after
+
+
+@settings(deadline=None)
+@given(
+    st.integers(0, 2**31),
+    st.integers(0, 20),
+    st.integers(1, 10**6),
+    st.lists(st.integers(0, 100_000), max_size=10),
+    st.integers(4096, 65536),
+)
+def test_all_planned_cuts_happen_before_all_messages_can_have_passed(
+    seed: int, count: int, traffic: int, kills: list[int], chunk: int
+) -> None:
+    """Without a single acknowledgement; `kills` end connections after so many bytes."""
+    cuts = plan_cuts(seed, count, traffic, len(kills))
+    schedule = CutSchedule(cuts)
+    wasted = len(kills) * (max((cut.up_limit for cut in cuts), default=0) + chunk)
+    messages_passed = 0
+    while len(schedule.made) < count:
+        passage = schedule.open()
+        kill_at = kills.pop() if kills else None
+        while not passage.is_cut and (kill_at is None or passage.forwarded[UP] < kill_at):
+            if offer(passage, UP, chunk)[1]:
+                passage.cut_made(UP, passage.forwarded[UP])
+        messages_passed += max(0, passage.forwarded[UP] - OPENING_BYTES)
+        passage.close()
+    assert messages_passed <= (SHARE_OF_CUTS + SHARE_OF_PAUSES) * traffic + wasted
 
 
 def test_plans_of_other_seeds_differ() -> None:
@@ -65,6 +96,15 @@ def test_plan_has_both_directions_both_kinds_and_openings() -> None:
             assert len(chosen) >= 5
             assert any(cut.position > OPENING_BYTES for cut in chosen)
     assert any(cut.position <= OPENING_BYTES for cut in cuts)
+
+
+def test_plan_is_spread_and_a_cut_in_the_opening_follows_the_cut_ahead() -> None:
+    cuts = plan_cuts(1, 50, 6_000_000, 10)
+    for ahead, cut in itertools.pairwise(cuts):
+        if cut.position <= OPENING_BYTES:
+            assert cut.after == ahead.after
+        assert cut.after - ahead.after < 1_000_000
+    assert cuts[-1].after > 3_000_000
 
 
 def test_interruptions_take_their_part_of_the_traffic() -> None:
@@ -85,21 +125,38 @@ chunks = st.lists(st.tuples(st.sampled_from((UP, DOWN)), st.integers(1, 50)), ma
 
 
 def offer(passage: Passage, direction: str, count: int) -> tuple[int, bool]:
-    """Forward as much of `count` bytes as is allowed; how many, and whether that made the cut."""
-    allowed = passage.allowed(direction, count)
-    return allowed, bool(allowed) and passage.passed(direction, allowed)
+    """Forward as much of `count` bytes as is allowed, as a proxy does; how many, and whether that made the cut."""
+    forwarded = 0
+    while forwarded < count:
+        allowed = passage.allowed(direction, count - forwarded)
+        if not allowed:
+            break
+        forwarded += allowed
+        if passage.passed(direction, allowed):
+            return forwarded, True
+    return forwarded, False
 
 
-@given(chunks, st.sampled_from((UP, DOWN)), st.integers(1, 300), st.integers(1, 300))
+@given(chunks, st.integers(1, 50), chunks, st.sampled_from((UP, DOWN)), st.integers(1, 300), st.integers(1, 300))
 def test_a_passage_is_cut_at_the_byte_and_only_once(
-    offered: list[tuple[str, int]], direction: str, position: int, up_limit: int
+    before: list[tuple[str, int]],
+    last: int,
+    offered: list[tuple[str, int]],
+    direction: str,
+    position: int,
+    up_limit: int,
 ) -> None:
+    """The cut's turn comes with the last upstream byte of `before` and `last`."""
+    before = [*before, (UP, last)]
     if direction == UP:
         up_limit = position
-    schedule = CutSchedule([Cut(direction, position, RST, up_limit)])
+    base = {way: sum(count for one, count in before if one == way) for way in (UP, DOWN)}
+    schedule = CutSchedule([Cut(base[UP], direction, position, RST, up_limit)])
     passage = schedule.open()
-    asked = {UP: 0, DOWN: 0}
-    limits = {UP: up_limit, DOWN: position if direction == DOWN else 10**9}
+    for way, count in before:
+        assert offer(passage, way, count) == (count, False)
+    limits = {UP: base[UP] + up_limit, DOWN: base[DOWN] + position if direction == DOWN else 10**9}
+    asked = dict(base)
     cuts = 0
     for way, count in offered:
         was_cut = passage.is_cut
@@ -117,8 +174,28 @@ def test_a_passage_is_cut_at_the_byte_and_only_once(
     assert schedule.forwarded == passage.forwarded
 
 
+def test_bytes_on_their_way_when_a_cut_gets_its_turn_are_before_it() -> None:
+    schedule = CutSchedule([Cut(10, DOWN, 5, RST, 1000)])
+    passage = schedule.open()
+    assert passage.allowed(DOWN, 30) == 30
+    assert offer(passage, UP, 11) == (11, False)
+    assert not passage.passed(DOWN, 30)
+    assert offer(passage, DOWN, 30) == (5, True)
+
+
+def test_cuts_wait_for_their_turn_and_a_closed_connection_takes_none() -> None:
+    early, late = Cut(0, UP, 5, RST, 5), Cut(8, UP, 5, RST, 5)
+    schedule = CutSchedule([early, late])
+    assert offer(schedule.open(), UP, 9) == (5, True)
+    ending = schedule.open()
+    assert ending.planned is None
+    ending.close()
+    assert offer(ending, UP, 9) == (9, False)
+    assert schedule.open().planned == late
+
+
 def test_a_cut_that_was_not_reached_goes_to_the_next_connection_and_the_order_stays() -> None:
-    first, second = Cut(UP, 10, RST, 10), Cut(UP, 20, FIN, 20)
+    first, second = Cut(0, UP, 10, RST, 10), Cut(0, UP, 20, FIN, 20)
     schedule = CutSchedule([first, second])
     passage = schedule.open()
     assert offer(passage, UP, 9) == (9, False)
@@ -197,7 +274,7 @@ async def connected(proxy: TcpFaultProxy, target: socket.socket) -> AsyncIterato
 @pytest.mark.parametrize("position", [1, 36, 65535, 65536, 65537, 200_001])
 def test_a_cut_is_byte_exact_and_both_ends_see_it(direction: str, position: int, kind: str) -> None:
     async def body() -> None:
-        cut = Cut(direction, position, kind, position if direction == UP else 1000)
+        cut = Cut(0, direction, position, kind, position if direction == UP else 1000)
         data = pattern(300_000)
         async with proxied([cut]) as (proxy, target), connected(proxy, target) as (near, far):
             sender, receiver = (near, far) if direction == UP else (far, near)
@@ -219,7 +296,10 @@ def test_a_cut_is_byte_exact_and_both_ends_see_it(direction: str, position: int,
 def test_a_reset_does_not_take_back_bytes_that_the_far_end_has_not_read_yet() -> None:
     async def body() -> None:
         data = pattern(50_000)
-        async with proxied([Cut(UP, 40_000, RST, 40_000)]) as (proxy, target), connected(proxy, target) as (near, far):
+        async with (
+            proxied([Cut(0, UP, 40_000, RST, 40_000)]) as (proxy, target),
+            connected(proxy, target) as (near, far),
+        ):
             await send_all(near, data)
             assert (await receive_all(near))[1] == RST
             assert await receive_all(far) == (data[:40_000], RST)
@@ -229,7 +309,7 @@ def test_a_reset_does_not_take_back_bytes_that_the_far_end_has_not_read_yet() ->
 
 def test_a_downstream_cut_without_acknowledgements_falls_back_to_its_upstream_limit() -> None:
     async def body() -> None:
-        cut = Cut(DOWN, 500, RST, 2000)
+        cut = Cut(0, DOWN, 500, RST, 2000)
         async with proxied([cut]) as (proxy, target), connected(proxy, target) as (near, far):
             await send_all(far, pattern(499))
             await send_all(near, pattern(5000))
@@ -242,7 +322,7 @@ def test_a_downstream_cut_without_acknowledgements_falls_back_to_its_upstream_li
 
 def test_other_direction_is_forwarded_until_the_cut() -> None:
     async def body() -> None:
-        async with proxied([Cut(UP, 10, FIN, 10)]) as (proxy, target), connected(proxy, target) as (near, far):
+        async with proxied([Cut(0, UP, 10, FIN, 10)]) as (proxy, target), connected(proxy, target) as (near, far):
             loop = asyncio.get_running_loop()
             await send_all(far, b"hello")
             assert await loop.sock_recv(near, 100) == b"hello"
@@ -270,7 +350,7 @@ def test_after_the_last_cut_everything_passes_unchanged(up: list[int], down: lis
 
     async def body() -> None:
         to_target, to_board = pattern(sum(up)), pattern(sum(down))[::-1]
-        async with proxied([Cut(UP, 3, RST, 3)]) as (proxy, target):
+        async with proxied([Cut(0, UP, 3, RST, 3)]) as (proxy, target):
             async with connected(proxy, target) as (near, far):
                 await send_all(near, b"abcdef")
                 assert await receive_all(far) == (b"abc", RST)
@@ -285,7 +365,7 @@ def test_after_the_last_cut_everything_passes_unchanged(up: list[int], down: lis
 
 def test_cuts_come_one_connection_each_in_the_planned_order() -> None:
     async def body() -> None:
-        cuts = [Cut(UP, position, kind, position) for position in (5, 1, 9) for kind in (RST, FIN)]
+        cuts = [Cut(0, UP, position, kind, position) for position in (5, 1, 9) for kind in (RST, FIN)]
         async with proxied(cuts) as (proxy, target):
             for cut in cuts:
                 async with connected(proxy, target) as (near, far):
@@ -304,7 +384,7 @@ def test_cuts_come_one_connection_each_in_the_planned_order() -> None:
 def test_while_the_target_is_down_connections_are_reset_and_its_cut_waits() -> None:
     async def body() -> None:
         loop = asyncio.get_running_loop()
-        async with proxied([Cut(UP, 4, FIN, 4)]) as (proxy, target):
+        async with proxied([Cut(0, UP, 4, FIN, 4)]) as (proxy, target):
             address = target.getsockname()
             target.close()
             for attempt in (1, 2):
@@ -325,7 +405,7 @@ def test_while_the_target_is_down_connections_are_reset_and_its_cut_waits() -> N
 
 def test_when_one_end_is_killed_the_other_sees_the_end_and_the_cut_is_kept() -> None:
     async def body() -> None:
-        async with proxied([Cut(UP, 100, RST, 100)]) as (proxy, target):
+        async with proxied([Cut(0, UP, 100, RST, 100)]) as (proxy, target):
             async with connected(proxy, target) as (near, far):
                 await send_all(near, b"half a pack")
                 near.close()
@@ -352,7 +432,7 @@ def test_a_reset_of_one_end_resets_the_other() -> None:
 
 def test_close_ends_connections_and_frees_the_port() -> None:
     async def body() -> None:
-        async with proxied([Cut(UP, 2, FIN, 2)]) as (proxy, target), connected(proxy, target) as (near, _):
+        async with proxied([Cut(0, UP, 2, FIN, 2)]) as (proxy, target), connected(proxy, target) as (near, _):
             await send_all(near, b"abc")
             async with connected(proxy, target) as (other, _):
                 await send_all(other, b"x")

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hil import sensor
@@ -144,6 +144,7 @@ def test_every_accepted_reading_is_in_the_ledger_once(capsys: pytest.CaptureFixt
     assert sorted(set(figures)) == figures
 
 
+@settings(deadline=None, max_examples=30)
 @given(st.integers(1, 8))
 def test_power_cut_between_acceptance_and_ledger(cut_in: int) -> None:
     Path(sensor.LEDGER).unlink(missing_ok=True)
@@ -158,6 +159,7 @@ def test_power_cut_between_acceptance_and_ledger(cut_in: int) -> None:
     assert [entry.crc32 for entry in entries] == [binascii.crc32(body) for body, _ in flash]
 
 
+@settings(deadline=None, max_examples=30)
 @given(st.data())
 def test_power_cut_within_a_line_of_the_ledger(data: st.DataObject) -> None:
     Path(sensor.LEDGER).unlink(missing_ok=True)
