@@ -841,6 +841,52 @@ static void test_frame(void)
     free(in);
 }
 
+/* A reader that keeps what it has and asks the framing rule how much is missing gets the packets back, however the stream
+ * was cut into pieces. */
+static void test_stream_in_pieces(void)
+{
+    static uint8_t stream[64 * 700], buffer[1024];
+    static size_t ends[64];
+    size_t size = 0, i;
+    int trial;
+
+    for (i = 0; i < LENGTH(ends); i++) {
+        message m = {.user_flags = DQ_PRIVATE, .base_flags = i % 3 == 0 ? 0x10 : 0};
+        m.body_size = below(400);
+        memset(stream + size, 0, 600);
+        size += i % 4 == 1 ? put_internal(stream + size, 1 + below(3)) : put_message(stream + size, &m, NULL);
+        ends[i] = size;
+    }
+    for (trial = 0; trial < 50; trial++) {
+        size_t read = 0, filled = 0, packets = 0;
+        while (read < size) {
+            uint32_t total = 0;
+            size_t piece = 1 + below(trial < 25 ? 7 : 900);
+            piece = piece > size - read ? size - read : piece;
+            while (piece > 0 || mqqb_frame(buffer, filled, &total) == MQQB_OK) {
+                const mqqb_status status = mqqb_frame(buffer, filled, &total);
+                size_t missing;
+                CHECK(status == MQQB_OK || status == MQQB_NEED_MORE);
+                if (status == MQQB_OK) {
+                    CHECK_EQ(filled, total); /* never read past the packet's end */
+                    CHECK_EQ(read, ends[packets]);
+                    CHECK_BYTES(buffer, stream + read - total, total);
+                    packets++;
+                    filled = 0;
+                    continue;
+                }
+                missing = total - filled < piece ? total - filled : piece;
+                memcpy(buffer + filled, stream + read, missing);
+                filled += missing;
+                read += missing;
+                piece -= missing;
+            }
+        }
+        CHECK_EQ(filled, 0);
+        CHECK_EQ(packets, LENGTH(ends));
+    }
+}
+
 /* ---- serial arithmetic and the bit field ------------------------------------------------------------- */
 
 static void test_serial_after(void)
@@ -1342,6 +1388,76 @@ static void test_both_faults(void)
     before = s;
     CHECK_EQ(mqqb_session_check(&s, &h, 1), MQQB_BAD_ACK_COUNT);
     CHECK_BYTES(&s, &before, sizeof s);
+}
+
+/* Trace 1, the session's side: an OrderAck (express) and a FinalAck (recoverable) come back and are covered by one header. */
+static void test_trace_1_counts(void)
+{
+    mqqb_session sender, receiver;
+    mqqb_session_header h;
+
+    mqqb_session_init(&sender, 64);
+    mqqb_session_init(&receiver, 64);
+    mqqb_session_sent(&sender, 1);
+    CHECK_EQ(arrive(&receiver, 1), MQQB_OK);
+    mqqb_session_sent(&receiver, 0);
+    CHECK_EQ(arrive(&sender, 0), MQQB_OK);
+    mqqb_session_sent(&receiver, 1);
+    CHECK_EQ(arrive(&sender, 1), MQQB_OK);
+    mqqb_session_fill(&sender, &h);
+    CHECK_EQ(h.ack_sequence_number, 2);
+    CHECK_EQ(h.recoverable_msg_ack_seq_number, 1);
+    CHECK_EQ(h.recoverable_msg_ack_flags, 1);
+    CHECK_EQ(h.user_msg_sequence_number, 1);
+    CHECK_EQ(h.recoverable_msg_sequence_number, 1);
+    CHECK_EQ(mqqb_session_check(&receiver, &h, 0), MQQB_OK);
+    CHECK_EQ(mqqb_session_unacked_sent(&receiver), 0);
+}
+
+/* Trace 7: 70 recoverable messages wait, the link breaks after a header for 10; the 60 go out as 1 to 60 on the next one. */
+static void test_trace_7_reconnect(void)
+{
+    mqqb_session sender, receiver;
+    mqqb_session_header h;
+    uint32_t sent = 0, i;
+
+    mqqb_session_init(&sender, 64);
+    mqqb_session_init(&receiver, 64);
+    while (mqqb_session_can_send(&sender)) {
+        mqqb_session_sent(&sender, 1);
+        sent++;
+    }
+    CHECK_EQ(sent, 64); /* not 70 */
+    for (i = 0; i < 10; i++) {
+        CHECK_EQ(arrive(&receiver, 1), MQQB_OK);
+    }
+    mqqb_session_fill(&receiver, &h);
+    CHECK_EQ(mqqb_session_check(&sender, &h, 0), MQQB_OK);
+    CHECK_EQ(mqqb_session_unacked_sent(&sender), 54);
+    for (i = 1; i <= 70; i++) {
+        CHECK_EQ(mqqb_is_acked(h.recoverable_msg_ack_seq_number, h.recoverable_msg_ack_flags, i), i <= 10);
+    }
+    mqqb_session_init(&sender, 64);
+    mqqb_session_init(&receiver, 64);
+    CHECK_EQ(mqqb_session_unacked_sent(&sender), 0);
+    for (i = 1; i <= 60; i++) {
+        CHECK_EQ(mqqb_session_can_send(&sender), 1);
+        mqqb_session_sent(&sender, 1);
+        CHECK_EQ(sender.recoverable_message_sent_count, i);
+        mqqb_session_received(&receiver, 1);
+        if (mqqb_session_stored(&receiver, 1) == MQQB_ACK_FIRST) {
+            CHECK_EQ(i, 33);
+            mqqb_session_fill(&receiver, &h);
+            CHECK_EQ(mqqb_session_check(&sender, &h, 0), MQQB_OK);
+            CHECK_EQ(mqqb_session_unacked_sent(&sender), 1);
+            CHECK_EQ(mqqb_session_stored(&receiver, 1), MQQB_OK);
+        }
+    }
+    mqqb_session_fill(&receiver, &h);
+    CHECK_EQ(h.recoverable_msg_ack_seq_number, 33);
+    CHECK_EQ(h.recoverable_msg_ack_flags, 0x0FFFFFFF);
+    CHECK_EQ(mqqb_session_check(&sender, &h, 0), MQQB_OK);
+    CHECK_EQ(mqqb_session_unacked_sent(&sender), 0);
 }
 
 /* Two sessions joined by a wire, against plain lists of what was sent, stored and acknowledged that know no modulus. */
@@ -1932,6 +2048,7 @@ int main(int argc, char **argv)
     RUN("A-47 A-51", test_frame_8);
     RUN("A-51", test_packet_total);
     RUN("B-429 A-51", test_frame);
+    RUN("B-429 wire.md 4.2", test_stream_in_pieces);
     RUN("B-090 A-23", test_serial_after);
     RUN("B-103 B-107 B-222 B-223", test_ack_bits_in_words);
     RUN("B-086 A-10", test_init);
@@ -1947,6 +2064,8 @@ int main(int argc, char **argv)
     RUN("B-219 B-436", test_old_ack_lowers_nothing);
     RUN("B-227 A-12 A-13", test_bad_message_count);
     RUN("B-227 B-229", test_both_faults);
+    RUN("B-089 A-19", test_trace_1_counts);
+    RUN("B-086 B-118 B-123 A-10", test_trace_7_reconnect);
     RUN("B-086 B-101 B-102 B-103 B-108 B-123", test_random_sessions);
     RUN("B-078", test_tx_compare);
     RUN("B-270 B-271 B-272 B-275 A-01", test_acceptance_table);
