@@ -108,7 +108,7 @@ class OutgoingStream:
         record durable in one step before anything is sent (B-098). None: the sequence is used up, wait until the
         table is empty (A-24).
         """
-        core.unpack(core.TRANSACTION_HEADER, self._header, packet, offset, len(packet))
+        self._read(packet, offset)
         previous = self._previous(len(self.table), self.tx_sequence_id)
         if core.stamp(self.record, previous, self._header) != core.OK:
             return None
@@ -155,7 +155,7 @@ class OutgoingStream:
         index = self._cursor
         if index >= len(self.table) or self.table[index] is not entry:
             index = self.table.index(entry)
-        core.unpack(core.TRANSACTION_HEADER, self._header, packet, offset, len(packet))
+        self._read(packet, offset)
         self._header[core.TX_PREVIOUS] = self._previous(index, entry.tx_sequence_id)
         core.pack(core.TRANSACTION_HEADER, self._header, packet, offset)
 
@@ -238,6 +238,10 @@ class OutgoingStream:
         self._cursor = 0
         self.resend_interval_index = min(self.resend_interval_index + 1, len(self._intervals) - 1)
         self._resend_time = now + self._intervals[self.resend_interval_index]
+
+    def _read(self, packet: bytearray, offset: int) -> None:
+        status = core.unpack(core.TRANSACTION_HEADER, self._header, packet, offset, len(packet))
+        assert status == core.OK, "there is no TransactionHeader at this offset"
 
     def _previous(self, index: int, tx_sequence_id: int) -> int:
         while index > 0:
