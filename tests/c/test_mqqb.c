@@ -1514,7 +1514,7 @@ static void test_random_sessions(void)
         ends[i] = calloc(1, sizeof(end));
         mqqb_session_init(&ends[i]->s, i == 0 ? 40 : 64);
     }
-    for (step = 0; step < 400000; step++) {
+    for (step = 0; step < 500000; step++) {
         end *const from = ends[step & 1], *const to = ends[~step & 1];
         const uint32_t what = below(100);
         if (what < 60) {
