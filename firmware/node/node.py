@@ -339,7 +339,7 @@ class Node:
         self._ended = asyncio.Event()
         self._uncommitted: "list[tuple[Queue, streams.Entry, Message]]" = []
         self._committing: "asyncio.Event | None" = None
-        self._marked_at: "int | None" = None  # when the oldest mark of settlement was logged that is not synced
+        self._marked_at: "int | None" = None  # when the oldest mark of settlement was made that is not durable yet
         for logged in self.outbox.queues:
             self._add(logged)
         for restored in self.outbox.restored:

@@ -314,11 +314,15 @@ class Outbox:
         self._marks_logged = 0  # how many of them stand in the log
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
-        self._replay(handle)
-        if self._current is None:
-            if self.guid is None:
-                self.guid = os.urandom(16)
-            self._begin()
+        try:
+            self._replay(handle)
+            if self._current is None:
+                if self.guid is None:
+                    self.guid = os.urandom(16)
+                self._begin()
+        except (OutboxError, OSError):
+            files.close()
+            raise
 
     # ---- use ------------------------------------------------------------------------------------
 
@@ -380,8 +384,8 @@ class Outbox:
     def settle(self, handles: "list[Stored]", queue: LoggedQueue, message_class: int) -> None:
         """These messages need not be kept; message_class says what became of them (0x00FF: order-acknowledged).
 
-        Lazy: durable with the next `sync`, and in any case before any newer message is. Never fails: a mark that cannot
-        be written waits in memory; if it is lost, the message comes back with its own number and is settled again.
+        Lazy: the marks are written with the next `sync`, or before the next message. Never fails: if a mark is lost,
+        the message comes back with its own number and is settled again.
         """
         for start in range(0, len(handles), _SETTLED_IDS_MAX):
             some = handles[start : start + _SETTLED_IDS_MAX]
@@ -390,11 +394,6 @@ class Outbox:
             for handle in some:
                 assert handle.segment is not None
                 handle.segment.live -= 1
-        if not self._ended:
-            try:
-                self._log_marks()
-            except OutboxWriteFailed:
-                pass
         self._reclaim()
 
     def sync(self) -> bool:
@@ -580,12 +579,15 @@ class Outbox:
         stale = [number for number in numbers if number < first]
         unsettled: "dict[int, Restored]" = {}
         torn = False
-        for i in range(len(stale), len(numbers)):
+        numbers = numbers[len(stale) :]
+        headers = headers[len(stale) :]
+        for i in range(1, len(numbers)):
+            if numbers[i] != numbers[i - 1] + 1:
+                raise OutboxDamaged(_name(numbers[i] - 1), 0, "the file is missing")
+        for i in range(len(numbers)):
             header = headers[i]
             if header is None:
                 raise OutboxDamaged(_name(numbers[i]), 0, "the header is broken")
-            if i > len(stale) and numbers[i] != numbers[i - 1] + 1:
-                raise OutboxDamaged(_name(numbers[i] - 1), 0, "the file is missing")
             following = headers[i + 1] if i + 1 < len(numbers) else None
             torn = self._replay_segment(numbers[i], header, following, unsettled, make)
         if unfinished:

@@ -81,7 +81,9 @@ def real_files_keep_what_was_sent():
     again.settle([restored.handle for restored in again.restored], again.queue(LINE), 0x00FF)
     assert len(os.listdir(folder)) == 1
     again.close()
-    assert outbox.Outbox(outbox.Files(folder)).restored == []
+    last = outbox.Outbox(outbox.Files(folder))
+    assert last.restored == []
+    last.close()
 
 
 def a_torn_tail_is_dropped_and_never_built_upon():
@@ -104,10 +106,11 @@ def damage_is_reported():
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID)
     handles = [put(box, b"reading %d" % k) for k in range(3)]
+    tail = disk.tail
     files = {name: bytes(disk.files[name].data) for name in disk.files}
     records = [0, handles[0].offset - 60] + [handle.offset for handle in handles]  # the queue's record comes first
-    for place in range(len(disk.tail.data)):
-        disk.tail.data[place] ^= 0x10
+    for place in range(len(tail.data)):
+        tail.data[place] ^= 0x10
         if place < handles[2].offset:
             error = raises(outbox.OutboxDamaged, outbox.Outbox, disk)
             assert error.name == "00000001.log"
@@ -116,7 +119,7 @@ def damage_is_reported():
                 assert raises(outbox.OutboxDamaged, box.load, handles[place >= handles[1].offset]).name == error.name
         else:  # nothing behind the last record says that it was durable: it looks like one that was torn
             assert bodies(outbox.Outbox(disk)) == [b"reading 0", b"reading 1"]
-        disk.tail.data[place] ^= 0x10
+        tail.data[place] ^= 0x10
     assert files == {name: bytes(disk.files[name].data) for name in disk.files}, "nothing is changed by looking"
 
 
