@@ -325,10 +325,11 @@ def test_a_hole_between_packets_is_where_it_is() -> None:
     assert [(cut.offset, bool(cut.problem)) for cut in found] == [(0, True), (32, False)]
 
 
-def test_a_false_signature_in_a_body_is_not_taken_for_a_packet_after_a_hole() -> None:
+@pytest.mark.parametrize("size", [3000, 50, 20, 11, 1])
+def test_a_false_signature_in_a_body_is_not_taken_for_a_packet_after_a_hole(size: int) -> None:
     body = b"....LIOR" + bytes(20) + b"\x10\0\3\0LIOR\xff\xff\xff\xff" + bytes(12) + b"LIOR"
     stream = bytes(packets.user_message(samples.SENDER, 1, samples.DIRECT, body)) + FRAMES[5]
-    found = cuts(pcap([syn(999), segment(1010, stream[10:])]))
+    found = cuts(pcap([syn(999), *segments(stream[10:], size, 1010)]))
     assert [cut.data for cut in found] == [b"", FRAMES[5]]
 
 
@@ -350,21 +351,15 @@ def test_an_old_connection_without_any_packet_is_a_problem() -> None:
 
 
 def test_a_new_syn_begins_a_new_stream_and_a_repeated_one_does_not() -> None:
-    records = [
-        syn(999),
-        segment(1000, FRAMES[7][:300]),
-        syn(999),
-        syn(4999),
-        segment(5000, FRAMES[5]),
-        segment(5032, FRAMES[8]),
-    ]
+    records = [syn(999), segment(1000, FRAMES[7][:300]), syn(999), segment(1300, FRAMES[7][300:350])]
+    records += [syn(4999), segment(5000, FRAMES[5]), segment(5032, FRAMES[8])]
     found = cuts(pcap(records))
     assert [(cut.offset, cut.data, bool(cut.problem)) for cut in found] == [
         (0, b"", True),
         (0, FRAMES[5], False),
         (32, FRAMES[8], False),
     ]
-    assert "300 of 2224 bytes" in found[0].problem
+    assert "350 of 2224 bytes" in found[0].problem
 
 
 def test_a_wrong_header_ends_its_stream_only() -> None:
@@ -405,6 +400,18 @@ def test_a_missing_segment_is_given_up_when_too_much_waits_for_it() -> None:
     assert (first.offset, first.missing) == (100, 100)
     assert first.frame == 2
     assert peak < 6 << 20
+
+
+def test_what_was_early_and_is_delivered_waits_no_longer() -> None:
+    def records() -> Iterator[bytes]:
+        yield syn(999)
+        for at in range(0, 200 * 65000, 130000):
+            yield segment(1000 + at + 65000, bytes(65000))
+            yield segment(1000 + at, bytes(65000))
+
+    chunks = [item for item in capture.streams(frames_of(records())) if isinstance(item, capture.Chunk)]
+    assert not any(chunk.missing for chunk in chunks)
+    assert sum(len(chunk.data) for chunk in chunks) == 200 * 65000
 
 
 def test_the_connection_that_is_silent_for_longest_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

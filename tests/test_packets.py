@@ -779,6 +779,9 @@ def test_surplus_allocation_is_part_of_the_packet_only_if_the_headers_then_fit()
     assert bytes(message.trailing) == b"what?"
     assert malformed(patched(raw, PROPERTIES_AT + 36, "I", 4000)).rule == "B-432"
 
+    padded = bytearray(packets.user_message(GUID, 1, DIRECT, b"12345"))
+    assert not variant(bytes(padded), 8).properties.surplus  # three bytes of padding, either way
+
 
 @pytest.mark.rule("OP-8")
 @pytest.mark.parametrize(("header", "body"), [("ab", "abc"), ("a", "ab"), ("", "")])
