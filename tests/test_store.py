@@ -384,15 +384,19 @@ def test_a_folder_that_cannot_be_written_is_reported() -> None:
         Store("/proc/self", create=True)  # where not even root can make a file
 
 
+def _store_batch(store: Store) -> None:
+    with store.transaction():
+        store.save_incoming([Incoming(b"s" * 16, "q", (1, 1, 1, 0), 1)])
+        _add(store, "q", *[bytes(4000)] * 50)
+
+
 @pytest.mark.rule("B-098")
 def test_a_full_disk_leaves_nothing_half_done(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
         store.create_queue("q")
         store._db.pragma("max_page_count", store._db.pragma("page_count") + 20)
-        with pytest.raises(StoreFull):  # noqa: PT012: it is the whole transaction that must fail
-            with store.transaction():
-                store.save_incoming([Incoming(b"s" * 16, "q", (1, 1, 1, 0), 1)])
-                _add(store, "q", *[bytes(4000)] * 50)
+        with pytest.raises(StoreFull):
+            _store_batch(store)
         assert store.incoming() == []
         assert store.queue("q").messages == 0
         _add(store, "q", b"fits")
@@ -400,9 +404,9 @@ def test_a_full_disk_leaves_nothing_half_done(tmp_path: Path) -> None:
 
 
 def test_a_locked_store_is_waited_for_and_then_reported(tmp_path: Path) -> None:
-    with Store(tmp_path, create=True) as store, Store(tmp_path, busy_timeout=0.05) as other:
-        with store.transaction(), pytest.raises(StoreBusy, match="locked by another process"):
-            other.create_queue("q")
+    with (Store(tmp_path, create=True) as store, Store(tmp_path, busy_timeout=0.05) as other, store.transaction(),
+          pytest.raises(StoreBusy, match="locked by another process")):
+        other.create_queue("q")
 
 
 def test_a_store_has_one_manager(tmp_path: Path) -> None:

@@ -1,0 +1,663 @@
+"""The queue manager over wires that only exist in memory: what it stores, what it answers, and that no cut of a wire
+and no death of a manager at any statement of its store loses, repeats or reorders a message."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mqqb import core, packets
+from mqqb.session import Settings
+from ordack.client import Client
+from ordack.config import Config
+from ordack.manager import Link, Manager
+from ordack.store import FILE_NAME, Store
+
+from tests.host_peer import Peer, body_of, direct
+
+WALL = 1_800_000_000
+HERE = ("10.0.0.1", 1801)
+
+
+class Crash(BaseException):
+    """The process is dead: nothing in it may react."""
+
+
+class Host:
+    """A queue manager that can be killed at any statement of its store, and goes on with the files as they were."""
+
+    def __init__(self, folder: Path, config: Config | None = None) -> None:
+        self.folder = folder
+        self.config = config
+        self.wires: dict[Link, Wire] = {}
+        self.log: list[str] = []
+        self.crashes = 0
+        self._life = folder / "0"
+        with Store(self._life, create=True) as store:
+            store.create_queue("line1", transactional=True)
+            store.create_queue("plain")
+        self._open(0)
+
+    def _open(self, now: int) -> None:
+        self.store = Store(self._life)
+        self.manager = Manager(self.store, now, self.config, self.log.append)
+
+    def arm(self, statements: int) -> None:
+        """Die before so many more statements have been run."""
+        left = statements
+
+        def trace(_cursor: Any, _statement: str, _bindings: Any) -> bool:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                self._snapshot()
+                raise Crash
+            return True
+
+        self.store._db.exec_trace = trace
+
+    def _snapshot(self) -> None:
+        """The files as a power cut would leave them: what was not committed is at most in the log, without its end."""
+        self.crashes += 1
+        life = self.folder / str(self.crashes)
+        life.mkdir()
+        for suffix in ("", "-wal"):
+            shutil.copy(self._life / (FILE_NAME + suffix), life)
+        self._next_life = life
+
+    def restart(self, now: int, snapshot: bool = False) -> None:
+        """Come up again from the last snapshot, or from one taken now."""
+        self.store._db.exec_trace = None
+        if snapshot:
+            self._snapshot()
+        for wire in list(self.wires.values()):
+            wire.cut()
+        self.store.close()
+        shutil.rmtree(self._life)
+        self._life = self._next_life
+        self._open(now)
+
+    def client(self) -> Client:
+        return Client(self._life)
+
+    def content(self, queue: str) -> list[bytes]:
+        return [body_of(message.packet) for message in self.store.peek(self.store.queue(queue).identifier, -1)]
+
+
+class Wire:
+    """A connection from a peer, or another host, to a host. What is on the way is lost when it is cut."""
+
+    def __init__(self, world: World, initiator: Peer | Host, host: Host) -> None:
+        self.world = world
+        self.initiator = initiator
+        self.host = host
+        link = host.manager.accept("10.0.0.9", world.now)
+        assert link is not None
+        self.link = link
+        host.wires[link] = self
+        self.to_host = bytearray()
+        self.to_initiator = bytearray()
+        if isinstance(initiator, Host):
+            self.far = initiator.manager.connect(HERE, "10.0.0.1", world.now)
+            initiator.wires[self.far] = self
+        else:
+            initiator.connect(world.now)
+        world.wires.append(self)
+
+    def cut(self) -> None:
+        if self not in self.world.wires:
+            return
+        self.world.wires.remove(self)
+        del self.host.wires[self.link]
+        self.host.manager.lost(self.link)
+        if isinstance(self.initiator, Host):
+            del self.initiator.wires[self.far]
+            self.initiator.manager.lost(self.far)
+        else:
+            self.initiator.disconnect()
+
+
+class World:
+    """Hosts, peers, wires and one clock, driven by a seed."""
+
+    def __init__(self, seed: int, hosts: list[Host], peers: list[Peer]) -> None:
+        self.random = random.Random(seed)
+        self.hosts = hosts
+        self.peers = peers
+        self.wires: list[Wire] = []
+        self.now = 0
+
+    @property
+    def wall(self) -> int:
+        return WALL + self.now // 1000
+
+    def collect(self) -> None:
+        """Everything that the ends have to say is on the way."""
+        for wire in self.wires:
+            if isinstance(wire.initiator, Peer):
+                wire.to_host += wire.initiator.output(self.now)
+        for host in self.hosts:
+            for link, data, shut in host.manager.output():
+                there = host.wires.get(link)
+                if there is not None:
+                    if there.link is link:
+                        there.to_initiator += data
+                    else:
+                        there.to_host += data
+                    if shut:
+                        there.cut()
+
+    def deliver(self, most: int) -> None:
+        """Up to `most` bytes of each wire arrive; what reaches one host is one batch."""
+        batches: dict[Host, list[tuple[Link, bytes]]] = {}
+        for wire in list(self.wires):
+            size = self.random.randint(0, most)
+            data, wire.to_host = bytes(wire.to_host[:size]), wire.to_host[size:]
+            if data:
+                batches.setdefault(wire.host, []).append((wire.link, data))
+            size = self.random.randint(0, most)
+            data, wire.to_initiator = bytes(wire.to_initiator[:size]), wire.to_initiator[size:]
+            if data and isinstance(wire.initiator, Host):
+                batches.setdefault(wire.initiator, []).append((wire.far, data))
+            elif data and isinstance(wire.initiator, Peer):
+                wire.initiator.receive(data, self.now)
+        for host, batch in batches.items():
+            self._survive(host, lambda host=host, batch=batch: host.manager.receive(batch, self.now, self.wall))
+
+    def pass_time(self, milliseconds: int) -> None:
+        self.now += milliseconds
+        for host in self.hosts:
+            self._survive(host, lambda host=host: host.manager.poll(self.now, self.wall))
+
+    def _survive(self, host: Host, act: Any) -> None:
+        try:
+            act()
+        except Crash:
+            host.restart(self.now)
+
+    def connect_all(self) -> None:
+        connected = {wire.initiator for wire in self.wires}
+        for peer in self.peers:
+            if peer not in connected:
+                Wire(self, peer, self.hosts[0])
+        for host in self.hosts[1:]:
+            if host not in connected and host.manager.wanted_hops() == {HERE}:
+                Wire(self, host, self.hosts[0])
+
+    def settle(self, done: Any = None) -> None:
+        """No more accidents: run until everybody is content."""
+        for host in self.hosts:
+            host.store._db.exec_trace = None
+        for _ in range(2000):
+            self.connect_all()
+            for _ in range(3):
+                self.collect()
+                self.deliver(1 << 20)
+            self.pass_time(100)
+            if all(peer.is_settled for peer in self.peers) and (done is None or done()):
+                return
+        raise AssertionError(f"not settled: {[len(peer.stream.table) for peer in self.peers]}, {self.hosts[0].log}")
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    made = Host(tmp_path)
+    yield made
+    made.store.close()
+
+
+def _peer(number: int, queue: str = "line1", **properties: Any) -> Peer:
+    return Peer(bytes([number]) * 16, direct(queue), **properties)
+
+
+def _exchange(world: World) -> None:
+    """Everything there and back, at once, without time passing."""
+    world.connect_all()
+    for _ in range(8):
+        world.collect()
+        world.deliver(1 << 22)
+    world.collect()
+
+
+def _handshake(world: World) -> None:
+    """Sessions are open; what the peers then sent is on the way, nothing has arrived."""
+    world.connect_all()
+    while any(not wire.link.is_open for wire in world.wires):
+        world.collect()
+        world.deliver(1 << 22)
+    world.collect()
+    for wire in world.wires:
+        assert isinstance(wire.initiator, Peer)
+        wire.initiator.receive(bytes(wire.to_initiator), world.now)
+        wire.to_initiator.clear()
+    world.collect()
+
+
+class _AtOnce(random.Random):
+    """Delivers all there is."""
+
+    def randint(self, a: int, b: int) -> int:
+        return b
+
+
+def _world(hosts: list[Host], peers: list[Peer]) -> World:
+    world = World(0, hosts, peers)
+    world.random = _AtOnce()
+    return world
+
+
+def _packets(data: bytes | bytearray) -> list[object]:
+    found: list[object] = []
+    at = 0
+    while at < len(data):
+        found.append(packets.parse(data, at))
+        at += core.packet_total(data[at + 2], int.from_bytes(data[at + 8 : at + 12], "little"))
+    return found
+
+
+# ---- what a message is answered with --------------------------------------------------------------
+
+
+@pytest.mark.rule("B-002", "B-008", "B-137", "B-153", "B-358", "B-361", "B-287")
+def test_messages_are_stored_and_acknowledged_in_order_after_half_a_second(host: Host) -> None:
+    peer = _peer(1)
+    world = _world([host], [peer])
+    for number in range(5):
+        peer.send(b"%d" % number, priority=number)
+    _exchange(world)
+    assert host.content("line1") == [b"0", b"1", b"2", b"3", b"4"]
+    world.pass_time(499)
+    _exchange(world)
+    assert peer.acked == []
+    world.pass_time(1)
+    _exchange(world)
+    assert peer.acked == [1, 2, 3, 4, 5]
+    assert peer.order_acks == 1
+    with host.client() as client:
+        sequence = {message.tx_sequence_id for message in client.queue("line1").peek()}
+        assert sequence == {100 << 32 | 1}
+
+
+@pytest.mark.rule("B-113", "B-114", "B-099", "A-29")
+def test_an_order_ack_of_a_busy_stream_comes_within_ten_and_a_half_seconds(host: Host) -> None:
+    peer = _peer(1)
+    world = _world([host], [peer])
+    for _ in range(36):
+        peer.send(b"")
+        _exchange(world)
+        world.pass_time(300)
+    assert peer.order_acks == 1
+    assert len(peer.acked) in (34, 35)
+
+
+@pytest.mark.rule("B-362", "B-264", "A-38", "A-20")
+def test_a_private_format_name_is_answered_with_one(host: Host) -> None:
+    identifier = host.store.queue("line1").identifier
+    name = packets.PrivateQueueFormatNameId(identifier)
+    by_guid = Peer(b"\1" * 16, name, address=host.store.guid)
+    by_zero = Peer(b"\2" * 16, name)
+    world = _world([host], [by_guid, by_zero])
+    for peer in world.peers:
+        peer.send(b"x")
+    _exchange(world)
+    world.pass_time(500)
+    world.collect()
+    assert host.content("line1") == [b"x", b"x"]
+    for wire, peer in zip(world.wires, world.peers, strict=True):
+        (packet,) = [packet for packet in _packets(wire.to_initiator) if isinstance(packet, packets.OrderAck)]
+        user = packet.message.user
+        assert (user.queue_manager_address, user.flags & core.USER_DQ) == (peer.guid, 3 << 10)
+        assert isinstance(user.destination_queue, packets.PrivateQueueFormatNameId)
+        assert user.destination_queue.private_queue_identifier == 4
+    _exchange(world)
+    assert all(peer.is_settled for peer in world.peers)
+
+
+@pytest.mark.rule("B-256", "B-257", "B-260", "B-115", "B-261", "B-262", "B-360", "B-344", "A-15", "A-37")
+@pytest.mark.parametrize(("queue", "rejection"), [
+    ("nowhere", 0x8000), ("plain", 0x8009), ("order_queue$", 0x8000), ("system$;deadxact", 0x8000)])
+def test_a_transactional_message_that_no_queue_takes_gets_one_final_ack(host: Host, queue: str, rejection: int) -> None:
+    peer = _peer(1, queue)
+    world = _world([host], [peer])
+    for _ in range(3):
+        peer.send(b"x")
+    _exchange(world)
+    assert peer.rejected == {1: rejection, 2: rejection, 3: rejection}
+    assert peer.is_settled
+    world.settle(lambda: not host.store.outgoing_messages())
+    assert host.content("plain") == []
+
+
+@pytest.mark.rule("B-344", "B-260", "B-011", "A-30")
+def test_a_final_ack_that_could_not_be_sent_waits_for_the_next_session_over_a_restart(host: Host) -> None:
+    peer = _peer(1, "nowhere")
+    world = _world([host], [peer])
+    peer.send(b"x")
+    _handshake(world)
+    world.deliver(1 << 20)
+    assert len(host.store.outgoing_messages()) == 1
+    host.restart(world.now, snapshot=True)
+    assert peer.rejected == {}
+    world.settle(lambda: not host.store.outgoing_messages())
+    assert peer.rejected == {1: 0x8000}
+
+
+@pytest.mark.rule("B-262", "A-15")
+def test_a_rejected_message_moves_the_stream_on_so_that_its_successor_can_be_taken(host: Host) -> None:
+    peer = _peer(1, "later")
+    world = _world([host], [peer])
+    peer.send(b"1")
+    _exchange(world)
+    assert peer.rejected == {1: 0x8000}
+    with host.client() as client:
+        client.create_queue("later", transactional=True)
+    peer.send(b"2")
+    _exchange(world)
+    assert host.content("later") == [b"2"]
+
+
+def test_a_queue_deleted_and_made_again_gets_nothing_twice(host: Host) -> None:
+    peer = _peer(1)
+    world = _world([host], [peer])
+    peer.send(b"1")
+    peer.send(b"2")
+    _exchange(world)  # stored, the OrderAck has not been sent
+    with host.client() as client:
+        client.store.delete_queue("line1")
+        client.create_queue("line1", transactional=True)
+    world.wires[0].cut()
+    peer.send(b"3")
+    world.settle()
+    assert host.content("line1") == [b"3"]
+    assert peer.rejected == {}
+
+
+@pytest.mark.rule("B-416")
+@pytest.mark.parametrize(("name", "taken"), [
+    ("TCP:10.0.0.1\\private$\\line1", True), ("tcp:10.0.0.1\\PRIVATE$\\LINE1", True),
+    ("OS:Plant\\private$\\line1", True),
+    ("TCP:10.0.0.2\\private$\\line1", False), ("OS:other\\private$\\line1", False), ("TCP:10.0.0.1\\line1", False),
+    ("TCP:10.0.0.1\\private$\\line1;journal", False), ("HTTP://10.0.0.1/msmq/private$/line1", False)])
+def test_direct_names_are_compared_with_the_own_names(tmp_path: Path, name: str, taken: bool) -> None:
+    host = Host(tmp_path, Config(own_names=frozenset({"10.0.0.1", "plant"})))
+    peer = Peer(b"\1" * 16, packets.DirectQueueFormatName(name))
+    world = _world([host], [peer])
+    peer.send(b"x")
+    _exchange(world)
+    assert host.content("line1") == ([b"x"] if taken else [])
+    assert peer.rejected == ({} if taken else {1: 0x8000})
+    host.store.close()
+
+
+@pytest.mark.rule("B-264", "B-256")
+@pytest.mark.parametrize("name", [
+    packets.PrivateQueueFormatNameId(999), packets.PrivateQueueFormatNameId(4),
+    packets.PublicQueueFormatName(b"p" * 16)])
+def test_other_names_that_lead_nowhere_are_rejected(host: Host, name: packets.QueueName) -> None:
+    peers = [Peer(b"\1" * 16, name), Peer(b"\2" * 16, name, address=b"elsewhere 16 byt")]
+    world = _world([host], peers)
+    for peer in peers:
+        peer.send(b"x")
+    _exchange(world)
+    for peer in peers:
+        assert peer.rejected == {1: 0x8000}
+
+
+@pytest.mark.rule("B-248", "B-249", "B-250", "B-254", "B-258", "A-14")
+def test_messages_that_are_not_transactional_are_filtered_by_their_whole_identifier(host: Host) -> None:
+    peers = [_peer(1, "plain"), _peer(2, "plain"), _peer(3, "line1")]
+    world = _world([host], peers)
+    for peer in peers:
+        peer.send(b"r%d" % peer.guid[0], "recoverable", priority=1)
+        peer.send(b"e%d" % peer.guid[0], "express", priority=6)
+    _exchange(world)
+    assert host.content("line1") == []  # a transactional queue takes no others
+    assert sorted(host.content("plain")[:2]) == [b"e1", b"e2"]
+    assert sorted(host.content("plain")[2:]) == [b"r1", b"r2"]
+    world.wires[0].cut()  # before anything was acknowledged
+    host.restart(world.now, snapshot=True)
+    world.settle()
+    assert len(host.content("plain")) == 4
+
+
+@pytest.mark.rule("B-019", "B-154")
+def test_the_duplicate_filter_has_a_size_and_an_age(tmp_path: Path) -> None:
+    host = Host(tmp_path, Config(history_size=3, history_lifetime=10))
+    peer = _peer(1, "plain")
+    world = _world([host], [peer])
+    for _ in range(5):
+        peer.send(b"", "express")
+    _exchange(world)
+    assert sorted(message_id for _, message_id, _ in host.store.history()) == [3, 4, 5]
+    world.pass_time(21_000)
+    assert host.store.history() == []
+    host.store.close()
+
+
+@pytest.mark.rule("B-285", "B-398")
+def test_over_quota_the_session_is_closed_without_an_acknowledgement_and_nothing_is_lost(tmp_path: Path) -> None:
+    host = Host(tmp_path, Config(quota=3000))
+    peer = _peer(1)
+    world = _world([host], [peer])
+    for number in range(4):
+        peer.send(b"%d" % number * 1000)
+    _exchange(world)
+    assert len(host.content("line1")) == 2
+    assert host.store.incoming()[0].record[2] == 2
+    assert peer.acked == []
+    with host.client() as client:
+        for _ in range(2):
+            with client.queue("line1").receive():
+                pass
+    world.settle()
+    assert host.content("line1") == [b"2" * 1000, b"3" * 1000]
+    assert "quota" in host.log[0]
+    host.store.close()
+
+
+@pytest.mark.rule("B-435")
+def test_sessions_are_limited_by_address_in_all_and_by_queue_manager(tmp_path: Path) -> None:
+    host = Host(tmp_path, Config(max_sessions_per_address=2, max_sessions=3, max_sessions_per_guid=1))
+    manager = host.manager
+    links = [manager.accept("10.0.0.1", 0), manager.accept("10.0.0.1", 0)]
+    assert manager.accept("10.0.0.1", 0) is None
+    links.append(manager.accept("10.0.0.2", 0))
+    assert manager.accept("10.0.0.3", 0) is None
+    for link in links:
+        assert link is not None
+        manager.lost(link)
+    peers = [_peer(1), _peer(1)]
+    world = _world([host], peers)
+    Wire(world, peers[0], host)
+    _exchange(world)
+    assert len(manager.links) == 1
+    assert manager.links[0] is world.wires[0].link
+    host.store.close()
+
+
+@pytest.mark.rule("B-435")
+def test_streams_to_queues_that_do_not_exist_do_not_fill_the_store(tmp_path: Path) -> None:
+    host = Host(tmp_path, Config(max_unknown_streams=10))
+    peer = _peer(1)
+    world = _world([host], [peer])
+    peer.send(b"kept")
+    for number in range(50):
+        peer.destination = direct(f"nowhere{number}")
+        peer.send(b"x")
+    _exchange(world)
+    _exchange(world)
+    assert len(host.store.incoming()) <= 11
+    assert len(host.manager._incoming) <= 11
+    assert "line1" in [row.queue for row in host.store.incoming()]
+    host.store.close()
+
+
+@pytest.mark.rule("A-30", "B-011")
+def test_an_order_ack_that_found_no_session_goes_out_at_once_on_the_next(host: Host) -> None:
+    peer = _peer(1)
+    world = _world([host], [peer])
+    peer.send(b"x")
+    _exchange(world)
+    world.wires[0].cut()
+    world.pass_time(5000)
+    peer.stream.next_to_send = lambda: None  # type: ignore[method-assign]  # it sends nothing that could ask for one
+    _exchange(world)
+    assert peer.acked == [1]
+
+
+@pytest.mark.rule("B-168", "B-169")
+def test_what_came_before_a_malformed_packet_counts(host: Host) -> None:
+    peer = _peer(1)
+    world = _world([host], [peer])
+    peer.send(b"x")
+    _handshake(world)
+    world.wires[0].to_host += b"\x10 this is no packet of ours"
+    world.deliver(1 << 20)
+    assert host.content("line1") == [b"x"]
+    assert "B-168" in host.log[0]
+    world.settle()
+    assert host.content("line1") == [b"x"]
+
+
+# ---- durable before acknowledged ------------------------------------------------------------------
+
+
+@pytest.mark.rule("B-098", "B-281", "A-31")
+def test_nothing_is_acknowledged_before_another_process_could_read_it(host: Host) -> None:
+    peers = [_peer(1, window=8), _peer(2, window=8)]
+    world = World(7, [host], peers)
+    other = Store(host._life)
+    manager = host.manager
+
+    def statement(_cursor: Any, text: str, _bindings: Any) -> bool:
+        if not host.store._db.get_autocommit() and "INSERT INTO messages" in text:
+            for packet in [packet for link in manager.links for packet in link.session._out]:
+                handshake = packet[2] & core.BASE_IN and packet[18] != core.PT_SESSION_ACK
+                assert handshake, "queued before the commit"
+        return True
+
+    host.store._db.exec_trace = statement
+    for peer in peers:
+        for number in range(100):
+            peer.send(b"%d" % number)
+    seen = 0
+    real = manager.output
+
+    def checked() -> list[tuple[Link, bytes, bool]]:
+        nonlocal seen
+        output = real()
+        stored = {row.source: row.record[2] for row in other.incoming()}
+        for link, data, _ in output:
+            for packet in _packets(data):
+                if isinstance(packet, packets.OrderAck):
+                    assert packet.body.tx_sequence_number <= stored[link.session.remote_guid]
+                    seen += 1
+                elif isinstance(packet, packets.SessionAck):
+                    header = packet.session
+                    acked = header.recoverable_msg_ack_seq_number + header.recoverable_msg_ack_flags.bit_length() - 1
+                    assert acked <= stored[link.session.remote_guid]
+                    assert acked == header.ack_sequence_number
+                    seen += 1
+        return output
+
+    manager.output = checked  # type: ignore[method-assign]
+    for _ in range(3000):
+        world.connect_all()
+        world.collect()
+        world.deliver(700)
+        world.pass_time(20)
+        if all(peer.is_settled for peer in peers):
+            break
+    assert all(peer.acked == list(range(1, 101)) for peer in peers)
+    assert seen > 20
+    other.close()
+
+
+@pytest.mark.rule("B-098", "B-285")
+def test_a_store_that_fails_closes_the_sessions_and_nothing_is_lost(host: Host) -> None:
+    peer = _peer(1)
+    world = _world([host], [peer])
+    for number in range(20):
+        peer.send(b"%d" % number * 300)
+    db = host.store._db
+    db.pragma("max_page_count", db.pragma("page_count") + 1)
+    _exchange(world)
+    assert peer.acked == []
+    assert host.content("line1") == []
+    assert "no room" in host.log[0]
+    db.pragma("max_page_count", 1 << 30)
+    world.settle()
+    assert host.content("line1") == [b"%d" % number * 300 for number in range(20)]
+
+
+# ---- killed at any instant ------------------------------------------------------------------------
+
+
+def _accidents(world: World, steps: int, most: int) -> None:
+    """Cuts at any byte, deaths at any statement and between any two steps."""
+    draw = world.random
+    for _ in range(steps):
+        if draw.random() < 0.7:
+            world.connect_all()
+        world.collect()
+        world.deliver(draw.choice([3, 100, most]))
+        for host in world.hosts:
+            chance = draw.random()
+            if chance < 0.10:
+                host.arm(draw.randint(1, 25))
+            elif chance < 0.13:
+                host.restart(world.now, snapshot=True)
+        if world.wires and draw.random() < 0.06:
+            draw.choice(world.wires).cut()
+        world.pass_time(draw.choice([1, 20, 600]))
+
+
+@pytest.mark.rule("B-007", "B-008", "B-086", "B-098", "B-248", "B-270", "B-271", "B-299", "B-301", "A-01", "A-31")
+@pytest.mark.parametrize("seed", range(12))
+def test_killed_at_any_statement_nothing_is_lost_repeated_or_reordered(tmp_path: Path, seed: int) -> None:
+    print("seed", seed)
+    host = Host(tmp_path)
+    peers = [_peer(1), _peer(2, window=4), _peer(3, "nowhere"), _peer(4, "plain")]
+    world = World(seed, [host], peers)
+    expected: dict[int, list[bytes]] = {peer.guid[0]: [] for peer in peers}
+    for number in range(40):
+        for peer in peers:
+            body = b"%d:%d:" % (peer.guid[0], number) + bytes(world.random.choice([0, 10, 900]))
+            peer.send(body, "recoverable" if peer.guid[0] == 4 else "transactional")
+            expected[peer.guid[0]].append(body)
+        _accidents(world, 4, 3000)
+    world.settle(lambda: not host.store.outgoing_messages())
+    assert host.crashes >= 10
+    content = host.content("line1")
+    for number in (1, 2):
+        assert [body for body in content if body.startswith(b"%d:" % number)] == expected[number]
+    assert len(content) == 80
+    assert peers[2].rejected == dict.fromkeys(range(1, 41), 0x8000)
+    assert sorted(host.content("plain")) == sorted(expected[4])
+    host.store.close()
+
+
+@pytest.mark.rule("B-098", "B-158", "B-217", "B-302", "B-317", "B-096", "B-057")
+@pytest.mark.parametrize("seed", range(8))
+def test_both_managers_killed_at_any_statement(tmp_path: Path, seed: int) -> None:
+    print("seed", seed)
+    config = Config(next_hops={"plant": HERE}, session=Settings(window_size=5))
+    receiver, sender = Host(tmp_path / "receiver"), Host(tmp_path / "sender", config)
+    world = World(seed, [receiver, sender], [])
+    for number in range(40):
+        with sender.client() as client:
+            client.send("DIRECT=OS:plant\\private$\\line1", b"%d" % number)
+            client.send("DIRECT=OS:plant\\private$\\plain", b"%d" % number, delivery="recoverable")
+            if number % 8 == 0:
+                client.send("DIRECT=OS:plant\\private$\\nowhere", b"%d" % number)
+        _accidents(world, 4, 3000)
+    world.settle(lambda: not sender.store.outgoing_messages() and not receiver.store.outgoing_messages())
+    assert receiver.crashes + sender.crashes >= 10
+    assert receiver.content("line1") == [b"%d" % number for number in range(40)]
+    assert sorted(receiver.content("plain"), key=int) == [b"%d" % number for number in range(40)]
+    receiver.store.close()
+    sender.store.close()
