@@ -312,6 +312,7 @@ def test_a_session_header_rides_on_a_message_once_three_quarters_are_over(delive
         events = sender.session.receive_data(raw, now)
         assert type(events[0]) is session.MessageReceived
         assert len(events[0].raw) == message.base.packet_size
+        assert packets.parse(events[0].raw).session is None, "what is stored can be read again"
         assert sender.session.closed is None
     assert sender.stream.table[0].received_session_ack
     receiver.session.handle_timeout(500)

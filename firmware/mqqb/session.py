@@ -285,7 +285,11 @@ class Session:
         if self._ack_send_due is None:
             self._start_ack_send(self.ack_wait_timeout // 2, now)  # B-121
         session = message.session
-        raw = self._raw if session is None else self._raw[: message.base.packet_size]
+        raw = self._raw
+        if session is not None:
+            stripped = bytearray(memoryview(raw)[: message.base.packet_size])
+            stripped[2] &= ~_SH_LOW_BYTE & 0xFF
+            raw = bytes(stripped)
         events.append(MessageReceived(packet, raw, recoverable))
         if session is not None:
             self._session_header(session, True, now, events)  # B-263: after the message that carried it
