@@ -249,7 +249,7 @@ static int is_text(const uint8_t *wide, const char *text)
     return 1;
 }
 
-/* order_queue$ of this queue manager (B-175): private queue 4 by DQ 3, or TCP:address\PRIVATE$\order_queue$ by DQ 7. */
+/* order_queue$ of this queue manager (B-175): private queue 4 by DQ 3, or TCP: or SPX:address\PRIVATE$\order_queue$ by DQ 7. */
 static int is_order_queue(const uint8_t *name, uint32_t user_flags)
 {
     uint32_t length, i = 4;
@@ -262,7 +262,8 @@ static int is_order_queue(const uint8_t *name, uint32_t user_flags)
     }
     length = le16(name) / 2 - 1;
     name += 2;
-    if (length < 4 + 1 + 22 || !is_text(name, "tcp:") || !is_text(name + 2 * (size_t)(length - 22), "\\private$\\order_queue$")) {
+    if (length < 4 + 1 + 22 || (!is_text(name, "tcp:") && !is_text(name, "spx:")) ||
+        !is_text(name + 2 * (size_t)(length - 22), "\\private$\\order_queue$")) {
         return 0;
     }
     while (le16(name + 2 * (size_t)i) != '\\') {

@@ -880,7 +880,13 @@ def test_acknowledgments_are_known_by_destination_label_and_class() -> None:
     assert kind(patched(ORDER_ACK, 64, "I", 5)) == "UserMessage"
     assert kind(patched(ORDER_ACK, ACK_AT + 56, "H", 0x51)) == "OrderAck"
     assert kind(patched(ORDER_ACK, ACK_AT + 56, "H", 0x52)) == "UserMessage"
-    for name in (DIRECT, packets.PublicQueueFormatName(GUID)):
+    others = (
+        "OS:a\\private$\\order_queue$",
+        "TCP:\\private$\\order_queue$",
+        "TCP:a\\b\\private$\\order_queue$",
+        "TCP:a\\private$",
+    )
+    for name in (DIRECT, packets.PublicQueueFormatName(GUID), *map(packets.DirectQueueFormatName, others)):
         assert kind(packets.order_ack(name, GUID, 1, 1, 1, 1, 1)) == "UserMessage"
     nowhere = packets.parse(packets.user_message(GUID, 1, DIRECT, b"", label="QM Ordering Ack", message_class=0x4000))
     assert isinstance(nowhere, packets.UserMessage)

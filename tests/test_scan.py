@@ -201,7 +201,7 @@ def message_columns(walk: Walk, start: int, base_flags: int) -> Row:
         except Bad:
             if candidate == allocated:
                 raise
-    direct = re.fullmatch(r"tcp:[^\\]+\\private\$\\order_queue\$", name, re.IGNORECASE | re.ASCII)
+    direct = re.fullmatch(r"(?:tcp|spx):[^\\]+\\private\$\\order_queue\$", name, re.IGNORECASE | re.ASCII)
     ours = u32(walk.data, name_at) == 4 if flags & core.USER_DQ == 3 << 10 else direct
     if ours and label == "QM Ordering Ack" and (message_class == 0xFF or message_class >= 0x4000):
         if size != 36:
@@ -314,6 +314,7 @@ def wide(text: str) -> bytes:
 DIRECT = [
     "OS:h\\q",
     "TCP:10.0.0.5\\PRIVATE$\\order_queue$",
+    "SPX:1.2\\PRIVATE$\\order_queue$",
     "tcp:::1\\private$\\ORDER_QUEUE$",
     "TCP:\\PRIVATE$\\order_queue$",
 ]

@@ -1022,7 +1022,9 @@ def _to_order_queue(message: UserMessage) -> bool:
     if message.properties.label_raw != _ORDER_LABEL_RAW or name is None:
         return False
     if isinstance(name, DirectQueueFormatName):
-        return name.direct_format_name.upper().endswith(ORDER_QUEUE_PATH.upper())
+        text = name.direct_format_name.upper()
+        path = ORDER_QUEUE_PATH.upper()
+        return text[:4] in ("TCP:", "SPX:") and text.find("\\") == len(text) - len(path) > 4 and text.endswith(path)
     return isinstance(name, PrivateQueueFormatNameId) and name.private_queue_identifier == ORDER_QUEUE_ID
 
 

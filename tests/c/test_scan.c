@@ -420,6 +420,8 @@ static void test_order_queue_by_direct_name(void)
         {"tcp:10.0.0.5\\private$\\ORDER_QUEUE$", MQQB_KIND_ORDER_ACK},
         {"Tcp:[fe80::1]\\Private$\\Order_Queue$", MQQB_KIND_ORDER_ACK},
         {"TCP:1\\PRIVATE$\\order_queue$", MQQB_KIND_ORDER_ACK},
+        {"SPX:00000001.000000000001\\PRIVATE$\\order_queue$", MQQB_KIND_ORDER_ACK},
+        {"HTTP:a\\PRIVATE$\\order_queue$", MQQB_KIND_USER_MESSAGE},
         {"TCP:\\PRIVATE$\\order_queue$", MQQB_KIND_USER_MESSAGE},
         {"OS:10.0.0.5\\PRIVATE$\\order_queue$", MQQB_KIND_USER_MESSAGE},
         {"TCP;10.0.0.5\\PRIVATE$\\order_queue$", MQQB_KIND_USER_MESSAGE},
