@@ -41,6 +41,7 @@ SHARE_OF_PAUSES: Final = 0.35
 
 _IN_OPENING: Final = 0.2
 _CHUNK: Final = 65536
+_TCP_CLOSE: Final = 7  # of linux/tcp.h: neither end can send any more
 _DELIVERY_DEADLINE_S: Final = 2.0
 _HALF_OPEN_DEADLINE_S: Final = 5.0
 
@@ -64,15 +65,12 @@ class Cut:
 
 @dataclass(frozen=True)
 class CutMade:
-    """A cut that was made: where it really fell (bytes from the connection's begin), how many of these bytes had
-    reached the far end, and its plan.
-    """
+    """A cut that was made: where it really fell, in bytes from the connection's begin, all of which were delivered."""
 
     connection: int
     direction: str
     position: int
     kind: str
-    delivered: int
     planned: Cut
 
 
@@ -120,11 +118,6 @@ class CutSchedule:
         self.connections = 0
         self.forwarded = {UP: 0, DOWN: 0}
 
-    @property
-    def remaining(self) -> int:
-        """Cuts not made yet, apart from those that open connections hold."""
-        return len(self._waiting)
-
     def open(self) -> "Passage":
         """A new connection, numbered from 1."""
         self.connections += 1
@@ -154,6 +147,7 @@ class Passage:
         self._granted = {UP: 0, DOWN: 0}
         self.forwarded = {UP: 0, DOWN: 0}
         self.is_cut = False
+        self.made: CutMade | None = None
         self._closed = False
 
     def _limit(self, direction: str) -> int | None:
@@ -190,17 +184,16 @@ class Passage:
         self.is_cut = self.is_cut or reached
         return reached
 
-    def cut_made(self, direction: str, delivered: int) -> None:
-        """Note the cut that `passed` asked for."""
+    def cut_made(self, direction: str) -> None:
+        """The cut that `passed` asked for is made: the far end has every byte before it, and will get none behind."""
         assert self.planned is not None
-        position = self.forwarded[direction]
-        made = CutMade(self.number, direction, position, self.planned.kind, delivered, self.planned)
-        self._schedule.made.append(made)
+        self.made = CutMade(self.number, direction, self.forwarded[direction], self.planned.kind, self.planned)
+        self._schedule.made.append(self.made)
 
     def close(self) -> None:
-        """The connection is ending: a cut that was not reached goes back to the schedule. May be called repeatedly."""
+        """The connection is ending: a cut that was not made goes back to the schedule. May be called repeatedly."""
         self._closed = True
-        if self.planned is not None and not self.is_cut:
+        if self.planned is not None and self.made is None:
             self._schedule.give_back(self.planned)
             self.planned = None
 
@@ -292,7 +285,7 @@ class TcpFaultProxy:
                 orderly = await _forward(near, far, passage)
             finally:
                 passage.close()
-            if passage.is_cut and passage.planned is not None and passage.planned.kind == FIN:
+            if passage.made is not None and passage.made.kind == FIN:
                 await _finish(near, far)
             elif not orderly:
                 _linger_not(near, far)
@@ -337,7 +330,9 @@ async def _pump(source: socket.socket, sink: socket.socket, direction: str, pass
             await loop.sock_sendall(sink, chunk[start : start + allowed])
             start += allowed
             if passage.passed(direction, allowed):
-                passage.cut_made(direction, passage.forwarded[direction] - await _undelivered(sink))
+                if not await _delivered(sink):
+                    raise ConnectionAbortedError("the far end did not take the bytes before the cut")
+                passage.cut_made(direction)
                 return True
     # Before the far end can know of it: whoever connects next gets the cut that this connection still held.
     passage.close()
@@ -345,17 +340,16 @@ async def _pump(source: socket.socket, sink: socket.socket, direction: str, pass
     return False
 
 
-async def _undelivered(sink: socket.socket) -> int:
-    """Wait until the far end's system has every byte (a reset would take back the others); how many it has not got in
-    time.
-    """
+async def _delivered(sink: socket.socket) -> bool:
+    """Wait until the far end's system has every byte: a reset would take back the others. False if it is not to be."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _DELIVERY_DEADLINE_S
-    while left := int(struct.unpack("i", fcntl.ioctl(sink, termios.TIOCOUTQ, bytes(4)))[0]):
-        if loop.time() >= deadline:
-            break
+    while struct.unpack("i", fcntl.ioctl(sink, termios.TIOCOUTQ, bytes(4)))[0]:
+        is_closed = sink.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE
+        if is_closed or loop.time() >= deadline:
+            return False
         await asyncio.sleep(0.001)
-    return left
+    return True
 
 
 async def _finish(*ends: socket.socket) -> None:

@@ -55,7 +55,7 @@ def good() -> list[dict[str, Any]]:
 def figures(comparison: Comparison | None = None, **changes: Any) -> Figures:
     """The figures of a campaign in which everything went well."""
     cut = Cut(0, UP, 10, RST, 10)
-    made = [CutMade(n, way, 10, kind, 10, cut) for n, (way, kind) in enumerate([(UP, RST), (DOWN, FIN), (UP, RST)])]
+    made = [CutMade(n, way, 10, kind, cut) for n, (way, kind) in enumerate([(UP, RST), (DOWN, FIN), (UP, RST)])]
     wanted: dict[str, Any] = {
         "comparison": comparison or judge(good()),
         "cuts": made,
