@@ -523,6 +523,80 @@ def test_what_came_before_a_malformed_packet_counts(host: Host) -> None:
     assert host.content("line1") == [b"x"]
 
 
+@pytest.mark.rule("B-125", "B-263")
+def test_a_session_header_that_came_with_a_message_is_not_stored_with_it(host: Host) -> None:
+    peer = _peer(1, "nowhere")
+    world = _world([host], [peer])
+    peer.send(b"x")
+    _exchange(world)  # and the FinalAck waits to be acknowledged
+    world.pass_time(400)
+    peer.destination = direct("plain")
+    peer.send(b"carrier", "recoverable")
+    world.collect()
+    assert world.wires[0].to_host[2] & core.BASE_SH
+    _exchange(world)
+    assert host.content("plain") == [b"carrier"]
+    assert host.store.outgoing_messages() == []
+    assert world.wires[0].link.session.closed is None
+
+
+def _two_hosts(tmp_path: Path) -> tuple[World, Host, Host]:
+    receiver, sender = Host(tmp_path / "receiver"), Host(tmp_path / "sender", Config(next_hops={"plant": HERE}))
+    return _world([receiver, sender], []), receiver, sender
+
+
+def _send(sender: Host, *bodies: bytes, queue: str = "line1") -> list[tuple[int | None, int | None]]:
+    with sender.client() as client:
+        sent = [client.send(f"DIRECT=OS:plant\\private$\\{queue}", body) for body in bodies]
+    return [(message.tx_sequence_id, message.tx_sequence_number) for message in sent]
+
+
+@pytest.mark.rule("B-096", "B-056", "B-057", "B-230")
+def test_a_drained_stream_begins_the_next_sequence(tmp_path: Path) -> None:
+    world, receiver, sender = _two_hosts(tmp_path)
+    first = _send(sender, b"1", b"2")
+    assert [number for _, number in first] == [1, 2]
+    world.settle(lambda: not sender.store.outgoing_messages())
+    second = _send(sender, b"3")
+    assert first[0][0] is not None
+    assert second == [(first[0][0] + 1, 1)]
+    world.settle(lambda: not sender.store.outgoing_messages())
+    assert receiver.content("line1") == [b"1", b"2", b"3"]
+    receiver.store.close()
+    sender.store.close()
+
+
+@pytest.mark.rule("B-318", "B-319", "B-427", "A-34")
+def test_a_receiver_that_lost_its_store_takes_the_rest_of_a_sequence(tmp_path: Path) -> None:
+    world, receiver, sender = _two_hosts(tmp_path)
+    _send(sender, b"1")
+    world.pass_time(50)
+    _exchange(world)
+    world.pass_time(499)
+    _send(sender, b"2")
+    world.pass_time(1)  # the OrderAck for 1 is on the way, 2 has not left
+    world.collect()
+    world.deliver(1 << 20)
+    _send(sender, b"3")
+    world.wires[0].cut()
+    receiver.store.close()
+    world.hosts[0] = fresh = Host(tmp_path / "fresh")
+    world.settle(lambda: not sender.store.outgoing_messages())
+    assert fresh.content("line1") == [b"2", b"3"]
+    fresh.store.close()
+    sender.store.close()
+
+
+@pytest.mark.rule("B-244", "B-411")
+def test_a_rejected_message_leaves_the_outgoing_queue_and_the_operator_is_told(tmp_path: Path) -> None:
+    world, receiver, sender = _two_hosts(tmp_path)
+    _send(sender, b"1", b"2", queue="nowhere")
+    world.settle(lambda: not sender.store.outgoing_messages())
+    assert [line for line in sender.log if "class 0x8000" in line and "nowhere" in line] == sender.log[-2:]
+    receiver.store.close()
+    sender.store.close()
+
+
 # ---- durable before acknowledged ------------------------------------------------------------------
 
 

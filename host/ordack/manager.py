@@ -246,7 +246,6 @@ class Manager:
                 del self._by_guid[link.session.remote_guid]
         for outgoing in link.outgoing:
             outgoing.link = None
-            outgoing.stream.restart()
             self._attach(outgoing)
         link.outgoing = []
         for state in [state for state in self._incoming.values() if state.link is link]:

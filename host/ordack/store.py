@@ -25,6 +25,7 @@ import apsw
 FORMAT_VERSION = 1
 APPLICATION_ID = 0x4C494F52  # in the file's header, so that no other program's database is taken for a store
 FILE_NAME = "ordack.sqlite"
+SERVE_LOCK = "serve.lock"
 BUSY_TIMEOUT_S = 10.0
 WAIT_INTERVAL_S = 0.02  # between two looks for a change by another process
 RECEIVE_BYTES = 8 << 20  # one receive or peek of several messages ends when it has as many, to bound memory
@@ -220,7 +221,7 @@ class Store:
         """Open the store in `folder`; make it there first if `create`. `busy_timeout` in seconds."""
         self.folder = Path(folder)
         self.path = self.folder / FILE_NAME
-        self._lock_files: dict[str, int] = {}
+        self._locks: list[int] = []  # descriptors
         self._receiver = 0
         self._seen_version = -1
         if create:
@@ -288,9 +289,9 @@ class Store:
                 self._all("UPDATE messages SET receiver = NULL WHERE receiver = ?", (self._receiver,))
             (self.folder / self._receiver_file(self._receiver)).unlink(missing_ok=True)
             self._receiver = 0
-        for descriptor in self._lock_files.values():
+        for descriptor in self._locks:
             os.close(descriptor)
-        self._lock_files.clear()
+        self._locks.clear()
         self._db.close()
 
     def __enter__(self) -> Store:
@@ -364,51 +365,67 @@ class Store:
 
     # ---- who else is there
 
-    def _lock(self, name: str) -> bool:
-        """Take the lock file `name` for the life of this object; False if another has it. The kernel frees it when the
-        process dies."""
+    def _open_lock(self, name: str, flags: int) -> int | None:
+        """A descriptor of this lock file with its lock, which the kernel frees when the process dies; None if another
+        process has it, or without O_CREAT in flags if there is no such file."""
         path = self.folder / name
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            descriptor = os.open(path, os.O_RDWR | flags, 0o644)
+        except FileNotFoundError:
+            return None
         except OSError as error:
             raise StoreError(f"cannot open {path}: {error.strerror}") from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
-            return False
-        self._lock_files[name] = descriptor
-        return True
+            return None
+        return descriptor
 
     def lock_manager(self) -> None:
         """Become the store's only queue manager, until close; raises StoreBusy if another process is."""
-        if not self._lock("serve.lock"):
-            pid = (self.folder / "serve.lock").read_text().strip()
+        descriptor = self._open_lock(SERVE_LOCK, os.O_CREAT)
+        if descriptor is None:
+            pid = (self.folder / SERVE_LOCK).read_text().strip()
             raise StoreBusy(f"another `ordack serve` (process {pid or 'unknown'}) is running on {self.folder}")
-        descriptor = self._lock_files["serve.lock"]
+        self._locks.append(descriptor)
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()}\n".encode())
+
+    def _become_receiver(self) -> None:
+        """Have a number to mark messages with, and the lock that tells that its owner lives."""
+        if self._receiver:
+            return
+        for path in self.folder.glob("receiver-*.lock"):
+            self._put_back_if_dead(int(path.stem[9:]))
+        receiver: int = self._one("UPDATE settings SET value = value + 1 WHERE name = 'receiver' RETURNING value")
+        name = self._receiver_file(receiver)
+        descriptor = self._open_lock(name + ".new", os.O_CREAT)
+        assert descriptor is not None
+        (self.folder / (name + ".new")).rename(self.folder / name)  # under this name it was never without its lock
+        self._locks.append(descriptor)
+        self._receiver = receiver
 
     @staticmethod
     def _receiver_file(receiver: int) -> str:
         return f"receiver-{receiver}.lock"
 
-    def _become_receiver(self) -> int:
-        if not self._receiver:
-            receiver: int = self._one("UPDATE settings SET value = value + 1 WHERE name = 'receiver' RETURNING value")
-            if not self._lock(self._receiver_file(receiver)):
-                raise StoreError(f"{self.folder / self._receiver_file(receiver)} is locked by a stranger")
-            self._receiver = receiver  # noted before any message names it, and not in the transaction that does
-        return self._receiver
-
     def _put_back_for_the_dead(self) -> None:
         """Make available again what a process had received when it died before it finished."""
         for (receiver,) in self._all("SELECT DISTINCT receiver FROM messages WHERE receiver IS NOT NULL"):
-            name = self._receiver_file(receiver)
-            if name not in self._lock_files and self._lock(name):
-                self._all("UPDATE messages SET receiver = NULL WHERE receiver = ?", (receiver,))
-                os.close(self._lock_files.pop(name))
-                (self.folder / name).unlink(missing_ok=True)
+            self._put_back_if_dead(receiver)
+
+    def _put_back_if_dead(self, receiver: int) -> None:
+        if receiver == self._receiver:
+            return
+        path = self.folder / self._receiver_file(receiver)
+        descriptor = self._open_lock(path.name, 0)
+        if descriptor is None and path.exists():
+            return
+        self._all("UPDATE messages SET receiver = NULL WHERE receiver = ?", (receiver,))
+        path.unlink(missing_ok=True)
+        if descriptor is not None:
+            os.close(descriptor)
 
     # ---- queues
 
@@ -470,13 +487,13 @@ class Store:
     def begin_receive(self, queue: int, limit: int = 1) -> list[Stored]:
         """Take up to `limit` messages in the queue's order (B-287). They stay on disk, hidden from other receivers,
         until `end_receive`; if this process dies before that they are available again, in their old place."""
-        receiver = self._become_receiver()
+        self._become_receiver()
         with self.transaction():
             self._put_back_for_the_dead()
             found = self._first(queue, limit)
             if found:
                 self._many("UPDATE messages SET receiver = ? WHERE lookup_id = ?",
-                           [(receiver, message.lookup_id) for message in found])
+                           [(self._receiver, message.lookup_id) for message in found])
             return found
 
     def end_receive(self, lookup_ids: Iterable[int], remove: bool) -> None:
