@@ -23,6 +23,7 @@ from ordack.config import split_direct
 from ordack.store import BadName, NewMessage, NewOutgoing, Outgoing, Store, Stored, StoreError
 from ordack.store import Queue as QueueState
 
+LABEL_MAX = 249
 LOOK_AGAIN_S = 1.0  # while waiting: what a process had received when it died comes back without a change of the store
 
 
@@ -165,6 +166,8 @@ class Client:
         "recoverable" or "transactional", by default as the local queue needs it, and transactional to other machines.
         Raises NoSuchQueue, BadName, ValueError (which says what is out of range), StoreError.
         """
+        if len(packets.utf16_encode(label)) > 2 * LABEL_MAX:
+            raise ValueError(f"a label has at most {LABEL_MAX} UTF-16 characters (wire.md 2.5)")
         queue = None
         if destination[:7].upper() == "DIRECT=":
             address, name = split_direct(destination) or ("", "")

@@ -1,0 +1,338 @@
+"""The command `ordack` as other programs use it: what it prints, its exit status, signals."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ordack import net
+from ordack.client import Client
+from ordack.store import Store
+
+from tests.host_peer import Peer, direct
+
+ROOT = Path(__file__).parent.parent
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'firmware'}{os.pathsep}{ROOT / 'host'}", "COLUMNS": "200"}
+DEADLINE_S = 60
+
+
+def _ordack(*arguments: object, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
+    run = subprocess.run([sys.executable, "-m", "ordack", *map(str, arguments)], input=stdin, capture_output=True,
+                         env=ENVIRONMENT, timeout=DEADLINE_S, check=False)
+    done = subprocess.CompletedProcess(run.args, run.returncode, run.stdout.decode(), run.stderr.decode())
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def _json(*arguments: object, stdin: bytes = b"") -> list[dict[str, Any]]:
+    done = _ordack(*arguments, "--json", stdin=stdin)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+class _Serve:
+    """A running `ordack serve`; `line` is the first that it printed."""
+
+    def __init__(self, store: Path, *arguments: str, listen: str = "127.0.0.1:0") -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "ordack", "serve", "--store", str(store), "--listen", listen, *arguments],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+        assert self.process.stdout
+        self.line = self.process.stdout.readline()
+        self.port = int(self.line.rstrip().rstrip('"}').rpartition(":")[2])
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str, str]:
+        self.process.send_signal(number)
+        output, errors = self.process.communicate(timeout=DEADLINE_S)
+        return self.process.returncode, output, errors
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    folder = tmp_path / "store"
+    with Client(folder, create=True) as client:
+        client.create_queue("line1", transactional=True)
+        client.create_queue("plain")
+    return folder
+
+
+@pytest.fixture
+def serve(store: Path) -> Iterator[_Serve]:
+    running = _Serve(store)
+    yield running
+    running.process.kill()
+    running.process.communicate()
+
+
+def _converse(peer: Peer, port: int) -> None:
+    """Send all that the peer has, until it is settled."""
+    deadline = time.monotonic() + DEADLINE_S
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        peer.connect(net.now())
+        while not peer.is_settled:
+            assert time.monotonic() < deadline
+            connection.sendall(peer.output(net.now()))
+            if select.select([connection], [], [], 0.02)[0]:
+                data = connection.recv(1 << 16)
+                assert data, "the queue manager has closed the connection"
+                peer.receive(data, net.now())
+
+
+# ---- queues ---------------------------------------------------------------------------------------
+
+
+def test_queues_are_made_listed_purged_and_deleted(tmp_path: Path) -> None:
+    store = tmp_path / "new"
+    assert _json("queue", "create", "--store", store, "line1", "--transactional")[0]["transactional"] is True
+    assert _ordack("queue", "create", "--store", store, "private$\\plain").stdout == "created plain\n"
+    _ordack("send", "--store", store, "plain", "--body", "x")
+    listed = {queue["name"]: queue for queue in _json("queue", "list", "--store", store)}
+    assert listed.keys() == {"line1", "plain"}
+    assert listed["line1"]["transactional"]
+    assert not listed["plain"]["transactional"]
+    assert listed["plain"]["messages"] == 1
+    table = _ordack("queue", "list", "--store", store).stdout
+    assert "line1" in table
+    assert "transactional" in table
+    assert "order_queue$" in _ordack("queue", "list", "--store", store, "--system").stdout
+    assert _json("queue", "purge", "--store", store, "plain") == [{"name": "plain", "removed": 1}]
+    assert _ordack("queue", "delete", "--store", store, "plain").returncode == 0
+    assert [queue["name"] for queue in _json("queue", "list", "--store", store)] == ["line1"]
+
+
+@pytest.mark.parametrize(("arguments", "status", "text"), [
+    (["queue", "create", "LINE1"], 1, "exists already"),
+    (["queue", "create", "a+b"], 2, "'+' is not allowed"),
+    (["queue", "create", ""], 2, "0 characters"),
+    (["queue", "delete", "none"], 1, "there is no queue none"),
+    (["queue", "delete", "order_queue$"], 1, "system queue"),
+    (["queue", "purge", "a b"], 2, "' ' is not allowed"),
+    (["receive", "none"], 1, "there is no queue none"),
+    (["receive", "plain", "--peek", "--follow"], 2, "do not go together"),
+    (["receive", "plain", "--count", "-1"], 2, "count"),
+    (["send", "none", "--body", "x"], 1, "there is no queue none"),
+    (["send", "DIRECT=nonsense", "--body", "x"], 2, "is not of the form"),
+    (["send", "plain", "--body", "x", "--delivery", "transactional"], 2, "not transactional"),
+    (["send", "plain", "--body", "x", "--delivery", "pigeon"], 2, "pigeon"),
+    (["send", "plain", "--body", "x", "--label", "l" * 250], 2, "at most 249"),
+    (["send", "plain", "--file", "/does/not/exist"], 2, "exist"),
+    (["serve", "--listen", "nowhere"], 2, "not HOST:PORT"),
+    (["serve", "--listen", "::1:1801"], 2, "brackets"),
+    (["serve", "--listen", "127.0.0.1:70000"], 2, "65535"),
+    (["serve", "--listen", "192.0.2.1:0"], 1, "cannot listen on"),
+    (["serve", "--listen", "127.0.0.1:0", "--next-hop", "plant"], 2, "ADDRESS=HOST:PORT"),
+])
+def test_mistakes_are_told_in_a_sentence(store: Path, arguments: list[str], status: int, text: str) -> None:
+    done = _ordack(*arguments[:1 + (arguments[0] == "queue")], "--store", store,
+                   *arguments[1 + (arguments[0] == "queue"):])
+    assert done.returncode == status, done.stderr
+    assert text in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_store_that_is_none_is_told(tmp_path: Path) -> None:
+    for command in (["queue", "list"], ["receive", "q"], ["send", "q", "--body", "x"]):
+        done = _ordack(*command, "--store", tmp_path / "typo")
+        assert (done.returncode, "there is no store" in done.stderr) == (1, True)
+    assert not (tmp_path / "typo").exists()
+    (tmp_path / "ordack.sqlite").write_bytes(b"something else" * 100)
+    done = _ordack("serve", "--store", tmp_path, "--listen", "127.0.0.1:0")
+    assert (done.returncode, "damaged" in done.stderr) == (1, True)
+
+
+# ---- send and receive -----------------------------------------------------------------------------
+
+
+def test_a_message_is_sent_and_received_as_json(store: Path) -> None:
+    (sent,) = _json("send", "--store", store, "line1", "--label", "caf\u00e9 \U0001f321", stdin=b"\x00\xff body")
+    (received,) = _json("receive", "--store", store, "private$\\LINE1")
+    with Store(store) as opened:
+        guid = opened.guid
+    assert received.keys() >= {"source", "message_id", "label", "body_base64", "class", "priority", "delivery",
+                               "tx_sequence_id", "tx_sequence_number"}
+    assert received["source"][1:9].lower() == guid[3::-1].hex()
+    assert received["source"][0] + received["source"][-1] == "{}"
+    assert received["label"] == "caf\u00e9 \U0001f321"
+    assert base64.b64decode(received["body_base64"]) == b"\x00\xff body"
+    assert (received["class"], received["priority"], received["delivery"]) == (0, 0, "transactional")
+    assert received["message_id"] == sent["message_id"]
+    assert received["tx_sequence_id"] == sent["tx_sequence_id"] > 1 << 32
+    assert received["tx_sequence_number"] == sent["tx_sequence_number"] == 1
+
+
+def test_messages_that_are_not_transactional_have_no_sequence(store: Path) -> None:
+    _ordack("send", "--store", store, "plain", "--body", "low", "--priority", 1, "--delivery", "express")
+    _ordack("send", "--store", store, "plain", "--body", "high", "--priority", 6)
+    high, low = _json("receive", "--store", store, "plain")
+    assert (high["delivery"], high["priority"], high["tx_sequence_id"], high["tx_sequence_number"]) == (
+        "recoverable", 6, None, None)
+    assert (low["delivery"], low["priority"]) == ("express", 1)
+    assert _json("receive", "--store", store, "plain") == []
+
+
+def test_count_and_peek(store: Path) -> None:
+    with Client(store) as client:
+        for number in range(600):
+            client.send("plain", b"%d" % number)
+
+    def receive(*options: object) -> list[int]:
+        return [message["message_id"] for message in _json("receive", "--store", store, "plain", *options)]
+
+    ids = receive("--peek")
+    assert len(ids) == 600
+    assert receive("--peek", "--count", 2) == ids[:2]
+    assert receive("--count", 300) == ids[:300]
+    text = _ordack("receive", "--store", store, "plain", "--count", "1").stdout
+    assert "300" in text
+    assert receive() == ids[301:]
+
+
+def test_follow_shows_what_comes_until_it_is_interrupted(store: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-m", "ordack", "receive", "--store", str(store), "plain", "--json",
+                                "--follow"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    assert process.stdout
+    with Client(store) as client:
+        for number in range(3):
+            client.send("plain", b"%d" % number)
+            assert base64.b64decode(json.loads(process.stdout.readline())["body_base64"]) == b"%d" % number
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=DEADLINE_S)
+    assert "Traceback" not in errors
+    assert process.returncode == 130
+    assert _json("receive", "--store", store, "plain") == []
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_what_a_closed_pipe_did_not_take_stays_in_the_queue(store: Path, unbuffered: str) -> None:
+    with Client(store) as client:
+        for _ in range(8):
+            client.send("plain", bytes(1 << 20))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ordack", "receive", "--store", str(store), "plain", "--json"], stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, env={**ENVIRONMENT, "PYTHONUNBUFFERED": unbuffered})
+    assert process.stdout
+    assert process.stdout.read(10) == b'{"source":'
+    process.stdout.close()
+    assert process.stderr
+    with process.stderr:
+        assert process.stderr.read() == b""
+    assert process.wait(DEADLINE_S) == 1
+    with Client(store) as client:
+        assert len(list(client.queue("plain").peek())) == 8
+
+
+def test_start_up_is_quick(store: Path) -> None:
+    program = ("import atexit, sys; atexit.register(lambda: print(sorted(sys.modules), file=sys.stderr));"
+               "from ordack.cli import main; main()")
+    loaded = subprocess.run(
+        [sys.executable, "-c", program, "receive", "--store", str(store), "plain"], capture_output=True, text=True,
+        env=ENVIRONMENT, timeout=DEADLINE_S, check=False)
+    assert loaded.returncode == 0, loaded.stderr
+    for module in ("asyncio", "rich.table", "dpkt", "ordack.net", "ordack.manager", "ordack.decode"):
+        assert f"'{module}'" not in loaded.stderr
+
+
+def test_help_names_every_command() -> None:
+    text = _ordack("--help").stdout
+    for command in ("serve", "queue", "send", "receive", "decode"):
+        assert command in text
+    assert _ordack("nonsense").returncode == 2
+
+
+# ---- serve ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serve_says_where_it_listens_and_stops_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+    running = _Serve(tmp_path / "new")
+    assert running.line == f"listening on 127.0.0.1:{running.port}\n"
+    assert running.port > 0
+    with socket.create_connection(("127.0.0.1", running.port)) as connection:
+        assert running.stop(number) == (0, "", "")
+        assert connection.recv(1) == b""
+
+
+def test_serve_on_an_ipv6_address_and_in_json(tmp_path: Path) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    running = _Serve(tmp_path, "--json", listen="[::1]:0")
+    assert json.loads(running.line) == {"listening": f"[::1]:{running.port}"}
+    assert running.stop()[0] == 0
+
+
+def test_a_second_serve_on_a_store_is_refused_and_the_first_goes_on(store: Path, serve: _Serve) -> None:
+    done = _ordack("serve", "--store", store, "--listen", "127.0.0.1:0")
+    assert done.returncode == 1
+    assert f"process {serve.process.pid}" in done.stderr
+    peer = Peer(b"\1" * 16, direct("line1"))
+    peer.send(b"x")
+    _converse(peer, serve.port)
+    assert peer.acked == [1]
+
+
+def test_a_port_that_is_taken_is_told(store: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = _ordack("serve", "--store", store, "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
+    assert done.returncode == 1
+    assert "cannot listen" in done.stderr
+
+
+def test_queues_are_used_while_serve_runs(store: Path, serve: _Serve) -> None:
+    _ordack("queue", "create", "--store", store, "late", "--transactional")
+    peer = Peer(b"\1" * 16, direct("late"))
+    for number in range(100):
+        peer.send(b"%d" % number * 100)
+    _converse(peer, serve.port)
+    received = _json("receive", "--store", store, "late")
+    assert [base64.b64decode(message["body_base64"]) for message in received] == [b"%d" % n * 100 for n in range(100)]
+    assert {message["source"] for message in received} == {"{01010101-0101-0101-0101-010101010101}"}
+    assert [message["tx_sequence_number"] for message in received] == list(range(1, 101))
+    assert serve.stop() == (0, "", "")
+
+
+@pytest.mark.rule("B-001", "B-302", "B-133")
+def test_two_queue_managers_and_the_one_that_sends_waits_for_the_other(store: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    near = tmp_path / "near"
+    with Client(near, create=True):
+        pass
+    sender = _Serve(near, "--next-hop", f"plant=127.0.0.1:{port}")
+    for body in ("one", "two"):
+        (sent,) = _json("send", "--store", near, "DIRECT=OS:plant\\private$\\line1", "--body", body)
+        assert sent["delivery"] == "transactional"
+    receiver = _Serve(store, listen=f"127.0.0.1:{port}")
+    deadline = time.monotonic() + DEADLINE_S
+    with Store(near) as opened:
+        while opened.outgoing_messages():
+            assert time.monotonic() < deadline
+            opened.wait(0.1)
+    received = _json("receive", "--store", store, "line1")
+    assert [base64.b64decode(message["body_base64"]) for message in received] == [b"one", b"two"]
+    assert receiver.stop()[0] == 0
+    status, _, errors = sender.stop()
+    assert status == 0
+    assert errors.count("\n") == 1  # that there was no connection, once
+    assert f"127.0.0.1:{port}: no connection" in errors
+
+
+@pytest.mark.rule("B-168", "B-435")
+def test_a_peer_that_talks_nonsense_is_cut_off_and_named(store: Path, serve: _Serve) -> None:
+    with socket.create_connection(("127.0.0.1", serve.port)) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert connection.recv(1) == b""
+    _, _, errors = serve.stop()
+    assert "B-168" in errors
