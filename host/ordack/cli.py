@@ -32,8 +32,8 @@ NameArgument = Annotated[str, typer.Argument(help="Queue name, with or without p
 
 
 def _write(text: str) -> None:
-    """Write all of it to standard output or raise: with PYTHONUNBUFFERED set, sys.stdout drops what a pipe does not take
-    at once, without a word."""
+    """Write all of it to standard output, or raise. With PYTHONUNBUFFERED set, sys.stdout would drop what a pipe does
+    not take at once, without a word."""
     left = memoryview(text.encode())
     while left:
         left = left[os.write(sys.stdout.fileno(), left):]
