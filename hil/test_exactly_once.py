@@ -13,6 +13,7 @@ from hil.campaign import ORDACK, Settings, run_campaign
 CORE = {"unix": "c-module", "unix-twin": "python"}
 
 
+@pytest.mark.rule("B-098", "B-158", "B-271", "A-01", "A-08")
 @pytest.mark.parametrize("board", KINDS)
 def test_every_accepted_reading_is_in_the_queue_once_and_in_order(board: str, tmp_path: Path) -> None:
     try:
