@@ -15,7 +15,7 @@ from mqqb.session import Settings
 from ordack.client import Client
 from ordack.config import Config
 from ordack.manager import Link, Manager
-from ordack.store import FILE_NAME, Store
+from ordack.store import FILE_NAME, NewOutgoing, Store
 
 from tests.host_peer import Peer, body_of, direct
 
@@ -376,6 +376,20 @@ def test_a_queue_deleted_and_made_again_gets_nothing_twice(host: Host) -> None:
     assert peer.rejected == {}
 
 
+@pytest.mark.rule("B-115", "B-270")
+def test_what_was_stored_before_its_queue_was_deleted_is_not_called_rejected(host: Host) -> None:
+    peer = _peer(1)
+    world = _world([host], [peer])
+    peer.send(b"1")
+    _exchange(world)
+    with host.client() as client:
+        client.store.delete_queue("line1")
+    world.wires[0].cut()
+    peer.send(b"2")
+    world.settle()
+    assert (peer.acked, peer.rejected) == ([1], {2: 0x8000})
+
+
 @pytest.mark.rule("B-416")
 @pytest.mark.parametrize(("name", "taken"), [
     ("TCP:10.0.0.1\\private$\\line1", True), ("tcp:10.0.0.1\\PRIVATE$\\LINE1", True),
@@ -595,6 +609,102 @@ def test_a_rejected_message_leaves_the_outgoing_queue_and_the_operator_is_told(t
     assert [line for line in sender.log if "class 0x8000" in line and "nowhere" in line] == sender.log[-2:]
     receiver.store.close()
     sender.store.close()
+
+
+@pytest.mark.rule("B-055", "B-117", "B-237", "B-241", "B-245")
+def test_a_journaled_message_is_kept_until_its_own_final_ack_over_a_restart(tmp_path: Path) -> None:
+    world, receiver, sender = _two_hosts(tmp_path)
+    destination = "DIRECT=OS:plant\\private$\\line1"
+    with sender.client() as client, client.store.transaction():
+        outgoing = client.store.outgoing_queue(destination, WALL)
+        packet = packets.user_message(client.store.guid, 7, packets.parse_format_name(destination), b"x",
+                                      delivery="transactional", journal=core.USER_JN)
+        ordinal, time_stamp, number = client._number(outgoing, packet)
+        client.store.add_outgoing([
+            NewOutgoing(outgoing.identifier, 7, ordinal, time_stamp, number, True, True, packet)])
+    world.settle(lambda: all(entry.awaiting_final_ack for entry in sender.store.outgoing_messages()))
+    sender.restart(world.now, snapshot=True)
+    assert [entry.message_id for entry in sender.store.outgoing_messages()] == [7]
+
+    def final_ack(source: bytes) -> None:
+        world.connect_all()
+        packet = packets.final_ack(packets.order_queue("10.0.0.9"), receiver.store.guid, 99, WALL, ordinal, time_stamp,
+                                   number, 0, source, 7, packets.CLASS_FINAL_ACK)
+        world.wires[0].to_initiator += packet
+        world.deliver(1 << 20)
+
+    _send(sender, b"y", queue="line1")  # so that there is a session
+    world.pass_time(50)
+    _exchange(world)
+    final_ack(b"another's GUID !")
+    assert 7 in [entry.message_id for entry in sender.store.outgoing_messages()]
+    final_ack(sender.store.guid)
+    assert 7 not in [entry.message_id for entry in sender.store.outgoing_messages()]
+    receiver.store.close()
+    sender.store.close()
+
+
+@pytest.mark.rule("B-136", "B-151")
+def test_what_no_order_ack_covers_is_sent_again_after_thirty_seconds(tmp_path: Path) -> None:
+    world, receiver, sender = _two_hosts(tmp_path)
+    _send(sender, b"x")
+    world.pass_time(50)
+    _exchange(world)
+    world.pass_time(500)
+    world.collect()
+    world.wires[0].to_initiator.clear()  # the OrderAck; the session lives
+    for _ in range(29):
+        world.pass_time(1000)
+    _exchange(world)
+    assert receiver.store.incoming()[0].record[3] == 0
+    world.pass_time(1000)
+    _exchange(world)
+    assert receiver.store.incoming()[0].record[3] == 1  # rejected: it was there
+    assert receiver.content("line1") == [b"x"]
+    receiver.store.close()
+    sender.store.close()
+
+
+@pytest.mark.rule("B-118")
+def test_an_order_ack_waits_for_the_window(host: Host) -> None:
+    peer = _peer(1, "nowhere", window=1)
+    world = _world([host], [peer])
+    peer.send(b"x")
+    _handshake(world)
+    world.deliver(1 << 20)
+    world.collect()  # the FinalAck is on the way, and fills the window
+    world.pass_time(500)
+    world.collect()
+    assert not [p for p in _packets(world.wires[0].to_initiator) if isinstance(p, packets.OrderAck)]
+    _exchange(world)
+    assert (peer.rejected, peer.order_acks) == ({1: 0x8000}, 1)
+
+
+def test_a_link_that_takes_no_more_gets_messages_when_it_does_again(tmp_path: Path) -> None:
+    world, receiver, sender = _two_hosts(tmp_path)
+    _send(sender, b"1")
+    world.pass_time(50)
+    _exchange(world)
+    link = world.wires[0].far
+    link.writable = False
+    _send(sender, b"2")
+    world.pass_time(50)
+    _exchange(world)
+    assert receiver.content("line1") == [b"1"]
+    sender.manager.resume(link, world.now, world.wall)
+    _exchange(world)
+    assert receiver.content("line1") == [b"1", b"2"]
+    receiver.store.close()
+    sender.store.close()
+
+
+@pytest.mark.rule("B-163")
+def test_a_manager_that_stops_ends_its_sessions(host: Host) -> None:
+    world = _world([host], [_peer(1)])
+    _exchange(world)
+    host.manager.close()
+    assert [shut for _, _, shut in host.manager.output()] == [True]
+    assert host.manager.links == []
 
 
 # ---- durable before acknowledged ------------------------------------------------------------------

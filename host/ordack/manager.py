@@ -32,7 +32,6 @@ NACK_NOT_TRANSACTIONAL_Q = 0x8009
 EVERYDAY_ENDS = ("B-147", "B-163", "B-298")  # idle, stopped, the peer went away: nothing to tell an operator
 MESSAGE_ID_BLOCK = 256  # reserved at once for acknowledgements, so that not each of them costs a commit
 LOWEST_PRIORITY_RANK = 7
-_SH_LOW_BYTE = 0x10  # BaseHeader.Flags.SH, in the byte at packet offset 2
 
 Hop = tuple[str, int]
 
@@ -143,9 +142,7 @@ class Manager:
     def _load_entries(self) -> None:
         for row in self.store.outgoing_messages(self._last_key):
             self._last_key = row.key
-            outgoing = self._outgoing.get(row.outgoing)
-            if outgoing is None:
-                continue
+            outgoing = self._outgoing[row.outgoing]
             entry = Entry(row.key, row.message_id, bool(row.recoverable), bool(row.journal),
                           row.time_stamp << 32 | row.ordinal, row.number)
             if row.awaiting_final_ack:
@@ -392,11 +389,9 @@ class Manager:
                 accepted = False
         if accepted:
             assert queue is not None
-            packet = bytearray(raw)
-            packet[2] &= ~_SH_LOW_BYTE & 0xFF  # its SessionHeader belonged to the connection
             priority = 0 if transaction is not None else message.base.flags & core.BASE_PR  # B-287
-            batch.messages.append(NewMessage(queue.identifier, LOWEST_PRIORITY_RANK - priority, wall, packet))
-            batch.room -= len(packet)
+            batch.messages.append(NewMessage(queue.identifier, LOWEST_PRIORITY_RANK - priority, wall, raw))
+            batch.room -= len(raw)
         return True
 
     def _target(self, user: packets.UserHeader) -> tuple[str, Queue | None]:
