@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parent / "mp"))
 
 import power
-from mqqb import packets, session
+from mqqb import core, packets, session
 from node import Message, Node, OutboxDamaged, OutboxFull, OutboxWriteFailed, Queue, outbox
 from node.link import Backoff, TcpLink
 
-from tests.destination import Connection, Destination
+from tests.destination import GUID, Connection, Destination
 
 LINE = "DIRECT=TCP:127.0.0.1\\private$\\line1"
 ALARMS = "DIRECT=OS:plant\\private$\\alarms"
@@ -69,6 +69,7 @@ def test_a_message_is_accepted_then_stored(tmp_path: Path) -> None:
         assert destination.queue[0].queue == LINE
         stats = node.stats
         assert (stats.accepted, stats.stored, stats.rejected, stats.sent, stats.connects) == (3, 3, 0, 3, 1)
+        assert queue.peer.remote_guid == GUID
         await node.close()
         await destination.stop()
 
@@ -190,7 +191,113 @@ def test_nothing_leaves_before_it_is_durable() -> None:
         await asyncio.gather(*[queue.send(b"%d" % k) for k in range(100)])
         await until(lambda: node.waiting == 0)
         assert len(destination.queue) == 100
+        # One that is numbered, while the session is open and has reason to write, just before its sync.
+        packet = packets.user_message(node.guid, 101, queue.destination, b"100", delivery="transactional")
+        node.accept(queue, packet)
+        queue.peer.wake()
+        await until(lambda: len(destination.queue) == 101)
         assert missing == []
+        await node.close()
+        await destination.stop()
+
+    run(main)
+
+
+@pytest.mark.rule("B-094", "B-316", "B-318", "A-34")
+def test_a_message_whose_predecessor_is_gone_bridges_the_gap() -> None:
+    async def main() -> None:
+        destination = await Destination().start()
+        node = Node("", files=power.Disk(), connect=("127.0.0.1", destination.port))
+        queue = node.queue(LINE)
+        for k in range(3):
+            await queue.send(b"%d" % k)
+        entries = queue.stream.table[:2]
+        node.outbox.settle([entry.key for entry in entries], queue.logged, 0x8002)
+        queue.stream.remove(entries)
+        node.start()
+        await until(lambda: node.waiting == 0)
+        assert destination.bodies == [b"2"]
+        await node.close()
+        await destination.stop()
+
+    run(main)
+
+
+@pytest.mark.rule("B-136", "B-151", "B-273")
+def test_what_gets_no_order_ack_is_sent_again_on_the_same_session() -> None:
+    async def main() -> None:
+        destination = await Destination(order_ack_timeout=1 << 30).start()
+        node = make(destination, files=power.Disk())
+        queue = node.queue(LINE)
+        queue.stream._intervals = (50, 50)
+        message = await queue.send(b"once")
+        await until(lambda: destination.duplicates >= 2)
+        assert destination.bodies == [b"once"]
+        assert message.state == "waiting"
+        assert node.stats.connects == 1
+        await node.close()
+        await destination.stop()
+
+    run(main)
+
+
+@pytest.mark.rule("B-241")
+def test_a_final_ack_for_another_board_settles_nothing() -> None:
+    async def main() -> None:
+        destination = await Destination(order_ack_timeout=1 << 30).start()
+        node = make(destination, files=power.Disk())
+        message = await node.queue(LINE).send(b"waits")
+        await until(lambda: destination.bodies == [b"waits"])
+        for source, outcome in ((bytes(16), "waiting"), (node.guid, "rejected")):
+            name = packets.order_queue("127.0.0.1")
+            packet = packets.final_ack(name, GUID, 1, 0, 1, 1, 1, 0, source, message.message_id, 0xC001)
+            acked = destination.connections[0]
+            acked.send(packet, True)
+            await until(lambda: not core.session_unacked_sent(acked.session._counts))  # noqa: B023 - it ends here
+            assert message.state == outcome
+        await node.close()
+        await destination.stop()
+
+    run(main)
+
+
+@pytest.mark.rule("B-098")
+def test_a_refusal_that_cannot_be_written_is_not_acknowledged() -> None:
+    async def main() -> None:
+        disk = power.Disk()
+
+        def full(disk: Any, what: str, data: Any) -> None:
+            if what in ("append", "sync"):
+                raise OSError(errno.ENOSPC, "no space")
+
+        def seen(message: packets.UserMessage) -> None:
+            disk.before = full
+
+        destination = await Destination(refuse=lambda _: 0x8003, seen=seen).start()
+        node = make(destination, files=disk)
+        queue = node.queue(LINE)
+        message = await queue.send(b"unwanted")
+        assert not await message.stored()
+        await until(lambda: not destination.connections)
+        assert queue.peer.reason.startswith("B-098")
+        disk.before = None
+        await node.close()
+        assert Node("", files=disk.after_cut(power.KEEP_SYNCED, power.Dice(1))).waiting == 0
+        await destination.stop()
+
+    run(main)
+
+
+def test_the_last_answers_become_durable_without_another_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.node.LAZY_SYNC_MS", 20)
+
+    async def main() -> None:
+        disk = power.Disk()
+        destination = await Destination().start()
+        node = make(destination, files=disk)
+        assert await (await node.queue(LINE).send(b"last")).stored()
+        left = lambda: outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1))).restored  # noqa: E731
+        await until(lambda: not left())
         await node.close()
         await destination.stop()
 
@@ -371,10 +478,11 @@ def test_what_others_send_is_dropped_without_an_order_ack(tmp_path: Path) -> Non
         assert await (await queue.send(b"0")).stored()
         connection: Connection = destination.connections[0]
         name = packets.parse_format_name("DIRECT=OS:board\\private$\\commands")
-        for delivery in ("express", "recoverable", "transactional"):
-            packet = packets.user_message(bytes(range(100, 116)), 7, name, b"go", delivery=delivery)
+        for k in range(150):  # more than the window takes
+            delivery = ("express", "recoverable", "transactional")[k % 3]
+            packet = packets.user_message(GUID, k + 1, name, b"go", delivery=delivery)
             connection.send(packet, delivery != "express")
-        await until(lambda: node.stats.dropped == 3)
+        await until(lambda: node.stats.dropped == 150)
         assert await (await queue.send(b"1")).stored(), "the session goes on"
         assert node.stats.connects == 1
         await node.close()
