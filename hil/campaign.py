@@ -399,6 +399,8 @@ async def run_campaign(settings: Settings, console: Console) -> Figures:
             with View(console, campaign.totals()) as view:
                 await campaign.run(victims, view)
                 figures.comparison, figures.found_at_restart = await campaign.verdict()
+                campaign.in_queue = figures.comparison.received
+                view.update(campaign.figures(victims))
         except (CampaignFailed, ValueError, KeyError) as error:
             figures.failure = f"{error}\n{campaign.logs()}"
         finally:

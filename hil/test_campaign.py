@@ -276,6 +276,7 @@ def test_main_says_seed_table_and_line(
     assert main(WORDS) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith("seed 11: 20 messages, 3 cuts, 1 kills of either end")
+    assert "sent 20/20, stored 20/20, acknowledged 20/20, cuts 3/3, restarts 2/2" in out
     assert out[-1] == "20 sent, 20 received once, in order, 0 lost, 0 duplicated"
 
 
