@@ -384,9 +384,14 @@ def test_what_was_stored_before_its_queue_was_deleted_is_not_called_rejected(hos
     _exchange(world)
     with host.client() as client:
         client.store.delete_queue("line1")
-    world.wires[0].cut()
+    world.pass_time(500)
+    world.collect()
+    world.wires[0].to_initiator.clear()  # the OrderAck is lost: it is sent again after 30 s
+    for _ in range(30):
+        world.pass_time(1000)
     peer.send(b"2")
     world.settle()
+    assert host.store.incoming()[0].record[3] == 1
     assert (peer.acked, peer.rejected) == ([1], {2: 0x8000})
 
 
