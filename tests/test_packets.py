@@ -1089,3 +1089,18 @@ def test_a_direct_name_has_to_fit_its_count(text: str) -> None:
 def test_a_guid_has_16_bytes() -> None:
     with pytest.raises(ValueError):
         packets.PublicQueueFormatName(b"short")
+
+
+@pytest.mark.rule("B-430")
+def test_a_second_name_that_begins_at_the_limit_is_cut_off() -> None:
+    raw = bytearray(120)
+    struct.pack_into("<BBHIII", raw, 0, 0x10, 0, 3, core.SIGNATURE, 120, 0)
+    struct.pack_into("<I", raw, 60, core.USER_MP | core.USER_DQ | core.USER_AQ)
+    struct.pack_into("<H", raw, 64, 54)
+    raw[66:118] = "a".encode("utf-16-le") * 26
+    assert malformed(raw).field == "UserHeader.AdminQueue"
+
+
+@pytest.mark.parametrize("raw", [b"\x00\xd8a\x00", b"\x00\xd8", b"\x00\xdc", b"\x3d\xd8\x00\xde"])
+def test_surrogates_alone_and_in_pairs_come_back(raw: bytes) -> None:
+    assert packets.utf16_encode(packets.utf16_decode(raw)) == raw
