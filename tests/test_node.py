@@ -289,13 +289,17 @@ def test_a_refusal_that_cannot_be_written_is_not_acknowledged() -> None:
 
 
 def test_the_last_answers_become_durable_without_another_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.node.LAZY_SYNC_MS", 20)
+    monkeypatch.setattr("node.node.LAZY_SYNC_MS", 50)
 
     async def main() -> None:
         disk = power.Disk()
         destination = await Destination().start()
         node = make(destination, files=disk)
+        syncs: list[str] = []
+        disk.before = lambda _, step, data: syncs.append(step) if step == "sync" else None
         assert await (await node.queue(LINE).send(b"last")).stored()
+        await asyncio.sleep(0.005)
+        assert len(syncs) == 1, "an answer alone costs no sync"
         left = lambda: outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1))).restored  # noqa: E731
         await until(lambda: not left())
         await node.close()

@@ -38,6 +38,8 @@ async def main():
     print("started", node.next_message_id, node.waiting)
     last = int(sys.argv[4])
     while node.next_message_id <= last:
+        while node.waiting >= 100:
+            await asyncio.sleep(0.002)
         k = node.next_message_id
         message = await queue.send(body(k))
         print("accepted", message.message_id)

@@ -187,6 +187,16 @@ def test_the_capacity_bounds_what_is_written() -> None:
     assert live.size <= 5000
 
 
+def test_the_number_of_waiting_messages_is_bounded_because_each_takes_memory() -> None:
+    box = outbox.Outbox(power.Disk(), power.GUID, waiting_max=3)
+    handles = [boards.put(box, b"") for _ in range(3)]
+    with pytest.raises(outbox.OutboxFull, match="3 messages wait"):
+        boards.put(box, b"")
+    assert box.next_message_id == 4
+    box.settle(handles[:1], box.queue(LINE), 0x00FF)
+    assert boards.put(box, b"").message_id == 4
+
+
 # ---- what is on the disk ----------------------------------------------------------------------------
 
 

@@ -270,7 +270,8 @@ class Peer:
         node = self.node
         if not conversation.can_send():
             return
-        node.commit_now()  # nothing leaves before it is durable (B-098)
+        if node.uncommitted:
+            node.commit_now()  # nothing leaves before it is durable (B-098)
         now = node.now()
         size = 0
         while size < WRITE_BYTES and conversation.can_send():
@@ -309,8 +310,8 @@ class Node:
     """A board's queue manager. folder: of the outbox, made if it is missing.
 
     connect: (host, port) through which everything goes; None: each queue's own address, port 1801. guid: 16 bytes;
-    None: the one in the outbox, a random one at first. capacity, segment_size: see outbox.Outbox. random: gives floats
-    from 0 up to 1, for the back-off. files: in place of folder, what the outbox writes to.
+    None: the one in the outbox, a random one at first. capacity, waiting_max, segment_size: see outbox.Outbox. random:
+    gives floats from 0 up to 1, for the back-off. files: in place of folder, what the outbox writes to.
     Raises what outbox.Outbox raises; ValueError for a queue in the outbox that cannot be reached.
     """
 
@@ -320,12 +321,13 @@ class Node:
         connect: "tuple[str, int] | None" = None,
         guid: "bytes | None" = None,
         capacity: int = 4194304,
+        waiting_max: int = 1000,
         segment_size: int = 65536,
         settings: "session.Settings | None" = None,
         random: "Callable[[], float]" = _random.random,
         files: "outbox.Files | None" = None,
     ) -> None:
-        self.outbox = outbox.Outbox(files or outbox.Files(folder), guid, segment_size, capacity, Message)
+        self.outbox = outbox.Outbox(files or outbox.Files(folder), guid, segment_size, capacity, waiting_max, Message)
         self.settings = settings
         self.stats = Stats()
         self.error: "Exception | None" = None  # what ended run()
@@ -337,7 +339,7 @@ class Node:
         self._tasks: "list[Any]" = []
         self._started = False
         self._ended = asyncio.Event()
-        self._uncommitted: "list[tuple[Queue, streams.Entry, Message]]" = []
+        self.uncommitted: "list[tuple[Queue, streams.Entry, Message]]" = []  # numbered, but not durable
         self._committing: "asyncio.Event | None" = None
         self._marked_at: "int | None" = None  # when the oldest mark of settlement was made that is not durable yet
         for logged in self.outbox.queues:
@@ -431,7 +433,7 @@ class Node:
             _withdraw(queue, entry)
             self._roll_back(error)
             raise
-        self._uncommitted.append((queue, entry, message))
+        self.uncommitted.append((queue, entry, message))
         return message
 
     async def commit(self) -> None:
@@ -449,7 +451,7 @@ class Node:
 
     def commit_now(self) -> bool:
         """Make durable what was accepted, at once. False: the file system refused, some of it was or nothing."""
-        if not self._uncommitted and self._marked_at is None:
+        if not self.uncommitted and self._marked_at is None:
             return True
         try:
             durable = self.outbox.sync()
@@ -458,10 +460,10 @@ class Node:
             durable = False
         if durable:
             self._marked_at = None
-        self.stats.accepted += len(self._uncommitted)
-        for queue, _, _ in self._uncommitted:
+        self.stats.accepted += len(self.uncommitted)
+        for queue, _, _ in self.uncommitted:
             queue.peer.wake()
-        self._uncommitted = []
+        self.uncommitted = []
         return durable
 
     def lazy_sync(self, now: int) -> None:
@@ -520,11 +522,11 @@ class Node:
 
     def _roll_back(self, error: outbox.OutboxError) -> None:
         """Take back the numbers of the messages that the outbox had to abandon, newest first."""
-        for queue, entry, message in reversed(self._uncommitted):
+        for queue, entry, message in reversed(self.uncommitted):
             if message.segment is None:
                 _withdraw(queue, entry)
                 message.error = error
-        self._uncommitted = [accepted for accepted in self._uncommitted if accepted[2].segment is not None]
+        self.uncommitted = [accepted for accepted in self.uncommitted if accepted[2].segment is not None]
 
     def _settle(self, queue: Queue, entries: "list[streams.Entry]", message_class: int) -> None:
         if not entries:

@@ -279,9 +279,10 @@ class Outbox:
     """The log. guid: 16 bytes, the board's; None takes the one in the log, or a random one if there is no log yet.
 
     segment_size: bytes after which a new file is begun. capacity: bytes of all files together, beyond which messages
-    are refused. handle: makes the handle of a stored message from its MessageID. `restored`: the unsettled messages in
-    the order of the log, for the owner to take. Raises OutboxDamaged, OutboxError (another board's folder, a newer
-    format), OutboxWriteFailed, OSError.
+    are refused. waiting_max: so many may be unsettled at once, for each needs memory, also at the next start (about
+    450 bytes with its node's share on a 64-bit machine, half as much again at the start). handle: makes the handle
+    of a stored message from its MessageID. `restored`: the unsettled messages in the order of the log, for the owner to
+    take. Raises OutboxDamaged, OutboxError (another board's folder, a newer format), OutboxWriteFailed, OSError.
     """
 
     def __init__(
@@ -290,9 +291,11 @@ class Outbox:
         guid: "bytes | None" = None,
         segment_size: int = 65536,
         capacity: int = 1048576,
+        waiting_max: int = 1000,
         handle: "type[Stored]" = Stored,
     ) -> None:
         self.capacity = capacity
+        self.waiting_max = waiting_max
         self.guid = guid
         self.next_message_id = 1  # A-46
         self.queues: "list[LoggedQueue]" = []
@@ -440,8 +443,11 @@ class Outbox:
         """See that the current segment takes another message of need bytes; drop what is settled before refusing."""
         segment = self._current
         assert segment is not None
+        live = self.live
+        if live >= self.waiting_max:
+            raise OutboxFull("not accepted, {} messages wait: send again when some of them are settled".format(live))
         full = self.size + need > self.capacity
-        if full and self.live:
+        if full and live:
             raise OutboxFull(
                 "not accepted, {} of {} bytes are in use: wait until messages are settled, then send again".format(
                     self.size, self.capacity
@@ -599,7 +605,7 @@ class Outbox:
             self._remove(unfinished)
         for number in stale:
             self._remove(number)
-        self.restored = [unsettled[message_id] for message_id in unsettled]
+        self.restored = list(unsettled.values())
         self.restored.sort(key=_place)
         current = self._current
         if current is not None:

@@ -177,7 +177,7 @@ class World:
 
     def open(self, disk):
         self.disk = disk
-        self.outbox = outbox.Outbox(disk, GUID, self.segment_size, self.capacity)
+        self.outbox = outbox.Outbox(disk, GUID, self.segment_size, self.capacity, waiting_max=100)
         must = [sent.facts for name in self.tables for sent in self.tables[name] if sent not in self.unsynced]
         may = [sent.facts for sent in self.settled + self.unsynced + self.failed]
         seen = []
