@@ -27,7 +27,8 @@ APPLICATION_ID = 0x4C494F52  # in the file's header, so that no other program's 
 FILE_NAME = "ordack.sqlite"
 SERVE_LOCK = "serve.lock"
 BUSY_TIMEOUT_S = 10.0
-WAIT_INTERVAL_S = 0.02  # between two looks for a change by another process
+FIRST_WAIT_S = 0.0002
+LAST_WAIT_S = 0.02
 RECEIVE_BYTES = 8 << 20  # one receive or peek of several messages ends when it has as many, to bound memory
 
 PRIVATE = 0
@@ -328,11 +329,13 @@ class Store:
     def wait(self, timeout: float) -> bool:
         """Wait until another process has changed the store; False if none has in `timeout` seconds."""
         deadline = time.monotonic() + timeout
+        interval = FIRST_WAIT_S  # short at first: a busy store is answered at once, an idle one costs nothing
         while not self.changed():
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            time.sleep(min(WAIT_INTERVAL_S, left))
+            time.sleep(min(interval, left))
+            interval = min(2 * interval, LAST_WAIT_S)
         return True
 
     @contextlib.contextmanager
