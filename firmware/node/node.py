@@ -12,6 +12,7 @@ address. What others send to this node is not kept: it has no queues of its own,
 """
 
 import asyncio
+import gc
 import random as _random
 import time
 from array import array
@@ -96,14 +97,11 @@ class Message(outbox.Stored):
     `error`: what kept it from being accepted.
     """
 
-    __slots__ = ("error", "event", "message_class", "state")
-
-    def __init__(self, message_id: int) -> None:
-        super().__init__(message_id)
-        self.state = WAITING
-        self.message_class = 0
-        self.error: "Exception | None" = None
-        self.event: "asyncio.Event | None" = None
+    # Of the class, until a message differs: one that waits takes less memory so.
+    state = WAITING
+    message_class = 0
+    error: "Exception | None" = None
+    event: "asyncio.Event | None" = None
 
     async def stored(self) -> bool:
         """Wait for the destination's answer. True: it has the message, once and in order. False: it refused it."""
@@ -321,12 +319,13 @@ class Node:
         connect: "tuple[str, int] | None" = None,
         guid: "bytes | None" = None,
         capacity: int = 4194304,
-        waiting_max: int = 1000,
+        waiting_max: int = 500,
         segment_size: int = 65536,
         settings: "session.Settings | None" = None,
         random: "Callable[[], float]" = _random.random,
         files: "outbox.Files | None" = None,
     ) -> None:
+        _collect_often()
         self.outbox = outbox.Outbox(files or outbox.Files(folder), guid, segment_size, capacity, waiting_max, Message)
         self.settings = settings
         self.stats = Stats()
@@ -429,7 +428,7 @@ class Node:
         flags = outbox.TRANSACTIONAL | outbox.RECOVERABLE
         try:
             self.outbox.append(message, queue.logged, flags, stream.record, packet)
-        except outbox.OutboxError as error:
+        except Exception as error:
             _withdraw(queue, entry)
             self._roll_back(error)
             raise
@@ -520,7 +519,7 @@ class Node:
             self.error = error
             self._ended.set()
 
-    def _roll_back(self, error: outbox.OutboxError) -> None:
+    def _roll_back(self, error: Exception) -> None:
         """Take back the numbers of the messages that the outbox had to abandon, newest first."""
         for queue, entry, message in reversed(self.uncommitted):
             if message.segment is None:
@@ -551,6 +550,16 @@ def _withdraw(queue: Queue, entry: streams.Entry) -> None:
     """Undo the numbering of the newest entry of a queue, which nobody has seen."""
     queue.stream.record[core.OUTGOING_NUMBER] = entry.tx_sequence_number
     queue.stream.remove([entry])
+
+
+def _collect_often() -> None:
+    """MicroPython's heap is never compacted: collect before what stays is spread thinly over all of it.
+
+    Else a list that grows finds no room although most of the heap is free. An application's own threshold is kept.
+    """
+    heap: "Any" = gc
+    if hasattr(heap, "mem_free") and heap.threshold() == -1:
+        heap.threshold((heap.mem_free() + heap.mem_alloc()) // 16)
 
 
 async def _cancel(tasks: "list[Any]") -> None:

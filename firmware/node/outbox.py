@@ -280,7 +280,7 @@ class Outbox:
 
     segment_size: bytes after which a new file is begun. capacity: bytes of all files together, beyond which messages
     are refused. waiting_max: so many may be unsettled at once, for each needs memory, also at the next start (about
-    450 bytes with its node's share on a 64-bit machine, half as much again at the start). handle: makes the handle
+    400 bytes with its node's share on a 64-bit machine, half as much again at the start). handle: makes the handle
     of a stored message from its MessageID. `restored`: the unsettled messages in the order of the log, for the owner to
     take. Raises OutboxDamaged, OutboxError (another board's folder, a newer format), OutboxWriteFailed, OSError.
     """
@@ -291,7 +291,7 @@ class Outbox:
         guid: "bytes | None" = None,
         segment_size: int = 65536,
         capacity: int = 1048576,
-        waiting_max: int = 1000,
+        waiting_max: int = 500,
         handle: "type[Stored]" = Stored,
     ) -> None:
         self.capacity = capacity
