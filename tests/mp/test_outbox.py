@@ -6,14 +6,15 @@ import sys
 sys.path.insert(0, "tests/mp")
 
 import power
+from mqqb import core
 from node import outbox
 
 LINE = power.NAMES[0]
 
 
 def scratch(name):
-    """An empty folder under build/."""
-    folder = "build/outbox-" + name + "-" + sys.implementation.name
+    """An empty folder under build/, of this interpreter's own: several run at once."""
+    folder = "build/outbox-" + name + "-" + sys.implementation.name + "-" + core.implementation
     for path in ("build", folder):
         try:
             os.mkdir(path)
