@@ -513,6 +513,21 @@ def test_progress_puts_the_back_off_to_its_first_interval() -> None:
     assert stream.resend_interval_index == 0
 
 
+@pytest.mark.rule("B-064", "B-157")
+def test_a_new_connection_begins_the_back_off_anew() -> None:
+    stream = streams.OutgoingStream(streams.OutgoingStream.new(0))
+    packet = packets.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
+    entry = stream.number(packet, packets.transaction_offset(packet), 1, 1)
+    assert entry is not None
+    stream.sent(entry, 0)
+    for now in (30000, 60000, 90000):
+        stream.handle_timeout(now)
+    stream.restart()
+    assert stream.next_timeout() is None
+    stream.sent(entry, 100000)
+    assert stream.next_timeout() == 130000
+
+
 @pytest.mark.rule("B-056", "B-230", "B-318", "B-426", "A-04", "A-22")
 def test_entries_of_an_older_sequence_are_kept_apart() -> None:
     """A table restored under a new time stamp: bridging and acknowledgement never cross from one sequence to the

@@ -135,6 +135,7 @@ class OutgoingStream:
             entry.recoverable_sequence_number = 0
         self._cursor = 0
         self._resend_time = None
+        self.resend_interval_index = 0
 
     def next_to_send(self) -> "Entry | None":
         """The first entry that is neither in flight nor acknowledged on this connection (B-220, B-310), or None."""
