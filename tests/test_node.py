@@ -56,6 +56,7 @@ def test_a_message_is_accepted_then_stored(tmp_path: Path) -> None:
         node = make(destination, tmp_path)
         queue = node.queue(LINE)
         assert node.queue(LINE) is queue
+        assert node.queue(LINE.upper()) is queue, "one name, one stream (B-099)"
         sent = [await queue.send(body, label="reading") for body in (b"", b"21.5", bytes(65536))]
         assert [message.message_id for message in sent] == [1, 2, 3]
         assert node.next_message_id == 4

@@ -379,9 +379,12 @@ class Node:
         return self.outbox.live
 
     def queue(self, name: str) -> Queue:
-        """The queue of a direct format name, DIRECT=TCP:10.0.0.5\\private$\\line1. Raises ValueError for others."""
+        """The queue of a direct format name, DIRECT=TCP:10.0.0.5\\private$\\line1. Raises ValueError for others.
+
+        Names differ by more than upper and lower case: one name is one stream (B-099).
+        """
         for queue in self._queues:
-            if queue.name == name:
+            if queue.name.lower() == name.lower():
                 return queue
         packets.parse_format_name(name)
         self._address(name)

@@ -345,7 +345,7 @@ class Outbox:
         time_stamp: what it is at least. Raises ValueError for a name that is too long.
         """
         for queue in self.queues:
-            if queue.name == name:
+            if queue.name.lower() == name.lower():
                 return queue
         if len(name.encode()) > _NAME_BYTES_MAX:
             raise ValueError("a format name has at most {} bytes here".format(_NAME_BYTES_MAX))
