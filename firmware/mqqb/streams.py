@@ -172,12 +172,16 @@ class OutgoingStream:
         A gap among transactional numbers is bridged by what is sent next (B-318). Also done here: the roll-over of a
         drained stream (B-096).
         """
-        gone = {id(entry) for entry in entries}
-        if not gone:
+        count = len(entries)
+        if not count:
             return
-        before = sum(1 for entry in self.table[: self._cursor] if id(entry) in gone)
-        self.table = [entry for entry in self.table if id(entry) not in gone]
-        self._cursor -= before
+        if self.table[:count] == entries:  # as a rule: the oldest, at once, however long the table is
+            del self.table[:count]
+            self._cursor = max(self._cursor - count, 0)
+        else:
+            gone = {id(entry) for entry in entries}
+            self._cursor -= sum(1 for entry in self.table[: self._cursor] if id(entry) in gone)
+            self.table = [entry for entry in self.table if id(entry) not in gone]
         if not any(entry.tx_sequence_number for entry in self.table):
             self._resend_time = None
             if self._rolls:
@@ -195,11 +199,12 @@ class OutgoingStream:
             return []
         tx_sequence_id = body.tx_sequence_id
         tx_sequence_number = body.tx_sequence_number
-        covered = [
-            entry
-            for entry in self.table
-            if entry.tx_sequence_id == tx_sequence_id and 0 < entry.tx_sequence_number <= tx_sequence_number
-        ]
+        covered = []
+        for entry in self.table:
+            if entry.tx_sequence_number and entry.tx_sequence_id == tx_sequence_id:
+                if entry.tx_sequence_number > tx_sequence_number:
+                    break  # numbers rise along the table
+                covered.append(entry)
         self._progress(now)
         for entry in covered:
             if entry.journal:
