@@ -333,6 +333,27 @@ def test_files_that_cannot_be_read_do_not_stop_the_others(tmp_path: Path) -> Non
     assert run()[0] == 2
 
 
+def test_link_types_that_cannot_be_read_are_named_and_counted() -> None:
+    wanted = segment(1000, FRAMES[5])
+    status, out, error = run("--json", "-", stdin=pcap([wanted, wanted, wanted], 147))
+    assert (status, out) == (2, "")
+    assert "interface 0 has link type 147, which is not supported: 3 of 3 frames could not be read" in error
+    assert "nothing of this capture could be read" in error
+
+    two = section() + interface(147) + interface(101) + interface(105)
+    two += enhanced(wanted) + enhanced(wanted, 2) + enhanced(wanted, 1) + enhanced(wanted)
+    status, out, error = run("--json", "-", stdin=two)
+    assert (status, [json.loads(line)["packet"] for line in out.splitlines()]) == (0, ["ConnectionParameters"])
+    assert "interface 0 has link type 147, which is not supported: 2 of 4 frames" in error
+    assert "interface 2 has link type 105, which is not supported: 1 of 4 frames" in error
+    assert "nothing" not in error
+
+    status, _, error = run("--json", "-", stdin=pcap([wanted, wanted], 147)[:-5])
+    assert status == 2
+    assert "1 of 1 frames could not be read" in error
+    assert "the file ends at byte" in error
+
+
 # ---- the tree -----------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ import heapq
 import ipaddress
 import struct
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
@@ -31,6 +31,7 @@ _PENDING_MAX = 4 << 20  # bytes kept out of order for one direction: more than a
 _STREAMS_MAX = 4096  # directions followed at once; the one that has been silent for longest is given up
 _ETHERNET, _LOOPBACK, _LOOP, _LINUX_COOKED, _LINUX_COOKED_2 = 1, 0, 108, 113, 276
 _RAW_IP = (12, 14, 101, 228, 229)
+_LINKS = frozenset((_ETHERNET, _LOOPBACK, _LOOP, _LINUX_COOKED, _LINUX_COOKED_2, *_RAW_IP))
 
 
 class CaptureError(Exception):
@@ -38,12 +39,27 @@ class CaptureError(Exception):
 
 
 class Frame(NamedTuple):
-    """One record of the file: number from 1, time in s since 1970, link type, bytes from the link header on."""
+    """One record of the file: number from 1, time in s since 1970, link type, bytes from the link header on.
+
+    interface: its number in the file's section, from 0.
+    """
 
     number: int
     time: float
     link: int
     data: bytes
+    interface: int = 0
+
+
+class Tally:
+    """What streams() has read: the number of frames, and of those with a link type that it cannot read.
+
+    unread: {(link type, interface): frames}.
+    """
+
+    def __init__(self) -> None:
+        self.frames = 0
+        self.unread: Counter[tuple[int, int]] = Counter()
 
 
 class Datagram(NamedTuple):
@@ -185,7 +201,7 @@ def _pcapng(source: _File) -> Iterator[Frame]:
                 number += 1
                 interface, high, low, size = struct.unpack_from(order + ("HxxIII" if code == 2 else "IIII"), body)
                 link, units, shift, _ = interfaces[interface]
-                yield Frame(number, shift + (high << 32 | low) / units, link, body[20 : 20 + size])
+                yield Frame(number, shift + (high << 32 | low) / units, link, body[20 : 20 + size], interface)
             elif code == 3:  # simple packet block: no time
                 number += 1
                 link, _, _, snap = interfaces[0]
@@ -211,8 +227,6 @@ def _ip(link: int, data: bytes) -> Any:
         return dpkt.sll2.SLL2(data).data
     if link in (_LOOPBACK, _LOOP):
         data = data[4:]
-    elif link not in _RAW_IP:
-        return None
     return (dpkt.ip6.IP6 if data[0] >> 4 == 6 else dpkt.ip.IP)(data)
 
 
@@ -274,19 +288,25 @@ class _Stream:
 
 
 def streams(
-    source: Iterator[Frame], tcp_port: int = TCP_PORT, ping_port: int = PING_PORT
+    source: Iterator[Frame], tcp_port: int = TCP_PORT, ping_port: int = PING_PORT, tally: Tally | None = None
 ) -> Iterator[Chunk | Datagram]:
     """Put the TCP connections of tcp_port together again; pass on the datagrams of ping_port.
 
     Repeated and overlapping bytes are given once, early ones wait for what is missing, up to 4 MiB a direction; then,
     or at the end of the stream, what is missing is given up. A new SYN of the same addresses and ports begins a new
-    stream. Frames that are no IP, or broken, are passed over. An error of source is raised at the very end.
+    stream. Frames that are no IP, or broken, are passed over; those of other link types too, and tally counts them. An
+    error of source is raised at the very end.
     """
+    tally = tally or Tally()
     table: dict[tuple[bytes, int, bytes, int], _Stream] = {}
     count = 0
     error = None
     try:
-        for number, time, link, raw in source:
+        for number, time, link, raw, interface in source:
+            tally.frames += 1
+            if link not in _LINKS:
+                tally.unread[link, interface] += 1
+                continue
             try:
                 ip = _ip(link, raw)
                 segment = ip.data if isinstance(ip, (dpkt.ip.IP, dpkt.ip6.IP6)) else None

@@ -1,12 +1,13 @@
 """`ordack decode`: packets from captures, raw bytes or hex text, as JSON (decode-json.md) or as a tree for people."""
 
 import contextlib
+import functools
 import json
 import re
 import string
 import sys
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, NamedTuple
@@ -29,6 +30,7 @@ Packet = (
     | packets.Ping
 )
 Bits = tuple[tuple[str, int], ...]
+Warn = Callable[[str], None]
 
 # ---- names of bits, lowest first, with their widths (wire.md) -----------------------------------
 
@@ -541,10 +543,15 @@ def decode_bytes(data: bytes) -> Iterator[Decoded]:
         at += size
 
 
-def decode_capture(file: BinaryIO, first: bytes = b"") -> Iterator[Decoded]:
-    """The packets of a pcap or pcapng file. InputError at its end if it is damaged."""
+def decode_capture(file: BinaryIO, first: bytes, warn: Warn) -> Iterator[Decoded]:
+    """The packets of a pcap or pcapng file. InputError at its end if it is damaged, or nothing of it could be read.
+
+    first: what was read of the file already. warn gets a sentence for every interface that could not be read.
+    """
+    tally = capture.Tally()
+    damage = ""
     try:
-        for item in capture.packets(capture.streams(capture.frames(file, first))):
+        for item in capture.packets(capture.streams(capture.frames(file, first), tally=tally)):
             place = {"connection": item.connection, "frame": item.frame, "time": item.time}
             if isinstance(item, capture.Datagram):
                 yield _parse_ping(item.data, offset=0, **place)
@@ -553,7 +560,16 @@ def decode_capture(file: BinaryIO, first: bytes = b"") -> Iterator[Decoded]:
             else:
                 yield _parse(item.data, offset=item.offset, **place)
     except capture.CaptureError as error:
-        raise InputError(str(error)) from error
+        damage = str(error)
+    for (link, interface), count in sorted(tally.unread.items()):
+        warn(
+            f"interface {interface} has link type {link}, which is not supported: "
+            f"{count} of {tally.frames} frames could not be read"
+        )
+    if damage:
+        raise InputError(damage)
+    if tally.frames and tally.unread.total() == tally.frames:
+        raise InputError("nothing of this capture could be read")
 
 
 def _from_hex(data: bytes) -> bytes:
@@ -566,11 +582,14 @@ def _from_hex(data: bytes) -> bytes:
     return bytes.fromhex(text)
 
 
-def decode(file: BinaryIO) -> Iterator[Decoded]:
-    """What a file holds: a capture by its magic number, raw packets by LIOR at offset 4, a raw ping, else hex text."""
+def decode(file: BinaryIO, warn: Warn) -> Iterator[Decoded]:
+    """What a file holds: a capture by its magic number, raw packets by LIOR at offset 4, a raw ping, else hex text.
+
+    warn gets what is to be said beside the packets. InputError if the file is none of these, or damaged.
+    """
     first = file.read(8)
     if capture.is_capture(first):
-        yield from decode_capture(file, first)
+        yield from decode_capture(file, first, warn)
         return
     data = first + file.read()
     raw = data[4:8] == b"LIOR" or (data[2:4] == b"HU" and len(data) == core.part_size(core.PING))
@@ -651,11 +670,15 @@ def _tree(decoded: Decoded) -> Tree:
     return tree
 
 
+def _complain(name: str, text: str) -> None:
+    typer.echo(f"ordack decode: {name}: {text}", err=True)
+
+
 def _decode_file(name: str, as_json: bool, console: Console) -> bool:
     """Print a file. True: all of it is well formed."""
     good = True
     with contextlib.nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb") as file:
-        for decoded in decode(file):
+        for decoded in decode(file, functools.partial(_complain, name)):
             good = good and decoded.packet is not None
             if as_json:
                 sys.stdout.write(json.dumps(decoded.as_json()) + "\n")
@@ -670,7 +693,10 @@ def command(
 ) -> None:
     """Decode MSMQ packets from pcap and pcapng captures (TCP 1801, UDP 3527), raw bytes or hex text with # comments.
 
-    Exit status: 0 all well formed, 3 some packet is malformed, 2 a file cannot be read or decoded.
+    Frames of other link types than Ethernet, Linux cooked, BSD loopback and raw IP are counted on stderr.
+
+    Exit status: 0 all well formed, 3 some packet is malformed, 2 a file cannot be read or decoded, or is a capture of
+    which no frame can be read; of several files, 2 comes before 3.
     """
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -681,11 +707,11 @@ def command(
             if not _decode_file(name, as_json, console):
                 status = status or 3
         except InputError as error:
-            typer.echo(f"ordack decode: {name}: {error}", err=True)
+            _complain(name, str(error))
             status = 2
         except BrokenPipeError:
             raise  # the reader has seen enough: typer ends quietly
         except OSError as error:
-            typer.echo(f"ordack decode: {name}: {error.strerror}", err=True)
+            _complain(name, str(error.strerror))
             status = 2
     raise typer.Exit(status)
