@@ -381,6 +381,122 @@ def test_both_directions_and_data_on_a_syn() -> None:
     ]
 
 
+# ---- IP fragments -------------------------------------------------------------------------------
+
+
+def fragments(whole: bytes, size: int, number: int = 7) -> list[bytes]:
+    """An IP packet cut into fragments of at most size bytes of payload, a multiple of 8."""
+    six = whole[0] >> 4 == 6
+    head, payload = (whole[:40], whole[40:]) if six else (whole[:20], whole[20:])
+    pieces = []
+    for at in range(0, len(payload), size):
+        piece = payload[at : at + size]
+        more = at + size < len(payload)
+        if six:
+            extension = struct.pack(">BxHI", 6, at | more, number)
+            size_field = struct.pack(">HB", len(piece) + 8, 44)
+            pieces.append(head[:4] + size_field + head[7:] + extension + piece)
+        else:
+            fields = struct.pack(">HHH", 20 + len(piece), number, more << 13 | at >> 3)
+            pieces.append(head[:2] + fields + head[8:] + piece)
+    return pieces
+
+
+@given(data=st.data(), size=st.integers(1, 60), six=st.booleans(), cut=st.integers(100, 1500))
+def test_fragments_in_any_order_and_number_are_put_together(
+    data: st.DataObject, size: int, six: bool, cut: int
+) -> None:
+    stream = b"".join(SESSION)
+    records = []
+    for number, at in enumerate(range(0, len(stream), cut)):
+        records += fragments(segment(1000 + at, stream[at : at + cut], six=six), 8 * size, number)
+    records += data.draw(st.lists(st.sampled_from(records), max_size=3))
+    if len(records) < 40:
+        records = data.draw(st.permutations(records))
+    elif data.draw(st.booleans()):
+        records.reverse()
+    found = cuts(pcap([segment(999, flags=dpkt.tcp.TH_SYN, six=six), *records]))
+    assert [(cut.data, cut.problem) for cut in found] == [(data, "") for data in SESSION]
+
+
+@pytest.mark.parametrize("six", [False, True])
+def test_lost_fragments_are_a_hole_that_says_so(six: bool) -> None:
+    stream = FRAMES[5] + FRAMES[7] + FRAMES[5]
+    pieces = fragments(segment(1000, stream[:2256], six=six), 1480)
+    assert len(pieces) == 2
+    records = [segment(999, flags=dpkt.tcp.TH_SYN, six=six), pieces[0], segment(3256, stream[2256:], six=six)]
+    found = cuts(pcap(records))
+    assert [(cut.data, cut.offset) for cut in found] == [(FRAMES[5], 0), (b"", 32), (FRAMES[5], 2256)]
+    assert "796 bytes from offset 1460 on are missing" in found[1].problem
+    assert "fragmented" in found[1].problem
+
+
+@pytest.mark.parametrize(("size", "whole"), [(72, 1), (24, 0)])
+def test_lost_fragments_at_the_end_of_a_stream_are_said(size: int, whole: int) -> None:
+    first = fragments(segment(1000, FRAMES[5] + FRAMES[5] + FRAMES[7]), size)[0]
+    *good, problem = cuts(pcap([syn(999), first]))
+    assert [cut.data for cut in good] == [FRAMES[5]] * whole
+    assert problem.offset == 32 * whole
+    assert "the stream ends after" in problem.problem
+    assert "fragmented" in problem.problem
+
+
+def test_a_packet_boundary_does_not_hide_lost_fragments() -> None:
+    options = dpkt.tcp.TCP(sport=PORT, dport=1801, seq=1000, off=6, data=FRAMES[5] + FRAMES[7])
+    options.opts = bytes(4)
+    whole = bytes(dpkt.ip.IP(src=CLIENT, dst=SERVER, p=6, len=20 + len(options), data=options))
+    for size, count in ((56, 1), (24, 0)):
+        found = cuts(pcap([syn(999), fragments(whole, size)[0]]))
+        assert [(cut.offset, cut.data) for cut in found] == [(0, FRAMES[5])] * count + [(32 * count, b"")]
+        assert "what follows is missing in the capture: fragmented" in found[-1].problem
+
+
+def test_a_hole_is_not_laid_to_fragments_that_came() -> None:
+    pieces = fragments(segment(1000, FRAMES[5] * 4), 48)
+    found = cuts(pcap([syn(999), *pieces, segment(1160, FRAMES[5])]))
+    assert "32 bytes from offset 128 on are missing" in found[4].problem
+    assert "fragmented" not in found[4].problem
+
+
+def test_a_number_that_is_used_again_begins_another_datagram() -> None:
+    first = fragments(segment(1000, FRAMES[7]), 1480)
+    second = fragments(segment(1000 + len(FRAMES[7]), FRAMES[7]), 1480)
+    found = cuts(pcap([syn(999), first[0], *second, segment(1000, FRAMES[7])]))
+    assert [cut.data for cut in found] == [FRAMES[7], FRAMES[7]]
+
+
+def test_fragments_that_never_become_whole_take_little_memory() -> None:
+    def records() -> Iterator[bytes]:
+        yield syn(999)
+        for number in range(2000):
+            yield fragments(segment(1000, bytes(60000)), 30000, number)[1]
+        yield segment(1000, FRAMES[5])
+
+    tracemalloc.start()
+    found = [item.data for item in capture.packets(capture.streams(frames_of(records())))]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found == [FRAMES[5]]
+    assert peak < 8 << 20
+
+
+def test_fragments_of_other_protocols_are_passed_over() -> None:
+    ping = dpkt.udp.UDP(sport=4057, dport=3527, ulen=32, data=FRAMES[1])
+    whole = bytes(dpkt.ip.IP(src=CLIENT, dst=SERVER, p=17, len=20 + len(ping), data=ping))
+    items = list(capture.packets(capture.streams(frames_of([fragments(whole, 16)[1], whole]))))
+    assert [item.data for item in items] == [FRAMES[1]]
+
+
+@pytest.mark.parametrize("extension", [43, 50, 51, 60])
+def test_ip_headers_that_nobody_sends_are_passed_over(extension: int) -> None:
+    odd = struct.pack(">IHBB", 6 << 28, 72, 44, 9) + CLIENT_6 + SERVER_6
+    odd += struct.pack(">BxHI", extension, 0, 1) + bytes([6, 0]) + bytes(62)
+    nested = b""
+    for _ in range(1500):
+        nested = struct.pack(">BBHHHBBH", 0x45, 0, 0, 1, 0, 9, 4, 0) + CLIENT + SERVER + nested
+    assert [cut.data for cut in cuts(pcap([odd, nested, segment(1000, FRAMES[5])]))] == [FRAMES[5]]
+
+
 def frames_of(records: Iterable[bytes]) -> Iterator[capture.Frame]:
     for number, data in enumerate(records, 1):
         yield capture.Frame(number, START, 101, data)

@@ -29,6 +29,7 @@ PCAPNG_MAGIC = b"\x0a\x0d\x0d\x0a"
 _RECORD_MAX = 16 << 20  # bytes of one frame or block; more is no capture but a corrupt length
 _PENDING_MAX = 4 << 20  # bytes kept out of order for one direction: more than a TCP window
 _STREAMS_MAX = 4096  # directions followed at once; the one that has been silent for longest is given up
+_DATAGRAMS_MAX = 64  # fragmented IP datagrams put together at once; the one without news for longest is given up
 _ETHERNET, _LOOPBACK, _LOOP, _LINUX_COOKED, _LINUX_COOKED_2 = 1, 0, 108, 113, 276
 _RAW_IP = (12, 14, 101, 228, 229)
 _LINKS = frozenset((_ETHERNET, _LOOPBACK, _LOOP, _LINUX_COOKED, _LINUX_COOKED_2, *_RAW_IP))
@@ -77,7 +78,7 @@ class Chunk(NamedTuple):
     stream: number of the direction; a new connection of the same addresses and ports has a new one. offset: of data in
     the stream, 0 being the first byte behind the SYN, or the first one captured. missing: bytes in front of data that
     the capture does not have; -1: the connection is older than the capture, so data may begin anywhere. end: nothing
-    follows.
+    follows. fragmented: what is missing (at the end: what should follow) was in fragments of an IP datagram.
     """
 
     connection: str
@@ -88,6 +89,7 @@ class Chunk(NamedTuple):
     stream: int = 0
     missing: int = 0
     end: bool = False
+    fragmented: bool = False
 
 
 class Cut(NamedTuple):
@@ -235,6 +237,65 @@ def _address(raw: bytes, port: int) -> str:
     return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
 
 
+class _Fragmented:
+    """An IP datagram that comes in fragments: its bytes, which units of 8 of them are there, its size if known."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.there = bytearray()
+        self.size = -1
+
+    def add(self, place: int, data: bytes, last: bool) -> bool:
+        """place: in units of 8 bytes. False if what is there already says otherwise: this is another datagram."""
+        at, end = 8 * place, 8 * place + len(data)
+        units = -(-len(data) // 8) if last else len(data) // 8
+        if 1 in self.there[place : place + units] and self.data[at:end] != data:
+            return False
+        self.data += bytes(max(0, end - len(self.data)))
+        self.data[at:end] = data
+        self.there += bytes(max(0, place + units - len(self.there)))
+        self.there[place : place + units] = b"\1" * units
+        if last:
+            self.size = end
+        return True
+
+    def whole(self) -> bool:
+        return len(self.data) == self.size and 0 not in self.there
+
+
+class _Fragments:
+    """Puts IP datagrams that carry TCP together: 64 at once, of at most 128 KiB."""
+
+    def __init__(self) -> None:
+        self._table: dict[tuple[bytes, bytes, int], _Fragmented] = {}
+
+    def payload(self, ip: Any) -> tuple[Any, bool]:
+        """(what ip carries, is that only its beginning). The fragment that makes a datagram whole carries all of it."""
+        if isinstance(ip, dpkt.ip.IP):
+            place, more, number = ip.offset, ip.mf, ip.id
+        elif isinstance(ip, dpkt.ip6.IP6) and dpkt.ip.IP_PROTO_FRAGMENT in ip.extension_hdrs:
+            header = ip.extension_hdrs[dpkt.ip.IP_PROTO_FRAGMENT]
+            place, more, number = header.frag_off, header.m_flag, header.id
+        else:
+            return getattr(ip, "data", None), False
+        if not place and not more:
+            return ip.data, False
+        if ip.p != dpkt.ip.IP_PROTO_TCP:
+            return None if place else ip.data, False
+        key = (ip.src, ip.dst, number)
+        datagram = self._table.pop(key, None) or _Fragmented()
+        data = bytes(ip.data)
+        if not datagram.add(place, data, not more):
+            datagram = _Fragmented()
+            datagram.add(place, data, not more)
+        if datagram.whole():
+            return dpkt.tcp.TCP(bytes(datagram.data)), False
+        self._table[key] = datagram
+        if len(self._table) > _DATAGRAMS_MAX:
+            del self._table[next(iter(self._table))]
+        return None if place else ip.data, True
+
+
 class _Stream:
     """One direction of a connection: what is next, and what came too early."""
 
@@ -247,35 +308,41 @@ class _Stream:
         self.missing = missing
         self.frame = 0
         self.time = 0.0
-        self.pending: list[tuple[int, int, float, bytes]] = []  # heap: offset, frame, time, bytes
+        self.pending: list[tuple[int, int, float, bytes, bool]] = []  # heap: offset, frame, time, bytes, partial
         self.pending_size = 0
+        self.broken = -1  # offset at which the rest of an IP datagram should follow
 
-    def add(self, sequence: int, data: bytes, frame: int, time: float) -> Iterator[Chunk]:
+    def add(self, sequence: int, data: bytes, frame: int, time: float, partial: bool) -> Iterator[Chunk]:
+        """partial: data is only what the first fragment has."""
         ahead = (sequence - self.sequence + 0x80000000 & 0xFFFFFFFF) - 0x80000000
         self.frame, self.time = frame, time
         if ahead <= 0 and not self.pending:
-            yield from self._deliver(self.offset + ahead, frame, time, data)
+            yield from self._deliver(self.offset + ahead, frame, time, data, partial)
             return
         if ahead + len(data) > 0:
-            heapq.heappush(self.pending, (self.offset + ahead, frame, time, data))
+            heapq.heappush(self.pending, (self.offset + ahead, frame, time, data, partial))
             self.pending_size += len(data)
         while self.pending and (self.pending[0][0] <= self.offset or self.pending_size > _PENDING_MAX):
             yield from self._pop()
 
     def _pop(self) -> Iterator[Chunk]:
-        offset, frame, time, data = heapq.heappop(self.pending)
+        offset, frame, time, data, partial = heapq.heappop(self.pending)
         self.pending_size -= len(data)
         if offset > self.offset:
             self.missing = offset - self.offset
             self._advance(self.missing)
-        yield from self._deliver(offset, frame, time, data)
+        yield from self._deliver(offset, frame, time, data, partial)
 
-    def _deliver(self, offset: int, frame: int, time: float, data: bytes) -> Iterator[Chunk]:
+    def _deliver(self, offset: int, frame: int, time: float, data: bytes, partial: bool) -> Iterator[Chunk]:
+        end = offset + len(data)
         data = data[self.offset - offset :]
         if data:
-            yield Chunk(self.connection, time, frame, self.offset, data, self.number, self.missing)
+            broken = self.missing > 0 and self.broken == self.offset - self.missing
+            yield Chunk(self.connection, time, frame, self.offset, data, self.number, self.missing, False, broken)
             self.missing = 0
             self._advance(len(data))
+        if partial and end == self.offset:
+            self.broken = end
 
     def _advance(self, size: int) -> None:
         self.offset += size
@@ -284,7 +351,8 @@ class _Stream:
     def finish(self) -> Iterator[Chunk]:
         while self.pending:
             yield from self._pop()
-        yield Chunk(self.connection, self.time, self.frame, self.offset, b"", self.number, 0, True)
+        broken = self.broken == self.offset
+        yield Chunk(self.connection, self.time, self.frame, self.offset, b"", self.number, 0, True, broken)
 
 
 def streams(
@@ -293,12 +361,13 @@ def streams(
     """Put the TCP connections of tcp_port together again; pass on the datagrams of ping_port.
 
     Repeated and overlapping bytes are given once, early ones wait for what is missing, up to 4 MiB a direction; then,
-    or at the end of the stream, what is missing is given up. A new SYN of the same addresses and ports begins a new
-    stream. Frames that are no IP, or broken, are passed over; those of other link types too, and tally counts them. An
-    error of source is raised at the very end.
+    or at the end of the stream, what is missing is given up. Fragmented IP datagrams are put together. A new SYN of
+    the same addresses and ports begins a new stream. Frames that are no IP, or broken, are passed over; those of other
+    link types too, and tally counts them. An error of source is raised at the very end.
     """
     tally = tally or Tally()
     table: dict[tuple[bytes, int, bytes, int], _Stream] = {}
+    fragments = _Fragments()
     count = 0
     error = None
     try:
@@ -309,9 +378,9 @@ def streams(
                 continue
             try:
                 ip = _ip(link, raw)
-                segment = ip.data if isinstance(ip, (dpkt.ip.IP, dpkt.ip6.IP6)) else None
-            except (dpkt.Error, struct.error, IndexError, ValueError):
-                continue
+                segment, partial = fragments.payload(ip)
+            except (dpkt.Error, struct.error, IndexError, ValueError, AttributeError, RecursionError):
+                continue  # the last two: dpkt on IPv6 headers in an odd order, and on IP in IP in IP ...
             if isinstance(segment, dpkt.udp.UDP):
                 if ping_port in (segment.sport, segment.dport):
                     connection = _address(ip.src, segment.sport) + ">" + _address(ip.dst, segment.dport)
@@ -334,8 +403,8 @@ def streams(
                 connection = _address(ip.src, segment.sport) + ">" + _address(ip.dst, segment.dport)
                 stream = _Stream(count, connection, sequence, 0 if syn else -1)
             table[key] = stream  # the last in order is the last heard of
-            if data:
-                yield from stream.add(sequence, data, number, time)
+            if data or partial:
+                yield from stream.add(sequence, data, number, time, partial)
             if len(table) > _STREAMS_MAX:
                 yield from table.pop(next(iter(table))).finish()
     except CaptureError as problem:
@@ -347,6 +416,9 @@ def streams(
 
 
 # ---- packets ------------------------------------------------------------------------------------
+
+
+_FRAGMENTED = ": fragmented, and not all fragments of the IP datagram are there"
 
 
 class _Cutter:
@@ -377,6 +449,8 @@ class _Cutter:
                 self.offset = begin
                 self.marks = deque([(begin, chunk.frame, chunk.time)])
             hole = f"{chunk.missing} bytes from offset {begin} on are missing in the capture"
+            if chunk.fragmented:
+                hole += _FRAGMENTED
             self.searching = self._cut(chunk.connection, 0, 0, hole)
             self.reported = chunk.missing > 0
             self.dead = False
@@ -395,10 +469,10 @@ class _Cutter:
             yield self.searching._replace(problem="older than the capture, in which no packet of it begins")
         elif chunk.end and self.buffer and self.searching is None:
             core.frame(self.buffer, 0, len(self.buffer), self.total)
-            size = len(self.buffer)
-            yield self._cut(
-                chunk.connection, 0, 0, f"the stream ends after {size} of {self.total[0]} bytes of this packet"
-            )
+            problem = f"the stream ends after {len(self.buffer)} of {self.total[0]} bytes of this packet"
+            yield self._cut(chunk.connection, 0, 0, problem + (_FRAGMENTED if chunk.fragmented else ""))
+        elif chunk.end and chunk.fragmented and self.searching is None:
+            yield self._cut(chunk.connection, 0, 0, "what follows is missing in the capture" + _FRAGMENTED)
 
     def _packets(self, connection: str) -> Iterator[Cut]:
         at = 0
