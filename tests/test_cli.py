@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mqqb import packets
 from ordack import net
 from ordack.client import Client
-from ordack.store import Store
+from ordack.store import NewMessage, Store
 
 from tests.host_peer import Peer, direct
 
@@ -248,6 +249,21 @@ def test_help_names_every_command() -> None:
     for command in ("serve", "queue", "send", "receive", "decode"):
         assert command in text
     assert _ordack("nonsense").returncode == 2
+
+
+def test_half_a_character_in_a_label_is_shown_escaped_everywhere(store: Path) -> None:
+    with Client(store) as client:
+        queue = client.store.queue("plain")
+        packet = packets.user_message(client.store.guid, 1, direct("plain"), b"x", label="a\ud800")
+        client.store.add_messages([NewMessage(queue.identifier, 0, 0, packet)])
+    assert repr("a\\ud800") in _ordack("receive", "--store", store, "plain", "--peek").stdout
+    done = _ordack("receive", "--store", store, "plain", "--json")
+    assert json.loads(done.stdout)["label"].encode() == b"a\\ud800"
+    for arguments in (["receive", b"\xff"], ["send", b"\xff", "--body", "x"], ["queue", "create", b"\xff"],
+                      ["send", "plain", "--body", "x", "--label", b"\xff"]):
+        run = subprocess.run([sys.executable, "-m", "ordack", *arguments, "--store", str(store)], capture_output=True,
+                             env=ENVIRONMENT, timeout=DEADLINE_S, check=False, stdin=subprocess.DEVNULL)
+        assert (run.returncode, b"Traceback" in run.stderr) == (2, False)
 
 
 # ---- serve ----------------------------------------------------------------------------------------

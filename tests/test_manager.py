@@ -559,6 +559,60 @@ def test_a_session_header_that_came_with_a_message_is_not_stored_with_it(host: H
     assert world.wires[0].link.session.closed is None
 
 
+@pytest.mark.rule("B-262", "B-435")
+@pytest.mark.parametrize("name", ["TCP:1.2.3.4\\q\ud800", "OS:\udfff\\private$\\line2", "HTTP://\ud800/"])
+def test_half_a_character_in_a_name_is_rejected_and_remembered_like_any_other(host: Host, name: str) -> None:
+    peer = Peer(b"\1" * 16, packets.DirectQueueFormatName(name))
+    world = _world([host], [peer])
+    peer.send(b"x")
+    _exchange(world)
+    assert peer.rejected == {1: 0x8000}
+    host.restart(world.now, snapshot=True)
+    peer.send(b"y")
+    world.settle()
+    assert peer.rejected == {1: 0x8000, 2: 0x8000}
+
+
+@pytest.mark.rule("B-435")
+@pytest.mark.parametrize("place", ["_target", "_write"])
+def test_a_defect_that_one_session_meets_is_not_the_others_end(
+        host: Host, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, bad, settled, nowhere = peers = [_peer(1), _peer(2), _peer(3, "plain"), _peer(4, "nowhere")]
+    world = _world([host], peers)
+    real = getattr(host.manager, place)
+
+    def poisoned(*arguments: Any) -> Any:
+        outcome = real(*arguments)
+        user = arguments[0]
+        if place == "_target" and (user.source_queue_manager, user.message_id) == (bad.guid, 7):
+            raise RuntimeError("poison \ud800")
+        if place == "_write" and any(message.packet.endswith(b"poison\0\0") for message in arguments[0].messages):
+            raise RuntimeError("poison \ud800")
+        return outcome
+
+    monkeypatch.setattr(host.manager, place, poisoned)
+    for number in range(6):
+        for peer in peers:
+            peer.send(b"%d" % number, "recoverable" if peer is settled else "transactional")
+    _exchange(world)
+    for peer in peers:
+        peer.send(b"poison" if peer is bad else b"good", "recoverable" if peer is settled else "transactional")
+    lives = {wire.initiator: wire.link for wire in world.wires}
+    world.pass_time(500)
+    _exchange(world)
+    assert host.content("line1").count(b"good") == 1
+    assert host.content("plain").count(b"good") == 1
+    assert b"poison" not in host.content("line1")
+    assert [peer for peer in peers if lives[peer] not in host.manager.links] == [bad]
+    assert len(nowhere.rejected) == 7
+    assert any("Traceback" in line and "poison \\ud800" in line for line in host.log)
+    monkeypatch.setattr(host.manager, place, real)
+    world.settle()
+    assert host.content("line1").count(b"poison") == 1
+    assert len(host.content("line1")) == 14
+    assert len(host.content("plain")) == 7
+
+
 def _two_hosts(tmp_path: Path) -> tuple[World, Host, Host]:
     receiver, sender = Host(tmp_path / "receiver"), Host(tmp_path / "sender", Config(next_hops={"plant": HERE}))
     return _world([receiver, sender], []), receiver, sender

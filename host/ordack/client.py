@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from mqqb import core, packets
 
 from ordack.config import split_direct
-from ordack.store import BadName, NewMessage, NewOutgoing, Outgoing, Store, Stored, StoreError
+from ordack.store import BadName, NewMessage, NewOutgoing, Outgoing, Store, Stored, StoreError, legible
 from ordack.store import Queue as QueueState
 
 LABEL_MAX = 249
@@ -44,7 +44,7 @@ class Message:
         self.source = packets.guid_text(user.source_queue_manager)
         self.message_id = user.message_id
         self.sent_time = user.sent_time
-        self.label = message.properties.label
+        self.label = legible(message.properties.label)
         self.message_class = message.properties.message_class
         self.delivery = "transactional" if transaction else "recoverable" if user.flags & core.USER_DM else "express"
         self.priority = 0 if transaction else message.base.flags & core.BASE_PR
@@ -166,6 +166,8 @@ class Client:
         "recoverable" or "transactional", by default as the local queue needs it, and transactional to other machines.
         Raises NoSuchQueue, BadName, ValueError (which says what is out of range), StoreError.
         """
+        if legible(label) != label:
+            raise ValueError(f"the label {legible(label)} is not text: it holds half a character")
         if len(packets.utf16_encode(label)) > 2 * LABEL_MAX:
             raise ValueError(f"a label has at most {LABEL_MAX} UTF-16 characters (wire.md 2.5)")
         queue = None

@@ -16,6 +16,7 @@ exist: messages are not forwarded.
 from __future__ import annotations
 
 import contextlib
+import traceback
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -25,7 +26,18 @@ from mqqb.session import OPEN, Acknowledged, Closed, MessageReceived, Opened, Se
 from mqqb.streams import Entry, IncomingStream, OutgoingStream
 
 from ordack.config import PORT, Config, split_direct
-from ordack.store import ORDER_QUEUE_ID, PRIVATE, Incoming, NewMessage, NewOutgoing, Outgoing, Queue, Store, StoreError
+from ordack.store import (
+    ORDER_QUEUE_ID,
+    PRIVATE,
+    Incoming,
+    NewMessage,
+    NewOutgoing,
+    Outgoing,
+    Queue,
+    Store,
+    StoreError,
+    legible,
+)
 
 NACK_BAD_DST_Q = 0x8000
 NACK_NOT_TRANSACTIONAL_Q = 0x8009
@@ -83,14 +95,14 @@ class _Outgoing:
 class Manager:
     """One queue manager on an open store, which the caller has locked for it (`Store.lock_manager`).
 
-    log: called with one line of text for whatever an operator should know.
+    log: called with a line of text for whatever an operator should know, with more of them for a defect of ours.
     """
 
     def __init__(self, store: Store, now: int, config: Config | None = None,
                  log: Callable[[str], None] = lambda _line: None) -> None:
         self.store = store
         self.config = config or Config()
-        self.log = log
+        self._log = log
         self.links: list[Link] = []
         self._touched: dict[Link, None] = {}
         self._by_guid: dict[bytes, list[Link]] = {}
@@ -99,13 +111,16 @@ class Manager:
         with store.transaction():
             self._load(now)
 
+    def log(self, text: str) -> None:
+        """Tell the operator. Nothing depends on whether it works."""
+        with contextlib.suppress(Exception):
+            self._log(legible(text))
+
     # ---- what the store holds
 
     def _load(self, now: int) -> None:
         self._incoming = {
-            (row.source, row.queue): _IncomingState(
-                row.source, row.queue, IncomingStream(array("I", row.record), now), row.last_access)
-            for row in self.store.incoming()}
+            (row.source, row.queue): self._restored(row, now) for row in self.store.incoming()}
         self._owed: dict[_IncomingState, None] = {}  # streams with an OrderAck to send in time
         self._overdue: dict[bytes, dict[_IncomingState, None]] = {}  # and those that wait for a session, by its peer
         self._history = {(source, message_id): time for source, message_id, time in self.store.history()}
@@ -163,6 +178,20 @@ class Manager:
             with self.store.transaction():
                 self._load(now)
 
+    @contextlib.contextmanager
+    def _isolated(self, link: Link) -> Iterator[None]:
+        """A defect of ours that something on this link has met ends this link, not the queue manager."""
+        try:
+            yield
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other sessions have no part in it
+            self._defect(link, error)
+
+    def _defect(self, link: Link, error: Exception) -> None:
+        self.log("".join(traceback.format_exception(error)).rstrip())
+        self._close(link, "B-435", f"defect in the queue manager, {error!r}")
+
     # ---- connections
 
     def accept(self, address: str, now: int) -> Link | None:
@@ -202,6 +231,8 @@ class Manager:
         return news
 
     def _opened(self, link: Link) -> None:
+        if link.was_open or link not in self.links:
+            return
         link.was_open = True
         guid = link.session.remote_guid
         same = self._by_guid.setdefault(guid, [])
@@ -279,24 +310,78 @@ class Manager:
             links: dict[Link, None] = {}
             for link, data in arrivals:
                 links[link] = None
-                work += [(link, event) for event in link.session.receive_data(data, now)]
+                with self._isolated(link):
+                    work += [(link, event) for event in link.session.receive_data(data, now)]
             self._touched.update(links)
-            if any(isinstance(event, (MessageReceived, Acknowledged)) for _, event in work):
-                batch = _Batch()
-                with self.store.transaction():
-                    if self.store.changed():
-                        self._refresh()
-                    batch.room = self.config.quota - self.store.usage()
-                    for link, event in work:
-                        self._decide(batch, link, event, now, wall)
-                    self._write(batch, wall)
-                for link, recoverable in batch.stored:
-                    link.session.stored(recoverable, now)
-            else:
-                for link, event in work:
-                    self._decide(_Batch(), link, event, now, wall)
+            try:
+                self._handle(work, now, wall)
+            except StoreError:
+                raise
+            except Exception as error:  # noqa: BLE001 - a defect that one link has met is not the others' end
+                self.log(f"a batch is handled again, link by link, after {error!r}")
+                for link in links:
+                    try:
+                        self._handle([(of, event) for of, event in work if of is link], now, wall)
+                    except StoreError:
+                        raise
+                    except Exception as cause:  # noqa: BLE001
+                        self._defect(link, cause)
             for link in links:
                 self._dispatch(link, now, wall)
+
+    def _handle(self, work: list[tuple[Link, object]], now: int, wall: int) -> None:
+        """Decide about events and store the outcome. If anything raises, nothing was decided and nothing stored."""
+        if not any(isinstance(event, (MessageReceived, Acknowledged)) for _, event in work):
+            for link, event in work:
+                self._decide(_Batch(), link, event, now, wall)
+            return
+        batch = _Batch()
+        last_key = self._last_key
+        try:
+            with self.store.transaction():
+                if self.store.changed():
+                    self._refresh()
+                    last_key = self._last_key
+                batch.room = self.config.quota - self.store.usage()
+                for link, event in work:
+                    self._decide(batch, link, event, now, wall)
+                self._write(batch, wall)
+        except StoreError:
+            raise
+        except Exception:
+            self._undo(batch, last_key, now)
+            raise
+        for link, recoverable in batch.stored:
+            link.session.stored(recoverable, now)
+
+    def _undo(self, batch: _Batch, last_key: int, now: int) -> None:
+        """Bring what a batch has changed in memory back to what the store holds, without touching the sessions."""
+        with self.store.transaction():
+            records = {(row.source, row.queue): row for row in self.store.incoming()}
+            for place, row in records.items():
+                if place not in self._incoming:
+                    self._incoming[place] = self._restored(row, now)
+            for place, state in self._incoming.items():
+                state.stream.record[:] = array("I", records[place].record if place in records else (0, 0, 0, 0))
+            self._history = {(source, message_id): time for source, message_id, time in self.store.history()}
+            self._last_key = last_key
+            for outgoing, (table, awaiting, record) in batch.before.items():
+                outgoing.stream.table = table
+                outgoing.stream.awaiting_final_ack = awaiting
+                outgoing.stream.record[:] = record
+            there = {row.identifier for row in self.store.outgoing_queues()}
+            for outgoing in [outgoing for outgoing in self._outgoing.values() if outgoing.identifier not in there]:
+                self._remove_outgoing(outgoing)
+            self._refresh()
+
+    @staticmethod
+    def _restored(row: Incoming, now: int) -> _IncomingState:
+        return _IncomingState(row.source, row.queue, IncomingStream(array("I", row.record), now), row.last_access)
+
+    def _remove_outgoing(self, outgoing: _Outgoing) -> None:
+        del self._outgoing[outgoing.identifier]
+        if outgoing.link:
+            outgoing.link.outgoing.remove(outgoing)
 
     def _decide(self, batch: _Batch, link: Link, event: object, now: int, wall: int) -> None:
         if link in batch.refused:
@@ -315,6 +400,7 @@ class Manager:
         elif isinstance(event, Acknowledged):
             for outgoing in link.outgoing:
                 entries = [entry for entry in event.entries if entry.stream is outgoing.stream]
+                batch.keep(outgoing)
                 outgoing.stream.remove(entries)
                 batch.settled += [entry.key for entry in entries]
         elif isinstance(event, Opened):
@@ -406,7 +492,7 @@ class Manager:
             address, queue_name = split_direct(text) or ("", "")
             if here and queue_name and (not self.config.own_names or address in self.config.own_names):  # B-416
                 return queue_name, self._private(queue_name)
-            return "DIRECT=" + text[:256].lower(), None
+            return legible("DIRECT=" + text[:256].lower()), None
         if isinstance(name, packets.PrivateQueueFormatNameId):
             identifier = name.private_queue_identifier
             if here:
@@ -459,6 +545,7 @@ class Manager:
         body = packet.body
         for outgoing in self._outgoing.values():
             if outgoing.stream.tx_sequence_id == body.tx_sequence_id:  # B-230
+                batch.keep(outgoing)
                 for entry in outgoing.stream.order_ack(body, now):
                     (batch.delivered if entry.journal else batch.settled).append(entry.key)
                 batch.outgoing[outgoing] = None
@@ -469,7 +556,11 @@ class Manager:
         if body.source_guid != self.store.guid:  # B-241
             return
         for outgoing in self._outgoing.values():
-            entry = outgoing.stream.final_ack(body.message_id, now)
+            stream = outgoing.stream
+            if not any(entry.message_id == body.message_id for entry in (*stream.awaiting_final_ack, *stream.table)):
+                continue
+            batch.keep(outgoing)
+            entry = stream.final_ack(body.message_id, now)
             if entry is not None:
                 message_class = packet.message.properties.message_class
                 if message_class != packets.CLASS_FINAL_ACK:
@@ -511,6 +602,7 @@ class Manager:
             queue = self.store.outgoing_queue(name, wall)
             if queue.identifier not in self._outgoing:
                 self._add_outgoing(queue)
+            batch.keep(self._outgoing[queue.identifier])
             rows.append(NewOutgoing(queue.identifier, message_id, 0, 0, 0, True, False, packet))
         self.store.add_outgoing(rows)
         self._load_entries()
@@ -538,9 +630,13 @@ class Manager:
 
     def _dispatch(self, link: Link, now: int, wall: int) -> None:
         """Send on a link what waits for it: overdue OrderAcks, then its outgoing queues, each in order."""
-        session = link.session
         if not link.is_open:
             return
+        with self._isolated(link):
+            self._send_what_waits(link, now, wall)
+
+    def _send_what_waits(self, link: Link, now: int, wall: int) -> None:
+        session = link.session
         for state in self._overdue.pop(session.remote_guid, ()):
             self._send_order_ack(state, now, wall)
         for outgoing in link.outgoing:
@@ -561,8 +657,9 @@ class Manager:
         """To be called every few tens of milliseconds: due timers, and what other processes have put in the store."""
         with self._guard(now):
             for link in list(self.links):
-                if link.session.handle_timeout(now):
-                    self._end(link)
+                with self._isolated(link):
+                    if link.session.handle_timeout(now):
+                        self._end(link)
                 self._touched[link] = None
             for state in list(self._owed):
                 due = state.stream.next_timeout()
@@ -602,12 +699,19 @@ class _Batch:
         self.incoming: dict[_IncomingState, None] = {}
         self.forgotten: list[tuple[bytes, str]] = []
         self.outgoing: dict[_Outgoing, None] = {}  # streams that an acknowledgement has moved
+        self.before: dict[_Outgoing, tuple[list[Entry], list[Entry], array[int]]] = {}
         self.settled: list[Any] = []  # keys of entries
         self.delivered: list[Any] = []
         self.history: dict[tuple[bytes, int], int] = {}
         self.final_acks: list[tuple[Link, packets.UserMessage, int]] = []
         self.stored: list[tuple[Link, bool]] = []  # what the sessions are to hear of, in order
         self.refused: set[Link] = set()
+
+    def keep(self, outgoing: _Outgoing) -> None:
+        """Remember what the outgoing queue has in memory, before it is changed."""
+        if outgoing not in self.before:
+            stream = outgoing.stream
+            self.before[outgoing] = list(stream.table), list(stream.awaiting_final_ack), stream.record[:]
 
 
 def _key(entry: Entry) -> int:

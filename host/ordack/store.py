@@ -196,6 +196,12 @@ class OutgoingEntry(NamedTuple):
     awaiting_final_ack: int
 
 
+def legible(text: str) -> str:
+    r"""Text that anything takes, SQLite, JSON, a terminal: a lone surrogate, which the wire and an argument may hold,
+    becomes the six characters \udXXX. Whatever came from outside passes here on its way to one of these."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def queue_name(text: str) -> str:
     """The bare name in `line1` or `private$\\line1`; raises BadName with what is wrong with it (wire.md 1.5)."""
     name = text[9:] if text[:9].lower() == "private$\\" else text
@@ -453,7 +459,8 @@ class Store:
 
     def queue(self, name: str) -> Queue:
         """The queue of this name (system queues by their full name); raises BadName, NoSuchQueue."""
-        found = self.find_queue(name) or self.find_queue(queue_name(name))
+        found = self.find_queue(name) if name.isascii() else None
+        found = found or self.find_queue(queue_name(name))
         if not found:
             raise NoSuchQueue(f"there is no queue {name}")
         return found
