@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -131,16 +132,56 @@ def test_a_message_with_everything_in_it() -> None:
     assert FULL[at : at + 12] == b"reading 12.5"
 
 
-def test_every_offset_of_the_tree_is_where_the_field_is() -> None:
-    for section_ in decode.sections(packets.parse(FULL)):
-        for field in section_.fields:
-            if isinstance(field.value, int) and field.name not in ("padding_length", "Reserved"):
-                size = 1 if field.name in ("VersionNumber", "LabelLength") else 2
-                assert int.from_bytes(FULL[field.offset : field.offset + size], "little") == field.value & (
-                    0xFF if size == 1 else 0xFFFF
-                ), field
-            elif isinstance(field.value, str) and field.value.startswith("{"):
-                assert packets.guid_text(FULL[field.offset : field.offset + 16]) == field.value, field
+WIDTHS = {
+    **dict.fromkeys(("VersionNumber", "LabelLength"), 1),
+    **dict.fromkeys(("Ordinal", "TimeStamp", "PrivateQueueIdentifier", "ProviderType"), 4),
+    **dict.fromkeys(("ElementCount", "HeaderSize"), 4),
+}
+NO_FIELDS = ("padding_length", "type")  # of the wire
+
+
+def check_offsets(raw: bytes, fields: Iterable[decode.Field]) -> list[str]:
+    """Every field has its value where it says; the names of those that were compared."""
+    compared = []
+    for field in fields:
+        here = raw[field.offset :]
+        if isinstance(field.value, tuple):
+            compared += check_offsets(raw, field.value)
+        elif isinstance(field.value, list):
+            for item in field.value:
+                compared += check_offsets(raw, item)
+        elif isinstance(field.value, dict) or field.name in NO_FIELDS:
+            continue
+        elif field.name == "SecurityID_text":
+            assert here.startswith(samples.SID)
+        elif isinstance(field.value, int):
+            size = WIDTHS.get(field.name, 1 if field.name == "Reserved" and field.offset == 1 else 2)
+            assert int.from_bytes(here[:size], "little") == field.value & (1 << 8 * size) - 1, field
+        elif field.name.endswith("_hex"):
+            assert here.startswith(bytes.fromhex(field.value)), field
+        elif field.value.startswith("{"):
+            assert packets.guid_text(here[:16]) == field.value, field
+        else:
+            assert here.startswith(field.value.encode("utf-16-le")), field
+        compared.append(field.name)
+    return compared
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+def test_every_offset_of_the_tree_is_where_the_field_is(aligned: bool) -> None:
+    message = samples.full_message()
+    if not aligned:  # the other reading of a public name in a list (OP-9)
+        part = message.multi_queue_format.response
+        part.raw, part.element_count, part.aligned = (b"\1\0" + samples.SENDER) * 2, 2, False
+    raw = bytes(packets.build(message))
+    compared = [name for part in decode.sections(packets.parse(raw)) for name in check_offsets(raw, part.fields)]
+    nested = (
+        "DirectFormatName", "Ordinal", "TimeStamp", "SecurityID_hex", "EncryptionKey_hex", "Signature_hex",
+        "SenderCert_hex", "ProviderType", "ProviderName", "FormatType", "PublicQueueIdentifier", "SourceQueueManager",
+        "PrivateQueueIdentifier", "DistributionList", "ElementCount", "Size",
+    )  # fmt: skip
+    assert set(nested) <= set(compared)
+    assert compared.count("FormatType") == (5 if aligned else 6)
 
 
 @pytest.mark.rule("B-175", "B-176")
@@ -378,6 +419,9 @@ def test_the_tree_names_offsets_bits_and_times() -> None:
         "FormatNameList[3]",
         "24 bytes behind the last known header",
         "PT: 2  EstablishConnection",
+        "000040  DestinationQueue: DirectQueueFormatName",
+        "000040  Count: 26",
+        "000042  DirectFormatName: OS:a04bm02\\q",
     ):
         assert text in out, text
 

@@ -114,6 +114,7 @@ PROPERTIES: Layout = (
     ("EncryptionAlgorithm", 48, "encryption_algorithm", None),
     ("ExtensionSize", 52, "extension_size", None),
 )
+SECURITY_ITEMS = ("SecurityID_hex", "EncryptionKey_hex", "Signature_hex", "SenderCert_hex", "ProviderInfo")
 DEBUG: Layout = (("Flags", 0, "flags", DEBUG_FLAGS), ("Reserved", 2, "reserved", None))
 PING: Layout = (
     ("Flags", 0, "flags", PING_FLAGS),
@@ -194,7 +195,10 @@ def _note(name: str, value: int) -> str:
 
 
 class Field(NamedTuple):
-    """name and value as in decode-json.md; offset in the packet; note: what the value means."""
+    """name and value as in decode-json.md; offset in the packet; note: what the value means.
+
+    A value with parts is a tuple of Fields; several of them are a list.
+    """
 
     name: str
     offset: int
@@ -208,6 +212,12 @@ class Section(NamedTuple):
     name: str
     offset: int
     fields: list[Field]
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return {field.name: _as_json(field.value) for field in value}
+    return [_as_json(item) for item in value] if isinstance(value, list) else value
 
 
 def _hex(raw: bytes | bytearray | memoryview) -> str:
@@ -237,26 +247,28 @@ def _fixed(header: object, at: int, layout: Layout) -> list[Field]:
     return fields
 
 
-def _queue(name: packets.QueueName) -> dict[str, Any]:
+def _queue(name: packets.QueueName, at: int) -> tuple[Field, ...]:
+    kind = Field("type", at, type(name).__name__)
     if isinstance(name, packets.DirectQueueFormatName):
-        fields = {"Count": len(name.raw), "DirectFormatName": name.direct_format_name}
-        return {"type": type(name).__name__, **fields, "padding_length": len(name.wire()) - 2 - len(name.raw)}
-    return {"type": type(name).__name__, **_name_fields(name)}
+        end = at + 2 + len(name.raw)
+        padding = Field("padding_length", end, at + len(name.wire()) - end)
+        return kind, Field("Count", at, len(name.raw)), *_name_fields(name, at + 2), padding
+    return kind, *_name_fields(name, at)
 
 
-def _name_fields(name: packets.QueueName) -> dict[str, Any]:
+def _name_fields(name: packets.QueueName, at: int) -> tuple[Field, ...]:
     if isinstance(name, packets.PublicQueueFormatName):
-        return {"PublicQueueIdentifier": packets.guid_text(name.public_queue_identifier)}
+        return (Field("PublicQueueIdentifier", at, packets.guid_text(name.public_queue_identifier)),)
     if isinstance(name, packets.PrivateQueueFormatName):
-        return {
-            "SourceQueueManager": packets.guid_text(name.source_queue_manager),
-            "PrivateQueueIdentifier": name.private_queue_identifier,
-        }
+        return (
+            Field("SourceQueueManager", at, packets.guid_text(name.source_queue_manager)),
+            Field("PrivateQueueIdentifier", at + 16, name.private_queue_identifier),
+        )
     if isinstance(name, packets.PrivateQueueFormatNameId):
-        return {"PrivateQueueIdentifier": name.private_queue_identifier}
+        return (Field("PrivateQueueIdentifier", at, name.private_queue_identifier),)
     if isinstance(name, packets.DirectQueueFormatName):
-        return {"DirectFormatName": name.direct_format_name}
-    return {"DistributionList": packets.guid_text(name.raw)}
+        return (Field("DirectFormatName", at, name.direct_format_name),)
+    return (Field("DistributionList", at, packets.guid_text(name.raw)),)
 
 
 def _sid_text(raw: bytes) -> str:
@@ -266,31 +278,31 @@ def _sid_text(raw: bytes) -> str:
 
 
 def _security(header: packets.SecurityHeader, at: int) -> Section:
-    data: dict[str, Any] = {}
-    if header.security_id:
-        data["SecurityID_hex"] = _hex(header.security_id)
-        sid = header.flags & 0xF == 1
-        data["SecurityID_text"] = (_sid_text if sid else packets.guid_text)(header.security_id)
-    for name, raw in (
-        ("EncryptionKey_hex", header.encryption_key),
-        ("Signature_hex", header.signature),
-        ("SenderCert_hex", header.sender_cert),
-    ):
-        if raw:
-            data[name] = _hex(raw)
-    if header.provider_info:
-        name = packets.utf16_decode(header.provider_info[4:-2])
-        kind = int.from_bytes(header.provider_info[:4], "little")
-        data["ProviderInfo"] = {"ProviderType": kind, "ProviderName": name}
+    data: list[Field] = []
+    item_at = at + 16
+    for name, raw in zip(SECURITY_ITEMS, header.items(), strict=True):
+        if raw and name == "ProviderInfo":
+            kind = Field("ProviderType", item_at, int.from_bytes(raw[:4], "little"))
+            text = Field("ProviderName", item_at + 4, packets.utf16_decode(raw[4:-2]))
+            data.append(Field(name, item_at, (kind, text)))
+        elif raw:
+            data.append(Field(name, item_at, _hex(raw)))
+        if raw and name == "SecurityID_hex":
+            sid = header.flags & 0xF == 1
+            data.append(Field("SecurityID_text", item_at, (_sid_text if sid else packets.guid_text)(raw)))
+        item_at += len(raw) + (-len(raw) & 3)
     fields = _fixed(header, at, SECURITY)
-    return Section("SecurityHeader", at, [*fields, Field("SecurityData", at + 16, data)])
+    return Section("SecurityHeader", at, [*fields, Field("SecurityData", at + 16, tuple(data))])
+
+
+def _sequence_id(at: int, ordinal: int, time_stamp: int) -> Field:
+    return Field("TxSequenceID", at, (Field("Ordinal", at, ordinal), Field("TimeStamp", at + 4, time_stamp)))
 
 
 def _transaction(header: packets.TransactionHeader, at: int) -> Section:
-    sequence = {"Ordinal": header.tx_sequence_ordinal, "TimeStamp": header.tx_sequence_time_stamp}
     fields = [
         Field("Flags", at, _bits(header.flags, TRANSACTION_FLAGS)),
-        Field("TxSequenceID", at + 4, sequence),
+        _sequence_id(at + 4, header.tx_sequence_ordinal, header.tx_sequence_time_stamp),
         Field("TxSequenceNumber", at + 12, header.tx_sequence_number),
         Field("PreviousTxSequenceNumber", at + 16, header.previous_tx_sequence_number),
     ]
@@ -349,33 +361,41 @@ def _multi_queue_format(header: packets.MultiQueueFormatHeader, at: int) -> tupl
         ("Administration", 0x00C8, header.administration),
         ("Response", 0x012C, header.response),
     ):
-        value = {
-            "HeaderSize": 12 + len(part.raw),
-            "HeaderID": number,
-            "Reserved": part.reserved,
-            "ElementCount": part.element_count,
-            "FormatNameList": [{"FormatType": _format_type(item), **_name_fields(item)} for item in part.elements()],
-        }
+        value = (
+            Field("HeaderSize", at, 12 + len(part.raw)),
+            Field("HeaderID", at + 4, number),
+            Field("Reserved", at + 6, part.reserved),
+            Field("ElementCount", at + 8, part.element_count),
+            Field("FormatNameList", at + 12, _elements(part, at + 12)),
+        )
         fields.append(Field(name, at, value))
         at += 12 + len(part.raw) + (-len(part.raw) & 3)
-    signature = {
-        "ID": 0x015E,
-        "Reserved": header.signature_reserved,
-        "Size": len(header.signature),
-        "Signature_hex": _hex(header.signature),
-    }
+    signature = (
+        Field("ID", at, 0x015E),
+        Field("Reserved", at + 2, header.signature_reserved),
+        Field("Size", at + 4, len(header.signature)),
+        Field("Signature_hex", at + 8, _hex(header.signature)),
+    )
     fields.append(Field("Signature", at, signature))
     return Section("MultiQueueFormatHeader", begin, fields), at + 8 + len(header.signature) + (
         -len(header.signature) & 3
     )
 
 
-def _format_type(name: packets.QueueName) -> int:
-    if isinstance(name, packets.PublicQueueFormatName):
-        return 1
-    if isinstance(name, packets.PrivateQueueFormatName):
-        return 2
-    return 3 if isinstance(name, packets.DirectQueueFormatName) else 6
+def _elements(part: packets.MQFAddressHeader, begin: int) -> list[tuple[Field, ...]]:
+    elements = []
+    end = 0
+    for name in part.elements():
+        at = end + 2
+        if isinstance(name, packets.DirectQueueFormatName):
+            kind, size = 3, len(name.raw)
+        else:
+            kind = {packets.PublicQueueFormatName: 1, packets.PrivateQueueFormatName: 2}.get(type(name), 6)
+            size = len(name.wire())
+            at += -at & 3 if part.aligned or kind != 1 else 0
+        elements.append((Field("FormatType", begin + end, kind), *_name_fields(name, begin + at)))
+        end = at + size
+    return elements
 
 
 def _user(header: packets.UserHeader) -> tuple[Section, int]:
@@ -387,7 +407,7 @@ def _user(header: packets.UserHeader) -> tuple[Section, int]:
         ("ResponseQueue", header.response_queue),
     ):
         if queue is not None:
-            fields.append(Field(name, at, _queue(queue), packets.format_name(queue)))
+            fields.append(Field(name, at, _queue(queue, at), packets.format_name(queue)))
             at += len(queue.wire())
     if header.connector_type is not None:
         fields.append(Field("ConnectorType", at, packets.guid_text(header.connector_type)))
@@ -425,7 +445,7 @@ def _message(message: packets.UserMessage, ack: packets.OrderAckBody | packets.F
 
 def _ack_body(body: packets.OrderAckBody | packets.FinalAckBody, at: int) -> Section:
     fields = [
-        Field("TxSequenceID", at, {"Ordinal": body.tx_sequence_ordinal, "TimeStamp": body.tx_sequence_time_stamp}),
+        _sequence_id(at, body.tx_sequence_ordinal, body.tx_sequence_time_stamp),
         Field("TxSequenceNumber", at + 8, body.tx_sequence_number),
     ]
     if isinstance(body, packets.OrderAckBody):
@@ -487,7 +507,7 @@ class Decoded(NamedTuple):
             result |= {"connection": self.connection, "frame": self.frame, "time": self.time}
         if self.packet is not None:
             result["fields"] = fields = {
-                section.name: {field.name: field.value for field in section.fields} for section in sections(self.packet)
+                section.name: _as_json(tuple(section.fields)) for section in sections(self.packet)
             }
             if trailing := _trailing(self.packet):
                 fields["Trailing_hex"] = trailing
@@ -640,13 +660,18 @@ def _show_value(tree: Tree, offset: int, name: str, value: Any, note: str) -> No
         if value["length"] > len(raw):
             branch.add(Text(f"... {value['length'] - len(raw)} bytes more", style="dim"))
     elif isinstance(value, dict):
-        branch = _branch(tree, offset, name, _plain(value.get("type", "")), note)
+        branch = _branch(tree, offset, name, "", note)
         for key, inner in value.items():
-            if key != "type":
-                _show_value(branch, offset, key, inner, "")
+            _branch(branch, offset, key, _number(inner))
+    elif isinstance(value, tuple):
+        kinds = [field.value for field in value if field.name == "type"]
+        branch = _branch(tree, offset, name, "".join(kinds), note)
+        for field in value:
+            if field.name != "type":
+                _show_value(branch, field.offset, field.name, field.value, field.note)
     elif isinstance(value, list):
         for index, inner in enumerate(value):
-            _show_value(tree, offset, f"{name}[{index}]", inner, "")
+            _show_value(tree, inner[0].offset, f"{name}[{index}]", inner, "")
     else:
         _branch(tree, offset, name, _number(value), note)
 
