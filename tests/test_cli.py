@@ -352,3 +352,57 @@ def test_a_peer_that_talks_nonsense_is_cut_off_and_named(store: Path, serve: _Se
         assert connection.recv(1) == b""
     _, _, errors = serve.stop()
     assert "B-168" in errors
+
+
+@pytest.mark.rule("B-435")
+@pytest.mark.parametrize(("limit", "crowd"), [("-n 64", 250), ("-Sn 64", 250), ("-n 40", 400)])
+def test_more_connections_than_files_are_refused_and_the_others_go_on(store: Path, limit: str, crowd: int) -> None:
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", f'ulimit {limit}; exec "$0" -m ordack serve --store "$1" --listen 127.0.0.1:0',
+         sys.executable, str(store)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    assert process.stdout
+    port = int(process.stdout.readline().rpartition(":")[2])
+    good = Peer(b"\1" * 16, direct("line1"))
+    good.connect(net.now())
+    deadline = time.monotonic() + DEADLINE_S
+
+    def converse(connection: socket.socket) -> None:
+        while not good.is_settled:
+            assert time.monotonic() < deadline
+            connection.sendall(good.output(net.now()))
+            if select.select([connection], [], [], 0.02)[0]:
+                data = connection.recv(1 << 16)
+                assert data
+                good.receive(data, net.now())
+
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        good.send(b"before")
+        converse(connection)
+        idle = []
+        for number in range(crowd):
+            line = socket.socket()
+            line.bind((f"127.0.1.{1 + number % 4}", 0))
+            line.setblocking(False)
+            line.connect_ex(("127.0.0.1", port))
+            idle.append(line)
+        good.send(b"meanwhile")
+        converse(connection)
+        for line in idle:
+            line.close()
+    for attempt in range(50):
+        try:
+            late = Peer(b"\2" * 16, direct("line1"))
+            late.send(b"after")
+            _converse(late, port)
+            break
+        except (AssertionError, OSError):
+            assert time.monotonic() < deadline
+            assert attempt < 49
+            time.sleep(0.2)
+    received = _json("receive", "--store", store, "line1")
+    assert [base64.b64decode(message["body_base64"]) for message in received][:2] == [b"before", b"meanwhile"]
+    process.terminate()
+    _, errors = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, errors
+    assert errors.count("refused") <= 3
+    assert errors.count("a connection failed") <= 3

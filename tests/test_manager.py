@@ -485,7 +485,11 @@ def test_sessions_are_limited_by_address_in_all_and_by_queue_manager(tmp_path: P
     links = [manager.accept("10.0.0.1", 0), manager.accept("10.0.0.1", 0)]
     assert manager.accept("10.0.0.1", 0) is None
     links.append(manager.accept("10.0.0.2", 0))
-    assert manager.accept("10.0.0.3", 0) is None
+    for _ in range(100):
+        assert manager.accept("10.0.0.3", 0) is None
+    assert len(host.log) == 1  # one burst, one line
+    assert manager.accept("10.0.0.3", 10_000) is None
+    assert "101 refused" in host.log[-1]
     for link in links:
         assert link is not None
         manager.lost(link)

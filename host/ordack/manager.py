@@ -44,6 +44,7 @@ NACK_NOT_TRANSACTIONAL_Q = 0x8009
 EVERYDAY_ENDS = ("B-147", "B-163", "B-298")  # idle, stopped, the peer went away: nothing to tell an operator
 MESSAGE_ID_BLOCK = 256  # reserved at once for acknowledgements, so that not each of them costs a commit
 LOWEST_PRIORITY_RANK = 7
+SAME_AGAIN_MS = 10_000  # an operator is told at most that often of connections that are refused
 
 Hop = tuple[str, int]
 
@@ -107,6 +108,8 @@ class Manager:
         self._touched: dict[Link, None] = {}
         self._by_guid: dict[bytes, list[Link]] = {}
         self._message_ids = range(0)
+        self._refused = 0
+        self._refusals_due = now
         self._history_due = now + 1000 * self.config.history_lifetime
         with store.transaction():
             self._load(now)
@@ -199,7 +202,12 @@ class Manager:
         config = self.config
         same = sum(link.address == address for link in self.links)
         if len(self.links) >= config.max_sessions or same >= config.max_sessions_per_address:
-            self.log(f"{address}: refused, {same} sessions from there, {len(self.links)} in all")
+            self._refused += 1
+            if now >= self._refusals_due:
+                self._refusals_due = now + SAME_AGAIN_MS
+                self.log(f"{address}: refused, {same} sessions from there, {len(self.links)} in all; "
+                         f"{self._refused} refused since this was last told")
+                self._refused = 0
             return None
         return self._add(Link(Session(False, self.store.guid, now, settings=config.session), address, None), now)
 

@@ -10,17 +10,21 @@ them all; while it is being written the next batch gathers in the sockets.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import resource
 import socket
 import time
 from collections.abc import Callable
 
-from ordack.config import format_address
+from ordack.config import Config, format_address
 from ordack.manager import Hop, Link, Manager
 
 POLL_INTERVAL_S = 0.05  # for timers, and for what other processes put in the store
 MAX_BATCH_BYTES = 16 << 20
 CONNECT_TIMEOUT_S = 10.0
 SHUT_TIMEOUT_S = 5.0  # for the last bytes to a peer that does not read
+SPARE_FILES = 24  # of the store, the event loop, the listener, connections that wait to be refused
+SAME_AGAIN_S = 10.0  # an operator is told at most that often of one kind of excess
 FIRST_RETRY_S = 0.1
 LAST_RETRY_S = 5.0
 
@@ -48,11 +52,14 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
-        address = transport.get_extra_info("peername")[0]
+        peer = transport.get_extra_info("peername")  # None: it has gone already
         manager = self.net.manager
-        self.link = manager.connect(self.hop, address, now()) if self.hop else manager.accept(address, now())
+        if peer:
+            self.link = manager.connect(self.hop, peer[0], now()) if self.hop else manager.accept(peer[0], now())
         if self.link is None:
             transport.abort()
+            if self.hop:
+                self.net.retry_later(self.hop, first=False)
         else:
             self.net.connections[self.link] = self
             self.net.flush()
@@ -118,9 +125,9 @@ class _Net:
         self.manager.lost(link)
         self.flush()
         if link.hop:
-            self._retry_later(link.hop, first=link.was_open)
+            self.retry_later(link.hop, first=link.was_open)
 
-    def _retry_later(self, hop: Hop, first: bool) -> None:
+    def retry_later(self, hop: Hop, first: bool) -> None:
         waited = self._retry.get(hop, (0.0, 0.0))[1]
         wait = FIRST_RETRY_S if first or not waited else min(2 * waited, LAST_RETRY_S)
         self._retry[hop] = (self._loop.time() + wait, wait)
@@ -141,7 +148,7 @@ class _Net:
         except OSError as error:  # TimeoutError is one
             if hop not in self._retry:
                 self.manager.log(f"{format_address(*hop)}: no connection, {error or 'no answer'}; trying again")
-            self._retry_later(hop, first=False)
+            self.retry_later(hop, first=False)
         finally:
             del self._connecting[hop]
 
@@ -173,6 +180,20 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+def fit_to_files(config: Config) -> Config:
+    """The limits of config, with no more sessions than this process may have files: as many as the hard limit allows.
+
+    One session too many then is refused in order, instead of taking the last file from whatever needs one (B-435).
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = config.max_sessions + SPARE_FILES
+    if resource.RLIM_INFINITY != soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        return dataclasses.replace(config, max_sessions=max(min(config.max_sessions, soft - SPARE_FILES), 1))
+    return config
+
+
 async def serve(manager: Manager, listener: socket.socket, stop: asyncio.Event,
                 ready: Callable[[], None] = lambda: None) -> None:
     """Run the queue manager on a listening socket until `stop` is set, then end its sessions.
@@ -183,13 +204,21 @@ async def serve(manager: Manager, listener: socket.socket, stop: asyncio.Event,
     loop = asyncio.get_running_loop()
     failed: asyncio.Future[object] = loop.create_future()
 
+    told = -SAME_AGAIN_S
+
     def fail(_loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        nonlocal told
         error = context.get("exception")
-        if not failed.done():
+        if isinstance(error, OSError):  # no file left, or broken early: accepting goes on in a second
+            if loop.time() - told >= SAME_AGAIN_S:
+                told = loop.time()
+                manager.log(f"a connection failed: {error}")
+        elif not failed.done():
             failed.set_exception(error if isinstance(error, Exception) else RuntimeError(str(context["message"])))
 
     previous = loop.get_exception_handler()
     loop.set_exception_handler(fail)
+    manager.config = fit_to_files(manager.config)
     net = _Net(manager)
     server = await loop.create_server(lambda: _Connection(net, None), sock=listener)
     poll: asyncio.Task[object] = loop.create_task(net.poll())
