@@ -1,5 +1,6 @@
 """`ordack decode`: the JSON of decode-json.md, the tree for people, every kind of input, exit statuses."""
 
+import io
 import json
 import sys
 from collections.abc import Iterable
@@ -238,6 +239,61 @@ def test_hex_text_with_comments(tmp_path: Path) -> None:
     assert status == 0
     assert [item["packet"] for item in found] == [DOCUMENT[number]["packet"].split()[0] for number in FRAMES]
     assert [item["offset"] for item in found] == [0, 24, 48, 620, 1192, 1224, 1256, 3480]
+
+
+@pytest.mark.parametrize("size", [0, 1, 65536 - 8, 200_000])
+def test_a_comment_of_any_size_is_passed_over(size: int) -> None:
+    text = "\ufeff1# " + "x" * size + "#\n0\t" + FRAMES[5].hex()[2:] + "  # end"
+    assert objects("-", stdin=text.encode()) == (0, [one(FRAMES[5])])
+
+
+@pytest.mark.parametrize(
+    ("encoding", "reason"),
+    [
+        ("utf-16", "UTF-16 text (byte order mark FF FE)"),
+        ("utf-32", "UTF-32 text (byte order mark FF FE 00 00)"),
+        ("utf-16-le", "as in UTF-16 text"),
+        ("utf-16-be", "as in UTF-16 text"),
+    ],
+)
+def test_text_of_wide_characters_is_named(encoding: str, reason: str) -> None:
+    status, out, error = run("-", stdin=FRAMES[5].hex().encode(encoding))
+    assert (status, out) == (2, "")
+    assert reason in error
+    assert "ASCII or UTF-8" in error
+
+
+def test_utf_16_of_the_other_order_is_named() -> None:
+    status, _, error = run("-", stdin=b"\xfe\xff" + FRAMES[5].hex().encode("utf-16-be"))
+    assert status == 2
+    assert "byte order mark FE FF" in error
+
+
+@pytest.mark.parametrize("data", [b"", b"# only a comment", pcap([]), pcap([b"no ip"])])
+def test_a_file_without_packets_is_said_and_no_failure(tmp_path: Path, data: bytes) -> None:
+    file = tmp_path / "nothing"
+    file.write_bytes(data)
+    status, out, error = run("--json", file)
+    assert (status, out) == (0, "")
+    assert "nothing: no packets found" in error
+    assert ("the file is empty" in error) == (not data)
+
+
+def test_what_is_no_hex_text_is_refused_without_reading_all_of_it(tmp_path: Path) -> None:
+    class Endless(io.RawIOBase):
+        given = 0
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: Any) -> int:
+            self.given += len(buffer)
+            assert self.given < 1 << 20
+            return len(buffer)
+
+    endless = io.BufferedReader(Endless())
+    with pytest.raises(decode.InputError, match="is not a hex digit"):
+        list(decode.decode(endless, pytest.fail))
 
 
 def test_raw_packets_and_a_raw_ping(tmp_path: Path) -> None:

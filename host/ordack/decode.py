@@ -1,10 +1,12 @@
 """`ordack decode`: packets from captures, raw bytes or hex text, as JSON (decode-json.md) or as a tree for people."""
 
+import binascii
+import codecs
 import contextlib
 import functools
+import itertools
 import json
 import re
-import string
 import sys
 from array import array
 from collections.abc import Callable, Iterator
@@ -31,6 +33,7 @@ Packet = (
 )
 Bits = tuple[tuple[str, int], ...]
 Warn = Callable[[str], None]
+_PIECE = 1 << 16  # bytes of hex text read at a time
 
 # ---- names of bits, lowest first, with their widths (wire.md) -----------------------------------
 
@@ -592,14 +595,41 @@ def decode_capture(file: BinaryIO, first: bytes, warn: Warn) -> Iterator[Decoded
         raise InputError("nothing of this capture could be read")
 
 
-def _from_hex(data: bytes) -> bytes:
-    text = re.sub(r"#[^\n]*|\s", "", data.decode("latin-1"))
-    for char in text:
-        if char not in string.hexdigits:
+def _refuse_wide_text(first: bytes) -> None:
+    """Text that is not one byte a character is named for what it is, not for its first NUL."""
+    for mark, encoding in (
+        (codecs.BOM_UTF32_LE, "UTF-32"),  # begins with that of UTF-16
+        (codecs.BOM_UTF32_BE, "UTF-32"),
+        (codecs.BOM_UTF16_LE, "UTF-16"),
+        (codecs.BOM_UTF16_BE, "UTF-16"),
+    ):
+        if first.startswith(mark):
+            found = f"{encoding} text (byte order mark {mark.hex(' ').upper()})"
+            raise InputError(f"{found}: hex text has to be ASCII or UTF-8")
+    for zeros, others in ((first[1::2], first[::2]), (first[::2], first[1::2])):
+        if zeros and not any(zeros) and all(others):
+            raise InputError("every other byte is 0, as in UTF-16 text: hex text has to be ASCII or UTF-8")
+
+
+def _from_hex(first: bytes, file: BinaryIO) -> bytes:
+    """The bytes that a hex text stands for. Read in pieces: a large file that is no hex text is refused at once."""
+    _refuse_wide_text(first)
+    raw = bytearray()
+    digits = b""
+    comment = False
+    for piece in itertools.chain([first.removeprefix(codecs.BOM_UTF8)], iter(lambda: file.read(_PIECE), b"")):
+        text = b"#" + piece if comment else piece
+        comment = text.rfind(b"#") > text.rfind(b"\n")
+        digits += re.sub(rb"#[^\n]*|\s+", b"", text)
+        if wrong := re.search(rb"[^0-9A-Fa-f]", digits):
+            char = wrong[0].decode("latin-1")
             raise InputError(f"neither a capture, raw packets nor hex text: {char!r} is not a hex digit")
-    if len(text) % 2:
+        even = len(digits) & ~1
+        raw += binascii.unhexlify(digits[:even])
+        digits = digits[even:]
+    if digits:
         raise InputError("the hex text has an odd number of digits")
-    return bytes.fromhex(text)
+    return bytes(raw)
 
 
 def decode(file: BinaryIO, warn: Warn) -> Iterator[Decoded]:
@@ -611,9 +641,15 @@ def decode(file: BinaryIO, warn: Warn) -> Iterator[Decoded]:
     if capture.is_capture(first):
         yield from decode_capture(file, first, warn)
         return
-    data = first + file.read()
-    raw = data[4:8] == b"LIOR" or (data[2:4] == b"HU" and len(data) == core.part_size(core.PING))
-    yield from decode_bytes(data if raw else _from_hex(data))
+    if not first:
+        warn("the file is empty")
+    elif first[4:8] == b"LIOR":
+        yield from decode_bytes(first + file.read())
+    elif first[2:4] == b"HU":
+        ping = first + file.read(core.part_size(core.PING))
+        yield from decode_bytes(ping if len(ping) == core.part_size(core.PING) else _from_hex(ping, file))
+    else:
+        yield from decode_bytes(_from_hex(first, file))
 
 
 # ---- the command --------------------------------------------------------------------------------
@@ -701,14 +737,16 @@ def _complain(name: str, text: str) -> None:
 
 def _decode_file(name: str, as_json: bool, console: Console) -> bool:
     """Print a file. True: all of it is well formed."""
-    good = True
+    good, found = True, False
     with contextlib.nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb") as file:
         for decoded in decode(file, functools.partial(_complain, name)):
-            good = good and decoded.packet is not None
+            good, found = good and decoded.packet is not None, True
             if as_json:
                 sys.stdout.write(json.dumps(decoded.as_json()) + "\n")
             else:
                 console.print(_tree(decoded))
+    if not found:
+        _complain(name, "no packets found")
     return good
 
 
@@ -721,7 +759,8 @@ def command(
     Frames of other link types than Ethernet, Linux cooked, BSD loopback and raw IP are counted on stderr.
 
     Exit status: 0 all well formed, 3 some packet is malformed, 2 a file cannot be read or decoded, or is a capture of
-    which no frame can be read; of several files, 2 comes before 3.
+    which no frame can be read; of several files, 2 comes before 3. A file without packets is said on stderr, and no
+    failure.
     """
     console = Console(highlight=False)
     if not console.is_terminal:
