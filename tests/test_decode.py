@@ -2,6 +2,9 @@
 
 import io
 import json
+import os
+import struct
+import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,7 +23,7 @@ import packet_samples as samples  # type: ignore[import-not-found]
 from mqqb import packets
 from ordack import decode
 
-from tests.test_capture import ETHERNET, NAME, START, enhanced, interface, pcap, section, segment, syn
+from tests.test_capture import ETHERNET, NAME, START, block, enhanced, interface, pcap, section, segment, syn
 
 VECTORS = Path(__file__).parent / "vectors.json"
 FRAMES = samples.frames(str(VECTORS))
@@ -498,6 +501,91 @@ def test_texts_from_the_wire_do_not_steer_the_terminal() -> None:
     assert "Label: \\x1b[31m[bold]\\ud800\\n" in out
     _, found = objects("-", stdin=raw)
     assert found[0]["fields"]["MessagePropertiesHeader"]["Label"] == label
+
+
+ROOT = Path(__file__).parent.parent
+LABEL = "\x1b]0;t\x07\x7f\x9b\u202e\ud800 \u00e4\u4e2d\udfff\n"
+
+
+def process(
+    *arguments: str | Path, stdout: int | io.IOBase = subprocess.PIPE, **environment: str
+) -> "subprocess.Popen[bytes]":
+    """The command as a process of its own."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    path = os.pathsep.join([str(ROOT / "host"), str(ROOT / "firmware")])
+    return subprocess.Popen(
+        [sys.executable, "-m", "ordack", "decode", *map(str, arguments)],
+        stdout=stdout,  # type: ignore[arg-type]
+        stderr=subprocess.PIPE,
+        env={**env, "PYTHONPATH": path, **environment},
+    )
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1", "cp1252", "utf-16"])
+def test_any_text_can_be_printed_in_any_encoding(tmp_path: Path, encoding: str) -> None:
+    file = tmp_path / "raw\x1b[31m"
+    file.write_bytes(packets.user_message(samples.SENDER, 1, samples.DIRECT, b"", label=LABEL))
+    with process("--json", file, PYTHONIOENCODING=encoding) as running:
+        out, error = running.communicate(timeout=60)
+    assert (running.returncode, error) == (0, b"")
+    found = json.loads(out.decode(encoding))
+    assert found["fields"]["MessagePropertiesHeader"]["Label"] == LABEL
+
+    with process(file, tmp_path / "none\x1b[31m", PYTHONIOENCODING=encoding) as running:
+        out, error = running.communicate(timeout=60)
+    assert running.returncode == 2
+    text = out.decode(encoding)
+    assert all(char.isprintable() or char == "\n" for char in text)
+    assert "Label: \\x1b]0;t\\x07\\x7f\\x9b\\u202e\\ud800 " in text
+    assert ("\u4e2d" if encoding.startswith("utf") else "\\u4e2d") in text
+    assert b"\x1b" not in error
+    assert "No such file" in error.decode(encoding)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("form", ["--json", "--"])
+@pytest.mark.parametrize("count", [1, 200])
+def test_a_reader_that_has_seen_enough_ends_it_quietly(tmp_path: Path, form: str, unbuffered: str, count: int) -> None:
+    file = tmp_path / "raw"
+    file.write_bytes(FRAMES[7] * count)
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with process(form, file, stdout=write_end, PYTHONUNBUFFERED=unbuffered) as running:
+        os.close(write_end)
+        _, error = running.communicate(timeout=60)
+    assert (running.returncode, error) == (1, b"")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("form", ["--json", "--"])
+@pytest.mark.parametrize("count", [1, 200])
+def test_a_full_disk_is_said_once(tmp_path: Path, form: str, unbuffered: str, count: int) -> None:
+    file = tmp_path / "raw"
+    file.write_bytes(FRAMES[7] * count)
+    with Path("/dev/full").open("wb") as full:
+        with process(form, file, file, stdout=full, PYTHONUNBUFFERED=unbuffered) as running:
+            _, error = running.communicate(timeout=60)
+    assert running.returncode == 1
+    assert error.decode().splitlines() == ["ordack decode: standard output: No space left on device"]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_closed_output_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], as_json: bool
+) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(typer.Exit) as end:
+        decode.command([str(VECTORS)], as_json)
+    assert end.value.exit_code == 1
+    assert "standard output: closed" in capsys.readouterr().err
+
+
+def test_a_time_beyond_the_calendar_is_a_number() -> None:
+    data = section() + interface(101, struct.pack("<HHB3x", 9, 1, 0))
+    head = struct.pack("<IIIII", 0, 0xFFFFFFFF, 0, 72, 72)
+    status, out, _ = run("-", stdin=data + block("<", 6, head + segment(0, FRAMES[5])))
+    assert status == 0
+    assert "1.8446744069414584e+19 s" in out
 
 
 @settings(max_examples=200)

@@ -4,8 +4,10 @@ import binascii
 import codecs
 import contextlib
 import functools
+import io
 import itertools
 import json
+import os
 import re
 import sys
 from array import array
@@ -716,11 +718,14 @@ def _tree(decoded: Decoded) -> Tree:
     head = Text("malformed" if decoded.packet is None else type(decoded.packet).__name__, style="bold")
     head.append(f"  offset {decoded.offset} (0x{decoded.offset:X})", style="default")
     if decoded.connection:
-        moment = datetime.fromtimestamp(decoded.time, UTC).strftime("%Y-%m-%d %H:%M:%S.%f UTC")
+        try:
+            moment = datetime.fromtimestamp(decoded.time, UTC).strftime("%Y-%m-%d %H:%M:%S.%f UTC")
+        except (OverflowError, ValueError):  # 64 bits of seconds, in a capture, reach farther than a calendar
+            moment = f"{decoded.time} s"
         head.append(f"  frame {decoded.frame}  {decoded.connection}  {moment}", style="default")
     tree = Tree(head)
     if decoded.packet is None:
-        tree.add(Text(str(decoded.error), style="red"))
+        tree.add(Text(_plain(str(decoded.error)), style="red"))
         return tree
     for section in sections(decoded.packet):
         branch = tree.add(Text(section.name, style="bold cyan"))
@@ -732,22 +737,52 @@ def _tree(decoded: Decoded) -> Tree:
 
 
 def _complain(name: str, text: str) -> None:
-    typer.echo(f"ordack decode: {name}: {text}", err=True)
+    typer.echo(_plain(f"ordack decode: {name}: {text}"), err=True)
 
 
-def _decode_file(name: str, as_json: bool, console: Console) -> bool:
-    """Print a file. True: all of it is well formed."""
-    good, found = True, False
-    with contextlib.nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb") as file:
-        for decoded in decode(file, functools.partial(_complain, name)):
-            good, found = good and decoded.packet is not None, True
-            if as_json:
-                sys.stdout.write(json.dumps(decoded.as_json()) + "\n")
-            else:
-                console.print(_tree(decoded))
-    if not found:
-        _complain(name, "no packets found")
-    return good
+def _items(name: str) -> Iterator[Decoded]:
+    """What a file holds. InputError if it cannot be opened, read or decoded."""
+    try:
+        with contextlib.nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb") as file:
+            yield from decode(file, functools.partial(_complain, name))
+    except OSError as error:
+        raise InputError(error.strerror or str(error)) from error
+
+
+def _show(items: Iterator[Decoded], as_json: bool, console: Console) -> tuple[int, int]:
+    """Print them. (how many, how many of them malformed)."""
+    found = malformed = 0
+    for decoded in items:
+        found += 1
+        malformed += decoded.packet is None
+        if as_json:
+            sys.stdout.write(json.dumps(decoded.as_json()) + "\n")
+        else:
+            console.print(_tree(decoded))
+    return found, malformed
+
+
+def _decode_files(names: list[str], as_json: bool) -> int:
+    """Print them all. The exit status."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a text may have what the terminal's encoding has not
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 240  # a file or a pager need not lose the ends of lines
+    status = 0
+    for name in names:
+        try:
+            found, malformed = _show(_items(name), as_json, console)
+        except InputError as error:
+            _complain(name, str(error))
+            status = 2
+            continue
+        if not found:
+            _complain(name, "no packets found")
+        if malformed:
+            status = status or 3
+    sys.stdout.flush()
+    return status
 
 
 def command(
@@ -756,26 +791,21 @@ def command(
 ) -> None:
     """Decode MSMQ packets from pcap and pcapng captures (TCP 1801, UDP 3527), raw bytes or hex text with # comments.
 
-    Frames of other link types than Ethernet, Linux cooked, BSD loopback and raw IP are counted on stderr.
+    Frames of other link types than Ethernet, Linux cooked, BSD loopback and raw IP are counted on stderr. That a file
+    has no packets is said there too, and is no failure.
 
-    Exit status: 0 all well formed, 3 some packet is malformed, 2 a file cannot be read or decoded, or is a capture of
-    which no frame can be read; of several files, 2 comes before 3. A file without packets is said on stderr, and no
-    failure.
+    Exit status: 0 all well formed; 3 some packet is malformed; 2 a file cannot be read or decoded, or is a capture of
+    which no frame can be read (of several files, 2 comes before 3); 1 the output cannot be written.
     """
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 240  # a file or a pager need not lose the ends of lines
-    status = 0
-    for name in files:
-        try:
-            if not _decode_file(name, as_json, console):
-                status = status or 3
-        except InputError as error:
-            _complain(name, str(error))
-            status = 2
-        except BrokenPipeError:
-            raise  # the reader has seen enough: typer ends quietly
-        except OSError as error:
-            _complain(name, str(error.strerror))
-            status = 2
+    if sys.stdout is None:
+        _complain("standard output", "closed")
+        raise typer.Exit(1)
+    try:
+        status = _decode_files(files, as_json)
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):  # the reader has seen enough
+            _complain("standard output", error.strerror or str(error))
+        # What is still buffered would fail once more, and be complained of, when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 1
     raise typer.Exit(status)
