@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from mqqb import core, packets
 from mqqb.session import Settings
+from mqqb.streams import Entry
 from ordack.client import Client
 from ordack.config import Config
 from ordack.manager import Link, Manager
@@ -515,7 +516,7 @@ def test_streams_to_queues_that_do_not_exist_do_not_fill_the_store(tmp_path: Pat
     _exchange(world)
     assert len(host.store.incoming()) <= 11
     assert len(host.manager._incoming) <= 11
-    assert "line1" in [row.queue for row in host.store.incoming()]
+    assert "direct=tcp:127.0.0.1\\private$\\line1" in [row.destination for row in host.store.incoming()]
     host.store.close()
 
 
@@ -615,6 +616,201 @@ def test_a_defect_that_one_session_meets_is_not_the_others_end(
     assert host.content("line1").count(b"poison") == 1
     assert len(host.content("line1")) == 14
     assert len(host.content("plain")) == 7
+
+
+@pytest.mark.rule("B-260", "B-230", "B-245", "B-011")
+@pytest.mark.parametrize("seed", range(12))
+def test_no_order_ack_overtakes_the_final_ack_of_a_message_that_it_covers(tmp_path: Path, seed: int) -> None:
+    print("seed", seed)
+    host = Host(tmp_path)
+    peers = [_peer(1, "nowhere"), _peer(2, "nowhere", window=1), _peer(3, "nowhere", window=3)]
+    world = World(seed, [host], peers)
+    draw = world.random
+    for _ in range(150):
+        world.connect_all()
+        if draw.random() < 0.3:
+            draw.choice(peers).send(b"x")
+        world.collect()
+        world.deliver(draw.choice([3, 100, 600, 3000]))
+        if world.wires and draw.random() < 0.2:
+            draw.choice(world.wires).cut()
+        if draw.random() < 0.03:
+            host.restart(world.now, snapshot=True)
+        world.pass_time(draw.choice([1, 100, 600]))
+        assert [peer.acked for peer in peers] == [[], [], []]
+    world.settle(lambda: not host.store.outgoing_messages())
+    for peer in peers:
+        assert peer.acked == []
+        assert peer.rejected == dict.fromkeys(range(1, peer.next_message_id), 0x8000)
+    host.store.close()
+
+
+@pytest.mark.rule("B-260", "B-011", "A-30")
+def test_an_order_ack_goes_only_where_the_final_acks_went_in_front(host: Host) -> None:
+    peer, other = _peer(1, "nowhere"), _peer(1, "nowhere")  # two sessions of one queue manager
+    world = _world([host], [peer])
+    for _ in range(2):
+        peer.send(b"x")
+    _handshake(world)
+    world.deliver(1 << 20)
+    world.wires[0].cut()  # nothing came back
+    world.peers = [other]
+    _handshake(world)  # the FinalAcks go out on this one; it does not acknowledge them yet
+    world.peers = [other, peer]
+    _handshake(world)
+    world.deliver(1 << 20)  # the messages have come again, on the second
+    for wire in world.wires:
+        wire.to_initiator.clear()
+    world.pass_time(500)
+    for host_link, data, _ in host.manager.output():
+        host.wires[host_link].to_initiator += data
+    on_first, on_second = ([packet for packet in _packets(wire.to_initiator) if isinstance(packet, packets.OrderAck)]
+                           for wire in world.wires)
+    assert (len(on_first), len(on_second)) == (1, 0)
+    assert other.rejected == {1: 0x8000, 2: 0x8000}
+
+
+@pytest.mark.rule("B-099", "A-21", "B-270")
+def test_two_names_of_one_queue_are_two_streams(host: Host) -> None:
+    names = [packets.DirectQueueFormatName(f"{address}\\private$\\line1") for address in (
+        "TCP:127.0.0.1", "OS:localhost")] + [packets.PrivateQueueFormatNameId(host.store.queue("line1").identifier)]
+    # one source, a sequence for each name; the one that comes first has the highest
+    peers = [Peer(b"\1" * 16, name, time_stamp=300 - number) for number, name in enumerate(names)]
+    world = _world([host], peers)
+    for turn in range(3):
+        for number, peer in enumerate(peers):
+            peer.send(b"%d.%d" % (number, turn))
+            _exchange(world)
+    world.settle()
+    assert host.content("line1") == [b"%d.%d" % (number, turn) for turn in range(3) for number in range(3)]
+    same = Peer(b"\1" * 16, packets.DirectQueueFormatName("tcp:127.0.0.1\\PRIVATE$\\Line1"), time_stamp=300)
+    same.packets, same.stream = peers[0].packets, peers[0].stream
+    assert len(host.store.incoming()) == 3
+    host.restart(world.now, snapshot=True)
+    peers[0].destination = same.destination  # another way to write the first name: the same stream goes on
+    peers[0].send(b"again")
+    world.settle()
+    assert len(host.store.incoming()) == 3
+    assert host.content("line1")[-1] == b"again"
+
+
+@pytest.mark.rule("B-426")
+def test_a_source_that_was_restored_from_an_old_copy_is_named_once(tmp_path: Path) -> None:
+    host = Host(tmp_path, Config(refusals_told=5))
+    new, old = Peer(b"\1" * 16, direct("line1"), time_stamp=200), Peer(b"\1" * 16, direct("line1"), time_stamp=100)
+    world = _world([host], [new, old])
+    new.send(b"new")
+    world.connect_all()
+    _exchange(world)
+    world.wires[0].cut()
+    for _ in range(20):
+        new.send(b"again")
+        _exchange(world)  # what it repeats is no reason to worry
+    assert host.log == []
+    for _ in range(20):
+        old.send(b"old")
+        _exchange(world)
+    (line,) = host.log
+    assert f"{100 << 32 | 1}/5 after 4" in line
+    assert f"{200 << 32 | 1}/" in line
+    assert packets.guid_text(b"\1" * 16) in line
+    assert b"old" not in host.content("line1")
+    host.store.close()
+
+
+@pytest.mark.rule("B-011", "B-362", "B-413", "B-241")
+def test_a_final_ack_goes_back_to_the_session_that_the_message_came_on(host: Host) -> None:
+    forwarder = _peer(9, "nowhere")
+    origin = _peer(1, "nowhere")
+    world = _world([host], [forwarder])
+    origin.send(b"x")
+    packet = origin.packets[1]
+    forwarder.stream.append(Entry(1, 1, True))
+    forwarder.packets[1] = packet
+    seen = []
+    forwarder._message = lambda packet, _now: seen.append(packet)  # type: ignore[method-assign]
+    _handshake(world)
+    world.deliver(1 << 20)
+    world.wires[0].cut()
+    world.settle(lambda: not host.store.outgoing_messages())
+    final_acks = [packet for packet in seen if isinstance(packet, packets.FinalAck)]
+    assert {(packet.body.source_guid, packet.body.message_id) for packet in final_acks} == {(origin.guid, 1)}
+
+
+@pytest.mark.rule("B-435", "B-285")
+def test_final_acks_that_nobody_takes_are_bounded_and_those_taken_leave_nothing(tmp_path: Path) -> None:
+    host = Host(tmp_path, Config(max_ack_queues=3))
+    peers = [_peer(number, f"nowhere{number}") for number in range(1, 7)]
+    world = _world([host], peers)
+    for peer in peers:
+        peer.send(b"x")
+    _handshake(world)
+    world.deliver(1 << 20)  # the FinalAcks are made, and lost
+    assert len({row.outgoing for row in host.store.outgoing_messages()}) == 3
+    assert sum("too many peers" in line for line in host.log) == 3
+    assert len(host.store.incoming()) == 3
+    for wire in list(world.wires):
+        wire.cut()
+    host.restart(world.now, snapshot=True)
+    world.settle(lambda: not host.store.outgoing_messages())
+    assert all(peer.rejected == {1: 0x8000} for peer in peers)
+    assert host.store.outgoing_queues() == []
+    assert host.manager._ack_queues == {}
+    host.store.close()
+
+
+@pytest.mark.rule("B-285", "B-398")
+def test_final_acks_count_towards_the_quota(tmp_path: Path) -> None:
+    host = Host(tmp_path, Config(quota=2000))
+    peer = _peer(1, "nowhere")
+    world = _world([host], [peer])
+    for _ in range(20):
+        peer.send(b"x")
+    _handshake(world)
+    world.deliver(1 << 20)
+    assert 2 <= len(host.store.outgoing_messages()) < 8
+    assert host.store.usage() <= 2000
+    assert "quota" in host.log[-1]
+    assert host.store.incoming()[0].record[2] == len(host.store.outgoing_messages())
+    host.store.close()
+
+
+def test_a_stream_that_is_forgotten_and_comes_back_in_one_batch_is_kept(tmp_path: Path) -> None:
+    host = Host(tmp_path, Config(max_unknown_streams=2))
+    peer = _peer(1)
+    world = _world([host], [peer])
+    for number, name in enumerate(("a", "b", "c", "d", "a"), 1):  # each in a sequence of its own
+        stream = Peer(peer.guid, direct(name), time_stamp=100 + number)
+        stream.next_message_id = number
+        stream.send(b"x")
+        peer.stream.append(Entry(number, number, True))
+        peer.packets.update(stream.packets)
+    _handshake(world)
+    world.deliver(1 << 20)
+    known = {key for (_, key), state in host.manager._incoming.items() if state.stream.tx_sequence_number}
+    assert "direct=tcp:127.0.0.1\\private$\\a" in known
+    assert {row.destination for row in host.store.incoming()} == known
+    host.store.close()
+
+
+@pytest.mark.rule("B-435")
+def test_unfinished_packets_are_bounded_over_all_sessions(tmp_path: Path) -> None:
+    host = Host(tmp_path, Config(max_half_received=10_000))
+    peers = [_peer(1), _peer(2), _peer(3)]
+    world = _world([host], peers)
+    for peer, size in zip(peers, (3000, 7000, 5000), strict=True):
+        peer.send(bytes(size))
+    _handshake(world)
+    for wire in world.wires:
+        del wire.to_host[-100:]
+    world.deliver(1 << 20)
+    assert [wire.link in host.manager.links for wire in world.wires] == [True, False, True]
+    assert "B-435" in host.log[0]
+    for wire in list(world.wires):
+        wire.cut()
+    world.settle()
+    assert sorted(map(len, host.content("line1"))) == [3000, 5000, 7000]
+    host.store.close()
 
 
 def _two_hosts(tmp_path: Path) -> tuple[World, Host, Host]:

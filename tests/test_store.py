@@ -351,7 +351,7 @@ def test_a_missing_store_is_not_made_by_looking(tmp_path: Path) -> None:
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
         store._db.pragma("user_version", store_module.FORMAT_VERSION + 1)
-    with pytest.raises(StoreError, match="format version 2; this ordack reads version 1: use a newer one"):
+    with pytest.raises(StoreError, match="format version 3; this ordack reads version 2: use a newer one"):
         Store(tmp_path)
 
 

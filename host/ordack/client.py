@@ -199,7 +199,7 @@ class Client:
             packet = packets.user_message(
                 self.store.guid, message_id, packets.parse_format_name(format_name), body, label=label,
                 priority=priority, delivery=delivery, sent_time=now)
-            outgoing = self.store.outgoing_queue(format_name, now)
+            outgoing = self.store.outgoing_queue(format_name.lower(), now)  # names do not differ by case
             if delivery == "transactional":
                 ordinal, time_stamp, tx_sequence_number = self._number(outgoing, packet)
                 tx_sequence_id = time_stamp << 32 | ordinal

@@ -11,7 +11,7 @@ from mqqb.session import Settings
 from ordack.store import BadName, queue_name
 
 PORT = 1801  # B-001
-_DIRECT = re.compile(r"(?:DIRECT=)?(TCP|OS):([^\\]+)\\(?:(private\$)\\)?(.+)", re.IGNORECASE)
+_DIRECT = re.compile(r"(?:DIRECT=)?(TCP|OS):([^\\]{1,255})\\(?:(private\$)\\)?(.+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,9 @@ class Config:
     direct name -> (host, port) to connect to instead of port 1801 there. quota: bytes of all packets kept, local and
     outgoing (B-084, B-285). history_size, history_lifetime: bound of the duplicate filter, entries and seconds (B-019).
     max_sessions*: from one address, with one queue manager GUID, and in all (B-435). max_unknown_streams: incoming
-    streams remembered for queues that do not exist. max_unwritten: bytes a peer may leave unread before it is cut off.
+    streams remembered that lead to no transactional queue, or of which nothing was accepted. max_ack_queues: peers for
+    which FinalAcks wait. max_unwritten: bytes a peer may leave unread before it is cut off. max_half_received: bytes of
+    unfinished packets in all. refusals_told: messages of a stream refused in a row before an operator hears (B-426).
     """
 
     own_names: frozenset[str] = frozenset()
@@ -34,7 +36,10 @@ class Config:
     max_sessions_per_guid: int = 32
     max_sessions: int = 1024
     max_unknown_streams: int = 1000
+    max_ack_queues: int = 1000
     max_unwritten: int = 16 << 20
+    max_half_received: int = 256 << 20
+    refusals_told: int = 100
     session: Settings = field(default_factory=Settings)
 
 

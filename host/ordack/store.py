@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import apsw
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 APPLICATION_ID = 0x4C494F52  # in the file's header, so that no other program's database is taken for a store
 FILE_NAME = "ordack.sqlite"
 SERVE_LOCK = "serve.lock"
@@ -64,10 +64,10 @@ CREATE INDEX messages_order ON messages (queue, rank, lookup_id) WHERE receiver 
 CREATE INDEX messages_received ON messages (receiver) WHERE receiver IS NOT NULL;
 CREATE TABLE incoming (
     source BLOB NOT NULL,
-    queue TEXT NOT NULL,
+    destination TEXT NOT NULL,                   -- the name that the source's stream has, see Manager
     ordinal INTEGER NOT NULL, time_stamp INTEGER NOT NULL, number INTEGER NOT NULL, reject_count INTEGER NOT NULL,
     last_access INTEGER NOT NULL,                -- seconds since 1970
-    PRIMARY KEY (source, queue)) WITHOUT ROWID;
+    PRIMARY KEY (source, destination)) WITHOUT ROWID;
 CREATE TABLE outgoing (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     format_name TEXT NOT NULL UNIQUE COLLATE NOCASE,
@@ -156,7 +156,7 @@ class Incoming(NamedTuple):
     """State of one incoming transactional stream (B-058 to B-060, B-081). `record`: the words of mqqb_incoming."""
 
     source: bytes
-    queue: str
+    destination: str
     record: tuple[int, ...]
     last_access: int
 
@@ -545,17 +545,17 @@ class Store:
     def incoming(self) -> list[Incoming]:
         """The state of all incoming streams."""
         return [Incoming(row[0], row[1], row[3:], row[2]) for row in self._all(
-            "SELECT source, queue, last_access, ordinal, time_stamp, number, reject_count FROM incoming")]
+            "SELECT source, destination, last_access, ordinal, time_stamp, number, reject_count FROM incoming")]
 
     def save_incoming(self, records: Iterable[Incoming]) -> None:
         """Keep the new state of these streams."""
-        self._many("INSERT OR REPLACE INTO incoming (source, queue, last_access, ordinal, time_stamp, number, "
-                   "reject_count) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                   [(record.source, record.queue, record.last_access, *record.record) for record in records])
+        self._many("INSERT OR REPLACE INTO incoming (source, destination, last_access, ordinal, time_stamp, "
+                   "number, reject_count) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                   [(record.source, record.destination, record.last_access, *record.record) for record in records])
 
     def delete_incoming(self, streams: Iterable[tuple[bytes, str]]) -> None:
-        """Forget the state of these streams (source, queue)."""
-        self._many("DELETE FROM incoming WHERE source = ? AND queue = ?", streams)
+        """Forget the state of these streams (source, destination)."""
+        self._many("DELETE FROM incoming WHERE source = ? AND destination = ?", streams)
 
     def outgoing_queues(self) -> list[Outgoing]:
         """All outgoing queues."""
@@ -580,6 +580,10 @@ class Store:
         """Keep the new state of these outgoing queues."""
         self._many("UPDATE outgoing SET ordinal = ?, time_stamp = ?, number = ?, last_ack = ? WHERE id = ?",
                    [(*record.record, record.identifier) for record in records])
+
+    def delete_outgoing_queue(self, identifier: int) -> None:
+        """Remove an outgoing queue that has drained for good."""
+        self._all("DELETE FROM outgoing WHERE id = ? AND messages = 0", (identifier,))
 
     def add_outgoing(self, messages: Iterable[NewOutgoing]) -> None:
         """Put numbered packets in outgoing queues; with the streams' new state in the same transaction (B-098)."""
