@@ -483,7 +483,10 @@ def test_fragments_that_never_become_whole_take_little_memory() -> None:
 def test_fragments_of_other_protocols_are_passed_over() -> None:
     ping = dpkt.udp.UDP(sport=4057, dport=3527, ulen=32, data=FRAMES[1])
     whole = bytes(dpkt.ip.IP(src=CLIENT, dst=SERVER, p=17, len=20 + len(ping), data=ping))
-    items = list(capture.packets(capture.streams(frames_of([fragments(whole, 16)[1], whole]))))
+    deceptive = struct.pack(">HHHHIHHHH", 4057, 1801, 52, 0, 0, 0x5000, 0, 0, 0) + FRAMES[5]  # as TCP, it has a packet
+    other = bytes(dpkt.ip.IP(src=CLIENT, dst=SERVER, p=17, len=20 + len(deceptive), data=deceptive))
+    records = [*fragments(other, 24), fragments(whole, 16)[1], whole]
+    items = list(capture.packets(capture.streams(frames_of(records))))
     assert [item.data for item in items] == [FRAMES[1]]
 
 
