@@ -422,7 +422,7 @@ def test_files_that_cannot_be_read_do_not_stop_the_others(tmp_path: Path) -> Non
     bad = tmp_path / "bad"
     bad.write_bytes(FRAMES[5] + b"?")
     status, out, error = run("--json", tmp_path / "none", good, tmp_path, bad)
-    assert status == 2
+    assert status == 3
     assert [json.loads(line)["packet"] for line in out.splitlines()] == [
         "ConnectionParameters",
         "ConnectionParameters",

@@ -775,12 +775,12 @@ def _decode_files(names: list[str], as_json: bool) -> int:
             found, malformed = _show(_items(name), as_json, console)
         except InputError as error:
             _complain(name, str(error))
-            status = 2
+            status = status or 2
             continue
         if not found:
             _complain(name, "no packets found")
         if malformed:
-            status = status or 3
+            status = 3  # whatever else was wrong
     sys.stdout.flush()
     return status
 
@@ -795,7 +795,7 @@ def command(
     has no packets is said there too, and is no failure.
 
     Exit status: 0 all well formed; 3 some packet is malformed; 2 a file cannot be read or decoded, or is a capture of
-    which no frame can be read (of several files, 2 comes before 3); 1 the output cannot be written.
+    which no frame can be read (of several files, 3 comes before 2); 1 the output cannot be written.
     """
     if sys.stdout is None:
         _complain("standard output", "closed")
