@@ -547,6 +547,82 @@ def test_entries_of_an_older_sequence_are_kept_apart() -> None:
     assert [entry.message_id for entry in stream.table] == [1]
 
 
+@pytest.mark.rule("B-131", "B-132", "B-134", "B-135", "B-148", "B-228")
+def test_every_timer_is_due_when_the_specification_says() -> None:
+    start = 1_000_003
+    idle = session.Session(False, ends.RECEIVER, start)
+    assert idle.next_timeout() == start + 60000
+    sender, receiver = ends.open_pair(start)
+    assert sender.session.next_timeout() == start + 300000, "open and quiet: only the clean-up"
+    for _ in range(3):
+        sender.send(b"x", "express")
+    sender.pump(start + 1)
+    assert sender.session.next_timeout() == start + 1 + 2 * 20000
+    sender.receive(bytes(packets.session_ack(array("I", (2, 0, 0, 0, 0, 64, 0)))), start + 7)
+    assert sender.session.next_timeout() == start + 7 + 2 * 20000, "restarted, one message is still awaited"
+    sender.receive(bytes(packets.session_ack(array("I", (3, 0, 0, 0, 0, 64, 0)))), start + 9)
+    assert sender.session.handle_timeout(start + 40007) == []
+    assert sender.session.next_timeout() == start + 300000, "nothing is awaited: the timer has ended"
+    sender.send(b"y")
+    sender.pump(start + 50000)
+    assert sender.session.handle_timeout(start + 90000)[-1].rule == "B-148", "not a word since the last period"
+    receiver.receive(bytes(packets.user_message(ends.SENDER, 9, ends.DESTINATION, b"")), start + 11)
+    assert receiver.session.next_timeout() == start + 11 + 10000
+    assert receiver.session.handle_timeout(start + 300001) == [], "active in this period"
+    assert receiver.session.next_timeout() == start + 600001
+    assert _closed(receiver.session.handle_timeout(start + 700000)).rule == "B-147"
+
+
+@pytest.mark.rule("B-148")
+def test_a_peer_that_says_something_in_each_period_is_kept() -> None:
+    sender, receiver = ends.open_pair()
+    sender.send(b"x")
+    sender.pump(0)
+    for now in range(40000, 400000, 40000):
+        receiver.session.send(None, packets.user_message(ends.RECEIVER, now, ends.DESTINATION, b""), False, now)
+        sender.session.receive_data(receiver.session.data_to_send(), now - 1)
+        assert sender.session.handle_timeout(now) == []
+    assert _closed(sender.session.handle_timeout(400000)).rule == "B-148"
+
+
+@pytest.mark.rule("B-070", "B-071", "B-073", "B-320", "A-27")
+def test_an_entry_knows_its_numbers_on_this_connection() -> None:
+    sender, _ = ends.open_pair()
+    for delivery in ("express", "recoverable", "express", "transactional"):
+        sender.send(b"x", delivery)
+    sender.pump(0)
+    assert [(entry.sequence_number, entry.recoverable_sequence_number) for entry in sender.stream.table] == [
+        (1, 0),
+        (2, 1),
+        (3, 0),
+        (4, 2),
+    ]
+    last = sender.stream.table[3]
+    assert last.awaiting_ack
+    sender.receive(bytes(packets.session_ack(array("I", (4, 0, 0, 0, 0, 64, 0)))), 0)
+    assert last.received_session_ack
+    assert not last.awaiting_ack
+    assert [entry.message_id for entry in sender.stream.table] == [2, 4]
+
+
+@pytest.mark.rule("B-100", "B-125")
+def test_a_session_header_changes_no_other_flag_and_leaves_no_trace() -> None:
+    sender, receiver = ends.open_pair()
+    packet = packets.user_message(ends.RECEIVER, 1, ends.DESTINATION, b"back", priority=5)
+    as_built = bytes(packet)
+    sender.send(b"x")
+    sender.pump(0)
+    receiver.receive(sender.session.data_to_send(), 0)
+    receiver.session.send(None, packet, False, 499)
+    raw = receiver.session.data_to_send()
+    assert raw[2] == as_built[2] | 0x10
+    assert raw[: len(as_built)][:2] + raw[3 : len(as_built)] == as_built[:2] + as_built[3:]
+    (event,) = [event for event in sender.session.receive_data(raw, 499) if isinstance(event, session.MessageReceived)]
+    assert event.raw == as_built
+    receiver.session.send(None, packet, False, 500)
+    assert receiver.session.data_to_send() == as_built, "nothing to acknowledge, the flag is gone again"
+
+
 @pytest.mark.rule("B-096", "B-241")
 def test_an_owner_that_numbers_elsewhere_rolls_the_sequence_itself() -> None:
     stream = streams.OutgoingStream(streams.OutgoingStream.new(7), rolls=False)
