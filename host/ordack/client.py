@@ -19,12 +19,16 @@ from typing import Any, NamedTuple
 
 from mqqb import core, packets
 
-from ordack.config import split_direct
-from ordack.store import BadName, NewMessage, NewOutgoing, Outgoing, Store, Stored, StoreError, legible
+from ordack.config import check_host, split_direct
+from ordack.store import CLOSED_QUEUES, BadName, NewMessage, NewOutgoing, Outgoing, Store, Stored, StoreError, legible
 from ordack.store import Queue as QueueState
 
 LABEL_MAX = 249
 LOOK_AGAIN_S = 1.0  # while waiting: what a process had received when it died comes back without a change of the store
+
+
+def _closed(name: str) -> StoreError:
+    return StoreError(f"{name} is the queue manager's own queue: it is not open to applications (B-085)")
 
 
 class Empty(Exception):  # noqa: N818: an answer, as in the standard library's queue
@@ -154,8 +158,14 @@ class Client:
         return Queue(self, self.store.create_queue(name, transactional))
 
     def queue(self, name: str) -> Queue:
-        """An existing queue; raises BadName, NoSuchQueue."""
-        return Queue(self, self.store.queue(name))
+        """An existing queue; raises BadName, NoSuchQueue, StoreError for one that is not open to applications."""
+        return Queue(self, self._open(name))
+
+    def _open(self, name: str) -> QueueState:
+        queue = self.store.queue(name)
+        if queue.name in CLOSED_QUEUES:
+            raise _closed(queue.name)
+        return queue
 
     def send(self, destination: str, body: bytes | bytearray | memoryview, label: str = "", priority: int = 3,
              delivery: str | None = None) -> Sent:
@@ -168,8 +178,9 @@ class Client:
         """
         if legible(label) != label:
             raise ValueError(f"the label {legible(label)} is not text: it holds half a character")
-        if len(packets.utf16_encode(label)) > 2 * LABEL_MAX:
-            raise ValueError(f"a label has at most {LABEL_MAX} UTF-16 characters (wire.md 2.5)")
+        length = len(packets.utf16_encode(label)) // 2
+        if length > LABEL_MAX:
+            raise ValueError(f"the label has {length} UTF-16 characters; at most {LABEL_MAX} are allowed (wire.md 2.5)")
         queue = None
         if destination[:7].upper() == "DIRECT=":
             address, name = split_direct(destination) or ("", "")
@@ -178,9 +189,13 @@ class Client:
                               "or DIRECT=OS:host\\private$\\queue")
             format_name = destination
             if address == ".":
-                queue = self.store.queue(name)
+                queue = self._open(name)
+            else:
+                check_host(address)
+                if name in CLOSED_QUEUES:
+                    raise _closed(name)
         else:
-            queue = self.store.queue(destination)
+            queue = self._open(destination)
             format_name = f"DIRECT=OS:.\\private$\\{queue.name}"
         if delivery is None:
             delivery = "transactional" if queue is None or queue.transactional else "recoverable"

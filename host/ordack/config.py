@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -41,6 +42,19 @@ class Config:
     max_half_received: int = 256 << 20
     refusals_told: int = 100
     session: Settings = field(default_factory=Settings)
+
+
+def check_host(address: str) -> None:
+    """Raise BadName unless this is an IP address or a name that can be one of a machine."""
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:
+        try:
+            name = address.encode("idna").decode()
+        except UnicodeError:
+            name = ""
+        if len(name) > 253 or not re.fullmatch(r"[\w-]+(\.[\w-]+)*\.?", name, re.ASCII):
+            raise BadName(f"{address!r} is neither an IP address nor the name of a machine") from None
 
 
 def parse_address(text: str) -> tuple[str, int]:

@@ -145,7 +145,7 @@ class _Net:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await self._loop.create_connection(lambda: _Connection(self, hop), *hop)
-        except OSError as error:  # TimeoutError is one
+        except Exception as error:  # noqa: BLE001 - whatever it has against a name, it is no connection
             if hop not in self._retry:
                 self.manager.log(f"{format_address(*hop)}: no connection, {error or 'no answer'}; trying again")
             self.retry_later(hop, first=False)
@@ -167,7 +167,10 @@ class _Net:
 
 def listen(host: str, port: int) -> socket.socket:
     """A listening TCP socket on the first address of host, an IPv4 one if there is one; raises OSError."""
-    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except UnicodeError:
+        raise OSError(f"{host!r} is no name of a machine") from None
     family, _, _, _, address = min(addresses, key=lambda info: info[0] != socket.AF_INET)
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -42,6 +42,7 @@ SYSTEM_QUEUES = (  # B-085; only the order queue's identifier is fixed by the pr
     (ORDER_QUEUE_ID, "order_queue$", False),
     (5, "notify_queue$", False),
 )
+CLOSED_QUEUES = ("order_queue$", "notify_queue$")  # not open to applications (B-085)
 FIRST_PRIVATE_ID = 16
 
 SCHEMA = """
@@ -231,14 +232,21 @@ class Store:
         self._locks: list[int] = []  # descriptors
         self._receiver = 0
         self._seen_version = -1
+        if legible(str(self.path)) != str(self.path):
+            raise StoreError(f"the folder's name {str(folder)!r} is not UTF-8")
         if create:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise StoreError(f"cannot make the folder {self.folder}: {error.strerror}") from None
-        elif not self.path.exists():
-            raise StoreError(f"there is no store in {self.folder} "
-                             "(`ordack queue create` or `ordack serve` makes one)")
+        else:
+            try:
+                self.path.stat()
+            except (FileNotFoundError, NotADirectoryError):
+                raise StoreError(f"there is no store in {self.folder} "
+                                 "(`ordack queue create` or `ordack serve` makes one)") from None
+            except OSError as error:
+                raise StoreError(f"cannot open {self.path}: {error.strerror}") from None
         flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
         with self._errors():
             self._db = apsw.Connection(str(self.path), flags=flags, statementcachesize=64)
