@@ -126,10 +126,19 @@ def test_queues_are_made_listed_purged_and_deleted(tmp_path: Path) -> None:
     (["send", "DIRECT=nonsense", "--body", "x"], 2, "is not of the form"),
     (["send", "plain", "--body", "x", "--delivery", "transactional"], 2, "not transactional"),
     (["send", "plain", "--body", "x", "--delivery", "pigeon"], 2, "pigeon"),
-    (["send", "plain", "--body", "x", "--label", "l" * 250], 2, "at most 249"),
+    (["send", "plain", "--body", "x", "--label", "l" * 250], 2, "the label has 250 UTF-16 characters; at most 249"),
+    (["send", "plain", "--body", "x", "--file", "/dev/null"], 2, "--body and --file do not go together"),
+    (["send", "DIRECT=OS:a..b\\private$\\q", "--body", "x"], 2, "'a..b' is neither"),
+    (["send", "DIRECT=TCP:1.2.3.4:5\\private$\\q", "--body", "x"], 2, "is neither"),
+    (["send", f"DIRECT=OS:{'a' * 64}\\private$\\q", "--body", "x"], 2, "is neither"),
+    (["send", "order_queue$", "--body", "x"], 1, "not open to applications"),
+    (["send", "DIRECT=OS:.\\private$\\notify_queue$", "--body", "x"], 1, "not open to applications"),
+    (["send", "DIRECT=OS:plant\\private$\\Order_Queue$", "--body", "x"], 1, "not open to applications"),
+    (["receive", "order_queue$"], 1, "not open to applications"),
     (["send", "plain", "--file", "/does/not/exist"], 2, "exist"),
     (["serve", "--listen", "nowhere"], 2, "not HOST:PORT"),
     (["serve", "--listen", "::1:1801"], 2, "brackets"),
+    (["serve", "--listen", "a..b:0"], 1, "no name of a machine"),
     (["serve", "--listen", "127.0.0.1:70000"], 2, "65535"),
     (["serve", "--listen", "192.0.2.1:0"], 1, "cannot listen on"),
     (["serve", "--listen", "127.0.0.1:0", "--next-hop", "plant"], 2, "ADDRESS=HOST:PORT"),
@@ -150,6 +159,15 @@ def test_a_store_that_is_none_is_told(tmp_path: Path) -> None:
     (tmp_path / "ordack.sqlite").write_bytes(b"something else" * 100)
     done = _ordack("serve", "--store", tmp_path, "--listen", "127.0.0.1:0")
     assert (done.returncode, "damaged" in done.stderr) == (1, True)
+
+
+def test_a_store_without_a_name_or_out_of_reach_is_told(tmp_path: Path) -> None:
+    for arguments in (["queue", "create", "q"], ["queue", "list"], ["serve", "--listen", "127.0.0.1:0"]):
+        done = _ordack(*arguments, "--store", "")
+        assert (done.returncode, "has no name" in done.stderr) == (2, True)
+        done = _ordack(*arguments, "--store", tmp_path / ("n" * 300))
+        assert (done.returncode, "File name too long" in done.stderr) == (1, True)
+    assert not Path("ordack.sqlite").exists()
 
 
 # ---- send and receive -----------------------------------------------------------------------------
@@ -207,6 +225,11 @@ def test_follow_shows_what_comes_until_it_is_interrupted(store: Path) -> None:
         for number in range(3):
             client.send("plain", b"%d" % number)
             assert base64.b64decode(json.loads(process.stdout.readline())["body_base64"]) == b"%d" % number
+    deadline = time.monotonic() + DEADLINE_S
+    with Store(store) as opened:
+        while opened.queue("plain").messages:  # a message is removed after its line was written
+            assert time.monotonic() < deadline
+            opened.wait(0.1)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=DEADLINE_S)
     assert "Traceback" not in errors
@@ -231,6 +254,33 @@ def test_what_a_closed_pipe_did_not_take_stays_in_the_queue(store: Path, unbuffe
     assert process.wait(DEADLINE_S) == 1
     with Client(store) as client:
         assert len(list(client.queue("plain").peek())) == 8
+
+
+@pytest.mark.parametrize("redirection", [">/dev/full", ">&-"])
+@pytest.mark.parametrize("arguments", [
+    "receive plain --json", "receive plain --peek", "queue list", "queue purge line1", "serve --listen 127.0.0.1:0"])
+def test_an_output_that_takes_nothing_is_told_and_loses_nothing(store: Path, redirection: str, arguments: str) -> None:
+    with Client(store) as client:
+        client.send("plain", b"x")
+    done = subprocess.run(f'{sys.executable} -m ordack {arguments} --store {store} {redirection}', shell=True,
+                          capture_output=True, text=True, env=ENVIRONMENT, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("ordack: cannot write to standard output")
+    assert done.stderr.count("\n") == 1
+    assert len(_json("receive", "--store", store, "plain")) == 1
+
+
+@pytest.mark.parametrize("options", [[], ["--peek"]])
+def test_a_count_beyond_any_number_is_all(store: Path, options: list[str]) -> None:
+    _ordack("send", "--store", store, "plain", "--body", "x")
+    assert len(_json("receive", "--store", store, "plain", "--count", 10 ** 20, *options)) == 1
+
+
+def test_the_bytes_of_an_argument_are_sent_as_they_are(store: Path) -> None:
+    subprocess.run([sys.executable, "-m", "ordack", "send", "--store", str(store), "plain", "--body", b"\xff\xc3\xa9"],
+                   env=ENVIRONMENT, timeout=DEADLINE_S, check=True, stdout=subprocess.DEVNULL)
+    (message,) = _json("receive", "--store", store, "plain")
+    assert base64.b64decode(message["body_base64"]) == b"\xff\xc3\xa9"
 
 
 def test_start_up_is_quick(store: Path) -> None:
@@ -302,8 +352,11 @@ def test_a_second_serve_on_a_store_is_refused_and_the_first_goes_on(store: Path,
 def test_a_port_that_is_taken_is_told(store: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = _ordack("serve", "--store", store, "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
+        unused = store / "unused"
+        _ordack("serve", "--store", unused, "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
     assert done.returncode == 1
     assert "cannot listen" in done.stderr
+    assert not unused.exists()
 
 
 def test_queues_are_used_while_serve_runs(store: Path, serve: _Serve) -> None:
@@ -352,6 +405,50 @@ def test_a_peer_that_talks_nonsense_is_cut_off_and_named(store: Path, serve: _Se
         assert connection.recv(1) == b""
     _, _, errors = serve.stop()
     assert "B-168" in errors
+
+
+@pytest.mark.parametrize("errors", ["2>/dev/full", "2>&-", "a pipe that nobody reads"])
+def test_serve_goes_on_when_nobody_takes_its_complaints(store: Path, errors: str) -> None:
+    piped = errors.startswith("a pipe")
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", f'exec "$0" -m ordack serve --store "$1" --listen 127.0.0.1:0 {"" if piped else errors}',
+         sys.executable, str(store)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    assert process.stdout
+    port = int(process.stdout.readline().rpartition(":")[2])
+    assert process.stderr
+    process.stderr.close()
+    for _ in range(3):
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert connection.recv(1) == b""
+    peer = Peer(b"\1" * 16, direct("line1"))
+    peer.send(b"x")
+    _converse(peer, port)
+    assert peer.acked == [1]
+    process.terminate()
+    assert process.wait(DEADLINE_S) == 0
+    process.stdout.close()
+
+
+@pytest.mark.rule("B-302")
+def test_a_destination_that_can_be_no_machine_stops_nothing(store: Path, tmp_path: Path) -> None:
+    running = _Serve(store, "--next-hop", "plant=a..b:1801")
+    for host in ("plant", "a" * 64):  # the second as an older version let it pass
+        with Client(store) as client, client.store.transaction():
+            if host == "plant":
+                client.send(f"DIRECT=OS:{host}\\private$\\q", b"x")
+            else:
+                client._send(None, f"DIRECT=OS:{host}\\private$\\q", b"x", "", 3, "transactional")
+    deadline = time.monotonic() + DEADLINE_S
+    assert running.process.stderr
+    lines = [running.process.stderr.readline() for _ in range(2)]
+    assert time.monotonic() < deadline
+    peer = Peer(b"\1" * 16, direct("line1"))
+    peer.send(b"x")
+    _converse(peer, running.port)
+    status, _, errors = running.stop()
+    assert (status, errors) == (0, "")
+    assert all("no connection" in line for line in lines)
 
 
 @pytest.mark.rule("B-435")

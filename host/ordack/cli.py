@@ -5,15 +5,16 @@ What only one command needs is imported when that one runs: a receive in a scrip
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ordack.store import BadName, Store, StoreError
+from ordack.store import BadName, Store, StoreError, legible
 
 if TYPE_CHECKING:
     from ordack.client import Message
@@ -26,17 +27,34 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
 queue_app = typer.Typer(no_args_is_help=True, help="Create, list, purge, delete queues.")
 app.add_typer(queue_app, name="queue")
 
-StoreOption = Annotated[Path, typer.Option("--store", help="Folder of the store.")]
+def _named(folder: str) -> str:
+    if not folder:
+        raise typer.BadParameter("the folder has no name")
+    return folder
+
+
+StoreOption = Annotated[str, typer.Option("--store", metavar="FOLDER", callback=_named, help="Folder of the store.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 NameArgument = Annotated[str, typer.Argument(help="Queue name, with or without private$\\.")]
+
+
+class _OutputError(Exception):
+    """Standard output does not take what is written."""
 
 
 def _write(text: str) -> None:
     """Write all of it to standard output, or raise. With PYTHONUNBUFFERED set, sys.stdout would drop what a pipe does
     not take at once, without a word."""
-    left = memoryview(text.encode())
-    while left:
-        left = left[os.write(sys.stdout.fileno(), left):]
+    if sys.stdout is None:  # closed from the start; descriptor 1 may be the store's by now
+        raise _OutputError("it is closed")
+    left = memoryview(legible(text).encode())
+    try:
+        while left:
+            left = left[os.write(sys.stdout.fileno(), left):]
+    except BrokenPipeError:  # the reader has seen enough
+        raise
+    except OSError as error:
+        raise _OutputError(error.strerror) from None
 
 
 def _report(as_json: bool, text: str, **values: Any) -> None:
@@ -77,7 +95,9 @@ def queue_list(
         column.justify = "right"
     for queue in queues:
         table.add_row(queue.name, "transactional" if queue.transactional else "", str(queue.messages), str(queue.bytes))
-    Console().print(table)
+    text = io.StringIO()
+    Console(file=text, force_terminal=sys.stdout is not None and sys.stdout.isatty()).print(table)
+    _write(text.getvalue())
 
 
 @queue_app.command("purge")
@@ -101,8 +121,9 @@ def send(
     destination: Annotated[str, typer.Argument(
         help="Name of a local queue, or a direct format name: DIRECT=TCP:10.0.0.5\\private$\\line1.")],
     store: StoreOption,
-    body: Annotated[str | None, typer.Option(help="The body as text (UTF-8); else it is read from --file.")] = None,
-    file: Annotated[typer.FileBinaryRead, typer.Option(help="Read the body from a file; - is standard input.")] = "-",  # type: ignore[assignment]
+    body: Annotated[str | None, typer.Option(help="The body, as the bytes of this argument.")] = None,
+    file: Annotated[typer.FileBinaryRead | None, typer.Option(
+        help="Read the body from a file; - is standard input, from where it comes without --body too.")] = None,
     label: Annotated[str, typer.Option(help="At most 249 characters.")] = "",
     priority: Annotated[int, typer.Option(min=0, max=7, help="7 is received first.")] = 3,
     delivery: Annotated[str | None, typer.Option(
@@ -110,9 +131,18 @@ def send(
     as_json: JsonOption = False,
 ) -> None:
     """Send one message. It is on disk when this returns; to another machine it travels when `ordack serve` runs."""
+    if body is not None and file is not None:
+        raise typer.BadParameter("--body and --file do not go together")
     from ordack.client import Client
 
-    content = file.read() if body is None else body.encode()
+    if body is not None:
+        content = os.fsencode(body)
+    elif file is not None:
+        content = file.read()
+    elif sys.stdin is not None:
+        content = sys.stdin.buffer.read()
+    else:
+        raise typer.BadParameter("standard input is closed: give --body or --file")
     with Client(store) as client:
         try:
             sent = client.send(destination, content, label, priority, delivery)
@@ -141,13 +171,13 @@ def receive(
     from ordack.client import Client
 
     show = _show_json if as_json else _show_text
+    left = sys.maxsize if count is None else min(count, sys.maxsize)
     with Client(store) as client:
         queue = client.queue(name)
         if peek:
-            for message in islice(queue.peek(), count):
+            for message in islice(queue.peek(), left):
                 show([message])
             return
-        left = sys.maxsize if count is None else count
         while left:
             with queue.receive_batch(min(left, RECEIVE_BATCH), float("inf") if follow else 0.0) as messages:
                 show(messages)
@@ -198,12 +228,12 @@ def serve(
                         quota=Config.quota if quota is None else quota)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    with Store(store, create=True) as opened:
+    try:
+        listener = open_listener(*address)  # before a store is made for nothing
+    except OSError as error:
+        raise StoreError(f"cannot listen on {listen}: {error.strerror or error}") from None
+    with listener, Store(store, create=True) as opened:
         opened.lock_manager()
-        try:
-            listener = open_listener(*address)
-        except OSError as error:
-            raise StoreError(f"cannot listen on {listen}: {error.strerror or error}") from None
         host, port = listener.getsockname()[:2]
         text = format_address(host, port)
         import asyncio
@@ -227,8 +257,10 @@ async def _serve(store: Store, config: Config, listener: Any, ready: Any) -> Non
 
 
 def _complain(text: str) -> None:
-    sys.stderr.write(f"ordack: {text}\n")
-    sys.stderr.flush()
+    """Tell on standard error, if that takes it: nothing ends because nobody listens."""
+    if sys.stderr is not None:  # None: closed from the start; descriptor 2 may be the store's by now
+        with contextlib.suppress(OSError, ValueError):
+            os.write(sys.stderr.fileno(), f"ordack: {legible(text)}\n".encode())
 
 
 def main() -> None:
@@ -241,6 +273,9 @@ def main() -> None:
         app()
     except StoreError as error:
         _complain(str(error))
+        sys.exit(1)
+    except _OutputError as error:
+        _complain(f"cannot write to standard output: {error}")
         sys.exit(1)
     except BadName as error:
         _complain(str(error))
