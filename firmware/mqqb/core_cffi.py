@@ -1,4 +1,4 @@
-"""The C core on CPython, through the cffi module `_mqqb`: the functions that mqqb.core describes. Import that first.
+"""The C core on CPython, through the cffi module `_mqqb`: the functions that mqqb.core describes.
 
 What C asserts is checked here and raises ValueError.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 from _mqqb import ffi, lib
 
-from mqqb.core import PACKET_SIZE_MAX, PARTS
+from mqqb.constants import PACKET_SIZE_MAX, PARTS
 
 _BYTES = ffi.typeof("uint8_t[]")
 _WORDS = ffi.typeof("uint32_t[]")

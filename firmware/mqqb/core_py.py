@@ -1,4 +1,4 @@
-"""The C core's twin in Python: same names, same results (c_core/mqqb.h says what they mean). Import mqqb.core first.
+"""The C core's twin in Python: same names, same results (c_core/mqqb.h says what they mean).
 
 Words of byte strings hold their bytes in little-endian order, which is raw memory on every machine that runs this.
 """
@@ -6,7 +6,7 @@ Words of byte strings hold their bytes in little-endian order, which is raw memo
 import struct
 from array import array
 
-from mqqb.core import (
+from mqqb.constants import (
     ACK_BITS,
     ACK_FIRST,
     ACK_NUMBER,
