@@ -24,6 +24,7 @@ MAX_BATCH_BYTES = 16 << 20
 CONNECT_TIMEOUT_S = 10.0
 SHUT_TIMEOUT_S = 5.0  # for the last bytes to a peer that does not read
 SPARE_FILES = 24  # of the store, the event loop, the listener, connections that wait to be refused
+BACKLOG = 100  # connections that are taken in one turn, before the first of them can be refused
 SAME_AGAIN_S = 10.0  # an operator is told at most that often of one kind of excess
 FIRST_RETRY_S = 0.1
 LAST_RETRY_S = 5.0
@@ -176,7 +177,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(128)
+        listener.listen(BACKLOG)
     except OSError:
         listener.close()
         raise
@@ -189,7 +190,7 @@ def fit_to_files(config: Config) -> Config:
     One session too many then is refused in order, instead of taking the last file from whatever needs one (B-435).
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = config.max_sessions + SPARE_FILES
+    wanted = config.max_sessions + SPARE_FILES + BACKLOG
     if resource.RLIM_INFINITY != soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -223,7 +224,7 @@ async def serve(manager: Manager, listener: socket.socket, stop: asyncio.Event,
     loop.set_exception_handler(fail)
     manager.config = fit_to_files(manager.config)
     net = _Net(manager)
-    server = await loop.create_server(lambda: _Connection(net, None), sock=listener)
+    server = await loop.create_server(lambda: _Connection(net, None), sock=listener, backlog=BACKLOG)
     poll: asyncio.Task[object] = loop.create_task(net.poll())
     stopped: asyncio.Task[object] = loop.create_task(stop.wait())
     waits: set[asyncio.Future[object]] = {failed, poll, stopped}
