@@ -202,6 +202,19 @@ def test_a_malformed_packet_closes_with_its_rule_and_changes_nothing_else(offset
     assert receiver.session.data_to_send() == b""
 
 
+@pytest.mark.rule("B-435")
+def test_what_is_held_of_half_a_packet_can_be_known() -> None:
+    _, receiver = ends.open_pair()
+    packet = _samples()["UserMessage"]
+    receiver.receive(packet + packet[:100], 0)
+    assert receiver.session.half_received == 100
+    receiver.receive(packet[100:] + bytes(packet[:4]) + b"?", 0)
+    assert receiver.session.half_received == 5
+    receiver.receive(bytes(200), 0)
+    assert receiver.session.closed is not None
+    assert receiver.session.half_received == 0
+
+
 @pytest.mark.rule("B-169")
 def test_what_came_before_a_malformed_packet_is_delivered() -> None:
     sender, receiver = ends.open_pair()

@@ -172,6 +172,11 @@ class Session:
         """End the session from this side: shut the transport afterwards. No packet says so (B-004)."""
         return self._close(rule, reason)
 
+    @property
+    def half_received(self) -> int:
+        """Bytes held of a packet that has not come whole (B-435)."""
+        return len(self._buffer)
+
     # ---- receiving ----------------------------------------------------------------------------
 
     def receive_data(self, data: "bytes | bytearray | memoryview", now: int) -> "list[object]":

@@ -349,7 +349,7 @@ class Manager:
                 with self._isolated(link):
                     work += [(link, event) for event in link.session.receive_data(data, now)]
                 if link in self.links:
-                    self._half_received[link] = len(link.session._buffer)  # noqa: SLF001
+                    self._half_received[link] = link.session.half_received
             self._touched.update(links)
             try:
                 self._handle(work, now, wall)
