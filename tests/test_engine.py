@@ -541,6 +541,22 @@ def test_a_new_connection_begins_the_back_off_anew() -> None:
     assert stream.next_timeout() == 130000
 
 
+@pytest.mark.rule("B-317")
+def test_a_number_that_nobody_saw_is_taken_back() -> None:
+    stream = streams.OutgoingStream(streams.OutgoingStream.new(0))
+    packet = packets.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
+    entries = [stream.number(packet, packets.transaction_offset(packet), k, k) for k in (1, 2, 3)]
+    for entry in reversed(entries):
+        assert entry is not None
+        stream.withdraw(entry)
+        assert stream.record[core.OUTGOING_NUMBER] == entry.tx_sequence_number
+    assert stream.table == []
+    assert stream.tx_sequence_id == 1
+    again = stream.number(packet, packets.transaction_offset(packet), 4, 4)
+    assert again is not None
+    assert again.tx_sequence_number == 1
+
+
 @pytest.mark.rule("B-056", "B-230", "B-318", "B-426", "A-04", "A-22")
 def test_entries_of_an_older_sequence_are_kept_apart() -> None:
     """A table restored under a new time stamp: bridging and acknowledgement never cross from one sequence to the

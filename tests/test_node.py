@@ -174,6 +174,74 @@ def test_a_refused_message_is_told_apart(tmp_path: Path) -> None:
     run(main)
 
 
+@pytest.mark.rule("B-009", "B-244")
+def test_a_message_of_an_earlier_life_that_is_refused_is_told_too(tmp_path: Path) -> None:
+    async def main() -> None:
+        destination = await Destination(refuse=lambda _: 0x8000).start()
+        node = Node(str(tmp_path))
+        await node.queue(LINE).send(b"1")
+        await node.close()
+        told: list[tuple[int, int]] = []
+        node = make(
+            destination, tmp_path, on_rejected=lambda message: told.append((message.message_id, message.message_class))
+        )
+        await until(lambda: not node.waiting)
+        assert told == [(1, 0x8000)]
+        await node.close()
+        await destination.stop()
+
+    run(main)
+
+
+def test_too_little_memory_for_a_connection_is_a_broken_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        destination = await Destination().start()
+        failures = [2]
+        read = TcpLink.read
+
+        async def short_of_memory(link: TcpLink) -> bytes:
+            if failures[0]:
+                failures[0] -= 1
+                raise MemoryError("memory allocation failed")
+            return await read(link)
+
+        monkeypatch.setattr(TcpLink, "read", short_of_memory)
+        node = make(destination, tmp_path)
+        message = await node.queue(LINE).send(b"1")
+        assert await message.stored()
+        assert failures == [0]
+        assert node.error is None
+        await node.close()
+        await destination.stop()
+
+    run(main)
+
+
+def test_what_ends_delivery_is_told_to_whoever_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        destination = await Destination().start()
+        node = Node(str(tmp_path), connect=("127.0.0.1", destination.port))
+        first, second = [await node.queue(LINE).send(body) for body in (b"1", b"2")]
+
+        async def broken(_: TcpLink) -> bytes:
+            raise RuntimeError("a mistake")
+
+        monkeypatch.setattr(TcpLink, "read", broken)
+        waiting = asyncio.create_task(first.stored())
+        await asyncio.sleep(0)
+        node.start()
+        for told in (waiting, second.stored(), node.run(), node.queue(LINE).send(b"3")):
+            with pytest.raises(RuntimeError, match="a mistake"):
+                await told
+        assert node.waiting == 2, "they stay in the outbox"
+        await node.close()
+        await destination.stop()
+
+    run(main)
+
+
 @pytest.mark.rule("B-098")
 def test_nothing_leaves_before_it_is_durable() -> None:
     async def main() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent / "mp"))
@@ -56,6 +56,7 @@ def test_a_cut_at_every_byte_of_a_workload_loses_nothing_and_repeats_no_number(s
 
 @pytest.mark.rule("B-072", "B-098", "B-158", "A-08")
 @given(seed=st.integers(1, 2**32 - 1), small=st.booleans(), segment_size=st.integers(150, 2000))
+@example(seed=1491429946, small=True, segment_size=1563)  # a file that could not be removed filled the outbox for ever
 @settings(max_examples=60)
 def test_lives_of_cuts_and_errors(seed: int, small: bool, segment_size: int) -> None:
     power.many_lives(seed, 12, capacity=3000 if small else 100000, segment_size=segment_size)

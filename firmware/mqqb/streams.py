@@ -118,6 +118,15 @@ class OutgoingStream:
         self.append(entry)
         return entry
 
+    def withdraw(self, entry: Entry) -> None:
+        """Undo `number` for the newest entry: its message could not be made durable, and nobody has seen the number.
+
+        Takes no memory, for lack of it may be the reason.
+        """
+        assert self.table[-1] is entry, "only the newest number can be taken back"
+        self.table.pop()
+        self.record[core.OUTGOING_NUMBER] = entry.tx_sequence_number
+
     def append(self, entry: Entry) -> None:
         """Add an entry at the end: one that has no number, or at start-up each stored one, in table order."""
         entry.stream = self

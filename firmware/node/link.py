@@ -4,6 +4,7 @@ All four are coroutines and raise OSError when the link is broken. After that, o
 """
 
 import asyncio
+import socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ READ_BYTES = 2048
 CONNECT_TIMEOUT_S = 10
 _ETIMEDOUT = 110
 _IPPROTO_TCP = 6
-_TCP_NODELAY = 1
+_TCP_NODELAY = getattr(socket, "TCP_NODELAY", 1)  # lwIP has a number of its own
 
 
 class Backoff:

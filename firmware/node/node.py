@@ -17,7 +17,7 @@ import random as _random
 import time
 from array import array
 
-from mqqb import core, packets, session, streams
+from mqqb import packets, session, streams
 
 from node import outbox
 from node.link import Backoff, TcpLink
@@ -94,7 +94,7 @@ class Message(outbox.Stored):
     """A message on its way. `state`: "waiting", "stored" (durable at the destination), "rejected" (it never will be).
 
     `message_class` says why: 0x00FF is the OrderAck, 0x8000 and above are the refusals (B-261, B-370 to B-375).
-    `error`: what kept it from being accepted.
+    `error`: what kept it from being accepted. `failure`: what ended delivery while it waited.
     """
 
     # Of the class, until a message differs: one that waits takes less memory so.
@@ -102,13 +102,19 @@ class Message(outbox.Stored):
     message_class = 0
     error: "Exception | None" = None
     event: "asyncio.Event | None" = None
+    failure: "Exception | None" = None
 
     async def stored(self) -> bool:
-        """Wait for the destination's answer. True: it has the message, once and in order. False: it refused it."""
-        if self.state == WAITING:
+        """Wait for the destination's answer. True: it has the message, once and in order. False: it refused it.
+
+        Raises what ended delivery (Node.error): the message is still in the outbox, and goes out after a restart.
+        """
+        if self.state == WAITING and self.failure is None:
             if self.event is None:
                 self.event = asyncio.Event()
             await self.event.wait()
+        if self.state == WAITING and self.failure is not None:
+            raise self.failure
         return self.state == STORED
 
 
@@ -189,6 +195,9 @@ class Peer:
                 await self._converse()
             except OSError as error:
                 self.reason = str(error)
+            except MemoryError as error:  # this attempt needs more than there is now: nothing is lost by another one
+                self.reason = str(error)
+                gc.collect()
             finally:
                 await self._link.close()
             await asyncio.sleep(self._backoff.next())
@@ -309,7 +318,8 @@ class Node:
 
     connect: (host, port) through which everything goes; None: each queue's own address, port 1801. guid: 16 bytes;
     None: the one in the outbox, a random one at first. capacity, waiting_max, segment_size: see outbox.Outbox. random:
-    gives floats from 0 up to 1, for the back-off. files: in place of folder, what the outbox writes to.
+    gives floats from 0 up to 1, for the back-off. on_rejected: called with each message that its destination refused,
+    also with one of an earlier life. files: in place of folder, what the outbox writes to.
     Raises what outbox.Outbox raises; ValueError for a queue in the outbox that cannot be reached.
     """
 
@@ -323,6 +333,7 @@ class Node:
         segment_size: int = 65536,
         settings: "session.Settings | None" = None,
         random: "Callable[[], float]" = _random.random,
+        on_rejected: "Callable[[Message], None] | None" = None,
         files: "outbox.Files | None" = None,
     ) -> None:
         _collect_often()
@@ -333,6 +344,7 @@ class Node:
         self._clock = _Clock()
         self._connect = connect
         self._random = random
+        self._on_rejected = on_rejected
         self._queues: "list[Queue]" = []
         self._peers: "dict[tuple[str, int], Peer]" = {}
         self._tasks: "list[Any]" = []
@@ -432,7 +444,7 @@ class Node:
         try:
             self.outbox.append(message, queue.logged, flags, stream.record, packet)
         except Exception as error:
-            _withdraw(queue, entry)
+            queue.stream.withdraw(entry)
             self._roll_back(error)
             raise
         self.uncommitted.append((queue, entry, message))
@@ -521,12 +533,18 @@ class Node:
         except Exception as error:  # noqa: BLE001 - raised again by run() and accept()
             self.error = error
             self._ended.set()
+            for queue in self._queues:
+                for entry in queue.stream.table:
+                    message: "Any" = entry.key
+                    message.failure = error
+                    if message.event is not None:
+                        message.event.set()
 
     def _roll_back(self, error: Exception) -> None:
         """Take back the numbers of the messages that the outbox had to abandon, newest first."""
         for queue, entry, message in reversed(self.uncommitted):
             if message.segment is None:
-                _withdraw(queue, entry)
+                queue.stream.withdraw(entry)
                 message.error = error
         self.uncommitted = [accepted for accepted in self.uncommitted if accepted[2].segment is not None]
 
@@ -547,12 +565,8 @@ class Node:
             message.message_class = message_class
             if message.event is not None:
                 message.event.set()
-
-
-def _withdraw(queue: Queue, entry: streams.Entry) -> None:
-    """Undo the numbering of the newest entry of a queue, which nobody has seen."""
-    queue.stream.record[core.OUTGOING_NUMBER] = entry.tx_sequence_number
-    queue.stream.remove([entry])
+            if state == REJECTED and self._on_rejected is not None:
+                self._on_rejected(message)
 
 
 def _collect_often() -> None:

@@ -447,6 +447,9 @@ class Outbox:
         if live >= self.waiting_max:
             raise OutboxFull("not accepted, {} messages wait: send again when some of them are settled".format(live))
         full = self.size + need > self.capacity
+        if full:
+            self._reclaim()  # a file that could not be removed before may go now
+            full = self.size + need > self.capacity
         if full and live:
             raise OutboxFull(
                 "not accepted, {} of {} bytes are in use: wait until messages are settled, then send again".format(
