@@ -380,6 +380,8 @@ async def run_campaign(settings: Settings, console: Console) -> Figures:
     folder = Path(tempfile.mkdtemp(prefix=f"seed-{settings.seed}-", dir=settings.artefacts))
     keep = False
     try:
+        if not Path(settings.ordack[0]).is_file():
+            raise BoardMissing(f"{settings.ordack[0]} is missing; `make setup` installs it")
         board = open_board(settings.board, folder / "board", settings.application)
         cuts = plan_cuts(settings.seed, settings.cuts, settings.traffic(), 2 * settings.kills)
         plans = {name: plan_kills(settings.seed, name, settings.kills, settings.messages) for name in VICTIMS}

@@ -347,3 +347,13 @@ sys.exit(campaign.main({WORDS!r}))
         assert process.stdout.read().splitlines()[-1] == "interrupted"
     assert group_of(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_the_queue_manager_it_says_what_installs_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings, as_json = campaign.parse_arguments(["--messages", "1", "--board", "cpython"])
+    missing = dataclasses.replace(settings, ordack=("/nowhere/ordack",))
+    monkeypatch.setattr(campaign, "parse_arguments", lambda _: (missing, as_json))
+    assert campaign.main([]) == 2
+    assert "make setup" in capsys.readouterr().out
