@@ -1,5 +1,6 @@
 """The campaign against the stand-in pair: it comes to its end when all is well, and to the right complaint when not."""
 
+import dataclasses
 import json
 import signal
 import subprocess
