@@ -333,7 +333,7 @@ class Session:
                 waiting.append(entry)
         self._awaiting_bits = waiting
         if self._in_flight or waiting:
-            self._ack_wait_due = now + self.ack_wait_timeout * self.settings.ack_wait_multiple  # B-228
+            self._start_ack_wait(now)  # B-228
         if settled:
             events.append(Acknowledged(settled))
 
@@ -370,7 +370,7 @@ class Session:
                 self._awaiting_bits.append(entry)
         self._in_flight.append(entry)
         if self._ack_wait_due is None:
-            self._ack_wait_due = now + self.ack_wait_timeout * self.settings.ack_wait_multiple  # B-134
+            self._start_ack_wait(now)  # B-134
 
     def stored(self, recoverable: bool, now: int) -> None:
         """The oldest MessageReceived not yet reported is durable, or a rule discarded it (B-250, B-262, B-278 to
@@ -391,10 +391,8 @@ class Session:
             self._send_session_ack(now)  # B-124
 
     def _piggybacks(self, now: int) -> bool:
-        """More than 75 % of the Session Ack Send Timer is over and something is to be acknowledged (B-125)."""
-        if self._ack_send_due is None or not core.session_unacked_received(self._counts):
-            return False
-        return 4 * (self._ack_send_due - now) < self._ack_send_duration
+        """More than 75 % of the Session Ack Send Timer is over; it runs while something is unacknowledged (B-125)."""
+        return self._ack_send_due is not None and 4 * (self._ack_send_due - now) < self._ack_send_duration
 
     def _fill(self, now: int) -> None:
         core.session_fill(self._counts, self._header)
@@ -407,6 +405,9 @@ class Session:
         self._out.append(packets.session_ack(self._header))
 
     # ---- timers -------------------------------------------------------------------------------
+
+    def _start_ack_wait(self, now: int) -> None:
+        self._ack_wait_due = now + self.ack_wait_timeout * self.settings.ack_wait_multiple
 
     def _start_ack_send(self, duration: int, now: int) -> None:
         self._ack_send_due = now + duration
@@ -431,7 +432,7 @@ class Session:
                 if not self._received_ack:
                     events += self._close("B-148", "the peer has fallen silent")
                 else:
-                    self._ack_wait_due = now + self.ack_wait_timeout * self.settings.ack_wait_multiple
+                    self._start_ack_wait(now)
             self._received_ack = False
         if self._cleanup_due is not None and now >= self._cleanup_due:
             if self._session_active:

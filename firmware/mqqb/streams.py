@@ -36,7 +36,6 @@ class Entry:
         "recoverable_sequence_number",
         "sequence_number",
         "stream",
-        "transmitted",
         "tx_sequence_id",
         "tx_sequence_number",
     )
@@ -61,7 +60,6 @@ class Entry:
         self.recoverable_sequence_number = 0
         self.awaiting_ack = False
         self.received_session_ack = False
-        self.transmitted = False
 
 
 class OutgoingStream:
@@ -139,7 +137,6 @@ class OutgoingStream:
         for entry in self.table:
             entry.awaiting_ack = False
             entry.received_session_ack = False
-            entry.transmitted = False
             entry.sequence_number = 0
             entry.recoverable_sequence_number = 0
         self._cursor = 0
@@ -171,7 +168,6 @@ class OutgoingStream:
 
     def sent(self, entry: Entry, now: int) -> None:
         """A Session has put the entry on the wire: start the Transactional Ack Wait Timer (B-136)."""
-        entry.transmitted = True
         if entry.tx_sequence_number and self._resend_time is None:
             self._resend_time = now + self._intervals[self.resend_interval_index]
 
