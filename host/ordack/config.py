@@ -26,6 +26,8 @@ class Config:
     streams remembered that lead to no transactional queue, or of which nothing was accepted. max_ack_queues: peers for
     which FinalAcks wait. max_unwritten: bytes a peer may leave unread before it is cut off. max_half_received: bytes of
     unfinished packets in all. refusals_told: messages of a stream refused in a row before an operator hears (B-426).
+    ping_port: UDP (B-006). try_connect_interval, round_trip_delay: ms; their sum is the longest wait between two
+    attempts to connect (B-133).
     """
 
     own_names: frozenset[str] = frozenset()
@@ -41,6 +43,11 @@ class Config:
     max_unwritten: int = 16 << 20
     max_half_received: int = 256 << 20
     refusals_told: int = 100
+    ping_port: int = 3527
+    answer_pings: bool = False
+    send_pings: bool = False
+    try_connect_interval: int = 5000
+    round_trip_delay: int = 0
     session: Settings = field(default_factory=Settings)
 
 

@@ -1,7 +1,7 @@
-"""The network side of a queue manager: TCP connections both ways, on an event loop that the caller owns.
+"""The network side of a queue manager: TCP connections both ways, and pings, on an event loop that the caller owns.
 
     manager = Manager(store, now(), config)
-    await serve(manager, "127.0.0.1", 1801, stop=event)
+    await serve(manager, listen("127.0.0.1", 1801), stop=event)
 
 What arrives on all connections in one turn of the loop is handed to the manager as one batch, so that one commit serves
 them all; while it is being written the next batch gathers in the sockets.
@@ -10,14 +10,20 @@ them all; while it is being written the next batch gathers in the sockets.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
+import ipaddress
 import resource
 import socket
 import time
 from collections.abc import Callable
 
-from ordack.config import Config, format_address
+from mqqb.session import OPEN, WAITING_CPR_MSG
+
+from ordack.config import Config
+from ordack.connect import Connector, Step
 from ordack.manager import Hop, Link, Manager
+from ordack.ping import Pings
 
 POLL_INTERVAL_S = 0.05  # for timers, and for what other processes put in the store
 MAX_BATCH_BYTES = 16 << 20
@@ -26,8 +32,8 @@ SHUT_TIMEOUT_S = 5.0  # for the last bytes to a peer that does not read
 SPARE_FILES = 24  # of the store, the event loop, the listener, connections that wait to be refused
 BACKLOG = 100  # connections that are taken in one turn, before the first of them can be refused
 SAME_AGAIN_S = 10.0  # an operator is told at most that often of one kind of excess
-FIRST_RETRY_S = 0.1
-LAST_RETRY_S = 5.0
+PING_SIZE = 24
+PINGS_PER_POLL = 50  # answered at most: a request that pretends to come from another ping port would go round for ever
 
 
 def now() -> int:
@@ -57,11 +63,14 @@ class _Connection(asyncio.Protocol):
         manager = self.net.manager
         if peer:
             self.link = manager.connect(self.hop, peer[0], now()) if self.hop else manager.accept(peer[0], now())
+        connector = self.net.connectors[self.hop] if self.hop else None
         if self.link is None:
             transport.abort()
-            if self.hop:
-                self.net.retry_later(self.hop, first=False)
+            if connector:
+                connector.unreachable(ConnectionResetError("the peer closed the connection"), now(), wall())
         else:
+            if connector:
+                connector.connected()
             self.net.connections[self.link] = self
             self.net.flush()
 
@@ -84,14 +93,19 @@ class _Connection(asyncio.Protocol):
 
 
 class _Net:
-    def __init__(self, manager: Manager) -> None:
+    def __init__(self, manager: Manager, connectors: dict[Hop, Connector]) -> None:
         self.manager = manager
+        self.connectors = connectors
         self.connections: dict[Link, _Connection] = {}
         self._loop = asyncio.get_running_loop()
         self._arrivals: list[tuple[Link, bytes]] = []
         self._bytes = 0
-        self._connecting: dict[Hop, asyncio.Task[None]] = {}
-        self._retry: dict[Hop, tuple[float, float]] = {}  # not before this loop time; seconds waited for it
+        self._wanted: set[Hop] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._pings = Pings(manager.store.guid)
+        self._pinged: tuple[Hop, socket.socket] | None = None
+        self._ping_service: socket.socket | None = None
+        self._answered = 0
 
     def arrived(self, link: Link, data: bytes) -> None:
         if not self._arrivals:
@@ -105,6 +119,8 @@ class _Net:
         if self._arrivals:
             arrivals, self._arrivals, self._bytes = self._arrivals, [], 0
             self.manager.receive(arrivals, now(), wall())
+            for link in {link for link, _ in arrivals if link.hop}:
+                self._observe(link)
             self.flush()
 
     def flush(self) -> None:
@@ -117,6 +133,8 @@ class _Net:
             if connection.transport.get_write_buffer_size() > self.manager.config.max_unwritten:
                 connection.transport.abort()  # B-435
             elif shut and not connection.transport.is_closing():
+                if link.hop:
+                    self.connectors[link.hop].closing()
                 connection.transport.close()
                 self._loop.call_later(SHUT_TIMEOUT_S, connection.transport.abort)
 
@@ -126,44 +144,150 @@ class _Net:
         self.manager.lost(link)
         self.flush()
         if link.hop:
-            self.retry_later(link.hop, first=link.was_open)
+            closed = link.session.closed
+            assert closed
+            connector = self.connectors[link.hop]
+            connector.closing()
+            connector.closed(closed.rule, closed.reason, now(), wall(), link.hop in self.manager.wanted_hops())
 
-    def retry_later(self, hop: Hop, first: bool) -> None:
-        waited = self._retry.get(hop, (0.0, 0.0))[1]
-        wait = FIRST_RETRY_S if first or not waited else min(2 * waited, LAST_RETRY_S)
-        self._retry[hop] = (self._loop.time() + wait, wait)
+    def _observe(self, link: Link) -> None:
+        """Tell the connector how far the session has come."""
+        assert link.hop
+        connector = self.connectors[link.hop]
+        if link.was_open or link.session.state == OPEN:
+            connector.opened(now(), wall())
+        elif link.session.state == WAITING_CPR_MSG:
+            connector.answered(wall())
 
     async def poll(self) -> None:
         while True:
             self.manager.poll(now(), wall())
             self.flush()
-            for hop in self.manager.wanted_hops():
-                if hop not in self._connecting and self._retry.get(hop, (0.0, 0.0))[0] <= self._loop.time():
-                    self._connecting[hop] = self._loop.create_task(self._connect(hop))
+            self._answered = 0
+            if self._pings.timed_out(now()):
+                self._ponged(None)
+            self._wanted = self.manager.wanted_hops()
+            for hop in self._wanted - self.connectors.keys():
+                self.connectors[hop] = Connector(*hop, self.manager.config, self.manager.log)
+            for hop in list(self.connectors):
+                self._advance(hop)
             await asyncio.sleep(POLL_INTERVAL_S)
 
-    async def _connect(self, hop: Hop) -> None:
+    # ---- opening sessions
+
+    def _advance(self, hop: Hop) -> None:
+        """Do the next step towards a session with this hop, if there is one to be done now."""
+        connector = self.connectors[hop]
+        step = connector.next_step(now(), wall(), hop in self._wanted, not self._pings.waiting)
+        if step is Step.PING:
+            self._ping(hop, connector)
+        elif step:
+            task = self._loop.create_task((self._resolve if step is Step.RESOLVE else self._connect)(hop, connector))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _resolve(self, hop: Hop, connector: Connector) -> None:
+        host, port = hop
+        try:
+            addresses = [str(ipaddress.ip_address(host))]  # without the threads that slow names may all occupy
+        except ValueError:
+            try:
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                    found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            except Exception as error:  # noqa: BLE001 - whatever it has against a name, it is no address
+                connector.unresolved(str(error) or "no answer", now(), wall())
+                return
+            addresses = [str(info[4][0]) for info in found]
+        connector.resolved(addresses, now(), wall())
+        self._advance(hop)
+
+    async def _connect(self, hop: Hop, connector: Connector) -> None:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                await self._loop.create_connection(lambda: _Connection(self, hop), *hop)
-        except Exception as error:  # noqa: BLE001 - whatever it has against a name, it is no connection
-            if hop not in self._retry:
-                self.manager.log(f"{format_address(*hop)}: no connection, {error or 'no answer'}; trying again")
-            self.retry_later(hop, first=False)
-        finally:
-            del self._connecting[hop]
+                await self._loop.create_connection(lambda: _Connection(self, hop), connector.address, hop[1])
+        except Exception as error:  # noqa: BLE001 - whatever it has against an address, it is no connection
+            connector.unreachable(error, now(), wall())
+
+    # ---- pings
+
+    def _ping(self, hop: Hop, connector: Connector) -> None:
+        """Send a request to the hop's address, from a port of its own: what comes back to it can be no request."""
+        try:
+            asker = _datagram_socket(connector.address)
+        except OSError:
+            connector.ponged(None, now(), wall())
+            return
+        request = self._pings.request(now())
+        self._pinged = hop, asker
+        self._loop.add_reader(asker, self._ping_response, asker)
+        with contextlib.suppress(OSError):  # no way there: nobody will answer
+            asker.connect((connector.address, self.manager.config.ping_port))
+            asker.send(request)
+
+    def _ping_response(self, asker: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # nobody listens: told by the time that passes
+            refused = self._pings.response(asker.recv(PING_SIZE + 1))
+            if refused is not None:
+                self._ponged(refused)
+
+    def _ponged(self, refused: bool | None) -> None:
+        assert self._pinged
+        hop, asker = self._pinged
+        self._pinged = None
+        self._close_socket(asker)
+        self.connectors[hop].ponged(refused, now(), wall())
+        self._advance(hop)
+
+    def answer_pings(self, address: str) -> None:
+        """Answer the requests that come to this address, from now on (B-202). Raises OSError."""
+        service = _datagram_socket(address)
+        try:
+            service.bind((address, self.manager.config.ping_port))
+        except OSError:
+            service.close()
+            raise
+        self._ping_service = service
+        self._loop.add_reader(service, self._ping_request, service)
+
+    def _ping_request(self, service: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # nowhere to answer to, or no room: it is a datagram
+            datagram, source = service.recvfrom(PING_SIZE + 1)
+            response = self._pings.answer(datagram, self._would_refuse(source[0]))
+            if response and self._answered < PINGS_PER_POLL:
+                self._answered += 1
+                service.sendto(response, source)  # B-006
+
+    def _would_refuse(self, address: str) -> bool:
+        """Would a connection from there be one too many now? What Manager.accept decides, without its consequences."""
+        manager = self.manager
+        return (len(manager.links) >= manager.config.max_sessions
+                or sum(link.address == address for link in manager.links) >= manager.config.max_sessions_per_address)
+
+    def _close_socket(self, used: socket.socket) -> None:
+        self._loop.remove_reader(used)
+        used.close()
 
     async def close(self) -> None:
         """End every session and wait until the transports are shut."""
-        for task in self._connecting.values():
+        if self._ping_service:
+            self._close_socket(self._ping_service)
+        if self._pinged:
+            self._close_socket(self._pinged[1])
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._connecting.values(), return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self.handle()
         self.manager.close()
         self.flush()
         deadline = self._loop.time() + SHUT_TIMEOUT_S
         while self.connections and self._loop.time() < deadline:
             await asyncio.sleep(0.01)
+
+
+def _datagram_socket(address: str) -> socket.socket:
+    datagrams = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
+    datagrams.setblocking(False)
+    return datagrams
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -199,11 +323,12 @@ def fit_to_files(config: Config) -> Config:
 
 
 async def serve(manager: Manager, listener: socket.socket, stop: asyncio.Event,
-                ready: Callable[[], None] = lambda: None) -> None:
+                ready: Callable[[], None] = lambda: None, connectors: dict[Hop, Connector] | None = None) -> None:
     """Run the queue manager on a listening socket until `stop` is set, then end its sessions.
 
-    `ready` is called when peers may come. Raises what went wrong inside, for example StoreError when the store cannot
-    be read any more.
+    `ready` is called when peers may come. `connectors` is filled with the way to each hop, whose state and history can
+    be read while this runs. Pings are answered on the listener's address, if the Config says so. Raises what went wrong
+    inside, for example StoreError when the store cannot be read any more.
     """
     loop = asyncio.get_running_loop()
     failed: asyncio.Future[object] = loop.create_future()
@@ -223,12 +348,17 @@ async def serve(manager: Manager, listener: socket.socket, stop: asyncio.Event,
     previous = loop.get_exception_handler()
     loop.set_exception_handler(fail)
     manager.config = fit_to_files(manager.config)
-    net = _Net(manager)
+    net = _Net(manager, {} if connectors is None else connectors)
     server = await loop.create_server(lambda: _Connection(net, None), sock=listener, backlog=BACKLOG)
     poll: asyncio.Task[object] = loop.create_task(net.poll())
     stopped: asyncio.Task[object] = loop.create_task(stop.wait())
     waits: set[asyncio.Future[object]] = {failed, poll, stopped}
     try:
+        if manager.config.answer_pings:
+            try:
+                net.answer_pings(listener.getsockname()[0])
+            except OSError as error:
+                manager.log(f"pings are not answered: UDP port {manager.config.ping_port}, {error.strerror or error}")
         ready()
         done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for future in done:

@@ -1,0 +1,256 @@
+"""Opening sessions with one next hop: which address to try, when, and what came of it. No sockets, no clock.
+
+    step = connector.next_step(now, wall, wanted, may_ping)     # again and again, at least every few tens of ms
+    ... do it, and tell what came of it: resolved, unresolved, ponged, unreachable, connected, answered, opened, closed
+
+The State of an outgoing queue (B-082) is that of its hop's connector. OnHold is set and ended from outside only;
+Locked comes from no step here, nor can a queue be locked.
+
+Times: `now` monotonic milliseconds, `wall` seconds since 1970.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ordack.config import Config, format_address
+
+FIRST_RETRY_MS = 100  # doubled after each failure, up to TryConnectInterval + RoundTripDelay (B-133)
+HISTORY_SIZE = 20
+OWN_ENDS = ("B-147", "B-163")  # idle, stopped: this side ended the session, and nothing is wrong with the peer
+
+INACTIVE = "Inactive"
+WAITING = "Waiting"
+NEED_VALIDATION = "NeedValidation"
+CONNECTED = "Connected"
+DISCONNECTING = "Disconnecting"
+DISCONNECTED = "Disconnected"
+ON_HOLD = "OnHold"
+
+# An Error of the connection history is an HRESULT: Winsock's number for what happened, else "unspecified".
+_WINSOCK = {
+    errno.EACCES: 10013, errno.EMFILE: 10024, errno.ENFILE: 10024, errno.EADDRNOTAVAIL: 10049, errno.ENETUNREACH: 10051,
+    errno.ECONNABORTED: 10053, errno.ECONNRESET: 10054, errno.ENOBUFS: 10055, errno.ETIMEDOUT: 10060,
+    errno.ECONNREFUSED: 10061, errno.EHOSTUNREACH: 10065,
+}
+_NO_SOCKET = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_HRESULT_WIN32 = 0x80070000
+_HOST_NOT_FOUND = _HRESULT_WIN32 | 11001
+_TIMED_OUT = _HRESULT_WIN32 | 10060
+_REFUSED = _HRESULT_WIN32 | 10061
+_UNSPECIFIED = 0x80004005
+
+
+class Step(enum.Enum):
+    """What is to be done next."""
+
+    RESOLVE = enum.auto()  # find the addresses of `host`
+    PING = enum.auto()  # ask `address` whether it would take a session
+    CONNECT = enum.auto()  # connect to `address`, `port`
+
+
+class Event(NamedTuple):
+    """One entry of the connection history (B-083). time: s since 1970. error: HRESULT or 0. reason: for people."""
+
+    status: str
+    time: int
+    error: int
+    addresses: tuple[str, ...]
+    reason: str
+
+
+class _Stage(enum.Enum):
+    IDLE = enum.auto()  # no attempt is under way
+    RESOLVING = enum.auto()
+    RESOLVED = enum.auto()
+    PINGING = enum.auto()
+    CONNECTING = enum.auto()
+    HANDSHAKE = enum.auto()  # the transport is up
+    ANSWERED = enum.auto()
+    OPEN = enum.auto()
+
+
+class Connector:
+    """The way to one hop, and what has happened on it.
+
+    addresses, index: NextHopCollection and NextHopIndexer (B-052); HostName is `host`, and QMGuid zero, of each.
+    next_hops: those of the outgoing queues (B-196, B-216). pinged: this attempt has sent a ping (SE of the request,
+    B-204). history: the latest HISTORY_SIZE entries. log: called with a line for an operator, of each kind of failure
+    once until a session has held.
+    """
+
+    def __init__(self, host: str, port: int, config: Config, log: Callable[[str], None] = lambda _line: None) -> None:
+        self.host = host
+        self.port = port
+        self.addresses: tuple[str, ...] = ()
+        self.index = 0
+        self.next_hops: tuple[str, ...] = ()
+        self.pinged = False
+        self.history: deque[Event] = deque(maxlen=HISTORY_SIZE)
+        self._send_pings = config.send_pings
+        self._longest_wait = config.try_connect_interval + config.round_trip_delay
+        self._log = log
+        self._state = INACTIVE
+        self._held = False
+        self._stage = _Stage.IDLE
+        self._may_ping = False  # in this attempt
+        self._retrying = False  # the next attempt is the retry timer's
+        self._wait = 0  # ms that were waited after the last failure
+        self._not_before: int | None = None
+        self._opened = 0
+        self._told: set[str] = set()
+
+    @property
+    def state(self) -> str:
+        """The State of the queues that lead here (B-082)."""
+        return ON_HOLD if self._held else self._state  # so no step can end OnHold (B-347)
+
+    @property
+    def address(self) -> str:
+        """The address in use, or tried last (RemoteQMAddress); "" before and during a look-up."""
+        return self.addresses[self.index] if self.addresses else ""
+
+    def report(self) -> dict[str, Any]:
+        """State, next hops as `ADDRESS:PORT` and history, ready for JSON."""
+        return {"host": self.host, "port": self.port, "state": self.state,
+                "next_hops": [format_address(address, self.port) for address in self.next_hops],
+                "history": [event._asdict() for event in self.history]}
+
+    def hold(self) -> None:
+        """The queues are paused: no attempt begins. A session that is there stays (B-345)."""
+        self._held = True
+
+    def resume(self) -> None:
+        """The queues go on (B-346)."""
+        self._held = False
+        if self._stage is _Stage.IDLE:
+            self._state = INACTIVE
+
+    def next_step(self, now: int, wall: int, wanted: bool, may_ping: bool = True) -> Step | None:
+        """What is to be done now; each step is told once. None: nothing before the next call.
+
+        wanted: messages wait for a session. may_ping: False where another ping is waiting for its answer.
+        """
+        wanted = wanted and not self._held
+        if self._stage is _Stage.IDLE and (self._not_before is None or now >= self._not_before):
+            if not wanted:
+                self._retrying = False  # the retry timer has found nothing to do (B-145)
+                return None
+            self._may_ping = self._send_pings and not self._retrying  # B-198
+            self.pinged = False
+            if not self._retrying or self.index + 1 >= len(self.addresses):
+                self._stage = _Stage.RESOLVING
+                self.addresses = ()  # so that a look-up that fails is followed by another, not by an old address
+                self.index = 0
+                return Step.RESOLVE
+            self.index += 1  # B-145
+            self._stage = _Stage.RESOLVED
+        if self._stage is not _Stage.RESOLVED:
+            return None
+        if not wanted:
+            self._stage = _Stage.IDLE
+            return None
+        if self._may_ping and may_ping:
+            self._stage = _Stage.PINGING
+            self.pinged = True
+            return Step.PING
+        self._stage = _Stage.CONNECTING
+        self._state = WAITING  # B-204
+        self._note("InProcess", wall)
+        return Step.CONNECT
+
+    def resolved(self, addresses: Sequence[str], now: int, wall: int) -> None:
+        """RESOLVE has found these, in the order in which to try them (B-196). None at all: a failure."""
+        self.addresses = self.next_hops = tuple(dict.fromkeys(addresses))
+        if not self.addresses:
+            self.unresolved("the name has no address", now, wall)
+        else:
+            self._stage = _Stage.RESOLVED
+
+    def unresolved(self, reason: str, now: int, wall: int) -> None:
+        """RESOLVE has failed (B-194)."""
+        self._state = NEED_VALIDATION
+        self._fail("DnsFailure", _HOST_NOT_FOUND, reason, now, wall)
+
+    def ponged(self, refused: bool | None, now: int, wall: int) -> None:
+        """PING was answered; None: nobody did in time (B-201)."""
+        if refused is None:
+            self._fail("PingFailure", _TIMED_OUT, "no answer to the ping", now, wall)
+        elif refused:
+            self._fail("PingFailure", _REFUSED, "it would refuse a session now", now, wall)
+        else:
+            self._may_ping = False
+            self._stage = _Stage.RESOLVED
+
+    def unreachable(self, error: Exception, now: int, wall: int) -> None:
+        """CONNECT has failed."""
+        if self._stage is not _Stage.CONNECTING:
+            return  # the transport was there already, and is about to be reported lost
+        number = (error.errno if isinstance(error, OSError) else None) or 0
+        if isinstance(error, TimeoutError):
+            number = errno.ETIMEDOUT
+        code = _HRESULT_WIN32 | _WINSOCK[number] if number in _WINSOCK else _UNSPECIFIED
+        status = "SocketCreateFailure" if number in _NO_SOCKET else "SocketConnectFailure"
+        self._fail(status, code, str(error) or "no answer", now, wall)
+
+    def connected(self) -> None:
+        """CONNECT has succeeded, the EstablishConnection request is on its way."""
+        self._stage = _Stage.HANDSHAKE
+
+    def answered(self, wall: int) -> None:
+        """A valid EstablishConnection response has come (B-211). To be told any number of times."""
+        if self._stage is _Stage.HANDSHAKE:
+            self._stage = _Stage.ANSWERED
+            self._note("EstablishPacketReceived", wall)
+
+    def opened(self, now: int, wall: int) -> None:
+        """The session is open (B-216). To be told any number of times."""
+        self.answered(wall)
+        if self._stage is _Stage.ANSWERED:
+            self._stage = _Stage.OPEN
+            self._state = CONNECTED
+            self._opened = now
+            self.next_hops = (self.address,)
+            self._note("Established", wall)
+
+    def closing(self) -> None:
+        """The session is over, its transport is being shut (B-297)."""
+        self._state = DISCONNECTING
+
+    def closed(self, rule: str, reason: str, now: int, wall: int, wanted: bool) -> None:
+        """The transport is gone, and with it the session, for this reason (B-297). wanted: messages wait for another.
+
+        A session that ends soon after it was opened, with messages left, counts as a failed attempt: the peer will do
+        the same again (B-421).
+        """
+        opened = self._stage is _Stage.OPEN
+        self._state = DISCONNECTED
+        if rule in OWN_ENDS or (opened and (not wanted or now - self._opened >= self._longest_wait)):
+            self._told.clear()
+            self._wait = 0
+            self._retry(now, wanted)
+        elif opened:
+            self._fail("UnknownFailure", _UNSPECIFIED, f"the session ended at once, {reason} ({rule})", now, wall)
+        else:
+            self._fail("ConnectionRefused" if rule == "B-209" else "UnknownFailure",
+                       _REFUSED if rule == "B-209" else _UNSPECIFIED, f"{reason} ({rule})", now, wall)
+
+    def _note(self, status: str, wall: int, error: int = 0, reason: str = "") -> None:
+        self.history.append(Event(status, wall, error, (self.address,) if self.addresses else (), reason))
+
+    def _fail(self, status: str, error: int, reason: str, now: int, wall: int) -> None:
+        self._note(status, wall, error, reason)  # B-191
+        if status not in self._told:
+            self._told.add(status)
+            self._log(f"{format_address(self.host, self.port)}: no connection, {reason}; trying again")
+        self._retry(now, wanted=True)
+
+    def _retry(self, now: int, wanted: bool) -> None:
+        self._stage = _Stage.IDLE
+        self._wait = min(max(2 * self._wait, FIRST_RETRY_MS), self._longest_wait)
+        self._not_before = now + self._wait
+        self._retrying = wanted
