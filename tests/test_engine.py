@@ -350,7 +350,9 @@ def test_a_count_mismatch_delivers_then_closes_or_only_notes(close: bool) -> Non
         assert _closed(events).rule == "B-227"
     else:
         assert receiver.session.closed is None
-        assert receiver.session.log[0].rule == "B-227"
+        (note,) = [event for event in events if isinstance(event, session.Noted)]
+        assert note.rule == "B-227"
+        assert receiver.receive(wrong, 1) == [], "told once"
 
 
 @pytest.mark.rule("B-229", "B-436")
@@ -687,6 +689,48 @@ def test_a_private_name_does_not_make_a_direct_session() -> None:
     receiver.receive(packets.user_message(ends.SENDER, 1, name, b"", address=ends.RECEIVER), 0)
     assert receiver.queue
     assert not receiver.session.direct_format_session
+
+
+@pytest.mark.rule("B-345", "B-346", "B-128", "B-108", "B-130", "B-041")
+def test_a_paused_queue_asks_for_one_message_at_a_time_until_it_is_resumed() -> None:
+    sender, receiver = ends.open_pair()
+    for _ in range(5):
+        sender.send(b"x", "recoverable")
+    sender.pump(0, 3)
+    receiver.receive(sender.session.data_to_send(), 0)
+    receiver.session.pause(10)
+    raw = receiver.session.data_to_send()
+    (header,) = _headers(raw)
+    assert (header.ack_sequence_number, header.recoverable_msg_ack_seq_number, header.window_size) == (3, 1, 1)
+    assert header.recoverable_msg_ack_flags == 0b111
+    receiver.session.handle_timeout(20000)
+    assert receiver.session.data_to_send() == b"", "its Session Ack Send Timer has stopped"
+    assert not receiver.session._session_active
+    sender.receive(raw, 10)  # sends what the window lets through
+    assert sender.settled == [1, 2, 3]
+    assert not sender.session.can_send(), "one message, and the next when it is acknowledged"
+    receiver.receive(sender.session.data_to_send(), 20)
+    raw = receiver.session.data_to_send()
+    assert [(header.ack_sequence_number, header.window_size) for header in _headers(raw)] == [(4, 1)]
+    sender.receive(raw, 20)
+    assert not sender.session.can_send()
+    receiver.session.resume(30)
+    receiver.session.resume(30)
+    sender.receive(receiver.session.data_to_send(), 30)
+    assert sender.session.can_send()
+    assert receiver.session.handle_timeout(300000) == [], "resuming counts as activity"
+    assert _closed(receiver.session.handle_timeout(600000)).rule == "B-147"
+
+
+@pytest.mark.rule("B-345")
+def test_there_is_nothing_to_pause_before_a_session_is_open_or_after_it() -> None:
+    for state, subject in _states().items():
+        subject.data_to_send()
+        if state == session.OPEN:
+            subject.close("B-163", "stop")
+        subject.pause(0)
+        subject.resume(0)
+        assert subject.data_to_send() == b""
 
 
 # ---- the model ------------------------------------------------------------------------------------

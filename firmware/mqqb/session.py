@@ -14,6 +14,10 @@ from array import array
 
 from mqqb import core, packets, streams
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 WAITING_EC_MSG = "WAITING_EC_MSG"
 WAITING_ECR_MSG = "WAITING_ECR_MSG"
 WAITING_CP_MSG = "WAITING_CP_MSG"
@@ -38,11 +42,20 @@ _ESTABLISH_SIZE = 572
 _SH_LOW_BYTE = 0x10  # BaseHeader.Flags.SH, in the byte at packet offset 2
 _RECOVERABLE_ACK_MIN = 500
 _RECOVERABLE_ACK_MAX = 120000
+_ACK_WAIT_MAX = 120000
+_OPERATING_SYSTEM = 0x0210  # RE, and OS: a server (wire.md 5.2)
+_SESSION_REQUESTED = 0x0100  # OperatingSystem.SE (B-204, A-52)
+_ONE_MESSAGE = 1  # the window that asks the peer to wait
 
 
 class Settings:
-    """Durations in milliseconds under the specification's names, with its defaults; B-039, B-043, B-131 to B-134,
-    A-13.
+    """Durations in milliseconds under the specification's names, with its defaults; B-039, B-043, B-129, B-131 to
+    B-134, A-13.
+
+    round_trip_delay: of a slow line, goes into the others. ack_wait_multiple: for sessions with direct format names,
+    for others it is 1. cleanup_timeout: 120000 on a routing server. window_growth_interval: after it a window that the
+    peer made small is doubled. close_on_mismatch: False only tells (Noted) of wrong counts in a SessionHeader. The
+    timers of transactional streams are arguments of streams.py.
     """
 
     def __init__(
@@ -53,6 +66,8 @@ class Settings:
         initialization_timeout: int = 60000,
         cleanup_timeout: int = 300000,
         close_on_mismatch: bool = True,
+        round_trip_delay: int = 0,
+        window_growth_interval: int = 30000,
     ) -> None:
         self.window_size = window_size
         self.ack_wait_timeout = ack_wait_timeout
@@ -60,6 +75,8 @@ class Settings:
         self.initialization_timeout = initialization_timeout
         self.cleanup_timeout = cleanup_timeout
         self.close_on_mismatch = close_on_mismatch
+        self.round_trip_delay = round_trip_delay
+        self.window_growth_interval = window_growth_interval
 
 
 class Opened:
@@ -95,6 +112,16 @@ class Acknowledged:
         self.entries = entries
 
 
+class Noted:
+    """The peer broke `rule` in a way that is let through, told once for a session (A-13)."""
+
+    __slots__ = ("reason", "rule")
+
+    def __init__(self, rule: str, reason: str) -> None:
+        self.rule = rule
+        self.reason = reason
+
+
 class Closed:
     """The session is over: shut the transport. `rule` and `reason` say why (B-004, B-297)."""
 
@@ -110,6 +137,10 @@ class Session:
 
     initiator: this side connected and begins. own_guid, remote_guid: 16 bytes; remote_guid is NULL_GUID where a
     direct format name leads to the peer, and the peer's answer is taken (A-39). After the end, `closed` is a Closed.
+
+    The owner may set `is_needed`, a function that says whether messages of the tables that this session serves wait for
+    an acknowledgement: the session is then not closed for being idle (A-28). It may set `is_full` on an acceptor before
+    the first bytes come: a peer that did not ask by a ping is refused (B-206).
     """
 
     def __init__(
@@ -127,9 +158,11 @@ class Session:
         self.state = WAITING_EC_MSG  # B-161
         self.closed: "Closed | None" = None
         self.direct_format_session = False
-        self.ack_wait_timeout = self.settings.ack_wait_timeout
-        self.recoverable_ack_send_timeout = _RECOVERABLE_ACK_MAX
-        self.log: "list[Closed]" = []  # mismatches that were only noted (A-13)
+        # B-043; ConnectionParameters carries it, and can carry no more
+        self.ack_wait_timeout = min(self.settings.ack_wait_timeout + self.settings.round_trip_delay, _ACK_WAIT_MAX)
+        self.recoverable_ack_send_timeout = 0xFFFFFFFF  # B-044: until it is negotiated
+        self.is_needed: "Callable[[], bool] | None" = None
+        self.is_full = False
         self._counts = array("I", bytes(4 * core.SESSION_WORDS))
         core.session_init(self._counts, self.settings.window_size)
         self._header = array("I", bytes(4 * core.part_words(core.SESSION_HEADER)))
@@ -141,21 +174,32 @@ class Session:
         self._in_flight: "list[streams.Entry | None]" = []
         # recoverable entries, not transactional, until a bit covers them
         self._awaiting_bits: "list[streams.Entry]" = []
+        self._is_direct = initiator and remote_guid == NULL_GUID
         self._session_active = False
         self._received_ack = False
-        self._initialization_due: "int | None" = now + self.settings.initialization_timeout  # B-131, A-41
+        self._has_noted = False
+        self._is_paused = False
+        self._initialization_due: "int | None" = None
+        self._start_initialization(now)
         self._cleanup_due: "int | None" = now + self.settings.cleanup_timeout
         self._ack_wait_due: "int | None" = None
         self._ack_send_due: "int | None" = None
         self._ack_send_duration = 0
+        self._window_due: "int | None" = None
+        self._full_window = 0  # the peer's, as negotiated
 
     # ---- the transport ------------------------------------------------------------------------
 
-    def connected(self, now: int) -> None:
-        """The transport is up. An initiator asks for the session (B-204); an acceptor waits."""
+    def connected(self, now: int, pinged: bool = False) -> None:
+        """The transport is up. An initiator asks for the session (B-204); an acceptor waits. pinged: the peer was asked
+        by a ping before, and agreed.
+        """
         if self.initiator:
-            self._initialization_due = now + self.settings.initialization_timeout
-            self._out.append(packets.establish_connection(self.own_guid, self.remote_guid, now & 0xFFFFFFFF))
+            self._start_initialization(now)
+            operating_system = _OPERATING_SYSTEM | (0 if pinged else _SESSION_REQUESTED)
+            self._out.append(
+                packets.establish_connection(self.own_guid, self.remote_guid, now & 0xFFFFFFFF, operating_system)
+            )
             self.state = WAITING_ECR_MSG  # B-181
 
     def transport_closed(self) -> "list[object]":
@@ -223,6 +267,9 @@ class Session:
 
     def _establish_request(self, packet: "packets.EstablishConnection", now: int, events: "list[object]") -> None:
         header = packet.header
+        if self.is_full and header.operating_system & _SESSION_REQUESTED:
+            events += self._close("B-206", "there are too many sessions")
+            return
         self.remote_guid = header.client_guid  # B-205
         refused = header.server_guid != NULL_GUID and header.server_guid != self.own_guid  # B-207, A-39
         self._out.append(
@@ -234,7 +281,7 @@ class Session:
             events += self._close("B-207", "the session was asked of another queue manager", keep_output=True)
             return
         self.state = WAITING_CP_MSG  # B-185
-        self._initialization_due = now + self.settings.initialization_timeout
+        self._start_initialization(now)
 
     def _establish_response(self, packet: "packets.EstablishConnection", now: int, events: "list[object]") -> None:
         header = packet.header
@@ -267,7 +314,8 @@ class Session:
         self._open(packet.header.window_size, events)  # B-216
 
     def _open(self, window_size: int, events: "list[object]") -> None:
-        self._counts[core.SESSION_RECEIVED_WINDOW_SIZE] = max(window_size, 1)  # B-213
+        self._full_window = max(window_size, 1)  # B-213
+        self._counts[core.SESSION_RECEIVED_WINDOW_SIZE] = self._full_window
         self._initialization_due = None
         self.state = OPEN  # B-183, B-187
         events.append(Opened())
@@ -306,20 +354,24 @@ class Session:
         if status == core.BAD_ACK_COUNT:
             events += self._close("B-229", "SessionHeader acknowledges messages that were never sent")
             return
+        self._start_window_growth(now)
         self._acknowledge(session.recoverable_msg_ack_seq_number, session.recoverable_msg_ack_flags, now, events)
         if status == core.BAD_MESSAGE_COUNT:
             reason = "SessionHeader counts other messages sent than were received"
             if self.settings.close_on_mismatch:
                 events += self._close("B-227", reason)
-            else:
-                self.log.append(Closed("B-227", reason))  # A-13
+            elif not self._has_noted:
+                self._has_noted = True
+                events.append(Noted("B-227", reason))
 
     def _acknowledge(self, base: int, flags: int, now: int, events: "list[object]") -> None:
         """Apply an acknowledgement that has been checked: in-flight entries first, then the bits (B-219 to B-225)."""
         settled: "list[streams.Entry]" = []
+        acked = self._counts[core.SESSION_PEER_ACKED]
         covered = len(self._in_flight) - core.session_unacked_sent(self._counts)
         for entry in self._in_flight[:covered]:
-            if entry is not None:
+            # not one that waits to be sent again, or was, behind what is acknowledged (B-151)
+            if entry is not None and entry.awaiting_ack and not core.serial_after(entry.sequence_number, acked):
                 entry.awaiting_ack = False  # A-27
                 entry.received_session_ack = True
                 if not entry.recoverable:
@@ -385,7 +437,8 @@ class Session:
         flags = counts[core.SESSION_ACK_FLAGS]
         if flags == 1 and recoverable:
             self._start_ack_send(self.recoverable_ack_send_timeout, now)  # B-122, B-279
-        window = min(counts[core.SESSION_WINDOW_SIZE], counts[core.SESSION_RECEIVED_WINDOW_SIZE])
+        window = _ONE_MESSAGE if self._is_paused else counts[core.SESSION_WINDOW_SIZE]
+        window = min(window, counts[core.SESSION_RECEIVED_WINDOW_SIZE])
         unacked = (counts[core.SESSION_STORED] - counts[core.SESSION_ACKED]) & 0xFFFF
         if unacked >= max(window // 2, 1):
             self._send_session_ack(now)  # B-124
@@ -396,6 +449,8 @@ class Session:
 
     def _fill(self, now: int) -> None:
         core.session_fill(self._counts, self._header)
+        if self._is_paused:
+            self._header[core.ACKS_WINDOW_SIZE] = _ONE_MESSAGE
         self._ack_send_due = None
         if core.session_unacked_received(self._counts):
             self._start_ack_send(self.ack_wait_timeout // 2, now)
@@ -404,10 +459,37 @@ class Session:
         self._fill(now)
         self._out.append(packets.session_ack(self._header))
 
+    # ---- pause and resume ---------------------------------------------------------------------
+
+    def pause(self, now: int) -> None:
+        """The queue is put on hold (B-128, B-345): what is stored is acknowledged, and from now on each SessionHeader
+        asks the peer for one message at a time. The owner sends nothing of the queue; the session may go idle.
+        """
+        if self.state == OPEN:
+            self._is_paused = True
+            self._send_session_ack(now)
+            self._session_active = False
+
+    def resume(self, now: int) -> None:
+        """The queue is taken off hold (B-346): tell the peer that the whole window is open again."""
+        if self.state == OPEN and self._is_paused:
+            self._is_paused = False
+            self._send_session_ack(now)
+            self._session_active = True
+
     # ---- timers -------------------------------------------------------------------------------
 
+    def _start_initialization(self, now: int) -> None:
+        settings = self.settings
+        self._initialization_due = now + settings.initialization_timeout + 2 * settings.round_trip_delay  # B-131, A-41
+
     def _start_ack_wait(self, now: int) -> None:
-        self._ack_wait_due = now + self.ack_wait_timeout * self.settings.ack_wait_multiple
+        direct = self._is_direct or self.direct_format_session
+        self._ack_wait_due = now + self.ack_wait_timeout * (self.settings.ack_wait_multiple if direct else 1)
+
+    def _start_window_growth(self, now: int) -> None:
+        is_small = self._counts[core.SESSION_RECEIVED_WINDOW_SIZE] < self._full_window
+        self._window_due = now + self.settings.window_growth_interval if is_small else None
 
     def _start_ack_send(self, duration: int, now: int) -> None:
         self._ack_send_due = now + duration
@@ -416,7 +498,13 @@ class Session:
     def next_timeout(self) -> "int | None":
         """When `handle_timeout` is due at the latest, or None."""
         due = None
-        for timer in (self._initialization_due, self._cleanup_due, self._ack_wait_due, self._ack_send_due):
+        for timer in (
+            self._initialization_due,
+            self._cleanup_due,
+            self._ack_wait_due,
+            self._ack_send_due,
+            self._window_due,
+        ):
             if timer is not None and (due is None or timer < due):
                 due = timer
         return due
@@ -434,8 +522,14 @@ class Session:
                 else:
                     self._start_ack_wait(now)
             self._received_ack = False
+        if self._window_due is not None and now >= self._window_due:  # B-129
+            counts = self._counts
+            counts[core.SESSION_RECEIVED_WINDOW_SIZE] = min(
+                2 * counts[core.SESSION_RECEIVED_WINDOW_SIZE], self._full_window
+            )
+            self._start_window_growth(now)
         if self._cleanup_due is not None and now >= self._cleanup_due:
-            if self._session_active:
+            if self._session_active or (self.is_needed is not None and self.is_needed()):  # A-28
                 self._session_active = False
                 self._cleanup_due = now + self.settings.cleanup_timeout
             else:
@@ -455,4 +549,5 @@ class Session:
         self._cleanup_due = None
         self._ack_wait_due = None
         self._ack_send_due = None
+        self._window_due = None
         return [self.closed]

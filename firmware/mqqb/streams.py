@@ -13,7 +13,17 @@ from array import array
 
 from mqqb import core, packets
 
-RESEND_INTERVALS = (30000, 30000, 30000, 300000, 300000, 300000, 1800000, 1800000, 1800000, 21600000)  # B-014 to B-018
+
+def resend_intervals(
+    short: int = 30000, medium: int = 300000, long: int = 1800000, final: int = 21600000
+) -> "tuple[int, ...]":
+    """ResendTimerTable, in milliseconds: three short, three medium, three long ones, then the final one for ever (B-014
+    to B-018).
+    """
+    return (short, short, short, medium, medium, medium, long, long, long, final)
+
+
+RESEND_INTERVALS = resend_intervals()
 ORDER_ACK_TIMEOUT = 500  # B-045
 MAXIMUM_ORDER_ACK_DELAY = 10000  # B-047
 
@@ -22,8 +32,9 @@ class Entry:
     """One message in an outgoing message table (OutgoingMessagePosition, B-069 to B-076).
 
     `key` is the owner's handle of the stored packet; the engine holds no bodies. `tx_sequence_id` is the 64-bit
-    identifier, `tx_sequence_number` is 0 for a message that is not transactional. `journal`: JN or JP is set, so that
-    an OrderAck does not settle it (B-237).
+    identifier, `tx_sequence_number` is 0 for a message that is not transactional, or only forwarded (B-012, B-077).
+    `journal`: JN or JP is set, so that an OrderAck does not settle it (B-237). `priority`: of the queue and the message
+    together (B-305); 0 for a transactional one.
     """
 
     __slots__ = (
@@ -31,6 +42,8 @@ class Entry:
         "journal",
         "key",
         "message_id",
+        "priority",
+        "received_order_ack",
         "received_session_ack",
         "recoverable",
         "recoverable_sequence_number",
@@ -48,6 +61,7 @@ class Entry:
         journal: bool = False,
         tx_sequence_id: int = 0,
         tx_sequence_number: int = 0,
+        priority: int = 0,
     ) -> None:
         self.stream: "OutgoingStream | None" = None
         self.key = key
@@ -56,46 +70,132 @@ class Entry:
         self.journal = journal
         self.tx_sequence_id = tx_sequence_id
         self.tx_sequence_number = tx_sequence_number
+        self.priority = priority
         self.sequence_number = 0
         self.recoverable_sequence_number = 0
         self.awaiting_ack = False
         self.received_session_ack = False
+        self.received_order_ack = False  # stored at its destination (B-075)
+
+
+class TransferInfo:
+    """What an operator may know of an outgoing stream: OutgoingTransferInfo (B-080, B-239, B-423).
+
+    A SEQUENCE_INFO is (64-bit TxSequenceID, number, previous number), or None if there is none. Times: as `now`, in ms,
+    resend_time 0 while no timer runs. no_ack_count: sent or not, without OrderAck; no_read_count: awaiting a FinalAck.
+    """
+
+    __slots__ = (
+        "first_non_ack",
+        "last_ack",
+        "last_ack_count",
+        "last_ack_time",
+        "last_non_ack",
+        "next_seq",
+        "no_ack_count",
+        "no_read_count",
+        "resend_count",
+        "resend_interval",
+        "resend_time",
+    )
+
+    def __init__(self, stream: "OutgoingStream") -> None:
+        record = stream.record
+        current = stream.tx_sequence_id
+        number = record[core.OUTGOING_NUMBER]
+        last_ack = record[core.OUTGOING_LAST_ACK]
+        unacked = [entry for entry in stream.table if entry.tx_sequence_number]
+        self.first_non_ack = _sequence_info(unacked, 0)
+        self.last_non_ack = _sequence_info(unacked, len(unacked) - 1)
+        self.last_ack = (current, last_ack, max(last_ack - 1, 0))
+        self.next_seq = (current, number, number - 1)  # B-290
+        self.last_ack_count = stream.last_ack_count
+        self.last_ack_time = stream.time_of_last_ack
+        self.no_ack_count = len(unacked)
+        self.no_read_count = len(stream.awaiting_final_ack)
+        self.resend_count = stream.resend_interval_index
+        self.resend_interval = stream.resend_interval
+        self.resend_time = stream.next_timeout() or 0
+
+
+def _identity(entry: Entry) -> "tuple[int, int]":
+    return entry.tx_sequence_id, entry.tx_sequence_number
+
+
+def _sequence_info(entries: "list[Entry]", index: int) -> "tuple[int, int, int] | None":
+    if not entries:
+        return None
+    entry = entries[index]
+    return (entry.tx_sequence_id, entry.tx_sequence_number, _previous(entries, index, entry.tx_sequence_id))
+
+
+def _previous(table: "list[Entry]", index: int, tx_sequence_id: int) -> int:
+    """The number before the place `index` of the table, in this sequence; 0: none is there (B-318, B-319)."""
+    while index > 0:
+        index -= 1
+        entry = table[index]
+        if entry.tx_sequence_number:
+            return entry.tx_sequence_number if entry.tx_sequence_id == tx_sequence_id else 0
+    return 0
 
 
 class OutgoingStream:
     """The outgoing message table of one queue, its numbering, its resends (B-054 to B-057, B-062 to B-068).
 
-    record: the mqqb_outgoing words, persistent. A fresh one comes from `new`, whose time stamp is greater than any
-    that this queue manager used before (B-056, B-079, A-22).
+    record: the mqqb_outgoing words, persistent. A fresh one comes from `new`.
     rolls: whether the stream begins a new sequence by itself once nothing of it is left in the table (B-096). An
     owner whose numbers are given by other processes too says False and calls core.roll in the transaction that finds
     the stream empty.
+    awaiting_final_ack: no longer in the table, but a FinalAck may still settle them (B-055): those with an OrderAck,
+    and those that `hold` put there. At start-up the owner appends the stored ones itself.
     """
 
     def __init__(
-        self, record: "array[int]", intervals: "tuple[int, ...]" = RESEND_INTERVALS, rolls: bool = True
+        self, record: "array[int]", intervals: "tuple[int, ...]" = RESEND_INTERVALS, rolls: bool = True, now: int = 0
     ) -> None:
         self.record = record
         self.table: "list[Entry]" = []
         self.awaiting_final_ack: "list[Entry]" = []
-        self.time_of_last_ack = 0
+        self.time_of_last_ack = now  # B-062
         self.last_ack_count = 0
         self.resend_interval_index = 0
         self._intervals = intervals
         self._rolls = rolls
         self._resend_time: "int | None" = None
-        self._cursor = 0  # every entry before it is in flight or session-acknowledged on this connection
+        # For each priority, highest first: [priority, place in the table before which none of it is to be sent].
+        self._cursors: "list[list[int]]" = []
+        self._held: "list[Entry]" = []  # of awaiting_final_ack, by number: an OrderAck can still prove them stored
         self._header = array("I", bytes(4 * core.part_words(core.TRANSACTION_HEADER)))
 
     @staticmethod
     def new(time_stamp: int, ordinal: int = 1) -> "array[int]":
-        """The record of a stream that has sent nothing (B-056): number 1 comes next."""
+        """The record of a stream that has sent nothing (B-056): number 1 comes next.
+
+        time_stamp: 32 bits, greater than any that this queue manager has used (B-079, A-22): seconds since 1970, or,
+        without a clock, a count of starts in the high part.
+        """
         return array("I", (ordinal, time_stamp, 1, 0))
+
+    def renew(self, time_stamp: int, ordinal: int = 1) -> None:
+        """Begin a new sequence at once: after a restore (B-426, A-22), or because the numbers are used up (A-24).
+
+        What is numbered already keeps its id and goes first (B-093), and an OrderAck for that id still covers it.
+        Raises ValueError if the new id is not greater than the current one (B-079).
+        """
+        record = self.record
+        if core.tx_compare(ordinal, time_stamp, record[core.OUTGOING_ORDINAL], record[core.OUTGOING_TIME_STAMP]) <= 0:
+            raise ValueError("a new TxSequenceID has to be greater than the one before")
+        record[:] = self.new(time_stamp, ordinal)
 
     @property
     def tx_sequence_id(self) -> int:
         """The current OutgoingTxSequenceID as one 64-bit number (B-078)."""
         return self.record[core.OUTGOING_TIME_STAMP] << 32 | self.record[core.OUTGOING_ORDINAL]
+
+    @property
+    def resend_interval(self) -> int:
+        """ResendInterval, in milliseconds (B-065)."""
+        return self._intervals[self.resend_interval_index]
 
     def number(
         self, packet: bytearray, offset: int, key: object, message_id: int, journal: bool = False
@@ -104,10 +204,10 @@ class OutgoingStream:
 
         packet: the serialised message, its TransactionHeader at offset; patched in place. The caller makes packet and
         record durable in one step before anything is sent (B-098). None: the sequence is used up, wait until the
-        table is empty (A-24).
+        table is empty, or `renew` (A-24).
         """
         self._read(packet, offset)
-        previous = self._previous(len(self.table), self.tx_sequence_id)
+        previous = _previous(self.table, len(self.table), self.tx_sequence_id)
         if core.stamp(self.record, previous, self._header) != core.OK:
             return None
         core.pack(core.TRANSACTION_HEADER, self._header, packet, offset)
@@ -128,9 +228,16 @@ class OutgoingStream:
     def append(self, entry: Entry) -> None:
         """Add an entry at the end: one that has no number, or at start-up each stored one, in table order."""
         entry.stream = self
+        place = 0
+        for cursor in self._cursors:
+            cursor[1] = min(cursor[1], len(self.table))  # an entry may have been withdrawn
+            if cursor[0] >= entry.priority:
+                place += 1
+        if not place or self._cursors[place - 1][0] != entry.priority:
+            self._cursors.insert(place, [entry.priority, len(self.table)])
         self.table.append(entry)
 
-    def restart(self) -> None:
+    def restart(self, now: int = 0) -> None:
         """A new connection: everything in the table is to be sent on it, under the numbers it has (B-157 to B-160,
         A-09).
         """
@@ -139,19 +246,37 @@ class OutgoingStream:
             entry.received_session_ack = False
             entry.sequence_number = 0
             entry.recoverable_sequence_number = 0
-        self._cursor = 0
+        self._rewind()
         self._resend_time = None
         self.resend_interval_index = 0
+        self.time_of_last_ack = now  # a new TxOutgoingSequence (B-061 to B-066)
+        self.last_ack_count = 0
 
     def next_to_send(self) -> "Entry | None":
-        """The first entry that is neither in flight nor acknowledged on this connection (B-220, B-310), or None."""
+        """The entry that is to be sent next, or None: of those that are neither in flight nor acknowledged on this
+        connection (B-220, B-310), one of the highest priority, equal ones in table order (B-305).
+
+        A transactional entry waits, and with it what has its priority, while an older sequence is in the table (B-093).
+        """
         table = self.table
-        while self._cursor < len(table):
-            entry = table[self._cursor]
-            if not entry.awaiting_ack and not entry.received_session_ack:
+        for cursor in self._cursors:
+            priority, place = cursor
+            while place < len(table):
+                entry = table[place]
+                if entry.priority == priority and not entry.awaiting_ack and not entry.received_session_ack:
+                    break
+                place += 1
+            cursor[1] = place
+            if place < len(table) and not self._waits(entry):
                 return entry
-            self._cursor += 1
         return None
+
+    def _waits(self, entry: Entry) -> bool:
+        if entry.tx_sequence_number:
+            for other in self.table:
+                if other.tx_sequence_number:
+                    return other.tx_sequence_id != entry.tx_sequence_id
+        return False
 
     def prepare(self, entry: Entry, packet: bytearray, offset: int) -> None:
         """Patch PreviousTxSequenceNumber of a transactional packet from the table, at every transmission (B-318,
@@ -159,62 +284,116 @@ class OutgoingStream:
 
         offset: of the TransactionHeader. Id and own number never change.
         """
-        index = self._cursor
-        if index >= len(self.table) or self.table[index] is not entry:
-            index = self.table.index(entry)
+        table = self.table
+        for cursor in self._cursors:
+            index = cursor[1]
+            if index < len(table) and table[index] is entry:
+                break
+        else:
+            index = table.index(entry)
         self._read(packet, offset)
-        self._header[core.TX_PREVIOUS] = self._previous(index, entry.tx_sequence_id)
+        previous = _previous(table, index, entry.tx_sequence_id)
+        if self._held:  # what is bridged now may be missing at a receiver that acknowledges this number
+            self._held = [
+                held
+                for held in self._held
+                if held.tx_sequence_id != entry.tx_sequence_id
+                or not previous < held.tx_sequence_number < entry.tx_sequence_number
+            ]
+        self._header[core.TX_PREVIOUS] = previous
         core.pack(core.TRANSACTION_HEADER, self._header, packet, offset)
 
     def sent(self, entry: Entry, now: int) -> None:
         """A Session has put the entry on the wire: start the Transactional Ack Wait Timer (B-136)."""
         if entry.tx_sequence_number and self._resend_time is None:
-            self._resend_time = now + self._intervals[self.resend_interval_index]
+            self._resend_time = now + self.resend_interval
 
     def remove(self, entries: "list[Entry]") -> None:
-        """Drop entries: acknowledged by the session for good (B-109, B-221 to B-223), or expired or deleted (B-316).
+        """Drop entries, wherever they are: acknowledged by the session for good (B-109, B-221 to B-223), expired or
+        deleted (B-316).
 
         A gap among transactional numbers is bridged by what is sent next (B-318). Also done here: the roll-over of a
         drained stream (B-096).
         """
+        left = len(entries) - self._take(entries)
+        if left:
+            gone = {id(entry) for entry in entries}
+            self.awaiting_final_ack = [entry for entry in self.awaiting_final_ack if id(entry) not in gone]
+            self._held = [entry for entry in self._held if id(entry) not in gone]
+
+    def hold(self, entries: "list[Entry]") -> None:
+        """Take entries out of the table, so that they are not sent any more, but let a FinalAck settle them (C-22).
+
+        An OrderAck covers them as if they were in the table, until what is sent behind them has bridged their gap.
+        """
+        self._take(entries)
+        self.awaiting_final_ack += entries
+        self._held = sorted(self._held + entries, key=_identity)
+
+    def _take(self, entries: "list[Entry]") -> int:
+        """Take out of the table those that are in it; how many."""
         count = len(entries)
         if not count:
-            return
+            return 0
+        size = len(self.table)
         if self.table[:count] == entries:  # as a rule: the oldest, at once, however long the table is
             del self.table[:count]
-            self._cursor = max(self._cursor - count, 0)
+            for cursor in self._cursors:
+                cursor[1] = max(cursor[1] - count, 0)
         else:
             gone = {id(entry) for entry in entries}
-            self._cursor -= sum(1 for entry in self.table[: self._cursor] if id(entry) in gone)
+            for cursor in self._cursors:
+                cursor[1] -= sum(1 for entry in self.table[: cursor[1]] if id(entry) in gone)
             self.table = [entry for entry in self.table if id(entry) not in gone]
         if not any(entry.tx_sequence_number for entry in self.table):
-            self._resend_time = None
+            self._resend_time = None  # B-240
             if self._rolls:
-                core.roll(self.record)
+                core.roll(self.record)  # B-238
+        return size - len(self.table)
 
     def order_ack(self, body: "packets.OrderAckBody", now: int) -> "list[Entry]":
         """An OrderAck for this stream has come: what it newly covers, in order (B-230 to B-237).
 
-        Covered entries are stored at the destination. They leave the table; those with `journal` wait in
-        `awaiting_final_ack`, the others are settled: the owner deletes them durably. An empty list: stale, or not ours.
+        Covered entries are stored at the destination, `received_order_ack`. They leave the table; those with `journal`
+        wait in `awaiting_final_ack`, the others are settled: the owner deletes them durably. Entries that were held may
+        be among them. An empty list: stale, or not ours.
         """
         self.time_of_last_ack = now
         self.last_ack_count += 1
-        if core.order_ack_received(self.record, body.fields) != core.OK:
-            return []
+        tx_sequence_id = body.tx_sequence_id
+        is_current = tx_sequence_id == self.tx_sequence_id
+        if is_current:
+            if core.order_ack_received(self.record, body.fields) != core.OK:
+                return []
+        elif all(entry.tx_sequence_id != tx_sequence_id for entry in self.table):
+            return []  # B-230
+        covered = self._covered(self.table, body)
+        held = self._covered(self._held, body)
+        if is_current or covered:
+            self._progress(now)
+        for entry in covered:
+            entry.received_order_ack = True  # B-235
+            if entry.journal:
+                self.awaiting_final_ack.append(entry)
+        self._take(covered)
+        if held:
+            for entry in held:
+                entry.received_order_ack = True
+                self._held.remove(entry)
+                if not entry.journal:
+                    self.awaiting_final_ack.remove(entry)
+            covered = sorted(covered + held, key=_identity)
+        return covered
+
+    def _covered(self, entries: "list[Entry]", body: "packets.OrderAckBody") -> "list[Entry]":
         tx_sequence_id = body.tx_sequence_id
         tx_sequence_number = body.tx_sequence_number
         covered = []
-        for entry in self.table:
+        for entry in entries:
             if entry.tx_sequence_number and entry.tx_sequence_id == tx_sequence_id:
                 if entry.tx_sequence_number > tx_sequence_number:
                     break  # numbers rise along the table
                 covered.append(entry)
-        self._progress(now)
-        for entry in covered:
-            if entry.journal:
-                self.awaiting_final_ack.append(entry)
-        self.remove(covered)
         return covered
 
     def final_ack(self, message_id: int, now: int) -> "Entry | None":
@@ -224,6 +403,8 @@ class OutgoingStream:
         for entry in self.awaiting_final_ack:
             if entry.message_id == message_id:
                 self.awaiting_final_ack.remove(entry)
+                if entry in self._held:
+                    self._held.remove(entry)
                 return entry
         for entry in self.table:
             if entry.message_id == message_id:
@@ -240,27 +421,30 @@ class OutgoingStream:
         """The Transactional Ack Wait Timer: offer every transactional entry again, with a longer interval next time
         (B-151, B-152).
         """
-        if self._resend_time is None or now < self._resend_time:
-            return
+        if self._resend_time is not None and now >= self._resend_time:
+            self.resend_interval_index = min(self.resend_interval_index + 1, len(self._intervals) - 1)
+            self.resend(now)
+
+    def resend(self, now: int) -> None:
+        """Offer every transactional entry again, as the timer does, by order of an operator (B-425)."""
         for entry in self.table:
             if entry.tx_sequence_number:
                 entry.awaiting_ack = False
                 entry.received_session_ack = False
-        self._cursor = 0
-        self.resend_interval_index = min(self.resend_interval_index + 1, len(self._intervals) - 1)
-        self._resend_time = now + self._intervals[self.resend_interval_index]
+                self._resend_time = now + self.resend_interval
+        self._rewind()
+
+    def transfer_info(self) -> TransferInfo:
+        """How far the stream is, for an operator."""
+        return TransferInfo(self)
+
+    def _rewind(self) -> None:
+        for cursor in self._cursors:
+            cursor[1] = 0
 
     def _read(self, packet: bytearray, offset: int) -> None:
         status = core.unpack(core.TRANSACTION_HEADER, self._header, packet, offset, len(packet))
         assert status == core.OK, "there is no TransactionHeader at this offset"
-
-    def _previous(self, index: int, tx_sequence_id: int) -> int:
-        while index > 0:
-            index -= 1
-            entry = self.table[index]
-            if entry.tx_sequence_number:
-                return entry.tx_sequence_number if entry.tx_sequence_id == tx_sequence_id else 0
-        return 0
 
     def _progress(self, now: int) -> None:
         self.resend_interval_index = 0
