@@ -1,0 +1,356 @@
+"""The way to a hop, against a model made of the rules' words; then each rule that needs an example."""
+
+from __future__ import annotations
+
+import errno
+import json
+import socket
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from ordack.config import Config
+from ordack.connect import HISTORY_SIZE, Connector, Step
+
+WALL = 1_800_000_000
+ADDRESSES = st.lists(st.sampled_from(["10.0.0.1", "10.0.0.2", "fe80::1"]), unique=True, max_size=3)
+DEAD = ConnectionRefusedError(errno.ECONNREFUSED, "nobody listens")
+
+
+class Model(RuleBasedStateMachine):
+    """`doing`: what was told to be done and is not yet done, or how far the session is.
+
+    left: the addresses behind the one in use. due: when the retry timer expires. timer: it runs.
+    """
+
+    @initialize(pings=st.booleans(), interval=st.sampled_from([50, 1000, 5000]), delay=st.sampled_from([0, 700]))
+    def begin(self, pings: bool, interval: int, delay: int) -> None:
+        self.log: list[str] = []
+        config = Config(send_pings=pings, try_connect_interval=interval, round_trip_delay=delay)
+        self.connector = Connector("plant", 1801, config, self.log.append)
+        self.pings = pings
+        self.interval = interval + delay
+        self.now = 1000
+        self.doing = "nothing"
+        self.state = "Inactive"
+        self.held = False
+        self.address = ""
+        self.left: list[str] = []
+        self.next_hops: list[str] = []
+        self.due = 0
+        self.timer = False
+        self.failures = 0
+        self.kinds: set[str] = set()
+        self.lines = 0
+        self.history: list[tuple[str, int, bool, tuple[str, ...]]] = []
+
+    @property
+    def wall(self) -> int:
+        return WALL + self.now // 1000
+
+    def note(self, status: str, failed: bool = False) -> None:
+        self.history.append((status, self.wall, failed, (self.address,) if self.address else ()))
+
+    def failed(self, status: str) -> None:
+        self.note(status, True)
+        if status not in self.kinds:
+            self.kinds.add(status)
+            self.lines += 1
+        self.failures += 1
+        self.due = self.now + min(100 * 2 ** (self.failures - 1), self.interval)
+        self.timer = True
+        self.doing = "nothing"
+
+    @rule(time=st.sampled_from([1, 50, 99, 100, 200, 1000, 5000, 5700, 20000]))
+    def time_passes(self, time: int) -> None:
+        self.now += time
+
+    @rule(wanted=st.sampled_from([True, True, True, False]), may_ping=st.booleans())
+    def asks(self, wanted: bool, may_ping: bool) -> None:
+        wanted = wanted and not self.held
+        expected = None
+        ready = self.doing == "resolved" or self.doing == "pinged"
+        if self.doing == "nothing" and self.now >= self.due:
+            if not wanted:
+                self.timer = False
+            elif self.timer and self.left:
+                self.address = self.left.pop(0)
+                self.doing, ready = "pinged", True
+            else:
+                self.doing = "first" if not self.timer else "again"
+                self.address, self.left = "", []
+                expected = Step.RESOLVE
+        if ready:
+            if not wanted:
+                self.doing = "nothing"
+            elif self.doing == "resolved" and self.pings and may_ping:
+                self.doing = "ping"
+                expected = Step.PING
+            else:
+                self.doing = "connect"
+                self.state = "Waiting"
+                self.note("InProcess")
+                expected = Step.CONNECT
+        assert self.connector.next_step(self.now, self.wall, wanted, may_ping) is expected
+        if expected is Step.PING:
+            assert self.connector.pinged
+
+    @precondition(lambda self: self.doing in ("first", "again"))
+    @rule(addresses=ADDRESSES)
+    def resolves(self, addresses: list[str]) -> None:
+        self.next_hops = addresses
+        self.connector.resolved(addresses * 2, self.now, self.wall)  # each once for TCP, UDP: the same address
+        if addresses:
+            self.address, *self.left = addresses
+            self.doing = "resolved" if self.doing == "first" else "pinged"
+        else:
+            self.state = "NeedValidation"
+            self.failed("DnsFailure")
+
+    @precondition(lambda self: self.doing in ("first", "again"))
+    @rule()
+    def does_not_resolve(self) -> None:
+        self.connector.unresolved("no such name", self.now, self.wall)
+        self.state = "NeedValidation"
+        self.failed("DnsFailure")
+
+    @precondition(lambda self: self.doing == "ping")
+    @rule(refused=st.sampled_from([True, False, None]))
+    def pong(self, refused: bool | None) -> None:
+        self.connector.ponged(refused, self.now, self.wall)
+        if refused is False:
+            self.doing = "pinged"
+        else:
+            self.failed("PingFailure")
+
+    @precondition(lambda self: self.doing == "connect")
+    @rule()
+    def does_not_connect(self) -> None:
+        self.connector.unreachable(DEAD, self.now, self.wall)
+        self.failed("SocketConnectFailure")
+
+    @precondition(lambda self: self.doing == "connect")
+    @rule()
+    def connects(self) -> None:
+        self.connector.connected()
+        self.connector.unreachable(TimeoutError(), self.now, self.wall)  # too late: changes nothing
+        self.doing = "handshake"
+
+    @precondition(lambda self: self.doing in ("handshake", "answered"))
+    @rule()
+    def answers(self) -> None:
+        self.connector.answered(self.wall)
+        if self.doing == "handshake":
+            self.note("EstablishPacketReceived")
+        self.doing = "answered"
+
+    @precondition(lambda self: self.doing in ("handshake", "answered", "open"))
+    @rule()
+    def opens(self) -> None:
+        self.connector.opened(self.now, self.wall)
+        if self.doing == "handshake":
+            self.note("EstablishPacketReceived")
+        if self.doing != "open":
+            self.note("Established")
+            self.opened = self.now
+            self.state = "Connected"
+            self.next_hops = [self.address]
+        self.doing = "open"
+
+    @precondition(lambda self: self.doing in ("handshake", "answered", "open"))
+    @rule(end=st.sampled_from(["B-298", "B-209", "B-147", "B-163"]), wanted=st.booleans())
+    def ends(self, end: str, wanted: bool) -> None:
+        self.connector.closing()
+        assert self.connector.state == ("OnHold" if self.held else "Disconnecting")
+        self.connector.closed(end, "why", self.now, self.wall, wanted)
+        self.state = "Disconnected"
+        held_out = self.doing == "open" and (self.now - self.opened >= self.interval or not wanted)
+        if held_out or end in ("B-147", "B-163"):
+            self.failures = 0
+            self.kinds.clear()
+            self.due = self.now + min(100, self.interval)
+            self.timer = wanted
+            self.failures = 1
+            self.doing = "nothing"
+        else:
+            refused = end == "B-209" and self.doing != "open"
+            self.failed("ConnectionRefused" if refused else "UnknownFailure")
+
+    @rule()
+    def is_paused(self) -> None:
+        self.connector.hold()
+        self.held = True
+
+    @rule()
+    def goes_on(self) -> None:
+        self.connector.resume()
+        self.held = False
+        if self.doing == "nothing":
+            self.state = "Inactive"
+
+    @invariant()
+    def is_as_the_rules_say(self) -> None:
+        connector = self.connector
+        assert connector.state == ("OnHold" if self.held else self.state)
+        assert connector.address == self.address
+        assert list(connector.next_hops) == self.next_hops
+        told = [(event.status, event.time, event.error != 0, event.addresses) for event in connector.history]
+        assert told == self.history[-HISTORY_SIZE:]
+        assert len(self.log) == self.lines
+        assert json.loads(json.dumps(connector.report()))["state"] == connector.state
+
+
+Model.TestCase.settings = settings(max_examples=200, stateful_step_count=40)
+TestModel = pytest.mark.rule(
+    "B-052",
+    "B-133",
+    "B-145",
+    "B-191",
+    "B-194",
+    "B-196",
+    "B-198",
+    "B-201",
+    "B-204",
+    "B-211",
+    "B-216",
+    "B-297",
+    "B-347",
+    "B-421",
+)(Model.TestCase)
+
+
+class _Way:
+    """A connector on a clock of its own, whose every step is played at once."""
+
+    def __init__(self, **config: int) -> None:
+        self.connector = Connector("plant", 1801, Config(**config))
+        self.now = 0
+
+    def step(self, wanted: bool = True) -> Step | None:
+        return self.connector.next_step(self.now, WALL, wanted)
+
+    def next_step(self) -> tuple[int, Step]:
+        """How long it waits, and for what."""
+        begin = self.now
+        while (step := self.step()) is None:
+            self.now += 1
+            assert self.now < begin + 100_000
+        return self.now - begin, step
+
+    def resolve(self, *addresses: str) -> None:
+        assert self.next_step()[1] is Step.RESOLVE
+        self.connector.resolved(addresses, self.now, WALL)
+
+    def open(self) -> None:
+        assert self.next_step()[1] is Step.CONNECT
+        self.connector.connected()
+        self.connector.opened(self.now, WALL)
+
+
+@pytest.mark.rule("B-145", "B-196", "B-052")
+def test_every_address_is_tried_before_the_name_is_looked_up_again() -> None:
+    way = _Way()
+    tried = []
+    for _ in range(2):
+        way.resolve("10.0.0.1", "fe80::1", "10.0.0.2")
+        for _ in range(3):
+            assert way.next_step()[1] is Step.CONNECT
+            tried.append(way.connector.address)
+            way.connector.unreachable(DEAD, way.now, WALL)
+    assert tried == ["10.0.0.1", "fe80::1", "10.0.0.2"] * 2
+    assert way.connector.report()["next_hops"] == ["10.0.0.1:1801", "[fe80::1]:1801", "10.0.0.2:1801"]
+
+
+@pytest.mark.rule("B-145")
+def test_a_session_that_is_lost_goes_on_with_the_next_address_and_one_that_nothing_needs_begins_anew() -> None:
+    way = _Way()
+    way.resolve("10.0.0.1", "10.0.0.2")
+    way.open()
+    way.now += 60_000
+    way.connector.closed("B-298", "gone", way.now, WALL, wanted=True)
+    way.open()
+    assert way.connector.address == "10.0.0.2"
+    way.connector.closed("B-147", "idle", way.now, WALL, wanted=False)
+    way.now += 60_000
+    assert way.step(wanted=False) is None
+    way.resolve("10.0.0.3")
+
+
+@pytest.mark.rule("B-133", "B-421")
+@pytest.mark.parametrize("peer", ["absent", "over its quota"])
+def test_it_waits_twice_as_long_after_each_failure_up_to_the_interval(peer: str) -> None:
+    way = _Way(try_connect_interval=5000, round_trip_delay=300)
+    waits = []
+    for _ in range(9):
+        wait, step = way.next_step()
+        waits.append(wait)
+        assert step is Step.RESOLVE
+        way.connector.resolved(["10.0.0.1"], way.now, WALL)
+        assert way.next_step() == (0, Step.CONNECT)
+        if peer == "absent":
+            way.connector.unreachable(DEAD, way.now, WALL)
+        else:
+            way.connector.connected()
+            way.connector.opened(way.now, WALL)
+            way.connector.closed("B-298", "the peer closed the connection", way.now, WALL, wanted=True)
+    assert waits == [0, 100, 200, 400, 800, 1600, 3200, 5300, 5300]
+    way.resolve("10.0.0.1")
+    way.open()
+    way.now += 5300
+    way.connector.closed("B-298", "gone", way.now, WALL, wanted=True)
+    assert way.next_step()[0] == 100
+
+
+@pytest.mark.rule("B-191")
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (ConnectionRefusedError(errno.ECONNREFUSED, "x"), "SocketConnectFailure", 0x8007274D),  # WSAECONNREFUSED
+        (OSError(errno.EHOSTUNREACH, "x"), "SocketConnectFailure", 0x80072751),
+        (TimeoutError(), "SocketConnectFailure", 0x8007274C),  # WSAETIMEDOUT
+        (OSError(errno.EMFILE, "x"), "SocketCreateFailure", 0x80072728),
+        (OSError("several"), "SocketConnectFailure", 0x80004005),  # E_FAIL
+        (RuntimeError("no thread"), "SocketConnectFailure", 0x80004005),
+    ],
+)
+def test_a_failure_to_connect_is_told_with_its_address_and_windows_number(
+    error: Exception, status: str, code: int
+) -> None:
+    way = _Way()
+    way.resolve("10.0.0.1")
+    assert way.next_step()[1] is Step.CONNECT
+    way.connector.unreachable(error, way.now, WALL + 9)
+    assert way.connector.history[-1]._replace(reason="") == (status, WALL + 9, code, ("10.0.0.1",), "")
+
+
+@pytest.mark.rule("B-194")
+def test_a_name_without_address_needs_validation_and_is_looked_up_again() -> None:
+    way = _Way()
+    way.resolve("10.0.0.1", "10.0.0.2")
+    way.open()
+    way.now += 60_000
+    way.connector.closed("B-147", "idle", way.now, WALL, wanted=False)
+    way.now += 60_000
+    assert way.step(wanted=False) is None
+    assert way.step() is Step.RESOLVE
+    way.connector.unresolved(str(socket.gaierror(-2, "no such name")), way.now, WALL)
+    assert way.connector.state == "NeedValidation"
+    assert way.connector.history[-1][:4] == ("DnsFailure", WALL, 0x80072AF9, ())  # WSAHOST_NOT_FOUND
+    assert way.next_step()[1] is Step.RESOLVE  # never an address of long ago
+
+
+@pytest.mark.rule("B-346", "B-347")
+def test_a_paused_way_begins_nothing_and_is_inactive_afterwards() -> None:
+    way = _Way()
+    way.connector.hold()
+    way.now += 60_000
+    assert way.step() is None
+    assert way.connector.state == "OnHold"
+    way.connector.resume()
+    assert way.connector.state == "Inactive"
+    way.resolve("10.0.0.1")
+    way.open()
+    way.connector.hold()
+    way.connector.resume()
+    assert way.connector.state == "Connected"
