@@ -71,6 +71,10 @@ class Destination:
         for connection in list(self.connections):
             connection.abort()
 
+    def final_ack(self, arrived: Arrived, message_class: int) -> None:
+        """Send a FinalAck for what has arrived, on the connection there is."""
+        self.connections[0].final_ack(arrived, message_class)
+
     @property
     def bodies(self) -> list[bytes]:
         return [arrived.body for arrived in self.queue]
@@ -143,6 +147,9 @@ class Connection(asyncio.Protocol):
         self.replies.append((packet, recoverable))
         self._flush()
 
+    def final_ack(self, arrived: Arrived, message_class: int) -> None:
+        self.send(*_final_ack(arrived, message_class))
+
     def _take(self, message: packets.UserMessage, now: int) -> None:
         stream, refusal, arrived = self.destination.take(message, now)
         if stream is None or arrived is None:
@@ -150,22 +157,7 @@ class Connection(asyncio.Protocol):
         if stream not in self.streams:
             self.streams.append(stream)
         if refusal:
-            time_stamp, ordinal = divmod(arrived.sequence[0], 1 << 32)
-            number = arrived.sequence[1]
-            packet = packets.final_ack(
-                packets.order_queue("127.0.0.1"),
-                GUID,
-                1,
-                0,
-                ordinal,
-                time_stamp,
-                number,
-                number - 1,
-                arrived.source,
-                arrived.message_id,
-                refusal,
-            )
-            self.replies.append((packet, True))
+            self.replies.append(_final_ack(arrived, refusal))
 
     def _flush(self) -> None:
         now = _now()
@@ -212,6 +204,25 @@ class Connection(asyncio.Protocol):
             )
             self.session.send(None, packet, False, now)
         stream.order_ack_sent(now)
+
+
+def _final_ack(arrived: Arrived, message_class: int) -> tuple[bytearray, bool]:
+    time_stamp, ordinal = divmod(arrived.sequence[0], 1 << 32)
+    number = arrived.sequence[1]
+    packet = packets.final_ack(
+        packets.order_queue("127.0.0.1"),
+        GUID,
+        1,
+        0,
+        ordinal,
+        time_stamp,
+        number,
+        number - 1,
+        arrived.source,
+        arrived.message_id,
+        message_class,
+    )
+    return packet, True
 
 
 def _now() -> int:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parent / "mp"))
 
 import power
-from mqqb import core, packets, session
+from mqqb import confirm, core, packets, session
 from node import Message, Node, OutboxDamaged, OutboxFull, OutboxWriteFailed, Queue, outbox
 from node.link import Backoff, TcpLink
 
@@ -61,15 +61,14 @@ def test_a_message_is_accepted_then_stored(tmp_path: Path) -> None:
         assert [message.message_id for message in sent] == [1, 2, 3]
         assert node.next_message_id == 4
         assert [await message.stored() for message in sent] == [True] * 3
-        assert [message.state for message in sent] == ["stored"] * 3
-        assert sent[0].message_class == packets.CLASS_ORDER_ACK
+        assert [message.conclusion().answer for message in sent] == [confirm.STORED] * 3
         assert node.waiting == 0
         assert destination.bodies == [b"", b"21.5", bytes(65536)]
         assert {arrived.source for arrived in destination.queue} == {node.guid}
         assert destination.queue[0].label == "reading"
         assert destination.queue[0].queue == LINE
         stats = node.stats
-        assert (stats.accepted, stats.stored, stats.rejected, stats.sent, stats.connects) == (3, 3, 0, 3, 1)
+        assert (stats.accepted, stats.stored, stats.failed, stats.sent, stats.connects) == (3, 3, 0, 3, 1)
         assert queue.peer.remote_guid == GUID
         await node.close()
         await destination.stop()
@@ -161,10 +160,10 @@ def test_a_refused_message_is_told_apart(tmp_path: Path) -> None:
         queue = node.queue(LINE)
         sent = [await queue.send(b"%d" % k) for k in range(3)]
         assert [await message.stored() for message in sent] == [True, False, True]
-        assert sent[1].state == "rejected"
-        assert sent[1].message_class == 0x8003
+        assert await sent[1].dead_lettered() == 0x8003
+        assert sent[1].conclusion().answer == confirm.DISCARDED
         assert destination.bodies == [b"0", b"2"]
-        assert (node.stats.stored, node.stats.rejected, node.waiting) == (2, 1, 0)
+        assert (node.stats.stored, node.stats.failed, node.waiting) == (2, 1, 0)
         await node.close()
         node = Node(str(tmp_path))
         assert node.waiting == 0, "what was refused does not come back"
@@ -183,7 +182,9 @@ def test_a_message_of_an_earlier_life_that_is_refused_is_told_too(tmp_path: Path
         await node.close()
         told: list[tuple[int, int]] = []
         node = make(
-            destination, tmp_path, on_rejected=lambda message: told.append((message.message_id, message.message_class))
+            destination,
+            tmp_path,
+            on_failed=lambda message: told.append((message.message_id, message.conclusion().message_class)),
         )
         await until(lambda: not node.waiting)
         assert told == [(1, 0x8000)]
@@ -262,30 +263,10 @@ def test_nothing_leaves_before_it_is_durable() -> None:
         assert len(destination.queue) == 100
         # One that is numbered, while the session is open and has reason to write, just before its sync.
         packet = packets.user_message(node.guid, 101, queue.destination, b"100", delivery="transactional")
-        node.accept(queue, packet)
+        node.accept(queue, packet, confirm.new(node.time(), node.confirmation))
         queue.peer.wake()
         await until(lambda: len(destination.queue) == 101)
         assert missing == []
-        await node.close()
-        await destination.stop()
-
-    run(main)
-
-
-@pytest.mark.rule("B-094", "B-316", "B-318", "A-34")
-def test_a_message_whose_predecessor_is_gone_bridges_the_gap() -> None:
-    async def main() -> None:
-        destination = await Destination().start()
-        node = Node("", files=power.Disk(), connect=("127.0.0.1", destination.port))
-        queue = node.queue(LINE)
-        for k in range(3):
-            await queue.send(b"%d" % k)
-        entries = queue.stream.table[:2]
-        node.outbox.settle([entry.key for entry in entries], queue.logged, 0x8002)
-        queue.stream.remove(entries)
-        node.start()
-        await until(lambda: node.waiting == 0)
-        assert destination.bodies == [b"2"]
         await node.close()
         await destination.stop()
 
@@ -302,7 +283,7 @@ def test_what_gets_no_order_ack_is_sent_again_on_the_same_session() -> None:
         message = await queue.send(b"once")
         await until(lambda: destination.duplicates >= 2)
         assert destination.bodies == [b"once"]
-        assert message.state == "waiting"
+        assert message.conclusion().answer == confirm.WAITING
         assert node.stats.connects == 1
         await node.close()
         await destination.stop()
@@ -317,13 +298,13 @@ def test_a_final_ack_for_another_board_settles_nothing() -> None:
         node = make(destination, files=power.Disk())
         message = await node.queue(LINE).send(b"waits")
         await until(lambda: destination.bodies == [b"waits"])
-        for source, outcome in ((bytes(16), "waiting"), (node.guid, "rejected")):
+        for source, outcome in ((bytes(16), confirm.WAITING), (node.guid, confirm.DISCARDED)):
             name = packets.order_queue("127.0.0.1")
             packet = packets.final_ack(name, GUID, 1, 0, 1, 1, 1, 0, source, message.message_id, 0xC001)
             acked = destination.connections[0]
             acked.send(packet, True)
             await until(lambda: not core.session_unacked_sent(acked.session._counts))  # noqa: B023 - it ends here
-            assert message.state == outcome
+            assert message.conclusion().answer == outcome
         await node.close()
         await destination.stop()
 
@@ -368,7 +349,7 @@ def test_the_last_answers_become_durable_without_another_message(monkeypatch: py
         disk.before = lambda _, step, data: syncs.append(step) if step == "sync" else None
         assert await (await node.queue(LINE).send(b"last")).stored()
         await asyncio.sleep(0.005)
-        assert len(syncs) == 1, "an answer alone costs no sync"
+        assert len(syncs) == 2, "one for the message, one to note that something is sent; an answer costs none"
         left = lambda: outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1))).restored  # noqa: E731
         await until(lambda: not left())
         await node.close()
@@ -459,7 +440,7 @@ def test_a_full_outbox_refuses_until_something_is_stored(tmp_path: Path) -> None
         results = await asyncio.gather(*[queue.send(bytes(1000)) for _ in range(25)], return_exceptions=True)
         count = sum(isinstance(result, Message) for result in results)
         assert all(isinstance(result, OutboxFull) for result in results[count:])
-        assert "wait until messages are settled" in str(results[-1])
+        assert "wait until messages are gone" in str(results[-1])
         assert 15 <= count <= 19
         assert node.next_message_id == count + 1
         await node.close()
@@ -486,7 +467,7 @@ def test_it_tries_again_until_somebody_listens(tmp_path: Path) -> None:
         node = make(destination, tmp_path)
         message = await node.queue(LINE).send(b"early")
         await asyncio.sleep(0.05)
-        assert message.state == "waiting"
+        assert message.conclusion().answer == confirm.WAITING
         await destination.start(port)
         assert await message.stored()
         await node.close()

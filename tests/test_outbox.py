@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parent / "mp"))
 
 import power
+from mqqb import confirm, core
 from node import outbox
 
 LINE, ALARMS = power.NAMES
@@ -38,6 +39,10 @@ def _on_boards() -> Any:
 
 
 boards = _on_boards()
+
+
+def record_of(journal: int = 0) -> array[int]:
+    return confirm.new(1, power.CONFIRMATION, journal)
 
 
 @pytest.mark.parametrize("test", boards.TESTS, ids=lambda test: str(test.__name__))
@@ -99,7 +104,7 @@ def test_numbers_that_an_error_took_back_are_used_by_the_next_message_also_after
         again = outbox.Outbox(disk.after_cut(how, power.Dice(1)))
         assert boards.bodies(again) == [b"first", b"instead"]
         assert again.next_message_id == 3
-        assert list(again.queue(LINE).record) == [1, 1, 3, 0]
+        assert list(again.queue(LINE).record) == [1, 256, 3, 0]
 
 
 def test_an_interrupted_write_is_not_built_upon() -> None:
@@ -135,7 +140,7 @@ def test_a_queue_whose_record_was_given_up_does_not_make_a_torn_header_look_dama
     disk.before = cut
     boards.put(box, b"again")
     for left in torn:
-        left.files["00000001.log"].data = left.files["00000001.log"].data[:52]  # what the failed sync lost
+        left.files["00000001.log"].data = left.files["00000001.log"].data[:60]  # what the failed sync lost
         assert outbox.Outbox(left).restored == []
 
 
@@ -144,7 +149,7 @@ def test_settled_segments_are_given_back_even_while_nothing_can_be_written() -> 
     box = outbox.Outbox(disk, power.GUID, segment_size=300)
     handles = [boards.put(box, bytes(100)) for _ in range(8)]
     disk.before = failing("append")
-    box.settle(handles[:6], box.queue(LINE), 0x00FF)
+    boards.end(box, handles[:6])
     assert box.size < 900
     assert box.sync() is False, "the marks are not durable"
     disk.before = None
@@ -158,14 +163,14 @@ def test_a_file_that_cannot_be_removed_does_no_harm() -> None:
     box = outbox.Outbox(disk, power.GUID, segment_size=300)
     handles = [boards.put(box, bytes(100)) for _ in range(8)]
     disk.before = failing("remove")
-    box.settle(handles, box.queue(LINE), 0x00FF)
+    boards.end(box, handles)
     box.sync()
     assert len(disk.files) > 1
     boards.put(box, bytes(250))
     again = outbox.Outbox(disk, segment_size=300)
     assert [restored.handle.message_id for restored in again.restored] == [9]
     disk.before = None
-    again.settle([restored.handle for restored in again.restored], again.queue(LINE), 0x00FF)
+    boards.end(again, [restored.handle for restored in again.restored])
     boards.put(again, b"")
     assert len(disk.files) <= 2
 
@@ -183,7 +188,7 @@ def test_the_capacity_bounds_what_is_written() -> None:
             boards.put(box, bytes(200))
     assert box.bytes_written == written, "refusing does not wear the flash"
     live = outbox.Outbox(disk, capacity=5000)
-    live.settle([restored.handle for restored in live.restored], live.queue(LINE), 0x00FF)
+    boards.end(live, [restored.handle for restored in live.restored])
     boards.put(live, bytes(4000))
     assert live.size <= 5000
 
@@ -191,10 +196,10 @@ def test_the_capacity_bounds_what_is_written() -> None:
 def test_the_number_of_waiting_messages_is_bounded_because_each_takes_memory() -> None:
     box = outbox.Outbox(power.Disk(), power.GUID, waiting_max=3)
     handles = [boards.put(box, b"") for _ in range(3)]
-    with pytest.raises(outbox.OutboxFull, match="3 messages wait"):
+    with pytest.raises(outbox.OutboxFull, match="3 messages are kept"):
         boards.put(box, b"")
     assert box.next_message_id == 4
-    box.settle(handles[:1], box.queue(LINE), 0x00FF)
+    boards.end(box, handles[:1])
     assert boards.put(box, b"").message_id == 4
 
 
@@ -205,36 +210,45 @@ def test_the_format_is_the_documented_one() -> None:
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID)
     first = boards.put(box, b"reading")
-    box.settle([first], box.queue(LINE), 0x8003)
+    box.will_send()
+    first.record[confirm.STATE] = ord("X")
+    first.record[confirm.CLASS] = 0x8003
+    first.record[confirm.SENT_TIME] = 1700000000
+    box.change([first], with_time=True)
     box.sync()
     name = LINE.encode()
-    header = struct.pack("<4sHHIIIIII16s", b"ORDK", 1, 0, 52, 1, 1, 0, 1, 0, power.GUID)
+    header = struct.pack("<4sHHIIIIIIII16s", b"ORDK", 2, 0, 60, 1, 1, 0, 1, 0, 1, 0, power.GUID)
     seed = binascii.crc32(header)
 
     def record(kind: int, payload: bytes) -> bytes:
         word = struct.pack("<I", kind | len(payload) << 8)
         return word + struct.pack("<I", binascii.crc32(word + payload, seed)) + payload
 
+    confirmation = struct.pack("<BBHIII", ord("Q"), 0, 0, 1, 0xFFFFFFFF, 0xFFFFFFFF)
     assert bytes(disk.files["00000001.log"].data) == (
         header
         + struct.pack("<I", seed)
-        + record(0xBB, struct.pack("<HIIII", 0, 1, 1, 1, 0) + name)
-        + record(0xB1, struct.pack("<HHIIIII", 0, 3, 1, 1, 1, 2, 0) + b"reading")
-        + record(0xBA, struct.pack("<HHI", 0, 0x8003, 1))
+        + record(0xBB, struct.pack("<HIIII", 0, 1, 256, 1, 0) + name)
+        + record(0xB1, struct.pack("<HHIIIII", 0, 3, 1, 1, 256, 2, 0) + confirmation + b"reading")
+        + record(0xBC, struct.pack("<II", 1, 1))
+        + record(0xBA, struct.pack("<BBHII", ord("X"), 0, 0x8003, 1700000000, 1))
     )
 
 
-def test_a_folder_of_another_board_or_of_a_newer_program_is_refused() -> None:
+def test_a_folder_of_another_board_or_another_format_is_refused_and_left_alone() -> None:
     disk = power.Disk()
     outbox.Outbox(disk, power.GUID)
     with pytest.raises(outbox.OutboxError, match="another board"):
         outbox.Outbox(disk, bytes(16))
-    header = bytearray(disk.files["00000001.log"].data)
-    header[4] = 2
-    header[-4:] = struct.pack("<I", binascii.crc32(header[:-4]))
-    disk.files["00000001.log"].data = header
-    with pytest.raises(outbox.OutboxError, match="version 2"):
-        outbox.Outbox(disk)
+    newer = bytearray(disk.files["00000001.log"].data)
+    newer[4] = 3
+    first = struct.pack("<4sHHIIIIII16s", b"ORDK", 1, 0, 52, 1, 1, 0, 1, 0, power.GUID)
+    for header, version in ((newer[:-4], 3), (first, 1)):
+        data = bytearray(header + struct.pack("<I", binascii.crc32(header)))
+        disk.files["00000001.log"].data = bytearray(data)
+        with pytest.raises(outbox.OutboxError, match=f"version {version}, .*empty the folder"):
+            outbox.Outbox(disk)
+        assert disk.files["00000001.log"].data == data
 
 
 def test_a_missing_or_shortened_file_is_reported() -> None:
@@ -270,7 +284,7 @@ def test_a_hole_in_what_was_never_durable_is_a_torn_tail() -> None:
     record = array("I", queue.record)
     offsets = []
     for body in (b"lost on the way", b"not lost"):
-        handle = outbox.Stored(box.next_message_id)
+        handle = outbox.Stored(box.next_message_id, record_of())
         record[2] += 1
         box.append(handle, queue, FLAGS, record, body)
         offsets.append(handle.offset)
@@ -329,13 +343,15 @@ def test_every_stream_has_a_time_stamp_of_its_own_that_never_comes_again() -> No
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID)
     boards.put(box, b"", LINE)
-    assert box.queue(LINE).record[1] == 1
+    assert box.queue(LINE).record[1] == 256
     boards.put(box, b"", ALARMS)
-    assert box.queue(ALARMS).record[1] == 2
+    assert box.queue(ALARMS).record[1] == 257
     again = outbox.Outbox(disk)
-    assert [list(again.queue(name).record) for name in (LINE, ALARMS)] == [[1, 1, 2, 0], [1, 2, 2, 0]]
-    assert again.queue("DIRECT=OS:third\\q", time_stamp=1800000000).record[1] == 1800000000
-    assert again.queue("DIRECT=OS:fourth\\q", time_stamp=5).record[1] == 1800000001
+    assert [list(again.queue(name).record) for name in (LINE, ALARMS)] == [[1, 256, 2, 0], [1, 257, 2, 0]]
+    assert again.queue("DIRECT=OS:third\\q").record[1] == 512
+    assert again.queue("DIRECT=OS:fourth\\q", 1800000000).record[1] == 1800000000
+    assert again.queue("DIRECT=OS:fifth\\q", 5).record[1] == 1800000001
+    assert again.queue("DIRECT=OS:sixth\\q").record[1] == 1800000002
     with pytest.raises(ValueError, match="at most 486 bytes"):
         again.queue("DIRECT=OS:" + "x" * 480)
 
@@ -346,13 +362,144 @@ def test_a_newer_sequence_is_durable_only_with_the_marks_of_the_older() -> None:
     box = outbox.Outbox(disk, power.GUID)
     old = boards.put(box, b"older")
     queue = box.queue(LINE)
-    box.settle([old], queue, 0x00FF)
+    boards.end(box, [old])
     kept = disk.after_cut(power.KEEP_SYNCED, power.Dice(1))
     assert boards.bodies(outbox.Outbox(kept)) == [b"older"], "the mark alone is lazy"
     record = array("I", (queue.record[0] + 1, queue.record[1], 2, 0))
-    box.append(outbox.Stored(2), queue, FLAGS, record, b"newer")
+    box.append(outbox.Stored(2, record_of()), queue, FLAGS, record, b"newer")
     box.sync()
     again = outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
     assert boards.bodies(again) == [b"newer"]
-    assert again.restored[0].tx_sequence_id == 1 << 32 | 2
+    assert again.restored[0].tx_sequence_id == 256 << 32 | 2
     assert again.restored[0].tx_sequence_number == 1
+
+
+@pytest.mark.rule("A-22", "B-079", "B-426")
+def test_starts_are_counted_and_lift_the_time_stamps_of_a_board_without_a_clock() -> None:
+    disk = power.Disk()
+    box = outbox.Outbox(disk, power.GUID)
+    assert box.starts == 1
+    boards.put(box, b"")
+    copy = disk.after_cut(power.KEEP_SYNCED, power.Dice(1))
+    stamps = []
+    for start in (2, 3, 4):
+        box = outbox.Outbox(disk)
+        assert box.starts == start
+        stamps += [box.time_stamp(), box.time_stamp()]
+        boards.put(box, b"")
+    assert stamps == sorted(set(stamps))
+    assert outbox.Outbox(copy).time_stamp() in stamps, "a restored copy cannot know by itself"
+    copy = copy.after_cut(power.KEEP_SYNCED, power.Dice(1))
+    assert outbox.Outbox(copy, starts=5).time_stamp() > stamps[-1]
+    assert outbox.Outbox(power.Disk(), power.GUID, starts=5).time_stamp() > stamps[-1]
+    assert outbox.Outbox(disk, starts=2).starts == 5, "a counter that was set back does no harm"
+    with pytest.raises(ValueError, match="starts"):
+        outbox.Outbox(disk, starts=1 << 24)
+
+
+# ---- the confirmation ---------------------------------------------------------------------------------
+
+
+def change(box: Any, handle: Any, state: str) -> None:
+    handle.record[confirm.STATE] = ord(state)
+    box.change([handle])
+
+
+@pytest.mark.rule("C-09", "C-33")
+@pytest.mark.parametrize("state", "QSOJX")
+def test_what_is_kept_does_not_hold_back_the_files_of_what_is_gone(state: str) -> None:
+    disk = power.Disk()
+    box = outbox.Outbox(disk, power.GUID, segment_size=1000, capacity=6000)
+    held = boards.put(box, b"held")
+    box.will_send()
+    change(box, held, state)
+    left = []
+    for k in range(200):
+        handle = boards.put(box, b"%d" % k + bytes(200))
+        if k % 30:
+            boards.end(box, [handle])
+        else:
+            left.append(handle)
+        assert box.size <= 6000
+        if k == 100:
+            boards.end(box, left[:-1])
+            del left[:-1]
+    box.sync()
+    again = outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
+    first = again.restored[0]
+    assert (first.handle.message_id, first.tx_sequence_number) == (1, 1)
+    assert chr(first.handle.record[confirm.STATE]) == state
+    assert boards.bodies(again)[0] == b"held"
+    assert boards.bodies(again)[1:] == [bytes(box.load(handle)) for handle in left]
+    assert box.bytes_written < 4 * 200 * 280
+
+
+def test_what_is_kept_and_takes_nearly_all_room_is_not_copied_for_nothing() -> None:
+    disk = power.Disk()
+    box = outbox.Outbox(disk, power.GUID, segment_size=1000, capacity=6000)
+    with pytest.raises(outbox.OutboxFull, match="in use"):
+        boards.fill(box)
+    handles = box.handles()
+    change(box, handles[0], "X")
+    boards.end(box, handles[10:12])
+    written = box.bytes_written
+    with pytest.raises(outbox.OutboxFull):
+        boards.put(box, bytes(600))
+    assert box.bytes_written - written < 100, "only the changes"
+
+
+@pytest.mark.rule("C-32", "C-33", "C-83")
+def test_only_what_may_have_been_transmitted_comes_back_as_such() -> None:
+    disk = power.Disk()
+    box = outbox.Outbox(disk, power.GUID)
+    boards.put(box, b"1")
+    box.will_send()
+    boards.put(box, b"2")
+    for body, sends in ((b"3", False), (b"4", True), (b"5", False)):
+        disk = disk.after_cut(power.KEEP_SYNCED, power.Dice(1))
+        box = outbox.Outbox(disk)
+        boards.put(box, body)
+        if sends:
+            box.will_send()
+            written = box.bytes_written
+            box.will_send()
+            assert box.bytes_written == written, "once in a start"
+    again = outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
+    assert [restored.sent for restored in again.restored] == [True, True, True, True, False]
+
+
+@pytest.mark.parametrize("step", ["append", "sync"])
+def test_what_cannot_be_noted_as_transmitted_must_not_be(step: str) -> None:
+    disk = power.Disk()
+    box = outbox.Outbox(disk, power.GUID)
+    boards.put(box, b"1")
+    disk.before = failing(step)
+    for _ in range(2):
+        with pytest.raises(outbox.OutboxWriteFailed):
+            box.will_send()
+    assert not outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1))).restored[0].sent
+    disk.before = None
+    box.will_send()
+    assert outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1))).restored[0].sent
+
+
+@pytest.mark.rule("C-33")
+@given(
+    journal=st.sampled_from([0, core.USER_JN, core.USER_JP, core.USER_JN | core.USER_JP]),
+    words=st.lists(st.integers(0, 2**32 - 1), min_size=3, max_size=3),
+)
+def test_every_word_of_a_record_comes_back(journal: int, words: list[int]) -> None:
+    disk = power.Disk()
+    box = outbox.Outbox(disk, power.GUID)
+    record = confirm.new(words[0], power.CONFIRMATION, journal, words[1], words[2])
+    handle = outbox.Stored(1, array("I", record))
+    queue = box.queue(LINE)
+    box.append(handle, queue, FLAGS, array("I", (1, queue.record[1], 2, 0)), b"")
+    box.sync()
+    assert outbox.Outbox(disk).restored[0].handle.record == record
+    handle.record[confirm.STATE] = ord("X")
+    handle.record[confirm.CLASS] = 0xC002
+    handle.record[confirm.MARKS] |= 0x30
+    box.change([handle])
+    box.sync()
+    assert outbox.Outbox(disk).restored[0].handle.record == handle.record

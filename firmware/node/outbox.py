@@ -1,14 +1,15 @@
-"""The outbox: an append-only log of the messages that are not settled yet, and of the counters that number them.
+"""The outbox: an append-only log of the messages that are kept, of their confirmation, and of the counters.
 
-A message that `append` took and `sync` made durable survives any power cut, with its MessageID and its place in its
-sequence, until `settle` says that nobody needs it any more. The format is in firmware/README.md. What the log promises:
+A message that `append` took and `sync` made durable survives any power cut, with its MessageID, its place in its
+sequence and its confirmation record (mqqb.confirm), until `change` says that it is gone (C-09, C-33). The format is in
+firmware/README.md. What the log promises:
 
 * Order in the log is order of durability: a segment is synced before the next one is begun, and replay stops at the
-  first record that is not whole. A mark of settlement that stands before a message is durable if the message is, and so
-  a message of a newer sequence never comes back beside unsettled ones of an older: they would be refused (B-275).
+  first record that is not whole. A change of state that stands before a message is durable if the message is.
 * A tail that a power cut tore is dropped and never appended to: the next segment says where its predecessor ends.
 * A broken record that was durable once is never skipped: OutboxDamaged. It is told from a torn one by the records
   behind it, whose AFTER_SYNC flag says that everything before them was durable.
+* Files go oldest first. What is kept for long does not hold them: near the capacity it is copied to the end of the log.
 
 Nothing here blocks for longer than the file system does. Bodies are not kept in memory.
 """
@@ -18,6 +19,8 @@ import struct
 from array import array
 from binascii import crc32
 
+from mqqb import confirm
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from io import FileIO
@@ -25,31 +28,40 @@ if TYPE_CHECKING:
 
     Buffer = bytes | bytearray | memoryview
 
-VERSION = 1
+VERSION = 2
 MAGIC = b"ORDK"
 # magic, version, queues, bytes until the first record, segment, first segment needed, end of the one before,
-# next MessageID, highest TimeStamp, GUID; the queues follow, then a CRC of everything before it
-_HEADER = "<4sHHIIIIII16s"
-_HEADER_BYTES = 48
+# next MessageID, highest TimeStamp, starts, has this one sent, GUID; the queues follow, then a CRC of all before it
+_HEADER = "<4sHHIIIIIIII16s"
+_HEADER_BYTES = 56
+_VERSION_BYTES = 12  # so much of it is the same in every version
 
 MESSAGE = 0xB1
-SETTLED = 0xB2
+STATE = 0xB2
 QUEUE = 0xB3
+START = 0xB4
+COPY = 0xB5  # as MESSAGE, of one whose first place is given up
 AFTER_SYNC = 0x08  # flag of a record's type: everything before it was durable when it was written
-_TYPES = (MESSAGE, SETTLED, QUEUE)
+_TYPES = (MESSAGE, STATE, QUEUE, START, COPY)
 _RECORD_BYTES = 8  # type and length, CRC
 _MESSAGE_PREFIX = "<HHIIIII"  # queue, flags, MessageID, then the stream's four counters after this message
-_MESSAGE_PREFIX_BYTES = 24
+_CONFIRMATION = "<BBHIII"  # it follows: state, marks, class, T0, TTRQ, TTBR
+_CONFIRMATION_OFFSET = 24
+_MESSAGE_PREFIX_BYTES = 40
 _QUEUE_PREFIX = "<HIIII"  # queue, counters; the format name follows in UTF-8
 _QUEUE_PREFIX_BYTES = 18
 _QUEUES_MAX = 0xFFFF
-_SETTLED_PREFIX = "<HH"  # queue, message class; MessageIDs follow
-_SETTLED_IDS_MAX = 64  # in one record
+_STATE_PREFIX = "<BBHI"  # state, marks, class, T0 or 0: as it was; MessageIDs follow
+_STATE_IDS_MAX = 64  # in one record
+_START = "<II"  # starts, has this one sent
+_STARTS_MAX = 0xFFFFFF
+_STARTS_SHIFT = 8  # where a TimeStamp comes from the number of starts: so many low bits are the sequence's
 
 TRANSACTIONAL = 0x01  # flags of a message
 RECOVERABLE = 0x02
 JOURNAL = 0x04
 
+_GONE = ord(confirm.GONE)
 _BUFFER_BYTES = 512
 _NAME_BYTES_MAX = _BUFFER_BYTES - _RECORD_BYTES - _QUEUE_PREFIX_BYTES
 
@@ -59,7 +71,7 @@ class OutboxError(Exception):
 
 
 class OutboxFull(OutboxError):
-    """The capacity is used up and nothing was accepted. Wait until messages are settled, then send again."""
+    """The capacity is used up and nothing was accepted. Wait until messages are gone, then send again."""
 
 
 class OutboxWriteFailed(OutboxError):
@@ -210,28 +222,29 @@ else:  # MicroPython: flush() is fsync(), or the sync of the board's file system
 
 
 class Stored:
-    """Where the log holds an unsettled message: its owner's handle. `size`: bytes of the packet."""
+    """Where the log holds a message: its owner's handle. `size`: bytes of the packet. record: its confirmation."""
 
-    __slots__ = ("message_id", "offset", "segment", "size")
+    __slots__ = ("message_id", "offset", "record", "segment", "size")
 
-    def __init__(self, message_id: int) -> None:
+    def __init__(self, message_id: int, record: "array[int]") -> None:
         self.message_id = message_id
+        self.record = record
         self.segment: "Segment | None" = None
         self.offset = 0
         self.size = 0
 
 
 class Segment:
-    """One file of the log: `size` in bytes that count, `live` messages that are not settled, `seed` of its CRCs."""
+    """One file of the log: `size` in bytes that count, `handles` of the messages kept in it, `seed` of its CRCs."""
 
-    __slots__ = ("live", "name", "number", "seed", "size")
+    __slots__ = ("handles", "name", "number", "seed", "size")
 
     def __init__(self, number: int, seed: int, size: int) -> None:
         self.number = number
         self.name = _name(number)
         self.seed = seed
         self.size = size
-        self.live = 0
+        self.handles: "list[Stored]" = []
 
 
 class LoggedQueue:
@@ -246,9 +259,12 @@ class LoggedQueue:
 
 
 class Restored:
-    """An unsettled message that the log held at start: what its owner's table needs. Log order is table order."""
+    """A message that the log held at start: what its owner's table needs.
 
-    __slots__ = ("flags", "handle", "queue", "tx_sequence_id", "tx_sequence_number")
+    `sent`: it may have been transmitted, whatever the state in its record is.
+    """
+
+    __slots__ = ("flags", "handle", "queue", "sent", "tx_sequence_id", "tx_sequence_number")
 
     def __init__(
         self, queue: LoggedQueue, handle: Stored, flags: int, tx_sequence_id: int, tx_sequence_number: int
@@ -258,6 +274,7 @@ class Restored:
         self.flags = flags
         self.tx_sequence_id = tx_sequence_id
         self.tx_sequence_number = tx_sequence_number
+        self.sent = False
 
 
 def _name(number: int) -> str:
@@ -279,10 +296,12 @@ class Outbox:
     """The log. guid: 16 bytes, the board's; None takes the one in the log, or a random one if there is no log yet.
 
     segment_size: bytes after which a new file is begun. capacity: bytes of all files together, beyond which messages
-    are refused. waiting_max: so many may be unsettled at once, for each needs memory, also at the next start (about
-    400 bytes with its node's share on a 64-bit machine, half as much again at the start). handle: makes the handle
-    of a stored message from its MessageID. `restored`: the unsettled messages in the order of the log, for the owner to
-    take. Raises OutboxDamaged, OutboxError (another board's folder, a newer format), OutboxWriteFailed, OSError.
+    are refused. waiting_max: so many may be kept at once, for each needs memory, also at the next start (about 500
+    bytes with its node's share on a 64-bit machine, half as much again at the start). handle: makes the handle of a
+    stored message from its MessageID and record. starts: how often this board has started, 0 to 0xFFFFFF, where
+    somebody else counts that too. `restored`: the messages that are kept, those of a queue in the order of their
+    numbers, for the owner to take. Raises OutboxDamaged, OutboxError (another board's folder, another format),
+    OutboxWriteFailed, OSError, ValueError.
     """
 
     def __init__(
@@ -293,7 +312,10 @@ class Outbox:
         capacity: int = 1048576,
         waiting_max: int = 500,
         handle: "type[Stored]" = Stored,
+        starts: int = 0,
     ) -> None:
+        if not 0 <= starts <= _STARTS_MAX:
+            raise ValueError("starts is 0 to 0xFFFFFF")
         self.capacity = capacity
         self.waiting_max = waiting_max
         self.guid = guid
@@ -301,6 +323,10 @@ class Outbox:
         self.queues: "list[LoggedQueue]" = []
         self.restored: "list[Restored]" = []
         self.bytes_written = 0
+        self.starts = 0  # of this board, this one included
+        self._sent = False  # in this start something may have been transmitted
+        self._start_logged = False
+        self._live_bytes = 0  # of the records of messages that are kept
         self._files = files
         self._segment_size = segment_size
         self._time_stamp = 0  # the highest that any sequence has
@@ -313,12 +339,14 @@ class Outbox:
         self._synced_size = 0  # bytes of the current segment that are
         self._ended = False  # nothing may be appended to the current segment any more
         self._unsynced: "list[tuple[Stored, LoggedQueue, tuple[int, ...]]]" = []  # messages, and the counters before
-        self._marks: "list[bytes]" = []  # payloads of SETTLED records that are not durable
+        self._marks: "list[bytes]" = []  # payloads of STATE records that are not durable
         self._marks_logged = 0  # how many of them stand in the log
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         try:
             self._replay(handle)
+            self.starts = max(self.starts + 1, starts)
+            self._sent = False
             if self._current is None:
                 if self.guid is None:
                     self.guid = os.urandom(16)
@@ -336,14 +364,23 @@ class Outbox:
 
     @property
     def live(self) -> int:
-        """Messages that are not settled."""
-        return sum([segment.live for segment in self._segments])
+        """Messages that are kept."""
+        return sum([len(segment.handles) for segment in self._segments])
 
-    def queue(self, name: str, time_stamp: int = 0) -> LoggedQueue:
-        """The queue of that format name. A new one has a sequence TimeStamp above all others (B-056, B-079, A-22).
+    def handles(self) -> "list[Stored]":
+        """Of all messages that are kept."""
+        return [handle for segment in self._segments for handle in segment.handles]
 
-        time_stamp: what it is at least. Raises ValueError for a name that is too long.
+    def time_stamp(self, now: int = 0) -> int:
+        """A TimeStamp for a new sequence, above all that this log has seen (B-056, B-079, A-22).
+
+        now: s since 1970, which it is at least; 0: the clock is not set, and it is above all of earlier starts.
         """
+        self._time_stamp = max(self._time_stamp + 1, now or self.starts << _STARTS_SHIFT)
+        return self._time_stamp
+
+    def queue(self, name: str, now: int = 0) -> LoggedQueue:
+        """The queue of that format name. A new one gets a `time_stamp(now)`. Raises ValueError for a name too long."""
         for queue in self.queues:
             if queue.name.lower() == name.lower():
                 return queue
@@ -351,8 +388,7 @@ class Outbox:
             raise ValueError("a format name has at most {} bytes here".format(_NAME_BYTES_MAX))
         if len(self.queues) > _QUEUES_MAX:
             raise ValueError("too many queues")
-        self._time_stamp = max(self._time_stamp + 1, time_stamp)
-        queue = LoggedQueue(len(self.queues), name, array("I", (1, self._time_stamp, 1, 0)))
+        queue = LoggedQueue(len(self.queues), name, array("I", (1, self.time_stamp(now), 1, 0)))
         self.queues.append(queue)
         return queue
 
@@ -365,6 +401,7 @@ class Outbox:
         assert handle.message_id == self.next_message_id
         self._make_room(_RECORD_BYTES + _MESSAGE_PREFIX_BYTES + len(packet))
         self._log_marks()  # they stand before every newer message
+        self._log_start()
         while self._logged <= queue.index:
             self._write(QUEUE, _queue_payload(self.queues[self._logged]), b"")
             self._logged += 1
@@ -374,33 +411,52 @@ class Outbox:
         prefix = struct.pack(
             _MESSAGE_PREFIX, queue.index, flags, handle.message_id, record[0], record[1], record[2], record[3]
         )
-        self._write(MESSAGE, prefix, packet)
-        handle.segment = segment
-        handle.offset = offset
+        self._write(MESSAGE, prefix + _confirmation(handle.record), packet)
         handle.size = len(packet)
-        segment.live += 1
+        self._keep(handle, segment, offset)
         self._unsynced.append((handle, queue, tuple(queue.record)))
         for i in range(4):
             queue.record[i] = record[i]
         self.next_message_id = _following(handle.message_id)
 
-    def settle(self, handles: "list[Stored]", queue: LoggedQueue, message_class: int) -> None:
-        """These messages need not be kept; message_class says what became of them (0x00FF: order-acknowledged).
+    def change(self, handles: "list[Stored]", with_time: bool = False) -> None:
+        """The records of these messages have changed; those in the state GONE need not be kept any more.
 
-        Lazy: the marks are written with the next `sync`, or before the next message. Never fails: if a mark is lost,
-        the message comes back with its own number and is settled again.
+        with_time: their T0 too, which is the same of all. Lazy: it is written with the next `sync`, or before the
+        next message. Never fails: if it is lost, the messages come back as they were, and it happens to them again.
         """
-        for start in range(0, len(handles), _SETTLED_IDS_MAX):
-            some = handles[start : start + _SETTLED_IDS_MAX]
-            ids = [handle.message_id for handle in some]
-            self._marks.append(struct.pack(_SETTLED_PREFIX + str(len(ids)) + "I", queue.index, message_class, *ids))
-            for handle in some:
-                assert handle.segment is not None
-                handle.segment.live -= 1
+        groups: "dict[tuple[int, int, int], list[Stored]]" = {}
+        for handle in handles:
+            record = handle.record
+            what = (record[confirm.STATE], record[confirm.MARKS], record[confirm.CLASS])
+            groups.setdefault(what, []).append(handle)
+            if record[confirm.STATE] == _GONE:
+                self._drop(handle)
+        for what, group in groups.items():
+            time = group[0].record[confirm.SENT_TIME] if with_time else 0
+            prefix = struct.pack(_STATE_PREFIX, what[0], what[1], what[2], time)
+            for start in range(0, len(group), _STATE_IDS_MAX):
+                ids = [handle.message_id for handle in group[start : start + _STATE_IDS_MAX]]
+                self._marks.append(prefix + struct.pack("<" + str(len(ids)) + "I", *ids))
         self._reclaim()
 
+    def will_send(self) -> None:
+        """Note durably that messages may be transmitted from now on. Raises OutboxWriteFailed: they must not be."""
+        if self._sent:
+            return
+        self._sent = True
+        self._start_logged = False
+        try:
+            if self._ended:
+                self._begin()
+            self._log_start()
+            self._sync_tail()
+        except OutboxWriteFailed:
+            self._sent = False
+            raise
+
     def sync(self) -> bool:
-        """Make everything durable: this is what accepts a message. False: all but the marks of settlement, not yet.
+        """Make everything durable: this is what accepts a message. False: all but the changes of state, not yet.
 
         Raises OutboxWriteFailed: messages whose `segment` is None now are not accepted, and `next_message_id` is the
         first one's again. Until another message is accepted instead, a power cut may still bring some of them back;
@@ -416,7 +472,7 @@ class Outbox:
         return True
 
     def load(self, handle: Stored) -> bytearray:
-        """The packet of an unsettled message, as it was appended. Raises OutboxDamaged, OSError."""
+        """The packet of a message that is kept, as it was appended. Raises OutboxDamaged, OSError."""
         segment = handle.segment
         assert segment is not None
         packet = bytearray(handle.size)
@@ -440,19 +496,20 @@ class Outbox:
     # ---- writing --------------------------------------------------------------------------------
 
     def _make_room(self, need: int) -> None:
-        """See that the current segment takes another message of need bytes; drop what is settled before refusing."""
+        """See that the current segment takes another message of need bytes; drop what is gone before refusing."""
         segment = self._current
         assert segment is not None
         live = self.live
         if live >= self.waiting_max:
-            raise OutboxFull("not accepted, {} messages wait: send again when some of them are settled".format(live))
+            raise OutboxFull("not accepted, {} messages are kept: send again when some of them are gone".format(live))
+        self._compact(need)
         full = self.size + need > self.capacity
         if full:
             self._reclaim()  # a file that could not be removed before may go now
             full = self.size + need > self.capacity
         if full and live:
             raise OutboxFull(
-                "not accepted, {} of {} bytes are in use: wait until messages are settled, then send again".format(
+                "not accepted, {} of {} bytes are in use: wait until messages are gone, then send again".format(
                     self.size, self.capacity
                 )
             )
@@ -462,12 +519,65 @@ class Outbox:
         if self.size + need > self.capacity:
             raise OutboxFull("not accepted, the message is too large for an outbox of {} bytes".format(self.capacity))
 
+    def _compact(self, need: int) -> None:
+        """While there is less than a segment free, and a quarter of all is waste: give up the oldest segments.
+
+        So what is kept for long costs at most three bytes copied for each that it would hold back.
+        """
+        for _ in range(len(self._segments) - 1):
+            oldest = self._segments[0]
+            cost = sum([_RECORD_BYTES + _MESSAGE_PREFIX_BYTES + handle.size for handle in oldest.handles])
+            if (
+                self.size + need + self._segment_size <= self.capacity
+                or 4 * self._live_bytes > 3 * self.size
+                or self.size + cost > self.capacity
+                or len(self._segments) < 2
+            ):
+                return
+            places = []
+            for handle in list(oldest.handles):
+                segment = self._current
+                assert segment is not None
+                if self._ended or segment.size + _RECORD_BYTES + handle.size > self._segment_size:
+                    self._begin()
+                self._log_start()
+                packet = self.load(handle)
+                prefix = bytes(self._view[_RECORD_BYTES : _RECORD_BYTES + _CONFIRMATION_OFFSET])
+                segment = self._current
+                assert segment is not None
+                places.append((handle, segment, segment.size))
+                self._write(COPY, prefix + _confirmation(handle.record), packet)
+            self._sync_tail()
+            for handle, segment, offset in places:
+                self._drop(handle)
+                self._keep(handle, segment, offset)
+            self._reclaim()
+
     def _log_marks(self) -> None:
         if self._marks_logged < len(self._marks) and self._ended:
             self._begin()
         while self._marks_logged < len(self._marks):
-            self._write(SETTLED, self._marks[self._marks_logged], b"")
+            self._log_start()
+            self._write(STATE, self._marks[self._marks_logged], b"")
             self._marks_logged += 1
+
+    def _log_start(self) -> None:
+        if not self._start_logged:
+            self._write(START, struct.pack(_START, self.starts, self._sent), b"")
+            self._start_logged = True
+
+    def _keep(self, handle: Stored, segment: Segment, offset: int) -> None:
+        handle.segment = segment
+        handle.offset = offset
+        segment.handles.append(handle)
+        self._live_bytes += _RECORD_BYTES + _MESSAGE_PREFIX_BYTES + handle.size
+
+    def _drop(self, handle: Stored) -> None:
+        segment = handle.segment
+        assert segment is not None
+        segment.handles.remove(handle)
+        handle.segment = None
+        self._live_bytes -= _RECORD_BYTES + _MESSAGE_PREFIX_BYTES + handle.size
 
     def _write(self, kind: int, prefix: bytes, body: "Buffer") -> None:
         segment = self._current
@@ -508,8 +618,7 @@ class Outbox:
         for handle, queue, record in reversed(self._unsynced):
             for i in range(4):
                 queue.record[i] = record[i]
-            segment.live -= 1
-            handle.segment = None
+            self._drop(handle)
             self.next_message_id = handle.message_id
         self._unsynced = []
         self._marks_logged = 0
@@ -538,6 +647,8 @@ class Outbox:
             current.size if current is not None else 0,
             self.next_message_id,
             self._time_stamp,
+            self.starts,
+            self._sent,
             self.guid,
         )
         data += queues
@@ -551,6 +662,7 @@ class Outbox:
         except OSError as error:
             raise OutboxWriteFailed(error)  # noqa: B904
         self._adopt(Segment(number, seed, len(data)))
+        self._start_logged = True
         self.bytes_written += len(data)
         self._reclaim()
 
@@ -562,8 +674,8 @@ class Outbox:
         self._ended = False
 
     def _reclaim(self) -> None:
-        """Remove settled segments, oldest first: their marks of settlement stand in them and later ones."""
-        while len(self._segments) > 1 and self._segments[0].live == 0:
+        """Remove segments that hold nothing any more, oldest first: what became of it stands in them and later ones."""
+        while len(self._segments) > 1 and not self._segments[0].handles:
             if not self._remove(self._segments[0].number):
                 return
             del self._segments[0]
@@ -586,7 +698,7 @@ class Outbox:
             unfinished = numbers.pop()
         first = headers[-1][5] if headers and headers[-1] is not None else 0
         stale = [number for number in numbers if number < first]
-        unsettled: "dict[int, Restored]" = {}
+        kept: "dict[int, Restored]" = {}
         torn = False
         numbers = numbers[len(stale) :]
         headers = headers[len(stale) :]
@@ -598,7 +710,7 @@ class Outbox:
             if header is None:
                 raise OutboxDamaged(_name(numbers[i]), 0, "the header is broken")
             following = headers[i + 1] if i + 1 < len(numbers) else None
-            torn = self._replay_segment(numbers[i], header, following, unsettled, make)
+            torn = self._replay_segment(numbers[i], header, following, kept, make)
         if unfinished:
             base = _HEADER_BYTES + 4
             for queue in self.queues:
@@ -608,7 +720,7 @@ class Outbox:
             self._remove(unfinished)
         for number in stale:
             self._remove(number)
-        self.restored = list(unsettled.values())
+        self.restored = list(kept.values())
         self.restored.sort(key=_place)
         current = self._current
         if current is not None:
@@ -623,21 +735,29 @@ class Outbox:
     def _read_header(self, number: int) -> "tuple[Any, ...] | None":
         """The fields of a segment's header, its CRC last; None if it is not whole."""
         name = _name(number)
-        if self._files.read_into(name, 0, self._view[:_HEADER_BYTES]) < _HEADER_BYTES:
+        size = self._files.read_into(name, 0, self._view[:_HEADER_BYTES])
+        if size < _VERSION_BYTES:
+            return None
+        magic, version, _, base = struct.unpack_from("<4sHHI", self._buffer, 0)
+        if magic != MAGIC or not _VERSION_BYTES + 4 <= base <= self._files.size(name):
             return None
         header = struct.unpack_from(_HEADER, self._buffer, 0)
-        base = header[3]
-        if header[0] != MAGIC or header[4] != number or not _HEADER_BYTES + 4 <= base <= self._files.size(name):
-            return None
         crc = self._crc(name, 0, base - 4, 0)
         self._files.read_into(name, base - 4, self._view[:4])
         if struct.unpack_from("<I", self._buffer, 0)[0] != crc:
             return None
-        if header[1] != VERSION:
-            raise OutboxError("{} has format version {}, this program knows {}".format(name, header[1], VERSION))
+        if version != VERSION:
+            raise OutboxError(
+                "{} has format version {}, this program knows {}: "
+                "let the program that wrote it deliver what is in it, then empty the folder".format(
+                    name, version, VERSION
+                )
+            )
+        if size < _HEADER_BYTES or base < _HEADER_BYTES + 4 or header[4] != number:
+            return None
         if self.guid is None:
-            self.guid = header[9]
-        if header[9] != self.guid:
+            self.guid = header[11]
+        if header[11] != self.guid:
             raise OutboxError("{} belongs to another board: its folder must not be used under this GUID".format(name))
         return header + (crc,)
 
@@ -646,11 +766,11 @@ class Outbox:
         number: int,
         header: "tuple[Any, ...]",
         following: "tuple[Any, ...] | None",
-        unsettled: "dict[int, Restored]",
+        kept: "dict[int, Restored]",
         make: "type[Stored]",
     ) -> bool:
         """Take in one segment; True if its end is torn. following: the next header, which says where this one ends."""
-        segment = Segment(number, header[10], header[3])
+        segment = Segment(number, header[12], header[3])
         size = self._files.size(segment.name)
         end = size if following is None else following[6]
         if end > size:
@@ -660,17 +780,18 @@ class Outbox:
         for _ in range(header[2]):
             self._files.read_into(segment.name, offset, self._view[_RECORD_BYTES - 2 :])  # payload where _apply has it
             length = struct.unpack_from("<H", self._buffer, _RECORD_BYTES - 2)[0]
-            self._apply(QUEUE, length, segment, unsettled, make)
+            self._apply(QUEUE, length, segment, kept, make)
             offset += 2 + length
         self.next_message_id = header[7]
         self._time_stamp = max(self._time_stamp, header[8])
+        self._started(header[9], header[10], kept)
         while segment.size < end:
             word = self._check(segment, segment.size, end)
             if not word:
                 if following is not None or self._durable_after(segment, segment.size + 1, end):
                     raise OutboxDamaged(segment.name, segment.size, "the record is broken")
                 return True
-            self._apply(word & 0xFF & ~AFTER_SYNC, word >> 8, segment, unsettled, make)
+            self._apply(word & 0xFF & ~AFTER_SYNC, word >> 8, segment, kept, make)
             segment.size += _RECORD_BYTES + (word >> 8)
         return False
 
@@ -715,7 +836,7 @@ class Outbox:
         return False
 
     def _apply(
-        self, kind: int, length: int, segment: Segment, unsettled: "dict[int, Restored]", make: "type[Stored]"
+        self, kind: int, length: int, segment: Segment, kept: "dict[int, Restored]", make: "type[Stored]"
     ) -> None:
         """Repeat what a whole record says, which is in the buffer."""
         buffer = self._buffer
@@ -725,25 +846,46 @@ class Outbox:
             if index == len(self.queues):
                 self.queues.append(LoggedQueue(index, name, array("I", (0, 0, 0, 0))))
             queue = self.queues[index]
-        elif kind == MESSAGE:
+        elif kind in (MESSAGE, COPY):
             index, flags, message_id, ordinal, time_stamp, number, last_ack = struct.unpack_from(
                 _MESSAGE_PREFIX, buffer, _RECORD_BYTES
             )
             queue = self.queues[index]
-            handle = make(message_id)
-            handle.segment = segment
-            handle.offset = segment.size
+            state, marks, message_class, sent_time, ttrq, ttbr = struct.unpack_from(
+                _CONFIRMATION, buffer, _RECORD_BYTES + _CONFIRMATION_OFFSET
+            )
+            old = kept.pop(message_id, None)
+            if old is not None:
+                self._drop(old.handle)
+            handle = make(message_id, array("I", (state, marks, sent_time, ttrq, ttbr, message_class)))
             handle.size = length - _MESSAGE_PREFIX_BYTES
-            segment.live += 1
+            self._keep(handle, segment, segment.size)
             own = (number - 1) & 0xFFFFFFFF if flags & TRANSACTIONAL else 0
-            unsettled[message_id] = Restored(queue, handle, flags, time_stamp << 32 | ordinal if own else 0, own)
+            restored = kept[message_id] = Restored(queue, handle, flags, time_stamp << 32 | ordinal if own else 0, own)
+            restored.sent = self._sent
+            if kind == COPY:
+                return
             self.next_message_id = _following(message_id)
+        elif kind == START:
+            starts, sent = struct.unpack_from(_START, buffer, _RECORD_BYTES)
+            self._started(starts, sent, kept)
+            return
         else:
-            count = (length - struct.calcsize(_SETTLED_PREFIX)) // 4
-            for message_id in struct.unpack_from(_SETTLED_PREFIX + str(count) + "I", buffer, _RECORD_BYTES)[2:]:
-                settled = unsettled.pop(message_id, None)
-                if settled is not None and settled.handle.segment is not None:
-                    settled.handle.segment.live -= 1
+            size = struct.calcsize(_STATE_PREFIX)
+            state, marks, message_class, sent_time = struct.unpack_from(_STATE_PREFIX, buffer, _RECORD_BYTES)
+            count = (length - size) // 4
+            for message_id in struct.unpack_from("<" + str(count) + "I", buffer, _RECORD_BYTES + size):
+                changed = kept.get(message_id)
+                if changed is None:
+                    continue
+                record = changed.handle.record
+                record[confirm.STATE] = state
+                record[confirm.MARKS] = marks
+                record[confirm.CLASS] = message_class
+                if sent_time:
+                    record[confirm.SENT_TIME] = sent_time
+                if state == _GONE:
+                    self._drop(kept.pop(message_id).handle)
             return
         queue.record[0] = ordinal
         queue.record[1] = time_stamp
@@ -751,15 +893,32 @@ class Outbox:
         queue.record[3] = last_ack
         self._time_stamp = max(self._time_stamp, time_stamp)
 
+    def _started(self, starts: int, sent: int, kept: "dict[int, Restored]") -> None:
+        self.starts = starts
+        self._sent = bool(sent)
+        if sent:
+            for restored in kept.values():
+                restored.sent = True
+
 
 def _following(message_id: int) -> int:
     return message_id + 1 & 0xFFFFFFFF or 1  # 0 means "none" (A-46)
 
 
 def _place(restored: Restored) -> "tuple[int, int]":
-    segment = restored.handle.segment
-    assert segment is not None
-    return segment.number, restored.handle.offset
+    return restored.tx_sequence_id, restored.tx_sequence_number
+
+
+def _confirmation(record: "array[int]") -> bytes:
+    return struct.pack(
+        _CONFIRMATION,
+        record[confirm.STATE],
+        record[confirm.MARKS],
+        record[confirm.CLASS],
+        record[confirm.SENT_TIME],
+        record[confirm.TTRQ],
+        record[confirm.TTBR],
+    )
 
 
 def _queue_payload(queue: LoggedQueue) -> bytes:

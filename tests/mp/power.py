@@ -7,8 +7,11 @@ suffix of the data may be gone or replaced by garbage, and any suffix of the cha
 import errno
 from array import array
 
+from mqqb import confirm
 from node import outbox
 
+CONFIRMATION = confirm.Settings()
+JOURNAL = (0, 0x40, 0x80, 0xC0)  # neither, JN, JP, both
 GUID = bytes(range(16))
 NAMES = ("DIRECT=TCP:10.0.0.5\\private$\\line1", "DIRECT=OS:plant\\private$\\alarms")
 KEEP_ALL = "all"  # everything that was written survives
@@ -146,16 +149,18 @@ class Disk(outbox.Files):
 
 
 class Sent:
-    """What the application knows of one message."""
+    """What the application knows of one message: what never changes of it, and which records of it may be durable."""
 
     def __init__(self, name, handle, tx_sequence_id, number, packet):
         self.name = name
         self.handle = handle
         self.facts = (name, handle.message_id, tx_sequence_id, number, bytes(packet))
+        self.records = [bytes(handle.record)]  # the oldest is durable, any newer one may be
+        self.logged = 0  # this one will be durable with the next sync
 
 
 class World:
-    """An application that sends, is acknowledged, rolls over, and knows what has to and what may survive a cut."""
+    """An application that sends, is acknowledged, rolls over, renews, and knows what has to and may survive a cut."""
 
     def __init__(self, disk, dice, sizes=(0, 3, 17, 40), segment_size=500, capacity=100000):
         self.dice = dice
@@ -163,12 +168,14 @@ class World:
         self.segment_size = segment_size
         self.capacity = capacity
         self.serial = 0
+        self.starts = 0
         self.by_id = {}  # released, that is accepted or restored: MessageID -> facts
+        self.transmitted = set()  # facts
         self.by_number = {}  # (TxSequenceID, TxSequenceNumber) -> facts
         self.highest = {}  # queue -> highest released (TxSequenceID, TxSequenceNumber)
         self.unsynced = []
         self.failed = []  # refused by an error, may come back until the next one is logged
-        self.settled = []
+        self.gone = []  # perhaps not durably
         self.tables = {}
         self.refused = 0
         self.open(disk)
@@ -179,7 +186,13 @@ class World:
         self.disk = disk
         self.outbox = outbox.Outbox(disk, GUID, self.segment_size, self.capacity, waiting_max=100)
         must = [sent.facts for name in self.tables for sent in self.tables[name] if sent not in self.unsynced]
-        may = [sent.facts for sent in self.settled + self.unsynced + self.failed]
+        may = [sent.facts for sent in self.gone + self.unsynced + self.failed]
+        records = {}
+        for some in [self.gone, self.unsynced, self.failed] + list(self.tables.values()):
+            for sent in some:
+                records[sent.facts] = sent.records + records.get(sent.facts, [])
+        assert self.outbox.starts > self.starts or not self.by_id, "a start was not counted"
+        self.starts = max(self.starts, self.outbox.starts - 1)
         seen = []
         self.tables = {name: [] for name in NAMES}
         for restored in self.outbox.restored:
@@ -188,24 +201,28 @@ class World:
             sent = Sent(name, restored.handle, restored.tx_sequence_id, restored.tx_sequence_number, packet)
             assert sent.facts in must or sent.facts in may, ("came from nowhere", sent.facts)
             assert restored.flags == outbox.TRANSACTIONAL | outbox.RECOVERABLE
+            assert bytes(restored.handle.record) in records[sent.facts], ("a record of no time", sent.facts)
+            if restored.sent:
+                self._sent(sent)
+            state = restored.handle.record[confirm.STATE]
+            assert state != ord("Q") or sent.facts not in self.transmitted, "it was sent, and nobody knows"
             self.tables[name].append(sent)
             self._released(sent)
             seen.append(sent.facts)
         for facts in must:
-            assert facts in seen, ("accepted, not settled, and lost", facts)
+            assert facts in seen, ("accepted, not gone, and lost", facts)
         assert len({facts[1] for facts in seen}) == len(seen), "restored twice"
         self.unsynced = []
         self.failed = []
-        self.settled = []
+        self.gone = []
         self.records = {}
         for name in NAMES:
             queue = self.outbox.queue(name)
             self.records[name] = array("I", queue.record)
-            last = 0
+            last = (0, 0)
             for sent in self.tables[name]:
-                assert sent.facts[2] == self._id(name), ("an unsettled message of another sequence", sent.facts)
-                assert last < sent.facts[3] < queue.record[2], ("out of order", sent.facts)
-                last = sent.facts[3]
+                assert last < sent.facts[2:4] < (self._id(name), queue.record[2]), ("out of order", sent.facts)
+                last = sent.facts[2:4]
             assert (self._id(name), queue.record[2] - 1) >= self.highest.get(name, (0, 0)), "the counters went back"
         for message_id in self.by_id:
             assert message_id < self.outbox.next_message_id, "a MessageID would be used again"
@@ -214,7 +231,19 @@ class World:
         """Would everything be there if the power went now? Does not change this world."""
         disk = self.disk.after_cut(how, self.dice, partial)
         other = object.__new__(World)
-        for name in ("dice", "sizes", "segment_size", "capacity", "serial", "unsynced", "failed", "settled", "tables"):
+        for name in (
+            "dice",
+            "sizes",
+            "segment_size",
+            "capacity",
+            "serial",
+            "starts",
+            "unsynced",
+            "failed",
+            "gone",
+            "tables",
+            "transmitted",
+        ):
             setattr(other, name, getattr(self, name))
         other.refused = 0
         for name in ("by_id", "by_number", "highest"):
@@ -227,14 +256,32 @@ class World:
     def act(self):
         """One random action."""
         name = NAMES[self.dice.below(len(NAMES))]
-        table = self.tables[name]
-        what = self.dice.below(10)
-        if what < 5:
+        some = [sent for sent in self.tables[name] if sent not in self.unsynced]
+        one = some[self.dice.below(len(some)) :][:1] if some else []
+        what = self.dice.below(16)
+        if what < 7:
             self.send(name, 1 + self.dice.below(3))
-        elif what < 8:
-            self.settle(name, table[: self.dice.below(len(table) + 1)], 0x00FF)
-        elif what == 8 and table:
-            self.settle(name, [table[self.dice.below(len(table))]], 0x8003)
+        elif what < 9:  # an OrderAck
+            for sent in some[: self.dice.below(len(some) + 1)]:
+                self.change([sent], "order_ack")
+        elif what < 11:
+            self.change(one, "final_ack", 0x4000)
+        elif what == 11:
+            self.change(one, "final_ack", 0x8003)
+        elif what == 12:
+            self.change(one, "handle_deadline", 1 << 33)
+        elif what == 13:  # the application takes dead letters and what the journal has
+            self.take([sent for sent in some if sent.handle.record[confirm.STATE] in (ord("X"), ord("J"))])
+        elif what == 14:
+            if self.dice.below(4) == 0:  # what the first message after a start does
+                self.records[name] = array("I", (1, self.outbox.time_stamp(), 1, 0))
+            elif one and one[0].handle.record[confirm.STATE] == ord("Q"):
+                try:
+                    self.outbox.will_send()
+                    self._sent(one[0])
+                    self.transmitted.add(one[0].facts)
+                except outbox.OutboxWriteFailed:
+                    self._take_back_failed()
         else:
             self.sync()
 
@@ -243,7 +290,10 @@ class World:
             self.serial += 1
             packet = b"%d:" % self.serial + bytes(self.sizes[self.dice.below(len(self.sizes))])
             record = self.records[name]
-            handle = outbox.Stored(self.outbox.next_message_id)
+            journal = JOURNAL[self.dice.below(4)]
+            handle = outbox.Stored(
+                self.outbox.next_message_id, confirm.new(self.serial, CONFIRMATION, journal, ttbr=self.dice.below(99))
+            )
             sent = Sent(name, handle, self._id(name), record[2], packet)
             assert sent.facts[2:4] > self.highest.get(name, (0, 0)), "a number would be used again"
             record[2] += 1
@@ -268,7 +318,12 @@ class World:
 
     def sync(self):
         try:
-            self.outbox.sync()
+            if self.outbox.sync():
+                self.gone = []
+                for name in NAMES:
+                    for sent in self.tables[name]:
+                        sent.records = sent.records[sent.logged :]
+                        sent.logged = 0
         except outbox.OutboxWriteFailed:
             self._take_back_failed()  # others of them were durable already, because a segment was full
         assert not [sent for sent in self.unsynced if sent.handle.segment is None]
@@ -276,19 +331,36 @@ class World:
             self._released(sent)
         self.unsynced = []
 
-    def settle(self, name, some, message_class):
-        some = [sent for sent in some if sent not in self.unsynced]
-        if some:
-            self.tables[name] = [sent for sent in self.tables[name] if sent not in some]
-            self.settled += some
-            self.outbox.settle([sent.handle for sent in some], self.outbox.queue(name), message_class)
-        record = self.records[name]
-        if not self.tables[name] and record[2] != 1:  # B-096
-            record[0] += 1
+    def change(self, some, event, *arguments):
+        """Something happens to these messages."""
+        for sent in some:
+            if getattr(confirm.Confirmation(sent.handle.record, CONFIRMATION), event)(*arguments) & confirm.STORE:
+                self._log(sent)
+
+    def take(self, some):
+        for sent in some:
+            sent.handle.record[confirm.STATE] = ord(confirm.GONE)
+            self._log(sent)
+
+    def _log(self, sent):
+        sent.records.append(bytes(sent.handle.record))
+        sent.logged = len(sent.records) - 1
+        table = self.tables[sent.name]
+        if sent.handle.record[confirm.STATE] == ord(confirm.GONE):
+            table.remove(sent)
+            self.gone.append(sent)
+        self.outbox.change([sent.handle])
+        record = self.records[sent.name]
+        if record[2] != 1 and not [sent for sent in table if sent.handle.record[confirm.STATE] in (ord("Q"), ord("S"))]:
+            record[0] += 1  # B-096
             record[2] = 1
             record[3] = 0
 
     # ---- bookkeeping ------------------------------------------------------------------------------
+
+    def _sent(self, sent):
+        if confirm.Confirmation(sent.handle.record, CONFIRMATION).sent():
+            sent.records.append(bytes(sent.handle.record))  # that is not logged, but a copy may have it
 
     def _id(self, name):
         record = self.records[name]
