@@ -1,0 +1,249 @@
+"""Do the tests notice a broken engine? Breaks session.py, streams.py and confirm.py in one place at a time.
+
+The changes are those of mutmut, but for texts; each is tried in a copy of the engine and its fast tests, in a process
+of its own, two at a time. mutants.txt lists the survivors that are known, each with the reason why no test can tell it,
+or need not. Exit status 1 if there is another one, or if one of the list is no longer made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import multiprocessing
+import os
+import random
+import resource
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import NamedTuple
+
+import hypothesis
+import libcst
+import pytest
+from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
+from mutmut.mutation.mutators import mutation_operators, operator_string
+from rich.progress import Progress
+
+ROOT = Path(__file__).resolve().parent.parent
+ENGINE = Path("firmware/mqqb")
+TESTS = {
+    "session.py": ("test_engine.py", "test_streams.py"),
+    "streams.py": ("test_engine.py", "test_streams.py"),
+    "confirm.py": ("test_confirm.py",),
+}
+COPIED = ("pyproject.toml", "tests/mp", "firmware/mqqb")
+JOBS = 2
+SECONDS = 60  # for the tests of one mutant; without a mutant they take a tenth
+MEMORY = 4 << 30
+
+
+class Mutant(NamedTuple):
+    """One change. key: file, place and change, without line numbers, as mutants.txt has it."""
+
+    file: str
+    line: int
+    key: str
+    source: str
+
+
+class _Finder(libcst.CSTVisitor):
+    """Collects (range, node, changed node)."""
+
+    METADATA_DEPENDENCIES = (PositionProvider,)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[CodeRange, libcst.CSTNode, libcst.CSTNode]] = []
+
+    def on_visit(self, node: libcst.CSTNode) -> bool:
+        if isinstance(node, (libcst.Annotation, libcst.Decorator, libcst.Assert)):
+            return False
+        position = self.get_metadata(PositionProvider, node, None)
+        for kind, operator in mutation_operators:
+            if isinstance(position, CodeRange) and isinstance(node, kind) and operator is not operator_string:
+                self.found += [(position, node, changed) for changed in operator(node)]
+        return True
+
+
+def _places(source: str) -> Iterator[tuple[int, int, str]]:
+    """First line, last line and qualified name of each function, the inner ones last."""
+
+    def walk(node: ast.AST, prefix: str) -> Iterator[tuple[int, int, str]]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, (ast.FunctionDef, ast.ClassDef)):
+                name = prefix + child.name
+                yield child.lineno, child.end_lineno or child.lineno, name
+                yield from walk(child, name + ".")
+
+    yield from walk(ast.parse(source), "")
+
+
+def mutants(file: str) -> list[Mutant]:
+    """All changes of one file that are still Python."""
+    source = (ROOT / ENGINE / file).read_text(encoding="utf-8")
+    wrapper = MetadataWrapper(libcst.parse_module(source), unsafe_skip_copy=True)
+    finder = _Finder()
+    wrapper.visit(finder)
+    places = list(_places(source))
+    lines = source.splitlines()
+    made: dict[str, Mutant] = {}
+    for position, node, changed in finder.found:
+        first, end = position.start, position.end
+        before = "\n".join(lines[: first.line - 1]) + "\n" + lines[first.line - 1][: first.column]
+        behind = lines[end.line - 1][end.column :] + "\n" + "\n".join(lines[end.line :]) + "\n"
+        text, other = (wrapper.module.code_for_node(which).strip() for which in (node, changed))
+        if before + text + behind == source:
+            after = before + other + behind
+        else:  # a few kinds have no place of their own; this way takes longer
+            after = wrapper.module.deep_replace(node, changed).code  # type: ignore[attr-defined]
+        try:
+            ast.parse(after)
+        except SyntaxError:
+            continue
+        new_lines = after.splitlines()
+        same = next(place for place, (old, new) in enumerate(zip(lines, new_lines, strict=False)) if old != new)
+        behind_same = next(
+            place
+            for place, (old, new) in enumerate(zip(reversed(lines), reversed(new_lines), strict=False))
+            if old != new
+        )
+        old, new = (" ".join(" ".join(part[same : len(part) - behind_same]).split()) for part in (lines, new_lines))
+        place = [name for top, bottom, name in places if top <= first.line <= bottom]
+        key = f"{file} {place[-1] if place else '-'}: {old} ==> {new}"
+        made.setdefault(after, Mutant(file, same + 1, key, after))
+    return list(made.values())
+
+
+def accepted() -> dict[str, str]:
+    """Key -> reason, from mutants.txt: a reason is the comment above one or more keys."""
+    reasons: dict[str, str] = {}
+    reason: list[str] = []
+    is_key = True
+    for text in (ROOT / "tests" / "mutants.txt").read_text(encoding="utf-8").splitlines():
+        if text.startswith("#"):
+            reason = [*([] if is_key else reason), text[1:].strip()]
+            is_key = False
+        elif text:
+            reasons[text] = " ".join(reason)
+            is_key = True
+    return reasons
+
+
+def scratch(folder: Path) -> None:
+    """Make a copy in which tests can run."""
+    for name in (*COPIED, *{f"tests/{test}" for tests in TESTS.values() for test in tests}):
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copyfile(ROOT / name, target)
+
+
+class _ModelsLast:
+    """A pytest plugin: what takes long comes after what finds most."""
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items.sort(key=lambda item: "TestModel" in item.nodeid)
+
+
+def run_tests(folder: Path, file: str) -> None:
+    """In a process of its own: exit status 0 if all tests pass. Compiled files are not left: they outlive a mutant."""
+    os.chdir(folder)
+    sys.dont_write_bytecode = True
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    phases = [hypothesis.Phase.explicit, hypothesis.Phase.generate]  # a failure need not be small
+    hypothesis.settings.register_profile("mutants", derandomize=True, database=None, phases=phases, deadline=None)
+    hypothesis.settings.load_profile("mutants")
+    options = ["-x", "-q", "-p", "no:cacheprovider", "--assert=plain", "--rootdir", str(folder)]
+    tests = [str(folder / "tests" / test) for test in TESTS[file]]
+    os._exit(int(pytest.main([*options, *tests], plugins=[_ModelsLast()])))
+
+
+def start(folder: Path, mutant: Mutant) -> BaseProcess:
+    """Run the tests in this scratch copy with the mutant in it."""
+    for file in TESTS:
+        source = mutant.source if file == mutant.file else (ROOT / ENGINE / file).read_text(encoding="utf-8")
+        (folder / ENGINE / file).write_text(source, encoding="utf-8")
+    process = multiprocessing.get_context("fork").Process(target=run_tests, args=(folder, mutant.file))
+    process.start()
+    return process
+
+
+def survivors(folders: list[Path], chosen: list[Mutant], tell: Callable[[Mutant, bool], None]) -> list[Mutant]:
+    """Those with which the tests pass, one scratch copy for each that runs at a time. tell: called after each."""
+    waiting = list(reversed(chosen))
+    running: dict[Path, tuple[BaseProcess, Mutant, float]] = {}
+    result = []
+    while waiting or running:
+        for folder in folders:
+            if folder not in running and waiting:
+                mutant = waiting.pop()
+                running[folder] = start(folder, mutant), mutant, time.monotonic() + SECONDS
+        wait([process.sentinel for process, _, _ in running.values()], timeout=1)
+        for folder, (process, mutant, until) in list(running.items()):
+            if process.is_alive() and time.monotonic() < until:
+                continue
+            process.kill()
+            process.join()
+            del running[folder]
+            if process.exitcode == 0:
+                result.append(mutant)
+            tell(mutant, process.exitcode == 0)
+    return result
+
+
+def main() -> int:
+    """Tries the mutants; 0 if every survivor is in the list."""
+    parser = argparse.ArgumentParser(description="break the engine in many ways: its tests must fail each time")
+    parser.add_argument("files", nargs="*", help=f"which of {', '.join(TESTS)} (default: all)")
+    parser.add_argument("--sample", type=int, help="try that many, chosen at random (default: all)")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="of the choice")
+    options = parser.parse_args()
+    files = [file for file in TESTS if file in options.files or not options.files]
+    made = [mutant for file in files for mutant in mutants(file)]
+    chosen = made
+    if options.sample is not None and options.sample < len(made):
+        print(f"mutants: seed {options.seed}")
+        chosen = random.Random(options.seed).sample(made, options.sample)
+    known = accepted()
+    gone = [key for key in known if key.split()[0] in files and key not in {mutant.key for mutant in made}]
+    with tempfile.TemporaryDirectory(prefix="mutants-") as place, Progress(auto_refresh=False) as progress:
+        folders = [Path(place) / str(number) for number in range(JOBS)]
+        for folder in folders:
+            scratch(folder)
+        whole = [Mutant(file, 0, file, (ROOT / ENGINE / file).read_text(encoding="utf-8")) for file in files]
+        broken = {mutant.file for mutant in whole} - {
+            mutant.file for mutant in survivors(folders, whole, lambda _mutant, _well: None)
+        }
+        if broken:
+            print(f"mutants: without any, the tests of {', '.join(sorted(broken))} fail", file=sys.stderr)
+            return 1
+        task = progress.add_task("mutants", total=len(chosen))
+
+        def tell(mutant: Mutant, survived: bool) -> None:
+            if survived and mutant.key not in known:
+                text = f"{ENGINE / mutant.file}:{mutant.line}: SURVIVED\n{mutant.key}"
+                progress.console.print(text, highlight=False, markup=False, soft_wrap=True)
+            progress.update(task, advance=1, refresh=True)
+
+        found = survivors(folders, chosen, tell)
+    for key in gone:
+        print(f"mutants.txt: this change is no longer made: {key}")
+    excused = sum(mutant.key in known for mutant in found)
+    failed = len(found) - excused + len(gone)
+    print(f"mutants: {len(chosen) - len(found)} passed, {failed} failed, {excused} known to survive")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
