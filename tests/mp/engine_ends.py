@@ -227,3 +227,16 @@ def order_ack_body(tx_sequence_id, number):
     body.fields[core.ACK_TIME_STAMP] = tx_sequence_id >> 32
     body.fields[core.ACK_NUMBER] = number
     return body
+
+
+def session_headers(data):
+    """The SessionHeaders of the SessionAcks among these packets."""
+    headers = []
+    total = 0
+    while total < len(data):
+        packet = packets.parse(data, total)
+        size = core.packet_total(packet.base.flags, packet.base.packet_size)
+        if isinstance(packet, packets.SessionAck):
+            headers.append(packet.session)
+        total += size
+    return headers

@@ -8,10 +8,12 @@ import sys
 
 sys.path.insert(0, "tests/mp")
 
-from engine_ends import Receiver, Sender, exchange, open_pair, order_ack_body, run, transaction
+from engine_cases import TESTS, rule, run_tests
+from engine_ends import Receiver, Sender, exchange, open_pair, order_ack_body, run, session_headers, transaction
 from mqqb import core, packets, streams
 
 
+@rule("B-002", "B-096", "B-097", "B-112", "B-153", "B-217", "B-236", "B-317", "B-358", "A-17")
 def happy_path():
     sender, receiver = open_pair()
     for k in range(3):
@@ -27,6 +29,7 @@ def happy_path():
     assert sender.record[core.OUTGOING_NUMBER] == 1
 
 
+@rule("B-117", "B-237", "B-241", "B-244", "A-16", "A-19", "B-089")
 def final_ack_settles_a_journaled_message():
     sender, receiver = open_pair()
     sender.send(b"x", journal=True)
@@ -54,6 +57,7 @@ def final_ack_settles_a_journaled_message():
     assert sender.rejected == [(1, 0x4000)]
 
 
+@rule("B-110", "B-111", "B-113", "B-114", "B-046", "B-047", "A-29")
 def order_acks_coalesce():
     incoming = streams.IncomingStream(now=-60000)
     sent = []
@@ -77,6 +81,7 @@ def order_acks_coalesce():
     assert sent[:2] == [(500, 2), (10700, 36)], sent
 
 
+@rule("B-136", "B-151", "B-152", "B-269", "B-272", "B-273", "A-01", "A-02")
 def lost_order_ack():
     sender, receiver = open_pair()
     sender.send(b"1")
@@ -95,6 +100,7 @@ def lost_order_ack():
     assert receiver.order_acks == [(30500, 2)], receiver.order_acks
 
 
+@rule("B-110", "B-270", "B-271", "A-01")
 def hole_is_refused_and_filled_after_reconnect():
     sender, receiver = open_pair()
     for k in range(3):
@@ -110,6 +116,7 @@ def hole_is_refused_and_filled_after_reconnect():
     assert [number[1] for _, number, _ in receiver.queue] == [1, 2, 3]
 
 
+@rule("B-094", "B-316", "B-318", "B-319", "A-34")
 def expiry_is_bridged():
     sender, receiver = open_pair()
     sender.send(b"1")
@@ -126,6 +133,7 @@ def expiry_is_bridged():
     assert [number[1] for _, number, _ in receiver.queue] == [1, 3]
 
 
+@rule("B-230", "B-231", "B-233", "B-234", "A-04", "A-05", "B-093", "B-079")
 def stale_order_ack_changes_nothing():
     stream = streams.OutgoingStream(streams.OutgoingStream.new(0, 100))
     packet = packets.user_message(
@@ -147,6 +155,7 @@ def stale_order_ack_changes_nothing():
     assert stream.order_ack(order_ack_body(101, 2), 1) == []
 
 
+@rule("B-118", "B-157", "B-159", "B-160", "A-09", "A-10", "B-299")
 def reconnect_in_mid_stream():
     sender, receiver = open_pair()
     for k in range(70):
@@ -172,6 +181,7 @@ def reconnect_in_mid_stream():
     assert [message_id for message_id, _, _ in receiver.queue] == list(range(1, 71))
 
 
+@rule("B-241", "B-244", "B-245", "A-16")
 def rejection_settles_and_bridges():
     sender, receiver = open_pair()
     for k in range(6):
@@ -200,6 +210,7 @@ def rejection_settles_and_bridges():
     assert sender.stream.final_ack(5, 0) is None, "a second FinalAck finds nothing"
 
 
+@rule("B-014", "B-015", "B-016", "B-017", "B-018", "B-136", "B-152", "A-06", "A-07")
 def back_off():
     stream = streams.OutgoingStream(streams.OutgoingStream.new(0))
     packet = packets.user_message(
@@ -220,6 +231,7 @@ def back_off():
     assert times == [30, 60, 90, 390, 690, 990, 2790, 4590, 6390, 27990, 49590], times
 
 
+@rule("B-072", "B-098", "B-158", "B-317", "A-08", "B-301")
 def crash_of_the_sender_keeps_the_numbers():
     sender, receiver = open_pair()
     for k in range(5):
@@ -235,6 +247,7 @@ def crash_of_the_sender_keeps_the_numbers():
     assert sender.settled == [1, 2, 3, 4, 5]
 
 
+@rule("B-098", "B-102", "B-103", "B-123", "B-281", "A-31", "A-32")
 def nothing_is_acknowledged_before_it_is_stored():
     sender, receiver = open_pair()
     receiver.hold = True
@@ -244,28 +257,17 @@ def nothing_is_acknowledged_before_it_is_stored():
     receiver.receive(sender.session.data_to_send(), 0)
     for now in (1000, 5000, 11000, 21000):
         receiver.session.handle_timeout(now)
-        for event in _session_headers(receiver.session.data_to_send()):
+        for event in session_headers(receiver.session.data_to_send()):
             assert event.ack_sequence_number == 0
             assert event.recoverable_msg_ack_flags == 0
     receiver.store(21000)
-    headers = _session_headers(receiver.session.data_to_send())
+    headers = session_headers(receiver.session.data_to_send())
     assert headers[-1].ack_sequence_number >= 32
     assert headers[0].recoverable_msg_ack_seq_number == 1
     assert headers[0].recoverable_msg_ack_flags == 0xFFFFFFFF
 
 
-def _session_headers(data):
-    headers = []
-    total = 0
-    while total < len(data):
-        packet = packets.parse(data, total)
-        size = core.packet_total(packet.base.flags, packet.base.packet_size)
-        if isinstance(packet, packets.SessionAck):
-            headers.append(packet.session)
-        total += size
-    return headers
-
-
+@rule("B-429", "B-430")
 def every_byte_boundary():
     """The same conversation, one byte at a time: nothing depends on how the stream is cut into reads."""
     whole = open_pair()
@@ -295,39 +297,5 @@ def every_byte_boundary():
     assert len(whole[1].queue) == 4
 
 
-TRACES = (
-    happy_path,
-    final_ack_settles_a_journaled_message,
-    order_acks_coalesce,
-    lost_order_ack,
-    hole_is_refused_and_filled_after_reconnect,
-    expiry_is_bridged,
-    stale_order_ack_changes_nothing,
-    reconnect_in_mid_stream,
-    rejection_settles_and_bridges,
-    back_off,
-    crash_of_the_sender_keeps_the_numbers,
-    nothing_is_acknowledged_before_it_is_stored,
-    every_byte_boundary,
-)
-
-
-def main():
-    failed = 0
-    for trace in TRACES:
-        try:
-            trace()
-        except Exception as error:
-            failed += 1
-            print("FAILED", trace.__name__)
-            if hasattr(sys, "print_exception"):
-                sys.print_exception(error)
-            else:
-                raise
-    print("engine with core", core.implementation)
-    print("%d passed, %d failed" % (len(TRACES) - failed, failed))
-    sys.exit(1 if failed else 0)
-
-
 if __name__ == "__main__":
-    main()
+    run_tests(TESTS)

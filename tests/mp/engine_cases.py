@@ -1,0 +1,65 @@
+"""Tests that MicroPython and pytest both run: plain functions with the rules they show, and with values for them."""
+
+import sys
+
+from mqqb import core
+
+TESTS = []  # (function, rule numbers, names of arguments, their values), in order
+
+
+class _Cases:
+    def __init__(self, function, names, values):
+        self.function = function
+        self.names = names
+        self.values = values
+
+
+def parametrize(names, values):
+    """As pytest's, but once: a name, or several with a tuple of values each time. Stands under `rule`."""
+
+    def wrap(function):
+        return _Cases(function, names, list(values))
+
+    return wrap
+
+
+def rule(*numbers):
+    """Note a test."""
+
+    def wrap(test):
+        if isinstance(test, _Cases):
+            TESTS.append((test.function, numbers, test.names, test.values))
+            return test.function
+        TESTS.append((test, numbers, None, None))
+        return test
+
+    return wrap
+
+
+def _calls(function, names, values):
+    if names is None:
+        yield function.__name__, {}
+        return
+    for value in values:
+        arguments = {names: value} if isinstance(names, str) else dict(zip(names, value))
+        yield function.__name__ + repr(value), arguments
+
+
+def run_tests(tests):
+    """Call them all, say what failed, exit with 1 if any did."""
+    passed = failed = 0
+    for function, _, names, values in tests:
+        for name, arguments in _calls(function, names, values):
+            try:
+                function(**arguments)
+                passed += 1
+            except Exception as error:
+                failed += 1
+                print("FAILED", name)
+                if hasattr(sys, "print_exception"):
+                    sys.print_exception(error)
+                else:
+                    raise
+    print("engine with core", core.implementation)
+    print("%d passed, %d failed" % (passed, failed))
+    sys.exit(1 if failed else 0)
