@@ -1,0 +1,991 @@
+"""A peer that speaks by hand: bytes from struct, written after the specification alone, against the real command.
+
+Nothing of mqqb is imported, and nothing of the inside is looked at: only bytes on the socket, and what the command prints.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import itertools
+import json
+import os
+import queue
+import random
+import select
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'firmware'}{os.pathsep}{ROOT / 'host'}"}
+DEADLINE_S = 60.0
+QUIET_S = 0.3  # nothing comes for so long: nothing comes. Longer than any batch takes; OrderAcks are waited for longer
+NULL = bytes(16)
+FOR_EVER = 0xFFFFFFFF
+SIGNATURE = 0x524F494C
+ESTABLISH, PARAMETERS, SESSION_ACK, ORDER_ACK, FINAL_ACK, MESSAGE = range(6)
+LINE1 = "OS:here\\private$\\line1"
+PLAIN = "OS:here\\private$\\plain"
+NOWHERE = "OS:here\\private$\\nowhere"
+GUIDS = (struct.pack("<QQ", 0x1122334455667788, number) for number in itertools.count(1))
+NUMBERS = itertools.count(1)  # of messages; a peer may leave gaps
+
+
+# ---- bytes, after wire.md -------------------------------------------------------------------------
+
+
+def base(
+    size: int, flags: int, reserved: int = 0, ttrq: int = FOR_EVER, version: int = 0x10, signature: int = SIGNATURE
+) -> bytes:
+    return struct.pack("<BBHIII", version, reserved, flags, signature, size, ttrq)
+
+
+def establish(
+    client: bytes,
+    server: bytes = NULL,
+    *,
+    reserved: int = 0xC0,
+    system: int = 0x0310,
+    padding: bytes = b"\x5a" * 512,
+    time_stamp: int = 0x1DDECA4E,
+    pt: int = 2,
+) -> bytes:
+    return (
+        base(572, 0x000B, reserved)
+        + struct.pack("<HH", 0, pt)
+        + client
+        + server
+        + struct.pack("<IHH", time_stamp, system, 0)
+        + padding
+    )
+
+
+def parameters(recoverable: int = 500, ack: int = 20000, window: int = 64, reserved: int = 0xC0) -> bytes:
+    return base(32, 0x000B, reserved) + struct.pack("<HHIIHH", 0, 3, recoverable, ack, 0, window)
+
+
+def session_header(
+    ack: int, first: int = 0, bits: int = 0, sent: int = 0, recoverable: int = 0, window: int = 64
+) -> bytes:
+    return struct.pack("<HHIHHHH", ack, first, bits, sent, recoverable, window, 0xABCD)
+
+
+def session_ack(header: bytes, reserved: int = 0xCD) -> bytes:
+    return base(36, 0x001B, reserved) + struct.pack("<HH", 0, 1) + header
+
+
+def align(data: bytes) -> bytes:
+    return data + bytes(-len(data) % 4)
+
+
+def direct(name: str) -> bytes:
+    text = (name + "\0").encode("utf-16-le")
+    return align(struct.pack("<H", len(text)) + text)
+
+
+def properties(
+    body: bytes,
+    label: str = "",
+    message_class: int = 0,
+    ack: int = 0,
+    *,
+    label_length: int | None = None,
+    size: int | None = None,
+    allocated: int | None = None,
+    extension: int = 0,
+    body_type: int = 0x1011,
+) -> bytes:
+    text = (label + "\0").encode("utf-16-le") if label else b""
+    length = len(text) // 2 if label_length is None else label_length
+    size = len(body) if size is None else size
+    return align(
+        struct.pack(
+            "<BBH20sIIIIIIII",
+            ack,
+            length,
+            message_class,
+            bytes(20),
+            body_type,
+            0,
+            size,
+            size if allocated is None else allocated,
+            0,
+            0x8004,
+            0x6801,
+            extension,
+        )
+        + text
+        + body
+    )
+
+
+class Tx(NamedTuple):
+    """The place in a stream: TimeStamp and Ordinal of the TxSequenceID, number, previous number."""
+
+    time_stamp: int
+    ordinal: int
+    number: int
+    previous: int
+
+    def header(self, flags: int = 0x0000001C) -> bytes:
+        return struct.pack("<IIIII", flags, self.ordinal, self.time_stamp, self.number, self.previous)
+
+
+def message(
+    source: bytes,
+    destination: str | int,
+    body: bytes = b"",
+    tx: Tx | None = None,
+    *,
+    delivery: int = 1,
+    message_id: int | None = None,
+    header: bytes = b"",
+    flags: int = 3,
+    user_flags: int = 0,
+    address: bytes = NULL,
+    names: bytes = b"",
+    props: bytes | None = None,
+    between: bytes = b"",
+    after: bytes = b"",
+    ttrq: int = 345600,
+    reserved: int = 0,
+    size: int | None = None,
+    transaction: bytes = b"",
+    label: str = "",
+    clear: int = 0,
+) -> bytes:
+    """A UserMessage. destination: a direct format name without DIRECT=, or the identifier of a private queue here.
+
+    user_flags: set in UserHeader.Flags too, `clear` is cleared. names: behind the destination. between: headers before the
+    properties, after: behind them. header: a SessionHeader.
+    """
+    where = direct(destination) if isinstance(destination, str) else struct.pack("<I", destination)
+    bits = 0x00200000 | (7 if isinstance(destination, str) else 3) << 10 | delivery << 5
+    if tx is not None:
+        transaction = transaction or tx.header()
+        flags &= ~7
+    if transaction:
+        bits |= 0x00100000
+    user = (
+        struct.pack(
+            "<16s16sIIII",
+            source,
+            address,
+            FOR_EVER,
+            int(time.time()),
+            next(NUMBERS) if message_id is None else message_id,
+            (bits | user_flags) & ~clear,
+        )
+        + where
+        + names
+    )
+    rest = user + transaction + between + (properties(body, label) if props is None else props) + after
+    return (
+        base(16 + len(rest) if size is None else size, flags | (0x10 if header else 0), reserved, ttrq) + rest + header
+    )
+
+
+def acknowledgement(
+    source: bytes,
+    tx: Tx,
+    message_class: int = 0x00FF,
+    of: tuple[bytes, int] = (NULL, 0),
+    *,
+    delivery: int = 0,
+    flags: int = 0,
+    header: bytes = b"",
+    direct_name: bool = True,
+    address: bytes = NULL,
+    size: int | None = None,
+) -> bytes:
+    """An OrderAck, or with another class a FinalAck `of` (source, message id)."""
+    body = struct.pack("<IIII", tx.ordinal, tx.time_stamp, tx.number, tx.previous) + struct.pack("<16sI", *of)
+    return message(
+        source,
+        "TCP:127.0.0.1\\PRIVATE$\\order_queue$" if direct_name else 4,
+        delivery=delivery,
+        flags=flags,
+        header=header,
+        ttrq=FOR_EVER,
+        address=address,
+        props=properties(body, "QM Ordering Ack", message_class, size=size, body_type=0),
+    )
+
+
+class Seen:
+    """A packet of the queue manager, taken apart. kind: one of ESTABLISH to MESSAGE."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        version, _, self.flags, signature, self.size, self.ttrq = struct.unpack_from("<BBHIII", data)
+        assert (version, signature) == (0x10, SIGNATURE)
+        self.header: tuple[int, ...] = ()
+        if self.flags & 0x10:
+            self.header = struct.unpack_from("<HHIHHHH", data, 20 if self.flags & 8 else self.size)
+        if self.flags & 8:
+            assert self.size == len(data)
+            self.internal = struct.unpack_from("<H", data, 18)[0]
+            self.kind = {1: SESSION_ACK, 2: ESTABLISH, 3: PARAMETERS}[self.internal & 15]
+            assert self.size == {SESSION_ACK: 36, ESTABLISH: 572, PARAMETERS: 32}[self.kind]
+            assert self.ttrq == FOR_EVER
+            return
+        assert self.size + len(self.header and data[self.size :]) == len(data)
+        self.source, self.address, self.ttbr, self.sent_time, self.message_id, self.user_flags = struct.unpack_from(
+            "<16s16sIIII", data, 16
+        )
+        offset = 64
+        assert self.user_flags >> 13 & 63 == 0  # AQ, RQ
+        kind = self.user_flags >> 10 & 7
+        self.destination: str | int
+        if kind == 7:
+            count = struct.unpack_from("<H", data, offset)[0]
+            self.destination = data[offset + 2 : offset + count].decode("utf-16-le")
+            assert data[offset + count : offset + 2 + count] == b"\0\0"
+            offset += (2 + count + 3) & ~3
+        else:
+            assert kind == 3
+            self.destination = struct.unpack_from("<I", data, offset)[0]
+            offset += 4
+        self.recoverable = bool(self.user_flags & 0x60)
+        self.tx: Tx | None = None
+        if self.user_flags & 0x00100000:
+            _, ordinal, time_stamp, number, previous = struct.unpack_from("<IIIII", data, offset)
+            self.tx = Tx(time_stamp, ordinal, number, previous)
+            offset += 20
+        (self.ack, length, self.message_class, _, self.body_type, _, size, allocated, *_, extension) = (
+            struct.unpack_from("<BBH20sIIIIIIII", data, offset)
+        )
+        assert (extension, allocated) == (0, size)
+        offset += 56
+        self.label = data[offset : offset + 2 * length].decode("utf-16-le").rstrip("\0")
+        self.body = data[offset + 2 * length : offset + 2 * length + size]
+        assert self.size == (offset + 2 * length + size + 3) & ~3
+        self.kind = MESSAGE
+        if self.label == "QM Ordering Ack":
+            self.kind = ORDER_ACK if self.message_class == 0x00FF else FINAL_ACK
+            ordinal, time_stamp, number, previous = struct.unpack_from("<IIII", self.body)
+            self.tx = Tx(time_stamp, ordinal, number, previous)
+
+
+def numbered(first: int, last: int, time_stamp: int = 100, ordinal: int = 1) -> list[Tx]:
+    return [Tx(time_stamp, ordinal, number, number - 1) for number in range(first, last + 1)]
+
+
+# ---- the command ----------------------------------------------------------------------------------
+
+
+def ordack(*arguments: object) -> list[dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, "-m", "ordack", *map(str, arguments), "--json"],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+class Server:
+    """`ordack serve` on a store of its own, with queues line1, transactional, and plain."""
+
+    def __init__(self, store: Path, *options: str) -> None:
+        self.store = store
+        (line1,) = ordack("queue", "create", "--store", store, "line1", "--transactional")
+        ordack("queue", "create", "--store", store, "plain")
+        self.line1_id: int = line1["id"]
+        self.process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "ordack",
+                "serve",
+                "--store",
+                str(store),
+                "--listen",
+                "127.0.0.1:0",
+                "--json",
+                *options,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=ENVIRONMENT,
+        )
+        assert self.process.stdout
+        self.port = int(json.loads(self.process.stdout.readline())["listening"].rpartition(":")[2])
+        self.said: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr
+        for line in self.process.stderr:
+            self.said.put(line)
+
+    def stop(self) -> None:
+        self.process.terminate()
+        assert self.process.wait(DEADLINE_S) == 0
+        self.reader.join()
+        assert self.process.stdout
+        assert self.process.stderr
+        self.process.stdout.close()
+        self.process.stderr.close()
+        while not self.said.empty():
+            assert "Traceback" not in self.said.get()
+
+    def received(self, name: str = "line1") -> list[bytes]:
+        """Take what the queue holds, with the application's command."""
+        return [base64.b64decode(line["body_base64"]) for line in ordack("receive", "--store", self.store, name)]
+
+    def connect(self, **handshake: Any) -> Line:
+        """A session that is open."""
+        line = Line(socket.create_connection(("127.0.0.1", self.port)))
+        line.begin(**handshake)
+        return line
+
+
+class Line:
+    """One connection as a foreign peer sees it, with the two counts of packets that it sends and receives."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.buffer = b""
+        self.guid = next(GUIDS)
+        self.server = NULL
+        self.received = self.recoverable_received = 0
+        self.sent = self.recoverable_sent = 0
+        self.acked: set[int] = set()  # recoverable numbers that SessionHeaders have named
+        self.ack = 0  # the last AckSequenceNumber
+
+    def __enter__(self) -> Line:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def begin(self, window: int = 64, recoverable: int = 500, server: bytes = NULL) -> None:
+        self.write(establish(self.guid, server))
+        response = self.read()
+        assert (response.kind, response.internal) == (ESTABLISH, 2)
+        self.server = response.data[36:52]
+        self.write(parameters(recoverable, window=window))
+        assert self.read().kind == PARAMETERS
+
+    def write(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def send(self, *messages: bytes) -> None:
+        """Messages in one segment, counted."""
+        for data in messages:
+            self.sent += 1
+            self.recoverable_sent += bool(data[60] & 0x20)
+        self.write(b"".join(messages))
+
+    def take(self, wait: float = DEADLINE_S) -> Seen | None:
+        """The next packet, or None: nothing came in time. Raises EOFError if the connection is closed."""
+        deadline = time.monotonic() + wait
+        while True:
+            if len(self.buffer) >= 16:
+                flags, size = struct.unpack_from("<H4xI", self.buffer, 2)
+                total = size + (16 if flags & 0x18 == 0x10 else 0)
+                if len(self.buffer) >= total:
+                    seen, self.buffer = Seen(self.buffer[:total]), self.buffer[total:]
+                    self._note(seen)
+                    return seen
+            if not select.select([self.socket], [], [], max(deadline - time.monotonic(), 0))[0]:
+                return None
+            try:
+                data = self.socket.recv(1 << 16)
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                assert not self.buffer, "closed in the middle of a packet"
+                raise EOFError
+            self.buffer += data
+
+    def _note(self, seen: Seen) -> None:
+        if not seen.flags & 8:
+            self.received += 1
+            self.recoverable_received += seen.recoverable
+        if seen.header:
+            ack, first, bits, sent, recoverable, window, _ = seen.header
+            assert (sent, recoverable) == (self.received, self.recoverable_received)
+            assert self.ack <= ack <= self.sent
+            assert 1 <= window
+            assert bool(first) == bool(bits)
+            named = {first + place for place in range(32) if bits >> place & 1}
+            assert not bits or bits & 1
+            assert not named & self.acked
+            self.ack = ack
+            self.acked |= named
+            assert self.acked <= set(range(1, self.recoverable_sent + 1))
+
+    def read(self) -> Seen:
+        seen = self.take()
+        assert seen is not None, "nothing comes"
+        return seen
+
+    def until(self, kind: int) -> Seen:
+        """The next packet of this kind; others before it are let pass."""
+        while True:
+            seen = self.read()
+            if seen.kind == kind:
+                return seen
+
+    def messages(self, count: int) -> list[Seen]:
+        """The next so many packets in the form of messages."""
+        return [self.until(MESSAGE) for _ in range(count)]
+
+    def silent(self, wait: float = QUIET_S) -> None:
+        """Nothing but SessionAcks comes, and the connection stays."""
+        deadline = time.monotonic() + wait
+        while (left := deadline - time.monotonic()) > 0:
+            seen = self.take(left)
+            assert seen is None or seen.kind == SESSION_ACK
+
+    def header(
+        self,
+        *,
+        ack: int | None = None,
+        first: int = 0,
+        bits: int = 0,
+        more: int = 0,
+        more_recoverable: int = 0,
+        window: int = 64,
+    ) -> bytes:
+        """A SessionHeader with the true counts, and so many more packets sent."""
+        return session_header(
+            self.received if ack is None else ack,
+            first,
+            bits,
+            self.sent + more,
+            self.recoverable_sent + more_recoverable,
+            window,
+        )
+
+    def confirm(self, **values: int) -> None:
+        """Acknowledge everything received."""
+        self.write(session_ack(self.header(**values)))
+
+    def ends(self) -> list[Seen]:
+        """What comes until the connection is closed, which it must be."""
+        seen = []
+        with contextlib.suppress(EOFError):
+            while True:
+                packet = self.take()
+                assert packet is not None, "the connection stays open"
+                seen.append(packet)
+        return seen
+
+    def works(self) -> None:
+        """A SessionAck comes for what is sent now: the session is alive."""
+        self.send(message(self.guid, PLAIN, b"alive"))
+        while self.ack != self.sent:
+            self.read()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    running = Server(tmp_path_factory.mktemp("foreign") / "store")
+    yield running
+    running.stop()
+
+
+# ---- handshake ------------------------------------------------------------------------------------
+
+
+@pytest.mark.rule("B-005", "B-205", "B-207", "B-208", "B-215", "A-39", "OP-3", "OP-18")
+@pytest.mark.parametrize(
+    "variant",
+    [
+        {"reserved": 0x5A},
+        {"system": 0x0110},
+        {"system": 0x0010},
+        {"system": 0xFF10},
+        {"padding": bytes(512)},
+        {"padding": bytes(range(256)) * 2},
+        {"time_stamp": 0},
+        {"time_stamp": FOR_EVER},
+    ],
+)
+def test_a_request_as_scanners_and_windows_send_it_is_answered(server: Server, variant: dict[str, Any]) -> None:
+    with Line(socket.create_connection(("127.0.0.1", server.port))) as line:
+        request = establish(line.guid, **variant)
+        line.write(request)
+        answer = line.read()
+        assert (answer.kind, answer.internal) == (ESTABLISH, 2)
+        assert answer.data[20:36] == line.guid
+        assert answer.data[36:52] != NULL
+        assert answer.data[52:56] == request[52:56]
+        assert answer.data[57] & 1 == request[57] & 1  # SE
+        assert answer.data[60:] == b"\x5a" * 512
+        line.write(parameters(1496, 120000, 32, reserved=0x5A))
+        answer = line.read()
+        assert struct.unpack("<HHIIHH", answer.data[16:]) == (0, 3, 1496, 120000, 0, 64)
+
+
+@pytest.mark.rule("B-169", "B-433")
+@pytest.mark.parametrize(
+    "request_",
+    [
+        establish(NULL, system=0x0000),
+        establish(NULL, system=0x0300),  # RE zero: outside its range, so by the default rule
+        establish(NULL, padding=b"\x5a" * 508),
+        establish(NULL, padding=b"\x5a" * 516),
+    ],
+)
+def test_a_request_that_does_not_fit_is_not_answered(server: Server, request_: bytes) -> None:
+    with Line(socket.create_connection(("127.0.0.1", server.port))) as line:
+        line.write(request_[:8] + struct.pack("<I", len(request_)) + request_[12:])
+        assert line.ends() == []
+
+
+@pytest.mark.rule("B-207", "B-208")
+def test_a_request_for_another_queue_manager_is_refused_and_the_connection_closed(server: Server) -> None:
+    with Line(socket.create_connection(("127.0.0.1", server.port))) as line:
+        line.write(establish(line.guid, b"\x77" * 16))
+        (answer,) = line.ends()
+        assert answer.internal == 0x12
+        assert answer.data[20:36] == line.guid
+    with server.connect() as line:
+        own = line.server
+    with server.connect(server=own) as line:
+        assert line.server == own
+        line.works()
+    server.received("plain")
+
+
+@pytest.mark.rule("B-180", "B-184", "B-186", "B-434")
+def test_before_the_session_is_open_nothing_else_is_taken(server: Server) -> None:
+    early = message(b"\x55" * 16, PLAIN, b"early")
+    ack = session_ack(session_header(0))
+    order_ack = acknowledgement(b"\x55" * 16, Tx(1, 1, 1, 0))
+    for packets in ([early], [parameters()], [ack], [order_ack]):
+        with Line(socket.create_connection(("127.0.0.1", server.port))) as line:
+            line.write(b"".join(packets) + early)
+            assert line.ends() == []
+    for packet in (early, establish(b"\x55" * 16), ack, order_ack):
+        with Line(socket.create_connection(("127.0.0.1", server.port))) as line:
+            line.write(establish(line.guid))
+            line.read()
+            line.write(packet + early)
+            assert line.ends() == []
+    for packet in (establish(b"\x55" * 16), parameters()):
+        with server.connect() as line:
+            line.write(packet + early)
+            assert line.ends() == []
+    assert server.received("plain") == []
+
+
+@pytest.mark.rule("B-213")
+@pytest.mark.parametrize(
+    ("recoverable", "ack", "good"),
+    [
+        (500, 20000, True),
+        (120000, 120000, True),
+        (499, 20000, False),
+        (120001, 20000, False),
+        (500, 19999, False),
+        (500, 120001, False),
+        (0, 0, False),
+        (FOR_EVER, FOR_EVER, False),
+    ],
+)
+def test_the_range_of_the_connection_parameters(server: Server, recoverable: int, ack: int, good: bool) -> None:
+    with Line(socket.create_connection(("127.0.0.1", server.port))) as line:
+        line.write(establish(line.guid))
+        line.read()
+        line.write(parameters(recoverable, ack))
+        if good:
+            assert struct.unpack_from("<II", line.read().data, 20) == (recoverable, ack)
+        else:
+            assert line.ends() == []
+
+
+@pytest.mark.rule("B-089", "B-118", "B-213", "B-307", "A-25")
+@pytest.mark.parametrize("window", [0, 1])
+def test_a_peer_with_a_window_of_one_gets_one_packet_at_a_time(server: Server, window: int) -> None:
+    with server.connect(window=window) as line:
+        line.send(*(message(line.guid, NOWHERE, b"", tx) for tx in numbered(1, 3)))
+        kinds = []
+        for count in range(1, 5):
+            kinds.append(line.until(FINAL_ACK if count < 4 else ORDER_ACK).kind)
+            if count < 4:
+                line.silent(0.7 if count == 1 else QUIET_S)  # the OrderAck is due by now
+            assert line.received == count
+            line.confirm(first=min(count, 3), bits=int(count < 4), window=1)
+        assert kinds == [FINAL_ACK, FINAL_ACK, FINAL_ACK, ORDER_ACK]
+
+
+# ---- framing --------------------------------------------------------------------------------------
+
+
+@pytest.mark.rule("B-002", "B-429")
+def test_one_byte_at_a_time_and_everything_in_one_segment(server: Server) -> None:
+    with Line(socket.create_connection(("127.0.0.1", server.port))) as line:
+        stream = (
+            establish(line.guid)
+            + parameters()
+            + b"".join(message(line.guid, LINE1, b"%d" % tx.number, tx) for tx in numbered(1, 3))
+        )
+        for byte in stream:
+            line.write(bytes([byte]))
+        line.sent = line.recoverable_sent = 3
+        order_ack = line.until(ORDER_ACK)
+        assert order_ack.tx == Tx(100, 1, 3, 2)
+    with Line(socket.create_connection(("127.0.0.1", server.port))) as line:
+        line.sent = line.recoverable_sent = 3
+        line.write(
+            establish(line.guid)
+            + parameters()
+            + b"".join(message(line.guid, LINE1, b"%d" % tx.number, tx) for tx in numbered(1, 3))
+        )
+        assert line.until(ORDER_ACK).tx == Tx(100, 1, 3, 2)
+    assert server.received() == [b"1", b"2", b"3"] * 2
+
+
+@pytest.mark.rule("B-429", "B-013", "OP-30")
+@pytest.mark.timeout(180)
+def test_four_mebibytes_are_taken_and_not_a_byte_more(server: Server) -> None:
+    room = 0x400000 - len(message(NULL, PLAIN, b"", label="x" * 249))
+    with server.connect(window=2) as line:
+        line.send(message(line.guid, PLAIN, bytes(room), label="x" * 249))
+        while line.acked != {1}:
+            line.read()
+        with contextlib.suppress(ConnectionError):
+            line.write(message(line.guid, PLAIN, bytes(room + 4), label="x" * 249))
+        line.ends()
+    assert [len(body) for body in server.received("plain")] == [room]
+
+
+@pytest.mark.rule("B-429", "B-435")
+def test_slow_and_half_open_connections_hold_nobody_up(server: Server) -> None:
+    with contextlib.ExitStack() as stack:
+        for sent in (b"", b"\x10", establish(NULL)[:571], base(0x400000, 3)):
+            stack.enter_context(Line(socket.create_connection(("127.0.0.1", server.port)))).write(sent)
+        half = [stack.enter_context(Line(socket.create_connection(("127.0.0.1", server.port)))) for _ in range(2)]
+        for line in half:
+            line.write(establish(line.guid))
+            line.read()
+        silent = stack.enter_context(server.connect())
+        silent.send(message(silent.guid, PLAIN, b"and then", delivery=0))
+        half_sent = stack.enter_context(server.connect())
+        whole = message(half_sent.guid, PLAIN, b"slow")
+        half_sent.write(whole[:100])
+        with server.connect() as line:
+            line.works()
+        half_sent.write(whole[100:])
+        half_sent.sent = half_sent.recoverable_sent = 1
+        while half_sent.acked != {1}:
+            half_sent.read()
+    assert sorted(server.received("plain")) == [b"alive", b"and then", b"slow"]
+
+
+# ---- session acknowledgements ---------------------------------------------------------------------
+
+
+@pytest.mark.rule("B-087", "B-088", "B-101", "B-102", "B-103", "B-108", "B-277", "B-279", "B-280", "A-11")
+def test_the_bits_name_exactly_the_recoverable_messages(server: Server) -> None:
+    """The worked example of behaviour.md 5.2, on a socket."""
+    with server.connect() as line:
+
+        def send(pattern: str) -> tuple[int, ...]:
+            line.send(*(message(line.guid, PLAIN, b"", delivery=int(letter == "r")) for letter in pattern))
+            return line.until(SESSION_ACK).header[:3]
+
+        assert send("eeeerrrrr") == (9, 1, 0x1F)
+        assert send("errer") == (14, 6, 0x7)
+        assert send("r") == (15, 9, 1)
+        assert send("e" * 32) == (47, 0, 0)
+        assert send("r" * 32) == (79, 10, 0xFFFFFFFF)
+        assert send("e" + "r" * 31) == (111, 42, 0x7FFFFFFF)
+        assert send("er") == (113, 73, 1)
+    assert len(server.received("plain")) == 113
+
+
+@pytest.mark.rule("B-101", "B-103", "B-124", "A-32")
+def test_every_recoverable_message_is_named_once(server: Server) -> None:
+    draw = random.Random(7)
+    with server.connect(window=0xFFFF) as line:
+        for _ in range(12):
+            for _ in range(draw.randint(1, 6)):
+                line.send(
+                    *(
+                        message(line.guid, PLAIN, b"", delivery=draw.choice([0, 1, 1, 1]))
+                        for _ in range(draw.randint(1, 9))
+                    )
+                )
+            while line.sent - line.ack > 20:
+                line.read()
+        while line.ack != line.sent or len(line.acked) != line.recoverable_sent:
+            line.read()
+        assert line.acked == set(range(1, line.recoverable_sent + 1))
+    server.received("plain")
+
+
+@pytest.mark.rule("B-100", "B-219", "B-227", "B-263", "A-12", "A-13", "A-51", "OP-1", "OP-14")
+@pytest.mark.parametrize("delivery", [0, 1])
+def test_a_session_header_is_taken_alone_and_in_a_message(server: Server, delivery: int) -> None:
+    with server.connect() as line:
+        line.confirm()
+        for _ in range(3):
+            line.send(
+                message(
+                    line.guid,
+                    PLAIN,
+                    b"carries",
+                    delivery=delivery,
+                    header=line.header(more=1, more_recoverable=delivery),
+                )
+            )
+            line.confirm()
+        line.works()
+        for offset in (8, 10):  # UserMsgSequenceNumber, RecoverableMsgSeqNumber
+            with server.connect() as other:
+                header = bytearray(other.header(more=1, more_recoverable=delivery))
+                header[offset] += 2
+                other.write(
+                    message(other.guid, PLAIN, b"wrong count", delivery=delivery, header=bytes(header))
+                    + message(other.guid, PLAIN, b"after that")
+                )
+                other.ends()
+        line.works()
+    assert server.received("plain") == [b"carries"] * 3 + [b"alive"] + [b"wrong count"] * 2 + [b"alive"]
+
+
+@pytest.mark.rule("B-227", "B-229", "B-436")
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"ack": 1},
+        {"ack": 0x7FFF},
+        {"more": 1},
+        {"more": -1},
+        {"more_recoverable": 1},
+        {"more_recoverable": -1},
+        {"first": 1, "bits": 1},
+        {"first": 0x7FFF, "bits": FOR_EVER},
+    ],
+)
+def test_a_session_ack_that_cannot_be_true_ends_the_session(server: Server, values: dict[str, int]) -> None:
+    with server.connect(window=2) as line:
+        line.send(message(line.guid, PLAIN, b"before"))
+        while line.ack != 1:
+            line.read()
+        line.write(session_ack(line.header(**values)) + message(line.guid, PLAIN, b"after that"))
+        line.ends()
+    assert server.received("plain") == [b"before"]
+
+
+# ---- order, duplicates ----------------------------------------------------------------------------
+
+
+@pytest.mark.rule(
+    "B-078",
+    "B-092",
+    "B-098",
+    "B-110",
+    "B-111",
+    "B-268",
+    "B-269",
+    "B-270",
+    "B-271",
+    "B-273",
+    "B-275",
+    "B-358",
+    "A-01",
+    "A-02",
+    "A-03",
+    "A-38",
+)
+def test_the_acceptance_table(server: Server) -> None:
+    """behaviour.md 15.6. One source and one TxSequenceID for each row, so that the OrderAcks can be told apart."""
+    rows = [  # TxSequenceID older, the same, newer; number, previous; accepted
+        (0, 6, 5, True),
+        (0, 5, 4, False),
+        (0, 7, 6, False),
+        (0, 8, 5, True),
+        (0, 8, 3, True),
+        (0, 3, 0, False),
+        (1, 1, 0, True),
+        (1, 4, 0, True),
+        (1, 2, 1, False),
+        (-1, 9, 0, False),
+    ]
+    expected: dict[tuple[int, int, int], tuple[int, ...]] = {}
+    bodies = []
+    for turn, stamp in itertools.product((0, 1), (0, 1)):  # newer by Ordinal, or by TimeStamp
+        with server.connect() as line:
+            for row, (step, number, previous, accepted) in enumerate(rows):
+                source, start = next(GUIDS), (1000 * turn + 10 * row + 500, 7)
+                place = (start[0] + step, 7 - 2 * step) if stamp else (start[0], 7 + step)
+                line.send(*(message(source, LINE1, b"", Tx(*start, n, n - 1)) for n in range(1, 6)))
+                if turn:  # the two in different batches
+                    time.sleep(0.01)
+                line.send(message(source, LINE1, b"%d" % row, Tx(*place, number, previous)))
+                final = (*place, number) if accepted else (*start, 5)
+                expected[row, turn, stamp] = (*final, final[2] - 1)
+                bodies += [b""] * 5 + [b"%d" % row] * accepted
+            got = {}
+            while len(got) < len(rows):
+                order_ack = line.until(ORDER_ACK)
+                assert order_ack.tx
+                got[(order_ack.tx[0] - 500) % 1000 // 10, turn, stamp] = tuple(order_ack.tx)
+            assert got == {key: value for key, value in expected.items() if key[1:] == (turn, stamp)}
+    assert server.received() == bodies
+
+
+@pytest.mark.rule("B-110", "B-270", "B-247")
+def test_any_order_of_a_stream_is_put_right_by_sending_it_again(server: Server) -> None:
+    draw = random.Random(11)
+    with server.connect() as line:
+        for _ in range(20):
+            source, places = next(GUIDS), numbered(1, 5)
+            draw.shuffle(places)
+            line.send(*(message(source, LINE1, b"%d" % tx.number, tx) for tx in places))
+            for tx in numbered(1, 5):
+                line.send(message(source, LINE1, b"%d" % tx.number, tx))
+        while line.ack != line.sent:
+            line.read()
+    assert server.received() == [b"1", b"2", b"3", b"4", b"5"] * 20
+
+
+@pytest.mark.rule("B-158", "B-248", "B-249", "B-250", "B-299", "A-14", "OP-32")
+def test_what_is_sent_again_on_a_new_connection_is_counted_and_delivered_once(server: Server) -> None:
+    source, other = next(GUIDS), next(GUIDS)
+    stream = [message(source, LINE1, b"%d" % tx.number, tx) for tx in numbered(1, 3)]
+    singles = [
+        message(source, PLAIN, b"single", message_id=7),
+        message(source, PLAIN, b"express", delivery=0, message_id=8),
+        message(other, PLAIN, b"of another", message_id=7),
+    ]
+    for connection in range(3):
+        with server.connect() as line:
+            line.send(*stream, *singles)
+            order_ack = line.until(ORDER_ACK)
+            assert order_ack.tx == Tx(100, 1, 3, 2)
+            while line.acked != {1, 2, 3, 4, 5}:
+                line.read()
+            assert line.ack == 6
+            if connection == 2:
+                line.send(*stream, *singles)  # and on the same one
+                assert line.until(ORDER_ACK).tx == Tx(100, 1, 3, 2)
+                while line.ack != 12:
+                    line.read()
+    assert server.received() == [b"1", b"2", b"3"]
+    assert server.received("plain") == [b"single", b"express", b"of another"]
+
+
+# ---- order and final acknowledgements -------------------------------------------------------------
+
+
+@pytest.mark.rule("B-359", "B-361", "B-358", "B-357", "B-364", "B-356", "A-03", "A-19", "OP-6", "OP-7", "OP-26")
+def test_the_bytes_of_an_order_ack(server: Server) -> None:
+    with server.connect() as line:
+        line.send(*(message(line.guid, LINE1, b"", tx) for tx in numbered(1, 2)))
+        ack = line.until(ORDER_ACK)
+        assert (ack.flags & ~0x10, ack.ttrq, ack.ttbr) == (0, FOR_EVER, FOR_EVER)
+        assert (ack.source, ack.address, ack.user_flags) == (line.server, NULL, 0x00201C00)
+        assert ack.destination == "TCP:127.0.0.1\\PRIVATE$\\order_queue$"
+        assert (ack.label, ack.body_type, ack.ack) == ("QM Ordering Ack", 0, 0)
+        assert ack.body == struct.pack("<IIII", 1, 100, 2, 1) + bytes(20)
+    assert server.received() == [b"", b""]
+
+
+@pytest.mark.rule(
+    "B-115", "B-256", "B-257", "B-260", "B-262", "B-356", "B-357", "B-360", "B-361", "A-15", "C-55", "C-56"
+)
+@pytest.mark.parametrize(("destination", "message_class"), [(NOWHERE, 0x8000), (PLAIN, 0x8009)])
+def test_a_rejected_transactional_message(server: Server, destination: str, message_class: int) -> None:
+    with server.connect() as line:
+        line.send(
+            message(line.guid, destination, b"x", Tx(100, 1, 1, 0), message_id=77),
+            message(line.guid, destination, b"y", Tx(100, 1, 4, 1), message_id=78),
+        )
+        final = [line.read() for _ in range(2)]
+        for ack, number, previous, identifier in zip(final, (1, 4), (0, 1), (77, 78)):
+            assert (ack.kind, ack.message_class) == (FINAL_ACK, message_class)
+            assert (ack.flags & ~0x10, ack.user_flags, ack.address) == (0, 0x00201C20, NULL)
+            assert ack.destination == "TCP:127.0.0.1\\PRIVATE$\\order_queue$"
+            assert (ack.ttrq, ack.ttbr, ack.source, ack.body_type) == (FOR_EVER, FOR_EVER, line.server, 0)
+            assert ack.body == struct.pack("<IIII16sI", 1, 100, number, previous, line.guid, identifier)
+        assert line.until(ORDER_ACK).tx == Tx(100, 1, 4, 3)
+        while line.acked != {1, 2}:  # counted, and flagged like stored ones
+            line.read()
+        line.confirm(first=1, bits=3)
+        line.works()
+    assert server.received("plain") == [b"alive"]
+
+
+@pytest.mark.rule("B-256", "B-258", "B-260")
+def test_a_message_that_is_not_transactional_is_dropped_without_a_word(server: Server) -> None:
+    with server.connect() as line:
+        line.send(
+            message(line.guid, LINE1, b"no"), message(line.guid, NOWHERE, b"no"), message(line.guid, LINE1, delivery=0)
+        )
+        while line.acked != {1, 2}:
+            line.read()
+        line.silent(0.8)
+        assert line.received == 0
+    assert server.received() == []
+
+
+@pytest.mark.rule("B-011", "B-117", "B-344", "C-55")
+def test_a_final_ack_waits_for_the_next_session_and_the_order_ack_for_it(server: Server) -> None:
+    with server.connect() as line:
+        guid = line.guid
+        line.send(message(guid, NOWHERE, b"x", Tx(100, 1, 1, 0), message_id=77))
+        assert line.read().kind == FINAL_ACK
+    # not acknowledged: it comes again on each session with this peer, and always before the OrderAck
+    for _ in range(2):
+        line = Line(socket.create_connection(("127.0.0.1", server.port)))
+        with line:
+            line.guid = guid
+            line.begin()
+            ack = line.read()
+            assert (ack.kind, ack.body[32:]) == (FINAL_ACK, struct.pack("<I", 77))
+            line.send(message(guid, NOWHERE, b"x", Tx(100, 1, 1, 0), message_id=77))
+            assert line.until(ORDER_ACK).tx == Tx(100, 1, 1, 0)
+    line = Line(socket.create_connection(("127.0.0.1", server.port)))
+    with line:
+        line.guid = guid
+        line.begin()
+        assert line.read().kind == FINAL_ACK
+        line.confirm(first=1, bits=1)
+        line.works()
+    with contextlib.closing(socket.create_connection(("127.0.0.1", server.port))) as connection:
+        line = Line(connection)
+        line.guid = guid
+        line.begin()
+        line.works()
+        assert line.recoverable_received == 0
+    server.received("plain")
+
+
+@pytest.mark.rule("B-099", "B-264", "B-362", "A-20", "A-21", "A-38")
+def test_acknowledgements_for_private_format_names_go_to_the_source_by_guid(server: Server) -> None:
+    with server.connect() as line:
+        source = next(GUIDS)  # of a peer behind this one
+        for address in (line.server, NULL):
+            line.send(message(source, server.line1_id, b"by number", Tx(100, 1, 1, 0), address=address))
+        line.send(message(source, 0x7FFFFFFF, b"to nowhere", Tx(200, 1, 1, 0), address=line.server))
+        acks = [line.until(kind) for kind in (FINAL_ACK, ORDER_ACK, ORDER_ACK)]
+        for ack in acks:
+            assert (ack.destination, ack.address) == (4, source)
+            assert ack.user_flags & ~0x20 == 0x00200C00
+        assert {ack.tx for ack in acks} == {Tx(100, 1, 1, 0), Tx(200, 1, 1, 0)}
+        line.send(message(source, LINE1, b"by name", Tx(300, 1, 1, 0)))  # from now on it is a session of direct names
+        assert line.until(ORDER_ACK).destination == "TCP:127.0.0.1\\PRIVATE$\\order_queue$"
+    assert server.received() == [b"by number", b"by name"]
