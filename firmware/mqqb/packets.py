@@ -27,8 +27,13 @@ FOREVER = 0xFFFFFFFF  # TimeToReachQueue, TimeToBeReceived
 FOUR_DAYS = 0x54600  # default TimeToReachQueue, s
 SHA_1 = 0x8004  # default HashAlgorithm
 RC4 = 0x6801  # default EncryptionAlgorithm
+CLASS_NORMAL = 0x0000
 CLASS_ORDER_ACK = 0x00FF
 CLASS_FINAL_ACK = 0x4000  # this one and every higher one
+WANT_PA = 0x01  # MessagePropertiesHeader.Flags: acknowledge that the message reached the queue,
+WANT_PR = 0x02  # that an application took it,
+WANT_NA = 0x04  # that it did not reach the queue,
+WANT_NR = 0x08  # that no application took it
 ORDER_QUEUE_ID = 4  # the order queue as a private queue of the destination host (wire.md 4.3)
 ORDER_QUEUE_PATH = "\\PRIVATE$\\order_queue$"
 
@@ -1601,13 +1606,33 @@ def final_ack(
     return build(FinalAck(message, body))
 
 
-def transaction_offset(packet: "Buffer") -> int:
-    """Where the TransactionHeader of a serialised packet of our own begins; 0 if it has none."""
-    flags = unpack_from("<I", packet, 60)[0]
-    if packet[2] & core.BASE_IN or not flags & core.USER_TH:
-        return 0
+def _names_end(packet: "Buffer", flags: int) -> int:
     at = 64
     for shift in (10, 13, 16):
         kind = _KINDS[flags >> shift & 7]
         at += 2 + (packet[at] | packet[at + 1] << 8) + 3 & ~3 if kind == _DIRECT else _KIND_SIZES[kind]
     return at + 16 if flags & core.USER_CQ else at
+
+
+def transaction_offset(packet: "Buffer") -> int:
+    """Where the TransactionHeader of a serialised packet that parses begins; 0 if it has none."""
+    flags = unpack_from("<I", packet, 60)[0]
+    if packet[2] & core.BASE_IN or not flags & core.USER_TH:
+        return 0
+    return _names_end(packet, flags)
+
+
+def set_message_class(packet: bytearray, message_class: int) -> None:
+    """Give a serialised message that parses another class, as dead-lettering does (B-394)."""
+    flags = unpack_from("<I", packet, 60)[0]
+    at = _names_end(packet, flags)
+    if flags & core.USER_TH:
+        at += 36 if packet[at] & core.TX_CG else 20
+    if flags & core.USER_SH:
+        at = _parse_security(packet, at, len(packet))[1]
+    pack_into("<H", packet, at + 2, message_class)
+
+
+def set_hop_count(packet: bytearray, hop_count: int) -> None:
+    """Give a serialised message another UserHeader.Flags.RC, 0 to core.HOP_COUNT_MAX (B-259)."""
+    packet[60] = packet[60] & ~core.USER_RC & 0xFF | hop_count
