@@ -5,6 +5,8 @@ Its memory stands for a disk that never fails: the sender survives every cut, an
 
 from __future__ import annotations
 
+from typing import Any
+
 from mqqb import core, packets
 from mqqb.session import Acknowledged, MessageReceived, Session, Settings
 from mqqb.streams import Entry, OutgoingStream
@@ -32,12 +34,13 @@ class Peer:
         self.next_message_id = 1
         self.order_acks = 0
 
-    def send(self, body: bytes, delivery: str = "transactional", priority: int = 3) -> int:
-        """Accept a message, number it; its MessageID."""
+    def send(self, body: bytes, delivery: str = "transactional", priority: int = 3, **properties: Any) -> int:
+        """Accept a message, number it; its MessageID. properties: of packets.user_message."""
         message_id = self.next_message_id
         self.next_message_id += 1
         packet = packets.user_message(
-            self.guid, message_id, self.destination, body, delivery=delivery, address=self.address, priority=priority)
+            self.guid, message_id, self.destination, body, delivery=delivery, address=self.address, priority=priority,
+            **{"ttrq": packets.FOREVER, **properties})
         self.packets[message_id] = packet
         if delivery == "transactional":
             assert self.stream.number(packet, packets.transaction_offset(packet), message_id, message_id)

@@ -4,7 +4,6 @@ and no death of a manager at any statement of its store loses, repeats or reorde
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from mqqb.streams import Entry
 from ordack.client import Client
 from ordack.config import Config
 from ordack.manager import Link, Manager
-from ordack.store import FILE_NAME, NewOutgoing, Store
+from ordack.store import FILE_NAME, Store
 
 from tests.host_peer import Peer, body_of, direct
 
@@ -37,7 +36,8 @@ class Host:
         self.wires: dict[Link, Wire] = {}
         self.log: list[str] = []
         self.crashes = 0
-        self._life = folder / "0"
+        self._life = folder / "life"
+        self._left: dict[str, bytes] = {}
         with Store(self._life, create=True) as store:
             store.create_queue("line1", transactional=True)
             store.create_queue("plain")
@@ -64,11 +64,7 @@ class Host:
     def _snapshot(self) -> None:
         """The files as a power cut would leave them: what was not committed is at most in the log, without its end."""
         self.crashes += 1
-        life = self.folder / str(self.crashes)
-        life.mkdir()
-        for suffix in ("", "-wal"):
-            shutil.copy(self._life / (FILE_NAME + suffix), life)
-        self._next_life = life
+        self._left = {suffix: Path(f"{self._life / FILE_NAME}{suffix}").read_bytes() for suffix in ("", "-wal")}
 
     def restart(self, now: int, snapshot: bool = False) -> None:
         """Come up again from the last snapshot, or from one taken now."""
@@ -78,12 +74,13 @@ class Host:
         for wire in list(self.wires.values()):
             wire.cut()
         self.store.close()
-        shutil.rmtree(self._life)
-        self._life = self._next_life
+        for suffix, content in self._left.items():  # in place: another file would be a backup that was put back
+            Path(f"{self._life / FILE_NAME}{suffix}").write_bytes(content)
+        Path(f"{self._life / FILE_NAME}-shm").unlink(missing_ok=True)
         self._open(now)
 
     def client(self) -> Client:
-        return Client(self._life)
+        return Client(self._life, clock=lambda: WALL)
 
     def content(self, queue: str) -> list[bytes]:
         return [body_of(message.packet) for message in self.store.peek(self.store.queue(queue).identifier, -1)]
@@ -368,7 +365,7 @@ def test_a_queue_deleted_and_made_again_gets_nothing_twice(host: Host) -> None:
     peer.send(b"2")
     _exchange(world)  # stored, the OrderAck has not been sent
     with host.client() as client:
-        client.store.delete_queue("line1")
+        client.delete_queue("line1")
         client.create_queue("line1", transactional=True)
     world.wires[0].cut()
     peer.send(b"3")
@@ -384,7 +381,7 @@ def test_what_was_stored_before_its_queue_was_deleted_is_not_called_rejected(hos
     peer.send(b"1")
     _exchange(world)
     with host.client() as client:
-        client.store.delete_queue("line1")
+        client.delete_queue("line1")
     world.pass_time(500)
     world.collect()
     world.wires[0].to_initiator.clear()  # the OrderAck is lost: it is sent again after 30 s
@@ -873,22 +870,18 @@ def test_a_rejected_message_leaves_the_outgoing_queue_and_the_operator_is_told(t
 @pytest.mark.rule("B-055", "B-117", "B-237", "B-241", "B-245")
 def test_a_journaled_message_is_kept_until_its_own_final_ack_over_a_restart(tmp_path: Path) -> None:
     world, receiver, sender = _two_hosts(tmp_path)
-    destination = "DIRECT=OS:plant\\private$\\line1"
-    with sender.client() as client, client.store.transaction():
-        outgoing = client.store.outgoing_queue(destination, WALL)
-        packet = packets.user_message(client.store.guid, 7, packets.parse_format_name(destination), b"x",
-                                      delivery="transactional", journal=core.USER_JN)
-        ordinal, time_stamp, number = client._number(outgoing, packet)
-        client.store.add_outgoing([
-            NewOutgoing(outgoing.identifier, 7, ordinal, time_stamp, number, True, True, packet)])
-    world.settle(lambda: all(entry.awaiting_final_ack for entry in sender.store.outgoing_messages()))
+    with sender.client() as client:
+        sent = client.send("DIRECT=OS:plant\\private$\\line1", b"x", dead_letter=True)
+    assert sent.tx_sequence_id
+    ordinal, time_stamp, message_id = sent.tx_sequence_id & 0xFFFFFFFF, sent.tx_sequence_id >> 32, sent.message_id
+    world.settle(lambda: all(entry.held for entry in sender.store.outgoing_messages()))
     sender.restart(world.now, snapshot=True)
-    assert [entry.message_id for entry in sender.store.outgoing_messages()] == [7]
+    assert [entry.message_id for entry in sender.store.outgoing_messages()] == [message_id]
 
     def final_ack(source: bytes) -> None:
         world.connect_all()
         packet = packets.final_ack(packets.order_queue("10.0.0.9"), receiver.store.guid, 99, WALL, ordinal, time_stamp,
-                                   number, 0, source, 7, packets.CLASS_FINAL_ACK)
+                                   1, 0, source, message_id, packets.CLASS_FINAL_ACK)
         world.wires[0].to_initiator += packet
         world.deliver(1 << 20)
 
@@ -896,9 +889,9 @@ def test_a_journaled_message_is_kept_until_its_own_final_ack_over_a_restart(tmp_
     world.pass_time(50)
     _exchange(world)
     final_ack(b"another's GUID !")
-    assert 7 in [entry.message_id for entry in sender.store.outgoing_messages()]
+    assert message_id in [entry.message_id for entry in sender.store.outgoing_messages()]
     final_ack(sender.store.guid)
-    assert 7 not in [entry.message_id for entry in sender.store.outgoing_messages()]
+    assert message_id not in [entry.message_id for entry in sender.store.outgoing_messages()]
     receiver.store.close()
     sender.store.close()
 

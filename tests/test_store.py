@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ordack import store as store_module
 from ordack.client import Client, Empty
 from ordack.store import (
+    NEVER,
     BadName,
     Incoming,
     NewMessage,
@@ -28,6 +29,7 @@ from ordack.store import (
     StoreBusy,
     StoreError,
     StoreFull,
+    Waiting,
     queue_name,
 )
 
@@ -53,6 +55,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.model: dict[str, list[tuple[int, int, bytes]]] = {}  # queue -> (rank, order, packet)
         self.held: dict[int, tuple[str, list[tuple[int, int, bytes]], list[int]]] = {}  # by opening: what it received
         self.order = 0
+        self.purged: set[int] = set()  # order of those purged while they were held
 
     def teardown(self) -> None:
         for store in self.stores:
@@ -106,34 +109,47 @@ class StoreMachine(RuleBasedStateMachine):
     def end_receive(self, which: int, remove: bool) -> None:
         if which in self.held:
             name, messages, keys = self.held.pop(which)
-            self.stores[which].end_receive(keys, remove)
-            if not remove:
-                self._back(name, messages)
+            store = self.stores[which]
+            if remove:
+                store.received(keys)
+                store.delete_messages(keys)
+            else:
+                store.put_back(keys)
+                self._back(store, name, messages)
 
-    def _back(self, name: str, messages: list[tuple[int, int, bytes]]) -> None:
-        if name in self.model:
-            self.model[name] = sorted(self.model[name] + messages)
+    def _back(self, store: Store, name: str, messages: list[tuple[int, int, bytes]]) -> None:
+        kept = [message for message in messages if message[1] not in self.purged]
+        expired, purged = store.over(1 << 40, 1000)
+        assert expired == []
+        assert len(purged) == len(messages) - len(kept)
+        store.delete_messages(purged)
+        self.model[name] = sorted(self.model[name] + kept)
 
     @rule(which=st.integers(0, 1))
     def reopen(self, which: int) -> None:
         self.stores[which].close()
+        store = self.stores[which] = Store(self.folder)
         if which in self.held:
             name, messages, _ = self.held.pop(which)
-            self._back(name, messages)
-        self.stores[which] = Store(self.folder)
+            self._back(store, name, messages)
 
     @rule(data=st.data(), which=st.integers(0, 1), delete=st.booleans())
     def purge_or_delete(self, data: st.DataObject, which: int, delete: bool) -> None:
         name = data.draw(st.sampled_from(sorted(self.model)))
-        if delete and name != "line":
-            self.stores[which].delete_queue(name)
-            del self.model[name]
+        store = self.stores[which]
+        identifier = store.queue(name).identifier
+        store.delete_messages(store.unlocked(identifier, 1000))
+        self.model[name] = []
+        locked = [message for queue, messages, _ in self.held.values() if queue == name for message in messages]
+        assert store.locked(identifier) == len(locked) == store.mark_purged(identifier)
+        self.purged.update(order for _, order, _ in locked)
+        store.remove_queue(identifier)  # not while messages are in it
+        if locked or not delete or name == "line":
+            assert (store.find_queue(name) is None) == (not locked)
+            if not locked:
+                store.create_queue(name)
         else:
-            self.stores[which].purge_queue(name)
-            self.model[name] = []
-        for holder, (queue, _, keys) in list(self.held.items()):
-            if queue == name:
-                self.held[holder] = (queue, [], keys)
+            del self.model[name]
 
     @invariant()
     def same_content(self) -> None:
@@ -170,9 +186,10 @@ def test_system_queues_exist_from_the_start_and_stay(tmp_path: Path) -> None:
         assert store.queue("ORDER_QUEUE$").identifier == 4
         assert {queue.name for queue in store.queues()} == {
             "system$;deadletter", "system$;deadxact", "system$;journal", "order_queue$", "notify_queue$"}
-        for name in ("order_queue$", "system$;deadxact"):
-            with pytest.raises(StoreError, match="system queue"):
-                store.delete_queue(name)
+        with Client(tmp_path) as client:
+            for name in ("order_queue$", "system$;deadxact"):
+                with pytest.raises(StoreError, match="system queue"):
+                    client.delete_queue(name)
         with pytest.raises(QueueExists):
             store.create_queue("Order_Queue$")
 
@@ -197,7 +214,7 @@ def test_bad_queue_names_say_what_is_wrong(text: str, reason: str) -> None:
 def test_a_queue_made_again_does_not_get_the_old_identifier(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
         old = store.create_queue("q")
-        store.delete_queue("q")
+        store.remove_queue(old.identifier)
         assert store.create_queue("q").identifier > old.identifier
         with pytest.raises(NoSuchQueue):
             store.queue("other")
@@ -233,19 +250,22 @@ def test_everything_survives_reopening(tmp_path: Path) -> None:
         queue = store.outgoing_queue("DIRECT=TCP:10.0.0.1\\private$\\a", 5)
         with store.transaction():
             store.save_incoming([incoming])
-            store.add_outgoing([NewOutgoing(queue.identifier, 3, 1, 5, 1, True, False, b"packet"),
-                                NewOutgoing(queue.identifier, 4, 1, 5, 2, True, True, b"second")])
+            store.add_outgoing([NewOutgoing(queue.identifier, 3, 1, 5, 1, True, 0, b"packet", 6, send_until=90),
+                                NewOutgoing(queue.identifier, 4, 1, 5, 2, True, 1, b"second", due=70,
+                                            confirmation=b"Srecord", dead_letter="mine")])
             store.save_outgoing([queue._replace(record=(1, 5, 3, 0))])
             store.save_history([(b"x" * 16, 1, 20), (b"x" * 16, 2, 10)])
-        store.keep_for_final_ack([2])
+        store.keep_outgoing([(b"Orecord", 80, True, 2)])
     with Store(tmp_path) as store:
         assert store.guid == guid
         assert store.incoming() == [incoming]
         assert store.outgoing_queues() == [queue._replace(record=(1, 5, 3, 0))]
         assert [entry[1:] for entry in store.outgoing_messages()] == [
-            (1, 3, 1, 5, 1, 1, 0, 0), (1, 4, 1, 5, 2, 1, 1, 1)]
+            (1, 3, 1, 5, 1, 1, 0, 6, 0, 0), (1, 4, 1, 5, 2, 1, 1, 0, 1, 1)]
+        assert store.due_outgoing(80, 9) == store.waiting([2]) == [
+            Waiting(2, 1, 4, 1, 1, NEVER, 80, b"Orecord", "mine", 0)]
         assert store.last_outgoing_number(queue.identifier, 1, 5) == 1  # 2 is delivered, it only waits for its FinalAck
-        assert store.outgoing_packet(1) == b"packet"
+        assert store.outgoing_packet(1) == (b"packet", 90)
         assert store.history() == [(b"x" * 16, 2, 10), (b"x" * 16, 1, 20)]
         assert store.usage() == 12
         store.delete_outgoing([1])
@@ -351,7 +371,7 @@ def test_a_missing_store_is_not_made_by_looking(tmp_path: Path) -> None:
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
         store._db.pragma("user_version", store_module.FORMAT_VERSION + 1)
-    with pytest.raises(StoreError, match="format version 3; this ordack reads version 2: use a newer one"):
+    with pytest.raises(StoreError, match="format version 4; this ordack reads version 3: use a newer one"):
         Store(tmp_path)
 
 

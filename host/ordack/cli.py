@@ -10,6 +10,7 @@ import io
 import json
 import os
 import sys
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,8 +25,11 @@ RECEIVE_BATCH = 256  # messages that `receive` removes with one commit
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
                   help="A queue manager for the MSMQ binary protocol.")
-queue_app = typer.Typer(no_args_is_help=True, help="Create, list, purge, delete queues.")
+queue_app = typer.Typer(no_args_is_help=True, help="Create, list, limit, purge, delete queues.")
 app.add_typer(queue_app, name="queue")
+outgoing_app = typer.Typer(no_args_is_help=True, help="What waits for other machines: list, pause, resend, purge.")
+app.add_typer(outgoing_app, name="outgoing")
+
 
 def _named(folder: str) -> str:
     if not folder:
@@ -35,6 +39,7 @@ def _named(folder: str) -> str:
 
 StoreOption = Annotated[str, typer.Option("--store", metavar="FOLDER", callback=_named, help="Folder of the store.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+FormatNameArgument = Annotated[str, typer.Argument(help="Format name of the outgoing queue, as `list` shows it.")]
 NameArgument = Annotated[str, typer.Argument(help="Queue name, with or without private$\\.")]
 
 
@@ -85,35 +90,190 @@ def queue_list(
     if as_json:
         for queue in queues:
             _report(True, "", name=queue.name, id=queue.identifier, transactional=queue.transactional,
-                    system=bool(queue.kind), messages=queue.messages, bytes=queue.bytes)
+                    system=bool(queue.kind), quota=queue.quota, messages=queue.messages, bytes=queue.bytes)
         return
+    _table(("queue", "kind"), ("messages", "bytes", "quota"), [
+        (queue.name, "transactional" if queue.transactional else "", str(queue.messages), str(queue.bytes),
+         "" if queue.quota is None else str(queue.quota)) for queue in queues])
+
+
+def _table(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("queue", "kind", "messages", "bytes")
-    for column in table.columns[2:]:
-        column.justify = "right"
-    for queue in queues:
-        table.add_row(queue.name, "transactional" if queue.transactional else "", str(queue.messages), str(queue.bytes))
+    table = Table(*texts)
+    for heading in numbers:
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(*row)
     text = io.StringIO()
     Console(file=text, force_terminal=sys.stdout is not None and sys.stdout.isatty()).print(table)
     _write(text.getvalue())
 
 
+@queue_app.command("quota")
+def queue_quota(
+    name: NameArgument, store: StoreOption,
+    quota: Annotated[int | None, typer.Argument(min=0, help="Bytes; without it, no limit.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Limit the bytes of the messages in a queue, also in a journal or dead-letter queue, or lift the limit."""
+    with Store(store) as opened:
+        opened.set_quota(name, quota)
+    _report(as_json, f"{name}: " + ("no limit" if quota is None else f"{quota} bytes"), name=name, quota=quota)
+
+
 @queue_app.command("purge")
 def queue_purge(name: NameArgument, store: StoreOption, as_json: JsonOption = False) -> None:
-    """Remove all messages of a queue."""
-    with Store(store) as opened:
-        removed = opened.purge_queue(name)
+    """Remove all messages of a queue; senders who asked for it are told."""
+    from ordack.client import Client
+
+    with Client(store) as client:
+        removed = client.purge_queue(name)
     _report(as_json, f"removed {removed} messages", name=name, removed=removed)
 
 
 @queue_app.command("delete")
 def queue_delete(name: NameArgument, store: StoreOption, as_json: JsonOption = False) -> None:
-    """Remove a queue and its messages."""
-    with Store(store) as opened:
-        removed = opened.delete_queue(name)
+    """Remove a queue and its messages; senders who asked for it are told."""
+    from ordack.client import Client
+
+    with Client(store) as client:
+        removed = client.delete_queue(name)
     _report(as_json, f"deleted {name} with {removed} messages", name=name, removed=removed)
+
+
+@outgoing_app.command("list")
+def outgoing_list(store: StoreOption, as_json: JsonOption = False) -> None:
+    """Show what waits for other queue managers.
+
+    "not acknowledged": not known to have arrived. "not read": arrived, kept until it is known to be received. The rest
+    is told by a running `ordack serve`, with --json in full.
+    """
+    with Store(store) as opened:
+        counts = opened.outgoing_counts()
+        status = opened.status() or {"outgoing": []}
+    running = {queue.pop("format_name"): queue for queue in status["outgoing"]}
+    if as_json:
+        for count in counts:
+            _report(True, "", **count._asdict(), **running.get(count.format_name, {}))
+        return
+    _table(("outgoing queue", "state"), ("messages", "bytes", "not acknowledged", "not read"), [
+        (count.format_name, running.get(count.format_name, {}).get("state", "OnHold" if count.on_hold else ""),
+         str(count.messages), str(count.bytes), str(count.not_order_acked), str(count.not_read)) for count in counts])
+
+
+def _change_outgoing(store: str, format_name: str, done: str, as_json: bool,
+                     change: Callable[[Store, str], bool]) -> None:
+    with Store(store) as opened:
+        if not change(opened, format_name):
+            raise StoreError(f"there is no outgoing queue {format_name}; `ordack outgoing list` shows them")
+    _report(as_json, f"{format_name}: {done}", format_name=format_name, done=done)
+
+
+@outgoing_app.command("pause")
+def outgoing_pause(name: FormatNameArgument, store: StoreOption, as_json: JsonOption = False) -> None:
+    """Send nothing from an outgoing queue until it is resumed."""
+    _change_outgoing(store, name, "on hold", as_json, lambda opened, queue: opened.set_on_hold(queue, True))
+
+
+@outgoing_app.command("resume")
+def outgoing_resume(name: FormatNameArgument, store: StoreOption, as_json: JsonOption = False) -> None:
+    """Send from a paused outgoing queue again."""
+    _change_outgoing(store, name, "resumed", as_json, lambda opened, queue: opened.set_on_hold(queue, False))
+
+
+@outgoing_app.command("resend")
+def outgoing_resend(name: FormatNameArgument, store: StoreOption, as_json: JsonOption = False) -> None:
+    """Send again now what is not acknowledged, instead of waiting for the resend interval."""
+    _change_outgoing(store, name, "resend requested", as_json, lambda opened, queue: opened.request_resend(queue))
+
+
+@outgoing_app.command("purge")
+def outgoing_purge(name: FormatNameArgument, store: StoreOption, as_json: JsonOption = False) -> None:
+    """End all messages of an outgoing queue: `ordack serve` removes them, to the dead-letter queue if they ask for
+    that. What has arrived may still be received."""
+    with Store(store) as opened:
+        queue = opened.find_outgoing_queue(name)
+        if queue is None:
+            raise StoreError(f"there is no outgoing queue {name}; `ordack outgoing list` shows them")
+        removed = opened.request_purge(queue.identifier)
+    _report(as_json, f"{removed} messages will be removed from {name}", format_name=name, removed=removed)
+
+
+@app.command()
+def state(
+    message_id: Annotated[int, typer.Argument(min=1, max=0xFFFFFFFF, help="MessageID, as `send` has printed it.")],
+    store: StoreOption, as_json: JsonOption = False,
+) -> None:
+    """What became of a transactional message sent from here. Exit status 1: nothing is known of it."""
+    from ordack.client import Client
+
+    with Client(store) as client:
+        conclusion = client.state(message_id)
+    if conclusion is None:
+        _report(as_json, f"nothing is known of a transactional message {message_id} sent from here",
+                message_id=message_id, state=None)
+        raise typer.Exit(1)
+    text = conclusion.answer + (f", class 0x{conclusion.message_class:04X}" if conclusion.message_class else "")
+    _report(as_json, text + (", in doubt: it may have been received" if conclusion.in_doubt else ""),
+            message_id=message_id, state=conclusion.answer, in_doubt=conclusion.in_doubt, **{
+                "class": conclusion.message_class})
+
+
+@app.command()
+def config(
+    store: StoreOption,
+    name: Annotated[str | None, typer.Argument(help="Name of a setting; without one, all are shown.")] = None,
+    value: Annotated[str | None, typer.Argument(help='New value, or "default".')] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show or change the queue manager's settings, under the names of Windows' registry.
+
+    Applications heed a change at once, `ordack serve` at its next start.
+    """
+    from ordack.config import SETTINGS, check_setting, setting_name
+
+    if name is None:
+        with Store(store) as opened:
+            changed = opened.configuration()
+        rows = [(known, changed.get(known, setting.absent), setting) for known, setting in SETTINGS.items()]
+        if as_json:
+            for known, held, setting in rows:
+                _report(True, "", name=known, value=held, default=setting.absent, meaning=setting.meaning)
+        else:
+            _table(("setting", "meaning"), ("value",), [
+                (known, setting.meaning, "absent" if held is None else str(held)) for known, held, setting in rows])
+        return
+    try:
+        known = setting_name(name)
+        number = None if value is None or value == "default" else check_setting(known, value)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    with Store(store, create=value is not None) as opened:
+        if value is not None:
+            opened.configure(known, number)
+        held = opened.configuration().get(known, SETTINGS[known].absent)
+    _report(as_json, f"{known} {'absent' if held is None else held}", name=known, value=held)
+
+
+@app.command()
+def identity(
+    store: StoreOption, as_json: JsonOption = False,
+    renew: Annotated[bool, typer.Option(
+        "--renew", help="Give a copy of another store an identifier of its own.")] = False,
+) -> None:
+    """Show the queue manager's identifier, or give it a new one.
+
+    What is waiting under the old one ends, in the dead-letter queue if it asks for that: nobody can acknowledge it.
+    """
+    import time
+
+    from mqqb import packets
+
+    with Store(store) as opened:
+        guid = packets.guid_text(opened.renew_identity(int(time.time())) if renew else opened.guid)
+    _report(as_json, guid, guid=guid, renewed=renew)
 
 
 @app.command()
@@ -128,6 +288,18 @@ def send(
     priority: Annotated[int, typer.Option(min=0, max=7, help="7 is received first.")] = 3,
     delivery: Annotated[str | None, typer.Option(
         help="express, recoverable or transactional; by default what a local queue needs, else the last.")] = None,
+    ttrq: Annotated[int | None, typer.Option(
+        help="Seconds in which it has to reach its queue; default four days.")] = None,
+    ttbr: Annotated[int | None, typer.Option(help="Seconds in which it has to be received; default no limit.")] = None,
+    dead_letter: Annotated[bool, typer.Option(
+        "--dead-letter", help="Keep it in a dead-letter queue if it is not known to be delivered.")] = False,
+    journal: Annotated[bool, typer.Option("--journal", help="Keep a copy in the journal when it is.")] = False,
+    dead_letter_queue: Annotated[str | None, typer.Option(
+        help="A transactional queue here, instead of the system's dead-letter queue.")] = None,
+    acknowledge: Annotated[list[str] | None, typer.Option(
+        help="reach-queue, receive, nack-reach-queue or nack-receive: what to tell the administration queue.")] = None,
+    administration_queue: Annotated[str | None, typer.Option(
+        help="A queue here that is not transactional, or a format name.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Send one message. It is on disk when this returns; to another machine it travels when `ordack serve` runs."""
@@ -145,7 +317,10 @@ def send(
         raise typer.BadParameter("standard input is closed: give --body or --file")
     with Client(store) as client:
         try:
-            sent = client.send(destination, content, label, priority, delivery)
+            sent = client.send(
+                destination, content, label, priority, delivery, ttrq=ttrq, ttbr=ttbr, dead_letter=dead_letter,
+                journal=journal, dead_letter_queue=dead_letter_queue, acknowledge=acknowledge or (),
+                administration_queue=administration_queue)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
     _report(as_json, f"sent message {sent.message_id} to {destination}, {sent.delivery}", destination=destination,
@@ -211,21 +386,23 @@ def serve(
     listen: Annotated[str, typer.Option(
         help="HOST:PORT to take connections on; port 0 picks a free one.")] = "0.0.0.0:1801",
     next_hop: Annotated[list[str] | None, typer.Option(
-        help="ADDRESS=HOST:PORT: connect there for destinations on ADDRESS, instead of port 1801 on it.")] = None,
+        help="ADDRESS=HOST:PORT: connect there for destinations on ADDRESS, a host or the GUID of a queue manager, "
+             "instead of port 1801 on it.")] = None,
     own_name: Annotated[list[str] | None, typer.Option(
         help="Address in direct names that means this machine; without any, all do.")] = None,
+    public_queue: Annotated[list[str] | None, typer.Option(
+        help="GUID=FORMATNAME: where the public queue of that GUID is, in place of a directory.")] = None,
     quota: Annotated[int | None, typer.Option(min=0, help="Bytes of packets to keep at most.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run the queue manager until SIGTERM or SIGINT."""
-    from ordack.config import Config, format_address, parse_address, parse_next_hop
+    from ordack.config import Config, format_address, parse_address, parse_next_hop, parse_public_queue
     from ordack.net import listen as open_listener
 
     try:
         address = parse_address(listen)
-        config = Config(own_names=frozenset(name.lower() for name in own_name or ()),
-                        next_hops=dict(parse_next_hop(text) for text in next_hop or ()),
-                        quota=Config.quota if quota is None else quota)
+        hops = dict(parse_next_hop(text) for text in next_hop or ())
+        public = dict(parse_public_queue(text) for text in public_queue or ())
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     try:
@@ -234,6 +411,9 @@ def serve(
         raise StoreError(f"cannot listen on {listen}: {error.strerror or error}") from None
     with listener, Store(store, create=True) as opened:
         opened.lock_manager()
+        others = {} if quota is None else {"quota": quota}
+        config = Config.of(opened.configuration(), own_names=frozenset(name.lower() for name in own_name or ()),
+                           next_hops=hops, public_queues=public, **others)
         host, port = listener.getsockname()[:2]
         text = format_address(host, port)
         import asyncio
@@ -265,7 +445,7 @@ def _complain(text: str) -> None:
 
 def main() -> None:
     """Entry point of the console script. Typer ends it quietly, with 1, when the reader of a pipe has gone."""
-    if not {"queue", "send", "receive", "serve"}.intersection(sys.argv[1:2]):
+    if not {"queue", "outgoing", "send", "receive", "state", "config", "identity", "serve"}.intersection(sys.argv[1:2]):
         from ordack.decode import command  # slow to import
 
         app.command("decode")(command)

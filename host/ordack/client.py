@@ -5,6 +5,9 @@ serve` to read and write local queues; messages to other machines leave when `se
         client.send("line1", b"21.5", label="temperature")
         with client.queue("line1").receive(timeout=5) as message:
             print(message.body)          # removed from the queue when the block ends, put back if it raises
+
+What was received is acknowledged to its sender when the block has ended, if the sender asked for that; `Reject` raised
+in the block says that it never will be received (B-338, B-342, B-343).
 """
 
 from __future__ import annotations
@@ -14,14 +17,38 @@ import contextlib
 import os
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
-from mqqb import core, packets
+from mqqb import confirm, core, packets
+from mqqb.confirm import Confirmation
+from mqqb.streams import OutgoingStream
 
-from ordack.config import check_host, split_direct
-from ordack.store import CLOSED_QUEUES, BadName, NewMessage, NewOutgoing, Outgoing, Store, Stored, StoreError, legible
+from ordack import outcome
+from ordack.config import Config, check_host, split_direct
+from ordack.outcome import Outcomes
+from ordack.store import (
+    CLOSED_QUEUES,
+    JOURNAL,
+    PRIVATE,
+    SYSTEM,
+    BadName,
+    NewMessage,
+    NewOutgoing,
+    Outgoing,
+    Store,
+    Stored,
+    StoreError,
+    StoreFull,
+    legible,
+)
 from ordack.store import Queue as QueueState
+
+ACKNOWLEDGE = {  # administration acknowledgements that a sender can ask for (MessagePropertiesHeader.Flags)
+    "reach-queue": packets.WANT_PA, "receive": packets.WANT_PR,
+    "nack-reach-queue": packets.WANT_NA, "nack-receive": packets.WANT_NR,
+}
+TIME_MAX = 0xFFFFFFFE  # seconds
 
 LABEL_MAX = 249
 LOOK_AGAIN_S = 1.0  # while waiting: what a process had received when it died comes back without a change of the store
@@ -35,12 +62,19 @@ class Empty(Exception):  # noqa: N818: an answer, as in the standard library's q
     """No message came in time."""
 
 
+class Reject(Exception):  # noqa: N818: an application's decision, not a failure
+    """Raised inside a receive: the messages are removed as rejected (B-342), and nothing else is raised."""
+
+
 class Message:
-    """A message as an application sees it. Times: seconds since 1970."""
+    """A message as an application sees it. Times: seconds since 1970. in_doubt: of a dead letter, it may have been
+    received all the same (C-84 to C-86).
+    """
 
     def __init__(self, stored: Stored) -> None:
         self.lookup_id = stored.lookup_id
         self.arrived = stored.arrived
+        self.in_doubt = bool(stored.in_doubt)
         message = packets.parse(stored.packet)
         assert isinstance(message, packets.UserMessage)
         self._message = message
@@ -48,6 +82,9 @@ class Message:
         self.source = packets.guid_text(user.source_queue_manager)
         self.message_id = user.message_id
         self.sent_time = user.sent_time
+        self.destination = "" if user.destination_queue is None else legible(
+            packets.format_name(user.destination_queue, bytes(user.queue_manager_address)))
+        self.correlation_id = bytes(message.properties.correlation_id)
         self.label = legible(message.properties.label)
         self.message_class = message.properties.message_class
         self.delivery = "transactional" if transaction else "recoverable" if user.flags & core.USER_DM else "express"
@@ -63,9 +100,11 @@ class Message:
     def as_json(self) -> dict[str, Any]:
         """The object that `ordack receive --json` prints."""
         return {
-            "source": self.source, "message_id": self.message_id, "label": self.label,
+            "source": self.source, "message_id": self.message_id, "destination": self.destination,
+            "correlation_id": self.correlation_id.hex(), "label": self.label,
             "body_base64": base64.b64encode(self._message.properties.body).decode(),
-            "class": self.message_class, "priority": self.priority, "delivery": self.delivery,
+            "class": self.message_class, "in_doubt": self.in_doubt,
+            "priority": self.priority, "delivery": self.delivery,
             "tx_sequence_id": self.tx_sequence_id, "tx_sequence_number": self.tx_sequence_number,
             "sent_time": self.sent_time, "arrived": self.arrived, "lookup_id": self.lookup_id,
         }
@@ -97,7 +136,8 @@ class Queue:
     @contextlib.contextmanager
     def receive(self, timeout: float = 0.0) -> Iterator[Message]:
         """Receive one message in a transaction: removed for good when the block ends, put back in its old place if the
-        block raises or the process dies. Waits up to `timeout` seconds, then raises Empty."""
+        block raises or the process dies, removed as rejected if it raises Reject. Waits up to `timeout` seconds, then
+        raises Empty."""
         with self.receive_batch(1, timeout) as messages:
             if not messages:
                 raise Empty(f"no message in {self.name}")
@@ -110,16 +150,28 @@ class Queue:
         keys = [message.lookup_id for message in stored]
         try:
             yield [Message(message) for message in stored]
+        except Reject:
+            if not self.transactional:
+                self._store.put_back(keys)
+                raise ValueError(f"{self.name} is not transactional: its messages cannot be rejected") from None
+            self._finish(keys, confirm.NACK_RECEIVE_REJECTED)
         except BaseException:
-            self._store.end_receive(keys, remove=False)
+            self._store.put_back(keys)
             raise
-        if keys:
-            self._store.end_receive(keys, remove=True)
+        else:
+            self._finish(keys, confirm.ACK_RECEIVE)
+
+    def _finish(self, keys: list[int], message_class: int) -> None:
+        if not keys:
+            return
+        with self._store.transaction():
+            self._store.received(keys)
+            self._client.outcomes().remove(keys, message_class)
 
     def _wait_for_messages(self, limit: int, deadline: float) -> list[Stored]:
         while True:
             self._store.changed()  # before looking, so that nothing slips in between
-            stored = self._store.begin_receive(self.identifier, limit)
+            stored = self._store.begin_receive(self.identifier, limit, self._client.now())
             left = deadline - time.monotonic()
             if stored or left <= 0:
                 return stored
@@ -128,7 +180,7 @@ class Queue:
     def peek(self) -> Iterator[Message]:
         """The messages in the queue, in its order, without removing them."""
         place = (-1, -1)
-        while stored := self._store.peek(self.identifier, 256, place):
+        while stored := self._store.peek(self.identifier, 256, place, self._client.now()):
             for message in stored:
                 yield Message(message)
             place = (stored[-1].rank, stored[-1].lookup_id)
@@ -137,11 +189,15 @@ class Queue:
 class Client:
     """An application's access to the store in `folder`, which is made if `create`. Raises StoreError and its kinds.
 
-    Not for use by several threads at once.
+    clock: gives seconds since 1970. Not for use by several threads at once.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], create: bool = False) -> None:
+    def __init__(self, folder: str | os.PathLike[str], create: bool = False,
+                 clock: Callable[[], float] = time.time) -> None:
         self.store = Store(folder, create=create)
+        self._clock = clock
+        self._configuration: dict[str, int] = {}
+        self._config: Config | None = None
 
     def __enter__(self) -> Client:
         return self
@@ -153,6 +209,21 @@ class Client:
         """Close the store; an unfinished receive is put back."""
         self.store.close()
 
+    def now(self) -> int:
+        """Seconds since 1970."""
+        return int(self._clock())
+
+    def config(self) -> Config:
+        """What the store's configuration means now."""
+        configuration = self.store.configuration()
+        if self._config is None or self._configuration != configuration:
+            self._configuration, self._config = configuration, Config.of(configuration)
+        return self._config
+
+    def outcomes(self) -> Outcomes:
+        """What follows when messages end now."""
+        return Outcomes(self.store, self.now(), self.config())
+
     def create_queue(self, name: str, transactional: bool = False) -> Queue:
         """Make a private queue; raises BadName, QueueExists."""
         return Queue(self, self.store.create_queue(name, transactional))
@@ -161,6 +232,27 @@ class Client:
         """An existing queue; raises BadName, NoSuchQueue, StoreError for one that is not open to applications."""
         return Queue(self, self._open(name))
 
+    def purge_queue(self, name: str) -> int:
+        """Remove all messages of a queue, those in an unfinished receive when that ends without a commit (B-340); how
+        many. Senders that asked for it are told. Raises BadName, NoSuchQueue."""
+        with self.store.transaction():
+            return self.outcomes().purge(self.store.queue(name))
+
+    def delete_queue(self, name: str) -> int:
+        """Remove a private queue and its messages; how many there were. Senders that asked for it are told (B-339).
+
+        Raises BadName, NoSuchQueue, StoreError for a system queue or while messages are being received from it.
+        """
+        with self.store.transaction():
+            queue = self.store.queue(name)
+            if queue.kind == SYSTEM:
+                raise StoreError(f"{queue.name} is a system queue: it cannot be deleted")
+            if self.store.locked(queue.identifier):
+                raise StoreError(f"messages of {queue.name} are being received: delete it when that has ended")
+            removed = self.outcomes().empty(queue)
+            self.store.remove_queue(queue.identifier)
+            return removed
+
     def _open(self, name: str) -> QueueState:
         queue = self.store.queue(name)
         if queue.name in CLOSED_QUEUES:
@@ -168,19 +260,30 @@ class Client:
         return queue
 
     def send(self, destination: str, body: bytes | bytearray | memoryview, label: str = "", priority: int = 3,
-             delivery: str | None = None) -> Sent:
+             delivery: str | None = None, *, ttrq: int | None = None, ttbr: int | None = None,
+             dead_letter: bool = False, journal: bool = False, dead_letter_queue: str | None = None,
+             acknowledge: Collection[str] = (), administration_queue: str | None = None) -> Sent:
         r"""Send one message; it is durable, with its number, when this returns.
 
         destination: a local queue's name, or a direct format name such as `DIRECT=TCP:10.0.0.5\private$\line1`.
         label: at most 249 characters; priority: 0 to 7, ignored for transactional messages; delivery: "express",
         "recoverable" or "transactional", by default as the local queue needs it, and transactional to other machines.
-        Raises NoSuchQueue, BadName, ValueError (which says what is out of range), StoreError.
+
+        ttrq, ttbr: TimeToReachQueue and TimeToBeReceived in seconds from now; by default four days and no limit.
+        dead_letter: keep it in a dead-letter queue if it is not delivered, or a transactional one not known to be
+        received (JN); dead_letter_queue: in this local transactional queue instead of the system's. journal: keep a
+        copy in the journal when it has arrived, or a transactional one when it was received (JP). acknowledge: of
+        ACKNOWLEDGE, what is to be told to administration_queue, a local queue that is not transactional or a format
+        name. Raises NoSuchQueue, BadName, ValueError (which says what is out of range), StoreError.
         """
         if legible(label) != label:
             raise ValueError(f"the label {legible(label)} is not text: it holds half a character")
         length = len(packets.utf16_encode(label)) // 2
         if length > LABEL_MAX:
             raise ValueError(f"the label has {length} UTF-16 characters; at most {LABEL_MAX} are allowed (wire.md 2.5)")
+        for name, value in (("TimeToReachQueue", ttrq), ("TimeToBeReceived", ttbr)):
+            if value is not None and not 0 <= value <= TIME_MAX:
+                raise ValueError(f"{name} is {value} s; 0 to {TIME_MAX} are allowed")
         queue = None
         if destination[:7].upper() == "DIRECT=":
             address, name = split_direct(destination) or ("", "")
@@ -197,35 +300,133 @@ class Client:
         else:
             queue = self._open(destination)
             format_name = f"DIRECT=OS:.\\private$\\{queue.name}"
+        if queue is not None and queue.kind == SYSTEM:
+            raise StoreError(f"{queue.name} is a system queue: only the queue manager writes to it (B-395)")
         if delivery is None:
             delivery = "transactional" if queue is None or queue.transactional else "recoverable"
         if queue is not None and queue.transactional != (delivery == "transactional"):
             raise ValueError(f"the queue {queue.name} is {'' if queue.transactional else 'not '}transactional: "
                              f"it does not take {delivery} messages")
-        return self._send(queue, format_name, body, label, priority, delivery)
-
-    def _send(self, queue: QueueState | None, format_name: str, body: bytes | bytearray | memoryview, label: str,
-              priority: int, delivery: str) -> Sent:
-        now = int(time.time())
-        tx_sequence_id = tx_sequence_number = None
-        ordinal = time_stamp = 0
+        if dead_letter_queue is not None:
+            if delivery != "transactional" or not dead_letter:
+                raise ValueError("a dead-letter queue of one's own is for transactional messages that ask for "
+                                 "dead-lettering (B-396)")
+            named = self._open(dead_letter_queue)
+            if named.kind != PRIVATE or not named.transactional:
+                raise ValueError(f"{named.name} is no transactional private queue: it takes no dead letters (B-396)")
+            dead_letter_queue = named.name
+        journaling = (core.USER_JN if dead_letter else 0) | (core.USER_JP if journal else 0)
         with self.store.transaction():
-            message_id = self.store.reserve_message_ids()
-            packet = packets.user_message(
-                self.store.guid, message_id, packets.parse_format_name(format_name), body, label=label,
-                priority=priority, delivery=delivery, sent_time=now)
-            outgoing = self.store.outgoing_queue(format_name.lower(), now)  # names do not differ by case
-            if delivery == "transactional":
-                ordinal, time_stamp, tx_sequence_number = self._number(outgoing, packet)
-                tx_sequence_id = time_stamp << 32 | ordinal
+            packet = self._packet(format_name, body, label, priority, delivery, ttrq, ttbr, journaling,
+                                  self._wanted(acknowledge), self._administration_queue(administration_queue,
+                                                                                        bool(acknowledge)))
             if queue is not None:
-                rank = 7 - (packet[2] & core.BASE_PR)
-                self.store.add_messages([NewMessage(queue.identifier, rank, now, packet)])
-            else:
-                self.store.add_outgoing([NewOutgoing(
-                    outgoing.identifier, message_id, ordinal, time_stamp, tx_sequence_number or 0,
-                    delivery != "express", False, packet)])
-        return Sent(message_id, delivery, tx_sequence_id, tx_sequence_number)
+                return self._send_here(queue, format_name, packet, delivery)
+            return self._send_away(format_name, packet, delivery, ttrq, dead_letter_queue)
+
+    @staticmethod
+    def _wanted(acknowledge: Collection[str]) -> int:
+        wanted = 0
+        for name in acknowledge:
+            if name not in ACKNOWLEDGE:
+                raise ValueError(f"there is no acknowledgement {name!r}; there are {', '.join(ACKNOWLEDGE)}")
+            wanted |= ACKNOWLEDGE[name]
+        return wanted
+
+    def _administration_queue(self, name: str | None, wanted: bool) -> packets.QueueName | None:
+        if wanted != (name is not None):
+            raise ValueError("acknowledgements and an administration queue go together")
+        if name is None:
+            return None
+        if "=" in name:
+            try:
+                return packets.parse_format_name(name)
+            except ValueError as error:
+                raise BadName(str(error)) from None
+        queue = self._open(name)
+        if queue.kind != PRIVATE or queue.transactional:
+            raise ValueError(f"{queue.name} is transactional or a system queue: it takes no administration "
+                             "acknowledgements")
+        return packets.PrivateQueueFormatNameId(queue.identifier)
+
+    def _packet(self, format_name: str, body: bytes | bytearray | memoryview, label: str, priority: int, delivery: str,
+                ttrq: int | None, ttbr: int | None, journaling: int, wanted: int,
+                administration: packets.QueueName | None) -> bytearray:
+        settings = self.config()
+        if delivery == "transactional":
+            journaling = confirm.journal_of(journaling, settings.confirmation)
+        packet = packets.user_message(
+            self.store.guid, self.store.reserve_message_ids(), packets.parse_format_name(format_name), body,
+            label=label, priority=priority, delivery=delivery, sent_time=self.now(), journal=journaling,
+            acknowledge=wanted, ttrq=settings.confirmation.long_live_time if ttrq is None else ttrq,
+            ttbr=packets.FOREVER if ttbr is None else ttbr, admin=administration)
+        if self.store.usage() + len(packet) > settings.quota:
+            raise StoreFull(f"{self.store.path}: the quota of {settings.quota} bytes is used up, messages that wait "
+                            "for their receipt included: not accepted (B-398, B-424)")
+        return packet
+
+    def _send_here(self, queue: QueueState, format_name: str, packet: bytearray, delivery: str) -> Sent:
+        now = self.now()
+        place: tuple[int | None, int | None] = None, None
+        if delivery == "transactional":
+            stream = self.store.outgoing_queue(format_name.lower(), now)
+            ordinal, time_stamp, number = self._number(stream, packet)
+            place = time_stamp << 32 | ordinal, number
+        message = outcome.parse(packet)
+        if not queue.has_room(len(packet)):
+            raise StoreFull(f"the queue {queue.name} has a quota of {queue.quota} bytes: not accepted (C-73)")
+        rank = 7 - (packet[2] & core.BASE_PR)
+        own = message.user.message_id if message.transaction is not None else None
+        self.store.add_messages([NewMessage(
+            queue.identifier, rank, now, packet, outcome.expires(message, now),
+            outcome.wants(message, own is not None), own=own)])
+        outcomes = self.outcomes()
+        if message.properties.flags & packets.WANT_PA:
+            outcomes.administer(message, confirm.ACK_REACH_QUEUE, None)
+        if own is None and message.user.flags & core.USER_JP:
+            outcomes.copy(JOURNAL, packet, None)
+        return Sent(message.user.message_id, delivery, *place)
+
+    def _send_away(self, format_name: str, packet: bytearray, delivery: str, ttrq: int | None,
+                   dead_letter_queue: str | None) -> Sent:
+        stream = self.store.outgoing_queue(format_name.lower(), self.now())  # names do not differ by case
+        place: tuple[int | None, int | None] = None, None
+        ordinal = time_stamp = number = 0
+        if delivery == "transactional":
+            ordinal, time_stamp, number = self._number(stream, packet)
+            place = time_stamp << 32 | ordinal, number
+        message = outcome.parse(packet)
+        user = message.user
+        journal = (user.flags & (core.USER_JN | core.USER_JP)) // core.USER_JN
+        until = outcome.send_until(message)
+        record = None
+        due: int | None = until + 1
+        if number:
+            settings = self.config().confirmation
+            confirmation = Confirmation(confirm.new(
+                user.sent_time, settings, user.flags & (core.USER_JN | core.USER_JP),
+                confirm.UNSET if ttrq is None else ttrq, user.time_to_be_received,
+                bool(message.properties.flags & packets.WANT_NA)), settings)
+            record = confirmation.record.tobytes()
+            due = outcome.due(confirmation, until, held=False)
+        self.store.add_outgoing([NewOutgoing(
+            stream.identifier, user.message_id, ordinal, time_stamp, number, delivery != "express", journal, packet,
+            packet[2] & core.BASE_PR, send_until=until, due=due, confirmation=record, dead_letter=dead_letter_queue)])
+        return Sent(user.message_id, delivery, *place)
+
+    def state(self, message_id: int) -> confirm.Conclusion | None:
+        """What is known of a transactional message that was sent here (C-80 to C-87); None: nothing, it was never sent
+        from this store, or ended longer ago than the store remembers."""
+        settings = self.config().confirmation
+        record = self.store.outcome(message_id)
+        waiting = self.store.waiting_own(message_id)
+        if waiting is not None:
+            record = waiting.confirmation
+        elif self.store.own_message(message_id) is not None:
+            return confirm.Conclusion(confirm.STORED, 0)
+        if record is None:
+            return None
+        return Confirmation(array("I", record), settings).conclusion()
 
     def _number(self, outgoing: Outgoing, packet: bytearray) -> tuple[int, int, int]:
         """Number a transactional packet in place, for the first and only time, in the running transaction (B-317)."""
@@ -235,9 +436,10 @@ class Client:
         record = array("I", outgoing.record)
         ordinal, time_stamp = record[core.OUTGOING_ORDINAL], record[core.OUTGOING_TIME_STAMP]
         previous = self.store.last_outgoing_number(outgoing.identifier, ordinal, time_stamp)
-        if core.stamp(record, previous, header) != core.OK:
-            raise StoreError(f"{outgoing.format_name}: all numbers of the sequence are used; "
-                             "wait until its messages have arrived (A-24)")
+        if core.stamp(record, previous, header) != core.OK:  # the numbers are used up: the next sequence (A-24)
+            record = OutgoingStream.new(self.store.new_time_stamp(self.now()))
+            ordinal, time_stamp = record[core.OUTGOING_ORDINAL], record[core.OUTGOING_TIME_STAMP]
+            core.stamp(record, 0, header)
         core.pack(core.TRANSACTION_HEADER, header, packet, offset)
         self.store.save_outgoing([outgoing._replace(record=tuple(record))])
         return ordinal, time_stamp, header[core.TX_NUMBER]

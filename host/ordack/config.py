@@ -1,4 +1,8 @@
-"""What a queue manager can be told: limits, names, addresses. Defaults are MSMQ's where it has one."""
+"""What a queue manager can be told: limits, names, addresses. Defaults are MSMQ's where it has one.
+
+Some of it is needed by applications too, or must hold whoever starts the queue manager: that is in the store, under the
+names of Windows' registry (SETTINGS; behaviour.md 23.4), and `Config.of` makes a Config of it.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,78 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+from mqqb import confirm, packets
+from mqqb.confirm import LONG_LIVE_TIME, UNSET
+from mqqb.core import HOP_COUNT_MAX
 from mqqb.session import Settings
+from mqqb.streams import MAXIMUM_ORDER_ACK_DELAY, ORDER_ACK_TIMEOUT, RESEND_INTERVALS, resend_intervals
 
-from ordack.store import BadName, queue_name
+from ordack.store import NEVER, BadName, queue_name
 
 PORT = 1801  # B-001
 _DIRECT = re.compile(r"(?:DIRECT=)?(TCP|OS):([^\\]{1,255})\\(?:(private\$)\\)?(.+)", re.IGNORECASE)
+
+
+class Setting(NamedTuple):
+    """One value that the store keeps. `absent`: what holds without it, None for a meaning of its own."""
+
+    absent: int | None
+    minimum: int
+    maximum: int
+    meaning: str
+
+
+SETTINGS = {
+    "AckTimeout": Setting(20000, 20000, 120000, "ms without any packet before a session counts as dead (B-043)"),
+    "CleanupInterval": Setting(300000, 1, NEVER, "ms after which an idle session is closed (B-132)"),
+    "ClockSkew": Setting(0, 0, NEVER, "s that a sender's clock may be behind when TimeToReachQueue is tested (B-267)"),
+    "EnablePingService": Setting(0, 0, 1, "1: answer pings (B-202)"),
+    "EnableReportMessages": Setting(0, 0, 1, "1: make the report messages that traced messages ask for (B-294)"),
+    "HopLimit": Setting(15, 1, HOP_COUNT_MAX, "queue managers that a message may pass, when this one forwards (B-259)"),
+    "IdleAckDelay": Setting(500, 1, NEVER, "ms before an OrderAck goes out (B-045)"),
+    "LongLiveTime": Setting(LONG_LIVE_TIME, 0, UNSET - 1, "s of TimeToReachQueue, where none is given (B-401)"),
+    "MaxInSessions": Setting(1024, 1, NEVER, "sessions at once (B-206)"),
+    "MaxUnackedPacket": Setting(64, 1, 0xFFFF, "window size in packets (B-039)"),
+    "MsmqIpPingPort": Setting(3527, 0, 0xFFFF, "UDP port of pings (B-006)"),
+    "PermitInsecureNacks": Setting(0, 0, 1, "1: tell senders of missing queues and rights (B-349, B-409)"),
+    "QosCleanupIntervalMultiplier": Setting(2, 1, 100, "AckTimeout times that is the Ack Wait timer (B-134)"),
+    "Quota": Setting(8 << 30, 0, NEVER, "bytes of all packets kept (B-084, B-285)"),
+    "RemoveDuplicateCleanup": Setting(1800000, 1000, NEVER, "ms that the duplicate filter remembers (B-138)"),
+    "RemoveDuplicateSize": Setting(10000, 0, 1 << 32, "messages that the duplicate filter remembers (B-019)"),
+    "RoundTripDelay": Setting(0, 0, 3600000, "ms added to the timers of a session (B-131, B-133)"),
+    "RouteMessages": Setting(0, 0, 1, "1: forward messages for other queue managers (B-264)"),
+    "SendPings": Setting(0, 0, 1, "1: ping before connecting (B-198)"),
+    "SeqMaxAckDelay": Setting(10, 0, NEVER, "s that an OrderAck may be put off (B-047)"),
+    "SeqResend13Time": Setting(30, 1, NEVER, "s before the first three resends of a sequence (B-015)"),
+    "SeqResend46Time": Setting(300, 1, NEVER, "s before the next three (B-016)"),
+    "SeqResend79Time": Setting(1800, 1, NEVER, "s before three more (B-017)"),
+    "SeqResend10Time": Setting(21600, 1, NEVER, "s before every later one (B-018)"),
+    "TryConnectInterval": Setting(5000, 1, NEVER, "ms between attempts to connect (B-133)"),
+    "XactDeadLetterAlways": Setting(0, 0, 1, "1: every transactional message asks for dead-lettering (B-400)"),
+    "XactDelayReceiveNack": Setting(None, 0, UNSET - 1, "s that a confirmation may come after TimeToBeReceived (C-12)"),
+}
+
+
+def setting_name(text: str) -> str:
+    """The name of a setting with its capitals; raises ValueError if there is none."""
+    found = {known.lower(): known for known in SETTINGS}.get(text.lower())
+    if found is None:
+        raise ValueError(f"there is no setting {text!r}; `ordack config` lists them")
+    return found
+
+
+def check_setting(name: str, text: str) -> int:
+    """A new value for a setting; raises ValueError that says what is wrong with it."""
+    setting = SETTINGS[name]
+    try:
+        value = int(text, 0)
+    except ValueError:
+        raise ValueError(f"{name}: {text!r} is not a whole number") from None
+    if not setting.minimum <= value <= setting.maximum:
+        raise ValueError(f"{name}: {value} is not in {setting.minimum} to {setting.maximum}")
+    return value
 
 
 @dataclass(frozen=True)
@@ -20,18 +89,22 @@ class Config:
     """Settings of one queue manager.
 
     own_names: host parts of direct names that mean this machine; empty accepts any (B-416). next_hops: address as in a
-    direct name -> (host, port) to connect to instead of port 1801 there. quota: bytes of all packets kept, local and
-    outgoing (B-084, B-285). history_size, history_lifetime: bound of the duplicate filter, entries and seconds (B-019).
+    direct name, or GUID of a queue manager -> (host, port) to connect to instead of port 1801 there. public_queues:
+    GUID of a public queue -> format name, in place of a directory. quota: bytes of all packets kept, local and outgoing
+    (B-084, B-285). history_size, history_lifetime: bound of the duplicate filter, entries and seconds (B-019).
     max_sessions*: from one address, with one queue manager GUID, and in all (B-435). max_unknown_streams: incoming
     streams remembered that lead to no transactional queue, or of which nothing was accepted. max_ack_queues: peers for
     which FinalAcks wait. max_unwritten: bytes a peer may leave unread before it is cut off. max_half_received: bytes of
     unfinished packets in all. refusals_told: messages of a stream refused in a row before an operator hears (B-426).
-    ping_port: UDP (B-006). try_connect_interval, round_trip_delay: ms; their sum is the longest wait between two
-    attempts to connect (B-133).
+    outcomes_kept: ended messages of which a sender can still ask (C-80). route: forward messages for other queue
+    managers, as many as hop_limit hops. clock_skew: s. order_ack_timeout: ms, maximum_order_ack_delay: ms,
+    resend_intervals: ms (B-045, B-047, B-136). ping_port: UDP (B-006). try_connect_interval,
+    round_trip_delay: ms; their sum is the longest wait between two attempts to connect (B-133).
     """
 
     own_names: frozenset[str] = frozenset()
     next_hops: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    public_queues: Mapping[str, str] = field(default_factory=dict)
     quota: int = 8 << 30
     history_size: int = 10000
     history_lifetime: int = 1800
@@ -43,12 +116,54 @@ class Config:
     max_unwritten: int = 16 << 20
     max_half_received: int = 256 << 20
     refusals_told: int = 100
+    outcomes_kept: int = 100_000
+    route: bool = False
+    hop_limit: int = 15
+    clock_skew: int = 0
+    send_insecure_nacks: bool = False
+    report_messages: bool = False
+    order_ack_timeout: int = ORDER_ACK_TIMEOUT
+    maximum_order_ack_delay: int = MAXIMUM_ORDER_ACK_DELAY
+    resend_intervals: tuple[int, ...] = RESEND_INTERVALS
     ping_port: int = 3527
     answer_pings: bool = False
     send_pings: bool = False
     try_connect_interval: int = 5000
     round_trip_delay: int = 0
     session: Settings = field(default_factory=Settings)
+    confirmation: confirm.Settings = field(default_factory=confirm.Settings)
+
+    @classmethod
+    def of(cls, configuration: Mapping[str, int], **others: Any) -> Config:
+        """The Config that the store's configuration means; `others`: fields that are not in it, or override it."""
+        value = {name: setting.absent for name, setting in SETTINGS.items()} | dict(configuration)
+        delay = value["RoundTripDelay"] or 0
+        fields: dict[str, Any] = {
+            "quota": value["Quota"], "history_size": value["RemoveDuplicateSize"],
+            "history_lifetime": (value["RemoveDuplicateCleanup"] or 0) // 1000, "max_sessions": value["MaxInSessions"],
+            "route": bool(value["RouteMessages"]), "hop_limit": value["HopLimit"], "clock_skew": value["ClockSkew"],
+            "send_insecure_nacks": bool(value["PermitInsecureNacks"]),
+            "report_messages": bool(value["EnableReportMessages"]), "order_ack_timeout": value["IdleAckDelay"],
+            "maximum_order_ack_delay": 1000 * (value["SeqMaxAckDelay"] or 0),
+            "resend_intervals": resend_intervals(
+                *(1000 * (value[f"SeqResend{which}Time"] or 0) for which in ("13", "46", "79", "10"))),
+            "ping_port": value["MsmqIpPingPort"], "answer_pings": bool(value["EnablePingService"]),
+            "send_pings": bool(value["SendPings"]), "try_connect_interval": value["TryConnectInterval"],
+            "round_trip_delay": delay,
+            "session": Settings(
+                window_size=value["MaxUnackedPacket"] or 1,
+                ack_wait_timeout=value["AckTimeout"] or 0, ack_wait_multiple=value["QosCleanupIntervalMultiplier"] or 1,
+                cleanup_timeout=value["CleanupInterval"] or 1, round_trip_delay=delay),
+            "confirmation": confirmation_settings(configuration),
+        }
+        return cls(**(fields | others))
+
+
+def confirmation_settings(configuration: Mapping[str, int]) -> confirm.Settings:
+    """What the store's configuration says of the confirmation process (B-400, B-401, C-12)."""
+    return confirm.Settings(configuration.get("XactDelayReceiveNack"),
+                            bool(configuration.get("XactDeadLetterAlways", 0)),
+                            configuration.get("LongLiveTime", LONG_LIVE_TIME))
 
 
 def check_host(address: str) -> None:
@@ -89,6 +204,15 @@ def parse_next_hop(text: str) -> tuple[str, tuple[str, int]]:
     if not equals or not address:
         raise ValueError(f"{text!r} is not ADDRESS=HOST:PORT")
     return address.lower(), parse_address(target)
+
+
+def parse_public_queue(text: str) -> tuple[str, str]:
+    """`GUID=FORMATNAME` as (GUID in lower case, format name); raises ValueError."""
+    guid, equals, name = text.partition("=")
+    if not equals:
+        raise ValueError(f"{text!r} is not GUID=FORMATNAME")
+    packets.parse_format_name(name)
+    return packets.guid_text(packets.guid_bytes(guid))[1:-1].lower(), name
 
 
 def split_direct(name: str) -> tuple[str, str] | None:

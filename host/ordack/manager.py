@@ -7,12 +7,14 @@ closed without an acknowledgement, the state is read again from the store, and t
 
 Times: `now` monotonic milliseconds, `wall` seconds since 1970.
 
-A transactional message to a queue that does not exist, or is for the other kind of message, is answered with a negative
-FinalAck (B-256, B-257, B-260). That stays in an acknowledgement queue, an outgoing queue named by the GUID of the peer
-that the message came from, until a session with that peer has acknowledged it. An OrderAck that covers the message too
-must not overtake it, else the sender concludes that it was stored: no OrderAck goes to a peer unless every FinalAck for
-it is on the wire in front, on the same connection, or on the peer's disk. A destination that is not on this queue
-manager counts as a queue that does not exist: messages are not forwarded.
+A message that this queue manager refuses is answered (`_reject`): a transactional one with a negative FinalAck. That
+stays in an acknowledgement queue, an outgoing queue named by the GUID of the peer that the message came from, until a
+session with that peer has acknowledged it. An OrderAck that covers the message too must not overtake it, else the
+sender concludes that it was stored: no OrderAck goes to a peer unless every such FinalAck for it is on the wire in
+front, on the same connection, or on the peer's disk.
+
+A message for another queue manager is put in an outgoing queue as it is, if this one routes, and has no stream here:
+only sessions acknowledge it (B-012, B-077).
 """
 
 from __future__ import annotations
@@ -24,13 +26,16 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from mqqb import core, packets
-from mqqb.session import OPEN, Acknowledged, Closed, MessageReceived, Opened, Session
+from mqqb import confirm, core, packets
+from mqqb.confirm import Confirmation
+from mqqb.session import OPEN, Acknowledged, Closed, MessageReceived, Noted, Opened, Session
 from mqqb.streams import Entry, IncomingStream, OutgoingStream
 
+from ordack import outcome
 from ordack.config import PORT, Config, split_direct
+from ordack.outcome import PIECE, Outcomes
 from ordack.store import (
-    ORDER_QUEUE_ID,
+    JOURNAL,
     PRIVATE,
     Incoming,
     NewMessage,
@@ -39,14 +44,15 @@ from ordack.store import (
     Queue,
     Store,
     StoreError,
+    Waiting,
     legible,
 )
 
-NACK_BAD_DST_Q = 0x8000
-NACK_NOT_TRANSACTIONAL_Q = 0x8009
 EVERYDAY_ENDS = ("B-147", "B-163", "B-298")  # idle, stopped, the peer went away: nothing to tell an operator
-MESSAGE_ID_BLOCK = 256  # reserved at once for acknowledgements, so that not each of them costs a commit
+MESSAGE_ID_BLOCK = 256  # reserved at once for OrderAcks, so that not each of them costs a commit
 LOWEST_PRIORITY_RANK = 7
+FINAL_ACK_BYTES = 512  # at most, with the longest address
+TRACED = core.BASE_TR >> 8  # BaseHeader.Flags.TR, in the byte at packet offset 3
 LONGEST_KEY = 512  # any name of a queue that can be here fits
 QUOTA = "the quota of the queue manager is reached"
 SAME_AGAIN_MS = 10_000  # an operator is told at most that often of connections that are refused
@@ -92,20 +98,33 @@ class _IncomingState:
         self.last_access = last_access
         self.complained = False
         self.link: Link | None = None
-        self.final_acks: _Outgoing | None = None  # where its last one waits or waited
+        self.final_acks: _Outgoing | None = None  # where the last one that rejected a message waits or waited
         self.waits_for = b""  # GUID of the peer whose session an overdue OrderAck waits for
 
 
 class _Outgoing:
-    """One outgoing queue. A session to its hop serves it, or, if it holds acknowledgements, any with its peer."""
+    """One outgoing queue. A session to its hop serves it, or any with its peer if it is for one by GUID.
 
-    def __init__(self, row: Outgoing, hop: Hop | None, peer: bytes | None) -> None:
+    returns: it holds what goes back to a peer. rejections: key of the last FinalAck in it that rejected a message.
+    transmitted: keys of transactional messages that were sent since the store was told that any may be.
+    """
+
+    def __init__(self, row: Outgoing, hop: Hop | None, peer: bytes | None, config: Config) -> None:
         self.identifier = row.identifier
         self.format_name = row.format_name
-        self.stream = OutgoingStream(array("I", row.record), rolls=False)
+        self.stream = OutgoingStream(array("I", row.record), config.resend_intervals, rolls=False)
         self.hop = hop
         self.peer = peer
         self.link: Link | None = None
+        self.on_hold = row.on_hold
+        self.resends = row.resends
+        self.rejections = 0
+        self.transmitted: set[int] = set()
+        self.told_open = False
+
+    @property
+    def returns(self) -> bool:
+        return self.peer is not None
 
 
 class Manager:
@@ -127,8 +146,13 @@ class Manager:
         self._refused = 0
         self._refusals_due = now
         self._history_due = now + 1000 * self.config.history_lifetime
+        self._looked_at = -1  # the second when what is due was last looked for
+        self._shown: object = None
+        self.connections: Callable[[], dict[Hop, dict[str, Any]]] = dict  # what the network tells of its hops
         with store.transaction():
             self._load(now)
+        if store.restored:
+            self.log(store.restored)
 
     def log(self, text: str) -> None:
         """Tell the operator. Nothing depends on whether it works."""
@@ -146,11 +170,35 @@ class Manager:
         self._history = {(source, message_id): time for source, message_id, time in self.store.history()}
         self._outgoing: dict[int, _Outgoing] = {}
         self._ack_queues: dict[bytes, _Outgoing] = {}  # those with FinalAcks, by peer
-        self._by_hop: dict[Hop, list[_Outgoing]] = {}  # the others
+        self._by_hop: dict[Hop, list[_Outgoing]] = {}  # those that a hop is known for
+        self._held_or_resent: dict[_Outgoing, None] = {}  # what an operator has asked for
         self._last_key = 0
+        self._note_transmitted(row for row in self.store.outgoing_queues() if row.session_open)
         self.store.changed()
         self._refresh()
+        for outgoing in self._ack_queues.values():
+            outgoing.rejections = self._last_key  # nothing says which of them reject
         self._delete_drained(self._ack_queues.values())
+
+    def _note_transmitted(self, queues: Iterable[Outgoing]) -> None:
+        """The last run may have sent anything in these queues: nobody can say of it any more that it was never sent."""
+        for row in queues:
+            self._save_sent(self.store.waiting_in(row.identifier))
+            self.store.set_session_open(row.identifier, False)
+
+    def _save_sent(self, messages: Iterable[Waiting]) -> None:
+        kept = []
+        for waiting in messages:
+            confirmation = self._confirmation(waiting)
+            if confirmation and confirmation.state == confirm.Q and confirmation.sent():
+                kept.append((confirmation.record.tobytes(), outcome.due(confirmation, waiting.send_until, held=False),
+                             False, waiting.key))
+        self.store.keep_outgoing(kept)
+
+    def _confirmation(self, waiting: Waiting) -> Confirmation | None:
+        if waiting.confirmation is None:
+            return None
+        return Confirmation(array("I", waiting.confirmation), self.config.confirmation)
 
     def _refresh(self) -> None:
         """Take up what other processes have changed: queues, what is in outgoing queues, how far that is numbered."""
@@ -162,36 +210,50 @@ class Manager:
             known = self._outgoing.get(row.identifier)
             if known:
                 known.stream.record[:] = array("I", row.record)
+                if (known.on_hold, known.resends) != (row.on_hold, row.resends):
+                    self._held_or_resent[known] = None
             else:
                 self._add_outgoing(row)
         self._load_entries()
 
     def _add_outgoing(self, row: Outgoing) -> None:
         kind, _, rest = row.format_name.partition("=")
-        hop = peer = None
+        peer = None
         if kind.upper() == "PRIVATE":
-            peer = packets.guid_bytes(rest.partition("\\")[0])
+            guid = rest.partition("\\")[0]
+            peer = packets.guid_bytes(guid)
+            hop = self.config.next_hops.get(guid.lower())
         else:
             address = (split_direct(row.format_name) or ("", ""))[0]
             hop = self.config.next_hops.get(address, (address, PORT))
-        outgoing = self._outgoing[row.identifier] = _Outgoing(row, hop, peer)
+        outgoing = self._outgoing[row.identifier] = _Outgoing(row, hop, peer, self.config)
         if peer:
             self._ack_queues[peer] = outgoing
-        elif hop:
+        if hop:
             self._by_hop.setdefault(hop, []).append(outgoing)
         self._attach(outgoing)
 
-    def _load_entries(self) -> None:
+    def _load_entries(self, batch: _Batch | None = None) -> None:
         for row in self.store.outgoing_messages(self._last_key):
             self._last_key = row.key
             outgoing = self._outgoing[row.outgoing]
+            if batch:
+                batch.keep(outgoing)
             entry = Entry(row.key, row.message_id, bool(row.recoverable), bool(row.journal),
-                          row.time_stamp << 32 | row.ordinal, row.number)
-            if row.awaiting_final_ack:
-                entry.stream = outgoing.stream
-                outgoing.stream.awaiting_final_ack.append(entry)
+                          row.time_stamp << 32 | row.ordinal, row.number, row.priority)
+            if row.held:
+                entry.received_order_ack = bool(row.stored)
+                self._await_final_ack(outgoing.stream, entry)
             else:
                 outgoing.stream.append(entry)
+
+    @staticmethod
+    def _await_final_ack(stream: OutgoingStream, entry: Entry) -> None:
+        entry.stream = stream
+        if entry.received_order_ack:
+            stream.awaiting_final_ack.append(entry)
+        else:
+            stream.hold([entry])
 
     @contextlib.contextmanager
     def _guard(self, now: int) -> Iterator[None]:
@@ -204,6 +266,7 @@ class Manager:
                 self._close(link, "B-285", "the store failed")
             with self.store.transaction():
                 self._load(now)
+            self._looked_at = -1
 
     @contextlib.contextmanager
     def _isolated(self, link: Link) -> Iterator[None]:
@@ -233,15 +296,19 @@ class Manager:
                          f"{self._refused} refused since this was last told")
                 self._refused = 0
             return None
-        return self._add(Link(Session(False, self.store.guid, now, settings=config.session), address, None), now)
+        link = Link(Session(False, self.store.guid, now, settings=config.session), address, None)
+        link.session.is_full = len(self.links) + 1 >= config.max_sessions
+        return self._add(link, now)
 
-    def connect(self, hop: Hop, address: str, now: int) -> Link:
-        """This side has connected to a hop, whose IP address is `address`."""
-        return self._add(Link(Session(True, self.store.guid, now, settings=self.config.session), address, hop), now)
+    def connect(self, hop: Hop, address: str, now: int, pinged: bool = False) -> Link:
+        """This side has connected to a hop, whose IP address is `address`; pinged: a ping had found it willing."""
+        return self._add(Link(Session(True, self.store.guid, now, settings=self.config.session), address, hop), now,
+                         pinged)
 
-    def _add(self, link: Link, now: int) -> Link:
+    def _add(self, link: Link, now: int, pinged: bool = False) -> Link:
         self.links.append(link)
-        link.session.connected(now)
+        link.session.is_needed = lambda: any(outgoing.stream.table for outgoing in link.outgoing)
+        link.session.connected(now, pinged)
         self._touched[link] = None
         return link
 
@@ -253,8 +320,8 @@ class Manager:
     def wanted_hops(self) -> set[Hop]:
         """Where messages wait for a connection that nobody has opened yet (B-302)."""
         there = {link.hop for link in self.links}
-        return {hop for hop, queues in self._by_hop.items()
-                if hop not in there and any(outgoing.stream.table for outgoing in queues)}
+        return {hop for hop, queues in self._by_hop.items() if hop not in there and any(
+            outgoing.stream.table and not outgoing.on_hold and outgoing.link is None for outgoing in queues)}
 
     def output(self) -> list[tuple[Link, bytes, bool]]:
         """For each link with news: the bytes to write to it, and whether its transport is to be shut after that."""
@@ -269,6 +336,10 @@ class Manager:
         guid = link.session.remote_guid
         same = self._by_guid.setdefault(guid, [])
         same.append(link)
+        elsewhere = [other.address for other in same if other.address != link.address]
+        if elsewhere:
+            self.log(f"{link.address} and {elsewhere[0]}: both say that they are {packets.guid_text(guid)}; is one a "
+                     "copy of the other? (B-413)")
         if len(same) > self.config.max_sessions_per_guid:
             self._close(same[0], "B-435", "too many sessions with one queue manager: the oldest gives way")
         for outgoing in self._by_hop.get(link.hop, []) if link.hop else []:
@@ -280,9 +351,11 @@ class Manager:
         """Let a session serve an outgoing queue that none serves, if one is open."""
         if outgoing.link is not None:
             return
-        candidates = self.links if outgoing.peer is None else self._by_guid.get(outgoing.peer, ())
+        candidates = [*self._by_guid.get(outgoing.peer, ())] if outgoing.peer else []
+        if outgoing.hop:
+            candidates += [link for link in self.links if link.hop == outgoing.hop]
         for link in candidates:
-            if link.is_open and (outgoing.peer is not None or link.hop == outgoing.hop):
+            if link.is_open:
                 outgoing.link = link
                 outgoing.stream.restart()
                 link.outgoing.append(outgoing)
@@ -373,10 +446,22 @@ class Manager:
     def _handle(self, work: list[tuple[Link, object]], now: int, wall: int) -> None:
         """Decide about events and store the outcome. If anything raises, nothing was decided and nothing stored."""
         if not any(isinstance(event, (MessageReceived, Acknowledged)) for _, event in work):
+            batch = _Batch(Outcomes(self.store, wall, self.config))
             for link, event in work:
-                self._decide(_Batch(), link, event, now, wall)
+                self._decide(batch, link, event, now, wall)
             return
-        batch = _Batch()
+        def decide(batch: _Batch) -> None:
+            for link, event in work:
+                self._decide(batch, link, event, now, wall)
+
+        batch = self._transact(now, wall, decide)
+        for link, recoverable in batch.stored:
+            link.session.stored(recoverable, now)
+
+    def _transact(self, now: int, wall: int, decide: Callable[[_Batch], object]) -> _Batch:
+        """Run `decide` on a new batch and write what it has decided, in one transaction. If anything raises, nothing
+        was decided and nothing stored."""
+        batch = _Batch(Outcomes(self.store, wall, self.config))
         last_key = self._last_key
         try:
             with self.store.transaction():
@@ -384,16 +469,16 @@ class Manager:
                     self._refresh()
                     last_key = self._last_key
                 batch.room = self.config.quota - self.store.usage()
-                for link, event in work:
-                    self._decide(batch, link, event, now, wall)
+                decide(batch)
                 self._write(batch, wall)
         except StoreError:
             raise
         except Exception:
             self._undo(batch, last_key, now)
             raise
-        for link, recoverable in batch.stored:
-            link.session.stored(recoverable, now)
+        for key in batch.gone:
+            batch.outgoing_of[key].transmitted.discard(key)
+        return batch
 
     def _undo(self, batch: _Batch, last_key: int, now: int) -> None:
         """Bring what a batch has changed in memory back to what the store holds, without touching the sessions."""
@@ -407,9 +492,13 @@ class Manager:
             self._history = {(source, message_id): time for source, message_id, time in self.store.history()}
             self._last_key = last_key
             for outgoing, (table, awaiting, record) in batch.before.items():
-                outgoing.stream.table = table
-                outgoing.stream.awaiting_final_ack = awaiting
-                outgoing.stream.record[:] = record
+                stream = outgoing.stream = OutgoingStream(record, self.config.resend_intervals, rolls=False)
+                for entry in table:
+                    stream.append(entry)
+                    if entry.awaiting_ack:
+                        stream.sent(entry, now)
+                for entry in awaiting:
+                    self._await_final_ack(stream, entry)
             there = {row.identifier for row in self.store.outgoing_queues()}
             for outgoing in [outgoing for outgoing in self._outgoing.values() if outgoing.identifier not in there]:
                 self._remove_outgoing(outgoing)
@@ -417,14 +506,18 @@ class Manager:
 
     def _restored(self, row: Incoming, now: int) -> _IncomingState:
         return _IncomingState(row.source, row.destination, self._meaning(row.destination),
-                              IncomingStream(array("I", row.record), now), row.last_access)
+                              self._incoming_stream(array("I", row.record), now), row.last_access)
+
+    def _incoming_stream(self, record: array[int] | None, now: int) -> IncomingStream:
+        return IncomingStream(record, now, self.config.order_ack_timeout, self.config.maximum_order_ack_delay)
 
     def _remove_outgoing(self, outgoing: _Outgoing) -> None:
         del self._outgoing[outgoing.identifier]
         if outgoing.peer:
             del self._ack_queues[outgoing.peer]
-        elif outgoing.hop:
+        if outgoing.hop:
             self._by_hop[outgoing.hop].remove(outgoing)
+        self._held_or_resent.pop(outgoing, None)
         if outgoing.link:
             outgoing.link.outgoing.remove(outgoing)
 
@@ -432,28 +525,39 @@ class Manager:
         if link in batch.refused:
             return
         if isinstance(event, MessageReceived):
-            packet = event.packet
-            if isinstance(packet, packets.OrderAck):
-                self._order_ack(batch, packet, now)
-            elif isinstance(packet, packets.FinalAck):
-                self._final_ack(batch, packet, now)
-            else:
-                refusal = self._message(batch, link, packet, event.raw, now, wall)
-                if refusal:
-                    batch.refused.add(link)
-                    self._close(link, "B-285", refusal)
-                    return
+            refusal = self._packet(batch, link, event, now, wall)
+            if refusal:
+                batch.refused.add(link)
+                self._close(link, "B-285", refusal)
+                return
             batch.stored.append((link, event.recoverable))
         elif isinstance(event, Acknowledged):
             for outgoing in link.outgoing:
                 entries = [entry for entry in event.entries if entry.stream is outgoing.stream]
-                batch.keep(outgoing)
-                outgoing.stream.remove(entries)
-                batch.settled += [entry.key for entry in entries]
+                if entries:
+                    batch.keep(outgoing)
+                    outgoing.stream.remove(entries)
+                    batch.passed_on += [_key(entry) for entry in entries if not entry.journal]
+                    batch.journaled += [_key(entry) for entry in entries if entry.journal]
         elif isinstance(event, Opened):
             self._opened(link)
+        elif isinstance(event, Noted):
+            self.log(f"{link.address}: {event.reason} ({event.rule}); let through")
         elif isinstance(event, Closed):
             self._end(link)
+
+    def _packet(self, batch: _Batch, link: Link, event: MessageReceived, now: int, wall: int) -> str:
+        """Decide about one packet. A text: why the queue manager has no room for it, and nothing was decided."""
+        packet = event.packet
+        if isinstance(packet, packets.UserMessage):
+            return self._message(batch, link, packet, event.raw, now, wall)
+        if bytes(packet.message.user.queue_manager_address) not in (packets.NULL_GUID, self.store.guid):
+            return self._forward(batch, link, packet.message, event.raw, wall) if self.config.route else ""
+        if isinstance(packet, packets.OrderAck):
+            self._order_ack(batch, packet, now)
+        else:
+            self._final_ack(batch, packet, now)
+        return ""
 
     def _write(self, batch: _Batch, wall: int) -> None:
         store = self.store
@@ -465,10 +569,16 @@ class Manager:
             store.save_incoming(
                 [Incoming(state.source, state.key, tuple(state.stream.record), state.last_access)
                  for state in batch.incoming if state.stream.tx_sequence_number])
-        if batch.settled:
-            store.delete_outgoing(batch.settled)
-        if batch.delivered:
-            store.keep_for_final_ack(batch.delivered)
+        if batch.passed_on:
+            store.delete_outgoing(batch.passed_on)
+        if batch.journaled:
+            self._journal(batch)
+        if batch.answers:
+            self._settle(batch)
+        if batch.forwarded:
+            self._file_forwarded(batch, wall)
+        if batch.outcomes.sent:
+            self._take_up(batch)
         for outgoing in batch.outgoing:
             if not any(entry.tx_sequence_number for entry in outgoing.stream.table):
                 core.roll(outgoing.stream.record)  # B-096, in the transaction that finds the stream empty
@@ -477,9 +587,44 @@ class Manager:
                                  for outgoing in batch.outgoing])
         if batch.history:
             self._save_history(batch)
-        if batch.final_acks:
-            self._send_final_acks(batch, wall)
         self._delete_drained(batch.before)
+
+    def _journal(self, batch: _Batch) -> None:
+        """Messages that are not transactional, and have arrived: copies for those with JP (B-226, B-393)."""
+        for waiting in self.store.waiting(batch.journaled):
+            if waiting.own and waiting.journal * core.USER_JN & core.USER_JP:
+                batch.outcomes.copy(JOURNAL, self.store.outgoing_packet(waiting.key)[0], None)
+        self.store.delete_outgoing(batch.journaled)
+
+    def _settle(self, batch: _Batch) -> None:
+        """Apply acknowledgements to the confirmation process of the messages that they name, in order of arrival."""
+        found = {waiting.key: waiting for waiting in self.store.waiting(batch.outgoing_of)}
+        settled = {}
+        for key, message_class in batch.answers:
+            waiting = found[key]
+            if key not in settled:
+                settled[key] = self._confirmation(waiting), 0
+            confirmation, action = settled[key]
+            if confirmation is not None:
+                more = confirmation.final_ack(message_class) if message_class else confirmation.order_ack()
+                settled[key] = confirmation, action | more
+                if message_class >= confirm.NACK_BAD_DST_Q and more:
+                    self.log(f"message {waiting.message_id} to {batch.outgoing_of[key].format_name}: not received, "
+                             f"class 0x{message_class:04X}")
+        batch.gone += batch.outcomes.settle(
+            (found[key], confirmation, action) for key, (confirmation, action) in settled.items() if confirmation)
+
+    def _take_up(self, batch: _Batch) -> None:
+        """Have in memory what this batch has put in outgoing queues."""
+        for row in self.store.outgoing_queues():
+            if row.identifier not in self._outgoing:
+                self._add_outgoing(row)
+        self._load_entries(batch)
+        for peer in batch.peers:
+            queue = self._ack_queues[peer]
+            queue.rejections = self._last_key
+        for state, peer in batch.rejected:
+            state.final_acks = self._ack_queues[peer]
 
     # ---- messages
 
@@ -487,61 +632,172 @@ class Manager:
                  wall: int) -> str:
         """Decide about one message. A text: why the queue manager has no room for it (B-285), nothing was decided."""
         user = message.user
-        source = bytes(user.source_queue_manager)
+        forward = self.config.route and not self._is_here(user)
+        if message.transaction is not None:  # B-247: no look-up, the ordering knows
+            return self._forward(batch, link, message, raw, wall) if forward \
+                else self._transactional(batch, link, message, raw, now, wall)
+        identifier = (bytes(user.source_queue_manager), user.message_id)
+        refusal = ""
+        if identifier not in self._history:  # B-248
+            refusal = (self._forward if forward else self._other)(batch, link, message, raw, wall)
+        if not refusal:
+            self._note(batch, identifier, wall)  # B-254
+        return refusal
+
+    def _other(self, batch: _Batch, link: Link, message: packets.UserMessage, raw: bytes, wall: int) -> str:
+        """Decide about a message that is not transactional and that ends here."""
+        queue = self._private(self._target(message.user)[1])
+        rejection = self._rejection(message, queue, wall)
+        if batch.room < len(raw) and (not rejection or message.user.flags & core.USER_JN):  # B-283: before the quota
+            return QUOTA
+        if not rejection and not self._has_room(batch, queue, raw):
+            rejection = confirm.NACK_Q_EXCEED_QUOTA
+        if rejection:
+            batch.outcomes.undelivered(raw, rejection, link.session.remote_guid)
+        else:
+            self._insert(batch, link, message, raw, queue, wall)
+        return ""
+
+    def _transactional(self, batch: _Batch, link: Link, message: packets.UserMessage, raw: bytes, now: int,
+                       wall: int) -> str:
+        """Decide about a transactional message that ends here."""
+        user, transaction = message.user, message.transaction
+        assert transaction is not None
         key, target = self._target(user)
         queue = self._private(target)
-        transaction = message.transaction
-        if transaction is None:
-            identifier = (source, user.message_id)
-            if identifier in self._history:  # B-248
-                self._note(batch, identifier, wall)
-                return ""
-            accepted = queue is not None and not queue.transactional  # B-258
-            if accepted and batch.room < len(raw):
-                return QUOTA
-            self._note(batch, identifier, wall)  # B-254
-        else:
-            state = self._incoming_state(batch, source, key, target, now)
-            if state.link is not link:
-                if state.link:
-                    del state.link.incoming[state]
-                state.link = link
-                link.incoming[state] = None
-            state.last_access = wall  # B-274
-            stream = state.stream
-            before = stream.record[:]
-            accepted = stream.accept(transaction)
-            rejection = NACK_BAD_DST_Q if queue is None else 0 if queue.transactional else NACK_NOT_TRANSACTIONAL_Q
-            # The stream has moved on if this was the next message (B-262, A-15). One that it had passed before had
-            # its answer then, or was in the queue before that was deleted: it was not rejected.
-            last = before[core.INCOMING_TIME_STAMP] << 32 | before[core.INCOMING_ORDINAL]
-            place = (transaction.tx_sequence_id, transaction.tx_sequence_number)
-            refusal = ""
-            if rejection and place > (last, before[core.INCOMING_NUMBER]):
-                refusal = self._reject(batch, state, link, message, rejection, wall)
-            elif accepted and batch.room < len(raw):
+        state = self._incoming_state(batch, bytes(user.source_queue_manager), key, target, now)
+        if state.link is not link:
+            if state.link:
+                del state.link.incoming[state]
+            state.link = link
+            link.incoming[state] = None
+        state.last_access = wall  # B-274
+        stream = state.stream
+        before = stream.record[:]
+        accepted = stream.accept(transaction)
+        rejection = self._rejection(message, queue, wall)
+        # The stream has moved on if this was the next message (B-262, A-15). One that it had passed before had
+        # its answer then, or was in the queue before that was deleted: it was not rejected.
+        last = before[core.INCOMING_TIME_STAMP] << 32 | before[core.INCOMING_ORDINAL]
+        place = (transaction.tx_sequence_id, transaction.tx_sequence_number)
+        is_new = place > (last, before[core.INCOMING_NUMBER])
+        refusal = ""
+        if accepted and not rejection:
+            if batch.room < len(raw):
                 refusal = QUOTA
-            if refusal:
-                stream.record[:] = before
-                return refusal
-            stream.schedule_order_ack(now)  # B-269
-            self._take_off(state)
-            self._owed[state] = None
-            batch.incoming[state] = None
-            if accepted:
-                state.complained = False
-            elif last != place[0] or place[1] > before[core.INCOMING_NUMBER]:  # else it is only sent again
-                self._complain_of_refusals(state, transaction)
-            if rejection:
-                accepted = False
-            elif accepted:
-                self._strays.pop(state, None)
+            elif not self._has_room(batch, queue, raw):
+                rejection = confirm.NACK_Q_EXCEED_QUOTA  # B-284
+        if rejection and is_new:
+            refusal = self._reject(batch, state, link, message, rejection)
+        if refusal:
+            stream.record[:] = before
+            return refusal
+        stream.schedule_order_ack(now)  # B-269
+        self._take_off(state)
+        self._owed[state] = None
+        batch.incoming[state] = None
         if accepted:
-            assert queue is not None
-            priority = 0 if transaction is not None else message.base.flags & core.BASE_PR  # B-287
-            batch.messages.append(NewMessage(queue.identifier, LOWEST_PRIORITY_RANK - priority, wall, raw))
-            batch.room -= len(raw)
+            state.complained = False
+            if not rejection:
+                self._strays.pop(state, None)
+                self._insert(batch, link, message, raw, queue, wall)
+        elif last != place[0] or place[1] > before[core.INCOMING_NUMBER]:  # else it is only sent again
+            self._complain_of_refusals(state, transaction)
         return ""
+
+    def _rejection(self, message: packets.UserMessage, queue: Queue | None, wall: int) -> int:
+        """The class for a message that its destination must refuse before ordering, 0 for a good one."""
+        if queue is None:
+            return confirm.NACK_BAD_DST_Q  # B-256
+        if message.transaction is not None and not queue.transactional:
+            return confirm.NACK_NOT_TRANSACTIONAL_Q  # B-257
+        if message.transaction is None and queue.transactional:
+            return confirm.NACK_NOT_TRANSACTIONAL_MSG  # B-258
+        security = message.security
+        several = message.multi_queue_format
+        if (security is not None and security.signature) or (several is not None and several.signature):
+            return confirm.NACK_BAD_SIGNATURE  # B-330: no key here to match it with
+        if security is not None and security.flags & outcome.ENCRYPTED_BODY:
+            return confirm.NACK_BAD_ENCRYPTION  # B-332: no key here to decrypt it with
+        return self._too_late(message, wall)
+
+    def _too_late(self, message: packets.UserMessage, wall: int) -> int:
+        """NACK_REACH_QUEUE_TIMEOUT if it has come too late (B-265 to B-267), else 0."""
+        life = message.base.time_to_reach_queue
+        if life != packets.FOREVER and outcome.elapsed(message, wall) > life + self.config.clock_skew:
+            return confirm.NACK_REACH_QUEUE_TIMEOUT
+        return 0
+
+    def _has_room(self, batch: _Batch, queue: Queue | None, raw: bytes) -> bool:
+        assert queue is not None
+        if queue.quota is None:
+            return True
+        now = self.store.find_queue(queue.identifier)
+        return now is None or now.has_room(batch.queued.get(queue.identifier, 0) + len(raw))
+
+    def _insert(self, batch: _Batch, link: Link, message: packets.UserMessage, raw: bytes, queue: Queue | None,
+                wall: int) -> None:
+        """Put a message in its queue (B-282, B-288), and say so if that is asked for (B-291)."""
+        assert queue is not None
+        wanted = outcome.wants(message, own=False)
+        peer, address = self._way_back(link, bytes(message.user.source_queue_manager))
+        priority = 0 if message.transaction is not None else message.base.flags & core.BASE_PR  # B-287
+        batch.messages.append(NewMessage(
+            queue.identifier, LOWEST_PRIORITY_RANK - priority, wall, raw, outcome.expires(message, wall), wanted,
+            peer if wanted else None, address if wanted else None))
+        batch.queued[queue.identifier] = batch.queued.get(queue.identifier, 0) + len(raw)
+        batch.room -= len(raw)
+        if message.properties.flags & packets.WANT_PA:
+            batch.outcomes.administer(message, confirm.ACK_REACH_QUEUE, peer)
+        if message.base.flags & core.BASE_TR:
+            batch.outcomes.report(message)
+
+    @staticmethod
+    def _way_back(link: Link, source: bytes) -> tuple[bytes, str | None]:
+        """The peer that acknowledgements to `source` go through, and its IP address if they are addressed by it.
+
+        They are not where the peer has only forwarded the message: its address is not the source's (A-20).
+        """
+        peer = link.session.remote_guid
+        return peer, link.address if link.session.direct_format_session and source == peer else None
+
+    def _forward(self, batch: _Batch, link: Link, message: packets.UserMessage, raw: bytes, wall: int) -> str:
+        """Decide about a message, or acknowledgement, for another queue manager (B-012, B-259, B-264)."""
+        user = message.user
+        name = user.destination_queue
+        peer = link.session.remote_guid
+        hops = (user.flags & core.USER_RC) + 1
+        rejection = confirm.NACK_HOP_COUNT_EXCEEDED if hops > self.config.hop_limit else self._too_late(message, wall)
+        if name is None or isinstance(name, packets.PublicQueueFormatName):
+            rejection = confirm.NACK_BAD_DST_Q
+        if rejection:
+            if message.transaction is not None:
+                return self._reject(batch, None, link, message, rejection)
+            batch.outcomes.undelivered(raw, rejection, peer)
+            return ""
+        if batch.room < len(raw):
+            return QUOTA  # B-251
+        batch.room -= len(raw)
+        packet = bytearray(raw)
+        packets.set_hop_count(packet, hops)
+        target = packets.format_name(name).lower() if isinstance(name, packets.DirectQueueFormatName) \
+            else outcome.return_queue(bytes(user.queue_manager_address))
+        batch.forwarded.append((target, message, packet))
+        if message.base.flags & core.BASE_TR:
+            batch.outcomes.report(message)
+        return ""
+
+    def _file_forwarded(self, batch: _Batch, wall: int) -> None:
+        rows = []
+        for target, message, packet in batch.forwarded:
+            until = outcome.send_until(message)
+            queue = self.store.outgoing_queue(target, wall)
+            rows.append(NewOutgoing(
+                queue.identifier, message.user.message_id, 0, 0, 0, bool(message.user.flags & core.USER_DM), 0, packet,
+                0 if message.transaction is not None else message.base.flags & core.BASE_PR, own=False,
+                send_until=until, due=until + 1))
+        self.store.add_outgoing(rows)
+        batch.outcomes.sent = True
 
     def _complain_of_refusals(self, state: _IncomingState, transaction: packets.TransactionHeader) -> None:
         record = state.stream.record
@@ -554,13 +810,21 @@ class Manager:
                      f"{transaction.previous_tx_sequence_number}, while the last accepted is "
                      f"{last}/{record[core.INCOMING_NUMBER]}: was the source restored from an older copy? (B-426)")
 
-    def _target(self, user: packets.UserHeader) -> tuple[str, str | int]:
-        """What a message's stream is filed under, and the queue that it means here, "" if none (B-264).
-
-        Zero and the own GUID as QueueManagerAddress both mean here (A-38).
-        """
+    def _is_here(self, user: packets.UserHeader) -> bool:
+        """Does the message end here, as far as its destination says (B-264)? Zero and the own GUID as
+        QueueManagerAddress both mean here (A-38)."""
+        if user.queue_manager_address not in (packets.NULL_GUID, self.store.guid):
+            return False
         name = user.destination_queue
-        here = user.queue_manager_address in (packets.NULL_GUID, self.store.guid)
+        if not isinstance(name, packets.DirectQueueFormatName):
+            return True
+        address = (split_direct(legible(name.direct_format_name)) or ("", ""))[0]
+        return not address or not self.config.own_names or address in self.config.own_names  # B-416
+
+    def _target(self, user: packets.UserHeader) -> tuple[str, str | int]:
+        """What a message's stream is filed under, and the queue that it means here, "" if none (B-264)."""
+        name = user.destination_queue
+        here = user.queue_manager_address in (packets.NULL_GUID, self.store.guid)  # A-38
         if isinstance(name, packets.DirectQueueFormatName):
             key = legible("DIRECT=" + name.direct_format_name).lower()
             if len(key) > LONGEST_KEY:
@@ -591,7 +855,8 @@ class Manager:
         if state is None:
             if len(self._strays) >= self.config.max_unknown_streams:
                 self._forget_strays(batch)  # before this one joins them
-            state = self._incoming[source, key] = _IncomingState(source, key, target, IncomingStream(None, now), 0)
+            state = self._incoming[source, key] = _IncomingState(
+                source, key, target, self._incoming_stream(None, now), 0)
             self._strays[state] = None
         return state
 
@@ -623,16 +888,15 @@ class Manager:
 
     # ---- acknowledgements that come
 
-    def _message_queues(self) -> Iterator[_Outgoing]:
-        return (outgoing for queues in self._by_hop.values() for outgoing in queues)
-
     def _order_ack(self, batch: _Batch, packet: packets.OrderAck, now: int) -> None:
         body = packet.body
-        for outgoing in self._message_queues():
-            if outgoing.stream.tx_sequence_id == body.tx_sequence_id:  # B-230
+        for outgoing in self._outgoing.values():
+            stream = outgoing.stream
+            if stream.tx_sequence_id == body.tx_sequence_id or any(
+                    entry.tx_sequence_id == body.tx_sequence_id for entry in stream.table):  # B-230
                 batch.keep(outgoing)
-                for entry in outgoing.stream.order_ack(body, now):
-                    (batch.delivered if entry.journal else batch.settled).append(entry.key)
+                for entry in stream.order_ack(body, now):
+                    batch.answer(outgoing, entry, 0)
                 batch.outgoing[outgoing] = None
                 return
 
@@ -640,20 +904,26 @@ class Manager:
         body = packet.body
         if body.source_guid != self.store.guid:  # B-241
             return
-        for outgoing in self._message_queues():
-            stream = outgoing.stream
-            if not any(entry.message_id == body.message_id for entry in (*stream.awaiting_final_ack, *stream.table)):
-                continue
+        message_class = packet.message.properties.message_class
+        waiting = self.store.waiting_own(body.message_id)
+        if waiting is None:
+            self._late_final_ack(body.message_id, message_class)
+        elif waiting.outgoing in self._outgoing:
+            outgoing = self._outgoing[waiting.outgoing]
             batch.keep(outgoing)
-            entry = stream.final_ack(body.message_id, now)
+            entry = outgoing.stream.final_ack(body.message_id, now)
             if entry is not None:
-                message_class = packet.message.properties.message_class
-                if message_class != packets.CLASS_FINAL_ACK:
-                    self.log(f"message {body.message_id} to {outgoing.format_name} was rejected: "
-                             f"class 0x{message_class:04X}")
-                batch.settled.append(entry.key)
+                batch.answer(outgoing, entry, message_class)
                 batch.outgoing[outgoing] = None
-                return
+
+    def _late_final_ack(self, message_id: int, message_class: int) -> None:
+        """A FinalAck for a message that has ended changes nothing; an operator may want to know of one (C-34)."""
+        record = self.store.outcome(message_id)
+        if record is None:
+            return
+        confirmation = Confirmation(array("I", record), self.config.confirmation)
+        if confirmation.final_ack(message_class) & confirm.LOG:
+            self.log(f"message {message_id} is in the dead-letter queue, but was received: its FinalAck came too late")
 
     # ---- acknowledgements that go
 
@@ -664,50 +934,25 @@ class Manager:
         identifier, self._message_ids = self._message_ids[0], self._message_ids[1:]
         return identifier
 
-    @staticmethod
-    def _order_queue(link: Link, source: bytes) -> tuple[packets.QueueName, bytes]:
-        """Destination and QueueManagerAddress of an acknowledgement to `source` (B-361, B-362)."""
-        if link.session.direct_format_session:
-            return packets.order_queue(link.address), packets.NULL_GUID
-        return packets.PrivateQueueFormatNameId(ORDER_QUEUE_ID), source
+    def _reject(self, batch: _Batch, state: _IncomingState | None, link: Link, message: packets.UserMessage,
+                message_class: int) -> str:
+        """Refuse a transactional message (B-260). A text: why there is no room to say so.
 
-    def _reject(self, batch: _Batch, state: _IncomingState, link: Link, message: packets.UserMessage,
-                message_class: int, wall: int) -> str:
-        """Make a negative FinalAck (B-260). A text: why there is no room for it.
-
-        It is filed under the peer, the next hop back, even where it is addressed to another source (B-011, B-362).
+        The FinalAck is filed under the peer, the next hop back, even where it is addressed to another source (B-011,
+        B-362). state: of its stream, if it ends here.
         """
-        peer = link.session.remote_guid
+        peer, address = self._way_back(link, bytes(message.user.source_queue_manager))
         if len(self._ack_queues.keys() | batch.peers | {peer}) > self.config.max_ack_queues:
             return "FinalAcks wait for too many peers already"
-        transaction = message.transaction
-        assert transaction is not None
-        destination, address = self._order_queue(link, state.source)
-        message_id = self._message_id()
-        packet = packets.final_ack(
-            destination, self.store.guid, message_id, wall, transaction.tx_sequence_ordinal,
-            transaction.tx_sequence_time_stamp, transaction.tx_sequence_number,
-            transaction.previous_tx_sequence_number, state.source, message.user.message_id, message_class, address)
-        if batch.room < len(packet):
+        if batch.room < FINAL_ACK_BYTES:
             return QUOTA
-        batch.room -= len(packet)
+        batch.room -= batch.outcomes.final_ack(message, message_class, peer, address)
         batch.peers.add(peer)
-        batch.final_acks.append((state, peer, message_id, packet))
+        if state:
+            batch.rejected.append((state, peer))
+        if message.properties.flags & packets.WANT_NA:
+            batch.outcomes.administer(message, message_class, peer)
         return ""
-
-    def _send_final_acks(self, batch: _Batch, wall: int) -> None:
-        rows = []
-        for state, peer, message_id, packet in batch.final_acks:
-            name = packets.format_name(packets.PrivateQueueFormatName(peer, ORDER_QUEUE_ID))
-            queue = self.store.outgoing_queue(name, wall)
-            if queue.identifier not in self._outgoing:
-                self._add_outgoing(queue)
-            outgoing = self._outgoing[queue.identifier]
-            batch.keep(outgoing)
-            state.final_acks = outgoing
-            rows.append(NewOutgoing(queue.identifier, message_id, 0, 0, 0, True, False, packet))
-        self.store.add_outgoing(rows)
-        self._load_entries()
 
     def _delete_drained(self, queues: Iterable[_Outgoing]) -> None:
         for queue in [queue for queue in queues if queue.peer and not queue.stream.table]:
@@ -720,9 +965,9 @@ class Manager:
         stream = state.stream
         self._take_off(state)
         if stream.tx_sequence_number:  # B-359
-            final_acks = state.final_acks if state.final_acks and state.final_acks.stream.table else None
+            final_acks = state.final_acks
             peer = state.link.session.remote_guid if state.link else state.source
-            if final_acks:
+            if final_acks and self._rejections(final_acks):
                 assert final_acks.peer
                 peer = final_acks.peer
                 candidates = [final_acks.link] if final_acks.link else []
@@ -731,11 +976,11 @@ class Manager:
                 candidates += self._by_guid.get(peer, []) + self._by_guid.get(state.source, [])
             for link in candidates:
                 if link.session.can_send() and self._final_acks_are_ahead(link):
-                    destination, address = self._order_queue(link, state.source)
+                    destination, host = outcome.order_queue(self._way_back(link, state.source)[1], state.source)
                     record = stream.record
                     packet = packets.order_ack(
                         destination, self.store.guid, self._message_id(), wall, record[core.INCOMING_ORDINAL],
-                        record[core.INCOMING_TIME_STAMP], record[core.INCOMING_NUMBER], address)
+                        record[core.INCOMING_TIME_STAMP], record[core.INCOMING_NUMBER], host)
                     link.session.send(None, packet, False, now)
                     self._touched[link] = None
                     break
@@ -744,12 +989,23 @@ class Manager:
                 return
         stream.order_ack_sent(now)
 
+    @staticmethod
+    def _rejections(queue: _Outgoing) -> list[Entry]:
+        """Entries up to the last FinalAck in the queue that rejects a message."""
+        found = []
+        for entry in queue.stream.table:
+            if _key(entry) > queue.rejections:
+                break
+            found.append(entry)
+        return found
+
     def _final_acks_are_ahead(self, link: Link) -> bool:
-        """Is every FinalAck for this link's peer on its disk already, or on the wire of this very link?"""
+        """Is every FinalAck for this link's peer that rejects a message on its disk already, or on the wire of this
+        very link?"""
         queue = self._ack_queues.get(link.session.remote_guid)
-        if queue is None or not queue.stream.table:
-            return True
-        return queue.link is link and queue.stream.next_to_send() is None
+        rejections = self._rejections(queue) if queue else []
+        return not rejections or (queue is not None and queue.link is link and all(
+            entry.awaiting_ack or entry.received_session_ack for entry in rejections))
 
     def _dispatch(self, link: Link, now: int, wall: int) -> None:
         """Send on a link what waits for it: FinalAcks, then overdue OrderAcks, then messages; each queue in order."""
@@ -760,26 +1016,40 @@ class Manager:
 
     def _send_what_waits(self, link: Link, now: int, wall: int) -> None:
         for outgoing in link.outgoing:
-            if outgoing.peer:
-                self._send_entries(link, outgoing, now)
+            if outgoing.returns:
+                self._send_entries(link, outgoing, now, wall)
         for state in self._overdue.pop(link.session.remote_guid, ()):
             self._send_order_ack(state, now, wall)
         for outgoing in link.outgoing:
-            if not outgoing.peer:
-                self._send_entries(link, outgoing, now)
+            if not outgoing.returns and not outgoing.on_hold:
+                self._send_entries(link, outgoing, now, wall)
 
-    def _send_entries(self, link: Link, outgoing: _Outgoing, now: int) -> None:
+    def _send_entries(self, link: Link, outgoing: _Outgoing, now: int, wall: int) -> None:
         session = link.session
         stream = outgoing.stream
-        while session.can_send() and (link.writable or outgoing.peer):
+        while session.can_send() and (link.writable or outgoing.returns):
             entry = stream.next_to_send()
             if entry is None:
                 break
-            packet = self.store.outgoing_packet(_key(entry))
+            packet, until = self.store.outgoing_packet(_key(entry))
+            if wall > until:
+                self._end_what_is_due(now, wall, [_key(entry)])  # B-311
+                continue
             if entry.tx_sequence_number:
+                if not outgoing.told_open:
+                    self.store.set_session_open(outgoing.identifier, True)  # before anything leaves
+                    outgoing.told_open = True
+                outgoing.transmitted.add(_key(entry))
                 stream.prepare(entry, packet, packets.transaction_offset(packet))
             session.send(entry, packet, entry.recoverable, now)
             self._touched[link] = None
+            if packet[3] & TRACED:
+                self._report_leaving(link, packet, now, wall)
+
+    def _report_leaving(self, link: Link, packet: bytearray, now: int, wall: int) -> None:
+        if self.config.report_messages:
+            message = outcome.parse(packet)
+            self._transact(now, wall, lambda batch: batch.outcomes.report(message, link.address))  # B-294
 
     # ---- time
 
@@ -802,11 +1072,136 @@ class Manager:
                 self._history_due = now + 1000 * self.config.history_lifetime
                 self._forget_history([identifier for identifier, time in self._history.items()
                                       if time < wall - self.config.history_lifetime])
+                self.store.forget_outcomes(self.config.outcomes_kept)
             if self.store.changed():
                 with self.store.transaction():
                     self._refresh()
+            for outgoing in list(self._held_or_resent):
+                self._obey(outgoing, now)
             for link in list(self.links):
                 self._dispatch(link, now, wall)
+            if wall != self._looked_at:
+                self._look_for_what_is_due(now, wall)
+
+    def _obey(self, outgoing: _Outgoing, now: int) -> None:
+        """Do what an operator has asked for: pause, resume, resend (B-345, B-346, B-425)."""
+        del self._held_or_resent[outgoing]
+        row = next(row for row in self.store.outgoing_queues() if row.identifier == outgoing.identifier)
+        if row.resends != outgoing.resends:
+            outgoing.resends = row.resends
+            outgoing.stream.resend(now)
+        if row.on_hold != outgoing.on_hold:
+            outgoing.on_hold = row.on_hold
+            if outgoing.link:
+                if row.on_hold:
+                    outgoing.link.session.pause(now)
+                elif not any(other.on_hold for other in outgoing.link.outgoing):
+                    outgoing.link.session.resume(now)
+                self._touched[outgoing.link] = None
+
+    def _look_for_what_is_due(self, now: int, wall: int) -> None:
+        """Once in a second: what time itself does to messages, and what others may see of it."""
+        if self._looked_at < 0:
+            self._transact(now, wall, self._forsake_foreign)
+        self._looked_at = wall
+        while due := [waiting.key for waiting in self.store.due_outgoing(wall, PIECE)]:
+            self._end_what_is_due(now, wall, due)
+        while any(self.store.over(wall, 1)):
+            self._transact(now, wall, lambda batch: batch.outcomes.remove_over())
+        for outgoing in self._outgoing.values():
+            if outgoing.told_open and outgoing.link is None:
+                with self.store.transaction():
+                    self._save_sent(self.store.waiting(outgoing.transmitted))
+                    self.store.set_session_open(outgoing.identifier, False)
+                outgoing.told_open = False
+                outgoing.transmitted.clear()
+        status = self.report()
+        if status != self._shown:
+            self._shown = status
+            self.store.write_status(status)
+
+    def _forsake_foreign(self, batch: _Batch) -> None:
+        """Messages that were sent under an identifier that this queue manager no longer has: nobody can acknowledge
+        them to it (C-30)."""
+        foreign = []
+        for waiting in self.store.foreign_outgoing():
+            confirmation = self._confirmation(waiting)
+            assert confirmation
+            foreign.append((waiting, confirmation, confirmation.failed(confirm.NACK_SOURCE_COMPUTER_GUID_CHANGED)))
+        self._take_out(batch, batch.outcomes.settle(foreign), [waiting for waiting, _, _ in foreign])
+
+    def _end_what_is_due(self, now: int, wall: int, keys: list[int]) -> None:
+        self._transact(now, wall, lambda batch: self._decide_what_is_due(batch, wall, keys))
+
+    def _decide_what_is_due(self, batch: _Batch, wall: int, keys: list[int]) -> None:
+        """Apply deadlines to outgoing messages (B-314, B-316, C-20 to C-24, C-33)."""
+        due = self.store.waiting(keys)
+        settled, kept, gone, held = [], [], [], []
+        for waiting in due:
+            confirmation = self._confirmation(waiting)
+            if confirmation is None:
+                batch.outcomes.give_up(
+                    waiting, confirm.NACK_DELETED if waiting.deleted else confirm.NACK_REACH_QUEUE_TIMEOUT)
+                gone.append(waiting.key)
+                continue
+            if waiting.key in self._outgoing[waiting.outgoing].transmitted and confirmation.state == confirm.Q:
+                confirmation.sent()
+            action = confirmation.failed(confirm.NACK_DELETED) if waiting.deleted \
+                else confirmation.handle_deadline(wall)
+            if action:
+                settled.append((waiting, confirmation, action))
+            else:  # it has been sent, and may not be again (C-22)
+                stop = not confirmation.may_send(wall)
+                kept.append((confirmation.record.tobytes(), outcome.due(confirmation, waiting.send_until, stop), stop,
+                             waiting.key))
+                if stop:
+                    held.append(waiting.key)
+        self.store.keep_outgoing(kept)
+        gone += batch.outcomes.settle(settled)
+        self._take_out(batch, gone, due)
+        for outgoing, entries in self._entries(batch, held, due):
+            outgoing.stream.hold(entries)
+
+    def _take_out(self, batch: _Batch, keys: list[int], messages: list[Waiting]) -> None:
+        for outgoing, entries in self._entries(batch, keys, messages):
+            outgoing.stream.remove(entries)
+            batch.outgoing[outgoing] = None
+        batch.gone += keys
+
+    def _entries(self, batch: _Batch, keys: list[int],
+                 messages: list[Waiting]) -> list[tuple[_Outgoing, list[Entry]]]:
+        """The entries with these keys, by outgoing queue; it is about to be changed."""
+        wanted = set(keys)
+        found = []
+        for identifier in dict.fromkeys(waiting.outgoing for waiting in messages if waiting.key in wanted):
+            outgoing = self._outgoing[identifier]
+            batch.keep(outgoing)
+            entries = [entry for entry in (*outgoing.stream.table, *outgoing.stream.awaiting_final_ack)
+                       if entry.key in wanted]
+            batch.outgoing_of.update((_key(entry), outgoing) for entry in entries)
+            found.append((outgoing, entries))
+        return found
+
+    def report(self) -> dict[str, Any]:
+        """What it is doing, for operators: sessions, and the state of outgoing queues (B-082, B-239)."""
+        connections = self.connections()
+        queues = []
+        for outgoing in self._outgoing.values():
+            connection = connections.get(outgoing.hop) if outgoing.hop else None
+            info = outgoing.stream.transfer_info()
+            queues.append({
+                "format_name": outgoing.format_name,
+                "state": "OnHold" if outgoing.on_hold else "Connected" if outgoing.link
+                else connection["state"] if connection else "Inactive",
+                "first_non_ack": info.first_non_ack, "last_non_ack": info.last_non_ack, "last_ack": info.last_ack,
+                "next_seq": info.next_seq, "last_ack_count": info.last_ack_count, "no_ack_count": info.no_ack_count,
+                "no_read_count": info.no_read_count, "resend_count": info.resend_count,
+                "resend_interval_ms": info.resend_interval,
+                "connection": connection,
+            })
+        return {"sessions": [{"address": link.address, "guid": packets.guid_text(link.session.remote_guid),
+                              "state": link.session.state, "initiator": link.session.initiator}
+                             for link in self.links], "outgoing": queues}
 
     def resume(self, link: Link, now: int, wall: int) -> None:
         """The transport of this link takes bytes again."""
@@ -823,18 +1218,24 @@ class Manager:
 class _Batch:
     """What one batch decides, until it is written."""
 
-    def __init__(self) -> None:
+    def __init__(self, outcomes: Outcomes) -> None:
+        self.outcomes = outcomes
         self.room = 0  # bytes that may still be stored
         self.messages: list[NewMessage] = []
+        self.queued: dict[int, int] = {}  # bytes of these, by queue
         self.incoming: dict[_IncomingState, None] = {}
         self.forgotten: list[tuple[bytes, str]] = []
-        self.outgoing: dict[_Outgoing, None] = {}  # streams that an acknowledgement has moved
+        self.forwarded: list[tuple[str, packets.UserMessage, bytearray]] = []  # with their outgoing queue
+        self.outgoing: dict[_Outgoing, None] = {}  # streams that have moved
         self.before: dict[_Outgoing, tuple[list[Entry], list[Entry], array[int]]] = {}
-        self.settled: list[Any] = []  # keys of entries
-        self.delivered: list[Any] = []
+        self.passed_on: list[int] = []  # keys of what sessions have acknowledged, not transactional
+        self.journaled: list[int] = []  # those of it with JN or JP
+        self.answers: list[tuple[int, int]] = []  # key, class of a FinalAck or 0 for an OrderAck; in order of arrival
+        self.outgoing_of: dict[int, _Outgoing] = {}  # by these keys
+        self.gone: list[int] = []  # keys of what has ended
         self.history: dict[tuple[bytes, int], int] = {}
-        self.final_acks: list[tuple[_IncomingState, bytes, int, bytearray]] = []
-        self.peers: set[bytes] = set()  # for which these are
+        self.rejected: list[tuple[_IncomingState, bytes]] = []  # with the peer under which the FinalAck is filed
+        self.peers: set[bytes] = set()  # all of these
         self.stored: list[tuple[Link, bool]] = []  # what the sessions are to hear of, in order
         self.refused: set[Link] = set()
 
@@ -843,6 +1244,11 @@ class _Batch:
         if outgoing not in self.before:
             stream = outgoing.stream
             self.before[outgoing] = list(stream.table), list(stream.awaiting_final_ack), stream.record[:]
+
+    def answer(self, outgoing: _Outgoing, entry: Entry, message_class: int) -> None:
+        """Note what an acknowledgement says of a message."""
+        self.answers.append((_key(entry), message_class))
+        self.outgoing_of[_key(entry)] = outgoing
 
 
 def _key(entry: Entry) -> int:

@@ -12,20 +12,23 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import re
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import apsw
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 APPLICATION_ID = 0x4C494F52  # in the file's header, so that no other program's database is taken for a store
 FILE_NAME = "ordack.sqlite"
 SERVE_LOCK = "serve.lock"
+STATUS = "status.json"
+INCARNATION = "incarnation"
 BUSY_TIMEOUT_S = 10.0
 FIRST_WAIT_S = 0.0002
 LAST_WAIT_S = 0.02
@@ -33,12 +36,16 @@ RECEIVE_BYTES = 8 << 20  # one receive or peek of several messages ends when it 
 
 PRIVATE = 0
 SYSTEM = 1
+NEVER = 1 << 62  # seconds since 1970
 ORDER_QUEUE_ID = 4
 
+DEAD_LETTER = "system$;deadletter"
+DEAD_XACT = "system$;deadxact"
+JOURNAL = "system$;journal"
 SYSTEM_QUEUES = (  # B-085; only the order queue's identifier is fixed by the protocol
-    (1, "system$;deadletter", False),
-    (2, "system$;deadxact", True),
-    (3, "system$;journal", False),
+    (1, DEAD_LETTER, False),
+    (2, DEAD_XACT, True),
+    (3, JOURNAL, False),
     (ORDER_QUEUE_ID, "order_queue$", False),
     (5, "notify_queue$", False),
 )
@@ -47,11 +54,13 @@ FIRST_PRIVATE_ID = 16
 
 SCHEMA = """
 CREATE TABLE settings (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE configuration (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID; -- what is not the default
 CREATE TABLE queues (
     id INTEGER PRIMARY KEY AUTOINCREMENT,      -- PrivateQueueIdentifier, never used twice
     name TEXT NOT NULL UNIQUE COLLATE NOCASE,
     transactional INTEGER NOT NULL,
     kind INTEGER NOT NULL,
+    quota INTEGER,                             -- bytes; NULL: no limit
     messages INTEGER NOT NULL DEFAULT 0,
     bytes INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE messages (
@@ -60,7 +69,17 @@ CREATE TABLE messages (
     rank INTEGER NOT NULL,                       -- 7 - priority: order of reading is (rank, lookup_id)
     arrived INTEGER NOT NULL,                    -- seconds since 1970
     receiver INTEGER,                            -- who has it in an unfinished receive
+    expires INTEGER,                             -- when TimeToBeReceived is over, seconds since 1970; NULL: never
+    wants INTEGER NOT NULL,                      -- what its removal leads to, bits of outcome.py
+    peer BLOB,                                   -- queue manager that acknowledgements go back to, and its address if
+    address TEXT,                                -- they are addressed by that
+    own INTEGER,                                 -- MessageID, if it was sent on this queue manager
+    purged INTEGER NOT NULL DEFAULT 0,           -- it goes when its receive ends without a commit
+    in_doubt INTEGER NOT NULL DEFAULT 0,         -- of a dead letter: it may have been received all the same
     packet BLOB NOT NULL);
+CREATE INDEX messages_expiry ON messages (expires) WHERE expires IS NOT NULL;
+CREATE INDEX messages_purged ON messages (lookup_id) WHERE purged;
+CREATE INDEX messages_own ON messages (own) WHERE own IS NOT NULL;
 CREATE INDEX messages_order ON messages (queue, rank, lookup_id) WHERE receiver IS NULL;
 CREATE INDEX messages_received ON messages (receiver) WHERE receiver IS NOT NULL;
 CREATE TABLE incoming (
@@ -73,6 +92,9 @@ CREATE TABLE outgoing (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     format_name TEXT NOT NULL UNIQUE COLLATE NOCASE,
     ordinal INTEGER NOT NULL, time_stamp INTEGER NOT NULL, number INTEGER NOT NULL, last_ack INTEGER NOT NULL,
+    on_hold INTEGER NOT NULL DEFAULT 0,
+    session_open INTEGER NOT NULL DEFAULT 0,     -- what is in it may have been transmitted
+    resends INTEGER NOT NULL DEFAULT 0,          -- how often an operator has asked for one
     messages INTEGER NOT NULL DEFAULT 0,
     bytes INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE outgoing_messages (
@@ -81,10 +103,23 @@ CREATE TABLE outgoing_messages (
     message_id INTEGER NOT NULL,
     ordinal INTEGER NOT NULL, time_stamp INTEGER NOT NULL, number INTEGER NOT NULL, -- 0: not transactional
     recoverable INTEGER NOT NULL,
-    journal INTEGER NOT NULL,
-    awaiting_final_ack INTEGER NOT NULL DEFAULT 0,
+    priority INTEGER NOT NULL,
+    journal INTEGER NOT NULL,                    -- bits 1 JN, 2 JP
+    own INTEGER NOT NULL,                        -- 0: forwarded
+    send_until INTEGER NOT NULL,                 -- not sent after that; seconds since 1970
+    due INTEGER,                                 -- when something becomes of it if nothing happens; NULL: never
+    confirmation BLOB,                           -- record of mqqb.confirm; NULL: not transactional, or not sent here
+    dead_letter TEXT,                            -- the application's dead-letter queue
+    held INTEGER NOT NULL DEFAULT 0,             -- not to be sent any more: it waits for its FinalAck or its deadline
+    deleted INTEGER NOT NULL DEFAULT 0,          -- an operator wants it to end
     packet BLOB NOT NULL);
 CREATE INDEX outgoing_messages_order ON outgoing_messages (outgoing, id);
+CREATE INDEX outgoing_messages_own ON outgoing_messages (message_id) WHERE own;
+CREATE INDEX outgoing_messages_due ON outgoing_messages (due) WHERE due IS NOT NULL;
+CREATE TABLE outcomes (                          -- of transactional messages sent here that have ended
+    message_id INTEGER PRIMARY KEY,
+    confirmation BLOB NOT NULL,
+    ended INTEGER NOT NULL);                     -- seconds since 1970
 CREATE TABLE history (
     source BLOB NOT NULL, message_id INTEGER NOT NULL, time INTEGER NOT NULL,
     PRIMARY KEY (source, message_id)) WITHOUT ROWID;
@@ -125,14 +160,20 @@ class NoSuchQueue(StoreError):
 
 
 class Queue(NamedTuple):
-    """One queue. `identifier` is its PrivateQueueIdentifier; `messages` and `bytes` count what is in it."""
+    """One queue. `identifier` is its PrivateQueueIdentifier; `messages` and `bytes` count what is in it. `quota`: bytes
+    that may be in it, None without limit (B-084)."""
 
     identifier: int
     name: str
     transactional: bool
     kind: int
+    quota: int | None
     messages: int
     bytes: int
+
+    def has_room(self, size: int) -> bool:
+        """Does a packet of this size fit under the quota?"""
+        return self.quota is None or self.bytes + size <= self.quota
 
 
 class Stored(NamedTuple):
@@ -141,16 +182,34 @@ class Stored(NamedTuple):
     rank: int
     lookup_id: int
     arrived: int
+    in_doubt: int
     packet: bytes
 
 
 class NewMessage(NamedTuple):
-    """A message to put in a queue. `rank` is 7 - priority."""
+    """A message to put in a queue. `rank` is 7 - priority; the others are the columns of the table."""
 
     queue: int
     rank: int
     arrived: int
     packet: bytes | bytearray | memoryview
+    expires: int | None = None
+    wants: int = 0
+    peer: bytes | None = None
+    address: str | None = None
+    own: int | None = None
+    in_doubt: bool = False
+
+
+class Leaving(NamedTuple):
+    """A message that is about to be removed, and that somebody wants to be told of (`wants`, see NewMessage)."""
+
+    lookup_id: int
+    queue: int
+    wants: int
+    peer: bytes | None
+    address: str | None
+    packet: bytes
 
 
 class Incoming(NamedTuple):
@@ -163,15 +222,32 @@ class Incoming(NamedTuple):
 
 
 class Outgoing(NamedTuple):
-    """One outgoing queue and its stream's state (B-056, B-057). `record`: the words of mqqb_outgoing."""
+    """One outgoing queue and its stream's state (B-056, B-057). `record`: the words of mqqb_outgoing. `resends`: how
+    often an operator has asked for one (B-425)."""
 
     identifier: int
     format_name: str
     record: tuple[int, ...]
+    on_hold: bool = False
+    session_open: bool = False
+    resends: int = 0
+
+
+class OutgoingCount(NamedTuple):
+    """What is in an outgoing queue: all messages and their bytes; of the transactional ones sent here those that no
+    OrderAck covers, EodNoAckCount, and those that wait for their FinalAck, EodNoReadCount (B-239, B-423)."""
+
+    format_name: str
+    on_hold: bool
+    messages: int
+    bytes: int
+    not_order_acked: int
+    not_read: int
 
 
 class NewOutgoing(NamedTuple):
-    """A message to put in an outgoing queue; `number` 0 and no sequence if it is not transactional."""
+    """A message to put in an outgoing queue; `number` 0 and no sequence if it is not transactional, or forwarded. The
+    others are the columns of the table."""
 
     outgoing: int
     message_id: int
@@ -179,12 +255,18 @@ class NewOutgoing(NamedTuple):
     time_stamp: int
     number: int
     recoverable: bool
-    journal: bool
+    journal: int
     packet: bytes | bytearray | memoryview
+    priority: int = 0
+    own: bool = True
+    send_until: int = NEVER
+    due: int | None = None
+    confirmation: bytes | None = None
+    dead_letter: str | None = None
 
 
 class OutgoingEntry(NamedTuple):
-    """A message in an outgoing queue, without its packet. The last three are 0 or 1."""
+    """A message in an outgoing queue, without its packet. `recoverable`, `held` and `stored` are 0 or 1."""
 
     key: int
     outgoing: int
@@ -194,7 +276,24 @@ class OutgoingEntry(NamedTuple):
     number: int
     recoverable: int
     journal: int
-    awaiting_final_ack: int
+    priority: int
+    held: int
+    stored: int  # an OrderAck has covered it
+
+
+class Waiting(NamedTuple):
+    """What decides about one outgoing message; columns of the table, without the packet."""
+
+    key: int
+    outgoing: int
+    message_id: int
+    own: int
+    journal: int
+    send_until: int
+    due: int | None
+    confirmation: bytes | None
+    dead_letter: str | None
+    deleted: int
 
 
 def legible(text: str) -> str:
@@ -232,6 +331,7 @@ class Store:
         self._locks: list[int] = []  # descriptors
         self._receiver = 0
         self._seen_version = -1
+        self.restored = ""  # what an operator should know, if the file is not the one that was here before
         if legible(str(self.path)) != str(self.path):
             raise StoreError(f"the folder's name {str(folder)!r} is not UTF-8")
         if create:
@@ -270,6 +370,7 @@ class Store:
                 self._fill()
             self._check_version()
             self.guid = self._one("SELECT value FROM settings WHERE name = 'guid'")
+            self._check_incarnation(int(time.time()))
 
     def _use_write_ahead_log(self, deadline: float) -> None:
         while True:
@@ -292,7 +393,8 @@ class Store:
         self._db.pragma("application_id", APPLICATION_ID)
         self._db.pragma("user_version", FORMAT_VERSION)
         self._many("INSERT INTO settings VALUES (?, ?)", [
-            ("guid", secrets.token_bytes(16)), ("message_id_ordinal", 0), ("tx_time_stamp", 0), ("receiver", 0)])
+            ("guid", secrets.token_bytes(16)), ("message_id_ordinal", 0), ("tx_time_stamp", 0), ("receiver", 0),
+            ("incarnation", "")])
         self._many("INSERT INTO queues (id, name, transactional, kind) VALUES (?, ?, ?, ?)",
                    [(identifier, name, transactional, SYSTEM) for identifier, name, transactional in SYSTEM_QUEUES])
         self._all("UPDATE sqlite_sequence SET seq = ? WHERE name = 'queues'", (FIRST_PRIVATE_ID - 1,))
@@ -372,6 +474,9 @@ class Store:
         with self._errors():
             return self._db.execute(sql, arguments).fetchall()
 
+    def _column(self, sql: str, arguments: Sequence[Any] = ()) -> list[Any]:
+        return [row[0] for row in self._all(sql, arguments)]
+
     def _one(self, sql: str, arguments: Sequence[Any] = ()) -> Any:
         rows = self._all(sql, arguments)
         return rows[0][0] if rows else None
@@ -408,6 +513,8 @@ class Store:
         self._locks.append(descriptor)
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()}\n".encode())
+        with self.transaction():
+            self._mark_incarnation()
 
     def _become_receiver(self) -> None:
         """Have a number to mark messages with, and the lock that tells that its owner lives."""
@@ -455,15 +562,21 @@ class Store:
             self._all("INSERT INTO queues (name, transactional, kind) VALUES (?, ?, ?)", (name, transactional, PRIVATE))
             return self.queue(name)
 
-    def queues(self) -> list[Queue]:
+    def queues(self, where: str = "true ORDER BY kind DESC, name", arguments: Sequence[Any] = ()) -> list[Queue]:
         """All queues, system queues first."""
-        rows = self._all("SELECT id, name, transactional, kind, messages, bytes FROM queues ORDER BY kind DESC, name")
+        rows = self._all("SELECT id, name, transactional, kind, quota, messages, bytes FROM queues WHERE " + where,
+                         arguments)
         return [Queue(row[0], row[1], bool(row[2]), *row[3:]) for row in rows]
 
-    def find_queue(self, name: str) -> Queue | None:
-        """The queue of this name, which is taken as it is, or None."""
-        rows = self._all("SELECT id, name, transactional, kind, messages, bytes FROM queues WHERE name = ?", (name,))
-        return Queue(rows[0][0], rows[0][1], bool(rows[0][2]), *rows[0][3:]) if rows else None
+    def find_queue(self, name: str | int) -> Queue | None:
+        """The queue of this name, which is taken as it is, or identifier; None if there is none."""
+        found = self.queues("id = ?" if isinstance(name, int) else "name = ?", (name,))
+        return found[0] if found else None
+
+    def set_quota(self, name: str, quota: int | None) -> None:
+        """Limit the bytes of the packets in a queue, or lift the limit; raises NoSuchQueue."""
+        with self.transaction():
+            self._all("UPDATE queues SET quota = ? WHERE id = ?", (quota, self.queue(name).identifier))
 
     def queue(self, name: str) -> Queue:
         """The queue of this name (system queues by their full name); raises BadName, NoSuchQueue."""
@@ -473,23 +586,17 @@ class Store:
             raise NoSuchQueue(f"there is no queue {name}")
         return found
 
-    def purge_queue(self, name: str) -> int:
-        """Remove all messages of a queue, also those in an unfinished receive (B-340); how many."""
-        with self.transaction():
-            queue = self.queue(name)
-            self._all("DELETE FROM messages WHERE queue = ?", (queue.identifier,))
-            return queue.messages
+    def mark_purged(self, queue: int) -> int:
+        """Messages of a queue that are in an unfinished receive go when that ends without a commit (B-340); how many.
+        """
+        self._put_back_for_the_dead()
+        return len(self._all("UPDATE messages SET purged = 1 WHERE queue = ? AND receiver IS NOT NULL RETURNING 1",
+                             (queue,)))
 
-    def delete_queue(self, name: str) -> int:
-        """Remove a private queue and its messages; how many there were. What streams delivered to it stays noted by
-        its name, so that a queue made again under that name gets nothing twice."""
-        with self.transaction():
-            queue = self.queue(name)
-            if queue.kind == SYSTEM:
-                raise StoreError(f"{queue.name} is a system queue: it cannot be deleted")
-            self.purge_queue(name)
-            self._all("DELETE FROM queues WHERE id = ?", (queue.identifier,))
-            return queue.messages
+    def remove_queue(self, queue: int) -> None:
+        """Remove a private queue that is empty. What streams delivered to it stays noted by its name, so that a queue
+        made again under that name gets nothing twice."""
+        self._all("DELETE FROM queues WHERE id = ? AND messages = 0", (queue,))
 
     def usage(self) -> int:
         """Bytes of all packets kept, in local and outgoing queues (B-398)."""
@@ -500,45 +607,180 @@ class Store:
 
     def add_messages(self, messages: Iterable[NewMessage]) -> None:
         """Put messages in queues, in order of arrival."""
-        self._many("INSERT INTO messages (queue, rank, arrived, packet) VALUES (?, ?, ?, ?)", messages)
+        self._many("INSERT INTO messages (queue, rank, arrived, packet, expires, wants, peer, address, own, in_doubt) "
+                   "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", messages)
 
-    def begin_receive(self, queue: int, limit: int = 1) -> list[Stored]:
-        """Take up to `limit` messages in the queue's order (B-287). They stay on disk, hidden from other receivers,
-        until `end_receive`; if this process dies before that they are available again, in their old place."""
+    def begin_receive(self, queue: int, limit: int = 1, now: int = 0) -> list[Stored]:
+        """Take up to `limit` messages in the queue's order (B-287) that have not expired at `now`, seconds since 1970.
+        They stay on disk, hidden from other receivers, until `delete_messages` or `put_back`; if this process dies
+        before that they are available again, in their old place."""
         self._become_receiver()
         with self.transaction():
             self._put_back_for_the_dead()
-            found = self._first(queue, limit)
+            found = self._first(queue, limit, now)
             if found:
                 self._many("UPDATE messages SET receiver = ? WHERE lookup_id = ?",
                            [(self._receiver, message.lookup_id) for message in found])
             return found
 
-    def end_receive(self, lookup_ids: Iterable[int], remove: bool) -> None:
-        """Finish a receive: remove the messages for good, or put them back (B-343)."""
-        self._many("DELETE FROM messages WHERE lookup_id = ?" if remove else
-                   "UPDATE messages SET receiver = NULL WHERE lookup_id = ?", [(key,) for key in lookup_ids])
+    def put_back(self, lookup_ids: Iterable[int]) -> None:
+        """End a receive without a commit: the messages are available again in their old place (B-343)."""
+        self._many("UPDATE messages SET receiver = NULL WHERE lookup_id = ?", [(key,) for key in lookup_ids])
 
-    def peek(self, queue: int, limit: int = 1, after: tuple[int, int] = (-1, -1)) -> list[Stored]:
+    def received(self, lookup_ids: Sequence[int]) -> None:
+        """Check that these messages are still ours to remove; raises StoreError."""
+        count = self._one("SELECT count(*) FROM messages WHERE receiver = ? AND lookup_id IN "
+                          "(SELECT value FROM json_each(?))", (self._receiver, json.dumps(list(lookup_ids))))
+        if count != len(lookup_ids):
+            raise StoreError("the receive cannot be completed: its messages are not there any more")
+
+    def leaving(self, lookup_ids: Iterable[int]) -> list[Leaving]:
+        """Those of these messages whose removal somebody wants to be told of, in their order."""
+        return [Leaving(*row) for row in self._all(
+            "SELECT lookup_id, queue, wants, peer, address, packet FROM messages WHERE wants AND lookup_id IN "
+            "(SELECT value FROM json_each(?)) ORDER BY lookup_id", (json.dumps(list(lookup_ids)),))]
+
+    def delete_messages(self, lookup_ids: Iterable[int]) -> None:
+        """Remove messages for good."""
+        self._many("DELETE FROM messages WHERE lookup_id = ?", [(key,) for key in lookup_ids])
+
+    def unlocked(self, queue: int, limit: int) -> list[int]:
+        """Keys of up to `limit` messages of a queue that are in no receive."""
+        self._put_back_for_the_dead()
+        return self._column("SELECT lookup_id FROM messages WHERE queue = ? AND receiver IS NULL "
+                            "ORDER BY lookup_id LIMIT ?", (queue, limit))
+
+    def locked(self, queue: int) -> int:
+        """How many messages of a queue are in an unfinished receive."""
+        self._put_back_for_the_dead()
+        found: int = self._one("SELECT count(*) FROM messages WHERE queue = ? AND receiver IS NOT NULL", (queue,))
+        return found
+
+    def over(self, now: int, limit: int) -> tuple[list[int], list[int]]:
+        """Keys of up to `limit` messages in no receive whose time to be received is over (B-407), and of those that
+        were in a receive when their queue was purged (B-340)."""
+        return (self._column("SELECT lookup_id FROM messages WHERE expires <= ? AND receiver IS NULL AND NOT purged "
+                             "ORDER BY lookup_id LIMIT ?", (now, limit)),
+                self._column("SELECT lookup_id FROM messages WHERE purged AND receiver IS NULL "
+                             "ORDER BY lookup_id LIMIT ?", (limit,)))
+
+    def own_message(self, message_id: int) -> bytes | None:
+        """The packet of a message sent here that is in a queue here; None if it is in none."""
+        packet: bytes | None = self._one("SELECT packet FROM messages WHERE own = ?", (message_id,))
+        return packet
+
+    def peek(self, queue: int, limit: int = 1, after: tuple[int, int] = (-1, -1), now: int = 0) -> list[Stored]:
         """Up to `limit` messages of a queue in its order, beginning behind the place `after`; they stay in it."""
         self._put_back_for_the_dead()
-        return self._first(queue, limit, after)
+        return self._first(queue, limit, now, after)
 
-    def _first(self, queue: int, limit: int, after: tuple[int, int] = (-1, -1)) -> list[Stored]:
+    def _first(self, queue: int, limit: int, now: int, after: tuple[int, int] = (-1, -1)) -> list[Stored]:
         found: list[Stored] = []
         size = 0
         with self._errors():
             for row in self._db.execute(
-                    "SELECT rank, lookup_id, arrived, packet FROM messages INDEXED BY messages_order WHERE queue = ? "
-                    "AND receiver IS NULL AND (rank, lookup_id) > (?, ?) ORDER BY rank, lookup_id LIMIT ?",
-                    (queue, *after, limit)):
+                    "SELECT rank, lookup_id, arrived, in_doubt, packet FROM messages INDEXED BY messages_order "
+                    "WHERE queue = ? AND receiver IS NULL AND (rank, lookup_id) > (?, ?) AND NOT purged "
+                    "AND (expires IS NULL OR expires > ?) ORDER BY rank, lookup_id LIMIT ?",
+                    (queue, *after, now, limit)):
                 found.append(Stored(*row))
                 size += len(found[-1].packet)
                 if size >= RECEIVE_BYTES:
                     break
         return found
 
-    # ---- counters of the queue manager
+    # ---- the queue manager's configuration, counters, identity, state
+
+    def configuration(self) -> dict[str, int]:
+        """The values that differ from the defaults, by name (config.SETTINGS)."""
+        return dict(self._all("SELECT name, value FROM configuration"))
+
+    def configure(self, name: str, value: int | None) -> None:
+        """Set a value; None: back to its default."""
+        if value is None:
+            self._all("DELETE FROM configuration WHERE name = ?", (name,))
+        else:
+            self._all("INSERT OR REPLACE INTO configuration VALUES (?, ?)", (name, value))
+
+    def write_status(self, status: Mapping[str, Any]) -> None:
+        """Show other processes what the queue manager is doing; it need not survive anything."""
+        try:
+            (self.folder / (STATUS + ".new")).write_text(json.dumps(status))
+            (self.folder / (STATUS + ".new")).rename(self.folder / STATUS)
+        except OSError as error:
+            raise StoreError(f"cannot write {self.folder / STATUS}: {error.strerror}") from None
+
+    def status(self) -> dict[str, Any] | None:
+        """What the queue manager has last shown; None if none is running."""
+        descriptor = self._open_lock(SERVE_LOCK, 0)
+        if descriptor is not None:
+            os.close(descriptor)
+            return None
+        try:
+            shown: dict[str, Any] = json.loads((self.folder / STATUS).read_text())
+        except (OSError, ValueError):
+            return None
+        return shown
+
+    def renew_identity(self, now: int) -> bytes:
+        """Give the queue manager a new identifier (B-023), as a copy of another one's store needs it; the new one.
+
+        Raises StoreBusy while `ordack serve` runs on it."""
+        self.lock_manager()
+        with self.transaction():
+            self.guid = secrets.token_bytes(16)
+            self._all("UPDATE settings SET value = ? WHERE name = 'guid'", (self.guid,))
+            self._renew_streams(now)
+        return self.guid
+
+    def _renew_streams(self, now: int) -> None:
+        for outgoing in self.outgoing_queues():
+            self.save_outgoing([outgoing._replace(record=(1, self.new_time_stamp(now), 1, 0))])
+
+    def _check_incarnation(self, now: int) -> None:
+        """Begin new sequences if this file is not the one that was last used here, but an older one that was put back,
+        or a copy: its numbers may have been given to other messages since (B-056, B-426, A-22)."""
+        known = self._one("SELECT value FROM settings WHERE name = 'incarnation'")
+        if known:
+            place, _, token = known.partition(" ")
+            if place == self._place() and token in self._tokens():
+                return
+            self.restored = (f"{self.path} was restored from a backup, copied or moved: new sequences begin. What was "
+                             "sent after the copy was made is not in it; what was still waiting in it is sent again. "
+                             "If the original is in use too, `ordack identity --renew` must give one of them a new "
+                             "identifier (B-426, B-413)")
+            self._renew_streams(now)
+        self._mark_incarnation()
+
+    def _place(self) -> str:
+        status = self.path.stat()
+        return f"{status.st_dev}:{status.st_ino}"
+
+    def _tokens(self) -> list[str]:
+        try:
+            return (self.folder / INCARNATION).read_text().split()
+        except OSError:
+            return []
+
+    def _mark_incarnation(self) -> None:
+        """Write beside the file, and into it, what an older copy of it does not have. The token before stays valid: a
+        crash between the two is no restore."""
+        before = self._one("SELECT value FROM settings WHERE name = 'incarnation'").partition(" ")[2]
+        token = secrets.token_hex(8)
+        path = self.folder / INCARNATION
+        new = self.folder / (INCARNATION + ".new")
+        try:
+            with new.open("w") as file:
+                file.write(f"{before} {token}")
+                file.flush()
+                os.fsync(file.fileno())
+            new.rename(path)
+            descriptor = os.open(self.folder, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.close(descriptor)
+        except OSError as error:
+            raise StoreError(f"cannot write {path}: {error.strerror}") from None
+        self._all("UPDATE settings SET value = ? WHERE name = 'incarnation'", (f"{self._place()} {token}",))
 
     def reserve_message_ids(self, count: int = 1) -> int:
         """The first of `count` consecutive MessageIDs that nothing else will get (B-020; 0 is skipped, A-46)."""
@@ -567,27 +809,67 @@ class Store:
 
     def outgoing_queues(self) -> list[Outgoing]:
         """All outgoing queues."""
-        return [Outgoing(row[0], row[1], row[2:]) for row in self._all(
-            "SELECT id, format_name, ordinal, time_stamp, number, last_ack FROM outgoing")]
+        return self._outgoing_queues("true")
+
+    def _outgoing_queues(self, where: str, arguments: Sequence[Any] = ()) -> list[Outgoing]:
+        return [Outgoing(row[0], row[1], row[5:], bool(row[2]), bool(row[3]), row[4]) for row in self._all(
+            "SELECT id, format_name, on_hold, session_open, resends, ordinal, time_stamp, number, last_ack "
+            "FROM outgoing WHERE " + where, arguments)]
+
+    def find_outgoing_queue(self, format_name: str) -> Outgoing | None:
+        """The outgoing queue of this format name; None if there is none."""
+        found = self._outgoing_queues("format_name = ?", (format_name,))
+        return found[0] if found else None
 
     def outgoing_queue(self, format_name: str, now: int) -> Outgoing:
         """The outgoing queue of this format name, made if there is none. Its first sequence then has a TimeStamp later
         than any before (B-056, B-079): `now`, in seconds since 1970, unless that is not later."""
         with self.transaction():
-            rows = self._all("SELECT id, format_name, ordinal, time_stamp, number, last_ack FROM outgoing "
-                             "WHERE format_name = ?", (format_name,))
-            if rows:
-                return Outgoing(rows[0][0], rows[0][1], rows[0][2:])
-            time_stamp = self._one("UPDATE settings SET value = max(value + 1, ?) WHERE name = 'tx_time_stamp' "
-                                   "RETURNING value", (now,))
+            found = self.find_outgoing_queue(format_name)
+            if found:
+                return found
             self._all("INSERT INTO outgoing (format_name, ordinal, time_stamp, number, last_ack) "
-                      "VALUES (?, 1, ?, 1, 0)", (format_name, time_stamp))
+                      "VALUES (?, 1, ?, 1, 0)", (format_name, self.new_time_stamp(now)))
             return self.outgoing_queue(format_name, now)
 
+    def new_time_stamp(self, now: int) -> int:
+        """A TimeStamp for a new sequence, later than any before (B-056, B-079)."""
+        time_stamp: int = self._one("UPDATE settings SET value = max(value + 1, ?) WHERE name = 'tx_time_stamp' "
+                                    "RETURNING value", (now,))
+        return time_stamp
+
     def save_outgoing(self, records: Iterable[Outgoing]) -> None:
-        """Keep the new state of these outgoing queues."""
+        """Keep the new state of the streams of these outgoing queues."""
         self._many("UPDATE outgoing SET ordinal = ?, time_stamp = ?, number = ?, last_ack = ? WHERE id = ?",
                    [(*record.record, record.identifier) for record in records])
+
+    def set_on_hold(self, format_name: str, on_hold: bool) -> bool:
+        """Pause or resume an outgoing queue (B-345, B-346); False if there is none of this name."""
+        return bool(self._all("UPDATE outgoing SET on_hold = ? WHERE format_name = ? RETURNING 1",
+                              (on_hold, format_name)))
+
+    def request_resend(self, format_name: str) -> bool:
+        """Ask the queue manager to send again what is not order-acknowledged (B-425); False if there is no such queue.
+        """
+        return bool(self._all("UPDATE outgoing SET resends = resends + 1 WHERE format_name = ? RETURNING 1",
+                              (format_name,)))
+
+    def request_purge(self, outgoing: int) -> int:
+        """Ask the queue manager to end all messages in an outgoing queue (C-29); how many."""
+        return len(self._all("UPDATE outgoing_messages SET deleted = 1, due = 0 WHERE outgoing = ? RETURNING 1",
+                             (outgoing,)))
+
+    def set_session_open(self, outgoing: int, session_open: bool) -> None:
+        """Note that what is in an outgoing queue may be transmitted from now on, or is not any more."""
+        self._all("UPDATE outgoing SET session_open = ? WHERE id = ?", (session_open, outgoing))
+
+    def outgoing_counts(self) -> list[OutgoingCount]:
+        """What is in the outgoing queues, by format name."""
+        return [OutgoingCount(row[0], bool(row[1]), *row[2:]) for row in self._all(
+            "SELECT format_name, on_hold, messages, bytes, "
+            "(SELECT count(*) FROM outgoing_messages WHERE outgoing = outgoing.id AND number AND NOT held), "
+            "(SELECT count(*) FROM outgoing_messages WHERE outgoing = outgoing.id AND number AND held) "
+            "FROM outgoing ORDER BY format_name")]
 
     def delete_outgoing_queue(self, identifier: int) -> None:
         """Remove an outgoing queue that has drained for good."""
@@ -596,35 +878,81 @@ class Store:
     def add_outgoing(self, messages: Iterable[NewOutgoing]) -> None:
         """Put numbered packets in outgoing queues; with the streams' new state in the same transaction (B-098)."""
         self._many("INSERT INTO outgoing_messages (outgoing, message_id, ordinal, time_stamp, number, recoverable, "
-                   "journal, packet) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", messages)
+                   "journal, packet, priority, own, send_until, due, confirmation, dead_letter) "
+                   "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", messages)
 
     def outgoing_messages(self, after: int = 0) -> list[OutgoingEntry]:
         """What is in all outgoing queues with a key above `after`, in order of sending."""
         return [OutgoingEntry(*row) for row in self._all(
-            "SELECT id, outgoing, message_id, ordinal, time_stamp, number, recoverable, journal, awaiting_final_ack "
-            "FROM outgoing_messages WHERE id > ? ORDER BY id", (after,))]
+            "SELECT id, outgoing, message_id, ordinal, time_stamp, number, recoverable, journal, priority, held, "
+            "held AND substr(confirmation, 1, 1) = x'4F' FROM outgoing_messages WHERE id > ? ORDER BY id", (after,))]
 
     def last_outgoing_number(self, outgoing: int, ordinal: int, time_stamp: int) -> int:
         """TxSequenceNumber of the last message of this sequence still in the outgoing queue; 0 if none (B-318)."""
         found: int | None = self._one(
             "SELECT number FROM outgoing_messages WHERE outgoing = ? AND ordinal = ? AND time_stamp = ? "
-            "AND number > 0 AND awaiting_final_ack = 0 ORDER BY id DESC LIMIT 1", (outgoing, ordinal, time_stamp))
+            "AND number > 0 AND NOT held ORDER BY id DESC LIMIT 1", (outgoing, ordinal, time_stamp))
         return found or 0
 
-    def outgoing_packet(self, key: int) -> bytearray:
-        """The packet of one outgoing message; raises StoreError if it is gone."""
-        packet = self._one("SELECT packet FROM outgoing_messages WHERE id = ?", (key,))
-        if packet is None:
+    def outgoing_packet(self, key: int) -> tuple[bytearray, int]:
+        """The packet of one outgoing message, and until when it may be sent; raises StoreError if it is gone."""
+        rows = self._all("SELECT packet, send_until FROM outgoing_messages WHERE id = ?", (key,))
+        if not rows:
             raise StoreError(f"{self.path}: outgoing message {key} is gone")
-        return bytearray(packet)
+        return bytearray(rows[0][0]), rows[0][1]
 
-    def keep_for_final_ack(self, keys: Iterable[int]) -> None:
-        """Mark messages as delivered and waiting for their FinalAck (B-055, B-237)."""
-        self._many("UPDATE outgoing_messages SET awaiting_final_ack = 1 WHERE id = ?", [(key,) for key in keys])
+    def waiting(self, keys: Iterable[int]) -> list[Waiting]:
+        """What decides about these outgoing messages, in order of sending."""
+        return self._waiting("id IN (SELECT value FROM json_each(?)) ORDER BY id", (json.dumps(list(keys)),))
+
+    def waiting_own(self, message_id: int) -> Waiting | None:
+        """The outgoing message that was sent here under this MessageID; None if it is not there (any more)."""
+        found = self._waiting("own AND message_id = ? ORDER BY id DESC LIMIT 1", (message_id,))
+        return found[0] if found else None
+
+    def due_outgoing(self, now: int, limit: int) -> list[Waiting]:
+        """Up to `limit` outgoing messages of which something becomes by now, in order of sending."""
+        return self._waiting("due <= ? ORDER BY id LIMIT ?", (now, limit))
+
+    def waiting_in(self, outgoing: int) -> list[Waiting]:
+        """What decides about all messages of an outgoing queue."""
+        return self._waiting("outgoing = ? ORDER BY id", (outgoing,))
+
+    def foreign_outgoing(self) -> list[Waiting]:
+        """Outgoing messages that were sent here when the queue manager had another identifier (C-30)."""
+        return self._waiting("own AND confirmation IS NOT NULL AND substr(packet, 17, 16) <> ? ORDER BY id",
+                             (self.guid,))
+
+    def _waiting(self, where: str, arguments: Sequence[Any]) -> list[Waiting]:
+        return [Waiting(*row) for row in self._all(
+            "SELECT id, outgoing, message_id, own, journal, send_until, due, confirmation, dead_letter, deleted "
+            "FROM outgoing_messages WHERE " + where, arguments)]
+
+    def keep_outgoing(self, messages: Iterable[tuple[bytes | None, int | None, bool, int]]) -> None:
+        """Keep what has become of outgoing messages: (confirmation, due, held, key)."""
+        self._many("UPDATE outgoing_messages SET confirmation = ?, due = ?, held = ? WHERE id = ?", messages)
 
     def delete_outgoing(self, keys: Iterable[int]) -> None:
         """Remove settled messages from their outgoing queues."""
         self._many("DELETE FROM outgoing_messages WHERE id = ?", [(key,) for key in keys])
+
+    # ---- outcomes
+
+    def add_outcomes(self, outcomes: Iterable[tuple[int, bytes, int]]) -> None:
+        """Note how messages sent here have ended: (MessageID, confirmation, seconds since 1970)."""
+        self._many("INSERT OR REPLACE INTO outcomes (message_id, confirmation, ended) VALUES (?, ?, ?)", outcomes)
+
+    def outcome(self, message_id: int) -> bytes | None:
+        """The record of mqqb.confirm of a message that has ended; None if it has not, or that was too long ago."""
+        confirmation: bytes | None = self._one("SELECT confirmation FROM outcomes WHERE message_id = ?", (message_id,))
+        return confirmation
+
+    def forget_outcomes(self, keep: int) -> None:
+        """Forget the oldest outcomes, but for the last `keep`."""
+        surplus = self._one("SELECT count(*) FROM outcomes") - keep
+        if surplus > 0:
+            self._all("DELETE FROM outcomes WHERE message_id IN "
+                      "(SELECT message_id FROM outcomes ORDER BY ended, message_id LIMIT ?)", (surplus,))
 
     # ---- duplicate filter
 

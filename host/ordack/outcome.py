@@ -1,0 +1,375 @@
+"""What follows when a message ends here: acknowledgements to where it came from, copies in journal and dead-letter
+queues, the answer for the application that sent it.
+
+Everything happens in the caller's transaction, so it is as durable as the end itself (B-344). The queue manager uses
+it, and so do applications, which receive from the store without asking anybody. An acknowledgement for another queue
+manager waits in the outgoing queue of the peer that the message came from, until a session with that peer takes it.
+
+Times: seconds since 1970.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from mqqb import confirm, core, packets
+from mqqb.confirm import Confirmation
+
+from ordack.config import Config, split_direct
+from ordack.store import (
+    DEAD_LETTER,
+    DEAD_XACT,
+    JOURNAL,
+    NEVER,
+    ORDER_QUEUE_ID,
+    PRIVATE,
+    NewMessage,
+    NewOutgoing,
+    Queue,
+    Store,
+    Waiting,
+)
+
+# What the removal of a message leads to, bits of NewMessage.wants.
+FINAL_ACK = 1  # to the queue manager that sent it (B-116)
+POSITIVE = 2  # administration acknowledgement if an application receives it,
+NEGATIVE = 4  # if it goes otherwise (B-336)
+OWN = 8  # it was sent here: the confirmation process ends with it (confirmation.md 7)
+ON_EXPIRY = 16  # a copy in the dead-letter queue if its time to be received runs out (B-407)
+
+INSECURE = (confirm.NACK_BAD_DST_Q, confirm.NACK_BAD_ENCRYPTION, confirm.NACK_BAD_SIGNATURE,
+            confirm.NACK_ACCESS_DENIED, confirm.NACK_UNSUPPORTED_CRYPTO_PROVIDER)  # B-349
+ENCRYPTED_BODY = 0x0020  # SecurityHeader.Flags.EB
+SOURCE_HOST, DESTINATION_HOST = 2, 3  # UserHeader.Flags.AQ (B-351)
+PIECE = 1000  # messages that one statement handles, to bound memory
+
+
+def parse(packet: bytes | bytearray | memoryview) -> packets.UserMessage:
+    """A packet of the store as the message that it is."""
+    found = packets.parse(packet)
+    if isinstance(found, (packets.OrderAck, packets.FinalAck)):  # one that only passes through here
+        return found.message
+    assert isinstance(found, packets.UserMessage)
+    return found
+
+
+def wants(message: packets.UserMessage, own: bool) -> int:
+    """What the removal of this message from its queue leads to. own: it was sent on this queue manager."""
+    flags = message.user.flags
+    requested = message.properties.flags if message.user.admin_queue is not None else 0
+    wanted = (POSITIVE if requested & packets.WANT_PR else 0) | (NEGATIVE if requested & packets.WANT_NR else 0)
+    if message.transaction is None:
+        return wanted | (ON_EXPIRY if flags & core.USER_JN else 0)
+    if own:
+        return wanted | OWN
+    asked = flags & (core.USER_JN | core.USER_JP) or message.transaction.flags & core.TX_FA
+    return wanted | (FINAL_ACK if asked else 0)
+
+
+def expires(message: packets.UserMessage, now: int) -> int | None:
+    """When a message that arrives now has been in its queue for long enough; None: never (B-288, B-402, A-43)."""
+    life = message.user.time_to_be_received
+    return None if life == packets.FOREVER else now + max(life - elapsed(message, now), 0)
+
+
+def elapsed(message: packets.UserMessage, now: int) -> int:
+    """Seconds since a message was sent; a clock that is ahead counts as none (A-42)."""
+    return max(now - message.user.sent_time, 0)
+
+
+def send_until(message: packets.UserMessage) -> int:
+    """Until when a message may travel: TimeToReachQueue, or TimeToBeReceived if that is shorter (B-311, B-403)."""
+    life = min(message.base.time_to_reach_queue, message.user.time_to_be_received)
+    return NEVER if life == packets.FOREVER else message.user.sent_time + life
+
+
+def due(confirmation: Confirmation, until: int, held: bool) -> int | None:
+    """When something becomes of an outgoing message by itself: its deadline, or that it is not to be sent any more."""
+    deadline = confirmation.next_deadline()
+    if held or confirmation.state not in (confirm.Q, confirm.S):
+        return deadline
+    return until + 1 if deadline is None else min(deadline, until + 1)
+
+
+class Outcomes:
+    """What becomes of messages that end at `now`; every method writes to the store in the running transaction.
+
+    `sent` says whether something was put in an outgoing queue, of which the queue manager does not know yet.
+    """
+
+    def __init__(self, store: Store, now: int, config: Config) -> None:
+        self.store = store
+        self.now = now
+        self.config = config
+        self.sent = False
+
+    # ---- messages in queues here
+
+    def remove(self, lookup_ids: Iterable[int], message_class: int) -> None:
+        """Remove messages from their queues for the reason that the class says, with all that they want to follow
+        (B-336 to B-342)."""
+        keys = list(lookup_ids)
+        for leaving in self.store.leaving(keys):
+            message = parse(leaving.packet)
+            positive = message_class == confirm.ACK_RECEIVE
+            if leaving.wants & FINAL_ACK:
+                assert leaving.peer is not None
+                self.final_ack(message, message_class, leaving.peer, leaving.address)
+            if leaving.wants & (POSITIVE if positive else NEGATIVE):
+                self.administer(message, message_class, leaving.peer)
+            if leaving.wants & OWN:
+                self._end_own(message, leaving.packet, message_class)
+            if leaving.wants & ON_EXPIRY and message_class == confirm.NACK_RECEIVE_TIMEOUT:
+                self.copy(DEAD_LETTER, leaving.packet, message_class)
+        self.store.delete_messages(keys)
+
+    def _end_own(self, message: packets.UserMessage, packet: bytes, message_class: int) -> None:
+        """A transactional message from this queue manager to itself: C-70, C-71, and its other ends alike."""
+        user = message.user
+        record = confirm.new(user.sent_time, self.config.confirmation, user.flags & (core.USER_JN | core.USER_JP),
+                             message.base.time_to_reach_queue, user.time_to_be_received, local=True)
+        confirmation = Confirmation(record, self.config.confirmation)
+        action = confirmation.final_ack(message_class)
+        if action & confirm.JOURNAL:
+            self.copy(JOURNAL, packet, None)
+        if action & confirm.DEAD_LETTER:
+            self.copy(DEAD_XACT, packet, message_class)
+        self.store.add_outcomes([(user.message_id, record.tobytes(), self.now)])
+
+    def purge(self, queue: Queue) -> int:
+        """Remove all messages of a queue; one in an unfinished receive goes when that ends without a commit (B-340).
+
+        How many were removed, or will be unless they are received."""
+        return self._empty(queue, confirm.NACK_Q_PURGED) + self.store.mark_purged(queue.identifier)
+
+    def empty(self, queue: Queue) -> int:
+        """Remove all messages of a queue that is about to be deleted (B-339); how many."""
+        return self._empty(queue, confirm.NACK_Q_DELETED)
+
+    def _empty(self, queue: Queue, message_class: int) -> int:
+        count = 0
+        while keys := self.store.unlocked(queue.identifier, PIECE):
+            self.remove(keys, message_class)
+            count += len(keys)
+        return count
+
+    def remove_over(self) -> int:
+        """Remove messages whose time to be received is over (B-341, B-407), and purged ones whose receive has ended;
+        how many."""
+        expired, purged = self.store.over(self.now, PIECE)
+        if expired:
+            self.remove(expired, confirm.NACK_RECEIVE_TIMEOUT)
+        if purged:
+            self.remove(purged, confirm.NACK_Q_PURGED)
+        return len(expired) + len(purged)
+
+    # ---- messages on their way, sent here
+
+    def settle(self, settled: Iterable[tuple[Waiting, Confirmation, int]]) -> list[int]:
+        """Do what the confirmation process asks for: (message, its confirmation, the action). The keys of those that
+        have left their outgoing queue."""
+        gone: list[int] = []
+        kept = []
+        outcomes = []
+        for waiting, confirmation, action in settled:
+            record = confirmation.record.tobytes()
+            if action & (confirm.JOURNAL | confirm.DEAD_LETTER | confirm.NACK):
+                packet, _ = self.store.outgoing_packet(waiting.key)
+                if action & confirm.JOURNAL:
+                    self.copy(JOURNAL, packet, None)
+                if action & confirm.DEAD_LETTER:
+                    self.dead_letter(packet, waiting.dead_letter, confirmation.message_class,
+                                     confirmation.conclusion().in_doubt)
+                if action & confirm.NACK:
+                    self.administer(parse(packet), confirm.NACK_REACH_QUEUE_TIMEOUT, None)
+            if action & (confirm.DELETE | confirm.JOURNAL | confirm.DEAD_LETTER):
+                gone.append(waiting.key)
+                outcomes.append((waiting.message_id, record, self.now))
+            elif action & confirm.STORE:
+                kept.append((record, due(confirmation, waiting.send_until, held=True), True, waiting.key))
+        self.store.delete_outgoing(gone)
+        self.store.keep_outgoing(kept)
+        self.store.add_outcomes(outcomes)
+        return gone
+
+    def give_up(self, waiting: Waiting, message_class: int) -> None:
+        """A message that is not transactional, or only passes through, will not be delivered (B-311 to B-313, B-390).
+        """
+        packet, _ = self.store.outgoing_packet(waiting.key)
+        self.undelivered(packet, message_class, None)
+        self.store.delete_outgoing([waiting.key])
+
+    def undelivered(self, packet: bytes | bytearray, message_class: int, peer: bytes | None) -> None:
+        """This queue manager fails to deliver a message: administration acknowledgement if asked for, and if it is not
+        transactional a copy in the dead-letter queue (B-312, B-313, B-390, B-391)."""
+        message = parse(packet)
+        if message.properties.flags & packets.WANT_NA:
+            self.administer(message, message_class, peer)
+        if message.user.flags & core.USER_JN and message.transaction is None:
+            self.copy(DEAD_LETTER, packet, message_class)
+
+    def dead_letter(self, packet: bytes | bytearray, named: str | None, message_class: int, in_doubt: bool) -> None:
+        """Put a transactional message sent here in the dead-letter queue that the application has named, if that is a
+        transactional queue here, else in the system's (C-36, B-243, B-396)."""
+        def is_transactional(name: str) -> bool | None:
+            queue = self.store.find_queue(name)
+            return queue.transactional if queue and queue.kind == PRIVATE else None
+
+        name = confirm.dead_letter_queue(named, is_transactional) or DEAD_XACT
+        self.copy(name, packet, message_class, in_doubt)
+
+    def copy(self, name: str, packet: bytes | bytearray, message_class: int | None, in_doubt: bool = False) -> None:
+        """Put a copy in a journal or dead-letter queue, with that class if one is given (B-394); nowhere if its quota
+        is used up (B-397, C-37)."""
+        queue = self.store.find_queue(name)
+        assert queue is not None, name
+        if not queue.has_room(len(packet)):
+            return
+        copied = bytearray(packet)
+        if message_class is not None:
+            packets.set_message_class(copied, message_class)
+        priority = copied[2] & core.BASE_PR
+        self.store.add_messages([NewMessage(queue.identifier, 7 - priority, self.now, copied, in_doubt=in_doubt)])
+
+    # ---- acknowledgements
+
+    def final_ack(self, message: packets.UserMessage, message_class: int, peer: bytes, address: str | None) -> int:
+        """File a FinalAck for the peer that the message came from (B-356, B-360 to B-362); its size in bytes.
+
+        address: the peer's IP address, if acknowledgements to it are addressed by that (B-361); else None.
+        """
+        transaction = message.transaction
+        assert transaction is not None
+        source = bytes(message.user.source_queue_manager)
+        destination, host = order_queue(address, source)
+        message_id = self.store.reserve_message_ids()
+        packet = packets.final_ack(
+            destination, self.store.guid, message_id, self.now, transaction.tx_sequence_ordinal,
+            transaction.tx_sequence_time_stamp, transaction.tx_sequence_number,
+            transaction.previous_tx_sequence_number, source, message.user.message_id, message_class, host)
+        self._file(return_queue(peer), message_id, packet, True, 0)
+        return len(packet)
+
+    def administer(self, message: packets.UserMessage, message_class: int, peer: bytes | None) -> None:
+        """Send Administration Acknowledgment (B-348 to B-355). peer: the queue manager that the message came from, None
+        if it was sent here."""
+        user, properties = message.user, message.properties
+        name = user.admin_queue
+        if name is None or (message_class in INSECURE and not self.config.send_insecure_nacks):
+            return
+        selector = user.flags >> 13 & 7
+        host = packets.NULL_GUID
+        if isinstance(name, packets.PrivateQueueFormatName):  # AQ 6; as a destination it is its two parts
+            host = name.source_queue_manager
+            name = packets.PrivateQueueFormatNameId(name.private_queue_identifier)
+        elif selector == SOURCE_HOST:
+            host = bytes(user.source_queue_manager)
+        elif selector == DESTINATION_HOST:
+            host = bytes(user.queue_manager_address)
+        negative = message_class >= confirm.NACK_BAD_DST_Q
+        encrypted = message.security is not None and bool(message.security.flags & ENCRYPTED_BODY)
+        self._post(
+            name, host, peer, bytes(user.source_queue_manager), message_class=message_class, label=properties.label,
+            body=properties.body if negative and not encrypted else b"",  # B-354
+            body_type=properties.body_type if negative else 0, delivery="recoverable" if user.flags & core.USER_DM
+            else "express", response=self._response_queue(user),
+            correlation=bytes(user.source_queue_manager) + user.message_id.to_bytes(4, "little"))
+
+    def _response_queue(self, user: packets.UserHeader) -> packets.QueueName | None:
+        """Where the acknowledged message went, as an address that leads there (B-352)."""
+        name = user.destination_queue
+        if isinstance(name, packets.PrivateQueueFormatNameId):
+            host = bytes(user.queue_manager_address)
+            return packets.PrivateQueueFormatName(self.store.guid if host == packets.NULL_GUID else host,
+                                                  name.private_queue_identifier)
+        return name
+
+    def report(self, message: packets.UserMessage, next_hop: str | None = None) -> None:
+        """Tell the report queue of a traced message that it has arrived, or leaves for next_hop, an IP address (B-294
+        to B-296; wire.md 8)."""
+        debug = message.debug
+        if (not self.config.report_messages or not message.base.flags & core.BASE_TR or debug is None
+                or debug.queue_identifier is None):
+            return
+        user = message.user
+        hops = user.flags & core.USER_RC
+        source = packets.guid_text(bytes(user.source_queue_manager))[1:5]
+        when = time.strftime("%I:%M:%S %p %m/%d/%Y", time.gmtime(self.now))
+        target = packets.format_name(user.destination_queue, bytes(user.queue_manager_address)) \
+            if user.destination_queue is not None else ""
+        lines = [f"<MESSAGE ID>{user.message_id:08X}</MESSAGE ID>", f"<TARGET QUEUE>{target}</TARGET QUEUE>"]
+        if next_hop is not None:
+            lines += [f"<NEXT HOP>{next_hop}</NEXT HOP>", f"<HOP COUNT>{hops:02X} </HOP COUNT>"]
+        self._post(
+            packets.PublicQueueFormatName(bytes(debug.queue_identifier)), packets.NULL_GUID, None, packets.NULL_GUID,
+            message_class=confirm.REPORT, body="".join(line + "\r\n" for line in lines).encode("utf-16-le"),
+            label=f"{source}:{user.message_id:08X}:{hops:02X} received by "
+                  f"{packets.guid_text(self.store.guid)} at {when}")
+
+    def _post(self, name: packets.QueueName, host: bytes, peer: bytes | None, source: bytes, *, body: bytes | Any,
+              **properties: Any) -> None:
+        """Send a message of the queue manager's own; nowhere if the queue cannot be opened (B-296, B-355).
+
+        name, host: destination and QueueManagerAddress. peer: over which `source` is reached, None if it is here.
+        """
+        if isinstance(name, packets.PublicQueueFormatName):
+            known = self.config.public_queues.get(packets.guid_text(name.public_queue_identifier)[1:-1].lower())
+            if known is None:
+                return
+            name, host = destination(known)
+        queue = self._here(name, host)
+        if queue is False:
+            return
+        recoverable = properties.get("delivery") == "recoverable"
+        message_id = self.store.reserve_message_ids()
+        packet = packets.user_message(self.store.guid, message_id, name, body, ttrq=packets.FOREVER, sent_time=self.now,
+                                      address=host, **properties)
+        priority = packet[2] & core.BASE_PR
+        if isinstance(queue, Queue):
+            self.store.add_messages([NewMessage(queue.identifier, 7 - priority, self.now, packet)])
+        elif isinstance(name, packets.DirectQueueFormatName):
+            self._file(packets.format_name(name).lower(), message_id, packet, recoverable, priority)
+        else:
+            self._file(return_queue(peer if peer is not None and host == source else host), message_id, packet,
+                       recoverable, priority)
+
+    def _here(self, name: packets.QueueName, host: bytes) -> Queue | bool | None:
+        """The queue here that a destination means; None if it is elsewhere, False if it takes no such message."""
+        if isinstance(name, packets.PrivateQueueFormatNameId):
+            if host not in (packets.NULL_GUID, self.store.guid):
+                return None
+            queue = self.store.find_queue(name.private_queue_identifier)
+        else:
+            address, queue_name = split_direct(packets.format_name(name)) or ("", "")
+            if address != "." and address not in self.config.own_names:
+                return None if address else False
+            queue = self.store.find_queue(queue_name)
+        return queue if queue and queue.kind == PRIVATE and not queue.transactional and queue.has_room(0) else False
+
+    def _file(self, format_name: str, message_id: int, packet: bytearray, recoverable: bool, priority: int) -> None:
+        outgoing = self.store.outgoing_queue(format_name, self.now)
+        self.store.add_outgoing([NewOutgoing(outgoing.identifier, message_id, 0, 0, 0, recoverable, 0, packet, priority,
+                                             own=False)])
+        self.sent = True
+
+
+def destination(format_name: str) -> tuple[packets.QueueName, bytes]:
+    """A format name as it stands in a message: the name, and QueueManagerAddress."""
+    name = packets.parse_format_name(format_name)
+    if isinstance(name, packets.PrivateQueueFormatName):
+        return packets.PrivateQueueFormatNameId(name.private_queue_identifier), name.source_queue_manager
+    return name, packets.NULL_GUID
+
+
+def order_queue(address: str | None, source: bytes) -> tuple[packets.QueueName, bytes]:
+    """Destination and QueueManagerAddress of an acknowledgement to `source` (B-361, B-362)."""
+    if address is not None:
+        return packets.order_queue(address), packets.NULL_GUID
+    return packets.PrivateQueueFormatNameId(ORDER_QUEUE_ID), source
+
+
+def return_queue(peer: bytes) -> str:
+    """Name of the outgoing queue with what goes back to a peer."""
+    return packets.format_name(packets.PrivateQueueFormatName(peer, ORDER_QUEUE_ID))
