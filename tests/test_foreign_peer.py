@@ -1,6 +1,7 @@
 """A peer that speaks by hand: bytes from struct, written after the specification alone, against the real command.
 
-Nothing of mqqb is imported, and nothing of the inside is looked at: only bytes on the socket, and what the command prints.
+Nothing of mqqb is imported, and nothing of the inside is looked at: only bytes on the socket, and what the command
+prints.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'firmware'}{os.pathsep}{ROOT / 'host'}"}
-DEADLINE_S = 60.0
+DEADLINE_S = 30.0
 QUIET_S = 0.3  # nothing comes for so long: nothing comes. Longer than any batch takes; OrderAcks are waited for longer
 NULL = bytes(16)
 FOR_EVER = 0xFFFFFFFF
@@ -165,8 +166,8 @@ def message(
 ) -> bytes:
     """A UserMessage. destination: a direct format name without DIRECT=, or the identifier of a private queue here.
 
-    user_flags: set in UserHeader.Flags too, `clear` is cleared. names: behind the destination. between: headers before the
-    properties, after: behind them. header: a SessionHeader.
+    user_flags: set in UserHeader.Flags too, `clear` is cleared. names: behind the destination. between: headers before
+    the properties, after: behind them. header: a SessionHeader.
     """
     where = direct(destination) if isinstance(destination, str) else struct.pack("<I", destination)
     bits = 0x00200000 | (7 if isinstance(destination, str) else 3) << 10 | delivery << 5
@@ -423,7 +424,7 @@ class Line:
             ack, first, bits, sent, recoverable, window, _ = seen.header
             assert (sent, recoverable) == (self.received, self.recoverable_received)
             assert self.ack <= ack <= self.sent
-            assert 1 <= window
+            assert window >= 1
             assert bool(first) == bool(bits)
             named = {first + place for place in range(32) if bits >> place & 1}
             assert not bits or bits & 1
@@ -989,3 +990,175 @@ def test_acknowledgements_for_private_format_names_go_to_the_source_by_guid(serv
         line.send(message(source, LINE1, b"by name", Tx(300, 1, 1, 0)))  # from now on it is a session of direct names
         assert line.until(ORDER_ACK).destination == "TCP:127.0.0.1\\PRIVATE$\\order_queue$"
     assert server.received() == [b"by number", b"by name"]
+
+
+# ---- shapes that have ended queue managers --------------------------------------------------------
+
+
+def soap(header_length: int, body_length: int, text: bytes = b"a\0\0\0") -> bytes:
+    return struct.pack("<HHI", 0x0320, 0, header_length) + text + struct.pack("<HHI", 0x0384, 0, body_length) + text
+
+
+def security(*sizes: int, flags: int = 1, data: bytes = b"") -> bytes:
+    return struct.pack("<HHHHII", flags, *sizes) + data
+
+
+def lists(count: int = 1, size: int | None = None, element: int = 3, header_id: int = 0x0064) -> bytes:
+    name = struct.pack("<H", element) + "OS:a\\q\0".encode("utf-16-le")
+    first = align(struct.pack("<IHHI", 12 + len(name) if size is None else size, header_id, 0, count) + name)
+    empty = b"".join(struct.pack("<IHHI", 12, identifier, 0, 0) for identifier in (0x00C8, 0x012C))
+    return first + empty + struct.pack("<HHI", 0x015E, 0, 0)
+
+
+X = b"\x55" * 16
+SID = bytes.fromhex("010100000000000501000000")
+# What is wrong -> a message, or more than one, of which the last is the one that is wrong.
+MALFORMED: dict[str, bytes] = {
+    "a version": base(120, 3, version=0x11) + bytes(104),
+    "a signature": base(120, 3, signature=0x4C494F52) + bytes(104),
+    "PacketSize 0": message(X, PLAIN, size=0),
+    "PacketSize 15": message(X, PLAIN, size=15),
+    "PacketSize 119": message(X, PLAIN, size=119),
+    "PacketSize beyond 4 MiB": message(X, PLAIN, size=0x400004),
+    "PacketSize beyond all": message(X, PLAIN, size=FOR_EVER),
+    "PacketSize below its headers": message(X, PLAIN, bytes(100), size=200),
+    "AH": message(X, PLAIN, user_flags=0x02000000),
+    "MP 0": message(X, PLAIN, clear=0x00200000),
+    "DM 2": message(X, PLAIN, delivery=2),
+    "DM 3": message(X, PLAIN, delivery=3),
+    "TH with DM 0": message(X, LINE1, tx=Tx(1, 1, 1, 0), delivery=0),
+    "TxSequenceNumber 0": message(X, LINE1, tx=Tx(1, 1, 0, 0)),
+    "PT 1 without SessionHeader": base(36, 0x000B) + struct.pack("<HH", 0, 1) + bytes(16),
+    "a SessionAck of 32": base(32, 0x001B) + struct.pack("<HH", 0, 1) + bytes(12),
+    "a SessionAck of 40": base(40, 0x001B) + struct.pack("<HH", 0, 1) + session_header(0) + bytes(4),
+    "QT 2": message(X, PLAIN, flags=0x0023, after=struct.pack("<HH", 2, 0) + bytes(16)),
+    "no DebugHeader": message(X, PLAIN, flags=0x0023),
+    "no SessionHeader's end": message(X, PLAIN, size=116, flags=0x0013),
+    "LabelLength 251": message(X, PLAIN, props=properties(b"a\0" * 300, label_length=251)),
+    "LabelLength beyond": message(X, PLAIN, props=properties(b"", label_length=249)),
+    "a label without end": message(X, PLAIN, props=properties(b"a\0" * 4, label_length=4, size=0)),
+    "a label that ends early": message(X, PLAIN, props=properties(b"a\0\0\0a\0\0\0", label_length=4, size=0)),
+    "MessageSize one too large": message(X, PLAIN, props=properties(bytes(4), size=5)),
+    "MessageSize beyond all": message(X, PLAIN, props=properties(b"", size=FOR_EVER)),
+    "MessageSize and label wrap": message(X, PLAIN, props=properties(b"", "label", size=FOR_EVER - 11)),
+    "AllocationBodySize less": message(X, PLAIN, props=properties(bytes(8), allocated=4)),
+    "ExtensionSize beyond all": message(X, PLAIN, props=properties(b"", extension=FOR_EVER)),
+    "ExtensionSize and MessageSize wrap": message(
+        X, PLAIN, props=properties(bytes(16), size=16, extension=FOR_EVER - 15)
+    ),
+    "five sizes wrap": message(X, PLAIN, user_flags=0x00080000, between=security(12, 0, 0, 0, FOR_EVER - 11, data=SID)),
+    "ProviderInfoSize": message(X, PLAIN, user_flags=0x00080000, between=security(12, 0, 0, 0, 0x80000000, data=SID)),
+    "SenderCertSize": message(X, PLAIN, user_flags=0x00080000, between=security(12, 0, 0, 0x10000, 0, data=SID)),
+    "five sizes 0": message(X, PLAIN, user_flags=0x00080000, between=security(0, 0, 0, 0, 0)),
+    "a SID beyond": message(X, PLAIN, user_flags=0x00080000, between=security(0xFFFF, 0, 0, 0, 0, data=SID)),
+    "SID of 15 in 12 bytes": message(
+        X, PLAIN, user_flags=0x00080000, between=security(12, 0, 0, 0, 0, data=b"\1\x0f" + SID[2:])
+    ),
+    "a sender id of no kind": message(
+        X, PLAIN, user_flags=0x00080000, between=security(12, 0, 0, 0, 0, flags=3, data=SID)
+    ),
+    "soap 0x80000002": message(X, PLAIN, user_flags=0x10000000, after=soap(0x80000002, 2)),
+    "soap 0x7FFFFFFF": message(X, PLAIN, user_flags=0x10000000, after=soap(0x7FFFFFFF, 2)),
+    "soap 0xFFFFFFFF": message(X, PLAIN, user_flags=0x10000000, after=soap(FOR_EVER, 2)),
+    "soap body 0x80000002": message(X, PLAIN, user_flags=0x10000000, after=soap(2, 0x80000002)),
+    "soap body 0xFFFFFFFF": message(X, PLAIN, user_flags=0x10000000, after=soap(2, FOR_EVER)),
+    "no soap": message(X, PLAIN, user_flags=0x10000000),
+    "ElementCount beyond all": message(X, PLAIN, user_flags=0x00800000, after=lists(FOR_EVER)),
+    "ElementCount 2": message(X, PLAIN, user_flags=0x00800000, after=lists(2)),
+    "HeaderSize 8": message(X, PLAIN, user_flags=0x00800000, after=lists(size=8)),
+    "HeaderSize beyond all": message(X, PLAIN, user_flags=0x00800000, after=lists(size=FOR_EVER)),
+    "HeaderSize one more": message(X, PLAIN, user_flags=0x00800000, after=lists(size=32)),
+    "HeaderID": message(X, PLAIN, user_flags=0x00800000, after=lists(header_id=0x0065)),
+    "FormatType 4": message(X, PLAIN, user_flags=0x00800000, after=lists(element=4)),
+    "FormatType public over a direct name": message(X, PLAIN, user_flags=0x00800000, after=lists(element=1)),
+    "an OrderAck of 32": acknowledgement(X, Tx(1, 1, 1, 0), size=32),
+    "a FinalAck of 32": acknowledgement(X, Tx(1, 1, 1, 0), 0x8000, size=32),
+}
+for _pt in (0, *range(4, 16)):
+    MALFORMED[f"PT {_pt}"] = base(572, 0x000B) + establish(X, pt=_pt)[16:]
+for _kind in (1, 2, 4, 6):
+    MALFORMED[f"DQ {_kind}"] = message(X, 1, clear=0x1C00, user_flags=_kind << 10)
+for _kind in (1, 4):
+    MALFORMED[f"AQ {_kind}"] = message(X, PLAIN, user_flags=_kind << 13, names=bytes(20))
+for _kind, _count in {"odd": 2 * len(PLAIN) + 1, "0": 0, "2": 2, "short": 2 * len(PLAIN), "beyond": 0xFFFE}.items():
+    MALFORMED[f"Count {_kind}"] = message(X, PLAIN).replace(
+        direct(PLAIN), struct.pack("<H", _count) + direct(PLAIN)[2:]
+    )
+
+
+@pytest.mark.rule("B-168", "B-169", "B-170", "B-171", "B-173", "B-179", "B-429", "B-430", "B-431", "B-432", "B-433")
+@pytest.mark.parametrize("shape", MALFORMED)
+def test_a_malformed_packet_ends_its_session_and_no_other(server: Server, shape: str, good: Line) -> None:
+    with server.connect() as line:
+        with contextlib.suppress(ConnectionError):
+            line.write(MALFORMED[shape])
+        assert [seen.kind for seen in line.ends() if seen.kind != SESSION_ACK] == []
+    good.works()
+
+
+@pytest.fixture(scope="module")
+def good(server: Server) -> Iterator[Line]:
+    """A session that is open the while, with a peer that expects an acknowledgement for every message at once."""
+    with server.connect(window=2) as line:
+        yield line
+    assert set(server.received("plain")) <= {b"alive"}
+    assert server.received() == []
+
+
+@pytest.mark.rule("B-169", "B-429", "B-430")
+@pytest.mark.timeout(180)
+def test_a_message_cut_off_at_any_byte_is_none(server: Server, good: Line) -> None:
+    whole = message(
+        X,
+        LINE1,
+        b"body!",
+        Tx(1, 1, 1, 0),
+        label="label",
+        user_flags=0x10880000,
+        flags=0x0020,
+        between=security(12, 0, 0, 0, 0, data=SID),
+        after=struct.pack("<HH", 0, 0) + soap(2, 2) + lists(),
+    )
+    for size in range(16, len(whole)):
+        with server.connect() as line:
+            line.write(whole[:8] + struct.pack("<I", size) + whole[12:size])
+            assert line.ends() == []
+    good.works()
+
+
+@pytest.mark.rule("B-172", "B-388", "B-430", "OP-2", "OP-22", "OP-23")
+def test_what_a_receiver_is_to_ignore_is_ignored(server: Server, good: Line) -> None:
+    shapes = [
+        message(X, PLAIN, b"0", reserved=0xFF, flags=0xFEC7),
+        message(X, PLAIN, b"1", user_flags=0xED000080),
+        message(X, PLAIN, b"2", props=properties(b"2", ack=0xF0, body_type=0xFFFFFFFF)),
+        message(X, PLAIN, b"3", props=properties(b"3", message_class=0x01FF)),
+        message(X, PLAIN, b"4", after=bytes(range(100))),
+        message(X, PLAIN, b"5", user_flags=0x00080000, between=security(12, 0, 0, 0, 0, flags=0xF001, data=SID)),
+        message(X, PLAIN, b"6", user_flags=0x00800000, after=lists()),
+        message(X, PLAIN, b"7", flags=0x0023, after=struct.pack("<HH", 0xFFFC, 0xFFFF)),
+        message(X, PLAIN, b"8", props=properties(b"8", ack=0x0F)),  # acknowledgements, and no queue for them
+    ]
+    with server.connect(window=2) as line:
+        line.send(*shapes)
+        line.send(message(X, LINE1, b"9", transaction=Tx(1, 1, 1, 0).header(0xFF00001C), flags=7))
+        while line.acked != set(range(1, 11)):
+            line.read()
+    assert [body for body in server.received("plain") if body != b"alive"] == [b"%d" % number for number in range(9)]
+    assert server.received() == [b"9"]
+
+
+@pytest.mark.rule("B-298", "B-435")
+def test_peers_that_go_at_every_step_leave_the_others_alone(server: Server, good: Line) -> None:
+    guid = next(GUIDS)
+    stream = establish(guid) + parameters() + b"".join(message(guid, NOWHERE, b"x", tx) for tx in numbered(1, 3))
+    linger = struct.pack("ii", 1, 0)  # a reset instead of an orderly end
+    for size in range(0, len(stream) + 1, 37):
+        both = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(2)]  # with the same GUID
+        for connection in both:
+            connection.sendall(stream[:size])
+        if size % 2:
+            both[0].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        for connection in both:
+            connection.close()
+    good.works()
