@@ -11,6 +11,7 @@ from mqqb import core, packets, session, streams
 
 SENDER = bytes(range(16))
 RECEIVER = bytes(range(100, 116))
+ORDER_QUEUE = packets.parse_format_name("DIRECT=TCP:127.0.0.1\\PRIVATE$\\order_queue$")
 DESTINATION = packets.parse_format_name("DIRECT=TCP:127.0.0.1\\private$\\line1")
 
 
@@ -99,8 +100,10 @@ class Sender:
 
 
 class Receiver:
-    """A queue's side: `queue` and the incoming record are durable, the rest is not. store=False keeps events
-    unstored.
+    """A queue's side: `queue`, `history` and the incoming record are durable, the rest is not.
+
+    hold: events are not stored. refuse: MessageID -> class of the negative FinalAck that it gets. is_full: the quota of
+    the queue manager is used up, which ends the session. duplicates: of messages that are not transactional, discarded.
     """
 
     def __init__(self, now=0):
@@ -110,7 +113,11 @@ class Receiver:
         self.session = None
         self.order_acks = []
         self.hold = False
+        self.refuse = {}
+        self.is_full = False
         self.held = []
+        self.history = set()
+        self.duplicates = 0
         self.next_message_id = 1
 
     def accept(self, now, settings=None):
@@ -135,21 +142,53 @@ class Receiver:
         """One durable step for everything that was held, then tell the session (design rule 2)."""
         for event in self.held:
             message = event.packet
+            if self.is_full:
+                self.session.close("B-285", "the quota is used up")
+                break
             if isinstance(message, packets.UserMessage):
-                transaction = message.transaction
-                inserted = True
-                if transaction is not None:
-                    self.incoming.schedule_order_ack(now)
-                    inserted = self.incoming.accept(transaction)
-                if inserted:
-                    number = (
-                        None if transaction is None else (transaction.tx_sequence_id, transaction.tx_sequence_number)
-                    )
-                    self.queue.append((message.user.message_id, number, bytes(message.properties.body)))
+                self._take(message, now)
         self.record = array("I", self.incoming.record)
         for event in self.held:
             self.session.stored(event.recoverable, now)
         self.held = []
+
+    def _take(self, message, now):
+        message_id = message.user.message_id
+        transaction = message.transaction
+        number = None
+        if transaction is not None:
+            number = (transaction.tx_sequence_id, transaction.tx_sequence_number)
+            self.incoming.schedule_order_ack(now)
+            if not self.incoming.accept(transaction):
+                return
+        elif message_id in self.history:
+            self.duplicates += 1
+            return
+        else:
+            self.history.add(message_id)
+        if message_id in self.refuse:
+            self.final_ack(message, self.refuse[message_id], now)
+        else:
+            self.queue.append((message_id, number, bytes(message.properties.body)))
+
+    def final_ack(self, message, message_class, now):
+        """Send a FinalAck for this UserMessage."""
+        transaction = message.transaction
+        packet = packets.final_ack(
+            ORDER_QUEUE,
+            RECEIVER,
+            self.next_message_id,
+            0,
+            transaction.tx_sequence_ordinal,
+            transaction.tx_sequence_time_stamp,
+            transaction.tx_sequence_number,
+            transaction.previous_tx_sequence_number,
+            message.user.source_queue_manager,
+            message.user.message_id,
+            message_class,
+        )
+        self.next_message_id += 1
+        self.session.send(None, packet, True, now)
 
     def tick(self, now):
         if self.session is None or self.session.state != session.OPEN:
@@ -158,7 +197,7 @@ class Receiver:
         if due is not None and now >= due and self.session.can_send():
             if self.incoming.tx_sequence_number:
                 packet = packets.order_ack(
-                    packets.parse_format_name("DIRECT=TCP:127.0.0.1\\PRIVATE$\\order_queue$"),
+                    ORDER_QUEUE,
                     RECEIVER,
                     self.next_message_id,
                     0,

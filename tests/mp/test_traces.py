@@ -5,6 +5,7 @@ Each function is one trace; tests/test_engine.py runs the same ones under pytest
 """
 
 import sys
+from array import array
 
 sys.path.insert(0, "tests/mp")
 
@@ -29,32 +30,36 @@ def happy_path():
     assert sender.record[core.OUTGOING_NUMBER] == 1
 
 
-@rule("B-117", "B-237", "B-241", "B-244", "A-16", "A-19", "B-089")
-def final_ack_settles_a_journaled_message():
+@rule("B-117", "B-237", "B-241", "B-244", "A-16", "A-19", "B-089", "B-055", "B-076", "B-096")
+def happy_path_with_a_final_ack():
+    """Trace 1: kept in the table, then until the FinalAck; one SessionAck covers both; the next sequence follows."""
     sender, receiver = open_pair()
     sender.send(b"x", journal=True)
     sender.pump(0)
-    exchange(sender, receiver, 0)
-    run(sender, receiver, 0, 1000)
+    up = sender.session.data_to_send()
+    receiver.receive(up, 0)
+    assert receiver.incoming.record[core.INCOMING_NUMBER] == 1
+    receiver.tick(499)
+    assert receiver.order_acks == []
+    receiver.tick(500)
+    assert receiver.order_acks == [(500, 1)]
+    sender.receive(receiver.session.data_to_send(), 500)
     assert sender.settled == []
-    assert len(sender.stream.awaiting_final_ack) == 1
-    final = packets.final_ack(
-        packets.parse_format_name("DIRECT=TCP:127.0.0.1\\PRIVATE$\\order_queue$"),
-        receiver.session.own_guid,
-        9,
-        0,
-        1,
-        7,
-        1,
-        0,
-        sender.session.own_guid,
-        1,
-        0x4000,
-    )
-    receiver.session.send(None, final, True, 1000)
-    exchange(sender, receiver, 1000)
+    assert sender.stream.table == []
+    (entry,) = sender.stream.awaiting_final_ack
+    assert entry.received_order_ack
+    receiver.final_ack(packets.parse(up), 0x4000, 1000)
+    sender.receive(receiver.session.data_to_send(), 1000)
     assert sender.settled == [1]
     assert sender.rejected == [(1, 0x4000)]
+    assert sender.stream.awaiting_final_ack == []
+    sender.session.handle_timeout(1000 + 500)
+    (header,) = session_headers(sender.session.data_to_send())
+    assert (header.ack_sequence_number, header.recoverable_msg_ack_seq_number) == (2, 1)
+    assert header.recoverable_msg_ack_flags == 1
+    sender.send(b"y")
+    assert sender.stream.table[0].tx_sequence_id == (7 << 32 | 2)
+    assert sender.stream.table[0].tx_sequence_number == 1
 
 
 @rule("B-110", "B-111", "B-113", "B-114", "B-046", "B-047", "A-29")
@@ -102,18 +107,22 @@ def lost_order_ack():
 
 @rule("B-110", "B-270", "B-271", "A-01")
 def hole_is_refused_and_filled_after_reconnect():
+    """Trace 4: 2 was lost with the old connection; 3 is refused, and the OrderAck names 1."""
     sender, receiver = open_pair()
     for k in range(3):
         sender.send(b"%d" % k)
     sender.pump(0, 1)
     exchange(sender, receiver, 0)
-    # message 2 is lost with the old connection; only 3 comes, as first on a new one
-    assert not receiver.incoming.accept(transaction(7 << 32 | 1, 3, 2))
-    assert receiver.incoming.tx_sequence_number == 1
-    open_pair(0, sender, receiver)
-    sender.pump(0)
-    exchange(sender, receiver, 0)
+    third = bytearray(sender.disk[3])
+    sender.stream.prepare(sender.stream.table[2], third, packets.transaction_offset(third))
+    receiver.receive(third, 100)
+    assert [number[1] for _, number, _ in receiver.queue] == [1]
+    assert receiver.incoming.record[core.INCOMING_REJECT_COUNT] == 1
+    receiver.tick(600)
+    assert receiver.order_acks == [(600, 1)]
+    open_pair(600, sender, receiver)
     assert [number[1] for _, number, _ in receiver.queue] == [1, 2, 3]
+    assert receiver.incoming.record[core.INCOMING_REJECT_COUNT] == 0
 
 
 @rule("B-094", "B-316", "B-318", "B-319", "A-34")
@@ -155,59 +164,97 @@ def stale_order_ack_changes_nothing():
     assert stream.order_ack(order_ack_body(101, 2), 1) == []
 
 
-@rule("B-118", "B-157", "B-159", "B-160", "A-09", "A-10", "B-299")
+@rule("B-039", "B-118", "B-157", "B-159", "B-160", "A-09", "A-10", "B-299", "B-038", "B-250", "B-086", "B-087", "A-14")
 def reconnect_in_mid_stream():
+    """Trace 7: 10 of 70 are acknowledged when the connection breaks; the receiver has 54 of the other 60 already."""
     sender, receiver = open_pair()
     for k in range(70):
         sender.send(b"%d" % k, "recoverable")
-    assert sender.pump(0) == 64, "the window"
-    up = sender.session.data_to_send()
-    receiver.receive(up[: len(up) * 21 // 128], 0)  # the cut is in the middle of the eleventh message
+    sender.pump(0, 10)
+    receiver.receive(sender.session.data_to_send(), 0)
+    sender.pump(0)
+    assert not sender.session.can_send(), "64 are on their way, the window"
     receiver.session.handle_timeout(500)
-    sender.receive(receiver.session.data_to_send(), 500)
-    assert len(receiver.queue) == 10
-    assert sender.settled == list(range(1, 11))
+    sender.session.receive_data(receiver.session.data_to_send(), 500)
+    sender.stream.remove(sender.stream.table[:10])
+    assert sender.session.can_send()
+    receiver.receive(sender.session.data_to_send(), 500)
+    assert len(receiver.queue) == 64
     sender.session.transport_closed()
     sender.connect(1000)
     receiver.accept(1000)
-    assert len(sender.stream.table) == 60
     assert sender.stream.next_to_send() is sender.stream.table[0]
     for entry in sender.stream.table:
         assert entry.sequence_number == 0
         assert not entry.awaiting_ack
+    while sender.session.state != "OPEN":
+        receiver.receive(sender.session.data_to_send(), 1000)
+        sender.session.receive_data(receiver.session.data_to_send(), 1000)
+    assert sender.pump(1000) == 60
+    numbers = [(entry.sequence_number, entry.recoverable_sequence_number) for entry in sender.stream.table]
+    assert numbers == [(k, k) for k in range(1, 61)]
     exchange(sender, receiver, 1000)
     run(sender, receiver, 1000, 2000)
-    assert sender.settled == list(range(1, 71))
+    assert sender.settled == list(range(11, 71))
+    assert sender.stream.table == []
+    assert receiver.duplicates == 54
     assert [message_id for message_id, _, _ in receiver.queue] == list(range(1, 71))
 
 
-@rule("B-241", "B-244", "B-245", "A-16")
-def rejection_settles_and_bridges():
+@rule("B-241", "B-244", "B-245", "A-16", "B-262", "A-15")
+def rejection_settles_and_its_successor_is_taken_at_once():
+    """Trace 8: 5 gets a FinalAck and counts as passed, so that 6 is next."""
     sender, receiver = open_pair()
+    receiver.refuse = {5: 0x8003}
     for k in range(6):
         sender.send(b"%d" % k)
     sender.pump(0, 5)
-    exchange(sender, receiver, 0)
-    final = packets.final_ack(
-        packets.parse_format_name("DIRECT=TCP:127.0.0.1\\PRIVATE$\\order_queue$"),
-        receiver.session.own_guid,
-        9,
-        0,
-        1,
-        7,
-        5,
-        4,
-        sender.session.own_guid,
-        5,
-        0x8003,
-    )
-    receiver.session.send(None, final, True, 0)
-    exchange(sender, receiver, 0)
+    receiver.receive(sender.session.data_to_send(), 0)
+    assert receiver.incoming.record[core.INCOMING_NUMBER] == 5
+    assert [number[1] for _, number, _ in receiver.queue] == [1, 2, 3, 4]
+    sender.receive(receiver.session.data_to_send(), 0)
     assert sender.rejected == [(5, 0x8003)]
-    sender.pump(0)
+    assert [entry.tx_sequence_number for entry in sender.stream.table] == [1, 2, 3, 4, 6]
     exchange(sender, receiver, 0)
-    assert [number[1] for _, number, _ in receiver.queue] == [1, 2, 3, 4, 5, 6]
+    assert [number[1] for _, number, _ in receiver.queue] == [1, 2, 3, 4, 6]
+    assert receiver.incoming.record[core.INCOMING_REJECT_COUNT] == 0
+    run(sender, receiver, 0, 1000)
+    assert sender.stream.table == []
     assert sender.stream.final_ack(5, 0) is None, "a second FinalAck finds nothing"
+
+
+@rule("B-285", "B-299", "B-301", "B-158")
+def quota_of_the_queue_manager_ends_the_session_and_nothing_else():
+    """Trace 9: the receiver closes without a word, again after the reconnect; then there is room."""
+    sender, receiver = open_pair()
+    sender.send(b"0")
+    sender.send(b"1", "recoverable")
+    sender.pump(0, 1)
+    exchange(sender, receiver, 0)
+    receiver.incoming.order_ack_sent(0)
+    record = array("I", receiver.incoming.record)
+    receiver.is_full = True
+    for now in (5000, 10000):
+        sender.pump(now)
+        for _ in range(4):
+            receiver.receive(sender.session.data_to_send(), now)
+            down = receiver.session.data_to_send()
+            assert session_headers(down) == []
+            sender.session.receive_data(down, now)
+            sender.pump(now)
+        assert receiver.session.closed.rule == "B-285"
+        assert sender.session.transport_closed()[0].rule == "B-298"
+        assert receiver.incoming.record == record
+        assert len(receiver.queue) == 1
+        assert [entry.message_id for entry in sender.stream.table] == [1, 2]
+        assert sender.settled == []
+        sender.connect(now + 5000)
+        receiver.accept(now + 5000)
+    receiver.is_full = False
+    exchange(sender, receiver, 15000)
+    run(sender, receiver, 15000, 16000)
+    assert sorted(sender.settled) == [1, 2]
+    assert [body for _, _, body in receiver.queue] == [b"0", b"1"]
 
 
 @rule("B-014", "B-015", "B-016", "B-017", "B-018", "B-136", "B-152", "A-06", "A-07")
