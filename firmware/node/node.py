@@ -93,11 +93,12 @@ def _unix_time() -> int:
 
 class Stats:
     """Counts since the start: messages accepted; stored at their destinations; received there, as far as that was asked
-    for; failed, that is dead-lettered or discarded; positive FinalAcks that came too `late` (C-34). Packets sent,
-    resends included; sessions opened (`connects`); messages from others that were dropped.
+    for; failed, that is dead-lettered or discarded; positive FinalAcks that came too `late` (C-34). OrderAcks that were
+    `ahead`, of numbers that this outbox never gave: it is an old copy, or has a twin with the same GUID (B-426).
+    Packets sent, resends included; sessions opened (`connects`); messages from others that were dropped.
     """
 
-    __slots__ = ("accepted", "connects", "dropped", "failed", "late", "received", "sent", "stored")
+    __slots__ = ("accepted", "ahead", "connects", "dropped", "failed", "late", "received", "sent", "stored")
 
     def __init__(self) -> None:
         self.accepted = 0
@@ -105,6 +106,7 @@ class Stats:
         self.received = 0
         self.failed = 0
         self.late = 0
+        self.ahead = 0
         self.sent = 0
         self.connects = 0
         self.dropped = 0
@@ -568,7 +570,7 @@ class Node:
     def time(self) -> int:
         """s since 1970, or 0: this board's clock is not set."""
         now = self._unix_time()
-        return now & 0xFFFFFFFF if now > CLOCK_SET else 0
+        return now if now >= CLOCK_SET else 0
 
     def accept(self, queue: Queue, packet: bytearray, record: "array[int]") -> Message:
         """Number a message and log it (B-317); commit makes it durable. Raises OutboxFull, OutboxWriteFailed.
@@ -586,8 +588,7 @@ class Node:
         if queue.renewed:
             entry = stream.number(packet, offset, message, message.message_id, journal)
         if entry is None:  # the first one since the start: what came back may be an old copy (A-22, B-426); or A-24
-            stream.renew(self.outbox.time_stamp(self.time()))
-            queue.renewed = True
+            self._renew(queue)
             entry = stream.number(packet, offset, message, message.message_id, journal)
             assert entry is not None
         flags = outbox.TRANSACTIONAL | outbox.RECOVERABLE
@@ -674,6 +675,7 @@ class Node:
         """Take what a peer sent. False: it could not be made durable."""
         now = self.now()
         if isinstance(packet, packets.OrderAck):
+            self._compare(packet.body)
             for queue in self._queues:  # ids are unique among all of them (B-230)
                 changes = []
                 for entry in queue.stream.order_ack(packet.body, now):
@@ -759,6 +761,25 @@ class Node:
         else:
             stream.append(entry)
         self._expect(message)
+
+    def _renew(self, queue: Queue) -> None:
+        """Begin a sequence that nobody can have seen (A-22)."""
+        queue.stream.renew(self.outbox.time_stamp(self.time()))
+        queue.renewed = True
+
+    def _compare(self, body: packets.OrderAckBody) -> None:
+        """Was this number ever given here? If not, the outbox is an old copy, or has a twin: say so (A-04, B-426)."""
+        acked = body.tx_sequence_id, body.tx_sequence_number
+        newest = 0, 0
+        for queue in self._queues:
+            record = queue.stream.record
+            following = queue.stream.tx_sequence_id, record[core.OUTGOING_NUMBER]
+            newest = max(newest, following)
+            if body.tx_sequence_time_stamp == record[core.OUTGOING_TIME_STAMP] and acked >= following:
+                self._renew(queue)  # what is numbered in it stood before the copy was made, and stands there
+                self.stats.ahead += 1
+                return
+        self.stats.ahead += acked >= newest
 
     def _run(self, peer: Peer) -> None:
         self._tasks.append(asyncio.create_task(self._watch(peer.run)))

@@ -1,0 +1,593 @@
+"""The board's confirmation process on MicroPython and CPython: a node over a disk that loses power, without a network.
+
+Prints `N passed, N failed`.
+"""
+
+import asyncio
+import sys
+
+sys.path.insert(0, "tests/mp")
+
+import confirm_cases
+import power
+from confirm_cases import JN, JP, T0
+from mqqb import confirm, core, packets
+from node import Node, outbox
+
+LINE = power.NAMES[0]
+PEER = bytes(range(100, 116))
+WAYS = (power.KEEP_ALL, power.KEEP_SYNCED, power.TEAR, power.KILL)
+
+
+class Board:
+    """A node whose clock and peer are the test's. told: (MessageID, class) of what it said has failed."""
+
+    def __init__(self, disk=None, time=0, **options):
+        self.time = time
+        self.told = []
+        self.options = options
+        self.open(disk or power.Disk())
+
+    def open(self, disk):
+        self.disk = disk
+        self.node = Node(
+            "",
+            files=disk,
+            guid=power.GUID,
+            clock=lambda: T0 + self.time,
+            on_failed=lambda message: self.told.append((message.message_id, message.conclusion().message_class)),
+            **self.options,
+        )
+        self.queue = self.node.queue(LINE)
+        self.node.check_deadlines()  # as start() does
+
+    def restart(self, how=power.KEEP_SYNCED, **options):
+        """The power goes and comes back."""
+        self.options.update(options)
+        self.open(self.disk.after_cut(how, power.Dice(1)))
+
+    def run(self, time, seen):
+        """Let the clock pass to `time`; deadlines before it act, and seen() is called after each."""
+        while self.time < time:
+            due = self.node._due
+            self.time = time if due is None or due - T0 >= time else max(self.time, due - T0)
+            if self.time < time:
+                self.node.check_deadlines()
+                seen()
+
+    def send(self, body=b"", journal=0, **properties):
+        flags = {"dead_letter": journal & JN != 0, "journal": journal & JP != 0}
+        flags.update(properties)
+        return asyncio.run(self.queue.send(body, **flags))
+
+    def transmit(self):
+        """Put everything on the wire; the packets."""
+        stream = self.queue.stream
+        stream.restart()
+        seen = []
+        while True:
+            entry = stream.next_to_send()
+            if entry is None:
+                return seen
+            packet = self.node.transmit(self.queue, entry)
+            if packet is not None:
+                stream.prepare(entry, packet, packets.transaction_offset(packet))
+                entry.awaiting_ack = True
+                seen.append(packets.parse(bytes(packet)))
+
+    def order_ack(self, sequence, number):
+        packet = packets.order_ack(packets.order_queue("h"), PEER, 1, 0, sequence & 0xFFFFFFFF, sequence >> 32, number)
+        assert self.node.received(packets.parse(bytes(packet)))
+
+    def final_ack(self, message_id, message_class):
+        packet = packets.final_ack(
+            packets.order_queue("h"), PEER, 1, 0, 1, 1, 1, 0, self.node.guid, message_id, message_class
+        )
+        return self.node.received(packets.parse(bytes(packet)))
+
+    def store(self):
+        """Transmit, and the destination stores it all."""
+        for packet in self.transmit():
+            self.order_ack(packet.transaction.tx_sequence_id, packet.transaction.tx_sequence_number)
+
+    def state(self, message_id=1):
+        message = self.node.find(message_id)
+        return "-" if message is None else chr(message.record[confirm.STATE])
+
+
+def check(case, restarts=False):
+    """One case of confirmation.md section 9; with a restart after every step, or none."""
+    _, settings, properties, events, end, log, answer, in_doubt = case
+    board = Board(confirmation=confirm.Settings(**settings))
+    message = board.send(**properties)
+    seen = []
+
+    def step():
+        nonlocal message
+        now = (board.time, chr(message.record[confirm.STATE]), message.record[confirm.CLASS])
+        if now[1:] != (seen[-1][1:] if seen else ("Q", 0)):
+            seen.append(now)
+        if restarts:
+            board.node.commit_now()
+            board.restart()
+            message = board.node.find(1) or message
+
+    step()
+    for event in events:
+        board.run(event[0], step)
+        if event[1] == "sent":
+            assert len(board.transmit()) == 1
+        elif event[1] == "order_ack":
+            board.order_ack(board.queue.stream.table[0].tx_sequence_id, 1)
+        elif event[1] == "final_ack":
+            late = chr(message.record[confirm.STATE]) == "X"
+            assert board.final_ack(1, event[2])
+            assert board.node.stats.late == late
+        else:
+            asyncio.run(board.node.delete(message))
+        step()
+    board.run(end, step)
+    board.node.check_deadlines()
+    step()
+    assert seen == [entry[:1] + entry[2:] for entry in log if entry[1] != confirm.LOG], seen
+    conclusion = message.conclusion()
+    assert (conclusion.answer, conclusion.in_doubt) == (answer, in_doubt), (conclusion.answer, conclusion.in_doubt)
+    failed = answer in (confirm.DEAD_LETTERED, confirm.DISCARDED)
+    assert board.told == ([(1, conclusion.message_class)] if failed else [])
+    kept = [message] if answer == confirm.DEAD_LETTERED else []
+    assert board.node.dead_letters() == kept
+    assert board.node.journal() == ([message] if seen and seen[-1][1] == "J" else [])
+    if kept:
+        assert board.node.read(message).properties.message_class == conclusion.message_class  # B-394
+    assert board.node.waiting == (answer == confirm.WAITING)
+
+
+def case_6_not_sent_when_the_link_comes_up():
+    for journal in (JN, 0):
+        board = Board()
+        board.send(journal=journal, ttrq=60, ttbr=10)
+        board.time = 11
+        assert board.transmit() == []
+        assert board.told == [(1, 0xC003)]
+        assert board.queue.stream.table == []
+
+
+def case_11_jn_is_in_the_packet():
+    board = Board(confirmation=confirm.Settings(xact_dead_letter_always=True))
+    board.send(ttbr=10)
+    assert board.transmit()[0].user.flags & core.USER_JN
+    board.store()
+    assert board.state() == "O"
+
+
+def case_14_dead_lettered_at_start_up():
+    """And in each state, whatever of it was durable."""
+    for how in WAYS:
+        for state in "QSO":
+            board = Board()
+            board.send(journal=JN, ttrq=1000, ttbr=100)
+            if state != "Q":
+                board.transmit()
+            if state == "O":
+                board.store()
+                board.node.commit_now()
+            board.time = 3600
+            board.restart(how)
+            letter = board.node.dead_letters()[0]
+            found = (letter.conclusion().message_class, letter.conclusion().in_doubt)
+            # T0 + TTRQ is over too: it is after C, and after T0 + TTBR
+            assert found == {"Q": (0xC003, False), "S": (0xC003, True), "O": (0xC002, True)}[state], found
+            assert board.told == [(1, found[0])]
+
+
+def what_is_held_is_not_sent_any_more_and_its_gap_is_bridged():
+    board = Board()
+    board.send(b"1", journal=JN, ttbr=10)
+    board.send(b"2", journal=JN)
+    assert [packet.transaction.previous_tx_sequence_number for packet in board.transmit()] == [0, 1]
+    board.time = 11
+    packets_ = board.transmit()
+    assert [packet.user.message_id for packet in packets_] == [2]
+    assert packets_[0].transaction.previous_tx_sequence_number == 0
+    assert board.state() == "S", "C is later"
+    assert board.node.waiting == 2
+    board.restart()
+    assert [packet.user.message_id for packet in board.transmit()] == [2]
+    board.time = 19
+    board.node.check_deadlines()
+    assert board.told == []
+    board.time = 20
+    board.node.check_deadlines()
+    assert board.told == [(1, 0xC003)]
+    assert board.node.dead_letters()[0].conclusion().in_doubt
+    assert board.node.waiting == 1
+
+
+def what_is_held_can_still_be_confirmed():
+    board = Board()
+    board.send(b"1", journal=JN, ttbr=10)
+    board.send(b"2", journal=JN)
+    sequence = board.transmit()[0].transaction.tx_sequence_id
+    board.time = 11
+    assert board.node.transmit(board.queue, board.queue.stream.table[0]) is None
+    board.order_ack(sequence, 2)
+    assert (board.state(1), board.state(2), board.node.waiting) == ("O", "O", 0)
+    board.send(b"3", journal=JN, ttbr=10)
+    board.transmit()
+    board.time = 22
+    assert board.transmit() == []
+    assert board.final_ack(3, 0x4000)
+    assert (board.state(3), board.node.waiting) == ("-", 0)
+
+
+def what_is_held_does_not_come_back_in_the_way_of_a_newer_sequence():
+    """Without a clock after the restart nothing else would keep it out of the table."""
+    board = Board()
+    board.send(b"1", journal=JN, ttbr=10)
+    board.transmit()
+    board.time = 11
+    board.transmit()
+    board.send(b"2")
+    board.transmit()
+    board.time = -T0
+    board.restart()
+    assert [packet.user.message_id for packet in board.transmit()] == [2]
+    assert board.state() == "S"
+
+
+def nothing_expires_by_a_clock_that_is_not_set():
+    board = Board(time=-T0)
+    board.send(b"1", journal=JN, ttrq=5, ttbr=10)
+    board.send(b"2", ttrq=5)
+    board.time += 1000
+    board.node.check_deadlines()
+    seen = board.transmit()
+    assert [(packet.base.time_to_reach_queue, packet.user.time_to_be_received) for packet in seen] == [
+        (packets.FOREVER, packets.FOREVER)
+    ] * 2, "nobody could measure them"
+    board.restart()
+    board.time += 1000
+    board.node.check_deadlines()
+    assert board.told == []
+    board.time = 0  # somebody sets it
+    board.node.check_deadlines()
+    board.node.commit_now()
+    board.time = 3
+    board.restart()
+    seen = board.transmit()
+    assert [packet.user.sent_time for packet in seen] == [T0, T0], "T0 is known, and stays"
+    assert [(packet.base.time_to_reach_queue, packet.user.time_to_be_received) for packet in seen] == [
+        (5, 10),
+        (5, packets.FOREVER),
+    ]
+    board.time = 5
+    board.node.check_deadlines()
+    assert sorted(board.told) == [(1, 0x8002), (2, 0x8002)]
+
+
+def a_clock_that_is_lost_again_ends_nothing():
+    board = Board()
+    board.send(b"1", journal=JN, ttrq=5)
+    board.time = 100 - T0
+    board.restart()
+    assert len(board.transmit()) == 1
+    assert board.told == []
+    board.time = 5
+    board.node.check_deadlines()
+    assert board.told == [(1, 0x8002)]
+
+
+def a_full_quota_discards_the_copy_and_says_so():
+    """C-37, B-397: of each queue by itself, by bytes and by count, over restarts; the rest goes on."""
+    size = len(packets.user_message(power.GUID, 1, packets.parse_format_name(LINE), b"", delivery="transactional"))
+    for options in ({"quota": 2 * size}, {"waiting_max": 8}):
+        board = Board(**options)
+        for k in range(4):
+            board.send(journal=JN | JP)
+            board.send(journal=JN | JP)
+            board.store()
+            board.final_ack(2 * k + 1, 0xC001)
+            board.final_ack(2 * k + 2, 0x4000)
+            if k == 0:
+                board.restart()
+        node = board.node
+        assert [message.message_id for message in node.dead_letters()] == [1, 3]
+        assert [message.message_id for message in node.journal()] == [2, 4]
+        assert board.told == [(1, 0xC001), (3, 0xC001), (5, 0xC001), (7, 0xC001)]
+        assert node.outbox.live == 4
+        asyncio.run(node.take(node.dead_letters()[0]))
+        board.restart()
+        for message_id in (9, 10):
+            board.send(journal=JN)
+            board.store()
+            board.final_ack(message_id, 0xC001)
+        assert [message.message_id for message in board.node.dead_letters()] == [3, 9]
+
+
+def a_dead_letter_stays_until_it_is_taken():
+    """B-391, B-394, C-34, C-35, C-85, C-86: the whole message, its class, its mark; nothing else changes it."""
+    board = Board()
+    board.send(b"one", journal=JN, label="first", ttbr=10)
+    board.send(b"two", journal=JN, label="second", ttbr=10)
+    board.store()
+    assert board.final_ack(1, 0xC002)
+    board.time = 20
+    board.node.check_deadlines()
+    for _ in range(2):
+        letters = board.node.dead_letters()
+        assert [letter.conclusion().in_doubt for letter in letters] == [False, True], "one class, two conclusions"
+        for letter, label in zip(letters, ("first", "second")):
+            packet = board.node.read(letter)
+            assert (packet.properties.message_class, packet.properties.label) == (0xC002, label)
+        assert bytes(packet.properties.body) == b"two"
+        board.node.commit_now()
+        board.restart()
+    for message_class, late in ((0x4000, 1), (0xC001, 1), (0x4000, 2)):
+        assert board.final_ack(2, message_class)
+        assert board.node.stats.late == late
+        assert len(board.node.dead_letters()) == 2
+    letter = board.node.dead_letters()[1]
+    asyncio.run(board.node.take(letter))
+    assert letter.conclusion().answer == confirm.DEAD_LETTERED
+    for _ in range(2):
+        assert [letter.message_id for letter in board.node.dead_letters()] == [1]
+        assert board.node.find(2) is None
+        assert board.final_ack(2, 0x4000)
+        assert board.node.stats.late in (0, 2)
+        board.restart()
+    assert board.node.outbox.live == 1
+
+
+def what_is_on_its_way_cannot_be_taken_and_what_has_ended_not_deleted():
+    board = Board()
+    message = board.send(journal=JN)
+    for state in "QSO":
+        assert board.state() == state
+        try:
+            asyncio.run(board.node.take(message))
+            raise AssertionError("it should be refused")
+        except ValueError:
+            pass
+        if state == "Q":
+            board.transmit()
+        if state == "S":
+            board.store()
+    asyncio.run(board.node.delete(message))
+    try:
+        asyncio.run(board.node.delete(message))
+        raise AssertionError("it should be refused")
+    except ValueError:
+        pass
+    board.restart()
+    assert board.state() == "X"
+    assert board.node.dead_letters()[0].conclusion().message_class == 0x8001
+    for k in range(2):
+        asyncio.run(board.node.delete(board.send()))
+        assert board.state(2 + k) == "-"
+        board.restart()
+
+
+def a_final_ack_is_acknowledged_only_when_its_outcome_is_durable():
+    for message_class, journal in ((0x4000, JP), (0x4000, JN), (0x8003, JN), (0x8003, 0)):
+        board = Board()
+        board.send(journal=journal)
+        board.transmit()
+
+        def full(disk, step, data):
+            if step in ("append", "sync"):
+                raise OSError(28)
+
+        board.disk.before = full
+        for _ in range(2):
+            assert not board.final_ack(1, message_class)
+        board.disk.before = None
+        assert board.final_ack(1, message_class), "it came again"
+        board.restart()
+        assert board.state() == {(0x4000, JP): "J", (0x8003, JN): "X"}.get((message_class, journal), "-")
+
+
+def expiry_makes_room():
+    board = Board(capacity=4000, segment_size=1000)
+    count = 0
+    try:
+        while True:
+            board.send(bytes(200), ttrq=60)
+            count += 1
+    except outbox.OutboxFull:
+        assert board.told == []
+    assert count > 5
+    board.time = 60
+    board.send(bytes(200), ttrq=60)
+    assert board.told == [(k + 1, 0x8002) for k in range(count)]
+
+
+def each_start_begins_a_sequence_and_the_older_one_goes_first():
+    """A-22, B-079, B-093, B-426."""
+    for time in (0, -T0):
+        board = Board(time=time)
+        for body in (b"1", b"2"):
+            board.send(body)
+        board.restart()
+        board.send(b"3")
+        board.send(b"4")
+        numbers = []
+        while board.node.waiting:
+            seen = board.transmit()
+            numbers += [(packet.transaction.tx_sequence_id, packet.transaction.tx_sequence_number) for packet in seen]
+            board.order_ack(*numbers[-1])
+        assert [number[1] for number in numbers] == [1, 2, 1, 2]
+        assert numbers == sorted(numbers)
+        assert numbers[1][0] == numbers[0][0] < numbers[2][0] == numbers[3][0]
+        if not time:
+            assert numbers[0][0] >> 32 >= T0
+
+
+def a_copy_that_is_put_back_uses_no_number_again():
+    """With a clock; without one, where something else counts the starts."""
+    for time, starts in ((0, 0), (-T0, 7)):
+        board = Board(time=time)
+        board.send(b"1")
+        copy = board.disk.after_cut(power.KEEP_SYNCED, power.Dice(1))
+        used = set()
+        for k in range(3):
+            board.time += 10
+            board.restart()
+            board.send(b"%d" % k)
+            used |= {(entry.tx_sequence_id, entry.tx_sequence_number) for entry in board.queue.stream.table}
+        board.time += 10
+        board.options["starts"] = starts
+        board.open(copy)
+        board.send(b"new")
+        entry = board.queue.stream.table[-1]
+        assert (entry.tx_sequence_id, entry.tx_sequence_number) > max(used)
+
+
+def a_copy_that_is_put_back_is_told_by_what_its_destination_has():
+    board = Board()
+    board.send(b"0")
+    board.send(b"1")
+    sequence = board.queue.stream.tx_sequence_id
+    for behind in ((sequence, 1), (sequence, 2), (sequence, 2), (sequence - 1, 9), (1, 1)):
+        board.order_ack(*behind)
+    assert board.node.stats.ahead == 0
+    for offset, number in ((0, 2), (1, 1), (5 << 32, 1)):
+        board.send(b"1")
+        sequence = board.queue.stream.tx_sequence_id
+        board.node.commit_now()
+        board.restart()
+        board.order_ack(sequence + offset, number)
+        assert board.node.stats.ahead == 1
+        board.send(b"2")
+        assert board.queue.stream.tx_sequence_id >> 32 > sequence >> 32
+        board.store()
+        board.store()
+        assert board.node.waiting == 0, (offset, board.node.waiting)
+
+
+def a_sequence_that_is_used_up_is_followed_by_another():
+    """A-24."""
+    board = Board()
+    board.send(b"1")
+    board.queue.stream.record[core.OUTGOING_NUMBER] = 0xFFFFFFFF
+    board.send(b"2")
+    table = board.queue.stream.table
+    assert table[1].tx_sequence_number in (1, 0xFFFFFFFF)
+    board.send(b"3")
+    ids = [(entry.tx_sequence_id, entry.tx_sequence_number) for entry in table]
+    assert ids == sorted(set(ids))
+    assert len({number[0] for number in ids}) == 2
+
+
+def power_goes_at_every_change_of_the_disk():
+    """Messages in all states: whatever is left, each is where its record says, in a state that it has had."""
+    states = {}  # MessageID -> states it has had since they were last durable
+    counts = [0]
+    board = Board(segment_size=600, capacity=5000)
+
+    def before(disk, step, data):
+        for size in range(0, len(data) + 1, 16):
+            for how in WAYS:
+                counts[0] += 1
+                left = Node("", files=disk.after_cut(how, power.Dice(counts[0]), bytes(data[:size])), guid=power.GUID)
+                found = {}
+                for queue in left._queues:
+                    for entry in queue.stream.table:
+                        found[entry.message_id] = "QS"
+                    for entry in queue.stream.awaiting_final_ack:
+                        found[entry.message_id] = "SO"
+                for kind, some in (("X", left.dead_letters()), ("J", left.journal())):
+                    for message in some:
+                        found[message.message_id] = kind
+                assert left.outbox.live == len(found)
+                assert left.waiting == sum([state == "QS" for state in found.values()])
+                for message_id in states:
+                    had = states[message_id]
+                    if message_id in found:
+                        message = left.find(message_id)
+                        state = chr(message.record[confirm.STATE])
+                        assert state in found[message_id]
+                        assert state in had or (state == "S" and "Q" in had), (message_id, state, had)
+                    else:
+                        assert "-" in had, (message_id, had)
+                for message_id in found:
+                    assert message_id in states or message_id == board.node.next_message_id - 1, "came from nowhere"
+
+    def expect(message_id, state):
+        states[message_id] = states.get(message_id, "") + state
+
+    def durable():
+        board.node.commit_now()
+        for message_id in states:
+            states[message_id] = states[message_id][-1]
+
+    board.disk.before = before
+    for _ in range(3):
+        first = board.node.next_message_id
+        for k, journal in enumerate((0, JN, JP, JN | JP, JN, 0)):
+            board.send(b"%d" % k, journal=journal, ttbr=100 if k == 4 else confirm.UNSET)
+            expect(first + k, "Q")
+        for k in range(6):
+            expect(first + k, "S")
+        sent = board.transmit()
+        for k in range(5):
+            expect(first + k, "-" if k == 0 else "O")
+        board.order_ack(sent[4].transaction.tx_sequence_id, sent[4].transaction.tx_sequence_number)
+        durable()
+        for k, message_class, state in ((1, 0x8003, "X"), (2, 0x4000, "J"), (3, 0x4000, "J"), (5, 0x8004, "-")):
+            expect(first + k, state)
+            board.final_ack(first + k, message_class)
+            durable()
+        expect(first + 4, "X")
+        board.time += 200
+        board.node.check_deadlines()
+        durable()
+        expect(first + 1, "-")
+        asyncio.run(board.node.take(board.node.find(first + 1)))
+        durable()
+    print(counts[0], "cuts")
+    assert counts[0] > 1000
+
+
+CASES = [(case[0], check, (case,)) for case in confirm_cases.CASES]
+CASES += [(case[0] + ", with restarts", check, (case, True)) for case in confirm_cases.CASES]
+OTHERS = (
+    case_6_not_sent_when_the_link_comes_up,
+    case_11_jn_is_in_the_packet,
+    case_14_dead_lettered_at_start_up,
+    what_is_held_is_not_sent_any_more_and_its_gap_is_bridged,
+    what_is_held_can_still_be_confirmed,
+    what_is_held_does_not_come_back_in_the_way_of_a_newer_sequence,
+    nothing_expires_by_a_clock_that_is_not_set,
+    a_clock_that_is_lost_again_ends_nothing,
+    a_full_quota_discards_the_copy_and_says_so,
+    a_dead_letter_stays_until_it_is_taken,
+    what_is_on_its_way_cannot_be_taken_and_what_has_ended_not_deleted,
+    a_final_ack_is_acknowledged_only_when_its_outcome_is_durable,
+    expiry_makes_room,
+    each_start_begins_a_sequence_and_the_older_one_goes_first,
+    a_copy_that_is_put_back_uses_no_number_again,
+    a_copy_that_is_put_back_is_told_by_what_its_destination_has,
+    a_sequence_that_is_used_up_is_followed_by_another,
+    power_goes_at_every_change_of_the_disk,
+)
+
+
+def main():
+    tests = CASES + [(other.__name__, other, ()) for other in OTHERS]
+    failed = 0
+    for name, test, arguments in tests:
+        try:
+            test(*arguments)
+        except Exception as error:
+            failed += 1
+            print("FAILED", name)
+            if hasattr(sys, "print_exception"):
+                sys.print_exception(error)
+            else:
+                raise
+    print("%d passed, %d failed" % (len(tests) - failed, failed))
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
