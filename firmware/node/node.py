@@ -203,24 +203,21 @@ class Queue:
         """
         node = self.node
         flags = core.USER_JN * dead_letter | core.USER_JP * journal
-        record = confirm.new(node.time(), node.confirmation, flags, ttrq, ttbr)
-        message = node.accept(
-            self,
-            packets.user_message(
-                node.guid,
-                node.next_message_id,
-                self.destination,
-                body,
-                label=label,
-                priority=priority,
-                delivery="transactional",
-                ttrq=ttrq,
-                ttbr=ttbr,
-                sent_time=record[confirm.SENT_TIME],
-                journal=confirm.journal_of(flags, node.confirmation),
-            ),
-            record,
+        sent_time = node.time()
+        packet = packets.user_message(
+            node.guid,
+            node.next_message_id,
+            self.destination,
+            body,
+            label=label,
+            priority=priority,
+            delivery="transactional",
+            ttrq=ttrq,
+            ttbr=ttbr,
+            sent_time=sent_time,
+            journal=confirm.journal_of(flags, node.confirmation),
         )
+        message = node.accept(self, packet, confirm.new(sent_time, node.confirmation, flags, ttrq, ttbr))
         await node.commit()
         if message.error is not None:
             raise message.error

@@ -296,7 +296,7 @@ class Outbox:
     """The log. guid: 16 bytes, the board's; None takes the one in the log, or a random one if there is no log yet.
 
     segment_size: bytes after which a new file is begun. capacity: bytes of all files together, beyond which messages
-    are refused. waiting_max: so many may be kept at once, for each needs memory, also at the next start (about 500
+    are refused. waiting_max: so many may be kept at once, for each needs memory, also at the next start (about 600
     bytes with its node's share on a 64-bit machine, half as much again at the start). handle: makes the handle of a
     stored message from its MessageID and record. starts: how often this board has started, 0 to 0xFFFFFF, where
     somebody else counts that too. `restored`: the messages that are kept, those of a queue in the order of their

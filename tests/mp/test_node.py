@@ -250,6 +250,7 @@ def nothing_expires_by_a_clock_that_is_not_set():
     board.node.check_deadlines()
     assert board.told == []
     board.time = 0  # somebody sets it
+    assert len(board.transmit()) == 2
     board.node.check_deadlines()
     board.node.commit_now()
     board.time = 3
