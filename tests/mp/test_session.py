@@ -24,7 +24,7 @@ def _closed(events: list[object]) -> session.Closed:
     return events[-1]
 
 
-@rule("B-181", "B-204", "B-185", "B-205", "B-207", "B-208", "A-39", "OP-3")
+@rule("B-181", "B-204", "B-185", "B-205", "B-207", "B-208", "A-39", "OP-3", "B-049")
 def test_a_request_without_server_guid_is_accepted_and_answered_with_the_own_one() -> None:
     initiator = session.Session(True, ends.SENDER, 5)
     initiator.connected(5)
@@ -75,7 +75,7 @@ def test_an_answer_with_wrong_guids_closes(wrong: str) -> None:
     assert _closed(initiator.receive_data(answer, 0)).rule == "B-209"
 
 
-@rule("B-210", "B-212", "B-214", "B-215", "B-216", "B-043", "B-044")
+@rule("B-210", "B-212", "B-214", "B-215", "B-216", "B-043", "B-044", "B-039")
 @parametrize(("round_trip", "timeout"), [(0, 500), (62, 500), (63, 504), (15000, 120000), (99999, 120000)])
 def test_parameters_are_measured_clamped_and_adopted_by_both(round_trip: int, timeout: int) -> None:
     start = 0xFFFFFFFF - 20  # the clock field wraps in between
@@ -214,7 +214,9 @@ def _headers(data: bytes) -> list[packets.SessionHeader]:
     return session_headers(data)
 
 
-@rule("B-101", "B-102", "B-103", "B-107", "B-108", "B-122", "B-127", "B-150", "B-279", "B-280", "A-11")
+@rule(
+    "B-101", "B-102", "B-103", "B-107", "B-108", "B-122", "B-127", "B-150", "B-279", "B-280", "A-11", "B-252", "B-278"
+)
 def test_session_ack_after_the_recoverable_timeout() -> None:
     sender, receiver = ends.open_pair()
     for delivery in ("express", "recoverable", "recoverable", "express", "transactional"):
@@ -267,7 +269,7 @@ def test_a_small_window_is_kept_and_acknowledged_at_its_half() -> None:
     assert [header.ack_sequence_number for header in _headers(receiver.session.data_to_send())] == [2, 4]
 
 
-@rule("B-125", "B-126", "B-263", "B-100", "OP-1", "OP-14", "A-12", "A-51", "B-105")
+@rule("B-125", "B-126", "B-263", "B-100", "OP-1", "OP-14", "A-12", "A-51", "B-105", "B-322")
 @parametrize("delivery", ["express", "recoverable", "transactional"])
 def test_a_session_header_rides_on_a_message_once_three_quarters_are_over(delivery: str) -> None:
     sender, receiver = ends.open_pair()
@@ -352,7 +354,7 @@ def test_a_handshake_that_takes_too_long_is_given_up() -> None:
             assert _closed(subject.handle_timeout(60001)).rule == "B-155"
 
 
-@rule("B-132", "B-147", "B-041")
+@rule("B-132", "B-147", "B-041", "B-252")
 def test_an_idle_session_is_closed_after_the_clean_up_time() -> None:
     sender, receiver = ends.open_pair()
     sender.send(b"x")
@@ -570,7 +572,7 @@ def test_every_timer_is_due_when_the_specification_says() -> None:
     assert _closed(receiver.session.handle_timeout(start + 700000)).rule == "B-147"
 
 
-@rule("B-148")
+@rule("B-148", "B-042", "B-149", "B-167")
 def test_a_peer_that_says_something_in_each_period_is_kept() -> None:
     sender, receiver = ends.open_pair()
     sender.send(b"x")
@@ -697,6 +699,580 @@ def test_there_is_nothing_to_pause_before_a_session_is_open_or_after_it() -> Non
         subject.pause(0)
         subject.resume(0)
         assert subject.data_to_send() == b""
+
+
+# ---- the elements of a session, and that a new one begins with none of the old ---------------------------
+
+
+@rule("B-030", "B-161", "B-181", "B-185", "B-218")
+def test_a_session_begins_in_waiting_ec_msg_and_with_a_full_initialization_time():
+    for initiator in (True, False):
+        subject = session.Session(initiator, ends.SENDER, 1000)
+        assert subject.state == session.WAITING_EC_MSG
+        assert subject.next_timeout() == 61000
+        subject.connected(5000)
+        assert subject.state == (session.WAITING_ECR_MSG if initiator else session.WAITING_EC_MSG)
+        assert subject.next_timeout() == (65000 if initiator else 61000)
+        assert subject.recoverable_ack_send_timeout == 0xFFFFFFFF, "until it is negotiated (B-044)"
+        assert subject.ack_wait_timeout == 20000
+        assert not subject.can_send()
+
+
+@rule("B-044")
+def test_the_recoverable_acknowledgement_waits_for_ever_until_its_delay_is_negotiated():
+    assert session.Session(False, ends.RECEIVER, 0).recoverable_ack_send_timeout == 0xFFFFFFFF
+
+
+def _busy_pair():
+    """Two ends with an open session on which much has happened, both ways, and is not finished."""
+    sender, receiver = ends.open_pair()
+    for delivery in ("express", "recoverable", "transactional", "recoverable", "express"):
+        sender.send(b"x", delivery)
+    sender.pump(0)
+    receiver.receive(sender.session.data_to_send(), 0)
+    receiver.tick(500)
+    receiver.session.send(None, packets.user_message(ends.RECEIVER, 9, ends.DESTINATION, b""), False, 500)
+    sender.receive(receiver.session.data_to_send(), 500)
+    for delivery in ("express", "recoverable"):
+        sender.send(b"y", delivery)
+    sender.pump(600)
+    receiver.receive(sender.session.data_to_send(), 600)
+    return sender, receiver
+
+
+@rule(
+    "B-031", "B-032", "B-033", "B-034", "B-035", "B-036", "B-037", "B-086", "B-087", "B-088", "B-101", "B-104", "B-105"
+)
+def test_a_new_connection_counts_from_the_beginning():
+    sender, receiver = _busy_pair()
+    sender.session.transport_closed()
+    receiver.session.transport_closed()
+    sender.stream.remove(list(sender.stream.table))
+    receiver.incoming.order_ack_sent(600)
+    ends.open_pair(1000, sender, receiver)
+    for delivery in ("express", "recoverable", "recoverable"):
+        sender.send(b"z", delivery)
+    sender.pump(1000)
+    receiver.receive(sender.session.data_to_send(), 1000)
+    receiver.session.handle_timeout(1500)
+    raw = receiver.session.data_to_send()
+    (header,) = session_headers(raw)
+    assert (header.ack_sequence_number, header.recoverable_msg_ack_seq_number) == (3, 1)
+    assert header.recoverable_msg_ack_flags == 0b11
+    assert (header.user_msg_sequence_number, header.recoverable_msg_sequence_number) == (0, 0)
+    sender.receive(raw, 1500)
+    assert sender.stream.table == []
+    sender.receive(bytes(packets.user_message(ends.RECEIVER, 10, ends.DESTINATION, b"")), 1500)
+    sender.session.handle_timeout(11500)
+    (header,) = session_headers(sender.session.data_to_send())
+    assert (header.ack_sequence_number, header.recoverable_msg_ack_seq_number) == (1, 0)
+    assert header.recoverable_msg_ack_flags == 0
+    assert (header.user_msg_sequence_number, header.recoverable_msg_sequence_number) == (3, 2)
+
+
+@rule("B-038", "B-118", "B-119", "B-120", "B-157", "A-10")
+def test_the_window_of_a_new_connection_is_empty_however_much_waits():
+    sender, receiver = ends.open_pair()
+    for _ in range(200):
+        sender.send(b"x")
+    assert sender.pump(0) == 64
+    assert sender.pump(0) == 0
+    sender.session.transport_closed()
+    ends.open_pair(0, sender, receiver)
+    assert receiver.queue
+
+
+@rule("B-037", "B-108", "B-127", "B-150", "A-26")
+def test_only_what_is_not_acknowledged_makes_a_session_ack():
+    sender, receiver = ends.open_pair()
+    sender.send(b"x")
+    sender.pump(0)
+    receiver.receive(sender.session.data_to_send(), 0)
+    receiver.session.handle_timeout(500)
+    assert len(session_headers(receiver.session.data_to_send())) == 1
+    for now in range(1000, 200000, 500):
+        receiver.session.handle_timeout(now)
+    assert receiver.session.data_to_send() == b""
+    sender.send(b"y")
+    sender.pump(200000)
+    receiver.receive(sender.session.data_to_send(), 200000)
+    receiver.session.handle_timeout(200500)
+    (header,) = session_headers(receiver.session.data_to_send())
+    assert (header.ack_sequence_number, header.recoverable_msg_ack_seq_number) == (2, 2)
+    assert header.recoverable_msg_ack_flags == 1
+
+
+@rule("B-035", "B-036", "B-101", "B-102", "B-103", "B-280")
+def test_the_worked_example_of_the_bit_field():
+    """Section 5.2: 9 messages, 5 of them recoverable, are acknowledged; then come E R R E R."""
+    sender, receiver = ends.open_pair()
+    for delivery in ("recoverable",) * 5 + ("express",) * 4:
+        sender.send(b"x", delivery)
+    ends.run(sender, receiver, 0, 30000)
+    assert sender.stream.table == []
+    start = 30000
+    for delivery in ("express", "recoverable", "recoverable", "express", "transactional"):
+        sender.send(b"x", delivery)
+    sender.pump(start)
+    receiver.receive(sender.session.data_to_send(), start)
+    receiver.session.handle_timeout(start + 500)
+    raw = receiver.session.data_to_send()
+    (header,) = session_headers(raw)
+    assert (header.ack_sequence_number, header.recoverable_msg_ack_seq_number) == (14, 6)
+    assert header.recoverable_msg_ack_flags == 0b111
+    sender.receive(raw, start + 500)
+    (entry,) = sender.stream.table
+    assert entry.tx_sequence_number
+    assert entry.received_session_ack
+
+
+@rule("B-040", "B-212", "B-213", "B-214", "B-215", "B-216", "A-25")
+@parametrize(("own", "other", "room"), [(64, 64, 64), (5, 64, 5), (64, 5, 5), (64, 0, 1), (0xFFFF, 0xFFFF, 0x7FFF)])
+def test_the_smaller_window_counts_on_both_sides(own, other, room):
+    initiator = session.Session(True, ends.SENDER, 0, settings=session.Settings(window_size=own))
+    initiator.connected(0)
+    initiator.data_to_send()
+    initiator.receive_data(packets.establish_connection(ends.SENDER, ends.RECEIVER, 0), 0)
+    assert packets.parse(initiator.data_to_send()).header.window_size == own
+    initiator.receive_data(packets.connection_parameters(500, 20000, other), 0)
+    acceptor = session.Session(False, ends.RECEIVER, 0, settings=session.Settings(window_size=own))
+    acceptor.receive_data(packets.establish_connection(ends.SENDER, ends.RECEIVER, 0), 0)
+    acceptor.data_to_send()
+    acceptor.receive_data(packets.connection_parameters(500, 20000, other), 0)
+    assert packets.parse(acceptor.data_to_send()).header.window_size == own
+    packet = packets.user_message(ends.SENDER, 1, ends.DESTINATION, b"")
+    for subject in (initiator, acceptor):
+        sent = 0
+        while subject.can_send():
+            subject.send(None, packet, False, 0)
+            sent += 1
+        assert sent == room
+
+
+@rule("B-129", "B-130", "B-106")
+def test_a_window_that_the_peer_made_small_is_doubled_every_half_minute():
+    sender, _ = ends.open_pair()
+    for _ in range(200):
+        sender.send(b"x")
+
+    def room(now):
+        """What may be sent once everything is acknowledged."""
+        fields = array("I", (sender.session._counts[core.SESSION_SENT], 0, 0, 0, 0, window, 0))
+        sender.session.receive_data(packets.session_ack(fields), now)
+        assert sender.session.closed is None
+        return sender.session._counts[core.SESSION_RECEIVED_WINDOW_SIZE]
+
+    window = 3
+    assert room(1000) == 3
+    assert sender.pump(1000) == 3
+    due = []
+    while sender.session.next_timeout() <= 200000:
+        now = sender.session.next_timeout()
+        sender.session._received_ack = True
+        sender.session._session_active = True
+        before = sender.session._counts[core.SESSION_RECEIVED_WINDOW_SIZE]
+        sender.session.handle_timeout(now - 1)
+        assert sender.session._counts[core.SESSION_RECEIVED_WINDOW_SIZE] == before
+        assert sender.session.handle_timeout(now) == []
+        after = sender.session._counts[core.SESSION_RECEIVED_WINDOW_SIZE]
+        if after != before:
+            due.append((now, after))
+            assert sender.pump(now) == after - before
+    assert due == [(31000, 6), (61000, 12), (91000, 24), (121000, 48), (151000, 64)]
+    window = 32
+    assert room(300000) == 32
+    window = 64
+    assert room(301000) == 64, "what the header says, at once"
+    window = 100
+    assert room(302000) == 100
+    assert sender.session._window_due is None
+
+
+@rule("B-129")
+def test_the_interval_in_which_a_window_grows_is_a_setting():
+    sender, receiver = ends.open_pair(settings=session.Settings(window_growth_interval=700))
+    receiver.session.pause(0)
+    sender.receive(receiver.session.data_to_send(), 0)
+    assert sender.session.next_timeout() == 700
+    sender.session.transport_closed()
+    assert sender.session.next_timeout() is None
+
+
+# ---- settings ---------------------------------------------------------------------------------------------
+
+
+@rule("B-204", "A-52")
+@parametrize(("pinged", "operating_system"), [(False, 0x0310), (True, 0x0210)])
+def test_a_request_says_whether_a_ping_went_before(pinged, operating_system):
+    initiator = session.Session(True, ends.SENDER, 0)
+    initiator.connected(0, pinged)
+    assert packets.parse(initiator.data_to_send()).header.operating_system == operating_system
+
+
+@rule("B-206", "A-52")
+def test_a_full_acceptor_closes_what_did_not_ask_by_a_ping():
+    for full, operating_system, rule_number in ((True, 0x0310, "B-206"), (True, 0x0210, None), (False, 0x0310, None)):
+        acceptor = session.Session(False, ends.RECEIVER, 0)
+        acceptor.is_full = full
+        events = acceptor.receive_data(packets.establish_connection(ends.SENDER, bytes(16), 0, operating_system), 0)
+        if rule_number is None:
+            assert events == []
+        else:
+            assert _closed(events).rule == rule_number
+            assert acceptor.data_to_send() == b""
+
+
+@rule("B-131", "B-043", "B-134")
+def test_a_slow_line_gets_more_time():
+    settings = session.Settings(round_trip_delay=3000, ack_wait_timeout=21000)
+    subject = session.Session(True, ends.SENDER, 0, settings=settings)
+    assert subject.next_timeout() == 66000
+    subject.connected(100)
+    assert subject.next_timeout() == 66100
+    subject.data_to_send()
+    subject.receive_data(packets.establish_connection(ends.SENDER, ends.RECEIVER, 100), 100)
+    assert packets.parse(subject.data_to_send()).header.ack_timeout == 24000
+    most = session.Session(True, ends.SENDER, 0, settings=session.Settings(round_trip_delay=110000))
+    assert most.ack_wait_timeout == 120000, "the field holds no more"
+
+
+@rule("B-134")
+def test_the_wait_for_a_session_ack_is_doubled_for_direct_format_names_only():
+    for guid, received, period in (
+        (bytes(16), None, 2),
+        (ends.RECEIVER, None, 1),
+        (ends.RECEIVER, ends.DESTINATION, 2),
+    ):
+        subject = session.Session(True, ends.SENDER, 0, guid)
+        subject.connected(0)
+        subject.receive_data(packets.establish_connection(ends.SENDER, ends.RECEIVER, 0), 0)
+        subject.receive_data(packets.connection_parameters(500, 20000, 64), 0)
+        if received is not None:
+            subject.receive_data(packets.user_message(ends.RECEIVER, 1, received, b""), 0)
+            subject.stored(False, 0)
+            subject.pause(0)
+        subject.send(streams.Entry(1, 1, False), packets.user_message(ends.SENDER, 1, ends.DESTINATION, b""), False, 1)
+        assert subject.next_timeout() == 1 + period * 20000
+    settings = session.Settings(ack_wait_multiple=5, ack_wait_timeout=20001, cleanup_timeout=150000)
+    sender, _ = ends.open_pair(settings=settings)
+    sender.send(b"x")
+    sender.pump(0)
+    assert sender.session.next_timeout() == 100005
+    assert sender.session.handle_timeout(100005) == []
+    assert sender.session.next_timeout() == 150000, "the clean-up"
+
+
+@rule("A-28", "B-132", "B-147", "B-041")
+def test_a_session_is_not_closed_as_idle_while_its_owner_needs_it():
+    _, receiver = ends.open_pair(settings=session.Settings(cleanup_timeout=100000))
+    needed = [True]
+    receiver.session.is_needed = lambda: needed[0]
+    for now in range(100000, 500000, 100000):
+        assert receiver.session.handle_timeout(now) == []
+    needed[0] = False
+    assert _closed(receiver.session.handle_timeout(500000)).rule == "B-147"
+
+
+# ---- sending, and what an acknowledgement leads to ------------------------------------------------------------
+
+
+@rule("B-307", "B-118", "B-300")
+def test_nothing_is_sent_on_a_session_that_is_not_open():
+    for state, subject in _states().items():
+        assert subject.can_send() == (state == session.OPEN)
+        subject.transport_closed()
+        assert not subject.can_send()
+
+
+@rule("B-300", "B-299", "B-157", "B-069")
+def test_what_was_being_sent_when_the_connection_broke_goes_again_as_it_was():
+    sender, receiver = ends.open_pair()
+    for delivery in ("transactional", "express", "recoverable"):
+        sender.send(b"body", delivery)
+    sender.pump(0)
+    first = sender.session.data_to_send()
+    assert _closed(sender.session.transport_closed()).rule == "B-298"
+    assert sender.pump(0) == 0
+    assert [entry.key for entry in sender.stream.table] == [1, 2, 3]
+    ends.Sender.connect(sender, 0)
+    receiver.accept(0)
+    while sender.session.state != session.OPEN:
+        receiver.receive(sender.session.data_to_send(), 0)
+        sender.session.receive_data(receiver.session.data_to_send(), 0)
+    sender.pump(0)
+    assert sender.session.data_to_send() == first
+
+
+@rule("B-220", "B-306", "B-310", "A-45")
+def test_what_the_window_held_back_goes_out_in_table_order_when_it_opens():
+    sender, receiver = ends.Sender(), ends.Receiver()
+    sender.connect(0, session.Settings(window_size=4))
+    receiver.accept(0)
+    ends.exchange(sender, receiver, 0)
+    for _ in range(10):
+        sender.send(b"x")
+    sender.pump(0)
+    sent = []
+    for _ in range(3):
+        raw = sender.session.data_to_send()
+        while raw:
+            message = packets.parse(raw)
+            sent.append(message.user.message_id)
+            raw = raw[message.base.packet_size :]
+        fields = array("I", (sender.session._counts[core.SESSION_SENT], 0, 0, 0, 0, 64, 0))
+        sender.receive(bytes(packets.session_ack(fields)), 0)
+    assert sent == list(range(1, 11)), "each once"
+
+
+@rule("B-224", "B-235", "B-236", "B-237", "B-074", "B-075", "B-225", "A-17")
+@parametrize(
+    ("journal", "order"), [(journal, order) for journal in (False, True) for order in ("SO", "OS", "OSO", "SOS", "OO")]
+)
+def test_both_orders_of_acknowledgement_end_alike(journal, order):
+    """S: the session acknowledges, O: an OrderAck comes."""
+    sender, receiver = ends.open_pair()
+    sender.send(b"x", journal=journal)
+    sender.pump(0)
+    (entry,) = sender.stream.table
+    receiver.receive(sender.session.data_to_send(), 0)
+    for place, what in enumerate(order):
+        if what == "S":
+            receiver.session.pause(0)
+        else:
+            receiver.incoming.schedule_order_ack(-500)
+            receiver.tick(0)
+        if "O" not in order[: place + 1]:
+            sender.receive(receiver.session.data_to_send(), 0)
+            assert entry.received_session_ack
+            assert not entry.received_order_ack
+            assert sender.stream.table == [entry]
+        else:
+            sender.receive(receiver.session.data_to_send(), 0)
+    assert entry.received_order_ack
+    assert sender.stream.table == []
+    assert sender.stream.awaiting_final_ack == ([entry] if journal else [])
+    assert sender.settled == ([] if journal else [1])
+    assert sender.session.closed is None
+
+
+@rule("B-012", "B-077", "B-222", "B-223")
+def test_a_forwarded_transactional_message_is_settled_by_its_bit_and_leaves_the_stream_alone():
+    sender, receiver = ends.open_pair()
+    packet = packets.user_message(ends.RECEIVER, 77, ends.DESTINATION, b"", delivery="transactional")
+    offset = packets.transaction_offset(packet)
+    origin = streams.OutgoingStream(streams.OutgoingStream.new(50))
+    for key in range(1, 4):
+        origin.number(packet, offset, key, key)
+    record = array("I", sender.stream.record)
+    sender.disk[1] = bytes(packet)
+    sender.stream.append(streams.Entry(1, 77, True))
+    entry = sender.stream.table[0]
+    sender.session.send(entry, bytearray(packet), True, 0)
+    raw = sender.session.data_to_send()
+    assert raw == bytes(packet), "the TransactionHeader is passed on untouched"
+    assert sender.stream.next_timeout() is None, "no Transactional Ack Wait Timer"
+    sender.stream.resend(10)
+    assert sender.stream.next_to_send() is None
+    assert sender.stream.order_ack(ends.order_ack_body(50 << 32 | 1, 3), 20) == []
+    receiver.receive(raw, 20)
+    receiver.session.handle_timeout(520)
+    (event,) = sender.session.receive_data(receiver.session.data_to_send(), 520)
+    assert event.entries == [entry]
+    sender.stream.remove(event.entries)
+    assert sender.stream.record == record
+
+
+@rule("B-070", "B-076", "B-151", "B-323")
+def test_an_entry_knows_whether_it_was_sent_on_this_connection():
+    sender, _ = ends.open_pair()
+    sender.send(b"x")
+    (entry,) = sender.stream.table
+    assert entry.sequence_number == 0
+    sender.pump(0)
+    assert entry.sequence_number == 1
+    sender.stream.resend(0)
+    assert not entry.awaiting_ack
+    assert entry.sequence_number == 1, "sent once, though it is to go again"
+    sender.pump(0)
+    assert entry.sequence_number == 2
+    sender.connect(0)
+    assert entry.sequence_number == 0
+
+
+@rule("B-219", "B-151", "A-09", "A-10")
+def test_an_acknowledgement_of_the_first_transmission_does_not_cover_the_second():
+    sender, _ = ends.open_pair()
+    for _ in range(2):
+        sender.send(b"x")
+    sender.pump(0)
+    sender.stream.resend(0)
+    entries = list(sender.stream.table)
+    sender.session.receive_data(packets.session_ack(array("I", (1, 0, 0, 0, 0, 64, 0))), 0)
+    assert not entries[0].received_session_ack, "it waits to be sent again"
+    sender.pump(0)
+    assert [entry.sequence_number for entry in entries] == [3, 4]
+    sender.session.receive_data(packets.session_ack(array("I", (3, 0, 0, 0, 0, 64, 0))), 0)
+    assert [entry.received_session_ack for entry in entries] == [True, False]
+    assert entries[1].awaiting_ack
+    sender.session.receive_data(packets.session_ack(array("I", (4, 0, 0, 0, 0, 64, 0))), 0)
+    assert entries[1].received_session_ack
+    assert core.session_unacked_sent(sender.session._counts) == 0, "each transmission counted once"
+
+
+@rule("B-321", "B-134", "B-228")
+def test_the_wait_for_a_session_ack_runs_from_the_first_message_not_the_last():
+    sender, _ = ends.open_pair()
+    for now in (0, 15000, 30000):
+        sender.send(b"x", "recoverable")
+        sender.pump(now)
+    assert sender.session.next_timeout() == 40000
+    sender.session.receive_data(packets.session_ack(array("I", (3, 0, 0, 0, 0, 64, 0))), 31000)
+    assert sender.session.next_timeout() == 71000, "the bits are still awaited"
+
+
+@rule("B-088", "B-090", "B-219", "A-23")
+@parametrize(
+    ("start", "delivery"),
+    [(start, kind) for start in (0xFFF0, 0x7FF0) for kind in ("express", "recoverable", "transactional")],
+)
+def test_counts_wrap_on_both_sides(start, delivery):
+    sender, receiver = ends.open_pair()
+    for subject in (sender.session, receiver.session):
+        for index in range(core.SESSION_WORDS):
+            if index not in (core.SESSION_WINDOW_SIZE, core.SESSION_RECEIVED_WINDOW_SIZE, core.SESSION_ACK_FLAGS):
+                subject._counts[index] = start
+    now = 0
+    for k in range(12):
+        for _ in range(9):
+            sender.send(b"%d" % k, delivery)
+        back = packets.user_message(ends.RECEIVER, k, ends.DESTINATION, b"", delivery="recoverable")
+        receiver.session.send(streams.Entry(k, k), back, True, now)
+        now = ends.run(sender, receiver, now, now + 700)
+        assert sender.session.closed is None
+        assert receiver.session.closed is None
+    ends.run(sender, receiver, now, now + 11000)
+    assert sender.stream.table == []
+    assert len(receiver.queue) == 108
+    assert sender.session._counts[core.SESSION_SENT] == (start + 108) & 0xFFFF
+    assert receiver.session._in_flight == []
+
+
+# ---- transactional order --------------------------------------------------------------------------------------
+
+
+@rule("B-270", "B-271", "B-272", "B-275", "A-01")
+@parametrize(
+    ("sequence", "number", "previous", "accepted"),
+    [
+        (7, 6, 5, True),
+        (7, 5, 4, False),
+        (7, 7, 6, False),
+        (7, 8, 5, True),
+        (7, 8, 3, True),
+        (7, 3, 0, False),
+        (8, 1, 0, True),
+        (8, 4, 0, True),
+        (8, 2, 1, False),
+        (6, 9, 0, False),
+    ],
+)
+def test_the_acceptance_table(sequence, number, previous, accepted):
+    """Section 15.6, with (7, 5) as what was accepted last."""
+    incoming = streams.IncomingStream()
+    assert incoming.accept(ends.transaction(7, 5, 0))
+    assert incoming.accept(ends.transaction(sequence, number, previous)) == accepted
+    record = incoming.record
+    if accepted:
+        expected = (sequence, number, 0)
+    else:
+        expected = (7, 5, 1)
+    assert (record[core.INCOMING_ORDINAL], record[core.INCOMING_NUMBER], record[core.INCOMING_REJECT_COUNT]) == expected
+
+
+@rule("B-058", "B-059", "B-060", "B-271", "B-272")
+def test_a_new_incoming_stream_takes_any_sequence_at_its_start():
+    incoming = streams.IncomingStream()
+    assert incoming.tx_sequence_number == 0
+    assert list(incoming.record) == [0, 0, 0, 0]
+    for rejects in (1, 2):
+        assert not incoming.accept(ends.transaction(1, 2, 1))
+        assert incoming.record[core.INCOMING_REJECT_COUNT] == rejects
+        assert incoming.tx_sequence_number == 0
+    assert incoming.accept(ends.transaction(1, 2, 0))
+    assert incoming.record[core.INCOMING_REJECT_COUNT] == 0
+    assert incoming.tx_sequence_number == 2
+
+
+@rule("B-061", "B-062", "B-063", "B-064", "B-066", "B-157")
+def test_a_new_connection_begins_a_new_resend_state():
+    stream = streams.OutgoingStream(streams.OutgoingStream.new(0), now=5)
+    assert (stream.time_of_last_ack, stream.last_ack_count, stream.resend_interval_index) == (5, 0, 0)
+    packet = packets.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
+    for key in (1, 2):
+        entry = stream.number(packet, packets.transaction_offset(packet), key, key)
+    stream.sent(entry, 0)
+    stream.order_ack(ends.order_ack_body(1, 1), 100)
+    stream.handle_timeout(30100)
+    assert (stream.time_of_last_ack, stream.last_ack_count, stream.resend_interval_index) == (100, 1, 1)
+    stream.restart(40000)
+    assert (stream.time_of_last_ack, stream.last_ack_count, stream.resend_interval_index) == (40000, 0, 0)
+    assert stream.next_timeout() is None
+
+
+@rule("B-045", "B-047", "B-113", "B-137")
+def test_the_times_of_an_order_ack_are_the_specification_s_unless_set():
+    for settings, first, last in (
+        ({}, 500, 10400),
+        ({"order_ack_timeout": 200, "maximum_order_ack_delay": 1000}, 200, 1100),
+    ):
+        incoming = streams.IncomingStream(**settings)
+        due = []
+        for now in range(0, 12000, 100):
+            incoming.schedule_order_ack(now)
+            due.append(incoming.next_timeout())
+            if now >= due[-1]:
+                break
+        assert due[0] == first
+        assert now == last
+
+
+@rule("B-015", "B-016", "B-017", "B-018", "B-014")
+def test_the_resend_table_is_made_of_four_times():
+    assert streams.resend_intervals(1, 2, 3, 4) == (1, 1, 1, 2, 2, 2, 3, 3, 3, 4)
+    stream = streams.OutgoingStream(streams.OutgoingStream.new(1), streams.resend_intervals(10, 20, 30, 40))
+    packet = packets.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
+    stream.sent(stream.number(packet, packets.transaction_offset(packet), 1, 1), 0)
+    times = []
+    for _ in range(12):
+        times.append(stream.next_timeout())
+        stream.handle_timeout(times[-1])
+    assert times == [10, 20, 30, 50, 70, 90, 120, 150, 180, 220, 260, 300]
+
+
+# ---- what nobody should send ------------------------------------------------------------------------------------
+
+
+@rule("B-428", "B-169", "B-436")
+def test_one_wrong_byte_anywhere_is_taken_or_ends_the_session():
+    sender, _ = ends.open_pair()
+    for delivery in ("transactional", "express"):
+        sender.send(b"body", delivery)
+    sender.pump(0)
+    good = sender.session.data_to_send() + _samples()["SessionAck"] + _samples()["FinalAck"]
+    for place in range(len(good)):
+        for change in (0x01, 0x80, 0xFF):
+            _, receiver = ends.open_pair()
+            bad = bytearray(good)
+            bad[place] ^= change
+            receiver.receive(bad, 0)
+            subject = receiver.session
+            if subject.closed is None:
+                assert subject.state == session.OPEN
+                assert subject.half_received <= len(good)
+            else:
+                assert subject.closed.rule
+                assert subject.closed.reason
+                assert subject.half_received == 0
 
 
 if __name__ == "__main__":

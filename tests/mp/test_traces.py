@@ -62,7 +62,7 @@ def happy_path_with_a_final_ack():
     assert sender.stream.table[0].tx_sequence_number == 1
 
 
-@rule("B-110", "B-111", "B-113", "B-114", "B-046", "B-047", "A-29")
+@rule("B-110", "B-111", "B-113", "B-114", "B-046", "B-047", "A-29", "B-045")
 def order_acks_coalesce():
     incoming = streams.IncomingStream(now=-60000)
     sent = []
