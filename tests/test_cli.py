@@ -431,14 +431,13 @@ def test_serve_goes_on_when_nobody_takes_its_complaints(store: Path, errors: str
 
 
 @pytest.mark.rule("B-302")
-def test_a_destination_that_can_be_no_machine_stops_nothing(store: Path, tmp_path: Path) -> None:
+def test_a_destination_that_can_be_no_machine_stops_nothing(
+        store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     running = _Serve(store, "--next-hop", "plant=a..b:1801")
-    for host in ("plant", "a" * 64):  # the second as an older version let it pass
-        with Client(store) as client, client.store.transaction():
-            if host == "plant":
-                client.send(f"DIRECT=OS:{host}\\private$\\q", b"x")
-            else:
-                client._send(None, f"DIRECT=OS:{host}\\private$\\q", b"x", "", 3, "transactional")
+    monkeypatch.setattr("ordack.client.check_host", lambda _host: None)  # as an older version let it pass
+    for host in ("plant", "a" * 64):
+        with Client(store) as client:
+            client.send(f"DIRECT=OS:{host}\\private$\\q", b"x")
     deadline = time.monotonic() + DEADLINE_S
     assert running.process.stderr
     lines = [running.process.stderr.readline() for _ in range(2)]

@@ -296,9 +296,7 @@ class Manager:
                          f"{self._refused} refused since this was last told")
                 self._refused = 0
             return None
-        link = Link(Session(False, self.store.guid, now, settings=config.session), address, None)
-        link.session.is_full = len(self.links) + 1 >= config.max_sessions
-        return self._add(link, now)
+        return self._add(Link(Session(False, self.store.guid, now, settings=config.session), address, None), now)
 
     def connect(self, hop: Hop, address: str, now: int, pinged: bool = False) -> Link:
         """This side has connected to a hop, whose IP address is `address`; pinged: a ping had found it willing."""
