@@ -22,6 +22,7 @@ class Arrived:
         self.queue = packets.format_name(message.user.destination_queue)
         self.label = message.properties.label
         self.body = bytes(message.properties.body)
+        self.confirms = bool(message.user.flags & (core.USER_JN | core.USER_JP))
         self.sequence = message.transaction.tx_sequence_id, message.transaction.tx_sequence_number
 
 
@@ -30,7 +31,8 @@ class Destination:
 
     refuse: gives the class of a FinalAck for messages that are not wanted, 0 for the others. seen: called with every
     UserMessage that comes, before anything is done with it. `cut_in`: bytes (of both directions) until the connection
-    is aborted, None for never; `next_cut` gives the next one for each new connection.
+    is aborted, None for never; `next_cut` gives the next one for each new connection. receives: an application takes
+    each message at once; its FinalAck is `owed` until the source has acknowledged it, on whatever connection.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class Destination:
         refuse: Callable[[Arrived], int] = lambda _: 0,
         seen: Callable[[packets.UserMessage], None] = lambda _: None,
         next_cut: Callable[[], int | None] = lambda: None,
+        receives: bool = False,
     ) -> None:
         self.queue: list[Arrived] = []
         self.numbers: dict[tuple[int, int], tuple[int, bytes]] = {}  # (id, number) -> what came under it
@@ -49,6 +52,8 @@ class Destination:
         self.refuse = refuse
         self.seen = seen
         self.next_cut = next_cut
+        self.receives = receives
+        self.owed: list[Arrived] = []
         self.incoming: dict[tuple[bytes, str], streams.IncomingStream] = {}
         self.connections: list[Connection] = []
         self.port = 0
@@ -107,7 +112,7 @@ class Connection(asyncio.Protocol):
         self.destination = destination
         self.session = session.Session(False, GUID, _now(), settings=destination.settings)
         self.streams: list[streams.IncomingStream] = []
-        self.replies: list[tuple[bytearray, bool]] = []
+        self.replies: list[tuple[streams.Entry | None, bytearray, bool]] = []
         self.transport: asyncio.Transport | None = None
         self.left = destination.next_cut()
         self.timer: asyncio.TimerHandle | None = None
@@ -136,7 +141,15 @@ class Connection(asyncio.Protocol):
             self.left -= len(data)
         now = _now()
         for event in self.session.receive_data(data, now):
-            if isinstance(event, session.MessageReceived):
+            if isinstance(event, session.Opened):
+                for arrived in self.destination.owed:
+                    if arrived.source == self.session.remote_guid:
+                        self._confirm(arrived)
+            elif isinstance(event, session.Acknowledged):
+                for entry in event.entries:
+                    if entry.key in self.destination.owed:
+                        self.destination.owed.remove(entry.key)  # type: ignore[arg-type]
+            elif isinstance(event, session.MessageReceived):
                 if isinstance(event.packet, packets.UserMessage):
                     self._take(event.packet, now)
                 self.session.stored(event.recoverable, now)
@@ -144,11 +157,15 @@ class Connection(asyncio.Protocol):
 
     def send(self, packet: bytearray, recoverable: bool) -> None:
         """Send a packet of this side's own, as soon as the window allows."""
-        self.replies.append((packet, recoverable))
+        self.replies.append((None, packet, recoverable))
         self._flush()
 
     def final_ack(self, arrived: Arrived, message_class: int) -> None:
-        self.send(*_final_ack(arrived, message_class))
+        self.send(_final_ack(arrived, message_class), True)
+
+    def _confirm(self, arrived: Arrived) -> None:
+        entry = streams.Entry(arrived, 1)
+        self.replies.append((entry, _final_ack(arrived, packets.CLASS_FINAL_ACK), True))
 
     def _take(self, message: packets.UserMessage, now: int) -> None:
         stream, refusal, arrived = self.destination.take(message, now)
@@ -157,15 +174,17 @@ class Connection(asyncio.Protocol):
         if stream not in self.streams:
             self.streams.append(stream)
         if refusal:
-            self.replies.append(_final_ack(arrived, refusal))
+            self.replies.append((None, _final_ack(arrived, refusal), True))
+        elif self.destination.receives and arrived.confirms and arrived is self.destination.queue[-1]:
+            self.destination.owed.append(arrived)
+            self._confirm(arrived)
 
     def _flush(self) -> None:
         now = _now()
         assert self.transport is not None
         self.session.handle_timeout(now)
         while self.replies and self.session.can_send():
-            packet, recoverable = self.replies.pop(0)
-            self.session.send(None, packet, recoverable, now)
+            self.session.send(*self.replies.pop(0), now)
         due = None
         for stream in self.streams:
             at = stream.next_timeout()
@@ -206,10 +225,10 @@ class Connection(asyncio.Protocol):
         stream.order_ack_sent(now)
 
 
-def _final_ack(arrived: Arrived, message_class: int) -> tuple[bytearray, bool]:
+def _final_ack(arrived: Arrived, message_class: int) -> bytearray:
     time_stamp, ordinal = divmod(arrived.sequence[0], 1 << 32)
     number = arrived.sequence[1]
-    packet = packets.final_ack(
+    return packets.final_ack(
         packets.order_queue("127.0.0.1"),
         GUID,
         1,
@@ -222,7 +241,6 @@ def _final_ack(arrived: Arrived, message_class: int) -> tuple[bytearray, bool]:
         arrived.message_id,
         message_class,
     )
-    return packet, True
 
 
 def _now() -> int:
