@@ -3,8 +3,6 @@ and no death of a manager at any statement of its store loses, repeats or reorde
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,267 +10,42 @@ import pytest
 from mqqb import core, packets
 from mqqb.session import Settings
 from mqqb.streams import Entry
-from ordack.client import Client
 from ordack.config import Config
-from ordack.manager import Link, Manager
-from ordack.store import FILE_NAME, Store
+from ordack.manager import Link
+from ordack.store import Store
 
-from tests.host_peer import Peer, body_of, direct
-
-WALL = 1_800_000_000
-HERE = ("10.0.0.1", 1801)
-
-
-class Crash(BaseException):
-    """The process is dead: nothing in it may react."""
-
-
-class Host:
-    """A queue manager that can be killed at any statement of its store, and goes on with the files as they were."""
-
-    def __init__(self, folder: Path, config: Config | None = None) -> None:
-        self.folder = folder
-        self.config = config
-        self.wires: dict[Link, Wire] = {}
-        self.log: list[str] = []
-        self.crashes = 0
-        self._life = folder / "life"
-        self._left: dict[str, bytes] = {}
-        with Store(self._life, create=True) as store:
-            store.create_queue("line1", transactional=True)
-            store.create_queue("plain")
-        self._open(0)
-
-    def _open(self, now: int) -> None:
-        self.store = Store(self._life)
-        self.manager = Manager(self.store, now, self.config, self.log.append)
-
-    def arm(self, statements: int) -> None:
-        """Die before so many more statements have been run."""
-        left = statements
-
-        def trace(_cursor: Any, _statement: str, _bindings: Any) -> bool:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                self._snapshot()
-                raise Crash
-            return True
-
-        self.store._db.exec_trace = trace
-
-    def _snapshot(self) -> None:
-        """The files as a power cut would leave them: what was not committed is at most in the log, without its end."""
-        self.crashes += 1
-        self._left = {suffix: Path(f"{self._life / FILE_NAME}{suffix}").read_bytes() for suffix in ("", "-wal")}
-
-    def restart(self, now: int, snapshot: bool = False) -> None:
-        """Come up again from the last snapshot, or from one taken now."""
-        self.store._db.exec_trace = None
-        if snapshot:
-            self._snapshot()
-        for wire in list(self.wires.values()):
-            wire.cut()
-        self.store.close()
-        for suffix, content in self._left.items():  # in place: another file would be a backup that was put back
-            Path(f"{self._life / FILE_NAME}{suffix}").write_bytes(content)
-        Path(f"{self._life / FILE_NAME}-shm").unlink(missing_ok=True)
-        self._open(now)
-
-    def client(self) -> Client:
-        return Client(self._life, clock=lambda: WALL)
-
-    def content(self, queue: str) -> list[bytes]:
-        return [body_of(message.packet) for message in self.store.peek(self.store.queue(queue).identifier, -1)]
-
-
-class Wire:
-    """A connection from a peer, or another host, to a host. What is on the way is lost when it is cut."""
-
-    def __init__(self, world: World, initiator: Peer | Host, host: Host) -> None:
-        self.world = world
-        self.initiator = initiator
-        self.host = host
-        link = host.manager.accept("10.0.0.9", world.now)
-        assert link is not None
-        self.link = link
-        host.wires[link] = self
-        self.to_host = bytearray()
-        self.to_initiator = bytearray()
-        if isinstance(initiator, Host):
-            self.far = initiator.manager.connect(HERE, "10.0.0.1", world.now)
-            initiator.wires[self.far] = self
-        else:
-            initiator.connect(world.now)
-        world.wires.append(self)
-
-    def cut(self) -> None:
-        if self not in self.world.wires:
-            return
-        self.world.wires.remove(self)
-        del self.host.wires[self.link]
-        self.host.manager.lost(self.link)
-        if isinstance(self.initiator, Host):
-            del self.initiator.wires[self.far]
-            self.initiator.manager.lost(self.far)
-        else:
-            self.initiator.disconnect()
-
-
-class World:
-    """Hosts, peers, wires and one clock, driven by a seed."""
-
-    def __init__(self, seed: int, hosts: list[Host], peers: list[Peer]) -> None:
-        self.random = random.Random(seed)
-        self.hosts = hosts
-        self.peers = peers
-        self.wires: list[Wire] = []
-        self.now = 0
-
-    @property
-    def wall(self) -> int:
-        return WALL + self.now // 1000
-
-    def collect(self) -> None:
-        """Everything that the ends have to say is on the way."""
-        for wire in self.wires:
-            if isinstance(wire.initiator, Peer):
-                wire.to_host += wire.initiator.output(self.now)
-        for host in self.hosts:
-            for link, data, shut in host.manager.output():
-                there = host.wires.get(link)
-                if there is not None:
-                    if there.link is link:
-                        there.to_initiator += data
-                    else:
-                        there.to_host += data
-                    if shut:
-                        there.cut()
-
-    def deliver(self, most: int) -> None:
-        """Up to `most` bytes of each wire arrive; what reaches one host is one batch."""
-        batches: dict[Host, list[tuple[Link, bytes]]] = {}
-        for wire in list(self.wires):
-            size = self.random.randint(0, most)
-            data, wire.to_host = bytes(wire.to_host[:size]), wire.to_host[size:]
-            if data:
-                batches.setdefault(wire.host, []).append((wire.link, data))
-            size = self.random.randint(0, most)
-            data, wire.to_initiator = bytes(wire.to_initiator[:size]), wire.to_initiator[size:]
-            if data and isinstance(wire.initiator, Host):
-                batches.setdefault(wire.initiator, []).append((wire.far, data))
-            elif data and isinstance(wire.initiator, Peer):
-                wire.initiator.receive(data, self.now)
-        for host, batch in batches.items():
-            self._survive(host, lambda host=host, batch=batch: host.manager.receive(batch, self.now, self.wall))
-
-    def pass_time(self, milliseconds: int) -> None:
-        self.now += milliseconds
-        for host in self.hosts:
-            self._survive(host, lambda host=host: host.manager.poll(self.now, self.wall))
-
-    def _survive(self, host: Host, act: Any) -> None:
-        try:
-            act()
-        except Crash:
-            host.restart(self.now)
-
-    def connect_all(self) -> None:
-        connected = {wire.initiator for wire in self.wires}
-        for peer in self.peers:
-            if peer not in connected:
-                Wire(self, peer, self.hosts[0])
-        for host in self.hosts[1:]:
-            if host not in connected and host.manager.wanted_hops() == {HERE}:
-                Wire(self, host, self.hosts[0])
-
-    def settle(self, done: Any = None) -> None:
-        """No more accidents: run until everybody is content."""
-        for host in self.hosts:
-            host.store._db.exec_trace = None
-        for _ in range(2000):
-            self.connect_all()
-            for _ in range(3):
-                self.collect()
-                self.deliver(1 << 20)
-            self.pass_time(100)
-            if all(peer.is_settled for peer in self.peers) and (done is None or done()):
-                return
-        raise AssertionError(f"not settled: {[len(peer.stream.table) for peer in self.peers]}, {self.hosts[0].log}")
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    made = Host(tmp_path)
-    yield made
-    made.store.close()
-
-
-def _peer(number: int, queue: str = "line1", **properties: Any) -> Peer:
-    return Peer(bytes([number]) * 16, direct(queue), **properties)
-
-
-def _exchange(world: World) -> None:
-    """Everything there and back, at once, without time passing."""
-    world.connect_all()
-    for _ in range(8):
-        world.collect()
-        world.deliver(1 << 22)
-    world.collect()
-
-
-def _handshake(world: World) -> None:
-    """Sessions are open; what the peers then sent is on the way, nothing has arrived."""
-    world.connect_all()
-    while any(not wire.link.is_open for wire in world.wires):
-        world.collect()
-        world.deliver(1 << 22)
-    world.collect()
-    for wire in world.wires:
-        assert isinstance(wire.initiator, Peer)
-        wire.initiator.receive(bytes(wire.to_initiator), world.now)
-        wire.to_initiator.clear()
-    world.collect()
-
-
-class _AtOnce(random.Random):
-    """Delivers all there is."""
-
-    def randint(self, a: int, b: int) -> int:
-        return b
-
-
-def _world(hosts: list[Host], peers: list[Peer]) -> World:
-    world = World(0, hosts, peers)
-    world.random = _AtOnce()
-    return world
-
-
-def _packets(data: bytes | bytearray) -> list[object]:
-    found: list[object] = []
-    at = 0
-    while at < len(data):
-        found.append(packets.parse(data, at))
-        at += core.packet_total(data[at + 2], int.from_bytes(data[at + 8 : at + 12], "little"))
-    return found
-
+from tests.host_peer import Peer, direct
+from tests.host_world import (
+    HERE,
+    WALL,
+    Host,
+    Wire,
+    World,
+    exchange,
+    handshake,
+    packets_in,
+    peer_of,
+    send_from,
+    two_hosts,
+    world_of,
+)
 
 # ---- what a message is answered with --------------------------------------------------------------
 
 
 @pytest.mark.rule("B-002", "B-008", "B-137", "B-153", "B-358", "B-361", "B-287")
 def test_messages_are_stored_and_acknowledged_in_order_after_half_a_second(host: Host) -> None:
-    peer = _peer(1)
-    world = _world([host], [peer])
+    peer = peer_of(1)
+    world = world_of([host], [peer])
     for number in range(5):
         peer.send(b"%d" % number, priority=number)
-    _exchange(world)
+    exchange(world)
     assert host.content("line1") == [b"0", b"1", b"2", b"3", b"4"]
     world.pass_time(499)
-    _exchange(world)
+    exchange(world)
     assert peer.acked == []
     world.pass_time(1)
-    _exchange(world)
+    exchange(world)
     assert peer.acked == [1, 2, 3, 4, 5]
     assert peer.order_acks == 1
     with host.client() as client:
@@ -282,11 +55,11 @@ def test_messages_are_stored_and_acknowledged_in_order_after_half_a_second(host:
 
 @pytest.mark.rule("B-113", "B-114", "B-099", "A-29")
 def test_an_order_ack_of_a_busy_stream_comes_within_ten_and_a_half_seconds(host: Host) -> None:
-    peer = _peer(1)
-    world = _world([host], [peer])
+    peer = peer_of(1)
+    world = world_of([host], [peer])
     for _ in range(36):
         peer.send(b"")
-        _exchange(world)
+        exchange(world)
         world.pass_time(300)
     assert peer.order_acks == 1
     assert len(peer.acked) in (34, 35)
@@ -298,20 +71,20 @@ def test_a_private_format_name_is_answered_with_one(host: Host) -> None:
     name = packets.PrivateQueueFormatNameId(identifier)
     by_guid = Peer(b"\1" * 16, name, address=host.store.guid)
     by_zero = Peer(b"\2" * 16, name)
-    world = _world([host], [by_guid, by_zero])
+    world = world_of([host], [by_guid, by_zero])
     for peer in world.peers:
         peer.send(b"x")
-    _exchange(world)
+    exchange(world)
     world.pass_time(500)
     world.collect()
     assert host.content("line1") == [b"x", b"x"]
     for wire, peer in zip(world.wires, world.peers, strict=True):
-        (packet,) = [packet for packet in _packets(wire.to_initiator) if isinstance(packet, packets.OrderAck)]
+        (packet,) = [packet for packet in packets_in(wire.to_initiator) if isinstance(packet, packets.OrderAck)]
         user = packet.message.user
         assert (user.queue_manager_address, user.flags & core.USER_DQ) == (peer.guid, 3 << 10)
         assert isinstance(user.destination_queue, packets.PrivateQueueFormatNameId)
         assert user.destination_queue.private_queue_identifier == 4
-    _exchange(world)
+    exchange(world)
     assert all(peer.is_settled for peer in world.peers)
 
 
@@ -319,11 +92,11 @@ def test_a_private_format_name_is_answered_with_one(host: Host) -> None:
 @pytest.mark.parametrize(("queue", "rejection"), [
     ("nowhere", 0x8000), ("plain", 0x8009), ("order_queue$", 0x8000), ("system$;deadxact", 0x8000)])
 def test_a_transactional_message_that_no_queue_takes_gets_one_final_ack(host: Host, queue: str, rejection: int) -> None:
-    peer = _peer(1, queue)
-    world = _world([host], [peer])
+    peer = peer_of(1, queue)
+    world = world_of([host], [peer])
     for _ in range(3):
         peer.send(b"x")
-    _exchange(world)
+    exchange(world)
     assert peer.rejected == {1: rejection, 2: rejection, 3: rejection}
     assert peer.is_settled
     world.settle(lambda: not host.store.outgoing_messages())
@@ -332,10 +105,10 @@ def test_a_transactional_message_that_no_queue_takes_gets_one_final_ack(host: Ho
 
 @pytest.mark.rule("B-344", "B-260", "B-011", "A-30")
 def test_a_final_ack_that_could_not_be_sent_waits_for_the_next_session_over_a_restart(host: Host) -> None:
-    peer = _peer(1, "nowhere")
-    world = _world([host], [peer])
+    peer = peer_of(1, "nowhere")
+    world = world_of([host], [peer])
     peer.send(b"x")
-    _handshake(world)
+    handshake(world)
     world.deliver(1 << 20)
     assert len(host.store.outgoing_messages()) == 1
     host.restart(world.now, snapshot=True)
@@ -346,24 +119,24 @@ def test_a_final_ack_that_could_not_be_sent_waits_for_the_next_session_over_a_re
 
 @pytest.mark.rule("B-262", "A-15")
 def test_a_rejected_message_moves_the_stream_on_so_that_its_successor_can_be_taken(host: Host) -> None:
-    peer = _peer(1, "later")
-    world = _world([host], [peer])
+    peer = peer_of(1, "later")
+    world = world_of([host], [peer])
     peer.send(b"1")
-    _exchange(world)
+    exchange(world)
     assert peer.rejected == {1: 0x8000}
     with host.client() as client:
         client.create_queue("later", transactional=True)
     peer.send(b"2")
-    _exchange(world)
+    exchange(world)
     assert host.content("later") == [b"2"]
 
 
 def test_a_queue_deleted_and_made_again_gets_nothing_twice(host: Host) -> None:
-    peer = _peer(1)
-    world = _world([host], [peer])
+    peer = peer_of(1)
+    world = world_of([host], [peer])
     peer.send(b"1")
     peer.send(b"2")
-    _exchange(world)  # stored, the OrderAck has not been sent
+    exchange(world)  # stored, the OrderAck has not been sent
     with host.client() as client:
         client.delete_queue("line1")
         client.create_queue("line1", transactional=True)
@@ -376,10 +149,10 @@ def test_a_queue_deleted_and_made_again_gets_nothing_twice(host: Host) -> None:
 
 @pytest.mark.rule("B-115", "B-270")
 def test_what_was_stored_before_its_queue_was_deleted_is_not_called_rejected(host: Host) -> None:
-    peer = _peer(1)
-    world = _world([host], [peer])
+    peer = peer_of(1)
+    world = world_of([host], [peer])
     peer.send(b"1")
-    _exchange(world)
+    exchange(world)
     with host.client() as client:
         client.delete_queue("line1")
     world.pass_time(500)
@@ -402,9 +175,9 @@ def test_what_was_stored_before_its_queue_was_deleted_is_not_called_rejected(hos
 def test_direct_names_are_compared_with_the_own_names(tmp_path: Path, name: str, taken: bool) -> None:
     host = Host(tmp_path, Config(own_names=frozenset({"10.0.0.1", "plant"})))
     peer = Peer(b"\1" * 16, packets.DirectQueueFormatName(name))
-    world = _world([host], [peer])
+    world = world_of([host], [peer])
     peer.send(b"x")
-    _exchange(world)
+    exchange(world)
     assert host.content("line1") == ([b"x"] if taken else [])
     assert peer.rejected == ({} if taken else {1: 0x8000})
     host.store.close()
@@ -416,22 +189,22 @@ def test_direct_names_are_compared_with_the_own_names(tmp_path: Path, name: str,
     packets.PublicQueueFormatName(b"p" * 16)])
 def test_other_names_that_lead_nowhere_are_rejected(host: Host, name: packets.QueueName) -> None:
     peers = [Peer(b"\1" * 16, name), Peer(b"\2" * 16, name, address=b"elsewhere 16 byt")]
-    world = _world([host], peers)
+    world = world_of([host], peers)
     for peer in peers:
         peer.send(b"x")
-    _exchange(world)
+    exchange(world)
     for peer in peers:
         assert peer.rejected == {1: 0x8000}
 
 
 @pytest.mark.rule("B-248", "B-249", "B-250", "B-254", "B-258", "A-14")
 def test_messages_that_are_not_transactional_are_filtered_by_their_whole_identifier(host: Host) -> None:
-    peers = [_peer(1, "plain"), _peer(2, "plain"), _peer(3, "line1")]
-    world = _world([host], peers)
+    peers = [peer_of(1, "plain"), peer_of(2, "plain"), peer_of(3, "line1")]
+    world = world_of([host], peers)
     for peer in peers:
         peer.send(b"r%d" % peer.guid[0], "recoverable", priority=1)
         peer.send(b"e%d" % peer.guid[0], "express", priority=6)
-    _exchange(world)
+    exchange(world)
     assert host.content("line1") == []  # a transactional queue takes no others
     assert sorted(host.content("plain")[:2]) == [b"e1", b"e2"]
     assert sorted(host.content("plain")[2:]) == [b"r1", b"r2"]
@@ -444,11 +217,11 @@ def test_messages_that_are_not_transactional_are_filtered_by_their_whole_identif
 @pytest.mark.rule("B-019", "B-154")
 def test_the_duplicate_filter_has_a_size_and_an_age(tmp_path: Path) -> None:
     host = Host(tmp_path, Config(history_size=3, history_lifetime=10))
-    peer = _peer(1, "plain")
-    world = _world([host], [peer])
+    peer = peer_of(1, "plain")
+    world = world_of([host], [peer])
     for _ in range(5):
         peer.send(b"", "express")
-    _exchange(world)
+    exchange(world)
     assert sorted(message_id for _, message_id, _ in host.store.history()) == [3, 4, 5]
     world.pass_time(21_000)
     assert host.store.history() == []
@@ -458,11 +231,11 @@ def test_the_duplicate_filter_has_a_size_and_an_age(tmp_path: Path) -> None:
 @pytest.mark.rule("B-285", "B-398")
 def test_over_quota_the_session_is_closed_without_an_acknowledgement_and_nothing_is_lost(tmp_path: Path) -> None:
     host = Host(tmp_path, Config(quota=3000))
-    peer = _peer(1)
-    world = _world([host], [peer])
+    peer = peer_of(1)
+    world = world_of([host], [peer])
     for number in range(4):
         peer.send(b"%d" % number * 1000)
-    _exchange(world)
+    exchange(world)
     assert len(host.content("line1")) == 2
     assert host.store.incoming()[0].record[2] == 2
     assert peer.acked == []
@@ -491,10 +264,10 @@ def test_sessions_are_limited_by_address_in_all_and_by_queue_manager(tmp_path: P
     for link in links:
         assert link is not None
         manager.lost(link)
-    peers = [_peer(1), _peer(1)]
-    world = _world([host], peers)
+    peers = [peer_of(1), peer_of(1)]
+    world = world_of([host], peers)
     Wire(world, peers[0], host)
-    _exchange(world)
+    exchange(world)
     assert len(manager.links) == 1
     assert manager.links[0] is world.wires[0].link
     host.store.close()
@@ -503,14 +276,14 @@ def test_sessions_are_limited_by_address_in_all_and_by_queue_manager(tmp_path: P
 @pytest.mark.rule("B-435")
 def test_streams_to_queues_that_do_not_exist_do_not_fill_the_store(tmp_path: Path) -> None:
     host = Host(tmp_path, Config(max_unknown_streams=10))
-    peer = _peer(1)
-    world = _world([host], [peer])
+    peer = peer_of(1)
+    world = world_of([host], [peer])
     peer.send(b"kept")
     for number in range(50):
         peer.destination = direct(f"nowhere{number}")
         peer.send(b"x")
-    _exchange(world)
-    _exchange(world)
+    exchange(world)
+    exchange(world)
     assert len(host.store.incoming()) <= 11
     assert len(host.manager._incoming) <= 11
     assert "direct=tcp:127.0.0.1\\private$\\line1" in [row.destination for row in host.store.incoming()]
@@ -519,23 +292,23 @@ def test_streams_to_queues_that_do_not_exist_do_not_fill_the_store(tmp_path: Pat
 
 @pytest.mark.rule("A-30", "B-011")
 def test_an_order_ack_that_found_no_session_goes_out_at_once_on_the_next(host: Host) -> None:
-    peer = _peer(1)
-    world = _world([host], [peer])
+    peer = peer_of(1)
+    world = world_of([host], [peer])
     peer.send(b"x")
-    _exchange(world)
+    exchange(world)
     world.wires[0].cut()
     world.pass_time(5000)
     peer.stream.next_to_send = lambda: None  # type: ignore[method-assign]  # it sends nothing that could ask for one
-    _exchange(world)
+    exchange(world)
     assert peer.acked == [1]
 
 
 @pytest.mark.rule("B-168", "B-169")
 def test_what_came_before_a_malformed_packet_counts(host: Host) -> None:
-    peer = _peer(1)
-    world = _world([host], [peer])
+    peer = peer_of(1)
+    world = world_of([host], [peer])
     peer.send(b"x")
-    _handshake(world)
+    handshake(world)
     world.wires[0].to_host += b"\x10 this is no packet of ours"
     world.deliver(1 << 20)
     assert host.content("line1") == [b"x"]
@@ -546,16 +319,16 @@ def test_what_came_before_a_malformed_packet_counts(host: Host) -> None:
 
 @pytest.mark.rule("B-125", "B-263")
 def test_a_session_header_that_came_with_a_message_is_not_stored_with_it(host: Host) -> None:
-    peer = _peer(1, "nowhere")
-    world = _world([host], [peer])
+    peer = peer_of(1, "nowhere")
+    world = world_of([host], [peer])
     peer.send(b"x")
-    _exchange(world)  # and the FinalAck waits to be acknowledged
+    exchange(world)  # and the FinalAck waits to be acknowledged
     world.pass_time(400)
     peer.destination = direct("plain")
     peer.send(b"carrier", "recoverable")
     world.collect()
     assert world.wires[0].to_host[2] & core.BASE_SH
-    _exchange(world)
+    exchange(world)
     assert host.content("plain") == [b"carrier"]
     assert host.store.outgoing_messages() == []
     assert world.wires[0].link.session.closed is None
@@ -565,9 +338,9 @@ def test_a_session_header_that_came_with_a_message_is_not_stored_with_it(host: H
 @pytest.mark.parametrize("name", ["TCP:1.2.3.4\\q\ud800", "OS:\udfff\\private$\\line2", "HTTP://\ud800/"])
 def test_half_a_character_in_a_name_is_rejected_and_remembered_like_any_other(host: Host, name: str) -> None:
     peer = Peer(b"\1" * 16, packets.DirectQueueFormatName(name))
-    world = _world([host], [peer])
+    world = world_of([host], [peer])
     peer.send(b"x")
-    _exchange(world)
+    exchange(world)
     assert peer.rejected == {1: 0x8000}
     host.restart(world.now, snapshot=True)
     peer.send(b"y")
@@ -579,8 +352,8 @@ def test_half_a_character_in_a_name_is_rejected_and_remembered_like_any_other(ho
 @pytest.mark.parametrize("place", ["_target", "_write"])
 def test_a_defect_that_one_session_meets_is_not_the_others_end(
         host: Host, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, bad, settled, nowhere = peers = [_peer(1), _peer(2), _peer(3, "plain"), _peer(4, "nowhere")]
-    world = _world([host], peers)
+    _, bad, settled, nowhere = peers = [peer_of(1), peer_of(2), peer_of(3, "plain"), peer_of(4, "nowhere")]
+    world = world_of([host], peers)
     real = getattr(host.manager, place)
 
     def poisoned(*arguments: Any) -> Any:
@@ -596,12 +369,12 @@ def test_a_defect_that_one_session_meets_is_not_the_others_end(
     for number in range(6):
         for peer in peers:
             peer.send(b"%d" % number, "recoverable" if peer is settled else "transactional")
-    _exchange(world)
+    exchange(world)
     for peer in peers:
         peer.send(b"poison" if peer is bad else b"good", "recoverable" if peer is settled else "transactional")
     lives = {wire.initiator: wire.link for wire in world.wires}
     world.pass_time(500)
-    _exchange(world)
+    exchange(world)
     assert host.content("line1").count(b"good") == 1
     assert host.content("plain").count(b"good") == 1
     assert b"poison" not in host.content("line1")
@@ -620,7 +393,7 @@ def test_a_defect_that_one_session_meets_is_not_the_others_end(
 def test_no_order_ack_overtakes_the_final_ack_of_a_message_that_it_covers(tmp_path: Path, seed: int) -> None:
     print("seed", seed)
     host = Host(tmp_path)
-    peers = [_peer(1, "nowhere"), _peer(2, "nowhere", window=1), _peer(3, "nowhere", window=3)]
+    peers = [peer_of(1, "nowhere"), peer_of(2, "nowhere", window=1), peer_of(3, "nowhere", window=3)]
     world = World(seed, [host], peers)
     draw = world.random
     for _ in range(150):
@@ -644,24 +417,24 @@ def test_no_order_ack_overtakes_the_final_ack_of_a_message_that_it_covers(tmp_pa
 
 @pytest.mark.rule("B-260", "B-011", "A-30")
 def test_an_order_ack_goes_only_where_the_final_acks_went_in_front(host: Host) -> None:
-    peer, other = _peer(1, "nowhere"), _peer(1, "nowhere")  # two sessions of one queue manager
-    world = _world([host], [peer])
+    peer, other = peer_of(1, "nowhere"), peer_of(1, "nowhere")  # two sessions of one queue manager
+    world = world_of([host], [peer])
     for _ in range(2):
         peer.send(b"x")
-    _handshake(world)
+    handshake(world)
     world.deliver(1 << 20)
     world.wires[0].cut()  # nothing came back
     world.peers = [other]
-    _handshake(world)  # the FinalAcks go out on this one; it does not acknowledge them yet
+    handshake(world)  # the FinalAcks go out on this one; it does not acknowledge them yet
     world.peers = [other, peer]
-    _handshake(world)
+    handshake(world)
     world.deliver(1 << 20)  # the messages have come again, on the second
     for wire in world.wires:
         wire.to_initiator.clear()
     world.pass_time(500)
     for host_link, data, _ in host.manager.output():
         host.wires[host_link].to_initiator += data
-    on_first, on_second = ([packet for packet in _packets(wire.to_initiator) if isinstance(packet, packets.OrderAck)]
+    on_first, on_second = ([packet for packet in packets_in(wire.to_initiator) if isinstance(packet, packets.OrderAck)]
                            for wire in world.wires)
     assert (len(on_first), len(on_second)) == (1, 0)
     assert other.rejected == {1: 0x8000, 2: 0x8000}
@@ -673,11 +446,11 @@ def test_two_names_of_one_queue_are_two_streams(host: Host) -> None:
         "TCP:127.0.0.1", "OS:localhost")] + [packets.PrivateQueueFormatNameId(host.store.queue("line1").identifier)]
     # one source, a sequence for each name; the one that comes first has the highest
     peers = [Peer(b"\1" * 16, name, time_stamp=300 - number) for number, name in enumerate(names)]
-    world = _world([host], peers)
+    world = world_of([host], peers)
     for turn in range(3):
         for number, peer in enumerate(peers):
             peer.send(b"%d.%d" % (number, turn))
-            _exchange(world)
+            exchange(world)
     world.settle()
     assert host.content("line1") == [b"%d.%d" % (number, turn) for turn in range(3) for number in range(3)]
     same = Peer(b"\1" * 16, packets.DirectQueueFormatName("tcp:127.0.0.1\\PRIVATE$\\Line1"), time_stamp=300)
@@ -695,18 +468,18 @@ def test_two_names_of_one_queue_are_two_streams(host: Host) -> None:
 def test_a_source_that_was_restored_from_an_old_copy_is_named_once(tmp_path: Path) -> None:
     host = Host(tmp_path, Config(refusals_told=5))
     new, old = Peer(b"\1" * 16, direct("line1"), time_stamp=200), Peer(b"\1" * 16, direct("line1"), time_stamp=100)
-    world = _world([host], [new, old])
+    world = world_of([host], [new, old])
     new.send(b"new")
     world.connect_all()
-    _exchange(world)
+    exchange(world)
     world.wires[0].cut()
     for _ in range(20):
         new.send(b"again")
-        _exchange(world)  # what it repeats is no reason to worry
+        exchange(world)  # what it repeats is no reason to worry
     assert host.log == []
     for _ in range(20):
         old.send(b"old")
-        _exchange(world)
+        exchange(world)
     (line,) = host.log
     assert f"{100 << 32 | 1}/5 after 4" in line
     assert f"{200 << 32 | 1}/" in line
@@ -717,16 +490,16 @@ def test_a_source_that_was_restored_from_an_old_copy_is_named_once(tmp_path: Pat
 
 @pytest.mark.rule("B-011", "B-362", "B-413", "B-241")
 def test_a_final_ack_goes_back_to_the_session_that_the_message_came_on(host: Host) -> None:
-    forwarder = _peer(9, "nowhere")
-    origin = _peer(1, "nowhere")
-    world = _world([host], [forwarder])
+    forwarder = peer_of(9, "nowhere")
+    origin = peer_of(1, "nowhere")
+    world = world_of([host], [forwarder])
     origin.send(b"x")
     packet = origin.packets[1]
     forwarder.stream.append(Entry(1, 1, True))
     forwarder.packets[1] = packet
     seen = []
     forwarder._message = lambda packet, _now: seen.append(packet)  # type: ignore[method-assign]
-    _handshake(world)
+    handshake(world)
     world.deliver(1 << 20)
     world.wires[0].cut()
     world.settle(lambda: not host.store.outgoing_messages())
@@ -737,11 +510,11 @@ def test_a_final_ack_goes_back_to_the_session_that_the_message_came_on(host: Hos
 @pytest.mark.rule("B-435", "B-285")
 def test_final_acks_that_nobody_takes_are_bounded_and_those_taken_leave_nothing(tmp_path: Path) -> None:
     host = Host(tmp_path, Config(max_ack_queues=3))
-    peers = [_peer(number, f"nowhere{number}") for number in range(1, 7)]
-    world = _world([host], peers)
+    peers = [peer_of(number, f"nowhere{number}") for number in range(1, 7)]
+    world = world_of([host], peers)
     for peer in peers:
         peer.send(b"x")
-    _handshake(world)
+    handshake(world)
     world.deliver(1 << 20)  # the FinalAcks are made, and lost
     assert len({row.outgoing for row in host.store.outgoing_messages()}) == 3
     assert sum("too many peers" in line for line in host.log) == 3
@@ -759,11 +532,11 @@ def test_final_acks_that_nobody_takes_are_bounded_and_those_taken_leave_nothing(
 @pytest.mark.rule("B-285", "B-398")
 def test_final_acks_count_towards_the_quota(tmp_path: Path) -> None:
     host = Host(tmp_path, Config(quota=2000))
-    peer = _peer(1, "nowhere")
-    world = _world([host], [peer])
+    peer = peer_of(1, "nowhere")
+    world = world_of([host], [peer])
     for _ in range(20):
         peer.send(b"x")
-    _handshake(world)
+    handshake(world)
     world.deliver(1 << 20)
     assert 2 <= len(host.store.outgoing_messages()) < 8
     assert host.store.usage() <= 2000
@@ -774,15 +547,15 @@ def test_final_acks_count_towards_the_quota(tmp_path: Path) -> None:
 
 def test_a_stream_that_is_forgotten_and_comes_back_in_one_batch_is_kept(tmp_path: Path) -> None:
     host = Host(tmp_path, Config(max_unknown_streams=2))
-    peer = _peer(1)
-    world = _world([host], [peer])
+    peer = peer_of(1)
+    world = world_of([host], [peer])
     for number, name in enumerate(("a", "b", "c", "d", "a"), 1):  # each in a sequence of its own
         stream = Peer(peer.guid, direct(name), time_stamp=100 + number)
         stream.next_message_id = number
         stream.send(b"x")
         peer.stream.append(Entry(number, number, True))
         peer.packets.update(stream.packets)
-    _handshake(world)
+    handshake(world)
     world.deliver(1 << 20)
     known = {key for (_, key), state in host.manager._incoming.items() if state.stream.tx_sequence_number}
     assert "direct=tcp:127.0.0.1\\private$\\a" in known
@@ -793,11 +566,11 @@ def test_a_stream_that_is_forgotten_and_comes_back_in_one_batch_is_kept(tmp_path
 @pytest.mark.rule("B-435")
 def test_unfinished_packets_are_bounded_over_all_sessions(tmp_path: Path) -> None:
     host = Host(tmp_path, Config(max_half_received=10_000))
-    peers = [_peer(1), _peer(2), _peer(3)]
-    world = _world([host], peers)
+    peers = [peer_of(1), peer_of(2), peer_of(3)]
+    world = world_of([host], peers)
     for peer, size in zip(peers, (3000, 7000, 5000), strict=True):
         peer.send(bytes(size))
-    _handshake(world)
+    handshake(world)
     for wire in world.wires:
         del wire.to_host[-100:]
     world.deliver(1 << 20)
@@ -810,24 +583,13 @@ def test_unfinished_packets_are_bounded_over_all_sessions(tmp_path: Path) -> Non
     host.store.close()
 
 
-def _two_hosts(tmp_path: Path) -> tuple[World, Host, Host]:
-    receiver, sender = Host(tmp_path / "receiver"), Host(tmp_path / "sender", Config(next_hops={"plant": HERE}))
-    return _world([receiver, sender], []), receiver, sender
-
-
-def _send(sender: Host, *bodies: bytes, queue: str = "line1") -> list[tuple[int | None, int | None]]:
-    with sender.client() as client:
-        sent = [client.send(f"DIRECT=OS:plant\\private$\\{queue}", body) for body in bodies]
-    return [(message.tx_sequence_id, message.tx_sequence_number) for message in sent]
-
-
 @pytest.mark.rule("B-096", "B-056", "B-057", "B-230")
 def test_a_drained_stream_begins_the_next_sequence(tmp_path: Path) -> None:
-    world, receiver, sender = _two_hosts(tmp_path)
-    first = _send(sender, b"1", b"2")
+    world, receiver, sender = two_hosts(tmp_path)
+    first = send_from(sender, b"1", b"2")
     assert [number for _, number in first] == [1, 2]
     world.settle(lambda: not sender.store.outgoing_messages())
-    second = _send(sender, b"3")
+    second = send_from(sender, b"3")
     assert first[0][0] is not None
     assert second == [(first[0][0] + 1, 1)]
     world.settle(lambda: not sender.store.outgoing_messages())
@@ -838,16 +600,16 @@ def test_a_drained_stream_begins_the_next_sequence(tmp_path: Path) -> None:
 
 @pytest.mark.rule("B-318", "B-319", "B-427", "A-34")
 def test_a_receiver_that_lost_its_store_takes_the_rest_of_a_sequence(tmp_path: Path) -> None:
-    world, receiver, sender = _two_hosts(tmp_path)
-    _send(sender, b"1")
+    world, receiver, sender = two_hosts(tmp_path)
+    send_from(sender, b"1")
     world.pass_time(50)
-    _exchange(world)
+    exchange(world)
     world.pass_time(499)
-    _send(sender, b"2")
+    send_from(sender, b"2")
     world.pass_time(1)  # the OrderAck for 1 is on the way, 2 has not left
     world.collect()
     world.deliver(1 << 20)
-    _send(sender, b"3")
+    send_from(sender, b"3")
     world.wires[0].cut()
     receiver.store.close()
     world.hosts[0] = fresh = Host(tmp_path / "fresh")
@@ -859,8 +621,8 @@ def test_a_receiver_that_lost_its_store_takes_the_rest_of_a_sequence(tmp_path: P
 
 @pytest.mark.rule("B-244", "B-411")
 def test_a_rejected_message_leaves_the_outgoing_queue_and_the_operator_is_told(tmp_path: Path) -> None:
-    world, receiver, sender = _two_hosts(tmp_path)
-    _send(sender, b"1", b"2", queue="nowhere")
+    world, receiver, sender = two_hosts(tmp_path)
+    send_from(sender, b"1", b"2", queue="nowhere")
     world.settle(lambda: not sender.store.outgoing_messages())
     assert [line for line in sender.log if "class 0x8000" in line and "nowhere" in line] == sender.log[-2:]
     receiver.store.close()
@@ -869,7 +631,7 @@ def test_a_rejected_message_leaves_the_outgoing_queue_and_the_operator_is_told(t
 
 @pytest.mark.rule("B-055", "B-117", "B-237", "B-241", "B-245")
 def test_a_journaled_message_is_kept_until_its_own_final_ack_over_a_restart(tmp_path: Path) -> None:
-    world, receiver, sender = _two_hosts(tmp_path)
+    world, receiver, sender = two_hosts(tmp_path)
     with sender.client() as client:
         sent = client.send("DIRECT=OS:plant\\private$\\line1", b"x", dead_letter=True)
     assert sent.tx_sequence_id
@@ -885,9 +647,9 @@ def test_a_journaled_message_is_kept_until_its_own_final_ack_over_a_restart(tmp_
         world.wires[0].to_initiator += packet
         world.deliver(1 << 20)
 
-    _send(sender, b"y", queue="line1")  # so that there is a session
+    send_from(sender, b"y", queue="line1")  # so that there is a session
     world.pass_time(50)
-    _exchange(world)
+    exchange(world)
     final_ack(b"another's GUID !")
     assert message_id in [entry.message_id for entry in sender.store.outgoing_messages()]
     final_ack(sender.store.guid)
@@ -898,19 +660,19 @@ def test_a_journaled_message_is_kept_until_its_own_final_ack_over_a_restart(tmp_
 
 @pytest.mark.rule("B-136", "B-151")
 def test_what_no_order_ack_covers_is_sent_again_after_thirty_seconds(tmp_path: Path) -> None:
-    world, receiver, sender = _two_hosts(tmp_path)
-    _send(sender, b"x")
+    world, receiver, sender = two_hosts(tmp_path)
+    send_from(sender, b"x")
     world.pass_time(50)
-    _exchange(world)
+    exchange(world)
     world.pass_time(500)
     world.collect()
     world.wires[0].to_initiator.clear()  # the OrderAck; the session lives
     for _ in range(29):
         world.pass_time(1000)
-    _exchange(world)
+    exchange(world)
     assert receiver.store.incoming()[0].record[3] == 0
     world.pass_time(1000)
-    _exchange(world)
+    exchange(world)
     assert receiver.store.incoming()[0].record[3] == 1  # rejected: it was there
     assert receiver.content("line1") == [b"x"]
     receiver.store.close()
@@ -919,32 +681,32 @@ def test_what_no_order_ack_covers_is_sent_again_after_thirty_seconds(tmp_path: P
 
 @pytest.mark.rule("B-118")
 def test_an_order_ack_waits_for_the_window(host: Host) -> None:
-    peer = _peer(1, "nowhere", window=1)
-    world = _world([host], [peer])
+    peer = peer_of(1, "nowhere", window=1)
+    world = world_of([host], [peer])
     peer.send(b"x")
-    _handshake(world)
+    handshake(world)
     world.deliver(1 << 20)
     world.collect()  # the FinalAck is on the way, and fills the window
     world.pass_time(500)
     world.collect()
-    assert not [p for p in _packets(world.wires[0].to_initiator) if isinstance(p, packets.OrderAck)]
-    _exchange(world)
+    assert not [p for p in packets_in(world.wires[0].to_initiator) if isinstance(p, packets.OrderAck)]
+    exchange(world)
     assert (peer.rejected, peer.order_acks) == ({1: 0x8000}, 1)
 
 
 def test_a_link_that_takes_no_more_gets_messages_when_it_does_again(tmp_path: Path) -> None:
-    world, receiver, sender = _two_hosts(tmp_path)
-    _send(sender, b"1")
+    world, receiver, sender = two_hosts(tmp_path)
+    send_from(sender, b"1")
     world.pass_time(50)
-    _exchange(world)
+    exchange(world)
     link = world.wires[0].far
     link.writable = False
-    _send(sender, b"2")
+    send_from(sender, b"2")
     world.pass_time(50)
-    _exchange(world)
+    exchange(world)
     assert receiver.content("line1") == [b"1"]
     sender.manager.resume(link, world.now, world.wall)
-    _exchange(world)
+    exchange(world)
     assert receiver.content("line1") == [b"1", b"2"]
     receiver.store.close()
     sender.store.close()
@@ -952,8 +714,8 @@ def test_a_link_that_takes_no_more_gets_messages_when_it_does_again(tmp_path: Pa
 
 @pytest.mark.rule("B-163")
 def test_a_manager_that_stops_ends_its_sessions(host: Host) -> None:
-    world = _world([host], [_peer(1)])
-    _exchange(world)
+    world = world_of([host], [peer_of(1)])
+    exchange(world)
     host.manager.close()
     assert [shut for _, _, shut in host.manager.output()] == [True]
     assert host.manager.links == []
@@ -964,7 +726,7 @@ def test_a_manager_that_stops_ends_its_sessions(host: Host) -> None:
 
 @pytest.mark.rule("B-098", "B-281", "A-31")
 def test_nothing_is_acknowledged_before_another_process_could_read_it(host: Host) -> None:
-    peers = [_peer(1, window=8), _peer(2, window=8)]
+    peers = [peer_of(1, window=8), peer_of(2, window=8)]
     world = World(7, [host], peers)
     other = Store(host._life)
     manager = host.manager
@@ -988,7 +750,7 @@ def test_nothing_is_acknowledged_before_another_process_could_read_it(host: Host
         output = real()
         stored = {row.source: row.record[2] for row in other.incoming()}
         for link, data, _ in output:
-            for packet in _packets(data):
+            for packet in packets_in(data):
                 if isinstance(packet, packets.OrderAck):
                     assert packet.body.tx_sequence_number <= stored[link.session.remote_guid]
                     seen += 1
@@ -1015,13 +777,13 @@ def test_nothing_is_acknowledged_before_another_process_could_read_it(host: Host
 
 @pytest.mark.rule("B-098", "B-285")
 def test_a_store_that_fails_closes_the_sessions_and_nothing_is_lost(host: Host) -> None:
-    peer = _peer(1)
-    world = _world([host], [peer])
+    peer = peer_of(1)
+    world = world_of([host], [peer])
     for number in range(20):
         peer.send(b"%d" % number * 300)
     db = host.store._db
     db.pragma("max_page_count", db.pragma("page_count") + 1)
-    _exchange(world)
+    exchange(world)
     assert peer.acked == []
     assert host.content("line1") == []
     assert "no room" in host.log[0]
@@ -1057,7 +819,7 @@ def _accidents(world: World, steps: int, most: int) -> None:
 def test_killed_at_any_statement_nothing_is_lost_repeated_or_reordered(tmp_path: Path, seed: int) -> None:
     print("seed", seed)
     host = Host(tmp_path)
-    peers = [_peer(1), _peer(2, window=4), _peer(3, "nowhere"), _peer(4, "plain")]
+    peers = [peer_of(1), peer_of(2, window=4), peer_of(3, "nowhere"), peer_of(4, "plain")]
     world = World(seed, [host], peers)
     expected: dict[int, list[bytes]] = {peer.guid[0]: [] for peer in peers}
     for number in range(40):
@@ -1082,7 +844,7 @@ def test_killed_at_any_statement_nothing_is_lost_repeated_or_reordered(tmp_path:
 def test_both_managers_killed_at_any_statement(tmp_path: Path, seed: int) -> None:
     print("seed", seed)
     config = Config(next_hops={"plant": HERE}, session=Settings(window_size=5))
-    receiver, sender = Host(tmp_path / "receiver"), Host(tmp_path / "sender", config)
+    receiver, sender = Host(tmp_path / "receiver"), Host(tmp_path / "sender", config, "10.0.0.9")
     world = World(seed, [receiver, sender], [])
     for number in range(40):
         with sender.client() as client:
