@@ -19,14 +19,14 @@ import test_session
 import test_traces
 from mqqb import session, streams
 
-assert test_session.TESTS is test_traces.TESTS
 for function, numbers, names, values in engine_cases.TESTS:
-    test = pytest.mark.rule(*numbers)(function)
+    marked = pytest.mark.rule(*numbers)(function)
     if names is not None:
-        test = pytest.mark.parametrize(names, values)(test)
-    name = function.__name__
+        marked = pytest.mark.parametrize(names, values)(marked)
+    name = "test_" + function.__name__.removeprefix("test_")
     assert name not in globals(), name
-    globals()[name if name.startswith("test_") else "test_" + name] = test
+    globals()[name] = marked
+assert {test_session, test_traces}, "imported, so that their tests are known"
 
 
 # ---- the model ------------------------------------------------------------------------------------

@@ -255,7 +255,7 @@ def test_session_ack_for_express_messages_waits_half_the_ack_timeout() -> None:
     assert sender.stream.table == []
 
 
-@rule("B-124", "B-118", "B-119", "B-120", "A-25", "B-130", "B-128")
+@rule("B-124", "B-118", "B-119", "B-120", "A-25", "B-130", "B-128", "B-037", "B-040")
 def test_a_small_window_is_kept_and_acknowledged_at_its_half() -> None:
     sender, receiver = ends.Sender(), ends.Receiver()
     sender.connect(0)
@@ -1155,6 +1155,26 @@ def test_counts_wrap_on_both_sides(start, delivery):
     assert len(receiver.queue) == 108
     assert sender.session._counts[core.SESSION_SENT] == (start + 108) & 0xFFFF
     assert receiver.session._in_flight == []
+
+
+@rule("B-107", "B-221", "B-222", "A-09")
+@parametrize("start", [0, 0xFFF0, 0x7FF0])
+def test_a_header_without_bits_settles_nothing_recoverable_and_nothing_unsent(start):
+    sender, _ = ends.open_pair()
+    for index in (core.SESSION_SENT, core.SESSION_RECOVERABLE_SENT, core.SESSION_PEER_ACKED):
+        sender.session._counts[index] = start
+    for delivery in ("recoverable", "express", "recoverable", "transactional", "express"):
+        sender.send(b"x", delivery)
+    sender.pump(0, 3)
+    settled = []
+    for acked in (0, 1, 3):
+        header = bytes(packets.session_ack(array("I", ((start + acked) & 0xFFFF, 0, 0, 0, 0, 64, 0))))
+        for event in sender.session.receive_data(header, 0):
+            settled += [entry.message_id for entry in event.entries]
+        assert sender.session.receive_data(header, 0) == []
+        assert [entry.message_id for entry in sender.stream.table if entry.received_session_ack] == [1, 2, 3][:acked]
+        assert sender.session._awaiting_bits == [sender.stream.table[0], sender.stream.table[2]]
+    assert settled == [2]
 
 
 # ---- transactional order --------------------------------------------------------------------------------------
