@@ -231,7 +231,8 @@ def test_the_power_goes_between_order_ack_and_final_ack(durable: bool) -> None:
         await plant.restart()
         assert plant.node.find(1) is None
         plant.time += 200
-        await until(lambda: plant.told == [(2, 0xC002)])
+        await plant.restart()
+        assert plant.told == [(2, 0xC002)], "before anything else"
         assert plant.node.dead_letters()[0].conclusion().in_doubt
         assert len(plant.destination.queue) == 2
         await plant.stop()

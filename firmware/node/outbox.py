@@ -235,9 +235,11 @@ class Stored:
 
 
 class Segment:
-    """One file of the log: `size` in bytes that count, `handles` of the messages kept in it, `seed` of its CRCs."""
+    """One file of the log: `size` in bytes that count, `handles` of the messages kept in it, which take `live` bytes,
+    `seed` of its CRCs.
+    """
 
-    __slots__ = ("handles", "name", "number", "seed", "size")
+    __slots__ = ("handles", "live", "name", "number", "seed", "size")
 
     def __init__(self, number: int, seed: int, size: int) -> None:
         self.number = number
@@ -245,6 +247,7 @@ class Segment:
         self.seed = seed
         self.size = size
         self.handles: "list[Stored]" = []
+        self.live = 0
 
 
 class LoggedQueue:
@@ -326,7 +329,6 @@ class Outbox:
         self.starts = 0  # of this board, this one included
         self._sent = False  # in this start something may have been transmitted
         self._start_logged = False
-        self._live_bytes = 0  # of the records of messages that are kept
         self._files = files
         self._segment_size = segment_size
         self._time_stamp = 0  # the highest that any sequence has
@@ -520,18 +522,18 @@ class Outbox:
             raise OutboxFull("not accepted, the message is too large for an outbox of {} bytes".format(self.capacity))
 
     def _compact(self, need: int) -> None:
-        """While there is less than a segment free, and a quarter of all is waste: give up the oldest segments.
+        """While there is hardly room for another segment, and a quarter of all is waste: give up the oldest segments.
 
-        So what is kept for long costs at most three bytes copied for each that it would hold back.
+        So what is kept for long costs at most three bytes copied for each that it would hold back. While the copy of a
+        large message stands beside it, the capacity may be exceeded by that much.
         """
         for _ in range(len(self._segments) - 1):
             oldest = self._segments[0]
-            cost = sum([_RECORD_BYTES + _MESSAGE_PREFIX_BYTES + handle.size for handle in oldest.handles])
+            size = self.size
             if (
-                self.size + need + self._segment_size <= self.capacity
-                or 4 * self._live_bytes > 3 * self.size
-                or self.size + cost > self.capacity
-                or len(self._segments) < 2
+                len(self._segments) < 2
+                or size + need + self._segment_size <= self.capacity
+                or 4 * sum([segment.live for segment in self._segments]) > 3 * size
             ):
                 return
             places = []
@@ -540,7 +542,6 @@ class Outbox:
                 assert segment is not None
                 if self._ended or segment.size + _RECORD_BYTES + handle.size > self._segment_size:
                     self._begin()
-                self._log_start()
                 packet = self.load(handle)
                 prefix = bytes(self._view[_RECORD_BYTES : _RECORD_BYTES + _CONFIRMATION_OFFSET])
                 segment = self._current
@@ -557,7 +558,6 @@ class Outbox:
         if self._marks_logged < len(self._marks) and self._ended:
             self._begin()
         while self._marks_logged < len(self._marks):
-            self._log_start()
             self._write(STATE, self._marks[self._marks_logged], b"")
             self._marks_logged += 1
 
@@ -570,14 +570,14 @@ class Outbox:
         handle.segment = segment
         handle.offset = offset
         segment.handles.append(handle)
-        self._live_bytes += _RECORD_BYTES + _MESSAGE_PREFIX_BYTES + handle.size
+        segment.live += _RECORD_BYTES + _MESSAGE_PREFIX_BYTES + handle.size
 
     def _drop(self, handle: Stored) -> None:
         segment = handle.segment
         assert segment is not None
         segment.handles.remove(handle)
         handle.segment = None
-        self._live_bytes -= _RECORD_BYTES + _MESSAGE_PREFIX_BYTES + handle.size
+        segment.live -= _RECORD_BYTES + _MESSAGE_PREFIX_BYTES + handle.size
 
     def _write(self, kind: int, prefix: bytes, body: "Buffer") -> None:
         segment = self._current

@@ -171,6 +171,7 @@ class World:
         self.starts = 0
         self.by_id = {}  # released, that is accepted or restored: MessageID -> facts
         self.transmitted = set()  # facts
+        self.after = {}  # facts -> facts of those that were gone before
         self.by_number = {}  # (TxSequenceID, TxSequenceNumber) -> facts
         self.highest = {}  # queue -> highest released (TxSequenceID, TxSequenceNumber)
         self.unsynced = []
@@ -212,6 +213,9 @@ class World:
         for facts in must:
             assert facts in seen, ("accepted, not gone, and lost", facts)
         assert len({facts[1] for facts in seen}) == len(seen), "restored twice"
+        for facts in seen:
+            for other in self.after.get(facts, ()):
+                assert other not in seen, ("it was gone before a message that is there", other, facts)
         self.unsynced = []
         self.failed = []
         self.gone = []
@@ -243,6 +247,7 @@ class World:
             "gone",
             "tables",
             "transmitted",
+            "after",
         ):
             setattr(other, name, getattr(self, name))
         other.refused = 0
@@ -301,6 +306,7 @@ class World:
             self.tables[name].append(sent)
             flags = outbox.TRANSACTIONAL | outbox.RECOVERABLE
             queue = self.outbox.queue(name)
+            self.after[sent.facts] = [gone.facts for gone in self.gone]
             try:
                 self.outbox.append(handle, queue, flags, record, packet)
                 self.failed = []  # the new segment, begun after the error, has cut them off

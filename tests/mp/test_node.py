@@ -297,7 +297,6 @@ def a_full_quota_discards_the_copy_and_says_so():
         assert board.told == [(1, 0xC001), (3, 0xC001), (5, 0xC001), (7, 0xC001)]
         assert node.outbox.live == 4
         asyncio.run(node.take(node.dead_letters()[0]))
-        board.restart()
         for message_id in (9, 10):
             board.send(journal=JN)
             board.store()
