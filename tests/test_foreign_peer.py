@@ -284,17 +284,51 @@ def numbered(first: int, last: int, time_stamp: int = 100, ordinal: int = 1) -> 
 # ---- the command ----------------------------------------------------------------------------------
 
 
+WARM = """
+import json, sys
+from ordack.cli import app
+for line in sys.stdin:
+    app(json.loads(line), standalone_mode=False)
+    print("done", flush=True)
+"""
+
+
+class Commands:
+    """A process that runs `ordack` commands one after another, so that each need not start anew."""
+
+    process: subprocess.Popen[str] | None = None
+
+    @classmethod
+    def run(cls, arguments: list[str]) -> list[dict[str, Any]]:
+        if cls.process is None:
+            cls.process = subprocess.Popen(
+                [sys.executable, "-c", WARM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
+            )
+        assert cls.process.stdin
+        assert cls.process.stdout
+        cls.process.stdin.write(json.dumps(arguments) + "\n")
+        cls.process.stdin.flush()
+        lines = []
+        while (line := cls.process.stdout.readline()) != "done\n":
+            assert line, f"ordack {arguments} fails"
+            lines.append(json.loads(line))
+        return lines
+
+    @classmethod
+    def end(cls) -> None:
+        if cls.process:
+            cls.process.communicate()
+        cls.process = None
+
+
+@pytest.fixture(scope="module", autouse=True)
+def commands() -> Iterator[None]:
+    yield
+    Commands.end()
+
+
 def ordack(*arguments: object) -> list[dict[str, Any]]:
-    done = subprocess.run(
-        [sys.executable, "-m", "ordack", *map(str, arguments), "--json"],
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return Commands.run([*map(str, arguments), "--json"])
 
 
 class Server:
@@ -491,9 +525,13 @@ class Line:
         return seen
 
     def works(self) -> None:
-        """A SessionAck comes for what is sent now: the session is alive."""
-        self.send(message(self.guid, PLAIN, b"alive"))
-        while self.ack != self.sent:
+        """What was sent is acknowledged: the session is alive, and all that has been handled.
+
+        32 messages more fill half the window, and so no timer is waited for (B-124). They are one, sent again.
+        """
+        everything = self.sent
+        self.send(*[message(self.guid, PLAIN, b"alive", delivery=0, message_id=next(NUMBERS))] * 32)
+        while self.ack < everything + 1:
             self.read()
 
 
@@ -987,9 +1025,13 @@ def test_acknowledgements_for_private_format_names_go_to_the_source_by_guid(serv
             assert (ack.destination, ack.address) == (4, source)
             assert ack.user_flags & ~0x20 == 0x00200C00
         assert {ack.tx for ack in acks} == {Tx(100, 1, 1, 0), Tx(200, 1, 1, 0)}
-        line.send(message(source, LINE1, b"by name", Tx(300, 1, 1, 0)))  # from now on it is a session of direct names
-        assert line.until(ORDER_ACK).destination == "TCP:127.0.0.1\\PRIVATE$\\order_queue$"
-    assert server.received() == [b"by number", b"by name"]
+        # From now on it is a session of direct names, whose address is that of its peer, not of one behind it.
+        line.send(
+            message(line.guid, LINE1, b"by name", Tx(300, 1, 1, 0)), message(source, LINE1, b"too", Tx(400, 1, 1, 0))
+        )
+        where = {ack.tx: ack.destination for ack in (line.until(ORDER_ACK), line.until(ORDER_ACK))}
+        assert where == {Tx(300, 1, 1, 0): "TCP:127.0.0.1\\PRIVATE$\\order_queue$", Tx(400, 1, 1, 0): 4}
+    assert server.received() == [b"by number", b"by name", b"too"]
 
 
 # ---- shapes that have ended queue managers --------------------------------------------------------
@@ -1162,3 +1204,311 @@ def test_peers_that_go_at_every_step_leave_the_others_alone(server: Server, good
         for connection in both:
             connection.close()
     good.works()
+
+
+# ---- the other end: what `ordack send` and serve do -----------------------------------------------
+
+
+class Hop:
+    """A machine by name, on which a hand-made queue manager takes connections."""
+
+    def __init__(self, number: int) -> None:
+        self.name = f"hop{number}"
+        self.guid = next(GUIDS)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.option = f"{self.name}=127.0.0.1:{self.listener.getsockname()[1]}"
+        self.store = Path()
+
+    def order(self, *bodies: bytes, **options: object) -> list[dict[str, Any]]:
+        """Give messages for this machine to `ordack send`; what it printed."""
+        arguments = [text for name, value in options.items() for text in (f"--{name}", value)]
+        target = f"DIRECT=OS:{self.name}\\private$\\q"
+        return [
+            line
+            for body in bodies
+            for line in ordack("send", "--store", self.store, target, "--body", body.decode(), *arguments)
+        ]
+
+    def accept(self) -> Line:
+        """The next connection, as it begins."""
+        self.listener.settimeout(DEADLINE_S)
+        line = Line(self.listener.accept()[0])
+        line.guid = self.guid
+        return line
+
+    def open(self, window: int = 64) -> Line:
+        """The next connection, after its handshake."""
+        line = self.accept()
+        request = line.read()
+        assert (request.kind, request.internal, request.data[36:52]) == (ESTABLISH, 2, NULL)
+        line.server = request.data[20:36]
+        line.write(answer(request, self.guid))
+        request = line.read()
+        assert request.kind == PARAMETERS
+        line.write(parameters(*struct.unpack_from("<II", request.data, 20), window=window))
+        return line
+
+
+def answer(request: Seen, server: bytes, client: bytes | None = None, internal: int = 2) -> bytes:
+    data = request.data
+    return (
+        base(572, 0x000B, 0x5A)
+        + struct.pack("<HH", 0, internal)
+        + (data[20:36] if client is None else client)
+        + server
+        + data[52:60]
+        + b"\x5a" * 512
+    )
+
+
+@pytest.fixture(scope="module")
+def hops(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Iterator[Hop]]:
+    machines = [Hop(number) for number in range(60)]
+    options = [text for hop in machines for text in ("--next-hop", hop.option)]
+    running = Server(tmp_path_factory.mktemp("near") / "store", *options)
+    for hop in machines:
+        hop.store = running.store
+    yield iter(machines)
+    running.stop()
+    for hop in machines:
+        hop.listener.close()
+
+
+@pytest.fixture
+def hop(hops: Iterator[Hop]) -> Hop:
+    """A machine that no other test uses."""
+    return next(hops)
+
+
+@pytest.mark.rule("B-001", "B-092", "B-095", "B-204", "B-212", "B-217", "B-302", "B-309", "B-317", "B-304", "A-45")
+def test_messages_are_numbered_in_the_order_of_sending(hop: Hop) -> None:
+    sent = hop.order(b"one", b"two", b"three")
+    line = hop.accept()
+    with line:
+        request = line.read()
+        assert (request.flags & 0x18, request.internal, request.data[36:52]) == (8, 2, NULL)
+        assert (request.data[56], request.data[57] & 1) == (0x10, 1)
+        line.write(answer(request, hop.guid))
+        parameters_ = line.read()
+        recoverable, ack, _, window = struct.unpack_from("<IIHH", parameters_.data, 20)
+        assert (ack, window) == (20000, 64)
+        assert 500 <= recoverable <= 120000
+        line.write(parameters(recoverable, ack))
+        seen = line.messages(3)
+        stream = seen[0].tx
+        assert stream
+        for at, (packet, told, body) in enumerate(zip(seen, sent, (b"one", b"two", b"three")), 1):
+            assert (packet.body, packet.recoverable, packet.flags & 7) == (body, True, 0)
+            assert (packet.source, packet.address) == (request.data[20:36], NULL)
+            assert packet.destination == f"OS:{hop.name}\\private$\\q"
+            assert packet.tx == stream._replace(number=at, previous=at - 1)
+            assert packet.message_id == told["message_id"]
+            assert abs(packet.sent_time - time.time()) < 60
+        assert stream.ordinal >= 1
+        assert len({packet.message_id for packet in seen}) == 3
+
+
+def places(seen: list[Seen]) -> list[tuple[bytes, tuple[int, ...] | None]]:
+    return [(packet.body, packet.tx and tuple(packet.tx)) for packet in seen]
+
+
+@pytest.mark.rule(
+    "B-158", "B-160", "B-230", "B-233", "B-241", "B-244", "B-299", "B-301", "B-318", "A-08", "A-16", "A-34"
+)
+def test_after_a_cut_the_same_numbers_and_a_bridge_over_what_is_settled(hop: Hop) -> None:
+    hop.order(*(b"%d" % number for number in range(1, 6)))
+    with hop.open() as line:
+        first = line.messages(5)
+    with hop.open() as line:
+        again = line.messages(5)
+        assert [(seen.message_id, seen.body, seen.tx) for seen in again] == [
+            (seen.message_id, seen.body, seen.tx) for seen in first
+        ]
+        stream = first[0].tx
+        assert stream
+        line.confirm(first=1, bits=0x1F)
+        line.send(acknowledgement(hop.guid, stream._replace(number=1)))
+        line.send(
+            acknowledgement(
+                hop.guid, stream._replace(number=3, previous=2), 0x8003, (line.server, first[2].message_id), delivery=1
+            )
+        )
+        line.works()
+    with hop.open() as line:
+        assert places(line.messages(3)) == [
+            (b"2", tuple(stream._replace(number=2, previous=0))),
+            (b"4", tuple(stream._replace(number=4, previous=2))),
+            (b"5", tuple(stream._replace(number=5, previous=4))),
+        ]
+        line.send(acknowledgement(hop.guid, stream._replace(number=4)))
+        line.works()
+    with hop.open() as line:
+        assert places(line.messages(1)) == [(b"5", tuple(stream._replace(number=5, previous=0)))]
+        hop.order(b"6")
+        assert places(line.messages(1)) == [(b"6", tuple(stream._replace(number=6, previous=5)))]
+
+
+@pytest.mark.rule("B-096", "B-178", "B-230", "B-234", "B-236", "A-05", "A-17", "A-36", "OP-6", "OP-17")
+@pytest.mark.parametrize("variant", ["plain", "SH", "priority 3", "SH, priority 7", "recoverable", "by number", "junk"])
+def test_an_order_ack_of_any_make_settles(hop: Hop, variant: str) -> None:
+    hop.order(b"one", b"two")
+    with hop.open() as line:
+        stream = line.messages(2)[1].tx
+        assert stream
+        recoverable = int(variant == "recoverable")
+        header = line.header(first=1, bits=3, more=1) if "SH" in variant else b""
+        flags = int(variant[-1]) if "priority" in variant else 0
+        ack = acknowledgement(
+            hop.guid,
+            stream,
+            header=header,
+            flags=flags,
+            delivery=recoverable,
+            direct_name=variant != "by number",
+            address=line.server if variant == "by number" else NULL,
+        )
+        if variant == "junk":
+            assert bytes(20) in ack[-36:]
+            ack = ack[:-20] + b"\xee" * 20
+        line.send(ack)
+        line.works()
+        hop.order(b"three")  # the stream was drained: a new sequence begins
+        assert places(line.messages(1)) == [(b"three", (stream.time_stamp, stream.ordinal + 1, 1, 0))]
+    with hop.open() as line:
+        assert [seen.body for seen in line.messages(1)] == [b"three"]
+        line.silent()
+
+
+@pytest.mark.rule("B-230", "B-241", "A-04", "A-09")
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "older ordinal",
+        "newer ordinal",
+        "older time",
+        "newer time",
+        "number 0",
+        "swapped",
+        "another's FinalAck",
+        "FinalAck of another message",
+        "SessionAck",
+    ],
+)
+def test_what_is_for_another_sequence_or_message_settles_nothing(hop: Hop, wrong: str) -> None:
+    hop.order(b"one")
+    with hop.open() as line:
+        (seen,) = line.messages(1)
+        assert seen.tx
+        line.send(acknowledgement(hop.guid, seen.tx))
+        hop.order(b"two", b"three")
+        two, three = line.messages(2)
+        stream = three.tx
+        assert stream
+        assert stream.ordinal == seen.tx.ordinal + 1
+        refused, packet = False, b""
+        if wrong == "SessionAck":
+            line.confirm(first=1, bits=7)
+            packet = acknowledgement(hop.guid, seen.tx)
+        elif "FinalAck" in wrong:
+            of = (line.server, three.message_id + 1000) if "another message" in wrong else (hop.guid, three.message_id)
+            packet = acknowledgement(hop.guid, stream, 0x8003, of, delivery=1)
+        else:
+            changed = {
+                "older ordinal": {"ordinal": stream.ordinal - 1},
+                "newer ordinal": {"ordinal": stream.ordinal + 1},
+                "older time": {"time_stamp": stream.time_stamp - 1},
+                "number 0": {"number": 0, "previous": 0},
+                "newer time": {"time_stamp": stream.time_stamp + 1},
+                "swapped": {"time_stamp": stream.ordinal, "ordinal": stream.time_stamp},
+            }[wrong]
+            packet = acknowledgement(hop.guid, stream._replace(**changed))
+            refused = wrong == "number 0"  # outside its range: malformed
+        line.send(packet)
+        if refused:
+            line.ends()
+        else:
+            line.works()
+    with hop.open() as line:
+        assert [(again.message_id, again.body) for again in line.messages(2)] == [
+            (two.message_id, b"two"),
+            (three.message_id, b"three"),
+        ]
+
+
+@pytest.mark.rule("B-184", "B-191", "B-209", "B-297", "A-39", "OP-3")
+@pytest.mark.parametrize(
+    "response",
+    [
+        "refusal",
+        "refusal with parameters",
+        "another client",
+        "no client",
+        "nothing",
+        "parameters first",
+        "a message",
+        "nonsense",
+        "no server",
+    ],
+)
+def test_a_peer_that_does_not_answer_as_it_should_is_left_and_tried_again(hop: Hop, response: str) -> None:
+    hop.order(b"waits")
+    with hop.accept() as line:
+        request = line.read()
+        data = {
+            "refusal": answer(request, hop.guid, internal=0x12),
+            "refusal with parameters": answer(request, hop.guid, internal=0x12) + parameters(),
+            "another client": answer(request, hop.guid, client=b"\x66" * 16),
+            "no client": answer(request, hop.guid, client=NULL),
+            "no server": answer(request, NULL),
+            "parameters first": parameters(),
+            "a message": message(hop.guid, PLAIN, b"unasked"),
+            "nonsense": b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            "nothing": b"",
+        }[response]
+        if data:
+            line.write(data)
+            assert line.ends() == []
+    with hop.open() as line:
+        assert [seen.body for seen in line.messages(1)] == [b"waits"]
+
+
+@pytest.mark.rule("B-216", "B-118", "B-130", "B-307", "B-310", "A-10", "A-25")
+@pytest.mark.parametrize("window", [0, 1, 3])
+def test_no_more_is_sent_than_the_window_of_the_peer_takes(hop: Hop, window: int) -> None:
+    hop.order(*(b"%d" % number for number in range(1, 9)))
+    with hop.open(window) as line:
+        bodies: list[bytes] = []
+        limit = max(window, 1)
+        bodies += [seen.body for seen in line.messages(limit)]
+        line.silent()
+        line.confirm(first=1, bits=(1 << limit) - 1, window=2)  # the window of every header counts
+        bodies += [seen.body for seen in line.messages(2)]
+        line.silent()
+        line.confirm(first=limit + 1, bits=3, window=64)
+        bodies += [seen.body for seen in line.messages(8 - limit - 2)]
+        assert bodies == [b"%d" % number for number in range(1, 9)]
+        line.silent()
+
+
+@pytest.mark.rule("B-109", "B-221", "B-222", "B-223", "B-159", "B-299", "A-09")
+def test_what_a_session_acknowledgement_settles(hop: Hop) -> None:
+    hop.order(b"e1", delivery="express")
+    hop.order(b"r1", b"r2", b"r3", delivery="recoverable")
+    hop.order(b"e2", delivery="express")
+    with hop.open() as line:
+        assert [seen.body for seen in line.messages(5)] == [b"e1", b"r1", b"r2", b"r3", b"e2"]
+        line.confirm(ack=4, first=0, bits=0)  # received; nothing is said of the recoverable ones
+        line.works()
+    with hop.open() as line:
+        assert [(seen.body, seen.recoverable) for seen in line.messages(4)] == [
+            (b"r1", True),
+            (b"r2", True),
+            (b"r3", True),
+            (b"e2", False),
+        ]
+        line.confirm(first=1, bits=0b101)
+        line.works()
+    with hop.open() as line:
+        left = [seen.body for seen in line.messages(1)]
+        line.silent()
+        assert left == [b"r2"]

@@ -57,12 +57,13 @@ QUIET = "EXPIRE=0 REJECT=0 EARLY=0"
 SHORT = [
     Check(f"MSGS=3 WINDOW=3 FAILS=2 {QUIET}"),
     Check("MSGS=2 WINDOW=2 FAILS=1 EXPIRE=1 REJECT=1 EARLY=1"),
+    Check("MSGS=2 WINDOW=2 FAILS=1 EXPIRE=1 REJECT=1 EARLY=1 ALONE"),
     Check(f"MSGS=2 WINDOW=2 FAILS=2 {QUIET}", liveness=True),
     Check("MSGS=2 WINDOW=2 FAILS=0 EXPIRE=1 REJECT=1 EARLY=0", liveness=True),
 ]
 FULL = [
     Check("MSGS=3 WINDOW=3 FAILS=2 EXPIRE=1 REJECT=1 EARLY=1"),
-    Check("MSGS=3 WINDOW=3 FAILS=2 EXPIRE=1 REJECT=1 EARLY=1", liveness=True),
+    Check("MSGS=3 WINDOW=3 FAILS=2 EXPIRE=1 REJECT=1 EARLY=0", liveness=True),
     Check("MSGS=4 WINDOW=2 FAILS=1 EXPIRE=1 REJECT=1 EARLY=1"),
     Check("MSGS=3 WINDOW=3 FAILS=3 EXPIRE=1 REJECT=0 EARLY=0"),
     # readings that behaviour.md allows: delete on the OrderAck alone, reject before ordering
