@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ENGINE = Path("firmware/mqqb")
 TESTS = {
     "session.py": ("test_engine.py", "test_streams.py"),
-    "streams.py": ("test_engine.py", "test_streams.py"),
+    "streams.py": ("test_streams.py", "test_engine.py"),
     "confirm.py": ("test_confirm.py",),
 }
 COPIED = ("pyproject.toml", "tests/mp", "firmware/mqqb")
@@ -62,13 +62,26 @@ class _Finder(libcst.CSTVisitor):
         self.found: list[tuple[CodeRange, libcst.CSTNode, libcst.CSTNode]] = []
 
     def on_visit(self, node: libcst.CSTNode) -> bool:
-        if isinstance(node, (libcst.Annotation, libcst.Decorator, libcst.Assert)):
+        if isinstance(node, (libcst.Annotation, libcst.Decorator, libcst.Assert, libcst.Raise)):
             return False
+        if isinstance(node, libcst.Assign) and isinstance(node.value, libcst.SimpleString):
+            return False  # the name of a state or an event: all that counts is that it is not another's
         position = self.get_metadata(PositionProvider, node, None)
         for kind, operator in mutation_operators:
             if isinstance(position, CodeRange) and isinstance(node, kind) and operator is not operator_string:
-                self.found += [(position, node, changed) for changed in operator(node)]
+                self.found += [(position, node, changed) for changed in operator(node) if not _is_alike(node, changed)]
         return True
+
+
+def _is_alike(node: libcst.CSTNode, changed: libcst.CSTNode) -> bool:
+    """None in place of False: as false as that."""
+    return (
+        isinstance(node, libcst.Assign)
+        and isinstance(changed, libcst.Assign)
+        and isinstance(node.value, libcst.Name)
+        and isinstance(changed.value, libcst.Name)
+        and (node.value.value, changed.value.value) == ("False", "None")
+    )
 
 
 def _places(source: str) -> Iterator[tuple[int, int, str]]:
@@ -169,17 +182,18 @@ def run_tests(folder: Path, file: str) -> None:
     os._exit(int(pytest.main([*options, *tests], plugins=[_ModelsLast()])))
 
 
-def start(folder: Path, mutant: Mutant) -> BaseProcess:
-    """Run the tests in this scratch copy with the mutant in it."""
-    for file in TESTS:
-        source = mutant.source if file == mutant.file else (ROOT / ENGINE / file).read_text(encoding="utf-8")
-        (folder / ENGINE / file).write_text(source, encoding="utf-8")
+def start(folder: Path, mutant: Mutant, sources: dict[str, str]) -> BaseProcess:
+    """Run the tests in this scratch copy with the mutant in it, the other files as in `sources`."""
+    for file, source in sources.items():
+        (folder / ENGINE / file).write_text(mutant.source if file == mutant.file else source, encoding="utf-8")
     process = multiprocessing.get_context("fork").Process(target=run_tests, args=(folder, mutant.file))
     process.start()
     return process
 
 
-def survivors(folders: list[Path], chosen: list[Mutant], tell: Callable[[Mutant, bool], None]) -> list[Mutant]:
+def survivors(
+    folders: list[Path], sources: dict[str, str], chosen: list[Mutant], tell: Callable[[Mutant, bool], None]
+) -> list[Mutant]:
     """Those with which the tests pass, one scratch copy for each that runs at a time. tell: called after each."""
     waiting = list(reversed(chosen))
     running: dict[Path, tuple[BaseProcess, Mutant, float]] = {}
@@ -188,7 +202,7 @@ def survivors(folders: list[Path], chosen: list[Mutant], tell: Callable[[Mutant,
         for folder in folders:
             if folder not in running and waiting:
                 mutant = waiting.pop()
-                running[folder] = start(folder, mutant), mutant, time.monotonic() + SECONDS
+                running[folder] = start(folder, mutant, sources), mutant, time.monotonic() + SECONDS
         wait([process.sentinel for process, _, _ in running.values()], timeout=1)
         for folder, (process, mutant, until) in list(running.items()):
             if process.is_alive() and time.monotonic() < until:
@@ -221,10 +235,10 @@ def main() -> int:
         folders = [Path(place) / str(number) for number in range(JOBS)]
         for folder in folders:
             scratch(folder)
-        whole = [Mutant(file, 0, file, (ROOT / ENGINE / file).read_text(encoding="utf-8")) for file in files]
-        broken = {mutant.file for mutant in whole} - {
-            mutant.file for mutant in survivors(folders, whole, lambda _mutant, _well: None)
-        }
+        sources = {file: (folders[0] / ENGINE / file).read_text(encoding="utf-8") for file in TESTS}
+        whole = [Mutant(file, 0, file, sources[file]) for file in files]
+        well = survivors(folders, sources, whole, lambda _mutant, _survived: None)
+        broken = set(files) - {mutant.file for mutant in well}
         if broken:
             print(f"mutants: without any, the tests of {', '.join(sorted(broken))} fail", file=sys.stderr)
             return 1
@@ -235,8 +249,11 @@ def main() -> int:
                 text = f"{ENGINE / mutant.file}:{mutant.line}: SURVIVED\n{mutant.key}"
                 progress.console.print(text, highlight=False, markup=False, soft_wrap=True)
             progress.update(task, advance=1, refresh=True)
+            done = int(progress.tasks[task].completed)
+            if not progress.console.is_terminal and done % 50 == 0:
+                print(f"{done} of {len(chosen)}", flush=True)
 
-        found = survivors(folders, chosen, tell)
+        found = survivors(folders, sources, chosen, tell)
     for key in gone:
         print(f"mutants.txt: this change is no longer made: {key}")
     excused = sum(mutant.key in known for mutant in found)

@@ -342,8 +342,9 @@ class OutgoingStream:
                 cursor[1] = max(cursor[1] - count, 0)
         else:
             gone = {id(entry) for entry in entries}
+            places = [place for place, entry in enumerate(self.table) if id(entry) in gone]
             for cursor in self._cursors:
-                cursor[1] -= sum(1 for entry in self.table[: cursor[1]] if id(entry) in gone)
+                cursor[1] -= sum(1 for place in places if place < cursor[1])
             self.table = [entry for entry in self.table if id(entry) not in gone]
         if not any(entry.tx_sequence_number for entry in self.table):
             self._resend_time = None  # B-240
