@@ -1246,7 +1246,8 @@ class Hop:
         """The next connection, after its handshake."""
         line = self.accept()
         request = line.read()
-        assert (request.kind, request.internal, request.data[36:52]) == (ESTABLISH, 2, NULL)
+        assert (request.kind, request.internal) == (ESTABLISH, 2)
+        assert request.data[36:52] in (NULL, self.guid)
         line.server = request.data[20:36]
         line.write(answer(request, self.guid))
         request = line.read()
@@ -1692,3 +1693,50 @@ def test_administration_acknowledgements(server: Server) -> None:
         assert line.received == received
     server.received("asked")
     server.received("asked-too")
+
+
+# ---- for another queue manager --------------------------------------------------------------------
+
+
+@pytest.mark.rule("B-011", "B-012", "B-077", "B-259", "B-264", "B-251", "A-20", "A-21", "A-40", "C-66")
+def test_a_message_for_another_queue_manager_goes_on_untouched(router: Server, far: Hop) -> None:
+    stamp = message(NULL, 9, b"on", Tx(100, 7, 3, 2), address=far.guid, user_flags=3)
+    with router.connect() as line:
+        original = stamp[:16] + line.guid + stamp[32:]
+        too_far = message(line.guid, 9, b"too far", Tx(200, 1, 1, 0), address=far.guid, user_flags=15)
+        line.send(original, too_far)
+        rejected = line.until(FINAL_ACK)
+        assert (rejected.message_class, rejected.tx) == (0x8005, Tx(200, 1, 1, 0))
+        with far.open() as there:
+            (seen,) = there.messages(1)
+            passed = bytearray(original)
+            passed[60] += 1  # RC
+            assert seen.data[: seen.size] == bytes(passed)
+            # its OrderAck, back to the source through the router, which has no stream of its own
+            there.send(acknowledgement(far.guid, Tx(100, 7, 3, 2), direct_name=False, address=line.guid))
+            back = line.until(ORDER_ACK)
+            assert (back.tx, back.source, back.address) == (Tx(100, 7, 3, 2), far.guid, line.guid)
+            there.confirm(first=1, bits=1)  # the hop has it: that settles it for the router
+            there.works()
+        line.send(message(line.guid, 9, b"next", Tx(100, 7, 4, 3), address=far.guid))
+        with far.open() as there:
+            assert [packet.body for packet in there.messages(1)] == [b"next"]
+
+
+@pytest.fixture
+def far() -> Iterator[Hop]:
+    hop = Hop(0)
+    yield hop
+    hop.listener.close()
+
+
+@pytest.fixture
+def router(tmp_path: Path, far: Hop) -> Iterator[Server]:
+    """A server that forwards, and knows where the queue manager `far` is."""
+    store = tmp_path / "store"
+    ordack("config", "RouteMessages", "1", "--store", store)
+    data1, data2, data3 = struct.unpack_from("<IHH", far.guid)
+    text = f"{data1:08x}-{data2:04x}-{data3:04x}-{far.guid[8:10].hex()}-{far.guid[10:].hex()}"
+    running = Server(store, "--next-hop", f"{text}={far.option.partition('=')[2]}")
+    yield running
+    running.stop()
