@@ -35,7 +35,6 @@ class Model:
         self.now = 1000
         self.doing = "nothing"
         self.state = "Inactive"
-        self.held = False
         self.address = ""
         self.left: list[str] = []
         self.next_hops: list[str] = []
@@ -48,9 +47,7 @@ class Model:
 
     def turn(self) -> None:
         """Something that can happen now happens, and everything is as the rules say."""
-        if self.draw.random() < 0.05:
-            self.pauses_or_goes_on(self.draw.random() < 0.3)
-        elif self.doing in ("nothing", "resolved", "pinged") or self.draw.random() < 0.3:
+        if self.doing in ("nothing", "resolved", "pinged") or self.draw.random() < 0.3:
             self.asks(self.draw.random() < 0.9, self.draw.random() < 0.8)
         else:
             self.happens()
@@ -75,7 +72,6 @@ class Model:
 
     def asks(self, wanted: bool, may_ping: bool) -> None:
         self.now += self.draw.choice([0, 50, 99, 100, 101, 200, 1000, 5700, 6000])
-        wanted = wanted and not self.held
         expected = None
         ready = self.doing == "resolved" or self.doing == "pinged"
         if self.doing == "nothing" and self.now >= self.due:
@@ -167,7 +163,7 @@ class Model:
 
     def ends(self, end: str, wanted: bool) -> None:
         self.connector.closing()
-        assert self.connector.state == ("OnHold" if self.held else "Disconnecting")
+        assert self.connector.state == "Disconnecting"
         self.connector.closed(end, "why", self.now, self.wall, wanted)
         self.state = "Disconnected"
         held_out = self.doing == "open" and (self.now - self.opened >= self.interval or not wanted)
@@ -182,18 +178,9 @@ class Model:
             refused = end == "B-209" and self.doing != "open"
             self.failed("ConnectionRefused" if refused else "UnknownFailure")
 
-    def pauses_or_goes_on(self, held: bool) -> None:
-        self.held = held
-        if held:
-            self.connector.hold()
-        else:
-            self.connector.resume()
-            if self.doing == "nothing":
-                self.state = "Inactive"
-
     def check(self) -> None:
         connector = self.connector
-        assert connector.state == ("OnHold" if self.held else self.state)
+        assert connector.state == self.state
         assert connector.address == self.address
         assert list(connector.next_hops) == self.next_hops
         told = [(event.status, event.time, event.error != 0, event.addresses) for event in connector.history]
@@ -203,7 +190,7 @@ class Model:
 
 
 @pytest.mark.rule("B-052", "B-133", "B-145", "B-191", "B-194", "B-196", "B-198", "B-201", "B-204", "B-211", "B-216")
-@pytest.mark.rule("B-297", "B-347", "B-421")
+@pytest.mark.rule("B-297", "B-421")
 @settings(max_examples=50)
 @given(seed=st.integers(0, 1 << 32))
 def test_whatever_happens_it_does_as_the_rules_say(seed: int) -> None:
@@ -330,19 +317,3 @@ def test_a_name_without_address_needs_validation_and_is_looked_up_again() -> Non
     assert way.connector.state == "NeedValidation"
     assert way.connector.history[-1][:4] == ("DnsFailure", WALL, 0x80072AF9, ())  # WSAHOST_NOT_FOUND
     assert way.next_step()[1] is Step.RESOLVE  # never an address of long ago
-
-
-@pytest.mark.rule("B-346", "B-347")
-def test_a_paused_way_begins_nothing_and_is_inactive_afterwards() -> None:
-    way = _Way()
-    way.connector.hold()
-    way.now += 60_000
-    assert way.step() is None
-    assert way.connector.state == "OnHold"
-    way.connector.resume()
-    assert way.connector.state == "Inactive"
-    way.resolve("10.0.0.1")
-    way.open()
-    way.connector.hold()
-    way.connector.resume()
-    assert way.connector.state == "Connected"

@@ -18,8 +18,7 @@ from mqqb.session import MessageReceived, Session, Settings
 from ordack import net
 from ordack.client import Client
 from ordack.config import Config
-from ordack.connect import Connector
-from ordack.manager import Hop, Manager
+from ordack.manager import Manager
 from ordack.store import Store
 
 from tests.host_peer import Peer, body_of, direct
@@ -32,19 +31,19 @@ PEER_GUID = b"\2" * 16
 class Server:
     """A queue manager that runs in this event loop."""
 
-    def __init__(self, store: Store, manager: Manager, port: int, log: list[str], hops: dict[Hop, Connector]) -> None:
+    def __init__(self, store: Store, manager: Manager, port: int, log: list[str]) -> None:
         self.store = store
         self.manager = manager
         self.port = port
         self.log = log
-        self.hops = hops
 
     @property
-    def connector(self) -> Connector | None:
-        return next(iter(self.hops.values()), None)
+    def way(self) -> dict[str, Any]:
+        """What is told of the only hop, or nothing."""
+        return next(iter(self.manager.connections().values()), {})
 
     def statuses(self) -> list[str]:
-        return [event.status for event in self.connector.history] if self.connector else []
+        return [event["status"] for event in self.way.get("history", ())]
 
     def send(self, *bodies: bytes) -> None:
         with Client(self.store.folder) as client:
@@ -56,15 +55,14 @@ class Server:
 async def serving(folder: Path, config: Config, host: str = "127.0.0.1") -> AsyncIterator[Server]:
     log: list[str] = []
     stop, ready = asyncio.Event(), asyncio.Event()
-    hops: dict[Hop, Connector] = {}
     with Store(folder, create=True) as store:
         store.create_queue("line1", transactional=True)
         manager = Manager(store, net.now(), config, log.append)
         listener = net.listen(host, 0)
-        task = asyncio.create_task(net.serve(manager, listener, stop, ready.set, hops))
+        task = asyncio.create_task(net.serve(manager, listener, stop, ready.set))
         await asyncio.wait({task, asyncio.ensure_future(ready.wait())}, return_when=asyncio.FIRST_COMPLETED)
         try:
-            yield Server(store, manager, listener.getsockname()[1], log, hops)
+            yield Server(store, manager, listener.getsockname()[1], log)
         finally:
             stop.set()
             await task
@@ -295,15 +293,14 @@ def test_a_direct_name_is_called_by_its_host_part_without_a_guid_and_every_step_
             assert Manager(store, net.now()).wanted_hops() == {("plant", 1801)}
         async with Destination().listening() as peer:
             async with serving(tmp_path / "it", Config(next_hops={"plant": ("127.0.0.1", peer.port)})) as server:
-                assert not server.hops
+                assert not server.way
                 server.send(b"one")
                 await until(lambda: peer.bodies == [[b"one"]])
-                assert server.connector
                 assert peer.requests[0].header.server_guid == bytes(16)
                 assert peer.requests[0].header.client_guid == server.store.guid
                 assert server.statuses() == ["InProcess", "EstablishPacketReceived", "Established"]
-                assert server.connector.state == "Connected"
-                assert server.connector.report()["next_hops"] == [f"127.0.0.1:{peer.port}"]
+                assert server.way["state"] == "Connected"
+                assert server.way["next_hops"] == [f"127.0.0.1:{peer.port}"]
                 peer.writer.close()
                 again = ["UnknownFailure", "InProcess", "EstablishPacketReceived", "Established"]
                 await until(lambda: server.statuses()[3:] == again)
@@ -320,10 +317,9 @@ def test_the_addresses_of_a_name_are_tried_one_after_the_other(tmp_path: Path, m
             async with serving(tmp_path, Config(next_hops={"plant": ("plant.test", peer.port)})) as server:
                 server.send(b"one")
                 await until(lambda: peer.bodies == [[b"one"]])
-                assert server.connector
-                assert server.connector.report()["next_hops"] == [f"127.0.0.2:{peer.port}"]
-                tried = [event.addresses[0] for event in server.connector.history if event.status == "InProcess"]
-                failed = [event.addresses[0] for event in server.connector.history if event.error == 0x8007274D]
+                assert server.way["next_hops"] == [f"127.0.0.2:{peer.port}"]
+                tried = [event["addresses"][0] for event in server.way["history"] if event["status"] == "InProcess"]
+                failed = [event["addresses"][0] for event in server.way["history"] if event["error"] == 0x8007274D]
                 assert (tried, failed) == (["127.0.0.3", "127.0.0.4", "127.0.0.2"], ["127.0.0.3", "127.0.0.4"])
                 assert len(asked) == 1
                 assert [line for line in server.log if "no connection" in line] == server.log
@@ -341,8 +337,7 @@ def test_a_name_that_is_not_found_is_looked_up_again(tmp_path: Path, monkeypatch
             async with serving(tmp_path, Config(next_hops={"plant": ("plant.test", peer.port)})) as server:
                 server.send(b"one")
                 await until(lambda: server.statuses() == ["DnsFailure"])
-                assert server.connector
-                assert server.connector.state == "NeedValidation"
+                assert server.way["state"] == "NeedValidation"
                 await until(lambda: peer.bodies == [[b"one"]])
                 assert server.statuses()[:2] == ["DnsFailure", "DnsFailure"]
 
@@ -374,8 +369,7 @@ def test_a_peer_that_ends_every_session_at_once_is_called_less_often_and_told_on
                 assert all(gap >= least for gap, least in zip(gaps, [0.1, 0.2, 0.4, 0.8]))
                 assert [line for line in server.log if "the session ended at once" in line] == server.log
                 assert len(server.log) == 1
-                assert server.connector
-                assert server.connector.state in ("Disconnected", "Waiting", "Connected")
+                assert server.way["state"] in ("Disconnected", "Waiting", "Connected")
 
     asyncio.run(run())
 
@@ -416,10 +410,66 @@ def test_a_session_that_is_refused_is_told_and_asked_for_again(tmp_path: Path) -
     asyncio.run(run())
 
 
+@pytest.mark.rule("B-211")
+def test_an_answer_is_told_before_the_session_is_open(tmp_path: Path) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = packets.parse(await reader.readexactly(572))
+        assert isinstance(request, packets.EstablishConnection)
+        writer.write(packets.establish_connection(request.header.client_guid, PEER_GUID, request.header.time_stamp))
+        await reader.read()
+        writer.close()
+
+    async def run() -> None:
+        peer = await asyncio.start_server(answer, "127.0.0.1", 0)
+        hops = {"plant": ("127.0.0.1", peer.sockets[0].getsockname()[1])}
+        async with serving(tmp_path, Config(next_hops=hops)) as server:
+            server.send(b"one")
+            await until(lambda: server.statuses() == ["InProcess", "EstablishPacketReceived"])
+            assert server.way["state"] == "Waiting"
+        peer.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.rule("B-297")
+def test_a_connection_that_does_not_take_its_last_bytes_is_disconnecting_until_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(net, "SHUT_TIMEOUT_S", 0.5)
+    full, over = asyncio.Event(), asyncio.Event()
+
+    async def stop_reading(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        session = Session(False, PEER_GUID, net.now())
+        while session.state != "OPEN":
+            session.receive_data(await reader.read(1 << 16), net.now())
+            writer.write(session.data_to_send())
+        await full.wait()
+        writer.write(b"nonsense" * 8)
+        await over.wait()
+        writer.transport.abort()
+
+    async def run() -> None:
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            listener.bind(("127.0.0.1", 0))
+            peer = await asyncio.start_server(stop_reading, sock=listener, limit=4096)
+            hops = {"plant": ("127.0.0.1", listener.getsockname()[1])}
+            async with serving(tmp_path, Config(next_hops=hops)) as server:
+                server.send(*[bytes(4000000)] * 4)
+                await until(lambda: server.manager.links and not server.manager.links[0].writable)
+                full.set()
+                await until(lambda: server.way["state"] == "Disconnecting")
+                await until(lambda: server.way["state"] == "Disconnected")
+                over.set()
+            peer.close()
+
+    asyncio.run(run())
+
+
 # ---- asking before ------------------------------------------------------------------------------
 
 
-@pytest.mark.rule("B-006", "B-198", "B-199", "B-201", "B-203")
+@pytest.mark.rule("B-006", "B-139", "B-198", "B-199", "B-201", "B-204")
 @pytest.mark.parametrize("answer", ["accept", "refuse", "nobody", "stale, then accept"])
 def test_a_ping_goes_before_the_first_attempt_only(tmp_path: Path, answer: str) -> None:
     async def run() -> None:
@@ -444,6 +494,8 @@ def test_a_ping_goes_before_the_first_attempt_only(tmp_path: Path, answer: str) 
                         await loop.sock_sendto(service, struct.pack("<HHI", flags, 0x5548, 1) + PEER_GUID, source)
                     await until(lambda: peer.bodies == [[b"one"]])
                     failed = answer in ("refuse", "nobody")
+                    se = peer.requests[0].header.operating_system & 0x0100
+                    assert (se == 0) == (not failed)  # the attempt that came through was pinged for, or was a retry
                     assert server.statuses() == ["PingFailure"] * failed + [
                         "InProcess",
                         "EstablishPacketReceived",
@@ -489,7 +541,7 @@ def test_while_one_ping_waits_for_its_answer_others_do_without(tmp_path: Path) -
                         client.send("DIRECT=OS:other\\private$\\q", b"two")
                     await until(lambda: quick.bodies == [[b"two"]])
                     await until(lambda: slow.bodies == [[b"one"]])
-                    history = {hop[0]: connector.history[0].status for hop, connector in server.hops.items()}
+                    history = {hop[0]: way["history"][0]["status"] for hop, way in server.manager.connections().items()}
                     assert history == {"127.0.0.2": "PingFailure", "127.0.0.1": "InProcess"}
 
     asyncio.run(run())

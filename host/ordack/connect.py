@@ -3,8 +3,8 @@
     step = connector.next_step(now, wall, wanted, may_ping)     # again and again, at least every few tens of ms
     ... do it, and tell what came of it: resolved, unresolved, ponged, unreachable, connected, answered, opened, closed
 
-The State of an outgoing queue (B-082) is that of its hop's connector. OnHold is set and ended from outside only;
-Locked comes from no step here, nor can a queue be locked.
+The State of an outgoing queue (B-082) is that of its hop's connector. OnHold belongs to a queue, not to its hop, so the
+queue manager adds it and no step here can end it (B-347); nothing is ever Locked.
 
 Times: `now` monotonic milliseconds, `wall` seconds since 1970.
 """
@@ -29,7 +29,6 @@ NEED_VALIDATION = "NeedValidation"
 CONNECTED = "Connected"
 DISCONNECTING = "Disconnecting"
 DISCONNECTED = "Disconnected"
-ON_HOLD = "OnHold"
 
 # An Error of the connection history is an HRESULT: Winsock's number for what happened, else "unspecified".
 _WINSOCK = {
@@ -77,10 +76,10 @@ class _Stage(enum.Enum):
 class Connector:
     """The way to one hop, and what has happened on it.
 
-    addresses, index: NextHopCollection and NextHopIndexer (B-052); HostName is `host`, and QMGuid zero, of each.
-    next_hops: those of the outgoing queues (B-196, B-216). pinged: this attempt has sent a ping (SE of the request,
-    B-204). history: the latest HISTORY_SIZE entries. log: called with a line for an operator, of each kind of failure
-    once until a session has held.
+    state: B-082. addresses, index: NextHopCollection and NextHopIndexer (B-052); of each, HostName is `host` and QMGuid
+    zero. next_hops: those of the outgoing queues (B-196, B-216). pinged: this attempt has sent a ping (SE of the
+    request, B-204). history: the latest HISTORY_SIZE entries. log: called with a line for an operator, of each kind of
+    failure once until a session has held.
     """
 
     def __init__(self, host: str, port: int, config: Config, log: Callable[[str], None] = lambda _line: None) -> None:
@@ -94,8 +93,7 @@ class Connector:
         self._send_pings = config.send_pings
         self._longest_wait = config.try_connect_interval + config.round_trip_delay
         self._log = log
-        self._state = INACTIVE
-        self._held = False
+        self.state = INACTIVE
         self._stage = _Stage.IDLE
         self._may_ping = False  # in this attempt
         self._retrying = False  # the next attempt is the retry timer's
@@ -103,11 +101,6 @@ class Connector:
         self._not_before: int | None = None
         self._opened = 0
         self._told: set[str] = set()
-
-    @property
-    def state(self) -> str:
-        """The State of the queues that lead here (B-082)."""
-        return ON_HOLD if self._held else self._state  # so no step can end OnHold (B-347)
 
     @property
     def address(self) -> str:
@@ -120,22 +113,11 @@ class Connector:
                 "next_hops": [format_address(address, self.port) for address in self.next_hops],
                 "history": [event._asdict() for event in self.history]}
 
-    def hold(self) -> None:
-        """The queues are paused: no attempt begins. A session that is there stays (B-345)."""
-        self._held = True
-
-    def resume(self) -> None:
-        """The queues go on (B-346)."""
-        self._held = False
-        if self._stage is _Stage.IDLE:
-            self._state = INACTIVE
-
     def next_step(self, now: int, wall: int, wanted: bool, may_ping: bool = True) -> Step | None:
         """What is to be done now; each step is told once. None: nothing before the next call.
 
         wanted: messages wait for a session. may_ping: False where another ping is waiting for its answer.
         """
-        wanted = wanted and not self._held
         if self._stage is _Stage.IDLE and (self._not_before is None or now >= self._not_before):
             if not wanted:
                 self._retrying = False  # the retry timer has found nothing to do (B-145)
@@ -159,7 +141,7 @@ class Connector:
             self.pinged = True
             return Step.PING
         self._stage = _Stage.CONNECTING
-        self._state = WAITING  # B-204
+        self.state = WAITING  # B-204
         self._note("InProcess", wall)
         return Step.CONNECT
 
@@ -173,7 +155,7 @@ class Connector:
 
     def unresolved(self, reason: str, now: int, wall: int) -> None:
         """RESOLVE has failed (B-194)."""
-        self._state = NEED_VALIDATION
+        self.state = NEED_VALIDATION
         self._fail("DnsFailure", _HOST_NOT_FOUND, reason, now, wall)
 
     def ponged(self, refused: bool | None, now: int, wall: int) -> None:
@@ -212,14 +194,14 @@ class Connector:
         self.answered(wall)
         if self._stage is _Stage.ANSWERED:
             self._stage = _Stage.OPEN
-            self._state = CONNECTED
+            self.state = CONNECTED
             self._opened = now
             self.next_hops = (self.address,)
             self._note("Established", wall)
 
     def closing(self) -> None:
         """The session is over, its transport is being shut (B-297)."""
-        self._state = DISCONNECTING
+        self.state = DISCONNECTING
 
     def closed(self, rule: str, reason: str, now: int, wall: int, wanted: bool) -> None:
         """The transport is gone, and with it the session, for this reason (B-297). wanted: messages wait for another.
@@ -228,7 +210,7 @@ class Connector:
         the same again (B-421).
         """
         opened = self._stage is _Stage.OPEN
-        self._state = DISCONNECTED
+        self.state = DISCONNECTED
         if rule in OWN_ENDS or (opened and (not wanted or now - self._opened >= self._longest_wait)):
             self._told.clear()
             self._wait = 0

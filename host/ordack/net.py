@@ -61,9 +61,10 @@ class _Connection(asyncio.Protocol):
         self.transport = transport
         peer = transport.get_extra_info("peername")  # None: it has gone already
         manager = self.net.manager
-        if peer:
-            self.link = manager.connect(self.hop, peer[0], now()) if self.hop else manager.accept(peer[0], now())
         connector = self.net.connectors[self.hop] if self.hop else None
+        if peer:
+            self.link = (manager.connect(self.hop, peer[0], now(), connector.pinged) if self.hop and connector
+                         else manager.accept(peer[0], now()))
         if self.link is None:
             transport.abort()
             if connector:
@@ -93,9 +94,9 @@ class _Connection(asyncio.Protocol):
 
 
 class _Net:
-    def __init__(self, manager: Manager, connectors: dict[Hop, Connector]) -> None:
+    def __init__(self, manager: Manager) -> None:
         self.manager = manager
-        self.connectors = connectors
+        self.connectors: dict[Hop, Connector] = {}
         self.connections: dict[Link, _Connection] = {}
         self._loop = asyncio.get_running_loop()
         self._arrivals: list[tuple[Link, bytes]] = []
@@ -323,12 +324,11 @@ def fit_to_files(config: Config) -> Config:
 
 
 async def serve(manager: Manager, listener: socket.socket, stop: asyncio.Event,
-                ready: Callable[[], None] = lambda: None, connectors: dict[Hop, Connector] | None = None) -> None:
+                ready: Callable[[], None] = lambda: None) -> None:
     """Run the queue manager on a listening socket until `stop` is set, then end its sessions.
 
-    `ready` is called when peers may come. `connectors` is filled with the way to each hop, whose state and history can
-    be read while this runs. Pings are answered on the listener's address, if the Config says so. Raises what went wrong
-    inside, for example StoreError when the store cannot be read any more.
+    `ready` is called when peers may come. Pings are answered on the listener's address, if the Config says so. Raises
+    what went wrong inside, for example StoreError when the store cannot be read any more.
     """
     loop = asyncio.get_running_loop()
     failed: asyncio.Future[object] = loop.create_future()
@@ -348,7 +348,8 @@ async def serve(manager: Manager, listener: socket.socket, stop: asyncio.Event,
     previous = loop.get_exception_handler()
     loop.set_exception_handler(fail)
     manager.config = fit_to_files(manager.config)
-    net = _Net(manager, {} if connectors is None else connectors)
+    net = _Net(manager)
+    manager.connections = lambda: {hop: connector.report() for hop, connector in net.connectors.items()}
     server = await loop.create_server(lambda: _Connection(net, None), sock=listener, backlog=BACKLOG)
     poll: asyncio.Task[object] = loop.create_task(net.poll())
     stopped: asyncio.Task[object] = loop.create_task(stop.wait())
