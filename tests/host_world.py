@@ -75,8 +75,9 @@ class Host:
         Path(f"{self._life / FILE_NAME}-shm").unlink(missing_ok=True)
         self._open(now)
 
-    def client(self) -> Client:
-        return Client(self._life, clock=lambda: WALL)
+    def client(self, wall: int = WALL) -> Client:
+        """An application on this machine, at that time."""
+        return Client(self._life, clock=lambda: wall)
 
     def content(self, queue: str) -> list[bytes]:
         return [body_of(message.packet) for message in self.store.peek(self.store.queue(queue).identifier, -1)]

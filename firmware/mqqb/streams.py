@@ -366,9 +366,9 @@ class OutgoingStream:
         if is_current:
             if core.order_ack_received(self.record, body.fields) != core.OK:
                 return []
-        elif all(entry.tx_sequence_id != tx_sequence_id for entry in self.table):
-            return []  # B-230
         covered = self._covered(self.table, body)
+        if not is_current and (not covered or tx_sequence_id > self.tx_sequence_id):
+            return []  # B-230, A-04
         held = self._covered(self._held, body)
         if is_current or covered:
             self._progress(now)
@@ -387,12 +387,15 @@ class OutgoingStream:
         return covered
 
     def _covered(self, entries: "list[Entry]", body: "packets.OrderAckBody") -> "list[Entry]":
+        """Also what is of an older sequence with the same time stamp: the newer one was begun when the older had
+        drained (B-096), in a life from before a restore (B-426).
+        """
         tx_sequence_id = body.tx_sequence_id
         tx_sequence_number = body.tx_sequence_number
         covered = []
         for entry in entries:
-            if entry.tx_sequence_number and entry.tx_sequence_id == tx_sequence_id:
-                if entry.tx_sequence_number > tx_sequence_number:
+            if entry.tx_sequence_number and entry.tx_sequence_id >> 32 == tx_sequence_id >> 32:
+                if (entry.tx_sequence_id, entry.tx_sequence_number) > (tx_sequence_id, tx_sequence_number):
                     break  # numbers rise along the table
                 covered.append(entry)
         return covered

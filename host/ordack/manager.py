@@ -103,18 +103,20 @@ class _IncomingState:
 
 
 class _Outgoing:
-    """One outgoing queue. A session to its hop serves it, or any with its peer if it is for one by GUID.
+    """One outgoing queue. A session to its hop serves it, or any with its peer if it is for one by GUID; then whoever
+    answers at its hop must be that peer, unless messages for it are routed there.
 
     returns: it holds what goes back to a peer. rejections: key of the last FinalAck in it that rejected a message.
     transmitted: keys of transactional messages that were sent since the store was told that any may be.
     """
 
-    def __init__(self, row: Outgoing, hop: Hop | None, peer: bytes | None, config: Config) -> None:
+    def __init__(self, row: Outgoing, hop: Hop | None, peer: bytes | None, routed: bool, config: Config) -> None:
         self.identifier = row.identifier
         self.format_name = row.format_name
         self.stream = OutgoingStream(array("I", row.record), config.resend_intervals, rolls=False)
         self.hop = hop
         self.peer = peer
+        self.routed = routed
         self.link: Link | None = None
         self.on_hold = row.on_hold
         self.resends = row.resends
@@ -125,6 +127,11 @@ class _Outgoing:
     @property
     def returns(self) -> bool:
         return self.peer is not None
+
+    @property
+    def is_needed(self) -> bool:
+        """Is there something to send, or an answer to wait for, which a peer may be unable to bring unasked (B-414)?"""
+        return bool(self.stream.table or self.stream.awaiting_final_ack)
 
 
 class Manager:
@@ -219,14 +226,18 @@ class Manager:
     def _add_outgoing(self, row: Outgoing) -> None:
         kind, _, rest = row.format_name.partition("=")
         peer = None
+        routed = False
         if kind.upper() == "PRIVATE":
             guid = rest.partition("\\")[0]
             peer = packets.guid_bytes(guid)
             hop = self.config.next_hops.get(guid.lower())
+            routed = hop is not None
+            if row.address and not hop:
+                hop = self.config.next_hops.get(row.address, (row.address, PORT))  # B-011
         else:
             address = (split_direct(row.format_name) or ("", ""))[0]
             hop = self.config.next_hops.get(address, (address, PORT))
-        outgoing = self._outgoing[row.identifier] = _Outgoing(row, hop, peer, self.config)
+        outgoing = self._outgoing[row.identifier] = _Outgoing(row, hop, peer, routed, self.config)
         if peer:
             self._ack_queues[peer] = outgoing
         if hop:
@@ -305,7 +316,7 @@ class Manager:
 
     def _add(self, link: Link, now: int, pinged: bool = False) -> Link:
         self.links.append(link)
-        link.session.is_needed = lambda: any(outgoing.stream.table for outgoing in link.outgoing)
+        link.session.is_needed = lambda: any(outgoing.is_needed for outgoing in link.outgoing)
         link.session.connected(now, pinged)
         self._touched[link] = None
         return link
@@ -319,7 +330,7 @@ class Manager:
         """Where messages wait for a connection that nobody has opened yet (B-302)."""
         there = {link.hop for link in self.links}
         return {hop for hop, queues in self._by_hop.items() if hop not in there and any(
-            outgoing.stream.table and not outgoing.on_hold and outgoing.link is None for outgoing in queues)}
+            outgoing.is_needed and not outgoing.on_hold and outgoing.link is None for outgoing in queues)}
 
     def output(self) -> list[tuple[Link, bytes, bool]]:
         """For each link with news: the bytes to write to it, and whether its transport is to be shut after that."""
@@ -350,7 +361,7 @@ class Manager:
         if outgoing.link is not None:
             return
         candidates = [*self._by_guid.get(outgoing.peer, ())] if outgoing.peer else []
-        if outgoing.hop:
+        if outgoing.hop and (outgoing.routed or not outgoing.peer):
             candidates += [link for link in self.links if link.hop == outgoing.hop]
         for link in candidates:
             if link.is_open:
@@ -891,7 +902,7 @@ class Manager:
         for outgoing in self._outgoing.values():
             stream = outgoing.stream
             if stream.tx_sequence_id == body.tx_sequence_id or any(
-                    entry.tx_sequence_id == body.tx_sequence_id for entry in stream.table):  # B-230
+                    entry.tx_sequence_id >> 32 == body.tx_sequence_time_stamp for entry in stream.table):  # B-230
                 batch.keep(outgoing)
                 for entry in stream.order_ack(body, now):
                     batch.answer(outgoing, entry, 0)
@@ -1007,7 +1018,7 @@ class Manager:
 
     def _dispatch(self, link: Link, now: int, wall: int) -> None:
         """Send on a link what waits for it: FinalAcks, then overdue OrderAcks, then messages; each queue in order."""
-        if not link.is_open:
+        if not link.is_open or self._looked_at < 0:
             return
         with self._isolated(link):
             self._send_what_waits(link, now, wall)
@@ -1076,6 +1087,9 @@ class Manager:
                     self._refresh()
             for outgoing in list(self._held_or_resent):
                 self._obey(outgoing, now)
+            if self._looked_at < 0:
+                self._transact(now, wall, self._forsake_foreign)
+                self._looked_at = 0
             for link in list(self.links):
                 self._dispatch(link, now, wall)
             if wall != self._looked_at:
@@ -1099,8 +1113,6 @@ class Manager:
 
     def _look_for_what_is_due(self, now: int, wall: int) -> None:
         """Once in a second: what time itself does to messages, and what others may see of it."""
-        if self._looked_at < 0:
-            self._transact(now, wall, self._forsake_foreign)
         self._looked_at = wall
         while due := [waiting.key for waiting in self.store.due_outgoing(wall, PIECE)]:
             self._end_what_is_due(now, wall, due)

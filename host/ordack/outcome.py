@@ -249,7 +249,7 @@ class Outcomes:
             destination, self.store.guid, message_id, self.now, transaction.tx_sequence_ordinal,
             transaction.tx_sequence_time_stamp, transaction.tx_sequence_number,
             transaction.previous_tx_sequence_number, source, message.user.message_id, message_class, host)
-        self._file(return_queue(peer), message_id, packet, True, 0)
+        self._file(return_queue(peer), message_id, packet, True, 0, address)
         return len(packet)
 
     def administer(self, message: packets.UserMessage, message_class: int, peer: bytes | None) -> None:
@@ -348,8 +348,9 @@ class Outcomes:
             queue = self.store.find_queue(queue_name)
         return queue if queue and queue.kind == PRIVATE and not queue.transactional and queue.has_room(0) else False
 
-    def _file(self, format_name: str, message_id: int, packet: bytearray, recoverable: bool, priority: int) -> None:
-        outgoing = self.store.outgoing_queue(format_name, self.now)
+    def _file(self, format_name: str, message_id: int, packet: bytearray, recoverable: bool, priority: int,
+              address: str | None = None) -> None:
+        outgoing = self.store.outgoing_queue(format_name, self.now, address)
         self.store.add_outgoing([NewOutgoing(outgoing.identifier, message_id, 0, 0, 0, recoverable, 0, packet, priority,
                                              own=False)])
         self.sent = True

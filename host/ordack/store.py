@@ -95,6 +95,7 @@ CREATE TABLE outgoing (
     on_hold INTEGER NOT NULL DEFAULT 0,
     session_open INTEGER NOT NULL DEFAULT 0,     -- what is in it may have been transmitted
     resends INTEGER NOT NULL DEFAULT 0,          -- how often an operator has asked for one
+    address TEXT,                                -- where the peer was last, if the queue is for one
     messages INTEGER NOT NULL DEFAULT 0,
     bytes INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE outgoing_messages (
@@ -231,6 +232,7 @@ class Outgoing(NamedTuple):
     on_hold: bool = False
     session_open: bool = False
     resends: int = 0
+    address: str | None = None
 
 
 class OutgoingCount(NamedTuple):
@@ -812,8 +814,8 @@ class Store:
         return self._outgoing_queues("true")
 
     def _outgoing_queues(self, where: str, arguments: Sequence[Any] = ()) -> list[Outgoing]:
-        return [Outgoing(row[0], row[1], row[5:], bool(row[2]), bool(row[3]), row[4]) for row in self._all(
-            "SELECT id, format_name, on_hold, session_open, resends, ordinal, time_stamp, number, last_ack "
+        return [Outgoing(row[0], row[1], row[6:], bool(row[2]), bool(row[3]), *row[4:6]) for row in self._all(
+            "SELECT id, format_name, on_hold, session_open, resends, address, ordinal, time_stamp, number, last_ack "
             "FROM outgoing WHERE " + where, arguments)]
 
     def find_outgoing_queue(self, format_name: str) -> Outgoing | None:
@@ -821,16 +823,20 @@ class Store:
         found = self._outgoing_queues("format_name = ?", (format_name,))
         return found[0] if found else None
 
-    def outgoing_queue(self, format_name: str, now: int) -> Outgoing:
+    def outgoing_queue(self, format_name: str, now: int, address: str | None = None) -> Outgoing:
         """The outgoing queue of this format name, made if there is none. Its first sequence then has a TimeStamp later
-        than any before (B-056, B-079): `now`, in seconds since 1970, unless that is not later."""
+        than any before (B-056, B-079): `now`, in seconds since 1970, unless that is not later. address: where the peer
+        that the queue is for was last."""
         with self.transaction():
             found = self.find_outgoing_queue(format_name)
-            if found:
+            if found and address in (None, found.address):
                 return found
-            self._all("INSERT INTO outgoing (format_name, ordinal, time_stamp, number, last_ack) "
-                      "VALUES (?, 1, ?, 1, 0)", (format_name, self.new_time_stamp(now)))
-            return self.outgoing_queue(format_name, now)
+            if found:
+                self._all("UPDATE outgoing SET address = ? WHERE id = ?", (address, found.identifier))
+            else:
+                self._all("INSERT INTO outgoing (format_name, ordinal, time_stamp, number, last_ack, address) "
+                          "VALUES (?, 1, ?, 1, 0, ?)", (format_name, self.new_time_stamp(now), address))
+            return self.outgoing_queue(format_name, now, address)
 
     def new_time_stamp(self, now: int) -> int:
         """A TimeStamp for a new sequence, later than any before (B-056, B-079)."""

@@ -1,0 +1,713 @@
+"""What becomes of messages at the queue manager that sent them: the confirmation process with real queue managers at
+both ends, expiry, journal and dead-letter queues, what an operator can do and see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mqqb import confirm, core, packets
+from mqqb.session import Settings
+from ordack.client import Client, Reject, Sent
+from ordack.config import Config
+from ordack.store import DEAD_LETTER, DEAD_XACT, JOURNAL, Store, StoreError, StoreFull
+
+from tests.host_peer import body_of
+from tests.host_world import HERE, WALL, Host, World, exchange, packets_in, peer_of, world_of
+
+LINE1 = "DIRECT=OS:plant\\private$\\line1"
+PLAIN = "DIRECT=OS:plant\\private$\\plain"
+
+
+def _hosts(tmp_path: Path, **config: Any) -> tuple[World, Host, Host]:
+    receiver = Host(tmp_path / "receiver")
+    sender = Host(tmp_path / "sender", Config(next_hops={"plant": HERE}, **config), "10.0.0.9")
+    return world_of([receiver, sender], []), receiver, sender
+
+
+def _configured(**values: int | None) -> confirm.Settings:
+    return confirm.Settings(**values)  # type: ignore[arg-type]
+
+
+def _send(world: World, sender: Host, destination: str = LINE1, body: bytes = b"x", **properties: Any) -> Sent:
+    with sender.client(world.wall) as client:
+        return client.send(destination, body, **properties)
+
+
+def _as_operator(host: Host) -> Store:
+    """The store as a command of its own opens it."""
+    return host.client().store
+
+
+def _seconds(world: World, count: int, up: bool = True) -> None:
+    """So many seconds pass, with or without a connection."""
+    for _ in range(count):
+        if up:
+            exchange(world)
+        else:
+            for wire in list(world.wires):
+                wire.cut()
+        world.pass_time(500)
+        if up:
+            exchange(world)
+        world.pass_time(500)
+
+
+def _receive(world: World, receiver: Host, queue: str = "line1") -> bytes:
+    with receiver.client(world.wall) as client, client.queue(queue).receive() as message:
+        return message.body
+
+
+def _dead(host: Host, queue: str = DEAD_XACT) -> list[tuple[int, bool]]:
+    """Class and doubt of each message in a dead-letter queue, or journal."""
+    with host.client() as client:
+        return [(message.message_class, message.in_doubt) for message in client.queue(queue).peek()]
+
+
+def _state(host: Host, sent: Sent) -> tuple[str, int, bool] | None:
+    with host.client() as client:
+        found = client.state(sent.message_id)
+    return found and (found.answer, found.message_class, found.in_doubt)
+
+
+def _lose_final_acks(world: World) -> None:
+    """Everything that is on the way to the sender is lost, and the connection with it."""
+    world.collect()
+    for wire in list(world.wires):
+        wire.cut()
+
+
+# ---- confirmation.md section 9 --------------------------------------------------------------------
+
+
+@pytest.mark.rule("C-01", "C-25", "C-81", "C-09", "B-338", "B-116", "B-242")
+def test_1_received_in_time_leaves_nothing_behind(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    sent = _send(world, sender, dead_letter=True, ttbr=10)
+    held = sender.store.usage()
+    assert held > 0
+    _seconds(world, 3)
+    assert _state(sender, sent) == (confirm.STORED, 0, False)
+    assert sender.store.usage() == held  # the copy counts
+    assert _receive(world, receiver) == b"x"
+    _seconds(world, 17)
+    assert _dead(sender) == []
+    assert sender.store.usage() == 0
+    assert _state(sender, sent) == (confirm.RECEIVED, 0x4000, False)
+
+
+@pytest.mark.rule("C-13", "C-23", "C-34", "C-86", "B-394", "B-391", "B-408")
+def test_2_a_final_ack_that_comes_after_the_deadline_changes_nothing(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    sent = _send(world, sender, dead_letter=True, ttbr=10)
+    _seconds(world, 3)
+    _receive(world, receiver)
+    world.pass_time(10)
+    _lose_final_acks(world)
+    _seconds(world, 16, up=False)
+    assert _dead(sender) == []
+    _seconds(world, 2, up=False)
+    assert _dead(sender) == [(0xC002, True)]
+    _seconds(world, 5)
+    assert _dead(sender) == [(0xC002, True)]
+    assert _state(sender, sent) == (confirm.DEAD_LETTERED, 0xC002, True)
+    assert receiver.store.outgoing_messages() == []
+
+
+@pytest.mark.rule("C-13", "C-17", "C-25")
+def test_3_a_final_ack_between_ttbr_and_the_deadline_counts(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    sent = _send(world, sender, dead_letter=True, ttbr=10)
+    _seconds(world, 3)
+    _receive(world, receiver)
+    _lose_final_acks(world)
+    _seconds(world, 11, up=False)
+    assert _state(sender, sent) == (confirm.STORED, 0, False)
+    _seconds(world, 2)
+    assert _state(sender, sent) == (confirm.RECEIVED, 0x4000, False)
+    assert _dead(sender) == []
+
+
+@pytest.mark.rule("C-12")
+def test_4_the_machines_delay_takes_the_place_of_the_extension(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path, confirmation=_configured(xact_delay_receive_nack=2))
+    sender.store.configure("XactDelayReceiveNack", 2)
+    _send(world, sender, dead_letter=True, ttbr=10)
+    _seconds(world, 3)
+    _receive(world, receiver)
+    _lose_final_acks(world)
+    _seconds(world, 8, up=False)
+    assert _dead(sender) == []
+    _seconds(world, 2, up=False)
+    assert _dead(sender) == [(0xC002, True)]
+
+
+@pytest.mark.rule("C-20", "C-83", "B-311", "B-313", "B-372", "C-18")
+def test_5_a_destination_that_cannot_be_reached_in_time(tmp_path: Path) -> None:
+    world, _, sender = _hosts(tmp_path)
+    sent = _send(world, sender, dead_letter=True, ttrq=5, ttbr=10)
+    _seconds(world, 4, up=False)
+    assert _state(sender, sent) == (confirm.WAITING, 0, False)
+    _seconds(world, 2, up=False)
+    assert _dead(sender) == [(0x8002, False)]
+    _seconds(world, 10, up=False)
+    assert _state(sender, sent) == (confirm.DEAD_LETTERED, 0x8002, False)
+
+
+@pytest.mark.rule("C-21", "C-83", "B-386", "B-403")
+def test_6_a_life_that_ends_before_the_first_transmission_is_in_no_doubt(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    _send(world, sender, dead_letter=True, ttrq=60, ttbr=10)
+    _send(world, sender, body=b"next")
+    _seconds(world, 11, up=False)
+    assert _dead(sender) == [(0xC003, False)]
+    _seconds(world, 3)
+    assert receiver.content("line1") == [b"next"]  # number 2: the gap is bridged (B-316)
+
+
+@pytest.mark.rule("C-20", "C-84", "B-314", "B-315")
+def test_7_stored_but_not_acknowledged_in_time_is_in_doubt(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    sent = _send(world, sender, dead_letter=True, ttrq=5)
+    world.pass_time(50)
+    exchange(world)
+    assert receiver.content("line1") == [b"x"]
+    _seconds(world, 6, up=False)  # before the OrderAck
+    assert _dead(sender) == [(0x8002, True)]
+    assert _state(sender, sent) == (confirm.DEAD_LETTERED, 0x8002, True)
+
+
+@pytest.mark.rule("C-22", "B-318", "B-319")
+def test_a_message_whose_life_is_over_is_not_sent_again_but_may_still_be_acknowledged(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    sent = _send(world, sender, dead_letter=True, ttbr=5)
+    world.pass_time(50)
+    world.connect_all()
+    for _ in range(4):
+        world.collect()
+        world.deliver(1 << 20)
+    world.collect()  # the message may have left by now; nothing of it has come back
+    _seconds(world, 6, up=False)
+    assert [(row.held, row.stored) for row in sender.store.outgoing_messages()] == [(1, 0)]
+    _send(world, sender, body=b"next")
+    before = receiver.content("line1")
+    _seconds(world, 2)
+    assert receiver.content("line1") == [*before, b"next"]
+    _seconds(world, 3)
+    assert _dead(sender) == [(0xC003, True)]
+    assert _state(sender, sent) == (confirm.DEAD_LETTERED, 0xC003, True)
+
+
+@pytest.mark.rule("C-26", "C-57", "C-82", "B-243", "B-244", "B-284", "B-373")
+def test_8_a_full_queue_is_told_within_one_round_trip(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    _as_operator(receiver).set_quota("line1", 10)
+    sent = _send(world, sender, dead_letter=True, ttbr=100)
+    _seconds(world, 1)
+    assert _dead(sender) == [(0x8003, False)]
+    assert _state(sender, sent) == (confirm.DEAD_LETTERED, 0x8003, False)
+    _as_operator(receiver).set_quota("line1", None)
+    _send(world, sender, body=b"next")
+    _seconds(world, 1)
+    assert receiver.content("line1") == [b"next"]
+
+
+@pytest.mark.rule("C-26", "C-53", "C-85", "B-340", "B-384")
+def test_9_a_purged_queue(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    sent = _send(world, sender, dead_letter=True, ttbr=100)
+    _seconds(world, 4)
+    with receiver.client(world.wall) as client:
+        assert client.purge_queue("line1") == 1
+    _seconds(world, 1)
+    assert _dead(sender) == [(0xC001, False)]
+    assert _state(sender, sent) == (confirm.DEAD_LETTERED, 0xC001, False)
+
+
+@pytest.mark.rule("C-10", "C-50", "C-51", "B-341", "B-343", "B-407", "B-385")
+@pytest.mark.parametrize("commits", [True, False])
+def test_10_a_receive_that_is_open_when_the_life_ends(tmp_path: Path, commits: bool) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    sent = _send(world, sender, dead_letter=True, ttbr=10)
+    _seconds(world, 9)
+    with receiver.client(world.wall) as client:
+        receive = client.queue("line1").receive()
+        receive.__enter__()
+        _seconds(world, 3)
+        assert _dead(sender) == []
+        receive.__exit__(*((None,) * 3 if commits else (ValueError, ValueError(), None)))
+    _seconds(world, 2)
+    assert _dead(sender) == ([] if commits else [(0xC002, False)])
+    answer = (confirm.RECEIVED, 0x4000, False) if commits else (confirm.DEAD_LETTERED, 0xC002, False)
+    assert _state(sender, sent) == answer
+    assert receiver.content("line1") == []
+
+
+@pytest.mark.rule("C-02", "B-400")
+def test_11_the_machine_can_ask_for_dead_lettering_always(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path, confirmation=_configured(xact_dead_letter_always=True))
+    sender.store.configure("XactDeadLetterAlways", 1)
+    _send(world, sender, ttrq=5)
+    _send(world, sender, PLAIN, delivery="recoverable", ttrq=5)  # the rule is for transactional ones
+    _seconds(world, 6, up=False)
+    assert _dead(sender) == [(0x8002, False)]
+    assert _dead(sender, DEAD_LETTER) == []
+    _send(world, sender, ttbr=60)
+    _seconds(world, 1)
+    [row] = receiver.store.peek(receiver.store.queue("line1").identifier, 9)
+    message = packets.parse(row.packet)
+    assert isinstance(message, packets.UserMessage)
+    assert message.user.flags & core.USER_JN
+
+
+@pytest.mark.rule("C-04", "C-43", "C-45", "B-242", "B-393")
+def test_12_a_journal_copy_only_of_what_was_received(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    _send(world, sender, journal=True, ttbr=10, body=b"taken")
+    lost = _send(world, sender, journal=True, ttbr=10, body=b"left")
+    _seconds(world, 2)
+    assert _dead(sender, JOURNAL) == []
+    assert _receive(world, receiver) == b"taken"
+    _seconds(world, 1)
+    assert [body_of(m.packet) for m in sender.store.peek(sender.store.queue(JOURNAL).identifier, 9)] == [b"taken"]
+    assert _dead(sender, JOURNAL) == [(0, False)]
+    _seconds(world, 25)
+    assert len(_dead(sender, JOURNAL)) == 1
+    assert _dead(sender) == []
+    assert _state(sender, lost) == (confirm.DISCARDED, 0xC002, False)
+
+
+@pytest.mark.rule("C-11", "C-24", "C-87", "C-29")
+def test_13_without_a_limit_it_is_held_until_an_operator_ends_it(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    _send(world, sender, dead_letter=True)
+    _seconds(world, 2)
+    _receive(world, receiver)
+    _lose_final_acks(world)
+    world.now += 365 * 86400 * 1000
+    _seconds(world, 1, up=False)
+    assert len(sender.store.outgoing_messages()) == 1
+    assert _as_operator(sender).request_purge(sender.store.outgoing_queues()[0].identifier) == 1
+    _seconds(world, 1, up=False)
+    assert _dead(sender) == [(0x8001, True)]
+    assert sender.store.outgoing_messages() == []
+
+
+@pytest.mark.rule("C-33", "C-32")
+def test_14_a_deadline_that_passed_while_the_queue_manager_was_down(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    _send(world, sender, dead_letter=True, ttbr=10)
+    _send(world, sender, "DIRECT=OS:elsewhere\\private$\\q", dead_letter=True, ttbr=10)
+    _seconds(world, 2)
+    sender.store.close()
+    world.now += 60_000
+    sender._open(world.now)
+    world.wires.clear()
+    sender.wires.clear()
+    assert _dead(sender) == []
+    world.pass_time(10)
+    assert sorted(_dead(sender)) == [(0xC002, True), (0xC003, False)]
+    assert receiver.content("line1") == [b"x"] or receiver.content("line1") == []
+
+
+@pytest.mark.rule("C-12")
+def test_15_the_longest_times_do_not_overflow(tmp_path: Path) -> None:
+    settings = _configured(xact_delay_receive_nack=0xFFFFFFFE)
+    world, _, sender = _hosts(tmp_path, confirmation=settings)
+    sender.store.configure("XactDelayReceiveNack", 0xFFFFFFFE)
+    sent = _send(world, sender, dead_letter=True, ttbr=0xFFFFFFFE)
+    _seconds(world, 2)
+    assert _state(sender, sent) == (confirm.STORED, 0, False)
+
+
+# ---- without the process ---------------------------------------------------------------------------
+
+
+@pytest.mark.rule("C-05", "C-40", "C-41", "C-42", "B-237")
+def test_a_message_that_asks_for_nothing_leaves_nothing(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    stored = _send(world, sender)
+    refused = _send(world, sender, "DIRECT=OS:plant\\private$\\nowhere")
+    _seconds(world, 2)
+    assert _state(sender, stored) == (confirm.STORED, 0, False)
+    assert _state(sender, refused) == (confirm.DISCARDED, 0x8000, False)
+    expired = _send(world, sender, ttrq=3)
+    _seconds(world, 4, up=False)
+    assert _state(sender, expired) == (confirm.DISCARDED, 0x8002, False)
+    assert sender.store.usage() == 0
+    _receive(world, receiver)
+    assert receiver.store.outgoing_messages() == []  # no FinalAck
+
+
+@pytest.mark.rule("C-06")
+def test_a_final_ack_that_was_asked_for_alone_finds_nothing(host: Host) -> None:
+    peer = peer_of(1)
+    world = world_of([host], [peer])
+    number = peer.send(b"x")
+    packet = peer.packets[number]
+    packet[packets.transaction_offset(packet)] |= core.TX_FA
+    world.settle()
+    _receive(world, host)
+    world.settle(lambda: bool(peer.rejected))
+    assert peer.rejected == {number: 0x4000}
+
+
+@pytest.mark.rule("B-390", "B-311", "B-312", "B-313", "B-314", "B-403", "C-08", "C-41")
+@pytest.mark.parametrize("delivery", ["express", "recoverable"])
+def test_what_is_not_transactional_expires_too(tmp_path: Path, delivery: str) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    asked = {"acknowledge": ["nack-reach-queue"], "administration_queue": "plain", "dead_letter": True}
+    _send(world, sender, PLAIN, b"late", delivery=delivery, ttrq=60, ttbr=3, **asked)
+    _send(world, sender, PLAIN, b"quiet", delivery=delivery, ttrq=3)
+    _seconds(world, 5, up=False)
+    assert _dead(sender, DEAD_LETTER) == [(0x8002, False)]
+    with sender.client() as client:
+        [nack] = client.queue("plain").peek()
+        assert (nack.message_class, nack.body, nack.delivery) == (0x8002, b"late", delivery)
+    _send(world, sender, PLAIN, b"good", delivery=delivery)
+    _seconds(world, 1)
+    assert receiver.content("plain") == [b"good"]
+
+
+@pytest.mark.rule("B-226", "B-393")
+def test_the_journal_has_what_arrived_and_is_not_transactional(tmp_path: Path) -> None:
+    world, _, sender = _hosts(tmp_path)
+    for delivery in ("express", "recoverable"):
+        _send(world, sender, PLAIN, delivery.encode(), delivery=delivery, journal=True)
+        _send(world, sender, PLAIN, b"not this", delivery=delivery, dead_letter=True)
+    assert _dead(sender, JOURNAL) == []
+    _seconds(world, 30)
+    journal = sender.store.peek(sender.store.queue(JOURNAL).identifier, 9)
+    assert sorted(body_of(message.packet) for message in journal) == [b"express", b"recoverable"]
+    assert _dead(sender, DEAD_LETTER) == []
+
+
+@pytest.mark.rule("C-20", "C-26", "B-312")
+@pytest.mark.parametrize("asked", [True, False])
+def test_an_administration_acknowledgement_of_the_source(tmp_path: Path, asked: bool) -> None:
+    world, _, sender = _hosts(tmp_path)
+    properties: dict[str, Any] = {"administration_queue": "plain", "acknowledge": ["nack-reach-queue"]} if asked else {}
+    sent = _send(world, sender, ttrq=3, **properties)
+    _seconds(world, 5, up=False)
+    with sender.client() as client:
+        nacks = list(client.queue("plain").peek())
+    assert [nack.message_class for nack in nacks] == ([0x8002] if asked else [])
+    if asked:
+        assert nacks[0].correlation_id == sender.store.guid + sent.message_id.to_bytes(4, "little")
+
+
+# ---- dead-letter queues ----------------------------------------------------------------------------
+
+
+@pytest.mark.rule("C-36", "B-396", "B-243")
+def test_an_application_has_its_own_dead_letter_queue(tmp_path: Path) -> None:
+    world, _, sender = _hosts(tmp_path)
+    with sender.client() as client:
+        client.create_queue("mine", transactional=True)
+        client.create_queue("gone", transactional=True)
+    for name in ("mine", "gone"):
+        _send(world, sender, body=name.encode(), dead_letter=True, dead_letter_queue=name, ttrq=3)
+    with sender.client() as client:
+        client.delete_queue("gone")
+    _seconds(world, 5, up=False)
+    assert sender.content("mine") == [b"mine"]
+    assert [body_of(m.packet) for m in sender.store.peek(sender.store.queue(DEAD_XACT).identifier, 9)] == [b"gone"]
+
+
+@pytest.mark.rule("B-396")
+@pytest.mark.parametrize(("properties", "reason"), [
+    ({"dead_letter_queue": "plain", "dead_letter": True}, "no transactional private queue"),
+    ({"dead_letter_queue": "line1"}, "ask for dead-lettering"),
+    ({"dead_letter_queue": "line1", "dead_letter": True, "delivery": "recoverable"}, "transactional messages"),
+    ({"dead_letter_queue": DEAD_XACT, "dead_letter": True}, "no transactional private queue"),
+])
+def test_what_can_be_no_dead_letter_queue(host: Host, properties: dict[str, Any], reason: str) -> None:
+    with host.client() as client, pytest.raises(ValueError, match=reason):
+        client.send("DIRECT=TCP:10.0.0.5\\private$\\q", b"x", **properties)
+    assert host.store.usage() == 0
+
+
+@pytest.mark.rule("C-37", "B-397")
+def test_a_dead_letter_queue_over_its_quota_takes_no_copy(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    for queue in (DEAD_XACT, DEAD_LETTER, JOURNAL):
+        sender.store.set_quota(queue, 10)
+    lost = _send(world, sender, dead_letter=True, ttrq=3)
+    _send(world, sender, PLAIN, delivery="express", dead_letter=True, ttrq=3)
+    _seconds(world, 4, up=False)
+    _send(world, sender, journal=True)
+    _seconds(world, 1)
+    _receive(world, receiver)
+    _seconds(world, 1)
+    assert [_dead(sender, queue) for queue in (DEAD_XACT, DEAD_LETTER, JOURNAL)] == [[], [], []]
+    assert sender.store.usage() == 0
+    assert _state(sender, lost) == (confirm.DEAD_LETTERED, 0x8002, False)
+
+
+@pytest.mark.rule("B-395", "B-085")
+def test_only_the_queue_manager_writes_to_its_queues(host: Host) -> None:
+    with host.client() as client:
+        for name in (DEAD_LETTER, DEAD_XACT, JOURNAL):
+            with pytest.raises(StoreError, match="B-395"):
+                client.send(name, b"x", delivery="recoverable")
+            client.queue(name)  # to read from
+        with pytest.raises(StoreError, match="not open"):
+            client.queue("order_queue$")
+
+
+@pytest.mark.rule("B-398", "B-424", "C-09")
+def test_what_waits_for_its_receipt_counts_towards_the_quota(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    _send(world, sender, dead_letter=True)
+    _seconds(world, 2)
+    used = sender.store.usage()
+    _as_operator(sender).configure("Quota", used + 10)
+    with pytest.raises(StoreFull, match=f"{used + 10} bytes"):
+        _send(world, sender)
+    _receive(world, receiver)
+    _seconds(world, 2)
+    _send(world, sender)
+
+
+# ---- what an operator can do and see ---------------------------------------------------------------
+
+
+@pytest.mark.rule("B-345", "B-346", "B-347", "B-128")
+def test_a_paused_queue_sends_nothing_and_goes_on_when_resumed(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    _send(world, sender, body=b"1")
+    _seconds(world, 2)
+    assert _as_operator(sender).set_on_hold(LINE1, True)
+    world.collect()
+    world.pass_time(100)
+    [(link, data, _)] = [news for news in sender.manager.output() if news[1]]
+    [ack] = packets_in(data)
+    assert isinstance(ack, packets.SessionAck)
+    assert ack.session.window_size == 1
+    sender.wires[link].to_host += data
+    _send(world, sender, body=b"2")
+    _send(world, sender, PLAIN, b"other", delivery="recoverable")
+    _seconds(world, 2)
+    assert receiver.content("line1") == [b"1"]
+    assert receiver.content("plain") == [b"other"]  # only that queue
+    assert [queue["state"] for queue in sender.manager.report()["outgoing"]] == ["OnHold", "Connected"]
+    world.wires[0].cut()
+    _seconds(world, 2)
+    assert [queue["state"] for queue in sender.manager.report()["outgoing"]] == ["OnHold", "Inactive"]
+    assert not world.wires  # nothing else waits
+    assert _as_operator(sender).set_on_hold(LINE1, False)
+    _seconds(world, 2)
+    assert receiver.content("line1") == [b"1", b"2"]
+    assert not _as_operator(sender).set_on_hold("DIRECT=OS:plant\\private$\\none", True)
+
+
+@pytest.mark.rule("B-425", "B-151")
+def test_an_operator_can_ask_for_a_resend(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    _send(world, sender)
+    world.pass_time(50)
+    exchange(world)
+    world.pass_time(500)
+    world.collect()
+    world.wires[0].to_initiator.clear()  # the OrderAck
+    _seconds(world, 3)
+    assert len(sender.store.outgoing_messages()) == 1
+    assert _as_operator(sender).request_resend(LINE1)
+    _seconds(world, 4)
+    assert sender.store.outgoing_messages() == []
+    assert receiver.content("line1") == [b"x"]
+
+
+@pytest.mark.rule("B-239", "B-423", "B-080")
+def test_what_is_not_acknowledged_and_what_is_not_read_are_two_numbers(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    for _ in range(3):
+        _send(world, sender, dead_letter=True)
+    _seconds(world, 2)
+    for _ in range(2):
+        _send(world, sender, dead_letter=True)
+    world.pass_time(1000)
+    [count] = sender.store.outgoing_counts()
+    assert (count.messages, count.not_order_acked, count.not_read) == (5, 2, 3)
+    [queue] = sender.manager.report()["outgoing"]
+    assert (queue["no_ack_count"], queue["no_read_count"], queue["last_ack_count"]) == (2, 3, 1)
+    _receive(world, receiver)
+    _seconds(world, 2)
+    [count] = sender.store.outgoing_counts()
+    assert (count.not_order_acked, count.not_read) == (0, 4)
+
+
+# ---- identity, restore, restart --------------------------------------------------------------------
+
+
+@pytest.mark.rule("B-426", "B-056", "B-079", "A-22", "B-093")
+def test_a_store_that_was_put_back_from_a_backup_loses_no_new_message(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    _send(world, sender, body=b"1")
+    _seconds(world, 2)
+    path = sender.store.path
+    sender.store.close()
+    backup = path.read_bytes()
+    sender._open(world.now)
+    sender.store.lock_manager()
+    world.wires.clear()
+    sender.wires.clear()
+    for body in (b"2", b"3"):
+        _send(world, sender, body=body)
+    _seconds(world, 2)
+    sender.store.close()
+    path.unlink()
+    path.write_bytes(backup)  # numbers 2 and 3 are free again, the file says
+    sender.log.clear()
+    sender._open(world.now)
+    world.wires.clear()
+    sender.wires.clear()
+    assert any("B-426" in line for line in sender.log)
+    for body in (b"4", b"5"):
+        _send(world, sender, body=body)
+    _seconds(world, 2)
+    assert receiver.content("line1") == [b"1", b"2", b"3", b"4", b"5"]
+    sender.log.clear()
+    sender.restart(world.now, snapshot=True)  # told once
+    assert sender.log == []
+
+
+@pytest.mark.rule("B-426", "B-093", "B-230")
+def test_what_was_waiting_in_a_backup_goes_first_under_its_old_number(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    _send(world, sender, body=b"1")
+    sender.store.close()
+    path = sender.store.path
+    backup = path.read_bytes()
+    sender._open(world.now)
+    sender.store.lock_manager()
+    _seconds(world, 2)
+    _send(world, sender, body=b"2")
+    _seconds(world, 2)
+    sender.store.close()
+    path.unlink()
+    path.write_bytes(backup)
+    sender._open(world.now)
+    world.wires.clear()
+    sender.wires.clear()
+    _send(world, sender, body=b"3")
+    _seconds(world, 3)
+    assert receiver.content("line1") == [b"1", b"2", b"3"]  # the first came again, and was known
+    assert sender.store.outgoing_messages() == []
+
+
+@pytest.mark.rule("C-30", "B-382", "B-023")
+def test_messages_of_an_identity_that_is_gone_are_ended(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    waiting = _send(world, sender, dead_letter=True)
+    sender.store.close()
+    with sender.client() as client:
+        old = client.store.guid
+        assert client.store.renew_identity(world.wall) != old
+    sender._open(world.now)
+    _seconds(world, 1)
+    assert _dead(sender) == [(0x800C, False)]
+    assert _state(sender, waiting) == (confirm.DEAD_LETTERED, 0x800C, False)
+    assert receiver.content("line1") == []
+    _send(world, sender, body=b"new")
+    _seconds(world, 1)
+    assert receiver.content("line1") == [b"new"]
+
+
+@pytest.mark.rule("B-413")
+def test_two_queue_managers_of_one_identity_are_noticed(host: Host) -> None:
+    peers = [peer_of(1), peer_of(1)]
+    world = world_of([host], peers)
+    links = [host.manager.accept(address, world.now) for address in ("10.0.0.7", "10.0.0.8")]
+    for peer, link in zip(peers, links, strict=True):
+        assert link
+        peer.connect(world.now)
+        for _ in range(4):
+            host.manager.receive([(link, peer.output(world.now))], world.now, world.wall)
+            for of, data, _ in host.manager.output():
+                if of is link:
+                    peer.receive(data, world.now)
+    assert ["10.0.0.8 and 10.0.0.7" in line for line in host.log] == [True]
+
+
+@pytest.mark.rule("C-33", "C-22", "B-076")
+@pytest.mark.parametrize("reached", [True, False])
+def test_a_restart_remembers_whether_anything_can_have_been_sent(tmp_path: Path, reached: bool) -> None:
+    world, _, sender = _hosts(tmp_path)
+    sent = _send(world, sender, dead_letter=True, ttrq=100, ttbr=5)
+    world.pass_time(50)
+    if reached:
+        world.connect_all()
+        for _ in range(8):
+            world.collect()
+            world.deliver(1 << 20)
+    sender.restart(world.now, snapshot=True)  # no session was closed in order
+    _seconds(world, 7, up=False)
+    assert _dead(sender) == ([] if reached else [(0xC003, False)])
+    _seconds(world, 5, up=False)
+    assert _state(sender, sent) == (confirm.DEAD_LETTERED, 0xC003, reached)
+
+
+@pytest.mark.rule("A-24", "B-057")
+def test_when_the_numbers_are_used_up_the_next_sequence_begins(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    _send(world, sender, body=b"1")
+    [queue] = sender.store.outgoing_queues()
+    ordinal, time_stamp, _, last_ack = queue.record
+    sender.store.save_outgoing([queue._replace(record=(ordinal, time_stamp, 0xFFFFFFFE, last_ack))])
+    sents = [_send(world, sender, body=body) for body in (b"2", b"3", b"4")]
+    assert len({sent.tx_sequence_id for sent in sents}) == 2
+    _seconds(world, 40)
+    assert receiver.content("line1") == [b"1", b"2", b"3", b"4"]
+    assert sender.store.outgoing_messages() == []
+
+
+@pytest.mark.rule("C-80")
+def test_nothing_is_known_of_a_message_that_was_never_sent(host: Host) -> None:
+    with host.client() as client:
+        assert client.state(7) is None
+
+
+@pytest.mark.rule("C-80")
+def test_outcomes_are_kept_for_as_many_messages_as_configured(tmp_path: Path) -> None:
+    world, _, sender = _hosts(tmp_path, outcomes_kept=2, history_lifetime=60)
+    sents = [_send(world, sender, ttrq=1 + number) for number in range(4)]
+    _seconds(world, 6, up=False)
+    _seconds(world, 60, up=False)
+    assert [_state(sender, sent) is None for sent in sents] == [True, True, False, False]
+
+
+# ---- bad input -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("properties", "reason"), [
+    ({"ttrq": -1}, "TimeToReachQueue is -1 s"), ({"ttbr": 1 << 32}, "TimeToBeReceived is 4294967296 s"),
+    ({"acknowledge": ["receive"]}, "go together"), ({"administration_queue": "plain"}, "go together"),
+    ({"acknowledge": ["all"], "administration_queue": "plain"}, "no acknowledgement 'all'"),
+    ({"acknowledge": ["receive"], "administration_queue": "line1"}, "is transactional"),
+])
+def test_properties_that_cannot_be_are_refused_and_nothing_is_sent(
+        host: Host, properties: dict[str, Any], reason: str) -> None:
+    with host.client() as client, pytest.raises(ValueError, match=reason):
+        client.send("line1", b"x", **properties)
+    assert host.content("line1") == []
+    assert host.store.usage() == 0
+
+
+def test_messages_of_a_queue_that_is_not_transactional_cannot_be_rejected(host: Host) -> None:
+    with host.client() as client:
+        client.send("plain", b"x")
+        with pytest.raises(ValueError, match="cannot be rejected"), client.queue("plain").receive():
+            raise Reject
+    assert host.content("plain") == [b"x"]
+
+
+def test_an_application_sees_what_became_of_a_send_from_another_process(tmp_path: Path) -> None:
+    world, _, sender = _hosts(tmp_path, session=Settings(window_size=2))
+    sents = [_send(world, sender, body=b"%d" % number) for number in range(10)]
+    assert {_state(sender, sent) for sent in sents} == {(confirm.WAITING, 0, False)}
+    world.settle(lambda: not sender.store.outgoing_messages())
+    with Client(sender.store.folder, clock=lambda: WALL) as client:
+        found = [client.state(sent.message_id) for sent in sents]
+    assert {conclusion.answer for conclusion in found if conclusion} == {confirm.STORED}
