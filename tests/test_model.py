@@ -1,0 +1,229 @@
+"""Queue managers in a world of accidents (tests/model.py), driven by Hypothesis and by a short random walk; and that
+the model notices when they are broken."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from array import array
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from mqqb import core
+from mqqb.session import MessageReceived, Session
+from mqqb.streams import IncomingStream, OutgoingStream
+from ordack.manager import Manager, _IncomingState
+from ordack.store import Store, StoreError
+
+from tests import model
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _templates() -> Iterator[None]:
+    yield
+    model.clean()
+
+
+class Machine(RuleBasedStateMachine):
+    """Each action of the model is a rule; an action that is more frequent there is several here."""
+
+    world: model.World | None = None
+
+    @initialize(
+        size=st.sampled_from((2, 3)),
+        start=st.sampled_from(model.STARTS),
+        window=st.sampled_from(model.WINDOWS),
+        routed=st.integers(0, 1),
+    )
+    def begin(self, size: int, start: int, window: int, routed: int) -> None:
+        self.world = model.World(size)
+        self.broken = False
+        self.act("begin", start, window, routed)
+
+    def act(self, name: str, *arguments: int) -> None:
+        try:
+            assert self.world
+            self.world.do(name, *arguments)
+        except BaseException:
+            self.broken = True
+            raise
+
+    def teardown(self) -> None:
+        if self.world:
+            try:
+                if not self.broken:
+                    self.world.do("settle")
+            finally:
+                self.world.close()
+
+
+def _rule(name: str, bounds: tuple[tuple[int, int], ...]) -> Any:
+    def act(self: Machine, **arguments: int) -> None:
+        self.act(name, *arguments.values())
+
+    act.__name__ = name
+    return rule(**{f"argument{place}": st.integers(low, high) for place, (low, high) in enumerate(bounds)})(act)
+
+
+for _name, (_weight, _bounds) in model.ACTIONS.items():
+    for _copy in range((_weight + 7) // 8):
+        setattr(Machine, f"{_name}{_copy or ''}", _rule(_name, _bounds))
+
+TestMachine = pytest.mark.rule("B-098")(Machine.TestCase)
+TestMachine.settings = settings(max_examples=200, stateful_step_count=70)
+
+
+def test_a_short_walk() -> None:
+    walk = model.Walk(random.SystemRandom().getrandbits(32), 0)
+    for episode in range(40):
+        try:
+            walk.episode(episode)
+        except BaseException as error:
+            error.add_note(f"again: .venv/bin/python tests/model.py --seed {walk.seed} --episode {episode} --trace")
+            raise
+    assert all(walk.figures[name] for name in ("received", "rejected", "dead-lettered", "cuts", "crashes"))
+
+
+# ---- the model can fail: broken on purpose, a walk finds it ----------------------------------------
+
+
+def _advance_on_rejection(patch: pytest.MonkeyPatch) -> None:
+    accept = IncomingStream.accept
+
+    def broken(self: IncomingStream, header: Any) -> bool:
+        accepted = accept(self, header)
+        self.record[:3] = array(
+            "I", (header.tx_sequence_ordinal, header.tx_sequence_time_stamp, header.tx_sequence_number)
+        )
+        return accepted
+
+    patch.setattr(IncomingStream, "accept", broken)
+
+
+def _renumber(patch: pytest.MonkeyPatch) -> None:
+    restart, prepare = OutgoingStream.restart, OutgoingStream.prepare
+
+    def broken(self: OutgoingStream) -> None:
+        restart(self)
+        for entry in self.table:
+            if entry.tx_sequence_number:
+                entry.tx_sequence_number = self.record[core.OUTGOING_NUMBER]
+                self.record[core.OUTGOING_NUMBER] += 1
+
+    def write(self: OutgoingStream, entry: Any, packet: bytearray, offset: int) -> None:
+        prepare(self, entry, packet, offset)
+        packet[offset + 12 : offset + 16] = entry.tx_sequence_number.to_bytes(4, "little")
+
+    patch.setattr(OutgoingStream, "restart", broken)
+    patch.setattr(OutgoingStream, "prepare", write)
+
+
+def _zero_matches(patch: pytest.MonkeyPatch) -> None:
+    is_acked = core.is_acked
+    patch.setattr(
+        core,
+        "is_acked",
+        lambda base, flags, number: (
+            is_acked(base, flags, number) or (not flags and not core.serial_after(number, base))
+        ),
+    )
+
+
+def _wrong_base(patch: pytest.MonkeyPatch) -> None:
+    fill = core.session_fill
+
+    def broken(counts: Any, header: Any) -> None:
+        fill(counts, header)
+        if header[core.ACKS_FLAGS]:
+            header[core.ACKS_BASE] = (header[core.ACKS_BASE] - 1) & 0xFFFF
+
+    patch.setattr(core, "session_fill", broken)
+
+
+def _no_transaction(patch: pytest.MonkeyPatch) -> None:
+    def broken(self: Store) -> Iterator[None]:
+        yield
+
+    patch.setattr(Store, "transaction", contextlib.contextmanager(broken))
+
+
+def _acknowledge_before_the_commit(patch: pytest.MonkeyPatch) -> None:
+    """What was received counts as stored at once; and that the store failed ends no session."""
+    receive = Session.receive_data
+
+    def broken(self: Session, data: bytes, now: int) -> list[object]:
+        events = receive(self, data, now)
+        for event in events:
+            if isinstance(event, MessageReceived):
+                self.stored_early(event.recoverable, now)
+        return events
+
+    patch.setattr(Session, "stored_early", Session.stored, raising=False)
+    patch.setattr(Session, "receive_data", broken)
+    patch.setattr(Session, "stored", lambda self, recoverable, now: None)
+
+    def guard(self: Manager, now: int) -> Iterator[None]:
+        try:
+            yield
+        except StoreError:
+            with self.store.transaction():
+                self._load(now)
+            for link in self.links:
+                for outgoing in self._by_hop.get(link.hop, []) if link.hop else []:
+                    self._attach(outgoing)
+
+    patch.setattr(Manager, "_guard", contextlib.contextmanager(guard))
+
+
+def _order_ack_overtakes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Manager, "_final_acks_are_ahead", lambda self, link: True)
+    patch.setattr(_IncomingState, "final_acks", property(lambda self: None, lambda self, value: None), raising=False)
+
+
+def _forget_duplicates(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Store, "save_history", lambda self, entries: None)
+
+
+def _walk() -> None:
+    walk = model.Walk(1, 0)
+    for episode in range(200):
+        walk.episode(episode)
+
+
+def _acknowledged_between_two() -> None:
+    """Express and recoverable messages in turn, every 16 bytes of them answered, with high counts and a small
+    window."""
+    trace = [("begin", (20_000, 2, 0)), ("send", (0, 1, 3, 1, 4, 0, 300)), ("poll", (0,)), ("connect", (0,))]
+    trace += [("deliver", (1, 6, 7)), ("deliver", (0, 6, 7))] * 2
+    trace += [("deliver", (1, 1, 7)), ("deliver", (0, 6, 7))] * 100
+    model.play(2, trace)
+
+
+@pytest.mark.parametrize(
+    ("breakage", "run"),
+    [
+        (_advance_on_rejection, _walk),
+        (_renumber, _walk),
+        (_wrong_base, _walk),
+        (_no_transaction, _walk),
+        (_acknowledge_before_the_commit, _walk),
+        (_order_ack_overtakes, _walk),
+        (_forget_duplicates, _walk),
+        (_zero_matches, _acknowledged_between_two),
+    ],
+)
+def test_a_broken_queue_manager_is_noticed(
+    breakage: Callable[[pytest.MonkeyPatch], None], run: Callable[[], None]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        breakage(patch)
+        with pytest.raises(model.Violation):
+            run()
+
+
+def test_what_notices_it_is_content_with_an_honest_one() -> None:
+    _acknowledged_between_two()
