@@ -711,3 +711,13 @@ def agree(model: Model, steady: Source, mortal: Source) -> None:
     assert (deadline is None) == (model.ttbr is None)
     if model.jn and deadline is not None and model.time > deadline - T0 and found.state != "X":
         assert conclusion.answer == RECEIVED, "C-81: the copy is absent after C"
+
+
+@pytest.mark.rule("C-05")
+def test_without_a_wish_nothing_is_journaled_and_no_action_means_another() -> None:
+    confirmation = confirm.Confirmation(array("I", confirm.new(0, confirm.Settings())), confirm.Settings())
+    confirmation.sent()
+    assert confirmation.order_ack() == STORE | DELETE
+    actions = (STORE, JOURNAL, DEAD_LETTER, DELETE, NACK, LOG)
+    assert sum(actions) == 0x3F
+    assert all(action & (action - 1) == 0 for action in actions)

@@ -1055,7 +1055,7 @@ def test_both_orders_of_acknowledgement_end_alike(journal, order):
     assert sender.session.closed is None
 
 
-@rule("B-012", "B-077", "B-222", "B-223")
+@rule("B-012", "B-077", "B-222", "B-223", "B-290")
 def test_a_forwarded_transactional_message_is_settled_by_its_bit_and_leaves_the_stream_alone():
     sender, receiver = ends.open_pair()
     packet = packets.user_message(ends.RECEIVER, 77, ends.DESTINATION, b"", delivery="transactional")
@@ -1071,6 +1071,8 @@ def test_a_forwarded_transactional_message_is_settled_by_its_bit_and_leaves_the_
     raw = sender.session.data_to_send()
     assert raw == bytes(packet), "the TransactionHeader is passed on untouched"
     assert sender.stream.next_timeout() is None, "no Transactional Ack Wait Timer"
+    info = sender.stream.transfer_info()
+    assert (info.first_non_ack, info.no_ack_count, info.next_seq) == (None, 0, (7 << 32 | 1, 1, 0))
     sender.stream.resend(10)
     assert sender.stream.next_to_send() is None
     assert sender.stream.order_ack(ends.order_ack_body(50 << 32 | 1, 3), 20) == []
@@ -1178,6 +1180,38 @@ def test_a_header_without_bits_settles_nothing_recoverable_and_nothing_unsent(st
 
 
 # ---- transactional order --------------------------------------------------------------------------------------
+
+
+@rule(
+    "B-069", "B-070", "B-071", "B-072", "B-073", "B-074", "B-075", "B-014", "B-015", "B-016", "B-017", "B-018", "B-062"
+)
+def test_what_a_new_entry_and_a_new_stream_begin_with():
+    entry = streams.Entry("key", 5)
+    assert (entry.key, entry.message_id, entry.stream) == ("key", 5, None)
+    assert (entry.recoverable, entry.journal, entry.priority) == (True, False, 0)
+    assert (entry.tx_sequence_id, entry.tx_sequence_number) == (0, 0)
+    assert (entry.sequence_number, entry.recoverable_sequence_number) == (0, 0)
+    assert (entry.awaiting_ack, entry.received_session_ack, entry.received_order_ack) == (False, False, False)
+    stream = streams.OutgoingStream(streams.OutgoingStream.new(0))
+    assert stream.time_of_last_ack == 0
+    stream.restart()
+    assert stream.time_of_last_ack == 0
+    assert streams.RESEND_INTERVALS == (30000,) * 3 + (300000,) * 3 + (1800000,) * 3 + (21600000,)
+
+
+@rule("B-092", "B-317", "B-319")
+def test_a_number_is_in_the_packet_that_is_stored():
+    stream = streams.OutgoingStream(streams.OutgoingStream.new(7))
+    packet = packets.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
+    headers = []
+    for key in range(1, 5):
+        entry = stream.number(packet, packets.transaction_offset(packet), key, key)
+        assert not entry.journal
+        header = packets.parse(packet).transaction
+        headers.append((header.tx_sequence_id, header.tx_sequence_number, header.previous_tx_sequence_number))
+        if key == 3:
+            stream.remove([entry])
+    assert headers == [(7 << 32 | 1, 1, 0), (7 << 32 | 1, 2, 1), (7 << 32 | 1, 3, 2), (7 << 32 | 1, 4, 2)]
 
 
 @rule("B-270", "B-271", "B-272", "B-275", "A-01")

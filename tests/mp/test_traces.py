@@ -185,7 +185,7 @@ def reconnect_in_mid_stream():
     receiver.accept(1000)
     assert sender.stream.next_to_send() is sender.stream.table[0]
     for entry in sender.stream.table:
-        assert entry.sequence_number == 0
+        assert (entry.sequence_number, entry.recoverable_sequence_number) == (0, 0)
         assert not entry.awaiting_ack
     while sender.session.state != "OPEN":
         receiver.receive(sender.session.data_to_send(), 1000)
