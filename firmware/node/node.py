@@ -773,7 +773,7 @@ class Node:
             following = queue.stream.tx_sequence_id, record[core.OUTGOING_NUMBER]
             newest = max(newest, following)
             if body.tx_sequence_time_stamp == record[core.OUTGOING_TIME_STAMP] and acked >= following:
-                self._renew(queue)  # what is numbered in it stood before the copy was made, and stands there
+                self._renew(queue)  # what is numbered stood there before the copy was made: the OrderAck covers it
                 self.stats.ahead += 1
                 return
         self.stats.ahead += acked >= newest
