@@ -285,7 +285,7 @@ def test_pings_that_go_round_between_two_queue_managers_are_not_all_answered(
 # ---- calling ------------------------------------------------------------------------------------
 
 
-@pytest.mark.rule("B-192", "B-193", "B-204", "B-211", "B-216", "B-298")
+@pytest.mark.rule("B-193", "B-204", "B-211", "B-216", "B-298")
 def test_a_direct_name_is_called_by_its_host_part_without_a_guid_and_every_step_is_told(tmp_path: Path) -> None:
     async def run() -> None:
         with Store(tmp_path / "default", create=True) as store, Client(store.folder) as client:
@@ -525,7 +525,7 @@ def test_a_ping_that_cannot_be_sent_is_no_answer(tmp_path: Path, monkeypatch: py
     asyncio.run(run())
 
 
-@pytest.mark.rule("B-200")
+@pytest.mark.rule("B-192", "B-200")
 def test_while_one_ping_waits_for_its_answer_others_do_without(tmp_path: Path) -> None:
     async def run() -> None:
         port = free_port(socket.SOCK_DGRAM)
