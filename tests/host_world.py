@@ -42,6 +42,7 @@ class Host:
     def _open(self, now: int) -> None:
         self.store = Store(self._life)
         self.manager = Manager(self.store, now, self.config, self.log.append)
+        self.manager.poll(now, WALL + now // 1000)
 
     def arm(self, statements: int) -> None:
         """Die before so many more statements have been run."""

@@ -1063,7 +1063,9 @@ class Manager:
     # ---- time
 
     def poll(self, now: int, wall: int) -> None:
-        """To be called every few tens of milliseconds: due timers, and what other processes have put in the store."""
+        """To be called every few tens of milliseconds: due timers, and what other processes have put in the store.
+
+        Nothing is sent before the first call."""
         with self._guard(now):
             for link in list(self.links):
                 with self._isolated(link):
