@@ -560,7 +560,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 # ---- handshake ------------------------------------------------------------------------------------
 
 
-@pytest.mark.rule("B-005", "B-205", "B-207", "B-208", "B-215", "A-39", "OP-3", "OP-18")
+@pytest.mark.rule("B-005", "B-207", "B-208", "B-215", "A-39", "OP-3", "OP-18")
 @pytest.mark.parametrize(
     "variant",
     [
@@ -709,7 +709,7 @@ def test_one_byte_at_a_time_and_everything_in_one_segment(server: Server) -> Non
     assert server.received() == [b"1", b"2", b"3"] * 2
 
 
-@pytest.mark.rule("B-429", "B-013", "OP-30")
+@pytest.mark.rule("B-429", "OP-30")
 @pytest.mark.timeout(180)
 def test_four_mebibytes_are_taken_and_not_a_byte_more(server: Server) -> None:
     room = 0x400000 - len(message(NULL, PLAIN, b"", label="x" * 249))
@@ -749,7 +749,7 @@ def test_slow_and_half_open_connections_hold_nobody_up(server: Server) -> None:
 # ---- session acknowledgements ---------------------------------------------------------------------
 
 
-@pytest.mark.rule("B-087", "B-088", "B-101", "B-102", "B-103", "B-108", "B-277", "B-279", "B-280", "A-11")
+@pytest.mark.rule("B-087", "B-088", "B-101", "B-102", "B-103", "B-108", "B-280", "A-11")
 def test_the_bits_name_exactly_the_recoverable_messages(server: Server) -> None:
     """The worked example of behaviour.md 5.2, on a socket."""
     with server.connect() as line:
@@ -846,8 +846,6 @@ def test_a_session_ack_that_cannot_be_true_ends_the_session(server: Server, valu
 
 @pytest.mark.rule(
     "B-078",
-    "B-092",
-    "B-098",
     "B-110",
     "B-111",
     "B-268",
@@ -899,7 +897,7 @@ def test_the_acceptance_table(server: Server) -> None:
     assert server.received() == bodies
 
 
-@pytest.mark.rule("B-110", "B-270", "B-247")
+@pytest.mark.rule("B-110", "B-270")
 def test_any_order_of_a_stream_is_put_right_by_sending_it_again(server: Server) -> None:
     draw = random.Random(11)
     with server.connect() as line:
@@ -914,7 +912,7 @@ def test_any_order_of_a_stream_is_put_right_by_sending_it_again(server: Server) 
     assert server.received() == [b"1", b"2", b"3", b"4", b"5"] * 20
 
 
-@pytest.mark.rule("B-158", "B-248", "B-249", "B-250", "B-299", "A-14", "OP-32")
+@pytest.mark.rule("B-248", "B-249", "B-250", "B-299", "A-14", "OP-32")
 def test_what_is_sent_again_on_a_new_connection_is_counted_and_delivered_once(server: Server) -> None:
     source, other = next(GUIDS), next(GUIDS)
     stream = [message(source, LINE1, b"%d" % tx.number, tx) for tx in numbered(1, 3)]
@@ -943,7 +941,7 @@ def test_what_is_sent_again_on_a_new_connection_is_counted_and_delivered_once(se
 # ---- order and final acknowledgements -------------------------------------------------------------
 
 
-@pytest.mark.rule("B-359", "B-361", "B-358", "B-357", "B-364", "B-356", "A-03", "A-19", "OP-6", "OP-7", "OP-26")
+@pytest.mark.rule("B-356", "B-357", "B-358", "B-361", "B-364", "A-03", "A-19", "OP-6", "OP-7", "OP-26")
 def test_the_bytes_of_an_order_ack(server: Server) -> None:
     with server.connect() as line:
         line.send(*(message(line.guid, LINE1, b"", tx) for tx in numbered(1, 2)))
@@ -957,7 +955,7 @@ def test_the_bytes_of_an_order_ack(server: Server) -> None:
 
 
 @pytest.mark.rule(
-    "B-115", "B-256", "B-257", "B-260", "B-262", "B-356", "B-357", "B-360", "B-361", "A-15", "C-55", "C-56"
+    "B-115", "B-256", "B-257", "B-260", "B-262", "B-356", "B-357", "B-360", "B-361", "C-55", "C-56", "A-15"
 )
 @pytest.mark.parametrize(("destination", "message_class"), [(NOWHERE, 0x8000), (PLAIN, 0x8009)])
 def test_a_rejected_transactional_message(server: Server, destination: str, message_class: int) -> None:
@@ -994,7 +992,7 @@ def test_a_message_that_is_not_transactional_is_dropped_without_a_word(server: S
     assert server.received() == []
 
 
-@pytest.mark.rule("B-011", "B-117", "B-344", "C-55")
+@pytest.mark.rule("B-011", "C-55")
 def test_a_final_ack_waits_for_the_next_session_and_the_order_ack_for_it(server: Server) -> None:
     with server.connect() as line:
         guid = line.guid
@@ -1314,7 +1312,7 @@ def hop(hops: Iterator[Hop]) -> Hop:
     return next(hops)
 
 
-@pytest.mark.rule("B-001", "B-092", "B-095", "B-204", "B-212", "B-217", "B-302", "B-309", "B-317", "B-304", "A-45")
+@pytest.mark.rule("B-092", "B-204", "B-212", "B-217", "B-302", "B-304", "B-309", "B-317", "A-45")
 def test_messages_are_numbered_in_the_order_of_sending(hop: Hop) -> None:
     sent = hop.order(b"one", b"two", b"three")
     line = hop.accept()
@@ -1346,9 +1344,7 @@ def places(seen: list[Seen]) -> list[tuple[bytes, tuple[int, ...] | None]]:
     return [(packet.body, packet.tx and tuple(packet.tx)) for packet in seen]
 
 
-@pytest.mark.rule(
-    "B-158", "B-160", "B-230", "B-233", "B-241", "B-244", "B-299", "B-301", "B-318", "A-08", "A-16", "A-34"
-)
+@pytest.mark.rule("B-158", "B-241", "B-244", "B-299", "B-318", "A-08", "A-16", "A-34")
 def test_after_a_cut_the_same_numbers_and_a_bridge_over_what_is_settled(hop: Hop) -> None:
     hop.order(*(b"%d" % number for number in range(1, 6)))
     with hop.open() as line:
@@ -1382,7 +1378,7 @@ def test_after_a_cut_the_same_numbers_and_a_bridge_over_what_is_settled(hop: Hop
         assert places(line.messages(1)) == [(b"6", tuple(stream._replace(number=6, previous=5)))]
 
 
-@pytest.mark.rule("B-096", "B-178", "B-230", "B-234", "B-236", "A-05", "A-17", "A-36", "OP-6", "OP-17")
+@pytest.mark.rule("B-096", "B-178", "B-236", "A-17", "A-36", "OP-6", "OP-17")
 @pytest.mark.parametrize("variant", ["plain", "SH", "priority 3", "SH, priority 7", "recoverable", "by number", "junk"])
 def test_an_order_ack_of_any_make_settles(hop: Hop, variant: str) -> None:
     hop.order(b"one", b"two")
@@ -1413,7 +1409,7 @@ def test_an_order_ack_of_any_make_settles(hop: Hop, variant: str) -> None:
         line.silent()
 
 
-@pytest.mark.rule("B-230", "B-241", "A-04", "A-09")
+@pytest.mark.rule("B-225", "B-230", "B-241", "A-04", "A-09")
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -1469,7 +1465,7 @@ def test_what_is_for_another_sequence_or_message_settles_nothing(hop: Hop, wrong
         ]
 
 
-@pytest.mark.rule("B-184", "B-191", "B-209", "B-297", "A-39", "OP-3")
+@pytest.mark.rule("B-184", "B-209", "A-39", "OP-3")
 @pytest.mark.parametrize(
     "response",
     [
@@ -1506,7 +1502,7 @@ def test_a_peer_that_does_not_answer_as_it_should_is_left_and_tried_again(hop: H
         assert [seen.body for seen in line.messages(1)] == [b"waits"]
 
 
-@pytest.mark.rule("B-216", "B-118", "B-130", "B-307", "B-310", "A-10", "A-25")
+@pytest.mark.rule("B-118", "B-130", "B-216", "B-307", "B-310", "A-10", "A-25")
 @pytest.mark.parametrize("window", [0, 1, 3])
 def test_no_more_is_sent_than_the_window_of_the_peer_takes(hop: Hop, window: int) -> None:
     hop.order(*(b"%d" % number for number in range(1, 9)))
@@ -1524,7 +1520,7 @@ def test_no_more_is_sent_than_the_window_of_the_peer_takes(hop: Hop, window: int
         line.silent()
 
 
-@pytest.mark.rule("B-109", "B-221", "B-222", "B-223", "B-159", "B-299", "A-09")
+@pytest.mark.rule("B-109", "B-159", "B-221", "B-222", "B-223", "B-299", "A-09")
 def test_what_a_session_acknowledgement_settles(hop: Hop) -> None:
     hop.order(b"e1", delivery="express")
     hop.order(b"r1", b"r2", b"r3", delivery="recoverable")
@@ -1611,7 +1607,7 @@ def aged(packet: bytes, seconds: int, ttrq: int = FOR_EVER, ttbr: int = FOR_EVER
     return packet[:12] + struct.pack("<I", ttrq) + packet[16:48] + struct.pack("<II", ttbr, sent) + packet[56:]
 
 
-@pytest.mark.rule("B-116", "B-338", "B-337", "C-50", "C-65", "A-18")
+@pytest.mark.rule("B-116", "B-338", "C-50")
 def test_a_receive_is_told_by_a_final_ack_to_those_who_asked(server: Server) -> None:
     queue_name = make(server, "taken", "--transactional")
     with server.connect() as line:
@@ -1647,7 +1643,7 @@ def test_a_queue_purged_or_deleted_is_told_by_final_acks(server: Server, command
         assert [ack.tx for ack in acks] == numbered(1, 3)
 
 
-@pytest.mark.rule("B-262", "B-265", "B-266", "B-341", "A-33", "A-42", "A-43", "C-51", "C-62")
+@pytest.mark.rule("B-262", "B-265", "B-266", "B-341", "C-51", "C-62", "A-33", "A-42", "A-43")
 def test_a_message_that_is_too_old(server: Server) -> None:
     queue_name = make(server, "old", "--transactional")
     with server.connect() as line:
@@ -1668,7 +1664,7 @@ def test_a_message_that_is_too_old(server: Server) -> None:
     assert server.received("old") == [b"2", b"3", b"4", b"6"]
 
 
-@pytest.mark.rule("B-291", "B-336", "B-348", "B-349", "B-351", "B-352", "B-353", "B-354", "B-022", "C-55", "C-56")
+@pytest.mark.rule("B-022", "B-291", "B-336", "B-348", "B-349", "B-351", "B-352", "B-353", "B-354", "C-55", "C-56")
 def test_administration_acknowledgements(server: Server) -> None:
     stream, plain = make(server, "asked", "--transactional"), make(server, "asked-too")
 
@@ -1723,7 +1719,7 @@ def test_administration_acknowledgements(server: Server) -> None:
 # ---- for another queue manager --------------------------------------------------------------------
 
 
-@pytest.mark.rule("B-011", "B-012", "B-077", "B-259", "B-264", "B-251", "A-20", "A-21", "A-40", "C-66")
+@pytest.mark.rule("B-011", "B-012", "B-259", "B-264", "C-66", "A-40")
 def test_a_message_for_another_queue_manager_goes_on_untouched(router: Server, far: Hop) -> None:
     stamp = message(NULL, 9, b"on", Tx(100, 7, 3, 2), address=far.guid, user_flags=3)
     with router.connect() as line:
@@ -1774,7 +1770,7 @@ def outgoing(hop: Hop, command: str) -> None:
     ordack("outgoing", command, f"DIRECT=OS:{hop.name}\\private$\\q", "--store", hop.store)
 
 
-@pytest.mark.rule("B-128", "B-345", "B-346", "B-302")
+@pytest.mark.rule("B-128", "B-345", "B-346")
 def test_a_queue_that_is_paused_asks_its_peer_to_wait_and_sends_nothing(hop: Hop) -> None:
     hop.order(b"1")
     with hop.open() as line:
@@ -1801,7 +1797,7 @@ def test_an_operator_has_a_stream_sent_again(hop: Hop) -> None:
         line.confirm(first=3, bits=3)
 
 
-@pytest.mark.rule("B-311", "B-314", "B-316", "B-318", "B-319", "A-34")
+@pytest.mark.rule("B-311", "B-314", "B-316", "B-318", "A-34")
 def test_a_message_that_expires_at_the_source_leaves_a_gap_that_is_bridged(hop: Hop) -> None:
     hop.order(b"1")
     hop.order(b"2", ttrq=1)
