@@ -296,7 +296,7 @@ def test_start_up_is_quick(store: Path) -> None:
 
 def test_help_names_every_command() -> None:
     text = _ordack("--help").stdout
-    for command in ("serve", "queue", "send", "receive", "decode"):
+    for command in ("serve", "queue", "outgoing", "send", "receive", "state", "config", "identity", "decode"):
         assert command in text
     assert _ordack("nonsense").returncode == 2
 
@@ -502,3 +502,108 @@ def test_more_connections_than_files_are_refused_and_the_others_go_on(store: Pat
     assert process.returncode == 0, errors
     assert errors.count("refused") <= 3
     assert errors.count("a connection failed") <= 3
+
+
+# ---- what became of messages -----------------------------------------------------------------------
+
+
+@pytest.mark.rule("B-423", "B-239", "B-082", "B-345", "B-346", "B-425", "C-29")
+def test_what_waits_is_listed_paused_resumed_resent_and_ended(store: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    [sent] = _json("send", "--store", store, "DIRECT=OS:plant\\private$\\q", "--body", "x", "--dead-letter")
+    name = "direct=os:plant\\private$\\q"
+    [before] = _json("outgoing", "list", "--store", store)
+    assert (before["format_name"], before["messages"], before["not_order_acked"]) == (name, 1, 1)
+    running = _Serve(store, "--next-hop", f"plant=127.0.0.1:{port}")
+    deadline = time.monotonic() + DEADLINE_S
+    seen: list[str] = []
+    while "SocketConnectFailure" not in seen:
+        assert time.monotonic() < deadline
+        connection = _json("outgoing", "list", "--store", store)[0].get("connection") or {"history": []}
+        seen = [event["status"] for event in connection["history"]]
+    for command, done in (("pause", "on hold"), ("resend", "resend requested"), ("resume", "resumed"),
+                          ("pause", "on hold")):
+        assert _json("outgoing", command, "--store", store, name) == [{"format_name": name, "done": done}]
+    while _json("outgoing", "list", "--store", store)[0].get("state") != "OnHold":
+        assert time.monotonic() < deadline
+    assert "OnHold" in _ordack("outgoing", "list", "--store", store).stdout
+    assert _json("outgoing", "purge", "--store", store, name) == [{"format_name": name, "removed": 1}]
+    while (found := _json("state", "--store", store, sent["message_id"])[0])["state"] == "waiting":
+        assert time.monotonic() < deadline
+    assert found == {"message_id": sent["message_id"], "state": "dead-lettered", "in_doubt": False, "class": 0x8001}
+    assert running.stop()[0] == 0
+    [letter] = _json("receive", "--store", store, "system$;deadxact")
+    assert (letter["class"], letter["message_id"], letter["in_doubt"]) == (0x8001, sent["message_id"], False)
+    text = _ordack("state", "--store", store, sent["message_id"])
+    assert (text.returncode, text.stdout) == (0, "dead-lettered, class 0x8001\n")
+
+
+@pytest.mark.parametrize("command", ["pause", "resume", "resend", "purge"])
+def test_an_outgoing_queue_that_is_not_there_is_told(store: Path, command: str) -> None:
+    done = _ordack("outgoing", command, "--store", store, "DIRECT=OS:nobody\\private$\\q")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "there is no outgoing queue" in done.stderr
+
+
+def test_nothing_known_of_a_message_is_a_negative_answer(store: Path) -> None:
+    done = _ordack("state", "--store", store, 5, "--json")
+    assert (done.returncode, json.loads(done.stdout)) == (1, {"message_id": 5, "state": None})
+
+
+@pytest.mark.rule("C-70", "B-338", "B-291", "B-352")
+def test_a_sender_is_told_that_its_message_was_received(store: Path) -> None:
+    [sent] = _json("send", "--store", store, "line1", "--body", "x", "--journal", "--acknowledge", "receive",
+                   "--acknowledge", "reach-queue", "--administration-queue", "plain")
+    assert _json("state", "--store", store, sent["message_id"])[0]["state"] == "stored at destination"
+    _json("receive", "--store", store, "line1")
+    assert _json("state", "--store", store, sent["message_id"])[0]["state"] == "received"
+    acknowledgements = _json("receive", "--store", store, "plain")
+    assert [ack["class"] for ack in acknowledgements] == [0x0002, 0x4000]
+    assert len({ack["correlation_id"] for ack in acknowledgements}) == 1
+    assert [copy["body_base64"] for copy in _json("receive", "--store", store, "system$;journal")] == ["eA=="]
+
+
+def test_settings_are_shown_changed_and_set_back(store: Path) -> None:
+    shown = {row["name"]: row for row in _json("config", "--store", store)}
+    assert shown["SeqResend13Time"]["value"] == shown["SeqResend13Time"]["default"] == 30
+    assert shown["XactDelayReceiveNack"]["value"] is None
+    assert _json("config", "--store", store, "seqresend13time", "7") == [{"name": "SeqResend13Time", "value": 7}]
+    assert _ordack("config", "--store", store, "SeqResend13Time").stdout == "SeqResend13Time 7\n"
+    assert "SeqResend13Time" in _ordack("config", "--store", store).stdout
+    assert _json("config", "--store", store, "SeqResend13Time", "default")[0]["value"] == 30
+
+
+@pytest.mark.parametrize(("arguments", "reason"), [
+    (["Nothing"], "no setting 'Nothing'"), (["AckTimeout", "5"], "AckTimeout: 5 is not in 20000 to 120000"),
+    (["AckTimeout", "soon"], "AckTimeout: 'soon' is not a whole number")])
+def test_settings_that_cannot_be_are_told(store: Path, arguments: list[str], reason: str) -> None:
+    done = _ordack("config", "--store", store, *arguments)
+    assert done.returncode == 2
+    assert reason in " ".join(done.stderr.replace("\u2502", " ").split())
+
+
+@pytest.mark.rule("B-023", "B-413")
+def test_the_identity_is_shown_and_renewed_but_not_under_a_running_queue_manager(store: Path) -> None:
+    [old] = _json("identity", "--store", store)
+    running = _Serve(store)
+    refused = _ordack("identity", "--store", store, "--renew")
+    assert refused.returncode == 1
+    assert "is running" in refused.stderr
+    running.stop()
+    [new] = _json("identity", "--store", store, "--renew")
+    assert new["renewed"]
+    assert new["guid"] != old["guid"]
+    assert _ordack("identity", "--store", store).stdout == new["guid"] + "\n"
+
+
+@pytest.mark.rule("B-084", "B-398", "C-73")
+def test_a_queue_has_a_quota(store: Path) -> None:
+    assert _json("queue", "quota", "--store", store, "line1", "10") == [{"name": "line1", "quota": 10}]
+    done = _ordack("send", "--store", store, "line1", "--body", "x")
+    assert done.returncode == 1
+    assert "quota of 10 bytes" in done.stderr
+    assert {queue["name"]: queue["quota"] for queue in _json("queue", "list", "--store", store)} == {
+        "line1": 10, "plain": None}
+    _json("queue", "quota", "--store", store, "line1")
+    assert _ordack("send", "--store", store, "line1", "--body", "x").returncode == 0

@@ -297,9 +297,8 @@ class Manager:
 
     def accept(self, address: str, now: int) -> Link | None:
         """A peer has connected from this IP address; None: it is one too many, shut the connection (B-435)."""
-        config = self.config
-        same = sum(link.address == address for link in self.links)
-        if len(self.links) >= config.max_sessions or same >= config.max_sessions_per_address:
+        if self.would_refuse(address):
+            same = sum(link.address == address for link in self.links)
             self._refused += 1
             if now >= self._refusals_due:
                 self._refusals_due = now + SAME_AGAIN_MS
@@ -307,7 +306,13 @@ class Manager:
                          f"{self._refused} refused since this was last told")
                 self._refused = 0
             return None
-        return self._add(Link(Session(False, self.store.guid, now, settings=config.session), address, None), now)
+        return self._add(Link(Session(False, self.store.guid, now, settings=self.config.session), address, None), now)
+
+    def would_refuse(self, address: str) -> bool:
+        """Would a connection from this IP address be one too many now (B-202, B-206)?"""
+        config = self.config
+        return (len(self.links) >= config.max_sessions
+                or sum(link.address == address for link in self.links) >= config.max_sessions_per_address)
 
     def connect(self, hop: Hop, address: str, now: int, pinged: bool = False) -> Link:
         """This side has connected to a hop, whose IP address is `address`; pinged: a ping had found it willing."""

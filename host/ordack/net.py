@@ -253,16 +253,10 @@ class _Net:
     def _ping_request(self, service: socket.socket) -> None:
         with contextlib.suppress(OSError):  # nowhere to answer to, or no room: it is a datagram
             datagram, source = service.recvfrom(PING_SIZE + 1)
-            response = self._pings.answer(datagram, self._would_refuse(source[0]))
+            response = self._pings.answer(datagram, self.manager.would_refuse(source[0]))
             if response and self._answered < PINGS_PER_POLL:
                 self._answered += 1
                 service.sendto(response, source)  # B-006
-
-    def _would_refuse(self, address: str) -> bool:
-        """Would a connection from there be one too many now? What Manager.accept decides, without its consequences."""
-        manager = self.manager
-        return (len(manager.links) >= manager.config.max_sessions
-                or sum(link.address == address for link in manager.links) >= manager.config.max_sessions_per_address)
 
     def _close_socket(self, used: socket.socket) -> None:
         self._loop.remove_reader(used)
