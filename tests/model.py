@@ -43,14 +43,15 @@ if __name__ == "__main__":
 import apsw
 from mqqb import confirm, core, packets
 from mqqb.session import Settings
-from ordack.client import Client, Queue, Reject
+from ordack.client import ACKNOWLEDGE, Client, Queue, Reject
 from ordack.config import Config
 from ordack.manager import Link, Manager
 from ordack.store import DEAD_XACT, FILE_NAME, JOURNAL, NEVER, Store, StoreError
 
 START = 1_800_000_000  # of the wall clock
 QUEUES = ("tx", "tx2", "plain", "later")
-MADE = {"tx": True, "tx2": True, "plain": False}
+ADMIN = "admin"
+MADE = {ADMIN: False, "tx": True, "tx2": True, "plain": False}
 SENT_TO = ("tx", "tx", "tx2", "plain", "tx", "plain", "tx2", "later")  # how often each is chosen
 FITTING = 12  # so many of 15 sends are in a delivery mode that the queue had at first
 # TTRQ, TTBR in s
@@ -66,7 +67,6 @@ TAG = re.compile(rb"<(\d+)>")
 CLOSED = re.compile(r"session closed, .* \((B-\d+)\)$")
 ACCIDENTS = ("B-147", "B-148", "B-155", "B-163", "B-285", "B-298", "B-435")  # between two of us nothing else ends one
 DEFECTS = ("defect", "Traceback", "handled again")
-RETURN_HOPS = True
 DISTINCT_IDS = True
 EPISODE_STEPS = 300
 
@@ -116,6 +116,8 @@ class Message:
         self.rejected = 0  # class of the negative FinalAck that left its target
         self.told = ""  # what its source says of it after the end
         self.certain = False  # the source says that it was not received
+        self.acknowledge = False
+        self.acknowledgements: set[int] = set()  # classes of those that came
         self.copies: set[tuple[int, str]] = set()  # hosts and their system queues with a copy
         self.holders: Counter[int] = Counter()  # hosts with a copy in an outgoing queue
 
@@ -250,18 +252,6 @@ class Host:
             return
         self.seen_version = version
         self.queues = dict(self.monitor.execute("SELECT id, lower(name) FROM queues"))
-        for key, queue, rank, expires, packet in self.monitor.execute(
-            "SELECT lookup_id, queue, rank, expires, packet FROM messages WHERE lookup_id > ? ORDER BY lookup_id",
-            (self.last_lookup,),
-        ).fetchall():
-            self.last_lookup = key
-            name = self.queues[queue]
-            message = self.world.messages[_tag(packet)]
-            if name.startswith("system$;"):
-                self.world.copied(self, message, name)
-            else:
-                self.content[key] = queue, rank, NEVER if expires is None else expires, message
-                self.world.arrival(self, message, name)
         there = {key for (key,) in self.monitor.execute("SELECT lookup_id FROM messages")}
         for key in self.content.keys() - there:
             _, _, expires, message = self.content.pop(key)
@@ -270,11 +260,27 @@ class Host:
                     raise Violation(f"it has vanished from its queue: {message}")
                 message.removed = True
         self.leaving.clear()
+        for key, queue, rank, expires, packet in self.monitor.execute(
+            "SELECT lookup_id, queue, rank, expires, packet FROM messages WHERE lookup_id > ? ORDER BY lookup_id",
+            (self.last_lookup,),
+        ).fetchall():
+            self.last_lookup = key
+            name = self.queues[queue]
+            message, message_class = self.world.identify(packets.parse(packet))
+            assert message
+            if name == ADMIN:
+                self.world.acknowledged(self, message, message_class)
+            elif name.startswith("system$;"):
+                self.world.copied(self, message, name)
+            else:
+                self.content[key] = queue, rank, NEVER if expires is None else expires, message
+                self.world.arrival(self, message, name)
         for key, packet in self.monitor.execute(
             "SELECT id, packet FROM outgoing_messages WHERE id > ? ORDER BY id", (self.last_key,)
         ).fetchall():
             self.last_key = key
-            self.outgoing[key] = self.world.messages[_tag(packet)] if TAG.search(packet) else None
+            message, message_class = self.world.identify(packets.parse(packet))
+            self.outgoing[key] = None if message_class else message
             if message := self.outgoing[key]:
                 message.holders[self.index] += 1
         there = {key for (key,) in self.monitor.execute("SELECT id FROM outgoing_messages")}
@@ -333,12 +339,6 @@ class Wire:
     def forget(self) -> None:
         if self.links == [None, None] and self in self.world.wires:
             self.world.wires.remove(self)
-
-
-def _tag(packet: bytes) -> int:
-    found = TAG.search(packet)
-    assert found
-    return int(found[1])
 
 
 _templates: dict[int, Path] = {}
@@ -442,6 +442,45 @@ class World:
             raise Violation(f"it comes after message {self.last_arrival[stream]}: {message}")
         self.last_arrival[stream] = message.tag
 
+    def identify(self, packet: object) -> tuple[Message | None, int]:
+        """The message that a packet is, and 0; or the one that it acknowledges, and its class."""
+        if isinstance(packet, (packets.OrderAck, packets.FinalAck)):
+            return None, packet.message.properties.message_class
+        assert isinstance(packet, packets.UserMessage)
+        if packet.user.admin_queue is None and packet.properties.message_class:
+            related = packet.properties.correlation_id
+            source = next((host.index for host in self.hosts if host.guid == related[:16]), -1)
+            message = self.by_id.get((source, int.from_bytes(related[16:], "little")))
+            if message:
+                return message, packet.properties.message_class
+        found = TAG.search(bytes(packet.properties.body))
+        assert found
+        return self.messages[int(found[1])], 0
+
+    def acknowledged(self, host: Host, message: Message, message_class: int) -> None:
+        """An administration acknowledgement is in its queue."""
+        again = message_class in message.acknowledgements  # each hop that has a copy may say that its time is over
+        if (
+            message.source is not host
+            or not message.acknowledge
+            or (again and message_class != confirm.NACK_REACH_QUEUE_TIMEOUT)
+        ):
+            raise Violation(f"it is acknowledged unasked with 0x{message_class:04X}: {message}")
+        message.acknowledgements.add(message_class)
+        self.figures["administration"] += 1
+        if message_class == confirm.ACK_REACH_QUEUE:
+            right = message.arrived
+        elif message_class == confirm.ACK_RECEIVE:
+            right = message.received
+        elif message_class == confirm.NACK_REACH_QUEUE_TIMEOUT:
+            right = self.may_be_late(message)
+        elif message_class & 0xC000 == 0x8000:
+            right = self.may_be_unfit(message) and not message.arrived
+        else:
+            right = message.removed or message.refused
+        if not right:
+            raise Violation(f"it is acknowledged with 0x{message_class:04X}: {message}")
+
     def copied(self, host: Host, message: Message, queue: str) -> None:
         """A copy is in a journal or dead-letter queue."""
         if (host.index, queue) in message.copies:
@@ -531,8 +570,11 @@ class World:
                 elif isinstance(packet, packets.FinalAck):
                     self._final_ack_leaves(host, packet)
                 else:
-                    message = self.messages[_tag(bytes(packet.properties.body))]
-                    self._message_leaves(message, packet)
+                    message, message_class = self.identify(packet)
+                    if message_class:
+                        message = None
+                    elif message:
+                        self._message_leaves(message, packet)
                 wire.sent[end].append(message)
                 if outer.user.flags & core.USER_DM:
                     wire.recoverable[end].append(message)
@@ -661,6 +703,7 @@ class World:
             journal,
         )
         self.messages[message.tag] = message  # also if it is not accepted: then it must not arrive
+        message.acknowledge = options % 5 == 0
         message.step = self.step
         message.sent_time = self.wall
         sent = application.client.send(
@@ -672,6 +715,8 @@ class World:
             ttbr=ttbr,
             dead_letter=bool(journal & 1),
             journal=bool(journal & 2),
+            acknowledge=ACKNOWLEDGE if message.acknowledge else (),
+            administration_queue=ADMIN if message.acknowledge else None,
         )
         self.figures["sent"] += 1
         message.message_id = sent.message_id
@@ -918,7 +963,7 @@ class World:
             for other in self.hosts:
                 via = self.hosts[1] if routed and abs(host.index - other.index) == 2 else other
                 names = [other.address, f"host{other.index}"]
-                if routed or RETURN_HOPS:
+                if routed:
                     names.append(packets.guid_text(other.guid).lower().strip("{}"))
                 hops |= dict.fromkeys(names, (via.address, 1801))
             host.config = dataclasses.replace(
@@ -951,6 +996,8 @@ class World:
             if host.content:
                 raise Violation(f"host {host.index} still has {list(host.content.values())}")
         for message in self.messages.values():
+            if message.acknowledge and message.message_id:
+                self._must_be_acknowledged(message)
             ended = message.received or message.removed or message.refused or message.told or not message.message_id
             if not ended and (
                 message.arrived
@@ -958,6 +1005,19 @@ class World:
                 or not (self.may_be_unfit(message) or self.may_be_late(message))
             ):
                 raise Violation(f"it has no end: {message}")
+
+    def _must_be_acknowledged(self, message: Message) -> None:
+        wanted = set()
+        if message.arrived:
+            wanted.add(confirm.ACK_REACH_QUEUE)
+        if message.received:
+            wanted.add(confirm.ACK_RECEIVE)
+        if wanted - message.acknowledgements or (
+            (message.removed or message.refused)
+            and not message.received
+            and not any(message_class >= confirm.NACK_Q_DELETED for message_class in message.acknowledgements)
+        ):
+            raise Violation(f"it was not acknowledged, only with {message.acknowledgements}: {message}")
 
     def _settle(self, may_wait: Callable[[Message], bool]) -> None:
         for waited in SETTLE:
@@ -972,11 +1032,11 @@ class World:
                 message
                 for host in self.hosts
                 for message in host.outgoing.values()
-                if message and not may_wait(message)
+                if message is None or not may_wait(message)
             ]
             if not left:
                 return
-        raise Violation(f"{len(left)} messages are not settled: {left[:5]}")
+        raise Violation(f"{len(left)} messages or acknowledgements (None) are not settled: {left[:5]}")
 
     def _everything_moves(self) -> bool:
         moved = False
