@@ -6,9 +6,10 @@ C_CORE := $(MAKE) --no-print-directory -C c_core PYTHON=$(PYTHON_VENV)
 MESSAGES ?= 1000
 CUTS ?= 50
 KILLS ?= 5
+STEPS ?= 1000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-c test-mp lint size fuzz mutants conformance bench firmware clean setup-test setup-bench
+.PHONY: help setup run test test-c test-mp lint size fuzz mutants model conformance bench firmware clean setup-test setup-bench
 
 help: ## this list
 	@awk -F ' *## ' '/^[a-z-]+:.* ## / { sub(/:.*/, "", $$1); printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,8 +48,13 @@ size: setup-test ## code size of the C core on a Cortex-M0+ against its ceilings
 fuzz: setup-test ## libFuzzer on the C core (SEED= RUNS=)
 	@$(C_CORE) fuzz
 
-mutants: setup-test ## break the C core in many ways: its tests must fail each time
+mutants: setup-test ## break the C core and the engine in many ways: tests must fail each time (SAMPLE= SEED=)
 	@$(C_CORE) mutants
+	@$(PYTHON_VENV) tests/mutants.py $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED))
+
+model: setup-test ## a stream checked in all its states, then 10^6 steps of queue managers in a world of accidents (SEED= STEPS=)
+	@$(PYTHON_VENV) tests/spin/check.py --full
+	@$(PYTHON_VENV) tests/model.py --steps $(STEPS) $(if $(SEED),--seed $(SEED))
 
 conformance: setup-test ## the rules of the specification with the tests that show them (writes tests/CONFORMANCE.md)
 	@$(PYTHON_VENV) tests/conformance.py
