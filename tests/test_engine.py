@@ -46,17 +46,21 @@ class TwoEnds(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
-        self.connect()
+        self.connect(True)
 
     @precondition(lambda self: not self.connected)
-    @rule()
-    def connect(self) -> None:
+    @rule(opens=st.sampled_from([True, True, True, False]))
+    def connect(self, opens: bool) -> None:
         self.sender.connect(self.now)
         self.receiver.held = []
         self.receiver.accept(self.now)
         self.up.clear()
         self.down.clear()
         self.connected = True
+        self.collect()
+        while opens and self.connected and self.sender.session.state != session.OPEN:
+            self.deliver_up(1)
+            self.deliver_down(1)
 
     @rule(count=st.integers(1, 40))
     def send(self, count: int) -> None:
@@ -65,14 +69,14 @@ class TwoEnds(RuleBasedStateMachine):
         self.collect()
 
     @precondition(lambda self: self.connected)
-    @rule(fraction=st.floats(0, 1))
+    @rule(fraction=st.one_of(st.just(1.0), st.floats(0, 1)))
     def deliver_up(self, fraction: float) -> None:
         size = int(len(self.up) * fraction + 0.5)
         data, self.up = bytes(self.up[:size]), self.up[size:]
         self.check(self.receiver.receive(data, self.now))
 
     @precondition(lambda self: self.connected)
-    @rule(fraction=st.floats(0, 1))
+    @rule(fraction=st.one_of(st.just(1.0), st.floats(0, 1)))
     def deliver_down(self, fraction: float) -> None:
         size = int(len(self.down) * fraction + 0.5)
         data, self.down = bytes(self.down[:size]), self.down[size:]
