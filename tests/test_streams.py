@@ -330,6 +330,8 @@ def test_holding_the_last_message_ends_the_sequence_and_its_timer() -> None:
     assert stream.next_timeout() is None
     assert stream.tx_sequence_id == 5 << 32 | 2
     assert stream.order_ack(ends.order_ack_body(5 << 32 | 1, 1), 0) == [], "its sequence is over (B-230)"
+    _number(stream, 2)
+    assert stream.order_ack(ends.order_ack_body(5 << 32 | 1, 1), 0) == []
     assert stream.final_ack(1, 0) is entry
 
 
@@ -382,3 +384,74 @@ def test_what_an_operator_may_know() -> None:
     info = stream.transfer_info()
     assert info.last_ack == (current, 3, 2), "an older OrderAck counts, and lowers nothing"
     assert (info.last_ack_count, info.last_ack_time) == (2, 33000)
+
+
+@pytest.mark.rule("B-055", "B-230", "B-235")
+def test_what_is_sent_in_front_of_a_held_message_or_on_another_sequence_leaves_it_provable() -> None:
+    stream = streams.OutgoingStream(streams.OutgoingStream.new(5))
+    first, held = (_number(stream, key, journal=True) for key in (1, 2))
+    stream.renew(6)
+    other = [_number(stream, key) for key in (3, 4, 5)]
+    stream.hold([held])
+    for entry in (first, *other):
+        _previous(stream, entry)
+    assert stream.order_ack(ends.order_ack_body(4 << 32 | 1, 2), 0) == []
+    assert stream.order_ack(ends.order_ack_body(5 << 32 | 1, 2), 0) == [first, held]
+    assert stream.awaiting_final_ack == [held, first]
+
+
+@pytest.mark.rule("B-055", "B-244")
+def test_what_was_removed_is_nowhere() -> None:
+    stream = streams.OutgoingStream(streams.OutgoingStream.new(5))
+    entries = [_number(stream, key, journal=True) for key in range(1, 6)]
+    stream.hold(entries[:3])
+    stream.remove(entries[:2])
+    assert stream.awaiting_final_ack == [entries[2]]
+    assert stream.order_ack(ends.order_ack_body(5 << 32 | 1, 4), 0) == entries[2:4]
+    stream.hold([entries[4]])
+    assert stream.awaiting_final_ack == entries[2:]
+    stream.remove([])
+    stream.append(streams.Entry(6, 6))
+    stream.remove(entries[2:4])  # as many as twice the table
+    assert stream.awaiting_final_ack == [entries[4]]
+    assert _ids(stream.table) == [6]
+
+
+@pytest.mark.rule("B-236")
+def test_a_held_message_without_journal_is_settled_by_the_order_ack() -> None:
+    stream = streams.OutgoingStream(streams.OutgoingStream.new(5))
+    entries = [_number(stream, key) for key in (1, 2)]
+    stream.hold(entries[:1])
+    assert stream.order_ack(ends.order_ack_body(5 << 32 | 1, 1), 0) == entries[:1]
+    assert stream.awaiting_final_ack == []
+
+
+@pytest.mark.rule("B-152", "B-232", "A-06")
+def test_progress_on_an_older_sequence_or_on_what_is_held_is_progress() -> None:
+    stream = streams.OutgoingStream(streams.OutgoingStream.new(5), (1000, 2000, 3000))
+    old = _number(stream, 1)
+    stream.sent(old, 0)
+    stream.renew(6)
+    new = [_number(stream, key, journal=True) for key in (2, 3)]
+    stream.handle_timeout(1000)
+    assert stream.next_timeout() == 3000
+    stream.order_ack(ends.order_ack_body(5 << 32 | 1, 1), 1500)
+    assert stream.next_timeout() == 2500
+    stream.handle_timeout(2500)
+    stream.hold(new[:1])
+    stream.order_ack(ends.order_ack_body(6 << 32 | 1, 1), 3000)
+    assert (stream.next_timeout(), stream.resend_interval_index) == (4000, 0)
+
+
+@pytest.mark.rule("B-220", "B-316")
+def test_removing_most_of_what_was_sent_skips_nothing() -> None:
+    stream = streams.OutgoingStream(streams.OutgoingStream.new(5))
+    entries = [_number(stream, key) for key in range(1, 21)]
+    for entry in entries[:10]:
+        assert stream.next_to_send() is entry
+        entry.awaiting_ack = True
+    assert stream.next_to_send() is entries[10]
+    stream.remove(entries[1:9])
+    for entry in entries[10:]:
+        assert stream.next_to_send() is entry
+        entry.awaiting_ack = True
