@@ -661,6 +661,7 @@ class Store:
     def over(self, now: int, limit: int) -> tuple[list[int], list[int]]:
         """Keys of up to `limit` messages in no receive whose time to be received is over (B-407), and of those that
         were in a receive when their queue was purged (B-340)."""
+        self._put_back_for_the_dead()
         return (self._column("SELECT lookup_id FROM messages WHERE expires <= ? AND receiver IS NULL AND NOT purged "
                              "ORDER BY lookup_id LIMIT ?", (now, limit)),
                 self._column("SELECT lookup_id FROM messages WHERE purged AND receiver IS NULL "
