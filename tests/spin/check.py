@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -153,7 +154,7 @@ def main() -> int:
     return 0 if good else 1
 
 
-def as_text(values: dict[str, object]) -> str:
+def as_text(values: Mapping[str, object]) -> str:
     """One line of the report."""
     verdict = "ok  " if values["ok"] else f"BAD, found {values['failed'] or 'nothing'}:"
     return (
