@@ -21,6 +21,7 @@ from mqqb import core, packets, session, streams
 def _closed(events: list[object]) -> session.Closed:
     assert events
     assert isinstance(events[-1], session.Closed)
+    assert isinstance(events[-1].reason, str), "an operator is told"
     return events[-1]
 
 
@@ -176,6 +177,12 @@ def test_what_is_held_of_half_a_packet_can_be_known() -> None:
     assert receiver.session.half_received == 100
     receiver.receive(packet[100:] + bytes(packet[:4]) + b"?", 0)
     assert receiver.session.half_received == 5
+    for more in range(18):
+        _, receiver = ends.open_pair()
+        receiver.receive(packet + packet[:more], 0)
+        assert receiver.session.half_received == more
+        receiver.receive(packet[more:] + packet, 0)
+        assert receiver.session.half_received == 0
     receiver.receive(bytes(200), 0)
     assert receiver.session.closed is not None
     assert receiver.session.half_received == 0
@@ -321,6 +328,19 @@ def test_a_count_mismatch_delivers_then_closes_or_only_notes(close: bool) -> Non
         (note,) = [event for event in events if isinstance(event, session.Noted)]
         assert note.rule == "B-227"
         assert receiver.receive(wrong, 1) == [], "told once"
+
+
+@rule("B-227", "B-087", "OP-14")
+@parametrize(("sent", "recoverable"), [(1, 1), (2, 0), (3, 1), (2, 2)])
+def test_a_session_ack_has_to_count_exactly(sent, recoverable):
+    sender, receiver = ends.open_pair()
+    for delivery in ("express", "recoverable"):
+        sender.send(b"x", delivery)
+    sender.pump(0)
+    receiver.receive(sender.session.data_to_send(), 0)
+    assert receiver.receive(bytes(packets.session_ack(array("I", (0, 0, 0, 2, 1, 64, 0)))), 0) == []
+    events = receiver.receive(bytes(packets.session_ack(array("I", (0, 0, 0, sent, recoverable, 64, 0)))), 0)
+    assert _closed(events).rule == "B-227"
 
 
 @rule("B-229", "B-436")
@@ -688,6 +708,22 @@ def test_a_paused_queue_asks_for_one_message_at_a_time_until_it_is_resumed() -> 
     assert sender.session.can_send()
     assert receiver.session.handle_timeout(300000) == [], "resuming counts as activity"
     assert _closed(receiver.session.handle_timeout(600000)).rule == "B-147"
+
+
+@rule("B-345", "B-281", "B-121")
+def test_what_is_not_yet_stored_when_a_queue_is_paused_is_acknowledged_later():
+    sender, receiver = ends.open_pair()
+    receiver.hold = True
+    sender.send(b"x", "express")
+    sender.pump(0)
+    receiver.receive(sender.session.data_to_send(), 0)
+    receiver.session.pause(10)
+    (header,) = session_headers(receiver.session.data_to_send())
+    assert header.ack_sequence_number == 0
+    assert receiver.session.next_timeout() == 10010
+    receiver.store(20)
+    (header,) = session_headers(receiver.session.data_to_send())
+    assert (header.ack_sequence_number, header.window_size) == (1, 1)
 
 
 @rule("B-345")
