@@ -196,7 +196,7 @@ class Client:
                  clock: Callable[[], float] = time.time) -> None:
         self.store = Store(folder, create=create)
         self._clock = clock
-        self._configuration: dict[str, int] = {}
+        self._configuration: object = None
         self._config: Config | None = None
 
     def __enter__(self) -> Client:
@@ -215,9 +215,11 @@ class Client:
 
     def config(self) -> Config:
         """What the store's configuration means now."""
-        configuration = self.store.configuration()
-        if self._config is None or self._configuration != configuration:
-            self._configuration, self._config = configuration, Config.of(configuration)
+        configuration, names = self.store.configuration(), self.store.names()
+        if self._config is None or self._configuration != (configuration, names):
+            self._configuration = configuration, names
+            self._config = Config.of(configuration, own_names=frozenset(names.get("own", ())),
+                                     public_queues=names.get("public", {}))
         return self._config
 
     def outcomes(self) -> Outcomes:
@@ -321,7 +323,7 @@ class Client:
                                   self._wanted(acknowledge), self._administration_queue(administration_queue,
                                                                                         bool(acknowledge)))
             if queue is not None:
-                return self._send_here(queue, format_name, packet, delivery)
+                return self._send_here(queue, format_name, packet, delivery, dead_letter_queue)
             return self._send_away(format_name, packet, delivery, ttrq, dead_letter_queue)
 
     @staticmethod
@@ -365,7 +367,8 @@ class Client:
                             "for their receipt included: not accepted (B-398, B-424)")
         return packet
 
-    def _send_here(self, queue: QueueState, format_name: str, packet: bytearray, delivery: str) -> Sent:
+    def _send_here(self, queue: QueueState, format_name: str, packet: bytearray, delivery: str,
+                   dead_letter_queue: str | None) -> Sent:
         now = self.now()
         place: tuple[int | None, int | None] = None, None
         if delivery == "transactional":
@@ -379,7 +382,7 @@ class Client:
         own = message.user.message_id if message.transaction is not None else None
         self.store.add_messages([NewMessage(
             queue.identifier, rank, now, packet, outcome.expires(message, now),
-            outcome.wants(message, own is not None), own=own)])
+            outcome.wants(message, own is not None), own=own, dead_letter=dead_letter_queue)])
         outcomes = self.outcomes()
         if message.properties.flags & packets.WANT_PA:
             outcomes.administer(message, confirm.ACK_REACH_QUEUE, None)

@@ -51,6 +51,7 @@ from ordack.store import (
 EVERYDAY_ENDS = ("B-147", "B-163", "B-298")  # idle, stopped, the peer went away: nothing to tell an operator
 MESSAGE_ID_BLOCK = 256  # reserved at once for OrderAcks, so that not each of them costs a commit
 LOWEST_PRIORITY_RANK = 7
+PRIVACY_LEVELS = (0, 1, 3, 5)  # wire.md 1.9
 FINAL_ACK_BYTES = 512  # at most, with the longest address
 TRACED = core.BASE_TR >> 8  # BaseHeader.Flags.TR, in the byte at packet offset 3
 LONGEST_KEY = 512  # any name of a queue that can be here fits
@@ -158,6 +159,7 @@ class Manager:
         self.connections: Callable[[], dict[Hop, dict[str, Any]]] = dict  # what the network tells of its hops
         with store.transaction():
             self._load(now)
+            store.keep_names({"own": sorted(self.config.own_names), "public": dict(self.config.public_queues)})
         if store.restored:
             self.log(store.restored)
 
@@ -733,6 +735,8 @@ class Manager:
             return confirm.NACK_BAD_SIGNATURE  # B-330: no key here to match it with
         if security is not None and security.flags & outcome.ENCRYPTED_BODY:
             return confirm.NACK_BAD_ENCRYPTION  # B-332: no key here to decrypt it with
+        if security is not None and message.properties.privacy_level not in PRIVACY_LEVELS:
+            return confirm.NACK_BAD_SIGNATURE  # B-334
         return self._too_late(message, wall)
 
     def _too_late(self, message: packets.UserMessage, wall: int) -> int:
@@ -782,8 +786,9 @@ class Manager:
         peer = link.session.remote_guid
         hops = (user.flags & core.USER_RC) + 1
         rejection = confirm.NACK_HOP_COUNT_EXCEEDED if hops > self.config.hop_limit else self._too_late(message, wall)
-        if name is None or isinstance(name, packets.PublicQueueFormatName):
-            rejection = confirm.NACK_BAD_DST_Q
+        if not isinstance(name, packets.PrivateQueueFormatNameId) and not (
+                isinstance(name, packets.DirectQueueFormatName) and split_direct(legible(name.direct_format_name))):
+            rejection = confirm.NACK_BAD_DST_Q  # nowhere to send it to
         if rejection:
             if message.transaction is not None:
                 return self._reject(batch, None, link, message, rejection)
@@ -906,8 +911,8 @@ class Manager:
         body = packet.body
         for outgoing in self._outgoing.values():
             stream = outgoing.stream
-            if stream.tx_sequence_id == body.tx_sequence_id or any(
-                    entry.tx_sequence_id >> 32 == body.tx_sequence_time_stamp for entry in stream.table):  # B-230
+            if stream.tx_sequence_id == body.tx_sequence_id or (
+                    stream.next_timeout() is not None and _oldest_time_stamp(stream) == body.tx_sequence_time_stamp):
                 batch.keep(outgoing)
                 for entry in stream.order_ack(body, now):
                     batch.answer(outgoing, entry, 0)
@@ -922,7 +927,7 @@ class Manager:
         waiting = self.store.waiting_own(body.message_id)
         if waiting is None:
             self._late_final_ack(body.message_id, message_class)
-        elif waiting.outgoing in self._outgoing:
+        elif waiting.confirmation is not None and waiting.outgoing in self._outgoing:  # A-18
             outgoing = self._outgoing[waiting.outgoing]
             batch.keep(outgoing)
             entry = outgoing.stream.final_ack(body.message_id, now)
@@ -1029,7 +1034,7 @@ class Manager:
             self._send_what_waits(link, now, wall)
 
     def _send_what_waits(self, link: Link, now: int, wall: int) -> None:
-        for outgoing in link.outgoing:
+        for outgoing in list(link.outgoing):  # one that expiry has drained goes
             if outgoing.returns:
                 self._send_entries(link, outgoing, now, wall)
         for state in self._overdue.pop(link.session.remote_guid, ()):
@@ -1168,7 +1173,7 @@ class Manager:
             if action:
                 settled.append((waiting, confirmation, action))
             else:  # it has been sent, and may not be again (C-22)
-                stop = not confirmation.may_send(wall)
+                stop = wall > waiting.send_until
                 kept.append((confirmation.record.tobytes(), outcome.due(confirmation, waiting.send_until, stop), stop,
                              waiting.key))
                 if stop:
@@ -1266,6 +1271,12 @@ class _Batch:
         """Note what an acknowledgement says of a message."""
         self.answers.append((_key(entry), message_class))
         self.outgoing_of[_key(entry)] = outgoing
+
+
+def _oldest_time_stamp(stream: OutgoingStream) -> int:
+    """Of the sequence that is being sent: not the current one of the stream while an older one drains (B-093, B-230).
+    """
+    return next((entry.tx_sequence_id >> 32 for entry in stream.table if entry.tx_sequence_number), 0)
 
 
 def _key(entry: Entry) -> int:

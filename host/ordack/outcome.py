@@ -25,11 +25,13 @@ from ordack.store import (
     NEVER,
     ORDER_QUEUE_ID,
     PRIVATE,
+    Leaving,
     NewMessage,
     NewOutgoing,
     Queue,
     Store,
     Waiting,
+    legible,
 )
 
 # What the removal of a message leads to, bits of NewMessage.wants.
@@ -120,12 +122,12 @@ class Outcomes:
             if leaving.wants & (POSITIVE if positive else NEGATIVE):
                 self.administer(message, message_class, leaving.peer)
             if leaving.wants & OWN:
-                self._end_own(message, leaving.packet, message_class)
+                self._end_own(message, leaving, message_class)
             if leaving.wants & ON_EXPIRY and message_class == confirm.NACK_RECEIVE_TIMEOUT:
                 self.copy(DEAD_LETTER, leaving.packet, message_class)
         self.store.delete_messages(keys)
 
-    def _end_own(self, message: packets.UserMessage, packet: bytes, message_class: int) -> None:
+    def _end_own(self, message: packets.UserMessage, leaving: Leaving, message_class: int) -> None:
         """A transactional message from this queue manager to itself: C-70, C-71, and its other ends alike."""
         user = message.user
         record = confirm.new(user.sent_time, self.config.confirmation, user.flags & (core.USER_JN | core.USER_JP),
@@ -133,9 +135,9 @@ class Outcomes:
         confirmation = Confirmation(record, self.config.confirmation)
         action = confirmation.final_ack(message_class)
         if action & confirm.JOURNAL:
-            self.copy(JOURNAL, packet, None)
+            self.copy(JOURNAL, leaving.packet, None)
         if action & confirm.DEAD_LETTER:
-            self.copy(DEAD_XACT, packet, message_class)
+            self.dead_letter(leaving.packet, leaving.dead_letter, message_class, in_doubt=False)
         self.store.add_outcomes([(user.message_id, record.tobytes(), self.now)])
 
     def purge(self, queue: Queue) -> int:
@@ -297,14 +299,14 @@ class Outcomes:
         hops = user.flags & core.USER_RC
         source = packets.guid_text(bytes(user.source_queue_manager))[1:5]
         when = time.strftime("%I:%M:%S %p %m/%d/%Y", time.gmtime(self.now))
-        target = packets.format_name(user.destination_queue, bytes(user.queue_manager_address)) \
-            if user.destination_queue is not None else ""
+        target = "" if user.destination_queue is None else packets.format_name(
+            user.destination_queue, bytes(user.queue_manager_address))
         lines = [f"<MESSAGE ID>{user.message_id:08X}</MESSAGE ID>", f"<TARGET QUEUE>{target}</TARGET QUEUE>"]
         if next_hop is not None:
             lines += [f"<NEXT HOP>{next_hop}</NEXT HOP>", f"<HOP COUNT>{hops:02X} </HOP COUNT>"]
         self._post(
             packets.PublicQueueFormatName(bytes(debug.queue_identifier)), packets.NULL_GUID, None, packets.NULL_GUID,
-            message_class=confirm.REPORT, body="".join(line + "\r\n" for line in lines).encode("utf-16-le"),
+            message_class=confirm.REPORT, body=packets.utf16_encode("".join(line + "\r\n" for line in lines)),
             label=f"{source}:{user.message_id:08X}:{hops:02X} received by "
                   f"{packets.guid_text(self.store.guid)} at {when}")
 
@@ -324,11 +326,17 @@ class Outcomes:
             return
         recoverable = properties.get("delivery") == "recoverable"
         message_id = self.store.reserve_message_ids()
-        packet = packets.user_message(self.store.guid, message_id, name, body, ttrq=packets.FOREVER, sent_time=self.now,
-                                      address=host, **properties)
+        properties |= {"ttrq": packets.FOREVER, "sent_time": self.now, "address": host}
+        try:
+            packet = packets.user_message(self.store.guid, message_id, name, body, **properties)
+        except ValueError:  # other names make it larger than a packet can be
+            packet = packets.user_message(self.store.guid, message_id, name, b"", **properties)
+        if self.store.usage() + len(packet) > self.config.quota:
+            return
         priority = packet[2] & core.BASE_PR
         if isinstance(queue, Queue):
-            self.store.add_messages([NewMessage(queue.identifier, 7 - priority, self.now, packet)])
+            if queue.has_room(len(packet)):
+                self.store.add_messages([NewMessage(queue.identifier, 7 - priority, self.now, packet)])
         elif isinstance(name, packets.DirectQueueFormatName):
             self._file(packets.format_name(name).lower(), message_id, packet, recoverable, priority)
         else:
@@ -342,11 +350,11 @@ class Outcomes:
                 return None
             queue = self.store.find_queue(name.private_queue_identifier)
         else:
-            address, queue_name = split_direct(packets.format_name(name)) or ("", "")
+            address, queue_name = split_direct(legible(packets.format_name(name))) or ("", "")
             if address != "." and address not in self.config.own_names:
                 return None if address else False
             queue = self.store.find_queue(queue_name)
-        return queue if queue and queue.kind == PRIVATE and not queue.transactional and queue.has_room(0) else False
+        return queue if queue and queue.kind == PRIVATE and not queue.transactional else False
 
     def _file(self, format_name: str, message_id: int, packet: bytearray, recoverable: bool, priority: int,
               address: str | None = None) -> None:

@@ -74,6 +74,7 @@ CREATE TABLE messages (
     peer BLOB,                                   -- queue manager that acknowledgements go back to, and its address if
     address TEXT,                                -- they are addressed by that
     own INTEGER,                                 -- MessageID, if it was sent on this queue manager
+    dead_letter TEXT,                            -- then: the application's dead-letter queue
     purged INTEGER NOT NULL DEFAULT 0,           -- it goes when its receive ends without a commit
     in_doubt INTEGER NOT NULL DEFAULT 0,         -- of a dead letter: it may have been received all the same
     packet BLOB NOT NULL);
@@ -200,6 +201,7 @@ class NewMessage(NamedTuple):
     address: str | None = None
     own: int | None = None
     in_doubt: bool = False
+    dead_letter: str | None = None
 
 
 class Leaving(NamedTuple):
@@ -210,6 +212,7 @@ class Leaving(NamedTuple):
     wants: int
     peer: bytes | None
     address: str | None
+    dead_letter: str | None
     packet: bytes
 
 
@@ -609,8 +612,8 @@ class Store:
 
     def add_messages(self, messages: Iterable[NewMessage]) -> None:
         """Put messages in queues, in order of arrival."""
-        self._many("INSERT INTO messages (queue, rank, arrived, packet, expires, wants, peer, address, own, in_doubt) "
-                   "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", messages)
+        self._many("INSERT INTO messages (queue, rank, arrived, packet, expires, wants, peer, address, own, in_doubt, "
+                   "dead_letter) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", messages)
 
     def begin_receive(self, queue: int, limit: int = 1, now: int = 0) -> list[Stored]:
         """Take up to `limit` messages in the queue's order (B-287) that have not expired at `now`, seconds since 1970.
@@ -639,8 +642,8 @@ class Store:
     def leaving(self, lookup_ids: Iterable[int]) -> list[Leaving]:
         """Those of these messages whose removal somebody wants to be told of, in their order."""
         return [Leaving(*row) for row in self._all(
-            "SELECT lookup_id, queue, wants, peer, address, packet FROM messages WHERE wants AND lookup_id IN "
-            "(SELECT value FROM json_each(?)) ORDER BY lookup_id", (json.dumps(list(lookup_ids)),))]
+            "SELECT lookup_id, queue, wants, peer, address, dead_letter, packet FROM messages WHERE wants AND "
+            "lookup_id IN (SELECT value FROM json_each(?)) ORDER BY lookup_id", (json.dumps(list(lookup_ids)),))]
 
     def delete_messages(self, lookup_ids: Iterable[int]) -> None:
         """Remove messages for good."""
@@ -704,6 +707,16 @@ class Store:
             self._all("DELETE FROM configuration WHERE name = ?", (name,))
         else:
             self._all("INSERT OR REPLACE INTO configuration VALUES (?, ?)", (name, value))
+
+    def names(self) -> dict[str, Any]:
+        """What the queue manager has last kept of its own names and public queues."""
+        found: dict[str, Any] = json.loads(self._one("SELECT value FROM settings WHERE name = 'names'") or "{}")
+        return found
+
+    def keep_names(self, names: Mapping[str, Any]) -> None:
+        """Keep the names that the queue manager was started with: acknowledgements that applications make go by them.
+        """
+        self._all("INSERT OR REPLACE INTO settings VALUES ('names', ?)", (json.dumps(names),))
 
     def write_status(self, status: Mapping[str, Any]) -> None:
         """Show other processes what the queue manager is doing; it need not survive anything."""
