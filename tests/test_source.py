@@ -319,6 +319,35 @@ def test_15_the_longest_times_do_not_overflow(tmp_path: Path) -> None:
     assert _state(sender, sent) == (confirm.STORED, 0, False)
 
 
+@pytest.mark.rule("C-33", "B-401")
+def test_a_shorter_default_for_later_messages_stops_no_earlier_one_for_ever(tmp_path: Path) -> None:
+    world, _, sender = _hosts(tmp_path, confirmation=_configured(long_live_time=100))
+    sender.store.configure("LongLiveTime", 3)
+    _send(world, sender, dead_letter=True)
+    world.pass_time(5000)
+    _seconds(world, 2)  # may not be sent any more, though this queue manager's own default lasts
+    assert [(row.held, row.stored) for row in sender.store.outgoing_messages()] == [(1, 0)]
+    _seconds(world, 100)
+    assert _dead(sender) == [(0x8002, False)]
+
+
+@pytest.mark.rule("A-18", "B-241")
+def test_a_final_ack_for_a_message_that_is_not_transactional_is_none(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    sent = _send(world, sender, PLAIN, delivery="recoverable")
+    world.pass_time(50)
+    world.connect_all()
+    world.wires[0].to_initiator.clear()
+    packet = packets.final_ack(packets.order_queue("10.0.0.9"), receiver.store.guid, 99, WALL, 1, 1, 1, 0,
+                               sender.store.guid, sent.message_id, 0xC000)
+    _send(world, sender)
+    exchange(world)
+    world.wires[0].to_initiator += packet
+    world.wires[0].cut()
+    world.settle(lambda: not sender.store.outgoing_messages())
+    assert receiver.content("plain") == [b"x"]
+
+
 # ---- without the process ---------------------------------------------------------------------------
 
 

@@ -336,6 +336,7 @@ class Store:
         self._locks: list[int] = []  # descriptors
         self._receiver = 0
         self._seen_version = -1
+        self._token = ""  # of a mark that is being made
         self.restored = ""  # what an operator should know, if the file is not the one that was here before
         if legible(str(self.path)) != str(self.path):
             raise StoreError(f"the folder's name {str(folder)!r} is not UTF-8")
@@ -376,6 +377,7 @@ class Store:
             self._check_version()
             self.guid = self._one("SELECT value FROM settings WHERE name = 'guid'")
             self._check_incarnation(int(time.time()))
+        self._end_mark()
 
     def _use_write_ahead_log(self, deadline: float) -> None:
         while True:
@@ -520,6 +522,7 @@ class Store:
         os.write(descriptor, f"{os.getpid()}\n".encode())
         with self.transaction():
             self._mark_incarnation()
+        self._end_mark()
 
     def _become_receiver(self) -> None:
         """Have a number to mark messages with, and the lock that tells that its owner lives."""
@@ -779,15 +782,26 @@ class Store:
             return []
 
     def _mark_incarnation(self) -> None:
-        """Write beside the file, and into it, what an older copy of it does not have. The token before stays valid: a
-        crash between the two is no restore."""
+        """Write beside the file, and into it, what an older copy of it does not have. Until that is durable the token
+        before stays valid too: a crash between the two is no restore. `_end_mark` then ends that."""
         before = self._one("SELECT value FROM settings WHERE name = 'incarnation'").partition(" ")[2]
-        token = secrets.token_hex(8)
+        self._token = secrets.token_hex(8)
+        self._write_tokens(f"{before} {self._token}")
+        self._all("UPDATE settings SET value = ? WHERE name = 'incarnation'", (f"{self._place()} {self._token}",))
+
+    def _end_mark(self) -> None:
+        if self._token:
+            with self.transaction():  # another process may have made the next mark by now
+                if self._one("SELECT value FROM settings WHERE name = 'incarnation'").endswith(self._token):
+                    self._write_tokens(self._token)
+            self._token = ""
+
+    def _write_tokens(self, tokens: str) -> None:
         path = self.folder / INCARNATION
         new = self.folder / (INCARNATION + ".new")
         try:
             with new.open("w") as file:
-                file.write(f"{before} {token}")
+                file.write(tokens)
                 file.flush()
                 os.fsync(file.fileno())
             new.rename(path)
@@ -796,7 +810,6 @@ class Store:
             os.close(descriptor)
         except OSError as error:
             raise StoreError(f"cannot write {path}: {error.strerror}") from None
-        self._all("UPDATE settings SET value = ? WHERE name = 'incarnation'", (f"{self._place()} {token}",))
 
     def reserve_message_ids(self, count: int = 1) -> int:
         """The first of `count` consecutive MessageIDs that nothing else will get (B-020; 0 is skipped, A-46)."""
