@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mqqb import core, packets
+from mqqb import confirm, core, packets
 from ordack.client import Client, Empty, Reject
+from ordack.config import Config
+from ordack.store import DEAD_LETTER, DEAD_XACT, JOURNAL, StoreError, StoreFull
 
 from tests.host_peer import Peer, direct
-from tests.host_world import AtOnce, Crash, Host, World, exchange, world_of
+from tests.host_world import HERE, WALL, AtOnce, Crash, Host, World, exchange, send_from, world_of
 
 JN, JP = core.USER_JN, core.USER_JP
 PA, PR, NA, NR = packets.WANT_PA, packets.WANT_PR, packets.WANT_NA, packets.WANT_NR
@@ -46,7 +48,15 @@ class Sender(Peer):
 
     @property
     def told(self) -> list[int]:
-        return [message.properties.message_class for message in self.received]
+        """Classes of the messages that came; one that came again is the same."""
+        return list({message.user.message_id: message.properties.message_class for message in self.received}.values())
+
+
+def send_raw(world: World, sender: Sender, packet: bytearray) -> None:
+    """Send a packet on the sender's session, past its stream."""
+    assert sender.session
+    sender.session.send(None, packet, bool(packet[60] & core.USER_DM), world.now)
+    exchange(world)
 
 
 def sender_to(queue: str = "line1", number: int = 1) -> Sender:
@@ -369,3 +379,282 @@ def test_killed_at_any_statement_every_journaled_message_is_finally_acknowledged
         assert {answer for classes in answers.values() for answer in classes} <= expected
     assert host.crashes > 10
     host.store.close()
+
+
+# ---- a message is refused on arrival --------------------------------------------------------------
+
+SIGNER = bytes(16)  # of type 2: a queue manager
+
+
+def secured(flags: int = 0, privacy: int = 0, **items: bytes) -> Callable[[packets.UserMessage], None]:
+    """Gives a message a SecurityHeader."""
+    def change(message: packets.UserMessage) -> None:
+        message.security = packets.SecurityHeader()
+        message.security.flags = flags | 2
+        message.properties.privacy_level = privacy
+        for name, value in ({"security_id": SIGNER} | items).items():
+            setattr(message.security, name, value)
+
+    return change
+
+
+def signed_for_several(message: packets.UserMessage) -> None:
+    name = packets.DirectQueueFormatName("TCP:127.0.0.1\\private$\\line1")
+    message.multi_queue_format = packets.MultiQueueFormatHeader(
+        packets.MQFAddressHeader([name]), packets.MQFAddressHeader(), packets.MQFAddressHeader(), b"signature bytes!")
+
+
+EB = 0x20
+REFUSALS = [
+    pytest.param("nowhere", None, {}, 0x8000, True, marks=pytest.mark.rule("C-55", "B-370"), id="no queue"),
+    pytest.param("plain", None, {}, 0x8009, False, marks=pytest.mark.rule("C-56", "B-379", "B-257"), id="not tx queue"),
+    pytest.param("small", None, {}, 0x8003, False, marks=pytest.mark.rule("C-57", "B-284", "B-373"), id="queue quota"),
+    pytest.param("line1", secured(signature=b"s" * 64), {}, 0x8006, True,
+                 marks=pytest.mark.rule("C-59", "B-330", "B-376"), id="signature"),
+    pytest.param("line1", signed_for_several, {}, 0x8006, True, marks=pytest.mark.rule("C-59", "B-330"),
+                 id="signature of a message to several"),
+    pytest.param("line1", secured(privacy=2), {}, 0x8006, True, marks=pytest.mark.rule("B-334"), id="privacy level"),
+    pytest.param("line1", secured(EB, 5, encryption_key=b"k" * 76), {}, 0x8007, True,
+                 marks=pytest.mark.rule("C-60", "B-332", "B-377"), id="encrypted"),
+    pytest.param("line1", secured(EB, 2, encryption_key=b"k" * 76), {}, 0x8007, True,
+                 marks=pytest.mark.rule("B-332", "B-334"), id="encrypted, privacy level"),
+    pytest.param("line1", None, {"ttrq": 10, "sent_time": WALL - 11}, 0x8002, False,
+                 marks=pytest.mark.rule("C-62", "B-265", "B-266", "B-372", "A-33"), id="too late"),
+]
+
+
+def small_queue(host: Host) -> None:
+    with host.client() as client:
+        client.create_queue("small", transactional=True)
+        client.store.set_quota("small", 100)
+
+
+@pytest.mark.rule("B-115", "B-260", "B-261", "B-262", "B-349", "B-022", "B-409", "B-354", "A-15")
+@pytest.mark.parametrize("insecure", [False, True])
+@pytest.mark.parametrize("wanted", [0, NA, PA | PR | NR])
+@pytest.mark.parametrize(("queue", "change", "properties", "message_class", "is_insecure"), REFUSALS)
+def test_a_transactional_message_is_refused_with_a_final_ack_and_what_is_asked_for(
+        tmp_path: Path, queue: str, change: Callable[[packets.UserMessage], None] | None, properties: dict[str, int],
+        message_class: int, is_insecure: bool, wanted: int, insecure: bool) -> None:
+    host = Host(tmp_path, Config(send_insecure_nacks=insecure))
+    small_queue(host)
+    sender = sender_to(queue)
+    world = world_of([host], [sender])
+    sender.send(b"body", acknowledge=wanted, admin=ADMIN if wanted else None, label="l", **properties)
+    if change:
+        sender.edit(1, change)
+    sender.send(b"next")
+    exchange(world)
+    assert sender.classes[:1] == [message_class]
+    assert sender.told == ([message_class] if wanted == NA and (insecure or not is_insecure) else [])
+    for told in sender.received:
+        assert told.properties.body == (b"" if message_class == 0x8007 else b"body")
+    if queue == "line1":
+        assert host.content("line1") == [b"next"]  # the stream has moved on
+        run(world, 1000)
+        assert sender.is_settled
+        assert host.store.incoming()[0].record[2] == 2
+    assert copies(host, DEAD_XACT) == copies(host, DEAD_LETTER) == []
+    host.store.close()
+
+
+@pytest.mark.rule("B-329", "B-334")
+@pytest.mark.parametrize("change", [secured(), secured(privacy=5), lambda message: None])
+def test_a_security_header_without_signature_and_encryption_is_no_reason_to_refuse(
+        host: Host, change: Callable[[packets.UserMessage], None]) -> None:
+    sender = sender_to()
+    world = world_of([host], [sender])
+    sender.send(b"x")
+    sender.edit(1, change)
+    exchange(world)
+    assert (host.content("line1"), sender.classes) == ([b"x"], [])
+
+
+@pytest.mark.rule("B-258", "B-256", "B-260", "B-380", "B-390", "B-394", "B-284", "B-350")
+@pytest.mark.parametrize("delivery", ["recoverable", "express"])
+@pytest.mark.parametrize("journal", [0, JN, JP])
+@pytest.mark.parametrize(("queue", "message_class"), [("nowhere", 0x8000), ("line1", 0x800A), ("small", 0x8003)])
+def test_a_message_that_is_not_transactional_is_refused_with_what_is_asked_for_and_a_copy_here(
+        tmp_path: Path, queue: str, message_class: int, journal: int, delivery: str) -> None:
+    host = Host(tmp_path, Config(send_insecure_nacks=True))
+    with host.client() as client:
+        client.create_queue("small")
+        client.store.set_quota("small", 100)
+    sender = sender_to(queue)
+    world = world_of([host], [sender])
+    sender.send(b"body", delivery, journal=journal, acknowledge=NA, admin=ADMIN)
+    exchange(world)
+    assert (sender.told, sender.classes) == ([message_class], [])
+    assert bool(sender.received[0].user.flags & core.USER_DM) == (delivery == "recoverable")
+    assert copies(host, DEAD_LETTER) == ([(message_class, b"body")] if journal == JN else [])
+    run(world, 15_000)
+    assert sender.is_settled
+    host.store.close()
+
+
+@pytest.mark.rule("B-283", "B-285", "C-64", "B-282")
+@pytest.mark.parametrize("journal", [0, JN])
+@pytest.mark.parametrize("delivery", ["transactional", "recoverable"])
+def test_the_quota_of_the_machine_comes_before_that_of_the_queue(tmp_path: Path, delivery: str, journal: int) -> None:
+    """Above both, nothing is said, so that the sender keeps the message."""
+    host = Host(tmp_path, Config(quota=1000))
+    with host.client() as client:
+        client.create_queue("small", transactional=delivery == "transactional")
+        client.store.set_quota("small", 500)
+    sender = sender_to("small")
+    world = world_of([host], [sender])
+    sender.send(b"x" * 900, delivery, journal=journal, acknowledge=NA | PA, admin=ADMIN)
+    exchange(world)
+    assert sender.session is None
+    assert (sender.classes, sender.told, sender.is_settled) == ([], [], False)
+    assert host.store.usage() == 0
+    assert "quota" in host.log[0]
+    host.store.close()
+
+
+@pytest.mark.rule("B-284")
+def test_what_fits_exactly_into_the_quota_of_a_queue_is_taken(host: Host) -> None:
+    sender = sender_to("small")
+    world = world_of([host], [sender])
+    sender.send(b"1")
+    size = len(sender.packets[1])
+    with host.client() as client:
+        client.create_queue("small", transactional=True)
+        client.store.set_quota("small", 2 * size)
+    for body in (b"2", b"3"):
+        sender.send(body)
+    exchange(world)
+    assert (host.content("small"), sender.classes) == ([b"1", b"2"], [0x8003])
+
+
+@pytest.mark.rule("B-265", "B-266", "B-267", "A-42", "A-33", "B-401")
+@pytest.mark.parametrize(("skew", "life", "age", "taken"), [
+    (0, 10, 10, True), (0, 10, 11, False), (5, 10, 15, True), (5, 10, 16, False),
+    (0, 10, -1000, True), (0, 0, 0, True), (0, packets.FOREVER, 1 << 30, True)])
+@pytest.mark.parametrize("delivery", ["transactional", "express"])
+def test_the_time_to_reach_the_queue_is_measured_on_arrival(
+        tmp_path: Path, delivery: str, skew: int, life: int, age: int, taken: bool) -> None:
+    """A sender's clock that is ahead counts as no time; one that is behind gets the margin that was set."""
+    host = Host(tmp_path, Config(clock_skew=skew))
+    queue = "line1" if delivery == "transactional" else "plain"
+    sender = sender_to(queue)
+    world = world_of([host], [sender])
+    sender.send(b"x", delivery, ttrq=life, sent_time=WALL - age)
+    exchange(world)
+    assert host.content(queue) == ([b"x"] if taken else [])
+    assert sender.classes == ([0x8002] if delivery == "transactional" and not taken else [])
+    host.store.close()
+
+
+@pytest.mark.rule("B-288", "B-402", "A-42", "A-43")
+@pytest.mark.parametrize(("age", "left"), [(0, 100), (60, 40), (200, 0), (-50, 100)])
+def test_the_time_to_be_received_runs_from_the_sending_and_never_longer_than_it_says(
+        host: Host, age: int, left: int) -> None:
+    sender = sender_to()
+    world = world_of([host], [sender])
+    sender.send(b"x", ttbr=100, sent_time=WALL - age, journal=JN)
+    exchange(world)
+    if left:
+        run(world, 1000 * (left - 1))
+        assert host.content("line1") == [b"x"]
+    run(world, 2000)
+    assert host.store.usage() == 0
+    assert sender.classes == [0xC002]
+
+
+@pytest.mark.rule("B-407", "B-390", "B-394", "B-397")
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize(("queue", "delivery", "journal"), [
+    ("plain", "express", JN), ("plain", "express", JP), ("plain", "recoverable", 0), ("line1", "transactional", JN)])
+def test_a_message_not_transactional_that_expires_in_its_queue_leaves_a_copy_if_it_asks_for_one(
+        host: Host, queue: str, delivery: str, journal: int, full: bool) -> None:
+    sender = sender_to(queue)
+    world = world_of([host], [sender])
+    with host.client() as client:
+        client.store.set_quota(DEAD_LETTER, 10 if full else None)
+    sender.send(b"x", delivery, journal=journal, ttbr=5, sent_time=world.wall)
+    run(world, 7000)
+    expected = delivery != "transactional" and journal == JN and not full
+    assert copies(host, DEAD_LETTER) == ([(0xC002, b"x")] if expected else [])
+    assert copies(host, DEAD_XACT) == []
+    assert host.content(queue) == []
+
+
+# ---- a message is taken ---------------------------------------------------------------------------
+
+
+@pytest.mark.rule("B-291", "B-367", "C-65", "C-63", "B-247", "B-248", "B-353", "B-354")
+@pytest.mark.parametrize("delivery", ["transactional", "recoverable", "express"])
+def test_the_arrival_is_told_exactly_once(host: Host, delivery: str) -> None:
+    queue = "line1" if delivery == "transactional" else "plain"
+    sender = sender_to(queue)
+    world = world_of([host], [sender])
+    for number in range(3):
+        sender.send(b"%d" % number, delivery, acknowledge=PA, admin=ADMIN, label="the label")
+    exchange(world)
+    world.wires[0].cut()  # before anything was acknowledged: all of it comes again
+    run(world, 3000)
+    assert host.content(queue) == [b"0", b"1", b"2"]
+    assert sender.told == [2, 2, 2]
+    assert sender.classes == []
+    for number, told in enumerate(sender.received[:3], 1):
+        properties, user = told.properties, told.user
+        assert properties.correlation_id == sender.guid + number.to_bytes(4, "little")
+        assert (properties.body, properties.flags, properties.privacy_level) == (b"", 0, 0)
+        assert not user.flags & (JN | JP)
+        assert (told.base.time_to_reach_queue, user.time_to_be_received) == (packets.FOREVER, packets.FOREVER)
+        assert (told.security, user.admin_queue) == (None, None)
+        assert bool(user.flags & core.USER_DM) == (delivery != "express")
+
+
+@pytest.mark.rule("C-63", "B-273")
+def test_out_of_order_nothing_is_told(host: Host) -> None:
+    sender = sender_to()
+    world = world_of([host], [sender])
+
+    packet = packets.parse(packets.user_message(sender.guid, 9, sender.destination, b"", delivery="transactional",
+                                                acknowledge=PA | NA, admin=ADMIN, ttrq=packets.FOREVER))
+    assert isinstance(packet, packets.UserMessage)
+    assert packet.transaction is not None
+    packet.transaction.tx_sequence_number, packet.transaction.previous_tx_sequence_number = 7, 6
+    exchange(world)
+    send_raw(world, sender, packets.build(packet))
+    run(world, 2000)
+    assert (sender.told, sender.classes, host.content("line1")) == ([], [], [])
+
+
+@pytest.mark.rule("B-287", "B-289")
+def test_the_queue_is_read_by_priority_and_arrival_whatever_a_transactional_message_claims(host: Host) -> None:
+    def claim(message: packets.UserMessage) -> None:
+        message.base.flags |= 7
+
+    urgent = sender_to()
+    plain = sender_to("plain", 2)
+    world = world_of([host], [urgent, plain])
+    for number in range(3):
+        urgent.send(b"t%d" % number)
+        plain.send(b"p%d" % number, "recoverable", priority=number)
+    urgent.edit(3, claim)
+    exchange(world)
+    assert host.content("line1") == [b"t0", b"t1", b"t2"]
+    assert host.content("plain") == [b"p2", b"p1", b"p0"]
+    with application(world, host) as client, client.queue("plain").receive() as message:  # at once
+        assert message.body == b"p2"
+
+
+@pytest.mark.rule("B-274", "B-276", "B-272")
+def test_the_state_of_an_incoming_stream_is_kept_with_the_time_of_its_last_message(host: Host) -> None:
+    sender = sender_to()
+    world = world_of([host], [sender])
+    sender.send(b"1")
+    exchange(world)
+    (state,) = host.store.incoming()
+    assert (state.source, state.destination) == (sender.guid, "direct=tcp:127.0.0.1\\private$\\line1")
+    assert (state.record, state.last_access) == ((1, 100, 1, 0), world.wall)
+    world.pass_time(5000)
+    send_raw(world, sender, sender.packets[1])  # a duplicate: refused, and noted
+    (state,) = host.store.incoming()
+    assert (state.record, state.last_access) == ((1, 100, 1, 1), world.wall)
+    sender.send(b"2")
+    exchange(world)
+    assert host.store.incoming()[0].record == (1, 100, 2, 0)
