@@ -52,6 +52,7 @@ class TwoEnds(RuleBasedStateMachine):
     @rule(opens=st.sampled_from([True, True, True, False]))
     def connect(self, opens: bool) -> None:
         self.sender.connect(self.now)
+        self.sender.session.is_needed = lambda: bool(self.sender.stream.table)
         self.receiver.held = []
         self.receiver.accept(self.now)
         self.up.clear()
@@ -119,7 +120,8 @@ class TwoEnds(RuleBasedStateMachine):
     def check(self, events: list[object]) -> None:
         for event in events:
             if isinstance(event, session.Closed):
-                assert event.rule in ("B-148", "B-155"), (event.rule, event.reason)
+                assert event.rule in ("B-147", "B-148", "B-155"), (event.rule, event.reason)
+                assert event.rule != "B-147" or not self.sender.stream.table, "not idle, but needed (A-28)"
                 self.cut()
         self.collect()
 
@@ -157,6 +159,8 @@ TwoEnds.TestCase.settings = settings(
 )
 
 
-@pytest.mark.rule("B-099", "B-110", "B-158", "B-270", "B-271", "A-01", "A-04", "A-08", "A-09", "A-10", "A-30", "A-31")
+@pytest.mark.rule(
+    "A-28", "B-099", "B-110", "B-158", "B-270", "B-271", "A-01", "A-04", "A-08", "A-09", "A-10", "A-30", "A-31"
+)
 class TestModel(TwoEnds.TestCase):  # type: ignore[misc,name-defined]
     pass

@@ -371,7 +371,7 @@ def test_a_handshake_that_takes_too_long_is_given_up() -> None:
     for state, subject in _states().items():
         if state != session.OPEN:
             assert subject.handle_timeout(59999) == []
-            assert _closed(subject.handle_timeout(60001)).rule == "B-155"
+            assert _closed(subject.handle_timeout(60000)).rule == "B-155"
 
 
 @rule("B-132", "B-147", "B-041", "B-252")
@@ -704,7 +704,9 @@ def test_a_paused_queue_asks_for_one_message_at_a_time_until_it_is_resumed() -> 
     assert not sender.session.can_send()
     receiver.session.resume(30)
     receiver.session.resume(30)
-    sender.receive(receiver.session.data_to_send(), 30)
+    raw = receiver.session.data_to_send()
+    assert [header.window_size for header in session_headers(raw)] == [64], "told once"
+    sender.receive(raw, 30)
     assert sender.session.can_send()
     assert receiver.session.handle_timeout(300000) == [], "resuming counts as activity"
     assert _closed(receiver.session.handle_timeout(600000)).rule == "B-147"
@@ -724,6 +726,31 @@ def test_what_is_not_yet_stored_when_a_queue_is_paused_is_acknowledged_later():
     receiver.store(20)
     (header,) = session_headers(receiver.session.data_to_send())
     assert (header.ack_sequence_number, header.window_size) == (1, 1)
+
+
+@rule("B-125", "B-126", "B-121", "B-281")
+def test_a_header_that_rides_along_leaves_the_timer_running_for_what_is_not_yet_stored():
+    sender, receiver = ends.open_pair()
+    receiver.hold = True
+    sender.send(b"x", "express")
+    sender.pump(0)
+    receiver.receive(sender.session.data_to_send(), 0)
+    receiver.session.send(None, packets.user_message(ends.RECEIVER, 1, ends.DESTINATION, b""), False, 7600)
+    raw = receiver.session.data_to_send()
+    assert packets.parse(raw).session.ack_sequence_number == 0
+    assert receiver.session.next_timeout() == 17600
+
+
+@rule("B-430", "B-434")
+def test_what_follows_an_answer_to_the_handshake_may_come_in_part():
+    parameters = bytes(packets.connection_parameters(500, 20000, 64))
+    for size in range(len(parameters)):
+        acceptor = session.Session(False, ends.RECEIVER, 0)
+        request = bytes(packets.establish_connection(ends.SENDER, bytes(16), 0))
+        acceptor.receive_data(request + parameters[:size], 0)
+        assert (acceptor.state, acceptor.half_received) == (session.WAITING_CP_MSG, size)
+        acceptor.receive_data(parameters[size:], 0)
+        assert acceptor.state == session.OPEN
 
 
 @rule("B-345")
