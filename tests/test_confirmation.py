@@ -21,7 +21,9 @@ async def main():
     node = Node("outbox", connect=("127.0.0.1", {port}))
     node.start()
     queue = node.queue("DIRECT=TCP:127.0.0.1\\\\private$\\\\line1")
-    taken, rejected, purged = [await queue.send(body, dead_letter=True) for body in (b"taken", b"rejected", b"purged")]
+    taken = await queue.send(b"taken", dead_letter=True)
+    rejected = await queue.send(b"rejected", dead_letter=True)
+    purged = await queue.send(b"purged", dead_letter=True)
     lost = await node.queue("DIRECT=TCP:127.0.0.1\\\\private$\\\\nowhere").send(b"lost", dead_letter=True)
     print(await lost.dead_lettered(), flush=True)
     await purged.stored()
