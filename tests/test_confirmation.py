@@ -25,13 +25,13 @@ async def main():
     rejected = await queue.send(b"rejected", dead_letter=True)
     purged = await queue.send(b"purged", dead_letter=True)
     lost = await node.queue("DIRECT=TCP:127.0.0.1\\\\private$\\\\nowhere").send(b"lost", dead_letter=True)
-    print(await lost.dead_lettered(), flush=True)
+    print(await lost.dead_lettered())
     await purged.stored()
-    print("stored", flush=True)
-    print(await taken.received(), await rejected.dead_lettered(), await purged.dead_lettered(), flush=True)
+    print("stored")
+    print(await taken.received(), await rejected.dead_lettered(), await purged.dead_lettered())
     for message in node.dead_letters():
         conclusion = message.conclusion()
-        print(conclusion.answer, conclusion.message_class, conclusion.in_doubt, flush=True)
+        print(conclusion.answer, conclusion.message_class, conclusion.in_doubt)
         await node.take(message)
     await node.close()
 
@@ -46,7 +46,8 @@ def test_a_board_hears_the_end_of_each_message(interpreter: str, tmp_path: Path)
     if not program.exists():
         pytest.skip(f"{program} is missing: make firmware builds it")
     environment = dict(
-        os.environ, PYTHONPATH=f"{ROOT / 'firmware'}:{ROOT / 'host'}", MICROPYPATH=f".frozen:{ROOT / 'firmware'}"
+        os.environ, PYTHONPATH=f"{ROOT / 'firmware'}:{ROOT / 'host'}", PYTHONUNBUFFERED="1",
+        MICROPYPATH=f".frozen:{ROOT / 'firmware'}",
     )
     store = tmp_path / "store"
     with Client(store, create=True) as client:

@@ -404,14 +404,14 @@ class OutgoingStream:
         """A FinalAck names this message: it is settled, whatever else is outstanding (B-241, B-244, B-245). None: not
         here.
         """
-        for entry in self.awaiting_final_ack:
+        for entry in self.awaiting_final_ack:  # all transactional, and from here
             if entry.message_id == message_id:
                 self.awaiting_final_ack.remove(entry)
                 if entry in self._held:
                     self._held.remove(entry)
                 return entry
-        for entry in self.table:
-            if entry.message_id == message_id:
+        for entry in self.table:  # others may have been given the same MessageID elsewhere (A-18, B-012)
+            if entry.message_id == message_id and entry.tx_sequence_number:
                 self._progress(now)
                 self.remove([entry])
                 return entry

@@ -554,10 +554,12 @@ class Store:
         descriptor = self._open_lock(path.name, 0)
         if descriptor is None and path.exists():
             return
-        self._all("UPDATE messages SET receiver = NULL WHERE receiver = ?", (receiver,))
-        path.unlink(missing_ok=True)
-        if descriptor is not None:
-            os.close(descriptor)
+        try:
+            self._all("UPDATE messages SET receiver = NULL WHERE receiver = ?", (receiver,))
+            path.unlink(missing_ok=True)
+        finally:
+            if descriptor is not None:  # else this process would hold the lock of the dead one
+                os.close(descriptor)
 
     # ---- queues
 
