@@ -164,9 +164,11 @@ class Model(RuleBasedStateMachine):
     def final_ack(self, pick: int) -> None:
         for entries in (self.table, self.awaiting):
             if pick < len(entries):
-                entry = entries.pop(pick)
-                assert self.stream.final_ack(entry.message_id, 0) is entry
-                assert self.stream.final_ack(entry.message_id, 0) is None
+                entry = entries[pick]
+                if entry.tx_sequence_number:
+                    entries.remove(entry)
+                    assert self.stream.final_ack(entry.message_id, 0) is entry
+                assert self.stream.final_ack(entry.message_id, 0) is None  # none is for other messages
 
     @rule()
     def reconnect(self) -> None:
