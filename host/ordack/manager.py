@@ -484,7 +484,7 @@ class Manager:
                 if self.store.changed():
                     self._refresh()
                     last_key = self._last_key
-                batch.room = self.config.quota - self.store.usage()
+                batch.outcomes.room = self.config.quota - self.store.usage()
                 decide(batch)
                 self._write(batch, wall)
         except StoreError:
@@ -664,8 +664,8 @@ class Manager:
         """Decide about a message that is not transactional and that ends here."""
         queue = self._private(self._target(message.user)[1])
         rejection = self._rejection(message, queue, wall)
-        if batch.room < len(raw) and (not rejection or message.user.flags & core.USER_JN):  # B-283: before the quota
-            return QUOTA
+        if batch.outcomes.room < len(raw) and (not rejection or message.user.flags & core.USER_JN):
+            return QUOTA  # B-283: before the queue's
         if not rejection and not self._has_room(batch, queue, raw):
             rejection = confirm.NACK_Q_EXCEED_QUOTA
         if rejection:
@@ -699,7 +699,7 @@ class Manager:
         is_new = place > (last, before[core.INCOMING_NUMBER])
         refusal = ""
         if accepted and not rejection:
-            if batch.room < len(raw):
+            if batch.outcomes.room < len(raw):
                 refusal = QUOTA
             elif not self._has_room(batch, queue, raw):
                 rejection = confirm.NACK_Q_EXCEED_QUOTA  # B-284
@@ -764,7 +764,7 @@ class Manager:
             queue.identifier, LOWEST_PRIORITY_RANK - priority, wall, raw, outcome.expires(message, wall), wanted,
             peer if wanted else None, address if wanted else None))
         batch.queued[queue.identifier] = batch.queued.get(queue.identifier, 0) + len(raw)
-        batch.room -= len(raw)
+        batch.outcomes.room -= len(raw)
         if message.properties.flags & packets.WANT_PA:
             batch.outcomes.administer(message, confirm.ACK_REACH_QUEUE, peer)
         if message.base.flags & core.BASE_TR:
@@ -794,9 +794,9 @@ class Manager:
                 return self._reject(batch, None, link, message, rejection)
             batch.outcomes.undelivered(raw, rejection, peer)
             return ""
-        if batch.room < len(raw):
+        if batch.outcomes.room < len(raw):
             return QUOTA  # B-251
-        batch.room -= len(raw)
+        batch.outcomes.room -= len(raw)
         packet = bytearray(raw)
         packets.set_hop_count(packet, hops)
         target = packets.format_name(name).lower() if isinstance(name, packets.DirectQueueFormatName) \
@@ -963,9 +963,9 @@ class Manager:
         peer, address = self._way_back(link, bytes(message.user.source_queue_manager))
         if len(self._ack_queues.keys() | batch.peers | {peer}) > self.config.max_ack_queues:
             return "FinalAcks wait for too many peers already"
-        if batch.room < FINAL_ACK_BYTES:
+        if batch.outcomes.room < FINAL_ACK_BYTES:
             return QUOTA
-        batch.room -= batch.outcomes.final_ack(message, message_class, peer, address)
+        batch.outcomes.final_ack(message, message_class, peer, address)
         batch.peers.add(peer)
         if state:
             batch.rejected.append((state, peer))
@@ -1242,7 +1242,6 @@ class _Batch:
 
     def __init__(self, outcomes: Outcomes) -> None:
         self.outcomes = outcomes
-        self.room = 0  # bytes that may still be stored
         self.messages: list[NewMessage] = []
         self.queued: dict[int, int] = {}  # bytes of these, by queue
         self.incoming: dict[_IncomingState, None] = {}

@@ -98,7 +98,8 @@ def due(confirmation: Confirmation, until: int, held: bool) -> int | None:
 class Outcomes:
     """What becomes of messages that end at `now`; every method writes to the store in the running transaction.
 
-    `sent` says whether something was put in an outgoing queue, of which the queue manager does not know yet.
+    `sent` says whether something was put in an outgoing queue, of which the queue manager does not know yet. `room`:
+    bytes that may still be stored (B-398).
     """
 
     def __init__(self, store: Store, now: int, config: Config) -> None:
@@ -106,6 +107,7 @@ class Outcomes:
         self.now = now
         self.config = config
         self.sent = False
+        self.room = config.quota - store.usage()
 
     # ---- messages in queues here
 
@@ -233,12 +235,13 @@ class Outcomes:
         if message_class is not None:
             packets.set_message_class(copied, message_class)
         priority = copied[2] & core.BASE_PR
+        self.room -= len(packet)
         self.store.add_messages([NewMessage(queue.identifier, 7 - priority, self.now, copied, in_doubt=in_doubt)])
 
     # ---- acknowledgements
 
-    def final_ack(self, message: packets.UserMessage, message_class: int, peer: bytes, address: str | None) -> int:
-        """File a FinalAck for the peer that the message came from (B-356, B-360 to B-362); its size in bytes.
+    def final_ack(self, message: packets.UserMessage, message_class: int, peer: bytes, address: str | None) -> None:
+        """File a FinalAck for the peer that the message came from (B-356, B-360 to B-362).
 
         address: the peer's IP address, if acknowledgements to it are addressed by that (B-361); else None.
         """
@@ -252,7 +255,6 @@ class Outcomes:
             transaction.tx_sequence_time_stamp, transaction.tx_sequence_number,
             transaction.previous_tx_sequence_number, source, message.user.message_id, message_class, host)
         self._file(return_queue(peer), message_id, packet, True, 0, address)
-        return len(packet)
 
     def administer(self, message: packets.UserMessage, message_class: int, peer: bytes | None) -> None:
         """Send Administration Acknowledgment (B-348 to B-355). peer: the queue manager that the message came from, None
@@ -331,11 +333,12 @@ class Outcomes:
             packet = packets.user_message(self.store.guid, message_id, name, body, **properties)
         except ValueError:  # other names make it larger than a packet can be
             packet = packets.user_message(self.store.guid, message_id, name, b"", **properties)
-        if self.store.usage() + len(packet) > self.config.quota:
+        if self.room < len(packet):
             return
         priority = packet[2] & core.BASE_PR
         if isinstance(queue, Queue):
             if queue.has_room(len(packet)):
+                self.room -= len(packet)
                 self.store.add_messages([NewMessage(queue.identifier, 7 - priority, self.now, packet)])
         elif isinstance(name, packets.DirectQueueFormatName):
             self._file(packets.format_name(name).lower(), message_id, packet, recoverable, priority)
@@ -359,6 +362,7 @@ class Outcomes:
     def _file(self, format_name: str, message_id: int, packet: bytearray, recoverable: bool, priority: int,
               address: str | None = None) -> None:
         outgoing = self.store.outgoing_queue(format_name, self.now, address)
+        self.room -= len(packet)
         self.store.add_outgoing([NewOutgoing(outgoing.identifier, message_id, 0, 0, 0, recoverable, 0, packet, priority,
                                              own=False)])
         self.sent = True
