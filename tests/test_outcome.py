@@ -657,4 +657,223 @@ def test_the_state_of_an_incoming_stream_is_kept_with_the_time_of_its_last_messa
     assert (state.record, state.last_access) == ((1, 100, 1, 1), world.wall)
     sender.send(b"2")
     exchange(world)
-    assert host.store.incoming()[0].record == (1, 100, 2, 0)
+    assert host.store.incoming()[0].record == (2, 100, 1, 0)  # the first had its OrderAck: the next sequence
+
+
+# ---- administration acknowledgements, in detail ---------------------------------------------------
+
+OFFICE = ("10.0.0.7", 1801)
+PUBLIC = {name: packets.PublicQueueFormatName(name.encode() * 16) for name in ("h", "s", "o", "u")}
+
+
+def private(host: Host, queue: str) -> packets.PrivateQueueFormatNameId:
+    return packets.PrivateQueueFormatNameId(host.store.queue(queue).identifier)
+
+
+def at(host: Host, queue: str) -> packets.PrivateQueueFormatName:
+    return packets.PrivateQueueFormatName(host.store.guid, host.store.queue(queue).identifier)
+
+
+def text_of(guid: bytes) -> str:
+    return packets.guid_text(guid)[1:-1].lower()
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Iterator[tuple[World, Host, Host, Sender]]:
+    """A sender, the host that it sends to, called plant, and a third machine, office."""
+    office = Host(tmp_path / "office", Config(send_insecure_nacks=True), OFFICE[0])
+    sender = sender_to()
+    host = Host(tmp_path / "plant", Config(
+        own_names=frozenset({"plant", "127.0.0.1"}), send_insecure_nacks=True,
+        next_hops={"office": OFFICE, text_of(office.store.guid): OFFICE},
+        public_queues={
+            text_of(PUBLIC["h"].public_queue_identifier): "DIRECT=OS:plant\\private$\\plain",
+            text_of(PUBLIC["s"].public_queue_identifier): f"PRIVATE={text_of(sender.guid)}\\{77:08X}",
+            text_of(PUBLIC["o"].public_queue_identifier): "DIRECT=OS:office\\private$\\plain"}))
+    yield world_of([host, office], [sender]), host, office, sender
+    host.store.close()
+    office.store.close()
+
+
+FORMS: list[tuple[str, Callable[[Host, Host, Sender], packets.QueueName], int, str]] = [
+    ("on the source", lambda host, office, sender: ADMIN, 2, "sender"),
+    ("on the destination", lambda host, office, sender: private(host, "plain"), 3, "plant"),
+    ("public here", lambda host, office, sender: PUBLIC["h"], 5, "plant"),
+    ("public at the source", lambda host, office, sender: PUBLIC["s"], 5, "sender"),
+    ("public elsewhere", lambda host, office, sender: PUBLIC["o"], 5, "office"),
+    ("public and unknown", lambda host, office, sender: PUBLIC["u"], 5, ""),
+    ("private at the source", lambda host, office, sender: packets.PrivateQueueFormatName(sender.guid, 77), 6,
+     "sender"),
+    ("private here", lambda host, office, sender: at(host, "plain"), 6, "plant"),
+    ("private elsewhere", lambda host, office, sender: at(office, "plain"), 6, "office"),
+    ("direct here", lambda host, office, sender: packets.DirectQueueFormatName("OS:PLANT\\private$\\plain"), 7,
+     "plant"),
+    ("direct elsewhere", lambda host, office, sender: packets.DirectQueueFormatName("OS:office\\private$\\plain"), 7,
+     "office"),
+    ("no such queue here", lambda host, office, sender: packets.DirectQueueFormatName("OS:plant\\private$\\no"), 7, ""),
+    ("transactional here", lambda host, office, sender: at(host, "line1"), 6, ""),
+    ("a system queue", lambda host, office, sender: packets.PrivateQueueFormatNameId(4), 3, ""),
+    ("no private queue", lambda host, office, sender: packets.DirectQueueFormatName("OS:plant\\plain"), 7, ""),
+    ("no such protocol", lambda host, office, sender: packets.DirectQueueFormatName("HTTP://plant/msmq/private$/plain"),
+     7, ""),
+    ("half a character", lambda host, office, sender: packets.DirectQueueFormatName("OS:of\ud800\\private$\\plain"), 7,
+     ""),
+    ("transactional elsewhere", lambda host, office, sender: at(office, "line1"), 6, ""),
+    ("no such queue elsewhere",
+     lambda host, office, sender: packets.DirectQueueFormatName("OS:office\\private$\\no"), 7, ""),
+]
+
+
+@pytest.mark.rule("B-348", "B-351", "B-352", "B-353", "B-354", "B-355", "B-010", "B-011", "B-293", "B-336", "B-389")
+@pytest.mark.parametrize(("form", "selector", "where"), [pytest.param(*form, id=name) for name, *form in FORMS])
+def test_administration_acknowledgements_go_where_the_message_says(
+        places: tuple[World, Host, Host, Sender], form: Callable[[Host, Host, Sender], packets.QueueName],
+        selector: int, where: str) -> None:
+    """Of the arrival from the queue manager, of the receipt and of a rejection from the application's process."""
+    world, host, office, sender = places
+
+    def select(message: packets.UserMessage) -> None:
+        message.user.flags = message.user.flags & ~(7 << 13) | selector << 13
+
+    for _ in range(2):
+        sender.edit(sender.send(b"body", acknowledge=PA | PR | NR, admin=form(host, office, sender)), select)
+    run(world, 2000)
+    received(world, host)
+    rejected(world, host)
+    run(world, 3000)
+    expected = [(2, b""), (2, b""), (0x4000, b""), (0xC004, b"body")]
+    told = [(message.properties.message_class, bytes(message.properties.body)) for message in sender.received]
+    assert told == (expected if where == "sender" else [])
+    assert copies(host, "plain") == (expected if where == "plant" else [])
+    assert copies(office, "plain") == (expected if where == "office" else [])
+    assert (sender.acked, host.content("line1"), sender.classes) == ([1, 2], [], [])
+    if where:
+        stored = sender.received if where == "sender" else [
+            packets.parse(message.packet) for there in (host, office)
+            for message in there.store.peek(there.store.queue("plain").identifier, -1)]
+        for message, number in zip(stored, (1, 2, 1, 2), strict=True):
+            assert isinstance(message, packets.UserMessage)
+            assert message.properties.correlation_id == sender.guid + number.to_bytes(4, "little")
+            assert isinstance(message.user.response_queue, packets.DirectQueueFormatName)
+            assert message.user.response_queue.direct_format_name == "TCP:127.0.0.1\\private$\\line1"
+            assert message.user.source_queue_manager == host.store.guid
+    run(world, 20_000)
+    assert host.store.outgoing_messages() == []
+    assert office.store.outgoing_messages() == []
+
+
+@pytest.mark.rule("B-352", "A-38")
+@pytest.mark.parametrize("zero", [False, True])
+def test_the_response_queue_is_where_a_private_destination_was(host: Host, zero: bool) -> None:
+    line1 = private(host, "line1")
+    sender = Sender(b"\1" * 16, line1, packets.NULL_GUID if zero else host.store.guid)
+    world = world_of([host], [sender])
+    sender.send(b"x", acknowledge=PA, admin=ADMIN)
+    exchange(world)
+    (told,) = sender.received
+    response = told.user.response_queue
+    assert isinstance(response, packets.PrivateQueueFormatName)
+    assert (response.source_queue_manager, response.private_queue_identifier) == (
+        host.store.guid, line1.private_queue_identifier)
+
+
+@pytest.mark.rule("B-348")
+def test_without_an_administration_queue_nothing_is_told(host: Host) -> None:
+    sender = sender_to()
+    world = world_of([host], [sender])
+    sender.send(b"x", acknowledge=PA | PR | NA | NR)
+    sender.send(b"late", acknowledge=NA, ttrq=1, sent_time=WALL - 10)
+    exchange(world)
+    received(world, host)
+    run(world, 1000)
+    assert sender.received == []
+
+
+@pytest.mark.rule("B-354", "B-013")
+@pytest.mark.parametrize("label", ["", "\ud800"])
+def test_a_body_that_leaves_no_room_for_longer_names_is_not_sent_back(host: Host, label: str) -> None:
+    """The acknowledgement names the destination by GUID, which is longer than the number that the message had."""
+    sender = Sender(b"\1" * 16, private(host, "plain"))
+    world = world_of([host], [sender])
+    empty = packets.user_message(sender.guid, 1, sender.destination, b"", label=label, admin=ADMIN)
+    for size in (core.PACKET_SIZE_MAX - len(empty), 100):
+        sender.send(bytes(size), "express", acknowledge=NA, admin=ADMIN, ttrq=0, sent_time=1, label=label)
+    exchange(world)
+    assert [len(message.properties.body) for message in sender.received] == [0, 100]
+    assert host.log == []
+
+
+@pytest.mark.rule("B-355", "B-085", "B-398")
+@pytest.mark.parametrize("room", [0, 10_000])
+def test_an_acknowledgement_takes_no_more_room_than_its_queue_and_the_machine_have(tmp_path: Path, room: int) -> None:
+    host = Host(tmp_path, Config(quota=2500, own_names=frozenset({"127.0.0.1"})))
+    with host.client() as client:
+        client.store.set_quota("plain", room)
+    sender = sender_to()
+    world = world_of([host], [sender])
+    for number in range(2):
+        sender.send(bytes(1000), acknowledge=NA | PA, admin=direct("plain"), ttrq=packets.FOREVER if number else 0,
+                    sent_time=1)
+    exchange(world)
+    assert len(host.content("plain")) == (room > 0)
+    assert len(host.content("line1")) == (room == 0)
+    assert host.store.usage() <= 2500
+    host.store.close()
+
+
+@pytest.mark.rule("B-293", "B-010")
+def test_an_administration_acknowledgement_is_a_message_like_any_other(host: Host) -> None:
+    sender = sender_to("plain")
+    world = world_of([host], [sender])
+    for message_class in (2, 0x4000, 0x8000, 0xC123):
+        sender.send(b"b", "recoverable", message_class=message_class, correlation=b"c" * 20)
+    exchange(world)
+    with application(world, host) as client:
+        assert [(message.message_class, message.correlation_id) for message in client.queue("plain").peek()] == [
+            (message_class, b"c" * 20) for message_class in (2, 0x4000, 0x8000, 0xC123)]
+
+
+# ---- reports --------------------------------------------------------------------------------------
+
+
+def traced(message: packets.UserMessage) -> None:
+    message.base.flags |= core.BASE_TR
+    message.debug = packets.DebugHeader()
+    message.debug.queue_identifier = PUBLIC["h"].public_queue_identifier
+
+
+@pytest.mark.rule("B-294", "B-295", "B-366")
+def test_a_traced_message_that_arrives_is_reported(host: Host) -> None:
+    host.config = Config(report_messages=True, public_queues={
+        text_of(PUBLIC["h"].public_queue_identifier): "DIRECT=OS:.\\private$\\plain"})
+    host.restart(0, snapshot=True)
+    sender = sender_to()
+    world = world_of([host], [sender])
+    sender.edit(sender.send(b"x"), traced)
+    exchange(world)
+    run(world, 1000)
+    assert host.content("line1") == [b"x"]
+    (stored,) = host.store.peek(host.store.queue("plain").identifier, -1)
+    report = packets.parse(stored.packet)
+    assert isinstance(report, packets.UserMessage)
+    assert report.properties.message_class == 1
+    assert not report.user.flags & core.USER_DM
+    assert report.properties.label == (
+        f"0101:00000001:00 received by {packets.guid_text(host.store.guid)} at 08:00:00 AM 01/15/2027")
+    assert bytes(report.properties.body).decode("utf-16-le") == (
+        "<MESSAGE ID>00000001</MESSAGE ID>\r\n"
+        "<TARGET QUEUE>DIRECT=TCP:127.0.0.1\\private$\\line1</TARGET QUEUE>\r\n")
+
+
+@pytest.mark.rule("B-296", "B-294")
+@pytest.mark.parametrize(("enabled", "queue"), [(True, "nowhere"), (True, "line1"), (True, ""), (False, "plain")])
+def test_a_report_that_no_queue_takes_or_nobody_wants_is_dropped(tmp_path: Path, enabled: bool, queue: str) -> None:
+    host = Host(tmp_path, Config(report_messages=enabled, public_queues={
+        text_of(PUBLIC["h"].public_queue_identifier): f"DIRECT=OS:.\\private$\\{queue}"} if queue else {}))
+    sender = sender_to()
+    world = world_of([host], [sender])
+    sender.edit(sender.send(b"x"), traced)
+    exchange(world)
+    run(world, 1000)
+    assert (host.content("line1"), host.content("plain"), sender.acked) == ([b"x"], [], [1])
+    host.store.close()
