@@ -16,7 +16,7 @@ from ordack.config import Config
 from ordack.store import DEAD_LETTER, DEAD_XACT, JOURNAL, StoreError, StoreFull
 
 from tests.host_peer import Peer, direct
-from tests.host_world import HERE, WALL, AtOnce, Crash, Host, World, exchange, send_from, world_of
+from tests.host_world import WALL, AtOnce, Crash, Host, World, exchange, world_of
 
 JN, JP = core.USER_JN, core.USER_JP
 PA, PR, NA, NR = packets.WANT_PA, packets.WANT_PR, packets.WANT_NA, packets.WANT_NR
@@ -66,7 +66,8 @@ def sender_to(queue: str = "line1", number: int = 1) -> Sender:
 @contextlib.contextmanager
 def application(world: World, host: Host) -> Iterator[Client]:
     """An application in another process, by the world's clock."""
-    with Client(host._life, clock=lambda: world.wall) as client:
+    client = Client(host._life, clock=lambda: world.wall)
+    with contextlib.closing(client.store._db), client:  # also if it dies while it closes
         yield client
 
 
@@ -876,4 +877,135 @@ def test_a_report_that_no_queue_takes_or_nobody_wants_is_dropped(tmp_path: Path,
     exchange(world)
     run(world, 1000)
     assert (host.content("line1"), host.content("plain"), sender.acked) == ([b"x"], [], [1])
+    host.store.close()
+
+
+# ---- sent and received on one machine -------------------------------------------------------------
+
+
+def send_here(world: World, host: Host, body: bytes = b"x", queue: str = "line1", **properties: Any) -> int:
+    with application(world, host) as client:
+        return client.send(queue, body, **properties).message_id
+
+
+def state_of(world: World, host: Host, message_id: int) -> confirm.Conclusion | None:
+    with application(world, host) as client:
+        return client.state(message_id)
+
+
+JOURNALS = [{}, {"dead_letter": True}, {"journal": True}, {"dead_letter": True, "journal": True}]
+
+
+@pytest.mark.rule("C-70", "C-71", "C-72", "B-391", "B-407", "B-243", "B-394", "C-80", "C-85")
+@pytest.mark.parametrize("journal", JOURNALS)
+@pytest.mark.parametrize(("remove", "message_class"), REMOVALS)
+def test_a_message_from_this_machine_to_itself_ends_without_a_network(
+        host: Host, remove: Callable[[World, Host], None], message_class: int, journal: dict[str, bool]) -> None:
+    world = world_of([host], [])
+    message_id = send_here(world, host, ttrq=5, ttbr=10, **journal)
+    run(world, 7000)  # past its TimeToReachQueue: it has been reached
+    stored = state_of(world, host, message_id)
+    assert stored is not None
+    assert stored.answer == confirm.STORED
+    remove(world, host)
+    run(world, 1000)
+    positive = message_class == 0x4000
+    assert copies(host, DEAD_XACT) == ([(message_class, b"x")] if "dead_letter" in journal and not positive
+                                       and message_class else [])
+    assert copies(host, JOURNAL) == ([(0, b"x")] if "journal" in journal and positive else [])
+    assert copies(host, DEAD_LETTER) == []
+    assert host.store.outgoing_messages() == []
+    assert host.manager.wanted_hops() == set()
+    if message_class:
+        ended = state_of(world, host, message_id)
+        assert ended is not None
+        assert ended.answer == (confirm.RECEIVED if positive else confirm.DEAD_LETTERED if "dead_letter" in journal
+                               else confirm.DISCARDED)
+        assert not ended.in_doubt
+
+
+@pytest.mark.rule("C-71")
+def test_a_local_message_dead_letters_when_its_time_is_over_and_not_later(host: Host) -> None:
+    world = world_of([host], [])
+    send_here(world, host, ttbr=10, dead_letter=True)
+    run(world, 9900)
+    assert copies(host, DEAD_XACT) == []
+    run(world, 200)
+    assert copies(host, DEAD_XACT) == [(0xC002, b"x")]
+
+
+@pytest.mark.rule("C-36", "B-243", "B-396")
+@pytest.mark.parametrize("there", [True, False])
+def test_a_local_dead_letter_goes_to_the_queue_that_the_application_named(host: Host, there: bool) -> None:
+    world = world_of([host], [])
+    with application(world, host) as client:
+        client.create_queue("dead", transactional=True)
+    send_here(world, host, ttbr=10, dead_letter=True, dead_letter_queue="dead")
+    if not there:
+        with application(world, host) as client:
+            client.delete_queue("dead")
+    run(world, 11_000)
+    assert copies(host, "dead" if there else DEAD_XACT) == [(0xC002, b"x")]
+    assert copies(host, DEAD_XACT) == ([] if there else [(0xC002, b"x")])
+
+
+@pytest.mark.rule("B-407", "B-390", "B-393", "B-336", "B-291")
+@pytest.mark.parametrize("delivery", ["express", "recoverable"])
+def test_a_local_message_that_is_not_transactional_is_told_of_and_copied_alike(host: Host, delivery: str) -> None:
+    world = world_of([host], [])
+    with application(world, host) as client:
+        client.create_queue("admin")
+        client.create_queue("other")
+    everything = {"acknowledge": ("reach-queue", "receive", "nack-receive"), "administration_queue": "admin"}
+    for body in (b"1", b"2"):
+        send_here(world, host, body, "other", delivery=delivery, ttbr=10, journal=True, dead_letter=True, **everything)
+    with application(world, host) as client, client.queue("other").receive():
+        pass
+    run(world, 11_000)
+    assert copies(host, "admin") == [(2, b""), (2, b""), (0x4000, b""), (0xC002, b"2")]
+    assert copies(host, JOURNAL) == [(0, b"1"), (0, b"2")]
+    assert copies(host, DEAD_LETTER) == [(0xC002, b"2")]
+    assert copies(host, DEAD_XACT) == []
+
+
+@pytest.mark.rule("C-73")
+def test_a_local_queue_that_takes_no_message_says_so_to_the_sender(host: Host) -> None:
+    world = world_of([host], [])
+    with application(world, host) as client:
+        client.store.set_quota("line1", 100)
+        with pytest.raises(StoreFull, match="quota"):
+            client.send("line1", b"x")
+        with pytest.raises(StoreError):
+            client.send("nowhere", b"x")
+        with pytest.raises(ValueError, match="transactional"):
+            client.send("plain", b"x", delivery="transactional")
+    assert host.store.usage() == 0
+    assert host.store.outgoing_messages() == []
+
+
+@pytest.mark.rule("C-70", "B-343")
+def test_a_local_message_killed_at_any_statement_of_its_receipt_is_received_or_there(
+        tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    world = world_of([host], [])
+    message_id = send_here(world, host, journal=True, dead_letter=True)
+    host.restart(0, snapshot=True)
+    before = dict(host._left)
+    outcomes = set()
+    for statements in range(1, 200):
+        host._left = dict(before)
+        host.restart(0)
+        crashes = host.crashes
+        with contextlib.suppress(Crash), application(world, host) as client:
+            arm(host, client, statements)
+            with client.queue("line1").receive():
+                pass
+        finished = host.crashes == crashes
+        host.restart(0, snapshot=finished)
+        conclusion = state_of(world, host, message_id)
+        assert conclusion is not None
+        outcomes.add((len(host.content("line1")), len(host.content(JOURNAL)), conclusion.answer))
+        if finished:
+            break
+    assert outcomes == {(1, 0, confirm.STORED), (0, 1, confirm.RECEIVED)}
     host.store.close()
