@@ -141,6 +141,7 @@ def test_every_packet_in_every_state_is_either_in_the_table_or_closes(state: str
         assert subject.closed is None, (state, kind, subject.closed)
     else:
         assert _closed(events).rule in ("B-180", "B-434")
+        assert kind in subject.closed.reason or subject.closed.rule == "B-434"
         assert subject.state == session.CLOSED
         assert subject.receive_data(_samples()["EstablishConnection"], 1) == [], "a closed session takes nothing"
         assert subject.data_to_send() == b"", "closing sends no packet"
@@ -206,6 +207,8 @@ def test_transport_closed_once() -> None:
     assert _closed(sender.session.transport_closed()).rule == "B-298"
     assert sender.session.transport_closed() == []
     assert sender.session.close("B-163", "stop") == []
+    other, _ = ends.open_pair()
+    assert _closed(other.session.close("B-163", "stop")).reason == "stop"
     assert sender.session.closed is not None
     assert sender.session.closed.rule == "B-298"
     assert sender.session.next_timeout() is None
@@ -327,6 +330,7 @@ def test_a_count_mismatch_delivers_then_closes_or_only_notes(close: bool) -> Non
         assert receiver.session.closed is None
         (note,) = [event for event in events if isinstance(event, session.Noted)]
         assert note.rule == "B-227"
+        assert "counts" in note.reason
         assert receiver.receive(wrong, 1) == [], "told once"
 
 
@@ -714,7 +718,7 @@ def test_a_paused_queue_asks_for_one_message_at_a_time_until_it_is_resumed() -> 
 
 @rule("B-345", "B-281", "B-121")
 def test_what_is_not_yet_stored_when_a_queue_is_paused_is_acknowledged_later():
-    sender, receiver = ends.open_pair()
+    sender, receiver = ends.open_pair(settings=session.Settings(ack_wait_timeout=20001))
     receiver.hold = True
     sender.send(b"x", "express")
     sender.pump(0)
@@ -723,7 +727,13 @@ def test_what_is_not_yet_stored_when_a_queue_is_paused_is_acknowledged_later():
     (header,) = session_headers(receiver.session.data_to_send())
     assert header.ack_sequence_number == 0
     assert receiver.session.next_timeout() == 10010
-    receiver.store(20)
+    receiver.session.resume(20)
+    (header,) = session_headers(receiver.session.data_to_send())
+    assert (header.ack_sequence_number, header.window_size) == (0, 64)
+    assert repr(receiver.session.next_timeout()) == "10020", "whole milliseconds"
+    receiver.session.pause(30)
+    receiver.session.data_to_send()
+    receiver.store(40)
     (header,) = session_headers(receiver.session.data_to_send())
     assert (header.ack_sequence_number, header.window_size) == (1, 1)
 
@@ -965,10 +975,10 @@ def test_the_interval_in_which_a_window_grows_is_a_setting():
 
 
 @rule("B-204", "A-52")
-@parametrize(("pinged", "operating_system"), [(False, 0x0310), (True, 0x0210)])
-def test_a_request_says_whether_a_ping_went_before(pinged, operating_system):
+@parametrize(("arguments", "operating_system"), [((), 0x0310), ((False,), 0x0310), ((True,), 0x0210)])
+def test_a_request_says_whether_a_ping_went_before(arguments, operating_system):
     initiator = session.Session(True, ends.SENDER, 0)
-    initiator.connected(0, pinged)
+    initiator.connected(0, *arguments)
     assert packets.parse(initiator.data_to_send()).header.operating_system == operating_system
 
 
@@ -1240,6 +1250,86 @@ def test_a_header_without_bits_settles_nothing_recoverable_and_nothing_unsent(st
         assert [entry.message_id for entry in sender.stream.table if entry.received_session_ack] == [1, 2, 3][:acked]
         assert sender.session._awaiting_bits == [sender.stream.table[0], sender.stream.table[2]]
     assert settled == [2]
+
+
+@rule("B-429", "B-433")
+@parametrize("size", [573, 4096, 0x400000])
+def test_an_internal_packet_that_is_too_long_ends_the_session_at_its_header(size):
+    sender, receiver = ends.open_pair()
+    sender.send(b"good")
+    sender.pump(0)
+    header = bytearray(_samples()["SessionAck"][:16])
+    header[8:12] = size.to_bytes(4, "little")
+    events = receiver.receive(sender.session.data_to_send() + header, 0)
+    assert _closed(events).rule == "B-433"
+    assert [body for _, _, body in receiver.queue] == [b"good"], "what came in front of it counts"
+
+
+@rule("B-168", "B-169")
+def test_what_came_in_front_of_junk_counts():
+    sender, receiver = ends.open_pair()
+    sender.send(b"good")
+    sender.pump(0)
+    events = receiver.receive(sender.session.data_to_send() + bytes(16), 0)
+    assert _closed(events).rule == "B-168"
+    assert [body for _, _, body in receiver.queue] == [b"good"]
+
+
+@rule("B-013", "B-430")
+def test_long_messages_in_pieces_of_any_size():
+    for piece in (700, 1000, 4096, 1 << 20):
+        sender, receiver = ends.open_pair()
+        bodies = [b"\xff" * 5000, b"\x08" * 4001, b"\x00" * 3002]
+        for body in bodies:
+            sender.send(body)
+        sender.pump(0)
+        raw = sender.session.data_to_send()
+        for start in range(0, len(raw), piece):
+            receiver.receive(raw[start : start + piece], 0)
+        assert [body for _, _, body in receiver.queue] == bodies
+
+
+@rule("OP-14", "B-227", "B-263", "B-228", "A-12")
+@parametrize("counts_itself", [True, False])
+def test_a_header_that_rides_along_may_leave_its_own_message_out(counts_itself):
+    sender, _ = ends.open_pair()
+    sender.send(b"x")
+    sender.pump(0)
+    packet = packets.user_message(ends.RECEIVER, 1, ends.DESTINATION, b"back")
+    packet[2] |= 0x10
+    header = bytearray(16)
+    fields = array("I", (0, 0, 0, int(counts_itself), 0, 64, 0))
+    core.pack(core.SESSION_HEADER, fields, header, 0)
+    events = sender.session.receive_data(packet + header, 1000)
+    assert [type(event).__name__ for event in events] == ["MessageReceived"]
+    assert sender.session.next_timeout() == 1000 + 10000
+    sender.session.stored(False, 1000)
+    assert sender.session.handle_timeout(40500) == []
+    assert sender.session.next_timeout() == 41000, "the wait for an acknowledgement began again with the header"
+
+
+@rule("B-122", "B-279", "B-135")
+def test_only_the_first_recoverable_message_sets_the_timer():
+    sender, receiver = ends.open_pair()
+    for now in (0, 200, 400):
+        sender.send(b"x", "recoverable")
+        sender.send(b"x", "express")
+        sender.pump(now)
+        receiver.receive(sender.session.data_to_send(), now)
+        assert receiver.session.next_timeout() == 500
+
+
+@rule("B-121", "B-124")
+def test_halves_are_rounded_down():
+    sender, receiver = ends.open_pair(settings=session.Settings(window_size=5, ack_wait_timeout=20001))
+    for _ in range(2):
+        sender.send(b"x", "express")
+    sender.pump(0, 1)
+    receiver.receive(sender.session.data_to_send(), 0)
+    assert receiver.session.next_timeout() == 10000
+    sender.pump(0)
+    receiver.receive(sender.session.data_to_send(), 0)
+    assert len(session_headers(receiver.session.data_to_send())) == 1
 
 
 # ---- transactional order --------------------------------------------------------------------------------------
