@@ -738,3 +738,153 @@ def test_an_application_sees_what_became_of_a_send_from_another_process(tmp_path
     with Client(sender.store.folder, clock=lambda: WALL) as client:
         found = [client.state(sent.message_id) for sent in sents]
     assert {conclusion.answer for conclusion in found if conclusion} == {confirm.STORED}
+
+
+# ---- what holds from the start ---------------------------------------------------------------------
+
+
+@pytest.mark.rule("B-015", "B-014", "B-156", "B-138", "B-154")
+def test_the_settings_that_the_store_keeps_hold_from_the_next_start(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    for name, value in (("SeqResend13Time", 7), ("RemoveDuplicateCleanup", 20_000)):
+        _as_operator(sender).configure(name, value)
+        _as_operator(receiver).configure(name, value)
+    for host, hops in ((sender, {"plant": HERE}), (receiver, {})):
+        host.config = Config.of(host.store.configuration(), next_hops=hops)
+        host.restart(world.now, snapshot=True)
+    _send(world, sender)
+    _send(world, sender, PLAIN, delivery="express")
+    world.pass_time(50)
+    exchange(world)
+    world.pass_time(500)
+    world.collect()
+    world.wires[0].to_initiator.clear()  # the OrderAck
+    first = len(receiver.store.history())
+    assert first == 1
+    _seconds(world, 6)
+    assert [row.number for row in sender.store.outgoing_messages()].count(1) == 1
+    _seconds(world, 4)  # the resend is at 7, not at 30
+    assert sender.store.outgoing_messages() == []
+    receiver.restart(world.now, snapshot=True)
+    assert len(receiver.store.history()) == 1  # not empty at the start: the timer runs
+    _seconds(world, 41)
+    assert receiver.store.history() == []
+
+
+@pytest.mark.rule("B-053", "B-192", "B-302", "B-050")
+def test_a_session_serves_the_outgoing_queues_of_its_hop_and_no_other(tmp_path: Path) -> None:
+    here, there = Host(tmp_path / "here"), Host(tmp_path / "there", address="10.0.0.2")
+    hops = {"plant": HERE, "store": ("10.0.0.2", 1801)}
+    sender = Host(tmp_path / "sender", Config(next_hops=hops), "10.0.0.9")
+    world = world_of([here, there, sender], [])
+    for name in ("plant", "store"):
+        for queue in ("line1", "plain"):
+            delivery = "transactional" if queue == "line1" else "express"
+            _send(world, sender, f"DIRECT=OS:{name}\\private$\\{queue}", name.encode(), delivery=delivery)
+    sender.restart(world.now, snapshot=True)
+    _seconds(world, 2)
+    for host, body in ((here, b"plant"), (there, b"store")):
+        assert (host.content("line1"), host.content("plain")) == ([body], [body])
+        [link] = host.manager.links
+        assert link.address == "10.0.0.9"  # as the socket said
+    assert sender.store.outgoing_messages() == []
+
+
+@pytest.mark.rule("B-144", "B-288", "B-402")
+@pytest.mark.parametrize(("ttbr", "gone_after"), [(0, 1), (4, 5), (None, None)])
+def test_the_life_of_a_message_in_its_queue(tmp_path: Path, ttbr: int | None, gone_after: int | None) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    for destination, delivery in ((LINE1, "transactional"), (PLAIN, "express")):
+        _send(world, sender, destination, delivery=delivery, ttbr=ttbr)
+    world.pass_time(10)
+    exchange(world)
+    _seconds(world, (gone_after or 1000) - 2)
+    if ttbr != 0:
+        assert receiver.store.queue("line1").messages == receiver.store.queue("plain").messages == 1
+    _seconds(world, 3)
+    left = 0 if gone_after else 1
+    assert receiver.store.queue("line1").messages == receiver.store.queue("plain").messages == left
+
+
+@pytest.mark.rule("B-420", "B-406")
+def test_each_message_has_the_times_that_it_was_given(tmp_path: Path) -> None:
+    world, _, sender = _hosts(tmp_path)
+    _send(world, sender, dead_letter=True, ttrq=3)
+    _send(world, sender, dead_letter=True, ttrq=30)
+    _seconds(world, 5, up=False)
+    assert len(_dead(sender)) == 1
+    _seconds(world, 27, up=False)
+    assert len(_dead(sender)) == 2
+
+
+@pytest.mark.rule("B-419", "B-257", "B-258", "B-379", "B-380")
+def test_a_message_of_the_wrong_kind_for_its_queue_is_told(tmp_path: Path) -> None:
+    world, _, sender = _hosts(tmp_path)
+    with sender.client() as client:
+        client.create_queue("admin")
+    _send(world, sender, PLAIN, dead_letter=True)
+    told = {"acknowledge": ["nack-reach-queue"], "administration_queue": "admin"}
+    _send(world, sender, LINE1, delivery="recoverable", **told)
+    _seconds(world, 3)
+    assert _dead(sender) == [(0x8009, False)]
+    assert _dead(sender, "admin") == [(0x800A, False)]
+
+
+@pytest.mark.rule("B-365", "B-368", "B-356")
+def test_the_classes_of_a_message_and_of_an_order_ack(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    _send(world, sender)
+    world.pass_time(50)
+    exchange(world)
+    assert _dead(receiver, "line1") == [(0x0000, False)]
+    world.pass_time(500)
+    world.collect()
+    found = packets_in(world.wires[0].to_initiator)
+    acks = [packet for packet in found if isinstance(packet, packets.OrderAck)]
+    assert [ack.message.properties.message_class for ack in acks] == [0x00FF]
+
+
+@pytest.mark.rule("B-359", "B-092")
+def test_a_stream_of_which_nothing_was_accepted_is_not_acknowledged(host: Host) -> None:
+    peer = peer_of(1)
+    world = world_of([host], [peer])
+    exchange(world)
+    peer.send(b"1")
+    peer.send(b"2")
+    peer.stream.table[0].awaiting_ack = True  # the first is lost on the way
+    exchange(world)
+    for _ in range(3):
+        world.pass_time(500)
+        exchange(world)
+    assert (peer.order_acks, host.content("line1")) == (0, [])
+    peer.stream.table[0].awaiting_ack = False
+    for _ in range(70):
+        world.pass_time(500)
+        exchange(world)
+    assert (peer.acked, host.content("line1")) == ([1, 2], [b"1", b"2"])
+
+
+@pytest.mark.rule("B-308", "B-311", "B-294")
+def test_what_has_expired_is_not_sent_nor_told_of_and_what_is_sent_is_told_of_behind_it(tmp_path: Path) -> None:
+    public = "8ad9c1a6-2b0c-4d3e-9f10-1234567890ab"
+    names = {public: "PRIVATE=00000000-0000-0000-0000-000000000000\\00000011"}
+    world, receiver, sender = _hosts(tmp_path, report_messages=True, public_queues=names)
+    assert sender.store.queue("plain").identifier == 0x11
+    for body, ttrq in ((b"late", 3), (b"good", 100)):
+        _send(world, sender, PLAIN, body, delivery="express", ttrq=ttrq)
+    for row in sender.store.outgoing_messages():  # as an application of another make would have it traced
+        message = packets.parse(sender.store.outgoing_packet(row.key)[0])
+        assert isinstance(message, packets.UserMessage)
+        message.base.flags |= core.BASE_TR
+        message.debug = packets.DebugHeader()
+        message.debug.flags = 1
+        message.debug.queue_identifier = packets.guid_bytes(public)
+        sender.store._all("UPDATE outgoing_messages SET packet = ? WHERE id = ?", (packets.build(message), row.key))
+    world.now += 4000
+    _seconds(world, 2)
+    assert receiver.content("plain") == [b"good"]
+    with sender.client() as client:
+        [report] = client.queue("plain").peek()
+    assert (report.message_class, report.delivery) == (0x0001, "express")
+    assert ":00000002:00 received by" in report.label
+    assert "<NEXT HOP>10.0.0.1</NEXT HOP>" in report.body.decode("utf-16-le")
