@@ -326,7 +326,7 @@ def test_each_row(
     assert tried
 
 
-@pytest.mark.rule("C-35", "C-06", "C-32", "C-28", "C-30")
+@pytest.mark.rule("C-35", "C-06", "C-32", "C-28", "C-30", "B-378")
 @pytest.mark.parametrize("state", REACH)
 @pytest.mark.parametrize("journal", ALL)
 def test_everything_else_is_ignored(state: str, journal: int) -> None:
