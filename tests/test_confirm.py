@@ -721,3 +721,33 @@ def test_without_a_wish_nothing_is_journaled_and_no_action_means_another() -> No
     actions = (STORE, JOURNAL, DEAD_LETTER, DELETE, NACK, LOG)
     assert sum(actions) == 0x3F
     assert all(action & (action - 1) == 0 for action in actions)
+
+
+@pytest.mark.rule(
+    *(f"B-{number}" for number in (366, 367, *range(369, 374), 375, 376, 377, 379, 380, *range(382, 388)))
+)
+def test_message_classes_have_the_values_of_the_specification() -> None:
+    names = [name for name in dir(confirm) if name.startswith(("REPORT", "ACK_", "NACK_"))]
+    assert {name: getattr(confirm, name) for name in names} == {
+        "REPORT": 0x0001,
+        "ACK_REACH_QUEUE": 0x0002,
+        "ACK_RECEIVE": 0x4000,
+        "NACK_BAD_DST_Q": 0x8000,
+        "NACK_DELETED": 0x8001,
+        "NACK_REACH_QUEUE_TIMEOUT": 0x8002,
+        "NACK_Q_EXCEED_QUOTA": 0x8003,
+        "NACK_ACCESS_DENIED": 0x8004,
+        "NACK_HOP_COUNT_EXCEEDED": 0x8005,
+        "NACK_BAD_SIGNATURE": 0x8006,
+        "NACK_BAD_ENCRYPTION": 0x8007,
+        "NACK_COULD_NOT_ENCRYPT": 0x8008,
+        "NACK_NOT_TRANSACTIONAL_Q": 0x8009,
+        "NACK_NOT_TRANSACTIONAL_MSG": 0x800A,
+        "NACK_UNSUPPORTED_CRYPTO_PROVIDER": 0x800B,
+        "NACK_SOURCE_COMPUTER_GUID_CHANGED": 0x800C,
+        "NACK_Q_DELETED": 0xC000,
+        "NACK_Q_PURGED": 0xC001,
+        "NACK_RECEIVE_TIMEOUT": 0xC002,
+        "NACK_RECEIVE_TIMEOUT_AT_SENDER": 0xC003,
+        "NACK_RECEIVE_REJECTED": 0xC004,
+    }

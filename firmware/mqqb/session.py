@@ -139,8 +139,7 @@ class Session:
     direct format name leads to the peer, and the peer's answer is taken (A-39). After the end, `closed` is a Closed.
 
     The owner may set `is_needed`, a function that says whether messages of the tables that this session serves wait for
-    an acknowledgement: the session is then not closed for being idle (A-28). It may set `is_full` on an acceptor before
-    the first bytes come: a peer that did not ask by a ping is refused (B-206).
+    an acknowledgement: the session is then not closed for being idle (A-28).
     """
 
     def __init__(
@@ -162,7 +161,6 @@ class Session:
         self.ack_wait_timeout = min(self.settings.ack_wait_timeout + self.settings.round_trip_delay, _ACK_WAIT_MAX)
         self.recoverable_ack_send_timeout = 0xFFFFFFFF  # B-044: until it is negotiated
         self.is_needed: "Callable[[], bool] | None" = None
-        self.is_full = False
         self._counts = array("I", bytes(4 * core.SESSION_WORDS))
         core.session_init(self._counts, self.settings.window_size)
         self._header = array("I", bytes(4 * core.part_words(core.SESSION_HEADER)))
@@ -267,9 +265,6 @@ class Session:
 
     def _establish_request(self, packet: "packets.EstablishConnection", now: int, events: "list[object]") -> None:
         header = packet.header
-        if self.is_full and header.operating_system & _SESSION_REQUESTED:
-            events += self._close("B-206", "there are too many sessions")
-            return
         self.remote_guid = header.client_guid  # B-205
         refused = header.server_guid != NULL_GUID and header.server_guid != self.own_guid  # B-207, A-39
         self._out.append(

@@ -982,19 +982,6 @@ def test_a_request_says_whether_a_ping_went_before(arguments, operating_system):
     assert packets.parse(initiator.data_to_send()).header.operating_system == operating_system
 
 
-@rule("B-206", "A-52")
-def test_a_full_acceptor_closes_what_did_not_ask_by_a_ping():
-    for full, operating_system, rule_number in ((True, 0x0310, "B-206"), (True, 0x0210, None), (False, 0x0310, None)):
-        acceptor = session.Session(False, ends.RECEIVER, 0)
-        acceptor.is_full = full
-        events = acceptor.receive_data(packets.establish_connection(ends.SENDER, bytes(16), 0, operating_system), 0)
-        if rule_number is None:
-            assert events == []
-        else:
-            assert _closed(events).rule == rule_number
-            assert acceptor.data_to_send() == b""
-
-
 @rule("B-131", "B-043", "B-134")
 def test_a_slow_line_gets_more_time():
     settings = session.Settings(round_trip_delay=3000, ack_wait_timeout=21000)
