@@ -33,7 +33,7 @@ from mqqb.streams import Entry, IncomingStream, OutgoingStream
 
 from ordack import outcome
 from ordack.config import PORT, Config, split_direct
-from ordack.outcome import PIECE, Outcomes
+from ordack.outcome import PIECE, Back, Outcomes
 from ordack.store import (
     JOURNAL,
     PRIVATE,
@@ -219,6 +219,7 @@ class Manager:
             known = self._outgoing.get(row.identifier)
             if known:
                 known.stream.record[:] = array("I", row.record)
+                self._reach(known, row.address)
                 if (known.on_hold, known.resends) != (row.on_hold, row.resends):
                     self._held_or_resent[known] = None
             else:
@@ -234,8 +235,6 @@ class Manager:
             peer = packets.guid_bytes(guid)
             hop = self.config.next_hops.get(guid.lower())
             routed = hop is not None
-            if row.address and not hop:
-                hop = self.config.next_hops.get(row.address, (row.address, PORT))  # B-011
         else:
             address = (split_direct(row.format_name) or ("", ""))[0]
             hop = self.config.next_hops.get(address, (address, PORT))
@@ -244,6 +243,7 @@ class Manager:
             self._ack_queues[peer] = outgoing
         if hop:
             self._by_hop.setdefault(hop, []).append(outgoing)
+        self._reach(outgoing, row.address)  # B-011
         self._attach(outgoing)
 
     def _load_entries(self, batch: _Batch | None = None) -> None:
@@ -361,7 +361,20 @@ class Manager:
         for outgoing in self._by_hop.get(link.hop, []) if link.hop else []:
             self._attach(outgoing)
         if guid in self._ack_queues:
-            self._attach(self._ack_queues[guid])
+            waiting = self._ack_queues[guid]
+            self.store.outgoing_queue(waiting.format_name, 0, link.address)
+            self._reach(waiting, link.address)
+            self._attach(waiting)
+
+    def _reach(self, outgoing: _Outgoing, address: str | None) -> None:
+        """Note where the peer is that an outgoing queue is for, unless the configuration says that."""
+        hop = self.config.next_hops.get(address, (address, PORT)) if address else None
+        if not outgoing.peer or outgoing.routed or hop in (None, outgoing.hop):
+            return
+        if outgoing.hop:
+            self._by_hop[outgoing.hop].remove(outgoing)
+        outgoing.hop = hop
+        self._by_hop.setdefault(hop, []).append(outgoing)
 
     def _attach(self, outgoing: _Outgoing) -> None:
         """Let a session serve an outgoing queue that none serves, if one is open."""
@@ -568,7 +581,7 @@ class Manager:
         if isinstance(packet, packets.UserMessage):
             return self._message(batch, link, packet, event.raw, now, wall)
         if bytes(packet.message.user.queue_manager_address) not in (packets.NULL_GUID, self.store.guid):
-            return self._forward(batch, link, packet.message, event.raw, wall) if self.config.route else ""
+            return self._message(batch, link, packet.message, event.raw, now, wall) if self.config.route else ""
         if isinstance(packet, packets.OrderAck):
             self._order_ack(batch, packet, now)
         else:
@@ -635,6 +648,7 @@ class Manager:
         for row in self.store.outgoing_queues():
             if row.identifier not in self._outgoing:
                 self._add_outgoing(row)
+            self._reach(self._outgoing[row.identifier], row.address)
         self._load_entries(batch)
         for peer in batch.peers:
             queue = self._ack_queues[peer]
@@ -669,7 +683,7 @@ class Manager:
         if not rejection and not self._has_room(batch, queue, raw):
             rejection = confirm.NACK_Q_EXCEED_QUOTA
         if rejection:
-            batch.outcomes.undelivered(raw, rejection, link.session.remote_guid)
+            batch.outcomes.undelivered(raw, rejection, self._way_back(link, message.user))
         else:
             self._insert(batch, link, message, raw, queue, wall)
         return ""
@@ -758,32 +772,30 @@ class Manager:
         """Put a message in its queue (B-282, B-288), and say so if that is asked for (B-291)."""
         assert queue is not None
         wanted = outcome.wants(message, own=False)
-        peer, address = self._way_back(link, bytes(message.user.source_queue_manager))
+        back = self._way_back(link, message.user)
+        if wanted and back.direct:
+            wanted |= outcome.DIRECT
         priority = 0 if message.transaction is not None else message.base.flags & core.BASE_PR  # B-287
         batch.messages.append(NewMessage(
             queue.identifier, LOWEST_PRIORITY_RANK - priority, wall, raw, outcome.expires(message, wall), wanted,
-            peer if wanted else None, address if wanted else None))
+            back.peer if wanted else None, back.address if wanted else None))
         batch.queued[queue.identifier] = batch.queued.get(queue.identifier, 0) + len(raw)
         batch.outcomes.room -= len(raw)
         if message.properties.flags & packets.WANT_PA:
-            batch.outcomes.administer(message, confirm.ACK_REACH_QUEUE, peer)
+            batch.outcomes.administer(message, confirm.ACK_REACH_QUEUE, back)
         if message.base.flags & core.BASE_TR:
             batch.outcomes.report(message)
 
     @staticmethod
-    def _way_back(link: Link, source: bytes) -> tuple[bytes, str | None]:
-        """The peer that acknowledgements to `source` go through, and its IP address if they are addressed by it.
-
-        They are not where the peer has only forwarded the message: its address is not the source's (A-20).
-        """
+    def _way_back(link: Link, user: packets.UserHeader) -> Back:
         peer = link.session.remote_guid
-        return peer, link.address if link.session.direct_format_session and source == peer else None
+        return Back(peer, link.address,
+                    link.session.direct_format_session and bytes(user.source_queue_manager) == peer)
 
     def _forward(self, batch: _Batch, link: Link, message: packets.UserMessage, raw: bytes, wall: int) -> str:
         """Decide about a message, or acknowledgement, for another queue manager (B-012, B-259, B-264)."""
         user = message.user
         name = user.destination_queue
-        peer = link.session.remote_guid
         hops = (user.flags & core.USER_RC) + 1
         rejection = confirm.NACK_HOP_COUNT_EXCEEDED if hops > self.config.hop_limit else self._too_late(message, wall)
         if not isinstance(name, packets.PrivateQueueFormatNameId) and not (
@@ -792,7 +804,7 @@ class Manager:
         if rejection:
             if message.transaction is not None:
                 return self._reject(batch, None, link, message, rejection)
-            batch.outcomes.undelivered(raw, rejection, peer)
+            batch.outcomes.undelivered(raw, rejection, self._way_back(link, user))
             return ""
         if batch.outcomes.room < len(raw):
             return QUOTA  # B-251
@@ -810,7 +822,8 @@ class Manager:
         rows = []
         for target, message, packet in batch.forwarded:
             until = outcome.send_until(message)
-            queue = self.store.outgoing_queue(target, wall)
+            there = self._by_guid.get(bytes(message.user.queue_manager_address))
+            queue = self.store.outgoing_queue(target, wall, there[0].address if there else None)
             rows.append(NewOutgoing(
                 queue.identifier, message.user.message_id, 0, 0, 0, bool(message.user.flags & core.USER_DM), 0, packet,
                 0 if message.transaction is not None else message.base.flags & core.BASE_PR, own=False,
@@ -960,17 +973,18 @@ class Manager:
         The FinalAck is filed under the peer, the next hop back, even where it is addressed to another source (B-011,
         B-362). state: of its stream, if it ends here.
         """
-        peer, address = self._way_back(link, bytes(message.user.source_queue_manager))
+        back = self._way_back(link, message.user)
+        peer = back.peer
         if len(self._ack_queues.keys() | batch.peers | {peer}) > self.config.max_ack_queues:
             return "FinalAcks wait for too many peers already"
         if batch.outcomes.room < FINAL_ACK_BYTES:
             return QUOTA
-        batch.outcomes.final_ack(message, message_class, peer, address)
+        batch.outcomes.final_ack(message, message_class, back)
         batch.peers.add(peer)
         if state:
             batch.rejected.append((state, peer))
         if message.properties.flags & packets.WANT_NA:
-            batch.outcomes.administer(message, message_class, peer)
+            batch.outcomes.administer(message, message_class, back)
         return ""
 
     def _delete_drained(self, queues: Iterable[_Outgoing]) -> None:
@@ -995,7 +1009,8 @@ class Manager:
                 candidates += self._by_guid.get(peer, []) + self._by_guid.get(state.source, [])
             for link in candidates:
                 if link.session.can_send() and self._final_acks_are_ahead(link):
-                    destination, host = outcome.order_queue(self._way_back(link, state.source)[1], state.source)
+                    direct = link.session.direct_format_session and state.source == link.session.remote_guid
+                    destination, host = outcome.order_queue(link.address if direct else None, state.source)
                     record = stream.record
                     packet = packets.order_ack(
                         destination, self.store.guid, self._message_id(), wall, record[core.INCOMING_ORDINAL],

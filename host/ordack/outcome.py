@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from mqqb import confirm, core, packets
 from mqqb.confirm import Confirmation
@@ -40,12 +40,23 @@ POSITIVE = 2  # administration acknowledgement if an application receives it,
 NEGATIVE = 4  # if it goes otherwise (B-336)
 OWN = 8  # it was sent here: the confirmation process ends with it (confirmation.md 7)
 ON_EXPIRY = 16  # a copy in the dead-letter queue if its time to be received runs out (B-407)
+DIRECT = 32  # its FinalAck is addressed by the address of the peer (B-361)
 
 INSECURE = (confirm.NACK_BAD_DST_Q, confirm.NACK_BAD_ENCRYPTION, confirm.NACK_BAD_SIGNATURE,
             confirm.NACK_ACCESS_DENIED, confirm.NACK_UNSUPPORTED_CRYPTO_PROVIDER)  # B-349
 ENCRYPTED_BODY = 0x0020  # SecurityHeader.Flags.EB
 SOURCE_HOST, DESTINATION_HOST = 2, 3  # UserHeader.Flags.AQ (B-351)
 PIECE = 1000  # messages that one statement handles, to bound memory
+
+
+class Back(NamedTuple):
+    """Where acknowledgements go: the queue manager that the message came from, the IP address that it had, and whether
+    they are addressed by that (B-361). If it only forwarded the message they are not: that address is not the source's
+    (A-20)."""
+
+    peer: bytes
+    address: str
+    direct: bool
 
 
 def parse(packet: bytes | bytearray | memoryview) -> packets.UserMessage:
@@ -118,11 +129,14 @@ class Outcomes:
         for leaving in self.store.leaving(keys):
             message = parse(leaving.packet)
             positive = message_class == confirm.ACK_RECEIVE
+            back = None
+            if leaving.peer is not None and leaving.address is not None:
+                back = Back(leaving.peer, leaving.address, bool(leaving.wants & DIRECT))
             if leaving.wants & FINAL_ACK:
-                assert leaving.peer is not None
-                self.final_ack(message, message_class, leaving.peer, leaving.address)
+                assert back is not None
+                self.final_ack(message, message_class, back)
             if leaving.wants & (POSITIVE if positive else NEGATIVE):
-                self.administer(message, message_class, leaving.peer)
+                self.administer(message, message_class, back)
             if leaving.wants & OWN:
                 self._end_own(message, leaving, message_class)
             if leaving.wants & ON_EXPIRY and message_class == confirm.NACK_RECEIVE_TIMEOUT:
@@ -205,12 +219,12 @@ class Outcomes:
         self.undelivered(packet, message_class, None)
         self.store.delete_outgoing([waiting.key])
 
-    def undelivered(self, packet: bytes | bytearray, message_class: int, peer: bytes | None) -> None:
+    def undelivered(self, packet: bytes | bytearray, message_class: int, back: Back | None) -> None:
         """This queue manager fails to deliver a message: administration acknowledgement if asked for, and if it is not
         transactional a copy in the dead-letter queue (B-312, B-313, B-390, B-391)."""
         message = parse(packet)
         if message.properties.flags & packets.WANT_NA:
-            self.administer(message, message_class, peer)
+            self.administer(message, message_class, back)
         if message.user.flags & core.USER_JN and message.transaction is None:
             self.copy(DEAD_LETTER, packet, message_class)
 
@@ -240,25 +254,21 @@ class Outcomes:
 
     # ---- acknowledgements
 
-    def final_ack(self, message: packets.UserMessage, message_class: int, peer: bytes, address: str | None) -> None:
-        """File a FinalAck for the peer that the message came from (B-356, B-360 to B-362).
-
-        address: the peer's IP address, if acknowledgements to it are addressed by that (B-361); else None.
-        """
+    def final_ack(self, message: packets.UserMessage, message_class: int, back: Back) -> None:
+        """File a FinalAck for the peer that the message came from (B-356, B-360 to B-362)."""
         transaction = message.transaction
         assert transaction is not None
         source = bytes(message.user.source_queue_manager)
-        destination, host = order_queue(address, source)
+        destination, host = order_queue(back.address if back.direct else None, source)
         message_id = self.store.reserve_message_ids()
         packet = packets.final_ack(
             destination, self.store.guid, message_id, self.now, transaction.tx_sequence_ordinal,
             transaction.tx_sequence_time_stamp, transaction.tx_sequence_number,
             transaction.previous_tx_sequence_number, source, message.user.message_id, message_class, host)
-        self._file(return_queue(peer), message_id, packet, True, 0, address)
+        self._file(return_queue(back.peer), message_id, packet, True, 0, back.address)
 
-    def administer(self, message: packets.UserMessage, message_class: int, peer: bytes | None) -> None:
-        """Send Administration Acknowledgment (B-348 to B-355). peer: the queue manager that the message came from, None
-        if it was sent here."""
+    def administer(self, message: packets.UserMessage, message_class: int, back: Back | None) -> None:
+        """Send Administration Acknowledgment (B-348 to B-355). back: None if the message was sent here."""
         user, properties = message.user, message.properties
         name = user.admin_queue
         if name is None or (message_class in INSECURE and not self.config.send_insecure_nacks):
@@ -275,7 +285,7 @@ class Outcomes:
         negative = message_class >= confirm.NACK_BAD_DST_Q
         encrypted = message.security is not None and bool(message.security.flags & ENCRYPTED_BODY)
         self._post(
-            name, host, peer, bytes(user.source_queue_manager), message_class=message_class, label=properties.label,
+            name, host, back, bytes(user.source_queue_manager), message_class=message_class, label=properties.label,
             body=properties.body if negative and not encrypted else b"",  # B-354
             body_type=properties.body_type if negative else 0, delivery="recoverable" if user.flags & core.USER_DM
             else "express", response=self._response_queue(user),
@@ -312,11 +322,11 @@ class Outcomes:
             label=f"{source}:{user.message_id:08X}:{hops:02X} received by "
                   f"{packets.guid_text(self.store.guid)} at {when}")
 
-    def _post(self, name: packets.QueueName, host: bytes, peer: bytes | None, source: bytes, *, body: bytes | Any,
+    def _post(self, name: packets.QueueName, host: bytes, back: Back | None, source: bytes, *, body: bytes | Any,
               **properties: Any) -> None:
         """Send a message of the queue manager's own; nowhere if the queue cannot be opened (B-296, B-355).
 
-        name, host: destination and QueueManagerAddress. peer: over which `source` is reached, None if it is here.
+        name, host: destination and QueueManagerAddress. back: how `source` is reached, None if it is here.
         """
         if isinstance(name, packets.PublicQueueFormatName):
             known = self.config.public_queues.get(packets.guid_text(name.public_queue_identifier)[1:-1].lower())
@@ -342,9 +352,10 @@ class Outcomes:
                 self.store.add_messages([NewMessage(queue.identifier, 7 - priority, self.now, packet)])
         elif isinstance(name, packets.DirectQueueFormatName):
             self._file(packets.format_name(name).lower(), message_id, packet, recoverable, priority)
+        elif back is not None and host == source:
+            self._file(return_queue(back.peer), message_id, packet, recoverable, priority, back.address)
         else:
-            self._file(return_queue(peer if peer is not None and host == source else host), message_id, packet,
-                       recoverable, priority)
+            self._file(return_queue(host), message_id, packet, recoverable, priority)
 
     def _here(self, name: packets.QueueName, host: bytes) -> Queue | bool | None:
         """The queue here that a destination means; None if it is elsewhere, False if it takes no such message."""

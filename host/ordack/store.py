@@ -71,8 +71,8 @@ CREATE TABLE messages (
     receiver INTEGER,                            -- who has it in an unfinished receive
     expires INTEGER,                             -- when TimeToBeReceived is over, seconds since 1970; NULL: never
     wants INTEGER NOT NULL,                      -- what its removal leads to, bits of outcome.py
-    peer BLOB,                                   -- queue manager that acknowledgements go back to, and its address if
-    address TEXT,                                -- they are addressed by that
+    peer BLOB,                                   -- queue manager that acknowledgements go back to,
+    address TEXT,                                -- and the IP address that it had
     own INTEGER,                                 -- MessageID, if it was sent on this queue manager
     dead_letter TEXT,                            -- then: the application's dead-letter queue
     purged INTEGER NOT NULL DEFAULT 0,           -- it goes when its receive ends without a commit
