@@ -4,8 +4,6 @@ to them as numbered actions, and what must hold whatever happens.
     .venv/bin/python tests/model.py --steps 1000000 --seed 7        a random walk
     .venv/bin/python tests/model.py --seed 7 --episode 31 --trace   one episode of it again
 
-Three switches, RETURN_HOPS, DISTINCT_IDS and SPARE_PUT_BACK, keep known defects out of the way.
-
 The managers, stores and clients are the real ones. The wires, the clocks and the deaths are the model's. What must come
 out is kept in a plain record of each message (`Message`), which knows nothing of how the queue manager works.
 
@@ -70,10 +68,6 @@ TAG = re.compile(rb"<(\d+)>")
 CLOSED = re.compile(r"session closed, .* \((B-\d+)\)$")
 ACCIDENTS = ("B-147", "B-148", "B-155", "B-163", "B-285", "B-298", "B-435")  # between two of us nothing else ends one
 DEFECTS = ("defect", "Traceback", "handled again")
-RETURN_HOPS = True
-SPARE_PUT_BACK = True
-PUT_BACK = "UPDATE messages SET receiver = NULL WHERE receiver"
-DISTINCT_IDS = True
 EPISODE_STEPS = 300
 
 
@@ -173,7 +167,7 @@ def _trap(store: Store, statements: int, error: type[BaseException], repeat: int
 
     def trace(_cursor: Any, statement: str, _bindings: Any) -> bool:
         nonlocal left
-        if statement != "ROLLBACK" and not (SPARE_PUT_BACK and statement.startswith(PUT_BACK)):
+        if statement != "ROLLBACK":
             left -= 1
             if -repeat < left <= 0:
                 raise error("model")
@@ -972,16 +966,15 @@ class World:
             for other in self.hosts:
                 via = self.hosts[1] if routed and abs(host.index - other.index) == 2 else other
                 names = [other.address, f"host{other.index}"]
-                if routed or RETURN_HOPS:
+                if routed:
                     names.append(packets.guid_text(other.guid).lower().strip("{}"))
                 hops |= dict.fromkeys(names, (via.address, 1801))
             host.config = dataclasses.replace(
                 host.config, next_hops=hops, route=bool(routed), session=Settings(window_size=window)
             )
             host.manager = host._manager()
-            ordinal = -3 * start + (1_000_000 * host.index if DISTINCT_IDS else 0)
             host.store._db.execute(
-                "UPDATE settings SET value = ? WHERE name = 'message_id_ordinal'", (ordinal % 0xFFFFFFFF,)
+                "UPDATE settings SET value = ? WHERE name = 'message_id_ordinal'", (-3 * start % 0xFFFFFFFF,)
             )
 
     # ---- the end
