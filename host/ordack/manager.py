@@ -580,13 +580,22 @@ class Manager:
         packet = event.packet
         if isinstance(packet, packets.UserMessage):
             return self._message(batch, link, packet, event.raw, now, wall)
-        if bytes(packet.message.user.queue_manager_address) not in (packets.NULL_GUID, self.store.guid):
-            return self._message(batch, link, packet.message, event.raw, now, wall) if self.config.route else ""
+        source = bytes(packet.message.user.queue_manager_address)
+        if source not in (packets.NULL_GUID, self.store.guid):
+            if not self.config.route or (isinstance(packet, packets.OrderAck) and not self._leads_to(source)):
+                return ""  # B-363; if the source still waits for an OrderAck, it sends again and gets another
+            return self._message(batch, link, packet.message, event.raw, now, wall)
         if isinstance(packet, packets.OrderAck):
             self._order_ack(batch, packet, now)
         else:
             self._final_ack(batch, packet, now)
         return ""
+
+    def _leads_to(self, guid: bytes) -> bool:
+        """Is there a session with this queue manager, or a way to one?"""
+        waiting = self._ack_queues.get(guid)
+        return guid in self._by_guid or bool(waiting and waiting.hop) \
+            or packets.guid_text(guid)[1:-1].lower() in self.config.next_hops
 
     def _write(self, batch: _Batch, wall: int) -> None:
         store = self.store
