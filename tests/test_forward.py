@@ -230,6 +230,48 @@ def test_a_private_name_is_forwarded_by_the_identifier_of_its_queue_manager(tmp_
         host.store.close()
 
 
+@pytest.mark.rule("B-363", "B-008", "A-20")
+def test_an_order_ack_whose_source_is_gone_is_not_kept_and_comes_again(line: Line) -> None:
+    peer = Sender(b"\1" * 16, PLANT)
+    line.world.peers.append(peer)
+    peer.send(b"x")
+    exchange(line.world)
+    exchange(line.world)
+    assert line.receiver.content("line1") == [b"x"]
+    line.world.peers.clear()
+    for wire in list(line.world.wires):
+        if wire.initiator is peer:
+            wire.cut()
+    run(line.world, 2000)
+    assert line.waiting() == [0, 0, 0]
+    line.world.peers.append(peer)
+    line.world.settle()
+    assert (peer.acked, line.receiver.content("line1")) == ([1], [b"x"])
+
+
+@pytest.mark.rule("B-011", "B-344", "A-20")
+def test_a_final_ack_for_a_source_that_is_away_waits_at_the_router_over_a_restart(line: Line) -> None:
+    peer = Sender(b"\1" * 16, PLANT)
+    line.world.peers.append(peer)
+    peer.send(b"x", journal=JN)
+    run(line.world, 2000)
+    assert peer.acked == [1]
+    line.world.peers.clear()
+    for wire in list(line.world.wires):
+        wire.cut()
+    with application(line.world, line.receiver) as client, client.queue("line1").receive():
+        pass
+    run(line.world, 2000)  # the receiver connects to the router, where the message came from
+    assert line.waiting() == [2, 0, 0]  # and the OrderAck: express ones are acknowledged after ten seconds
+    line.router.restart(line.world.now, snapshot=True)
+    line.receiver.restart(line.world.now, snapshot=True)
+    assert peer.classes == []
+    line.world.peers.append(peer)
+    run(line.world, 15_000)
+    assert peer.classes == [0x4000]
+    assert line.waiting() == [0, 0, 0]
+
+
 # ---- what ends at the router ----------------------------------------------------------------------
 
 
