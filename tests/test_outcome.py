@@ -1009,3 +1009,28 @@ def test_a_local_message_killed_at_any_statement_of_its_receipt_is_received_or_t
             break
     assert outcomes == {(1, 0, confirm.STORED), (0, 1, confirm.RECEIVED)}
     host.store.close()
+
+
+@pytest.mark.rule("B-398", "B-355")
+def test_an_acknowledgement_for_which_the_machine_has_no_room_is_dropped(tmp_path: Path) -> None:
+    host = Host(tmp_path, Config(quota=1000))
+    sender = sender_to()
+    world = world_of([host], [sender])
+    sender.send(bytes(1000), acknowledge=NA, admin=ADMIN, ttrq=0, sent_time=1)
+    run(world, 1000)
+    assert (sender.classes, sender.told) == ([0x8002], [])
+    host.store.close()
+
+
+@pytest.mark.rule("B-011", "B-336")
+@pytest.mark.parametrize("asked", [{"journal": JN}, {"acknowledge": PR, "admin": ADMIN}])
+def test_what_goes_back_to_a_sender_without_a_session_gets_a_new_one(host: Host, asked: dict[str, Any]) -> None:
+    sender = sender_to()
+    world = world_of([host], [sender])
+    sender.send(b"x", **asked)
+    run(world, 1000)
+    world.wires[0].cut()
+    assert host.manager.wanted_hops() == set()
+    received(world, host)
+    world.pass_time(100)
+    assert host.manager.wanted_hops() == {("10.0.0.9", 1801)}
