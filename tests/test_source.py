@@ -864,7 +864,7 @@ def test_a_stream_of_which_nothing_was_accepted_is_not_acknowledged(host: Host) 
     assert (peer.acked, host.content("line1")) == ([1, 2], [b"1", b"2"])
 
 
-@pytest.mark.rule("B-308", "B-311", "B-294")
+@pytest.mark.rule("B-308", "B-311", "B-294", "B-295", "B-296")
 def test_what_has_expired_is_not_sent_nor_told_of_and_what_is_sent_is_told_of_behind_it(tmp_path: Path) -> None:
     public = "8ad9c1a6-2b0c-4d3e-9f10-1234567890ab"
     names = {public: "PRIVATE=00000000-0000-0000-0000-000000000000\\00000011"}
