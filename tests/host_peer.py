@@ -76,7 +76,6 @@ class Peer:
             self.order_acks += 1
             self.acked += [entry.message_id for entry in self.stream.order_ack(packet.body, now)]
         elif isinstance(packet, packets.FinalAck):
-            assert packet.body.source_guid == self.guid
             self.rejected[packet.body.message_id] = packet.message.properties.message_class
             self.stream.final_ack(packet.body.message_id, now)
         else:

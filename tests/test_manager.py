@@ -440,6 +440,32 @@ def test_an_order_ack_goes_only_where_the_final_acks_went_in_front(host: Host) -
     assert other.rejected == {1: 0x8000, 2: 0x8000}
 
 
+@pytest.mark.rule("B-115", "B-260", "A-15", "A-30")
+def test_after_a_restart_an_order_ack_still_waits_for_the_final_acks_of_its_source(host: Host) -> None:
+    source, router = peer_of(1), Peer(b"\2" * 16, direct("line1"))
+    with host.client() as client:
+        client.store.set_quota("line1", 1)
+    for _ in range(3):
+        message_id = source.send(b"x")
+        router.packets[message_id] = bytearray(source.packets[message_id])
+        router.stream.append(Entry(message_id, message_id))  # it only passes them on
+    world = world_of([host], [router])
+    handshake(world)
+    world.deliver(1 << 20)  # all are rejected
+    world.wires[0].cut()
+    host.restart(world.now, snapshot=True)
+    world.peers = [source]  # which comes by itself now: its messages are known, and nothing says that they were refused
+    for _ in range(10):
+        world.pass_time(200)
+        exchange(world)
+    assert (source.acked, source.rejected) == ([], {})
+    world.peers = [router]
+    for _ in range(10):
+        world.pass_time(200)
+        exchange(world)
+    assert router.rejected == {1: 0x8003, 2: 0x8003, 3: 0x8003}
+
+
 @pytest.mark.rule("B-099", "A-21", "B-270")
 def test_two_names_of_one_queue_are_two_streams(host: Host) -> None:
     names = [packets.DirectQueueFormatName(f"{address}\\private$\\line1") for address in (

@@ -283,12 +283,27 @@ class Confirmation:
             raise ValueError("the source ends no message for this reason")
         return self._apply(message_class, message_class)
 
+    def discard(self) -> None:
+        """The dead-letter queue took no copy: its quota is used up (C-37). The application is not told of a letter that
+        is nowhere.
+        """
+        self.record[STATE] = ord(GONE)
+
     def handle_deadline(self, now: int) -> int:
         """Act on what is due at `now`, overdue or not (C-33). Returns the action."""
         time, event = self._next()
         if time is None or now < time:
             return 0
         return self._apply(event, self._settings.classes.get((self.state, event), NACK_REACH_QUEUE_TIMEOUT))
+
+    def overdue(self, limit: int) -> int:
+        """The time to be sent is over. limit: T0 + the smaller of TTRQ and TTBR, as the packet has them: whatever the
+        machine's default has become since, a message that ran out of TTRQ ends here (C-20, C-41). Returns the action;
+        0: it is TTBR that ran out, and the message waits for C (C-22).
+        """
+        if limit >= self.record[SENT_TIME] + self.record[TTBR]:
+            return 0
+        return self._apply(_REACH, NACK_REACH_QUEUE_TIMEOUT)
 
     # ---- what holds ---------------------------------------------------------------------------
 

@@ -272,11 +272,10 @@ class OutgoingStream:
         return None
 
     def _waits(self, entry: Entry) -> bool:
-        if entry.tx_sequence_number:
-            for other in self.table:
-                if other.tx_sequence_number:
-                    return other.tx_sequence_id != entry.tx_sequence_id
-        return False
+        if not entry.tx_sequence_number:
+            return False
+        first = next(other for other in self.table if other.tx_sequence_number)
+        return first.tx_sequence_id != entry.tx_sequence_id
 
     def prepare(self, entry: Entry, packet: bytearray, offset: int) -> None:
         """Patch PreviousTxSequenceNumber of a transactional packet from the table, at every transmission (B-318,
@@ -355,7 +354,8 @@ class OutgoingStream:
     def order_ack(self, body: "packets.OrderAckBody", now: int) -> "list[Entry]":
         """An OrderAck for this stream has come: what it newly covers, in order (B-230 to B-237).
 
-        Covered entries are stored at the destination, `received_order_ack`. They leave the table; those with `journal`
+        Covered entries of this sequence are stored at the destination, `received_order_ack`; those of an older one, in
+        a table from before a restore, have ended in a way that is not known. They leave the table; those with `journal`
         wait in `awaiting_final_ack`, the others are settled: the owner deletes them durably. Entries that were held may
         be among them. An empty list: stale, or not ours.
         """
@@ -363,13 +363,12 @@ class OutgoingStream:
         self.last_ack_count += 1
         tx_sequence_id = body.tx_sequence_id
         is_current = tx_sequence_id == self.tx_sequence_id
-        if is_current:
-            if core.order_ack_received(self.record, body.fields) != core.OK:
-                return []
+        if is_current and core.order_ack_received(self.record, body.fields) != core.OK:
+            return []
         covered = self._covered(self.table, body)
         if not is_current and (not covered or tx_sequence_id > self.tx_sequence_id):
             return []  # B-230, A-04
-        held = self._covered(self._held, body)
+        held = [entry for entry in self._covered(self._held, body) if entry.tx_sequence_id == tx_sequence_id]
         if is_current or covered:
             self._progress(now)
         for entry in covered:
@@ -387,8 +386,8 @@ class OutgoingStream:
         return covered
 
     def _covered(self, entries: "list[Entry]", body: "packets.OrderAckBody") -> "list[Entry]":
-        """Also what is of an older sequence with the same time stamp: the newer one was begun when the older had
-        drained (B-096), in a life from before a restore (B-426).
+        """Also what is of an older sequence with the same time stamp: the newer one was begun, in a life from before a
+        restore, when the older had drained (B-096, B-426). It is over, but whether it was stored nobody knows.
         """
         tx_sequence_id = body.tx_sequence_id
         tx_sequence_number = body.tx_sequence_number

@@ -152,21 +152,29 @@ class Queue:
             yield [Message(message) for message in stored]
         except Reject:
             if not self.transactional:
-                self._store.put_back(keys)
+                self._put_back(keys)
                 raise ValueError(f"{self.name} is not transactional: its messages cannot be rejected") from None
             self._finish(keys, confirm.NACK_RECEIVE_REJECTED)
         except BaseException:
-            self._store.put_back(keys)
+            self._put_back(keys)
             raise
         else:
             self._finish(keys, confirm.ACK_RECEIVE)
 
+    def _put_back(self, keys: list[int]) -> None:
+        with contextlib.suppress(StoreError):  # later, then: what the application raises matters more
+            self._store.put_back(keys)
+
     def _finish(self, keys: list[int], message_class: int) -> None:
         if not keys:
             return
-        with self._store.transaction():
-            self._store.received(keys)
-            self._client.outcomes().remove(keys, message_class)
+        try:
+            with self._store.transaction():
+                self._store.received(keys)
+                self._client.outcomes().remove(keys, message_class)
+        except BaseException:
+            self._put_back(keys)
+            raise
 
     def _wait_for_messages(self, limit: int, deadline: float) -> list[Stored]:
         while True:
@@ -362,9 +370,9 @@ class Client:
             label=label, priority=priority, delivery=delivery, sent_time=self.now(), journal=journaling,
             acknowledge=wanted, ttrq=settings.confirmation.long_live_time if ttrq is None else ttrq,
             ttbr=packets.FOREVER if ttbr is None else ttbr, admin=administration)
-        if self.store.usage() + len(packet) > settings.quota:
+        if self.store.room(settings.quota) < len(packet):
             raise StoreFull(f"{self.store.path}: the quota of {settings.quota} bytes is used up, messages that wait "
-                            "for their receipt included: not accepted (B-398, B-424)")
+                            "for their receipt included, or the disk is nearly full: not accepted (B-398, B-424)")
         return packet
 
     def _send_here(self, queue: QueueState, format_name: str, packet: bytearray, delivery: str,
@@ -421,12 +429,11 @@ class Client:
         """What is known of a transactional message that was sent here (C-80 to C-87); None: nothing, it was never sent
         from this store, or ended longer ago than the store remembers."""
         settings = self.config().confirmation
-        record = self.store.outcome(message_id)
         waiting = self.store.waiting_own(message_id)
-        if waiting is not None:
-            record = waiting.confirmation
-        elif self.store.own_message(message_id) is not None:
+        if waiting is None and self.store.own_message(message_id) is not None:
             return confirm.Conclusion(confirm.STORED, 0)
+        # last: a message that ends between these questions has its outcome by now
+        record = waiting.confirmation if waiting is not None else self.store.outcome(message_id)
         if record is None:
             return None
         return Confirmation(array("I", record), settings).conclusion()

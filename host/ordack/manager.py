@@ -156,6 +156,9 @@ class Manager:
         self._history_due = now + 1000 * self.config.history_lifetime
         self._looked_at = -1  # the second when what is due was last looked for
         self._shown: object = None
+        self._has_failed = False
+        self._told_of_newer = False
+        self._told_of_ends: dict[str, int] = {}  # outgoing queue -> not again before this second
         self.connections: Callable[[], dict[Hop, dict[str, Any]]] = dict  # what the network tells of its hops
         with store.transaction():
             self._load(now)
@@ -187,6 +190,12 @@ class Manager:
         self._refresh()
         for outgoing in self._ack_queues.values():
             outgoing.rejections = self._last_key  # nothing says which of them reject
+            for entry in outgoing.stream.table:
+                waiting = packets.parse(self.store.outgoing_packet(_key(entry))[0])
+                if isinstance(waiting, packets.FinalAck):
+                    for state in self._incoming.values():
+                        if state.source == waiting.body.source_guid:
+                            state.final_acks = outgoing
         self._delete_drained(self._ack_queues.values())
 
     def _note_transmitted(self, queues: Iterable[Outgoing]) -> None:
@@ -255,18 +264,11 @@ class Manager:
             entry = Entry(row.key, row.message_id, bool(row.recoverable), bool(row.journal),
                           row.time_stamp << 32 | row.ordinal, row.number, row.priority)
             if row.held:
+                entry.stream = outgoing.stream
                 entry.received_order_ack = bool(row.stored)
-                self._await_final_ack(outgoing.stream, entry)
+                outgoing.stream.awaiting_final_ack.append(entry)  # no OrderAck can prove it stored any more
             else:
                 outgoing.stream.append(entry)
-
-    @staticmethod
-    def _await_final_ack(stream: OutgoingStream, entry: Entry) -> None:
-        entry.stream = stream
-        if entry.received_order_ack:
-            stream.awaiting_final_ack.append(entry)
-        else:
-            stream.hold([entry])
 
     @contextlib.contextmanager
     def _guard(self, now: int) -> Iterator[None]:
@@ -277,9 +279,18 @@ class Manager:
             self.log(f"all sessions are closed: {error}")
             for link in list(self.links):
                 self._close(link, "B-285", "the store failed")
+            self._recover(now)
+
+    def _recover(self, now: int) -> bool:
+        """Read the state again; if the store fails with that too, no session is served until it does not (`poll`)."""
+        self._looked_at = -1
+        try:
             with self.store.transaction():
                 self._load(now)
-            self._looked_at = -1
+            self._has_failed = False
+        except StoreError:
+            self._has_failed = True
+        return not self._has_failed
 
     @contextlib.contextmanager
     def _isolated(self, link: Link) -> Iterator[None]:
@@ -352,7 +363,8 @@ class Manager:
         guid = link.session.remote_guid
         same = self._by_guid.setdefault(guid, [])
         same.append(link)
-        elsewhere = [other.address for other in same if other.address != link.address]
+        elsewhere = [other.address for other in same
+                     if other.address != link.address and (other.hop is None) == (link.hop is None)]
         if elsewhere:
             self.log(f"{link.address} and {elsewhere[0]}: both say that they are {packets.guid_text(guid)}; is one a "
                      "copy of the other? (B-413)")
@@ -443,6 +455,10 @@ class Manager:
 
     def receive(self, arrivals: Iterable[tuple[Link, bytes]], now: int, wall: int) -> None:
         """Take what came on any number of links: one transaction, then acknowledgements and what else may be sent."""
+        if self._has_failed:  # what has come is not taken, so these sessions cannot go on
+            for link, _ in arrivals:
+                self._close(link, "B-285", "the store fails")
+            return
         with self._guard(now):
             work: list[tuple[Link, object]] = []
             links: dict[Link, None] = {}
@@ -497,7 +513,7 @@ class Manager:
                 if self.store.changed():
                     self._refresh()
                     last_key = self._last_key
-                batch.outcomes.room = self.config.quota - self.store.usage()
+                batch.outcomes.room = self.store.room(self.config.quota)
                 decide(batch)
                 self._write(batch, wall)
         except StoreError:
@@ -527,7 +543,8 @@ class Manager:
                     if entry.awaiting_ack:
                         stream.sent(entry, now)
                 for entry in awaiting:
-                    self._await_final_ack(stream, entry)
+                    entry.stream = stream
+                    stream.awaiting_final_ack.append(entry)
             there = {row.identifier for row in self.store.outgoing_queues()}
             for outgoing in [outgoing for outgoing in self._outgoing.values() if outgoing.identifier not in there]:
                 self._remove_outgoing(outgoing)
@@ -937,9 +954,20 @@ class Manager:
                     stream.next_timeout() is not None and _oldest_time_stamp(stream) == body.tx_sequence_time_stamp):
                 batch.keep(outgoing)
                 for entry in stream.order_ack(body, now):
-                    batch.answer(outgoing, entry, 0)
+                    if entry.tx_sequence_id == body.tx_sequence_id:
+                        batch.answer(outgoing, entry, 0)
+                    else:  # of a sequence that had ended before the store was restored: how, nobody knows (B-426)
+                        stream.remove([entry])
+                        batch.answer(outgoing, entry, confirm.NACK_REACH_QUEUE_TIMEOUT)
                 batch.outgoing[outgoing] = None
                 return
+        newest = max((outgoing.stream.tx_sequence_id for outgoing in self._outgoing.values()),
+                     default=body.tx_sequence_id)
+        if body.tx_sequence_id > newest and not self._told_of_newer:
+            self._told_of_newer = True
+            self.log(f"an OrderAck names the sequence {body.tx_sequence_id}, newer than any given here: a copy of this "
+                     "store has sent under the same identifier. What is sent here will be refused until `ordack "
+                     "identity --renew` gives this one a new identifier (B-426, B-413)")
 
     def _final_ack(self, batch: _Batch, packet: packets.FinalAck, now: int) -> None:
         body = packet.body
@@ -964,7 +992,7 @@ class Manager:
             return
         confirmation = Confirmation(array("I", record), self.config.confirmation)
         if confirmation.final_ack(message_class) & confirm.LOG:
-            self.log(f"message {message_id} is in the dead-letter queue, but was received: its FinalAck came too late")
+            self.log(f"message {message_id} was dead-lettered, but it was received: its FinalAck came too late (C-34)")
 
     # ---- acknowledgements that go
 
@@ -1100,6 +1128,8 @@ class Manager:
         """To be called every few tens of milliseconds: due timers, and what other processes have put in the store.
 
         Nothing is sent before the first call."""
+        if self._has_failed and not self._recover(now):
+            return
         with self._guard(now):
             for link in list(self.links):
                 with self._isolated(link):
@@ -1164,7 +1194,8 @@ class Manager:
         status = self.report()
         if status != self._shown:
             self._shown = status
-            self.store.write_status(status)
+            with contextlib.suppress(StoreError):  # a full disk: nothing depends on it
+                self.store.write_status(status)
 
     def _forsake_foreign(self, batch: _Batch) -> None:
         """Messages that were sent under an identifier that this queue manager no longer has: nobody can acknowledge
@@ -1194,6 +1225,8 @@ class Manager:
                 confirmation.sent()
             action = confirmation.failed(confirm.NACK_DELETED) if waiting.deleted \
                 else confirmation.handle_deadline(wall)
+            if not action and wall > waiting.send_until:
+                action = confirmation.overdue(waiting.send_until)
             if action:
                 settled.append((waiting, confirmation, action))
             else:  # it has been sent, and may not be again (C-22)
@@ -1204,6 +1237,10 @@ class Manager:
                     held.append(waiting.key)
         self.store.keep_outgoing(kept)
         gone += batch.outcomes.settle(settled)
+        for name in {self._outgoing[waiting.outgoing].format_name for waiting in due if waiting.key in gone}:
+            if wall >= self._told_of_ends.get(name, 0):
+                self._told_of_ends[name] = wall + SAME_AGAIN_MS // 1000
+                self.log(f"{name}: messages were not delivered, or not received, in time; `ordack state` tells of each")
         self._take_out(batch, gone, due)
         for outgoing, entries in self._entries(batch, held, due):
             outgoing.stream.hold(entries)
@@ -1252,8 +1289,9 @@ class Manager:
     def resume(self, link: Link, now: int, wall: int) -> None:
         """The transport of this link takes bytes again."""
         link.writable = True
-        with self._guard(now):
-            self._dispatch(link, now, wall)
+        if not self._has_failed:
+            with self._guard(now):
+                self._dispatch(link, now, wall)
 
     def close(self) -> None:
         """End all sessions (B-163)."""

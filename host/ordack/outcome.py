@@ -118,7 +118,7 @@ class Outcomes:
         self.now = now
         self.config = config
         self.sent = False
-        self.room = config.quota - store.usage()
+        self.room = store.room(config.quota)
 
     # ---- messages in queues here
 
@@ -153,7 +153,7 @@ class Outcomes:
         if action & confirm.JOURNAL:
             self.copy(JOURNAL, leaving.packet, None)
         if action & confirm.DEAD_LETTER:
-            self.dead_letter(leaving.packet, leaving.dead_letter, message_class, in_doubt=False)
+            self.dead_letter(leaving.packet, leaving.dead_letter, confirmation)
         self.store.add_outcomes([(user.message_id, record.tobytes(), self.now)])
 
     def purge(self, queue: Queue) -> int:
@@ -192,21 +192,20 @@ class Outcomes:
         kept = []
         outcomes = []
         for waiting, confirmation, action in settled:
-            record = confirmation.record.tobytes()
             if action & (confirm.JOURNAL | confirm.DEAD_LETTER | confirm.NACK):
                 packet, _ = self.store.outgoing_packet(waiting.key)
                 if action & confirm.JOURNAL:
                     self.copy(JOURNAL, packet, None)
                 if action & confirm.DEAD_LETTER:
-                    self.dead_letter(packet, waiting.dead_letter, confirmation.message_class,
-                                     confirmation.conclusion().in_doubt)
+                    self.dead_letter(packet, waiting.dead_letter, confirmation)
                 if action & confirm.NACK:
                     self.administer(parse(packet), confirm.NACK_REACH_QUEUE_TIMEOUT, None)
             if action & (confirm.DELETE | confirm.JOURNAL | confirm.DEAD_LETTER):
                 gone.append(waiting.key)
-                outcomes.append((waiting.message_id, record, self.now))
+                outcomes.append((waiting.message_id, confirmation.record.tobytes(), self.now))
             elif action & confirm.STORE:
-                kept.append((record, due(confirmation, waiting.send_until, held=True), True, waiting.key))
+                deadline = due(confirmation, waiting.send_until, held=True)
+                kept.append((confirmation.record.tobytes(), deadline, True, waiting.key))
         self.store.delete_outgoing(gone)
         self.store.keep_outgoing(kept)
         self.store.add_outcomes(outcomes)
@@ -228,7 +227,7 @@ class Outcomes:
         if message.user.flags & core.USER_JN and message.transaction is None:
             self.copy(DEAD_LETTER, packet, message_class)
 
-    def dead_letter(self, packet: bytes | bytearray, named: str | None, message_class: int, in_doubt: bool) -> None:
+    def dead_letter(self, packet: bytes | bytearray, named: str | None, confirmation: Confirmation) -> None:
         """Put a transactional message sent here in the dead-letter queue that the application has named, if that is a
         transactional queue here, else in the system's (C-36, B-243, B-396)."""
         def is_transactional(name: str) -> bool | None:
@@ -236,21 +235,23 @@ class Outcomes:
             return queue.transactional if queue and queue.kind == PRIVATE else None
 
         name = confirm.dead_letter_queue(named, is_transactional) or DEAD_XACT
-        self.copy(name, packet, message_class, in_doubt)
+        if not self.copy(name, packet, confirmation.message_class, confirmation.conclusion().in_doubt):
+            confirmation.discard()
 
-    def copy(self, name: str, packet: bytes | bytearray, message_class: int | None, in_doubt: bool = False) -> None:
-        """Put a copy in a journal or dead-letter queue, with that class if one is given (B-394); nowhere if its quota
-        is used up (B-397, C-37)."""
+    def copy(self, name: str, packet: bytes | bytearray, message_class: int | None, in_doubt: bool = False) -> bool:
+        """Put a copy in a journal or dead-letter queue, with that class if one is given (B-394); nowhere, False, if its
+        quota is used up (B-397, C-37)."""
         queue = self.store.find_queue(name)
         assert queue is not None, name
         if not queue.has_room(len(packet)):
-            return
+            return False
         copied = bytearray(packet)
         if message_class is not None:
             packets.set_message_class(copied, message_class)
         priority = copied[2] & core.BASE_PR
         self.room -= len(packet)
         self.store.add_messages([NewMessage(queue.identifier, 7 - priority, self.now, copied, in_doubt=in_doubt)])
+        return True
 
     # ---- acknowledgements
 

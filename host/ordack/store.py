@@ -32,6 +32,7 @@ INCARNATION = "incarnation"
 BUSY_TIMEOUT_S = 10.0
 FIRST_WAIT_S = 0.0002
 LAST_WAIT_S = 0.02
+RESERVE_BYTES = 16 << 20  # of the disk: what is stored can be received and acknowledged when it is nearly full
 RECEIVE_BYTES = 8 << 20  # one receive or peek of several messages ends when it has as many, to bound memory
 
 PRIVATE = 0
@@ -335,6 +336,7 @@ class Store:
         self.path = self.folder / FILE_NAME
         self._locks: list[int] = []  # descriptors
         self._receiver = 0
+        self._to_put_back: list[int] = []
         self._seen_version = -1
         self._token = ""  # of a mark that is being made
         self.restored = ""  # what an operator should know, if the file is not the one that was here before
@@ -613,6 +615,12 @@ class Store:
         used: int = self._one("SELECT (SELECT total(bytes) FROM queues) + (SELECT total(bytes) FROM outgoing)")
         return int(used)
 
+    def room(self, quota: int) -> int:
+        """Bytes of packets that may still be stored: within the quota, and so that the disk keeps what removing
+        messages needs, too (B-285). Not above 0: none."""
+        disk = os.statvfs(self.folder)
+        return min(quota - self.usage(), disk.f_bavail * disk.f_frsize - RESERVE_BYTES)
+
     # ---- messages in queues
 
     def add_messages(self, messages: Iterable[NewMessage]) -> None:
@@ -626,6 +634,7 @@ class Store:
         before that they are available again, in their old place."""
         self._become_receiver()
         with self.transaction():
+            self.put_back(())
             self._put_back_for_the_dead()
             found = self._first(queue, limit, now)
             if found:
@@ -634,8 +643,12 @@ class Store:
             return found
 
     def put_back(self, lookup_ids: Iterable[int]) -> None:
-        """End a receive without a commit: the messages are available again in their old place (B-343)."""
-        self._many("UPDATE messages SET receiver = NULL WHERE lookup_id = ?", [(key,) for key in lookup_ids])
+        """End a receive without a commit: the messages are available again in their old place (B-343). If the store
+        fails they are before the next receive or peek of this store object."""
+        self._to_put_back += lookup_ids
+        if self._to_put_back:
+            self._many("UPDATE messages SET receiver = NULL WHERE lookup_id = ?", [(key,) for key in self._to_put_back])
+        self._to_put_back = []
 
     def received(self, lookup_ids: Sequence[int]) -> None:
         """Check that these messages are still ours to remove; raises StoreError."""
@@ -682,6 +695,7 @@ class Store:
 
     def peek(self, queue: int, limit: int = 1, after: tuple[int, int] = (-1, -1), now: int = 0) -> list[Stored]:
         """Up to `limit` messages of a queue in its order, beginning behind the place `after`; they stay in it."""
+        self.put_back(())
         self._put_back_for_the_dead()
         return self._first(queue, limit, now, after)
 
@@ -769,7 +783,7 @@ class Store:
             self.restored = (f"{self.path} was restored from a backup, copied or moved: new sequences begin. What was "
                              "sent after the copy was made is not in it; what was still waiting in it is sent again. "
                              "If the original is in use too, `ordack identity --renew` must give one of them a new "
-                             "identifier (B-426, B-413)")
+                             "identifier before this one sends, and both afterwards (B-426, B-413)")
             self._renew_streams(now)
         self._mark_incarnation()
 
@@ -902,8 +916,10 @@ class Store:
         """What is in the outgoing queues, by format name."""
         return [OutgoingCount(row[0], bool(row[1]), *row[2:]) for row in self._all(
             "SELECT format_name, on_hold, messages, bytes, "
-            "(SELECT count(*) FROM outgoing_messages WHERE outgoing = outgoing.id AND number AND NOT held), "
-            "(SELECT count(*) FROM outgoing_messages WHERE outgoing = outgoing.id AND number AND held) "
+            "(SELECT count(*) FROM outgoing_messages WHERE outgoing = outgoing.id AND number "
+            "AND substr(confirmation, 1, 1) <> x'4F'), "
+            "(SELECT count(*) FROM outgoing_messages WHERE outgoing = outgoing.id AND number "
+            "AND substr(confirmation, 1, 1) = x'4F') "
             "FROM outgoing ORDER BY format_name")]
 
     def delete_outgoing_queue(self, identifier: int) -> None:
