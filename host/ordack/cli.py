@@ -1,4 +1,5 @@
-"""The command `ordack`. Exit status: 0 done, 1 negative answer or a store that cannot be used, 2 wrong usage or input.
+"""The command `ordack`. Exit status: 0 done, 1 negative answer or a store that cannot be used, 2 wrong usage or input,
+3 (decode) a malformed packet, 4 done, but standard output did not take the report of it.
 
 What only one command needs is imported when that one runs: a receive in a script should cost milliseconds.
 """
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ordack.store import BadName, Store, StoreError, legible
+from ordack.store import BadName, Store, StoreBusy, StoreError, legible
 
 if TYPE_CHECKING:
     from ordack.client import Message
@@ -66,6 +67,15 @@ def _report(as_json: bool, text: str, **values: Any) -> None:
     _write((json.dumps(values) if as_json else text) + "\n")
 
 
+def _done(as_json: bool, text: str, **values: Any) -> None:
+    """Report what has been done: whoever reads the exit status must not do it again."""
+    try:
+        _report(as_json, text, **values)
+    except (OSError, _OutputError):
+        _complain(f"{text}; standard output does not take this")
+        sys.exit(4)
+
+
 @queue_app.command("create")
 def queue_create(
     name: NameArgument, store: StoreOption,
@@ -76,7 +86,7 @@ def queue_create(
     """Make a private queue, and the store if there is none."""
     with Store(store, create=True) as opened:
         queue = opened.create_queue(name, transactional)
-    _report(as_json, f"created {queue.name}", name=queue.name, transactional=queue.transactional, id=queue.identifier)
+    _done(as_json, f"created {queue.name}", name=queue.name, transactional=queue.transactional, id=queue.identifier)
 
 
 @queue_app.command("list")
@@ -101,7 +111,9 @@ def _table(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(*texts)
+    table = Table()
+    for heading in texts:
+        table.add_column(heading, overflow="fold")  # a name that is cut is of no use
     for heading in numbers:
         table.add_column(heading, justify="right")
     for row in rows:
@@ -114,13 +126,27 @@ def _table(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence
 @queue_app.command("quota")
 def queue_quota(
     name: NameArgument, store: StoreOption,
-    quota: Annotated[int | None, typer.Argument(min=0, help="Bytes; without it, no limit.")] = None,
+    quota: Annotated[str | None, typer.Argument(help='Bytes, or "none"; without it, it is only shown.')] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Limit the bytes of the messages in a queue, also in a journal or dead-letter queue, or lift the limit."""
+    """Show or limit the bytes of the messages in a queue, also in a journal or dead-letter queue."""
+    from ordack.config import parse_quota
+    from ordack.store import CLOSED_QUEUES
+
+    try:
+        limit = parse_quota(quota) if quota is not None else None
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
     with Store(store) as opened:
-        opened.set_quota(name, quota)
-    _report(as_json, f"{name}: " + ("no limit" if quota is None else f"{quota} bytes"), name=name, quota=quota)
+        queue = opened.queue(name)
+        if quota is None:
+            limit = queue.quota
+        elif queue.name in CLOSED_QUEUES:
+            raise StoreError(f"{queue.name} is the queue manager's own queue: it has no quota (B-085)")
+        else:
+            opened.set_quota(name, limit)
+    (_report if quota is None else _done)(
+        as_json, f"{name}: " + ("no limit" if limit is None else f"{limit} bytes"), name=name, quota=limit)
 
 
 @queue_app.command("purge")
@@ -130,7 +156,7 @@ def queue_purge(name: NameArgument, store: StoreOption, as_json: JsonOption = Fa
 
     with Client(store) as client:
         removed = client.purge_queue(name)
-    _report(as_json, f"removed {removed} messages", name=name, removed=removed)
+    _done(as_json, f"removed {removed} messages", name=name, removed=removed)
 
 
 @queue_app.command("delete")
@@ -140,7 +166,7 @@ def queue_delete(name: NameArgument, store: StoreOption, as_json: JsonOption = F
 
     with Client(store) as client:
         removed = client.delete_queue(name)
-    _report(as_json, f"deleted {name} with {removed} messages", name=name, removed=removed)
+    _done(as_json, f"deleted {name} with {removed} messages", name=name, removed=removed)
 
 
 @outgoing_app.command("list")
@@ -168,7 +194,7 @@ def _change_outgoing(store: str, format_name: str, done: str, as_json: bool,
     with Store(store) as opened:
         if not change(opened, format_name):
             raise StoreError(f"there is no outgoing queue {format_name}; `ordack outgoing list` shows them")
-    _report(as_json, f"{format_name}: {done}", format_name=format_name, done=done)
+    _done(as_json, f"{format_name}: {done}", format_name=format_name, done=done)
 
 
 @outgoing_app.command("pause")
@@ -197,8 +223,11 @@ def outgoing_purge(name: FormatNameArgument, store: StoreOption, as_json: JsonOp
         queue = opened.find_outgoing_queue(name)
         if queue is None:
             raise StoreError(f"there is no outgoing queue {name}; `ordack outgoing list` shows them")
+        if name.upper().startswith("PRIVATE="):
+            raise StoreError(f"{name} holds acknowledgements for another queue manager: without them it would never "
+                             "know what became of its messages")
         removed = opened.request_purge(queue.identifier)
-    _report(as_json, f"{removed} messages will be removed from {name}", format_name=name, removed=removed)
+    _done(as_json, f"{removed} messages will be removed from {name}", format_name=name, removed=removed)
 
 
 @app.command()
@@ -239,8 +268,8 @@ def config(
             changed = opened.configuration()
         rows = [(known, changed.get(known, setting.absent), setting) for known, setting in SETTINGS.items()]
         if as_json:
-            for known, held, setting in rows:
-                _report(True, "", name=known, value=held, default=setting.absent, meaning=setting.meaning)
+            for known, held, _ in rows:
+                _report(True, "", **_setting(known, held))
         else:
             _table(("setting", "meaning"), ("value",), [
                 (known, setting.meaning, "absent" if held is None else str(held)) for known, held, setting in rows])
@@ -254,7 +283,16 @@ def config(
         if value is not None:
             opened.configure(known, number)
         held = opened.configuration().get(known, SETTINGS[known].absent)
-    _report(as_json, f"{known} {'absent' if held is None else held}", name=known, value=held)
+    (_report if value is None else _done)(
+        as_json, f"{known} {'absent' if held is None else held}", **_setting(known, held))
+
+
+def _setting(name: str, value: int | None) -> dict[str, Any]:
+    from ordack.config import SETTINGS
+
+    setting = SETTINGS[name]
+    return {"name": name, "value": value, "default": setting.absent, "minimum": setting.minimum,
+            "maximum": setting.maximum, "meaning": setting.meaning}
 
 
 @app.command()
@@ -272,8 +310,11 @@ def identity(
     from mqqb import packets
 
     with Store(store) as opened:
-        guid = packets.guid_text(opened.renew_identity(int(time.time())) if renew else opened.guid)
-    _report(as_json, guid, guid=guid, renewed=renew)
+        try:
+            guid = packets.guid_text(opened.renew_identity(int(time.time())) if renew else opened.guid)
+        except StoreBusy as error:
+            raise StoreError(f"{error}: stop it first") from None
+    (_done if renew else _report)(as_json, guid, guid=guid, renewed=renew)
 
 
 @app.command()
@@ -323,7 +364,7 @@ def send(
                 administration_queue=administration_queue)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
-    _report(as_json, f"sent message {sent.message_id} to {destination}, {sent.delivery}", destination=destination,
+    _done(as_json, f"sent message {sent.message_id} to {destination}, {sent.delivery}", destination=destination,
             **sent._asdict())
 
 
@@ -366,6 +407,8 @@ def _show_json(messages: list[Message]) -> None:
 
 
 def _show_text(messages: list[Message]) -> None:
+    from mqqb import packets
+
     lines = []
     for message in messages:
         body = message.body
@@ -375,7 +418,13 @@ def _show_text(messages: list[Message]) -> None:
         except UnicodeDecodeError:
             readable = False
         place = "" if message.tx_sequence_number is None else f" {message.tx_sequence_id}/{message.tx_sequence_number}"
-        lines.append(f"{message.source}\\{message.message_id} {message.delivery}{place} {message.label!r} "
+        about = ""
+        if message.message_class:
+            about = f" class 0x{message.message_class:04X}" + (", in doubt" if message.in_doubt else "")
+            if any(message.correlation_id):
+                guid, number = message.correlation_id[:16], int.from_bytes(message.correlation_id[16:], "little")
+                about += f" about {packets.guid_text(guid)}\\{number}"
+        lines.append(f"{message.source}\\{message.message_id} {message.delivery}{place}{about} {message.label!r} "
                      f"{len(body)} bytes\n    {shown if readable else body[:64].hex(' ')}\n")
     _write("".join(lines))
 
@@ -392,10 +441,11 @@ def serve(
         help="Address in direct names that means this machine; without any, all do.")] = None,
     public_queue: Annotated[list[str] | None, typer.Option(
         help="GUID=FORMATNAME: where the public queue of that GUID is, in place of a directory.")] = None,
-    quota: Annotated[int | None, typer.Option(min=0, help="Bytes of packets to keep at most.")] = None,
+    quota: Annotated[int | None, typer.Option(
+        min=0, help="Bytes of packets to keep at most, for `serve` alone; the setting Quota is for all.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run the queue manager until SIGTERM or SIGINT."""
+    """Run the queue manager until SIGTERM, SIGINT or SIGHUP."""
     from ordack.config import Config, format_address, parse_address, parse_next_hop, parse_public_queue
     from ordack.net import listen as open_listener
 
@@ -430,7 +480,7 @@ async def _serve(store: Store, config: Config, listener: Any, ready: Any) -> Non
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, stop.set)
     manager = Manager(store, net.now(), config, _complain)
     await net.serve(manager, listener, stop, ready)

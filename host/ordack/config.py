@@ -206,6 +206,15 @@ def parse_next_hop(text: str) -> tuple[str, tuple[str, int]]:
     return address.lower(), parse_address(target)
 
 
+def parse_quota(text: str) -> int | None:
+    """Bytes, or None for `none`; raises ValueError."""
+    if text.lower() == "none":
+        return None
+    if not text.isascii() or not text.isdigit() or int(text) > NEVER:
+        raise ValueError(f"{text!r} is neither a number of bytes from 0 to {NEVER} nor none")
+    return int(text)
+
+
 def parse_public_queue(text: str) -> tuple[str, str]:
     """`GUID=FORMATNAME` as (GUID in lower case, format name); raises ValueError."""
     guid, equals, name = text.partition("=")
