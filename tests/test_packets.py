@@ -1009,6 +1009,7 @@ def test_a_surrogate_pair_by_hand_is_one_character(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(packets, "_HAS_CODEC", False)
     assert packets.utf16_decode(b"a\0\x3d\xd8\x00\xdeb\0") == "a\U0001f600b"
     assert packets.utf16_encode("a\U0001f600b") == b"a\0\x3d\xd8\x00\xdeb\0"
+    assert packets.utf16_decode(b"\x3d\xd8b\0") == "\ud83db"  # a half is itself
 
 
 def test_a_guid_text_is_that_of_the_document() -> None:
@@ -1104,3 +1105,16 @@ def test_a_second_name_that_begins_at_the_limit_is_cut_off() -> None:
 @pytest.mark.parametrize("raw", [b"\x00\xd8a\x00", b"\x00\xd8", b"\x00\xdc", b"\x3d\xd8\x00\xde"])
 def test_surrogates_alone_and_in_pairs_come_back(raw: bytes) -> None:
     assert packets.utf16_encode(packets.utf16_decode(raw)) == raw
+
+
+@pytest.mark.rule("B-394", "B-259")
+@given(message=user_messages(), message_class=st.integers(0, 0xFFFF), hops=st.integers(0, core.HOP_COUNT_MAX))
+def test_class_and_hop_count_of_a_serialised_message_change_alone(
+    message: packets.UserMessage, message_class: int, hops: int
+) -> None:
+    changed = packets.build(message)
+    packets.set_message_class(changed, message_class)
+    packets.set_hop_count(changed, hops)
+    message.properties.message_class = message_class
+    message.user.flags = message.user.flags & ~core.USER_RC | hops
+    assert changed == packets.build(message)
