@@ -369,8 +369,7 @@ class OutgoingStream:
         if not is_current and (not covered or tx_sequence_id > self.tx_sequence_id):
             return []  # B-230, A-04
         held = [entry for entry in self._covered(self._held, body) if entry.tx_sequence_id == tx_sequence_id]
-        if is_current or covered:
-            self._progress(now)
+        self._progress(now)
         for entry in covered:
             entry.received_order_ack = True  # B-235
             if entry.journal:
