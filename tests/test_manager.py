@@ -228,6 +228,27 @@ def test_the_duplicate_filter_has_a_size_and_an_age(tmp_path: Path) -> None:
     host.store.close()
 
 
+@pytest.mark.rule("B-248", "B-019", "B-254")
+def test_a_duplicate_makes_its_identifier_the_youngest(tmp_path: Path) -> None:
+    host = Host(tmp_path, Config(history_size=3))
+    peer = peer_of(1, "plain")
+    world = world_of([host], [peer])
+    for message_id in (1, 2, 3):
+        peer.send(b"%d" % message_id, "recoverable")
+        exchange(world)
+        world.pass_time(1000)
+    again = peer_of(1, "plain")
+    for message_id in (1, 4, 5):
+        again.next_message_id = message_id
+        again.send(b"%d" % message_id, "recoverable")
+    world.peers = [again]
+    world.wires[0].cut()
+    exchange(world)
+    assert host.store.history() == [(again.guid, message_id, WALL + 3) for message_id in (1, 4, 5)]
+    assert host.content("plain") == [b"1", b"2", b"3", b"4", b"5"]
+    host.store.close()
+
+
 @pytest.mark.rule("B-285", "B-398")
 def test_over_quota_the_session_is_closed_without_an_acknowledgement_and_nothing_is_lost(tmp_path: Path) -> None:
     host = Host(tmp_path, Config(quota=3000))

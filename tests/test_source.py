@@ -918,6 +918,36 @@ def test_what_has_expired_is_not_sent_nor_told_of_and_what_is_sent_is_told_of_be
     assert "<NEXT HOP>10.0.0.1</NEXT HOP>" in report.body.decode("utf-16-le")
 
 
+@pytest.mark.rule("B-305")
+def test_what_is_sent_first_is_what_has_the_highest_priority(tmp_path: Path) -> None:
+    world, _, sender = _hosts(tmp_path)
+    for priority in (2, 7, 0, 7, 5):
+        _send(world, sender, PLAIN, b"%d" % priority, priority=priority, delivery="express")
+    sender.restart(world.now, snapshot=True)
+    world.pass_time(10)
+    world.connect_all()
+    while not any(b"plain" in bytes(wire.to_host).replace(b"\0", b"") for wire in world.wires):
+        world.collect()
+        if not any(b"plain" in bytes(wire.to_host).replace(b"\0", b"") for wire in world.wires):
+            world.deliver(1 << 20)
+    sent = [packet for packet in packets_in(world.wires[0].to_host) if isinstance(packet, packets.UserMessage)]
+    assert [bytes(message.properties.body) for message in sent] == [b"7", b"7", b"5", b"2", b"0"]
+
+
+@pytest.mark.rule("B-237", "C-04")
+def test_a_message_for_the_journal_waits_for_its_receipt_over_a_restart(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    _send(world, sender, journal=True)
+    sender.restart(world.now, snapshot=True)
+    _seconds(world, 2)
+    assert [(row.held, row.stored) for row in sender.store.outgoing_messages()] == [(1, 1)]
+    [outgoing] = sender.manager._outgoing.values()
+    assert [entry.journal for entry in outgoing.stream.awaiting_final_ack] == [True]
+    _receive(world, receiver)
+    _seconds(world, 2)
+    assert len(_dead(sender, JOURNAL)) == 1
+
+
 # ---- a store that fails for a while ----------------------------------------------------------------
 
 
@@ -993,3 +1023,14 @@ def test_a_disk_that_is_nearly_full_takes_no_message_but_gives_them(
     monkeypatch.undo()
     _seconds(world, 6)
     assert receiver.content("line1") == [b"2"]
+
+
+@pytest.mark.rule("B-343")
+def test_a_receive_whose_messages_are_gone_is_not_completed(host: Host) -> None:
+    with host.client() as client, host.client() as other:
+        client.send("line1", b"x")
+        receive = client.queue("line1").receive()
+        message = receive.__enter__()
+        other.store.delete_messages([message.lookup_id])
+        with pytest.raises(StoreError, match="not there any more"):
+            receive.__exit__(None, None, None)
