@@ -48,8 +48,7 @@ class Store:
         data = self.path.read_bytes() if self.path.exists() else b""
         whole = data[: data.rfind(b"\n") + 1]
         self.messages = [json.loads(line) for line in whole.splitlines()]
-        with self.path.open("ab") as file:
-            file.truncate(len(whole))
+        self._end: int | None = len(whole)
 
     def add(self, k: int, body: bytes, label: str | None = None, delivery: str = "transactional") -> None:
         self.messages.append(
@@ -66,6 +65,9 @@ class Store:
             }
         )
         with self.path.open("ab") as file:
+            if self._end is not None:  # what a kill has left of a line: a reader that cut it could cut a living one
+                file.truncate(self._end)
+                self._end = None
             file.write(json.dumps(self.messages[-1]).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())

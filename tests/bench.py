@@ -249,7 +249,9 @@ class Sender:
     def put(self, count: int) -> None:
         """Makes and numbers messages."""
         for _ in range(count):
-            packet = packets.user_message(self.guid, self.next_id, DESTINATION, BODY, delivery="transactional")
+            packet = packets.user_message(
+                self.guid, self.next_id, DESTINATION, BODY, delivery="transactional", ttrq=packets.FOREVER
+            )
             self.stream.number(packet, packets.transaction_offset(packet), packet, self.next_id)
             self.next_id += 1
 
