@@ -751,3 +751,34 @@ def test_message_classes_have_the_values_of_the_specification() -> None:
         "NACK_RECEIVE_TIMEOUT_AT_SENDER": 0xC003,
         "NACK_RECEIVE_REJECTED": 0xC004,
     }
+
+
+@pytest.mark.rule("C-20", "C-41", "C-22", "B-401")
+@pytest.mark.parametrize("journal", ALL)
+def test_a_limit_that_the_packet_carries_counts_whatever_the_default_has_become(journal: int) -> None:
+    for sent in (False, True):
+        for limit, ends in ((99, True), (100, False), (101, False)):
+            record = confirm.new(T0, confirm.Settings(), journal, UNSET, 100, nack=True)
+            process = confirm.Confirmation(record, confirm.Settings())
+            if sent:
+                process.sent()
+            state = process.state
+            action = process.overdue(T0 + limit)
+            if not ends:  # TTBR is over first: C has the say
+                assert (action, process.state) == (0, state)
+                continue
+            kept = journal & JN
+            assert process.state == ("X" if kept else "-")
+            assert action == STORE | confirm.NACK | (DEAD_LETTER if kept else DELETE)
+            assert process.message_class == 0x8002
+            assert process.conclusion().in_doubt == sent
+
+
+@pytest.mark.rule("C-37")
+def test_a_letter_that_no_queue_has_taken_is_called_discarded() -> None:
+    process = confirm.Confirmation(confirm.new(T0, confirm.Settings(), JN), confirm.Settings())
+    process.final_ack(0x8003)
+    assert process.conclusion().answer == confirm.DEAD_LETTERED
+    process.discard()
+    assert (process.state, process.conclusion().answer) == ("-", confirm.DISCARDED)
+    assert process.message_class == 0x8003
