@@ -38,28 +38,35 @@ def rule(*numbers):
 
 def _calls(function, names, values):
     if names is None:
-        yield function.__name__, {}
+        yield function.__name__, function, (), {}
         return
     for value in values:
         arguments = {names: value} if isinstance(names, str) else dict(zip(names, value))
-        yield function.__name__ + repr(value), arguments
+        yield function.__name__ + repr(value), function, (), arguments
 
 
 def run_tests(tests):
-    """Call them all, say what failed, exit with 1 if any did."""
-    passed = failed = 0
-    for function, _, names, values in tests:
-        for name, arguments in _calls(function, names, values):
-            try:
-                function(**arguments)
-                passed += 1
-            except Exception as error:
-                failed += 1
-                print("FAILED", name)
-                if hasattr(sys, "print_exception"):
-                    sys.print_exception(error)
-                else:
-                    raise
+    """Run them all, as run_calls does."""
     print("engine with core", core.implementation)
+    run_calls(call for function, _, names, values in tests for call in _calls(function, names, values))
+
+
+def run_calls(calls):
+    """Make each call (name, function, arguments, keyword arguments), say what failed, exit with 1 if any did.
+
+    On CPython the first failure is raised.
+    """
+    passed = failed = 0
+    for name, function, arguments, keywords in calls:
+        try:
+            function(*arguments, **keywords)
+            passed += 1
+        except Exception as error:
+            failed += 1
+            print("FAILED", name)
+            if hasattr(sys, "print_exception"):
+                sys.print_exception(error)
+            else:
+                raise
     print("%d passed, %d failed" % (passed, failed))
     sys.exit(1 if failed else 0)

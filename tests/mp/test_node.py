@@ -11,6 +11,7 @@ sys.path.insert(0, "tests/mp")
 import confirm_cases
 import power
 from confirm_cases import JN, JP, T0
+from engine_cases import run_calls
 from mqqb import confirm, core, packets
 from node import Node, outbox
 
@@ -573,22 +574,6 @@ OTHERS = (
 )
 
 
-def main():
-    tests = CASES + [(other.__name__, other, ()) for other in OTHERS]
-    failed = 0
-    for name, test, arguments in tests:
-        try:
-            test(*arguments)
-        except Exception as error:
-            failed += 1
-            print("FAILED", name)
-            if hasattr(sys, "print_exception"):
-                sys.print_exception(error)
-            else:
-                raise
-    print("%d passed, %d failed" % (len(tests) - failed, failed))
-    sys.exit(1 if failed else 0)
-
-
 if __name__ == "__main__":
-    main()
+    calls = [(name, test, arguments, {}) for name, test, arguments in CASES]
+    run_calls(calls + [(other.__name__, other, (), {}) for other in OTHERS])
