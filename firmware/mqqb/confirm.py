@@ -64,7 +64,7 @@ NACK = 0x10  # send an administration acknowledgement of class NACK_REACH_QUEUE_
 LOG = 0x20  # say that a positive FinalAck came too late (C-34)
 
 # Message classes (B-365 to B-387). 0x8000: negative; 0x4000: about receiving rather than arriving. Not here, because
-# only packets needs them: NORMAL and ORDER_ACK.
+# only packets needs it: ORDER_ACK.
 REPORT = 0x0001
 ACK_REACH_QUEUE = 0x0002
 ACK_RECEIVE = 0x4000

@@ -27,7 +27,6 @@ FOREVER = 0xFFFFFFFF  # TimeToReachQueue, TimeToBeReceived
 FOUR_DAYS = 0x54600  # default TimeToReachQueue, s
 SHA_1 = 0x8004  # default HashAlgorithm
 RC4 = 0x6801  # default EncryptionAlgorithm
-CLASS_NORMAL = 0x0000
 CLASS_ORDER_ACK = 0x00FF
 CLASS_FINAL_ACK = 0x4000  # this one and every higher one
 WANT_PA = 0x01  # MessagePropertiesHeader.Flags: acknowledge that the message reached the queue,

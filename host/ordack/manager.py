@@ -513,7 +513,6 @@ class Manager:
                 if self.store.changed():
                     self._refresh()
                     last_key = self._last_key
-                batch.outcomes.room = self.store.room(self.config.quota)
                 decide(batch)
                 self._write(batch, wall)
         except StoreError:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from mqqb import confirm, core, packets
@@ -110,7 +111,7 @@ class Outcomes:
     """What becomes of messages that end at `now`; every method writes to the store in the running transaction.
 
     `sent` says whether something was put in an outgoing queue, of which the queue manager does not know yet. `room`:
-    bytes that may still be stored (B-398).
+    bytes that may still be stored (B-398), asked of the store when it first matters.
     """
 
     def __init__(self, store: Store, now: int, config: Config) -> None:
@@ -118,7 +119,10 @@ class Outcomes:
         self.now = now
         self.config = config
         self.sent = False
-        self.room = store.room(config.quota)
+
+    @cached_property
+    def room(self) -> int:
+        return self.store.room(self.config.quota)
 
     # ---- messages in queues here
 
