@@ -9,7 +9,7 @@ KILLS ?= 5
 STEPS ?= 1000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-c test-mp lint size fuzz mutants model conformance bench firmware clean setup-test setup-bench
+.PHONY: help setup run test test-c test-mp lint size fuzz mutants model conformance bench firmware natmod clean setup-test setup-bench
 
 help: ## this list
 	@awk -F ' *## ' '/^[a-z-]+:.* ## / { sub(/:.*/, "", $$1); printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ bench: setup-bench ## speed against a peer measured in the same run, as JSON lin
 
 firmware: setup ## the MicroPython builds
 	@ls -l build/micropython/unix-c/micropython build/micropython/unix-twin/micropython
+
+natmod: setup-test ## the C core as native modules for boards with a stock firmware
+	@ls -l build/natmod/*/_mqqb.mpy
 
 clean: ## removes what the jobs made, except .venv
 	@rm -rf build host/*.so host/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

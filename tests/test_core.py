@@ -196,6 +196,19 @@ def test_a_user_c_module_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> N
     assert (found["implementation"], found["unpack"]) == ("c-module", module.unpack)
 
 
+def test_a_native_module_is_taken_where_the_firmware_has_no_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = types.ModuleType("mqqb.core_armv7m")
+    for name in (name for name in dir(core_py) if name in vars(core)):
+        setattr(module, name, getattr(core_py, name))
+    module.unpack = object()
+    alone = {"mqqb_force_twin": None, "_mqqb": None}
+    monkeypatch.setattr(sys.implementation, "_mpy", 5 << 10 | 3 << 8 | 6, raising=False)
+    found = chosen(monkeypatch, **alone, **{"mqqb.core_armv7m": module})
+    assert (found["implementation"], found["unpack"]) == ("native-module", module.unpack)
+    found = chosen(monkeypatch, **alone, **{"mqqb.core_armv7m": None})
+    assert (found["implementation"], found["unpack"]) == ("python", core_py.unpack)
+
+
 @pytest.mark.parametrize(
     "how",
     [

@@ -1,9 +1,10 @@
 """Fixed-size headers, session counters, acknowledgement bits, transactional order: names, and the choice of the core.
 
-The C core is taken when it is there (``_mqqb``: on CPython made by cffi, on a board a user C module), else its twin
-``core_py``. All of them do the same, with the same names: those of c_core/mqqb.h without the prefix. That header says
-what each function means. ``implementation`` is "c", "c-module" or "python". A module ``mqqb_force_twin`` that can be
-imported, or the environment variable ``ORDACK_CORE=python``, forces the twin.
+The C core is taken when it is there (``_mqqb``: on CPython made by cffi, on a board a user C module; on a board whose
+firmware has none, the native module ``mqqb.core_ARCH`` for its processor), else its twin ``core_py``. All of them do
+the same, with the same names: those of c_core/mqqb.h without the prefix. That header says what each function means.
+``implementation`` is "c", "c-module", "native-module" or "python". A module ``mqqb_force_twin`` that can be imported,
+or the environment variable ``ORDACK_CORE=python``, forces the twin.
 
 A C structure is an ``array("I")`` of 32-bit words; constants such as ``BASE_FLAGS`` are the places of its integers.
 Byte strings (GUIDs, CorrelationID) take words too, as raw memory: leave those alone, slice the packet instead.
@@ -36,10 +37,24 @@ out of range) raises ValueError and has changed nothing.
 """
 
 import os
+import sys
 
 from mqqb.constants import *  # noqa: F403 - this module is their one public place
 
 # ---- the functions ----------------------------------------------------------------------------
+
+
+# By the number of the board's native architecture: the native module that it can load.
+_NATIVE = ("", "", "x64", "", "armv6m", "armv7m", "armv7m", "armv7emsp", "armv7emdp", "", "", "rv32imc", "", "", "", "")
+
+
+def _native() -> object:
+    """The native module for this board, or None."""
+    name = _NATIVE[getattr(sys.implementation, "_mpy", 0) >> 10 & 15]
+    try:
+        return __import__("mqqb.core_" + name, None, None, (name,)) if name else None
+    except (ImportError, ValueError):  # not there; made for another version of MicroPython
+        return None
 
 
 def _choose() -> str:
@@ -53,7 +68,7 @@ def _choose() -> str:
     try:
         import _mqqb
     except ImportError:
-        return "python"
+        return "native-module" if _native() else "python"
     return "c" if hasattr(_mqqb, "lib") else "c-module"
 
 
@@ -63,6 +78,8 @@ if TYPE_CHECKING or implementation == "python":
     from mqqb import core_py as _core
 elif implementation == "c":
     from mqqb import core_cffi as _core
+elif implementation == "native-module":
+    _core = _native()
 else:
     import _mqqb as _core
 

@@ -186,6 +186,27 @@ micropython_part() {
     source+=" $(digest firmware/ports/setup.sh firmware/ports/unix)"
     step micropython-unix-c "$source $(digest firmware/ports/usermod c_core)" build_unix unix-c "$source" USER_C_MODULES="$root/firmware/ports/usermod"
     step micropython-unix-twin "$source" build_unix unix-twin "$source"
+    if [ "$job" != run ]; then # loads the native modules of all ARM boards, in qemu-arm
+        step micropython-unix-armhf "$source" build_unix unix-armhf "$source" CROSS_COMPILE=arm-linux-gnueabihf- LDFLAGS_EXTRA=-static
+    fi
+}
+
+# The C core as a file for boards whose firmware comes from elsewhere: build/natmod/ARCH/_mqqb.mpy
+build_natmods() {
+    local arch folder
+    for arch in x64 armv6m armv7m armv7emsp armv7emdp rv32imc; do
+        folder=build/natmod/$arch
+        rm -rf "$folder"
+        mkdir -p "$folder"
+        ln -s "$root/firmware/ports/natmod/Makefile" "$folder/Makefile"
+        make -C "$folder" ARCH=$arch MPY_DIR="$root/build/micropython/source" PYTHON="$root/.venv/bin/python"
+    done
+}
+
+natmod_part() {
+    local key
+    key="$(cat build/stamps/micropython-source) $(digest firmware/ports/natmod firmware/ports/usermod/mqqb/modmqqb.c c_core) $(sha256sum <firmware/ports/natmod/Makefile)"
+    step natmods "$key" build_natmods
 }
 
 programs
@@ -200,4 +221,6 @@ micropython=$!
 trap 'kill -TERM -- -$python -$micropython 2>/dev/null; exit 130' INT TERM HUP
 wait $micropython || status=1
 wait $python || status=1
+trap - INT TERM HUP
+if [ $status = 0 ] && [ "$job" != run ]; then natmod_part; fi # needs both
 exit $status

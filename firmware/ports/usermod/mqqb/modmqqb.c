@@ -1,12 +1,73 @@
 /* modmqqb.c: the C core as the MicroPython module _mqqb. mqqb.core describes the functions and takes them from here.
  *
+ * A part of the firmware (user C module), or a file that a stock firmware loads (native module, ports/natmod).
  * Nothing is allocated, results are small integers and booleans. What the core asserts is checked here and raises
  * ValueError, whatever flags a port is built with; hence the core is compiled as a part of this file, without assertions. */
 #define MQQB_ASSERT(condition) ((void)0)
-#include "mqqb.c"
 
+#if MICROPY_ENABLE_DYNRUNTIME
+#include "py/dynruntime.h"
+#include <string.h>
+
+/* A native module is linked with no C library; the interpreter lends these. */
+void *memcpy(void *restrict to, const void *restrict from, size_t size)
+{
+    return mp_fun_table.memmove_(to, from, size);
+}
+
+void *memset(void *to, int byte, size_t size)
+{
+    return mp_fun_table.memset_(to, byte, size);
+}
+
+int memcmp(const void *a, const void *b, size_t size)
+{
+    const uint8_t *left = a;
+    const uint8_t *right = b;
+
+    while (size != 0 && *left == *right) {
+        left++;
+        right++;
+        size--;
+    }
+    return size == 0 ? 0 : *left - *right;
+}
+#else
 #include "py/objint.h"
 #include "py/runtime.h"
+#endif
+
+#include "mqqb.c"
+
+#if MICROPY_ENABLE_DYNRUNTIME
+mp_obj_t greatest_word; /* 0xFFFFFFFF, which is no small int on 32-bit ports; the linker takes no static variables */
+
+/* The value of an int object, if it is one and fits 32 bits. */
+static bool large(mp_obj_t object, mp_uint_t *value)
+{
+    *value = mp_obj_get_int_truncated(object);
+    return mp_binary_op(MP_BINARY_OP_MORE_EQUAL, object, MP_OBJ_NEW_SMALL_INT(0)) == mp_const_true &&
+           mp_binary_op(MP_BINARY_OP_LESS_EQUAL, object, greatest_word) == mp_const_true;
+}
+#else
+/* The value of an int object, if it is one and fits a machine word. */
+static bool large(mp_obj_t object, mp_uint_t *value)
+{
+    mp_int_t small;
+
+    if (mp_obj_is_exact_type(object, &mp_type_int)) {
+#if MICROPY_LONGINT_IMPL == MICROPY_LONGINT_IMPL_MPZ
+        return mp_obj_int_sign(object) >= 0 && mpz_as_uint_checked(&((mp_obj_int_t *)MP_OBJ_TO_PTR(object))->mpz, value);
+#else
+        *value = mp_obj_int_get_uint_checked(object);
+        return true;
+#endif
+    }
+    small = mp_obj_get_int(object);
+    *value = (mp_uint_t)small;
+    return small >= 0;
+}
+#endif
 
 /* A number within bounds. An int object holds what does not fit a small int: on 32-bit ports from 2^30 on. */
 static mp_uint_t number(mp_obj_t object, mp_uint_t least, mp_uint_t greatest)
@@ -14,17 +75,12 @@ static mp_uint_t number(mp_obj_t object, mp_uint_t least, mp_uint_t greatest)
     mp_uint_t value = 0;
     bool fits;
 
-    if (mp_obj_is_exact_type(object, &mp_type_int)) {
-#if MICROPY_LONGINT_IMPL == MICROPY_LONGINT_IMPL_MPZ
-        fits = mp_obj_int_sign(object) >= 0 && mpz_as_uint_checked(&((mp_obj_int_t *)MP_OBJ_TO_PTR(object))->mpz, &value);
-#else
-        value = mp_obj_int_get_uint_checked(object);
-        fits = true;
-#endif
-    } else {
-        const mp_int_t small = mp_obj_get_int(object);
+    if (mp_obj_is_small_int(object)) {
+        const mp_int_t small = MP_OBJ_SMALL_INT_VALUE(object);
         fits = small >= 0;
         value = (mp_uint_t)small;
+    } else {
+        fits = large(object, &value);
     }
     if (!fits || value < least || value > greatest) {
         mp_raise_ValueError(MP_ERROR_TEXT("number out of range"));
@@ -269,30 +325,50 @@ static mp_obj_t roll(mp_obj_t outgoing)
 }
 static MP_DEFINE_CONST_FUN_OBJ_1(roll_obj, roll);
 
+/* The functions, each with its name written out: what collects names reads this file as text. */
+#define FUNCTIONS(FUNCTION) \
+    FUNCTION(MP_QSTR_part_size, part_size_obj) \
+    FUNCTION(MP_QSTR_part_words, part_words_obj) \
+    FUNCTION(MP_QSTR_unpack, unpack_obj) \
+    FUNCTION(MP_QSTR_pack, pack_obj) \
+    FUNCTION(MP_QSTR_packet_total, packet_total_obj) \
+    FUNCTION(MP_QSTR_frame, frame_obj) \
+    FUNCTION(MP_QSTR_serial_after, serial_after_obj) \
+    FUNCTION(MP_QSTR_is_acked, is_acked_obj) \
+    FUNCTION(MP_QSTR_session_init, session_init_obj) \
+    FUNCTION(MP_QSTR_session_can_send, session_can_send_obj) \
+    FUNCTION(MP_QSTR_session_sent, session_sent_obj) \
+    FUNCTION(MP_QSTR_session_received, session_received_obj) \
+    FUNCTION(MP_QSTR_session_stored, session_stored_obj) \
+    FUNCTION(MP_QSTR_session_unacked_received, session_unacked_received_obj) \
+    FUNCTION(MP_QSTR_session_unacked_sent, session_unacked_sent_obj) \
+    FUNCTION(MP_QSTR_session_fill, session_fill_obj) \
+    FUNCTION(MP_QSTR_session_check, session_check_obj) \
+    FUNCTION(MP_QSTR_tx_compare, tx_compare_obj) \
+    FUNCTION(MP_QSTR_accept, accept_obj) \
+    FUNCTION(MP_QSTR_stamp, stamp_obj) \
+    FUNCTION(MP_QSTR_order_ack_received, order_ack_received_obj) \
+    FUNCTION(MP_QSTR_roll, roll_obj)
+
+#if MICROPY_ENABLE_DYNRUNTIME
+#define STORE(name, object) mp_store_global(name, MP_OBJ_FROM_PTR(&object));
+
+mp_obj_t mpy_init(mp_obj_fun_bc_t *self, size_t count, size_t keywords, mp_obj_t *arguments)
+{
+    MP_DYNRUNTIME_INIT_ENTRY
+    (void)count;
+    (void)keywords;
+    (void)arguments;
+    greatest_word = mp_obj_new_int_from_uint(0xFFFFFFFF);
+    FUNCTIONS(STORE)
+    MP_DYNRUNTIME_INIT_EXIT
+}
+#else
+#define ENTRY(name, object) {MP_ROM_QSTR(name), MP_ROM_PTR(&object)},
+
 static const mp_rom_map_elem_t globals_table[] = {
     {MP_ROM_QSTR(MP_QSTR___name__), MP_ROM_QSTR(MP_QSTR__mqqb)},
-    {MP_ROM_QSTR(MP_QSTR_part_size), MP_ROM_PTR(&part_size_obj)},
-    {MP_ROM_QSTR(MP_QSTR_part_words), MP_ROM_PTR(&part_words_obj)},
-    {MP_ROM_QSTR(MP_QSTR_unpack), MP_ROM_PTR(&unpack_obj)},
-    {MP_ROM_QSTR(MP_QSTR_pack), MP_ROM_PTR(&pack_obj)},
-    {MP_ROM_QSTR(MP_QSTR_packet_total), MP_ROM_PTR(&packet_total_obj)},
-    {MP_ROM_QSTR(MP_QSTR_frame), MP_ROM_PTR(&frame_obj)},
-    {MP_ROM_QSTR(MP_QSTR_serial_after), MP_ROM_PTR(&serial_after_obj)},
-    {MP_ROM_QSTR(MP_QSTR_is_acked), MP_ROM_PTR(&is_acked_obj)},
-    {MP_ROM_QSTR(MP_QSTR_session_init), MP_ROM_PTR(&session_init_obj)},
-    {MP_ROM_QSTR(MP_QSTR_session_can_send), MP_ROM_PTR(&session_can_send_obj)},
-    {MP_ROM_QSTR(MP_QSTR_session_sent), MP_ROM_PTR(&session_sent_obj)},
-    {MP_ROM_QSTR(MP_QSTR_session_received), MP_ROM_PTR(&session_received_obj)},
-    {MP_ROM_QSTR(MP_QSTR_session_stored), MP_ROM_PTR(&session_stored_obj)},
-    {MP_ROM_QSTR(MP_QSTR_session_unacked_received), MP_ROM_PTR(&session_unacked_received_obj)},
-    {MP_ROM_QSTR(MP_QSTR_session_unacked_sent), MP_ROM_PTR(&session_unacked_sent_obj)},
-    {MP_ROM_QSTR(MP_QSTR_session_fill), MP_ROM_PTR(&session_fill_obj)},
-    {MP_ROM_QSTR(MP_QSTR_session_check), MP_ROM_PTR(&session_check_obj)},
-    {MP_ROM_QSTR(MP_QSTR_tx_compare), MP_ROM_PTR(&tx_compare_obj)},
-    {MP_ROM_QSTR(MP_QSTR_accept), MP_ROM_PTR(&accept_obj)},
-    {MP_ROM_QSTR(MP_QSTR_stamp), MP_ROM_PTR(&stamp_obj)},
-    {MP_ROM_QSTR(MP_QSTR_order_ack_received), MP_ROM_PTR(&order_ack_received_obj)},
-    {MP_ROM_QSTR(MP_QSTR_roll), MP_ROM_PTR(&roll_obj)},
+    FUNCTIONS(ENTRY)
 };
 static MP_DEFINE_CONST_DICT(globals, globals_table);
 
@@ -301,3 +377,4 @@ const mp_obj_module_t mqqb_module = {
     .globals = (mp_obj_dict_t *)&globals,
 };
 MP_REGISTER_MODULE(MP_QSTR__mqqb, mqqb_module);
+#endif

@@ -1,0 +1,106 @@
+"""The native modules for boards with a stock firmware: each is for its processor, and does what the core must do."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conformance import ROOT
+
+MICROPYTHON = ROOT / "build" / "micropython"
+NATIVE = ROOT / "build" / "natmod"
+ARM = ["armv6m", "armv7m", "armv7emsp", "armv7emdp"]
+NUMBERS = {"x64": 2, "armv6m": 4, "armv7m": 5, "armv7emsp": 7, "armv7emdp": 8, "rv32imc": 11}  # MP_NATIVE_ARCH_*
+LARGEST = 6144  # bytes of flash and of heap
+
+
+def interpreter(arch: str) -> list[str]:
+    """A MicroPython without the C core that loads modules for this processor."""
+    if arch in ARM:
+        return ["qemu-arm", str(MICROPYTHON / "unix-armhf" / "micropython")]
+    return [str(MICROPYTHON / "unix-twin" / "micropython")]
+
+
+def run(arch: str, *arguments: str, path: str) -> str:
+    result = subprocess.run(
+        [*interpreter(arch), *arguments],
+        cwd=ROOT,
+        env={"MICROPYPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout
+    return result.stdout
+
+
+@pytest.mark.parametrize(("arch", "number"), NUMBERS.items())
+def test_a_module_is_for_its_processor_and_small(arch: str, number: int) -> None:
+    data = (NATIVE / arch / "_mqqb.mpy").read_bytes()
+    assert data[:2] == b"M\x06"  # the format that MicroPython 1.25 loads
+    assert data[2] >> 2 == number
+    assert len(data) <= LARGEST
+
+
+@pytest.mark.parametrize("arch", ["x64", *ARM])
+def test_the_checks_of_the_core_pass_on_a_native_module(arch: str) -> None:
+    output = run(arch, "tests/mp/test_core.py", path=f".frozen:{NATIVE / arch}:firmware:tests/mp")
+    assert output.startswith("core: c-module ")
+    assert re.search(r"\n\d\d+ passed, 0 failed\s*\Z", output), output
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """The folder lib of a board: the package with all native modules beside it."""
+    shutil.copytree(ROOT / "firmware" / "mqqb", tmp_path / "mqqb")
+    for arch in NUMBERS:
+        shutil.copy(NATIVE / arch / "_mqqb.mpy", tmp_path / "mqqb" / f"core_{arch}.mpy")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("arch", "taken"), [("x64", "core_x64"), ("armv7emdp", "core_armv7emdp")])
+def test_a_board_takes_the_module_for_its_processor(installed: Path, arch: str, taken: str) -> None:
+    code = "from mqqb import core; print(core.implementation, core._core)"
+    implementation, _, module = run(arch, "-c", code, path=f".frozen:{installed}").partition(" ")
+    assert implementation == "native-module"
+    assert f"mqqb.{taken}'" in module
+
+
+def test_the_twin_serves_where_no_module_is_for_this_micropython(installed: Path) -> None:
+    module = installed / "mqqb" / "core_x64.mpy"
+    code = "from mqqb import core; print(core.implementation)"
+    module.write_bytes(b"M\x05" + module.read_bytes()[2:])  # for another version
+    assert run("x64", "-c", code, path=f".frozen:{installed}") == "python\n"
+    module.unlink()
+    assert run("x64", "-c", code, path=f".frozen:{installed}") == "python\n"
+
+
+BOUNDS = """
+import sys
+from array import array
+import _mqqb
+def refused(error, function, *arguments):
+    try:
+        function(*arguments)
+    except error:
+        return
+    print("not refused:", arguments)
+big = 1 << 31
+assert _mqqb.tx_compare(0xFFFFFFFF, 1, 0xFFFFFFFE, 1) == 1 and _mqqb.tx_compare(big, True, big, 1) == 0
+for wrong in (-1, -big, -big * 4, 1 << 32, (1 << 32) + 5, 1 << 70, -(1 << 70)):
+    refused(ValueError, _mqqb.tx_compare, wrong, 0, 0, 0)
+    refused(ValueError, _mqqb.tx_compare, 0, 0, 0, wrong)
+    refused(ValueError, _mqqb.session_init, array("I", bytes(400)), wrong)
+for wrong in (1.5, None, "1", b"1"):
+    refused(TypeError, _mqqb.tx_compare, wrong, 0, 0, 0)
+print("done")
+"""
+
+
+@pytest.mark.parametrize("arch", ["x64", "armv7m"])
+def test_numbers_beyond_a_word_are_refused(arch: str) -> None:
+    assert run(arch, "-c", BOUNDS, path=f".frozen:{NATIVE / arch}") == "done\n"
