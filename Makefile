@@ -65,8 +65,8 @@ bench: setup-bench ## speed against a peer measured in the same run, as JSON lin
 firmware: setup ## the MicroPython builds
 	@ls -l build/micropython/unix-c/micropython build/micropython/unix-twin/micropython
 
-natmod: setup-test ## the C core as native modules for boards with a stock firmware
-	@ls -l build/natmod/*/_mqqb.mpy
+natmod: setup-test ## what boards with a stock firmware take: native modules of the C core, build/mip for mip and deploy
+	@ls -l build/natmod/*/_mqqb.mpy build/mip/package.json
 
 clean: ## removes what the jobs made, except .venv
 	@rm -rf build host/*.so host/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,6 +1,8 @@
 """The native modules for boards with a stock firmware: each is for its processor, and does what the core must do."""
 
+import json
 import re
+import runpy
 import shutil
 import subprocess
 from pathlib import Path
@@ -104,3 +106,22 @@ print("done")
 @pytest.mark.parametrize("arch", ["x64", "armv7m"])
 def test_numbers_beyond_a_word_are_refused(arch: str) -> None:
     assert run(arch, "-c", BOUNDS, path=f".frozen:{NATIVE / arch}") == "done\n"
+
+
+# ---- what mip copies --------------------------------------------------------------------------------
+
+PACKAGE = runpy.run_path(str(ROOT / "firmware" / "ports" / "natmod" / "package.py"))
+
+
+def test_the_package_of_the_checkout_lists_every_module() -> None:
+    assert (ROOT / "package.json").read_text() == PACKAGE["listing"](), "run package.py --list in firmware/ports/natmod"
+    for _, source in json.loads((ROOT / "package.json").read_text())["urls"]:
+        assert (ROOT / source).is_file()
+
+
+def test_the_compiled_package_holds_all_that_it_lists() -> None:
+    folder = ROOT / "build" / "mip"
+    places = [place for place, source in json.loads((folder / "package.json").read_text())["urls"] if place == source]
+    assert {f"mqqb/core_{arch}.mpy" for arch in NUMBERS} < set(places)
+    assert "node/outbox.mpy" in places
+    assert {str(path.relative_to(folder)) for path in folder.rglob("*.mpy")} == set(places)

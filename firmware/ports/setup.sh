@@ -207,6 +207,8 @@ natmod_part() {
     local key
     key="$(cat build/stamps/micropython-source) $(digest firmware/ports/natmod firmware/ports/usermod/mqqb/modmqqb.c c_core) $(sha256sum <firmware/ports/natmod/Makefile)"
     step natmods "$key" build_natmods
+    step mip-package "$key $(digest firmware/mqqb firmware/node firmware/ports/natmod)" \
+        .venv/bin/python firmware/ports/natmod/package.py build/micropython/mpy-cross/mpy-cross
 }
 
 programs
