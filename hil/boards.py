@@ -1,20 +1,13 @@
-"""Boards: one small protocol for everything that can run the node, and the kinds that need no hardware.
+"""Boards: one small protocol for everything that can run the node, and the kind that is a process of this machine.
 
-A board is named by a target, one grammar for every kind of machine:
-
-* `unix`: MicroPython's unix port with the C core as a user C module
-* `unix-twin`: the same port with the Python twin of the core only
-* `cpython`: the interpreter that runs the rig
-* `exec:COMMAND`: any interpreter that takes a script and its argument, such as `exec:/opt/micropython -X heapsize=64k`
+`emulated.py` has the kinds that are whole machines in QEMU, `inventory.py` those on a serial port, `targets.py` the
+names of them all.
 """
 
 import json
 import os
-import shlex
-import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -26,11 +19,6 @@ from typing import Protocol
 ROOT = Path(__file__).resolve().parent.parent
 FIRMWARE = ROOT / "firmware"
 SENSOR = ROOT / "hil" / "sensor.py"
-MICROPYTHON = {
-    "unix": ROOT / "build" / "micropython" / "unix-c" / "micropython",
-    "unix-twin": ROOT / "build" / "micropython" / "unix-twin" / "micropython",
-}
-KINDS = (*MICROPYTHON, "cpython")
 
 _EXIT_DEADLINE_S = 10.0
 
@@ -149,15 +137,28 @@ class Process:
         self._reader.join(_EXIT_DEADLINE_S)
 
 
+@dataclass(frozen=True)
+class Limits:
+    """What a campaign may ask of a kind of board: bodies of at most `max_size` bytes, at most `ahead` readings that are
+    accepted and not stored yet, and no progress for `patience_s` seconds at most.
+    """
+
+    max_size: int = 65536
+    ahead: int = 64
+    patience_s: float = 30.0
+
+
 class Board(Protocol):
     """A machine that runs an application on a node.
 
-    `link` says which kind of fault proxy stands between it and the queue manager (`tcp` so far). `log` holds the
-    output of all lives of the board.
+    `line` is where its serial link to the queue manager can be met, as `SerialFaultProxy` takes it; None: it has a
+    network, and finds this machine's loopback at `host`. `log` holds the output of all lives of the board.
     """
 
     target: str
-    link: str
+    line: Path | None
+    host: str
+    limits: Limits
     log: Log
 
     @property
@@ -185,10 +186,19 @@ class Board(Protocol):
 class ProcessBoard:
     """A board that is a process: `command` + application + configuration file, with `folder` as its flash."""
 
-    link = "tcp"
+    line: Path | None = None
+    host = "127.0.0.1"
 
-    def __init__(self, target: str, command: Sequence[str | Path], folder: Path, application: Path = SENSOR) -> None:
+    def __init__(
+        self,
+        target: str,
+        command: Sequence[str | Path],
+        folder: Path,
+        application: Path = SENSOR,
+        limits: Limits | None = None,
+    ) -> None:
         self.target = target
+        self.limits = limits or Limits()
         self.log = Log()
         self._command = [*command, application]
         self._folder = folder
@@ -225,25 +235,3 @@ class ProcessBoard:
 
     def close(self) -> None:
         self.kill()
-
-
-def interpreter(target: str) -> list[str]:
-    """The command that runs a script for `target`. Raises BoardMissing if there is none here."""
-    if target == "cpython":
-        return [sys.executable]
-    if target.startswith("exec:"):
-        words = shlex.split(target.removeprefix("exec:"))
-        if not words or shutil.which(words[0]) is None:
-            raise BoardMissing(f"{target}: no such program")
-        return words
-    if target not in MICROPYTHON:
-        raise BoardMissing(f"no board kind {target!r}: give one of {', '.join(KINDS)} or exec:COMMAND")
-    path = MICROPYTHON[target]
-    if not os.access(path, os.X_OK):
-        raise BoardMissing(f"board {target}: {path.relative_to(ROOT)} is missing; `make firmware` builds it")
-    return [str(path)]
-
-
-def open_board(target: str, folder: Path, application: Path = SENSOR) -> Board:
-    """The board that `target` names, switched off, its flash the not yet existing `folder`. Raises BoardMissing."""
-    return ProcessBoard(target, interpreter(target), folder, application)

@@ -20,15 +20,17 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
 
 from hil import sensor
-from hil.boards import KINDS, ROOT, SENSOR, Board, BoardMissing, Log, Process, open_board
-from hil.faults import CutSchedule, FaultProxy, TcpFaultProxy, plan_cuts
+from hil.boards import ROOT, SENSOR, Board, BoardMissing, Limits, Log, Process
+from hil.faults import TCP_KINDS, CutSchedule, FaultProxy, TcpFaultProxy, plan_cuts
 from hil.report import Comparison, Figures, View, compare, read_ledger, read_received
+from hil.serial_faults import SERIAL_KINDS, SerialFaultProxy
+from hil.targets import KINDS, open_board
 
 QUEUE = "line1"
 VICTIMS = ("board", "queue manager")
@@ -50,7 +52,7 @@ class CampaignFailed(Exception):
 @dataclass(frozen=True)
 class Settings:
     """What a campaign is to do. `patience_s`: seconds without any progress until it fails; `deadline_s`: seconds for
-    all of it.
+    all of it. `max_size` and `patience_s` are those of the kind of board if they are None.
     """
 
     messages: int = 1000
@@ -58,21 +60,32 @@ class Settings:
     kills: int = 5
     seed: int = 1
     board: str = "unix"
-    max_size: int = 65536
-    patience_s: float = 30.0
+    max_size: int | None = None
+    patience_s: float | None = None
     deadline_s: float = 300.0
     ordack: tuple[str, ...] = ORDACK
     application: Path = SENSOR
     artefacts: Path = ARTEFACTS
 
     def __post_init__(self) -> None:
-        if min(self.messages, self.cuts, self.kills, self.seed, self.max_size) < 0:
-            raise ValueError("messages, cuts, kills and the seed are numbers of 0 or more")
+        if min(self.messages, self.cuts, self.kills, self.seed, self.max_size or 0) < 0:
+            raise ValueError("messages, cuts, kills, the seed and sizes are numbers of 0 or more")
         if self.cuts and not self.messages:
             raise ValueError("a link over which no message goes cannot be cut")
 
+    def for_board(self, limits: Limits) -> "Settings":
+        """These settings, with what they leave open taken from the kind of board. Raises BoardMissing if they ask more
+        than it can.
+        """
+        if self.max_size is not None and self.max_size > limits.max_size:
+            raise BoardMissing(f"board {self.board} takes bodies of at most {limits.max_size} bytes")
+        max_size = limits.max_size if self.max_size is None else self.max_size
+        patience_s = limits.patience_s if self.patience_s is None else self.patience_s
+        return replace(self, max_size=max_size, patience_s=patience_s)
+
     def traffic(self) -> int:
-        """Bytes of all bodies together."""
+        """Bytes of all bodies together, of settings that leave no size open."""
+        assert self.max_size is not None
         return sum(sensor.size_of(self.seed, k, self.messages, self.max_size) for k in range(1, self.messages + 1))
 
 
@@ -110,6 +123,8 @@ class QueueManager:
         self._life = 0
         self.log = Log()
         self.address: tuple[str, int] = ("127.0.0.1", 0)
+        self.links: list[str] = []
+        """What `serve` is given besides, of the links that are not TCP."""
 
     @property
     def alive(self) -> bool:
@@ -120,7 +135,7 @@ class QueueManager:
         self._life += 1
         self._mark = self.log.mark()
         listen = f"{self.address[0]}:{self.address[1]}"
-        command = [*self._ordack, "serve", "--store", "store", "--listen", listen]
+        command = [*self._ordack, "serve", "--store", "store", "--listen", listen, *self.links]
         self._process = Process(command, self.log, self._life, self._folder)
 
     def listening(self) -> bool:
@@ -251,8 +266,8 @@ class Campaign:
     board: Board
     manager: QueueManager
     schedule: CutSchedule
+    proxy: FaultProxy
     progress: Progress = field(default_factory=Progress)
-    proxy: FaultProxy | None = None
     in_queue: int = 0
 
     def figures(self, victims: dict[str, Victim]) -> dict[str, int]:
@@ -286,22 +301,23 @@ class Campaign:
         """
         settings = self.settings
         await self.manager.command("queue", "create", QUEUE, "--transactional")
+        self.manager.links = self.proxy.serve_arguments()
         self.manager.power_up()
         start = time.monotonic()
         while not self.manager.listening():
             if not self.manager.alive or time.monotonic() > start + LISTENING_DEADLINE_S:
                 raise CampaignFailed("the queue manager does not say that it is listening")
             await asyncio.sleep(TICK_S)
-        self.proxy = TcpFaultProxy(self.schedule, self.manager.address)
-        await self.proxy.open()
+        await self.proxy.open(self.manager.address)
         application = {
             "outbox": "outbox",
             "queue": f"DIRECT=TCP:{self.manager.address[0]}\\private$\\{QUEUE}",
             "seed": settings.seed,
             "count": settings.messages,
             "max_size": settings.max_size,
+            "ahead": self.board.limits.ahead,
         }
-        self.board.start({**application, **self.proxy.board_settings()})
+        self.board.start({**application, **self.proxy.board_settings(self.board.host)})
         counting = asyncio.create_task(self.count_queue())
         try:
             await self._keep_killing(victims, view, counting)
@@ -310,6 +326,7 @@ class Campaign:
             await asyncio.gather(counting, return_exceptions=True)
 
     async def _keep_killing(self, victims: dict[str, Victim], view: View, counting: "asyncio.Task[None]") -> None:
+        patience_s = self.settings.patience_s or 0.0
         begun = changed = time.monotonic()
         before: dict[str, int] = {}
         while not self._complete(victims):
@@ -325,8 +342,8 @@ class Campaign:
             view.update(figures)
             if figures != before:
                 before, changed = figures, now
-            if now > changed + self.settings.patience_s:
-                raise CampaignFailed(f"no progress for {self.settings.patience_s:g} s: {self._lacking(figures)}")
+            if now > changed + patience_s:
+                raise CampaignFailed(f"no progress for {patience_s:g} s: {self._lacking(figures)}")
             if now > begun + self.settings.deadline_s:
                 raise CampaignFailed(f"not done within {self.settings.deadline_s:g} s: {self._lacking(figures)}")
             await asyncio.sleep(TICK_S)
@@ -359,8 +376,7 @@ class Campaign:
         """Kill every process and drop every connection."""
         self.board.close()
         self.manager.kill()
-        if self.proxy is not None:
-            await self.proxy.close()
+        await self.proxy.close()
 
     def logs(self) -> str:
         """The ends of both logs."""
@@ -368,6 +384,11 @@ class Campaign:
             f"--- the last lines of the {name}:\n{log.tail() or '(nothing)'}"
             for name, log in (("board", self.board.log), ("queue manager", self.manager.log))
         )
+
+
+def proxy_of(board: Board, schedule: CutSchedule, seed: int) -> FaultProxy:
+    """The proxy for the board's kind of link."""
+    return TcpFaultProxy(schedule) if board.line is None else SerialFaultProxy(schedule, board.line, seed)
 
 
 async def run_campaign(settings: Settings, console: Console) -> Figures:
@@ -383,13 +404,18 @@ async def run_campaign(settings: Settings, console: Console) -> Figures:
         if not Path(settings.ordack[0]).is_file():
             raise BoardMissing(f"{settings.ordack[0]} is missing; `make setup` installs it")
         board = open_board(settings.board, folder / "board", settings.application)
-        cuts = plan_cuts(settings.seed, settings.cuts, settings.traffic(), 2 * settings.kills)
+        settings = settings.for_board(board.limits)
+        kinds = TCP_KINDS if board.line is None else SERIAL_KINDS
+        cuts = plan_cuts(settings.seed, settings.cuts, settings.traffic(), 2 * settings.kills, kinds)
         plans = {name: plan_kills(settings.seed, name, settings.kills, settings.messages) for name in VICTIMS}
         plan = {
             "cuts": [asdict(cut) for cut in cuts],
             **{name: [asdict(kill) for kill in plans[name]] for name in plans},
         }
-        campaign = Campaign(settings, board, QueueManager(settings.ordack, folder), CutSchedule(cuts))
+        schedule = CutSchedule(cuts)
+        campaign = Campaign(
+            settings, board, QueueManager(settings.ordack, folder), schedule, proxy_of(board, schedule, settings.seed)
+        )
         ends: tuple[Board | QueueManager, ...] = (board, campaign.manager)
         victims = {name: Victim(name, end, plans[name]) for name, end in zip(VICTIMS, ends, strict=True)}
         figures = Figures(
@@ -412,7 +438,7 @@ async def run_campaign(settings: Settings, console: Console) -> Figures:
         figures.cuts = campaign.schedule.made
         figures.board_kills, figures.manager_kills = (victims[name].kills for name in VICTIMS)
         figures.connections = campaign.schedule.connections
-        figures.refused = campaign.proxy.refused if campaign.proxy else 0
+        figures.refused = campaign.proxy.refused
         figures.bytes_up, figures.bytes_down = campaign.schedule.forwarded.values()
         if not figures.ok:
             keep = True
@@ -446,9 +472,8 @@ def parse_arguments(arguments: Sequence[str] | None) -> tuple[Settings, bool]:
     parser.add_argument(
         "--board", default=defaults.board, help=f"{', '.join(KINDS)} or exec:COMMAND (default %(default)s)"
     )
-    parser.add_argument(
-        "--patience", type=float, default=defaults.patience_s, help="seconds without progress (%(default)s)"
-    )
+    parser.add_argument("--max-size", type=int, help="bytes of the largest body (default: what the board takes)")
+    parser.add_argument("--patience", type=float, help="seconds without progress (default: by the kind of board)")
     parser.add_argument(
         "--deadline", type=float, default=defaults.deadline_s, help="seconds in all (default %(default)s)"
     )
@@ -462,6 +487,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> tuple[Settings, bool]:
             chosen.kills,
             seed,
             chosen.board,
+            chosen.max_size,
             patience_s=chosen.patience,
             deadline_s=chosen.deadline,
         )

@@ -1,6 +1,6 @@
 """Faults in a link: a seeded plan of cuts, and the TCP proxy that carries it out.
 
-Three layers, so that a proxy for a serial line can stand beside the TCP one and share the rest:
+Three layers; the proxy for a serial line (serial_faults.py) stands beside the TCP one and shares the rest:
 
 * `plan_cuts` makes the plan from a seed: the same seed and arguments give the same cuts.
 * `CutSchedule` and `Passage` count bytes and say when a link must be cut. No sockets, no clock.
@@ -16,7 +16,7 @@ import socket
 import struct
 import termios
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +26,7 @@ UP: Final = "up"
 DOWN: Final = "down"
 RST: Final = "rst"
 FIN: Final = "fin"
+TCP_KINDS: Final = (RST, FIN)
 
 OPENING_BYTES: Final = 620
 """About what either side sends to open a connection, before the first message or acknowledgement, in bytes."""
@@ -74,13 +75,16 @@ class CutMade:
     planned: Cut
 
 
-def plan_cuts(seed: int, count: int, upstream_bytes: int, interruptions: int = 0) -> list[Cut]:
+def plan_cuts(
+    seed: int, count: int, upstream_bytes: int, interruptions: int = 0, kinds: Sequence[str] = TCP_KINDS
+) -> list[Cut]:
     """Plan `count` cuts for a campaign that expects `upstream_bytes` bytes of messages.
 
     `interruptions` is the number of other events (kills of either end) that will use up a connection without reaching
-    its cut. No cut gets its turn before the one ahead of it has had its bytes, and all have had them before all
-    messages can have passed: so all cuts happen, and while messages flow. One cut in five lies in the opening of a
-    connection, the one that follows the cut ahead. Raises ValueError for negative arguments.
+    its cut; `kinds` are those that the link knows. No cut gets its turn before the one ahead of it has had its bytes,
+    and all have had them before all messages can have passed: so all cuts happen, and while messages flow. One cut in
+    five lies in the opening of a connection, the one that follows the cut ahead. Raises ValueError for negative
+    arguments.
     """
     if min(count, upstream_bytes, interruptions) < 0:
         raise ValueError("cuts, traffic and interruptions are counts of 0 or more")
@@ -99,7 +103,7 @@ def plan_cuts(seed: int, count: int, upstream_bytes: int, interruptions: int = 0
             after = used + pause
         used += limit
         up_limit = OPENING_BYTES + limit
-        kind = rng.choice((RST, FIN))
+        kind = rng.choice(kinds)
         if direction == UP:
             position = rng.randint(1, OPENING_BYTES) if in_opening else up_limit
             cuts.append(Cut(after, UP, position, kind, position))
@@ -203,37 +207,47 @@ class FaultProxy(Protocol):
 
     refused: int
 
-    async def open(self) -> None: ...
+    def serve_arguments(self) -> list[str]:
+        """What `ordack serve` is given so that it listens to this link."""
 
-    def board_settings(self) -> dict[str, object]:
-        """The entries of the board application's configuration that lead it to this proxy."""
+    async def open(self, target: tuple[str, int]) -> None:
+        """Let the link work; `target` is where the queue manager listens for TCP."""
+
+    def board_settings(self, host: str) -> dict[str, object]:
+        """The entries of the board application's configuration that lead it to this proxy; it finds this machine's
+        loopback at `host`.
+        """
 
     async def close(self) -> None: ...
 
 
 class TcpFaultProxy:
-    """Listens on a port of its own on `host`, and forwards every connection to `target` through `schedule`.
+    """Listens on a port of its own of the loopback, and forwards every connection to `target` through `schedule`.
 
     A cut is exact: the byte at its position is delivered to the far end, the one behind it never is. With `RST` both
     ends see a reset; with `FIN` both see an orderly end, and what they still send is swallowed. While the target is
     down, connections are reset at once and counted in `refused`. The port stays the same from `open` to `close`.
     """
 
-    def __init__(self, schedule: CutSchedule, target: tuple[str, int], host: str = "127.0.0.1") -> None:
+    def __init__(self, schedule: CutSchedule) -> None:
         self.schedule = schedule
-        self.target = target
+        self.target = ("", 0)
         self.refused = 0
-        self._listener = socket.create_server((host, 0), backlog=16)
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=16)
         self._listener.setblocking(False)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def open(self) -> None:
+    def serve_arguments(self) -> list[str]:
+        return []
+
+    async def open(self, target: tuple[str, int]) -> None:
         """Start to accept connections."""
+        self.target = target
         self._keep(asyncio.create_task(self._accept()))
 
-    def board_settings(self) -> dict[str, object]:
-        return {"host": self.address[0], "port": self.address[1]}
+    def board_settings(self, host: str) -> dict[str, object]:
+        return {"host": host, "port": self.address[1]}
 
     async def close(self) -> None:
         """Stop accepting, drop every connection."""

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from hil.faults import DOWN, FIN, RST, UP, CutMade
+from hil.faults import CutMade
 
 _SHOWN = 5
 
@@ -231,9 +231,9 @@ class Figures:
             table.add_row("received once", str(self.comparison.once))
             for name in ("lost", "duplicated", "reordered", "corrupt", "unexpected"):
                 table.add_row(name, str(len(getattr(self.comparison, name))))
-        cuts = Counter((cut.direction, cut.kind) for cut in self.cuts)
-        detail = ", ".join(f"{cuts[way, kind]} {way} {kind}" for way in (UP, DOWN) for kind in (RST, FIN))
-        table.add_row("connections cut", f"{len(self.cuts)} of {self.cuts_asked} asked ({detail})")
+        cuts = Counter((cut.kind, cut.direction) for cut in self.cuts)
+        detail = ", ".join(f"{count} {way} {kind}" for (kind, way), count in sorted(cuts.items()))
+        table.add_row("link cut", f"{len(self.cuts)} of {self.cuts_asked} asked ({detail})")
         table.add_row("board killed", f"{self.board_kills} of {self.kills_asked} asked")
         table.add_row("queue manager killed", f"{self.manager_kills} of {self.kills_asked} asked")
         table.add_row(

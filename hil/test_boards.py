@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hil import boards
-from hil.boards import BoardMissing, Line, Log, Process, ProcessBoard, interpreter, open_board
+from hil import boards, targets
+from hil.boards import BoardMissing, Line, Log, Process, ProcessBoard
+from hil.targets import interpreter, open_board
 
 DEADLINE_S = 20.0
 
@@ -218,18 +219,18 @@ def test_stop_kills_what_does_not_listen(tmp_path: Path, monkeypatch: pytest.Mon
 def test_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     binary = tmp_path / "micropython"
     binary.touch(mode=0o755)
-    monkeypatch.setitem(boards.MICROPYTHON, "unix", binary)
+    monkeypatch.setitem(targets.MICROPYTHON, "unix", binary)
     assert interpreter("unix") == [str(binary)]
     assert interpreter("cpython") == [sys.executable]
     assert interpreter(f"exec:{binary} -X heapsize=64k") == [str(binary), "-X", "heapsize=64k"]
     board = open_board("unix", tmp_path / "flash")
     assert board.describe() == f"unix: {binary} {boards.SENSOR}"
-    assert (board.target, board.link, board.alive) == ("unix", "tcp", False)
+    assert (board.target, board.line, board.alive) == ("unix", None, False)
 
 
 @pytest.mark.parametrize("target", ["unix", "unix-twin"])
 def test_a_missing_binary_says_how_to_build_it(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(boards.MICROPYTHON, target, boards.ROOT / "build" / "none" / "micropython")
+    monkeypatch.setitem(targets.MICROPYTHON, target, boards.ROOT / "build" / "none" / "micropython")
     with pytest.raises(BoardMissing, match=r"build/none/micropython is missing; `make firmware`"):
         open_board(target, tmp_path / "flash")
     assert list(tmp_path.iterdir()) == []
@@ -238,7 +239,7 @@ def test_a_missing_binary_says_how_to_build_it(target: str, tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
-        ("pico", "no board kind 'pico': give one of unix, unix-twin, cpython or exec:COMMAND"),
+        ("pico", "no board kind 'pico': give one of unix, unix-twin, pi, cpython or exec:COMMAND"),
         ("exec:", "no such program"),
     ],
 )

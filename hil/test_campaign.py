@@ -261,8 +261,8 @@ def standin_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str
     """Make `main` run the stand-in pair."""
 
     def settings(*arguments: object, **others: object) -> Settings:
-        wanted = {"ordack": (sys.executable, str(STANDIN), "--fault", fault), "application": STANDIN, "max_size": 4096}
-        return Settings(*arguments, **{**others, **wanted, "artefacts": tmp_path})  # type: ignore[arg-type]
+        wanted = {"ordack": (sys.executable, str(STANDIN), "--fault", fault), "application": STANDIN}
+        return Settings(*arguments[:5], 4096, **{**others, **wanted, "artefacts": tmp_path})  # type: ignore[arg-type, call-arg]
 
     monkeypatch.setattr(campaign, "Settings", settings)
 
@@ -325,7 +325,8 @@ import asyncio, pathlib, sys
 from hil import campaign
 settings = campaign.Settings
 def standin(*arguments, **others):
-    return settings(*arguments, **{{**others, "ordack": (sys.executable, {str(STANDIN)!r}, "--fault", "deaf:5"),
+    return settings(*arguments[:5], 4096, **{{**others,
+        "ordack": (sys.executable, {str(STANDIN)!r}, "--fault", "deaf:5"),
         "application": pathlib.Path({str(STANDIN)!r}), "artefacts": pathlib.Path({str(tmp_path)!r})}})
 campaign.Settings = standin
 sys.exit(campaign.main({WORDS!r}))

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from hil.boards import KINDS, BoardMissing, interpreter
+from hil.boards import BoardMissing
 from hil.campaign import ORDACK, Settings, run_campaign
+from hil.targets import KINDS, interpreter
 
-CORE = {"unix": "c-module", "unix-twin": "python"}
+CORE = {"unix": "c-module", "unix-twin": "python", "pi": "c-module"}
 
 
 @pytest.mark.rule("B-098", "B-158", "B-271", "A-01", "A-08")

@@ -250,8 +250,8 @@ async def proxied(cuts: list[Cut]) -> AsyncIterator[tuple[TcpFaultProxy, socket.
     """A proxy with its target, a listening socket that the test accepts from."""
     with socket.create_server(("127.0.0.1", 0)) as target:
         target.setblocking(False)
-        proxy = TcpFaultProxy(CutSchedule(cuts), target.getsockname())
-        await proxy.open()
+        proxy = TcpFaultProxy(CutSchedule(cuts))
+        await proxy.open(target.getsockname())
         try:
             yield proxy, target
         finally:
@@ -471,7 +471,7 @@ def test_close_ends_connections_and_frees_the_port() -> None:
 def test_board_settings_name_the_proxy_not_the_target() -> None:
     async def body() -> None:
         async with proxied([]) as (proxy, target):
-            assert proxy.board_settings() == {"host": proxy.address[0], "port": proxy.address[1]}
+            assert proxy.board_settings("127.0.0.1") == {"host": proxy.address[0], "port": proxy.address[1]}
             assert proxy.address != target.getsockname()
 
     within_deadline(body())

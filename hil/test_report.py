@@ -284,7 +284,7 @@ def test_table() -> None:
     for expected in (
         "seed 7",
         "unix: a board",
-        "3 of 3 asked (2 up rst, 0 up fin, 0 down rst, 1 down fin)",
+        "3 of 3 asked (1 down fin, 2 up rst)",
         "1,234,567 up",
     ):
         assert expected in text

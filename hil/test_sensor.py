@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hil import sensor
-from hil.boards import FIRMWARE, KINDS, SENSOR, BoardMissing, interpreter
+from hil.boards import FIRMWARE, SENSOR, BoardMissing
 from hil.report import read_ledger
+from hil.targets import KINDS, interpreter
 
 CONFIG = {"seed": 3, "count": 8, "queue": "DIRECT=TCP:127.0.0.1\\private$\\line1", "ahead": 3}
 

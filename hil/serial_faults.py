@@ -1,0 +1,268 @@
+"""Faults on a serial line: bytes lost, changed and made up, and lines that are unplugged for a while.
+
+`Damage` decides what becomes of each byte, on top of `CutSchedule`; it knows no files and no clock. `SerialFaultProxy`
+stands between a board's UART and the pseudo-terminal that the queue manager opens as its serial port.
+
+A serial line has no connections. What lies between two faults, or two power cuts of the board, counts as one.
+"""
+
+import asyncio
+import os
+import random
+import select
+import socket
+import stat
+import termios
+import tty
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from hil.faults import DOWN, UP, CutSchedule
+
+UNPLUG: Final = "unplug"
+LOSE: Final = "lose"
+FLIP: Final = "flip"
+GARBAGE: Final = "garbage"
+SERIAL_KINDS: Final = (UNPLUG, LOSE, FLIP, GARBAGE)
+
+UNPLUGGED_MAX_S: Final = 0.3
+BYTES_MAX: Final = 64
+"""So many bytes are lost, or made up, at most."""
+
+NAME: Final = "board"
+"""Under this name the queue manager knows the line."""
+
+_CHUNK: Final = 4096
+_FULL_DEADLINE_S: Final = 0.5
+_HUNG_UP_POLL_S: Final = 0.01
+
+
+class Damage:
+    """What becomes of the bytes of a line, by the planned cuts of `schedule`; `seed` makes their details.
+
+    A cut of kind `UNPLUG` drops everything in both directions for a time. `LOSE` drops the bytes behind its position,
+    `FLIP` changes bits of the byte there, `GARBAGE` inserts random bytes, all in the direction in which it fell.
+    """
+
+    def __init__(self, schedule: CutSchedule, seed: int) -> None:
+        self._schedule = schedule
+        self._rng = random.Random(f"damage/{seed}")
+        self._passage = schedule.open()
+        self._unplugged_until = 0.0
+        self._lost = {UP: 0, DOWN: 0}
+        self._mask = {UP: 0, DOWN: 0}
+
+    def restart(self) -> None:
+        """The line is a new one: the board was switched off. A cut that did not fall waits for its turn again."""
+        self._passage.close()
+        self._passage = self._schedule.open()
+        self._lost = {UP: 0, DOWN: 0}
+        self._mask = {UP: 0, DOWN: 0}
+
+    def carry(self, direction: str, data: bytes, now: float) -> bytes:
+        """What arrives when `data` is sent at `now`, in seconds."""
+        arriving = bytearray()
+        start = 0
+        while start < len(data) and now >= self._unplugged_until:
+            if self._lost[direction]:
+                count = min(self._lost[direction], len(data) - start)
+                self._lost[direction] -= count
+            else:
+                count = self._passage.allowed(direction, len(data) - start)
+                arriving += data[start : start + count]
+                if count and self._mask[direction]:
+                    arriving[-count] ^= self._mask[direction]
+                    self._mask[direction] = 0
+                if self._passage.passed(direction, count):
+                    self._fall(direction, arriving, now)
+            start += count
+        return bytes(arriving)
+
+    def _fall(self, direction: str, arriving: bytearray, now: float) -> None:
+        """The cut whose turn it is falls here."""
+        self._passage.cut_made(direction)
+        assert self._passage.planned is not None
+        kind = self._passage.planned.kind
+        count = self._rng.randint(1, BYTES_MAX)
+        if kind == UNPLUG:
+            self._unplugged_until = now + self._rng.uniform(0.0, UNPLUGGED_MAX_S)
+        elif kind == LOSE:
+            self._lost[direction] = count
+        elif kind == FLIP:
+            self._mask[direction] = self._rng.randint(1, 255)
+        else:
+            arriving += self._rng.randbytes(count)
+        self._passage.close()
+        self._passage = self._schedule.open()
+
+
+class SerialFaultProxy:
+    """Carries bytes between a board's UART and a pseudo-terminal, through `Damage`.
+
+    `line` is where it meets the board: a serial port, or the path of a Unix socket, which is made and which an
+    emulated board connects to whenever it is on. While the board is off, or nobody has the pseudo-terminal open, bytes
+    for it are lost, as on any serial line. While the other end is there they wait: no overrun of its buffers happens
+    that the ends could not avoid.
+    """
+
+    def __init__(self, schedule: CutSchedule, line: Path, seed: int) -> None:
+        self.schedule = schedule
+        self.refused = 0
+        self._line = line
+        self._seed = seed
+        self._tasks: list[asyncio.Task[None]] = []
+        self._master, slave = os.openpty()
+        self.port = os.ttyname(slave)
+        os.close(slave)
+        os.set_blocking(self._master, False)
+        self._hung_up = select.poll()
+        self._hung_up.register(self._master, 0)
+        self._listener: socket.socket | None = None
+        if not (line.exists() and stat.S_ISCHR(line.stat().st_mode)):
+            self._listener = socket.socket(socket.AF_UNIX)
+            self._listener.setblocking(False)
+            self._listener.bind(str(line))
+            self._listener.listen()
+
+    def serve_arguments(self) -> list[str]:
+        return ["--serial", f"{NAME}={self.port}"]
+
+    async def open(self, target: tuple[str, int]) -> None:  # noqa: ARG002 - the queue manager comes to the terminal
+        """Let bytes pass."""
+        self._tasks.append(asyncio.create_task(self._carry()))
+
+    def board_settings(self, host: str) -> dict[str, object]:  # noqa: ARG002 - no host is reached over a serial line
+        return {"serial": True}
+
+    async def close(self) -> None:
+        """Stop; the pseudo-terminal is gone."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        os.close(self._master)
+        if self._listener is not None:
+            self._listener.close()
+            self._line.unlink(missing_ok=True)
+
+    async def _carry(self) -> None:
+        damage = Damage(self.schedule, self._seed)
+        if self._listener is None:
+            near = os.open(self._line, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
+            try:
+                tty.setraw(near, termios.TCSANOW)
+                await self._exchange(near, damage)
+            finally:
+                os.close(near)
+            return
+        while True:
+            connection = await self._while_draining(self._listener)
+            connection.setblocking(False)
+            with connection:
+                damage.restart()
+                await self._exchange(connection.fileno(), damage)
+
+    async def _while_draining(self, listener: socket.socket) -> socket.socket:
+        """Wait until the board is on; what is sent to it before is lost."""
+        draining = asyncio.create_task(self._pump(self._read_far, _nowhere, DOWN, None))
+        try:
+            return (await asyncio.get_running_loop().sock_accept(listener))[0]
+        finally:
+            draining.cancel()
+            await asyncio.gather(draining, return_exceptions=True)
+
+    async def _exchange(self, near: int, damage: Damage) -> None:
+        """Carry both directions until the board's end is closed."""
+
+        async def read_near() -> bytes:
+            return await _read(near)
+
+        async def write_near(data: bytes) -> None:
+            while data:
+                try:
+                    data = data[os.write(near, data) :]
+                except BlockingIOError:
+                    await _ready(near, for_writing=True)
+
+        pumps = [
+            asyncio.create_task(self._pump(read_near, self._write_far, UP, damage)),
+            asyncio.create_task(self._pump(self._read_far, write_near, DOWN, damage)),
+        ]
+        try:
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+
+    async def _pump(
+        self,
+        read: Callable[[], Awaitable[bytes]],
+        write: Callable[[bytes], Awaitable[None]],
+        direction: str,
+        damage: Damage | None,
+    ) -> None:
+        """Carry one direction until its source or its sink has ended."""
+        loop = asyncio.get_running_loop()
+        with suppress(OSError):
+            while data := await read():
+                arriving = data if damage is None else damage.carry(direction, data, loop.time())
+                if arriving:
+                    await write(arriving)
+
+    def _nobody_listens(self) -> bool:
+        """Whether nobody has the pseudo-terminal open."""
+        return any(event & select.POLLHUP for _, event in self._hung_up.poll(0))
+
+    async def _read_far(self) -> bytes:
+        """Bytes from the queue manager, however long that takes."""
+        while True:
+            if not self._nobody_listens():
+                with suppress(OSError):  # EIO: closed since
+                    return await _read(self._master)
+            await asyncio.sleep(_HUNG_UP_POLL_S)
+
+    async def _write_far(self, data: bytes) -> None:
+        """Bytes to the queue manager; lost if it is not there, or takes none for a while."""
+        while data and not self._nobody_listens():
+            try:
+                data = data[os.write(self._master, data) :]
+            except BlockingIOError:
+                try:
+                    async with asyncio.timeout(_FULL_DEADLINE_S):
+                        await _ready(self._master, for_writing=True)
+                except TimeoutError:
+                    return
+            except OSError:
+                return
+
+
+async def _nowhere(_: bytes) -> None:
+    """Where bytes go that nobody takes."""
+
+
+def _settle(ready: "asyncio.Future[None]") -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+async def _ready(fd: int, *, for_writing: bool = False) -> None:
+    """Wait until `fd` can be read or written, or has an error to tell."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    add, remove = (loop.add_writer, loop.remove_writer) if for_writing else (loop.add_reader, loop.remove_reader)
+    add(fd, _settle, ready)
+    try:
+        await ready
+    finally:
+        remove(fd)
+
+
+async def _read(fd: int) -> bytes:
+    """Some bytes; none at the end. Raises OSError."""
+    while True:
+        try:
+            return os.read(fd, _CHUNK)
+        except BlockingIOError:
+            await _ready(fd)

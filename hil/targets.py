@@ -1,0 +1,59 @@
+"""The names of boards: one grammar for every kind of machine.
+
+* `unix`: MicroPython's unix port with the C core as a user C module
+* `unix-twin`: the same port with the Python twin of the core only
+* `cpython`: the interpreter that runs the rig
+* `exec:COMMAND`: any interpreter that takes a script and its argument, such as `exec:/opt/micropython -X heapsize=64k`
+* `pi`: the firmware of a 64-bit Raspberry Pi, each instruction emulated by qemu-aarch64
+"""
+
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from hil.boards import ROOT, SENSOR, Board, BoardMissing, ProcessBoard
+
+MICROPYTHON = {
+    "unix": ROOT / "build" / "micropython" / "unix-c" / "micropython",
+    "unix-twin": ROOT / "build" / "micropython" / "unix-twin" / "micropython",
+    "pi": ROOT / "build" / "firmware" / "pi" / "micropython",
+}
+EMULATOR = {"pi": "qemu-aarch64"}
+KINDS = (*MICROPYTHON, "cpython")
+
+
+def program(name: str, target: str) -> str:
+    """The path of a program of this machine. Raises BoardMissing if it is not installed."""
+    path = shutil.which(name)
+    if path is None:
+        raise BoardMissing(f"board {target}: {name} is not installed")
+    return path
+
+
+def built(path: Path, target: str) -> Path:
+    """`path`, which a build makes. Raises BoardMissing if it is not there."""
+    if not path.exists():
+        shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+        raise BoardMissing(f"board {target}: {shown} is missing; `make firmware` builds it")
+    return path
+
+
+def interpreter(target: str) -> list[str]:
+    """The command that runs a script for `target`. Raises BoardMissing if there is none here."""
+    if target == "cpython":
+        return [sys.executable]
+    if target.startswith("exec:"):
+        words = shlex.split(target.removeprefix("exec:"))
+        if not words or shutil.which(words[0]) is None:
+            raise BoardMissing(f"{target}: no such program")
+        return words
+    if target not in MICROPYTHON:
+        raise BoardMissing(f"no board kind {target!r}: give one of {', '.join(KINDS)} or exec:COMMAND")
+    path = built(MICROPYTHON[target], target)
+    return [*([program(EMULATOR[target], target)] if target in EMULATOR else []), str(path)]
+
+
+def open_board(target: str, folder: Path, application: Path = SENSOR) -> Board:
+    """The board that `target` names, switched off, its flash the not yet existing `folder`. Raises BoardMissing."""
+    return ProcessBoard(target, interpreter(target), folder, application)
