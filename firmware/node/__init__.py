@@ -1,6 +1,7 @@
 """What only a board does: the outbox on flash, the link, the node's loop. Runs unchanged on MicroPython and CPython."""
 
-from node.node import Message, Node, Queue
+from node.message import Message
+from node.node import Node, Queue
 from node.outbox import OutboxDamaged, OutboxError, OutboxFull, OutboxWriteFailed
 
 __all__ = ["Message", "Node", "OutboxDamaged", "OutboxError", "OutboxFull", "OutboxWriteFailed", "Queue"]

@@ -1,40 +1,43 @@
-"""Links: how bytes reach the peer. A link has open, read, write and close as TcpLink has: a UART's can stand beside it.
+"""Links: how bytes reach the peer, without waiting. TcpLink is one; a UART's can stand beside it.
 
-All four are coroutines and raise OSError when the link is broken. After that, only close and then open are of use.
+interfaces.Link says what each method does.
 """
 
-import asyncio
+import errno
+import select
 import socket
+
+from node.clock import ticks_diff, ticks_ms
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-READ_BYTES = 2048
-CONNECT_TIMEOUT_S = 10
-_ETIMEDOUT = 110
+TICK_MS = 100
+CONNECT_TIMEOUT_MS = 10000
 _IPPROTO_TCP = 6
 _TCP_NODELAY = getattr(socket, "TCP_NODELAY", 1)  # lwIP has a number of its own
+_MICROPYTHON = not hasattr(socket.socket, "recv_into")
 
 
 class Backoff:
-    """How long to wait before the next attempt, in seconds: first, doubling to limit, less up to half of it by chance.
+    """How long to wait before the next attempt, in ms: first, doubling to limit, less up to half of it by chance.
 
     random: gives a float from 0 up to 1.
     """
 
-    def __init__(self, random: "Callable[[], float]", first: float = 0.1, limit: float = 5.0) -> None:
+    def __init__(self, random: "Callable[[], float]", first: int = 100, limit: int = 5000) -> None:
         self._random = random
         self._first = first
         self._limit = limit
         self._delay = first
 
-    def next(self) -> float:
+    def next(self) -> int:
         """The next delay."""
         delay = self._delay
         self._delay = min(2 * delay, self._limit)
-        return delay * (1 - self._random() / 2)
+        return int(delay * (1 - self._random() / 2))
 
     def reset(self) -> None:
         """It worked: begin with the first delay again."""
@@ -42,41 +45,141 @@ class Backoff:
 
 
 class TcpLink:
-    """A TCP connection to host and port (B-001)."""
+    """A TCP connection to host and port (B-001). A host name is looked up while `open` runs, which may block it.
+
+    accepted: a connection that is there already; it cannot be opened again.
+    """
+
+    def __init__(self, host: str, port: int, accepted: "Any" = None) -> None:
+        self.host = host
+        self.port = port
+        self.stream: "Any" = accepted
+        self.wants_write = False
+        self._connecting: "Any" = None  # a poll object
+        self._began = 0
+
+    def open(self) -> None:
+        """Begin to connect."""
+        family, kind, protocol, _, address = socket.getaddrinfo(self.host, self.port, 0, socket.SOCK_STREAM)[0]
+        stream = socket.socket(family, kind, protocol)
+        self.stream = stream
+        _set_up(stream)
+        self._began = ticks_ms()
+        self._connecting = select.poll()
+        self._connecting.register(stream, select.POLLOUT)
+        self.wants_write = True
+        try:
+            stream.connect(address)
+        except OSError as error:
+            if error.errno != errno.EINPROGRESS:
+                raise
+
+    def is_open(self) -> bool:
+        """Is it connected? Raises OSError if it was refused, or after CONNECT_TIMEOUT_MS."""
+        if self._connecting is None:
+            return self.stream is not None
+        ready = self._connecting.poll(0)
+        if not ready:
+            if ticks_diff(ticks_ms(), self._began) > CONNECT_TIMEOUT_MS:
+                raise OSError(errno.ETIMEDOUT)
+            return False
+        if ready[0][1] & (select.POLLERR | select.POLLHUP):
+            self.readinto(memoryview(bytearray(1)))  # raises what happened
+            raise OSError(errno.ECONNABORTED)
+        self._connecting = None
+        self.wants_write = False
+        return True
+
+    if _MICROPYTHON:
+
+        def readinto(self, buffer: memoryview) -> int:
+            """See interfaces.Link."""
+            count = self.stream.readinto(buffer)
+            if count == 0:
+                raise OSError(errno.ECONNRESET)
+            return count or 0
+
+        def write(self, data: memoryview) -> int:
+            """See interfaces.Link."""
+            count = self.stream.write(data) or 0
+            self.wants_write = count < len(data)
+            return int(count)
+
+    else:
+
+        def readinto(self, buffer: memoryview) -> int:
+            """See interfaces.Link."""
+            try:
+                count = int(self.stream.recv_into(buffer))
+            except BlockingIOError:
+                return 0
+            if not count:
+                raise ConnectionResetError(errno.ECONNRESET, "the peer closed the connection")
+            return count
+
+        def write(self, data: memoryview) -> int:
+            """See interfaces.Link."""
+            try:
+                count = int(self.stream.send(data))
+            except BlockingIOError:
+                count = 0
+            self.wants_write = count < len(data)
+            return count
+
+    def close(self) -> None:
+        """See interfaces.Link."""
+        stream = self.stream
+        self.stream = self._connecting = None
+        self.wants_write = False
+        if stream is not None:
+            stream.close()
+
+
+class TcpListener:
+    """A TCP port on which others connect to this node (B-001). host: an own address, 0.0.0.0 for all."""
 
     def __init__(self, host: str, port: int) -> None:
         self.host = host
         self.port = port
-        self._reader: "Any" = None
-        self._writer: "Any" = None
+        self.stream: "Any" = None
+        self.wants_write = False
+        self._poll: "Any" = None
 
-    async def open(self) -> None:
-        """Connect. On MicroPython a refusal may show only with the first read or write."""
-        connecting = asyncio.open_connection(self.host, self.port)
+    def open(self) -> None:
+        """Begin to listen. Raises OSError."""
+        family, kind, protocol, _, address = socket.getaddrinfo(self.host, self.port, 0, socket.SOCK_STREAM)[0]
+        stream = socket.socket(family, kind, protocol)
         try:
-            self._reader, self._writer = await asyncio.wait_for(connecting, CONNECT_TIMEOUT_S)
-        except asyncio.TimeoutError:
-            raise OSError(_ETIMEDOUT)  # noqa: B904 - MicroPython has no `from`
-        stream = self._writer
-        if hasattr(stream, "s"):  # MicroPython; CPython's asyncio has done it
-            stream.s.setsockopt(_IPPROTO_TCP, _TCP_NODELAY, 1)
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            stream.bind(address)
+            stream.listen(2)
+            stream.setblocking(False)
+        except OSError:
+            stream.close()
+            raise
+        self.stream = stream
+        self._poll = select.poll()
+        self._poll.register(stream, select.POLLIN)
 
-    async def read(self) -> bytes:
-        """Some bytes, as soon as there are any; none: the peer has closed."""
-        return bytes(await self._reader.read(READ_BYTES))
+    def accept(self) -> "TcpLink | None":
+        """A connection that has come, if there is one. Raises OSError."""
+        if not self._poll.poll(0):
+            return None
+        stream, address = self.stream.accept()
+        _set_up(stream)
+        if not isinstance(address, tuple):  # MicroPython's unix port
+            family, host = socket.sockaddr(address)[:2]  # type: ignore[attr-defined,unused-ignore]
+            address = (socket.inet_ntop(family, host), 0)
+        return TcpLink(address[0], self.port, stream)
 
-    async def write(self, data: bytes) -> None:
-        """Hand data over in one write; returns when there is room for more."""
-        self._writer.write(data)
-        await self._writer.drain()
+    def close(self) -> None:
+        """Listen no more."""
+        stream = self.stream
+        self.stream = None
+        if stream is not None:
+            stream.close()
 
-    async def close(self) -> None:
-        """Let go of the connection, whatever its state; what was not written yet is dropped."""
-        writer = self._writer
-        self._reader = self._writer = None
-        if writer is None:
-            return
-        if hasattr(writer, "transport"):
-            writer.transport.abort()
-        else:
-            await writer.wait_closed()  # MicroPython closes the socket here
+
+def _set_up(stream: "Any") -> None:
+    stream.setblocking(False)
+    stream.setsockopt(_IPPROTO_TCP, _TCP_NODELAY, 1)

@@ -7,88 +7,61 @@
     await message.stored()    # and this when it is on the destination's disk, once and in order
     await message.received()  # and this when an application there has taken it
 
+or without asyncio
+
+    message = queue.put(b"21.5")              # returns when it is on flash
+    node.poll()                               # now and then: does what can be done now, and does not wait
+    node.wait(message.is_settled, 5000)       # or this: polls, and sleeps in between
+
+No call but `wait` lasts longer than a few operations of the file system (see `poll`) and, where a link connects by a
+host name, its look-up: a watchdog that is fed around them may be short.
+
 Messages are transactional. They are numbered once, when they are accepted, and keep their numbers over cuts of the link
 and of the power until the destination has acknowledged them (B-317, A-08, B-098). What becomes of each is decided by
 mqqb.confirm; dead-lettered and journaled ones stay in the outbox until the application takes them. One session carries
-all queues of an address. What others send to this node is not kept: it has no queues of its own, and gives no OrderAck.
+all queues of an address. What others send to this node goes to its `receiver`; without one it is dropped.
 
 Deadlines. Each queue manager measures TTRQ and TTBR from SentTime by its own clock, so this board's must be right.
 While it is not set (below CLOCK_SET) nothing expires here, and what was accepted then goes out without limits. T0 of
 such a message is the moment in which the clock becomes known: it may live longer than it was told, never shorter.
 """
 
-import asyncio
 import gc
 import random as _random
 import struct
-import time
 from array import array
 
 from mqqb import confirm, core, packets, session, streams
 
 from node import outbox
-from node.link import Backoff, TcpLink
+from node.clock import CLOCK_SET, Clock, unix_time
+from node.link import TICK_MS, Backoff, TcpLink, TcpListener
+from node.message import JOURNAL, NEGATIVE, Message, Q, S
+from node.peer import Peer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from node.interfaces import Link, Receiver, Waitable
+    from node.tasks import Tasks
+    from node.wait import Waiter
+
 PORT = 1801  # B-001
-WRITE_BYTES = 8192  # about so much is put together for one write
-TICK_MS = 100  # timers are at most so late
+READ_BYTES = 2048  # so much is read at once
 LAZY_SYNC_MS = 1000  # marks of settlement are durable after that, if no message came
-CLOCK_SET = 1700000000  # an earlier time, s since 1970: this board's clock has not been set
+ACCEPTED_MAX = 4  # connections that others have made to this node, at a time
+CACHE_BYTES = 16384  # of packets that are kept in memory until they are sent, at most; see Node
 
-
-_NEGATIVE = 0x8000  # this bit is set in every negative class, and
-_RECEIVING = 0x4000  # this one in those about receiving: the message has arrived
-_JOURNAL = (core.USER_JN | core.USER_JP) // core.USER_JN  # of a record's MARKS
 _HELD = 0x80  # of a record's MARKS, ours: TTBR is over, it is not transmitted any more (C-22)
-_Q = ord(confirm.Q)
-_S = ord(confirm.S)
-_O = ord(confirm.O)
 _J = ord(confirm.J)
 _X = ord(confirm.X)
 _GONE = ord(confirm.GONE)
-_SETTINGS = confirm.Settings()
 # Where a packet has its times (wire.md 2.1 and 2.4).
 _TTRQ_OFFSET = 12
 _TTBR_OFFSET = 48
 _SENT_TIME_OFFSET = 52
-
-_UNIX_EPOCH = 946684800 if time.gmtime(0)[0] == 2000 else 0  # boards count from 2000
-
-
-class _Clock:
-    """Monotonic milliseconds that do not wrap; asked at least once in six days."""
-
-    def __init__(self) -> None:
-        self._last = _ticks_ms()
-        self._now = 0
-
-    def now(self) -> int:
-        ticks = _ticks_ms()
-        self._now += _ticks_diff(ticks, self._last)
-        self._last = ticks
-        return self._now
-
-
-if hasattr(time, "ticks_ms") and hasattr(time, "ticks_diff"):  # MicroPython
-    _ticks_ms = time.ticks_ms
-    _ticks_diff = time.ticks_diff  # type: ignore[attr-defined,unused-ignore]
-else:
-
-    def _ticks_ms() -> int:
-        return time.monotonic_ns() // 1000000
-
-    def _ticks_diff(later: int, earlier: int) -> int:
-        return later - earlier
-
-
-def _unix_time() -> int:
-    """s since 1970, as far as the board knows."""
-    return int(time.time()) + _UNIX_EPOCH
 
 
 class Stats:
@@ -112,68 +85,18 @@ class Stats:
         self.dropped = 0
 
 
-class Message(outbox.Stored):
-    """A message on its way, or kept in the dead-letter queue or the journal.
+class Queue:
+    """A destination queue and the stream of messages to it. Made by Node.queue, for the application to send to.
 
-    `error`: what kept it from being accepted. `failure`: what ended delivery while it was on its way.
+    The properties that a message may be sent with: label. ttrq, ttbr: TimeToReachQueue and TimeToBeReceived in s.
+    dead_letter (JN): keep it until it is known to be received, and if it is not, or that remains unknown, in the
+    dead-letter queue. journal (JP): keep it until it is known to be received, and then in the journal (B-389).
+    priority: without effect, transactional messages have none (B-287). A body has at most about 4 MiB.
+
+    Every form of sending raises OutboxFull, OutboxWriteFailed: it was not accepted. ValueError: it cannot be a message.
     """
 
-    # Of the class, until a message differs: one that waits takes less memory so.
-    error: "Exception | None" = None
-    event: "asyncio.Event | None" = None
-    failure: "Exception | None" = None
-
-    def conclusion(self) -> confirm.Conclusion:
-        """What may be said of it now: answer, message_class, in_doubt (C-80 to C-87)."""
-        return confirm.Confirmation(self.record, _SETTINGS).conclusion()
-
-    async def stored(self) -> bool:
-        """Wait until the destination has it, once and in order (OrderAck): True. False: it failed before.
-
-        Raises what ended delivery (Node.error): the message is still in the outbox, and goes out after a restart.
-        """
-        while self.record[confirm.STATE] in (_Q, _S):
-            await self._change()
-        message_class = self.record[confirm.CLASS]
-        if message_class & _NEGATIVE:
-            return bool(message_class & _RECEIVING) and message_class != confirm.NACK_RECEIVE_TIMEOUT_AT_SENDER
-        return True
-
-    async def received(self) -> bool:
-        """Wait until an application there has received it (positive FinalAck): True. False: it failed, or may have;
-        `conclusion` says how. Raises as `stored`; ValueError without JN and JP, for nobody will say (C-05).
-        """
-        if not self.record[confirm.MARKS] & _JOURNAL:
-            raise ValueError("nobody will say whether it is received: send it with dead_letter or journal")
-        return await self.dead_lettered() == 0
-
-    async def dead_lettered(self) -> int:
-        """Wait for its end: the class with which it is dead-lettered, or discarded if nothing keeps it (no JN, or the
-        quota is used up); 0: it has ended well. Raises as `stored`.
-        """
-        while self.record[confirm.STATE] in (_Q, _S, _O):
-            await self._change()
-        message_class = self.record[confirm.CLASS]
-        return message_class if message_class & _NEGATIVE else 0
-
-    def tell(self) -> None:
-        """Wake whoever waits for a change of this message."""
-        if self.event is not None:
-            self.event.set()
-            self.event = None
-
-    async def _change(self) -> None:
-        if self.failure is not None:
-            raise self.failure
-        if self.event is None:
-            self.event = asyncio.Event()
-        await self.event.wait()
-
-
-class Queue:
-    """A destination queue and the stream of messages to it. Made by Node.queue, for the application to send to."""
-
-    def __init__(self, node: "Node", logged: outbox.LoggedQueue, destination: packets.QueueName, peer: "Peer") -> None:
+    def __init__(self, node: "Node", logged: outbox.LoggedQueue, destination: packets.QueueName, peer: Peer) -> None:
         self.name = logged.name
         self.node = node
         self.logged = logged
@@ -193,14 +116,89 @@ class Queue:
         dead_letter: bool = False,
         journal: bool = False,
     ) -> Message:
-        """Accept a message: returns when it is durable here. Concurrent calls share one sync of the file system.
+        """Accept a message: returns when it is durable here. Concurrent calls share one sync of the file system."""
+        message = self._accept(body, label, ttrq, ttbr, priority, dead_letter, journal)
+        await self.node.commit()
+        if message.error is not None:
+            raise message.error
+        return message
 
-        body: at most about 4 MiB. ttrq, ttbr: TimeToReachQueue and TimeToBeReceived in s. dead_letter (JN): keep it
-        until it is known to be received, and if it is not, or that remains unknown, in the dead-letter queue.
-        journal (JP): keep it until it is known to be received, and then in the journal (B-389). priority: without
-        effect, transactional messages have none (B-287).
-        Raises OutboxFull, OutboxWriteFailed: it was not accepted. ValueError: it cannot be a message.
+    async def send_all(
+        self,
+        bodies: "list[bytes]",
+        label: str = "",
+        ttrq: int = packets.FOREVER,
+        ttbr: int = packets.FOREVER,
+        priority: int = 3,
+        dead_letter: bool = False,
+        journal: bool = False,
+    ) -> "list[Message]":
+        """Accept messages, in this order: returns when they are durable here, with one sync for all.
+
+        If it raises, those before the one that failed may be accepted: Node.next_message_id tells.
         """
+        messages = self._accept_all(bodies, label, ttrq, ttbr, priority, dead_letter, journal)
+        await self.node.commit()
+        return _all_accepted(messages)
+
+    def put(
+        self,
+        body: "bytes | bytearray | memoryview",
+        label: str = "",
+        ttrq: int = packets.FOREVER,
+        ttbr: int = packets.FOREVER,
+        priority: int = 3,
+        dead_letter: bool = False,
+        journal: bool = False,
+    ) -> Message:
+        """Accept a message: it is durable here when this returns."""
+        message = self._accept(body, label, ttrq, ttbr, priority, dead_letter, journal)
+        self.node.commit_now()
+        if message.error is not None:
+            raise message.error
+        return message
+
+    def put_all(
+        self,
+        bodies: "list[bytes]",
+        label: str = "",
+        ttrq: int = packets.FOREVER,
+        ttbr: int = packets.FOREVER,
+        priority: int = 3,
+        dead_letter: bool = False,
+        journal: bool = False,
+    ) -> "list[Message]":
+        """As `send_all`: they are durable here when this returns."""
+        messages = self._accept_all(bodies, label, ttrq, ttbr, priority, dead_letter, journal)
+        self.node.commit_now()
+        return _all_accepted(messages)
+
+    def _accept_all(
+        self,
+        bodies: "list[bytes]",
+        label: str,
+        ttrq: int,
+        ttbr: int,
+        priority: int,
+        dead_letter: bool,
+        journal: bool,
+    ) -> "list[Message]":
+        try:
+            return [self._accept(body, label, ttrq, ttbr, priority, dead_letter, journal) for body in bodies]
+        except Exception:
+            self.node.commit_now()
+            raise
+
+    def _accept(
+        self,
+        body: "bytes | bytearray | memoryview",
+        label: str,
+        ttrq: int,
+        ttbr: int,
+        priority: int,
+        dead_letter: bool,
+        journal: bool,
+    ) -> Message:
         node = self.node
         flags = core.USER_JN * dead_letter | core.USER_JP * journal
         sent_time = node.time()
@@ -217,173 +215,14 @@ class Queue:
             sent_time=sent_time,
             journal=confirm.journal_of(flags, node.confirmation),
         )
-        message = node.accept(self, packet, confirm.new(sent_time, node.confirmation, flags, ttrq, ttbr))
-        await node.commit()
-        if message.error is not None:
-            raise message.error
-        return message
-
-
-class Peer:
-    """One address: the link to it, the session over the link, the queues whose messages go there."""
-
-    def __init__(self, node: "Node", link: TcpLink, backoff: Backoff) -> None:
-        self.node = node
-        self.queues: "list[Queue]" = []
-        self.remote_guid = packets.NULL_GUID  # of the queue manager that answered last (A-39)
-        self.reason = ""  # why the last session or attempt ended
-        self._link = link
-        self._backoff = backoff
-        self._work = asyncio.Event()  # something may be sent, or has to be
-        self._over = asyncio.Event()  # this connection has ended
-        self._session: "session.Session | None" = None
-        self._turn = 0  # the queue that is asked first for the next message
-
-    def wake(self) -> None:
-        """Something has changed in a queue."""
-        self._work.set()
-
-    async def run(self) -> None:
-        """Keep a session while there is something to send (B-189, B-190, B-217), for ever.
-
-        And while a FinalAck is awaited: nobody can connect to this node to bring it.
-        """
-        while True:
-            while not any(queue.stream.table or queue.stream.awaiting_final_ack for queue in self.queues):
-                self._work.clear()
-                await self._work.wait()
-            try:
-                await self._link.open()
-                await self._converse()
-            except OSError as error:
-                self.reason = str(error)
-            except MemoryError as error:  # this attempt needs more than there is now: nothing is lost by another one
-                self.reason = str(error)
-                gc.collect()
-            finally:
-                await self._link.close()
-            await asyncio.sleep(self._backoff.next())
-
-    async def _converse(self) -> None:
-        """One connection, from the handshake to its end."""
-        now = self.node.now()
-        conversation = self._session = session.Session(True, self.node.guid, now, settings=self.node.settings)
-        for queue in self.queues:
-            queue.stream.restart()
-        conversation.connected(now)
-        self._over.clear()
-        self._work.set()
-        errors: "list[Exception]" = []
-        tasks = [
-            asyncio.create_task(self._guard(part, errors))
-            for part in (self._read(conversation), self._write(conversation), self._tick(conversation))
-        ]
-        try:
-            await self._over.wait()
-        finally:
-            self._session = None
-            conversation.transport_closed()
-            await _cancel(tasks)
-        if conversation.closed is not None:
-            self.reason = conversation.closed.rule + ": " + conversation.closed.reason
-        if errors:
-            raise errors[0]
-
-    async def _guard(self, part: "Any", errors: "list[Exception]") -> None:
-        """Run a part of the conversation; whatever ends it ends all of it."""
-        try:
-            await part
-        except asyncio.CancelledError:
-            pass
-        except Exception as error:  # noqa: BLE001 - raised again by _converse
-            errors.append(error)
-        self._over.set()
-
-    async def _read(self, conversation: session.Session) -> None:
-        while conversation.closed is None:
-            data = await self._link.read()
-            if not data:
-                return
-            self._take(conversation, conversation.receive_data(data, self.node.now()))
-            self._work.set()
-
-    async def _write(self, conversation: session.Session) -> None:
-        while conversation.closed is None:
-            self._fill(conversation)
-            data = conversation.data_to_send()
-            if data:
-                await self._link.write(data)
-            else:
-                self._work.clear()
-                await self._work.wait()
-
-    async def _tick(self, conversation: session.Session) -> None:
-        """Run the timers of the session and of the streams."""
-        node = self.node
-        while conversation.closed is None:
-            now = node.now()
-            due = conversation.next_timeout()
-            if due is not None and due <= now:
-                self._take(conversation, conversation.handle_timeout(now))
-                self._work.set()
-            for queue in self.queues:
-                due = queue.stream.next_timeout()
-                if due is not None and due <= now:
-                    queue.stream.handle_timeout(now)
-                    self._work.set()
-            await asyncio.sleep(TICK_MS / 1000)
-
-    def _fill(self, conversation: session.Session) -> None:
-        """Give the session messages until there is enough for one write."""
-        node = self.node
-        if not conversation.can_send():
-            return
-        if node.uncommitted:
-            node.commit_now()  # nothing leaves before it is durable (B-098)
-        now = node.now()
-        size = 0
-        while size < WRITE_BYTES and conversation.can_send():
-            entry = None
-            for _ in self.queues:
-                queue = self.queues[self._turn]
-                self._turn = (self._turn + 1) % len(self.queues)
-                entry = queue.stream.next_to_send()
-                if entry is not None:
-                    break
-            if entry is None:
-                return
-            if entry.tx_sequence_id != queue.sending:
-                # If an older sequence came back after a cut, the destination would refuse it for ever (B-275).
-                node.settle_now()
-                queue.sending = entry.tx_sequence_id
-            packet = node.transmit(queue, entry)
-            if packet is None:
-                continue
-            queue.stream.prepare(entry, packet, packets.transaction_offset(packet))
-            conversation.send(entry, packet, entry.recoverable, now)
-            node.stats.sent += 1
-            size += len(packet)
-
-    def _take(self, conversation: session.Session, events: "list[object]") -> None:
-        node = self.node
-        for event in events:
-            if isinstance(event, session.Opened):
-                node.stats.connects += 1
-                self.remote_guid = conversation.remote_guid
-                self._backoff.reset()
-            elif isinstance(event, session.MessageReceived):
-                if node.received(event.packet):
-                    conversation.stored(event.recoverable, node.now())
-                else:
-                    self._take(conversation, conversation.close("B-098", "an outcome could not be made durable"))
-            elif isinstance(event, session.Closed):
-                self._over.set()
+        return node.accept(self, packet, confirm.new(sent_time, node.confirmation, flags, ttrq, ttbr))
 
 
 class Node:
     """A board's queue manager. folder: of the outbox, made if it is missing.
 
-    connect: (host, port) through which everything goes; None: each queue's own address, port 1801. guid: 16 bytes;
+    connect: (host, port) through which everything goes, or a link (of link.py, or uart.py); None: each queue's own
+    address, port 1801. listen: (host, port) where others may connect; None: nowhere. guid: 16 bytes;
     None: the one in the outbox, a random one at first. capacity, waiting_max, segment_size: see outbox.Outbox. quota:
     bytes of the dead-letter queue and of the journal, each; None: a quarter of capacity. Neither takes more than a
     quarter of waiting_max either; then copies are discarded (C-37). starts: how often the board has started, where
@@ -397,7 +236,7 @@ class Node:
     def __init__(
         self,
         folder: str,
-        connect: "tuple[str, int] | None" = None,
+        connect: "tuple[str, int] | Link | None" = None,
         guid: "bytes | None" = None,
         capacity: int = 4194304,
         waiting_max: int = 500,
@@ -409,7 +248,8 @@ class Node:
         quota: "int | None" = None,
         starts: int = 0,
         confirmation: "confirm.Settings | None" = None,
-        clock: "Callable[[], int]" = _unix_time,
+        clock: "Callable[[], int]" = unix_time,
+        listen: "tuple[str, int] | None" = None,
     ) -> None:
         _collect_often()
         self.outbox = outbox.Outbox(
@@ -418,9 +258,14 @@ class Node:
         self.settings = settings
         self.confirmation = confirmation or confirm.Settings(long_live_time=confirm.UNSET - 1)
         self.stats = Stats()
-        self.error: "Exception | None" = None  # what ended run()
+        self.error: "Exception | None" = None  # what ended delivery
         self.waiting = 0  # messages in the states Q and S
-        self._clock = _Clock()
+        self.receiver: "Receiver | None" = None
+        self.links: "list[Waitable]" = []  # all that may become ready
+        self.read_buffer = memoryview(bytearray(READ_BYTES))  # of all peers
+        self.uncommitted: "list[tuple[Queue, streams.Entry, Message]]" = []  # numbered, but not durable
+        self.must_commit = False  # something is in the log on which others will rely
+        self._clock = Clock()
         self._unix_time = clock
         self._connect = connect
         self._random = random
@@ -428,15 +273,19 @@ class Node:
         self._quota = (capacity // 4 if quota is None else quota, max(waiting_max // 4, 1))
         self._kept = {_X: [0, 0], _J: [0, 0]}  # bytes, messages in the dead-letter queue and in the journal
         self._queues: "list[Queue]" = []
-        self._peers: "dict[tuple[str, int], Peer]" = {}
-        self._tasks: "list[Any]" = []
-        self._started = False
-        self._ended = asyncio.Event()
-        self.uncommitted: "list[tuple[Queue, streams.Entry, Message]]" = []  # numbered, but not durable
-        self._committing: "asyncio.Event | None" = None
+        self._peers: "list[Peer]" = []
+        self._addresses: "dict[Any, Peer]" = {}
+        self._listener = TcpListener(listen[0], listen[1]) if listen else None
+        self._listen_backoff = Backoff(random)
+        self._listen_at = 0  # ms: the next attempt
+        self._tasks: "Tasks | None" = None
+        self._waiter: "Waiter | None" = None
+        self._commits = 0
         self._marked_at: "int | None" = None  # when the oldest change of state was made that is not durable yet
         self._due: "int | None" = None  # no deadline is earlier
         self._undated = False  # some T0 is not known
+        if self._listener is not None:
+            self.links.append(self._listener)
         for logged in self.outbox.queues:
             self._add(logged)
         for restored in self.outbox.restored:
@@ -503,60 +352,118 @@ class Node:
 
         Raises ValueError if it is in neither; OutboxError: the file system refused, after a cut it may be there again.
         """
-        record = message.record
-        state = record[confirm.STATE]
-        if state not in (_X, _J) or message.segment is None:
-            raise ValueError("the message is neither in the dead-letter queue nor in the journal")
-        kept = self._kept[state]
-        kept[0] -= message.size
-        kept[1] -= 1
-        record[confirm.STATE] = _GONE
-        self._log([message])
-        record[confirm.STATE] = state  # what may be concluded of it stays
-        await self._sync()
+        self._let_go(message)
+        await self.commit()
+        self._check_durable()
+
+    def take_now(self, message: Message) -> None:
+        """As `take`, without asyncio."""
+        self._let_go(message)
+        self.commit_now()
+        self._check_durable()
 
     async def delete(self, message: Message) -> None:
         """Give up a message that is on its way: dead-lettered with JN, discarded without, class 0x8001 (C-29).
 
         Returns when that is durable. Raises ValueError if it has ended already; OutboxError as `take`.
         """
+        self._give_up(message)
+        await self.commit()
+        self._check_durable()
+
+    def delete_now(self, message: Message) -> None:
+        """As `delete`, without asyncio."""
+        self._give_up(message)
         self.commit_now()
-        for queue in self._queues:
-            for entry in queue.stream.table + queue.stream.awaiting_final_ack:
-                if entry.key is message:
-                    before = message.record[confirm.STATE]
-                    action = self._confirmation(entry).failed(confirm.NACK_DELETED)
-                    queue.stream.remove([entry])
-                    self._happened([(entry, before, action)])
-                    await self._sync()
-                    return
-        raise ValueError("the message is not on its way")
+        self._check_durable()
+
+    def poll(self) -> int:
+        """Do everything that can be done now; ms until it wants to be called again at the latest, 0 to TICK_MS.
+
+        It never waits. For each peer it reads READ_BYTES, writes about as many bytes of messages as one write takes
+        (peer.WRITE_BYTES, read back from the files), and makes the outcome durable, all that at most once.
+        Raises what makes going on impossible: OutboxDamaged, or a mistake in here; then every later call does, too.
+        """
+        if self.error is not None:
+            raise self.error
+        try:
+            self.check_deadlines()
+            now = self.now()
+            self.lazy_sync(now)
+            wait = TICK_MS
+            if self._listener is not None:
+                self._listen(self._listener, now)
+            for peer in self._peers:
+                wait = min(wait, peer.poll(now))
+                if peer.is_over:  # another one connected, and has gone
+                    self._remove(peer)
+                    return 0  # the list has changed
+            if self.receiver is not None:
+                due = self.receiver.next_timeout(now)
+                if due is not None:
+                    wait = min(wait, max(due - now, 0))
+        except Exception as error:
+            self.error = error
+            for message in self._messages():
+                message.failure = error
+                message.tell()
+            raise
+        return wait
+
+    def wait(self, condition: "Callable[[], Any]", timeout_ms: "int | None" = None) -> bool:
+        """Poll until the condition holds; False: it did not within timeout_ms. Sleeps while there is nothing to do.
+
+        Raises as `poll`.
+        """
+        began = self.now()
+        while not condition():
+            wait = self.poll()
+            if timeout_ms is not None:
+                left = began + timeout_ms - self.now()
+                if left <= 0:
+                    return bool(condition())
+                wait = min(wait, left)
+            if wait and not condition():
+                if self._waiter is None:
+                    from node.wait import Waiter  # not before a program uses it
+
+                    self._waiter = Waiter()
+                self._waiter.sleep(self.links, wait)
+        return True
 
     def start(self) -> None:
-        """Act on overdue deadlines (C-33), then begin to deliver, in tasks of the running event loop."""
-        if self._started:
+        """Act on overdue deadlines (C-33), then begin to deliver, in a task of the running event loop."""
+        if self._tasks is not None:
             return
-        self._started = True
+        from node.tasks import Tasks  # not before a program uses it
+
         self.check_deadlines()
-        self._tasks.append(asyncio.create_task(self._watch(self._keep_time)))
-        for peer in self._peers.values():
-            self._run(peer)
+        self._tasks = Tasks(self)
 
     async def run(self) -> None:
         """Deliver until close(). Raises what makes going on impossible: OutboxDamaged, or a mistake in here."""
         self.start()
-        await self._ended.wait()
+        assert self._tasks is not None
+        await self._tasks.ended.wait()
         if self.error is not None:
             raise self.error
 
     async def close(self) -> None:
         """End all connections and let go of the files. What waits stays in the outbox."""
-        tasks = self._tasks
-        self._tasks = []
-        await _cancel(tasks)
+        if self._tasks is not None:
+            await self._tasks.close()
+        self.close_now()
+
+    def close_now(self) -> None:
+        """As `close`, of a node that was not started."""
+        now = self.now()
+        for peer in self._peers:
+            peer.end(now, "closed")
+        if self._listener is not None:
+            self.leave(self._listener)
+            self._listener.close()
         self.commit_now()
         self.outbox.close()
-        self._ended.set()
 
     # ---- for queues and peers -------------------------------------------------------------------
 
@@ -580,7 +487,7 @@ class Node:
         stream = queue.stream
         message = Message(self.outbox.next_message_id, record)
         offset = packets.transaction_offset(packet)
-        journal = record[confirm.MARKS] & _JOURNAL != 0
+        journal = record[confirm.MARKS] & JOURNAL != 0
         entry = None
         if queue.renewed:
             entry = stream.number(packet, offset, message, message.message_id, journal)
@@ -602,32 +509,32 @@ class Node:
 
     async def commit(self) -> None:
         """Make durable what was accepted by now, together with what other tasks are about to send."""
-        if self._committing is not None:
-            await self._committing.wait()
-            return
-        done = self._committing = asyncio.Event()
+        import asyncio  # not before a program uses it
+
+        commits = self._commits
         try:
             await asyncio.sleep(0)
         finally:
-            self._committing = None
-            done.set()  # the others go on only after this step
-            self.commit_now()
+            if self._commits == commits:
+                self.commit_now()
 
     def commit_now(self) -> bool:
         """Make durable what was accepted, at once. False: the file system refused, some of it was or nothing."""
-        if not self.uncommitted and self._marked_at is None:
+        self._commits += 1
+        if not self.uncommitted and self._marked_at is None and not self.must_commit:
             return True
         try:
             durable = self.outbox.sync()
         except outbox.OutboxWriteFailed as error:
             self._roll_back(error)
             durable = False
+        self.must_commit = False
         if durable:
             self._marked_at = None
-        self.stats.accepted += len(self.uncommitted)
-        for queue, _, _ in self.uncommitted:
-            queue.peer.wake()
-        self.uncommitted = []
+        if self.uncommitted:
+            self.stats.accepted += len(self.uncommitted)
+            self.uncommitted = []
+            self.touch()
         return durable
 
     def lazy_sync(self, now: int) -> None:
@@ -668,8 +575,8 @@ class Node:
         confirmation.sent()
         return packet
 
-    def received(self, packet: "packets.UserMessage | packets.OrderAck | packets.FinalAck") -> bool:
-        """Take what a peer sent. False: it could not be made durable."""
+    def received(self, packet: "packets.UserMessage | packets.OrderAck | packets.FinalAck") -> None:
+        """Take what a peer sent. What has to be durable before it is acknowledged sets must_commit (B-098)."""
         now = self.now()
         if isinstance(packet, packets.OrderAck):
             self._compare(packet.body)
@@ -682,10 +589,28 @@ class Node:
         elif isinstance(packet, packets.FinalAck):
             if packet.body.source_guid == self.guid:
                 self._final_ack(packet.body.message_id, packet.message.properties.message_class, now)
-                return self.commit_now()
+                self.must_commit = True
         else:
             self.stats.dropped += 1
-        return True
+
+    def receive_with(self, receiver: "Receiver") -> None:
+        """What others send goes to `receiver` from now on; sessions are kept open, so that it can come."""
+        self.receiver = receiver
+        if self._connect is not None:
+            self._peer(self._connect)
+        self.touch()
+
+    def touch(self) -> None:
+        """Something has changed: poll will be called soon."""
+        if self._tasks is not None:
+            self._tasks.wake()
+
+    def leave(self, link: "Waitable") -> None:
+        """This link is about to be closed."""
+        if self._tasks is not None:
+            self._tasks.leave(link)
+        if self._waiter is not None:
+            self._waiter.leave(link)
 
     def check_deadlines(self) -> None:
         """Act on all deadlines that are due, if the clock is set."""
@@ -713,22 +638,53 @@ class Node:
 
     # ---- inside ---------------------------------------------------------------------------------
 
-    def _address(self, name: str) -> "tuple[str, int]":
+    def _address(self, name: str) -> "tuple[str, int] | Link":
         if not name.upper().startswith(("DIRECT=TCP:", "DIRECT=OS:")):
             raise ValueError("only direct format names are supported, DIRECT=TCP:... or DIRECT=OS:...")
         return self._connect or (name[name.index(":") + 1 : name.index("\\")], PORT)
 
-    def _add(self, logged: outbox.LoggedQueue) -> Queue:
-        address = self._address(logged.name)
-        peer = self._peers.get(address)
+    def _peer(self, address: "tuple[str, int] | Link") -> Peer:
+        """The peer that is reached there."""
+        key = address if isinstance(address, tuple) else None
+        peer = self._addresses.get(key)
         if peer is None:
-            peer = self._peers[address] = Peer(self, TcpLink(address[0], address[1]), Backoff(self._random))
-            if self._started:
-                self._run(peer)
+            link: "Link" = TcpLink(address[0], address[1]) if isinstance(address, tuple) else address
+            peer = self._addresses[key] = Peer(self, link, Backoff(self._random))
+            self._peers.append(peer)
+            self.links.append(link)
+        return peer
+
+    def _add(self, logged: outbox.LoggedQueue) -> Queue:
+        peer = self._peer(self._address(logged.name))
         queue = Queue(self, logged, packets.parse_format_name(logged.name), peer)
         peer.queues.append(queue)
         self._queues.append(queue)
         return queue
+
+    def _listen(self, listener: TcpListener, now: int) -> None:
+        """Take a connection that others have made."""
+        try:
+            if listener.stream is None:
+                if now >= self._listen_at:
+                    listener.open()
+                return
+            link = listener.accept()
+        except OSError:
+            self.leave(listener)
+            listener.close()
+            self._listen_at = now + self._listen_backoff.next()
+            return
+        if link is None:
+            return
+        if len([peer for peer in self._peers if not peer.initiator]) >= ACCEPTED_MAX:
+            link.close()
+            return
+        self._peers.append(Peer(self, link, None))
+        self.links.append(link)
+
+    def _remove(self, peer: Peer) -> None:
+        self._peers.remove(peer)
+        self.links.remove(peer.link)
 
     def _restore(self, restored: outbox.Restored) -> None:
         """Take a message that the outbox held at the start."""
@@ -745,15 +701,15 @@ class Node:
             message,
             message.message_id,
             bool(restored.flags & outbox.RECOVERABLE),
-            record[confirm.MARKS] & _JOURNAL != 0,
+            record[confirm.MARKS] & JOURNAL != 0,
             restored.tx_sequence_id,
             restored.tx_sequence_number,
         )
         if restored.sent:
             self._confirmation(entry).sent()
-        if state in (_Q, _S):
+        if state in (Q, S):
             self.waiting += 1
-        if state not in (_Q, _S) or record[confirm.MARKS] & _HELD:
+        if state not in (Q, S) or record[confirm.MARKS] & _HELD:
             stream.awaiting_final_ack.append(entry)
         else:
             stream.append(entry)
@@ -777,28 +733,6 @@ class Node:
                 self.stats.ahead += 1
                 return
         self.stats.ahead += acked >= newest
-
-    def _run(self, peer: Peer) -> None:
-        self._tasks.append(asyncio.create_task(self._watch(peer.run)))
-
-    async def _keep_time(self) -> None:
-        """What has to be done at a time, connected or not."""
-        while True:
-            self.check_deadlines()
-            self.lazy_sync(self.now())
-            await asyncio.sleep(TICK_MS / 1000)
-
-    async def _watch(self, work: "Callable[[], Any]") -> None:
-        try:
-            await work()
-        except asyncio.CancelledError:
-            pass
-        except Exception as error:  # noqa: BLE001 - raised again by run() and accept()
-            self.error = error
-            self._ended.set()
-            for message in self._messages():
-                message.failure = error
-                message.tell()
 
     def _roll_back(self, error: Exception) -> None:
         """Take back the numbers of the messages that the outbox had to abandon, newest first."""
@@ -866,11 +800,11 @@ class Node:
         for message, (_, before, action) in zip(messages, changes):
             record = message.record
             message_class = record[confirm.CLASS]
-            if before in (_Q, _S):
+            if before in (Q, S):
                 self.waiting -= 1
-                stats.stored += not message_class & _NEGATIVE
+                stats.stored += not message_class & NEGATIVE
             stats.received += message_class == confirm.ACK_RECEIVE
-            stats.failed += message_class & _NEGATIVE != 0
+            stats.failed += message_class & NEGATIVE != 0
             if action & (confirm.DEAD_LETTER | confirm.JOURNAL):
                 kept = self._kept[record[confirm.STATE]]
                 if kept[0] + message.size > self._quota[0] or kept[1] >= self._quota[1]:
@@ -881,7 +815,7 @@ class Node:
         self._log(messages)
         for message in messages:
             message.tell()
-            if message.record[confirm.CLASS] & _NEGATIVE and self._on_failed is not None:
+            if message.record[confirm.CLASS] & NEGATIVE and self._on_failed is not None:
                 self._on_failed(message)
 
     def _log(self, messages: "list[Any]", with_time: bool = False) -> None:
@@ -890,10 +824,40 @@ class Node:
             if self._marked_at is None:
                 self._marked_at = self.now()
 
-    async def _sync(self) -> None:
-        await self.commit()
+    def _let_go(self, message: Message) -> None:
+        record = message.record
+        state = record[confirm.STATE]
+        if state not in (_X, _J) or message.segment is None:
+            raise ValueError("the message is neither in the dead-letter queue nor in the journal")
+        kept = self._kept[state]
+        kept[0] -= message.size
+        kept[1] -= 1
+        record[confirm.STATE] = _GONE
+        self._log([message])
+        record[confirm.STATE] = state  # what may be concluded of it stays
+
+    def _give_up(self, message: Message) -> None:
+        self.commit_now()
+        for queue in self._queues:
+            for entry in queue.stream.table + queue.stream.awaiting_final_ack:
+                if entry.key is message:
+                    before = message.record[confirm.STATE]
+                    action = self._confirmation(entry).failed(confirm.NACK_DELETED)
+                    queue.stream.remove([entry])
+                    self._happened([(entry, before, action)])
+                    return
+        raise ValueError("the message is not on its way")
+
+    def _check_durable(self) -> None:
         if self._marked_at is not None:
             raise outbox.OutboxError("the file system refuses: it is not durable yet")
+
+
+def _all_accepted(messages: "list[Message]") -> "list[Message]":
+    for message in messages:
+        if message.error is not None:
+            raise message.error
+    return messages
 
 
 def _collect_often() -> None:
@@ -904,14 +868,3 @@ def _collect_often() -> None:
     heap: "Any" = gc
     if hasattr(heap, "mem_free") and heap.threshold() == -1:
         heap.threshold((heap.mem_free() + heap.mem_alloc()) // 16)
-
-
-async def _cancel(tasks: "list[Any]") -> None:
-    """End tasks, and wait until they have ended."""
-    for task in tasks:
-        task.cancel()
-    for task in tasks:
-        try:
-            await task
-        except asyncio.CancelledError:
-            pass

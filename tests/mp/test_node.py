@@ -78,13 +78,14 @@ class Board:
 
     def order_ack(self, sequence, number):
         packet = packets.order_ack(packets.order_queue("h"), PEER, 1, 0, sequence & 0xFFFFFFFF, sequence >> 32, number)
-        assert self.node.received(packets.parse(bytes(packet)))
+        self.node.received(packets.parse(bytes(packet)))
 
     def final_ack(self, message_id, message_class):
         packet = packets.final_ack(
             packets.order_queue("h"), PEER, 1, 0, 1, 1, 1, 0, self.node.guid, message_id, message_class
         )
-        return self.node.received(packets.parse(bytes(packet)))
+        self.node.received(packets.parse(bytes(packet)))
+        return self.node.commit_now()
 
     def store(self):
         """Transmit, and the destination stores it all."""

@@ -1,0 +1,71 @@
+"""What the node needs of a link, and of whoever takes in messages. For readers and type checkers: no board needs it."""
+
+from typing import Any, Protocol
+
+from mqqb import packets, streams
+
+from node.peer import Peer
+
+
+class Waitable(Protocol):
+    """stream: what select.poll waits on until there is something to read; None while closed, else always the same.
+    wants_write: it also waits until `stream` can be written.
+    """
+
+    stream: Any
+    wants_write: bool
+
+
+class Link(Waitable, Protocol):
+    """How bytes reach the peer, without waiting. OSError: it is broken, and only close and then open are of use.
+
+    While it is opening or open, is_open or readinto is called at least every TICK_MS: its timers run inside them.
+    """
+
+    def open(self) -> None:
+        """Begin to open it."""
+
+    def is_open(self) -> bool:
+        """Go on opening it: is it open? OSError too if nobody has answered for too long."""
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Bytes that were read; 0: there are none now. OSError too if the peer has closed."""
+
+    def write(self, data: memoryview) -> int:
+        """So many of the bytes were taken; 0: there is no room now."""
+
+    def close(self) -> None:
+        """Let go of it, whatever its state; what was not sent yet is dropped."""
+
+
+class Receiver(Protocol):
+    """Takes what others send to this node. All is called from Node.poll; now: monotonic ms.
+
+    Arrivals are written to Node.outbox, without a sync: the node makes it, once for all that came together, and only
+    then does the session acknowledge them (B-098).
+    """
+
+    def opened(self, peer: Peer, now: int) -> None:
+        """A session is open: peer.remote_guid is known."""
+
+    def closed(self, peer: Peer, now: int) -> None:
+        """It is over; what was in flight is not acknowledged."""
+
+    def arrived(self, peer: Peer, message: packets.UserMessage, raw: bytes, now: int) -> None:
+        """A message has come, `raw` is its packet without SessionHeader. If anything of it goes to the log, set
+        Node.must_commit. OutboxError: it cannot be taken, the session ends, and it comes again.
+        """
+
+    def settled(self, peer: Peer, now: int) -> None:
+        """The sync is over: arrivals whose handle has a `segment` are durable, the others are as if they never came."""
+
+    def next_packet(self, peer: Peer, now: int) -> "tuple[streams.Entry | None, bytearray, bool] | None":
+        """What is to be sent to that peer now, before the messages of the queues: (entry that waits for its session
+        acknowledgement, packet, recoverable). It counts as sent then.
+        """
+
+    def acknowledged(self, peer: Peer, entries: "list[streams.Entry]", now: int) -> None:
+        """The session has acknowledged these entries of next_packet for good."""
+
+    def next_timeout(self, now: int) -> "int | None":
+        """When next_packet will have something for a peer with a session, or None."""

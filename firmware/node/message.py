@@ -1,0 +1,99 @@
+"""A message that the node has accepted, and the answers to what became of it."""
+
+from mqqb import confirm, core
+
+from node import outbox
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import asyncio
+
+NEGATIVE = 0x8000  # this bit is set in every negative class, and
+RECEIVING = 0x4000  # this one in those about receiving: the message has arrived
+JOURNAL = (core.USER_JN | core.USER_JP) // core.USER_JN  # of a record's MARKS
+Q = ord(confirm.Q)
+S = ord(confirm.S)
+O = ord(confirm.O)  # noqa: E741 - the specification's letter
+_SETTINGS = confirm.Settings()
+
+
+class Message(outbox.Stored):
+    """A message on its way, or kept in the dead-letter queue or the journal.
+
+    `error`: what kept it from being accepted. `failure`: what ended delivery while it was on its way.
+    """
+
+    # Of the class, until a message differs: one that waits takes less memory so.
+    error: "Exception | None" = None
+    event: "asyncio.Event | None" = None
+    failure: "Exception | None" = None
+    packet: "bytearray | None" = None  # it, until it is sent for the first time, if there is room in memory
+
+    def conclusion(self) -> confirm.Conclusion:
+        """What may be said of it now: answer, message_class, in_doubt (C-80 to C-87)."""
+        return confirm.Confirmation(self.record, _SETTINGS).conclusion()
+
+    @property
+    def state(self) -> str:
+        """The answer of `conclusion`."""
+        return self.conclusion().answer
+
+    def is_settled(self) -> bool:
+        """Is it known whether it is stored at the destination?"""
+        return self.record[confirm.STATE] not in (Q, S)
+
+    def is_stored(self) -> bool:
+        """Does the destination have it, once and in order (OrderAck)?"""
+        message_class = self.record[confirm.CLASS]
+        if message_class & NEGATIVE:
+            return bool(message_class & RECEIVING) and message_class != confirm.NACK_RECEIVE_TIMEOUT_AT_SENDER
+        return self.is_settled()
+
+    def is_received(self) -> bool:
+        """Is it known that an application there has received it (positive FinalAck)?"""
+        return self.record[confirm.CLASS] == confirm.ACK_RECEIVE
+
+    def is_ended(self) -> bool:
+        """Will nothing more be learned of it?"""
+        return self.record[confirm.STATE] not in (Q, S, O)
+
+    async def stored(self) -> bool:
+        """Wait until the destination has it, once and in order (OrderAck): True. False: it failed before.
+
+        Raises what ended delivery (Node.error): the message is still in the outbox, and goes out after a restart.
+        """
+        while not self.is_settled():
+            await self._change()
+        return self.is_stored()
+
+    async def received(self) -> bool:
+        """Wait until an application there has received it (positive FinalAck): True. False: it failed, or may have;
+        `conclusion` says how. Raises as `stored`; ValueError without JN and JP, for nobody will say (C-05).
+        """
+        if not self.record[confirm.MARKS] & JOURNAL:
+            raise ValueError("nobody will say whether it is received: send it with dead_letter or journal")
+        return await self.dead_lettered() == 0
+
+    async def dead_lettered(self) -> int:
+        """Wait for its end: the class with which it is dead-lettered, or discarded if nothing keeps it (no JN, or the
+        quota is used up); 0: it has ended well. Raises as `stored`.
+        """
+        while not self.is_ended():
+            await self._change()
+        message_class = self.record[confirm.CLASS]
+        return message_class if message_class & NEGATIVE else 0
+
+    def tell(self) -> None:
+        """Wake whoever waits for a change of this message."""
+        if self.event is not None:
+            self.event.set()
+            self.event = None
+
+    async def _change(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+        if self.event is None:
+            import asyncio  # not before a program uses it
+
+            self.event = asyncio.Event()
+        await self.event.wait()

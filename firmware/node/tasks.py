@@ -1,0 +1,145 @@
+"""The node in tasks of asyncio: it is called as soon as there is something to do for it, and not before.
+
+One task calls Node.poll. In between it sleeps, until the time that poll has told, or until `wake`: a program has
+changed something, or a link has become ready. On MicroPython a task more waits for each link that is open.
+"""
+
+import asyncio
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from node.interfaces import Waitable
+    from node.node import Node
+
+
+class Tasks:
+    """Runs a node in the running event loop."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        self._is_woken = False
+        self._watched: "list[tuple[Any, ...]]" = []  # (link, its stream, whether to be written, what watches it)
+        self.ended = asyncio.Event()
+        self._task: "Any" = asyncio.create_task(self._serve())
+
+    async def close(self) -> None:
+        """End the task; the node may be called directly then."""
+        task = self._task
+        task.cancel()
+        try:
+            await task
+        except asyncio.CancelledError:
+            pass
+        for watched in self._watched:
+            _unwatch(watched)
+        self._watched = []
+        self.ended.set()
+
+    def leave(self, link: "Waitable") -> None:
+        """This link is about to be closed."""
+        for watched in self._watched:
+            if watched[0] is link:
+                self._watched.remove(watched)
+                _unwatch(watched)
+                return
+
+    async def _serve(self) -> None:
+        try:
+            while True:
+                wait = self._node.poll()
+                if wait and not self._is_woken:
+                    for link in self._node.links:
+                        self._watch(link)
+                    await self._sleep(wait)
+                else:
+                    await asyncio.sleep(0)
+                self._is_woken = False
+        except asyncio.CancelledError:
+            raise
+        except Exception:  # noqa: BLE001 - it stands in Node.error
+            self.ended.set()
+
+    def _watch(self, link: "Waitable") -> None:
+        for watched in self._watched:
+            if watched[0] is link:
+                if watched[1] is link.stream and watched[2] == link.wants_write:
+                    return
+                self._watched.remove(watched)
+                _unwatch(watched)
+                break
+        if link.stream is not None:
+            self._watched.append((link, link.stream, link.wants_write, self._start_watching(link)))
+
+    if sys.implementation.name == "micropython":
+        _is_asleep = False
+
+        def wake(self) -> None:
+            """Call the node soon."""
+            self._is_woken = True
+            if self._is_asleep:
+                self._is_asleep = False
+                # As Task.cancel does it, but nothing is cancelled: it is in this queue, for a later time.
+                queue = asyncio.core._task_queue  # type: ignore[attr-defined,unused-ignore]  # noqa: SLF001
+                queue.remove(self._task)
+                queue.push(self._task)
+
+        async def _sleep(self, wait: int) -> None:
+            self._is_asleep = True
+            await asyncio.sleep_ms(wait)  # type: ignore[attr-defined,unused-ignore]
+            self._is_asleep = False
+
+        def _start_watching(self, link: "Waitable") -> "Any":
+            kinds = (False, True) if link.wants_write else (False,)
+            return [asyncio.create_task(self._wait_for(link.stream, kind)) for kind in kinds]
+
+        async def _wait_for(self, stream: "Any", to_write: bool) -> None:
+            while True:
+                await _ready(stream, to_write)
+                self.wake()
+                await asyncio.sleep(0)  # the node reads what there is
+
+    else:
+        _sleeping: "asyncio.Future[None] | None" = None
+
+        def wake(self) -> None:
+            """Call the node soon."""
+            self._is_woken = True
+            if self._sleeping is not None and not self._sleeping.done():
+                self._sleeping.set_result(None)
+
+        async def _sleep(self, wait: int) -> None:
+            loop = asyncio.get_running_loop()
+            self._sleeping = loop.create_future()
+            timer = loop.call_later(wait / 1000, self.wake)
+            try:
+                await self._sleeping
+            finally:
+                timer.cancel()
+                self._sleeping = None
+
+        def _start_watching(self, link: "Waitable") -> "Any":
+            loop = asyncio.get_running_loop()
+            loop.add_reader(link.stream, self.wake)
+            if link.wants_write:
+                loop.add_writer(link.stream, self.wake)
+            return loop
+
+
+if sys.implementation.name == "micropython":
+
+    def _ready(stream: "Any", to_write: bool) -> "Any":
+        queue = asyncio.core._io_queue  # type: ignore[attr-defined,unused-ignore]  # noqa: SLF001
+        yield queue.queue_write(stream) if to_write else queue.queue_read(stream)
+
+    def _unwatch(watched: "tuple[Any, ...]") -> None:
+        for task in watched[3]:
+            task.cancel()
+
+else:
+
+    def _unwatch(watched: "tuple[Any, ...]") -> None:
+        watched[3].remove_reader(watched[1])
+        watched[3].remove_writer(watched[1])

@@ -1,0 +1,49 @@
+"""Waiting for the links of a node without asyncio."""
+
+import select
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from node.interfaces import Waitable
+
+
+class Waiter:
+    """Sleeps until a link is ready. Takes memory only when a link comes, goes or changes."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self._watched: "list[list[Any]]" = []  # link, its stream, what is waited for
+
+    def sleep(self, links: "list[Waitable]", wait: int) -> None:
+        """Until one of the links is ready, at most `wait` ms."""
+        for link in links:
+            self._watch(link)
+        if hasattr(self._poll, "ipoll"):  # MicroPython: takes no memory
+            for _ in self._poll.ipoll(wait):
+                return
+        else:
+            self._poll.poll(wait)
+
+    def leave(self, link: "Waitable") -> None:
+        """This link is about to be closed."""
+        for watched in self._watched:
+            if watched[0] is link:
+                self._watched.remove(watched)
+                self._poll.unregister(watched[1])
+                return
+
+    def _watch(self, link: "Waitable") -> None:
+        stream = link.stream
+        if stream is None:
+            return
+        events = select.POLLIN | select.POLLOUT if link.wants_write else select.POLLIN
+        for watched in self._watched:
+            if watched[0] is link:
+                if watched[2] != events:
+                    watched[2] = events
+                    self._poll.modify(stream, events)
+                return
+        self._watched.append([link, stream, events])
+        self._poll.register(stream, events)
