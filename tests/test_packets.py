@@ -1,5 +1,6 @@
 """Packets: every layout of wire.md, both ways, and what malformed input comes to."""
 
+import importlib.util
 import struct
 import sys
 import tracemalloc
@@ -946,6 +947,16 @@ def test_other_builders_refuse() -> None:
         packets.build(packet)
     with pytest.raises(ValueError):
         packets.MQFAddressHeader([packets.PrivateQueueFormatNameId(1)])
+    message = packets.parse(FULL)
+    assert isinstance(message, packets.UserMessage)
+    with pytest.raises(ValueError, match="not a u32"):
+        message.user.message_id = 1 << 32
+    message.properties.correlation_id = b"short"
+    with pytest.raises(ValueError, match="20 bytes"):
+        packets.build(message)
+    message.trailing = bytes(core.PACKET_SIZE_MAX)
+    with pytest.raises(ValueError, match="4194304"):
+        packets.build(message)
 
 
 @pytest.mark.rule("B-317")
@@ -1118,3 +1129,108 @@ def test_class_and_hop_count_of_a_serialised_message_change_alone(
     message.properties.message_class = message_class
     message.user.flags = message.user.flags & ~core.USER_RC | hops
     assert changed == packets.build(message)
+
+
+# ---- boards -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def board() -> Any:
+    """The module as it is where there is no extras.py."""
+    spec = importlib.util.spec_from_file_location("packets_of_a_board", packets.__file__)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "mqqb.extras", None)
+        spec.loader.exec_module(module)
+    return module
+
+
+def test_without_extras_the_headers_behind_the_body_are_trailing_bytes(board: Any) -> None:
+    message = board.parse(FULL)
+    same = packets.parse(FULL)
+    assert isinstance(same, packets.UserMessage)
+    assert same.transaction is not None
+    assert same.security is not None
+    assert same.session is not None
+    assert bytes(message.properties.body) == bytes(same.properties.body)
+    assert message.properties.label == same.properties.label
+    for name in ("base", "user", "transaction", "security", "properties", "session"):
+        assert getattr(message, name).fields == getattr(same, name).fields, name
+    assert (message.debug, message.soap, message.multi_queue_format, message.security.signature) == (
+        None, None, None, b""
+    )  # fmt: skip
+    assert bytes(message.trailing).endswith(b"newer peers add headers.")
+    assert samples.RECEIVER in bytes(message.trailing), "the debug header"
+
+
+def test_without_extras_an_error_tells_numbers(board: Any) -> None:
+    for at, value, problem in ((0, 0x11, core.BAD_VERSION_NUMBER), (64, 2, 3), (65, 0xFF, core.NEED_MORE)):
+        raw = bytearray(FULL)
+        raw[at] = value
+        with pytest.raises(board.Malformed) as caught:
+            board.parse(raw)
+        assert (caught.value.rule, caught.value.status) == ("wire.md", problem)
+        assert caught.value.reason == f"problem {problem}"
+
+
+def test_without_extras_every_corruption_is_answered(board: Any) -> None:
+    for at in range(len(FULL)):
+        raw = bytearray(FULL)
+        raw[at] ^= 0xFF
+        try:
+            board.parse(raw)
+        except (board.Malformed, board.NeedMore):
+            continue
+
+
+def test_every_problem_has_words() -> None:
+    numbers = [value for name, value in vars(packets).items() if name.startswith("_") and name.isupper()]
+    assert set(range(2, 13)) <= {value for value in numbers if isinstance(value, int)}
+    for problem, (rule, field, reason) in packets.extras.PROBLEMS.items():
+        for place in (0, 20, "there") if not field else (0,):
+            error = packets.malformed(problem, place)
+            assert (error.rule, error.reason) == (rule, reason)
+            assert error.field == field or error.field in (*packets.extras.PLACES, "there")
+            assert error.status == (problem if problem < 0 else None)
+    assert packets.malformed(core.NEED_MORE, 20).field == "MessagePropertiesHeader.Padding"
+
+
+@settings(max_examples=50)
+@given(
+    names=st.lists(short_texts, min_size=1, max_size=3),
+    body=st.binary(max_size=70),
+    label=st.text(st.characters(min_codepoint=1, exclude_categories=("Cs",)), max_size=20),
+    numbers=st.tuples(u32, u32, u32, u32),
+    journal=st.sampled_from((0, core.USER_JN, core.USER_JP, core.USER_JN | core.USER_JP)),
+)
+def test_a_draft_makes_what_user_message_makes(
+    names: list[str], body: bytes, label: str, numbers: tuple[int, int, int, int], journal: int
+) -> None:
+    message_id, ttrq, ttbr, sent_time = numbers
+    for name in names:
+        queue = packets.DirectQueueFormatName(name)
+        draft = packets.Draft(GUID, queue)
+        for text in (label, label, ""):
+            packet = draft.write(message_id, body, text, ttrq, ttbr, sent_time, journal)
+            assert packet == packets.user_message(
+                GUID, message_id, queue, body, label=text, delivery="transactional", ttrq=ttrq, ttbr=ttbr,
+                sent_time=sent_time, journal=journal,
+            )  # fmt: skip
+            assert packets.transaction_offset(packet) == draft.transaction_at
+
+
+def test_a_draft_refuses() -> None:
+    draft = packets.Draft(GUID, DIRECT)
+    for values in ({"ttrq": -1}, {"ttbr": 1 << 32}, {"sent_time": 1 << 32}, {"message_id": -1}):
+        with pytest.raises(ValueError, match="not a u32"):
+            draft.write(**({"message_id": 1, "body": b""} | values))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="4194304"):
+        draft.write(1, memoryview(bytes(core.PACKET_SIZE_MAX)))
+    largest = core.PACKET_SIZE_MAX - len(draft.write(1, b""))
+    assert len(draft.write(1, bytes(largest))) == core.PACKET_SIZE_MAX
+    with pytest.raises(ValueError, match="first NUL"):
+        draft.write(1, b"", label="a\0")
+    with pytest.raises(ValueError, match="out of range"):
+        draft.write(1, b"", label="a" * 251)

@@ -234,8 +234,8 @@ class Session:
             status = core.frame(buffer, start, end, self._total)
             total = self._total[0]
             if status < 0:
-                rule, field, reason = packets.STATUS[status]
-                events += self._close(rule, field + ": " + reason)
+                error = packets.malformed(status, 0)
+                events += self._close(error.rule, error.field + ": " + error.reason)
             elif end - start >= 16 and buffer[start + 2] & core.BASE_IN and total > _ESTABLISH_SIZE:
                 events += self._close("B-433", "BaseHeader.PacketSize: no internal packet is so long")
             elif end - start >= 16 and not buffer[start + 2] & core.BASE_IN and self.state != OPEN:

@@ -101,6 +101,7 @@ class Queue:
         self.node = node
         self.logged = logged
         self.destination = destination
+        self.draft = packets.Draft(node.guid, destination)
         self.peer = peer
         self.stream = streams.OutgoingStream(array("I", logged.record))
         self.renewed = False  # its sequence has been begun since the start
@@ -202,19 +203,10 @@ class Queue:
         node = self.node
         flags = core.USER_JN * dead_letter | core.USER_JP * journal
         sent_time = node.time()
-        packet = packets.user_message(
-            node.guid,
-            node.next_message_id,
-            self.destination,
-            body,
-            label=label,
-            priority=priority,
-            delivery="transactional",
-            ttrq=ttrq,
-            ttbr=ttbr,
-            sent_time=sent_time,
-            journal=confirm.journal_of(flags, node.confirmation),
-        )
+        if not 0 <= priority <= 7:
+            raise ValueError("priority is 0 to 7")
+        journal_flags = confirm.journal_of(flags, node.confirmation)
+        packet = self.draft.write(node.next_message_id, body, label, ttrq, ttbr, sent_time, journal_flags)
         return node.accept(self, packet, confirm.new(sent_time, node.confirmation, flags, ttrq, ttbr))
 
 
@@ -486,7 +478,7 @@ class Node:
         self.check_deadlines()  # what expires now makes room
         stream = queue.stream
         message = Message(self.outbox.next_message_id, record)
-        offset = packets.transaction_offset(packet)
+        offset = queue.draft.transaction_at
         journal = record[confirm.MARKS] & JOURNAL != 0
         entry = None
         if queue.renewed:

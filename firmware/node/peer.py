@@ -190,7 +190,7 @@ class Peer:
             packet = node.transmit(queue, entry)
             if packet is None:
                 continue
-            queue.stream.prepare(entry, packet, packets.transaction_offset(packet))
+            queue.stream.prepare(entry, packet, queue.draft.transaction_at)
             conversation.send(entry, packet, entry.recoverable, now)
             node.stats.sent += 1
             size += len(packet)
