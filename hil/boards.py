@@ -6,6 +6,7 @@ names of them all.
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -235,3 +236,19 @@ class ProcessBoard:
 
     def close(self) -> None:
         self.kill()
+
+
+def program(name: str, target: str) -> str:
+    """The path of a program of this machine. Raises BoardMissing if it is not installed."""
+    path = shutil.which(name)
+    if path is None:
+        raise BoardMissing(f"board {target}: {name} is not installed")
+    return path
+
+
+def built(path: Path, target: str) -> Path:
+    """`path`, which a build makes. Raises BoardMissing if it is not there."""
+    if not path.exists():
+        shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+        raise BoardMissing(f"board {target}: {shown} is missing; `make firmware` builds it")
+    return path

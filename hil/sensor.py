@@ -1,8 +1,12 @@
 """The application on the board: sends readings, and keeps a ledger of its own of what the node accepted.
 
-Runs on MicroPython and on CPython: `sensor.py config.json`, a JSON object with
+Runs on MicroPython, where a heap of 64 KiB is enough, and on CPython: `sensor.py config.json`, a JSON object with
     outbox                  folder of the node's outbox
-    host, port, queue       where the readings go, and the queue's format name
+    capacity, waiting_max   the outbox's bounds, in bytes and messages (the node's own if left out)
+    queue                   format name of the queue where the readings go
+    host, port              where the queue manager is found, on a network
+    lan                     bring the network up first, by DHCP over Ethernet (false if left out)
+    uart, baud              or the number of the UART to the queue manager, and its speed
     seed, count, max_size   readings 1 to `count`, bodies of 0 to `max_size` bytes (65536 if left out)
     ahead                   at most so many accepted readings that are not stored yet (64 if left out)
     pace_ms                 pause between readings (0 if left out)
@@ -84,18 +88,26 @@ def line_of(k: int, body: "bytes | bytearray", found: bool = False) -> bytes:
 
 def last_noted(path: str) -> int:
     """The last reading in the ledger, 0 if there is none. Cuts off a torn last line."""
+    last = b""
     try:
         with open(path, "rb") as ledger:
-            text = ledger.read()
+            for line in ledger:
+                if line.endswith(b"\n"):
+                    last = line
+                else:
+                    without_torn_line(path)
     except OSError:
         return 0
-    whole = text[: text.rfind(b"\n") + 1]
-    if len(whole) < len(text):
-        with open(path + ".new", "wb") as ledger:
-            ledger.write(whole)
-        os.rename(path + ".new", path)
-    lines = whole.split(b"\n")
-    return int(lines[-2].split()[0]) if len(lines) > 1 else 0
+    return int(last.split()[0]) if last else 0
+
+
+def without_torn_line(path: str) -> None:
+    """Copy the whole lines of a ledger, and put the copy in its place."""
+    with open(path, "rb") as ledger, open(path + ".new", "wb") as copy:
+        for line in ledger:
+            if line.endswith(b"\n"):
+                copy.write(line)
+    os.rename(path + ".new", path)
 
 
 def say(**figures: object) -> None:
@@ -180,14 +192,42 @@ class Sensor:
         say(event="done", accepted=self.accepted, stored=self.stored())
 
 
+async def lan_up() -> None:
+    """Bring the Ethernet of a board up; returns when it has an address."""
+    import network  # type: ignore[import-not-found,unused-ignore]
+
+    lan = network.LAN()
+    lan.active(True)
+    lan.ipconfig(dhcp4=True)
+    while not lan.isconnected():
+        await asyncio.sleep(POLL_S)
+
+
+async def open_node(config: "dict[str, Any]") -> "Any":
+    """The node that the configuration asks for, with its link."""
+    from node import Node
+
+    connect: Any
+    if "uart" in config:
+        from machine import UART  # type: ignore[import-not-found,unused-ignore]
+        from node.uart import UartLink  # type: ignore[import-not-found,unused-ignore]
+
+        connect = UartLink(UART(config["uart"], config["baud"]))
+    else:
+        connect = (config["host"], config["port"])
+        if config.get("lan"):
+            await lan_up()
+    bounds = {name: config[name] for name in ("capacity", "waiting_max") if name in config}
+    return Node(config["outbox"], connect=connect, **bounds)
+
+
 async def main(path: str) -> None:
     """Run the sensor of the configuration file at `path`, and idle when it is done."""
     from mqqb import core
-    from node import Node
 
     with open(path) as file:
         config = json.load(file)
-    node = Node(config["outbox"], connect=(config["host"], config["port"]))
+    node = await open_node(config)
     sensor = Sensor(config, node, core.implementation)
     node.start()
     try:

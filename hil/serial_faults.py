@@ -119,6 +119,7 @@ class SerialFaultProxy:
         os.set_blocking(self._master, False)
         self._hung_up = select.poll()
         self._hung_up.register(self._master, 0)
+        self._port: int | None = None
         self._listener: socket.socket | None = None
         if not (line.exists() and stat.S_ISCHR(line.stat().st_mode)):
             self._listener = socket.socket(socket.AF_UNIX)
@@ -130,8 +131,15 @@ class SerialFaultProxy:
         return ["--serial", f"{NAME}={self.port}"]
 
     async def open(self, target: tuple[str, int]) -> None:  # noqa: ARG002 - the queue manager comes to the terminal
-        """Let bytes pass."""
-        self._tasks.append(asyncio.create_task(self._carry()))
+        """Let bytes pass. Raises OSError, termios.error: `line` is no serial port that can be used."""
+        damage = Damage(self.schedule, self._seed)
+        if self._listener is None:
+            self._port = os.open(self._line, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
+            tty.setraw(self._port, termios.TCSANOW)
+            carrying = self._exchange(self._port, damage)
+        else:
+            carrying = self._carry(self._listener, damage)
+        self._tasks.append(asyncio.create_task(carrying))
 
     def board_settings(self, host: str) -> dict[str, object]:  # noqa: ARG002 - no host is reached over a serial line
         return {"serial": True}
@@ -142,22 +150,16 @@ class SerialFaultProxy:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         os.close(self._master)
+        if self._port is not None:
+            os.close(self._port)
         if self._listener is not None:
             self._listener.close()
             self._line.unlink(missing_ok=True)
 
-    async def _carry(self) -> None:
-        damage = Damage(self.schedule, self._seed)
-        if self._listener is None:
-            near = os.open(self._line, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
-            try:
-                tty.setraw(near, termios.TCSANOW)
-                await self._exchange(near, damage)
-            finally:
-                os.close(near)
-            return
+    async def _carry(self, listener: socket.socket, damage: Damage) -> None:
+        """Carry for one life of the board after the other."""
         while True:
-            connection = await self._while_draining(self._listener)
+            connection = await self._while_draining(listener)
             connection.setblocking(False)
             with connection:
                 damage.restart()

@@ -5,6 +5,7 @@
 * `cpython`: the interpreter that runs the rig
 * `exec:COMMAND`: any interpreter that takes a script and its argument, such as `exec:/opt/micropython -X heapsize=64k`
 * `pi`: the firmware of a 64-bit Raspberry Pi, each instruction emulated by qemu-aarch64
+* `mps2-eth`, `mps2-uart`: the firmware of a Cortex-M3 in a whole emulated machine, over Ethernet or a serial line
 """
 
 import shlex
@@ -12,7 +13,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from hil.boards import ROOT, SENSOR, Board, BoardMissing, ProcessBoard
+from hil.boards import ROOT, SENSOR, Board, BoardMissing, ProcessBoard, built, program
+from hil.emulated import Mps2Board
 
 MICROPYTHON = {
     "unix": ROOT / "build" / "micropython" / "unix-c" / "micropython",
@@ -20,23 +22,8 @@ MICROPYTHON = {
     "pi": ROOT / "build" / "firmware" / "pi" / "micropython",
 }
 EMULATOR = {"pi": "qemu-aarch64"}
-KINDS = (*MICROPYTHON, "cpython")
-
-
-def program(name: str, target: str) -> str:
-    """The path of a program of this machine. Raises BoardMissing if it is not installed."""
-    path = shutil.which(name)
-    if path is None:
-        raise BoardMissing(f"board {target}: {name} is not installed")
-    return path
-
-
-def built(path: Path, target: str) -> Path:
-    """`path`, which a build makes. Raises BoardMissing if it is not there."""
-    if not path.exists():
-        shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
-        raise BoardMissing(f"board {target}: {shown} is missing; `make firmware` builds it")
-    return path
+MPS2 = {"mps2-eth": True, "mps2-uart": False}  # and whether it has a network
+KINDS = (*MICROPYTHON, *MPS2, "cpython")
 
 
 def interpreter(target: str) -> list[str]:
@@ -56,4 +43,6 @@ def interpreter(target: str) -> list[str]:
 
 def open_board(target: str, folder: Path, application: Path = SENSOR) -> Board:
     """The board that `target` names, switched off, its flash the not yet existing `folder`. Raises BoardMissing."""
+    if target in MPS2:
+        return Mps2Board(target, folder, MPS2[target], application)
     return ProcessBoard(target, interpreter(target), folder, application)
