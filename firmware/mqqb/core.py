@@ -45,12 +45,12 @@ from mqqb.constants import *  # noqa: F403 - this module is their one public pla
 
 
 # By the number of the board's native architecture: the native module that it can load.
-_NATIVE = ("", "", "x64", "", "armv6m", "armv7m", "armv7m", "armv7emsp", "armv7emdp", "", "", "rv32imc", "", "", "", "")
+NATIVE = ("", "", "x64", "", "armv6m", "armv7m", "armv7m", "armv7emsp", "armv7emdp", "", "", "rv32imc", "", "", "", "")
 
 
 def _native() -> object:
     """The native module for this board, or None."""
-    name = _NATIVE[getattr(sys.implementation, "_mpy", 0) >> 10 & 15]
+    name = NATIVE[getattr(sys.implementation, "_mpy", 0) >> 10 & 15]
     try:
         return __import__("mqqb.core_" + name, None, None, (name,)) if name else None
     except (ImportError, ValueError):  # not there; made for another version of MicroPython

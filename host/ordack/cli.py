@@ -1,5 +1,5 @@
 """The command `ordack`. Exit status: 0 done, 1 negative answer or a store that cannot be used, 2 wrong usage or input,
-3 (decode) a malformed packet, 4 done, but standard output did not take the report of it.
+3 (decode) a malformed packet, 4 done, but standard output did not take the report of it, 5 (board) no board answers.
 
 What only one command needs is imported when that one runs: a receive in a script should cost milliseconds.
 """
@@ -11,7 +11,8 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -30,6 +31,8 @@ queue_app = typer.Typer(no_args_is_help=True, help="Create, list, limit, purge, 
 app.add_typer(queue_app, name="queue")
 outgoing_app = typer.Typer(no_args_is_help=True, help="What waits for other machines: list, pause, resend, purge.")
 app.add_typer(outgoing_app, name="outgoing")
+board_app = typer.Typer(no_args_is_help=True, help="Boards with MicroPython on a serial port: deploy, doctor.")
+app.add_typer(board_app, name="board")
 
 
 def _named(folder: str) -> str:
@@ -441,6 +444,9 @@ def serve(
         help="Address in direct names that means this machine; without any, all do.")] = None,
     public_queue: Annotated[list[str] | None, typer.Option(
         help="GUID=FORMATNAME: where the public queue of that GUID is, in place of a directory.")] = None,
+    serial: Annotated[list[str] | None, typer.Option(
+        metavar="[NAME=]PORT[@BAUD]", help="A serial port with a board at its other end: a path, or a URL of pyserial. "
+        "NAME, else the last part of the path, is the board's in direct names; 115200 baud unless told.")] = None,
     quota: Annotated[int | None, typer.Option(
         min=0, help="Bytes of packets to keep at most, for `serve` alone; the setting Quota is for all.")] = None,
     as_json: JsonOption = False,
@@ -483,7 +489,105 @@ async def _serve(store: Store, config: Config, listener: Any, ready: Any) -> Non
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, stop.set)
     manager = Manager(store, net.now(), config, _complain)
-    await net.serve(manager, listener, stop, ready)
+    await net.serve(manager, listener, stop, ready, serial)
+
+
+PortOption = Annotated[str, typer.Option(
+    "--port", metavar="PORT", help="Serial port, pty or pyserial URL: /dev/ttyACM0, COM3, socket://HOST:PORT.")]
+BaudOption = Annotated[int, typer.Option(help="Of a real serial line; USB ports ignore it.")]
+
+
+@board_app.command("deploy")
+def board_deploy(
+    port: PortOption,
+    main: Annotated[Path | None, typer.Option(help="Copy this file as main.py, which the board runs.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Copy this file beside it, under its own name.")] = None,
+    package: Annotated[Path | None, typer.Option(
+        help="The package.json to copy from; default: what `make natmod` has compiled, else the sources.")] = None,
+    baud: BaudOption = 115200, as_json: JsonOption = False,
+) -> None:
+    """Copy the modules that a node needs to a board, and what the application needs; only what is not there yet.
+
+    The board is stopped for it, and started again. Exit status: 0 a node can run there, 1 not done, or a node cannot
+    run, 5 no board with MicroPython answers.
+    """
+    from ordack.board import Board, deploy
+
+    with _board_errors(), _progress() as progress, Board(port, baud, reset=True) as board:
+        done = deploy(board, package, main, config, progress)
+        version = ".".join(map(str, board.version))
+    text = f"{port}: copied {len(done.copied)} files, {done.bytes} bytes; {done.unchanged} were there"
+    text += f"; removed {len(done.removed)}" if done.removed else ""
+    text += "; the modules are frozen into the firmware" if done.frozen else ""
+    text += f"; MicroPython {version}, core: {done.core or 'none'}"
+    _done(as_json, text + (f"; a node cannot start: {done.problem}" if done.problem else ""), port=port,
+          version=version, **done._asdict())
+    if done.problem:
+        raise typer.Exit(1)
+
+
+@board_app.command("doctor")
+def board_doctor(
+    port: PortOption,
+    queue_manager: Annotated[str | None, typer.Option(
+        metavar="HOST:PORT", help="Let the board try to reach this queue manager.")] = None,
+    outbox: Annotated[str, typer.Option(metavar="FOLDER", help="Folder of the node's outbox on the board.")] = "outbox",
+    baud: BaudOption = 115200, as_json: JsonOption = False,
+) -> None:
+    """Say what is wrong with a board: firmware, core, heap, flash, clock, way to the queue manager, what waits and why.
+
+    The board is stopped for it, and started again; nothing is changed there. Exit status: 0 nothing is bad, 1 something
+    is, 5 no board with MicroPython answers.
+    """
+    from ordack.board import Board, examine
+    from ordack.config import parse_address
+
+    try:
+        address = None if queue_manager is None else parse_address(queue_manager)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    with _board_errors(), _progress() as progress, Board(port, baud, reset=False) as board:
+        checks = list(examine(board, address, outbox, progress))
+    if as_json:
+        for check in checks:
+            _report(True, "", **check.as_json())
+    else:
+        _table(("check", "verdict", "found", "what to do"), (), [
+            (check.name, check.verdict, check.text, check.advice) for check in checks])
+    if any(check.verdict == "bad" for check in checks):
+        raise typer.Exit(1)
+
+
+@contextlib.contextmanager
+def _board_errors() -> Iterator[None]:
+    from ordack.board import BoardError, NoBoard
+
+    try:
+        yield
+    except NoBoard as error:
+        _complain(str(error))
+        raise typer.Exit(5) from None
+    except BoardError as error:
+        raise StoreError(str(error)) from None
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None]]:
+    """Shows how far a transfer is, on standard error, if that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    console = Console(stderr=True)
+    with Progress(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(),
+                  console=console, transient=True, disable=not console.is_terminal) as shown:
+        tasks: dict[int, Any] = {}
+
+        def told(what: str, done: int, total: int) -> None:
+            if total not in tasks:
+                tasks[total] = shown.add_task(what, total=total)
+            shown.update(tasks[total], description=what, completed=done)
+
+        yield told
 
 
 def _complain(text: str) -> None:
@@ -495,7 +599,8 @@ def _complain(text: str) -> None:
 
 def main() -> None:
     """Entry point of the console script. Typer ends it quietly, with 1, when the reader of a pipe has gone."""
-    if not {"queue", "outgoing", "send", "receive", "state", "config", "identity", "serve"}.intersection(sys.argv[1:2]):
+    if not {"queue", "outgoing", "send", "receive", "state", "config", "identity", "serve",
+            "board"}.intersection(sys.argv[1:2]):
         from ordack.decode import command  # slow to import
 
         app.command("decode")(command)
