@@ -444,9 +444,6 @@ def serve(
         help="Address in direct names that means this machine; without any, all do.")] = None,
     public_queue: Annotated[list[str] | None, typer.Option(
         help="GUID=FORMATNAME: where the public queue of that GUID is, in place of a directory.")] = None,
-    serial: Annotated[list[str] | None, typer.Option(
-        metavar="[NAME=]PORT[@BAUD]", help="A serial port with a board at its other end: a path, or a URL of pyserial. "
-        "NAME, else the last part of the path, is the board's in direct names; 115200 baud unless told.")] = None,
     quota: Annotated[int | None, typer.Option(
         min=0, help="Bytes of packets to keep at most, for `serve` alone; the setting Quota is for all.")] = None,
     as_json: JsonOption = False,
@@ -489,7 +486,7 @@ async def _serve(store: Store, config: Config, listener: Any, ready: Any) -> Non
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, stop.set)
     manager = Manager(store, net.now(), config, _complain)
-    await net.serve(manager, listener, stop, ready, serial)
+    await net.serve(manager, listener, stop, ready)
 
 
 PortOption = Annotated[str, typer.Option(
