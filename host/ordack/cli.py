@@ -21,7 +21,7 @@ from ordack.store import BadName, Store, StoreBusy, StoreError, legible
 
 if TYPE_CHECKING:
     from ordack.client import Message
-    from ordack.config import Config
+    from ordack.config import Config, SerialSettings
 
 RECEIVE_BATCH = 256  # messages that `receive` removes with one commit
 
@@ -444,24 +444,41 @@ def serve(
         help="Address in direct names that means this machine; without any, all do.")] = None,
     public_queue: Annotated[list[str] | None, typer.Option(
         help="GUID=FORMATNAME: where the public queue of that GUID is, in place of a directory.")] = None,
+    serial: Annotated[list[str] | None, typer.Option(
+        metavar="[NAME=]PORT[@BAUD]", help="A serial port with a board at its other end: a path, or a URL of pyserial. "
+        "NAME, else the last part of the path, is the board's in direct names; 115200 baud unless told.")] = None,
     quota: Annotated[int | None, typer.Option(
         min=0, help="Bytes of packets to keep at most, for `serve` alone; the setting Quota is for all.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run the queue manager until SIGTERM, SIGINT or SIGHUP."""
-    from ordack.config import Config, format_address, parse_address, parse_next_hop, parse_public_queue
+    from ordack.config import (
+        SERIAL_PORT,
+        Config,
+        format_address,
+        parse_address,
+        parse_next_hop,
+        parse_public_queue,
+        parse_serial,
+    )
     from ordack.net import listen as open_listener
 
     try:
         address = parse_address(listen)
         hops = dict(parse_next_hop(text) for text in next_hop or ())
         public = dict(parse_public_queue(text) for text in public_queue or ())
+        lines = [parse_serial(text) for text in serial or ()]
+        for line in lines:
+            if line.name in hops:
+                raise ValueError(f"{line.name}: there are two ways to it; NAME=PORT gives a serial line another name")
+            hops[line.name] = line.name, SERIAL_PORT
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     try:
         listener = open_listener(*address)  # before a store is made for nothing
     except OSError as error:
         raise StoreError(f"cannot listen on {listen}: {error.strerror or error}") from None
+    devices = [(line, _open_serial(line)) for line in lines]
     with listener, Store(store, create=True) as opened:
         opened.lock_manager()
         others = {} if quota is None else {"quota": quota}
@@ -471,10 +488,25 @@ def serve(
         text = format_address(host, port)
         import asyncio
 
-        asyncio.run(_serve(opened, config, listener, lambda: _report(as_json, f"listening on {text}", listening=text)))
+        def ready() -> None:
+            _report(as_json, f"listening on {text}", listening=text)
+            for line in lines:
+                _report(as_json, f"listening on serial {line.name} ({line.port})", serial=line.name, port=line.port,
+                        baud=line.baud)
+
+        asyncio.run(_serve(opened, config, listener, ready, devices))
 
 
-async def _serve(store: Store, config: Config, listener: Any, ready: Any) -> None:
+def _open_serial(line: SerialSettings) -> Any:
+    from ordack.uart import open_device
+
+    try:
+        return open_device(line)
+    except OSError as error:
+        raise StoreError(f"cannot open serial port {line.port}: {error.strerror or error}") from None
+
+
+async def _serve(store: Store, config: Config, listener: Any, ready: Any, serial: Any) -> None:
     import asyncio
     import signal
 
@@ -486,7 +518,7 @@ async def _serve(store: Store, config: Config, listener: Any, ready: Any) -> Non
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, stop.set)
     manager = Manager(store, net.now(), config, _complain)
-    await net.serve(manager, listener, stop, ready)
+    await net.serve(manager, listener, stop, ready, serial)
 
 
 PortOption = Annotated[str, typer.Option(

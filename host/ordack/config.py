@@ -21,6 +21,9 @@ from mqqb.streams import MAXIMUM_ORDER_ACK_DELAY, ORDER_ACK_TIMEOUT, RESEND_INTE
 from ordack.store import NEVER, BadName, queue_name
 
 PORT = 1801  # B-001
+SERIAL_PORT = 0  # stands for the port of a hop that is a serial line: nobody connects there
+BAUD = 115200
+_SERIAL = re.compile(r"(?:([\w.-]+)=)?(.+?)(?:@([^@/]*))?", re.DOTALL)
 _DIRECT = re.compile(r"(?:DIRECT=)?(TCP|OS):([^\\]{1,255})\\(?:(private\$)\\)?(.+)", re.IGNORECASE)
 
 
@@ -89,7 +92,8 @@ class Config:
     """Settings of one queue manager.
 
     own_names: host parts of direct names that mean this machine; empty accepts any (B-416). next_hops: address as in a
-    direct name, or GUID of a queue manager -> (host, port) to connect to instead of port 1801 there. public_queues:
+    direct name, or GUID of a queue manager -> (host, port) to connect to instead of port 1801 there; port SERIAL_PORT:
+    it is the name of a serial line, over which that machine connects. public_queues:
     GUID of a public queue -> format name, in place of a directory. quota: bytes of all packets kept, local and outgoing
     (B-084, B-285). history_size, history_lifetime: bound of the duplicate filter, entries and seconds (B-019).
     max_sessions*: from one address, with one queue manager GUID, and in all (B-435). max_unknown_streams: incoming
@@ -203,7 +207,36 @@ def parse_next_hop(text: str) -> tuple[str, tuple[str, int]]:
     address, equals, target = text.partition("=")
     if not equals or not address:
         raise ValueError(f"{text!r} is not ADDRESS=HOST:PORT")
-    return address.lower(), parse_address(target)
+    host, port = parse_address(target)
+    if port == SERIAL_PORT:
+        raise ValueError(f"{text!r}: nobody can be connected to on port 0")
+    return address.lower(), (host, port)
+
+
+class SerialSettings(NamedTuple):
+    """A serial line. name: of the machine at its other end, in direct names. port: a path, or a URL of pyserial."""
+
+    name: str
+    port: str
+    baud: int
+
+
+def parse_serial(text: str) -> SerialSettings:
+    """`[NAME=]PORT[@BAUD]`; the name is the last part of the port's, if not given. Raises ValueError or BadName."""
+    match = _SERIAL.fullmatch(text)
+    if not match:
+        raise ValueError("a serial port has a name")
+    name, port, baud = match.groups()
+    if baud is not None and not (baud.isascii() and baud.isdigit() and 0 < int(baud) <= 1 << 30):
+        raise ValueError(f"{text!r}: behind @ stands the baud rate, a number of bits in a second")
+    if name is None:
+        name = port.rpartition("/")[2]
+        try:
+            check_host(name)
+        except BadName:
+            raise ValueError(f"{text!r}: {name!r} cannot be the name of a machine; write NAME={text}") from None
+    check_host(name)
+    return SerialSettings(name.lower(), port, BAUD if baud is None else int(baud))
 
 
 def parse_quota(text: str) -> int | None:

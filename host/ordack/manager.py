@@ -32,7 +32,7 @@ from mqqb.session import OPEN, Acknowledged, Closed, MessageReceived, Noted, Ope
 from mqqb.streams import Entry, IncomingStream, OutgoingStream
 
 from ordack import outcome
-from ordack.config import PORT, Config, split_direct
+from ordack.config import PORT, SERIAL_PORT, Config, split_direct
 from ordack.outcome import PIECE, Back, Outcomes
 from ordack.store import (
     JOURNAL,
@@ -62,7 +62,8 @@ Hop = tuple[str, int]
 
 
 class Link:
-    """One connection: its session, the peer's IP address, and for one that this side opened the hop it leads to.
+    """One connection: its session, the peer's IP address or the name of its serial line, and the hop that it leads to,
+    if this side opened it or it is a serial line.
 
     Set `writable` False while the transport takes no more: acknowledgements still go out, messages wait.
     """
@@ -308,8 +309,9 @@ class Manager:
 
     # ---- connections
 
-    def accept(self, address: str, now: int) -> Link | None:
-        """A peer has connected from this IP address; None: it is one too many, shut the connection (B-435)."""
+    def accept(self, address: str, now: int, hop: Hop | None = None) -> Link | None:
+        """A peer has connected from this IP address, or over the serial line that is this hop; None: it is one too
+        many, shut the connection (B-435)."""
         if self.would_refuse(address):
             same = sum(link.address == address for link in self.links)
             self._refused += 1
@@ -319,7 +321,7 @@ class Manager:
                          f"{self._refused} refused since this was last told")
                 self._refused = 0
             return None
-        return self._add(Link(Session(False, self.store.guid, now, settings=self.config.session), address, None), now)
+        return self._add(Link(Session(False, self.store.guid, now, settings=self.config.session), address, hop), now)
 
     def would_refuse(self, address: str) -> bool:
         """Would a connection from this IP address be one too many now (B-202, B-206)?"""
@@ -347,7 +349,7 @@ class Manager:
     def wanted_hops(self) -> set[Hop]:
         """Where messages wait for a connection that nobody has opened yet (B-302)."""
         there = {link.hop for link in self.links}
-        return {hop for hop, queues in self._by_hop.items() if hop not in there and any(
+        return {hop for hop, queues in self._by_hop.items() if hop not in there and hop[1] != SERIAL_PORT and any(
             outgoing.is_needed and not outgoing.on_hold and outgoing.link is None for outgoing in queues)}
 
     def output(self) -> list[tuple[Link, bytes, bool]]:
@@ -1283,7 +1285,9 @@ class Manager:
             })
         return {"sessions": [{"address": link.address, "guid": packets.guid_text(link.session.remote_guid),
                               "state": link.session.state, "initiator": link.session.initiator}
-                             for link in self.links], "outgoing": queues}
+                             for link in self.links],
+                "serial": [connection for connection in connections.values() if "serial" in connection],
+                "outgoing": queues}
 
     def resume(self, link: Link, now: int, wall: int) -> None:
         """The transport of this link takes bytes again."""

@@ -16,14 +16,16 @@ import ipaddress
 import resource
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from mqqb.session import OPEN, WAITING_CPR_MSG
 
-from ordack.config import Config
+from ordack.config import SERIAL_PORT, Config, SerialSettings
 from ordack.connect import Connector, Step
 from ordack.manager import Hop, Link, Manager
 from ordack.ping import Pings
+from ordack.uart import SerialPort
 
 POLL_INTERVAL_S = 0.05  # for timers, and for what other processes put in the store
 MAX_BATCH_BYTES = 16 << 20
@@ -47,7 +49,7 @@ def wall() -> int:
 
 
 class _Connection(asyncio.Protocol):
-    """One transport and its link. A hop is given where this side has connected."""
+    """One transport and its link. A hop is given where this side has connected, or where it is a serial line."""
 
     transport: asyncio.Transport
 
@@ -61,10 +63,10 @@ class _Connection(asyncio.Protocol):
         self.transport = transport
         peer = transport.get_extra_info("peername")  # None: it has gone already
         manager = self.net.manager
-        connector = self.net.connectors[self.hop] if self.hop else None
+        connector = self.net.connectors.get(self.hop) if self.hop else None
         if peer:
             self.link = (manager.connect(self.hop, peer[0], now(), connector.pinged) if self.hop and connector
-                         else manager.accept(peer[0], now()))
+                         else manager.accept(peer[0], now(), self.hop))
         if self.link is None:
             transport.abort()
             if connector:
@@ -98,6 +100,7 @@ class _Net:
         self.manager = manager
         self.connectors: dict[Hop, Connector] = {}
         self.connections: dict[Link, _Connection] = {}
+        self.serial: dict[Hop, SerialPort] = {}
         self._loop = asyncio.get_running_loop()
         self._arrivals: list[tuple[Link, bytes]] = []
         self._bytes = 0
@@ -121,7 +124,8 @@ class _Net:
             arrivals, self._arrivals, self._bytes = self._arrivals, [], 0
             self.manager.receive(arrivals, now(), wall())
             for link in {link for link, _ in arrivals if link.hop}:
-                self._observe(link)
+                if link.hop in self.connectors:
+                    self._observe(link, self.connectors[link.hop])
             self.flush()
 
     def flush(self) -> None:
@@ -134,7 +138,7 @@ class _Net:
             if connection.transport.get_write_buffer_size() > self.manager.config.max_unwritten:
                 connection.transport.abort()  # B-435
             elif shut and not connection.transport.is_closing():
-                if link.hop:
+                if link.hop in self.connectors:
                     self.connectors[link.hop].closing()
                 connection.transport.close()
                 self._loop.call_later(SHUT_TIMEOUT_S, connection.transport.abort)
@@ -144,17 +148,15 @@ class _Net:
         self.connections.pop(link, None)
         self.manager.lost(link)
         self.flush()
-        if link.hop:
+        if link.hop in self.connectors:
             closed = link.session.closed
             assert closed
             connector = self.connectors[link.hop]
             connector.closing()
             connector.closed(closed.rule, closed.reason, now(), wall(), link.hop in self.manager.wanted_hops())
 
-    def _observe(self, link: Link) -> None:
+    def _observe(self, link: Link, connector: Connector) -> None:
         """Tell the connector how far the session has come."""
-        assert link.hop
-        connector = self.connectors[link.hop]
         if link.was_open or link.session.state == OPEN:
             connector.opened(now(), wall())
         elif link.session.state == WAITING_CPR_MSG:
@@ -164,6 +166,8 @@ class _Net:
         while True:
             self.manager.poll(now(), wall())
             self.flush()
+            for port in self.serial.values():
+                port.tick()
             self._answered = 0
             if self._pings.timed_out(now()):
                 self._ponged(None)
@@ -173,6 +177,16 @@ class _Net:
             for hop in list(self.connectors):
                 self._advance(hop)
             await asyncio.sleep(POLL_INTERVAL_S)
+
+    def report(self) -> dict[Hop, dict[str, Any]]:
+        """What is to be told of the ways to the hops."""
+        return {hop: connector.report() for hop, connector in self.connectors.items()} | {
+            hop: port.report() for hop, port in self.serial.items()}
+
+    def open_serial(self, settings: SerialSettings, device: object) -> None:
+        """Take connections over a serial port that is open already."""
+        hop = settings.name, SERIAL_PORT
+        self.serial[hop] = SerialPort(settings, device, lambda: _Connection(self, hop), self.manager.log)
 
     # ---- opening sessions
 
@@ -277,6 +291,8 @@ class _Net:
         deadline = self._loop.time() + SHUT_TIMEOUT_S
         while self.connections and self._loop.time() < deadline:
             await asyncio.sleep(0.01)
+        for port in self.serial.values():
+            port.close()
 
 
 def _datagram_socket(address: str) -> socket.socket:
@@ -318,10 +334,12 @@ def fit_to_files(config: Config) -> Config:
 
 
 async def serve(manager: Manager, listener: socket.socket, stop: asyncio.Event,
-                ready: Callable[[], None] = lambda: None) -> None:
+                ready: Callable[[], None] = lambda: None,
+                serial: Iterable[tuple[SerialSettings, object]] = ()) -> None:
     """Run the queue manager on a listening socket until `stop` is set, then end its sessions.
 
-    `ready` is called when peers may come. Pings are answered on the listener's address, if the Config says so. Raises
+    serial: lines and their open devices; their names are next hops in the Config of the manager. `ready` is called when
+    peers may come. Pings are answered on the listener's address, if the Config says so. Raises
     what went wrong inside, for example StoreError when the store cannot be read any more.
     """
     loop = asyncio.get_running_loop()
@@ -343,7 +361,7 @@ async def serve(manager: Manager, listener: socket.socket, stop: asyncio.Event,
     loop.set_exception_handler(fail)
     manager.config = fit_to_files(manager.config)
     net = _Net(manager)
-    manager.connections = lambda: {hop: connector.report() for hop, connector in net.connectors.items()}
+    manager.connections = net.report
     server = await loop.create_server(lambda: _Connection(net, None), sock=listener, backlog=BACKLOG)
     poll: asyncio.Task[object] = loop.create_task(net.poll())
     stopped: asyncio.Task[object] = loop.create_task(stop.wait())
@@ -354,6 +372,8 @@ async def serve(manager: Manager, listener: socket.socket, stop: asyncio.Event,
                 net.answer_pings(listener.getsockname()[0])
             except OSError as error:
                 manager.log(f"pings are not answered: UDP port {manager.config.ping_port}, {error.strerror or error}")
+        for settings, device in serial:
+            net.open_serial(settings, device)
         ready()
         done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for future in done:

@@ -1,0 +1,132 @@
+"""A UART as a link: the line protocol of mqqb.line over anything with readinto and write.
+
+    link = UartLink(UART(1, 115200, rxbuf=1024), rxbuf=1024)
+
+At the other end is `ordack serve --serial PORT@115200`.
+"""
+
+import errno
+import os
+
+from mqqb import line
+
+from node.clock import Clock, ticks_diff, ticks_ms
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+OPEN_TIMEOUT_MS = 10000
+WRITE_MS = 20  # about so long a write goes on
+_NOTHING = bytearray(0)
+
+
+class UartLink:
+    """The board's end of a serial line (interfaces.Link). No call waits, but for what `uart` itself does.
+
+    uart: a machine.UART; or a stream that does not block, such as a file or a socket. What it got while no link was
+    open does not matter. rxbuf: the size of its receive buffer in bytes, 112 or more: the other end never has more
+    under way than fits in it, so nothing is lost however long the board is busy.
+
+    A machine.UART takes a frame, at most 255 bytes, at once or as fast as it goes out: its txbuf says which.
+    """
+
+    def __init__(self, uart: "Any", rxbuf: int = 256) -> None:
+        self.stream: "Any" = None
+        self.wants_write = False
+        self._uart = uart
+        self._any = getattr(uart, "any", None)
+        self._clock = Clock()
+        self._began = 0
+        self.line = line.Line(True, min(rxbuf - line.RESERVE, line.WINDOW_MAX), os.urandom(1)[0])
+        self._out = memoryview(self.line.out)
+
+    def open(self) -> None:
+        """See interfaces.Link."""
+        self.stream = self._uart
+        self._began = ticks_ms()
+        self.line.open(self._clock.now())
+        self._flush()
+
+    def is_open(self) -> bool:
+        """See interfaces.Link. Raises OSError after OPEN_TIMEOUT_MS."""
+        if self.line.state == line.OPENING:
+            now = self._clock.now()
+            while not self.line.read(_NOTHING, now) and self._fill():
+                pass
+            self._flush()
+            if self.line.state == line.OPENING and ticks_diff(ticks_ms(), self._began) > OPEN_TIMEOUT_MS:
+                raise OSError(errno.ETIMEDOUT)
+        return self.line.state == line.OPEN
+
+    def readinto(self, buffer: memoryview) -> int:
+        """See interfaces.Link."""
+        now = self._clock.now()
+        done = 0
+        while done < len(buffer):
+            count = self.line.read(buffer[done:] if done else buffer, now)
+            if count > 0:
+                done += count
+            elif count < 0 or not self._fill():
+                break
+        if not done:
+            self.line.check(now)
+        self._flush()
+        if not done and self.line.state != line.OPEN:
+            raise OSError(errno.ECONNRESET)
+        return done
+
+    def write(self, data: memoryview) -> int:
+        """See interfaces.Link."""
+        now = self._clock.now()
+        began = ticks_ms()
+        done = 0
+        while self._flush() and done < len(data):
+            count = self.line.write(data[done:] if done else data, now)
+            if not count:
+                break
+            done += count
+            if ticks_diff(ticks_ms(), began) > WRITE_MS:
+                self.wants_write = True
+                break
+        return done
+
+    def close(self) -> None:
+        """See interfaces.Link."""
+        self.line.close()
+        self.stream = None
+        try:
+            self._flush()
+        except OSError:
+            pass
+        self.wants_write = False
+
+    def _flush(self) -> bool:
+        """Put on the wire what the line has to say. False: the UART takes no more now."""
+        out = self.line
+        count = out.output(self._clock.now())
+        while count:
+            taken = self._uart.write(self._out[out.out_start : out.out_end]) or 0
+            out.written(taken)
+            if taken < count:
+                self.wants_write = True
+                return False
+            count = out.output(self._clock.now())
+        self.wants_write = False
+        return True
+
+    def _fill(self) -> int:
+        """Take what the UART has got: how many bytes, 0 if there are none."""
+        room = self.line.room()
+        if self._any is not None:  # readinto would wait for more than there is
+            waiting = self._any()
+            if not waiting:
+                return 0
+            room = room[:waiting]
+        count = self._uart.readinto(room)
+        if count is None:
+            return 0
+        if not count:
+            raise OSError(errno.ECONNRESET)
+        self.line.received(count)
+        return int(count)
