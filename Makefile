@@ -9,7 +9,7 @@ KILLS ?= 5
 STEPS ?= 1000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-c test-mp lint size fuzz mutants model conformance bench firmware natmod clean setup-test setup-bench
+.PHONY: help setup run test test-c test-mp lint size fuzz mutants model conformance bench firmware natmod clean setup-test setup-bench setup-firmware
 
 help: ## this list
 	@awk -F ' *## ' '/^[a-z-]+:.* ## / { sub(/:.*/, "", $$1); printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ setup-test:
 
 setup-bench:
 	@$(SETUP) bench
+
+setup-firmware:
+	@$(SETUP) firmware
 
 run: setup ## the main job: readings from a MicroPython arrive once, over a link that keeps breaking (SEED= MESSAGES= CUTS= KILLS=)
 	@$(PYTHON_VENV) -m hil.campaign --messages $(MESSAGES) --cuts $(CUTS) --kills $(KILLS) $(if $(SEED),--seed $(SEED))
@@ -62,8 +65,8 @@ conformance: setup-test ## the rules of the specification with the tests that sh
 bench: setup-bench ## speed against a peer measured in the same run, as JSON lines
 	@$(PYTHON_VENV) tests/bench.py
 
-firmware: setup ## the MicroPython builds
-	@ls -l build/micropython/unix-c/micropython build/micropython/unix-twin/micropython
+firmware: setup-firmware ## MicroPython with our modules for every emulated board, with sizes; firmware/ports/README.md runs them
+	@arm-none-eabi-size build/firmware/mps2-*/firmware.elf
 
 natmod: setup-test ## what boards with a stock firmware take: native modules of the C core, build/mip for mip and deploy
 	@ls -l build/natmod/*/_mqqb.mpy build/mip/package.json

@@ -60,7 +60,7 @@ def test_without_apt_set_up_names_what_is_missing_and_why(checkout: Path, path_w
     result = setup(checkout, "test", PATH=path)
     assert result.returncode == 1
     assert named(result) >= {"xz-utils", "gcc-arm-none-eabi", "libnewlib-arm-none-eabi"}
-    assert "gcc-arm-none-eabi: size of the C core on a Cortex-M0+" in result.stderr
+    assert "gcc-arm-none-eabi: firmware for Cortex-M, size of the C core on a Cortex-M0+" in result.stderr
     assert not (checkout / ".venv").exists()
 
 
@@ -93,4 +93,4 @@ def test_make_help_lists_every_job() -> None:
     result = subprocess.run(["make", "-C", ROOT], capture_output=True, text=True, timeout=60, check=True)
     phony = next(line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith(".PHONY:"))
     listed = {line.split()[1] for line in result.stdout.splitlines() if line.startswith("  make ")}
-    assert listed == set(phony.split()[1:]) - {"setup-test", "setup-bench"}
+    assert listed == set(phony.split()[1:]) - {"setup-test", "setup-bench", "setup-firmware"}

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Brings what a job needs onto this machine: programs (programs.txt), the virtual environment, MicroPython.
-#   setup.sh run | test | bench
+#   setup.sh run | firmware | test | bench
 # Everything is made under .venv/ and build/. A step is done again only when what it is made from has changed.
 # PYTHON= names the interpreter, MICROPYTHON_DIR= a MicroPython checkout (1.25 or newer) to use instead of Debian's source.
 set -euo pipefail
-job=${1:?run, test or bench}
+job=${1:?run, firmware, test or bench}
 cd "$(dirname "$0")/../.."
 root=$PWD
 export PYTHON=${PYTHON:-python3} PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_CONSTRAINT=$root/tests/constraints.txt
@@ -14,16 +14,19 @@ if [ -n "${MICROPYTHON_DIR:-}" ] && [ ! -f "$MICROPYTHON_DIR/py/mpconfig.h" ]; t
     echo "set-up: MICROPYTHON_DIR=$MICROPYTHON_DIR is not a MicroPython checkout" >&2
     exit 1
 fi
-mkdir -p build/stamps build/logs build/micropython
+mkdir -p build/stamps build/logs build/micropython build/firmware
 [ -w "${HOME:-/nonexistent}" ] || export HOME=$root/build
 exec 9>build/setup.lock
 flock 9
 
+for_tests() { [ "$job" = test ] || [ "$job" = bench ]; }
 say() { printf '  %s\n' "$*"; }
 now() { echo "${EPOCHREALTIME/[.,]/}"; }
 # digest FILE...: of names and contents; folders are walked
-digest() { find "$@" -type f \( -name '*.[ch]' -o -name '*.py' -o -name '*.sh' -o -name '*.mk' -o -name '*.cmake' -o -name '*.txt' -o -name '*.toml' \) \
+digest() { find "$@" -type f \( -name '*.[ch]' -o -name '*.py' -o -name '*.sh' -o -name '*.mk' -o -name '*.cmake' -o -name '*.txt' -o -name '*.toml' -o -name '*.ld' -o -name Makefile \) \
     -exec sha256sum {} + | sort | sha256sum | cut -d' ' -f1; }
+# recipe FUNCTION...: a digest of how something is built
+recipe() { declare -f "$@" | sha256sum | cut -d' ' -f1; }
 fresh() { [ "$(cat "build/stamps/$1" 2>/dev/null)" = "$2" ]; }
 
 # step NAME KEY COMMAND...: does COMMAND unless it was done for the same KEY; its output goes to a log, shown on failure
@@ -56,7 +59,8 @@ may_install() { command -v apt-get >/dev/null && { [ "$(id -u)" = 0 ] || sudo -n
 # missing: the lines of programs.txt for this job whose check fails
 missing() {
     local jobs=" run " line package check why rest
-    [ "$job" = run ] || jobs+="test "
+    [ "$job" = run ] || jobs+="firmware "
+    if for_tests; then jobs+="test "; fi
     [ "$job" != bench ] || jobs+="bench "
     [ -n "${MICROPYTHON_DIR:-}" ] || jobs+="micropython "
     while IFS= read -r line; do
@@ -122,7 +126,7 @@ python_part() {
     step venv "$root" create_venv
     key="$root $(.venv/bin/python --version) $(sha256sum <tests/constraints.txt)"
     packages=run
-    [ "$job" = run ] || packages+=" dev"
+    if for_tests; then packages+=" dev"; fi
     [ "$job" != bench ] || packages+=" bench"
     for group in $packages; do
         step "python-packages-$group" "$key $(requirements "$group")" install_requirements "$group"
@@ -130,43 +134,75 @@ python_part() {
     step ordack "$key $(digest pyproject.toml host/build_backend.py host/build_mqqb.py c_core)" install_ordack
 }
 
-# ---- MicroPython: build/micropython/source, mpy-cross, unix-c, unix-twin
+# ---- Debian packages that are not installed: sources, and what another processor's Linux is made of
 
-# Debian's source package, through apt with lists of its own: the machine's apt is left as it is, and its mirror is used.
-fetch_source() {
-    local apt=$root/build/micropython/apt mirror options
+# apt_with FOLDER KIND RELEASE [OPTION...]: sets `apt` to a command with lists of its own: the machine's apt is left as it
+# is, and its mirror is used. KIND: deb-src, or deb with the processor.
+apt_with() {
+    local folder=$1 kind=$2 release=$3 mirror
+    shift 3
     mirror=$(apt-get indextargets --format '$(REPO_URI) $(LABEL) $(COMPONENT)' 'Created-By: Packages' | awk '$2 == "Debian" && $3 == "main" {print $1; exit}')
     if [ -z "$mirror" ]; then
-        echo "apt knows no Debian mirror (run apt-get update, or name a MicroPython checkout with MICROPYTHON_DIR=)"
+        echo "apt knows no Debian mirror (run apt-get update; MICROPYTHON_DIR= names a MicroPython checkout to use instead of its source)"
         return 1
     fi
-    mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial"
-    echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror trixie main" >"$apt/sources.list"
-    options=(-o "Dir::Etc::SourceList=$apt/sources.list" -o Dir::Etc::SourceParts=/dev/null -o "Dir::State::Lists=$apt/lists"
-        -o "Dir::Cache=$apt/cache" -o APT::Sandbox::User=root)
+    mkdir -p "$folder/lists/partial" "$folder/cache/archives/partial"
+    echo "$kind $mirror $release main" >"$folder/sources.list"
+    apt=(apt-get -o "Dir::Etc::SourceList=$folder/sources.list" -o Dir::Etc::SourceParts=/dev/null -o "Dir::State::Lists=$folder/lists"
+        -o "Dir::Cache=$folder/cache" -o APT::Sandbox::User=root "$@")
+    "${apt[@]}" update
+}
+
+apt_sources() { apt_with "$root/build/micropython/apt" "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]" trixie; }
+
+# ---- MicroPython: build/micropython/source, mpy-cross, unix-c, unix-twin
+
+fetch_source() {
+    local apt
+    apt_sources
     cd build/micropython
     rm -rf micropython-*
-    apt-get "${options[@]}" update
-    apt-get "${options[@]}" source "micropython=$micropython_version" || apt-get "${options[@]}" source micropython
+    "${apt[@]}" source "micropython=$micropython_version" || "${apt[@]}" source micropython
     ln -sfn "$(echo micropython-*/)" source
 }
 
 use_checkout() { ln -sfn "$(realpath "$MICROPYTHON_DIR")" build/micropython/source; }
+
+# lwIP, which Debian takes out of MicroPython's source, put back; a checkout of the user's is left alone.
+fetch_lwip() {
+    local apt
+    if [ -n "${MICROPYTHON_DIR:-}" ]; then
+        [ -d "$MICROPYTHON_DIR/lib/lwip/src" ] || { echo "MICROPYTHON_DIR has no lib/lwip: git submodule update --init lib/lwip"; return 1; }
+        return
+    fi
+    apt_sources
+    cd build/micropython
+    rm -rf lwip-*
+    "${apt[@]}" source lwip
+    [ -L source/lib/lwip ] || rmdir source/lib/lwip
+    ln -sfn "../../$(echo lwip-*/)" source/lib/lwip
+}
 
 build_mpy_cross() {
     rm -rf build/micropython/mpy-cross
     make -j"$cpus" -C build/micropython/source/mpy-cross BUILD="$root/build/micropython/mpy-cross"
 }
 
-# build_unix NAME KEY [SETTING...]: KEY stands for what an existing build folder cannot follow (settings, MicroPython itself)
-build_unix() {
-    local folder=$root/build/micropython/$1 key=$2
-    shift 2
-    if [ "$(cat "$folder/made-for" 2>/dev/null)" != "$key" ]; then
-        rm -rf "$folder"
-        mkdir -p "$folder"
-        echo "$key" >"$folder/made-for"
+# made_for FOLDER KEY: empties a build folder that was made for another KEY, which stands for what `make` cannot follow in
+# an existing one (settings, MicroPython itself)
+made_for() {
+    if [ "$(cat "$1/made-for" 2>/dev/null)" != "$2" ]; then
+        rm -rf "$1"
+        mkdir -p "$1"
+        echo "$2" >"$1/made-for"
     fi
+}
+
+# build_unix NAME KEY [SETTING...]
+build_unix() {
+    local folder=$root/build/micropython/$1
+    made_for "$folder" "$2"
+    shift 2
     # Nothing that would need another library: no TLS, no ffi, no btree.
     make -j"$cpus" -C build/micropython/source/ports/unix BUILD="$folder" MICROPY_MPYCROSS="$root/build/micropython/mpy-cross/mpy-cross" \
         FROZEN_MANIFEST="$root/firmware/ports/unix/manifest.py" \
@@ -183,13 +219,43 @@ micropython_part() {
         step micropython-source "$source" fetch_source
     fi
     step mpy-cross "$source" build_mpy_cross
-    source+=" $(digest firmware/ports/setup.sh firmware/ports/unix)"
+    source+=" $(recipe build_unix) $(digest firmware/ports/unix)"
     step micropython-unix-c "$source $(digest firmware/ports/usermod c_core)" build_unix unix-c "$source" USER_C_MODULES="$root/firmware/ports/usermod"
     step micropython-unix-twin "$source" build_unix unix-twin "$source"
-    if [ "$job" != run ]; then # loads the native modules of all ARM boards, in qemu-arm
+    [ "$job" = run ] || firmware_part
+    if for_tests; then # loads the native modules of all ARM boards, in qemu-arm
         step micropython-unix-armhf "$source" build_unix unix-armhf "$source" CROSS_COMPILE=arm-linux-gnueabihf- LDFLAGS_EXTRA=-static
     fi
 }
+
+# ---- firmware with our modules frozen in: build/firmware
+
+# build_mps2 NAME KEY [SETTING...]
+build_mps2() {
+    local folder=$root/build/firmware/$1
+    made_for "$folder" "$2"
+    shift 2
+    make -j"$cpus" -C firmware/ports/mps2 MPY_DIR="$root/build/micropython/source" BUILD="$folder" \
+        MICROPY_MPYCROSS="$root/build/micropython/mpy-cross/mpy-cross" "$@"
+}
+
+# A build folder is kept when only our own files change: then a few files are compiled, and it is linked again.
+firmware_part() {
+    local key frozen c
+    frozen=$(digest firmware/mqqb firmware/node firmware/ports/manifest.py)
+    c=$(digest firmware/ports/usermod c_core)
+    step lwip-source "$(cat build/stamps/micropython-source)" fetch_lwip
+    key="$(cat build/stamps/micropython-source) $(recipe build_mps2) $(digest firmware/ports/mps2/Makefile) $(module_names)"
+    step firmware-mps2-an385 "$key $frozen $c $(digest firmware/ports/mps2)" \
+        build_mps2 mps2-an385 "$key" USER_C_MODULES="$root/firmware/ports/usermod"
+    step firmware-mps2-an385-twin "$key $frozen $(digest firmware/ports/mps2)" \
+        build_mps2 mps2-an385-twin "$key" FROZEN_MANIFEST=manifest_twin.py
+}
+
+# Which modules there are: an existing build folder does not notice that one has gone.
+module_names() { ls firmware/mqqb/*.py firmware/node/*.py | sha256sum | cut -d' ' -f1; }
+
+# ---- what boards with a stock firmware take
 
 # The C core as a file for boards whose firmware comes from elsewhere: build/natmod/ARCH/_mqqb.mpy
 build_natmods() {
@@ -224,5 +290,5 @@ trap 'kill -TERM -- -$python -$micropython 2>/dev/null; exit 130' INT TERM HUP
 wait $micropython || status=1
 wait $python || status=1
 trap - INT TERM HUP
-if [ $status = 0 ] && [ "$job" != run ]; then natmod_part; fi # needs both
+if [ $status = 0 ] && for_tests; then natmod_part; fi # needs both
 exit $status

@@ -1,0 +1,19 @@
+# Frozen into the firmware of boards: asyncio, the engine and the node. twin: the C core is not in, so its twin must be.
+import os
+
+options.defaults(twin=False)  # noqa: F821
+include("$(MPY_DIR)/extmod/asyncio")  # noqa: F821
+
+
+def _modules(folder, *left_out):
+    return tuple(name for name in sorted(os.listdir(folder)) if name.endswith(".py") and name not in left_out)
+
+
+# core_cffi is CPython's. opt=3: no assertions and no line numbers, which are a tenth of the size.
+package(  # noqa: F821
+    "mqqb",
+    _modules("../mqqb", "core_cffi.py", *(() if options.twin else ("core_py.py",))),  # noqa: F821
+    base_path="..",
+    opt=3,
+)
+package("node", _modules("../node"), base_path="..", opt=3)  # noqa: F821

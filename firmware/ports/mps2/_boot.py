@@ -1,0 +1,28 @@
+# Runs first: the flash is at /flash, formatted if it is new, and the current directory; a formatted card is at /card.
+
+
+def _mount():
+    import os
+
+    import mps2
+    import vfs
+
+    flash = mps2.Flash()
+    card = mps2.Card()
+    blank = True
+    data = bytearray(512)
+    for block in range(2):  # LittleFS has its root in these two
+        flash.readblocks(block, data, 0)
+        blank = blank and data in (bytes(512), b"\xff" * 512)
+    # A file system that cannot be read is never formatted over: whoever runs the board sees the error.
+    if blank:
+        vfs.VfsLfs2.mkfs(flash)
+    vfs.mount(flash, "/flash")
+    os.chdir("/flash")
+    card.readblocks(0, data)
+    if data[510:] == b"\x55\xaa":
+        vfs.mount(card, "/card")
+
+
+_mount()
+del _mount

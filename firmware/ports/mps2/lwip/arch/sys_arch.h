@@ -1,0 +1,1 @@
+// sys_arch.h: lwIP without an operating system needs nothing here.

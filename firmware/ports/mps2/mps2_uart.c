@@ -1,0 +1,289 @@
+// mps2_uart.c: a part of extmod/machine_uart.c: machine.UART for UARTs 1 and 2; 0 is the terminal.
+//
+// As on other boards a full receive buffer loses what follows, unless flow=UART.RTS.
+#include "py/mperrno.h"
+#include "py/mphal.h"
+
+#include "uart.h"
+
+#define BUFFER_BYTES 256 // as on an RP2040
+#define BUFFER_BYTES_MIN 32
+#define BUFFER_BYTES_MAX 32766
+
+enum {
+    FLOW_RTS = 1,
+    FLOW_CTS = 2, // always: QEMU tells when the other end takes no more
+    IRQ_RX = 1,
+    IRQ_RXIDLE = 2,
+};
+
+struct _machine_uart_obj_t {
+    mp_obj_base_t base;
+    uint8_t number;
+    uint8_t flow;
+    uint32_t baud_rate;
+    uint32_t timeout_ms;      // for the first byte
+    uint32_t timeout_char_ms; // for each byte that follows
+    mp_uint_t trigger;        // of its interrupts
+    mp_uint_t triggered;
+    mp_irq_obj_t *irq;
+};
+
+static machine_uart_obj_t objects[UART_COUNT];
+
+// What the garbage collector would not find elsewhere.
+MP_REGISTER_ROOT_POINTER(void *mps2_uart_received[3]);
+MP_REGISTER_ROOT_POINTER(void *mps2_uart_outgoing[3]);
+MP_REGISTER_ROOT_POINTER(void *mps2_uart_irq[3]);
+
+#define MICROPY_PY_MACHINE_UART_CLASS_CONSTANTS \
+    { MP_ROM_QSTR(MP_QSTR_RTS), MP_ROM_INT(FLOW_RTS) }, \
+    { MP_ROM_QSTR(MP_QSTR_CTS), MP_ROM_INT(FLOW_CTS) }, \
+    { MP_ROM_QSTR(MP_QSTR_IRQ_RX), MP_ROM_INT(IRQ_RX) }, \
+    { MP_ROM_QSTR(MP_QSTR_IRQ_RXIDLE), MP_ROM_INT(IRQ_RXIDLE) },
+
+static uart_t *uart_of(const machine_uart_obj_t *self) {
+    uart_t *uart = &uarts[self->number];
+
+    if (uart->received.buf == NULL) {
+        mp_raise_OSError(MP_ENODEV); // after deinit()
+    }
+    return uart;
+}
+
+static void mp_machine_uart_print(const mp_print_t *print, mp_obj_t self_in, mp_print_kind_t kind) {
+    const machine_uart_obj_t *self = MP_OBJ_TO_PTR(self_in);
+    const uart_t *uart = &uarts[self->number];
+
+    mp_printf(print, "UART(%u, baudrate=%u, timeout=%u, timeout_char=%u, rxbuf=%u, txbuf=%u, flow=%u, overruns=%u)", self->number,
+        (unsigned)self->baud_rate, (unsigned)self->timeout_ms, (unsigned)self->timeout_char_ms,
+        uart->received.size, uart->outgoing.size, self->flow, (unsigned)uart->overruns);
+}
+
+static void new_ring(ringbuf_t *ring, void **root, mp_int_t size) {
+    if (size < BUFFER_BYTES_MIN || size > BUFFER_BYTES_MAX) {
+        mp_raise_ValueError(MP_ERROR_TEXT("buffer size"));
+    }
+    *root = m_new(uint8_t, size + 1); // a ring holds one byte less than it has
+    *ring = (ringbuf_t) { .buf = *root, .size = size + 1 };
+}
+
+static void mp_machine_uart_deinit(machine_uart_obj_t *self) {
+    uart_t *uart = &uarts[self->number];
+
+    uart_stop(uart);
+    uart->received = uart->outgoing = (ringbuf_t) { .size = 1 };
+    MP_STATE_PORT(mps2_uart_received)[self->number] = NULL;
+    MP_STATE_PORT(mps2_uart_outgoing)[self->number] = NULL;
+    MP_STATE_PORT(mps2_uart_irq)[self->number] = self->irq = NULL;
+}
+
+// Before the heap goes: the UARTs' buffers are on it.
+void machine_uart_deinit_all(void) {
+    for (int number = 1; number < UART_COUNT; number++) {
+        objects[number].number = number;
+        mp_machine_uart_deinit(&objects[number]);
+    }
+}
+
+// Every bit of bits, parity and stop is accepted: QEMU's line has none of them.
+static void mp_machine_uart_init_helper(machine_uart_obj_t *self, size_t n_args, const mp_obj_t *pos_args, mp_map_t *kw_args) {
+    enum { ARG_baudrate, ARG_bits, ARG_parity, ARG_stop, ARG_timeout, ARG_timeout_char, ARG_rxbuf, ARG_txbuf, ARG_flow };
+    static const mp_arg_t allowed[] = {
+        { MP_QSTR_baudrate, MP_ARG_INT, {.u_int = 115200} },
+        { MP_QSTR_bits, MP_ARG_INT, {.u_int = 8} },
+        { MP_QSTR_parity, MP_ARG_OBJ, {.u_rom_obj = MP_ROM_NONE} },
+        { MP_QSTR_stop, MP_ARG_INT, {.u_int = 1} },
+        { MP_QSTR_timeout, MP_ARG_KW_ONLY | MP_ARG_INT, {.u_int = 0} },
+        { MP_QSTR_timeout_char, MP_ARG_KW_ONLY | MP_ARG_INT, {.u_int = 0} },
+        { MP_QSTR_rxbuf, MP_ARG_KW_ONLY | MP_ARG_INT, {.u_int = BUFFER_BYTES} },
+        { MP_QSTR_txbuf, MP_ARG_KW_ONLY | MP_ARG_INT, {.u_int = BUFFER_BYTES} },
+        { MP_QSTR_flow, MP_ARG_KW_ONLY | MP_ARG_INT, {.u_int = 0} },
+    };
+    mp_arg_val_t args[MP_ARRAY_SIZE(allowed)];
+    uart_t *uart = &uarts[self->number];
+
+    mp_arg_parse_all(n_args, pos_args, kw_args, MP_ARRAY_SIZE(allowed), allowed, args);
+    if (args[ARG_baudrate].u_int <= 0) {
+        mp_raise_ValueError(MP_ERROR_TEXT("baudrate"));
+    }
+    mp_machine_uart_deinit(self);
+    self->baud_rate = args[ARG_baudrate].u_int;
+    self->timeout_ms = args[ARG_timeout].u_int;
+    self->timeout_char_ms = args[ARG_timeout_char].u_int;
+    self->flow = args[ARG_flow].u_int;
+    new_ring(&uart->received, &MP_STATE_PORT(mps2_uart_received)[self->number], args[ARG_rxbuf].u_int);
+    new_ring(&uart->outgoing, &MP_STATE_PORT(mps2_uart_outgoing)[self->number], args[ARG_txbuf].u_int);
+    uart->flow_control = self->flow & FLOW_RTS;
+    uart->overruns = 0;
+    uart_start(uart, self->baud_rate);
+}
+
+static mp_obj_t mp_machine_uart_make_new(const mp_obj_type_t *type, size_t n_args, size_t n_kw, const mp_obj_t *args) {
+    mp_arg_check_num(n_args, n_kw, 1, MP_OBJ_FUN_ARGS_MAX, true);
+    mp_int_t number = mp_obj_get_int(args[0]);
+    if (number < 1 || number >= UART_COUNT) {
+        mp_raise_ValueError(MP_ERROR_TEXT("UART(1) or UART(2)"));
+    }
+    machine_uart_obj_t *self = &objects[number];
+    self->base.type = &machine_uart_type;
+    self->number = number;
+    mp_map_t keywords;
+    mp_map_init_fixed_table(&keywords, n_kw, args + n_args);
+    mp_machine_uart_init_helper(self, n_args - 1, args + 1, &keywords);
+    return MP_OBJ_FROM_PTR(self);
+}
+
+static mp_int_t mp_machine_uart_any(machine_uart_obj_t *self) {
+    return ringbuf_avail(&uart_of(self)->received);
+}
+
+static bool mp_machine_uart_txdone(machine_uart_obj_t *self) {
+    return uart_is_empty(uart_of(self));
+}
+
+// ---- irq()
+
+static void trigger(int number, mp_uint_t cause) {
+    machine_uart_obj_t *self = &objects[number];
+
+    if (self->irq != NULL && (self->trigger & cause)) {
+        self->triggered = cause;
+        mp_irq_handler(self->irq);
+    }
+}
+
+static void on_received(int number) {
+    trigger(number, IRQ_RX);
+}
+
+static void on_idle(int number) {
+    trigger(number, IRQ_RXIDLE);
+}
+
+static mp_uint_t irq_set_trigger(mp_obj_t self_in, mp_uint_t trigger) {
+    machine_uart_obj_t *self = MP_OBJ_TO_PTR(self_in);
+    uart_t *uart = uart_of(self);
+
+    self->trigger = trigger;
+    uart->on_received = trigger & IRQ_RX ? on_received : NULL;
+    uart->on_idle = trigger & IRQ_RXIDLE ? on_idle : NULL;
+    return 0;
+}
+
+static mp_uint_t irq_info(mp_obj_t self_in, mp_uint_t asked) {
+    const machine_uart_obj_t *self = MP_OBJ_TO_PTR(self_in);
+
+    return asked == MP_IRQ_INFO_FLAGS ? self->triggered : asked == MP_IRQ_INFO_TRIGGERS ? self->trigger : 0;
+}
+
+static const mp_irq_methods_t irq_methods = {
+    .trigger = irq_set_trigger,
+    .info = irq_info,
+};
+
+static mp_irq_obj_t *mp_machine_uart_irq(machine_uart_obj_t *self, bool any_args, mp_arg_val_t *args) {
+    uart_of(self);
+    if (self->irq == NULL) {
+        self->trigger = self->triggered = 0;
+        self->irq = mp_irq_new(&irq_methods, MP_OBJ_FROM_PTR(self));
+        MP_STATE_PORT(mps2_uart_irq)[self->number] = self->irq;
+    }
+    if (any_args) {
+        mp_obj_t handler = args[MP_IRQ_ARG_INIT_handler].u_obj;
+        mp_uint_t causes = args[MP_IRQ_ARG_INIT_trigger].u_int;
+        if (handler != mp_const_none && !mp_obj_is_callable(handler)) {
+            mp_raise_ValueError(MP_ERROR_TEXT("handler must be None or callable"));
+        }
+        if (causes & ~(IRQ_RX | IRQ_RXIDLE)) {
+            mp_raise_ValueError(MP_ERROR_TEXT("trigger"));
+        }
+        irq_set_trigger(MP_OBJ_FROM_PTR(self), 0);
+        self->irq->handler = handler;
+        self->irq->ishard = args[MP_IRQ_ARG_INIT_hard].u_bool;
+        irq_set_trigger(MP_OBJ_FROM_PTR(self), handler == mp_const_none ? 0 : causes);
+    }
+    return self->irq;
+}
+
+// ---- the stream
+
+static mp_uint_t mp_machine_uart_read(mp_obj_t self_in, void *data, mp_uint_t size, int *errcode) {
+    machine_uart_obj_t *self = MP_OBJ_TO_PTR(self_in);
+    uart_t *uart = uart_of(self);
+    uint8_t *bytes = data;
+    mp_uint_t count = 0;
+    uint64_t end = clock_ms() + self->timeout_ms;
+
+    for (;;) {
+        size_t some = uart_read(uart, bytes + count, size - count);
+        count += some;
+        if (some != 0) {
+            end = clock_ms() + self->timeout_char_ms;
+        }
+        if (count == size) {
+            return count;
+        }
+        if (ringbuf_avail(&uart->received) != 0) {
+            continue; // the ring's end, or what was held
+        }
+        if (clock_ms() >= end) {
+            break;
+        }
+        mp_event_wait_ms(1);
+    }
+    if (count == 0) {
+        *errcode = MP_EAGAIN;
+        return MP_STREAM_ERROR;
+    }
+    return count;
+}
+
+static mp_uint_t mp_machine_uart_write(mp_obj_t self_in, const void *data, mp_uint_t size, int *errcode) {
+    machine_uart_obj_t *self = MP_OBJ_TO_PTR(self_in);
+    uart_t *uart = uart_of(self);
+    const uint8_t *bytes = data;
+    mp_uint_t count = 0;
+    uint64_t end = clock_ms() + self->timeout_ms;
+
+    for (;;) {
+        size_t some = uart_write(uart, bytes + count, size - count);
+        count += some;
+        if (some != 0) {
+            end = clock_ms() + self->timeout_char_ms;
+        }
+        if (count == size || clock_ms() >= end) {
+            break;
+        }
+        mp_event_wait_ms(1);
+    }
+    if (count == 0 && size != 0) {
+        *errcode = MP_EAGAIN;
+        return MP_STREAM_ERROR;
+    }
+    return count;
+}
+
+static mp_uint_t mp_machine_uart_ioctl(mp_obj_t self_in, mp_uint_t request, uintptr_t argument, int *errcode) {
+    machine_uart_obj_t *self = MP_OBJ_TO_PTR(self_in);
+    uart_t *uart = uart_of(self);
+
+    if (request == MP_STREAM_POLL) {
+        mp_uint_t ready = 0;
+        if ((argument & MP_STREAM_POLL_RD) && ringbuf_avail(&uart->received) != 0) {
+            ready |= MP_STREAM_POLL_RD;
+        }
+        if ((argument & MP_STREAM_POLL_WR) && ringbuf_free(&uart->outgoing) != 0) {
+            ready |= MP_STREAM_POLL_WR;
+        }
+        return ready;
+    }
+    if (request == MP_STREAM_FLUSH) {
+        while (!uart_is_empty(uart)) {
+            mp_event_wait_ms(1);
+        }
+        return 0;
+    }
+    *errcode = MP_EINVAL;
+    return MP_STREAM_ERROR;
+}

@@ -1,0 +1,46 @@
+// uart.h: the CMSDK UARTs, each with a ring of received and one of outgoing bytes.
+#ifndef MPS2_UART_H
+#define MPS2_UART_H
+
+#include "board.h"
+#include "py/ringbuf.h"
+
+#define UART_COUNT 3 // 0 is the terminal
+
+typedef struct {
+    ringbuf_t received, outgoing;
+    volatile uint32_t overruns; // bytes lost because `received` was full
+    volatile bool flow_control; // a full ring holds the sender, as an RTS line would, instead of losing bytes
+    volatile bool held;
+    volatile uint8_t idle_in;   // milliseconds until the line counts as idle; 0: nothing came since
+    // Called in interrupt context; either may be NULL.
+    void (*on_received)(int number);
+    void (*on_idle)(int number);
+} uart_t;
+
+extern uart_t uarts[UART_COUNT];
+
+// UART0, with rings of its own; the others stay silent until uart_start().
+void uarts_init(void);
+// Every millisecond.
+void uarts_tick(void);
+// `received` and `outgoing` must be there.
+void uart_start(uart_t *uart, uint32_t baud_rate);
+void uart_stop(uart_t *uart);
+// Bytes read; 0 if there are none now.
+size_t uart_read(uart_t *uart, void *data, size_t size);
+// Bytes taken; 0 if there is no room now.
+size_t uart_write(uart_t *uart, const void *data, size_t size);
+// Waits with interrupts as they are: for a fault's last words.
+void uart_write_slowly(uart_t *uart, const char *data, size_t size);
+// True when the last byte has left.
+bool uart_is_empty(uart_t *uart);
+
+void UART0_RX_Handler(void);
+void UART0_TX_Handler(void);
+void UART1_RX_Handler(void);
+void UART1_TX_Handler(void);
+void UART2_RX_Handler(void);
+void UART2_TX_Handler(void);
+
+#endif
