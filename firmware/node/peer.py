@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from node.link import Backoff
     from node.node import Node, Queue
 
-WRITE_BYTES = 8192  # about so much is put together for one write
+WRITE_BYTES = 8192  # about so much is put together for one write,
+WRITE_BYTES_MIN = 256  # and at least so much when memory has run out
 
 
 class Peer:
@@ -38,6 +39,7 @@ class Peer:
         self._again_at = 0  # ms: the next attempt
         self._turn = 0  # the queue that is asked first for the next message
         self._unwritten = memoryview(b"")
+        self._write_bytes = WRITE_BYTES
         if not self.initiator:
             self._begin(node.now())
 
@@ -61,7 +63,8 @@ class Peer:
             return self._converse(now)
         except OSError as error:
             self.end(now, str(error))
-        except MemoryError as error:  # this attempt needs more than there is now: nothing is lost by another one
+        except MemoryError as error:  # nothing is lost by another attempt, and it needs less
+            self._write_bytes = max(self._write_bytes // 2, WRITE_BYTES_MIN)
             self.end(now, str(error))
             gc.collect()
         return 1
@@ -156,7 +159,7 @@ class Peer:
             self._unwritten = memoryview(data)
         count = self.link.write(self._unwritten)
         self._unwritten = self._unwritten[count:]
-        return size >= WRITE_BYTES and not self._unwritten
+        return size >= self._write_bytes and not self._unwritten
 
     def _fill(self, conversation: session.Session, now: int) -> int:
         """Give the session messages until there is enough for one write; bytes of them."""
@@ -167,13 +170,13 @@ class Peer:
             node.commit_now()  # nothing leaves before it is durable (B-098)
         size = 0
         if node.receiver is not None:
-            while size < WRITE_BYTES and conversation.can_send():
+            while size < self._write_bytes and conversation.can_send():
                 reply = node.receiver.next_packet(self, now)
                 if reply is None:
                     break
                 conversation.send(reply[0], reply[1], reply[2], now)
                 size += len(reply[1])
-        while size < WRITE_BYTES and conversation.can_send():
+        while size < self._write_bytes and conversation.can_send():
             entry = None
             for _ in self.queues:
                 queue = self.queues[self._turn]
