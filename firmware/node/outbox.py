@@ -1,8 +1,9 @@
 """The outbox: an append-only log of the messages that are kept, of their confirmation, and of the counters.
 
 A message that `append` took and `sync` made durable survives any power cut, with its MessageID, its place in its
-sequence and its confirmation record (mqqb.confirm), until `change` says that it is gone (C-09, C-33). The format is in
-firmware/README.md. What the log promises:
+sequence and its confirmation record (mqqb.confirm), until `change` says that it is gone (C-09, C-33). The same log
+holds arrivals: messages received, with the counters of the stream that they came by, so that one sync makes both
+durable (B-098). The format is in firmware/node/README.md. What the log promises:
 
 * Order in the log is order of durability: a segment is synced before the next one is begun, and replay stops at the
   first record that is not whole. A change of state that stands before a message is durable if the message is.
@@ -11,7 +12,8 @@ firmware/README.md. What the log promises:
   behind it, whose AFTER_SYNC flag says that everything before them was durable.
 * Files go oldest first. What is kept for long does not hold them: near the capacity it is copied to the end of the log.
 
-Nothing here blocks for longer than the file system does. Bodies are not kept in memory.
+Nothing here blocks for longer than the file system does. Bodies are not kept in memory: records go through one small
+buffer, a packet that is larger goes to the file as it is.
 """
 
 import os
@@ -23,17 +25,19 @@ from mqqb import confirm
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from io import FileIO
     from typing import Any
 
     Buffer = bytes | bytearray | memoryview
 
-VERSION = 2
+VERSION = 3
 MAGIC = b"ORDK"
 # magic, version, queues, bytes until the first record, segment, first segment needed, end of the one before,
-# next MessageID, highest TimeStamp, starts, has this one sent, GUID; the queues follow, then a CRC of all before it
-_HEADER = "<4sHHIIIIIIII16s"
-_HEADER_BYTES = 56
+# next MessageID, next arrival, highest TimeStamp, starts, sources, has this start sent, GUID; the queues and the
+# sources follow, then a CRC of all before it
+_HEADER = "<4sHHIIIIIIIIHH16s"
+_HEADER_BYTES = 60
 _VERSION_BYTES = 12  # so much of it is the same in every version
 
 MESSAGE = 0xB1
@@ -41,17 +45,26 @@ STATE = 0xB2
 QUEUE = 0xB3
 START = 0xB4
 COPY = 0xB5  # as MESSAGE, of one whose first place is given up
+ARRIVAL = 0xC1  # the same four of what was received
+ARRIVAL_STATE = 0xC2
+SOURCE = 0xC3
+ARRIVAL_COPY = 0xC5
 AFTER_SYNC = 0x08  # flag of a record's type: everything before it was durable when it was written
-_TYPES = (MESSAGE, STATE, QUEUE, START, COPY)
-_RECORD_BYTES = 8  # type and length, CRC
-_MESSAGE_PREFIX = "<HHIIIII"  # queue, flags, MessageID, then the stream's four counters after this message
+_TYPES = (MESSAGE, STATE, QUEUE, START, COPY, ARRIVAL, ARRIVAL_STATE, SOURCE, ARRIVAL_COPY)
+_RECORD_BYTES = 8  # CRC; type and length
+_MESSAGE_PREFIX = "<HHIIIII"  # queue or source, flags, number, then the stream's four counters after this message
 _CONFIRMATION = "<BBHIII"  # it follows: state, marks, class, T0, TTRQ, TTBR
+_MESSAGE_WHOLE = "<HHIIIIIBBHIII"  # both
 _CONFIRMATION_OFFSET = 24
 _MESSAGE_PREFIX_BYTES = 40
+_HEAD_BYTES = _RECORD_BYTES + _MESSAGE_PREFIX_BYTES
 _QUEUE_PREFIX = "<HIIII"  # queue, counters; the format name follows in UTF-8
 _QUEUE_PREFIX_BYTES = 18
-_QUEUES_MAX = 0xFFFF
-_STATE_PREFIX = "<BBHI"  # state, marks, class, T0 or 0: as it was; MessageIDs follow
+_SOURCE_PREFIX = "<HIIII16s"  # source, counters, GUID of the queue manager; the queue's name follows in UTF-8
+_SOURCE_PREFIX_BYTES = 34
+_INDEX_MAX = 0xFFFF
+_STATE_PREFIX = "<BBHI"  # state, marks, class, T0 or 0: as it was; MessageIDs or numbers of arrivals follow
+_STATE_PREFIX_BYTES = 8
 _STATE_IDS_MAX = 64  # in one record
 _START = "<II"  # starts, has this one sent
 _STARTS_MAX = 0xFFFFFF
@@ -61,9 +74,15 @@ TRANSACTIONAL = 0x01  # flags of a message
 RECOVERABLE = 0x02
 JOURNAL = 0x04
 
+RECEIVED = ord("R")  # states of an arrival: waiting for the application,
+TAKEN = ord("T")  # taken, and a FinalAck is still owed; then confirm.GONE
+
 _GONE = ord(confirm.GONE)
-_BUFFER_BYTES = 512
-_NAME_BYTES_MAX = _BUFFER_BYTES - _RECORD_BYTES - _QUEUE_PREFIX_BYTES
+_BUFFER_BYTES = 512  # what is read passes through it
+_OUT_BYTES = 1024  # what is written, too
+_QUEUE_NAME_MAX = _BUFFER_BYTES - _RECORD_BYTES - _QUEUE_PREFIX_BYTES
+_SOURCE_NAME_MAX = _BUFFER_BYTES - _RECORD_BYTES - _SOURCE_PREFIX_BYTES
+_EINTR = 4
 
 
 class OutboxError(Exception):
@@ -222,9 +241,13 @@ else:  # MicroPython: flush() is fsync(), or the sync of the board's file system
 
 
 class Stored:
-    """Where the log holds a message: its owner's handle. `size`: bytes of the packet. record: its confirmation."""
+    """Where the log holds a message: its owner's handle. `size`: bytes of the packet. record: its confirmation.
+
+    `segment` is None while the log does not hold it: not yet, not any more, or because writing failed.
+    """
 
     __slots__ = ("message_id", "offset", "record", "segment", "size")
+    source: "LoggedSource | None" = None
 
     def __init__(self, message_id: int, record: "array[int]") -> None:
         self.message_id = message_id
@@ -232,6 +255,19 @@ class Stored:
         self.segment: "Segment | None" = None
         self.offset = 0
         self.size = 0
+
+
+class Arrival(Stored):
+    """A message received, from `source`. `message_id` is the number of the arrival.
+
+    record: as of a message that is sent; the state is RECEIVED, TAKEN or confirm.GONE, the other words are the owner's.
+    """
+
+    __slots__ = ("source",)
+
+    def __init__(self, number: int, record: "array[int]", source: "LoggedSource") -> None:
+        super().__init__(number, record)
+        self.source = source
 
 
 class Segment:
@@ -253,12 +289,45 @@ class Segment:
 class LoggedQueue:
     """A destination queue in the log. `record`: its stream's counters after the last message (mqqb_outgoing)."""
 
-    __slots__ = ("index", "name", "record")
+    __slots__ = ("before", "index", "name", "record", "touched")
 
     def __init__(self, index: int, name: str, record: "array[int]") -> None:
         self.index = index
         self.name = name
         self.record = record
+        self.before = array("I", record)  # what is durable of it, if `touched`
+        self.touched = False
+
+
+class LoggedSource:
+    """Where messages come from: a stream of the queue manager `guid` (16 bytes) to the own queue `name`.
+
+    `record`: the counters of what was accepted from it (mqqb_incoming), for an IncomingStream to move on. They become
+    durable with `arrive` or `advance`, and go back to what the log knows if those or the `sync` fail.
+    """
+
+    __slots__ = ("before", "dirty", "guid", "index", "name", "noted", "record", "touched")
+
+    def __init__(self, index: int, guid: bytes, name: str, record: "array[int]") -> None:
+        self.index = index
+        self.guid = guid
+        self.name = name
+        self.record = record
+        self.noted = array("I", record)  # as of the last `arrive` or `advance`
+        self.before = array("I", record)  # what is durable of `noted`, if `touched`
+        self.touched = False
+        self.dirty = False  # `noted` is not in the log
+
+
+class _Mark:
+    """Changes of state that are to be logged: one STATE record."""
+
+    __slots__ = ("ids", "kind", "prefix")
+
+    def __init__(self, kind: int, prefix: bytes) -> None:
+        self.kind = kind
+        self.prefix = prefix
+        self.ids = array("I")
 
 
 class Restored:
@@ -299,12 +368,13 @@ class Outbox:
     """The log. guid: 16 bytes, the board's; None takes the one in the log, or a random one if there is no log yet.
 
     segment_size: bytes after which a new file is begun. capacity: bytes of all files together, beyond which messages
-    are refused. waiting_max: so many may be kept at once, for each needs memory, also at the next start (about 600
-    bytes with its node's share on a 64-bit machine, half as much again at the start). handle: makes the handle of a
-    stored message from its MessageID and record. starts: how often this board has started, 0 to 0xFFFFFF, where
-    somebody else counts that too. `restored`: the messages that are kept, those of a queue in the order of their
-    numbers, for the owner to take. Raises OutboxDamaged, OutboxError (another board's folder, another format),
-    OutboxWriteFailed, OSError, ValueError.
+    are refused. waiting_max: so many may be kept at once, for each needs memory, also at the next start;
+    arrivals_max: so many arrivals. handle: makes the handle of a stored message from its MessageID and record.
+    starts: how often this board has started, 0 to 0xFFFFFF, where somebody else counts that too. arrival: makes the
+    handle of an arrival from its number, record and source. `restored`: the messages that are kept, those of a queue in
+    the order of their numbers; `restored_arrivals`: the arrivals that are kept, in their order; both for the owner to
+    take. Raises OutboxDamaged, OutboxError (another board's folder, another format), OutboxWriteFailed, OSError,
+    ValueError.
     """
 
     def __init__(
@@ -316,15 +386,23 @@ class Outbox:
         waiting_max: int = 500,
         handle: "type[Stored]" = Stored,
         starts: int = 0,
+        arrivals_max: int = 500,
+        arrival: "type[Arrival]" = Arrival,
     ) -> None:
         if not 0 <= starts <= _STARTS_MAX:
             raise ValueError("starts is 0 to 0xFFFFFF")
         self.capacity = capacity
         self.waiting_max = waiting_max
+        self.arrivals_max = arrivals_max
         self.guid = guid
         self.next_message_id = 1  # A-46
+        self.next_arrival = 1
         self.queues: "list[LoggedQueue]" = []
+        self.sources: "list[LoggedSource]" = []
         self.restored: "list[Restored]" = []
+        self.restored_arrivals: "list[Arrival]" = []
+        self.live = 0  # messages that are kept
+        self.arrivals = 0  # arrivals that are kept
         self.bytes_written = 0
         self.starts = 0  # of this board, this one included
         self._sent = False  # in this start something may have been transmitted
@@ -334,19 +412,28 @@ class Outbox:
         self._time_stamp = 0  # the highest that any sequence has
         self._segments: "list[Segment]" = []
         self._current: "Segment | None" = None
+        self._older = 0  # bytes of the other segments
         self._base = 0  # bytes with which the current segment began
-        self._logged = 0  # so many of the queues are in the log
-        self._logged_synced = 0  # so many of them durably
+        self._queues_logged = 0  # so many of the queues are in the log
+        self._queues_synced = 0  # so many of them durably
+        self._sources_logged = 0
+        self._sources_synced = 0
         self._clean = True  # all that counts is durable
         self._synced_size = 0  # bytes of the current segment that are
         self._ended = False  # nothing may be appended to the current segment any more
-        self._unsynced: "list[tuple[Stored, LoggedQueue, tuple[int, ...]]]" = []  # messages, and the counters before
-        self._marks: "list[bytes]" = []  # payloads of STATE records that are not durable
+        self._torn = False  # a write did not come to its end
+        self._unsynced: "list[Stored]" = []  # messages and arrivals that are not durable, in the order of the log
+        self._touched: "list[LoggedQueue | LoggedSource]" = []  # whose counters have changed since the last sync
+        self._advanced: "list[LoggedSource]" = []  # those that are dirty
+        self._marks: "list[_Mark]" = []  # changes of state that are not durable
         self._marks_logged = 0  # how many of them stand in the log
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
+        self._out = bytearray(_OUT_BYTES)
+        self._out_view = memoryview(self._out)
+        self._fill = 0  # bytes in _out: the end of the current segment, which the file does not have yet
         try:
-            self._replay(handle)
+            self._replay(handle, arrival)
             self.starts = max(self.starts + 1, starts)
             self._sent = False
             if self._current is None:
@@ -362,16 +449,11 @@ class Outbox:
     @property
     def size(self) -> int:
         """Bytes of all files."""
-        return sum([segment.size for segment in self._segments])
-
-    @property
-    def live(self) -> int:
-        """Messages that are kept."""
-        return sum([len(segment.handles) for segment in self._segments])
+        return self._older + (self._current.size if self._current is not None else 0)
 
     def handles(self) -> "list[Stored]":
         """Of all messages that are kept."""
-        return [handle for segment in self._segments for handle in segment.handles]
+        return [handle for segment in self._segments for handle in segment.handles if handle.source is None]
 
     def time_stamp(self, now: int = 0) -> int:
         """A TimeStamp for a new sequence, above all that this log has seen (B-056, B-079, A-22).
@@ -386,13 +468,29 @@ class Outbox:
         for queue in self.queues:
             if queue.name.lower() == name.lower():
                 return queue
-        if len(name.encode()) > _NAME_BYTES_MAX:
-            raise ValueError("a format name has at most {} bytes here".format(_NAME_BYTES_MAX))
-        if len(self.queues) > _QUEUES_MAX:
+        if len(name.encode()) > _QUEUE_NAME_MAX:
+            raise ValueError("a format name has at most {} bytes here".format(_QUEUE_NAME_MAX))
+        if len(self.queues) > _INDEX_MAX:
             raise ValueError("too many queues")
         queue = LoggedQueue(len(self.queues), name, array("I", (1, self.time_stamp(now), 1, 0)))
         self.queues.append(queue)
         return queue
+
+    def source(self, guid: bytes, name: str) -> LoggedSource:
+        """The source of messages from a queue manager (16 bytes) to the own queue of that name; an unknown one is made.
+
+        Nothing is written before something has arrived from it. Raises ValueError: a name too long, too many sources.
+        """
+        for source in self.sources:
+            if source.guid == guid and source.name.lower() == name.lower():
+                return source
+        if len(name.encode()) > _SOURCE_NAME_MAX:
+            raise ValueError("a queue's name has at most {} bytes here".format(_SOURCE_NAME_MAX))
+        if len(self.sources) > _INDEX_MAX:
+            raise ValueError("too many sources")
+        source = LoggedSource(len(self.sources), bytes(guid), name, array("I", (0, 0, 0, 0)))
+        self.sources.append(source)
+        return source
 
     def append(self, handle: Stored, queue: LoggedQueue, flags: int, record: "array[int]", packet: "Buffer") -> None:
         """Log a message as numbered; record: the stream's counters after it. It is accepted only by the next `sync`.
@@ -401,46 +499,74 @@ class Outbox:
         and the caller takes its number back. Those before it are not concerned, unless their `segment` is None now.
         """
         assert handle.message_id == self.next_message_id
-        self._make_room(_RECORD_BYTES + _MESSAGE_PREFIX_BYTES + len(packet))
-        self._log_marks()  # they stand before every newer message
-        self._log_start()
-        while self._logged <= queue.index:
-            self._write(QUEUE, _queue_payload(self.queues[self._logged]), b"")
-            self._logged += 1
-        segment = self._current
-        assert segment is not None
-        offset = segment.size
-        prefix = struct.pack(
-            _MESSAGE_PREFIX, queue.index, flags, handle.message_id, record[0], record[1], record[2], record[3]
-        )
-        self._write(MESSAGE, prefix + _confirmation(handle.record), packet)
-        handle.size = len(packet)
-        self._keep(handle, segment, offset)
-        self._unsynced.append((handle, queue, tuple(queue.record)))
-        for i in range(4):
-            queue.record[i] = record[i]
+        if self.live >= self.waiting_max:
+            raise OutboxFull(
+                "not accepted, {} messages are kept: send again when some of them are gone".format(self.live)
+            )
+        self._prepare(len(packet))
+        self._log_queues(queue.index + 1)
+        self._log_message(MESSAGE, handle, queue.index, flags, record, packet)
+        self._touch(queue, queue.record)
+        _copy(record, queue.record)
+        self.live += 1
         self.next_message_id = _following(handle.message_id)
 
-    def change(self, handles: "list[Stored]", with_time: bool = False) -> None:
-        """The records of these messages have changed; those in the state GONE need not be kept any more.
+    def arrive(self, handle: Stored, source: LoggedSource, packet: "Buffer") -> None:
+        """Log a message that was received, and the counters of its source, which have moved on to it.
 
-        with_time: their T0 too, which is the same of all. Lazy: it is written with the next `sync`, or before the
-        next message. Never fails: if it is lost, the messages come back as they were, and it happens to them again.
+        It is accepted, and an OrderAck may say so, only by the next `sync`. Its number is `next_arrival`, which moves
+        on. Raises OutboxFull, OutboxWriteFailed: it is not in the log, and the source's counters are as before; those
+        before it are not concerned, unless their `segment` is None now. Then it must come again.
         """
-        groups: "dict[tuple[int, int, int], list[Stored]]" = {}
+        assert handle.message_id == self.next_arrival
+        assert handle.source is source
+        try:
+            if self.arrivals >= self.arrivals_max:
+                raise OutboxFull("not accepted, {} messages received are kept: take some of them".format(self.arrivals))
+            self._prepare(len(packet))
+            self._log_sources(source.index + 1)
+            self._log_message(ARRIVAL, handle, source.index, 0, source.record, packet)
+        except OutboxError:
+            _copy(source.noted, source.record)
+            raise
+        self._note(source)
+        self.arrivals += 1
+        self.next_arrival = _following(handle.message_id)
+
+    def advance(self, source: LoggedSource) -> None:
+        """The counters of a source have moved on, and no message is kept: it was rejected.
+
+        Lazy as `change`, and durable once a `sync` says True: an OrderAck has to wait for that. After a `sync`
+        that failed or said False the counters may be as before, and the message has to come again.
+        """
+        self._note(source)
+        self._log_later(source)
+
+    def change(self, handles: "list[Stored]", with_time: bool = False) -> None:
+        """The records of these messages or arrivals have changed; those that are GONE need not be kept any more.
+
+        with_time: their T0 too. Lazy: it is written with the next `sync`, or before the next message. Never fails: if
+        it is lost, the messages come back as they were, and it happens to them again.
+        """
+        marks = self._marks
+        last = marks[-1] if len(marks) > self._marks_logged else None
+        gone = False
         for handle in handles:
             record = handle.record
-            what = (record[confirm.STATE], record[confirm.MARKS], record[confirm.CLASS])
-            groups.setdefault(what, []).append(handle)
-            if record[confirm.STATE] == _GONE:
+            state = record[confirm.STATE]
+            time = record[confirm.SENT_TIME] if with_time else 0
+            kind = STATE if handle.source is None else ARRIVAL_STATE
+            prefix = struct.pack(_STATE_PREFIX, state, record[confirm.MARKS], record[confirm.CLASS], time)
+            if last is None or last.prefix != prefix or last.kind != kind or len(last.ids) >= _STATE_IDS_MAX:
+                last = _Mark(kind, prefix)
+                marks.append(last)
+            last.ids.append(handle.message_id)
+            if state == _GONE:
+                gone = True
                 self._drop(handle)
-        for what, group in groups.items():
-            time = group[0].record[confirm.SENT_TIME] if with_time else 0
-            prefix = struct.pack(_STATE_PREFIX, what[0], what[1], what[2], time)
-            for start in range(0, len(group), _STATE_IDS_MAX):
-                ids = [handle.message_id for handle in group[start : start + _STATE_IDS_MAX]]
-                self._marks.append(prefix + struct.pack("<" + str(len(ids)) + "I", *ids))
-        self._reclaim()
+                self._count(handle, -1)
+        if gone:
+            self._reclaim()
 
     def will_send(self) -> None:
         """Note durably that messages may be transmitted from now on. Raises OutboxWriteFailed: they must not be."""
@@ -460,29 +586,37 @@ class Outbox:
     def sync(self) -> bool:
         """Make everything durable: this is what accepts a message. False: all but the changes of state, not yet.
 
-        Raises OutboxWriteFailed: messages whose `segment` is None now are not accepted, and `next_message_id` is the
-        first one's again. Until another message is accepted instead, a power cut may still bring some of them back;
-        `next_message_id` after the restart tells.
+        Raises OutboxWriteFailed: messages whose `segment` is None now are not accepted, and `next_message_id` or
+        `next_arrival` is the first one's again. Until another message is accepted instead, a power cut may still bring
+        some of them back; `next_message_id` after the restart tells.
         """
-        self._sync_tail()
-        if self._marks:
-            try:
-                self._log_marks()
-                self._sync_tail()
-            except OutboxWriteFailed:
-                return False
+        waiting = len(self._unsynced) > 0
+        try:
+            self._log_marks()
+            self._sync_tail()
+        except OutboxWriteFailed:
+            if waiting:
+                raise
+            return False
         return True
 
     def load(self, handle: Stored) -> bytearray:
-        """The packet of a message that is kept, as it was appended. Raises OutboxDamaged, OSError."""
+        """The packet of a message that is kept, as it was appended.
+
+        Raises OutboxDamaged, OSError; OutboxWriteFailed for one that is not durable.
+        """
         segment = handle.segment
         assert segment is not None
+        if segment is self._current and handle.offset >= self._synced_size:
+            if self._torn:
+                self._give_up()
+            self._flush()
         packet = bytearray(handle.size)
         prefix = self._view[: _RECORD_BYTES + _MESSAGE_PREFIX_BYTES]
         count = self._files.read_into(segment.name, handle.offset, prefix)
         count += self._files.read_into(segment.name, handle.offset + len(prefix), memoryview(packet))
-        word, crc = struct.unpack_from("<II", self._buffer, 0)
-        value = crc32(packet, crc32(prefix[_RECORD_BYTES:], crc32(prefix[:4], segment.seed)))
+        crc, word = struct.unpack_from("<II", self._buffer, 0)
+        value = crc32(packet, crc32(prefix[4:], segment.seed))
         if count != len(prefix) + len(packet) or value != crc or word >> 8 != count - _RECORD_BYTES:
             raise OutboxDamaged(segment.name, handle.offset, "a message cannot be read back")
         return packet
@@ -497,24 +631,29 @@ class Outbox:
 
     # ---- writing --------------------------------------------------------------------------------
 
+    def _prepare(self, size: int) -> None:
+        """See that a packet of size bytes has room, and log what must stand before every newer message."""
+        if self._torn:
+            self._give_up()
+        self._make_room(_HEAD_BYTES + size)
+        self._log_marks()
+        self._log_start()
+
     def _make_room(self, need: int) -> None:
         """See that the current segment takes another message of need bytes; drop what is gone before refusing."""
-        segment = self._current
-        assert segment is not None
-        live = self.live
-        if live >= self.waiting_max:
-            raise OutboxFull("not accepted, {} messages are kept: send again when some of them are gone".format(live))
         self._compact(need)
         full = self.size + need > self.capacity
         if full:
             self._reclaim()  # a file that could not be removed before may go now
             full = self.size + need > self.capacity
-        if full and live:
+        if full and self.live + self.arrivals:
             raise OutboxFull(
                 "not accepted, {} of {} bytes are in use: wait until messages are gone, then send again".format(
                     self.size, self.capacity
                 )
             )
+        segment = self._current
+        assert segment is not None
         overflows = segment.size + need > self._segment_size or full
         if self._ended or (overflows and segment.size > self._base):
             self._begin()
@@ -528,7 +667,6 @@ class Outbox:
         large message stands beside it, the capacity may be exceeded by that much.
         """
         for _ in range(len(self._segments) - 1):
-            oldest = self._segments[0]
             size = self.size
             if (
                 len(self._segments) < 2
@@ -537,136 +675,404 @@ class Outbox:
             ):
                 return
             places = []
-            for handle in list(oldest.handles):
+            for handle in self._segments[0].handles:
                 segment = self._current
                 assert segment is not None
                 if self._ended or segment.size + _RECORD_BYTES + handle.size > self._segment_size:
                     self._begin()
-                packet = self.load(handle)
-                prefix = bytes(self._view[_RECORD_BYTES : _RECORD_BYTES + _CONFIRMATION_OFFSET])
-                segment = self._current
-                assert segment is not None
-                places.append((handle, segment, segment.size))
-                self._write(COPY, prefix + _confirmation(handle.record), packet)
+                places.append((handle, self._current, self._log_copy(handle)))
             self._sync_tail()
-            for handle, segment, offset in places:
+            for handle, place, offset in places:
+                assert place is not None
                 self._drop(handle)
-                self._keep(handle, segment, offset)
+                self._keep(handle, place, offset)
             self._reclaim()
 
+    def _log_message(
+        self, kind: int, handle: Stored, index: int, flags: int, counters: "array[int]", packet: "Buffer"
+    ) -> None:
+        segment = self._current
+        assert segment is not None
+        offset = segment.size
+        size = len(packet)
+        start = self._room(_HEAD_BYTES, size)
+        record = handle.record
+        struct.pack_into(
+            _MESSAGE_WHOLE,
+            self._out,
+            start + _RECORD_BYTES,
+            index,
+            flags,
+            handle.message_id,
+            counters[0],
+            counters[1],
+            counters[2],
+            counters[3],
+            record[confirm.STATE],
+            record[confirm.MARKS],
+            record[confirm.CLASS],
+            record[confirm.SENT_TIME],
+            record[confirm.TTRQ],
+            record[confirm.TTBR],
+        )
+        end = start + _HEAD_BYTES
+        if end + size <= _OUT_BYTES:
+            self._out[end : end + size] = packet
+            self._finish(kind, _MESSAGE_PREFIX_BYTES + size)
+        else:
+            struct.pack_into("<I", self._out, start + 4, self._word(kind, _MESSAGE_PREFIX_BYTES + size))
+            crc = crc32(packet, crc32(self._out_view[start + 4 : end], segment.seed))
+            struct.pack_into("<I", self._out, start, crc)
+            self._fill = end
+            self._flush()
+            self._torn = True
+            try:
+                self._files.append(packet)
+            except OSError as error:
+                self._torn = False
+                self._ended = True  # those before it are whole
+                raise OutboxWriteFailed(error)  # noqa: B904 - MicroPython has no `from`
+            self._torn = False
+            self._grow(_HEAD_BYTES + size)
+        handle.size = size
+        self._keep(handle, segment, offset)
+        self._unsynced.append(handle)
+
+    def _log_copy(self, handle: Stored) -> int:
+        """Log a message again, from its place in the log: its offset in the current segment."""
+        segment = handle.segment
+        current = self._current
+        assert segment is not None
+        assert current is not None
+        offset = current.size
+        start = self._room(_HEAD_BYTES, handle.size)
+        end = start + _HEAD_BYTES
+        self._torn = True  # until all of it is in the buffer or written: the file may fail to be read meanwhile
+        self._files.read_into(segment.name, handle.offset, self._view[:_HEAD_BYTES])
+        crc, word = struct.unpack_from("<II", self._buffer, 0)
+        value = crc32(self._view[4:_HEAD_BYTES], segment.seed)
+        self._out[start:end] = self._view[:_HEAD_BYTES]
+        kind = COPY if handle.source is None else ARRIVAL_COPY
+        record = handle.record
+        struct.pack_into("<I", self._out, start + 4, self._word(kind, word >> 8))
+        struct.pack_into(
+            _CONFIRMATION,
+            self._out,
+            start + _RECORD_BYTES + _CONFIRMATION_OFFSET,
+            record[confirm.STATE],
+            record[confirm.MARKS],
+            record[confirm.CLASS],
+            record[confirm.SENT_TIME],
+            record[confirm.TTRQ],
+            record[confirm.TTBR],
+        )
+        new = crc32(self._out_view[start + 4 : end], current.seed)
+        for chunk in self._chunks(handle):
+            value = crc32(chunk, value)
+            new = crc32(chunk, new)
+        if value != crc or word >> 8 != _MESSAGE_PREFIX_BYTES + handle.size:
+            raise OutboxDamaged(segment.name, handle.offset, "a message cannot be read back")
+        struct.pack_into("<I", self._out, start, new)
+        self._fill = end
+        for chunk in self._chunks(handle):
+            if self._fill + len(chunk) > _OUT_BYTES:
+                self._flush()
+            self._out[self._fill : self._fill + len(chunk)] = chunk
+            self._fill += len(chunk)
+        self._torn = False
+        self._grow(_HEAD_BYTES + handle.size)
+        return offset
+
+    def _chunks(self, handle: Stored) -> "Generator[memoryview]":
+        """The packet of a message, through the buffer."""
+        segment = handle.segment
+        assert segment is not None
+        offset = handle.offset + _HEAD_BYTES
+        left = handle.size
+        while left:
+            count = self._files.read_into(segment.name, offset, self._view[: min(_BUFFER_BYTES, left)])
+            if not count:
+                raise OutboxDamaged(segment.name, handle.offset, "a message cannot be read back")
+            yield self._view[:count]
+            offset += count
+            left -= count
+
     def _log_marks(self) -> None:
-        if self._marks_logged < len(self._marks) and self._ended:
+        """Log the changes of state and the counters that are not in the log."""
+        if self._marks_logged == len(self._marks) and not self._advanced:
+            return
+        if self._torn:
+            self._give_up()
+        if self._ended:
             self._begin()
         while self._marks_logged < len(self._marks):
-            self._write(STATE, self._marks[self._marks_logged], b"")
+            mark = self._marks[self._marks_logged]
+            size = _STATE_PREFIX_BYTES + 4 * len(mark.ids)
+            place = self._room(_RECORD_BYTES + size, 0) + _RECORD_BYTES
+            self._out[place : place + _STATE_PREFIX_BYTES] = mark.prefix
+            place += _STATE_PREFIX_BYTES
+            for number in mark.ids:
+                struct.pack_into("<I", self._out, place, number)
+                place += 4
+            self._finish(mark.kind, size)
             self._marks_logged += 1
+        while self._advanced:
+            source = self._advanced[-1]
+            self._log_sources(source.index)
+            if source.dirty:
+                self._log_source(source)
+                if source.index == self._sources_logged:
+                    self._sources_logged += 1
+            self._advanced.pop()
+
+    def _log_queues(self, end: int) -> None:
+        """Log the queues before that index of which the log does not know."""
+        while self._queues_logged < end:
+            start = self._room(_BUFFER_BYTES, 0)
+            self._finish(QUEUE, self._pack_queue(self.queues[self._queues_logged], start + _RECORD_BYTES))
+            self._queues_logged += 1
+
+    def _log_sources(self, end: int) -> None:
+        """Log the sources before that index of which the log does not know."""
+        while self._sources_logged < end:
+            self._log_source(self.sources[self._sources_logged])
+            self._sources_logged += 1
+
+    def _log_source(self, source: LoggedSource) -> None:
+        self._touch(source, source.noted)
+        start = self._room(_BUFFER_BYTES, 0)
+        self._finish(SOURCE, self._pack_source(source, start + _RECORD_BYTES))
+        source.dirty = False
+
+    def _log_later(self, source: LoggedSource) -> None:
+        if not source.dirty:
+            source.dirty = True
+            self._advanced.append(source)
 
     def _log_start(self) -> None:
         if not self._start_logged:
-            self._write(START, struct.pack(_START, self.starts, self._sent), b"")
+            start = self._room(_RECORD_BYTES + 8, 0)
+            struct.pack_into(_START, self._out, start + _RECORD_BYTES, self.starts, self._sent)
+            self._finish(START, 8)
             self._start_logged = True
+
+    def _pack_queue(self, queue: LoggedQueue, place: int) -> int:
+        """Put a QUEUE payload into the write buffer; its size."""
+        record = queue.record
+        struct.pack_into(_QUEUE_PREFIX, self._out, place, queue.index, record[0], record[1], record[2], record[3])
+        name = queue.name.encode()
+        self._out[place + _QUEUE_PREFIX_BYTES : place + _QUEUE_PREFIX_BYTES + len(name)] = name
+        return _QUEUE_PREFIX_BYTES + len(name)
+
+    def _pack_source(self, source: LoggedSource, place: int) -> int:
+        """Put a SOURCE payload into the write buffer; its size."""
+        noted = source.noted
+        struct.pack_into(
+            _SOURCE_PREFIX, self._out, place, source.index, noted[0], noted[1], noted[2], noted[3], source.guid
+        )
+        name = source.name.encode()
+        self._out[place + _SOURCE_PREFIX_BYTES : place + _SOURCE_PREFIX_BYTES + len(name)] = name
+        return _SOURCE_PREFIX_BYTES + len(name)
+
+    def _note(self, source: LoggedSource) -> None:
+        self._touch(source, source.noted)
+        _copy(source.record, source.noted)
+
+    def _touch(self, thing: "LoggedQueue | LoggedSource", counters: "array[int]") -> None:
+        """These counters are about to change: remember what is durable of them."""
+        if not thing.touched:
+            thing.touched = True
+            _copy(counters, thing.before)
+            self._touched.append(thing)
 
     def _keep(self, handle: Stored, segment: Segment, offset: int) -> None:
         handle.segment = segment
         handle.offset = offset
         segment.handles.append(handle)
-        segment.live += _RECORD_BYTES + _MESSAGE_PREFIX_BYTES + handle.size
+        segment.live += _HEAD_BYTES + handle.size
 
     def _drop(self, handle: Stored) -> None:
         segment = handle.segment
         assert segment is not None
-        segment.handles.remove(handle)
+        handles = segment.handles
+        if handles[0] is handle:
+            handles.pop(0)
+        else:
+            handles.remove(handle)
         handle.segment = None
-        segment.live -= _RECORD_BYTES + _MESSAGE_PREFIX_BYTES + handle.size
+        segment.live -= _HEAD_BYTES + handle.size
 
-    def _write(self, kind: int, prefix: bytes, body: "Buffer") -> None:
+    def _count(self, handle: Stored, change: int) -> None:
+        if handle.source is None:
+            self.live += change
+        else:
+            self.arrivals += change
+
+    def _room(self, head: int, body: int) -> int:
+        """Where in the write buffer a record begins, whose first head bytes must fit; all of it if it ever does."""
+        assert not self._ended
+        assert not self._torn
+        need = head + body
+        if self._fill + (need if need <= _OUT_BYTES else head) > _OUT_BYTES:
+            self._flush()
+        return self._fill
+
+    def _word(self, kind: int, size: int) -> int:
+        """The second word of the next record."""
+        if self._clean:
+            self._clean = False
+            kind |= AFTER_SYNC
+        return kind | size << 8
+
+    def _finish(self, kind: int, size: int) -> None:
+        """Complete the record whose payload of size bytes is in the write buffer."""
         segment = self._current
         assert segment is not None
-        assert not self._ended
-        if self._clean:
-            kind |= AFTER_SYNC
-        self._clean = False
-        self._ended = True  # until all of it is written: whatever interrupts this, nothing is appended to half a record
+        start = self._fill
+        end = start + _RECORD_BYTES + size
+        struct.pack_into("<I", self._out, start + 4, self._word(kind, size))
+        struct.pack_into("<I", self._out, start, crc32(self._out_view[start + 4 : end], segment.seed))
+        self._fill = end
+        self._grow(_RECORD_BYTES + size)
+
+    def _grow(self, size: int) -> None:
+        segment = self._current
+        assert segment is not None
+        segment.size += size
+        self.bytes_written += size
+
+    def _flush(self) -> None:
+        """Give the file what is in the write buffer."""
+        if self._fill:
+            self._write(self._out_view[: self._fill])
+            self._fill = 0
+
+    def _write(self, data: "Buffer") -> None:
+        torn = self._torn
+        self._torn = True  # until all of it is written: whatever interrupts this, nothing is appended to half a record
         try:
-            self._files.append(_record(kind, prefix, body, segment.seed))
-            if body:
-                self._files.append(body)
+            self._files.append(data)
         except OSError as error:
+            self._abandon()
             raise OutboxWriteFailed(error)  # noqa: B904 - MicroPython has no `from`
-        self._ended = False
-        segment.size += _RECORD_BYTES + len(prefix) + len(body)
-        self.bytes_written += _RECORD_BYTES + len(prefix) + len(body)
+        self._torn = torn
 
     def _sync_tail(self) -> None:
         segment = self._current
+        if self._torn:
+            self._give_up()
         if self._clean or segment is None:
             return
+        self._flush()
         try:
             self._files.sync()
         except OSError as error:
-            self._abandon(segment)
+            self._abandon()
             raise OutboxWriteFailed(error)  # noqa: B904
         self._clean = True
         self._synced_size = segment.size
-        self._logged_synced = self._logged
-        self._unsynced = []
-        self._marks = self._marks[self._marks_logged :]
-        self._marks_logged = 0
+        self._queues_synced = self._queues_logged
+        self._sources_synced = self._sources_logged
+        self._unsynced.clear()
+        for thing in self._touched:
+            thing.touched = False
+        self._touched.clear()
+        if self._marks_logged:
+            self._marks = self._marks[self._marks_logged :]
+            self._marks_logged = 0
 
-    def _abandon(self, segment: Segment) -> None:
+    def _give_up(self) -> None:
+        """A write was interrupted: nobody knows how much of it the file has."""
+        self._abandon()
+        raise OutboxWriteFailed(OSError(_EINTR))
+
+    def _abandon(self) -> None:
         """Nothing since the last sync can be relied upon: forget it; the next segment will cut it off."""
-        for handle, queue, record in reversed(self._unsynced):
-            for i in range(4):
-                queue.record[i] = record[i]
-            self._drop(handle)
-            self.next_message_id = handle.message_id
+        segment = self._current
+        assert segment is not None
+        for thing in self._touched:
+            thing.touched = False
+            if isinstance(thing, LoggedQueue):
+                _copy(thing.before, thing.record)
+            else:
+                _copy(thing.before, thing.noted)
+                _copy(thing.before, thing.record)
+                self._log_later(thing)  # part of it may have been logged, but not durably
+        self._touched = []
+        for handle in reversed(self._unsynced):
+            if handle.segment is not None:
+                self._drop(handle)
+                self._count(handle, -1)
+            if handle.source is None:
+                self.next_message_id = handle.message_id
+            else:
+                self.next_arrival = handle.message_id
         self._unsynced = []
         self._marks_logged = 0
-        self._logged = self._logged_synced
+        self._queues_logged = self._queues_synced
+        self._sources_logged = self._sources_synced
+        self._fill = 0
         segment.size = self._synced_size
         self._clean = True
+        self._torn = False
         self._ended = True
 
     def _begin(self) -> None:
-        """Begin the next segment, with all counters in its first write; then drop the segments that nobody needs."""
+        """Begin the next segment, with all counters in its header; then drop the segments that nobody needs."""
         self._sync_tail()
         current = self._current
         number = current.number + 1 if current is not None else 1
-        queues = b""
-        for queue in self.queues[: self._logged]:
-            payload = _queue_payload(queue)
-            queues += struct.pack("<H", len(payload)) + payload
-        data = struct.pack(
+        size = self._header_size()
+        out = self._out
+        struct.pack_into(
             _HEADER,
+            out,
+            0,
             MAGIC,
             VERSION,
-            self._logged,
-            _HEADER_BYTES + len(queues) + 4,
+            self._queues_logged,
+            size,
             number,
             self._segments[0].number if self._segments else number,
             current.size if current is not None else 0,
             self.next_message_id,
+            self.next_arrival,
             self._time_stamp,
             self.starts,
+            self._sources_logged,
             self._sent,
             self.guid,
         )
-        data += queues
-        seed = crc32(data)
-        data += struct.pack("<I", seed)
         self._ended = True  # from here on the files' tail is not the current segment
         try:
             self._files.begin(_name(number))
-            self._files.append(data)
+            fill = _HEADER_BYTES
+            seed = 0
+            for i in range(self._queues_logged + self._sources_logged):
+                if fill + _BUFFER_BYTES > _OUT_BYTES:
+                    seed = crc32(self._out_view[:fill], seed)
+                    self._files.append(self._out_view[:fill])
+                    fill = 0
+                if i < self._queues_logged:
+                    count = self._pack_queue(self.queues[i], fill + 2)
+                else:
+                    count = self._pack_source(self.sources[i - self._queues_logged], fill + 2)
+                struct.pack_into("<H", out, fill, count)
+                fill += 2 + count
+            seed = crc32(self._out_view[:fill], seed)
+            struct.pack_into("<I", out, fill, seed)
+            self._files.append(self._out_view[: fill + 4])
             self._files.sync()
         except OSError as error:
             raise OutboxWriteFailed(error)  # noqa: B904
-        self._adopt(Segment(number, seed, len(data)))
+        self._adopt(Segment(number, seed, size))
         self._start_logged = True
-        self.bytes_written += len(data)
+        self.bytes_written += size
         self._reclaim()
 
     def _adopt(self, segment: Segment) -> None:
+        if self._current is not None:
+            self._older += self._current.size
         self._segments.append(segment)
         self._current = segment
         self._base = segment.size
@@ -678,6 +1084,7 @@ class Outbox:
         while len(self._segments) > 1 and not self._segments[0].handles:
             if not self._remove(self._segments[0].number):
                 return
+            self._older -= self._segments[0].size
             del self._segments[0]
 
     def _remove(self, number: int) -> bool:
@@ -689,7 +1096,7 @@ class Outbox:
 
     # ---- start ----------------------------------------------------------------------------------
 
-    def _replay(self, make: "type[Stored]") -> None:
+    def _replay(self, make: "type[Stored]", make_arrival: "type[Arrival]") -> None:
         numbers = _numbers(self._files.names())
         headers = [self._read_header(number) for number in numbers]
         unfinished = 0
@@ -698,7 +1105,7 @@ class Outbox:
             unfinished = numbers.pop()
         first = headers[-1][5] if headers and headers[-1] is not None else 0
         stale = [number for number in numbers if number < first]
-        kept: "dict[int, Restored]" = {}
+        log = _Log(make, make_arrival)
         torn = False
         numbers = numbers[len(stale) :]
         headers = headers[len(stale) :]
@@ -710,27 +1117,43 @@ class Outbox:
             if header is None:
                 raise OutboxDamaged(_name(numbers[i]), 0, "the header is broken")
             following = headers[i + 1] if i + 1 < len(numbers) else None
-            torn = self._replay_segment(numbers[i], header, following, kept, make)
+            torn = self._replay_segment(numbers[i], header, following, log)
+        self._queues_logged = self._queues_synced = len(self.queues)
+        self._sources_logged = self._sources_synced = len(self.sources)
         if unfinished:
-            base = _HEADER_BYTES + 4
-            for queue in self.queues:
-                base += 2 + _QUEUE_PREFIX_BYTES + len(queue.name.encode())
-            if self._files.size(_name(unfinished)) > base or (not numbers and unfinished != 1):
+            if self._files.size(_name(unfinished)) > self._header_size() or (not numbers and unfinished != 1):
                 raise OutboxDamaged(_name(unfinished), 0, "the header is broken")
             self._remove(unfinished)
         for number in stale:
             self._remove(number)
-        self.restored = list(kept.values())
+        self.restored = list(log.kept.values())
         self.restored.sort(key=_place)
+        self.restored_arrivals = list(log.arrivals.values())
+        self.restored_arrivals.sort(key=self._age)
+        self.live = len(log.kept)
+        self.arrivals = len(log.arrivals)
+        for source in self.sources:
+            _copy(source.record, source.noted)
         current = self._current
         if current is not None:
             # Killed, not cut off from power: what was read may not be durable yet, and it is about to be built upon.
             self._files.resume(current.name)
             self._files.sync()
             self._synced_size = current.size
-            self._logged = self._logged_synced = len(self.queues)
             self._ended = torn
             self._reclaim()
+
+    def _age(self, arrival: Arrival) -> int:
+        return arrival.message_id - self.next_arrival & 0xFFFFFFFF  # of the last one the highest
+
+    def _header_size(self) -> int:
+        """Bytes of the header of a segment, if it were begun now."""
+        size = _HEADER_BYTES + 4
+        for queue in self.queues[: self._queues_logged]:
+            size += 2 + _QUEUE_PREFIX_BYTES + len(queue.name.encode())
+        for source in self.sources[: self._sources_logged]:
+            size += 2 + _SOURCE_PREFIX_BYTES + len(source.name.encode())
+        return size
 
     def _read_header(self, number: int) -> "tuple[Any, ...] | None":
         """The fields of a segment's header, its CRC last; None if it is not whole."""
@@ -756,68 +1179,63 @@ class Outbox:
         if size < _HEADER_BYTES or base < _HEADER_BYTES + 4 or header[4] != number:
             return None
         if self.guid is None:
-            self.guid = header[11]
-        if header[11] != self.guid:
+            self.guid = header[13]
+        if header[13] != self.guid:
             raise OutboxError("{} belongs to another board: its folder must not be used under this GUID".format(name))
         return header + (crc,)
 
     def _replay_segment(
-        self,
-        number: int,
-        header: "tuple[Any, ...]",
-        following: "tuple[Any, ...] | None",
-        kept: "dict[int, Restored]",
-        make: "type[Stored]",
+        self, number: int, header: "tuple[Any, ...]", following: "tuple[Any, ...] | None", log: "_Log"
     ) -> bool:
         """Take in one segment; True if its end is torn. following: the next header, which says where this one ends."""
-        segment = Segment(number, header[12], header[3])
+        segment = Segment(number, header[14], header[3])
         size = self._files.size(segment.name)
         end = size if following is None else following[6]
         if end > size:
             raise OutboxDamaged(segment.name, size, "the file is cut short")
         self._adopt(segment)
         offset = _HEADER_BYTES
-        for _ in range(header[2]):
+        for i in range(header[2] + header[11]):
             self._files.read_into(segment.name, offset, self._view[_RECORD_BYTES - 2 :])  # payload where _apply has it
             length = struct.unpack_from("<H", self._buffer, _RECORD_BYTES - 2)[0]
-            self._apply(QUEUE, length, segment, kept, make)
+            self._apply(QUEUE if i < header[2] else SOURCE, length, segment, log)
             offset += 2 + length
         self.next_message_id = header[7]
-        self._time_stamp = max(self._time_stamp, header[8])
-        self._started(header[9], header[10], kept)
+        self.next_arrival = header[8]
+        self._time_stamp = max(self._time_stamp, header[9])
+        self._started(header[10], header[12], log)
         while segment.size < end:
             word = self._check(segment, segment.size, end)
             if not word:
                 if following is not None or self._durable_after(segment, segment.size + 1, end):
                     raise OutboxDamaged(segment.name, segment.size, "the record is broken")
                 return True
-            self._apply(word & 0xFF & ~AFTER_SYNC, word >> 8, segment, kept, make)
+            self._apply(word & 0xFF & ~AFTER_SYNC, word >> 8, segment, log)
             segment.size += _RECORD_BYTES + (word >> 8)
         return False
 
     def _check(self, segment: Segment, offset: int, end: int) -> int:
-        """The first word of the record at offset if it is whole, else 0. Its beginning is then in the buffer."""
+        """The second word of the record at offset if it is whole, else 0. Its beginning is then in the buffer."""
         view = self._view
         count = self._files.read_into(segment.name, offset, view[: min(_BUFFER_BYTES, end - offset)])
         if count < _RECORD_BYTES:
             return 0
-        word, crc = struct.unpack_from("<II", self._buffer, 0)
+        crc, word = struct.unpack_from("<II", self._buffer, 0)
         stop = offset + _RECORD_BYTES + (word >> 8)
         if word & 0xFF & ~AFTER_SYNC not in _TYPES or stop > end:
             return 0
-        value = crc32(view[_RECORD_BYTES : min(count, stop - offset)], crc32(view[:4], segment.seed))
+        value = crc32(view[4 : min(count, stop - offset)], segment.seed)
         if offset + count < stop:
             value = self._crc(segment.name, offset + count, stop, value)
         return int(word) if value == crc else 0
 
     def _crc(self, name: str, offset: int, end: int, value: int) -> int:
-        """Carry a CRC on over bytes of a file, without touching the buffer."""
-        chunk = memoryview(bytearray(_BUFFER_BYTES))
+        """Carry a CRC on over bytes of a file, through the write buffer, which is empty at the start."""
         while offset < end:
-            count = self._files.read_into(name, offset, chunk[: min(_BUFFER_BYTES, end - offset)])
+            count = self._files.read_into(name, offset, self._out_view[: min(_OUT_BYTES, end - offset)])
             if not count:
                 raise OSError("a file became shorter while it was read")
-            value = crc32(chunk[:count], value)
+            value = crc32(self._out_view[:count], value)
             offset += count
         return value
 
@@ -829,105 +1247,127 @@ class Outbox:
             for kind in _TYPES:
                 place = chunk.find(bytes((kind | AFTER_SYNC,)))
                 while place >= 0:
-                    if self._check(segment, offset + place, end):
+                    if self._check(segment, offset + place - 4, end):
                         return True
                     place = chunk.find(bytes((kind | AFTER_SYNC,)), place + 1)
             offset += count
         return False
 
-    def _apply(
-        self, kind: int, length: int, segment: Segment, kept: "dict[int, Restored]", make: "type[Stored]"
-    ) -> None:
+    def _apply(self, kind: int, length: int, segment: Segment, log: "_Log") -> None:
         """Repeat what a whole record says, which is in the buffer."""
+        if kind in (QUEUE, SOURCE):
+            self._apply_counters(kind, length)
+        elif kind in (MESSAGE, COPY, ARRIVAL, ARRIVAL_COPY):
+            self._apply_message(kind, length, segment, log)
+        elif kind == START:
+            starts, sent = struct.unpack_from(_START, self._buffer, _RECORD_BYTES)
+            self._started(starts, sent, log)
+        else:
+            self._apply_state(kind, length, log)
+
+    def _apply_counters(self, kind: int, length: int) -> None:
         buffer = self._buffer
+        end = _RECORD_BYTES + length
         if kind == QUEUE:
-            index, ordinal, time_stamp, number, last_ack = struct.unpack_from(_QUEUE_PREFIX, buffer, _RECORD_BYTES)
-            name = bytes(self._view[_RECORD_BYTES + _QUEUE_PREFIX_BYTES : _RECORD_BYTES + length]).decode()
+            index, *counters = struct.unpack_from(_QUEUE_PREFIX, buffer, _RECORD_BYTES)
             if index == len(self.queues):
+                name = bytes(self._view[_RECORD_BYTES + _QUEUE_PREFIX_BYTES : end]).decode()
                 self.queues.append(LoggedQueue(index, name, array("I", (0, 0, 0, 0))))
+            self._queue_counters(self.queues[index], array("I", counters))
+        else:
+            index, *counters, guid = struct.unpack_from(_SOURCE_PREFIX, buffer, _RECORD_BYTES)
+            if index == len(self.sources):
+                name = bytes(self._view[_RECORD_BYTES + _SOURCE_PREFIX_BYTES : end]).decode()
+                self.sources.append(LoggedSource(index, guid, name, array("I", (0, 0, 0, 0))))
+            _copy(array("I", counters), self.sources[index].record)
+
+    def _queue_counters(self, queue: LoggedQueue, counters: "array[int]") -> None:
+        _copy(counters, queue.record)
+        self._time_stamp = max(self._time_stamp, counters[1])
+
+    def _apply_message(self, kind: int, length: int, segment: Segment, log: "_Log") -> None:
+        index, flags, number, *rest = struct.unpack_from(_MESSAGE_WHOLE, self._buffer, _RECORD_BYTES)
+        counters = array("I", rest[:4])
+        state, marks, message_class, sent_time, ttrq, ttbr = rest[4:]
+        record = array("I", (state, marks, sent_time, ttrq, ttbr, message_class))
+        handle: Stored
+        if kind in (ARRIVAL, ARRIVAL_COPY):
+            source = self.sources[index]
+            old_arrival = log.arrivals.pop(number, None)
+            if old_arrival is not None:
+                self._drop(old_arrival)
+            handle = log.arrivals[number] = log.make_arrival(number, record, source)
+            if kind == ARRIVAL:
+                self.next_arrival = _following(number)
+                _copy(counters, source.record)
+        else:
             queue = self.queues[index]
-        elif kind in (MESSAGE, COPY):
-            index, flags, message_id, ordinal, time_stamp, number, last_ack = struct.unpack_from(
-                _MESSAGE_PREFIX, buffer, _RECORD_BYTES
-            )
-            queue = self.queues[index]
-            state, marks, message_class, sent_time, ttrq, ttbr = struct.unpack_from(
-                _CONFIRMATION, buffer, _RECORD_BYTES + _CONFIRMATION_OFFSET
-            )
-            old = kept.pop(message_id, None)
+            old = log.kept.pop(number, None)
             if old is not None:
                 self._drop(old.handle)
-            handle = make(message_id, array("I", (state, marks, sent_time, ttrq, ttbr, message_class)))
-            handle.size = length - _MESSAGE_PREFIX_BYTES
-            self._keep(handle, segment, segment.size)
-            own = (number - 1) & 0xFFFFFFFF if flags & TRANSACTIONAL else 0
-            restored = kept[message_id] = Restored(queue, handle, flags, time_stamp << 32 | ordinal if own else 0, own)
+            handle = log.make(number, record)
+            own = (counters[2] - 1) & 0xFFFFFFFF if flags & TRANSACTIONAL else 0
+            tx_sequence_id = counters[1] << 32 | counters[0] if own else 0
+            restored = log.kept[number] = Restored(queue, handle, flags, tx_sequence_id, own)
             restored.sent = self._sent
-            if kind == COPY:
-                return
-            self.next_message_id = _following(message_id)
-        elif kind == START:
-            starts, sent = struct.unpack_from(_START, buffer, _RECORD_BYTES)
-            self._started(starts, sent, kept)
-            return
-        else:
-            size = struct.calcsize(_STATE_PREFIX)
-            state, marks, message_class, sent_time = struct.unpack_from(_STATE_PREFIX, buffer, _RECORD_BYTES)
-            count = (length - size) // 4
-            for message_id in struct.unpack_from("<" + str(count) + "I", buffer, _RECORD_BYTES + size):
-                changed = kept.get(message_id)
-                if changed is None:
-                    continue
-                record = changed.handle.record
-                record[confirm.STATE] = state
-                record[confirm.MARKS] = marks
-                record[confirm.CLASS] = message_class
-                if sent_time:
-                    record[confirm.SENT_TIME] = sent_time
-                if state == _GONE:
-                    self._drop(kept.pop(message_id).handle)
-            return
-        queue.record[0] = ordinal
-        queue.record[1] = time_stamp
-        queue.record[2] = number
-        queue.record[3] = last_ack
-        self._time_stamp = max(self._time_stamp, time_stamp)
+            if kind == MESSAGE:
+                self.next_message_id = _following(number)
+                self._queue_counters(queue, counters)
+        handle.size = length - _MESSAGE_PREFIX_BYTES
+        self._keep(handle, segment, segment.size)
 
-    def _started(self, starts: int, sent: int, kept: "dict[int, Restored]") -> None:
+    def _apply_state(self, kind: int, length: int, log: "_Log") -> None:
+        state, marks, message_class, sent_time = struct.unpack_from(_STATE_PREFIX, self._buffer, _RECORD_BYTES)
+        for place in range(_RECORD_BYTES + _STATE_PREFIX_BYTES, _RECORD_BYTES + length, 4):
+            number = struct.unpack_from("<I", self._buffer, place)[0]
+            if kind == STATE:
+                restored = log.kept.get(number)
+                handle: "Stored | None" = restored.handle if restored is not None else None
+            else:
+                handle = log.arrivals.get(number)
+            if handle is None:
+                continue
+            record = handle.record
+            record[confirm.STATE] = state
+            record[confirm.MARKS] = marks
+            record[confirm.CLASS] = message_class
+            if sent_time:
+                record[confirm.SENT_TIME] = sent_time
+            if state == _GONE:
+                self._drop(handle)
+                if kind == STATE:
+                    del log.kept[number]
+                else:
+                    del log.arrivals[number]
+
+    def _started(self, starts: int, sent: int, log: "_Log") -> None:
         self.starts = starts
         self._sent = bool(sent)
         if sent:
-            for restored in kept.values():
+            for restored in log.kept.values():
                 restored.sent = True
 
 
-def _following(message_id: int) -> int:
-    return message_id + 1 & 0xFFFFFFFF or 1  # 0 means "none" (A-46)
+class _Log:
+    """What the log has told so far, at the start."""
+
+    __slots__ = ("arrivals", "kept", "make", "make_arrival")
+
+    def __init__(self, make: "type[Stored]", make_arrival: "type[Arrival]") -> None:
+        self.make = make
+        self.make_arrival = make_arrival
+        self.kept: "dict[int, Restored]" = {}
+        self.arrivals: "dict[int, Arrival]" = {}
+
+
+def _following(number: int) -> int:
+    return number + 1 & 0xFFFFFFFF or 1  # 0 means "none" (A-46)
 
 
 def _place(restored: Restored) -> "tuple[int, int]":
     return restored.tx_sequence_id, restored.tx_sequence_number
 
 
-def _confirmation(record: "array[int]") -> bytes:
-    return struct.pack(
-        _CONFIRMATION,
-        record[confirm.STATE],
-        record[confirm.MARKS],
-        record[confirm.CLASS],
-        record[confirm.SENT_TIME],
-        record[confirm.TTRQ],
-        record[confirm.TTBR],
-    )
-
-
-def _queue_payload(queue: LoggedQueue) -> bytes:
-    record = queue.record
-    return struct.pack(_QUEUE_PREFIX, queue.index, record[0], record[1], record[2], record[3]) + queue.name.encode()
-
-
-def _record(kind: int, prefix: bytes, body: "Buffer", seed: int) -> bytes:
-    """A record up to its body: type and length, CRC of everything else, prefix."""
-    word = struct.pack("<I", kind | len(prefix) + len(body) << 8)
-    crc = crc32(body, crc32(prefix, crc32(word, seed)))
-    return word + struct.pack("<I", crc) + prefix
+def _copy(words: "array[int]", to: "array[int]") -> None:
+    for i in range(4):
+        to[i] = words[i]

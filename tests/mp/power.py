@@ -14,6 +14,7 @@ CONFIRMATION = confirm.Settings()
 JOURNAL = (0, 0x40, 0x80, 0xC0)  # neither, JN, JP, both
 GUID = bytes(range(16))
 NAMES = ("DIRECT=TCP:10.0.0.5\\private$\\line1", "DIRECT=OS:plant\\private$\\alarms")
+SOURCES = ((bytes(range(16, 32)), "commands"), (bytes(16), "commands"), (bytes(16), "settings"))
 KEEP_ALL = "all"  # everything that was written survives
 KEEP_SYNCED = "synced"  # only what was synced
 TEAR = "tear"  # something in between, with garbage behind it
@@ -159,6 +160,153 @@ class Sent:
         self.logged = 0  # this one will be durable with the next sync
 
 
+class Come:
+    """What is known of one arrival: source, place in its stream, packet; and which records of it may be durable."""
+
+    def __init__(self, handle, index, number, packet):
+        self.handle = handle
+        self.facts = (index, number, bytes(packet), handle.message_id)
+        self.records = [bytes(handle.record)]
+        self.logged = 0
+
+
+class Inward:
+    """The other way: peers that send again what is not acknowledged, and what of theirs has to and may survive.
+
+    Every sixth message of a source is rejected: it counts, and is not kept.
+    """
+
+    def __init__(self):
+        self.kept = []
+        self.unsynced = []  # of those
+        self.failed = []  # refused by an error, may come back until the next message is logged
+        self.gone = []  # perhaps not durably
+        self.acknowledged = [0] * len(SOURCES)  # numbers that the source will never send again
+        self.highest = [0] * len(SOURCES)
+        self.by_number = {}  # number of the arrival -> facts
+
+    def copy(self):
+        other = Inward()
+        for name in ("kept", "unsynced", "failed", "gone", "acknowledged", "highest"):
+            setattr(other, name, list(getattr(self, name)))
+        other.by_number = dict(self.by_number)
+        return other
+
+    def open(self, box):
+        self.box = box
+        must = [come for come in self.kept if come not in self.unsynced]
+        may = self.unsynced + self.gone + self.failed
+        sources = [box.source(*source) for source in SOURCES]
+        indices = {id(source): index for index, source in enumerate(sources)}
+        kept = []
+        for handle in box.restored_arrivals:
+            index = indices[id(handle.source)]
+            packet = bytes(box.load(handle))
+            found = [come for come in must + may if come.facts[2:] == (packet, handle.message_id)]
+            found = [come for come in found if come.facts[0] == index]
+            assert found, ("arrived from nowhere, or was taken before", index, packet, handle.message_id)
+            assert bytes(handle.record) in [record for come in found for record in come.records], "a record of no time"
+            kept.append(Come(handle, index, found[0].facts[1], packet))
+        facts = [come.facts for come in kept]
+        assert len(facts) == len({one[:2] for one in facts}), "arrived twice"
+        for come in must:
+            assert come.facts in facts, ("received, acknowledged, not taken, and lost", come.facts)
+        there = [one[:2] for one in facts] + [come.facts[:2] for come in self.gone]
+        for come in self.unsynced + self.failed:
+            index, number, _, _ = come.facts
+            assert number > sources[index].record[2] or (index, number) in there, ("counted, and lost", come.facts)
+        for index, source in enumerate(sources):
+            assert self.acknowledged[index] <= source.record[2] <= self.highest[index], "its counters are wrong"
+            assert source.record[3] == source.record[2] % 5, "half of its counters"
+            mine = [come.facts for come in kept if come.facts[0] == index]
+            assert mine == sorted(mine), "out of order"
+            assert not mine or mine[-1][1] <= source.record[2], "it is there and does not count"
+        assert facts == sorted(facts, key=lambda one: one[3]), "out of order"
+        assert not facts or facts[-1][3] < box.next_arrival, "a number would be used again"
+        self.kept = kept
+        self.unsynced = []
+        self.failed = []
+        self.gone = []
+        for come in kept:
+            self._released(come)
+        for number in self.by_number:
+            assert number < box.next_arrival, "a number would be used again"
+        self.acknowledged = [source.record[2] for source in sources]
+
+    def arrive(self, dice, sizes):
+        """The next message of some source. True: it was logged; False: only that it counts will be."""
+        index, source, number = self._next(dice)
+        if number % 6 == 0:
+            self.box.advance(source)
+            return False
+        packet = b"%d<%d:" % (index, number) + bytes(sizes[number % len(sizes)])
+        record = confirm.new(number, CONFIRMATION)
+        record[confirm.STATE] = outbox.RECEIVED
+        before = array("I", source.noted)
+        come = Come(outbox.Arrival(self.box.next_arrival, record, source), index, number, packet)
+        self.unsynced.append(come)
+        self.kept.append(come)
+        try:
+            self.box.arrive(come.handle, source, packet)
+        except outbox.OutboxFull:
+            assert source.record == before, "a message that was refused counts"
+            self.unsynced.remove(come)
+            self.kept.remove(come)
+            raise
+        except outbox.OutboxWriteFailed:
+            assert source.record[2] <= before[2], "a message that was refused counts"
+            raise
+        return True
+
+    def take(self, dice):
+        """Some are taken, of some a FinalAck is owed."""
+        some = [come for come in self.kept if come not in self.unsynced]
+        some = some[: dice.below(len(some) + 1)]
+        for come in some:
+            record = come.handle.record
+            owed = record[confirm.STATE] == outbox.RECEIVED and dice.below(2)
+            record[confirm.STATE] = outbox.TAKEN if owed else ord(confirm.GONE)
+            record[confirm.CLASS] = confirm.ACK_RECEIVE
+            come.records.append(bytes(record))
+            come.logged = len(come.records) - 1
+            if not owed:
+                self.kept.remove(come)
+                self.gone.append(come)
+        self.box.change([come.handle for come in some])
+
+    def synced(self, durable):
+        """All that is not taken back is accepted; durable: the counters too, so OrderAcks may go out."""
+        for come in self.unsynced:
+            assert come.handle.segment is not None
+            self._released(come)
+        self.unsynced = []
+        if durable:
+            self.gone = []
+            for come in self.kept:
+                come.records = come.records[come.logged :]
+                come.logged = 0
+            self.acknowledged = [self.box.source(*source).record[2] for source in SOURCES]
+
+    def take_back(self):
+        for come in list(self.unsynced):
+            if come.handle.segment is None:
+                self.unsynced.remove(come)
+                self.kept.remove(come)
+                self.failed.append(come)
+
+    def _next(self, dice):
+        index = dice.below(len(SOURCES))
+        source = self.box.source(*SOURCES[index])
+        number = source.record[2] + 1
+        for i, word in enumerate((1, 77, number, number % 5)):
+            source.record[i] = word
+        self.highest[index] = max(self.highest[index], number)
+        return index, source, number
+
+    def _released(self, come):
+        assert self.by_number.setdefault(come.facts[3], come.facts) == come.facts, "a number was used twice"
+
+
 class World:
     """An application that sends, is acknowledged, rolls over, renews, and knows what has to and may survive a cut."""
 
@@ -178,6 +326,7 @@ class World:
         self.failed = []  # refused by an error, may come back until the next one is logged
         self.gone = []  # perhaps not durably
         self.tables = {}
+        self.inward = Inward()
         self.refused = 0
         self.open(disk)
 
@@ -230,6 +379,7 @@ class World:
             assert (self._id(name), queue.record[2] - 1) >= self.highest.get(name, (0, 0)), "the counters went back"
         for message_id in self.by_id:
             assert message_id < self.outbox.next_message_id, "a MessageID would be used again"
+        self.inward.open(self.outbox)
 
     def check_cut(self, how, partial):
         """Would everything be there if the power went now? Does not change this world."""
@@ -251,6 +401,7 @@ class World:
         ):
             setattr(other, name, getattr(self, name))
         other.refused = 0
+        other.inward = self.inward.copy()
         for name in ("by_id", "by_number", "highest"):
             setattr(other, name, dict(getattr(self, name)))
         other.open(disk)
@@ -263,7 +414,7 @@ class World:
         name = NAMES[self.dice.below(len(NAMES))]
         some = [sent for sent in self.tables[name] if sent not in self.unsynced]
         one = some[self.dice.below(len(some)) :][:1] if some else []
-        what = self.dice.below(16)
+        what = self.dice.below(22)
         if what < 7:
             self.send(name, 1 + self.dice.below(3))
         elif what < 9:  # an OrderAck
@@ -287,8 +438,26 @@ class World:
                     self.transmitted.add(one[0].facts)
                 except outbox.OutboxWriteFailed:
                     self._take_back_failed()
-        else:
+        elif what == 15:
             self.sync()
+        elif what < 20:
+            self.receive(1 + self.dice.below(3))
+        else:
+            self.inward.take(self.dice)
+
+    def receive(self, count):
+        for _ in range(count):
+            try:
+                if self.inward.arrive(self.dice, self.sizes):
+                    self._cut_off()
+            except outbox.OutboxFull:
+                self.refused += 1
+                break
+            except outbox.OutboxWriteFailed:
+                self.refused += 1
+                self._take_back_failed()
+                break
+        self.sync()
 
     def send(self, name, count):
         for _ in range(count):
@@ -309,7 +478,7 @@ class World:
             self.after[sent.facts] = [gone.facts for gone in self.gone]
             try:
                 self.outbox.append(handle, queue, flags, record, packet)
-                self.failed = []  # the new segment, begun after the error, has cut them off
+                self._cut_off()
             except outbox.OutboxFull:
                 self.refused += 1
                 self._take_back(sent)
@@ -323,8 +492,10 @@ class World:
         self.sync()
 
     def sync(self):
+        durable = False
         try:
-            if self.outbox.sync():
+            durable = self.outbox.sync()
+            if durable:
                 self.gone = []
                 for name in NAMES:
                     for sent in self.tables[name]:
@@ -336,6 +507,7 @@ class World:
         for sent in self.unsynced:
             self._released(sent)
         self.unsynced = []
+        self.inward.synced(durable)
 
     def change(self, some, event, *arguments):
         """Something happens to these messages."""
@@ -378,7 +550,12 @@ class World:
         assert self.by_number.setdefault((tx_sequence_id, number), sent.facts) == sent.facts, "a number was used twice"
         self.highest[name] = max(self.highest.get(name, (0, 0)), (tx_sequence_id, number))
 
+    def _cut_off(self):
+        self.failed = []  # the new segment, begun after the error, has cut them off
+        self.inward.failed = []
+
     def _take_back_failed(self):
+        self.inward.take_back()
         for sent in reversed(list(self.unsynced)):
             if sent.handle.segment is None:
                 self._take_back(sent)

@@ -70,7 +70,7 @@ def every_byte_of_a_workload():
 
 def one_life_after_another():
     released = 0
-    for seed in range(1, 41):
+    for seed in range(1, 61):
         capacity = 3000 if seed % 2 else 100000
         released += power.many_lives(seed, 15, capacity=capacity, segment_size=300 + seed % 5 * 200)[0]
     print(released, "messages released")
