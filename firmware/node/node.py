@@ -253,6 +253,7 @@ class Node:
         self.error: "Exception | None" = None  # what ended delivery
         self.waiting = 0  # messages in the states Q and S
         self.receiver: "Receiver | None" = None
+        self.inboxes: "Any" = None  # of inbox.Inboxes, if there are any
         self.links: "list[Waitable]" = []  # all that may become ready
         self.read_buffer = memoryview(bytearray(READ_BYTES))  # of all peers
         self.uncommitted: "list[tuple[Queue, streams.Entry, Message]]" = []  # numbered, but not durable
@@ -510,6 +511,13 @@ class Node:
             if self._commits == commits:
                 self.commit_now()
 
+    def log(self, messages: "list[Any]", with_time: bool = False) -> None:
+        """Note changes of these messages, or arrivals; they are made durable within LAZY_SYNC_MS, or by commit_now."""
+        if messages:
+            self.outbox.change(messages, with_time)
+            if self._marked_at is None:
+                self._marked_at = self.now()
+
     def commit_now(self) -> bool:
         """Make durable what was accepted, at once. False: the file system refused, some of it was or nothing."""
         self._commits += 1
@@ -557,7 +565,7 @@ class Node:
             else:
                 record[confirm.MARKS] |= _HELD
                 queue.stream.hold([entry])
-                self._log([entry.key])
+                self.log([entry.key])
             return None
         try:
             self.outbox.will_send()
@@ -759,7 +767,7 @@ class Node:
         for message in undated:
             message.record[confirm.SENT_TIME] = now
             self._expect(message)
-        self._log(undated, True)
+        self.log(undated, True)
 
     def _load(self, message: "Any") -> bytearray:
         """The packet of a message, its times as they are known now."""
@@ -804,17 +812,11 @@ class Node:
                 else:
                     kept[0] += message.size
                     kept[1] += 1
-        self._log(messages)
+        self.log(messages)
         for message in messages:
             message.tell()
             if message.record[confirm.CLASS] & NEGATIVE and self._on_failed is not None:
                 self._on_failed(message)
-
-    def _log(self, messages: "list[Any]", with_time: bool = False) -> None:
-        if messages:
-            self.outbox.change(messages, with_time)
-            if self._marked_at is None:
-                self._marked_at = self.now()
 
     def _let_go(self, message: Message) -> None:
         record = message.record
@@ -825,7 +827,7 @@ class Node:
         kept[0] -= message.size
         kept[1] -= 1
         record[confirm.STATE] = _GONE
-        self._log([message])
+        self.log([message])
         record[confirm.STATE] = state  # what may be concluded of it stays
 
     def _give_up(self, message: Message) -> None:

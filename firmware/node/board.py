@@ -1,0 +1,356 @@
+"""What a real board needs around the node: identity, Wi-Fi, the time, deep sleep, the watchdog. Each works alone.
+
+Nothing here waits longer than it says. What the hardware gives is found in `machine` and `network`, or handed in.
+"""
+
+import os
+import socket
+import struct
+import time
+from hashlib import sha256
+
+from mqqb import confirm
+
+from node import outbox
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from node.node import Node
+
+NTP_PORT = 123
+_NTP_BYTES = 48
+_NTP_EPOCH = 2208988800  # s from 1900, where NTP counts from, to 1970
+_NTP_ERA = 0x100000000  # its seconds begin anew after so many, in 2036
+_TIME_SET = 1700000000  # no clock that is right shows an earlier time, s since 1970
+_UNIX_EPOCH = 946684800 if time.gmtime(0)[0] == 2000 else 0  # boards count from 2000
+_GOT_REASON = 200  # status of ESP32's WLAN from here to 999: why it is not connected
+
+
+if hasattr(time, "ticks_ms") and hasattr(time, "ticks_diff"):  # MicroPython
+    _ticks_ms = time.ticks_ms
+    _ticks_diff = time.ticks_diff  # type: ignore[attr-defined,unused-ignore]
+else:
+
+    def _ticks_ms() -> int:
+        return time.monotonic_ns() // 1000000
+
+    def _ticks_diff(later: int, earlier: int) -> int:
+        return later - earlier
+
+
+class _Timer:
+    """Says once when it is over; nothing else can be told of time that wraps."""
+
+    def __init__(self) -> None:
+        self._began = _ticks_ms()
+        self._length = 0
+
+    def start(self, length: int) -> None:
+        """length: ms, at most six days."""
+        self._began = _ticks_ms()
+        self._length = length
+
+    def left(self) -> int:
+        """ms until it is over, 0 from then on."""
+        if self._length and _ticks_diff(_ticks_ms(), self._began) >= self._length:
+            self._length = 0
+        return self._length and self._length - _ticks_diff(_ticks_ms(), self._began)
+
+
+def guid(unique_id: "bytes | None" = None) -> "bytes | None":
+    """The GUID of this board as a queue manager, 16 bytes: always the same, made from machine.unique_id().
+
+    A UUID of version 8 and the variant of RFC 4122 (RFC 9562, 5.8): the first 16 bytes of SHA-256 of "ordack board\\0"
+    and the identifier, with these 6 bits set; in the byte order of packets. None: the board has no identifier of its
+    own, or one that says nothing; then Node makes a random one and keeps it in the outbox.
+    """
+    if unique_id is None:
+        try:
+            import machine  # type: ignore[import-not-found,unused-ignore]
+
+            unique_id = machine.unique_id()
+        except (ImportError, AttributeError):
+            unique_id = b""
+    if not unique_id or unique_id in (b"\0" * len(unique_id), b"\xff" * len(unique_id)):
+        return None
+    made = bytearray(sha256(b"ordack board\0" + unique_id).digest()[:16])
+    made[7] = made[7] & 0x0F | 0x80  # the third group is little-endian in packets
+    made[8] = made[8] & 0x3F | 0x80
+    return bytes(made)
+
+
+class Wifi:
+    """Keeps a station associated. `poll` every second or more often; it never waits.
+
+    attempt_ms: after that an attempt has failed. Between attempts it waits first_ms, then twice as long each time, up
+    to limit_ms; an association that was lost is begun anew at once. `losses` counts these. wlan: in place of
+    network.WLAN(network.STA_IF).
+    """
+
+    def __init__(
+        self,
+        ssid: str,
+        password: str,
+        wlan: "Any" = None,
+        attempt_ms: int = 15000,
+        first_ms: int = 500,
+        limit_ms: int = 60000,
+    ) -> None:
+        if wlan is None:
+            import network  # type: ignore[import-not-found,unused-ignore]
+
+            wlan = network.WLAN(network.STA_IF)
+        self.wlan = wlan
+        self.losses = 0
+        self.attempts = 0
+        self._ssid = ssid
+        self._password = password
+        self._attempt_ms = attempt_ms
+        self._first_ms = first_ms
+        self._limit_ms = limit_ms
+        self._wait_ms = first_ms
+        self._timer = _Timer()
+        self._is_trying = False
+        self._was_connected = False
+
+    def poll(self) -> bool:
+        """Do what can be done now; is there a connection?"""
+        if self.wlan.isconnected():
+            self._is_trying = False
+            self._was_connected = True
+            self._wait_ms = self._first_ms
+            self._timer.start(0)
+            return True
+        if self._was_connected:
+            self._was_connected = False
+            self.losses += 1
+        if self._is_trying:
+            status = self.wlan.status()
+            if self._timer.left() and status >= 0 and not _GOT_REASON <= status < 1000:
+                return False
+            self._fail()
+        elif not self._timer.left():
+            self._try()
+        return False
+
+    def _try(self) -> None:
+        self._is_trying = True
+        self.attempts += 1
+        self._timer.start(self._attempt_ms)
+        try:
+            self.wlan.active(True)
+            self.wlan.connect(self._ssid, self._password)
+        except OSError:  # it is busy with an attempt of its own
+            self._fail()
+
+    def _fail(self) -> None:
+        self._is_trying = False
+        try:
+            self.wlan.disconnect()
+        except OSError:
+            pass
+        self._timer.start(self._wait_ms)
+        self._wait_ms = min(2 * self._wait_ms, self._limit_ms)
+
+
+class NetworkTime:
+    """Sets the clock of a board by SNTP (RFC 4330), again every interval_s. `poll` it as the node; it never waits.
+
+    But the look-up of a name does, as long as the board's network stack tries: a numeric address has none. `time`: what
+    the server said last, s since 1970; 0: nothing yet. set_clock: takes that; None: the board's RTC. answer_ms: after
+    that a request is lost, and repeated after retry_ms.
+    """
+
+    def __init__(
+        self,
+        host: str = "pool.ntp.org",
+        port: int = NTP_PORT,
+        interval_s: int = 43200,
+        answer_ms: int = 2000,
+        retry_ms: int = 10000,
+        set_clock: "Callable[[int], None] | None" = None,
+    ) -> None:
+        self.time = 0
+        self._host = host
+        self._port = port
+        self._interval_ms = 1000 * interval_s
+        self._answer_ms = answer_ms
+        self._retry_ms = retry_ms
+        self._set_clock = set_clock or _set_rtc
+        self._socket: "Any" = None
+        self._cookie = b""
+        self._timer = _Timer()
+
+    def poll(self) -> bool:
+        """Do what can be done now; was the clock set just now? A network that is down is no error, only no answer."""
+        left = self._timer.left()
+        if self._socket is None:
+            if not left:
+                self._ask()
+            return False
+        try:
+            answer = self._socket.recv(_NTP_BYTES)
+        except OSError:
+            answer = b""
+        now = self._said(answer) if answer else 0
+        if now:
+            self.time = now
+            self._set_clock(now)
+            self._end(self._interval_ms)
+            return True
+        if not left:
+            self._end(self._retry_ms)
+        return False
+
+    def close(self) -> None:
+        """Let go of the socket, if there is one."""
+        self._end(self._retry_ms)
+
+    def _ask(self) -> None:
+        self._timer.start(self._answer_ms)
+        try:
+            address = socket.getaddrinfo(self._host, self._port, 0, socket.SOCK_DGRAM)[0][-1]
+            self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            self._socket.setblocking(False)
+            self._cookie = os.urandom(8)
+            request = b"\x23" + bytes(39) + self._cookie  # version 4, a client; the server repeats the cookie
+            self._socket.sendto(request, address)
+        except OSError:
+            self._end(self._retry_ms)
+
+    def _end(self, wait: int) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        self._timer.start(wait)
+
+    def _said(self, answer: bytes) -> int:
+        """s since 1970 of an answer that is one; 0: it is not, or its server does not know the time."""
+        if len(answer) < _NTP_BYTES or answer[0] & 7 != 4 or answer[0] >> 6 == 3 or not 1 <= answer[1] <= 15:
+            return 0
+        if answer[24:32] != self._cookie:
+            return 0
+        seconds, fraction = struct.unpack_from(">II", answer, 40)
+        if seconds < _NTP_EPOCH:
+            seconds += _NTP_ERA
+        now = int(seconds - _NTP_EPOCH + (fraction >> 31))
+        return now if now >= _TIME_SET else 0
+
+
+def set_clock(host: str = "pool.ntp.org", timeout_ms: int = 5000, **options: "Any") -> bool:
+    """Set the clock from the network, once, within timeout_ms (and the look-up of the name). False: nobody answered.
+
+    options: as NetworkTime has them.
+    """
+    network_time = NetworkTime(host, **options)
+    timer = _Timer()
+    timer.start(timeout_ms)
+    try:
+        while not network_time.poll():
+            if not timer.left():
+                return False
+            time.sleep(0.01)
+    finally:
+        network_time.close()
+    return True
+
+
+class Waits:
+    """What a node still has to do: messages that are on their way (`sending`), or stored and not known to be received
+    (`confirming`); messages that the application has not handled (`received`), and answers owed for others (`owed`).
+    """
+
+    def __init__(self, node: "Node") -> None:
+        inboxes = node.inboxes
+        self.sending = node.waiting
+        self.confirming = len(
+            [handle for handle in node.outbox.handles() if handle.record[confirm.STATE] == ord(confirm.O)]
+        )
+        self.received = 0 if inboxes is None else sum([len(inbox) for inbox in inboxes.inboxes])
+        self.owed = 0 if inboxes is None else len(inboxes.owed)
+
+    def __bool__(self) -> bool:
+        return bool(self.sending or self.confirming or self.received or self.owed)
+
+
+def deep_sleep(
+    node: "Node",
+    sleep_ms: int,
+    drain_ms: int = 0,
+    tell: "Callable[[Waits], None] | None" = None,
+    machine: "Any" = None,
+) -> None:
+    """Send the board to sleep, with all that it has accepted on flash; after that it starts anew, and goes on.
+
+    drain_ms: so long it waits for messages to be stored at their destinations. tell: is told what still waits, before
+    the board sleeps. Raises OutboxError, and does not sleep: the file system refuses.
+    """
+    if drain_ms:
+        node.wait(lambda: not node.waiting, drain_ms)
+    if not node.commit_now():
+        raise outbox.OutboxError("not asleep: the file system refuses")
+    if tell is not None:
+        tell(Waits(node))
+    node.close_now()
+    if machine is None:
+        import machine as hardware  # type: ignore[import-not-found,unused-ignore]
+
+        machine = hardware
+    machine.deepsleep(sleep_ms)
+
+
+class Watchdog:
+    """Feeds the hardware's watchdog while the node is well: a node that has failed for good, or a program that hangs,
+    resets the board. timeout_ms: at most 8388 on RP2. wdt: in place of machine.WDT.
+
+    In a program without asyncio call `poll` in place of Node.poll, and `wait` in place of Node.wait. With asyncio run
+    `watch` in a task.
+    """
+
+    def __init__(self, node: "Node", timeout_ms: int = 8000, wdt: "Any" = None) -> None:
+        if wdt is None:
+            import machine  # type: ignore[import-not-found,unused-ignore]
+
+            wdt = machine.WDT(timeout=timeout_ms)
+        self._node = node
+        self._timeout_ms = timeout_ms
+        self._wdt = wdt
+
+    def feed(self) -> None:
+        """Feed it, unless the node has failed."""
+        if self._node.error is None:
+            self._wdt.feed()
+
+    def poll(self) -> int:
+        """As Node.poll."""
+        wait = self._node.poll()
+        self.feed()
+        return wait
+
+    def wait(self, condition: "Callable[[], Any]", timeout_ms: "int | None" = None) -> bool:
+        """As Node.wait."""
+
+        def is_met() -> "Any":
+            self.feed()
+            return condition()
+
+        return self._node.wait(is_met, timeout_ms)
+
+    async def watch(self) -> None:
+        """Feed it for ever, several times in timeout_ms, as long as the event loop runs and the node is well."""
+        import asyncio
+
+        while self._node.error is None:
+            self._wdt.feed()
+            await asyncio.sleep(self._timeout_ms / 4000)
+
+
+def _set_rtc(now: int) -> None:
+    """Set the board's real-time clock to s since 1970, UTC."""
+    import machine  # type: ignore[import-not-found,unused-ignore]
+
+    moment = time.gmtime(now - _UNIX_EPOCH)
+    machine.RTC().datetime((moment[0], moment[1], moment[2], moment[6], moment[3], moment[4], moment[5], 0))

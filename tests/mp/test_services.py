@@ -1,0 +1,448 @@
+"""What a board needs around the node, on MicroPython and CPython, with machine and network made up. Prints
+`N passed, N failed`.
+"""
+
+import asyncio
+import select
+import socket
+import struct
+import sys
+
+sys.path.insert(0, "tests/mp")
+
+import power
+from engine_cases import run_calls
+from node import Node, board, outbox
+
+T0 = 1800000000
+
+
+class Ticks:
+    """Time passes when a test says so."""
+
+    def __init__(self):
+        self.now = (1 << 29) - 5000  # where MicroPython's ticks wrap on a small board is not far
+        board._ticks_ms = lambda: self.now
+        board._ticks_diff = lambda later, earlier: later - earlier
+
+
+class Wlan:
+    """A station: what its driver says is up to the test."""
+
+    def __init__(self):
+        self.calls = []
+        self.connected = False
+        self.state = 1  # STAT_CONNECTING
+        self.error = None
+
+    def active(self, on):
+        self.calls.append("active")
+
+    def connect(self, ssid, password):
+        assert (ssid, password) == ("plant", "secret")
+        if self.error is not None:
+            raise self.error
+        self.calls.append("connect")
+
+    def disconnect(self):
+        self.calls.append("disconnect")
+
+    def isconnected(self):
+        return self.connected
+
+    def status(self):
+        return self.state
+
+
+def keeper(ticks):
+    wlan = Wlan()
+    return wlan, board.Wifi("plant", "secret", wlan, attempt_ms=1000, first_ms=100, limit_ms=400)
+
+
+def wifi_connects_once_and_waits():
+    ticks = Ticks()
+    wlan, wifi = keeper(ticks)
+    for _ in range(10):
+        assert not wifi.poll()
+        ticks.now += 50
+    assert wlan.calls == ["active", "connect"]
+    wlan.connected = True
+    assert wifi.poll()
+    assert wifi.losses == 0
+
+
+def wifi_tries_again_later_and_later():
+    ticks = Ticks()
+    wlan, wifi = keeper(ticks)
+    began = []
+    for _ in range(8000):
+        before = wlan.calls.count("connect")
+        wifi.poll()
+        if wlan.calls.count("connect") > before:
+            began.append(ticks.now)
+        ticks.now += 1
+    waits = [began[k + 1] - began[k] for k in range(4)]
+    assert waits == [1100, 1200, 1400, 1400], waits
+    assert wlan.calls[:5] == ["active", "connect", "disconnect", "active", "connect"]
+
+
+def wifi_that_is_refused_does_not_wait_for_the_end_of_the_attempt():
+    for state in (-1, -3, 201, 202):
+        ticks = Ticks()
+        wlan, wifi = keeper(ticks)
+        wifi.poll()
+        wlan.state = state
+        wifi.poll()
+        assert wlan.calls[-1] == "disconnect", state
+        ticks.now += 101
+        wifi.poll()
+        assert wifi.attempts == 2
+    ticks = Ticks()
+    wlan, wifi = keeper(ticks)
+    wlan.error = OSError(16)
+    wifi.poll()
+    assert wifi.attempts == 1
+    wifi.poll()
+    assert wifi.attempts == 1
+    ticks.now += 101
+    wlan.error = None
+    wifi.poll()
+    assert wifi.attempts == 2
+
+
+def wifi_that_is_lost_is_begun_anew_at_once():
+    ticks = Ticks()
+    wlan, wifi = keeper(ticks)
+    for _ in range(3000):  # the wait has grown
+        wifi.poll()
+        ticks.now += 1
+    wlan.connected = True
+    wifi.poll()
+    wlan.connected = False
+    before = wifi.attempts
+    wifi.poll()
+    assert (wifi.losses, wifi.attempts) == (1, before + 1)
+    ticks.now += 1001
+    wifi.poll()
+    ticks.now += 101
+    wifi.poll()
+    assert wifi.attempts == before + 2, "the wait is short again"
+
+
+def a_guid_is_made_from_the_identifier_and_stays():
+    made = board.guid(b"\xe6\x61\x64\x08\x43\x2b\x5a\x27")
+    assert made == board.guid(b"\xe6\x61\x64\x08\x43\x2b\x5a\x27")
+    assert len(made) == 16
+    assert made[7] >> 4 == 8, "the version"
+    assert made[8] >> 6 == 2, "the variant"
+    assert made != board.guid(b"\xe6\x61\x64\x08\x43\x2b\x5a\x28")
+    for nothing in (b"", bytes(8), b"\xff" * 6):
+        assert board.guid(nothing) is None
+    sys.modules["machine"] = Machine()
+    assert board.guid() == board.guid(b"12345678")
+    del sys.modules["machine"]
+    node = Node("", files=power.Disk(), guid=made)
+    assert node.guid == made
+
+
+class Server:
+    """An SNTP server on this machine; change: what it does to an answer."""
+
+    def __init__(self, seconds, change=lambda answer: answer):
+        self.seconds = seconds
+        self.change = change
+        self.asked = 0
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.port = 0
+        for port in range(20123, 20200):
+            try:
+                self.socket.bind(socket.getaddrinfo("127.0.0.1", port)[0][-1])
+            except OSError:
+                continue
+            self.port = port
+            break
+        self.socket.setblocking(False)
+        self.poller = select.poll()
+        self.poller.register(self.socket, select.POLLIN)
+
+    def answer(self, wait=0):
+        """Answer what has been asked, if anything."""
+        if not self.poller.poll(wait):
+            return
+        request, address = self.socket.recvfrom(100)
+        self.asked += 1
+        assert len(request) == 48
+        assert request[0] & 7 == 3
+        answer = bytearray(48)
+        answer[0] = 0x24  # version 4, a server
+        answer[1] = 2
+        answer[24:32] = request[40:48]
+        struct.pack_into(">II", answer, 40, (self.seconds + 2208988800) & 0xFFFFFFFF, 0x40000000)
+        answer = self.change(answer)
+        if answer:
+            self.socket.sendto(answer, address)
+
+    def close(self):
+        self.socket.close()
+
+
+def changed(place, value):
+    def change(answer):
+        answer[place] = value
+        return answer
+
+    return change
+
+
+def ask(server, polls=200):
+    """Ask until there is an answer; what the clock was set to."""
+    found = []
+    asking = board.NetworkTime("127.0.0.1", server.port, set_clock=found.append)
+    for _ in range(polls):
+        was_set = asking.poll()
+        assert was_set == bool(found)
+        if found:
+            break
+        server.answer(5)
+    asking.close()
+    server.close()
+    return found
+
+
+def the_time_comes_from_the_network():
+    for seconds in (T0, 2085978496, 2085978495 + 1000000):  # NTP's seconds begin anew in 2036
+        assert ask(Server(seconds)) == [seconds]
+
+
+def answers_that_are_none_set_no_clock():
+    Ticks()
+    for change in (
+        changed(0, 0x23),  # not a server
+        changed(0, 0xE4),  # it does not know the time
+        changed(1, 0),  # it wants to be left alone
+        changed(1, 16),
+        changed(30, 0),  # to another question
+        lambda answer: answer[:40],
+        lambda answer: None,
+    ):
+        assert ask(Server(T0, change), 6) == []
+    assert ask(Server(1600000000), 6) == [], "before this program was written"
+
+
+def the_time_is_asked_for_again():
+    ticks = Ticks()
+    found = []
+    server = Server(T0, lambda answer: None)
+    asking = board.NetworkTime(
+        "127.0.0.1", server.port, interval_s=100, answer_ms=500, retry_ms=2000, set_clock=found.append
+    )
+
+    def go(ms, wait=0):
+        for _ in range(ms // 100):
+            asking.poll()
+            server.answer(wait)
+            ticks.now += 100
+
+    go(400)
+    assert server.asked == 1
+    go(2000)
+    assert server.asked == 1, "the answer is lost, it waits"
+    server.change = lambda answer: answer
+    go(600, 5)
+    assert server.asked == 2
+    assert found == [T0]
+    go(99000)
+    assert server.asked == 2
+    go(2000, 5)
+    assert found == [T0, T0]
+    asking.close()
+    server.close()
+
+
+class Sleeping:
+    """In place of the module time: while a program sleeps, this happens."""
+
+    def __init__(self, happens):
+        self.sleep = lambda seconds: happens()
+        self._real = board.time
+
+    def __getattr__(self, name):
+        return getattr(self._real, name)
+
+
+def the_clock_is_set_within_a_bound():
+    board._ticks_ms, board._ticks_diff = REAL
+    found = []
+    server = Server(T0)
+    real = board.time
+    board.time = Sleeping(lambda: None)
+    assert not board.set_clock("127.0.0.1", 30, port=server.port, set_clock=found.append), "nobody answers"
+    assert found == []
+    server.answer()
+    board.time = Sleeping(server.answer)
+    assert board.set_clock("127.0.0.1", 5000, port=server.port, set_clock=found.append)
+    assert found == [T0]
+    board.time = real
+    server.close()
+
+
+class Machine:
+    """The module of that name. RTC, deepsleep and WDT note what they are told."""
+
+    def __init__(self):
+        self.told = []
+
+    def unique_id(self):
+        return b"12345678"
+
+    def RTC(self):  # noqa: N802 - its name
+        return self
+
+    def datetime(self, moment):
+        self.told.append(("datetime", moment))
+
+    def deepsleep(self, ms):
+        self.told.append(("deepsleep", ms))
+
+    def feed(self):
+        self.told.append("feed")
+
+
+def the_clock_of_a_board_is_set():
+    machine = sys.modules["machine"] = Machine()
+    board._set_rtc(T0)
+    del sys.modules["machine"]
+    assert machine.told == [("datetime", (2027, 1, 15, 4, 8, 0, 0, 0))], machine.told  # a Friday
+
+
+def a_node_sleeps_when_all_is_on_flash_and_goes_on_after_it():
+    disk = power.Disk()
+    machine = Machine()
+    node = Node("", files=disk, clock=lambda: 0)
+    messages = node.queue(power.NAMES[0]).put_all([b"1", b"2"])
+    assert len(messages) == 2
+    told = []
+    board.deep_sleep(node, 60000, tell=told.append, machine=machine)
+    assert machine.told == [("deepsleep", 60000)]
+    waits = told[0]
+    assert (waits.sending, waits.confirming, waits.received, waits.owed) == (2, 0, 0, 0)
+    assert bool(waits)
+    first = node.queue(power.NAMES[0]).stream.tx_sequence_id
+    node = Node("", files=disk.after_cut(power.KEEP_SYNCED, power.Dice(1)), clock=lambda: 0)
+    assert node.waiting == 2
+    queue = node.queue(power.NAMES[0])
+    queue.put(b"3")
+    assert queue.stream.tx_sequence_id >> 32 > first >> 32, "the TimeStamp rises without a clock"
+    assert [entry.tx_sequence_number for entry in queue.stream.table] == [1, 2, 1]
+
+
+def a_node_does_not_sleep_while_the_flash_refuses():
+    disk = power.Disk()
+    machine = Machine()
+    node = Node("", files=disk, clock=lambda: 0)
+    message = node.queue(power.NAMES[0]).put(b"1")
+    node.delete_now(message)
+    message = node.queue(power.NAMES[0]).put(b"2", dead_letter=True)
+
+    def refuse(disk, step, data):
+        raise OSError(28)
+
+    disk.before = refuse
+    try:
+        node.delete_now(message)
+    except outbox.OutboxError:
+        pass
+    try:
+        board.deep_sleep(node, 1000, machine=machine)
+    except outbox.OutboxError:
+        pass
+    else:
+        raise AssertionError("asleep")
+    assert machine.told == []
+    disk.before = None
+    board.deep_sleep(node, 1000, machine=machine)
+    assert machine.told == [("deepsleep", 1000)]
+
+
+def a_node_that_is_not_through_in_time_sleeps_too():
+    machine = Machine()
+    node = Node("", files=power.Disk(), connect=Nowhere())
+    node.queue(power.NAMES[0]).put(b"1")
+    told = []
+    board.deep_sleep(node, 1000, 30, told.append, machine)
+    assert told[0].sending == 1
+    assert machine.told == [("deepsleep", 1000)]
+
+
+class Nowhere:
+    """A link that is never open."""
+
+    stream = None
+    wants_write = False
+
+    def open(self):
+        pass
+
+    def is_open(self):
+        return False
+
+    def close(self):
+        pass
+
+
+def the_watchdog_is_fed_while_the_node_is_well():
+    machine = Machine()
+    node = Node("", files=power.Disk(), connect=Nowhere())
+    watchdog = board.Watchdog(node, wdt=machine)
+    watchdog.poll()
+    assert machine.told == ["feed"]
+    assert not watchdog.wait(lambda: False, 5)
+    assert len(machine.told) > 1
+    node.error = ValueError("a mistake in here")
+    machine.told = []
+    try:
+        watchdog.poll()
+    except ValueError:
+        pass
+    else:
+        raise AssertionError("it went on")
+    watchdog.feed()
+    assert machine.told == []
+
+
+def the_watchdog_is_fed_from_a_task():
+    machine = Machine()
+    node = Node("", files=power.Disk(), connect=Nowhere())
+
+    async def main():
+        task = asyncio.create_task(board.Watchdog(node, 40, machine).watch())
+        while len(machine.told) < 3:
+            await asyncio.sleep(0.001)
+        node.error = ValueError("a mistake in here")
+        await task
+
+    asyncio.run(main())
+
+
+REAL = (board._ticks_ms, board._ticks_diff)
+TESTS = (
+    wifi_connects_once_and_waits,
+    wifi_tries_again_later_and_later,
+    wifi_that_is_refused_does_not_wait_for_the_end_of_the_attempt,
+    wifi_that_is_lost_is_begun_anew_at_once,
+    a_guid_is_made_from_the_identifier_and_stays,
+    the_time_comes_from_the_network,
+    answers_that_are_none_set_no_clock,
+    the_time_is_asked_for_again,
+    the_clock_is_set_within_a_bound,
+    the_clock_of_a_board_is_set,
+    a_node_sleeps_when_all_is_on_flash_and_goes_on_after_it,
+    a_node_does_not_sleep_while_the_flash_refuses,
+    a_node_that_is_not_through_in_time_sleeps_too,
+    the_watchdog_is_fed_while_the_node_is_well,
+    the_watchdog_is_fed_from_a_task,
+)
+
+
+if __name__ == "__main__":
+    run_calls([(test.__name__, test, (), {}) for test in TESTS])
