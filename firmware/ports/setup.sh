@@ -239,6 +239,43 @@ build_mps2() {
         MICROPY_MPYCROSS="$root/build/micropython/mpy-cross/mpy-cross" "$@"
 }
 
+# build_unix_board NAME KEY [SETTING...]: MicroPython's unix port with the C core, for a board that runs Linux
+build_unix_board() {
+    local folder=$root/build/firmware/$1
+    made_for "$folder" "$2"
+    shift 2
+    make -j"$cpus" -C build/micropython/source/ports/unix BUILD="$folder" MICROPY_MPYCROSS="$root/build/micropython/mpy-cross/mpy-cross" \
+        FROZEN_MANIFEST="$root/firmware/ports/manifest.py" USER_C_MODULES="$root/firmware/ports/usermod" \
+        MICROPY_PY_BTREE=0 MICROPY_PY_FFI=0 MICROPY_PY_BLUETOOTH=0 "$@"
+}
+
+# What the emulated Pi boots besides MicroPython: Debian's kernel for clouds and busybox.
+fetch_pi_linux() {
+    local apt kernel folder=$root/build/firmware/pi-linux
+    rm -rf "$folder/root" "$folder"/*.deb
+    mkdir -p "$folder"
+    : >"$folder/status" # nothing is installed there
+    apt_with "$folder" "deb [arch=arm64 signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]" bookworm \
+        -o "Dir::State::status=$folder/status" -o APT::Architecture=arm64 -o APT::Architectures=arm64
+    kernel=$("${apt[@]/#apt-get/apt-cache}" depends linux-image-cloud-arm64 | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
+    cd "$folder"
+    "${apt[@]}" download "$kernel" busybox-static
+    for package in *.deb; do dpkg-deb -x "$package" root; done
+}
+
+# The kernel, the initrd, and a disk with an empty file system.
+build_pi_machine() {
+    local from=$root/build/firmware/pi-linux/root to=$root/build/firmware/pi module modules=()
+    for module in virtio virtio_ring virtio_mmio virtio_blk failover net_failover virtio_net; do
+        modules+=("$(find "$from/lib/modules" -name "$module.ko")")
+    done
+    cp "$from"/boot/vmlinuz-* "$to/kernel"
+    "$PYTHON" firmware/ports/pi/initrd.py "$to/initrd.gz" firmware/ports/pi/init "$from/bin/busybox" "$to/micropython" "${modules[@]}"
+    rm -f "$to/disk.img"
+    truncate -s 16M "$to/disk.img"
+    PATH=$PATH:/usr/sbin mke2fs -q -t ext4 -L flash "$to/disk.img"
+}
+
 # A build folder is kept when only our own files change: then a few files are compiled, and it is linked again.
 firmware_part() {
     local key frozen c
@@ -250,6 +287,12 @@ firmware_part() {
         build_mps2 mps2-an385 "$key" USER_C_MODULES="$root/firmware/ports/usermod"
     step firmware-mps2-an385-twin "$key $frozen $(digest firmware/ports/mps2)" \
         build_mps2 mps2-an385-twin "$key" FROZEN_MANIFEST=manifest_twin.py
+    key="$(cat build/stamps/micropython-source) $(recipe build_unix_board) $(module_names)"
+    step firmware-pi "$key $frozen $c" build_unix_board pi "$key" \
+        CROSS_COMPILE=aarch64-linux-gnu- LDFLAGS_EXTRA=-static MICROPY_PY_SSL=0 MICROPY_SSL_MBEDTLS=0
+    step firmware-pi-linux "$root $(recipe fetch_pi_linux apt_with)" fetch_pi_linux
+    step firmware-pi-machine "$(cat build/stamps/firmware-pi{,-linux}) $(recipe build_pi_machine) $(cat firmware/ports/pi/* | sha256sum)" build_pi_machine
+    step firmware-unix "$key $frozen $c" build_unix_board unix "$key" MICROPY_PY_SSL=1 MICROPY_SSL_MBEDTLS=1
 }
 
 # Which modules there are: an existing build folder does not notice that one has gone.
