@@ -25,6 +25,7 @@ MPS2_FLASH_SIZE = 2 << 20  # at the begin of the PSRAM
 MPS2_BLOCK_SIZE = 4096
 MPS2_OUTBOX = 65536
 BAUD = 115200
+RXBUF = 1024
 LOOPBACK = "10.0.2.2"
 """Where QEMU's user network shows this machine's loopback."""
 
@@ -145,11 +146,12 @@ class Mps2Board:
     def __init__(self, target: str, folder: Path, network: bool, application: Path = SENSOR, heap: int = 64) -> None:
         self.target = target
         self.host = LOOPBACK
-        self.limits = Limits(max_size=1024, ahead=8)
+        self.limits = Limits(max_size=512, ahead=4)
         self.log = Log()
         self._application = application
         self._heap = heap
         self._folder = folder
+        built(MPS2_FIRMWARE, target)
         self._sockets = Path(tempfile.mkdtemp(prefix="mps2-"))  # the path of a Unix socket must be short
         self.line = None if network else self._sockets / "uart1"
         self._flash = Flash(folder / "flash", MPS2_FLASH_SIZE, MPS2_BLOCK_SIZE)
@@ -169,7 +171,7 @@ class Mps2Board:
             "none",
             "-semihosting",
         ]
-        command += ["-kernel", built(MPS2_FIRMWARE, self.target), "-append", f"heap={self._heap}"]
+        command += ["-kernel", MPS2_FIRMWARE, "-append", f"heap={self._heap}"]
         command += ["-chardev", "stdio,id=uart0,signal=off", "-serial", "chardev:uart0"]
         if self.line is None:
             return [*command, "-nic", "user,model=lan9118"]
@@ -185,7 +187,7 @@ class Mps2Board:
 
     def start(self, settings: dict[str, object]) -> None:
         self._folder.mkdir(parents=True)
-        link = {"lan": True} if self.line is None else {"uart": 1, "baud": BAUD}
+        link = {"lan": True} if self.line is None else {"uart": 1, "baud": BAUD, "rxbuf": RXBUF}
         config = {**settings, **link, "capacity": MPS2_OUTBOX, "waiting_max": 2 * self.limits.ahead}
         files = {
             "main.py": _MAIN.encode(),

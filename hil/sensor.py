@@ -6,7 +6,7 @@ Runs on MicroPython, where a heap of 64 KiB is enough, and on CPython: `sensor.p
     queue                   format name of the queue where the readings go
     host, port              where the queue manager is found, on a network
     lan                     bring the network up first, by DHCP over Ethernet (false if left out)
-    uart, baud              or the number of the UART to the queue manager, and its speed
+    uart, baud, rxbuf       or the UART to the queue manager: its number, speed and bytes of receive buffer
     seed, count, max_size   readings 1 to `count`, bodies of 0 to `max_size` bytes (65536 if left out)
     ahead                   at most so many accepted readings that are not stored yet (64 if left out)
     pace_ms                 pause between readings (0 if left out)
@@ -22,6 +22,7 @@ when all is stored (it then idles, as a board does), and {"event": "error", "rea
 
 import asyncio
 import binascii
+import gc
 import json
 import os
 import struct
@@ -175,8 +176,16 @@ class Sensor:
                 await asyncio.sleep(POLL_S)
                 self.show()
             k = self.accepted + 1
-            body = self.reading(k)
-            await queue.send(body, label="reading %d" % k)
+            try:
+                body = self.reading(k)
+                await queue.send(body, label="reading %d" % k)
+            except MemoryError:
+                if self.node.next_message_id != k:
+                    raise
+                gc.collect()  # not accepted: when others are stored, there is room
+                await asyncio.sleep(POLL_S)
+                self.show()
+                continue
             self.note(k, body)
             self.accepted = k
             if self.node.next_message_id != k + 1:
@@ -212,7 +221,8 @@ async def open_node(config: "dict[str, Any]") -> "Any":
         from machine import UART  # type: ignore[import-not-found,unused-ignore]
         from node.uart import UartLink  # type: ignore[import-not-found,unused-ignore]
 
-        connect = UartLink(UART(config["uart"], config["baud"]))
+        rxbuf = config["rxbuf"]
+        connect = UartLink(UART(config["uart"], config["baud"], rxbuf=rxbuf), rxbuf)
     else:
         connect = (config["host"], config["port"])
         if config.get("lan"):

@@ -26,6 +26,11 @@ MPS2 = {"mps2-eth": True, "mps2-uart": False}  # and whether it has a network
 KINDS = (*MICROPYTHON, *MPS2, "cpython")
 
 
+def all_targets() -> list[str]:
+    """Every board that has a name of its own."""
+    return list(KINDS)
+
+
 def interpreter(target: str) -> list[str]:
     """The command that runs a script for `target`. Raises BoardMissing if there is none here."""
     if target == "cpython":

@@ -9,25 +9,25 @@ from rich.console import Console
 
 from hil.boards import BoardMissing
 from hil.campaign import ORDACK, Settings, run_campaign
-from hil.targets import KINDS, interpreter
+from hil.targets import KINDS
 
-CORE = {"unix": "c-module", "unix-twin": "python", "pi": "c-module"}
+CORE = {"unix-twin": "python"}
 
 
 @pytest.mark.rule("B-098", "B-158", "B-271", "A-01", "A-08")
 @pytest.mark.parametrize("board", KINDS)
 def test_every_accepted_reading_is_in_the_queue_once_and_in_order(board: str, tmp_path: Path) -> None:
-    try:
-        interpreter(board)
-    except BoardMissing as reason:
-        pytest.skip(str(reason))
     if not Path(ORDACK[0]).exists():
         pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
     seed = random.SystemRandom().randrange(1 << 31)
     print(f"seed {seed}")
     settings = Settings(60, 12, 2, seed, board, deadline_s=90.0, artefacts=tmp_path)
-    figures = asyncio.run(run_campaign(settings, Console()))
+    try:
+        figures = asyncio.run(run_campaign(settings, Console()))
+    except BoardMissing as reason:
+        pytest.skip(str(reason))
     assert figures.shortcomings() == [], f"seed {seed}"
     assert figures.comparison is not None
     assert figures.comparison.line() == "60 sent, 60 received once, in order, 0 lost, 0 duplicated"
-    assert figures.core == CORE.get(board, figures.core)
+    if board != "cpython":
+        assert figures.core == CORE.get(board, "c-module")
