@@ -43,6 +43,8 @@ OFF_TIME_MAX_S = 0.2
 LISTENING_DEADLINE_S = 15.0
 COMMAND_DEADLINE_S = 60.0
 COUNT_INTERVAL_S = 1.0
+HEADER_BYTES = 230
+"""What a message of the sensor takes on the link besides its body, at least."""
 
 
 class CampaignFailed(Exception):
@@ -64,6 +66,7 @@ class Settings:
     patience_s: float | None = None
     deadline_s: float = 300.0
     ordack: tuple[str, ...] = ORDACK
+    header_bytes: int = HEADER_BYTES
     application: Path = SENSOR
     artefacts: Path = ARTEFACTS
 
@@ -84,9 +87,10 @@ class Settings:
         return replace(self, max_size=max_size, patience_s=patience_s)
 
     def traffic(self) -> int:
-        """Bytes of all bodies together, of settings that leave no size open."""
+        """Bytes that all messages take on the link, at least; of settings that leave no size open."""
         assert self.max_size is not None
-        return sum(sensor.size_of(self.seed, k, self.messages, self.max_size) for k in range(1, self.messages + 1))
+        sizes = (sensor.size_of(self.seed, k, self.messages, self.max_size) for k in range(1, self.messages + 1))
+        return sum(sizes) + self.messages * self.header_bytes
 
 
 @dataclass(frozen=True)

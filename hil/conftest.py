@@ -30,6 +30,7 @@ def run_standin(tmp_path: Path) -> RunStandin:
             "seed": 5,
             "board": "cpython",
             "max_size": 4096,
+            "header_bytes": 8,
             "patience_s": 10.0,
             "ordack": (sys.executable, str(STANDIN), "--fault", fault),
             "application": STANDIN,

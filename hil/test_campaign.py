@@ -128,7 +128,7 @@ def test_everything_well(run_standin: RunStandin, tmp_path: Path) -> None:
     assert (figures.board_kills, figures.manager_kills) == (2, 2)
     assert figures.connections > 12
     assert figures.core == "stand-in"
-    assert figures.bytes_up > Settings(60, 12, 2, 5, "cpython", 4096).traffic()
+    assert figures.bytes_up > Settings(60, 12, 2, 5, "cpython", 4096, header_bytes=8).traffic()
     assert [cut.planned for cut in figures.cuts] == [Cut(**cut) for cut in figures.plan["cuts"]]
     assert list((tmp_path / "campaign").iterdir()) == []
 
@@ -261,7 +261,7 @@ def standin_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str
     """Make `main` run the stand-in pair."""
 
     def settings(*arguments: object, **others: object) -> Settings:
-        wanted = {"ordack": (sys.executable, str(STANDIN), "--fault", fault), "application": STANDIN}
+        wanted = {"ordack": (sys.executable, str(STANDIN), "--fault", fault), "application": STANDIN, "header_bytes": 8}
         return Settings(*arguments[:5], 4096, **{**others, **wanted, "artefacts": tmp_path})  # type: ignore[arg-type, call-arg]
 
     monkeypatch.setattr(campaign, "Settings", settings)
@@ -325,7 +325,7 @@ import asyncio, pathlib, sys
 from hil import campaign
 settings = campaign.Settings
 def standin(*arguments, **others):
-    return settings(*arguments[:5], 4096, **{{**others,
+    return settings(*arguments[:5], 4096, **{{**others, "header_bytes": 8,
         "ordack": (sys.executable, {str(STANDIN)!r}, "--fault", "deaf:5"),
         "application": pathlib.Path({str(STANDIN)!r}), "artefacts": pathlib.Path({str(tmp_path)!r})}})
 campaign.Settings = standin
