@@ -13,7 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent / "mp"))
 
 
-def _load(name: str) -> Any:
+def load(name: str) -> Any:
     """A script of tests/mp, whose name pytest takes for another file's."""
     specification = importlib.util.spec_from_file_location(f"{name}_on_boards", Path(__file__).parent / f"mp/{name}.py")
     assert specification is not None
@@ -23,6 +23,6 @@ def _load(name: str) -> Any:
     return module
 
 
-@pytest.mark.parametrize("test", _load("test_services").TESTS, ids=lambda test: str(test.__name__))
+@pytest.mark.parametrize("test", load("test_services").TESTS, ids=lambda test: str(test.__name__))
 def test_service(test: Callable[[], None]) -> None:
     test()

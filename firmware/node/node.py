@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from node.inbox import Inbox, Inboxes
     from node.interfaces import Link, Receiver, Waitable
     from node.tasks import Tasks
     from node.wait import Waiter
@@ -218,7 +219,8 @@ class Node:
     None: the one in the outbox, a random one at first. capacity, waiting_max, segment_size: see outbox.Outbox. quota:
     bytes of the dead-letter queue and of the journal, each; None: a quarter of capacity. Neither takes more than a
     quarter of waiting_max either; then copies are discarded (C-37). starts: how often the board has started, where
-    something outside of the folder counts that. confirmation: the machine's values of the confirmation process; None:
+    something outside of the folder counts that. inbox_quota: (bytes, messages) that may wait in all inboxes; None: as
+    in the dead-letter queue. confirmation: the machine's values of the confirmation process; None:
     the defaults, but without LongLiveTime, so that a message without ttrq waits for ever. clock: gives s since 1970.
     random: gives floats from 0 up to 1, for the back-off. on_failed: called with each message that was dead-lettered
     or discarded, also with one of an earlier life; if the power fails then, once more. files: in place of folder, what
@@ -242,10 +244,22 @@ class Node:
         confirmation: "confirm.Settings | None" = None,
         clock: "Callable[[], int]" = unix_time,
         listen: "tuple[str, int] | None" = None,
+        inbox_quota: "tuple[int, int] | None" = None,
     ) -> None:
         _collect_often()
+        copies = capacity // 4 if quota is None else quota, max(waiting_max // 4, 1)
+        inbox_quota = inbox_quota or copies
+        make_arrival: "Any" = _arrival
         self.outbox = outbox.Outbox(
-            files or outbox.Files(folder), guid, segment_size, capacity, waiting_max, Message, starts
+            files or outbox.Files(folder),
+            guid,
+            segment_size,
+            capacity,
+            waiting_max,
+            Message,
+            starts,
+            2 * inbox_quota[1] + 32,  # as many again may have ended, while their acknowledgements are under way
+            make_arrival,
         )
         self.settings = settings
         self.confirmation = confirmation or confirm.Settings(long_live_time=confirm.UNSET - 1)
@@ -253,7 +267,7 @@ class Node:
         self.error: "Exception | None" = None  # what ended delivery
         self.waiting = 0  # messages in the states Q and S
         self.receiver: "Receiver | None" = None
-        self.inboxes: "Any" = None  # of inbox.Inboxes, if there are any
+        self.inboxes: "Inboxes | None" = None  # if there are any
         self.links: "list[Waitable]" = []  # all that may become ready
         self.read_buffer = memoryview(bytearray(READ_BYTES))  # of all peers
         self.uncommitted: "list[tuple[Queue, streams.Entry, Message]]" = []  # numbered, but not durable
@@ -263,7 +277,8 @@ class Node:
         self._connect = connect
         self._random = random
         self._on_failed = on_failed
-        self._quota = (capacity // 4 if quota is None else quota, max(waiting_max // 4, 1))
+        self._quota = copies
+        self._inbox_quota = inbox_quota
         self._kept = {_X: [0, 0], _J: [0, 0]}  # bytes, messages in the dead-letter queue and in the journal
         self._queues: "list[Queue]" = []
         self._peers: "list[Peer]" = []
@@ -315,6 +330,19 @@ class Node:
         queue = self._add(self.outbox.queue(name, self.time()))
         queue.renewed = True
         return queue
+
+    def inbox(self, name: str, number: int = 0) -> "Inbox":
+        """The private queue of that name here: others send to DIRECT=...\\private$\\name, and with a number also to
+        PRIVATE=<guid>\\number. To be opened before the first poll, or start, for what comes for others is refused.
+
+        From then on sessions are kept open. Raises ValueError: it cannot be the name or number, or is another's.
+        """
+        if self.inboxes is None:
+            from node.inbox import Inboxes  # not before a program uses it
+
+            self.inboxes = Inboxes(self, self._inbox_quota)
+            self.receive_with(self.inboxes)
+        return self.inboxes.open(name, number)
 
     def find(self, message_id: int) -> "Message | None":
         """The message of that MessageID, also of an earlier life. None: it is not here any more, or never was."""
@@ -852,6 +880,12 @@ def _all_accepted(messages: "list[Message]") -> "list[Message]":
         if message.error is not None:
             raise message.error
     return messages
+
+
+def _arrival(number: int, record: "array[int]", source: outbox.LoggedSource) -> outbox.Arrival:
+    from node.inbox import Arrival  # not before there is one
+
+    return Arrival(number, record, source)
 
 
 def _collect_often() -> None:

@@ -1,0 +1,657 @@
+"""The board as a destination: private queues into which others send, each message once and in order (sans I/O).
+
+A message is in the log before anything acknowledges it, and stays there until the application says that it has handled
+it; a reset in between brings it again. What the sender is owed for it then, a FinalAck, is in the log too, until a
+session has acknowledged that. The rules are those of ordack's queue manager (behaviour.md 15 and 19):
+
+* A message is accepted if it is the next one of its stream (B-270). Its sender, and the name by which that calls the
+  queue, are the stream (B-099): its counters become durable with the message, in one record of the log (B-098).
+* One that is next but refused (too late, quota, secured) moves the stream on too (B-262). Its FinalAck is in the log in
+  place of it, and no OrderAck goes to that sender unless it is on the wire in front, or on the peer's disk.
+* One for a queue that is not here gets a FinalAck each time it comes, and leaves no trace: nothing acknowledges it.
+* All queues are transactional; other messages are dropped (B-258). No administration acknowledgements are made.
+
+The node gives each UserMessage to `arrived`, then makes the log durable and calls `settled`, and only then does the
+session hear that the messages are stored. Times: `now` monotonic ms, `time` s since 1970, 0: the clock is not set.
+"""
+
+import struct
+from array import array
+
+from mqqb import confirm, const, packets, streams
+
+from node import outbox
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from node.node import Node
+    from node.peer import Peer
+
+REFUSALS_MAX = 16  # FinalAcks owed for messages that were refused: so many in the log, and as many in memory
+_GONE = const(0x2D)  # confirm.GONE
+_STATE = const(0)  # words of an arrival's record, as of confirm's
+_MARKS = const(1)
+_SENT_TIME = const(2)
+_TTBR = const(4)
+_CLASS = const(5)
+_ASKED = const(1)  # MARKS of an arrival: its sender wants a FinalAck (B-116)
+_NEGATIVE = const(0x8000)  # this bit is set in every negative class
+_INCOMING_ORDINAL = const(0)
+_INCOMING_TIME_STAMP = const(1)
+_INCOMING_NUMBER = const(2)
+_INCOMING_WORDS = const(4)
+_USER_JN = const(0x100)
+_USER_JP = const(0x200)
+_TX_FA = const(0x02)
+_ENCRYPTED_BODY = const(0x20)  # SecurityHeader.Flags.EB, the first of its fields
+_SIGNATURE_SIZE = const(3)
+# Where a packet has what a FinalAck repeats (wire.md 2.2).
+_SOURCE = const(16)
+_ADDRESS = const(32)
+_MESSAGE_ID = const(56)
+_TRANSACTION_BYTES = const(20)
+# MessageIDs of acknowledgements, so that a router between tells them apart; those of messages count up from 1.
+_FINAL_ACK_IDS = const(0x80000000)
+_REFUSAL_IDS = const(0xA0000000)
+_ORDER_ACK_IDS = const(0xC0000000)
+
+
+class Arrival(outbox.Arrival):
+    """A message in an inbox (outbox.RECEIVED), or what is left of it (outbox.TAKEN): a FinalAck that is owed.
+
+    `carrier`: the peer whose session it is under way on. `peer`: GUID of the queue manager that the message came from,
+    None after a start until it is looked up. `packet`: the beginning of the message, where the log has nothing of it.
+    """
+
+    # Of the class, until an arrival differs: one that waits takes less memory so.
+    carrier: "Peer | None" = None
+    peer: "bytes | None" = None
+    packet: "bytes | None" = None
+
+
+class Source:
+    """One stream from a sender to a queue. `carrier`: the peer whose session brought its last message."""
+
+    def __init__(self, logged: outbox.LoggedSource, stream: streams.IncomingStream) -> None:
+        self.logged = logged
+        self.stream = stream
+        self.carrier: "Peer | None" = None
+
+
+class Received:
+    """A message, as the application gets it.
+
+    source: GUID of its sender, 16 bytes; message_id: the sender's number for it. sent_time: s since 1970 by the
+    sender's clock. again: it was handed out before, or may have been before a reset. packet: all of it.
+    """
+
+    def __init__(self, arrival: Arrival, packet: packets.UserMessage, again: bool) -> None:
+        properties = packet.properties
+        self.arrival = arrival
+        self.packet = packet
+        self.body = bytes(properties.body)
+        self.label = properties.label
+        self.message_class = properties.message_class
+        self.message_id = packet.user.message_id
+        self.source = packet.user.source_queue_manager
+        self.sent_time = packet.user.sent_time
+        self.again = again
+
+
+class Inbox:
+    """A private queue of this board. Made by Inboxes.open.
+
+        async for message in inbox:
+            handle(message.body)  # asking for the next one says that this one is handled
+
+        message = inbox.get()     # without asyncio
+        if message is not None:
+            handle(message.body)
+            inbox.take(message)
+
+    A message that was not taken, because handling it failed or the board was reset, comes again as the next one.
+    """
+
+    def __init__(self, inboxes: "Inboxes", name: str, number: int) -> None:
+        self.name = name
+        self.number = number
+        self.waiting: "list[Arrival]" = []  # in order; the first may be with the application
+        self.restored = False  # the first one may have been with it before the reset
+        self._inboxes = inboxes
+        self._given: "Received | None" = None
+        self._event: "Any" = None
+
+    def __len__(self) -> int:
+        """Messages that are not taken yet."""
+        return len(self.waiting)
+
+    def get(self) -> "Received | None":
+        """The oldest message that is not taken, or None; the same one until it is. Raises OutboxDamaged, OSError."""
+        given = self._given
+        if given is not None:
+            given.again = True
+        elif self.waiting:
+            arrival = self.waiting[0]
+            given = self._given = Received(arrival, self._inboxes.read(arrival), self.restored)
+        return given
+
+    def take(self, message: Received) -> None:
+        """The application has handled this message: returns when it is durable that it never comes again.
+
+        Raises ValueError if it is not the one that `get` gave; OutboxError: the file system refused, after a cut of
+        the power it may come again.
+        """
+        self._end(message, confirm.ACK_RECEIVE)
+
+    def reject(self, message: Received) -> None:
+        """The application does not want this message: its sender is told, class 0xC004 (B-342). Otherwise as `take`."""
+        self._end(message, confirm.NACK_RECEIVE_REJECTED)
+
+    def _end(self, message: Received, message_class: int) -> None:
+        if self._given is None or message is not self._given:
+            raise ValueError("the message is not the one that was given last")
+        self._given = None
+        self.restored = False
+        del self.waiting[0]
+        self._inboxes.end(message.arrival, message_class)
+        self._inboxes.settle()
+
+    def expired(self, time: int) -> "list[Arrival]":
+        """Take out what waits for longer than its TimeToBeReceived; not what the application has (B-341, B-407)."""
+        first = 1 if self._given is not None else 0
+        over = [arrival for arrival in self.waiting[first:] if _expiry(arrival) < time]
+        if over:
+            self.waiting = [arrival for arrival in self.waiting if arrival not in over]
+            self.restored = self.restored and first == 1
+        return over
+
+    def tell(self) -> None:
+        """Wake who waits for a message."""
+        if self._event is not None:
+            self._event.set()
+            self._event = None
+
+    def __aiter__(self) -> "_Messages":
+        return _Messages(self)
+
+    async def arrived(self) -> None:
+        """Wait until there is a message."""
+        if not self.waiting:
+            import asyncio
+
+            if self._event is None:
+                self._event = asyncio.Event()
+            await self._event.wait()
+
+
+class _Messages:
+    """One loop over an inbox. It takes only what it has handed out itself."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+        self._last: "Received | None" = None
+
+    def __aiter__(self) -> "_Messages":
+        return self
+
+    async def __anext__(self) -> Received:
+        inbox = self._inbox
+        last = self._last
+        self._last = None
+        if last is not None:
+            inbox.take(last)
+        while True:
+            message = inbox.get()
+            if message is not None:
+                self._last = message
+                return message
+            await inbox.arrived()
+
+
+class Inboxes:
+    """All inboxes of a node, in its log; what waited at the last start is taken up.
+
+    quota: (bytes, messages) that may wait here for the application; a message beyond it is refused with
+    NACK_Q_EXCEED_QUOTA (B-284). sources_max: streams remembered, for ever (B-435).
+    """
+
+    def __init__(
+        self,
+        node: "Node",
+        quota: "tuple[int, int]",
+        sources_max: int = 32,
+        order_ack_timeout: int = streams.ORDER_ACK_TIMEOUT,
+        maximum_order_ack_delay: int = streams.MAXIMUM_ORDER_ACK_DELAY,
+    ) -> None:
+        self.inboxes: "list[Inbox]" = []
+        self.owed: "list[Arrival]" = []  # FinalAcks, oldest first
+        self.bytes = 0  # of what waits for the application, or is about to
+        self.messages = 0
+        self.dropped = 0  # messages that are not transactional
+        self.refused = 0
+        self.left = 0  # with their senders, for lack of room
+        self._node = node
+        self._log = node.outbox
+        self._quota = quota
+        self._sources_max = sources_max
+        self._timeouts = (order_ack_timeout, maximum_order_ack_delay)
+        self._sources: "list[Source]" = []
+        self._unclaimed: "list[Arrival]" = []  # for inboxes that are not open
+        self._pending: "list[Arrival]" = []  # not durable
+        self._is_durable = True  # what is owed
+        self._unsent = 0  # FinalAcks that no session carries
+        self._due: "int | None" = None  # no message that waits expires earlier
+        self._order_acks = 0  # sent, and refusals made, for their MessageIDs
+        self._refusals = 0
+        now = node.now()
+        for logged in self._log.sources:
+            source = Source(logged, self._stream(logged.record, now))
+            source.stream.schedule_order_ack(now)  # the last one may be lost
+            self._sources.append(source)
+        restored: "Any" = self._log.restored_arrivals
+        for arrival in restored:
+            self._count(arrival, 1)
+            self._deliver(arrival)
+        self._log.restored_arrivals = []
+
+    # ---- for the application --------------------------------------------------------------------
+
+    def open(self, name: str, number: int = 0) -> Inbox:
+        """The inbox of that name, for DIRECT=...\\private$\\name; with a number also for PRIVATE=<guid>\\number.
+
+        To be opened before the first session: what comes for a queue that is not open is refused. Raises ValueError
+        if the name or the number cannot be one, or belongs to another inbox.
+        """
+        if not name or "\\" in name or not 0 <= number <= 0xFFFFFFFF:
+            raise ValueError("an inbox has a name without \\, and a number from 1, or none")
+        for inbox in self.inboxes:
+            if inbox.name.lower() == name.lower():
+                if number not in (0, inbox.number):
+                    raise ValueError("the inbox has another number")
+                return inbox
+            if number and inbox.number == number:
+                raise ValueError("the number belongs to another inbox")
+        if number == packets.ORDER_QUEUE_ID:
+            raise ValueError("this is the number of the order queue")
+        inbox = Inbox(self, name, number)
+        self.inboxes.append(inbox)
+        unclaimed = self._unclaimed
+        self._unclaimed = []
+        for arrival in unclaimed:
+            self._deliver(arrival)
+        inbox.restored = bool(inbox.waiting)
+        return inbox
+
+    def read(self, arrival: Arrival) -> packets.UserMessage:
+        """A message that waits. Raises OutboxDamaged, OSError."""
+        packet = packets.parse(self._log.load(arrival))
+        assert isinstance(packet, packets.UserMessage)
+        return packet
+
+    # ---- for the node -----------------------------------------------------------------------------
+
+    def opened(self, peer: "Peer", now: int) -> None:
+        """A session is open; what is owed to its peer goes out with the next packets."""
+
+    def arrived(self, peer: "Peer", message: packets.UserMessage, raw: bytes, now: int) -> None:
+        """Decide about a message that this peer's session has brought; raw: its packet. `settled` has to follow.
+
+        Raises OutboxError: the log has failed, the session is to be closed without an acknowledgement (B-285). But a
+        message for which there is no room is left with its sender, as one that is not in order (A-02): closing the
+        session would hold up what goes the other way, and may make room.
+        """
+        transaction = message.transaction
+        if transaction is None:
+            self.dropped += 1
+            return
+        user = message.user
+        key = self._key(user)
+        inbox = self._meaning(key)
+        source = self._find(user.source_queue_manager, key)
+        if source is None:
+            stream = self._stream(None, now)
+        else:
+            source.carrier = peer
+            stream = source.stream
+        record = stream.record
+        place = (transaction.tx_sequence_id, transaction.tx_sequence_number)
+        last = (record[_INCOMING_TIME_STAMP] << 32 | record[_INCOMING_ORDINAL], record[_INCOMING_NUMBER])
+        if inbox is None and place > last:
+            self._refuse(raw, peer)
+            return
+        if inbox is not None and stream.accept(transaction):
+            try:
+                source = self._accept(message, raw, stream, source, peer, key)
+            except outbox.OutboxFull:
+                self.left += 1
+                if source is not None:
+                    for i in range(_INCOMING_WORDS):
+                        record[i] = source.logged.noted[i]
+        # else it has come before, or one in between is missing
+        if source is not None:
+            source.stream.schedule_order_ack(now)  # B-269
+
+    def settled(self, _peer: "Peer", _now: int) -> None:
+        """The log was made durable, or has failed to be, and has forgotten some messages, with their counters."""
+        pending = self._pending
+        self._pending = []
+        for arrival in pending:
+            if arrival.segment is None:
+                self._count(arrival, -1)
+            else:
+                self._deliver(arrival)
+
+    def next_packet(self, peer: "Peer", now: int) -> "tuple[streams.Entry | None, bytearray, bool] | None":
+        """What this peer is owed: FinalAcks in order, then OrderAcks that are due. (entry, packet, recoverable).
+
+        Makes the log durable first if it has to. Raises OutboxDamaged, OSError.
+        """
+        if self._unsent:
+            if not self._is_durable:
+                self._is_durable = self._node.commit_now()
+            if self._is_durable:
+                for arrival in self.owed:
+                    if arrival.carrier is None and self._peer_of(arrival) == peer.remote_guid:
+                        packet = self._final_ack(arrival, peer)
+                        self._unsent -= 1
+                        if arrival.packet is not None:  # if it is lost, the message comes again
+                            self.owed.remove(arrival)
+                            return None, packet, True
+                        arrival.carrier = peer
+                        return streams.Entry(arrival, arrival.message_id), packet, True
+        for source in self._sources:
+            due = source.stream.next_timeout()
+            if due is not None and due <= now and self._may_acknowledge(source, peer):
+                source.stream.order_ack_sent(now)
+                if source.stream.tx_sequence_number:  # B-359
+                    return None, self._order_ack(source, peer), False
+        return None
+
+    def acknowledged(self, _peer: "Peer", entries: "list[streams.Entry]", _now: int) -> None:
+        """A session has acknowledged these for good: FinalAcks among them are on the peer's disk."""
+        for entry in entries:
+            arrival: "Any" = entry.key
+            if isinstance(arrival, Arrival):
+                arrival.carrier = None
+                self.owed.remove(arrival)
+                self._gone(arrival)
+
+    def closed(self, peer: "Peer", _now: int) -> None:
+        """A session has ended: what it carried goes to another one."""
+        for arrival in self.owed:
+            if arrival.carrier is peer:
+                arrival.carrier = None
+                self._unsent += 1
+        for source in self._sources:
+            if source.carrier is peer:
+                source.carrier = None
+
+    def next_timeout(self, now: int) -> "int | None":
+        """When an OrderAck is due next. None: none is to come, or it waits for a session."""
+        self._check_deadlines()
+        due: "int | None" = None
+        for source in self._sources:
+            at = source.stream.next_timeout()
+            if at is not None and at > now and (due is None or at < due):
+                due = at
+        return due
+
+    # ---- inside -----------------------------------------------------------------------------------
+
+    def end(self, arrival: Arrival, message_class: int) -> None:
+        """A message leaves its inbox for the reason that the class says; its FinalAck is owed if one was asked for."""
+        record = arrival.record
+        self._count(arrival, -1)
+        if record[_MARKS] & _ASKED:
+            record[_STATE] = outbox.TAKEN
+            record[_CLASS] = message_class
+            self.owed.append(arrival)
+            self._unsent += 1
+            self._is_durable = False
+            self._node.log([arrival])
+        else:
+            self._gone(arrival)
+
+    def settle(self) -> None:
+        """Make durable what the application has done. Raises OutboxError if the file system refuses."""
+        self._is_durable = self._node.commit_now()
+        if not self._is_durable:
+            raise outbox.OutboxError("the file system refuses: it is not durable yet")
+        self._node.touch()
+
+    def _check_deadlines(self) -> None:
+        """End what has waited for longer than its TimeToBeReceived (B-341)."""
+        if self._due is None:
+            return
+        time = self._node.time()
+        if not time or time <= self._due:
+            return
+        self._due = None
+        for inbox in self.inboxes:
+            for arrival in inbox.expired(time):
+                self.end(arrival, confirm.NACK_RECEIVE_TIMEOUT)
+            for arrival in inbox.waiting:
+                self._expect(arrival)
+
+    def _stream(self, record: "array[int] | None", now: int) -> streams.IncomingStream:
+        return streams.IncomingStream(record, now, self._timeouts[0], self._timeouts[1])
+
+    def _key(self, user: packets.UserHeader) -> str:
+        """The queue as its sender names it, in lower case; "" if it cannot be one of ours (B-264, A-38)."""
+        if user.queue_manager_address not in (packets.NULL_GUID, self._node.guid):
+            return ""
+        name = user.destination_queue
+        if isinstance(name, packets.DirectQueueFormatName):
+            return name.direct_format_name.lower()
+        if isinstance(name, packets.PrivateQueueFormatNameId):
+            return "#{}".format(name.private_queue_identifier)
+        return ""
+
+    def _meaning(self, key: str) -> "Inbox | None":
+        place = key.find("\\private$\\")
+        name = key[place + 10 :] if place > 4 and key[:3] in ("tcp", "os:") else ""
+        for inbox in self.inboxes:
+            if name == inbox.name.lower() or (inbox.number and key == "#{}".format(inbox.number)):  # no name is ""
+                return inbox
+        return None
+
+    def _find(self, guid: bytes, key: str) -> "Source | None":
+        for source in self._sources:
+            if source.logged.guid == guid and source.logged.name == key:
+                return source
+        return None
+
+    def _refusal_class(self, message: packets.UserMessage, size: int, time: int) -> int:
+        """The class with which a message that is next has to be refused, 0 for a good one (C-57, C-59, C-60, C-62)."""
+        security = message.security
+        if security is not None:
+            if security.fields[_SIGNATURE_SIZE]:
+                return confirm.NACK_BAD_SIGNATURE  # no key here to match it with
+            if security.fields[0] & _ENCRYPTED_BODY:
+                return confirm.NACK_BAD_ENCRYPTION
+        life = message.base.time_to_reach_queue
+        if time and life != packets.FOREVER and time - message.user.sent_time > life:
+            return confirm.NACK_REACH_QUEUE_TIMEOUT  # B-265, B-266
+        if self.bytes + size > self._quota[0] or self.messages >= self._quota[1]:
+            return confirm.NACK_Q_EXCEED_QUOTA
+        return 0
+
+    def _accept(
+        self,
+        message: packets.UserMessage,
+        raw: bytes,
+        stream: streams.IncomingStream,
+        source: "Source | None",
+        peer: "Peer",
+        key: str,
+    ) -> Source:
+        """Put the next message of a stream in the log, or what is owed for refusing it. Raises OutboxError."""
+        user = message.user
+        transaction = message.transaction
+        assert transaction is not None
+        time = self._node.time()
+        message_class = self._refusal_class(message, len(raw), time)
+        asked = message_class or user.flags & (_USER_JN | _USER_JP) or transaction.fields[0] & _TX_FA
+        guid = user.source_queue_manager
+        packet: "bytes | bytearray" = raw
+        if message_class:
+            if self._refusals_logged() >= REFUSALS_MAX:
+                raise outbox.OutboxFull("enough messages were refused")
+            packet = _beginning(raw)
+        if peer.remote_guid != guid:  # a router: it is kept in the place of the destination, which is here
+            packet = bytearray(packet)
+            packet[_ADDRESS : _ADDRESS + 16] = peer.remote_guid
+        sent_time = min(user.sent_time, time) if time else user.sent_time  # A-42
+        state = outbox.TAKEN if message_class else outbox.RECEIVED
+        ttrq = message.base.time_to_reach_queue
+        words = (state, 1 if asked else 0, sent_time, ttrq, user.time_to_be_received, message_class)
+        if source is None:
+            if len(self._sources) >= self._sources_max:
+                raise outbox.OutboxFull("enough senders are known")
+            logged = self._log.source(guid, key)
+            for i in range(_INCOMING_WORDS):
+                logged.record[i] = stream.record[i]
+            stream.record = logged.record
+            source = Source(logged, stream)
+            source.carrier = peer
+            self._sources.append(source)
+        arrival = Arrival(self._log.next_arrival, array("I", words), source.logged)
+        self._log.arrive(arrival, source.logged, packet)
+        self._node.must_commit = True
+        self._pending.append(arrival)
+        self._count(arrival, 1)
+        self.refused += message_class != 0
+        return source
+
+    def _refusals_logged(self) -> int:
+        """FinalAcks in the log that say no."""
+        found = [arrival for arrival in self.owed if arrival.packet is None] + self._pending
+        return len([arrival for arrival in found if arrival.record[_CLASS] & _NEGATIVE])
+
+    def _deliver(self, arrival: Arrival) -> None:
+        """It is durable: to its inbox, or its FinalAck to whom it is owed."""
+        if arrival.record[_STATE] == outbox.TAKEN:
+            self.owed.append(arrival)
+            self._unsent += 1
+            return
+        assert arrival.source is not None
+        inbox = self._meaning(arrival.source.name)
+        if inbox is None:
+            self._unclaimed.append(arrival)
+            return
+        inbox.waiting.append(arrival)
+        self._expect(arrival)
+        inbox.tell()
+
+    def _expect(self, arrival: Arrival) -> None:
+        expiry = _expiry(arrival)
+        if expiry != packets.FOREVER and (self._due is None or expiry < self._due):
+            self._due = expiry
+
+    def _refuse(self, raw: bytes, peer: "Peer") -> None:
+        """Answer a message for a queue that is not here (B-256). Nothing of this is durable, or needs to be."""
+        packet = _beginning(raw)
+        count = 0
+        for arrival in self.owed:
+            other = arrival.packet
+            if other is not None:
+                count += 1
+                if other[_SOURCE:_ADDRESS] == packet[_SOURCE:_ADDRESS] and other[_MESSAGE_ID:] == packet[_MESSAGE_ID:]:
+                    return
+        self.refused += 1
+        if count >= REFUSALS_MAX:
+            return  # it comes again
+        self._refusals = self._refusals + 1 & 0xFFFFFF
+        nowhere: "Any" = None
+        arrival = Arrival(self._refusals, array("I", (outbox.TAKEN, _ASKED, 0, 0, 0, confirm.NACK_BAD_DST_Q)), nowhere)
+        arrival.packet = packet
+        arrival.peer = bytes(peer.remote_guid)
+        self.owed.append(arrival)
+        self._unsent += 1
+
+    def _gone(self, arrival: Arrival) -> None:
+        arrival.record[_STATE] = _GONE
+        self._node.log([arrival])
+
+    def _count(self, arrival: Arrival, change: int) -> None:
+        if arrival.record[_STATE] == outbox.RECEIVED:
+            self.bytes += change * arrival.size
+            self.messages += change
+
+    def _may_acknowledge(self, source: Source, peer: "Peer") -> bool:
+        """Does an OrderAck of this stream go to this peer, and behind all refusals that it covers?"""
+        if source.carrier is not peer and (source.carrier is not None or source.logged.guid != peer.remote_guid):
+            return False
+        for arrival in self.owed:
+            negative = arrival.record[_CLASS] & _NEGATIVE
+            if arrival.source is source.logged and negative and arrival.carrier is not peer:
+                return False
+        return True
+
+    def _peer_of(self, arrival: Arrival) -> bytes:
+        """Who brought this arrival: its sender, or the router that stands in its packet."""
+        if arrival.peer is None:
+            packet = self._log.load(arrival)
+            peer = bytes(packet[_ADDRESS : _ADDRESS + 16])
+            arrival.peer = bytes(packet[_SOURCE:_ADDRESS]) if peer in (packets.NULL_GUID, self._node.guid) else peer
+        return arrival.peer
+
+    def _final_ack(self, arrival: Arrival, peer: "Peer") -> bytearray:
+        packet = self._log.load(arrival) if arrival.packet is None else arrival.packet
+        source = bytes(packet[_SOURCE:_ADDRESS])
+        at = packets.transaction_offset(packet)
+        _, ordinal, time_stamp, number, previous = struct.unpack_from("<IIIII", packet, at)
+        ids = _FINAL_ACK_IDS if arrival.packet is None else _REFUSAL_IDS
+        destination, host = _order_queue(peer, source)
+        return packets.final_ack(
+            destination,
+            self._node.guid,
+            ids | arrival.message_id & 0x1FFFFFFF,
+            self._node.time(),
+            ordinal,
+            time_stamp,
+            number,
+            previous,
+            source,
+            struct.unpack_from("<I", packet, _MESSAGE_ID)[0],
+            arrival.record[_CLASS],
+            host,
+        )
+
+    def _order_ack(self, source: Source, peer: "Peer") -> bytearray:
+        record = source.stream.record
+        destination, host = _order_queue(peer, source.logged.guid)
+        self._order_acks = self._order_acks + 1 & 0xFFFF
+        return packets.order_ack(
+            destination,
+            self._node.guid,
+            _ORDER_ACK_IDS | (self._log.starts & 0x3FFF) << 16 | self._order_acks,
+            self._node.time(),
+            record[_INCOMING_ORDINAL],
+            record[_INCOMING_TIME_STAMP],
+            record[_INCOMING_NUMBER],
+            host,
+        )
+
+
+def _expiry(arrival: Arrival) -> int:
+    """s since 1970 until which it may wait; FOREVER: for ever (B-402, A-43)."""
+    record = arrival.record
+    life = record[_TTBR]
+    return packets.FOREVER if life == packets.FOREVER else record[_SENT_TIME] + life
+
+
+def _beginning(raw: bytes) -> bytes:
+    """So much of a packet as its FinalAck is made from."""
+    return bytes(raw[: packets.transaction_offset(raw) + _TRANSACTION_BYTES])
+
+
+def _order_queue(peer: "Peer", source: bytes) -> "tuple[packets.QueueName, bytes]":
+    """Destination and QueueManagerAddress of an acknowledgement (B-361, B-362)."""
+    address = peer.address
+    direct = peer.session is not None and peer.session.direct_format_session
+    if direct and source == peer.remote_guid and address and not address.strip("0123456789."):
+        return packets.order_queue(address), packets.NULL_GUID
+    return packets.PrivateQueueFormatNameId(packets.ORDER_QUEUE_ID), source

@@ -1,0 +1,633 @@
+"""The board as a destination, on MicroPython and CPython: a node with an inbox, senders over wires in memory, a disk
+that loses power. Prints `N passed, N failed`.
+"""
+
+import asyncio
+import sys
+
+sys.path.insert(0, "tests/mp")
+
+import power
+from engine_cases import run_calls
+from inbox_world import BOARD, Sender, World
+from mqqb import packets, session
+from node import OutboxError
+
+NUMBERED = "PRIVATE=" + packets.guid_text(BOARD)[1:-1] + "\\7"
+OTHER = "DIRECT=OS:board\\private$\\Commands"
+NOWHERE = "DIRECT=TCP:10.0.0.7\\private$\\nowhere"
+T0 = 1800000000
+WAYS = (power.KEEP_ALL, power.KEEP_SYNCED, power.TEAR, power.KILL)
+
+
+def world_of(*senders, **options):
+    return World(senders, **options)
+
+
+def taker(world, bodies):
+    def handle(message):
+        bodies.append(message.body)
+        world.inbox.take(message)
+
+    return handle
+
+
+def a_message_is_handled_and_both_acknowledgements_go_back():
+    sender = Sender(1)
+    world = world_of(sender)
+    sender.send(b"on", label="lamp", sent_time=T0)
+    world.run(300)
+    assert sender.seen == [], "the OrderAck may come together with others (B-045)"
+    world.run(300)
+    assert sender.seen == [("order", 1)]
+    assert sender.stored == [1]
+    assert len(world.inbox) == 1
+    message = world.inbox.get()
+    assert (message.body, message.label, message.message_id, message.source) == (b"on", "lamp", 1, sender.guid)
+    assert (message.sent_time, message.message_class, message.again) == (T0, 0, False)
+    assert world.inbox.get() is message, "the same one until it is taken"
+    assert message.again
+    world.run(1000)
+    assert sender.said == {}
+    world.inbox.take(message)
+    assert world.inbox.get() is None
+    assert len(world.inbox) == 0
+    world.run(200)
+    assert sender.said == {1: 0x4000}
+    assert sender.is_settled
+    inboxes = world.node.inboxes
+    world.run(2000)
+    assert (inboxes.bytes, inboxes.messages, inboxes.owed) == (0, 0, []), "nothing is left of it"
+    assert world.node.outbox.arrivals == 0
+
+
+def who_does_not_ask_gets_no_final_ack():
+    sender = Sender(1)
+    world = world_of(sender)
+    sender.send(b"on", journal=0)
+    bodies = []
+    world.run(2000, taker(world, bodies))
+    assert bodies == [b"on"]
+    assert sender.seen == [("order", 1)]
+    assert sender.is_settled
+    assert world.node.inboxes.messages == 0
+
+
+def messages_of_several_senders_and_names_keep_their_order():
+    senders = [Sender(1), Sender(2, OTHER), Sender(3, NUMBERED), Sender(1, NUMBERED)]
+    world = world_of(*senders[:3])
+    bodies = []
+    for round_ in range(5):
+        for k in range(4):
+            if round_ == 4:
+                world.senders[0] = senders[3]  # the same queue manager uses another name: another stream (B-099)
+            for number, sender in enumerate(world.senders):
+                sender.send(b"%d %d" % (number, 4 * round_ + k))
+        if round_ == 4:
+            world.cut(senders[0])
+        world.run(1000, taker(world, bodies) if round_ & 1 else None)
+        if round_ == 2:
+            world.restart()
+    world.run(1000, taker(world, bodies))
+    for number in range(3):
+        mine = [body for body in bodies if body.startswith(b"%d " % number)]
+        assert mine == [b"%d %d" % (number, k) for k in range(20)], mine
+    assert all(sender.is_settled for sender in senders)
+    assert len(world.node.outbox.sources) == 4
+
+
+def a_duplicate_is_acknowledged_and_not_delivered():
+    sender = Sender(1)
+    world = world_of(sender)
+    bodies = []
+    sender.send(b"1")
+    world.run(1000, taker(world, bodies))
+    twin = Sender(1)
+    twin.send(b"1")
+    world.cut(sender)
+    world.senders = [twin]
+    world.run(1000, taker(world, bodies))
+    assert bodies == [b"1"]
+    assert twin.seen == [("order", 1)]
+
+
+def one_that_is_missing_holds_up_the_others():
+    sender = Sender(1)
+    world = world_of(sender)
+    for k in range(3):
+        sender.send(b"%d" % k)
+    original = sender.stream.prepare
+    sender.stream.prepare = lambda entry, packet, offset: None  # the numbers before are not bridged
+    missing = sender.stream.table.pop(0)
+    bodies = []
+    world.run(1000, taker(world, bodies))
+    assert (bodies, sender.seen) == ([], []), "nothing is accepted, so nothing can be acknowledged (B-359)"
+    sender.stream.prepare = original
+    sender.stream.table.insert(0, missing)
+    world.cut(sender)
+    world.run(1000, taker(world, bodies))
+    assert bodies == [b"0", b"1", b"2"]
+
+
+def a_queue_that_is_not_here_is_told_again_and_again_and_leaves_no_trace():
+    sender = Sender(1, NOWHERE)
+    world = world_of(sender)
+    for _ in range(40):
+        sender.send(b"x")
+    world.run(31000)
+    assert sender.said == dict.fromkeys(range(1, 41), 0x8000)
+    assert sender.is_settled
+    assert [what[0] for what in sender.seen] == ["final"] * 40
+    assert world.node.outbox.sources == []
+    assert world.node.inboxes.owed == []
+    world.node.inbox("nowhere")
+    sender.send(b"y")
+    world.cut(sender)
+    world.run(1000)
+    assert len(world.node.inbox("nowhere")) == 1
+
+
+def a_queue_that_was_closed_does_not_refuse_what_it_has_taken():
+    sender = Sender(1)
+    world = world_of(sender)
+    sender.send(b"1")
+    world.run(200)
+    world.node.inboxes._meaning = lambda key: None
+    world.cut(sender)
+    sender.send(b"2")
+    world.run(1000)
+    assert sender.said == {2: 0x8000}
+    assert sender.stored == [1]
+
+
+def what_is_not_transactional_is_dropped_and_the_session_goes_on():
+    sender = Sender(1)
+    world = world_of(sender)
+    sender.send(b"1", delivery="express", journal=0)
+    sender.send(b"2", delivery="recoverable", journal=0)
+    sender.send(b"3")
+    bodies = []
+    world.run(2000, taker(world, bodies))
+    assert bodies == [b"3"]
+    assert world.node.inboxes.dropped == 2
+    assert sender.is_settled
+
+
+def a_full_inbox_refuses_before_it_acknowledges():
+    for quota, fits in (((100000, 2), 2), ((700, 100), 3)):
+        sender = Sender(1)
+        world = world_of(sender, inbox_quota=quota)
+        for k in range(5):
+            sender.send(b"%d" % k)
+        world.run(1000)
+        assert len(world.inbox) == fits
+        refused = dict.fromkeys(range(fits + 1, 6), 32771)
+        assert sender.said == refused
+        assert sender.seen[-1] == ("order", 5), "the stream has moved on (B-262)"
+        assert len(sender.seen) == len(refused) + 1
+        bodies = []
+        sender.send(b"5")
+        world.run(1000, taker(world, bodies))
+        sender.send(b"6")
+        world.run(1000, taker(world, bodies))
+        assert bodies == [b"%d" % k for k in range(fits)] + [b"6"], bodies
+        assert sender.is_settled
+        assert world.node.inboxes.messages == 0
+
+
+def more_refusals_than_can_be_kept_are_left_with_the_sender():
+    sender = Sender(1)
+    world = world_of(sender, inbox_quota=(100000, 0))
+    for k in range(40):
+        sender.send(b"%d" % k)
+    world.run(400000)
+    assert sender.said == dict.fromkeys(range(1, 41), 0x8003)
+    assert world.node.inboxes.left > 0
+    assert sender.is_settled
+    assert sender.stored == []
+
+
+def a_refusal_survives_a_reset_and_goes_first():
+    for how in WAYS:
+        sender = Sender(1)
+        world = world_of(sender, inbox_quota=(100000, 1))
+        for k in range(3):
+            sender.send(b"%d" % k)
+        sender.receive = lambda data, now: None  # nothing gets back to it
+        world.connect(sender)
+        for _ in range(9):
+            world.step()
+            if world.node.outbox.arrivals == 3:
+                break
+            Sender.receive(sender, bytes(world.wires[sender].to_sender), 0)
+            world.wires[sender].to_sender = bytearray()
+        assert world.node.outbox.arrivals == 3
+        del sender.receive
+        world.restart(how)
+        world.run(1500)
+        assert sender.said == {2: 0x8003, 3: 0x8003}
+        assert sender.stored == [1]
+        assert [what[0] for what in sender.seen] == ["final", "final", "order"], sender.seen
+
+
+def times_are_kept_if_the_clock_is_set():
+    for time, bodies, said in (
+        (T0 + 100, [b"2"], {1: 0x8002, 2: 0x4000, 3: 0xC002}),
+        (0, [b"1", b"2", b"3"], {1: 0x4000, 2: 0x4000, 3: 0x4000}),
+    ):
+        sender = Sender(1)
+        world = world_of(sender, time=time)
+        sender.send(b"1", ttrq=99, sent_time=T0)
+        sender.send(b"2", ttrq=100, ttbr=200, sent_time=T0)
+        sender.send(b"3", ttbr=103, sent_time=T0)
+        world.run(5000)
+        taken = []
+        world.run(1000, taker(world, taken))
+        assert (taken, sender.said) == (bodies, said), (taken, sender.said)
+
+
+def what_the_application_has_does_not_expire_under_it():
+    sender = Sender(1)
+    world = world_of(sender, time=T0)
+    sender.send(b"1", ttbr=2, sent_time=T0)
+    sender.send(b"2", ttbr=2, sent_time=T0)
+    world.run(1000)
+    message = world.inbox.get()
+    world.run(5000)
+    assert sender.said == {2: 0xC002}
+    assert len(world.inbox) == 1
+    world.inbox.take(message)
+    world.run(1000)
+    assert sender.said == {1: 0x4000, 2: 0xC002}
+
+
+def what_the_application_rejects_is_told():
+    sender = Sender(1)
+    world = world_of(sender)
+    sender.send(b"1")
+    sender.send(b"2")
+    world.run(1000)
+    world.inbox.reject(world.inbox.get())
+    world.run(1000)
+    assert sender.said == {1: 0xC004}
+    assert world.inbox.get().body == b"2"
+
+
+def a_reset_before_it_is_handled_brings_it_again():
+    for how in WAYS:
+        sender = Sender(1)
+        world = world_of(sender)
+        for k in range(3):
+            sender.send(b"%d" % k)
+        world.run(1000)
+        world.inbox.take(world.inbox.get())
+        assert world.inbox.get().body == b"1"
+        world.restart(how)
+        assert len(world.inbox) == 2
+        message = world.inbox.get()
+        assert message.body == b"1"
+        assert message.again
+        world.inbox.take(message)
+        message = world.inbox.get()
+        assert (message.body, message.again) == (b"2", False), "nobody can have seen it"
+        world.inbox.take(message)
+        world.restart(how)
+        assert world.inbox.get() is None
+        world.run(1000)
+        assert sender.said == {1: 0x4000, 2: 0x4000, 3: 0x4000}
+
+
+def only_the_message_that_was_given_can_be_taken():
+    sender = Sender(1)
+    world = world_of(sender)
+    sender.send(b"1")
+    sender.send(b"2")
+    world.run(1000)
+    message = world.inbox.get()
+    world.inbox.take(message)
+    for wrong in (message, None):
+        try:
+            world.inbox.take(wrong)
+        except ValueError:
+            pass
+        else:
+            raise AssertionError("taken twice")
+    assert world.inbox.get().body == b"2"
+
+
+def a_loop_takes_what_it_has_handled_and_nothing_else():
+    sender = Sender(1)
+    world = world_of(sender)
+    handled = []
+
+    async def handle(fails_at):
+        async for message in world.inbox:
+            handled.append((message.body, message.again))
+            if message.body == fails_at:
+                raise ArithmeticError
+
+    async def main():
+        for k in range(4):
+            sender.send(b"%d" % k)
+        world.run(1000)
+        for fails_at in (b"1", b"2"):
+            try:
+                await handle(fails_at)
+            except ArithmeticError:
+                pass
+        task = asyncio.create_task(handle(b""))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        sender.send(b"4")  # the loop waits for it
+        world.run(1000)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        task.cancel()
+        try:
+            await task
+        except asyncio.CancelledError:
+            pass
+
+    asyncio.run(main())
+    found = [(b"0", False), (b"1", False), (b"1", True), (b"2", False), (b"2", True), (b"3", False), (b"4", False)]
+    assert handled == found, handled
+    world.run(1000)
+    assert sender.said == dict.fromkeys(range(1, 6), 0x4000)
+
+
+def a_disk_that_fails_loses_no_message_and_tells_no_lie():
+    for fails in ("append", "sync"):
+        sender = Sender(1)
+        world = world_of(sender)
+        bodies = []
+        sender.send(b"1")
+        world.run(1000, taker(world, bodies))
+        sender.send(b"2")
+        sender.send(b"3")
+
+        def refuse(disk, step, data, fails=fails):
+            if step == fails:
+                raise OSError(5)
+
+        world.disk.before = refuse
+        world.run(2000, taker(world, bodies))
+        assert bodies == [b"1"]
+        assert not [what for what in sender.seen if what[0] == "order" and what[1] > 1]
+        world.disk.before = None
+        world.run(6000)
+        message = world.inbox.get()
+        world.disk.before = refuse
+        try:
+            world.inbox.take(message)
+        except OutboxError:
+            pass
+        else:
+            raise AssertionError("it is not durable")
+        world.run(500)
+        assert 2 not in sender.said, "it may come again"
+        world.disk.before = None
+        bodies.append(message.body)
+        world.run(6000, taker(world, bodies))
+        assert bodies == [b"1", b"2", b"3"], bodies
+        assert sender.said == {1: 0x4000, 2: 0x4000, 3: 0x4000}
+
+
+def a_log_that_is_full_leaves_messages_with_their_sender_and_the_session_open():
+    sender = Sender(1)
+    world = world_of(sender, capacity=3000, segment_size=1000, inbox_quota=(100000, 100))
+    bodies = [b"%d" % k + bytes(300) for k in range(12)]
+    for body in bodies:
+        sender.send(body)
+    world.run(2000)
+    assert 2 < len(world.inbox) < 12
+    assert world.node.inboxes.left > 0
+    assert world.wires[sender].is_cut is False
+    assert sender.said == {}
+    taken = []
+    world.run(100000, taker(world, taken))
+    assert taken == bodies
+    assert sender.is_settled
+
+
+def too_many_senders_are_not_remembered():
+    world = world_of()
+    world.node.inboxes._sources_max = 2
+    world.senders = [Sender(number) for number in range(1, 4)]
+    for sender in world.senders:
+        sender.send(b"x")
+    world.run(1000)
+    assert len(world.inbox) == 2
+    assert len(world.node.outbox.sources) == 2
+    assert world.node.inboxes.left > 0
+
+
+def acknowledgements_go_back_the_way_the_message_came():
+    """A router stands between: FinalAcks are for the sender, on the router's session, also after a reset."""
+    sender = Sender(1, NUMBERED)
+    world = world_of(sender)
+    router = bytes([9]) * 16
+
+    def open_session(now):
+        sender.session = session.Session(True, router, now)
+        sender.session.connected(now)
+        sender.stream.restart(now)
+
+    sender.connect = open_session
+    sender.send(b"1")
+    sender.send(b"2")
+    world.run(1000)
+    assert sender.stored == [1, 2]
+    world.inbox.take(world.inbox.get())
+    for _ in range(2):
+        world.run(3000)
+        assert sender.said == {1: 0x4000}
+        world.restart()
+    world.inbox.take(world.inbox.get())
+    stranger = Sender(3, NUMBERED)
+    world.senders = [stranger]
+    world.run(1000)
+    assert stranger.seen == [], "a stranger could not pass it on"
+    assert len(world.node.inboxes.owed) == 1
+    world.senders = [sender]
+    world.run(1000)
+    assert sender.said == {1: 0x4000, 2: 0x4000}
+    assert world.node.inboxes.owed == []
+
+
+def names_and_numbers_are_checked():
+    world = world_of()
+    node = world.node
+    assert node.inbox("COMMANDS") is world.inbox
+    assert node.inbox("commands", 7) is world.inbox
+    for name, number in (("", 1), ("a\\b", 1), ("a", -1), ("a", 1 << 32), ("a", 7), ("commands", 8), ("a", 4)):
+        try:
+            node.inbox(name, number)
+        except ValueError:
+            continue
+        raise AssertionError((name, number))
+
+
+def a_sender_that_lost_its_memory_begins_anew():
+    sender = Sender(1)
+    world = world_of(sender)
+    bodies = []
+    for time_stamp in (100, 101, 99):
+        sender = Sender(1, time_stamp=time_stamp)
+        sender.send(b"%d" % time_stamp)
+        for old in list(world.wires):
+            world.cut(old)
+        world.senders = [sender]
+        world.run(1000, taker(world, bodies))
+    assert (bodies, sender.said) == ([b"100", b"101"], {}), "an older sequence is never accepted (B-275)"
+
+
+class Application:
+    """Handles what is in the inbox, and knows what it has handled: its memory outlives the power cuts."""
+
+    def __init__(self):
+        self.handled = []  # (source, MessageID), in order
+        self.rejected = []
+        self.open = None  # handled, but perhaps not durably taken
+
+    def look(self, world, dice):
+        """Handle a message, or part of it: take it, or not yet."""
+        message = world.inbox.get()
+        if message is None:
+            return
+        what = (message.source, message.message_id)
+        if what != self.open:
+            assert what not in self.handled, ("handled before", what)
+            self.handled.append(what)
+            self.open = what
+        else:
+            assert message.again
+        if dice.below(4):
+            if dice.below(5):
+                world.inbox.take(message)
+            else:
+                self.rejected.append(what)
+                world.inbox.reject(message)
+                # if the power goes in it, it may be taken later instead
+            self.open = None
+
+    def restarted(self, world):
+        """What was about to be taken may be there again."""
+        self.open = None
+        message = world.inbox.get()
+        if message is None:
+            return
+        what = (message.source, message.message_id)
+        if what in self.handled:
+            assert message.again
+            assert what == self.handled[-1], ("again, and not the last one", what)
+            self.open = what
+
+
+def life(seed):
+    """A random history with broken links and power cuts. Every message is handled once and in order, or refused."""
+    dice = power.Dice(seed)
+    senders = [Sender(1, window=4), Sender(2, OTHER), Sender(3, NUMBERED), Sender(4, NOWHERE)]
+    world = World(senders, inbox_quota=(2000, 8), segment_size=700, capacity=8000)
+    application = Application()
+    left = [0]
+
+    def count_down(disk, step, data):
+        left[0] -= 1
+        if left[0] == 0:
+            raise power.PowerCut(bytes(data[: dice.below(len(data) + 1)]))
+
+    cuts = 0
+    for _ in range(120):
+        world.disk.before = count_down
+        if left[0] <= 0:
+            left[0] = 1 + dice.below(60)
+        try:
+            what = dice.below(12)
+            sender = senders[dice.below(4)]
+            if what < 3:
+                for _ in range(1 + dice.below(4)):
+                    sender.send(bytes(dice.below(200)), journal=(0, 0x100, 0x200)[dice.below(3)])
+            elif what == 3:
+                world.cut(sender)
+            elif what == 4:
+                world.clock.ms += 300 * dice.below(30)
+            elif what < 8:
+                application.look(world, dice)
+            else:
+                world.connect(sender)
+                for _ in range(4):
+                    world.step(1 + dice.below(600))
+        except power.PowerCut as cut:
+            cuts += 1
+            world.disk.before = None
+            world.restart(WAYS[dice.below(4)], dice, cut.args[0])
+            application.restarted(world)
+    world.disk.before = None
+
+    def handle(message):
+        what = (message.source, message.message_id)
+        if what != application.open:
+            assert what not in application.handled, ("handled before", what)
+            application.handled.append(what)
+        application.open = None
+        world.inbox.take(message)
+
+    for _ in range(40):
+        world.run(31000 if _ else 3000, handle)
+        if all(sender.is_settled for sender in senders) and not world.node.outbox.arrivals:
+            break
+    for sender in senders:
+        assert sender.is_settled, (sender.guid, len(sender.stream.table), sender.said)
+        handled = [what[1] for what in application.handled if what[0] == sender.guid]
+        assert handled == sorted(handled), ("out of order", handled)
+        for message_id in sender.sent:
+            said = sender.said.get(message_id, 0)
+            what = (sender.guid, message_id)
+            if message_id in handled:
+                assert said in (0, 0x4000) or (said == 0xC004 and what in application.rejected), (what, said)
+            else:
+                assert said in (0x8000, 0x8003), (what, said, "neither handled nor refused")
+    inboxes = world.node.inboxes
+    assert (inboxes.bytes, inboxes.messages) == (0, 0)
+    assert world.node.outbox.arrivals == 0
+    return cuts
+
+
+def random_lives(first=1, count=12):
+    cuts = sum([life(seed) for seed in range(first, first + count)])
+    print(cuts, "cuts")
+    assert cuts > count
+
+
+TESTS = (
+    a_message_is_handled_and_both_acknowledgements_go_back,
+    who_does_not_ask_gets_no_final_ack,
+    messages_of_several_senders_and_names_keep_their_order,
+    a_duplicate_is_acknowledged_and_not_delivered,
+    one_that_is_missing_holds_up_the_others,
+    a_queue_that_is_not_here_is_told_again_and_again_and_leaves_no_trace,
+    a_queue_that_was_closed_does_not_refuse_what_it_has_taken,
+    what_is_not_transactional_is_dropped_and_the_session_goes_on,
+    a_full_inbox_refuses_before_it_acknowledges,
+    more_refusals_than_can_be_kept_are_left_with_the_sender,
+    a_refusal_survives_a_reset_and_goes_first,
+    times_are_kept_if_the_clock_is_set,
+    what_the_application_has_does_not_expire_under_it,
+    what_the_application_rejects_is_told,
+    a_reset_before_it_is_handled_brings_it_again,
+    only_the_message_that_was_given_can_be_taken,
+    a_loop_takes_what_it_has_handled_and_nothing_else,
+    a_disk_that_fails_loses_no_message_and_tells_no_lie,
+    a_log_that_is_full_leaves_messages_with_their_sender_and_the_session_open,
+    too_many_senders_are_not_remembered,
+    acknowledgements_go_back_the_way_the_message_came,
+    names_and_numbers_are_checked,
+    a_sender_that_lost_its_memory_begins_anew,
+    random_lives,
+)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        random_lives(int(sys.argv[1]), int(sys.argv[2]))
+    run_calls([(test.__name__, test, (), {}) for test in TESTS])
