@@ -1,0 +1,507 @@
+"""Every firmware boots, says which core it uses, and does what a board must: files, lines, network, resets."""
+
+import os
+import select
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from littlefs import LittleFS
+from littlefs.context import UserContext
+
+from tests.conformance import ROOT
+
+FIRMWARE = ROOT / "build" / "firmware"
+MPS2 = FIRMWARE / "mps2-an385"
+TWIN = FIRMWARE / "mps2-an385-twin"
+PI = FIRMWARE / "pi"
+PSRAM_BYTES = 16 << 20
+FLASH_BYTES = 2 << 20
+BLOCK_BYTES = 4096
+DEADLINE_S = 30.0
+FAULT_STATUS = 3
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class Machine:
+    """A program that is an emulated machine; what it prints can be waited for."""
+
+    def __init__(self, *command: "str | Path") -> None:
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0
+        )
+        self.output = ""
+
+    def until(self, text: str) -> str:
+        """All that was printed, up to the first `text` and the rest of its line."""
+        end = time.monotonic() + DEADLINE_S
+        while text not in self.output or "\n" not in self.output[self.output.index(text) :]:
+            assert self._read(end), self.output
+        return self.output[: self.output.index("\n", self.output.index(text))]
+
+    def ended(self) -> int:
+        """Its exit status, when it has ended by itself."""
+        while self._read(time.monotonic() + DEADLINE_S):
+            pass
+        return self.process.wait(DEADLINE_S)
+
+    def kill(self) -> None:
+        """The power cut."""
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def _read(self, end: float) -> bool:
+        assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, end - time.monotonic()))
+        assert ready, f"nothing more came: {self.output}"
+        data = self.process.stdout.read(65536) or b""
+        self.output += data.decode(errors="replace")
+        return bool(data)
+
+
+@pytest.fixture
+def machines() -> Iterator[Callable[..., Machine]]:
+    """Starts machines, and ends those that the test has left on."""
+    started: list[Machine] = []
+
+    def start(*command: "str | Path") -> Machine:
+        started.append(Machine(*command))
+        return started[-1]
+
+    yield start
+    for machine in started:
+        machine.kill()
+
+
+# ---- Cortex-M3
+
+
+def write_flash(path: Path, main: str) -> None:
+    """A new flash with this main.py."""
+    system = LittleFS(
+        context=UserContext(buffer=bytearray(b"\xff" * FLASH_BYTES)),
+        mount=False,
+        block_size=BLOCK_BYTES,
+        block_count=FLASH_BYTES // BLOCK_BYTES,
+    )
+    system.format()
+    system.mount()
+    with system.open("main.py", "w") as file:
+        file.write(main)
+    system.unmount()
+    with path.open("wb") as image:
+        image.write(system.context.buffer)
+        image.truncate(PSRAM_BYTES)
+
+
+@pytest.fixture
+def mps2(machines: Callable[..., Machine], tmp_path: Path) -> Callable[..., Machine]:
+    """Starts an MPS2; a flash is made for `main`, else the last one is used again."""
+
+    def start(main: "str | None" = None, *more: str, folder: Path = MPS2, settings: str = "heap=64") -> Machine:
+        flash = tmp_path / "flash"
+        if main is not None:
+            write_flash(flash, main)
+        memory = f"memory-backend-file,id=psram,size=16M,mem-path={flash},share=on"
+        return machines(
+            *("qemu-system-arm", "-machine", "mps2-an385,memory-backend=psram", "-object", memory),
+            *("-display", "none", "-monitor", "none", "-semihosting", "-kernel", folder / "firmware.elf"),
+            *("-append", settings, "-serial", "stdio"),
+            *more,
+        )
+
+    return start
+
+
+@pytest.mark.parametrize(("folder", "core"), [(MPS2, "c-module"), (TWIN, "python")])
+def test_mps2_has_its_core_and_its_settings(mps2: Callable[..., Machine], folder: Path, core: str) -> None:
+    machine = mps2(
+        "import gc, machine, mps2, os, time, node\n"
+        "from mqqb import core\n"
+        "print(core.implementation, os.getcwd(), machine.unique_id(), mps2.setting('port'), mps2.setting('por'))\n"
+        "gc.collect()\n"
+        "print('heap', gc.mem_free() + gc.mem_alloc(), 'year', time.localtime()[0])\n"
+        "mps2.power_off(7)\n",
+        folder=folder,
+        settings="heap=96 id=e660c0ffee port=1234",
+    )
+    assert machine.ended() == 7, machine.output
+    assert f"{core} /flash b'\\xe6`\\xc0\\xff\\xee' 1234 None" in machine.output
+    heap = int(machine.output.split("heap ")[1].split()[0])
+    assert 90 << 10 < heap <= 96 << 10
+    assert "year 2000" in machine.output  # no clock, and nobody told it the time
+
+
+def test_mps2_has_a_clock_if_it_is_given_one(mps2: Callable[..., Machine]) -> None:
+    machine = mps2("import mps2, time\nprint('time', time.time())\nmps2.power_off()\n", settings="rtc=1")
+    assert machine.ended() == 0
+    since_2000 = time.time() - 946684800
+    assert since_2000 - 60 < int(machine.output.split("time ")[1].split()[0]) <= since_2000 + 1
+
+
+def test_mps2_starts_with_a_blank_flash_and_without_semihosting(machines: Callable[..., Machine]) -> None:
+    machine = machines(
+        *("qemu-system-arm", "-machine", "mps2-an385", "-display", "none", "-monitor", "none"),
+        *("-kernel", MPS2 / "firmware.elf", "-serial", "stdio"),
+    )
+    machine.until("MicroPython v")
+
+
+FILE_MAIN = """\
+import os
+try:
+    with open("last") as file:
+        print("was", file.read(), "and")
+except OSError:
+    print("was nothing and")
+number = 0
+file = open("log", "a")
+while True:
+    number += 1
+    file.write("%d\\n" % number)
+    file.flush()
+    with open("new", "w") as last:
+        last.write(str(number))
+    os.rename("new", "last")
+    print("wrote", number)
+"""
+
+
+def test_what_mps2_flushed_survives_the_end_of_qemu(mps2: Callable[..., Machine]) -> None:
+    machine = mps2(FILE_MAIN)
+    machine.until("was nothing")
+    machine.until("wrote 20")
+    machine.kill()
+    written = machine.output.rpartition("\n")[0].count("wrote ")  # the last line may be a part of one
+    machine = mps2()
+    was = int(machine.until(" and").split("was ")[1].split()[0])
+    assert was >= written >= 20
+
+
+def test_mps2_flash_is_nor_and_the_card_is_fat(mps2: Callable[..., Machine]) -> None:
+    machine = mps2(
+        "import mps2, os, vfs\n"
+        "if 'card' in os.listdir('/'):\n"
+        "    print('card says', open('/card/reading.txt').read())\n"
+        "    mps2.power_off()\n"
+        "flash = mps2.Flash()\n"
+        "data = bytearray(2)\n"
+        "flash.ioctl(6, 511)\n"
+        "flash.writeblocks(511, b'\\x0f\\xff', 100)\n"
+        "flash.writeblocks(511, b'\\xfa\\x00', 100)\n"
+        "flash.readblocks(511, data, 100)\n"
+        "print('flash', data, flash.wear()[1] > 0)\n"
+        "try:\n"
+        "    flash.writeblocks(511, b'ab', 4095)\n"
+        "except OSError as error:\n"
+        "    print('outside', error)\n"
+        "card = mps2.Card()\n"
+        "vfs.VfsFat.mkfs(card)\n"
+        "vfs.mount(card, '/card')\n"
+        "with open('/card/reading.txt', 'w') as file:\n"
+        "    file.write('21.5')\n"
+        "    file.flush()\n"
+        "    print('written')\n"
+        "    while True:\n"
+        "        pass\n"
+    )
+    machine.until("written")
+    assert "flash bytearray(b'\\n\\x00') True" in machine.output
+    assert "outside [Errno 5] EIO" in machine.output
+    machine.kill()
+    machine = mps2()
+    assert machine.ended() == 0
+    assert "card says 21.5" in machine.output
+
+
+def test_mps2_resets_and_knows_why(mps2: Callable[..., Machine]) -> None:
+    machine = mps2(
+        "import machine, mps2, time\n"
+        "names = {getattr(machine, n): n for n in dir(machine) if n.endswith('_RESET')}\n"
+        "cause = names[machine.reset_cause()]\n"
+        "print('cause', cause)\n"
+        "if cause == 'PWRON_RESET': machine.reset()\n"
+        "if cause == 'HARD_RESET': machine.deepsleep(20)\n"
+        "if cause == 'DEEPSLEEP_RESET':\n"
+        "    dog = machine.WDT(timeout=50)\n"
+        "    for _ in range(10):\n"
+        "        time.sleep_ms(10); dog.feed()\n"
+        "    print('fed')\n"
+        "    while True: pass\n"
+        "if cause == 'WDT_RESET': machine.soft_reset()\n"
+        "machine.RTC().datetime((2026, 11, 21, 0, 12, 34, 56, 0))\n"
+        "print(time.localtime()[:5])\n"
+        "machine.mem32[0xf0000000]\n"
+    )
+    assert machine.ended() == FAULT_STATUS
+    causes = [line.split()[1] for line in machine.output.splitlines() if line.startswith("cause ")]
+    assert causes == ["PWRON_RESET", "HARD_RESET", "DEEPSLEEP_RESET", "WDT_RESET", "SOFT_RESET"]
+    assert "fed" in machine.output
+    assert "(2026, 11, 21, 12, 34)" in machine.output
+    assert "FAULT pc" in machine.output
+    assert "bfar f0000000" in machine.output
+
+
+ECHO_MAIN = """\
+import asyncio, machine, select, sys
+uart = machine.UART(1, 115200, rxbuf=512, flow=machine.UART.RTS)
+heard = []
+uart.irq(lambda line: heard.append(1) if not heard else None, machine.UART.IRQ_RX)
+poll = select.poll()
+poll.register(uart, select.POLLIN)
+print("ready")
+data = bytearray(64)
+count = 0
+while count < 4096:
+    poll.poll()
+    some = uart.readinto(data) or 0
+    count += uart.write(memoryview(data)[:some]) if some else 0
+print("interrupt", bool(heard))
+
+async def echo():
+    stream = asyncio.StreamReader(uart)
+    line = await stream.readline()
+    stream.write(b"<" + line)
+    await stream.drain()
+asyncio.run(echo())
+
+uart.init(115200, rxbuf=32)
+print("narrow")
+poll.poll()
+while "overruns=0" in str(uart):
+    pass
+print("lost some", uart.any())
+"""
+
+
+def test_mps2_uart_carries_all_it_has_room_for(mps2: Callable[..., Machine], tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "uart1"))
+        server.listen()
+        server.settimeout(DEADLINE_S)
+        machine = mps2(ECHO_MAIN, "-chardev", f"socket,id=uart1,path={tmp_path / 'uart1'}", "-serial", "chardev:uart1")
+        line, _ = server.accept()
+    with line:
+        line.settimeout(DEADLINE_S)
+        machine.until("ready")
+        sent = bytes(range(256)) * 16
+        sender = threading.Thread(target=line.sendall, args=(sent,))
+        sender.start()
+        received = b""
+        while len(received) < len(sent):
+            received += line.recv(4096)
+        sender.join()
+        assert received == sent
+        machine.until("interrupt True")
+        line.sendall(b"hello\n")
+        received = b""
+        while not received.endswith(b"\n"):
+            received += line.recv(100)
+        assert received == b"<hello\n"
+        machine.until("narrow")
+        line.sendall(bytes(100))
+        machine.until("lost some 32")
+
+
+LAN_MAIN = """\
+import errno, mps2, network, select, socket, time
+lan = network.LAN()
+lan.active(True)
+begin = time.ticks_ms()
+while not lan.isconnected() and time.ticks_diff(time.ticks_ms(), begin) < 20000:
+    time.sleep_ms(1)
+print("mac", lan.config("mac"), "address", lan.ifconfig()[0])
+
+def connect(port):
+    s = socket.socket()
+    s.setblocking(False)
+    begin = time.ticks_ms()
+    try:
+        s.connect(("10.0.2.2", port))
+        print("connected at once")
+    except OSError as error:
+        print("begins", errno.errorcode[error.errno], time.ticks_diff(time.ticks_ms(), begin) < 50)
+    poll = select.poll()
+    poll.register(s, select.POLLOUT)
+    print("events", [event & ~select.POLLOUT for _, event in poll.poll(20000)])
+    return s
+
+s = connect(int(mps2.setting("port")))
+s.write(b"from the board\\n")
+s.setblocking(True)
+print("answer", s.readline())
+s.close()
+s = connect(int(mps2.setting("closed")))
+try:
+    s.write(b"x")
+except OSError as error:
+    print("refused", errno.errorcode[error.errno])
+mps2.power_off()
+"""
+
+
+def test_mps2_reaches_a_server_over_ethernet(mps2: Callable[..., Machine]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        server.settimeout(DEADLINE_S)
+        settings = f"port={server.getsockname()[1]} closed={closed.getsockname()[1]}"
+        machine = mps2(LAN_MAIN, "-nic", "user,model=lan9118,mac=52:54:00:00:00:2a", settings=settings)
+        connection, _ = server.accept()
+        with connection:
+            connection.settimeout(DEADLINE_S)
+            assert connection.recv(100) == b"from the board\n"
+            connection.sendall(b"from the host\n")
+            assert machine.ended() == 0, machine.output
+    assert "mac b'RT\\x00\\x00\\x00*' address 10.0.2.15" in machine.output
+    assert "begins EINPROGRESS True" in machine.output
+    assert "answer b'from the host\\n'" in machine.output
+    assert "refused ECONN" in machine.output
+
+
+def test_mps2_sleeps_when_it_has_nothing_to_do(mps2: Callable[..., Machine]) -> None:
+    machine = mps2("import time\nprint('sleeps')\ntime.sleep(1)\nprint('done')\n")
+    machine.until("sleeps")
+    before = processor_seconds(machine)
+    machine.until("done")
+    assert processor_seconds(machine) - before < 0.5
+
+
+def processor_seconds(machine: Machine) -> float:
+    """Processor time that a machine has used."""
+    fields = Path(f"/proc/{machine.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+# ---- Linux boards
+
+
+def test_pi_program_runs_and_connects(machines: Callable[..., Machine]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(DEADLINE_S)
+        script = (
+            "import node, os, socket\n"
+            "from mqqb import core\n"
+            "print('core', core.implementation)\n"
+            f"s = socket.socket(); s.connect(socket.getaddrinfo('127.0.0.1', {server.getsockname()[1]})[0][-1])\n"
+            "s.write(b'pi'); print('answer', s.read(2))\n"
+        )
+        machine = machines("qemu-aarch64", PI / "micropython", "-c", script)
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(b"ok")
+            assert machine.ended() == 0, machine.output
+            assert connection.recv(10) == b"pi"
+    assert "core c-module" in machine.output
+    assert "answer b'ok'" in machine.output
+
+
+PI_MAIN = """\
+import os, socket
+from mqqb import core
+print("core", core.implementation, "in", os.getcwd(), "as", os.getenv("name"))
+try:
+    with open("kept") as file:
+        print("kept", file.read())
+except OSError:
+    address = socket.getaddrinfo("10.0.2.2", int(os.getenv("port")))[0][-1]
+    s = socket.socket()
+    s.connect(address)
+    with open("kept", "w") as file:
+        file.write("21.5")
+        file.flush()
+    s.write(b"kept")
+    while True:
+        pass
+"""
+
+
+def test_pi_machine_boots_and_its_disk_survives_a_power_cut(machines: Callable[..., Machine], tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "main.py").write_text(PI_MAIN)
+    disk = tmp_path / "disk"
+    with disk.open("wb") as file:
+        file.truncate(16 << 20)
+    mke2fs = shutil.which("mke2fs", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+    assert mke2fs is not None
+    subprocess.run([mke2fs, "-q", "-t", "ext4", "-d", tmp_path / "root", disk], check=True, timeout=DEADLINE_S)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(DEADLINE_S)
+        command: list[str | Path] = [
+            *("qemu-system-aarch64", "-machine", "virt", "-cpu", "cortex-a53", "-m", "256"),
+            *("-display", "none", "-monitor", "none", "-serial", "stdio", "-no-reboot"),
+            *("-kernel", PI / "kernel", "-initrd", PI / "initrd.gz"),
+            *("-append", f"console=ttyAMA0 quiet panic=-1 name=pi1 port={server.getsockname()[1]}"),
+            *("-drive", f"file={disk},format=raw,if=none,id=disk", "-device", "virtio-blk-device,drive=disk"),
+            *("-netdev", "user,id=net", "-device", "virtio-net-device,netdev=net"),
+        ]
+        machine = machines(*command)
+        connection, _ = server.accept()
+        with connection:
+            connection.settimeout(DEADLINE_S)
+            assert connection.recv(10) == b"kept"
+        machine.until("core c-module in /flash as pi1")
+        machine.kill()
+    machine = machines(*command)
+    assert machine.ended() == 0
+    assert "kept 21.5" in machine.output
+    assert "main.py ended with 0" in machine.output
+
+
+def test_unix_firmware_speaks_tls(machines: Callable[..., Machine], tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
+            *("-subj", "/CN=queues.example", "-days", "2", "-keyout", key, "-out", certificate),
+        ],
+        check=True,
+        capture_output=True,
+        timeout=DEADLINE_S,
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    script = """\
+import asyncio, node, sys, tls
+from mqqb import core
+print("core", core.implementation)
+async def main(name):
+    context = tls.SSLContext(tls.PROTOCOL_TLS_CLIENT)
+    context.verify_mode = tls.CERT_REQUIRED
+    context.load_verify_locations(open(sys.argv[2], "rb").read())
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(sys.argv[1]), ssl=context, server_hostname=name)
+        writer.write(b"hello\\n")
+        await writer.drain()
+        print(name, "answers", await reader.readline())
+    except (OSError, ValueError) as error:
+        print(name, "is not", error)
+asyncio.run(main("queues.example"))
+asyncio.run(main("other.example"))
+"""
+    (tmp_path / "client.py").write_text(script)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(DEADLINE_S)
+        port = str(server.getsockname()[1])
+        machine = machines(FIRMWARE / "unix" / "micropython", tmp_path / "client.py", port, certificate)
+        plain, _ = server.accept()
+        with context.wrap_socket(plain, server_side=True) as connection:
+            assert connection.recv(100) == b"hello\n"
+            connection.sendall(b"over TLS\n")
+        plain, _ = server.accept()
+        with plain, pytest.raises(OSError):  # noqa: PT012 - the handshake, or what follows it
+            plain.settimeout(DEADLINE_S)
+            with context.wrap_socket(plain, server_side=True) as connection:
+                connection.recv(1)
+        assert machine.ended() == 0, machine.output
+    assert "core c-module" in machine.output
+    assert "queues.example answers b'over TLS\\n'" in machine.output
+    assert "other.example is not" in machine.output
