@@ -53,7 +53,8 @@ PORT = 1801  # B-001
 READ_BYTES = 2048  # so much is read at once
 LAZY_SYNC_MS = 1000  # marks of settlement are durable after that, if no message came
 ACCEPTED_MAX = 4  # connections that others have made to this node, at a time
-CACHE_BYTES = 16384  # of packets that are kept in memory until they are sent, at most; see Node
+_CACHE_BYTES = 1048576  # of packets that are kept in memory until they are sent, at most, and
+_CACHE_SHARE = 32  # of the heap, one part in so many
 
 _HELD = 0x80  # of a record's MARKS, ours: TTBR is over, it is not transmitted any more (C-22)
 _J = ord(confirm.J)
@@ -246,7 +247,8 @@ class Node:
         listen: "tuple[str, int] | None" = None,
         inbox_quota: "tuple[int, int] | None" = None,
     ) -> None:
-        _collect_often()
+        heap = _collect_often()
+        self._cache_max = min(heap // _CACHE_SHARE, _CACHE_BYTES)
         copies = capacity // 4 if quota is None else quota, max(waiting_max // 4, 1)
         inbox_quota = inbox_quota or copies
         make_arrival: "Any" = _arrival
@@ -272,6 +274,8 @@ class Node:
         self.read_buffer = memoryview(bytearray(READ_BYTES))  # of all peers
         self.uncommitted: "list[tuple[Queue, streams.Entry, Message]]" = []  # numbered, but not durable
         self.must_commit = False  # something is in the log on which others will rely
+        self._process = confirm.Confirmation(array("I", bytes(4 * confirm.RECORD_WORDS)), self.confirmation)
+        self._cached = 0  # bytes of packets in memory
         self._clock = Clock()
         self._unix_time = clock
         self._connect = connect
@@ -526,6 +530,10 @@ class Node:
         self.uncommitted.append((queue, entry, message))
         self.waiting += 1
         self._expect(message)
+        size = len(packet)
+        if queue.peer.session is not None and self._cached + size <= self._cache_max:
+            message.packet = packet
+            self._cached += size
         return message
 
     async def commit(self) -> None:
@@ -581,7 +589,7 @@ class Node:
 
         Raises OutboxDamaged; OSError: also if it cannot be noted that something was transmitted.
         """
-        confirmation = self._confirmation(entry)
+        confirmation = self._confirmation(entry.key)
         record = confirmation.record
         now = self.time()
         if now and record[confirm.SENT_TIME] and not confirmation.may_send(now):
@@ -589,7 +597,8 @@ class Node:
             action = confirmation.handle_deadline(now)
             if action:
                 queue.stream.remove([entry])
-                self._happened([(entry, before, action)])
+                self._count(entry.key, before, action)
+                self._tell([entry.key])
             else:
                 record[confirm.MARKS] |= _HELD
                 queue.stream.hold([entry])
@@ -609,11 +618,12 @@ class Node:
         if isinstance(packet, packets.OrderAck):
             self._compare(packet.body)
             for queue in self._queues:  # ids are unique among all of them (B-230)
-                changes = []
-                for entry in queue.stream.order_ack(packet.body, now):
-                    confirmation = self._confirmation(entry)
-                    changes.append((entry, confirmation.record[confirm.STATE], confirmation.order_ack()))
-                self._happened(changes)
+                messages = [entry.key for entry in queue.stream.order_ack(packet.body, now)]
+                for message in messages:
+                    confirmation = self._confirmation(message)
+                    before = confirmation.record[confirm.STATE]
+                    self._count(message, before, confirmation.order_ack())
+                self._tell(messages)
         elif isinstance(packet, packets.FinalAck):
             if packet.body.source_guid == self.guid:
                 self._final_ack(packet.body.message_id, packet.message.properties.message_class, now)
@@ -652,17 +662,19 @@ class Node:
         self.commit_now()  # what is not durable cannot change yet; if that fails it is gone
         self._due = None
         for queue in self._queues:
-            changes = []
+            ended = []
             for entry in queue.stream.table + queue.stream.awaiting_final_ack:
-                confirmation = self._confirmation(entry)
+                message: "Any" = entry.key
+                confirmation = self._confirmation(message)
                 before = confirmation.record[confirm.STATE]
                 action = confirmation.handle_deadline(now)
                 if action:
-                    changes.append((entry, before, action))
+                    ended.append(entry)
+                    self._count(message, before, action)
                 else:
-                    self._expect(entry.key)
-            queue.stream.remove([change[0] for change in changes])
-            self._happened(changes)
+                    self._expect(message)
+            queue.stream.remove(ended)
+            self._tell([entry.key for entry in ended])
 
     # ---- inside ---------------------------------------------------------------------------------
 
@@ -734,7 +746,7 @@ class Node:
             restored.tx_sequence_number,
         )
         if restored.sent:
-            self._confirmation(entry).sent()
+            self._confirmation(entry.key).sent()
         if state in (Q, S):
             self.waiting += 1
         if state not in (Q, S) or record[confirm.MARKS] & _HELD:
@@ -766,24 +778,26 @@ class Node:
         """Take back the numbers of the messages that the outbox had to abandon, newest first."""
         for queue, entry, message in reversed(self.uncommitted):
             if message.segment is None:
+                self._uncache(message)
                 queue.stream.withdraw(entry)
                 self.waiting -= 1
                 message.error = error
         self.uncommitted = [accepted for accepted in self.uncommitted if accepted[2].segment is not None]
 
     def _messages(self) -> "list[Message]":
-        return self.outbox.handles()  # type: ignore[return-value]
+        return [handle for handle in self.outbox.handles() if isinstance(handle, Message)]
 
-    def _confirmation(self, entry: streams.Entry) -> confirm.Confirmation:
-        message: "Any" = entry.key
-        return confirm.Confirmation(message.record, self.confirmation)
+    def _confirmation(self, message: "Any") -> confirm.Confirmation:
+        """The process of a message, until this is called for another one."""
+        self._process.record = message.record
+        return self._process
 
     def _expect(self, message: "Any") -> None:
         """Take a deadline into account, once its T0 is known."""
         if not message.record[confirm.SENT_TIME]:
             self._undated = True
             return
-        due = confirm.Confirmation(message.record, self.confirmation).next_deadline()
+        due = self._confirmation(message).next_deadline()
         if due is not None and (self._due is None or due < self._due):
             self._due = due
 
@@ -799,7 +813,7 @@ class Node:
 
     def _load(self, message: "Any") -> bytearray:
         """The packet of a message, its times as they are known now."""
-        packet = self.outbox.load(message)
+        packet = self._uncache(message) or self.outbox.load(message)
         sent_time = message.record[confirm.SENT_TIME]
         if sent_time:
             struct.pack_into("<I", packet, _SENT_TIME_OFFSET, sent_time)
@@ -808,38 +822,51 @@ class Node:
             struct.pack_into("<I", packet, _TTBR_OFFSET, packets.FOREVER)
         return packet
 
+    def _uncache(self, message: "Any") -> "bytearray | None":
+        packet: "bytearray | None" = message.packet
+        if packet is not None:
+            message.packet = None
+            self._cached -= len(packet)
+        return packet
+
     def _final_ack(self, message_id: int, message_class: int, now: int) -> None:
         for queue in self._queues:
             entry = queue.stream.final_ack(message_id, now)
             if entry is not None:
-                confirmation = self._confirmation(entry)
+                confirmation = self._confirmation(entry.key)
                 before = confirmation.record[confirm.STATE]
-                self._happened([(entry, before, confirmation.final_ack(message_class))])
+                self._count(entry.key, before, confirmation.final_ack(message_class))
+                self._tell([entry.key])
                 return
         message = self.find(message_id)
         if message is not None:
-            action = confirm.Confirmation(message.record, self.confirmation).final_ack(message_class)
+            action = self._confirmation(message).final_ack(message_class)
             self.stats.late += action == confirm.LOG
 
-    def _happened(self, changes: "list[tuple[streams.Entry, int, int]]") -> None:
-        """Do what confirm asks for: (entry, state before, action) of each. The entries have left their stream."""
-        messages: "list[Any]" = [change[0].key for change in changes]
+    def _count(self, message: "Any", before: int, action: int) -> None:
+        """An event has led a message out of its stream: state before, what confirm asks for. `_tell` follows."""
+        record = message.record
+        message_class = record[confirm.CLASS]
         stats = self.stats
-        for message, (_, before, action) in zip(messages, changes):
-            record = message.record
-            message_class = record[confirm.CLASS]
-            if before in (Q, S):
-                self.waiting -= 1
-                stats.stored += not message_class & NEGATIVE
+        if before == Q or before == S:  # noqa: SIM109 - takes no memory
+            self.waiting -= 1
+            if not message_class & NEGATIVE:
+                stats.stored += 1
+        if message_class:
             stats.received += message_class == confirm.ACK_RECEIVE
             stats.failed += message_class & NEGATIVE != 0
-            if action & (confirm.DEAD_LETTER | confirm.JOURNAL):
-                kept = self._kept[record[confirm.STATE]]
-                if kept[0] + message.size > self._quota[0] or kept[1] >= self._quota[1]:
-                    record[confirm.STATE] = _GONE  # C-37
-                else:
-                    kept[0] += message.size
-                    kept[1] += 1
+        if message.packet is not None:
+            self._uncache(message)
+        if action & (confirm.DEAD_LETTER | confirm.JOURNAL):
+            kept = self._kept[record[confirm.STATE]]
+            if kept[0] + message.size > self._quota[0] or kept[1] >= self._quota[1]:
+                record[confirm.STATE] = _GONE  # C-37
+            else:
+                kept[0] += message.size
+                kept[1] += 1
+
+    def _tell(self, messages: "list[Any]") -> None:
+        """Log what has become of messages, and tell whom it concerns."""
         self.log(messages)
         for message in messages:
             message.tell()
@@ -864,9 +891,10 @@ class Node:
             for entry in queue.stream.table + queue.stream.awaiting_final_ack:
                 if entry.key is message:
                     before = message.record[confirm.STATE]
-                    action = self._confirmation(entry).failed(confirm.NACK_DELETED)
+                    action = self._confirmation(entry.key).failed(confirm.NACK_DELETED)
                     queue.stream.remove([entry])
-                    self._happened([(entry, before, action)])
+                    self._count(message, before, action)
+                    self._tell([message])
                     return
         raise ValueError("the message is not on its way")
 
@@ -888,11 +916,16 @@ def _arrival(number: int, record: "array[int]", source: outbox.LoggedSource) -> 
     return Arrival(number, record, source)
 
 
-def _collect_often() -> None:
+def _collect_often() -> int:
     """MicroPython's heap is never compacted: collect before what stays is spread thinly over all of it.
 
     Else a list that grows finds no room although most of the heap is free. An application's own threshold is kept.
+    Returns the bytes of the heap.
     """
     heap: "Any" = gc
-    if hasattr(heap, "mem_free") and heap.threshold() == -1:
-        heap.threshold((heap.mem_free() + heap.mem_alloc()) // 16)
+    if not hasattr(heap, "mem_free"):
+        return 1 << 30
+    size: int = heap.mem_free() + heap.mem_alloc()
+    if heap.threshold() == -1:
+        heap.threshold(size // 16)
+    return size

@@ -1,0 +1,624 @@
+"""The node as a program drives it: without asyncio, over a link that takes a few bytes at a time, with sessions that
+others open; and the layer of asyncio, which calls it when there is something to do and not before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "mp"))
+
+import power
+from mqqb import confirm, core, packets, session, streams
+from node import Message, Node, OutboxFull, OutboxWriteFailed
+from node.link import TcpLink
+
+from tests.destination import Destination
+from tests.test_node import LINE, make, run, until
+
+ROOT = Path(__file__).resolve().parent.parent
+BOARD = ROOT / "build" / "micropython" / "unix-c" / "micropython"
+LONG_MS = 15000
+
+
+@contextmanager
+def elsewhere(**options: Any) -> Iterator[Destination]:
+    """A destination in another thread: the program under test waits by itself."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    destination = asyncio.run_coroutine_threadsafe(Destination(**options).start(), loop).result()
+    try:
+        yield destination
+    finally:
+        asyncio.run_coroutine_threadsafe(_stop(destination), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def _stop(destination: Destination) -> None:
+    await destination.stop()
+    await until(lambda: not destination.connections)
+
+
+def reach(destination: Destination, **options: Any) -> Node:
+    return Node("", files=power.Disk(), connect=("127.0.0.1", destination.port), random=lambda: 0.99, **options)
+
+
+# ---- without asyncio ----------------------------------------------------------------------------------
+
+
+def test_a_program_without_asyncio_puts_polls_and_waits() -> None:
+    with elsewhere() as destination:
+        node = reach(destination)
+        queue = node.queue(LINE)
+        first = queue.put(b"0", label="reading")
+        rest = queue.put_all([b"1", b"2"])
+        assert first.state == confirm.WAITING
+        assert not first.is_settled()
+        assert not first.is_stored()
+        assert node.wait(rest[-1].is_settled, LONG_MS)
+        assert first.state == confirm.STORED
+        assert [message.is_stored() for message in (first, *rest)] == [True] * 3
+        assert [message.is_ended() for message in (first, *rest)] == [True] * 3
+        assert destination.bodies == [b"0", b"1", b"2"]
+        assert destination.queue[0].label == "reading"
+        assert not node.wait(lambda: False, 30), "it comes back when the time is over"
+        node.close_now()
+
+
+def test_what_is_put_is_durable_when_put_returns() -> None:
+    disk = power.Disk()
+    node = Node("", files=disk)
+    queue = node.queue(LINE)
+    queue.put(b"0")
+    queue.put_all([b"1", b"2"])
+    left = Node("", files=disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
+    assert [entry.message_id for entry in left.queue(LINE).stream.table] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("step", ["append", "sync"])
+def test_what_the_disk_refuses_is_not_put(step: str) -> None:
+    disk = power.Disk()
+    node = Node("", files=disk)
+    queue = node.queue(LINE)
+
+    def fail(_: Any, what: str, data: Any) -> None:
+        if what == step:
+            raise OSError(errno.ENOSPC, "no space")
+
+    for put in (lambda: queue.put(b"lost"), lambda: queue.put_all([b"lost", b"lost"])):
+        disk.before = fail
+        with pytest.raises(OutboxWriteFailed):
+            put()
+        disk.before = None
+        assert (node.next_message_id, node.waiting) == (1, 0)
+    assert queue.put(b"kept").message_id == 1
+
+
+def test_of_a_batch_that_does_not_fit_the_beginning_is_accepted() -> None:
+    node = Node("", files=power.Disk(), waiting_max=3)
+    with pytest.raises(OutboxFull):
+        node.queue(LINE).put_all([b"0", b"1", b"2", b"3"])
+    assert node.next_message_id == 4
+    assert (node.stats.accepted, node.waiting) == (3, 3)
+
+    async def main() -> None:
+        node = Node("", files=power.Disk(), waiting_max=3)
+        sent = await node.queue(LINE).send_all([b"0", b"1"])
+        assert [message.message_id for message in sent] == [1, 2]
+        with pytest.raises(OutboxFull):
+            await node.queue(LINE).send_all([b"2", b"3"])
+        assert node.stats.accepted == 3
+
+    run(main)
+
+
+def test_answers_without_asyncio() -> None:
+    with elsewhere(refuse=lambda arrived: 0x8003 if arrived.body == b"no" else 0, receives=True) as destination:
+        node = reach(destination)
+        queue = node.queue(LINE)
+        plain = queue.put(b"plain")
+        refused = queue.put(b"no", dead_letter=True)
+        received = queue.put(b"yes", journal=True)
+        assert node.wait(lambda: all(message.is_ended() for message in (plain, refused, received)), LONG_MS)
+        assert [plain.state, refused.state, received.state] == [
+            confirm.STORED,
+            confirm.DEAD_LETTERED,
+            confirm.RECEIVED,
+        ]
+        assert [message.is_received() for message in (plain, refused, received)] == [False, False, True]
+        assert [message.is_stored() for message in (plain, refused, received)] == [True, False, True]
+        node.take_now(refused)
+        assert node.dead_letters() == []
+        with pytest.raises(ValueError, match="neither"):
+            node.take_now(refused)
+        node.close_now()
+
+
+def test_a_message_is_given_up_without_asyncio() -> None:
+    node = Node("", files=power.Disk())
+    message = node.queue(LINE).put(b"", dead_letter=True)
+    node.delete_now(message)
+    assert message.state == confirm.DEAD_LETTERED
+    with pytest.raises(ValueError, match="not on its way"):
+        node.delete_now(message)
+
+
+def test_what_ends_delivery_is_raised_by_every_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    with elsewhere() as destination:
+        node = reach(destination)
+        message = node.queue(LINE).put(b"1")
+
+        def broken(_: TcpLink, buffer: memoryview) -> int:
+            raise RuntimeError("a mistake")
+
+        monkeypatch.setattr(TcpLink, "readinto", broken)
+        with pytest.raises(RuntimeError, match="a mistake"):
+            node.wait(message.is_settled, LONG_MS)
+        with pytest.raises(RuntimeError, match="a mistake"):
+            node.poll()
+        with pytest.raises(RuntimeError, match="a mistake"):
+            node.queue(LINE).put(b"2")
+        node.close_now()
+
+
+def test_nobody_answers_and_poll_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listener whose backlog is full takes no connection and refuses none."""
+    monkeypatch.setattr("node.link.CONNECT_TIMEOUT_MS", 200)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(0)
+        others = []
+        for _ in range(4):
+            other = socket.socket()
+            other.setblocking(False)
+            other.connect_ex(silent.getsockname())
+            others.append(other)
+        node = Node("", files=power.Disk(), connect=silent.getsockname(), random=lambda: 0.99)
+        queue = node.queue(LINE)
+        queue.put(b"1")
+        longest = 0.0
+        began = time.monotonic()
+        while not queue.peer.reason:
+            before = time.monotonic()
+            wait = node.poll()
+            longest = max(longest, time.monotonic() - before)
+            assert 0 <= wait <= 100
+            assert time.monotonic() < began + 5
+            select.select([], [], [], 0.005)
+        assert str(errno.ETIMEDOUT) in queue.peer.reason
+        assert longest < 0.1
+        node.close_now()
+        for other in others:
+            other.close()
+
+
+# ---- a link of another kind ---------------------------------------------------------------------------
+
+
+class Thin:
+    """A link that takes and gives at most `most` bytes at a time, and sometimes none, over a socket."""
+
+    def __init__(self, port: int, most: int) -> None:
+        self.port = port
+        self.most = most
+        self.stream: Any = None
+        self.wants_write = False
+        self.opened = 0
+        self.calls = 0
+        self.broken = False
+
+    def open(self) -> None:
+        self.opened += 1
+        if self.opened == 1:
+            raise OSError("not yet")
+
+    def is_open(self) -> bool:
+        if self.stream is None:
+            self.stream = socket.create_connection(("127.0.0.1", self.port))
+            self.stream.setblocking(False)
+            return False
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:
+        self.calls += 1
+        if self.broken:
+            self.broken = False
+            raise OSError("cut")
+        if self.calls % 2:
+            return 0
+        try:
+            return int(self.stream.recv_into(buffer[: self.most]))
+        except BlockingIOError:
+            return 0
+
+    def write(self, data: memoryview) -> int:
+        self.wants_write = True
+        return 0 if self.calls % 3 == 0 else int(self.stream.send(data[: self.most]))
+
+    def close(self) -> None:
+        self.wants_write = False
+        if self.stream is not None:
+            self.stream.close()
+            self.stream = None
+
+
+@pytest.mark.parametrize("most", [1, 7, 1000])
+def test_any_link_will_do(most: int) -> None:
+    with elsewhere() as destination:
+        link = Thin(destination.port, most)
+        node = Node("", files=power.Disk(), connect=link, random=lambda: 0.99)
+        other = "DIRECT=OS:anywhere\\private$\\alarms"
+        first = node.queue(LINE).put(b"1" * 300)
+        second = node.queue(other).put(b"2" * 300)
+        assert node.queue(LINE).peer is node.queue(other).peer, "everything goes through it"
+        assert node.wait(lambda: first.is_settled() and second.is_settled(), LONG_MS)
+        link.broken = True
+        third = node.queue(LINE).put(b"3")
+        assert node.wait(third.is_settled, LONG_MS)
+        assert [body[:1] for body in destination.bodies] == [b"1", b"2", b"3"]
+        assert link.opened == 3
+        assert node.queue(LINE).peer.reason == "cut"
+        node.close_now()
+        assert link.stream is None
+
+
+# ---- sessions that others open ------------------------------------------------------------------------
+
+
+class Taker:
+    """A receiver that takes everything, and acknowledges what is durable: with an OrderAck, and as received."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.bodies: list[bytes] = []
+        self.log: list[str] = []
+        self.owed: list[packets.UserMessage] = []
+        self.fails: Exception | None = None
+        self.acked: list[streams.Entry] = []
+        self.raw = b""
+
+    def opened(self, peer: Any, now: int) -> None:
+        assert peer.remote_guid != packets.NULL_GUID
+        self.log.append("opened")
+
+    def closed(self, peer: Any, now: int) -> None:
+        self.log.append("closed")
+
+    def arrived(self, peer: Any, message: packets.UserMessage, raw: bytes, now: int) -> None:
+        if self.fails is not None:
+            raise self.fails
+        self.raw = raw
+        self.owed.append(message)
+        self.bodies.append(bytes(message.properties.body))
+        self.node.must_commit = True
+
+    def settled(self, peer: Any, now: int) -> None:
+        self.log.append("settled")
+
+    def next_packet(self, peer: Any, now: int) -> tuple[streams.Entry | None, bytearray, bool] | None:
+        if not self.owed:
+            return None
+        message = self.owed[0]
+        of = message.transaction
+        assert of is not None
+        place = of.tx_sequence_ordinal, of.tx_sequence_time_stamp, of.tx_sequence_number
+        name = packets.order_queue("127.0.0.1")
+        if message.user.flags & core.USER_JN:
+            message.user.flags &= ~core.USER_JN
+            user = message.user
+            source = user.source_queue_manager, user.message_id
+            return streams.Entry(1, 1), packets.final_ack(name, self.node.guid, 1, 0, *place, 0, *source, 0x4000), True
+        del self.owed[0]
+        return None, packets.order_ack(name, self.node.guid, 1, 0, *place), False
+
+    def acknowledged(self, peer: Any, entries: list[streams.Entry], now: int) -> None:
+        self.acked += entries
+
+    def next_timeout(self, now: int) -> int | None:
+        return now if self.owed else None
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def both(*nodes: Node) -> Callable[[Callable[[], bool]], None]:
+    """Polls nodes of one program until something is so."""
+
+    def go(condition: Callable[[], bool]) -> None:
+        end = time.monotonic() + LONG_MS / 1000
+        while not condition():
+            assert time.monotonic() < end
+            if min([node.poll() for node in nodes]):
+                select.select([], [], [], 0.001)
+
+    return go
+
+
+def test_others_can_open_a_session_to_this_node() -> None:
+    port = free_port()
+    board = Node("", files=power.Disk(), listen=("127.0.0.1", port), random=lambda: 0.99)
+    taker = Taker(board)
+    board.receive_with(taker)
+    plant = Node("", files=power.Disk(), connect=("127.0.0.1", port), random=lambda: 0.99)
+    go = both(board, plant)
+    sent = [plant.queue("DIRECT=OS:board\\private$\\commands").put(b"%d" % k) for k in range(5)]
+    go(lambda: all(message.is_stored() for message in sent))
+    assert taker.bodies == [b"0", b"1", b"2", b"3", b"4"]
+    first = packets.parse(taker.raw)
+    assert isinstance(first, packets.UserMessage)
+    assert first.session is None, "without SessionHeader"
+    assert taker.log[0] == "opened"
+    assert "settled" in taker.log
+    last = plant.queue("DIRECT=OS:board\\private$\\commands").put(b"5", dead_letter=True)
+    go(last.is_received)
+    go(lambda: len(taker.acked) == 1)
+    assert plant.queue("DIRECT=OS:board\\private$\\commands").peer.remote_guid == board.guid
+    assert board.links[1:], "the listener, and who has connected"
+    plant.close_now()
+    go = both(board)
+    go(lambda: "closed" in taker.log)
+    assert len(board.links) == 1, "nothing is kept of it"
+    board.close_now()
+
+
+def test_what_cannot_be_taken_is_not_acknowledged_and_comes_again() -> None:
+    port = free_port()
+    disk = power.Disk()
+    board = Node("", files=disk, listen=("127.0.0.1", port), random=lambda: 0.99)
+    taker = Taker(board)
+    board.receive_with(taker)
+    plant = Node("", files=power.Disk(), connect=("127.0.0.1", port), random=lambda: 0.99)
+    queue = plant.queue("DIRECT=OS:board\\private$\\commands")
+    go = both(board, plant)
+    taker.fails = OutboxFull("no room")
+    message = queue.put(b"go")
+    go(lambda: taker.log == ["opened", "settled", "closed"])
+    taker.fails = None
+    assert not message.is_settled()
+    go(message.is_stored)
+    assert taker.bodies == [b"go"]
+    taker.log = []
+    # And where it is the sync that fails, before the session has acknowledged anything.
+    queue.put(b"more")
+    syncs = []
+
+    def full(_: Any, what: str, data: Any) -> None:
+        if what == "sync":
+            syncs.append(1)
+            raise OSError(errno.ENOSPC, "no space")
+
+    arrived = taker.arrived
+
+    def logs(peer: Any, message: packets.UserMessage, raw: bytes, now: int) -> None:
+        arrived(peer, message, raw, now)
+        line = board.queue(LINE)
+        packet = packets.user_message(
+            board.guid, board.next_message_id, line.destination, b"", delivery="transactional"
+        )
+        board.accept(line, packet, confirm.new(0, board.confirmation))  # something that is to be written
+
+    taker.arrived = logs  # type: ignore[method-assign]
+    disk.before = full
+    go(lambda: "closed" in taker.log)
+    assert syncs
+    assert taker.log[-2:] == ["settled", "closed"]
+    disk.before = None
+    plant.close_now()
+    board.close_now()
+
+
+def test_only_so_many_can_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.node.ACCEPTED_MAX", 2)
+    port = free_port()
+    board = Node("", files=power.Disk(), listen=("127.0.0.1", port))
+    board.poll()
+    others = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
+    end = time.monotonic() + 5
+    while not select.select([others[2]], [], [], 0)[0]:
+        board.poll()
+        assert time.monotonic() < end
+    assert others[2].recv(1) == b"", "one too many"
+    assert select.select(others[:2], [], [], 0)[0] == []
+    assert len(board.links) == 3
+    others[0].close()
+    while len(board.links) == 3:
+        board.poll()
+        assert time.monotonic() < end
+    for other in others:
+        other.close()
+    board.close_now()
+
+
+def test_a_port_that_is_taken_is_tried_again() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        board = Node("", files=power.Disk(), listen=("127.0.0.1", port), random=lambda: 0.99)
+        board.poll()
+        assert board.links[0].stream is None
+    both(board)(lambda: board.links[0].stream is not None)
+    board.close_now()
+
+
+def test_a_session_stays_open_for_a_receiver_and_comes_back() -> None:
+    with elsewhere() as destination:
+        node = reach(destination, settings=session.Settings(cleanup_timeout=50))
+        taker = Taker(node)
+        node.receive_with(taker)
+        assert node.wait(lambda: taker.log.count("opened") == 3, LONG_MS), "no queue, no message, and yet"
+        node.close_now()
+
+
+# ---- in tasks of asyncio ------------------------------------------------------------------------------
+
+
+def _ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("node.node.TICK_MS", "node.peer.TICK_MS"):
+        monkeypatch.setattr(name, 60000)
+
+
+def test_a_message_and_its_answer_wait_for_no_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    _ticks(monkeypatch)
+
+    async def main() -> None:
+        destination = await Destination(order_ack_timeout=0).start()
+        node = make(destination, files=power.Disk())
+        queue = node.queue(LINE)
+        await asyncio.sleep(0.01)  # asleep for a minute
+        for k in range(20):
+            message = await queue.send(b"%d" % k)
+            assert await asyncio.wait_for(message.stored(), 5)
+        await node.close()
+        await destination.stop()
+
+    run(main)
+
+
+def test_it_does_nothing_while_there_is_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither idle, nor with a session on which an OrderAck is awaited, nor while nobody listens."""
+    _ticks(monkeypatch)
+    polls = [0]
+    poll = Node.poll
+
+    def counted(node: Node) -> int:
+        polls[0] += 1
+        return poll(node)
+
+    monkeypatch.setattr(Node, "poll", counted)
+
+    async def quiet() -> int:
+        before = polls[0]
+        await asyncio.sleep(0.2)
+        return polls[0] - before
+
+    async def main() -> None:
+        destination = await Destination(order_ack_timeout=1 << 30).start()
+        node = make(destination, files=power.Disk())
+        await asyncio.sleep(0)
+        assert await quiet() == 0
+        await node.queue(LINE).send(b"1")
+        await until(lambda: destination.bodies == [b"1"])
+        await quiet()
+        assert await quiet() <= 2
+        await destination.stop()
+        await asyncio.sleep(0.1)
+        assert await quiet() <= 20, "attempts to connect"
+        await node.close()
+
+    run(main)
+
+
+def test_a_send_that_is_cancelled_is_accepted_all_the_same() -> None:
+    async def main() -> None:
+        disk = power.Disk()
+        node = Node("", files=disk)
+        task = asyncio.create_task(node.queue(LINE).send(b"1"))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled()
+        assert node.stats.accepted == 1
+        left = Node("", files=disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
+        assert left.waiting == 1, "next_message_id tells"
+
+    run(main)
+
+
+APPLICATION = """
+import asyncio, sys
+import node.node, node.peer
+node.node.TICK_MS = node.peer.TICK_MS = 60000  # nothing may wait for it
+from node import Node
+
+def body(k):
+    return b"%d " % k * (k * 7919 % 301)
+
+def make(folder):
+    return Node(folder, connect=("127.0.0.1", int(sys.argv[2])))
+
+async def main(node, queue):
+    polls = [0]
+    poll = node.poll
+    def counted():
+        polls[0] += 1
+        return poll()
+    node.poll = counted
+    node.start()
+    for k in range(50):
+        message = await queue.send(body(k))
+        assert await message.stored()
+    for message in await queue.send_all([body(k) for k in range(50, 100)]):
+        assert await message.stored()
+    await asyncio.sleep(0.05)
+    before = polls[0]
+    await asyncio.sleep(0.2)
+    print("polls", polls[0] - before)
+    await node.close()
+
+one = make(sys.argv[1] + "/one")
+asyncio.run(main(one, one.queue(sys.argv[3])))
+two = make(sys.argv[1] + "/two")
+queue = two.queue(sys.argv[3])
+for k in range(50):
+    assert two.wait(queue.put(body(k)).is_stored, 60000)
+assert two.wait(queue.put_all([body(k) for k in range(50, 100)])[-1].is_stored, 60000)
+two.close_now()
+print("done")
+"""
+
+
+def _body(k: int) -> bytes:
+    return b"%d " % k * (k * 7919 % 301)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("interpreter", [sys.executable, str(BOARD)], ids=["cpython", "micropython"])
+def test_both_forms_of_a_program_react_at_once(interpreter: str, tmp_path: Path) -> None:
+    if not Path(interpreter).exists():
+        pytest.skip(f"{interpreter} is missing; `make firmware` builds it")
+    application = tmp_path / "application.py"
+    application.write_text(APPLICATION)
+    with elsewhere(order_ack_timeout=0) as destination:
+        paths = {"MICROPYPATH": f".frozen:{ROOT / 'firmware'}", "PYTHONPATH": str(ROOT / "firmware")}
+        done = subprocess.run(
+            [interpreter, str(application), str(tmp_path), str(destination.port), LINE],
+            env={**os.environ, **paths},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        assert done.stdout.split()[-1:] == ["done"], done.stdout
+        polls = int(done.stdout.split()[1])
+        assert polls <= 1, "nothing was to be done"
+        assert destination.bodies == [_body(k) for k in range(100)] * 2
+
+
+def test_states_are_the_words_of_conclusion() -> None:
+    node = Node("", files=power.Disk(), clock=lambda: 0)
+    message: Message = node.queue(LINE).put(b"")
+    for state, answer in (("Q", confirm.WAITING), ("S", confirm.WAITING), ("O", confirm.STORED)):
+        message.record[confirm.STATE] = ord(state)
+        assert message.state == answer == message.conclusion().answer
