@@ -66,7 +66,8 @@ bench: setup-bench ## speed against a peer measured in the same run, as JSON lin
 	@$(PYTHON_VENV) tests/bench.py
 
 firmware: setup-firmware ## MicroPython with our modules for every emulated board, with sizes; firmware/ports/README.md runs them
-	@arm-none-eabi-size build/firmware/mps2-*/firmware.elf
+	@arm-none-eabi-size build/firmware/mps2-an385/firmware.elf build/firmware/mps2-an385-twin/firmware.elf
+	@ls -gGh --time-style=+ $(addprefix build/firmware/, unix/micropython pi/micropython pi/kernel pi/initrd.gz)
 
 natmod: setup-test ## what boards with a stock firmware take: native modules of the C core, build/mip for mip and deploy
 	@ls -l build/natmod/*/_mqqb.mpy build/mip/package.json
