@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from array import array
 from pathlib import Path
 
 import pytest
@@ -457,3 +458,28 @@ def test_removing_most_of_what_was_sent_skips_nothing() -> None:
     for entry in entries[10:]:
         assert stream.next_to_send() is entry
         entry.awaiting_ack = True
+
+
+def test_an_order_ack_covers_what_an_older_sequence_with_its_time_stamp_left() -> None:
+    stream = streams.OutgoingStream(streams.OutgoingStream.new(7, 3))
+    identities = [(6, 9, 5), (7, 1, 1), (7, 2, 1), (7, 3, 1), (7, 3, 2)]
+    for place, (time_stamp, ordinal, number) in enumerate(identities):
+        stream.append(streams.Entry(place, place, True, False, time_stamp << 32 | ordinal, number))
+    stream.record[core.OUTGOING_NUMBER] = 3
+    body = packets.OrderAckBody(array("I", (2, 7, 1, 0, 0, 0, 0, 0, 0)))
+    assert [entry.key for entry in stream.order_ack(body, 0)] == [1, 2]
+    body = packets.OrderAckBody(array("I", (3, 7, 1, 0, 0, 0, 0, 0, 0)))
+    assert [entry.key for entry in stream.order_ack(body, 0)] == [3]
+    assert [entry.key for entry in stream.table] == [0, 4], "another time stamp, and a number above"
+
+
+def test_a_stream_goes_on_from_an_adopted_record() -> None:
+    stream = streams.OutgoingStream(streams.OutgoingStream.new(7))
+    record = stream.record
+    assert stream.tx_sequence_id == 7 << 32 | 1
+    stream.adopt(array("I", (1, 8, 5, 2)))
+    assert stream.tx_sequence_id == 8 << 32 | 1
+    assert stream.record is record
+    assert list(record) == [1, 8, 5, 2]
+    stream.renew(9)
+    assert stream.tx_sequence_id == 9 << 32 | 1

@@ -1,6 +1,12 @@
 """The MSMQ binary protocol: core, packets, session and streams. Runs unchanged on CPython and MicroPython."""
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeVar
 
-def const(value: int) -> int:
+    Constant = TypeVar("Constant", int, str)
+
+
+def const(value: "Constant") -> "Constant":
     """The value. MicroPython folds a private name for it into the code: it takes no memory, and no look-up."""
     return value

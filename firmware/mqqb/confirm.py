@@ -23,69 +23,71 @@ are not transactional, and transactions that were aborted, have no record (C-07,
 
 from array import array
 
-from mqqb import core
+from mqqb import const
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-UNSET = 0xFFFFFFFF  # of TTRQ: the machine's default; of TTBR: infinite
-LONG_LIVE_TIME = 345600  # B-401
+UNSET = const(0xFFFFFFFF)  # of TTRQ: the machine's default; of TTBR: infinite
+LONG_LIVE_TIME = const(345600)  # B-401
+
+_USER_JN = const(0x00000100)  # of constants.py (a test compares them)
 
 # States of the copy (section 1).
-Q = "Q"  # committed, never transmitted
-S = "S"  # transmitted, not order-acknowledged
-O = "O"  # noqa: E741 - order-acknowledged, or in a queue of this machine: it is stored at its destination
-J = "J"  # confirmed, copy in the journal
-X = "X"  # dead-lettered
-GONE = "-"
+Q = const("Q")  # committed, never transmitted
+S = const("S")  # transmitted, not order-acknowledged
+O = const("O")  # noqa: E741 - order-acknowledged, or in a queue of this machine: it is stored at its destination
+J = const("J")  # confirmed, copy in the journal
+X = const("X")  # dead-lettered
+GONE = const("-")
 
 # Words of a record.
-STATE = 0  # the character code of the state
-MARKS = 1
-SENT_TIME = 2  # T0
-TTRQ = 3
-TTBR = 4
-CLASS = 5  # 0 until the end; then what ended it
-RECORD_WORDS = 6
+STATE = const(0)  # the character code of the state
+MARKS = const(1)
+SENT_TIME = const(2)  # T0
+TTRQ = const(3)
+TTBR = const(4)
+CLASS = const(5)  # 0 until the end; then what ended it
+RECORD_WORDS = const(6)
 
-_JOURNAL = 0x03  # MARKS: 1 JN, 2 JP (B-389)
-_NACK_REQUESTED = 0x04
-_LOCAL = 0x08
-_TRANSMITTED = 0x10
-_CONFIRMED = 0x20  # CLASS came in a FinalAck: what tells C-85 from C-86
+_JOURNAL = const(0x03)  # MARKS: 1 JN, 2 JP (B-389)
+_NACK_REQUESTED = const(0x04)
+_LOCAL = const(0x08)
+_TRANSMITTED = const(0x10)
+_CONFIRMED = const(0x20)  # CLASS came in a FinalAck: what tells C-85 from C-86
 
 # What the owner has to do, bits. 0: nothing.
-STORE = 0x01  # the record has changed
-JOURNAL = 0x02  # move the message to the journal, its class unchanged (C-25)
-DEAD_LETTER = 0x04  # move the message, with message_class, to a dead-letter queue (C-36)
-DELETE = 0x08  # delete the message
-NACK = 0x10  # send an administration acknowledgement of class NACK_REACH_QUEUE_TIMEOUT
-LOG = 0x20  # say that a positive FinalAck came too late (C-34)
+STORE = const(0x01)  # the record has changed
+JOURNAL = const(0x02)  # move the message to the journal, its class unchanged (C-25)
+DEAD_LETTER = const(0x04)  # move the message, with message_class, to a dead-letter queue (C-36)
+DELETE = const(0x08)  # delete the message
+NACK = const(0x10)  # send an administration acknowledgement of class NACK_REACH_QUEUE_TIMEOUT
+LOG = const(0x20)  # say that a positive FinalAck came too late (C-34)
 
 # Message classes (B-365 to B-387). 0x8000: negative; 0x4000: about receiving rather than arriving. Not here, because
 # only packets needs it: ORDER_ACK.
-REPORT = 0x0001
-ACK_REACH_QUEUE = 0x0002
-ACK_RECEIVE = 0x4000
-NACK_BAD_DST_Q = 0x8000
-NACK_DELETED = 0x8001
-NACK_REACH_QUEUE_TIMEOUT = 0x8002
-NACK_Q_EXCEED_QUOTA = 0x8003
-NACK_ACCESS_DENIED = 0x8004
-NACK_HOP_COUNT_EXCEEDED = 0x8005
-NACK_BAD_SIGNATURE = 0x8006
-NACK_BAD_ENCRYPTION = 0x8007
-NACK_COULD_NOT_ENCRYPT = 0x8008
-NACK_NOT_TRANSACTIONAL_Q = 0x8009
-NACK_NOT_TRANSACTIONAL_MSG = 0x800A
-NACK_UNSUPPORTED_CRYPTO_PROVIDER = 0x800B
-NACK_SOURCE_COMPUTER_GUID_CHANGED = 0x800C
-NACK_Q_DELETED = 0xC000
-NACK_Q_PURGED = 0xC001
-NACK_RECEIVE_TIMEOUT = 0xC002
-NACK_RECEIVE_TIMEOUT_AT_SENDER = 0xC003
-NACK_RECEIVE_REJECTED = 0xC004
+REPORT = const(0x0001)
+ACK_REACH_QUEUE = const(0x0002)
+ACK_RECEIVE = const(0x4000)
+NACK_BAD_DST_Q = const(0x8000)
+NACK_DELETED = const(0x8001)
+NACK_REACH_QUEUE_TIMEOUT = const(0x8002)
+NACK_Q_EXCEED_QUOTA = const(0x8003)
+NACK_ACCESS_DENIED = const(0x8004)
+NACK_HOP_COUNT_EXCEEDED = const(0x8005)
+NACK_BAD_SIGNATURE = const(0x8006)
+NACK_BAD_ENCRYPTION = const(0x8007)
+NACK_COULD_NOT_ENCRYPT = const(0x8008)
+NACK_NOT_TRANSACTIONAL_Q = const(0x8009)
+NACK_NOT_TRANSACTIONAL_MSG = const(0x800A)
+NACK_UNSUPPORTED_CRYPTO_PROVIDER = const(0x800B)
+NACK_SOURCE_COMPUTER_GUID_CHANGED = const(0x800C)
+NACK_Q_DELETED = const(0xC000)
+NACK_Q_PURGED = const(0xC001)
+NACK_RECEIVE_TIMEOUT = const(0xC002)
+NACK_RECEIVE_TIMEOUT_AT_SENDER = const(0xC003)
+NACK_RECEIVE_REJECTED = const(0xC004)
 
 # Answers of `conclusion`.
 WAITING = "waiting"
@@ -95,13 +97,13 @@ DEAD_LETTERED = "dead-lettered"
 DISCARDED = "discarded"
 
 # Events.
-_SENT = "sent"
-_ORDER_ACK = "order ack"
-_POSITIVE = "positive FinalAck"
-_NEGATIVE = "negative FinalAck"
-_REACH = "T0 + TTRQ"
-_LIFETIME = "T0 + TTBR"
-_CONFIRMATION = "C"
+_SENT = const("sent")
+_ORDER_ACK = const("order ack")
+_POSITIVE = const("positive FinalAck")
+_NEGATIVE = const("negative FinalAck")
+_REACH = const("T0 + TTRQ")
+_LIFETIME = const("T0 + TTBR")
+_CONFIRMATION = const("C")
 
 # What an event leads to: the next state by journal value (none, JN, JP, JN and JP), and whether it makes an
 # administration NACK where one is asked for, by the same. What is not here is ignored (C-35); "." cannot be: a message
@@ -195,7 +197,7 @@ class Conclusion:
 
 def journal_of(journal: int, settings: Settings) -> int:
     """The JN and JP (core.USER_JN, core.USER_JP) with which a transactional message goes out (C-02, B-400)."""
-    return journal | core.USER_JN if settings.xact_dead_letter_always else journal
+    return journal | _USER_JN if settings.xact_dead_letter_always else journal
 
 
 def new(
@@ -213,7 +215,7 @@ def new(
     asked for a negative arrival acknowledgement (NA). local: the destination is a queue of this machine, which is
     always reached (C-72).
     """
-    marks = journal_of(journal, settings) // core.USER_JN
+    marks = journal_of(journal, settings) // _USER_JN
     if nack:
         marks |= _NACK_REQUESTED
     if local:

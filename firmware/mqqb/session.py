@@ -8,11 +8,19 @@ a session says about durability is what its owner has said: a received message i
     session.stored(recoverable, now)              # then, for each message among them, in order
     while session.can_send(): session.send(entry, packet, recoverable, now)
     write(session.data_to_send())
+
+A board, which has little memory, lets the session keep the bytes that come, and has it write into a buffer of its own:
+
+    session.took(link.readinto(session.room()))
+    while (event := session.next_event(now)) is not None: ...    # no OrderAck or SessionAck takes memory
+    size = session.take_output(buffer, 0)
+    size += session.send_in(entry, buffer, size, length, recoverable, now)    # the packet has been put there
 """
 
 from array import array
+from collections import deque
 
-from mqqb import core, packets, streams
+from mqqb import const, core, packets, streams
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,14 +46,59 @@ TABLE = {
 }
 
 NULL_GUID = bytes(16)
-_ESTABLISH_SIZE = 572
-_SH_LOW_BYTE = 0x10  # BaseHeader.Flags.SH, in the byte at packet offset 2
-_RECOVERABLE_ACK_MIN = 500
-_RECOVERABLE_ACK_MAX = 120000
-_ACK_WAIT_MAX = 120000
-_OPERATING_SYSTEM = 0x0210  # RE, and OS: a server (wire.md 5.2)
-_SESSION_REQUESTED = 0x0100  # OperatingSystem.SE (B-204, A-52)
-_ONE_MESSAGE = 1  # the window that asks the peer to wait
+
+# Of constants.py (a test compares them).
+_OK = const(0)
+_ACK_FIRST = const(2)
+_BAD_ACK_COUNT = const(-26)
+_BAD_MESSAGE_COUNT = const(-27)
+_BASE_IN = const(0x0008)
+_BASE_SH = const(0x0010)  # all but TR are in the byte at packet offset 2
+_INTERNAL_CS = const(0x0010)
+_INTERNAL_PT = const(0x000F)
+_PT_SESSION_ACK = const(1)
+_USER_DM = const(0x00000060)
+_USER_DQ = const(0x00001C00)
+_USER_HH = const(0x10000000)
+_USER_MQ = const(0x00800000)
+_SESSION_HEADER = const(2)
+_ORDER_ACK = const(10)
+_ACKS_BASE = const(1)
+_ACKS_FLAGS = const(2)
+_ACKS_WINDOW_SIZE = const(5)
+_BASE_FLAGS = const(2)
+_BASE_PACKET_SIZE = const(4)
+_USER_FLAGS = const(11)
+_INTERNAL_FLAGS = const(1)
+_ESTABLISH_TIME_STAMP = const(8)
+_ESTABLISH_OPERATING_SYSTEM = const(9)
+_PARAMETERS_RECOVERABLE_ACK_TIMEOUT = const(0)
+_PARAMETERS_ACK_TIMEOUT = const(1)
+_PARAMETERS_WINDOW_SIZE = const(3)
+_SESSION_SENT = const(0)
+_SESSION_RECOVERABLE_SENT = const(1)
+_SESSION_STORED = const(4)
+_SESSION_ACKED = const(6)
+_SESSION_ACK_FLAGS = const(8)
+_SESSION_PEER_ACKED = const(9)
+_SESSION_WINDOW_SIZE = const(10)
+_SESSION_RECEIVED_WINDOW_SIZE = const(11)
+_SESSION_WORDS = const(12)
+
+_ESTABLISH_SIZE = const(572)
+_SESSION_ACK_SIZE = const(36)
+_SESSION_HEADER_SIZE = const(16)
+_SESSION_HEADER_WORDS = const(7)
+_ORDER_ACK_SIZE = const(36)  # of its body
+_USER_FLAGS_OFFSET = const(60)  # in a message; what an OrderAck has behind that and before its body is always the same
+_ROOM = const(1024)  # bytes; grows for as long as a longer packet is coming
+_RECOVERABLE_ACK_MIN = const(500)
+_RECOVERABLE_ACK_MAX = const(120000)
+_ACK_WAIT_MAX = const(120000)
+_OPERATING_SYSTEM = const(0x0210)  # RE, and OS: a server (wire.md 5.2)
+_SESSION_REQUESTED = const(0x0100)  # OperatingSystem.SE (B-204, A-52)
+_IN_FLIGHT_MAX = const(0x7FFF)  # A-23
+_ONE_MESSAGE = const(1)  # the window that asks the peer to wait
 
 
 class Settings:
@@ -132,6 +185,46 @@ class Closed:
         self.reason = reason
 
 
+class _KnownOrderAck:
+    """An OrderAck that has come, as the measure of the next ones.
+
+    event: what is told of them, again and again; fields: of its body. size: without SessionHeader. flags: the low byte
+    of BaseHeader.Flags, without SH. head: the bytes between MessageID and body, which tell that it is an OrderAck.
+    direct: DQ is 7.
+    """
+
+    __slots__ = ("direct", "event", "fields", "flags", "head", "size")
+
+    def __init__(
+        self, event: MessageReceived, fields: "array[int]", size: int, flags: int, head: bytes, direct: bool
+    ) -> None:
+        self.event = event
+        self.fields = fields
+        self.size = size
+        self.flags = flags
+        self.head = head
+        self.direct = direct
+
+
+def _known(packet: "packets.OrderAck", raw: bytes) -> "_KnownOrderAck | None":
+    """The measure, if this is an OrderAck like all; None: something stands behind its body."""
+    message = packet.message
+    size = message.base.fields[_BASE_PACKET_SIZE]
+    head = raw[_USER_FLAGS_OFFSET : size - _ORDER_ACK_SIZE]
+    flags = message.user.fields[_USER_FLAGS]
+    if message.base.fields[_BASE_FLAGS] & ~(_BASE_SH | 7) or flags & (_USER_HH | _USER_MQ):
+        return None
+    if message.trailing or message.properties.surplus or size & 3:
+        return None
+    body = packets.OrderAckBody()
+    event = MessageReceived(packets.OrderAck(message, body), b"", flags & _USER_DM != 0)
+    return _KnownOrderAck(event, body.fields, size, raw[2] & ~_BASE_SH, head, flags & _USER_DQ == _USER_DQ)
+
+
+def _earlier(one: "int | None", other: "int | None") -> "int | None":
+    return other if one is None or (other is not None and other < one) else one
+
+
 class Session:
     """One protocol session over one byte stream.
 
@@ -161,15 +254,22 @@ class Session:
         self.ack_wait_timeout = min(self.settings.ack_wait_timeout + self.settings.round_trip_delay, _ACK_WAIT_MAX)
         self.recoverable_ack_send_timeout = 0xFFFFFFFF  # B-044: until it is negotiated
         self.is_needed: "Callable[[], bool] | None" = None
-        self._counts = array("I", bytes(4 * core.SESSION_WORDS))
+        self._counts = array("I", bytes(4 * _SESSION_WORDS))
         core.session_init(self._counts, self.settings.window_size)
-        self._header = array("I", bytes(4 * core.part_words(core.SESSION_HEADER)))
+        self._header = array("I", bytes(4 * _SESSION_HEADER_WORDS))  # the next one to send
+        self._heard = array("I", bytes(4 * _SESSION_HEADER_WORDS))  # one that has come
         self._total = array("I", (0,))
-        self._buffer = bytearray()
+        self._buffer: "bytes | bytearray" = b""  # bytes that have come: those from _begin to _end
+        self._begin = 0
+        self._end = 0
+        self._view = memoryview(b"")  # of the buffer, if it is a bytearray
+        self._events: "list[object]" = []  # what next_event has not told yet
+        self._known: "_KnownOrderAck | None" = None
         self._raw = b""  # the packet that is being handled
         self._out: "list[bytes | bytearray]" = []
+        self._ack = b""  # a SessionAck, in which only the SessionHeader changes
         # what was sent and not yet covered by an AckSequenceNumber, oldest first
-        self._in_flight: "list[streams.Entry | None]" = []
+        self._in_flight: "deque[streams.Entry | None]" = deque((), min(self.settings.window_size, _IN_FLIGHT_MAX))  # noqa: RUF037
         # recoverable entries, not transactional, until a bit covers them
         self._awaiting_bits: "list[streams.Entry]" = []
         self._is_direct = initiator and remote_guid == NULL_GUID
@@ -210,6 +310,16 @@ class Session:
         self._out = []
         return data
 
+    def take_output(self, buffer: bytearray, offset: int) -> int:
+        """Move what is to be written to buffer[offset:], as many whole packets as there is room for; bytes."""
+        out = self._out
+        at = offset
+        while out and at + len(out[0]) <= len(buffer):
+            packet = out.pop(0)
+            buffer[at : at + len(packet)] = packet
+            at += len(packet)
+        return at - offset
+
     def close(self, rule: str, reason: str) -> "list[object]":
         """End the session from this side: shut the transport afterwards. No packet says so (B-004)."""
         return self._close(rule, reason)
@@ -217,39 +327,123 @@ class Session:
     @property
     def half_received(self) -> int:
         """Bytes held of a packet that has not come whole (B-435)."""
-        return len(self._buffer)
+        return self._end - self._begin
 
     # ---- receiving ----------------------------------------------------------------------------
 
     def receive_data(self, data: "bytes | bytearray | memoryview", now: int) -> "list[object]":
         """Take bytes from the peer: Opened, MessageReceived, Acknowledged, Closed events, in order of cause."""
         events: "list[object]" = []
-        if self.closed is not None:
-            return events
-        buffer = self._buffer
-        buffer += data
-        start = 0
-        end = len(buffer)
-        while self.closed is None and start < end:
-            status = core.frame(buffer, start, end, self._total)
-            total = self._total[0]
-            if status < 0:
-                error = packets.malformed(status, 0)
-                events += self._close(error.rule, error.field + ": " + error.reason)
-            elif end - start >= 16 and buffer[start + 2] & core.BASE_IN and total > _ESTABLISH_SIZE:
-                events += self._close("B-433", "BaseHeader.PacketSize: no internal packet is so long")
-            elif end - start >= 16 and not buffer[start + 2] & core.BASE_IN and self.state != OPEN:
-                events += self._close("B-434", "a message came before the session was open")
-            elif status == core.OK:
-                self._packet(bytes(memoryview(buffer)[start : start + total]), now, events)
-                start += total
-            else:
-                break
-        if start or self.closed is not None:
-            self._buffer = buffer[start:] if self.closed is None else bytearray()
+        if self.closed is None:
+            self._buffer = bytes(self._buffer[self._begin : self._end]) + bytes(data)
+            self._view = memoryview(b"")
+            self._begin = 0
+            self._end = len(self._buffer)
+            while self._next(now, events):
+                pass
         return events
 
-    def _packet(self, raw: bytes, now: int, events: "list[object]") -> None:
+    def room(self) -> memoryview:
+        """Where the next bytes are to be put; `took` tells how many there are then, and next_event what they mean."""
+        begin = self._begin
+        end = self._end - begin
+        least = max(self._total[0], _ROOM) if end else _ROOM
+        if len(self._view) != least:
+            buffer = bytearray(least)
+            buffer[:end] = self._buffer[begin : begin + end]
+            self._buffer = buffer
+            self._view = memoryview(buffer)
+        elif end and begin:
+            self._view[:end] = bytes(self._view[begin : begin + end])
+        self._begin = 0
+        self._end = end
+        return self._view[end:] if end else self._view
+
+    def took(self, count: int) -> None:
+        """So many bytes of the peer are now where `room` said."""
+        self._end += count
+
+    def next_event(self, now: int) -> "object | None":
+        """What the bytes that came tell next, as receive_data does; None: nothing before more bytes come.
+
+        Handle a MessageReceived with an OrderAck before the next call: that uses its objects again. What is in them of
+        `packet.message` belongs to an earlier OrderAck of this session, and `raw` is empty.
+        """
+        events = self._events
+        while not events:
+            if self.closed is not None or not self._next(now, events, True):
+                return None
+        return events.pop(0)
+
+    def _next(self, now: int, events: "list[object]", reuse: bool = False) -> bool:
+        """Handle one packet; False: none is there whole, or the session is over. reuse: known OrderAcks in place."""
+        start = self._begin
+        left = self._end - start
+        buffer = self._buffer
+        if not left or self.closed is not None:
+            return False
+        status = core.frame(buffer, start, self._end, self._total)
+        total = self._total[0]
+        if status < 0:
+            error = packets.malformed(status, 0)
+            events += self._close(error.rule, error.field + ": " + error.reason)
+        elif left >= 16 and buffer[start + 2] & _BASE_IN and total > _ESTABLISH_SIZE:
+            events += self._close("B-433", "BaseHeader.PacketSize: no internal packet is so long")
+        elif left >= 16 and not buffer[start + 2] & _BASE_IN and self.state != OPEN:
+            events += self._close("B-434", "a message came before the session was open")
+        elif status != _OK:
+            return False
+        else:
+            self._begin = start + total
+            if buffer[start + 2] & _BASE_IN:
+                if self._is_session_ack(buffer, start, total):
+                    self._received_ack = True  # B-167
+                    self._session_ack(None, now, events)
+                    return True
+            elif reuse and self._is_known(buffer, start, total):
+                self._received_ack = True
+                self._order_ack(buffer[start + 2] & _BASE_SH != 0, now, events)
+                return True
+            self._packet(bytes(buffer[start : start + total]), now, events, reuse)
+        return True
+
+    def _is_session_ack(self, buffer: "bytes | bytearray", start: int, total: int) -> bool:
+        """A SessionAck that is welcome and without fault, read; what is wrong with another `_packet` finds."""
+        return (
+            self.state == OPEN
+            and total == _SESSION_ACK_SIZE
+            and buffer[start + 2] & _BASE_SH != 0
+            and buffer[start + 18] & (_INTERNAL_PT | _INTERNAL_CS) == _PT_SESSION_ACK
+            and core.unpack(_SESSION_HEADER, self._heard, buffer, start + 20, start + total) == _OK
+        )
+
+    def _is_known(self, buffer: "bytes | bytearray", start: int, total: int) -> bool:
+        """An OrderAck that differs from an earlier one in what it acknowledges, and in nothing that matters; read."""
+        known = self._known
+        if known is None:
+            return False
+        carries = buffer[start + 2] & _BASE_SH
+        limit = start + known.size
+        at = start + _USER_FLAGS_OFFSET
+        body = limit - _ORDER_ACK_SIZE
+        return (
+            total == known.size + carries  # a SessionHeader has 16 bytes, SH is 0x10
+            and buffer[start + 2] & ~_BASE_SH == known.flags
+            and buffer[start + 3] == 0
+            and buffer.find(known.head, at, body) == at
+            and core.unpack(_ORDER_ACK, known.fields, buffer, body, limit) == _OK
+            and (not carries or core.unpack(_SESSION_HEADER, self._heard, buffer, limit, start + total) == _OK)
+        )
+
+    def _order_ack(self, carries: bool, now: int, events: "list[object]") -> None:
+        known = self._known
+        assert known is not None
+        self._count(known.event.recoverable, known.direct, now)
+        events.append(known.event)
+        if carries:
+            self._session_header(True, now, events)
+
+    def _packet(self, raw: bytes, now: int, events: "list[object]", reuse: bool) -> None:
         self._received_ack = True  # B-167
         try:
             packet = packets.parse(raw)
@@ -262,6 +456,8 @@ class Session:
         else:
             self._raw = raw
             getattr(self, handler)(packet, now, events)
+            if reuse and isinstance(packet, packets.OrderAck):
+                self._known = _known(packet, raw)
 
     def _establish_request(self, packet: "packets.EstablishConnection", now: int, events: "list[object]") -> None:
         header = packet.header
@@ -269,7 +465,11 @@ class Session:
         refused = header.server_guid != NULL_GUID and header.server_guid != self.own_guid  # B-207, A-39
         self._out.append(
             packets.establish_connection(
-                header.client_guid, self.own_guid, header.time_stamp, header.operating_system, refused
+                header.client_guid,
+                self.own_guid,
+                header.fields[_ESTABLISH_TIME_STAMP],
+                header.fields[_ESTABLISH_OPERATING_SYSTEM],
+                refused,
             )
         )
         if refused:
@@ -280,7 +480,7 @@ class Session:
 
     def _establish_response(self, packet: "packets.EstablishConnection", now: int, events: "list[object]") -> None:
         header = packet.header
-        if packet.internal.flags & core.INTERNAL_CS:
+        if packet.internal.fields[_INTERNAL_FLAGS] & _INTERNAL_CS:
             events += self._close("B-209", "the peer refused the session")
         elif header.client_guid != self.own_guid:
             events += self._close("B-209", "the answer is for another queue manager")
@@ -288,7 +488,7 @@ class Session:
             events += self._close("B-209", "another queue manager answered")
         else:
             self.remote_guid = header.server_guid
-            elapsed = (now - header.time_stamp) & 0xFFFFFFFF
+            elapsed = (now - header.fields[_ESTABLISH_TIME_STAMP]) & 0xFFFFFFFF
             timeout = min(max(8 * elapsed, _RECOVERABLE_ACK_MIN), _RECOVERABLE_ACK_MAX)  # B-210
             self.recoverable_ack_send_timeout = timeout
             self._out.append(
@@ -297,26 +497,28 @@ class Session:
             self.state = WAITING_CPR_MSG  # B-182
 
     def _parameters_request(self, packet: "packets.ConnectionParameters", _now: int, events: "list[object]") -> None:
-        header = packet.header
-        self.ack_wait_timeout = header.ack_timeout  # B-214
-        self.recoverable_ack_send_timeout = header.recoverable_ack_timeout
+        fields = packet.header.fields
+        self.ack_wait_timeout = fields[_PARAMETERS_ACK_TIMEOUT]  # B-214
+        self.recoverable_ack_send_timeout = fields[_PARAMETERS_RECOVERABLE_ACK_TIMEOUT]
         self._out.append(
-            packets.connection_parameters(header.recoverable_ack_timeout, header.ack_timeout, self.settings.window_size)
+            packets.connection_parameters(
+                self.recoverable_ack_send_timeout, self.ack_wait_timeout, self.settings.window_size
+            )
         )  # B-215
-        self._open(header.window_size, events)
+        self._open(fields[_PARAMETERS_WINDOW_SIZE], events)
 
     def _parameters_response(self, packet: "packets.ConnectionParameters", _now: int, events: "list[object]") -> None:
-        self._open(packet.header.window_size, events)  # B-216
+        self._open(packet.header.fields[_PARAMETERS_WINDOW_SIZE], events)  # B-216
 
     def _open(self, window_size: int, events: "list[object]") -> None:
         self._full_window = max(window_size, 1)  # B-213
-        self._counts[core.SESSION_RECEIVED_WINDOW_SIZE] = self._full_window
+        self._counts[_SESSION_RECEIVED_WINDOW_SIZE] = self._full_window
         self._initialization_due = None
         self.state = OPEN  # B-183, B-187
         events.append(Opened())
 
-    def _session_ack(self, packet: "packets.SessionAck", now: int, events: "list[object]") -> None:
-        self._session_header(packet.session, False, now, events)
+    def _session_ack(self, _packet: None, now: int, events: "list[object]") -> None:
+        self._session_header(False, now, events)  # _is_session_ack has read it
 
     def _message(
         self,
@@ -325,33 +527,38 @@ class Session:
         events: "list[object]",
     ) -> None:
         message = packet if isinstance(packet, packets.UserMessage) else packet.message
-        recoverable = message.user.flags & core.USER_DM != 0
-        core.session_received(self._counts, recoverable)  # B-252, B-278
-        self._session_active = True
-        if message.user.flags & core.USER_DQ == core.USER_DQ:
-            self.direct_format_session = True  # B-253
-        if self._ack_send_due is None:
-            self._start_ack_send(self.ack_wait_timeout // 2, now)  # B-121
+        flags = message.user.fields[_USER_FLAGS]
+        recoverable = flags & _USER_DM != 0
+        self._count(recoverable, flags & _USER_DQ == _USER_DQ, now)
         session = message.session
         raw = self._raw
         if session is not None:
-            stripped = bytearray(memoryview(raw)[: message.base.packet_size])
-            stripped[2] &= ~_SH_LOW_BYTE & 0xFF
+            stripped = bytearray(memoryview(raw)[: message.base.fields[_BASE_PACKET_SIZE]])
+            stripped[2] &= ~_BASE_SH & 0xFF
             raw = bytes(stripped)
         events.append(MessageReceived(packet, raw, recoverable))
         if session is not None:
-            self._session_header(session, True, now, events)  # B-263: after the message that carried it
+            self._heard[:] = session.fields
+            self._session_header(True, now, events)  # B-263: after the message that carried it
 
-    def _session_header(
-        self, session: "packets.SessionHeader", carried: bool, now: int, events: "list[object]"
-    ) -> None:
-        status = core.session_check(self._counts, session.fields, carried)
-        if status == core.BAD_ACK_COUNT:
+    def _count(self, recoverable: bool, direct: bool, now: int) -> None:
+        """A message has come. direct: to a direct format name."""
+        core.session_received(self._counts, recoverable)  # B-252, B-278
+        self._session_active = True
+        if direct:
+            self.direct_format_session = True  # B-253
+        if self._ack_send_due is None:
+            self._start_ack_send(self.ack_wait_timeout // 2, now)  # B-121
+
+    def _session_header(self, carried: bool, now: int, events: "list[object]") -> None:
+        """Take the one in _heard. carried: at the end of a message, which is counted."""
+        status = core.session_check(self._counts, self._heard, carried)
+        if status == _BAD_ACK_COUNT:
             events += self._close("B-229", "SessionHeader acknowledges messages that were never sent")
             return
         self._start_window_growth(now)
-        self._acknowledge(session.recoverable_msg_ack_seq_number, session.recoverable_msg_ack_flags, now, events)
-        if status == core.BAD_MESSAGE_COUNT:
+        self._acknowledge(now, events)
+        if status == _BAD_MESSAGE_COUNT:
             reason = "SessionHeader counts other messages sent than were received"
             if self.settings.close_on_mismatch:
                 events += self._close("B-227", reason)
@@ -359,27 +566,31 @@ class Session:
                 self._has_noted = True
                 events.append(Noted("B-227", reason))
 
-    def _acknowledge(self, base: int, flags: int, now: int, events: "list[object]") -> None:
+    def _acknowledge(self, now: int, events: "list[object]") -> None:
         """Apply an acknowledgement that has been checked: in-flight entries first, then the bits (B-219 to B-225)."""
-        settled: "list[streams.Entry]" = []
-        acked = self._counts[core.SESSION_PEER_ACKED]
-        covered = len(self._in_flight) - core.session_unacked_sent(self._counts)
-        for entry in self._in_flight[:covered]:
+        settled: "list[streams.Entry] | None" = None
+        in_flight = self._in_flight
+        acked = self._counts[_SESSION_PEER_ACKED]
+        left = core.session_unacked_sent(self._counts)
+        while len(in_flight) > left:
+            entry = in_flight.popleft()
             # not one that waits to be sent again, or was, behind what is acknowledged (B-151)
             if entry is not None and entry.awaiting_ack and not core.serial_after(entry.sequence_number, acked):
                 entry.awaiting_ack = False  # A-27
                 entry.received_session_ack = True
                 if not entry.recoverable:
+                    if settled is None:
+                        settled = []
                     settled.append(entry)
-        del self._in_flight[:covered]
-        waiting = []
-        for entry in self._awaiting_bits:
-            if core.is_acked(base, flags, entry.recoverable_sequence_number):
-                settled.append(entry)
-            else:
-                waiting.append(entry)
-        self._awaiting_bits = waiting
-        if self._in_flight or waiting:
+        if self._awaiting_bits:
+            base = self._heard[_ACKS_BASE]
+            flags = self._heard[_ACKS_FLAGS]
+            waiting: "list[streams.Entry]" = []
+            settled = settled or []
+            for entry in self._awaiting_bits:
+                (settled if core.is_acked(base, flags, entry.recoverable_sequence_number) else waiting).append(entry)
+            self._awaiting_bits = waiting
+        if in_flight or self._awaiting_bits:
             self._start_ack_wait(now)  # B-228
         if settled:
             events.append(Acknowledged(settled))
@@ -396,20 +607,43 @@ class Session:
         entry: what the acknowledgement is for; None for an OrderAck, which nobody waits for. packet: complete,
         without SessionHeader; its SH flag is set here as needed. recoverable: DM = 1.
         """
+        carries = self._begin_send(recoverable, now)
+        packet[2] = packet[2] & ~_BASE_SH & 0xFF | carries
+        self._out.append(packet)
+        if carries:
+            header = bytearray(_SESSION_HEADER_SIZE)
+            core.pack(_SESSION_HEADER, self._header, header, 0)
+            self._out.append(header)
+        self._end_send(entry, recoverable, now)
+
+    def send_in(
+        self, entry: "streams.Entry | None", buffer: bytearray, offset: int, size: int, recoverable: bool, now: int
+    ) -> int:
+        """As `send`, for a packet that lies in buffer[offset:offset + size] and is written from there. Behind it has
+        to be room for 16 bytes. Returns how many bytes to write. What `take_output` gives goes before.
+        """
+        carries = self._begin_send(recoverable, now)
+        buffer[offset + 2] = buffer[offset + 2] & ~_BASE_SH & 0xFF | carries
+        if carries:
+            core.pack(_SESSION_HEADER, self._header, buffer, offset + size)
+            size += _SESSION_HEADER_SIZE
+        self._end_send(entry, recoverable, now)
+        return size
+
+    def _begin_send(self, recoverable: bool, now: int) -> int:
+        """Count a message. BASE_SH: the header that it is to carry has been made; 0: it carries none."""
         assert self.can_send()
         core.session_sent(self._counts, recoverable)
         self._session_active = True
-        carries = self._piggybacks(now)
-        packet[2] = packet[2] & ~_SH_LOW_BYTE & 0xFF | (_SH_LOW_BYTE if carries else 0)
-        self._out.append(packet)
-        if carries:
-            header = bytearray(core.part_size(core.SESSION_HEADER))
-            self._fill(now)  # B-126: after this message was counted
-            core.pack(core.SESSION_HEADER, self._header, header, 0)
-            self._out.append(header)
+        if not self._piggybacks(now):
+            return 0
+        self._fill(now)  # B-126: after this message was counted
+        return _BASE_SH
+
+    def _end_send(self, entry: "streams.Entry | None", recoverable: bool, now: int) -> None:
         if entry is not None:
-            entry.sequence_number = self._counts[core.SESSION_SENT]
-            entry.recoverable_sequence_number = self._counts[core.SESSION_RECOVERABLE_SENT] if recoverable else 0
+            entry.sequence_number = self._counts[_SESSION_SENT]
+            entry.recoverable_sequence_number = self._counts[_SESSION_RECOVERABLE_SENT] if recoverable else 0
             entry.awaiting_ack = True
             if entry.stream is not None:
                 entry.stream.sent(entry, now)
@@ -426,15 +660,15 @@ class Session:
         if self.state != OPEN:
             return
         counts = self._counts
-        if core.session_stored(counts, recoverable) == core.ACK_FIRST:  # B-123, B-277
+        if core.session_stored(counts, recoverable) == _ACK_FIRST:  # B-123, B-277
             self._send_session_ack(now)
             core.session_stored(counts, recoverable)
-        flags = counts[core.SESSION_ACK_FLAGS]
+        flags = counts[_SESSION_ACK_FLAGS]
         if flags == 1 and recoverable:
             self._start_ack_send(self.recoverable_ack_send_timeout, now)  # B-122, B-279
-        window = _ONE_MESSAGE if self._is_paused else counts[core.SESSION_WINDOW_SIZE]
-        window = min(window, counts[core.SESSION_RECEIVED_WINDOW_SIZE])
-        unacked = (counts[core.SESSION_STORED] - counts[core.SESSION_ACKED]) & 0xFFFF
+        window = _ONE_MESSAGE if self._is_paused else counts[_SESSION_WINDOW_SIZE]
+        window = min(window, counts[_SESSION_RECEIVED_WINDOW_SIZE])
+        unacked = (counts[_SESSION_STORED] - counts[_SESSION_ACKED]) & 0xFFFF
         if unacked >= max(window // 2, 1):
             self._send_session_ack(now)  # B-124
 
@@ -445,14 +679,18 @@ class Session:
     def _fill(self, now: int) -> None:
         core.session_fill(self._counts, self._header)
         if self._is_paused:
-            self._header[core.ACKS_WINDOW_SIZE] = _ONE_MESSAGE
+            self._header[_ACKS_WINDOW_SIZE] = _ONE_MESSAGE
         self._ack_send_due = None
         if core.session_unacked_received(self._counts):
             self._start_ack_send(self.ack_wait_timeout // 2, now)
 
     def _send_session_ack(self, now: int) -> None:
         self._fill(now)
-        self._out.append(packets.session_ack(self._header))
+        if not self._ack:
+            self._ack = bytes(packets.session_ack(self._header))
+        packet = bytearray(self._ack)
+        core.pack(_SESSION_HEADER, self._header, packet, _SESSION_ACK_SIZE - _SESSION_HEADER_SIZE)
+        self._out.append(packet)
 
     # ---- pause and resume ---------------------------------------------------------------------
 
@@ -483,7 +721,7 @@ class Session:
         self._ack_wait_due = now + self.ack_wait_timeout * (self.settings.ack_wait_multiple if direct else 1)
 
     def _start_window_growth(self, now: int) -> None:
-        is_small = self._counts[core.SESSION_RECEIVED_WINDOW_SIZE] < self._full_window
+        is_small = self._counts[_SESSION_RECEIVED_WINDOW_SIZE] < self._full_window
         self._window_due = now + self.settings.window_growth_interval if is_small else None
 
     def _start_ack_send(self, duration: int, now: int) -> None:
@@ -492,17 +730,10 @@ class Session:
 
     def next_timeout(self) -> "int | None":
         """When `handle_timeout` is due at the latest, or None."""
-        due = None
-        for timer in (
-            self._initialization_due,
-            self._cleanup_due,
-            self._ack_wait_due,
-            self._ack_send_due,
-            self._window_due,
-        ):
-            if timer is not None and (due is None or timer < due):
-                due = timer
-        return due
+        due = _earlier(self._initialization_due, self._cleanup_due)
+        due = _earlier(due, self._ack_wait_due)
+        due = _earlier(due, self._ack_send_due)
+        return _earlier(due, self._window_due)
 
     def handle_timeout(self, now: int) -> "list[object]":
         """Run the timers that are due: may queue a SessionAck, may close the session."""
@@ -519,9 +750,7 @@ class Session:
             self._received_ack = False
         if self._window_due is not None and now >= self._window_due:  # B-129
             counts = self._counts
-            counts[core.SESSION_RECEIVED_WINDOW_SIZE] = min(
-                2 * counts[core.SESSION_RECEIVED_WINDOW_SIZE], self._full_window
-            )
+            counts[_SESSION_RECEIVED_WINDOW_SIZE] = min(2 * counts[_SESSION_RECEIVED_WINDOW_SIZE], self._full_window)
             self._start_window_growth(now)
         if self._cleanup_due is not None and now >= self._cleanup_due:
             if self._session_active or (self.is_needed is not None and self.is_needed()):  # A-28
@@ -540,6 +769,10 @@ class Session:
         self.closed = Closed(rule, reason)
         if not keep_output:
             self._out = []
+        self._buffer = b""
+        self._view = memoryview(b"")
+        self._begin = 0
+        self._end = 0
         self._initialization_due = None
         self._cleanup_due = None
         self._ack_wait_due = None

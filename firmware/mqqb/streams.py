@@ -11,7 +11,23 @@ Times: `now` is monotonic milliseconds, intervals are milliseconds.
 
 from array import array
 
-from mqqb import core, packets
+from mqqb import const, core, packets
+
+# Of constants.py (a test compares them).
+_OK = const(0)
+_TRANSACTION_HEADER = const(3)
+_TX_NUMBER = const(3)
+_TX_PREVIOUS = const(4)
+_ACK_ORDINAL = const(0)
+_ACK_TIME_STAMP = const(1)
+_ACK_NUMBER = const(2)
+_INCOMING_NUMBER = const(2)
+_OUTGOING_ORDINAL = const(0)
+_OUTGOING_TIME_STAMP = const(1)
+_OUTGOING_NUMBER = const(2)
+_OUTGOING_LAST_ACK = const(3)
+
+_TRANSACTION_HEADER_WORDS = const(5)
 
 
 def resend_intervals(
@@ -102,8 +118,8 @@ class TransferInfo:
     def __init__(self, stream: "OutgoingStream") -> None:
         record = stream.record
         current = stream.tx_sequence_id
-        number = record[core.OUTGOING_NUMBER]
-        last_ack = record[core.OUTGOING_LAST_ACK]
+        number = record[_OUTGOING_NUMBER]
+        last_ack = record[_OUTGOING_LAST_ACK]
         unacked = [entry for entry in stream.table if entry.tx_sequence_number]
         self.first_non_ack = _sequence_info(unacked, 0)
         self.last_non_ack = _sequence_info(unacked, len(unacked) - 1)
@@ -142,7 +158,8 @@ def _previous(table: "list[Entry]", index: int, tx_sequence_id: int) -> int:
 class OutgoingStream:
     """The outgoing message table of one queue, its numbering, its resends (B-054 to B-057, B-062 to B-068).
 
-    record: the mqqb_outgoing words, persistent. A fresh one comes from `new`.
+    record: the mqqb_outgoing words, persistent. A fresh one comes from `new`. Who changes it in another way than
+    core.roll does calls `adopt`.
     rolls: whether the stream begins a new sequence by itself once nothing of it is left in the table (B-096). An
     owner whose numbers are given by other processes too says False and calls core.roll in the transaction that finds
     the stream empty.
@@ -164,8 +181,10 @@ class OutgoingStream:
         self._resend_time: "int | None" = None
         # For each priority, highest first: [priority, place in the table before which none of it is to be sent].
         self._cursors: "list[list[int]]" = []
+        self._ordinal = -1  # of what is in the next
+        self._tx_sequence_id = 0  # one object for all entries of a sequence: on boards such a number takes memory
         self._held: "list[Entry]" = []  # of awaiting_final_ack, by number: an OrderAck can still prove them stored
-        self._header = array("I", bytes(4 * core.part_words(core.TRANSACTION_HEADER)))
+        self._header = array("I", bytes(4 * _TRANSACTION_HEADER_WORDS))
 
     @staticmethod
     def new(time_stamp: int, ordinal: int = 1) -> "array[int]":
@@ -183,14 +202,23 @@ class OutgoingStream:
         Raises ValueError if the new id is not greater than the current one (B-079).
         """
         record = self.record
-        if core.tx_compare(ordinal, time_stamp, record[core.OUTGOING_ORDINAL], record[core.OUTGOING_TIME_STAMP]) <= 0:
+        if core.tx_compare(ordinal, time_stamp, record[_OUTGOING_ORDINAL], record[_OUTGOING_TIME_STAMP]) <= 0:
             raise ValueError("a new TxSequenceID has to be greater than the one before")
-        record[:] = self.new(time_stamp, ordinal)
+        self.adopt(self.new(time_stamp, ordinal))
+
+    def adopt(self, record: "array[int]") -> None:
+        """Go on from another record, whose words become those of `record`."""
+        self.record[:] = record
+        self._ordinal = -1
 
     @property
     def tx_sequence_id(self) -> int:
         """The current OutgoingTxSequenceID as one 64-bit number (B-078)."""
-        return self.record[core.OUTGOING_TIME_STAMP] << 32 | self.record[core.OUTGOING_ORDINAL]
+        ordinal = self.record[_OUTGOING_ORDINAL]
+        if ordinal != self._ordinal:
+            self._ordinal = ordinal
+            self._tx_sequence_id = self.record[_OUTGOING_TIME_STAMP] << 32 | ordinal
+        return self._tx_sequence_id
 
     @property
     def resend_interval(self) -> int:
@@ -208,10 +236,10 @@ class OutgoingStream:
         """
         self._read(packet, offset)
         previous = _previous(self.table, len(self.table), self.tx_sequence_id)
-        if core.stamp(self.record, previous, self._header) != core.OK:
+        if core.stamp(self.record, previous, self._header) != _OK:
             return None
-        core.pack(core.TRANSACTION_HEADER, self._header, packet, offset)
-        number = self._header[core.TX_NUMBER]
+        core.pack(_TRANSACTION_HEADER, self._header, packet, offset)
+        number = self._header[_TX_NUMBER]
         entry = Entry(key, message_id, True, journal, self.tx_sequence_id, number)
         self.append(entry)
         return entry
@@ -223,7 +251,7 @@ class OutgoingStream:
         """
         assert self.table[-1] is entry, "only the newest number can be taken back"
         self.table.pop()
-        self.record[core.OUTGOING_NUMBER] = entry.tx_sequence_number
+        self.record[_OUTGOING_NUMBER] = entry.tx_sequence_number
 
     def append(self, entry: Entry) -> None:
         """Add an entry at the end: one that has no number, or at start-up each stored one, in table order."""
@@ -274,8 +302,10 @@ class OutgoingStream:
     def _waits(self, entry: Entry) -> bool:
         if not entry.tx_sequence_number:
             return False
-        first = next(other for other in self.table if other.tx_sequence_number)
-        return first.tx_sequence_id != entry.tx_sequence_id
+        place = 0
+        while not self.table[place].tx_sequence_number:
+            place += 1
+        return self.table[place].tx_sequence_id != entry.tx_sequence_id
 
     def prepare(self, entry: Entry, packet: bytearray, offset: int) -> None:
         """Patch PreviousTxSequenceNumber of a transactional packet from the table, at every transmission (B-318,
@@ -299,8 +329,8 @@ class OutgoingStream:
                 if held.tx_sequence_id != entry.tx_sequence_id
                 or not previous < held.tx_sequence_number < entry.tx_sequence_number
             ]
-        self._header[core.TX_PREVIOUS] = previous
-        core.pack(core.TRANSACTION_HEADER, self._header, packet, offset)
+        self._header[_TX_PREVIOUS] = previous
+        core.pack(_TRANSACTION_HEADER, self._header, packet, offset)
 
     def sent(self, entry: Entry, now: int) -> None:
         """A Session has put the entry on the wire: start the Transactional Ack Wait Timer (B-136)."""
@@ -332,24 +362,31 @@ class OutgoingStream:
     def _take(self, entries: "list[Entry]") -> int:
         """Take out of the table those that are in it; how many."""
         count = len(entries)
+        table = self.table
+        size = len(table)
+        first = 0
+        while first < count and first < size and table[first] is entries[first]:
+            first += 1
         if not count:
             return 0
-        size = len(self.table)
-        if self.table[:count] == entries:  # as a rule: the oldest, at once, however long the table is
-            del self.table[:count]
+        if first == count:  # as a rule: the oldest, at once, however long the table is
+            del table[:count]
             for cursor in self._cursors:
                 cursor[1] = max(cursor[1] - count, 0)
         else:
             gone = {id(entry) for entry in entries}
-            places = [place for place, entry in enumerate(self.table) if id(entry) in gone]
+            places = [place for place, entry in enumerate(table) if id(entry) in gone]
             for cursor in self._cursors:
                 cursor[1] -= sum(1 for place in places if place < cursor[1])
-            self.table = [entry for entry in self.table if id(entry) not in gone]
-        if not any(entry.tx_sequence_number for entry in self.table):
+            self.table = table = [entry for entry in table if id(entry) not in gone]
+        for entry in table:
+            if entry.tx_sequence_number:
+                break
+        else:
             self._resend_time = None  # B-240
             if self._rolls:
                 core.roll(self.record)  # B-238
-        return size - len(self.table)
+        return size - len(table)
 
     def order_ack(self, body: "packets.OrderAckBody", now: int) -> "list[Entry]":
         """An OrderAck for this stream has come: what it newly covers, in order (B-230 to B-237).
@@ -361,14 +398,23 @@ class OutgoingStream:
         """
         self.time_of_last_ack = now
         self.last_ack_count += 1
-        tx_sequence_id = body.tx_sequence_id
-        is_current = tx_sequence_id == self.tx_sequence_id
-        if is_current and core.order_ack_received(self.record, body.fields) != core.OK:
-            return []
-        covered = self._covered(self.table, body)
-        if not is_current and (not covered or tx_sequence_id > self.tx_sequence_id):
-            return []  # B-230, A-04
-        held = [entry for entry in self._covered(self._held, body) if entry.tx_sequence_id == tx_sequence_id]
+        if core.order_ack_received(self.record, body.fields) == _OK:
+            tx_sequence_id = self.tx_sequence_id
+            number = body.fields[_ACK_NUMBER]
+            covered = self._covered(self.table, tx_sequence_id, number)
+        else:
+            tx_sequence_id = body.tx_sequence_id
+            if tx_sequence_id >= self.tx_sequence_id:
+                return []  # B-230, A-04
+            number = body.fields[_ACK_NUMBER]
+            covered = self._covered(self.table, tx_sequence_id, number)
+            if not covered:
+                return []
+        held = self._held and [
+            entry
+            for entry in self._covered(self._held, tx_sequence_id, number)
+            if entry.tx_sequence_id == tx_sequence_id
+        ]
         self._progress(now)
         for entry in covered:
             entry.received_order_ack = True  # B-235
@@ -384,17 +430,21 @@ class OutgoingStream:
             covered = sorted(covered + held, key=_identity)
         return covered
 
-    def _covered(self, entries: "list[Entry]", body: "packets.OrderAckBody") -> "list[Entry]":
+    def _covered(self, entries: "list[Entry]", tx_sequence_id: int, tx_sequence_number: int) -> "list[Entry]":
         """Also what is of an older sequence with the same time stamp: the newer one was begun, in a life from before a
         restore, when the older had drained (B-096, B-426). It is over, but whether it was stored nobody knows.
         """
-        tx_sequence_id = body.tx_sequence_id
-        tx_sequence_number = body.tx_sequence_number
         covered = []
         for entry in entries:
-            if entry.tx_sequence_number and entry.tx_sequence_id >> 32 == tx_sequence_id >> 32:
-                if (entry.tx_sequence_id, entry.tx_sequence_number) > (tx_sequence_id, tx_sequence_number):
-                    break  # numbers rise along the table
+            number = entry.tx_sequence_number
+            if number:
+                if entry.tx_sequence_id != tx_sequence_id:
+                    if entry.tx_sequence_id >> 32 != tx_sequence_id >> 32:
+                        continue
+                    if entry.tx_sequence_id > tx_sequence_id:
+                        break  # ids and numbers rise along the table
+                elif number > tx_sequence_number:
+                    break
                 covered.append(entry)
         return covered
 
@@ -445,8 +495,8 @@ class OutgoingStream:
             cursor[1] = 0
 
     def _read(self, packet: bytearray, offset: int) -> None:
-        status = core.unpack(core.TRANSACTION_HEADER, self._header, packet, offset, len(packet))
-        assert status == core.OK, "there is no TransactionHeader at this offset"
+        status = core.unpack(_TRANSACTION_HEADER, self._header, packet, offset, len(packet))
+        assert status == _OK, "there is no TransactionHeader at this offset"
 
     def _progress(self, now: int) -> None:
         self.resend_interval_index = 0
@@ -478,7 +528,7 @@ class IncomingStream:
     @property
     def tx_sequence_number(self) -> int:
         """IncomingTxSequenceNumber: the last accepted number, the one that an OrderAck names (B-358)."""
-        return self.record[core.INCOMING_NUMBER]
+        return self.record[_INCOMING_NUMBER]
 
     def accept(self, header: "packets.TransactionHeader") -> bool:
         """Is this message the next one (B-270)? True: the record has advanced (B-271); else only its reject count has

@@ -228,7 +228,7 @@ class Manager:
         for row in self.store.outgoing_queues():
             known = self._outgoing.get(row.identifier)
             if known:
-                known.stream.record[:] = array("I", row.record)
+                known.stream.adopt(array("I", row.record))
                 self._reach(known, row.address)
                 if (known.on_hold, known.resends) != (row.on_hold, row.resends):
                     self._held_or_resent[known] = None

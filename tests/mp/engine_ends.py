@@ -14,6 +14,39 @@ RECEIVER = bytes(range(100, 116))
 ORDER_QUEUE = packets.parse_format_name("DIRECT=TCP:127.0.0.1\\PRIVATE$\\order_queue$")
 DESTINATION = packets.parse_format_name("DIRECT=TCP:127.0.0.1\\private$\\line1")
 
+BOARD = False  # True: the session is used as a board uses it, with its own room and a buffer for the output
+
+
+def events_of(subject, data, now):
+    """What the bytes tell, each event before the next one is made."""
+    if not BOARD:
+        for event in subject.receive_data(data, now):
+            yield event
+        return
+    data = memoryview(data)
+    while len(data):
+        room = subject.room()
+        count = min(len(room), len(data))
+        assert count
+        room[:count] = data[:count]
+        data = data[count:]
+        subject.took(count)
+        event = subject.next_event(now)
+        while event is not None:
+            yield event
+            event = subject.next_event(now)
+
+
+def send(subject, entry, packet, recoverable, now):
+    """Session.send, or send_in at an odd place of a buffer; then its bytes wait with the others."""
+    if not BOARD:
+        subject.send(entry, packet, recoverable, now)
+        return
+    buffer = bytearray(b"?" * 7) + packet + bytes(16)
+    size = subject.send_in(entry, buffer, 7, len(packet), recoverable, now)
+    assert size in (len(packet), len(packet) + 16)
+    subject._out.append(buffer[7 : 7 + size])
+
 
 class Sender:
     """An application's side: an outgoing stream, its packets on `disk`, at most one session."""
@@ -61,8 +94,9 @@ class Sender:
         self.session = None
 
     def receive(self, data, now):
-        events = self.session.receive_data(data, now)
-        for event in events:
+        events = []
+        for event in events_of(self.session, data, now):
+            events.append(event)
             if isinstance(event, session.MessageReceived):
                 packet = event.packet
                 if isinstance(packet, packets.OrderAck):
@@ -94,7 +128,7 @@ class Sender:
             packet = bytearray(self.disk[entry.key])
             if entry.tx_sequence_number:
                 self.stream.prepare(entry, packet, packets.transaction_offset(packet))
-            self.session.send(entry, packet, entry.recoverable, now)
+            send(self.session, entry, packet, entry.recoverable, now)
             sent += 1
         return sent
 
@@ -130,8 +164,9 @@ class Receiver:
         self.held = []
 
     def receive(self, data, now):
-        events = self.session.receive_data(data, now)
-        for event in events:
+        events = []
+        for event in events_of(self.session, data, now):
+            events.append(event)
             if isinstance(event, session.MessageReceived):
                 self.held.append(event)
         if not self.hold:
@@ -188,7 +223,7 @@ class Receiver:
             message_class,
         )
         self.next_message_id += 1
-        self.session.send(None, packet, True, now)
+        send(self.session, None, packet, True, now)
 
     def tick(self, now):
         if self.session is None or self.session.state != session.OPEN:
@@ -206,7 +241,7 @@ class Receiver:
                     self.incoming.tx_sequence_number,
                 )
                 self.next_message_id += 1
-                self.session.send(None, packet, False, now)
+                send(self.session, None, packet, False, now)
                 self.order_acks.append((now, self.incoming.tx_sequence_number))
             self.incoming.order_ack_sent(now)
         self.session.handle_timeout(now)
