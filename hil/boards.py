@@ -21,6 +21,9 @@ ROOT = Path(__file__).resolve().parent.parent
 FIRMWARE = ROOT / "firmware"
 SENSOR = ROOT / "hil" / "sensor.py"
 
+POWER = "power"
+RESET = "reset"
+
 _EXIT_DEADLINE_S = 10.0
 
 
@@ -153,13 +156,15 @@ class Board(Protocol):
     """A machine that runs an application on a node.
 
     `line` is where its serial link to the queue manager can be met, as `SerialFaultProxy` takes it; None: it has a
-    network, and finds this machine's loopback at `host`. `log` holds the output of all lives of the board.
+    network, and finds this machine's loopback at `host`. `ways`: how a life of the board can be ended, by a cut of its
+    `POWER`, and perhaps by a `RESET`. `log` holds the output of all lives.
     """
 
     target: str
     line: Path | None
     host: str
     limits: Limits
+    ways: tuple[str, ...]
     log: Log
 
     @property
@@ -177,6 +182,9 @@ class Board(Protocol):
     def power_up(self) -> None:
         """Switch on again: the flash is as the power cut left it."""
 
+    def reset(self) -> None:
+        """Begin again, the power stays; only if `RESET` is one of its ways. Raises OSError."""
+
     def read_file(self, name: str) -> bytes:
         """A file of the board's flash, empty if it does not exist. The board is switched off."""
 
@@ -189,6 +197,7 @@ class ProcessBoard:
 
     line: Path | None = None
     host = "127.0.0.1"
+    ways: tuple[str, ...] = (POWER,)
 
     def __init__(
         self,
@@ -230,6 +239,9 @@ class ProcessBoard:
         command = [*self._command, "config.json"]
         self._process = Process(command, self.log, self._life, self._folder, {**paths, **quiet, "PATH": os.defpath})
 
+    def reset(self) -> None:
+        raise OSError("a process has no reset button")
+
     def read_file(self, name: str) -> bytes:
         path = self._folder / name
         return path.read_bytes() if path.exists() else b""
@@ -238,9 +250,9 @@ class ProcessBoard:
         self.kill()
 
 
-def program(name: str, target: str) -> str:
-    """The path of a program of this machine. Raises BoardMissing if it is not installed."""
-    path = shutil.which(name)
+def program(name: str, target: str, folders: str = "") -> str:
+    """The path of a program of this machine, in PATH or in `folders`. Raises BoardMissing if it is not installed."""
+    path = shutil.which(name, path=os.pathsep.join((os.environ.get("PATH", os.defpath), folders)))
     if path is None:
         raise BoardMissing(f"board {target}: {name} is not installed")
     return path

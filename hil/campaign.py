@@ -26,7 +26,7 @@ from pathlib import Path
 from rich.console import Console
 
 from hil import sensor
-from hil.boards import ROOT, SENSOR, Board, BoardMissing, Limits, Log, Process
+from hil.boards import POWER, RESET, ROOT, SENSOR, Board, BoardMissing, Limits, Log, Process
 from hil.faults import TCP_KINDS, CutSchedule, FaultProxy, TcpFaultProxy, plan_cuts
 from hil.report import Comparison, Figures, View, compare, read_ledger, read_received
 from hil.serial_faults import SERIAL_KINDS, SerialFaultProxy
@@ -96,20 +96,28 @@ class Settings:
 @dataclass(frozen=True)
 class Kill:
     """One planned kill: `delay_s` after `count` readings have been accepted (board) or stored (queue manager), off for
-    `off_s`.
+    `off_s`, which is nothing if it is a `RESET`.
     """
 
     count: int
     delay_s: float
     off_s: float
+    way: str = POWER
 
 
-def plan_kills(seed: int, victim: str, kills: int, messages: int) -> list[Kill]:
-    """Plan `kills` kills of one victim, spread over the first nine tenths of `messages`; same arguments, same plan."""
+def plan_kills(seed: int, victim: str, kills: int, messages: int, ways: Sequence[str] = (POWER,)) -> list[Kill]:
+    """Plan `kills` kills of one victim, spread over the first nine tenths of `messages`, by `ways` in turn; same
+    arguments, same plan.
+    """
     rng = random.Random(f"kills/{victim}/{seed}")
     span = 0.9 * messages / max(1, kills)
     return [
-        Kill(int(span * (turn + rng.random())), rng.uniform(0, KILL_DELAY_MAX_S), rng.uniform(0, OFF_TIME_MAX_S))
+        Kill(
+            int(span * (turn + rng.random())),
+            rng.uniform(0, KILL_DELAY_MAX_S),
+            rng.uniform(0, OFF_TIME_MAX_S),
+            ways[turn % len(ways)],
+        )
         for turn in range(kills)
     ]
 
@@ -158,6 +166,9 @@ class QueueManager:
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
+
+    def reset(self) -> None:
+        raise NotImplementedError("a queue manager is only killed")
 
     def stop(self) -> None:
         """SIGTERM. Raises CampaignFailed if it does not end cleanly."""
@@ -227,9 +238,12 @@ class Victim:
         if self._due is None and count >= kill.count:
             self._due = now + kill.delay_s
         if self._due is not None and now >= self._due:
-            self.end.kill()
             self.kills += 1
             self._due = None
+            if kill.way == RESET:
+                self.end.reset()
+                return
+            self.end.kill()
             self._off_until = now + kill.off_s
 
 
@@ -411,7 +425,10 @@ async def run_campaign(settings: Settings, console: Console) -> Figures:
         settings = settings.for_board(board.limits)
         kinds = TCP_KINDS if board.line is None else SERIAL_KINDS
         cuts = plan_cuts(settings.seed, settings.cuts, settings.traffic(), 2 * settings.kills, kinds)
-        plans = {name: plan_kills(settings.seed, name, settings.kills, settings.messages) for name in VICTIMS}
+        ways = {"board": board.ways, "queue manager": (POWER,)}
+        plans = {
+            name: plan_kills(settings.seed, name, settings.kills, settings.messages, ways[name]) for name in VICTIMS
+        }
         plan = {
             "cuts": [asdict(cut) for cut in cuts],
             **{name: [asdict(kill) for kill in plans[name]] for name in plans},

@@ -16,7 +16,7 @@ from typing import TextIO
 from littlefs import LittleFS
 from littlefs.context import UserContext
 
-from hil.boards import ROOT, SENSOR, Limits, Log, Process, built, program
+from hil.boards import POWER, RESET, ROOT, SENSOR, Limits, Log, Process, built, program
 
 MPY_CROSS = ROOT / "build" / "micropython" / "mpy-cross" / "mpy-cross"
 MPS2_FIRMWARE = ROOT / "build" / "firmware" / "mps2-an385" / "firmware.elf"
@@ -24,14 +24,18 @@ MPS2_PSRAM_SIZE = 16 << 20
 MPS2_FLASH_SIZE = 2 << 20  # at the begin of the PSRAM
 MPS2_BLOCK_SIZE = 4096
 MPS2_OUTBOX = 65536
+MPS2_HEAP_KIB = 96
+PI_FOLDER = ROOT / "build" / "firmware" / "pi"
+PI_DISK_SIZE = 16 << 20
+PI_HEAP_KIB = 2048
 BAUD = 115200
 RXBUF = 1024
 LOOPBACK = "10.0.2.2"
 """Where QEMU's user network shows this machine's loopback."""
 
-_COMPILE_DEADLINE_S = 30.0
+_TOOL_DEADLINE_S = 30.0
 _RESET_DEADLINE_S = 10.0
-_MAIN = """\
+MAIN = """\
 import asyncio
 import application
 
@@ -87,7 +91,7 @@ def compiled(application: Path, target: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "application.mpy"
         command: list[str | Path] = [MPY_CROSS, "-O3", "-s", application.name, "-o", output, application]
-        subprocess.run(command, check=True, capture_output=True, timeout=_COMPILE_DEADLINE_S)
+        subprocess.run(command, check=True, capture_output=True, timeout=_TOOL_DEADLINE_S)
         return output.read_bytes()
 
 
@@ -137,78 +141,142 @@ def _answer(lines: TextIO) -> None:
     raise OSError("QEMU ended")
 
 
-class Mps2Board:
-    """A Cortex-M3, ARM's MPS2 board with image AN385, in a heap of `heap` KiB; `folder` holds its flash.
+class QemuBoard:
+    """What both kinds of emulated boards have in common. `folder` holds the flash."""
+
+    host = LOOPBACK
+    line: Path | None = None
+    ways: tuple[str, ...] = (POWER,)
+
+    def __init__(self, target: str, folder: Path, application: Path, limits: Limits) -> None:
+        self.target = target
+        self.limits = limits
+        self.log = Log()
+        self.folder = folder
+        self.application = application
+        self.sockets = Path(tempfile.mkdtemp(prefix="board-"))  # the path of a Unix socket must be short
+        self.qemu = Qemu(self.command(), self.log, folder, self.sockets / "control")
+
+    def command(self) -> list[str | Path]:
+        """QEMU and its arguments, but for the control socket."""
+        raise NotImplementedError
+
+    def write_flash(self, config: dict[str, object]) -> None:
+        """Make the flash, with the application and its configuration."""
+        raise NotImplementedError
+
+    @property
+    def alive(self) -> bool:
+        return self.qemu.alive
+
+    def start(self, settings: dict[str, object]) -> None:
+        self.folder.mkdir(parents=True)
+        self.write_flash(settings)
+        self.power_up()
+
+    def kill(self) -> None:
+        self.qemu.kill()
+
+    def power_up(self) -> None:
+        self.qemu.power_up()
+
+    def reset(self) -> None:
+        self.qemu.reset()
+
+    def close(self) -> None:
+        self.kill()
+        shutil.rmtree(self.sockets, ignore_errors=True)
+
+
+class Mps2Board(QemuBoard):
+    """A Cortex-M3, ARM's MPS2 board with image AN385, with a heap of `heap` KiB.
 
     With `network` it reaches the queue manager over its Ethernet, else over its UART 1. UART 0 is its log.
     """
 
-    def __init__(self, target: str, folder: Path, network: bool, application: Path = SENSOR, heap: int = 64) -> None:
-        self.target = target
-        self.host = LOOPBACK
-        self.limits = Limits(max_size=512, ahead=4)
-        self.log = Log()
-        self._application = application
-        self._heap = heap
-        self._folder = folder
-        built(MPS2_FIRMWARE, target)
-        self._sockets = Path(tempfile.mkdtemp(prefix="mps2-"))  # the path of a Unix socket must be short
-        self.line = None if network else self._sockets / "uart1"
-        self._flash = Flash(folder / "flash", MPS2_FLASH_SIZE, MPS2_BLOCK_SIZE)
-        self._qemu = Qemu(self._command(), self.log, folder, self._sockets / "control")
+    ways: tuple[str, ...] = (POWER, RESET)
 
-    def _command(self) -> list[str | Path]:
+    def __init__(
+        self, target: str, folder: Path, network: bool, application: Path = SENSOR, heap: int = MPS2_HEAP_KIB
+    ) -> None:
+        built(MPS2_FIRMWARE, target)
+        self._heap = heap
+        self._network = network
+        self._flash = Flash(folder / "flash", MPS2_FLASH_SIZE, MPS2_BLOCK_SIZE)
+        super().__init__(target, folder, application, Limits(max_size=512, ahead=6))
+
+    def command(self) -> list[str | Path]:
         flash = f"memory-backend-file,id=psram,size={MPS2_PSRAM_SIZE},mem-path=flash,share=on"
         command: list[str | Path] = [program("qemu-system-arm", self.target)]
-        command += [
-            "-machine",
-            "mps2-an385,memory-backend=psram",
-            "-object",
-            flash,
-            "-display",
-            "none",
-            "-monitor",
-            "none",
-            "-semihosting",
-        ]
-        command += ["-kernel", MPS2_FIRMWARE, "-append", f"heap={self._heap}"]
+        command += ["-machine", "mps2-an385,memory-backend=psram", "-object", flash, "-display", "none"]
+        command += ["-monitor", "none", "-semihosting", "-kernel", MPS2_FIRMWARE, "-append", f"heap={self._heap}"]
         command += ["-chardev", "stdio,id=uart0,signal=off", "-serial", "chardev:uart0"]
-        if self.line is None:
+        if self._network:
             return [*command, "-nic", "user,model=lan9118"]
+        self.line = self.sockets / "uart1"
         return [*command, "-nic", "none", "-chardev", f"socket,id=uart1,path={self.line}", "-serial", "chardev:uart1"]
 
-    @property
-    def alive(self) -> bool:
-        return self._qemu.alive
-
     def describe(self) -> str:
-        link = "Ethernet" if self.line is None else "UART"
-        return f"{self.target}: Cortex-M3 in {Path(self._command()[0]).name}, {self._heap} KiB of heap, over {link}"
+        link = "Ethernet" if self._network else "UART"
+        return f"{self.target}: Cortex-M3 in qemu-system-arm, {self._heap} KiB of heap, over {link}"
 
-    def start(self, settings: dict[str, object]) -> None:
-        self._folder.mkdir(parents=True)
-        link = {"lan": True} if self.line is None else {"uart": 1, "baud": BAUD, "rxbuf": RXBUF}
-        config = {**settings, **link, "capacity": MPS2_OUTBOX, "waiting_max": 2 * self.limits.ahead}
+    def write_flash(self, config: dict[str, object]) -> None:
+        link = {"lan": True} if self._network else {"uart": 1, "baud": BAUD, "rxbuf": RXBUF}
+        config = {**config, **link, "capacity": MPS2_OUTBOX, "waiting_max": 2 * self.limits.ahead}
         files = {
-            "main.py": _MAIN.encode(),
-            "application.mpy": compiled(self._application, self.target),
+            "main.py": MAIN.encode(),
+            "application.mpy": compiled(self.application, self.target),
             "config.json": json.dumps(config).encode(),
         }
         self._flash.create(files, MPS2_PSRAM_SIZE)
-        self.power_up()
-
-    def kill(self) -> None:
-        self._qemu.kill()
-
-    def power_up(self) -> None:
-        self._qemu.power_up()
-
-    def reset(self) -> None:
-        self._qemu.reset()
 
     def read_file(self, name: str) -> bytes:
         return self._flash.read(name)
 
-    def close(self) -> None:
-        self.kill()
-        shutil.rmtree(self._sockets)
+
+class PiBoard(QemuBoard):
+    """A 64-bit Raspberry Pi as a whole machine: Linux from an initrd, the application on a disk with ext4."""
+
+    def __init__(self, target: str, folder: Path, application: Path = SENSOR) -> None:
+        built(PI_FOLDER / "initrd.gz", target)
+        super().__init__(target, folder, application, Limits())
+
+    def command(self) -> list[str | Path]:
+        command: list[str | Path] = [program("qemu-system-aarch64", self.target)]
+        command += ["-machine", "virt", "-cpu", "cortex-a53", "-m", "256", "-no-reboot", "-display", "none"]
+        command += [
+            "-monitor",
+            "none",
+            "-serial",
+            "stdio",
+            "-append",
+            f"console=ttyAMA0 quiet panic=-1 heap={PI_HEAP_KIB}",
+        ]
+        command += ["-kernel", PI_FOLDER / "kernel", "-initrd", PI_FOLDER / "initrd.gz"]
+        command += ["-drive", "file=disk,format=raw,if=none,id=disk", "-device", "virtio-blk-device,drive=disk"]
+        return [*command, "-netdev", "user,id=net", "-device", "virtio-net-device,netdev=net"]
+
+    def describe(self) -> str:
+        return f"{self.target}: Linux on an emulated Cortex-A53, disk with ext4, over Ethernet"
+
+    def write_flash(self, config: dict[str, object]) -> None:
+        files = self.folder / "files"
+        files.mkdir()
+        (files / "main.py").write_text(MAIN)
+        (files / "application.py").write_bytes(self.application.read_bytes())
+        (files / "config.json").write_text(json.dumps(config))
+        with (self.folder / "disk").open("wb") as disk:
+            disk.truncate(PI_DISK_SIZE)
+        self._tool("mke2fs", "-q", "-t", "ext4", "-d", "files", "disk")
+
+    def read_file(self, name: str) -> bytes:
+        self._tool("e2fsck", "-fy", "disk", accept=(0, 1))  # what the journal has
+        return self._tool("debugfs", "-R", f"cat /{name}", "disk")
+
+    def _tool(self, name: str, *arguments: str, accept: tuple[int, ...] = (0,)) -> bytes:
+        """Run a tool of e2fsprogs on the disk; what it prints. Raises BoardMissing, OSError."""
+        command = [program(name, self.target, "/usr/sbin:/sbin"), *arguments]
+        done = subprocess.run(command, cwd=self.folder, capture_output=True, timeout=_TOOL_DEADLINE_S, check=False)
+        if done.returncode not in accept:
+            raise OSError(f"{name} ended with status {done.returncode}: {done.stderr.decode(errors='replace').strip()}")
+        return done.stdout

@@ -69,7 +69,7 @@ CONTENT: Final[dict[str, Judge]] = {
     "the board knows what it accepted": _ledger,
 }
 CUTS: Final = "across cuts of the link"
-POWER: Final = "across power cuts of the board"
+POWER: Final = "across power cuts and resets of the board"
 KILLS: Final = "across kills of the queue manager"
 GUARANTEES: Final = (*CONTENT, CUTS, POWER, KILLS)
 

@@ -5,6 +5,7 @@
 * `cpython`: the interpreter that runs the rig
 * `exec:COMMAND`: any interpreter that takes a script and its argument, such as `exec:/opt/micropython -X heapsize=64k`
 * `pi`: the firmware of a 64-bit Raspberry Pi, each instruction emulated by qemu-aarch64
+* `pi-machine`: the same in a whole emulated machine with Linux, a disk and a network of its own
 * `mps2-eth`, `mps2-uart`: the firmware of a Cortex-M3 in a whole emulated machine, over Ethernet or a serial line
 """
 
@@ -14,7 +15,7 @@ import sys
 from pathlib import Path
 
 from hil.boards import ROOT, SENSOR, Board, BoardMissing, ProcessBoard, built, program
-from hil.emulated import Mps2Board
+from hil.emulated import Mps2Board, PiBoard
 
 MICROPYTHON = {
     "unix": ROOT / "build" / "micropython" / "unix-c" / "micropython",
@@ -23,7 +24,8 @@ MICROPYTHON = {
 }
 EMULATOR = {"pi": "qemu-aarch64"}
 MPS2 = {"mps2-eth": True, "mps2-uart": False}  # and whether it has a network
-KINDS = (*MICROPYTHON, *MPS2, "cpython")
+PI_MACHINE = "pi-machine"
+KINDS = (*MICROPYTHON, PI_MACHINE, *MPS2, "cpython")
 
 
 def all_targets() -> list[str]:
@@ -50,4 +52,6 @@ def open_board(target: str, folder: Path, application: Path = SENSOR) -> Board:
     """The board that `target` names, switched off, its flash the not yet existing `folder`. Raises BoardMissing."""
     if target in MPS2:
         return Mps2Board(target, folder, MPS2[target], application)
+    if target == PI_MACHINE:
+        return PiBoard(target, folder, application)
     return ProcessBoard(target, interpreter(target), folder, application)

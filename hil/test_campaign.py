@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hil import campaign
-from hil.boards import ROOT, Line, Log
+from hil.boards import POWER, RESET, ROOT, Line, Log
 from hil.campaign import (
     KILL_DELAY_MAX_S,
     OFF_TIME_MAX_S,
@@ -42,6 +42,12 @@ def test_kills_are_reproducible_spread_and_early_enough(seed: int, kills: int, m
     assert all(0 <= kill.delay_s <= KILL_DELAY_MAX_S and 0 <= kill.off_s <= OFF_TIME_MAX_S for kill in plan)
 
 
+def test_ways_take_turns() -> None:
+    plan = plan_kills(3, "board", 5, 1000, (POWER, RESET))
+    assert [kill.way for kill in plan] == [POWER, RESET, POWER, RESET, POWER]
+    assert {kill.way for kill in plan_kills(3, "board", 5, 1000)} == {POWER}
+
+
 def test_both_ends_have_their_own_plan() -> None:
     assert plan_kills(1, "board", 5, 1000) != plan_kills(1, "queue manager", 5, 1000)
 
@@ -54,6 +60,7 @@ class StandinEnd:
 
     def __init__(self) -> None:
         self.alive = True
+        self.resets = 0
         self.log = Log()
 
     def kill(self) -> None:
@@ -61,6 +68,9 @@ class StandinEnd:
 
     def power_up(self) -> None:
         self.alive = True
+
+    def reset(self) -> None:
+        self.resets += 1
 
 
 def test_a_victim_is_killed_at_its_count_and_comes_back_after_its_time() -> None:
@@ -83,6 +93,17 @@ def test_a_victim_is_killed_at_its_count_and_comes_back_after_its_time() -> None
     assert victim.finished
     victim.tick(99, 9.0)
     assert (end.alive, victim.kills) == (True, 2)
+
+
+def test_a_reset_leaves_the_power_on() -> None:
+    end = StandinEnd()
+    victim = Victim("board", end, [Kill(10, 0.5, 2.0, RESET)])  # type: ignore[arg-type]
+    victim.tick(10, 1.0)
+    assert (end.resets, victim.kills, victim.finished) == (0, 0, False)
+    victim.tick(10, 1.5)
+    assert (end.alive, end.resets, victim.kills, victim.finished) == (True, 1, 1, True)
+    victim.tick(11, 9.0)
+    assert end.resets == 1
 
 
 def test_a_victim_that_dies_by_itself_is_noticed_even_after_the_last_kill() -> None:

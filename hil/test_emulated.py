@@ -1,0 +1,110 @@
+"""Emulated boards: what the flash holds outlives a power cut, and a reset is none."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hil.boards import BoardMissing
+from hil.emulated import Flash, Mps2Board, QemuBoard
+
+DEADLINE_S = 60.0
+
+pytestmark = pytest.mark.timeout(180)
+
+APPLICATION = """
+import json
+import time
+
+
+async def main(path):
+    with open(path) as file:
+        print("configured", json.load(file)["name"])
+    lives = b""
+    try:
+        with open("lives", "rb") as file:
+            lives = file.read()
+    except OSError:
+        pass
+    with open("lives", "wb") as file:
+        file.write(lives + b"x")
+        file.flush()
+    print("life", len(lives) + 1)
+    while True:
+        time.sleep(0.01)
+"""
+
+Open = Callable[[str], QemuBoard]
+
+
+@pytest.fixture
+def open_board(tmp_path: Path) -> Iterator[Open]:
+    """Opens a board of a kind, with the application of these tests; skips the test if it is not here."""
+    opened: list[QemuBoard] = []
+    application = tmp_path / "application.py"
+    application.write_text(APPLICATION)
+
+    def board(kind: str) -> QemuBoard:
+        try:
+            opened.append(Mps2Board(kind, tmp_path / "board", True, application))
+        except BoardMissing as reason:
+            pytest.skip(str(reason))
+        return opened[-1]
+
+    yield board
+    for one in opened:
+        one.close()
+        assert not one.sockets.exists()
+
+
+def is_on(board: QemuBoard) -> bool:
+    return board.alive
+
+
+def test_a_board_lives_dies_and_lives_again_on_the_same_flash(open_board: Open) -> None:
+    board = open_board("mps2-eth")
+    assert not is_on(board)
+    board.start({"name": "bench"})
+    assert board.log.wait_for(lambda text: "life 1" in text, DEADLINE_S).life == 1
+    assert is_on(board)
+    board.kill()
+    assert not is_on(board)
+    assert board.read_file("lives") == b"x"
+    mark = board.log.mark()
+    board.power_up()
+    assert board.log.wait_for(lambda text: "life 2" in text, DEADLINE_S, mark).life == 2
+    board.kill()
+    assert board.read_file("lives") == b"xx"
+    assert board.read_file("nothing") == b""
+
+
+def test_a_reset_begins_again_with_the_power_on(open_board: Open) -> None:
+    board = open_board("mps2-eth")
+    with pytest.raises(OSError):
+        board.reset()
+    board.start({"name": "bench"})
+    board.log.wait_for(lambda text: "life 1" in text, DEADLINE_S)
+    board.reset()
+    assert board.log.wait_for(lambda text: "life 2" in text, DEADLINE_S).life == 1
+    assert is_on(board)
+
+
+def test_a_machine_that_ends_by_itself_is_not_alive(open_board: Open) -> None:
+    board = open_board("mps2-eth")
+    board.start({})  # without a name: the application raises, the terminal takes over, and the board stays on
+    board.log.wait_for(lambda text: "KeyError" in text, DEADLINE_S)
+    assert is_on(board)
+    board.qemu.kill()
+    end = time.monotonic() + DEADLINE_S
+    while is_on(board):
+        assert time.monotonic() < end
+
+
+def test_a_flash_keeps_files_as_they_were(tmp_path: Path) -> None:
+    flash = Flash(tmp_path / "flash", 128 * 1024, 4096)
+    files = {"a": b"", "b": bytes(range(256)) * 100, "main.py": b"print(1)\n"}
+    flash.create(files, 1 << 20)
+    assert (tmp_path / "flash").stat().st_size == 1 << 20
+    assert {name: flash.read(name) for name in files} == files
+    assert flash.read("c") == b""
