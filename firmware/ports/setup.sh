@@ -287,6 +287,10 @@ firmware_part() {
         build_mps2 mps2-an385 "$key" USER_C_MODULES="$root/firmware/ports/usermod"
     step firmware-mps2-an385-twin "$key $frozen $(digest firmware/ports/mps2)" \
         build_mps2 mps2-an385-twin "$key" FROZEN_MANIFEST=manifest_twin.py
+    if for_tests; then # a board that has nothing of ours yet: ordack board deploy is tested on it
+        step firmware-mps2-an385-stock "$key $(digest firmware/ports/mps2)" \
+            build_mps2 mps2-an385-stock "$key" FROZEN_MANIFEST=manifest_stock.py
+    fi
     key="$(cat build/stamps/micropython-source) $(recipe build_unix_board) $(module_names)"
     step firmware-pi "$key $frozen $c" build_unix_board pi "$key" \
         CROSS_COMPILE=aarch64-linux-gnu- LDFLAGS_EXTRA=-static MICROPY_PY_SSL=0 MICROPY_SSL_MBEDTLS=0

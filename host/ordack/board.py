@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import mqqb
 import serial
-from mpremote.transport import TransportError, TransportExecError
+from mpremote.transport import TransportError
 from mpremote.transport_serial import SerialTransport
 from mqqb import confirm, core, session
 
@@ -34,6 +34,7 @@ FLASH_NEEDED = 64 * 1024  # bytes: a segment of the outbox
 CLOCK_SET = 1700000000  # s since 1970; an earlier time is no time (node.CLOCK_SET)
 DRIFT_S = 5
 ENTER_S = 5
+QUIET_S = 0.5
 CHUNK_BYTES = 1024
 MANIFEST = "ordack.json"
 CHECKOUT = Path(mqqb.__file__).resolve().parents[2]
@@ -102,6 +103,14 @@ def _sum(path):
             crc = binascii.crc32(b[:k], crc)
             n += k
 """
+_OPEN = """
+import binascii, os
+try:
+    f = open({0!r}, 'rb')
+    print(os.stat({0!r})[6])
+except OSError:
+    print(None)
+"""
 _FREE = "import os\ns=os.statvfs({!r})\nprint((s[0],s[0]*s[3],s[0]*s[2]))"
 _FOLDERS = "import os\nfor p in {!r}:\n try:\n  os.mkdir(p)\n except OSError:\n  pass"
 # FAT does not rename over a file.
@@ -127,8 +136,11 @@ def _core():
         import mqqb
     except ImportError:
         return (None, '', False)
+    file = getattr(mqqb, '__file__', None)
+    if not file:
+        return (None, '', False) # an empty folder
     try:
-        os.stat(mqqb.__file__)
+        os.stat(file)
         frozen = False
     except OSError:
         frozen = True
@@ -192,7 +204,7 @@ class Board:
         except (TransportError, OSError, ValueError):
             raise NoBoard(_why_not_opened(port, baud)) from None
         try:
-            self._enter(reset)
+            self._enter(reset=reset)
             name, version = self.run(_WHO)
             if name != "micropython":
                 raise NoBoard(f"the board at {port} runs {name}, not MicroPython: install MicroPython 1.25 or newer")
@@ -213,10 +225,12 @@ class Board:
     ) -> None:
         self.close(restart=True)
 
-    def _enter(self, reset: bool) -> None:
+    def _enter(self, *, reset: bool) -> None:
         said = io.StringIO()
         self._line.serial.write_timeout = ENTER_S
-        for _ in range(2):  # a program may have caught the first interrupt
+        for attempt in range(2):  # a program may have caught the first interrupt
+            if attempt:
+                self._calm()
             try:
                 with contextlib.redirect_stdout(said):
                     self._line.enter_raw_repl(soft_reset=reset, timeout_overall=ENTER_S)
@@ -230,6 +244,22 @@ class Board:
         if data.strip():
             raise NoBoard(f"what answers at {self.port} is not MicroPython: {data[-60:]!r}")
         raise NoBoard(f"the board at {self.port} does not answer: is it the right port, and does it have MicroPython?")
+
+    def _calm(self) -> None:
+        """Interrupt again, and hear out what the attempt before has caused: what it sent may be obeyed only now."""
+        with contextlib.suppress(OSError):
+            for key in (b"\x03\x03", b"\x02"):
+                self._line.serial.write(key)
+                until = time.monotonic() + QUIET_S
+                while time.monotonic() < until:
+                    if waiting := self._line.serial.in_waiting:
+                        self._line.serial.read(waiting)
+                        until = time.monotonic() + QUIET_S
+                    time.sleep(0.01)
+
+    def reset(self) -> None:
+        """A soft reset: nothing is imported any more, the heap is free, main.py does not run."""
+        self._enter(reset=True)
 
     def run(self, code: str, seconds: float = 10) -> Any:
         """Run code there; what it prints, as a Python value, None if nothing. seconds: of silence to bear."""
@@ -250,26 +280,29 @@ class Board:
         self.run(_SUMS)
         return [self.run(f"print(_sum({path!r}))", 30) for path in paths]
 
-    def read(self, path: str, told: Callable[[int, int], None] | None = None) -> bytes:
-        """All of a file. Raises FileNotFoundError."""
-        with self._file(path):
-            return bytes(self._line.fs_readfile(path, CHUNK_BYTES, told))
+    def read(self, path: str, told: Callable[[int, int], None] = lambda *_: None) -> bytes:
+        """All of a file. Raises FileNotFoundError. told: bytes so far, bytes in all."""
+        size = self.run(_OPEN.format(path))
+        if size is None:
+            raise FileNotFoundError(path)
+        data = b""
+        while len(data) < size:
+            part = binascii.a2b_base64(self.run(f"print(binascii.b2a_base64(f.read({CHUNK_BYTES})))"))
+            if not part:
+                raise BoardError(f"{path} became shorter while it was read")
+            data += part
+            told(len(data), size)
+        self.run("f.close()")
+        return data
 
-    def write(self, path: str, data: bytes, told: Callable[[int, int], None] | None = None) -> None:
-        """Make a file, or take away what was in it."""
-        with self._file(path):
-            self._line.fs_writefile(path, data, CHUNK_BYTES, told)
-
-    @contextlib.contextmanager
-    def _file(self, path: str) -> Iterator[None]:
-        try:
-            yield
-        except FileNotFoundError:
-            raise
-        except TransportExecError as error:
-            raise BoardError(f"{path}: {error.error_output.splitlines()[-1]}") from None
-        except (TransportError, OSError) as error:
-            raise NoBoard(f"the board at {self.port} stopped answering: {error}") from None
+    def write(self, path: str, data: bytes, told: Callable[[int, int], None] = lambda *_: None) -> None:
+        """Make a file, or take away what was in it. told: as in `read`."""
+        self.run(f"import binascii\nf=open({path!r},'wb')")
+        for start in range(0, len(data), CHUNK_BYTES):
+            part = data[start:start + CHUNK_BYTES]
+            self.run(f"f.write(binascii.a2b_base64({binascii.b2a_base64(part, newline=False)!r}))")
+            told(start + len(part), len(data))
+        self.run("f.close()")
 
     def close(self, *, restart: bool) -> None:
         """Let go of the port. restart: with a soft reset, after which the board runs its main.py."""
@@ -400,6 +433,7 @@ def deploy(board: Board, package: Path | None = None, main: Path | None = None, 
         board.run(_RENAME.format(changed, removed), 30)
         if modules:
             _put(board, manifest, complete)
+        board.reset()  # what was imported is the old
     chosen_core, problem, _ = board.run(_CORE)
     problem = problem or board.run(_NODE)
     return Deployed(changed, len(files) - len(changed), removed, sum(len(files[path]) for path in changed),

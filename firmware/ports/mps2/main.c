@@ -56,7 +56,7 @@ int main(void) {
         mod_network_init();
         readline_init0();
         run();
-        mp_printf(&mp_plat_print, "MPY: soft reset\n");
+        mp_printf(&mp_plat_print, "MPY: soft reboot\n");
         machine_uart_deinit_all();
         gc_sweep_all(); // closes files and sockets
         ethernet_down();

@@ -1,0 +1,428 @@
+"""`ordack board`: deploy and doctor, on a Cortex-M3 in QEMU at the pty of its UART. Its flash outlives a power cut."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import serial
+from ordack import board as boards
+from ordack.board import Board, BoardError, NoBoard, deploy, examine
+
+from tests.conformance import ROOT
+
+FIRMWARE = ROOT / "build" / "firmware"
+STOCK = "mps2-an385-stock"  # nothing of ours is frozen in
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'firmware'}{os.pathsep}{ROOT / 'host'}", "COLUMNS": "200"}
+SMALL = {
+    "mqqb/__init__.py": "",
+    "mqqb/core.py": "implementation = 'python'\n",
+    "node/__init__.py": "from mqqb import core\n",
+}
+
+
+class Machine:
+    """A board in QEMU. port: what `--port` takes. With `tcp`, its UART is a socket."""
+
+    def __init__(self, folder: Path, firmware: str = STOCK, heap: int = 192, *, tcp: bool = False) -> None:
+        self._folder = folder
+        self._firmware = FIRMWARE / firmware / "firmware.elf"
+        self._heap = heap
+        self._tcp = tcp
+        self.port = ""
+        self.start()
+
+    def start(self) -> None:
+        """Power on, with what the flash held."""
+        flash = self._folder / "flash"
+        with flash.open("ab") as file:
+            file.truncate(16 << 20)
+        uart = "pty"
+        if self._tcp:
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                number = free.getsockname()[1]
+            uart, self.port = f"tcp:127.0.0.1:{number},server=on,wait=off", f"socket://127.0.0.1:{number}"
+        self.process = subprocess.Popen(
+            ["qemu-system-arm", "-machine", "mps2-an385,memory-backend=psram", "-object",
+             f"memory-backend-file,id=psram,size=16M,mem-path={flash},share=on", "-display", "none", "-monitor", "none",
+             "-semihosting", "-append", f"heap={self._heap}", "-kernel", str(self._firmware), "-serial", uart,
+             "-nic", "user,model=lan9118"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert self.process.stdout
+        if self._tcp:
+            deadline = time.monotonic() + 30
+            while True:
+                with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", number)):
+                    break
+                assert time.monotonic() < deadline
+        else:
+            found = re.search(r"(/dev/\S+)", self.process.stdout.readline())
+            assert found
+            self.port = found[1]
+
+    def cut(self) -> None:
+        """The power fails."""
+        if self.process.returncode is None:
+            self.process.kill()
+            self.process.communicate()
+
+    def hear(self, text: bytes) -> None:
+        """Wait until the board prints this."""
+        with serial.Serial(self.port, timeout=60) as line:
+            assert line.read_until(text).endswith(text)
+
+    def open(self, *, reset: bool = True) -> Board:
+        return Board(self.port, reset=reset)
+
+    def checks(self, **arguments: Any) -> dict[str, boards.Check]:
+        with self.open(reset=False) as board:
+            return {check.name: check for check in examine(board, **arguments)}
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Callable[..., Machine]]:
+    made: list[Machine] = []
+
+    def make(*arguments: Any, **settings: Any) -> Machine:
+        made.append(Machine(tmp_path, *arguments, **settings))
+        return made[-1]
+
+    yield make
+    for running in made:
+        running.cut()
+
+
+def package(folder: Path, files: dict[str, str]) -> Path:
+    """A package of these files."""
+    for place, text in files.items():
+        (folder / place).parent.mkdir(parents=True, exist_ok=True)
+        (folder / place).write_text(text)
+    listing = folder / "package.json"
+    listing.write_text(json.dumps({"urls": [[place, place] for place in files]}))
+    return listing
+
+
+def ordack(*arguments: object) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([sys.executable, "-m", "ordack", "board", *map(str, arguments)], capture_output=True,
+                          text=True, env=ENVIRONMENT, timeout=90, check=False)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+# ---- the whole way ----------------------------------------------------------------------------------
+
+
+def test_a_stock_board_becomes_a_node(machine: Callable[..., Machine], tmp_path: Path) -> None:
+    port = machine().port
+    before = ordack("doctor", "--port", port)
+    assert before.returncode == 1
+    assert "run ordack board deploy" in before.stdout
+    done = ordack("deploy", "--port", port, "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["core"], report["problem"], report["frozen"]) == ("native-module", "", False)
+    assert [path for path in report["copied"] if "/core_" in path and "py.mpy" not in path] == [
+        "/flash/mqqb/core_armv7m.mpy"]  # of the native modules only its own
+    again = json.loads(ordack("deploy", "--port", port, "--json").stdout)
+    assert (again["copied"], again["removed"], again["unchanged"]) == ([], [], len(report["copied"]))
+    # A message that no queue manager took.
+    with Board(port, reset=True) as board:
+        board.run("import node\nn = node.Node('outbox')\n"
+                  "q = n.queue('DIRECT=TCP:10.0.2.2\\\\private$\\\\line1')\nq.put(b'21.5')", 30)
+    after = ordack("doctor", "--port", port, "--json")
+    assert after.returncode == 0, after.stdout
+    checks = {check["check"]: check for check in map(json.loads, after.stdout.splitlines())}
+    assert checks["modules"]["verdict"] == checks["core"]["verdict"] == checks["heap"]["verdict"] == "ok"
+    assert checks["core"]["core"] == "native-module"
+    assert checks["clock"]["set"] is False
+    assert checks["outbox"]["messages"] == checks["waiting"]["messages"] == checks["waiting"]["never_sent"] == 1
+    assert checks["waiting"]["queue"] == "DIRECT=TCP:10.0.2.2\\private$\\line1"
+
+
+def test_a_firmware_with_our_modules_gets_only_the_application(machine: Callable[..., Machine], tmp_path: Path) -> None:
+    board = machine("mps2-an385", heap=128)
+    program = tmp_path / "application.py"
+    program.write_text("print('on')\n")
+    with board.open() as opened:
+        done = deploy(opened, main=program)
+    assert (done.copied, done.core, done.problem, done.frozen) == (["/flash/main.py"], "c-module", "", True)
+    checks = board.checks()
+    assert checks["modules"].values == {"frozen": True}
+    assert checks["core"].values == {"core": "c-module"}
+
+
+def test_a_board_on_a_socket(machine: Callable[..., Machine]) -> None:
+    assert machine(tcp=True).checks()["firmware"].verdict == "ok"
+
+
+# ---- deploy -----------------------------------------------------------------------------------------
+
+
+def test_only_what_has_changed_is_copied_and_the_program_runs(machine: Callable[..., Machine], tmp_path: Path) -> None:
+    board = machine()
+    first = package(tmp_path / "first", {**SMALL, "node/old.py": "# old\n"})
+    main, config = tmp_path / "program.py", tmp_path / "wifi.json"
+    main.write_text("open('ran', 'a').write('x')\n")
+    config.write_text("{}")
+    with board.open() as opened:
+        opened.run("import os\nos.mkdir('/flash/mqqb')")
+        opened.write("/flash/mqqb/core.mpy", b"M\x06")  # would waste flash beside core.py
+        done = deploy(opened, first, main, config)
+    assert done.core == "python"
+    assert set(done.copied) == {
+        "/flash/main.py", "/flash/wifi.json", "/flash/node/old.py", *(f"/flash/{place}" for place in SMALL)}
+    assert done.removed == ["/flash/mqqb/core.mpy"]
+    second = package(tmp_path / "second", {**SMALL, "mqqb/__init__.py": "# new\n"})
+    told: list[tuple[str, int, int]] = []
+    with board.open(reset=False) as opened:  # it ran when it was let go
+        assert opened.read("/flash/ran") == b"x"
+        done = deploy(opened, second, main, config, lambda *step: told.append(step))
+    assert (done.copied, done.removed) == (["/flash/mqqb/__init__.py"], ["/flash/node/old.py"])
+    assert told[-1] == ("/flash/mqqb/__init__.py", 6, 6)
+    with board.open() as opened:
+        assert opened.read("/flash/mqqb/__init__.py") == b"# new\n"
+        with pytest.raises(FileNotFoundError):
+            opened.read("/flash/node/old.py")
+
+
+class Cut(Exception):
+    """The power failed."""
+
+
+def test_a_deploy_that_is_cut_leaves_the_old_or_is_told(
+    machine: Callable[..., Machine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    board = machine()
+    old = package(tmp_path / "old", SMALL)
+    new = package(tmp_path / "new", {place: text + "# new\n" for place, text in SMALL.items()})
+    with board.open() as opened:
+        deploy(opened, old)
+
+    def while_copying(_: str, done: int, __: int) -> None:
+        if done > 10:
+            board.cut()
+            raise Cut
+
+    with pytest.raises(Cut), board.open() as opened:
+        deploy(opened, new, progress=while_copying)
+    board.start()
+    assert board.checks()["modules"].verdict == "ok"
+    with board.open() as opened:
+        assert opened.read("/flash/mqqb/core.py").decode() == SMALL["mqqb/core.py"]
+
+    def at_the_end(self: Board, code: str, seconds: float = 10) -> Any:
+        if "rename" in code and "mqqb/core.py" in code:
+            run(self, "import os\nos.rename('/flash/mqqb/core.py.new', '/flash/mqqb/core.py')", seconds)
+            board.cut()
+            raise Cut
+        return run(self, code, seconds)
+
+    run = Board.run
+    with monkeypatch.context() as patch:
+        patch.setattr(Board, "run", at_the_end)
+        with pytest.raises(Cut), board.open() as opened:
+            deploy(opened, new)
+    board.start()
+    check = board.checks()["modules"]
+    assert (check.verdict, check.advice) == ("bad", "run ordack board deploy")
+    assert "cut" in check.text
+    with board.open() as opened:
+        deploy(opened, new)
+        assert opened.read("/flash/mqqb/core.py").decode().endswith("# new\n")
+    assert board.checks()["modules"].verdict == "ok"
+
+
+def test_files_that_differ_from_the_deployed_are_named(machine: Callable[..., Machine], tmp_path: Path) -> None:
+    board = machine()
+    with board.open() as opened:
+        deploy(opened, package(tmp_path / "small", SMALL))
+        opened.write("/flash/node/__init__.py", b"# by hand\n")
+    check = board.checks()["modules"]
+    assert (check.verdict, check.values["wrong"]) == ("bad", ["/flash/node/__init__.py"])
+
+
+def test_what_cannot_be_copied_is_refused_before_anything_changes(
+    machine: Callable[..., Machine], tmp_path: Path,
+) -> None:
+    board = machine()
+    large = package(tmp_path / "large", {**SMALL, "node/large.py": "#" * (3 << 20)})
+    compiled = package(tmp_path / "compiled", {**SMALL, "node/future.mpy": "M\x07"})
+    lacking = package(tmp_path / "lacking", SMALL)
+    (tmp_path / "lacking" / "mqqb" / "core.py").unlink()
+    with board.open() as opened:
+        for listing, text in ((large, "bytes of flash"), (compiled, "version 7"), (lacking, "core.py")):
+            with pytest.raises(BoardError, match=text):
+                deploy(opened, listing)
+        assert opened.run("import os\nprint(os.listdir('/flash'))") == []
+    done = ordack("deploy", "--port", board.port, "--package", large)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "remove files" in done.stderr
+
+
+def test_a_program_that_cannot_start_is_told(machine: Callable[..., Machine], tmp_path: Path) -> None:
+    broken = package(tmp_path / "broken", {**SMALL, "node/__init__.py": "import nothing_of_that_name\n"})
+    done = ordack("deploy", "--port", machine().port, "--package", broken)
+    assert done.returncode == 1
+    assert "nothing_of_that_name" in done.stdout
+
+
+# ---- doctor -----------------------------------------------------------------------------------------
+
+
+def test_the_board_is_asked_whether_it_reaches_the_queue_manager(
+    machine: Callable[..., Machine], tmp_path: Path,
+) -> None:
+    board = machine()
+    main = tmp_path / "main.py"
+    main.write_text(
+        "import machine, network, time\nmachine.RTC().datetime((2026, 11, 21, 5, 12, 0, 0, 0))\n"
+        "lan = network.LAN()\nlan.active(True)\nwhile not lan.isconnected():\n    time.sleep_ms(10)\n"
+        "while True:\n    print('up')\n    time.sleep_ms(10)\n")
+    with board.open() as opened:
+        deploy(opened, package(tmp_path / "small", SMALL), main)
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        nobody = closed.getsockname()[1]
+    board.hear(b"up")
+    with _serving(tmp_path / "store") as number, _greeting() as other, board.open(reset=False) as opened:
+        looked = [{check.name: check for check in examine(opened, ("10.0.2.2", where))}
+                  for where in (number, nobody, other)]
+    found = [checks["queue manager"] for checks in looked]
+    assert [check.verdict for check in found] == ["ok", "bad", "bad"], found
+    assert "does a firewall" in found[1].advice
+    assert "no queue manager" in found[2].text
+    clock = looked[0]["clock"]
+    assert clock.values["set"] is True
+    assert clock.verdict == "warning"  # it is not that day
+
+
+@contextlib.contextmanager
+def _serving(store: Path) -> Iterator[int]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ordack", "serve", "--store", str(store), "--listen", "127.0.0.1:0"],
+        stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    try:
+        assert process.stdout
+        yield int(process.stdout.readline().rpartition(":")[2])
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+@contextlib.contextmanager
+def _greeting() -> Iterator[int]:
+    """A server that is no queue manager."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def greet() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    with server.accept()[0] as connection:
+                        connection.sendall(b"220 mail.example ESMTP\r\n")
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+# ---- what is no board -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def wire() -> Iterator[Callable[[Callable[[bytes], bytes]], str]]:
+    """Makes a pty at whose other end a function answers what is written."""
+    stopping = threading.Event()
+    threads: list[threading.Thread] = []
+    ends: list[int] = []
+
+    def make(answer: Callable[[bytes], bytes]) -> str:
+        here, there = os.openpty()
+        ends.extend((here, there))
+
+        def talk() -> None:
+            with serial.Serial(os.ttyname(there), timeout=0.05), contextlib.suppress(OSError):
+                os.set_blocking(here, False)
+                while not stopping.wait(0.01):
+                    with contextlib.suppress(BlockingIOError):
+                        os.write(here, answer(os.read(here, 4096)))
+
+        threads.append(threading.Thread(target=talk))
+        threads[-1].start()
+        return os.ttyname(there)
+
+    yield make
+    stopping.set()
+    for thread in threads:
+        thread.join()
+    for end in ends:
+        os.close(end)
+
+
+def _repl(name: str, version: tuple[int, ...]) -> Callable[[bytes], bytes]:
+    """A raw REPL that answers every program with who it is."""
+
+    def answer(data: bytes) -> bytes:
+        said = b""
+        for part in re.findall(rb"\x01|\x05A\x01|\x04|[^\x01\x04\x05]+", data):
+            if part in (b"\x01", b"\x05A\x01"):
+                said += b"raw REPL; CTRL-B to exit\r\n>" if part == b"\x01" else b"R\x00"
+            elif part == b"\x04":
+                said += b"OK" + repr((name, version)).encode() + b"\r\n\x04\x04>"
+        return said
+
+    return answer
+
+
+@pytest.mark.parametrize(("answer", "text", "status"), [
+    (lambda data: b"", "does not answer", 5),
+    (lambda data: b"\r\nlogin: " if data else b"", "is not MicroPython: .*login", 5),
+    (_repl("circuitpython", (9, 2, 1)), "runs circuitpython", 5),
+    (_repl("micropython", (1, 19, 1)), r"has MicroPython 1\.19\.1: 1\.25", 1),
+], ids=["silent", "login", "circuitpython", "old"])
+def test_what_is_no_board_of_ours_is_told(
+    wire: Callable[[Callable[[bytes], bytes]], str], monkeypatch: pytest.MonkeyPatch,
+    answer: Callable[[bytes], bytes], text: str, status: int,
+) -> None:
+    monkeypatch.setattr(boards, "ENTER_S", 1)
+    with pytest.raises(NoBoard if status == 5 else BoardError, match=text):
+        Board(wire(answer), reset=False)
+
+
+def test_a_port_that_is_not_there_and_one_that_is_in_use(wire: Callable[[Callable[[bytes], bytes]], str]) -> None:
+    done = ordack("doctor", "--port", "/dev/tty-of-no-board")
+    assert (done.returncode, done.stdout) == (5, "")
+    assert "there is no port /dev/tty-of-no-board; there are: " in done.stderr
+    port = wire(lambda data: b"")
+    with serial.Serial(port, exclusive=True):
+        done = ordack("deploy", "--port", port)
+    assert done.returncode == 5
+    assert "in use by another program" in done.stderr
+
+
+def test_wrong_usage() -> None:
+    assert ordack("doctor", "--port", "x", "--queue-manager", "host:port").returncode == 2
+    assert ordack("deploy").returncode == 2
+
+
+def test_a_board_that_goes_away_is_told(machine: Callable[..., Machine]) -> None:
+    board = machine()
+    opened = board.open()
+    board.cut()
+    with pytest.raises(NoBoard, match="stopped answering"):
+        opened.run("print(1)", 1)
+    opened.close(restart=True)
