@@ -38,8 +38,8 @@ test: setup-test ## everything that must hold, with a summary
 test-c: setup-test ## the C core: both compilers, sanitizers, big-endian, all 2^32 acknowledgements, coverage, size, lint
 	@$(C_CORE) all-tests
 
-test-mp: setup-test ## the tests that run on MicroPython, with the C core and with its twin
-	@$(PYTHON_VENV) tests/run_mp.py
+test-mp: setup-test ## the tests that run on MicroPython: with the C core, with its twin, on emulated boards
+	@$(PYTHON_VENV) -m tests.run_mp
 
 lint: setup-test ## ruff and mypy --strict (the C core's lint is part of test-c)
 	@.venv/bin/ruff check .

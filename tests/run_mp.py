@@ -1,9 +1,10 @@
-"""Runs tests/mp/test_*.py on both MicroPython builds: with the C core, and with only its twin.
+"""Runs tests/mp/test_*.py on MicroPython: with the C core, with only its twin, and some on boards in QEMU.
 
 Each script prints `N passed, N failed` last, and exits with 1 if any failed. This program prints one line for each run
 and the sum; the output of a script that fails is shown whole.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -11,9 +12,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from tests import on_mps2
+
 ROOT = Path(__file__).resolve().parent.parent
 # Build folder -> what core.implementation must say there; else the same core would be tested twice.
 BUILDS = {"unix-c": "c-module", "unix-twin": "python"}
+# Boards in QEMU (see firmware/ports), with the C core, and the tests that another processor could make fail.
+BOARDS = {
+    "pi": ("test_core.py", "test_traces.py"),
+    "mps2-an385": ("test_confirm.py", "test_core.py", "test_packets.py", "test_session_of_board.py", "test_traces.py"),
+}
 TIMEOUT = 120  # seconds for one script
 WHICH_CORE = "from mqqb import core; print(core.implementation)"
 
@@ -30,10 +38,14 @@ class Outcome(NamedTuple):
 def micropython(build: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """Runs a build's interpreter in the checkout; its output and errors come back together."""
     command = [str(ROOT / "build" / "micropython" / build / "micropython"), *arguments]
+    path = ".frozen:firmware:tests/mp"
+    if build == "pi":
+        command = ["qemu-aarch64", str(ROOT / "build" / "firmware" / "pi" / "micropython"), *arguments]
+        path = "firmware:tests/mp:.frozen"  # the modules of the checkout, not those frozen in
     return subprocess.run(
         command,
         cwd=ROOT,
-        env={"MICROPYPATH": ".frozen:firmware:tests/mp"},
+        env={"MICROPYPATH": path, "PATH": os.environ["PATH"]},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -42,10 +54,19 @@ def micropython(build: str, *arguments: str) -> "subprocess.CompletedProcess[str
     )
 
 
+def which_core(build: str) -> str:
+    """What the interpreter of a build says of its core."""
+    result = on_mps2.run(WHICH_CORE, TIMEOUT) if build == "mps2-an385" else micropython(build, "-c", WHICH_CORE)
+    return result.stdout.strip()
+
+
 def run(build: str, script: Path) -> Outcome:
     """Runs one script and reads its closing line."""
     try:
-        result = micropython(build, str(script.relative_to(ROOT)))
+        if build == "mps2-an385":
+            result = on_mps2.run(script.read_text(encoding="utf-8"), TIMEOUT)
+        else:
+            result = micropython(build, str(script.relative_to(ROOT)))
     except subprocess.TimeoutExpired as expired:
         output = expired.stdout.decode(errors="replace") if isinstance(expired.stdout, bytes) else str(expired.stdout)
         return Outcome(0, 1, f"{output}\nno end after {TIMEOUT} s", False)
@@ -56,18 +77,20 @@ def run(build: str, script: Path) -> Outcome:
 
 def main() -> int:
     """Runs everything; 0 if all passed."""
-    for build, expected in BUILDS.items():
-        found = micropython(build, "-c", WHICH_CORE).stdout.strip()
+    for build, expected in (BUILDS | dict.fromkeys(BOARDS, "c-module")).items():
+        found = which_core(build)
         if found != expected:
             print(f"{build}: the core is {found!r}, not {expected!r}")
             return 1
-    runs = [(build, script) for script in sorted((ROOT / "tests" / "mp").glob("test_*.py")) for build in BUILDS]
+    scripts = sorted((ROOT / "tests" / "mp").glob("test_*.py"))
+    runs = [(build, script) for script in scripts for build in BUILDS]
+    runs += [(build, script) for build, names in BOARDS.items() for script in scripts if script.name in names]
     with ThreadPoolExecutor(max_workers=2) as pool:
         outcomes = list(pool.map(lambda pair: run(*pair), runs))
     for (build, script), outcome in zip(runs, outcomes):
         if not outcome.well:
             print(outcome.output)
-        print(f"{build:10} {script.name:28} {outcome.passed} passed, {outcome.failed} failed")
+        print(f"{build:10} {script.name:25} {outcome.passed} passed, {outcome.failed} failed")
     well = all(outcome.well for outcome in outcomes) and bool(outcomes)
     total = f"{sum(o.passed for o in outcomes)} passed, {sum(o.failed for o in outcomes)} failed"
     print(f"MicroPython: {total}{'' if well else ': FAILED'}")

@@ -1,0 +1,111 @@
+"""Runs a MicroPython script of this checkout on a Cortex-M3: python -m tests.on_mps2 SCRIPT [HEAP_KIB]
+
+The board's flash gets the modules of firmware/ and tests/mp as they are now, compiled, so that no firmware has to be
+built for a change in them; the script itself is compiled on the board. It runs in the checkout's place: paths such as
+tests/vectors.json are valid. Nothing but the interpreter and the C core is the firmware's.
+"""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from littlefs import LittleFS
+from littlefs.context import UserContext
+
+ROOT = Path(__file__).resolve().parent.parent
+FIRMWARE = ROOT / "build" / "firmware" / "mps2-an385" / "firmware.elf"
+MPY_CROSS = ROOT / "build" / "micropython" / "mpy-cross" / "mpy-cross"
+BLOCK_BYTES = 4096
+FLASH_BYTES = 2 << 20
+PSRAM_BYTES = 16 << 20
+HEAP_KIB = 3800
+"""All that the machine has: the tests need more than a board would."""
+
+# Folder in the checkout -> on the flash.
+MODULES = {"firmware/mqqb": "mqqb", "firmware/node": "node", "tests/mp": "tests/mp"}
+DATA = ("tests/vectors.json",)
+MAIN = """\
+import mps2
+import sys
+
+try:
+    with open("script.py") as script:
+        exec(script.read(), {"__name__": "__main__"})
+    status = 0
+except SystemExit as end:
+    status = int(end.args[0] or 0) if end.args else 0
+except BaseException as error:
+    sys.print_exception(error)
+    status = 1
+mps2.power_off(status)
+"""
+
+
+def flash(script: str) -> bytes:
+    """The flash of a board that runs `script` when it is switched on."""
+    system = LittleFS(
+        context=UserContext(buffer=bytearray(b"\xff" * FLASH_BYTES)),
+        mount=False,
+        block_size=BLOCK_BYTES,
+        block_count=FLASH_BYTES // BLOCK_BYTES,
+    )
+    system.format()
+    system.mount()
+
+    def write(name: str, content: bytes) -> None:
+        system.makedirs(str(Path(name).parent), exist_ok=True)
+        with system.open(name, "wb") as file:
+            file.write(content)
+
+    with tempfile.TemporaryDirectory() as folder:
+        compiled = Path(folder) / "module.mpy"
+        for source, target in MODULES.items():
+            for module in sorted((ROOT / source).glob("*.py")):
+                subprocess.run([MPY_CROSS, "-s", module.name, "-o", compiled, module], check=True, timeout=30)
+                write(f"{target}/{module.stem}.mpy", compiled.read_bytes())
+    for name in DATA:
+        write(name, (ROOT / name).read_bytes())
+    write("script.py", script.encode())
+    write("main.py", MAIN.encode())
+    system.unmount()
+    return bytes(system.context.buffer)
+
+
+def run(script: str, timeout: float, heap: int = HEAP_KIB, *settings: str) -> "subprocess.CompletedProcess[str]":
+    """Runs the source text `script`; its output and exit status (1 after an exception).
+
+    heap in KiB; settings are words NAME=VALUE for mps2.setting(). Raises subprocess.TimeoutExpired after `timeout` s.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        psram = Path(folder) / "psram"
+        with psram.open("wb") as file:
+            file.write(flash(script))
+            file.truncate(PSRAM_BYTES)
+        memory = f"memory-backend-file,id=psram,size={PSRAM_BYTES},mem-path={psram},share=on"
+        command: list[str | Path] = [
+            *("qemu-system-arm", "-machine", "mps2-an385,memory-backend=psram", "-object", memory),
+            *("-display", "none", "-monitor", "none", "-serial", "stdio", "-semihosting"),
+            *("-kernel", FIRMWARE, "-append", " ".join([f"heap={heap}", *settings])),
+        ]
+        return subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+
+def main() -> int:
+    """Runs the script that the command line names."""
+    heap = int(sys.argv[2]) if len(sys.argv) > 2 else HEAP_KIB
+    result = run(Path(sys.argv[1]).read_text(encoding="utf-8"), 600, heap)
+    print(result.stdout, end="")
+    return result.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
