@@ -222,11 +222,13 @@ def outgoing_resend(name: FormatNameArgument, store: StoreOption, as_json: JsonO
 def outgoing_purge(name: FormatNameArgument, store: StoreOption, as_json: JsonOption = False) -> None:
     """End all messages of an outgoing queue: `ordack serve` removes them, to the dead-letter queue if they ask for
     that. What has arrived may still be received."""
+    from ordack.outcome import is_return_queue
+
     with Store(store) as opened:
         queue = opened.find_outgoing_queue(name)
         if queue is None:
             raise StoreError(f"there is no outgoing queue {name}; `ordack outgoing list` shows them")
-        if name.upper().startswith("PRIVATE="):
+        if is_return_queue(name):
             raise StoreError(f"{name} holds acknowledgements for another queue manager: without them it would never "
                              "know what became of its messages")
         removed = opened.request_purge(queue.identifier)
@@ -323,7 +325,8 @@ def identity(
 @app.command()
 def send(
     destination: Annotated[str, typer.Argument(
-        help="Name of a local queue, or a direct format name: DIRECT=TCP:10.0.0.5\\private$\\line1.")],
+        help="Name of a local queue, or a format name: DIRECT=TCP:10.0.0.5\\private$\\line1, "
+             "DIRECT=OS:plant\\private$\\line1, PRIVATE=<GUID of a queue manager>\\<number of its queue>.")],
     store: StoreOption,
     body: Annotated[str | None, typer.Option(help="The body, as the bytes of this argument.")] = None,
     file: Annotated[typer.FileBinaryRead | None, typer.Option(

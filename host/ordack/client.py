@@ -275,7 +275,8 @@ class Client:
              acknowledge: Collection[str] = (), administration_queue: str | None = None) -> Sent:
         r"""Send one message; it is durable, with its number, when this returns.
 
-        destination: a local queue's name, or a direct format name such as `DIRECT=TCP:10.0.0.5\private$\line1`.
+        destination: a local queue's name, or a format name: `DIRECT=TCP:10.0.0.5\private$\line1`, or `PRIVATE=` with
+        GUID and queue number of a queue manager, which may be one that only connects here, as a board does.
         label: at most 249 characters; priority: 0 to 7, ignored for transactional messages; delivery: "express",
         "recoverable" or "transactional", by default as the local queue needs it, and transactional to other machines.
 
@@ -307,6 +308,8 @@ class Client:
                 check_host(address)
                 if name in CLOSED_QUEUES:
                     raise _closed(name)
+        elif destination[:8].upper() == "PRIVATE=":
+            format_name = self._private(destination)
         else:
             queue = self._open(destination)
             format_name = f"DIRECT=OS:.\\private$\\{queue.name}"
@@ -333,6 +336,18 @@ class Client:
             if queue is not None:
                 return self._send_here(queue, format_name, packet, delivery, dead_letter_queue)
             return self._send_away(format_name, packet, delivery, ttrq, dead_letter_queue)
+
+    def _private(self, destination: str) -> str:
+        """The format name of a private queue on another queue manager, as there is only one."""
+        try:
+            format_name = packets.format_name(packets.parse_format_name(destination))
+        except ValueError as error:
+            raise BadName(str(error)) from None
+        if outcome.is_return_queue(format_name):
+            raise _closed(format_name)
+        if outcome.destination(format_name)[1] == self.store.guid:
+            raise BadName(f"{destination} is a queue here: use its name")
+        return format_name
 
     @staticmethod
     def _wanted(acknowledge: Collection[str]) -> int:
@@ -365,8 +380,9 @@ class Client:
         settings = self.config()
         if delivery == "transactional":
             journaling = confirm.journal_of(journaling, settings.confirmation)
+        name, address = outcome.destination(format_name)
         packet = packets.user_message(
-            self.store.guid, self.store.reserve_message_ids(), packets.parse_format_name(format_name), body,
+            self.store.guid, self.store.reserve_message_ids(), name, body, address=address,
             label=label, priority=priority, delivery=delivery, sent_time=self.now(), journal=journaling,
             acknowledge=wanted, ttrq=settings.confirmation.long_live_time if ttrq is None else ttrq,
             ttbr=packets.FOREVER if ttbr is None else ttbr, admin=administration)

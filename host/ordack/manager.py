@@ -108,8 +108,9 @@ class _Outgoing:
     """One outgoing queue. A session to its hop serves it, or any with its peer if it is for one by GUID; then whoever
     answers at its hop must be that peer, unless messages for it are routed there.
 
-    returns: it holds what goes back to a peer. rejections: key of the last FinalAck in it that rejected a message.
-    transmitted: keys of transactional messages that were sent since the store was told that any may be.
+    returns: it holds what goes back to a peer, rather than messages sent here. rejections: key of the last FinalAck in
+    it that rejected a message. transmitted: keys of transactional messages that were sent since the store was told that
+    any may be.
     """
 
     def __init__(self, row: Outgoing, hop: Hop | None, peer: bytes | None, routed: bool, config: Config) -> None:
@@ -118,6 +119,7 @@ class _Outgoing:
         self.stream = OutgoingStream(array("I", row.record), config.resend_intervals, rolls=False)
         self.hop = hop
         self.peer = peer
+        self.returns = outcome.is_return_queue(row.format_name)
         self.routed = routed
         self.link: Link | None = None
         self.on_hold = row.on_hold
@@ -125,10 +127,6 @@ class _Outgoing:
         self.rejections = 0
         self.transmitted: set[int] = set()
         self.told_open = False
-
-    @property
-    def returns(self) -> bool:
-        return self.peer is not None
 
     @property
     def is_needed(self) -> bool:
@@ -183,6 +181,7 @@ class Manager:
         self._history = {(source, message_id): time for source, message_id, time in self.store.history()}
         self._outgoing: dict[int, _Outgoing] = {}
         self._ack_queues: dict[bytes, _Outgoing] = {}  # those with FinalAcks, by peer
+        self._by_peer: dict[bytes, list[_Outgoing]] = {}  # these, and those with messages for a peer by its GUID
         self._by_hop: dict[Hop, list[_Outgoing]] = {}  # those that a hop is known for
         self._held_or_resent: dict[_Outgoing, None] = {}  # what an operator has asked for
         self._last_key = 0
@@ -250,7 +249,9 @@ class Manager:
             hop = self.config.next_hops.get(address, (address, PORT))
         outgoing = self._outgoing[row.identifier] = _Outgoing(row, hop, peer, routed, self.config)
         if peer:
-            self._ack_queues[peer] = outgoing
+            self._by_peer.setdefault(peer, []).append(outgoing)
+            if outgoing.returns:
+                self._ack_queues[peer] = outgoing
         if hop:
             self._by_hop.setdefault(hop, []).append(outgoing)
         self._reach(outgoing, row.address)  # B-011
@@ -374,8 +375,7 @@ class Manager:
             self._close(same[0], "B-435", "too many sessions with one queue manager: the oldest gives way")
         for outgoing in self._by_hop.get(link.hop, []) if link.hop else []:
             self._attach(outgoing)
-        if guid in self._ack_queues:
-            waiting = self._ack_queues[guid]
+        for waiting in self._by_peer.get(guid, ()):
             self.store.outgoing_queue(waiting.format_name, 0, link.address)
             self._reach(waiting, link.address)
             self._attach(waiting)
@@ -561,7 +561,9 @@ class Manager:
     def _remove_outgoing(self, outgoing: _Outgoing) -> None:
         del self._outgoing[outgoing.identifier]
         if outgoing.peer:
-            del self._ack_queues[outgoing.peer]
+            self._by_peer[outgoing.peer].remove(outgoing)
+            if outgoing.returns:
+                del self._ack_queues[outgoing.peer]
         if outgoing.hop:
             self._by_hop[outgoing.hop].remove(outgoing)
         self._held_or_resent.pop(outgoing, None)
@@ -1026,7 +1028,7 @@ class Manager:
         return ""
 
     def _delete_drained(self, queues: Iterable[_Outgoing]) -> None:
-        for queue in [queue for queue in queues if queue.peer and not queue.stream.table]:
+        for queue in [queue for queue in queues if queue.returns and not queue.stream.table]:
             self.store.delete_outgoing_queue(queue.identifier)
             self._remove_outgoing(queue)
 

@@ -399,6 +399,12 @@ def order_queue(address: str | None, source: bytes) -> tuple[packets.QueueName, 
     return packets.PrivateQueueFormatNameId(ORDER_QUEUE_ID), source
 
 
+def is_return_queue(format_name: str) -> bool:
+    """Is it the name of an outgoing queue with what goes back to a peer?"""
+    kind, _, rest = format_name.partition("=")
+    return kind.upper() == "PRIVATE" and int(rest.partition("\\")[2], 16) == ORDER_QUEUE_ID
+
+
 def return_queue(peer: bytes) -> str:
     """Name of the outgoing queue with what goes back to a peer."""
     return packets.format_name(packets.PrivateQueueFormatName(peer, ORDER_QUEUE_ID))
