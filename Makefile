@@ -9,7 +9,7 @@ KILLS ?= 5
 STEPS ?= 1000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-c test-mp lint size fuzz mutants model conformance bench firmware natmod clean setup-test setup-bench setup-firmware
+.PHONY: help setup run hil test test-c test-mp lint size fuzz mutants model conformance bench firmware natmod clean setup-test setup-bench setup-firmware
 
 help: ## this list
 	@awk -F ' *## ' '/^[a-z-]+:.* ## / { sub(/:.*/, "", $$1); printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,8 +29,11 @@ setup-bench:
 setup-firmware:
 	@$(SETUP) firmware
 
-run: setup ## the main job: readings from a MicroPython arrive once, over a link that keeps breaking (SEED= MESSAGES= CUTS= KILLS=)
-	@$(PYTHON_VENV) -m hil.campaign --messages $(MESSAGES) --cuts $(CUTS) --kills $(KILLS) $(if $(SEED),--seed $(SEED))
+run: $(if $(filter pi% mps2%,$(BOARD)),setup-firmware,setup) ## the main job: readings from a MicroPython arrive once, over a link that keeps breaking (SEED= MESSAGES= CUTS= KILLS= BOARD=)
+	@$(PYTHON_VENV) -m hil.campaign --messages $(MESSAGES) --cuts $(CUTS) --kills $(KILLS) $(if $(SEED),--seed $(SEED)) $(if $(BOARD),--board '$(BOARD)')
+
+hil: setup-test ## the guarantees on every board that is here, as a table, also in build/hil.md and build/hil.json (SEED=)
+	@$(PYTHON_VENV) -m hil.matrix --markdown build/hil.md --json build/hil.json $(if $(SEED),--seed $(SEED))
 
 test: setup-test ## everything that must hold, with a summary
 	@$(PYTHON_VENV) tests/run_all.py

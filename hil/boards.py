@@ -144,12 +144,13 @@ class Process:
 @dataclass(frozen=True)
 class Limits:
     """What a campaign may ask of a kind of board: bodies of at most `max_size` bytes, at most `ahead` readings that are
-    accepted and not stored yet, and no progress for `patience_s` seconds at most.
+    accepted and not stored yet; how many seconds without progress are no failure, and how many in all.
     """
 
     max_size: int = 65536
     ahead: int = 64
     patience_s: float = 30.0
+    deadline_s: float = 300.0
 
 
 class Board(Protocol):

@@ -54,7 +54,7 @@ class CampaignFailed(Exception):
 @dataclass(frozen=True)
 class Settings:
     """What a campaign is to do. `patience_s`: seconds without any progress until it fails; `deadline_s`: seconds for
-    all of it. `max_size` and `patience_s` are those of the kind of board if they are None.
+    all of it. `max_size` and both times are those of the kind of board if they are None.
     """
 
     messages: int = 1000
@@ -64,7 +64,7 @@ class Settings:
     board: str = "unix"
     max_size: int | None = None
     patience_s: float | None = None
-    deadline_s: float = 300.0
+    deadline_s: float | None = None
     ordack: tuple[str, ...] = ORDACK
     header_bytes: int = HEADER_BYTES
     application: Path = SENSOR
@@ -84,7 +84,8 @@ class Settings:
             raise BoardMissing(f"board {self.board} takes bodies of at most {limits.max_size} bytes")
         max_size = limits.max_size if self.max_size is None else self.max_size
         patience_s = limits.patience_s if self.patience_s is None else self.patience_s
-        return replace(self, max_size=max_size, patience_s=patience_s)
+        deadline_s = limits.deadline_s if self.deadline_s is None else self.deadline_s
+        return replace(self, max_size=max_size, patience_s=patience_s, deadline_s=deadline_s)
 
     def traffic(self) -> int:
         """Bytes that all messages take on the link, at least; of settings that leave no size open."""
@@ -344,7 +345,9 @@ class Campaign:
             await asyncio.gather(counting, return_exceptions=True)
 
     async def _keep_killing(self, victims: dict[str, Victim], view: View, counting: "asyncio.Task[None]") -> None:
-        patience_s = self.settings.patience_s or 0.0
+        patience_s, deadline_s = self.settings.patience_s, self.settings.deadline_s
+        assert patience_s is not None
+        assert deadline_s is not None
         begun = changed = time.monotonic()
         before: dict[str, int] = {}
         while not self._complete(victims):
@@ -362,8 +365,8 @@ class Campaign:
                 before, changed = figures, now
             if now > changed + patience_s:
                 raise CampaignFailed(f"no progress for {patience_s:g} s: {self._lacking(figures)}")
-            if now > begun + self.settings.deadline_s:
-                raise CampaignFailed(f"not done within {self.settings.deadline_s:g} s: {self._lacking(figures)}")
+            if now > begun + deadline_s:
+                raise CampaignFailed(f"not done within {deadline_s:g} s: {self._lacking(figures)}")
             await asyncio.sleep(TICK_S)
 
     def _complete(self, victims: dict[str, Victim]) -> bool:
@@ -495,9 +498,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> tuple[Settings, bool]:
     )
     parser.add_argument("--max-size", type=int, help="bytes of the largest body (default: what the board takes)")
     parser.add_argument("--patience", type=float, help="seconds without progress (default: by the kind of board)")
-    parser.add_argument(
-        "--deadline", type=float, default=defaults.deadline_s, help="seconds in all (default %(default)s)"
-    )
+    parser.add_argument("--deadline", type=float, help="seconds in all (default: by the kind of board)")
     parser.add_argument("--json", action="store_true", help="write the figures to standard output as one JSON object")
     chosen = parser.parse_args(arguments)
     seed = random.SystemRandom().randrange(1 << 31) if chosen.seed is None else chosen.seed

@@ -24,7 +24,7 @@ MPS2_PSRAM_SIZE = 16 << 20
 MPS2_FLASH_SIZE = 2 << 20  # at the begin of the PSRAM
 MPS2_BLOCK_SIZE = 4096
 MPS2_OUTBOX = 65536
-MPS2_HEAP_KIB = 96
+MPS2_HEAP_KIB = 64
 PI_FOLDER = ROOT / "build" / "firmware" / "pi"
 PI_DISK_SIZE = 16 << 20
 PI_HEAP_KIB = 2048
@@ -165,6 +165,10 @@ class QemuBoard:
         """Make the flash, with the application and its configuration."""
         raise NotImplementedError
 
+    def read_file(self, name: str) -> bytes:
+        """See Board."""
+        raise NotImplementedError
+
     @property
     def alive(self) -> bool:
         return self.qemu.alive
@@ -203,7 +207,7 @@ class Mps2Board(QemuBoard):
         self._heap = heap
         self._network = network
         self._flash = Flash(folder / "flash", MPS2_FLASH_SIZE, MPS2_BLOCK_SIZE)
-        super().__init__(target, folder, application, Limits(max_size=512, ahead=6))
+        super().__init__(target, folder, application, Limits(max_size=512, ahead=6, deadline_s=1800.0))
 
     def command(self) -> list[str | Path]:
         flash = f"memory-backend-file,id=psram,size={MPS2_PSRAM_SIZE},mem-path=flash,share=on"
