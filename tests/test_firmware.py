@@ -1,11 +1,15 @@
 """Every firmware boots, says which core it uses, and does what a board must: files, lines, network, resets."""
 
+import json
 import os
+import re
 import select
+import shlex
 import shutil
 import socket
 import ssl
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -373,6 +377,42 @@ def test_mps2_sleeps_when_it_has_nothing_to_do(mps2: Callable[..., Machine]) -> 
     before = processor_seconds(machine)
     machine.until("done")
     assert processor_seconds(machine) - before < 0.5
+
+
+def test_the_walk_through_with_no_board_works(tmp_path: Path) -> None:
+    page = (ROOT / "firmware" / "README.md").read_text(encoding="utf-8").partition("## With no board at all")[2]
+    program, commands = (
+        re.search(rf"```{language}\n(.*?)```", page, re.DOTALL)[1] for language in ("python", "sh")  # type: ignore[index]
+    )
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = str(probe.getsockname()[1])
+    (tmp_path / "main.py").write_text(program.replace("1801", port), encoding="utf-8")
+    make, flash, create, serve, qemu, receive = commands.replace("\\\n", "").replace("1801", port).splitlines()
+    assert make == "make firmware"
+    (tmp_path / "build").symlink_to(ROOT / "build")
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+    def run(command: str) -> str:
+        shell = ["bash", "-ec", command]
+        result = subprocess.run(
+            shell, cwd=tmp_path, env=environment, timeout=DEADLINE_S, stdout=subprocess.PIPE, text=True
+        )
+        assert result.returncode == 0, result.stdout
+        return result.stdout
+
+    run(flash)
+    run(create)
+    with subprocess.Popen(
+        shlex.split(serve.rstrip("& ")), cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline() == f"listening on 127.0.0.1:{port}\n"
+            assert run(qemu).splitlines()[-2:] == ["on flash", "in the queue"]
+            (message,) = map(json.loads, run(receive).splitlines())
+        finally:
+            server.terminate()
+    assert (message["label"], message["body_base64"]) == ("temperature", "MjEuNQ==")
 
 
 def processor_seconds(machine: Machine) -> float:
