@@ -52,14 +52,18 @@ def named(result: "subprocess.CompletedProcess[str]") -> set[str]:
 
 
 def test_without_apt_set_up_names_what_is_missing_and_why(checkout: Path, path_without: Callable[..., str]) -> None:
-    path = path_without("apt-get", "xz", "arm-none-eabi-gcc", "mosquitto")
+    path = path_without("apt-get", "xz", "arm-none-eabi-gcc", "qemu-system-arm", "spin", "mosquitto")
     result = setup(checkout, "run", PATH=path)
     assert result.returncode == 1
     # Running needs neither the cross compiler nor the bench's peer.
     assert named(result) == {"xz-utils"}
+    # Neither do the emulated boards need what only tests use.
+    result = setup(checkout, "firmware", PATH=path)
+    assert result.returncode == 1
+    assert named(result) == {"xz-utils", "gcc-arm-none-eabi", "libnewlib-arm-none-eabi", "qemu-system-arm"}
     result = setup(checkout, "test", PATH=path)
     assert result.returncode == 1
-    assert named(result) >= {"xz-utils", "gcc-arm-none-eabi", "libnewlib-arm-none-eabi"}
+    assert named(result) >= {"xz-utils", "gcc-arm-none-eabi", "libnewlib-arm-none-eabi", "qemu-system-arm", "spin"}
     assert "gcc-arm-none-eabi: firmware for Cortex-M, size of the C core on a Cortex-M0+" in result.stderr
     assert not (checkout / ".venv").exists()
 
