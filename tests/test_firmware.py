@@ -278,6 +278,13 @@ async def echo():
     await stream.drain()
 asyncio.run(echo())
 
+quiet = []
+uart.irq(lambda line: quiet.append(line.irq().flags()), machine.UART.IRQ_RXIDLE)
+print("listens")
+while not quiet:
+    machine.idle()
+print("idle after", uart.read(), quiet == [machine.UART.IRQ_RXIDLE])
+
 uart.init(115200, rxbuf=32)
 print("narrow")
 poll.poll()
@@ -311,6 +318,9 @@ def test_mps2_uart_carries_all_it_has_room_for(mps2: Callable[..., Machine], tmp
         while not received.endswith(b"\n"):
             received += line.recv(100)
         assert received == b"<hello\n"
+        machine.until("listens")
+        line.sendall(b"!")  # one byte: the host may pause between two
+        machine.until("idle after b'!' True")
         machine.until("narrow")
         line.sendall(bytes(100))
         machine.until("lost some 32")
