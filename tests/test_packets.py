@@ -363,6 +363,9 @@ def test_a_debug_and_a_soap_header_byte_by_byte() -> None:
 
 
 def test_the_words_of_headers_are_those_of_the_core() -> None:
+    assert [len(packets.words(part)) for part in range(core.PARTS)] == [
+        core.part_words(part) for part in range(core.PARTS)
+    ]
     for header, name, index in (
         (packets.BaseHeader(), "packet_size", core.BASE_PACKET_SIZE),
         (packets.UserHeader(), "message_id", core.USER_MESSAGE_ID),
@@ -1219,6 +1222,13 @@ def test_a_draft_makes_what_user_message_makes(
                 sent_time=sent_time, journal=journal,
             )  # fmt: skip
             assert packets.transaction_offset(packet) == draft.transaction_at
+            assert draft.size(len(body), text) == len(packet)
+            buffer = bytearray(b"\xff" * (len(packet) + 9))
+            arguments = (message_id, body, text, ttrq, ttbr, sent_time, journal)
+            assert draft.write_into(buffer, 5, *arguments) == len(packet)
+            assert buffer == b"\xff" * 5 + packet + b"\xff" * 4
+            assert draft.write_into(buffer, 10, *arguments) == -1
+            assert buffer == b"\xff" * 5 + packet + b"\xff" * 4
 
 
 def test_a_draft_refuses() -> None:

@@ -483,3 +483,29 @@ def test_a_stream_goes_on_from_an_adopted_record() -> None:
     assert list(record) == [1, 8, 5, 2]
     stream.renew(9)
     assert stream.tx_sequence_id == 9 << 32 | 1
+
+
+def test_an_entry_can_be_used_again() -> None:
+    stream = streams.OutgoingStream(streams.OutgoingStream.new(7), rolls=False)
+    first = _number(stream, 1, True)
+    first.awaiting_ack = first.received_session_ack = first.received_order_ack = True
+    first.sequence_number = first.recoverable_sequence_number = 5
+    stream.remove([first])
+    again = stream.number(bytearray(PACKET), OFFSET, "key", 2, False, first)
+    fresh = streams.Entry("key", 2, True, False, stream.tx_sequence_id, 2)
+    fresh.stream = stream
+    assert again is first
+    assert stream.table == [first]
+    for name in streams.Entry.__slots__:
+        assert getattr(first, name) == getattr(fresh, name), name
+
+
+def test_the_list_of_what_is_covered_is_the_streams_own() -> None:
+    stream = streams.OutgoingStream(streams.OutgoingStream.new(7))
+    entries = [_number(stream, message_id) for message_id in (1, 2)]
+    covered = []
+    for number in (1, 2, 2):
+        body = packets.OrderAckBody(array("I", (1, 7, number, 0, 0, 0, 0, 0, 0)))
+        covered.append(stream.order_ack(body, 0))
+        assert covered[-1] == ([entries[number - 1]] if len(covered) < 3 else [])
+    assert covered[0] is covered[1] is covered[2]

@@ -93,6 +93,7 @@ else:
         return getattr(constants, name)  # type: ignore[no-any-return]
 
 
+functions = _core  # where they are, and where a C core has more than its twin
 part_size = _core.part_size
 part_words = _core.part_words
 unpack = _core.unpack

@@ -285,7 +285,7 @@ def part_words(part: int) -> int:
 
 
 def unpack(part: int, fields: "array[int]", data: "bytes | bytearray | memoryview", offset: int, end: int) -> int:
-    """Read one part from data[offset:end] and check it; fields is filled only if the status is _OK."""
+    """Read one part from data[offset:end] and check it; fields is filled only if the status is OK."""
     _check_part(part)
     _check_words(fields, len(_FORMATS[part]) - 1)
     _check_range(data, offset, end)
@@ -398,7 +398,7 @@ def session_received(s: "array[int]", recoverable: bool) -> None:
 
 
 def session_stored(s: "array[int]", recoverable: bool) -> int:
-    """Count the oldest message not yet stored as durable. _ACK_FIRST: nothing done, send a SessionAck before (B-123)."""
+    """Count the oldest message not yet stored as durable. ACK_FIRST: nothing done, send a SessionAck before (B-123)."""
     _check_words(s, _SESSION_WORDS)
     if s[_SESSION_STORED] == s[_SESSION_RECEIVED]:
         raise ValueError("nothing left to store")
@@ -500,7 +500,7 @@ def accept(incoming: "array[int]", h: "array[int]") -> bool:
 
 
 def stamp(outgoing: "array[int]", previous: int, h: "array[int]") -> int:
-    """Number a message for the first and only time (B-317, A-08). _STREAM_FULL: nothing was done (A-24)."""
+    """Number a message for the first and only time (B-317, A-08). STREAM_FULL: nothing was done (A-24)."""
     _check_words(outgoing, _OUTGOING_WORDS)
     _check_words(h, part_words(_TRANSACTION_HEADER))
     number = outgoing[_OUTGOING_NUMBER]
@@ -516,7 +516,7 @@ def stamp(outgoing: "array[int]", previous: int, h: "array[int]") -> int:
 
 
 def order_ack_received(outgoing: "array[int]", ack: "array[int]") -> int:
-    """Raise last_ack. _IGNORED: another sequence, a number never given, or no progress (B-230, B-233)."""
+    """Raise last_ack. IGNORED: another sequence, a number never given, or no progress (B-230, B-233)."""
     _check_words(outgoing, _OUTGOING_WORDS)
     _check_words(ack, part_words(_ORDER_ACK))
     number = ack[_ACK_NUMBER]

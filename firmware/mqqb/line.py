@@ -40,8 +40,12 @@ connection everything else is passed over: a line may carry a console before, an
 import struct
 from binascii import crc32
 
+from mqqb import core
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     Buffer = bytes | bytearray | memoryview
 
 VERSION = 1
@@ -73,7 +77,7 @@ _ZERO = b"\0"
 _CRC_OF_ALL = 0x2144DF1C  # CRC-32 of anything with its own CRC-32 behind it
 
 
-def seal(buffer: bytearray, view: memoryview, start: int, end: int) -> int:
+def _seal(buffer: bytearray, view: memoryview, start: int, end: int) -> int:
     """Make a frame of the content in buffer[start + 1 : end], at `start`; returns its end, that of the zero behind it.
 
     view: of the whole buffer. The content and its CRC take at most FRAME_MAX - 2 bytes.
@@ -89,12 +93,12 @@ def seal(buffer: bytearray, view: memoryview, start: int, end: int) -> int:
     return end + 1
 
 
-def unseal(buffer: bytearray, view: memoryview, start: int, end: int) -> bool:
+def _unseal(buffer: bytearray, view: memoryview, start: int, end: int) -> bool:
     """Undo `seal` for buffer[start:end], which contains no zero, in place; False: it is no frame, and spoiled.
 
     The content is then buffer[start + 1 : end - 4].
     """
-    if not _LEAST <= end - start < FRAME_MAX:
+    if not 5 <= end - start < FRAME_MAX:
         return False
     code = start
     while code < end:
@@ -102,6 +106,11 @@ def unseal(buffer: bytearray, view: memoryview, start: int, end: int) -> bool:
         buffer[code] = 0
         code += step
     return code == end and crc32(view[start + 1 : end]) == _CRC_OF_ALL
+
+
+# A C core has the same (c_core/mqqb_line.h).
+seal: "Callable[[bytearray, memoryview, int, int], int]" = getattr(core.functions, "seal", _seal)
+unseal: "Callable[[bytearray, memoryview, int, int], bool]" = getattr(core.functions, "unseal", _unseal)
 
 
 class Line:
@@ -214,16 +223,25 @@ class Line:
 
     # ---- what goes
 
-    def write(self, data: "Buffer", now: int) -> int:
-        """Put payload into `out`; how many bytes: 0 while there is something else in it, or the window is used up."""
-        count = min(len(data), self._payload_max)
-        in_flight = self._sent - self._acked & 0xFFFF
-        if self.state != OPEN or self.out_end or self._close_owed or self._accept_owed:
+    def write(self, data: "Buffer", now: int, start: int = 0) -> int:
+        """Put data[start:], or what there is room for, into `out` as payload: how many bytes. 0: the window is used up,
+        or there is something else in it.
+        """
+        count = len(data) - start
+        if count > self._payload_max:
+            count = self._payload_max
+        sent = self._sent
+        if (
+            count <= 0
+            or (sent - self._acked & 0xFFFF) + count + OVERHEAD > self._peer_window
+            or self.out_end
+            or self.state != OPEN
+            or self._close_owed
+            or self._accept_owed
+        ):
             return 0
-        if not count or in_flight + count + OVERHEAD > self._peer_window:
-            return 0
-        self.out[_PAYLOAD : _PAYLOAD + count] = data if count == len(data) else data[:count]
-        self._sent = self._sent + count + OVERHEAD & 0xFFFF
+        self.out[_PAYLOAD : _PAYLOAD + count] = data if count == len(data) else data[start : start + count]
+        self._sent = sent + count + OVERHEAD & 0xFFFF
         self._data(count, now)
         return count
 
@@ -296,7 +314,7 @@ class Line:
     def _frame(self, start: int, end: int, now: int) -> int:
         """Take a frame: the event that it is, or 0."""
         frame = self._in
-        if not unseal(frame, self._in_view, start, end):
+        if end - start < _LEAST or not unseal(frame, self._in_view, start, end):
             return self._fault("no frame")
         kind = frame[start + 1] ^ self._kinds_out ^ _FROM_ACCEPTOR
         opener = frame[start + 2]
@@ -356,16 +374,17 @@ class Line:
         self.state = OPEN
 
     def _greet(self, kind: int, opener: int, acceptor: int, number: int, taken: int) -> None:
-        self._seal(0, kind, opener, acceptor, number, taken, 0)
+        struct.pack_into("<BBBHH", self.out, 2, kind | self._kinds_out, opener, acceptor, number, taken)
+        self.out_start = 0
+        self.out_end = seal(self.out, self._out_view, 1, _PAYLOAD)
 
     def _data(self, count: int, now: int) -> None:
         """DATA with the payload that is in `out` already."""
-        self._told = self._taken
+        out = self.out
+        number = self._number_out
+        taken = self._told = self._taken
+        struct.pack_into("<BBBHH", out, 2, _DATA | self._kinds_out, self._opener, self._acceptor, number, taken)
+        self.out_start = 1
+        self.out_end = seal(out, self._out_view, 1, _PAYLOAD + count)
+        self._number_out = number + 1 & 0xFFFF
         self._spoke = now
-        self._seal(1, _DATA, self._opener, self._acceptor, self._number_out, self._taken, count)
-        self._number_out = self._number_out + 1 & 0xFFFF
-
-    def _seal(self, start: int, kind: int, opener: int, acceptor: int, number: int, taken: int, count: int) -> None:
-        struct.pack_into("<BBBHH", self.out, 2, kind | self._kinds_out, opener, acceptor, number, taken)
-        self.out_start = start
-        self.out_end = seal(self.out, self._out_view, 1, _PAYLOAD + count)

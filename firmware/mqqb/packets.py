@@ -74,7 +74,6 @@ _SECURITY_HEADER = const(7)
 _ESTABLISH_CONNECTION = const(9)
 _ORDER_ACK = const(10)
 _FINAL_ACK = const(11)
-_PARTS = const(13)
 
 _ACK_BODY_SIZE = const(0x24)
 _PADDING_SIZE = const(512)  # behind the EstablishConnectionHeader
@@ -337,7 +336,13 @@ def order_queue(address: str) -> DirectQueueFormatName:
 
 # ---- headers ------------------------------------------------------------------------------------
 
-_ZEROS = [bytes(4 * core.part_words(part)) for part in range(_PARTS)]
+_SIZES = (24, 8, 28, 20, 16, 48, 64, 24, 8, 44, 36, 36, 28)  # of the words of each part, in bytes
+_ZEROS = bytes(64)
+
+
+def words(part: int) -> "array[int]":
+    """The words of a part, all 0."""
+    return array("I", _ZEROS[: _SIZES[part]])
 
 
 def word(index: int) -> "_Word":
@@ -365,7 +370,7 @@ class Header:
     part = 0
 
     def __init__(self, fields: "array[int] | None" = None) -> None:
-        self.fields = array("I", _ZEROS[self.part]) if fields is None else fields
+        self.fields = words(self.part) if fields is None else fields
 
 
 class BaseHeader(Header):
@@ -676,7 +681,7 @@ def malformed(problem: int, place: "int | str") -> Malformed:
 
 def unpack(part: int, data: "Buffer", at: int, limit: int) -> "array[int]":
     """The words of one part, in a new array. Malformed."""
-    fields = array("I", _ZEROS[part])
+    fields = words(part)
     status = core.unpack(part, fields, data, at, limit)
     if status:
         raise malformed(status, part)
@@ -693,7 +698,7 @@ def parse(
     """
     if end is None:
         end = len(data)
-    fields = array("I", _ZEROS[_BASE_HEADER])
+    fields = words(_BASE_HEADER)
     status = core.unpack(_BASE_HEADER, fields, data, offset, end)
     if status == _NEED_MORE:
         raise NeedMore(_BASE_HEADER_SIZE)
@@ -948,7 +953,7 @@ def establish_connection(
     client_guid: bytes, server_guid: bytes, time_stamp: int, operating_system: int = 0x0310, refused: bool = False
 ) -> bytearray:
     """Request or response (B-204, B-208; wire.md 5.2). time_stamp: ms. refused: CS, in a response."""
-    fields = array("I", _ZEROS[_ESTABLISH_CONNECTION])
+    fields = words(_ESTABLISH_CONNECTION)
     fields[8] = time_stamp
     fields[9] = operating_system
     kind = _PT_ESTABLISH_CONNECTION | (_INTERNAL_CS if refused else 0)
@@ -1018,7 +1023,7 @@ def compose(
     out = bytearray(size)
     base = array("I", (_VERSION_NUMBER, 0, flags, _SIGNATURE, size, check_u32(ttrq)))
     core.pack(_BASE_HEADER, base, out, 0)
-    fields = array("I", _ZEROS[_USER_HEADER])
+    fields = words(_USER_HEADER)
     fields[8] = check_u32(ttbr)
     fields[9] = check_u32(sent_time)
     fields[10] = check_u32(message_id)
@@ -1060,7 +1065,7 @@ class Draft:
 
     def _label_is(self, label: str) -> None:
         raw = terminated(label) if label else b""
-        properties = array("I", _ZEROS[_MESSAGE_PROPERTIES_HEADER])
+        properties = words(_MESSAGE_PROPERTIES_HEADER)
         packet = compose(
             0, FOREVER, self._source, NULL_GUID, FOREVER, 0, 0, _TRANSACTIONAL, self._destination, None, None,
             properties, bytes(20), raw, b"", b"",
@@ -1070,6 +1075,15 @@ class Draft:
         self._sizes_at = size - len(raw) - 24
         self._head = bytes(packet[:size])
         self._label = label
+
+    def size(self, body_size: int, label: str = "") -> int:
+        """Bytes of a packet with such a body. ValueError for one that cannot be."""
+        if label != self._label:
+            self._label_is(label)
+        size = len(self._head) + body_size + 3 & ~3
+        if size > _PACKET_SIZE_MAX:
+            raise ValueError("a packet has at most 4194304 bytes, this one " + str(size))
+        return size
 
     def write(
         self,
@@ -1082,22 +1096,39 @@ class Draft:
         journal: int = 0,
     ) -> bytearray:
         """The packet. Arguments as those of user_message; journal is not checked."""
-        if label != self._label:
-            self._label_is(label)
-        head = self._head
-        at = len(head)
-        end = at + len(body)
-        size = end + 3 & ~3
-        if size > _PACKET_SIZE_MAX:
-            raise ValueError("a packet has at most 4194304 bytes, this one " + str(size))
-        packet = bytearray(size)
-        packet[:at] = head
-        packet[at:end] = body
-        pack_into("<II", packet, 8, size, check_u32(ttrq))
-        flags = self._flags | journal
-        pack_into("<IIII", packet, 48, check_u32(ttbr), check_u32(sent_time), check_u32(message_id), flags)
-        pack_into("<II", packet, self._sizes_at, end - at, end - at)
+        packet = bytearray(self.size(len(body), label))
+        self.write_into(packet, 0, message_id, body, label, ttrq, ttbr, sent_time, journal)
         return packet
+
+    def write_into(
+        self,
+        buffer: "bytearray | memoryview",
+        offset: int,
+        message_id: int,
+        body: "Buffer",
+        label: str = "",
+        ttrq: int = FOREVER,
+        ttbr: int = FOREVER,
+        sent_time: int = 0,
+        journal: int = 0,
+    ) -> int:
+        """Put the packet at buffer[offset:] and tell how many bytes it has; -1: it does not fit, nothing is done."""
+        size = self.size(len(body), label)
+        if size > len(buffer) - offset:
+            return -1
+        head = self._head
+        at = offset + len(head)
+        end = at + len(body)
+        buffer[offset:at] = head
+        buffer[at:end] = body
+        for at in range(end, offset + size):
+            buffer[at] = 0
+        count = len(body)
+        pack_into("<II", buffer, offset + 8, size, check_u32(ttrq))
+        flags = self._flags | journal
+        pack_into("<IIII", buffer, offset + 48, check_u32(ttbr), check_u32(sent_time), check_u32(message_id), flags)
+        pack_into("<II", buffer, offset + self._sizes_at, count, count)
+        return size
 
 
 def _acknowledgment(
@@ -1111,7 +1142,7 @@ def _acknowledgment(
     part: int,
     fields: "array[int]",
 ) -> bytearray:
-    properties = array("I", _ZEROS[_MESSAGE_PROPERTIES_HEADER])
+    properties = words(_MESSAGE_PROPERTIES_HEADER)
     properties[2] = message_class
     packet = compose(
         0, FOREVER, source, address, FOREVER, sent_time, message_id, flags, destination, None, None,
@@ -1137,7 +1168,7 @@ def order_ack(
     address. source, message_id, sent_time: of this packet itself. ordinal, time_stamp, number (not 0): what is
     acknowledged.
     """
-    fields = array("I", _ZEROS[_ORDER_ACK])
+    fields = words(_ORDER_ACK)
     _sequence(fields, ordinal, time_stamp, number, number - 1)
     return _acknowledgment(destination, address, source, message_id, sent_time, CLASS_ORDER_ACK, 0, _ORDER_ACK, fields)
 
@@ -1162,7 +1193,7 @@ def final_ack(
     """
     if message_class < CLASS_FINAL_ACK:
         raise ValueError("the class of a FinalAck is 0x4000 or above")
-    fields = array("I", _ZEROS[_FINAL_ACK])
+    fields = words(_FINAL_ACK)
     _sequence(fields, ordinal, time_stamp, number, previous)
     fields[8] = check_u32(acked_message_id)
     packet = _acknowledgment(

@@ -91,7 +91,7 @@ _SESSION_HEADER_SIZE = const(16)
 _SESSION_HEADER_WORDS = const(7)
 _ORDER_ACK_SIZE = const(36)  # of its body
 _USER_FLAGS_OFFSET = const(60)  # in a message; what an OrderAck has behind that and before its body is always the same
-_ROOM = const(1024)  # bytes; grows for as long as a longer packet is coming
+_ROOM = const(640)  # bytes; grows for as long as a longer packet is coming
 _RECOVERABLE_ACK_MIN = const(500)
 _RECOVERABLE_ACK_MAX = const(120000)
 _ACK_WAIT_MAX = const(120000)
@@ -360,8 +360,9 @@ class Session:
         return self._view[end:] if end else self._view
 
     def took(self, count: int) -> None:
-        """So many bytes of the peer are now where `room` said."""
-        self._end += count
+        """So many bytes of the peer are now where `room` said. After the end they are dropped."""
+        if self.closed is None:
+            self._end += count
 
     def next_event(self, now: int) -> "object | None":
         """What the bytes that came tell next, as receive_data does; None: nothing before more bytes come.

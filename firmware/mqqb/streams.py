@@ -183,6 +183,7 @@ class OutgoingStream:
         self._cursors: "list[list[int]]" = []
         self._ordinal = -1  # of what is in the next
         self._tx_sequence_id = 0  # one object for all entries of a sequence: on boards such a number takes memory
+        self._covered_now: "list[Entry]" = []  # by the last OrderAck
         self._held: "list[Entry]" = []  # of awaiting_final_ack, by number: an OrderAck can still prove them stored
         self._header = array("I", bytes(4 * _TRANSACTION_HEADER_WORDS))
 
@@ -226,13 +227,19 @@ class OutgoingStream:
         return self._intervals[self.resend_interval_index]
 
     def number(
-        self, packet: bytearray, offset: int, key: object, message_id: int, journal: bool = False
+        self,
+        packet: "bytearray | memoryview",
+        offset: int,
+        key: object,
+        message_id: int,
+        journal: bool = False,
+        entry: "Entry | None" = None,
     ) -> "Entry | None":
         """Number a transactional message, for the first and only time, and append it (B-317, A-08).
 
         packet: the serialised message, its TransactionHeader at offset; patched in place. The caller makes packet and
-        record durable in one step before anything is sent (B-098). None: the sequence is used up, wait until the
-        table is empty, or `renew` (A-24).
+        record durable in one step before anything is sent (B-098). entry: one that nothing needs any more, to be
+        used again. None: the sequence is used up, wait until the table is empty, or `renew` (A-24).
         """
         self._read(packet, offset)
         previous = _previous(self.table, len(self.table), self.tx_sequence_id)
@@ -240,7 +247,10 @@ class OutgoingStream:
             return None
         core.pack(_TRANSACTION_HEADER, self._header, packet, offset)
         number = self._header[_TX_NUMBER]
-        entry = Entry(key, message_id, True, journal, self.tx_sequence_id, number)
+        if entry is None:
+            entry = Entry(key, message_id, True, journal, self.tx_sequence_id, number)
+        else:
+            Entry.__init__(entry, key, message_id, True, journal, self.tx_sequence_id, number)
         self.append(entry)
         return entry
 
@@ -322,15 +332,19 @@ class OutgoingStream:
             index = table.index(entry)
         self._read(packet, offset)
         previous = _previous(table, index, entry.tx_sequence_id)
-        if self._held:  # what is bridged now may be missing at a receiver that acknowledges this number
-            self._held = [
-                held
-                for held in self._held
-                if held.tx_sequence_id != entry.tx_sequence_id
-                or not previous < held.tx_sequence_number < entry.tx_sequence_number
-            ]
+        if self._held:
+            self._bridge(entry, previous)
         self._header[_TX_PREVIOUS] = previous
         core.pack(_TRANSACTION_HEADER, self._header, packet, offset)
+
+    def _bridge(self, entry: Entry, previous: int) -> None:
+        """What is bridged now may be missing at a receiver that acknowledges this number."""
+        self._held = [
+            held
+            for held in self._held
+            if held.tx_sequence_id != entry.tx_sequence_id
+            or not previous < held.tx_sequence_number < entry.tx_sequence_number
+        ]
 
     def sent(self, entry: Entry, now: int) -> None:
         """A Session has put the entry on the wire: start the Transactional Ack Wait Timer (B-136)."""
@@ -394,47 +408,52 @@ class OutgoingStream:
         Covered entries of this sequence are stored at the destination, `received_order_ack`; those of an older one, in
         a table from before a restore, have ended in a way that is not known. They leave the table; those with `journal`
         wait in `awaiting_final_ack`, the others are settled: the owner deletes them durably. Entries that were held may
-        be among them. An empty list: stale, or not ours.
+        be among them. An empty list: stale, or not ours. The list is the stream's own until the next call.
         """
         self.time_of_last_ack = now
         self.last_ack_count += 1
+        covered = self._covered_now
+        covered.clear()
         if core.order_ack_received(self.record, body.fields) == _OK:
             tx_sequence_id = self.tx_sequence_id
             number = body.fields[_ACK_NUMBER]
-            covered = self._covered(self.table, tx_sequence_id, number)
+            self._cover(covered, self.table, tx_sequence_id, number)
         else:
             tx_sequence_id = body.tx_sequence_id
             if tx_sequence_id >= self.tx_sequence_id:
-                return []  # B-230, A-04
+                return covered  # B-230, A-04
             number = body.fields[_ACK_NUMBER]
-            covered = self._covered(self.table, tx_sequence_id, number)
+            self._cover(covered, self.table, tx_sequence_id, number)
             if not covered:
-                return []
-        held = self._held and [
-            entry
-            for entry in self._covered(self._held, tx_sequence_id, number)
-            if entry.tx_sequence_id == tx_sequence_id
-        ]
+                return covered
         self._progress(now)
         for entry in covered:
             entry.received_order_ack = True  # B-235
             if entry.journal:
                 self.awaiting_final_ack.append(entry)
         self._take(covered)
-        if held:
-            for entry in held:
+        return self._with_held(covered, tx_sequence_id, number) if self._held else covered
+
+    def _with_held(self, covered: "list[Entry]", tx_sequence_id: int, number: int) -> "list[Entry]":
+        """Add those that were held, which the OrderAck covers too."""
+        held: "list[Entry]" = []
+        self._cover(held, self._held, tx_sequence_id, number)
+        for entry in held:
+            if entry.tx_sequence_id == tx_sequence_id:
                 entry.received_order_ack = True
                 self._held.remove(entry)
                 if not entry.journal:
                     self.awaiting_final_ack.remove(entry)
-            covered = sorted(covered + held, key=_identity)
-        return covered
+                covered.append(entry)
+        return sorted(covered, key=_identity)
 
-    def _covered(self, entries: "list[Entry]", tx_sequence_id: int, tx_sequence_number: int) -> "list[Entry]":
-        """Also what is of an older sequence with the same time stamp: the newer one was begun, in a life from before a
-        restore, when the older had drained (B-096, B-426). It is over, but whether it was stored nobody knows.
+    def _cover(
+        self, covered: "list[Entry]", entries: "list[Entry]", tx_sequence_id: int, tx_sequence_number: int
+    ) -> None:
+        """Gather what is covered, also what is of an older sequence with the same time stamp: the newer one was begun,
+        in a life from before a restore, when the older had drained (B-096, B-426). It is over, but whether it was
+        stored nobody knows.
         """
-        covered = []
         for entry in entries:
             number = entry.tx_sequence_number
             if number:
@@ -446,7 +465,6 @@ class OutgoingStream:
                 elif number > tx_sequence_number:
                     break
                 covered.append(entry)
-        return covered
 
     def final_ack(self, message_id: int, now: int) -> "Entry | None":
         """A FinalAck names this message: it is settled, whatever else is outstanding (B-241, B-244, B-245). None: not
@@ -494,7 +512,7 @@ class OutgoingStream:
         for cursor in self._cursors:
             cursor[1] = 0
 
-    def _read(self, packet: bytearray, offset: int) -> None:
+    def _read(self, packet: "bytearray | memoryview", offset: int) -> None:
         status = core.unpack(_TRANSACTION_HEADER, self._header, packet, offset, len(packet))
         assert status == _OK, "there is no TransactionHeader at this offset"
 
