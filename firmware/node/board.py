@@ -4,10 +4,14 @@ Nothing here waits longer than it says. What the hardware gives is found in `mac
 """
 
 import os
-import socket
 import struct
 import time
 from hashlib import sha256
+
+try:
+    import socket
+except ImportError:  # a board without a network
+    socket = None  # type: ignore[assignment]
 
 from mqqb import confirm
 

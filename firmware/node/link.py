@@ -5,7 +5,11 @@ interfaces.Link says what each method does.
 
 import errno
 import select
-import socket
+
+try:
+    import socket
+except ImportError:  # a board without a network: its link is a UART
+    socket = None  # type: ignore[assignment]
 
 from node.clock import ticks_diff, ticks_ms
 
@@ -18,7 +22,7 @@ TICK_MS = 100
 CONNECT_TIMEOUT_MS = 10000
 _IPPROTO_TCP = 6
 _TCP_NODELAY = getattr(socket, "TCP_NODELAY", 1)  # lwIP has a number of its own
-_MICROPYTHON = not hasattr(socket.socket, "recv_into")
+_MICROPYTHON = not hasattr(getattr(socket, "socket", None), "recv_into")
 
 
 class Backoff:
