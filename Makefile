@@ -9,7 +9,7 @@ KILLS ?= 5
 STEPS ?= 1000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run hil test test-c test-mp lint size fuzz mutants model conformance bench firmware natmod clean setup-test setup-bench setup-firmware
+.PHONY: help setup run hil test test-c test-mp lint size fuzz mutants model conformance bench firmware natmod rp2040 clean setup-test setup-bench setup-firmware
 
 help: ## this list
 	@awk -F ' *## ' '/^[a-z-]+:.* ## / { sub(/:.*/, "", $$1); printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,6 +74,10 @@ firmware: setup-firmware ## MicroPython with our modules for every emulated boar
 
 natmod: setup-test ## what boards with a stock firmware take: native modules of the C core, build/mip for mip and deploy
 	@ls -l build/natmod/*/_mqqb.mpy build/mip/package.json
+
+rp2040: setup-firmware ## the Pico's real firmware with the C core, in rp2040js: deploy, doctor, readings over its UART (not in make test)
+	@firmware/ports/rp2/build.sh
+	@$(PYTHON_VENV) firmware/ports/rp2/check.py
 
 clean: ## removes what the jobs made, except .venv
 	@rm -rf build host/*.so host/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

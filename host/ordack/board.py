@@ -634,6 +634,8 @@ def read_outbox(copy: str, name: str, now: float, *, clock_is_set: bool = True,
     queues: dict[str, list[confirm.Confirmation]] = {}
     for message in restored:
         process = confirm.Confirmation(message.handle.record, settings)
+        if message.sent and process.state == confirm.Q:
+            process.sent()  # the log says of a whole start whether it may have sent
         queues.setdefault(message.queue.name, []).append(process)
     kept = sum(map(len, queues.values()))
     yield Check("outbox", "ok", f"{name}: {kept} messages", "", {"messages": kept})
@@ -676,7 +678,7 @@ def _waiting(queue: str, waiting: list[confirm.Confirmation], now: float, clock_
     else:
         advice = "look whether it can be reached: --queue-manager HOST:PORT"
     if never < len(waiting):
-        text += f"; {len(waiting) - never} sent and not acknowledged"
+        text += f"; {len(waiting) - never} sent, and no acknowledgement in the log"
     return Check("waiting", "warning", text, advice, values)
 
 
