@@ -78,15 +78,19 @@ class UartLink:
 
     def write(self, data: memoryview) -> int:
         """See interfaces.Link."""
+        if not self._flush():
+            return 0
+        out = self.line
         now = self._clock.now()
         began = ticks_ms()
         done = 0
-        while self._flush() and done < len(data):
-            count = self.line.write(data[done:] if done else data, now)
+        while done < len(data):
+            count = out.write(data, now, done)
             if not count:
                 break
             done += count
-            if ticks_diff(ticks_ms(), began) > WRITE_MS:
+            out.written(self._uart.write(self._out[out.out_start : out.out_end]) or 0)
+            if out.out_end or ticks_diff(ticks_ms(), began) > WRITE_MS:
                 self.wants_write = True
                 break
         return done

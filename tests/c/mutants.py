@@ -12,7 +12,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 CORE = HERE.parent.parent / "c_core"
-PROGRAMS = ("test_mqqb", "test_scan")
+PROGRAMS = ("test_mqqb", "test_scan", "test_line")
 FLAGS = ["-std=c99", "-O1", "-w", f"-I{CORE}"]
 HOOK = ["-include", str(HERE / "assert_hook.h")]
 SECONDS = 30
@@ -45,7 +45,7 @@ def verdict(folder: Path, number: int, file: str, code: str, mutant: str) -> str
                 return f"the code is there {text.count(code)} times"
             text = text.replace(code, mutant)
         (place / source.name).write_text(text)
-    sources = [str(place / name) for name in ("mqqb.c", "mqqb_scan.c")]
+    sources = [str(place / name) for name in ("mqqb.c", "mqqb_scan.c", "mqqb_line.c")]
     for program in PROGRAMS:
         objects = [str(folder / f"{name}.o") for name in (program, "assert_hook")]
         command = ["gcc", *FLAGS, *HOOK, *sources, *objects, "-o", str(place / program)]

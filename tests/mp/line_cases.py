@@ -41,8 +41,41 @@ def test_frames_come_back_whatever_is_in_them():
                 assert sealed[1:-5] == content
 
 
+def test_the_core_and_its_twin_make_the_same_of_everything():
+    numbers = worlds.Random(2)
+    for turn in range(2000):
+        size = 1 + numbers.below(256)
+        zeros = 1 + turn % 4
+        one = bytearray(numbers.below(256) if numbers.below(zeros) == 0 else 0 for _ in range(size + 12))
+        if turn % 2 and size <= 250:
+            other = bytearray(one)
+            end = line.seal(one, memoryview(one), 3, 3 + size)
+            assert end == line._seal(other, memoryview(other), 3, 3 + size) == 3 + size + 5
+            assert one == other
+            one[end - 1 - numbers.below(end - 3)] ^= numbers.below(2)
+            size = end - 4
+        for at in range(3, 3 + size):
+            one[at] = one[at] or 1
+        other = bytearray(one)
+        is_frame = line.unseal(one, memoryview(one), 3, 3 + size)
+        assert is_frame == line._unseal(other, memoryview(other), 3, 3 + size)
+        assert one == other or not is_frame
+
+
+def test_a_range_that_no_frame_can_have_is_a_mistake():
+    if line.seal is line._seal:
+        return
+    buffer = bytearray(300)
+    view = memoryview(buffer)
+    for start, end in ((0, 251), (0, 296), (5, 5), (6, 5), (-1, 5), (300, 300)):
+        assert raises(ValueError, line.seal, buffer, view, start, end), (start, end)
+    for start, end in ((0, 301), (6, 5), (-1, 5)):
+        assert raises(ValueError, line.unseal, buffer, view, start, end), (start, end)
+    assert line.seal(buffer, view, 45, 295) == 300
+
+
 def test_a_frame_with_any_byte_changed_lost_or_added_is_none():
-    for content in (b"content", bytes(7), bytes(30) + b"\1\2\3" + bytes(50)):
+    for content in (b"content", b"\1" + bytes(6), b"\1" + bytes(30) + b"\1\2\3" + bytes(50)):
         whole = frame(content)[:-1]
         for at in range(len(whole)):
             for wrong in (

@@ -38,6 +38,7 @@ int memcmp(const void *a, const void *b, size_t size)
 #endif
 
 #include "mqqb.c"
+#include "mqqb_line.c"
 
 #if MICROPY_ENABLE_DYNRUNTIME
 mp_obj_t greatest_word; /* 0xFFFFFFFF, which is no small int on 32-bit ports; the linker takes no static variables */
@@ -325,6 +326,37 @@ static mp_obj_t roll(mp_obj_t outgoing)
 }
 static MP_DEFINE_CONST_FUN_OBJ_1(roll_obj, roll);
 
+/* seal(buffer, view of it, start, end), for which the twin needs the view: see mqqb.line. */
+static mp_obj_t seal(size_t count, const mp_obj_t *arguments)
+{
+    mp_buffer_info_t buffer;
+    mp_uint_t start, end;
+
+    (void)count;
+    mp_get_buffer_raise(arguments[0], &buffer, MP_BUFFER_RW);
+    end = number(arguments[3], 1, buffer.len);
+    start = number(arguments[2], 0, end - 1);
+    if (buffer.len - end < MQQB_FRAME_OVERHEAD - 1 || end - start > MQQB_FRAME_MAX - MQQB_FRAME_OVERHEAD + 1) {
+        mp_raise_ValueError(MP_ERROR_TEXT("range outside the buffer"));
+    }
+    mqqb_seal((uint8_t *)buffer.buf + start, end - start - 1);
+    return MP_OBJ_NEW_SMALL_INT(end + MQQB_FRAME_OVERHEAD - 1);
+}
+static MP_DEFINE_CONST_FUN_OBJ_VAR_BETWEEN(seal_obj, 4, 4, seal);
+
+static mp_obj_t unseal(size_t count, const mp_obj_t *arguments)
+{
+    mp_buffer_info_t buffer;
+    mp_uint_t start, end;
+
+    (void)count;
+    mp_get_buffer_raise(arguments[0], &buffer, MP_BUFFER_RW);
+    end = number(arguments[3], 0, buffer.len);
+    start = number(arguments[2], 0, end);
+    return mp_obj_new_bool(mqqb_unseal((uint8_t *)buffer.buf + start, end - start));
+}
+static MP_DEFINE_CONST_FUN_OBJ_VAR_BETWEEN(unseal_obj, 4, 4, unseal);
+
 /* The functions, each with its name written out: what collects names reads this file as text. */
 #define FUNCTIONS(FUNCTION) \
     FUNCTION(MP_QSTR_part_size, part_size_obj) \
@@ -348,7 +380,9 @@ static MP_DEFINE_CONST_FUN_OBJ_1(roll_obj, roll);
     FUNCTION(MP_QSTR_accept, accept_obj) \
     FUNCTION(MP_QSTR_stamp, stamp_obj) \
     FUNCTION(MP_QSTR_order_ack_received, order_ack_received_obj) \
-    FUNCTION(MP_QSTR_roll, roll_obj)
+    FUNCTION(MP_QSTR_roll, roll_obj) \
+    FUNCTION(MP_QSTR_seal, seal_obj) \
+    FUNCTION(MP_QSTR_unseal, unseal_obj)
 
 #if MICROPY_ENABLE_DYNRUNTIME
 #define STORE(name, object) mp_store_global(name, MP_OBJ_FROM_PTR(&object));
