@@ -1,0 +1,140 @@
+"""What a steady session takes of a board's memory: 1,000 messages in batches, each batch acknowledged at once.
+
+The garbage collection is off while one of the measured calls runs, so that `gc.mem_alloc` grows by what the call took.
+Prints `NAME BYTES`: bytes per message of each step, and the live heap after 200 messages and towards the end: each the
+least of three looks, for a look may find old words on the stack. The other end is in the same heap, unmeasured.
+"""
+
+import gc
+
+from mqqb import core, packets, session, streams
+
+SENDER = bytes(range(16))
+RECEIVER = bytes(range(100, 116))
+ORDER_QUEUE = packets.parse_format_name("DIRECT=TCP:127.0.0.1\\PRIVATE$\\order_queue$")
+DESTINATION = packets.parse_format_name("DIRECT=TCP:127.0.0.1\\private$\\line1")
+MESSAGES = 1000
+WARM_UP = 200
+BATCH = 10
+SAMPLE = 50  # messages from one look at the live heap to the next
+BODY = bytes(64)
+
+
+class Board:
+    """The sending end: the packets of a batch lie in one buffer, and are sent from there."""
+
+    def __init__(self):
+        self.stream = streams.OutgoingStream(streams.OutgoingStream.new(1700000000))
+        self.session = session.Session(True, SENDER, 0)
+        self.draft = packets.Draft(SENDER, DESTINATION)
+        self.size = self.draft.size(len(BODY))
+        self.stride = self.size + 16  # a SessionHeader may follow
+        self.buffer = bytearray(BATCH * self.stride)
+        self.free = [streams.Entry(None, 0) for _ in range(BATCH)]
+        self.out = bytearray(600)
+        self.begin = 0  # what is to be written
+        self.sent = 0
+
+    def make(self, first):
+        for place in range(BATCH):
+            at = place * self.stride
+            self.draft.write_into(self.buffer, at, first + place, BODY)
+            entry = self.free.pop()
+            self.stream.number(self.buffer, at + self.draft.transaction_at, place, first + place, False, entry)
+
+    def send(self, now):
+        """Make the next packet ready to be written; False: there is none."""
+        entry = self.stream.next_to_send()
+        if entry is None or not self.session.can_send():
+            return False
+        at = entry.key * self.stride
+        self.stream.prepare(entry, self.buffer, at + self.draft.transaction_at)
+        self.sent = self.session.send_in(entry, self.buffer, at, self.size, True, now)
+        self.begin = at
+        return True
+
+    def hear(self, now):
+        event = self.session.next_event(now)
+        while event is not None:
+            for entry in self.stream.order_ack(event.packet.body, now):
+                self.free.append(entry)
+            self.session.stored(event.recoverable, now)
+            event = self.session.next_event(now)
+
+    def time(self, now):
+        due = self.session.next_timeout()
+        if due is not None and due <= now:
+            self.session.handle_timeout(now)
+        due = self.stream.next_timeout()
+
+    def say(self):
+        self.sent = self.session.take_output(self.out, 0)
+        return self.sent > 0
+
+
+TAKEN = {}
+
+
+def taken(name, step, *arguments):
+    """Make the call; note what it took."""
+    gc.disable()
+    before = gc.mem_alloc()
+    result = step(*arguments)
+    after = gc.mem_alloc()
+    gc.enable()
+    TAKEN[name] = TAKEN.get(name, 0) + after - before
+    return result
+
+
+def main():
+    board = Board()
+    other = session.Session(False, RECEIVER, 0)
+    board.session.connected(0)
+    for _ in range(3):
+        other.receive_data(board.session.data_to_send(), 0)
+        board.session.receive_data(other.data_to_send(), 0)
+    now = 0
+    live = [0] * (MESSAGES // SAMPLE)
+    looks = 0
+    message_id = 1
+    while message_id <= MESSAGES:
+        if message_id == WARM_UP + 1:
+            for name in TAKEN:
+                TAKEN[name] = 0
+        if message_id > WARM_UP and message_id % SAMPLE == 1:
+            gc.collect()
+            live[looks] = gc.mem_alloc()
+            looks += 1
+        taken("number", board.make, message_id)
+        while taken("send", board.send, now):
+            wire = board.buffer[board.begin : board.begin + board.sent]
+            for event in other.receive_data(wire, now):
+                other.stored(event.recoverable, now)
+                last = event.packet.transaction.fields
+        ack = packets.order_ack(ORDER_QUEUE, RECEIVER, message_id, now, last[1], last[2], last[3])
+        other.send(None, ack, False, now)
+        data = other.data_to_send()
+        place = 0
+        while place < len(data):
+            room = taken("room", board.session.room)
+            count = min(len(room), len(data) - place)
+            room[:count] = data[place : place + count]
+            place += count
+            board.session.took(count)
+            taken("hear", board.hear, now)
+        assert not board.stream.table
+        now += 600
+        taken("time", board.time, now)
+        while taken("say", board.say):
+            other.receive_data(board.out[: board.sent], now)
+        event = last = ack = data = room = wire = None
+        message_id += BATCH
+    print("core", core.implementation)
+    print("warm", min(live[:3]))
+    print("live", min(live[looks - 3 : looks]))
+    for name in sorted(TAKEN):
+        print(name, "%.1f" % (TAKEN[name] / (MESSAGES - WARM_UP)))
+    print("done", 1)
+
+
+main()
