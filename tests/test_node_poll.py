@@ -25,6 +25,8 @@ sys.path.insert(0, str(Path(__file__).parent / "mp"))
 import power
 from mqqb import confirm, core, packets, session, streams
 from node import Message, Node, OutboxFull, OutboxWriteFailed
+from node import message as message_module
+from node import node as node_module
 from node.link import TcpLink
 
 from tests.destination import Destination
@@ -622,3 +624,42 @@ def test_states_are_the_words_of_conclusion() -> None:
     for state, answer in (("Q", confirm.WAITING), ("S", confirm.WAITING), ("O", confirm.STORED)):
         message.record[confirm.STATE] = ord(state)
         assert message.state == answer == message.conclusion().answer
+
+
+@pytest.mark.parametrize("module", [node_module, message_module])
+def test_folded_constants_are_those_of_the_engine(module: Any) -> None:
+    """On a board they are numbers in the code, which saves their look-up."""
+    for name, value in vars(module).items():
+        known = getattr(confirm, name[1:], getattr(core, name[1:], None))
+        if name[:1] == "_" and isinstance(known, int):
+            assert value == known, name
+    assert message_module.JOURNAL == (core.USER_JN | core.USER_JP) // core.USER_JN
+
+
+def test_a_packet_larger_than_the_buffer_goes_between_small_ones() -> None:
+    with elsewhere() as destination:
+        node = reach(destination)
+        queue = node.queue(LINE)
+        sizes = (10, 8000, 8200, 30, 40000, 0, 7900, 300, 300)
+        sent = queue.put_all([bytes(size) for size in sizes])
+        assert node.wait(sent[-1].is_stored, LONG_MS)
+        assert [len(body) for body in destination.bodies] == list(sizes)
+        assert node.stats.connects == 1
+        node.close_now()
+
+
+def test_entries_are_used_again_and_nobody_notices() -> None:
+    """An OrderAck settles messages that the session has not acknowledged yet; their entries serve the next ones."""
+    with elsewhere(order_ack_timeout=0) as destination:
+        node = reach(destination)
+        queue = node.queue(LINE)
+        entries: set[int] = set()
+        for k in range(200):
+            message = queue.put(b"%d" % k)
+            entries.add(id(queue.stream.table[-1]))
+            assert node.wait(message.is_stored, LONG_MS)
+        assert len(entries) <= 2
+        assert destination.bodies == [b"%d" % k for k in range(200)]
+        assert node.stats.sent == 200
+        assert node.stats.connects == 1
+        node.close_now()

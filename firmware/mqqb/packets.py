@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         def __set__(self, instance: object, value: int) -> None: ...
 
 
-NULL_GUID = bytes(16)
+NULL_GUID: bytes = bytes(16)
 FOREVER = 0xFFFFFFFF  # TimeToReachQueue, TimeToBeReceived
 FOUR_DAYS = 0x54600  # default TimeToReachQueue, s
 SHA_1 = 0x8004  # default HashAlgorithm

@@ -1,6 +1,6 @@
 """A message that the node has accepted, and the answers to what became of it."""
 
-from mqqb import confirm, core
+from mqqb import confirm, const
 
 from node import outbox
 
@@ -10,10 +10,15 @@ if TYPE_CHECKING:
 
 NEGATIVE = 0x8000  # this bit is set in every negative class, and
 RECEIVING = 0x4000  # this one in those about receiving: the message has arrived
-JOURNAL = (core.USER_JN | core.USER_JP) // core.USER_JN  # of a record's MARKS
+JOURNAL = 0x03  # JN and JP, of a record's MARKS
 Q = ord(confirm.Q)
 S = ord(confirm.S)
 O = ord(confirm.O)  # noqa: E741 - the specification's letter
+_STATE = const(0)  # this and what follows: of confirm
+_MARKS = const(1)
+_CLASS = const(5)
+_ACK_RECEIVE = const(0x4000)
+_NACK_RECEIVE_TIMEOUT_AT_SENDER = const(0xC003)
 _SETTINGS = confirm.Settings()
 
 
@@ -40,22 +45,22 @@ class Message(outbox.Stored):
 
     def is_settled(self) -> bool:
         """Is it known whether it is stored at the destination?"""
-        return self.record[confirm.STATE] not in (Q, S)
+        return self.record[_STATE] not in (Q, S)
 
     def is_stored(self) -> bool:
         """Does the destination have it, once and in order (OrderAck)?"""
-        message_class = self.record[confirm.CLASS]
+        message_class = self.record[_CLASS]
         if message_class & NEGATIVE:
-            return bool(message_class & RECEIVING) and message_class != confirm.NACK_RECEIVE_TIMEOUT_AT_SENDER
+            return bool(message_class & RECEIVING) and message_class != _NACK_RECEIVE_TIMEOUT_AT_SENDER
         return self.is_settled()
 
     def is_received(self) -> bool:
         """Is it known that an application there has received it (positive FinalAck)?"""
-        return self.record[confirm.CLASS] == confirm.ACK_RECEIVE
+        return self.record[_CLASS] == _ACK_RECEIVE
 
     def is_ended(self) -> bool:
         """Will nothing more be learned of it?"""
-        return self.record[confirm.STATE] not in (Q, S, O)
+        return self.record[_STATE] not in (Q, S, O)
 
     async def stored(self) -> bool:
         """Wait until the destination has it, once and in order (OrderAck): True. False: it failed before.
@@ -70,7 +75,7 @@ class Message(outbox.Stored):
         """Wait until an application there has received it (positive FinalAck): True. False: it failed, or may have;
         `conclusion` says how. Raises as `stored`; ValueError without JN and JP, for nobody will say (C-05).
         """
-        if not self.record[confirm.MARKS] & JOURNAL:
+        if not self.record[_MARKS] & JOURNAL:
             raise ValueError("nobody will say whether it is received: send it with dead_letter or journal")
         return await self.dead_lettered() == 0
 
@@ -80,7 +85,7 @@ class Message(outbox.Stored):
         """
         while not self.is_ended():
             await self._change()
-        message_class = self.record[confirm.CLASS]
+        message_class = self.record[_CLASS]
         return message_class if message_class & NEGATIVE else 0
 
     def tell(self) -> None:

@@ -31,7 +31,7 @@ import random as _random
 import struct
 from array import array
 
-from mqqb import confirm, core, packets, session, streams
+from mqqb import confirm, const, packets, session, streams
 
 from node import outbox
 from node.clock import CLOCK_SET, Clock, unix_time
@@ -50,20 +50,34 @@ if TYPE_CHECKING:
     from node.wait import Waiter
 
 PORT = 1801  # B-001
-READ_BYTES = 2048  # so much is read at once
 LAZY_SYNC_MS = 1000  # marks of settlement are durable after that, if no message came
 ACCEPTED_MAX = 4  # connections that others have made to this node, at a time
-_CACHE_BYTES = 1048576  # of packets that are kept in memory until they are sent, at most, and
-_CACHE_SHARE = 32  # of the heap, one part in so many
+_CACHE_BYTES = const(1048576)  # of packets that are kept in memory until they are sent, at most, and
+_CACHE_SHARE = const(32)  # of the heap, one part in so many
 
-_HELD = 0x80  # of a record's MARKS, ours: TTBR is over, it is not transmitted any more (C-22)
+_USER_JN = const(0x00000100)
+_USER_JP = const(0x00000200)
+_OUTGOING_TIME_STAMP = const(1)
+_OUTGOING_NUMBER = const(2)
+_STATE = const(0)  # this and what follows: of confirm
+_MARKS = const(1)
+_SENT_TIME = const(2)
+_CLASS = const(5)
+_RECORD_WORDS = const(6)
+_JOURNAL = const(0x02)
+_DEAD_LETTER = const(0x04)
+_LOG = const(0x20)
+_ACK_RECEIVE = const(0x4000)
+_NACK_DELETED = const(0x8001)
+_SPARES_MAX = const(64)
+_HELD = const(0x80)  # of a record's MARKS, ours: TTBR is over, it is not transmitted any more (C-22)
 _J = ord(confirm.J)
 _X = ord(confirm.X)
 _GONE = ord(confirm.GONE)
 # Where a packet has its times (wire.md 2.1 and 2.4).
-_TTRQ_OFFSET = 12
-_TTBR_OFFSET = 48
-_SENT_TIME_OFFSET = 52
+_TTRQ_OFFSET = const(12)
+_TTBR_OFFSET = const(48)
+_SENT_TIME_OFFSET = const(52)
 
 
 class Stats:
@@ -203,7 +217,7 @@ class Queue:
         journal: bool,
     ) -> Message:
         node = self.node
-        flags = core.USER_JN * dead_letter | core.USER_JP * journal
+        flags = _USER_JN * dead_letter | _USER_JP * journal
         sent_time = node.time()
         if not 0 <= priority <= 7:
             raise ValueError("priority is 0 to 7")
@@ -247,8 +261,8 @@ class Node:
         listen: "tuple[str, int] | None" = None,
         inbox_quota: "tuple[int, int] | None" = None,
     ) -> None:
-        heap = _collect_often()
-        self._cache_max = min(heap // _CACHE_SHARE, _CACHE_BYTES)
+        self.heap = _collect_often()  # bytes
+        self._cache_max = min(self.heap // _CACHE_SHARE, _CACHE_BYTES)
         copies = capacity // 4 if quota is None else quota, max(waiting_max // 4, 1)
         inbox_quota = inbox_quota or copies
         make_arrival: "Any" = _arrival
@@ -271,11 +285,12 @@ class Node:
         self.receiver: "Receiver | None" = None
         self.inboxes: "Inboxes | None" = None  # if there are any
         self.links: "list[Waitable]" = []  # all that may become ready
-        self.read_buffer = memoryview(bytearray(READ_BYTES))  # of all peers
         self.uncommitted: "list[tuple[Queue, streams.Entry, Message]]" = []  # numbered, but not durable
         self.must_commit = False  # something is in the log on which others will rely
-        self._process = confirm.Confirmation(array("I", bytes(4 * confirm.RECORD_WORDS)), self.confirmation)
+        self._process = confirm.Confirmation(array("I", bytes(4 * _RECORD_WORDS)), self.confirmation)
         self._cached = 0  # bytes of packets in memory
+        self._spare: "streams.Entry | None" = None  # an entry that nothing needs any more; its key is the next such one
+        self._spares = 0
         self._clock = Clock()
         self._unix_time = clock
         self._connect = connect
@@ -355,11 +370,11 @@ class Node:
 
     def dead_letters(self) -> "list[Message]":
         """The transactional dead-letter queue: what failed, or may have; `conclusion` says which (B-391)."""
-        return [message for message in self._messages() if message.record[confirm.STATE] == _X]
+        return [message for message in self._messages() if message.record[_STATE] == _X]
 
     def journal(self) -> "list[Message]":
         """The journal: messages sent with JP that are known to be received (B-393)."""
-        return [message for message in self._messages() if message.record[confirm.STATE] == _J]
+        return [message for message in self._messages() if message.record[_STATE] == _J]
 
     def read(self, message: Message) -> packets.UserMessage:
         """All of a message that is still in the outbox. A dead letter has the class of its failure (B-394).
@@ -368,8 +383,8 @@ class Node:
         """
         packet = packets.parse(bytes(self._load(message)))
         assert isinstance(packet, packets.UserMessage)
-        if message.record[confirm.STATE] == _X:
-            packet.properties.message_class = message.record[confirm.CLASS]
+        if message.record[_STATE] == _X:
+            packet.properties.message_class = message.record[_CLASS]
         return packet
 
     async def take(self, message: Message) -> None:
@@ -512,13 +527,17 @@ class Node:
         stream = queue.stream
         message = Message(self.outbox.next_message_id, record)
         offset = queue.draft.transaction_at
-        journal = record[confirm.MARKS] & JOURNAL != 0
+        journal = record[_MARKS] & JOURNAL != 0
+        spare: "Any" = self._spare
+        if spare is not None:
+            self._spare = spare.key
+            self._spares -= 1
         entry = None
         if queue.renewed:
-            entry = stream.number(packet, offset, message, message.message_id, journal)
+            entry = stream.number(packet, offset, message, message.message_id, journal, spare)
         if entry is None:  # the first one since the start: what came back may be an old copy (A-22, B-426); or A-24
             self._renew(queue)
-            entry = stream.number(packet, offset, message, message.message_id, journal)
+            entry = stream.number(packet, offset, message, message.message_id, journal, spare)
             assert entry is not None
         flags = outbox.TRANSACTIONAL | outbox.RECOVERABLE
         try:
@@ -592,15 +611,15 @@ class Node:
         confirmation = self._confirmation(entry.key)
         record = confirmation.record
         now = self.time()
-        if now and record[confirm.SENT_TIME] and not confirmation.may_send(now):
-            before = record[confirm.STATE]
+        if now and record[_SENT_TIME] and not confirmation.may_send(now):
+            before = record[_STATE]
             action = confirmation.handle_deadline(now)
             if action:
                 queue.stream.remove([entry])
                 self._count(entry.key, before, action)
                 self._tell([entry.key])
             else:
-                record[confirm.MARKS] |= _HELD
+                record[_MARKS] |= _HELD
                 queue.stream.hold([entry])
                 self.log([entry.key])
             return None
@@ -618,11 +637,19 @@ class Node:
         if isinstance(packet, packets.OrderAck):
             self._compare(packet.body)
             for queue in self._queues:  # ids are unique among all of them (B-230)
-                messages = [entry.key for entry in queue.stream.order_ack(packet.body, now)]
-                for message in messages:
+                covered = queue.stream.order_ack(packet.body, now)
+                if not covered:
+                    continue
+                messages = [entry.key for entry in covered]
+                for entry in covered:
+                    message: "Any" = entry.key
                     confirmation = self._confirmation(message)
-                    before = confirmation.record[confirm.STATE]
+                    before = confirmation.record[_STATE]
                     self._count(message, before, confirmation.order_ack())
+                    if not entry.journal and self._spares < _SPARES_MAX:
+                        entry.key = self._spare
+                        self._spare = entry
+                        self._spares += 1
                 self._tell(messages)
         elif isinstance(packet, packets.FinalAck):
             if packet.body.source_guid == self.guid:
@@ -666,7 +693,7 @@ class Node:
             for entry in queue.stream.table + queue.stream.awaiting_final_ack:
                 message: "Any" = entry.key
                 confirmation = self._confirmation(message)
-                before = confirmation.record[confirm.STATE]
+                before = confirmation.record[_STATE]
                 action = confirmation.handle_deadline(now)
                 if action:
                     ended.append(entry)
@@ -730,7 +757,7 @@ class Node:
         """Take a message that the outbox held at the start."""
         message: "Any" = restored.handle
         record = message.record
-        state = record[confirm.STATE]
+        state = record[_STATE]
         if state in (_X, _J):
             kept = self._kept[state]
             kept[0] += message.size
@@ -741,7 +768,7 @@ class Node:
             message,
             message.message_id,
             bool(restored.flags & outbox.RECOVERABLE),
-            record[confirm.MARKS] & JOURNAL != 0,
+            record[_MARKS] & JOURNAL != 0,
             restored.tx_sequence_id,
             restored.tx_sequence_number,
         )
@@ -749,7 +776,7 @@ class Node:
             self._confirmation(entry.key).sent()
         if state in (Q, S):
             self.waiting += 1
-        if state not in (Q, S) or record[confirm.MARKS] & _HELD:
+        if state not in (Q, S) or record[_MARKS] & _HELD:
             stream.awaiting_final_ack.append(entry)
         else:
             stream.append(entry)
@@ -766,9 +793,9 @@ class Node:
         newest = 0, 0
         for queue in self._queues:
             record = queue.stream.record
-            following = queue.stream.tx_sequence_id, record[core.OUTGOING_NUMBER]
+            following = queue.stream.tx_sequence_id, record[_OUTGOING_NUMBER]
             newest = max(newest, following)
-            if body.tx_sequence_time_stamp == record[core.OUTGOING_TIME_STAMP] and acked >= following:
+            if body.tx_sequence_time_stamp == record[_OUTGOING_TIME_STAMP] and acked >= following:
                 self._renew(queue)  # what is numbered stood there before the copy was made: the OrderAck covers it
                 self.stats.ahead += 1
                 return
@@ -794,7 +821,7 @@ class Node:
 
     def _expect(self, message: "Any") -> None:
         """Take a deadline into account, once its T0 is known."""
-        if not message.record[confirm.SENT_TIME]:
+        if not message.record[_SENT_TIME]:
             self._undated = True
             return
         due = self._confirmation(message).next_deadline()
@@ -804,17 +831,17 @@ class Node:
     def _date(self, now: int) -> None:
         """The clock has become known: that is T0 of all messages that have none."""
         self.commit_now()
-        undated = [message for message in self._messages() if not message.record[confirm.SENT_TIME]]
+        undated = [message for message in self._messages() if not message.record[_SENT_TIME]]
         self._undated = False
         for message in undated:
-            message.record[confirm.SENT_TIME] = now
+            message.record[_SENT_TIME] = now
             self._expect(message)
         self.log(undated, True)
 
     def _load(self, message: "Any") -> bytearray:
         """The packet of a message, its times as they are known now."""
         packet = self._uncache(message) or self.outbox.load(message)
-        sent_time = message.record[confirm.SENT_TIME]
+        sent_time = message.record[_SENT_TIME]
         if sent_time:
             struct.pack_into("<I", packet, _SENT_TIME_OFFSET, sent_time)
         else:
@@ -834,33 +861,33 @@ class Node:
             entry = queue.stream.final_ack(message_id, now)
             if entry is not None:
                 confirmation = self._confirmation(entry.key)
-                before = confirmation.record[confirm.STATE]
+                before = confirmation.record[_STATE]
                 self._count(entry.key, before, confirmation.final_ack(message_class))
                 self._tell([entry.key])
                 return
         message = self.find(message_id)
         if message is not None:
             action = self._confirmation(message).final_ack(message_class)
-            self.stats.late += action == confirm.LOG
+            self.stats.late += action == _LOG
 
     def _count(self, message: "Any", before: int, action: int) -> None:
         """An event has led a message out of its stream: state before, what confirm asks for. `_tell` follows."""
         record = message.record
-        message_class = record[confirm.CLASS]
+        message_class = record[_CLASS]
         stats = self.stats
         if before == Q or before == S:  # noqa: SIM109 - takes no memory
             self.waiting -= 1
             if not message_class & NEGATIVE:
                 stats.stored += 1
         if message_class:
-            stats.received += message_class == confirm.ACK_RECEIVE
+            stats.received += message_class == _ACK_RECEIVE
             stats.failed += message_class & NEGATIVE != 0
         if message.packet is not None:
             self._uncache(message)
-        if action & (confirm.DEAD_LETTER | confirm.JOURNAL):
-            kept = self._kept[record[confirm.STATE]]
+        if action & (_DEAD_LETTER | _JOURNAL):
+            kept = self._kept[record[_STATE]]
             if kept[0] + message.size > self._quota[0] or kept[1] >= self._quota[1]:
-                record[confirm.STATE] = _GONE  # C-37
+                record[_STATE] = _GONE  # C-37
             else:
                 kept[0] += message.size
                 kept[1] += 1
@@ -870,28 +897,28 @@ class Node:
         self.log(messages)
         for message in messages:
             message.tell()
-            if message.record[confirm.CLASS] & NEGATIVE and self._on_failed is not None:
+            if message.record[_CLASS] & NEGATIVE and self._on_failed is not None:
                 self._on_failed(message)
 
     def _let_go(self, message: Message) -> None:
         record = message.record
-        state = record[confirm.STATE]
+        state = record[_STATE]
         if state not in (_X, _J) or message.segment is None:
             raise ValueError("the message is neither in the dead-letter queue nor in the journal")
         kept = self._kept[state]
         kept[0] -= message.size
         kept[1] -= 1
-        record[confirm.STATE] = _GONE
+        record[_STATE] = _GONE
         self.log([message])
-        record[confirm.STATE] = state  # what may be concluded of it stays
+        record[_STATE] = state  # what may be concluded of it stays
 
     def _give_up(self, message: Message) -> None:
         self.commit_now()
         for queue in self._queues:
             for entry in queue.stream.table + queue.stream.awaiting_final_ack:
                 if entry.key is message:
-                    before = message.record[confirm.STATE]
-                    action = self._confirmation(entry.key).failed(confirm.NACK_DELETED)
+                    before = message.record[_STATE]
+                    action = self._confirmation(entry.key).failed(_NACK_DELETED)
                     queue.stream.remove([entry])
                     self._count(message, before, action)
                     self._tell([message])

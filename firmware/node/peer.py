@@ -2,19 +2,23 @@
 
 import gc
 
-from mqqb import packets, session
+from mqqb import packets, session, streams
 
 from node import outbox
 from node.link import TICK_MS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from node.interfaces import Link
     from node.link import Backoff
     from node.node import Node, Queue
 
-WRITE_BYTES = 8192  # about so much is put together for one write,
-WRITE_BYTES_MIN = 256  # and at least so much when memory has run out
+WRITE_BYTES = 8192  # so much is put together for one write, or
+_HEAP_SHARE = 32  # one part of the heap in so many, whatever is less, but
+_WRITE_BYTES_MIN = 1024  # at least so much: the packets of the handshake have to fit
+_HEADER_BYTES = 16  # a SessionHeader, which the session may put behind a message
 
 
 class Peer:
@@ -38,8 +42,12 @@ class Peer:
         self._was_open = False
         self._again_at = 0  # ms: the next attempt
         self._turn = 0  # the queue that is asked first for the next message
-        self._unwritten = memoryview(b"")
-        self._write_bytes = WRITE_BYTES
+        self._out = bytearray()
+        self._view = memoryview(self._out)
+        self._data = self._view  # what is being written: the buffer, or one packet that does not fit there
+        self._at = 0  # so much of it has been written,
+        self._end = 0  # and so much has to be
+        self._write_bytes = max(min(WRITE_BYTES, node.heap // _HEAP_SHARE), _WRITE_BYTES_MIN)
         if not self.initiator:
             self._begin(node.now())
 
@@ -55,7 +63,8 @@ class Peer:
     def poll(self, now: int) -> int:
         """Do what can be done now; ms until it wants to be called again at the latest, up to TICK_MS.
 
-        At most one read, one write of about WRITE_BYTES, and one sync of the outbox. Raises what ends delivery.
+        At most one read, one write of WRITE_BYTES or a packet, and two syncs of the outbox, one for what came and one
+        for what goes. Raises what ends delivery.
         """
         try:
             if self.session is None and not self._connect(now):
@@ -64,8 +73,10 @@ class Peer:
         except OSError as error:
             self.end(now, str(error))
         except MemoryError as error:  # nothing is lost by another attempt, and it needs less
-            self._write_bytes = max(self._write_bytes // 2, WRITE_BYTES_MIN)
+            self._write_bytes = max(self._write_bytes // 2, _WRITE_BYTES_MIN)
             self.end(now, str(error))
+            self._out = bytearray()
+            self._data = self._view = memoryview(self._out)
             gc.collect()
         return 1
 
@@ -75,7 +86,7 @@ class Peer:
         self.reason = reason
         self.session = None
         self._is_opening = False
-        self._unwritten = memoryview(b"")
+        self._at = self._end = 0
         if self.link.stream is not None:
             self.node.leave(self.link)
         self.link.close()
@@ -112,19 +123,23 @@ class Peer:
         self._was_open = False
         for queue in self.queues:
             queue.stream.restart()
+        if not self._out:
+            self._out = bytearray(self._write_bytes)
+            self._view = memoryview(self._out)
         conversation.connected(now)
 
     def _converse(self, now: int) -> int:
         conversation = self.session
         assert conversation is not None
-        node = self.node
-        data = node.read_buffer
-        count = self.link.readinto(data)
+        room = conversation.room()
+        count = self.link.readinto(room)
         if count:
-            self._take(conversation.receive_data(data[:count], now), now)
+            conversation.took(count)
+            self._listen(conversation, now)
         due = conversation.next_timeout()
         if due is not None and due <= now:
-            self._take(conversation.handle_timeout(now), now)
+            for event in conversation.handle_timeout(now):
+                self._take(event, now)
         for queue in self.queues:
             due = queue.stream.next_timeout()
             if due is not None and due <= now:
@@ -136,7 +151,7 @@ class Peer:
                 self.link.write(memoryview(last))
             self.end(now, conversation.closed.rule + ": " + conversation.closed.reason)
             return 1
-        if is_written or count == len(data):
+        if is_written or count == len(room):
             return 0
         wait = TICK_MS
         due = conversation.next_timeout()
@@ -150,33 +165,37 @@ class Peer:
 
     def _write(self, conversation: session.Session, now: int) -> bool:
         """Hand over what waits, or the next messages. True: all of a full buffer went, there may be more."""
-        size = 0
-        if not self._unwritten:
-            size = self._fill(conversation, now)
-            data = conversation.data_to_send()
-            if not data:
-                return False
-            self._unwritten = memoryview(data)
-        count = self.link.write(self._unwritten)
-        self._unwritten = self._unwritten[count:]
-        return size >= self._write_bytes and not self._unwritten
+        is_full = False
+        if self._at == self._end:
+            self._at = 0
+            self._data = self._view
+            self._end = conversation.take_output(self._out, 0)
+            is_full = self._fill(conversation, now)
+            if not self._end:
+                data = conversation.data_to_send()  # one packet that is larger than the buffer
+                if not data:
+                    return False
+                self._data = memoryview(data)
+                self._end = len(data)
+        self._at += self.link.write(self._data[self._at : self._end])
+        return is_full and self._at == self._end
 
-    def _fill(self, conversation: session.Session, now: int) -> int:
-        """Give the session messages until there is enough for one write; bytes of them."""
+    def _fill(self, conversation: session.Session, now: int) -> bool:
+        """Put messages into the buffer. True: there are more."""
         node = self.node
         if not conversation.can_send():
-            return 0
+            return False
         if node.uncommitted:
             node.commit_now()  # nothing leaves before it is durable (B-098)
-        size = 0
+        room = len(self._out) - _HEADER_BYTES
         if node.receiver is not None:
-            while size < self._write_bytes and conversation.can_send():
+            while self._end < room and conversation.can_send():
                 reply = node.receiver.next_packet(self, now)
                 if reply is None:
                     break
-                conversation.send(reply[0], reply[1], reply[2], now)
-                size += len(reply[1])
-        while size < self._write_bytes and conversation.can_send():
+                if not self._send(conversation, reply[0], reply[1], reply[2], now):
+                    return True
+        while conversation.can_send():
             entry = None
             for _ in self.queues:
                 queue = self.queues[self._turn]
@@ -186,7 +205,10 @@ class Peer:
                     break
             if entry is None:
                 break
-            if entry.tx_sequence_id != queue.sending:
+            message: "Any" = entry.key
+            if self._end and self._end + message.size > room:
+                return True
+            if entry.tx_sequence_id is not queue.sending and entry.tx_sequence_id != queue.sending:
                 # If an older sequence came back after a cut, the destination would refuse it for ever (B-275).
                 node.settle_now()
                 queue.sending = entry.tx_sequence_id
@@ -194,48 +216,84 @@ class Peer:
             if packet is None:
                 continue
             queue.stream.prepare(entry, packet, queue.draft.transaction_at)
-            conversation.send(entry, packet, entry.recoverable, now)
             node.stats.sent += 1
-            size += len(packet)
-        return size
+            if not self._send(conversation, entry, packet, entry.recoverable, now):
+                return True
+        return False
 
-    def _take(self, events: "list[object]", now: int) -> None:
-        """Act on what the session tells; messages are reported stored when all that came with them is durable."""
-        conversation = self.session
-        assert conversation is not None
+    def _send(
+        self,
+        conversation: session.Session,
+        entry: "streams.Entry | None",
+        packet: bytearray,
+        recoverable: bool,
+        now: int,
+    ) -> bool:
+        """Send a packet from the buffer. False: there is no room, it will be the next thing that is written."""
+        size = len(packet)
+        end = self._end
+        if end + size + _HEADER_BYTES > len(self._out):
+            conversation.send(entry, packet, recoverable, now)
+            return False
+        self._out[end : end + size] = packet
+        self._end = end + conversation.send_in(entry, self._out, end, size, recoverable, now)
+        return True
+
+    def _listen(self, conversation: session.Session, now: int) -> None:
+        """Act on what the peer has sent; messages are reported stored when all that came with them is durable."""
         node = self.node
         receiver = node.receiver
-        messages: "list[session.MessageReceived]" = []
+        waiting: "list[bool] | None" = None  # for the sync: the messages, by being recoverable or not
         refusal = ""
-        for event in events:
-            if isinstance(event, session.MessageReceived):
-                if refusal:
-                    continue
-                try:
-                    if isinstance(event.packet, packets.UserMessage) and receiver is not None:
-                        receiver.arrived(self, event.packet, event.raw, now)
-                    else:
-                        node.received(event.packet)
-                except outbox.OutboxError as error:
-                    refusal = str(error)
+        has_arrived = False
+        while True:
+            event = conversation.next_event(now)
+            if event is None:
+                break
+            if not isinstance(event, session.MessageReceived):
+                self._take(event, now)
+                continue
+            if refusal:
+                continue
+            packet = event.packet
+            try:
+                if receiver is not None and isinstance(packet, packets.UserMessage):
+                    has_arrived = True
+                    receiver.arrived(self, packet, event.raw, now)
                 else:
-                    messages.append(event)
-            elif isinstance(event, session.Acknowledged):
-                if receiver is not None:
-                    receiver.acknowledged(self, event.entries, now)
-            elif isinstance(event, session.Opened):
-                node.stats.connects += 1
-                self._was_open = True
-                self.remote_guid = conversation.remote_guid
-                if self._backoff is not None:
-                    self._backoff.reset()
-                if receiver is not None:
-                    receiver.opened(self, now)
-        if node.must_commit and not node.commit_now():
+                    node.received(packet)
+            except outbox.OutboxError as error:
+                refusal = str(error)
+                waiting = waiting or []
+                continue
+            if waiting is None:
+                if not node.must_commit:
+                    conversation.stored(event.recoverable, now)
+                    continue
+                waiting = []
+            waiting.append(event.recoverable)
+        if waiting is not None and node.must_commit and not node.commit_now():
             refusal = refusal or "an outcome could not be made durable"
-        if receiver is not None and (messages or refusal):
+        if receiver is not None and has_arrived:
             receiver.settled(self, now)
         if refusal:
             conversation.close("B-098", refusal)
-        for event in messages:
-            conversation.stored(event.recoverable, now)
+        for recoverable in waiting or ():
+            conversation.stored(recoverable, now)
+
+    def _take(self, event: object, now: int) -> None:
+        """Act on an event that is no message."""
+        node = self.node
+        receiver = node.receiver
+        if isinstance(event, session.Acknowledged):
+            if receiver is not None:
+                receiver.acknowledged(self, event.entries, now)
+        elif isinstance(event, session.Opened):
+            assert self.session is not None
+            node.stats.connects += 1
+            self._was_open = True
+            self.remote_guid = self.session.remote_guid
+            if self._backoff is not None:
+                self._backoff.reset()
+            if receiver is not None:
+                receiver.opened(self, now)
