@@ -312,7 +312,7 @@ def test_a_folder_that_cannot_be_made_says_so(tmp_path: Path) -> None:
 
 def test_writes_that_come_out_short_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = outbox.Files(str(tmp_path))
-    files.begin("00000001.log")
+    files.begin("00000001.log", 0)
     tail = files._tail
 
     class Short:

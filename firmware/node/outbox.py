@@ -83,6 +83,7 @@ _OUT_BYTES = 1024  # what is written, too
 _QUEUE_NAME_MAX = _BUFFER_BYTES - _RECORD_BYTES - _QUEUE_PREFIX_BYTES
 _SOURCE_NAME_MAX = _BUFFER_BYTES - _RECORD_BYTES - _SOURCE_PREFIX_BYTES
 _EINTR = 4
+_EIO = 5
 
 
 class OutboxError(Exception):
@@ -116,14 +117,20 @@ class OutboxDamaged(OutboxError):
 
 
 class Files:
-    """What the outbox needs of a file system: one file that grows, others that are read or removed.
+    """What the outbox needs of a file system: one file that is written, others that are read or removed.
 
-    Everything here may raise OSError. Demanded: what was appended before a `sync` is durable after it, the file's name
-    included; names appear and vanish in the order of the calls.
+    fixed: files do not grow. Each is filled with zeros when it is begun, and then written over, so that neither its
+    size nor its place changes any more: on FAT a torn directory entry could lose both. None: where the folder is on
+    FAT, as far as `vfs` tells. Everything here may raise OSError. Demanded: what was appended before a `sync` is
+    durable after it, the file's name included; names appear and vanish in the order of the calls.
     """
 
-    def __init__(self, folder: str) -> None:
+    fixed = False
+    files_max = 0  # so many files the folder takes before it grows, which FAT cannot do safely; 0: no such bound
+
+    def __init__(self, folder: str, fixed: "bool | None" = None) -> None:
         self.folder = folder
+        self.fixed = _is_fat(folder) if fixed is None else fixed
         self._tail: "FileIO | None" = None
         self._tail_is_new = False
         self._reader: "FileIO | None" = None
@@ -133,25 +140,41 @@ class Files:
             os.mkdir(folder)
         except OSError:
             os.stat(folder)  # there already, or there is the reason why not
+        if self.fixed and hasattr(os, "statvfs"):
+            self.files_max = os.statvfs(folder)[0] // 32 - 2  # names in a cluster, without "." and ".."
 
     def names(self) -> "list[str]":
         """The files of the folder, in any order."""
-        return os.listdir(self.folder)
+        try:
+            return os.listdir(self.folder)
+        except UnicodeError:  # MicroPython, and FAT's directory is broken
+            raise OSError(_EIO)  # noqa: B904
 
     def size(self, name: str) -> int:
-        """Bytes of a file."""
-        return os.stat(self._path(name))[6]
+        """Bytes of a file that does not grow just now."""
+        self._open_reader(name)
+        return self._reader_end
 
-    def begin(self, name: str) -> None:
-        """An empty file of that name becomes the one that grows."""
+    def begin(self, name: str, size: int) -> None:
+        """A new file becomes the one that is written, from its begin. size: its bytes, if files do not grow."""
         self._open(name, "wb")
+        if self.fixed:
+            zeros = bytes(_BUFFER_BYTES)
+            for done in range(0, size, _BUFFER_BYTES):
+                self.append(memoryview(zeros)[: size - done])
+            self.sync()
+            assert self._tail is not None
+            self._tail.seek(0)
 
-    def resume(self, name: str) -> None:
-        """An existing file becomes the one that grows, at its end."""
-        self._open(name, "ab")
+    def resume(self, name: str, offset: int) -> None:
+        """An existing file becomes the one that is written, from offset on; that is its end if files grow."""
+        self._open(name, "r+b" if self.fixed else "ab")
+        if self.fixed:
+            assert self._tail is not None
+            self._tail.seek(offset)
 
     def append(self, data: "Buffer") -> None:
-        """Write all of data at the end of the file that grows. After an OSError any part of it may be there."""
+        """Write all of data behind what was written last. After an OSError any part of it may be there."""
         assert self._tail is not None
         done = self._tail.write(data)
         if done != len(data):
@@ -160,7 +183,7 @@ class Files:
                 done += self._tail.write(view[done:])
 
     def sync(self) -> None:
-        """Make the file that grows durable as it is, and its name."""
+        """Make the file that is written durable as it is, and its name."""
         assert self._tail is not None
         _sync(self._tail)
         if self._tail_is_new:
@@ -169,12 +192,9 @@ class Files:
 
     def read_into(self, name: str, offset: int, buffer: memoryview) -> int:
         """Fill buffer from a file at offset (bytes); the number of bytes read, fewer only at its end."""
-        reader = self._reader
-        if reader is None or self._reader_name != name or offset + len(buffer) > self._reader_end:
-            self._close_reader()
-            self._reader_end = self.size(name)
-            reader = self._reader = open(self._path(name), "rb", 0)  # noqa: SIM115 - stays open
-            self._reader_name = name
+        if offset + len(buffer) > self._reader_end:
+            self._close_reader()  # it may have grown
+        reader = self._open_reader(name)
         reader.seek(offset)
         done = 0
         while done < len(buffer):
@@ -206,10 +226,37 @@ class Files:
         self._tail = open(self._path(name), mode, 0)  # type: ignore[assignment]  # noqa: SIM115 - stays open
         self._tail_is_new = True
 
+    def _open_reader(self, name: str) -> "FileIO":
+        reader = self._reader
+        if reader is None or self._reader_name != name:
+            self._close_reader()
+            reader = self._reader = open(self._path(name), "rb", 0)  # noqa: SIM115 - stays open
+            self._reader_name = name
+            self._reader_end = reader.seek(0, 2)  # to look a name up costs more than this
+        return reader
+
     def _close_reader(self) -> None:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
+            self._reader_end = 0
+
+
+def _is_fat(folder: str) -> bool:
+    try:
+        import vfs  # type: ignore[import-not-found]
+
+        path = folder if folder.startswith("/") else os.getcwd().rstrip("/") + "/" + folder
+        best = ""
+        fat = False
+        for system, place in vfs.mount():
+            at = place.rstrip("/")
+            if (path == at or path.startswith(at + "/")) and len(at) >= len(best):
+                best = at
+                fat = isinstance(system, vfs.VfsFat)
+        return fat
+    except (ImportError, AttributeError, TypeError):
+        return False  # CPython; an older MicroPython, which does not say what is mounted; no FAT in it
 
 
 if hasattr(os, "fsync"):  # CPython
@@ -271,19 +318,24 @@ class Arrival(Stored):
 
 
 class Segment:
-    """One file of the log: `size` in bytes that count, `handles` of the messages kept in it, which take `live` bytes,
-    `seed` of its CRCs.
+    """One file of the log: `size` in bytes that count, `space` in bytes of a file that does not grow, `handles` of the
+    messages kept in it, which take `live` bytes, `seed` of its CRCs.
     """
 
-    __slots__ = ("handles", "live", "name", "number", "seed", "size")
+    __slots__ = ("handles", "live", "name", "number", "seed", "size", "space")
 
-    def __init__(self, number: int, seed: int, size: int) -> None:
+    def __init__(self, number: int, seed: int, size: int, space: int) -> None:
         self.number = number
         self.name = _name(number)
         self.seed = seed
         self.size = size
+        self.space = space
         self.handles: "list[Stored]" = []
         self.live = 0
+
+    def bytes(self) -> int:
+        """Bytes of the file."""
+        return max(self.size, self.space)
 
 
 class LoggedQueue:
@@ -408,6 +460,10 @@ class Outbox:
         self._sent = False  # in this start something may have been transmitted
         self._start_logged = False
         self._files = files
+        if files.fixed:
+            if files.files_max:
+                segment_size = max(segment_size, capacity // max(files.files_max - 3, 1))
+            segment_size = min(segment_size, capacity // 4)
         self._segment_size = segment_size
         self._time_stamp = 0  # the highest that any sequence has
         self._segments: "list[Segment]" = []
@@ -431,6 +487,9 @@ class Outbox:
         self._view = memoryview(self._buffer)
         self._out = bytearray(_OUT_BYTES)
         self._out_view = memoryview(self._out)
+        self._from = 0  # at the start: the part of a file that is in _buffer
+        self._to = 0
+        self._payload = _RECORD_BYTES  # where in _buffer the payload of a record begins
         self._fill = 0  # bytes in _out: the end of the current segment, which the file does not have yet
         try:
             self._replay(handle, arrival)
@@ -449,7 +508,7 @@ class Outbox:
     @property
     def size(self) -> int:
         """Bytes of all files."""
-        return self._older + (self._current.size if self._current is not None else 0)
+        return self._older + (self._current.bytes() if self._current is not None else 0)
 
     def handles(self) -> "list[Stored]":
         """Of all messages that are kept."""
@@ -642,10 +701,10 @@ class Outbox:
     def _make_room(self, need: int) -> None:
         """See that the current segment takes another message of need bytes; drop what is gone before refusing."""
         self._compact(need)
-        full = self.size + need > self.capacity
+        full = self.size + self._growth(need) > self.capacity
         if full:
             self._reclaim()  # a file that could not be removed before may go now
-            full = self.size + need > self.capacity
+            full = self.size + self._growth(need) > self.capacity
         if full and self.live + self.arrivals:
             raise OutboxFull(
                 "not accepted, {} of {} bytes are in use: wait until messages are gone, then send again".format(
@@ -655,10 +714,20 @@ class Outbox:
         segment = self._current
         assert segment is not None
         overflows = segment.size + need > self._segment_size or full
-        if self._ended or (overflows and segment.size > self._base):
-            self._begin()
-        if self.size + need > self.capacity:
+        if (self._ended or (overflows and segment.size > self._base)) and self._base + need <= self.capacity:
+            self._begin(need)
+        if self.size + self._growth(need) > self.capacity:
             raise OutboxFull("not accepted, the message is too large for an outbox of {} bytes".format(self.capacity))
+
+    def _growth(self, need: int) -> int:
+        """Bytes by which the files grow if so many more are logged."""
+        segment = self._current
+        assert segment is not None
+        if not self._files.fixed:
+            return need
+        if not self._ended and segment.size + need <= segment.space:
+            return 0
+        return max(self._segment_size, self._base + need)
 
     def _compact(self, need: int) -> None:
         """While there is hardly room for another segment, and a quarter of all is waste: give up the oldest segments.
@@ -666,11 +735,12 @@ class Outbox:
         So what is kept for long costs at most three bytes copied for each that it would hold back. While the copy of a
         large message stands beside it, the capacity may be exceeded by that much.
         """
+        margin = self._segment_size * (2 if self._files.fixed else 1)
         for _ in range(len(self._segments) - 1):
             size = self.size
             if (
                 len(self._segments) < 2
-                or size + need + self._segment_size <= self.capacity
+                or size + self._growth(need) + margin <= self.capacity
                 or 4 * sum([segment.live for segment in self._segments]) > 3 * size
             ):
                 return
@@ -679,7 +749,7 @@ class Outbox:
                 segment = self._current
                 assert segment is not None
                 if self._ended or segment.size + _RECORD_BYTES + handle.size > self._segment_size:
-                    self._begin()
+                    self._begin(_HEAD_BYTES + handle.size)
                 places.append((handle, self._current, self._log_copy(handle)))
             self._sync_tail()
             for handle, place, offset in places:
@@ -1017,8 +1087,11 @@ class Outbox:
         self._torn = False
         self._ended = True
 
-    def _begin(self) -> None:
-        """Begin the next segment, with all counters in its header; then drop the segments that nobody needs."""
+    def _begin(self, need: int = 0) -> None:
+        """Begin the next segment, with all counters in its header; then drop the segments that nobody needs.
+
+        need: bytes for which it will have room at least.
+        """
         self._sync_tail()
         current = self._current
         number = current.number + 1 if current is not None else 1
@@ -1045,7 +1118,8 @@ class Outbox:
         )
         self._ended = True  # from here on the files' tail is not the current segment
         try:
-            self._files.begin(_name(number))
+            space = max(self._segment_size, size + need) if self._files.fixed else 0
+            self._files.begin(_name(number), space)
             fill = _HEADER_BYTES
             seed = 0
             for i in range(self._queues_logged + self._sources_logged):
@@ -1065,14 +1139,14 @@ class Outbox:
             self._files.sync()
         except OSError as error:
             raise OutboxWriteFailed(error)  # noqa: B904
-        self._adopt(Segment(number, seed, size))
+        self._adopt(Segment(number, seed, size, space))
         self._start_logged = True
         self.bytes_written += size
         self._reclaim()
 
     def _adopt(self, segment: Segment) -> None:
         if self._current is not None:
-            self._older += self._current.size
+            self._older += self._current.bytes()
         self._segments.append(segment)
         self._current = segment
         self._base = segment.size
@@ -1084,7 +1158,7 @@ class Outbox:
         while len(self._segments) > 1 and not self._segments[0].handles:
             if not self._remove(self._segments[0].number):
                 return
-            self._older -= self._segments[0].size
+            self._older -= self._segments[0].bytes()
             del self._segments[0]
 
     def _remove(self, number: int) -> bool:
@@ -1121,7 +1195,10 @@ class Outbox:
         self._queues_logged = self._queues_synced = len(self.queues)
         self._sources_logged = self._sources_synced = len(self.sources)
         if unfinished:
-            if self._files.size(_name(unfinished)) > self._header_size() or (not numbers and unfinished != 1):
+            name = _name(unfinished)
+            size = self._files.size(name)
+            base = self._header_size()
+            if (size > base and not self._is_blank(name, base, size)) or (not numbers and unfinished != 1):
                 raise OutboxDamaged(_name(unfinished), 0, "the header is broken")
             self._remove(unfinished)
         for number in stale:
@@ -1137,7 +1214,7 @@ class Outbox:
         current = self._current
         if current is not None:
             # Killed, not cut off from power: what was read may not be durable yet, and it is about to be built upon.
-            self._files.resume(current.name)
+            self._files.resume(current.name, current.size)
             self._files.sync()
             self._synced_size = current.size
             self._ended = torn
@@ -1188,16 +1265,22 @@ class Outbox:
         self, number: int, header: "tuple[Any, ...]", following: "tuple[Any, ...] | None", log: "_Log"
     ) -> bool:
         """Take in one segment; True if its end is torn. following: the next header, which says where this one ends."""
-        segment = Segment(number, header[14], header[3])
-        size = self._files.size(segment.name)
+        name = _name(number)
+        size = self._files.size(name)
+        segment = Segment(number, header[14], header[3], size if self._files.fixed else 0)
         end = size if following is None else following[6]
         if end > size:
             raise OutboxDamaged(segment.name, size, "the file is cut short")
         self._adopt(segment)
         offset = _HEADER_BYTES
+        self._to = 0
         for i in range(header[2] + header[11]):
-            self._files.read_into(segment.name, offset, self._view[_RECORD_BYTES - 2 :])  # payload where _apply has it
-            length = struct.unpack_from("<H", self._buffer, _RECORD_BYTES - 2)[0]
+            length = 0
+            for _ in range(2):  # first it may be that not even the length is in the buffer
+                if offset + 2 + length > self._to:
+                    self._read(segment, offset, header[3])
+                length = struct.unpack_from("<H", self._buffer, offset - self._from)[0]
+            self._payload = offset + 2 - self._from
             self._apply(QUEUE if i < header[2] else SOURCE, length, segment, log)
             offset += 2 + length
         self.next_message_id = header[7]
@@ -1207,6 +1290,8 @@ class Outbox:
         while segment.size < end:
             word = self._check(segment, segment.size, end)
             if not word:
+                if following is None and self._is_blank(name, segment.size, end):
+                    return False
                 if following is not None or self._durable_after(segment, segment.size + 1, end):
                     raise OutboxDamaged(segment.name, segment.size, "the record is broken")
                 return True
@@ -1214,19 +1299,30 @@ class Outbox:
             segment.size += _RECORD_BYTES + (word >> 8)
         return False
 
+    def _read(self, segment: Segment, offset: int, end: int) -> None:
+        """Fill the buffer with the file from offset on."""
+        self._from = offset
+        self._to = offset + self._files.read_into(segment.name, offset, self._view[: min(_BUFFER_BYTES, end - offset)])
+
     def _check(self, segment: Segment, offset: int, end: int) -> int:
-        """The second word of the record at offset if it is whole, else 0. Its beginning is then in the buffer."""
-        view = self._view
-        count = self._files.read_into(segment.name, offset, view[: min(_BUFFER_BYTES, end - offset)])
-        if count < _RECORD_BYTES:
+        """The second word of the record at offset if it is whole, else 0. Its beginning is then in the buffer, the
+        payload at _payload.
+        """
+        if offset < self._from or min(offset + _HEAD_BYTES, end) > self._to:
+            self._read(segment, offset, end)
+        if self._to - offset < _RECORD_BYTES:
             return 0
-        crc, word = struct.unpack_from("<II", self._buffer, 0)
+        crc, word = struct.unpack_from("<II", self._buffer, offset - self._from)
         stop = offset + _RECORD_BYTES + (word >> 8)
         if word & 0xFF & ~AFTER_SYNC not in _TYPES or stop > end:
             return 0
-        value = crc32(view[4 : min(count, stop - offset)], segment.seed)
-        if offset + count < stop:
-            value = self._crc(segment.name, offset + count, stop, value)
+        if stop > self._to and offset > self._from:
+            self._read(segment, offset, end)
+        start = offset - self._from
+        self._payload = start + _RECORD_BYTES
+        value = crc32(self._view[start + 4 : min(self._to, stop) - self._from], segment.seed)
+        if self._to < stop:
+            value = self._crc(segment.name, self._to, stop, value)
         return int(word) if value == crc else 0
 
     def _crc(self, name: str, offset: int, end: int, value: int) -> int:
@@ -1239,10 +1335,20 @@ class Outbox:
             offset += count
         return value
 
+    def _is_blank(self, name: str, offset: int, end: int) -> bool:
+        """Is this the part of a file that does not grow to which nothing was written yet?"""
+        blank = self._files.fixed
+        while blank and offset < end:
+            count = self._files.read_into(name, offset, self._out_view[: min(_OUT_BYTES, end - offset)])
+            blank = count > 0 and bytes(self._out_view[:count]) == bytes(count)
+            offset += count
+        return blank
+
     def _durable_after(self, segment: Segment, offset: int, end: int) -> bool:
         """Does a whole record behind a broken one say that everything before it was durable?"""
         while offset < end:
-            count = self._files.read_into(segment.name, offset, self._view[: min(_BUFFER_BYTES, end - offset)])
+            self._read(segment, offset, end)
+            count = self._to - offset
             chunk = bytes(self._view[:count])
             for kind in _TYPES:
                 place = chunk.find(bytes((kind | AFTER_SYNC,)))
@@ -1260,24 +1366,24 @@ class Outbox:
         elif kind in (MESSAGE, COPY, ARRIVAL, ARRIVAL_COPY):
             self._apply_message(kind, length, segment, log)
         elif kind == START:
-            starts, sent = struct.unpack_from(_START, self._buffer, _RECORD_BYTES)
+            starts, sent = struct.unpack_from(_START, self._buffer, self._payload)
             self._started(starts, sent, log)
         else:
             self._apply_state(kind, length, log)
 
     def _apply_counters(self, kind: int, length: int) -> None:
         buffer = self._buffer
-        end = _RECORD_BYTES + length
+        end = self._payload + length
         if kind == QUEUE:
-            index, *counters = struct.unpack_from(_QUEUE_PREFIX, buffer, _RECORD_BYTES)
+            index, *counters = struct.unpack_from(_QUEUE_PREFIX, buffer, self._payload)
             if index == len(self.queues):
-                name = bytes(self._view[_RECORD_BYTES + _QUEUE_PREFIX_BYTES : end]).decode()
+                name = bytes(self._view[self._payload + _QUEUE_PREFIX_BYTES : end]).decode()
                 self.queues.append(LoggedQueue(index, name, array("I", (0, 0, 0, 0))))
             self._queue_counters(self.queues[index], array("I", counters))
         else:
-            index, *counters, guid = struct.unpack_from(_SOURCE_PREFIX, buffer, _RECORD_BYTES)
+            index, *counters, guid = struct.unpack_from(_SOURCE_PREFIX, buffer, self._payload)
             if index == len(self.sources):
-                name = bytes(self._view[_RECORD_BYTES + _SOURCE_PREFIX_BYTES : end]).decode()
+                name = bytes(self._view[self._payload + _SOURCE_PREFIX_BYTES : end]).decode()
                 self.sources.append(LoggedSource(index, guid, name, array("I", (0, 0, 0, 0))))
             _copy(array("I", counters), self.sources[index].record)
 
@@ -1286,7 +1392,7 @@ class Outbox:
         self._time_stamp = max(self._time_stamp, counters[1])
 
     def _apply_message(self, kind: int, length: int, segment: Segment, log: "_Log") -> None:
-        index, flags, number, *rest = struct.unpack_from(_MESSAGE_WHOLE, self._buffer, _RECORD_BYTES)
+        index, flags, number, *rest = struct.unpack_from(_MESSAGE_WHOLE, self._buffer, self._payload)
         counters = array("I", rest[:4])
         state, marks, message_class, sent_time, ttrq, ttbr = rest[4:]
         record = array("I", (state, marks, sent_time, ttrq, ttbr, message_class))
@@ -1317,8 +1423,8 @@ class Outbox:
         self._keep(handle, segment, segment.size)
 
     def _apply_state(self, kind: int, length: int, log: "_Log") -> None:
-        state, marks, message_class, sent_time = struct.unpack_from(_STATE_PREFIX, self._buffer, _RECORD_BYTES)
-        for place in range(_RECORD_BYTES + _STATE_PREFIX_BYTES, _RECORD_BYTES + length, 4):
+        state, marks, message_class, sent_time = struct.unpack_from(_STATE_PREFIX, self._buffer, self._payload)
+        for place in range(self._payload + _STATE_PREFIX_BYTES, self._payload + length, 4):
             number = struct.unpack_from("<I", self._buffer, place)[0]
             if kind == STATE:
                 restored = log.kept.get(number)

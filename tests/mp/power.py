@@ -64,12 +64,12 @@ class Disk(outbox.Files):
     def size(self, name):
         return len(self.files[name].data)
 
-    def begin(self, name):
+    def begin(self, name, size):
         self._step("begin", b"")
         self.tail = self.files[name] = File()
         self.changes.append((name, self.tail))
 
-    def resume(self, name):
+    def resume(self, name, offset):
         self.tail = self.files[name]
 
     def append(self, data):
@@ -344,9 +344,9 @@ class World:
         assert self.outbox.starts > self.starts or not self.by_id, "a start was not counted"
         self.starts = max(self.starts, self.outbox.starts - 1)
         seen = []
-        self.tables = {name: [] for name in NAMES}
-        for restored in self.outbox.restored:
-            packet = self.outbox.load(restored.handle)
+        tables = {name: [] for name in NAMES}
+        packets = [bytes(self.outbox.load(restored.handle)) for restored in self.outbox.restored]
+        for restored, packet in zip(self.outbox.restored, packets):
             name = restored.queue.name
             sent = Sent(name, restored.handle, restored.tx_sequence_id, restored.tx_sequence_number, packet)
             assert sent.facts in must or sent.facts in may, ("came from nowhere", sent.facts)
@@ -356,7 +356,7 @@ class World:
                 self._sent(sent)
             state = restored.handle.record[confirm.STATE]
             assert state != ord("Q") or sent.facts not in self.transmitted, "it was sent, and nobody knows"
-            self.tables[name].append(sent)
+            tables[name].append(sent)
             self._released(sent)
             seen.append(sent.facts)
         for facts in must:
@@ -365,6 +365,8 @@ class World:
         for facts in seen:
             for other in self.after.get(facts, ()):
                 assert other not in seen, ("it was gone before a message that is there", other, facts)
+        self.inward.open(self.outbox)
+        self.tables = tables
         self.unsynced = []
         self.failed = []
         self.gone = []
@@ -379,11 +381,13 @@ class World:
             assert (self._id(name), queue.record[2] - 1) >= self.highest.get(name, (0, 0)), "the counters went back"
         for message_id in self.by_id:
             assert message_id < self.outbox.next_message_id, "a MessageID would be used again"
-        self.inward.open(self.outbox)
 
     def check_cut(self, how, partial):
         """Would everything be there if the power went now? Does not change this world."""
-        disk = self.disk.after_cut(how, self.dice, partial)
+        self.fork().open(self.disk.after_cut(how, self.dice, partial))
+
+    def fork(self):
+        """This world as it knows itself now, for a test of what would become of it: open it next."""
         other = object.__new__(World)
         for name in (
             "dice",
@@ -396,15 +400,13 @@ class World:
             "failed",
             "gone",
             "tables",
-            "transmitted",
-            "after",
         ):
             setattr(other, name, getattr(self, name))
         other.refused = 0
         other.inward = self.inward.copy()
-        for name in ("by_id", "by_number", "highest"):
+        other.transmitted = set(self.transmitted)
+        for name in ("by_id", "by_number", "highest", "after"):
             setattr(other, name, dict(getattr(self, name)))
-        other.open(disk)
         return other
 
     # ---- actions ----------------------------------------------------------------------------------

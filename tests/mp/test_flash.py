@@ -1,0 +1,105 @@
+"""Power cuts of an outbox on LittleFS and FAT, at the writes of their block device. Prints `N passed, N failed`.
+
+Arguments: cuts (about so many in all; default CUTS), seed (default: fixed ones; the one used is printed).
+"""
+
+import gc
+import sys
+import time
+
+sys.path.insert(0, "tests/mp")
+
+import flash
+
+CUTS = 6000
+SIZES = (0, 17, 200, 300)
+
+
+class Share:
+    """One kind of cuts, its share of all, and what came of it."""
+
+    def __init__(self, what, share, kind, positions, actions, **options):
+        self.what = what
+        self.share = share
+        self.kind = kind
+        self.positions = positions
+        self.actions = actions
+        self.options = options
+
+    def run(self, cuts, seed):
+        """About so many cuts, in workloads of `actions`."""
+        wanted = cuts * self.share // 100
+        done = writes = silent = loud = 0
+        while done < wanted:
+            cutter = flash.Cutter(self.kind, seed, self.positions, wanted - done, sizes=SIZES, **self.options)
+            done += cutter.run(self.actions)
+            writes += cutter.writes
+            silent += len(cutter.silent)
+            loud += len(cutter.loud)
+            seed += 1
+            del cutter
+            gc.collect()
+        lost = ""
+        if self.options.get("count_losses"):
+            lost = ", %d lost and reported, %d silently" % (loud, silent)
+        print("%s, %s: %d cuts at %d writes%s" % (self.kind.name, self.what, done, writes, lost))
+        assert silent == 0
+        assert loud * 100 <= done
+        return done
+
+
+SHARES = (
+    Share("every byte of every write", 30, flash.LITTLEFS, flash.every_byte, 12, segment_size=600, capacity=20000),
+    Share("some bytes", 15, flash.LITTLEFS, flash.some_bytes(4), 60, segment_size=1500),
+    Share("some bytes", 15, flash.LITTLEFS_256, flash.some_bytes(4), 60, segment_size=4096),
+    Share("sectors are written or not", 15, flash.FAT, flash.whole_writes, 200, segment_size=1500, capacity=40000),
+    Share("the same, files grow", 5, flash.FAT, flash.whole_writes, 200, segment_size=1500, fixed=False),
+    Share(
+        "some bytes of a sector",
+        20,
+        flash.FAT,
+        flash.some_bytes(8),
+        60,
+        segment_size=4096,
+        garbage=False,
+        count_losses=True,
+    ),
+)
+
+
+def cuts_at_writes(cuts, seed):
+    return sum([share.run(cuts, seed) for share in SHARES])
+
+
+def lives(count, seed):
+    released = 0
+    done = 0
+    while done < count:
+        for kind in (flash.LITTLEFS, flash.LITTLEFS_256, flash.FAT):
+            cuts, messages = flash.many_lives(kind, seed + done, 20, sizes=SIZES, segment_size=1500, capacity=30000)
+            done += cuts
+            released += messages
+            gc.collect()
+    print("lives, one after the other: %d, %d messages" % (done, released))
+    return done
+
+
+def main(cuts, seed):
+    start = time.ticks_ms()
+    done = 0
+    failed = 0
+    print("seed", seed)
+    for test, count in ((cuts_at_writes, cuts), (lives, cuts // 20)):
+        try:
+            done += test(count, seed)
+        except Exception as error:  # noqa: BLE001 - the others go on
+            failed += 1
+            print("FAILED", test.__name__)
+            sys.print_exception(error)
+    print("%d power cuts in %d s" % (done, time.ticks_diff(time.ticks_ms(), start) // 1000))
+    print("%d passed, %d failed" % (2 - failed, failed))
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else CUTS, int(sys.argv[2]) if len(sys.argv) > 2 else 1))
