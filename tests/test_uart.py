@@ -559,6 +559,11 @@ def test_micropython_sends_each_message_once_over_a_line_that_spoils_bytes_and_o
                str(tmp_path / "outbox"), str(count)]
     environment = {"MICROPYPATH": ".frozen:firmware:tests/mp"}
 
+    deadline = time.monotonic() + DEADLINE_S
+    while "press7" not in (done := _ordack("state", "--store", store)).stdout:
+        assert time.monotonic() < deadline
+    assert proxy.host in done.stdout
+
     def stored() -> int:
         with Store(store) as opened:
             return opened.queue("line1").messages
@@ -578,6 +583,9 @@ def test_micropython_sends_each_message_once_over_a_line_that_spoils_bytes_and_o
             board = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE)
         wait_for(75)
         proxy.well.set()
+        told = json.loads(_ordack("state", "--store", store, "--json").stdout)
+        assert (told["serial"][0]["host"], told["serial"][0]["baud"]) == ("press7", 9600)
+        assert told["serial"][0]["faults"]
         output, _ = board.communicate(timeout=DEADLINE_S)
         assert output.startswith(b"done")
         with Client(store) as client:

@@ -237,11 +237,20 @@ def outgoing_purge(name: FormatNameArgument, store: StoreOption, as_json: JsonOp
 
 @app.command()
 def state(
-    message_id: Annotated[int, typer.Argument(min=1, max=0xFFFFFFFF, help="MessageID, as `send` has printed it.")],
-    store: StoreOption, as_json: JsonOption = False,
+    store: StoreOption,
+    message_id: Annotated[int | None, typer.Argument(
+        min=1, max=0xFFFFFFFF, help="MessageID, as `send` has printed it.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """What became of a transactional message sent from here. Exit status 1: nothing is known of it."""
+    """What became of a transactional message sent from here. Exit status 1: nothing is known of it.
+
+    Without a MessageID: the sessions and the serial lines of a running `ordack serve`. Exit status 1: none runs.
+    """
     from ordack.client import Client
+
+    if message_id is None:
+        _show_status(store, as_json)
+        return
 
     with Client(store) as client:
         conclusion = client.state(message_id)
@@ -253,6 +262,24 @@ def state(
     _report(as_json, text + (", in doubt: it may have been received" if conclusion.in_doubt else ""),
             message_id=message_id, state=conclusion.answer, in_doubt=conclusion.in_doubt, **{
                 "class": conclusion.message_class})
+
+
+def _show_status(store: str, as_json: bool) -> None:
+    with Store(store) as opened:
+        status = opened.status()
+    if status is None:
+        raise StoreError(f"no queue manager runs on {store}")
+    lines = status.get("serial", [])
+    if as_json:
+        _report(True, "", sessions=status["sessions"], serial=lines)
+        return
+    _table(("session with", "address", "state", "opened by"), (), [
+        (session["guid"], session["address"], session["state"], "this side" if session["initiator"] else "it")
+        for session in status["sessions"]])
+    if lines:
+        _table(("serial line", "port", "state", "last end"), ("baud", "connections", "faults"), [
+            (line["host"], line["serial"], line["state"], line["last_end"], str(line["baud"]),
+             str(line["connections"]), str(line["faults"])) for line in lines])
 
 
 @app.command()
