@@ -9,6 +9,7 @@ import re
 import socket
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ import pytest
 import serial
 from ordack import board as boards
 from ordack.board import Board, BoardError, NoBoard, deploy, examine
+from ordack.client import Client
 
 from tests.conformance import ROOT
 
@@ -165,6 +167,43 @@ def test_a_firmware_with_our_modules_gets_only_the_application(machine: Callable
 
 def test_a_board_on_a_socket(machine: Callable[..., Machine]) -> None:
     assert machine(tcp=True).checks()["firmware"].verdict == "ok"
+
+
+STUBS = {
+    "machine.py": "def unique_id():\n    return b'12345678'\n"
+    "class ADC:\n    def __init__(self, pin):\n        pass\n    def read_u16(self):\n        return 14022\n",
+    "network.py": "STA_IF = 0\nclass WLAN:\n    def __init__(self, kind):\n        pass\n    def isconnected(self):\n"
+    "        return False\n    def status(self):\n        return 1\n    def active(self, on):\n        pass\n"
+    "    def connect(self, ssid, password):\n        assert (ssid, password) == ('NETWORK', 'PASSWORD')\n",
+}
+
+
+def test_the_page_for_a_pico_w_leads_to_a_reading(tmp_path: Path) -> None:
+    """Its program on MicroPython, with a thermometer and a Wi-Fi that are not there; its commands exist."""
+    page = (ROOT / "firmware" / "README.md").read_text()
+    page = page[page.index("## From a boxed Pico W"):page.index("## Your own board")]
+    program, settings = (textwrap.dedent(found) for found in (
+        re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)[0] for language in ("python", "json")))
+    for command in re.findall(r"ordack board (\w+)", page):
+        assert ordack(command, "--help").returncode == 0
+    for name, text in {**STUBS, "config.json": settings}.items():
+        (tmp_path / name).write_text(text)
+    with Client(tmp_path / "store", create=True) as client:
+        client.create_queue("line1", transactional=True)
+    with _serving(tmp_path / "store") as port:
+        (tmp_path / "main.py").write_text(
+            program.replace('Node("outbox", ', f'Node("outbox", connect=("127.0.0.1", {port}), '))
+        board = subprocess.Popen(
+            [ROOT / "build" / "micropython" / "unix-c" / "micropython", "main.py"], cwd=tmp_path,
+            env={"MICROPYPATH": f"{tmp_path}:.frozen:{ROOT / 'firmware'}"})
+        try:
+            with Client(tmp_path / "store") as client:
+                with client.queue("line1").receive_batch(1, 30) as messages:
+                    assert [(message.body, message.label) for message in messages] == [(b"27.0", "temperature")]
+            assert board.poll() is None
+        finally:
+            board.kill()
+            board.wait()
 
 
 # ---- deploy -----------------------------------------------------------------------------------------
