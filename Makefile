@@ -9,7 +9,7 @@ KILLS ?= 5
 STEPS ?= 1000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run hil test test-c test-mp lint size fuzz mutants model conformance bench firmware natmod rp2040 clean setup-test setup-bench setup-firmware
+.PHONY: help setup run hil test test-c test-mp lint size powercuts fuzz mutants model conformance bench firmware natmod rp2040 clean setup-test setup-bench setup-firmware
 
 help: ## this list
 	@awk -F ' *## ' '/^[a-z-]+:.* ## / { sub(/:.*/, "", $$1); printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ lint: setup-test ## ruff and mypy --strict (the C core's lint is part of test-c)
 
 size: setup-test ## code size of the C core on a Cortex-M0+ against its ceilings
 	@$(C_CORE) size
+
+powercuts: setup-test ## the outbox on LittleFS and FAT, cut off from power at writes of the flash (SEED= CUTS=)
+	@$(PYTHON_VENV) -m tests.powercuts $(if $(filter command line environment,$(origin CUTS)),$(CUTS),100000) $(SEED)
 
 fuzz: setup-test ## libFuzzer on the C core (SEED= RUNS=)
 	@$(C_CORE) fuzz

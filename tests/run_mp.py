@@ -20,7 +20,14 @@ BUILDS = {"unix-c": "c-module", "unix-twin": "python"}
 # Boards in QEMU (see firmware/ports), with the C core, and the tests that another processor could make fail.
 BOARDS = {
     "pi": ("test_core.py", "test_traces.py"),
-    "mps2-an385": ("test_confirm.py", "test_core.py", "test_packets.py", "test_session_of_board.py", "test_traces.py"),
+    "mps2-an385": (
+        "test_confirm.py",
+        "test_core.py",
+        "test_flash_of_board.py",
+        "test_packets.py",
+        "test_session_of_board.py",
+        "test_traces.py",
+    ),
 }
 TIMEOUT = 120  # seconds for one script
 WHICH_CORE = "from mqqb import core; print(core.implementation)"
@@ -35,7 +42,7 @@ class Outcome(NamedTuple):
     well: bool
 
 
-def micropython(build: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+def micropython(build: str, *arguments: str, timeout: float = TIMEOUT) -> "subprocess.CompletedProcess[str]":
     """Runs a build's interpreter in the checkout; its output and errors come back together."""
     command = [str(ROOT / "build" / "micropython" / build / "micropython"), *arguments]
     path = ".frozen:firmware:tests/mp"
@@ -49,7 +56,7 @@ def micropython(build: str, *arguments: str) -> "subprocess.CompletedProcess[str
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=TIMEOUT,
+        timeout=timeout,
         check=False,
     )
 

@@ -1,0 +1,12 @@
+"""A share of the power cuts of test_flash, for a board in QEMU: another processor. Prints `N passed, N failed`."""
+
+import sys
+
+sys.path.insert(0, "tests/mp")
+
+import test_flash
+
+CUTS = 400
+
+if __name__ == "__main__":
+    sys.exit(test_flash.main(CUTS, 1001))
