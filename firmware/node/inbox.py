@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from node.node import Node
     from node.peer import Peer
 
-REFUSALS_MAX = 16  # FinalAcks owed for messages that were refused: so many in the log, and as many in memory
+REFUSALS_MAX = 16  # FinalAcks that wait for a session, for messages of which the log has nothing
 _GONE = const(0x2D)  # confirm.GONE
 _STATE = const(0)  # words of an arrival's record, as of confirm's
 _MARKS = const(1)
@@ -247,9 +247,7 @@ class Inboxes:
         self._refusals = 0
         now = node.now()
         for logged in self._log.sources:
-            source = Source(logged, self._stream(logged.record, now))
-            source.stream.schedule_order_ack(now)  # the last one may be lost
-            self._sources.append(source)
+            self._sources.append(Source(logged, self._stream(logged.record, now)))
         restored: "Any" = self._log.restored_arrivals
         for arrival in restored:
             self._count(arrival, 1)
@@ -497,8 +495,6 @@ class Inboxes:
         guid = user.source_queue_manager
         packet: "bytes | bytearray" = raw
         if message_class:
-            if self._refusals_logged() >= REFUSALS_MAX:
-                raise outbox.OutboxFull("enough messages were refused")
             packet = _beginning(raw)
         if peer.remote_guid != guid:  # a router: it is kept in the place of the destination, which is here
             packet = bytearray(packet)
@@ -524,11 +520,6 @@ class Inboxes:
         self._count(arrival, 1)
         self.refused += message_class != 0
         return source
-
-    def _refusals_logged(self) -> int:
-        """FinalAcks in the log that say no."""
-        found = [arrival for arrival in self.owed if arrival.packet is None] + self._pending
-        return len([arrival for arrival in found if arrival.record[_CLASS] & _NEGATIVE])
 
     def _deliver(self, arrival: Arrival) -> None:
         """It is durable: to its inbox, or its FinalAck to whom it is owed."""

@@ -195,6 +195,57 @@ def a_full_inbox_refuses_before_it_acknowledges():
         assert world.node.inboxes.messages == 0
 
 
+def no_order_ack_passes_a_refusal_on_another_session():
+    """The sender has two sessions, and the refusal is under way on one that does not read."""
+    sender = Sender(1)
+    world = world_of(sender, inbox_quota=(100000, 1))
+    sender.send(b"0")
+    sender.send(b"1")
+    world.connect(sender)
+    sender.receive = lambda data, now: None
+    for _ in range(9):
+        heard = bytes(world.wires[sender].to_sender)
+        world.step()
+        if any(arrival.carrier is not None for arrival in world.node.inboxes.owed):
+            break
+        Sender.receive(sender, heard, 0)
+    twin = Sender(1)
+    for k in range(3):
+        twin.send(b"%d" % k)
+    del twin.stream.table[:2]  # these are the other one's
+    twin.stream.prepare = lambda entry, packet, offset: None
+    world.senders = [twin]
+    world.run(3000)
+    assert twin.seen == [("final", 3, 0x8003)], twin.seen
+    twin.stream.prepare = lambda entry, packet, offset: None
+    world.cut(sender)
+    world.run(1000)
+    assert twin.seen == [("final", 3, 0x8003), ("final", 2, 0x8003), ("order", 3)], twin.seen
+
+
+def refusals_in_memory_are_few():
+    world = world_of()
+    sender = Sender(1, NOWHERE)
+
+    class Anybody:
+        remote_guid = sender.guid
+
+    for k in range(40):
+        raw = bytes(sender.packets[sender.send(b"x")])
+        for _ in range(2):
+            world.node.inboxes.arrived(Anybody, packets.parse(raw), raw, 0)
+        assert len(world.node.inboxes.owed) == min(k + 1, 16)
+
+
+def a_final_ack_that_only_the_transaction_asks_for():
+    sender = Sender(1)
+    world = world_of(sender)
+    packet = sender.packets[sender.send(b"1", journal=0)]
+    packet[packets.transaction_offset(packet)] |= 2  # TransactionHeader.Flags.FA
+    world.run(2000, taker(world, []))
+    assert sender.said == {1: 0x4000}
+
+
 def more_refusals_than_can_be_kept_are_left_with_the_sender():
     sender = Sender(1)
     world = world_of(sender, inbox_quota=(100000, 0))
@@ -212,7 +263,7 @@ def a_refusal_survives_a_reset_and_goes_first():
         sender = Sender(1)
         world = world_of(sender, inbox_quota=(100000, 1))
         for k in range(3):
-            sender.send(b"%d" % k)
+            sender.send(b"%d" % k + bytes(300))
         sender.receive = lambda data, now: None  # nothing gets back to it
         world.connect(sender)
         for _ in range(9):
@@ -222,6 +273,7 @@ def a_refusal_survives_a_reset_and_goes_first():
             Sender.receive(sender, bytes(world.wires[sender].to_sender), 0)
             world.wires[sender].to_sender = bytearray()
         assert world.node.outbox.arrivals == 3
+        assert all(arrival.size < 250 for arrival in world.node.inboxes.owed), "nobody will read the body"
         del sender.receive
         world.restart(how)
         world.run(1500)
@@ -244,6 +296,19 @@ def times_are_kept_if_the_clock_is_set():
         taken = []
         world.run(1000, taker(world, taken))
         assert (taken, sender.said) == (bodies, said), (taken, sender.said)
+
+
+def what_has_expired_does_not_come_back():
+    for how in WAYS:
+        sender = Sender(1)
+        world = world_of(sender, time=T0)
+        sender.send(b"1", ttbr=3, sent_time=T0 + 1000)  # a clock that is ahead prolongs nothing (A-42)
+        while not sender.said:
+            world.run(100)
+            assert world.clock.ms < 6000
+        assert sender.said == {1: 0xC002}
+        world.restart(how)
+        assert world.inbox.get() is None
 
 
 def what_the_application_has_does_not_expire_under_it():
@@ -390,6 +455,27 @@ def a_disk_that_fails_loses_no_message_and_tells_no_lie():
         world.run(6000, taker(world, bodies))
         assert bodies == [b"1", b"2", b"3"], bodies
         assert sender.said == {1: 0x4000, 2: 0x4000, 3: 0x4000}
+
+
+def a_sender_that_nothing_was_accepted_from_gets_no_order_ack():
+    sender = Sender(1)
+    world = world_of(sender)
+
+    def refuse(disk, step, data):
+        if step == "sync":
+            raise OSError(5)
+
+    sender.send(b"1")
+    world.disk.before = refuse
+    world.run(3000)
+    assert sender.seen == [], sender.seen
+    assert len(world.node.inboxes._sources) == 1
+    world.cut(sender)
+    world.node.poll()
+    assert world.node.inboxes._sources[0].carrier is None
+    world.disk.before = None
+    world.run(3000)
+    assert sender.seen == [("order", 1)]
 
 
 def a_log_that_is_full_leaves_messages_with_their_sender_and_the_session_open():
@@ -611,13 +697,18 @@ TESTS = (
     a_full_inbox_refuses_before_it_acknowledges,
     more_refusals_than_can_be_kept_are_left_with_the_sender,
     a_refusal_survives_a_reset_and_goes_first,
+    no_order_ack_passes_a_refusal_on_another_session,
+    refusals_in_memory_are_few,
+    a_final_ack_that_only_the_transaction_asks_for,
     times_are_kept_if_the_clock_is_set,
+    what_has_expired_does_not_come_back,
     what_the_application_has_does_not_expire_under_it,
     what_the_application_rejects_is_told,
     a_reset_before_it_is_handled_brings_it_again,
     only_the_message_that_was_given_can_be_taken,
     a_loop_takes_what_it_has_handled_and_nothing_else,
     a_disk_that_fails_loses_no_message_and_tells_no_lie,
+    a_sender_that_nothing_was_accepted_from_gets_no_order_ack,
     a_log_that_is_full_leaves_messages_with_their_sender_and_the_session_open,
     too_many_senders_are_not_remembered,
     acknowledgements_go_back_the_way_the_message_came,
