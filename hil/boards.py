@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FIRMWARE = ROOT / "firmware"
 SENSOR = ROOT / "hil" / "sensor.py"
 
+LOOPBACK = "127.0.0.1"
 POWER = "power"
 RESET = "reset"
 
@@ -157,13 +158,14 @@ class Board(Protocol):
     """A machine that runs an application on a node.
 
     `line` is where its serial link to the queue manager can be met, as `SerialFaultProxy` takes it; None: it has a
-    network, and finds this machine's loopback at `host`. `ways`: how a life of the board can be ended, by a cut of its
-    `POWER`, and perhaps by a `RESET`. `log` holds the output of all lives.
+    network, and finds at `host` what listens at `listen` here. `ways`: how a life of the board can be ended, by a cut
+    of its `POWER`, and perhaps by a `RESET`. `log` holds the output of all lives.
     """
 
     target: str
     line: Path | None
     host: str
+    listen: str
     limits: Limits
     ways: tuple[str, ...]
     log: Log
@@ -197,7 +199,8 @@ class ProcessBoard:
     """A board that is a process: `command` + application + configuration file, with `folder` as its flash."""
 
     line: Path | None = None
-    host = "127.0.0.1"
+    host = LOOPBACK
+    listen = LOOPBACK
     ways: tuple[str, ...] = (POWER,)
 
     def __init__(

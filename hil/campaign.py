@@ -273,7 +273,7 @@ class Progress:
                 self.accepted = max(self.accepted, said.get("accepted", 0))
                 self.stored = max(self.stored, said.get("stored", 0))
                 self.core = said.get("core", self.core)
-                self.started = self.started or said.get("event") == "started"
+                self.started = self.started or "accepted" in said
                 self.error = said.get("reason", self.error)
 
 
@@ -409,7 +409,7 @@ class Campaign:
 
 def proxy_of(board: Board, schedule: CutSchedule, seed: int) -> FaultProxy:
     """The proxy for the board's kind of link."""
-    return TcpFaultProxy(schedule) if board.line is None else SerialFaultProxy(schedule, board.line, seed)
+    return TcpFaultProxy(schedule, board.listen) if board.line is None else SerialFaultProxy(schedule, board.line, seed)
 
 
 async def run_campaign(settings: Settings, console: Console) -> Figures:

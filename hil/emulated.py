@@ -16,7 +16,7 @@ from typing import TextIO
 from littlefs import LittleFS
 from littlefs.context import UserContext
 
-from hil.boards import POWER, RESET, ROOT, SENSOR, Limits, Log, Process, built, program
+from hil.boards import LOOPBACK, POWER, RESET, ROOT, SENSOR, Limits, Log, Process, built, program
 
 MPY_CROSS = ROOT / "build" / "micropython" / "mpy-cross" / "mpy-cross"
 MPS2_FIRMWARE = ROOT / "build" / "firmware" / "mps2-an385" / "firmware.elf"
@@ -30,7 +30,7 @@ PI_DISK_SIZE = 16 << 20
 PI_HEAP_KIB = 2048
 BAUD = 115200
 RXBUF = 1024
-LOOPBACK = "10.0.2.2"
+HOST = "10.0.2.2"
 """Where QEMU's user network shows this machine's loopback."""
 
 _TOOL_DEADLINE_S = 30.0
@@ -144,7 +144,8 @@ def _answer(lines: TextIO) -> None:
 class QemuBoard:
     """What both kinds of emulated boards have in common. `folder` holds the flash."""
 
-    host = LOOPBACK
+    host = HOST
+    listen = LOOPBACK
     line: Path | None = None
     ways: tuple[str, ...] = (POWER,)
 

@@ -222,18 +222,18 @@ class FaultProxy(Protocol):
 
 
 class TcpFaultProxy:
-    """Listens on a port of its own of the loopback, and forwards every connection to `target` through `schedule`.
+    """Listens on a port of its own on `host`, and forwards every connection to `target` through `schedule`.
 
     A cut is exact: the byte at its position is delivered to the far end, the one behind it never is. With `RST` both
     ends see a reset; with `FIN` both see an orderly end, and what they still send is swallowed. While the target is
     down, connections are reset at once and counted in `refused`. The port stays the same from `open` to `close`.
     """
 
-    def __init__(self, schedule: CutSchedule) -> None:
+    def __init__(self, schedule: CutSchedule, host: str = "127.0.0.1") -> None:
         self.schedule = schedule
         self.target = ("", 0)
         self.refused = 0
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=16)
+        self._listener = socket.create_server((host, 0), backlog=16)
         self._listener.setblocking(False)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         self._tasks: set[asyncio.Task[None]] = set()

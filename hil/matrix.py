@@ -184,9 +184,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     console = Console(highlight=False)
     console.print(f"seed {seed}")
-    wanted = list(dict.fromkeys(chosen.board or all_targets()))
     try:
+        wanted = list(dict.fromkeys(chosen.board or all_targets()))
         boards = asyncio.run(run_all(wanted, settings, console))
+    except BoardMissing as error:  # of the file of boards
+        console.print(str(error), markup=False)
+        return 2
     except KeyboardInterrupt:
         console.print("interrupted")
         return 130

@@ -17,7 +17,7 @@ knows more than the ledger: after the restart the sensor asks the node for its n
 line, with `found` at its end.
 
 Prints JSON lines: {"event": "started", ...} first, {"accepted": n, "stored": n} as the figures grow, {"event": "done"}
-when all is stored (it then idles, as a board does), and {"event": "error", "reason": ...} before it gives up.
+when all is stored, from then on every second, and {"event": "error", "reason": ...} before it gives up.
 """
 
 import asyncio
@@ -198,7 +198,11 @@ class Sensor:
         while self.stored() < config["count"]:
             await asyncio.sleep(POLL_S)
             self.show()
-        say(event="done", accepted=self.accepted, stored=self.stored())
+        self.finish()
+
+    def finish(self) -> None:
+        """Say that all is done."""
+        say(event="done", accepted=self.accepted, stored=self.stored(), core=self.core)
 
 
 async def lan_up() -> None:
@@ -247,6 +251,7 @@ async def main(path: str) -> None:
         raise
     while True:
         await asyncio.sleep(1)
+        sensor.finish()  # who listens to a port may have come late
 
 
 if __name__ == "__main__":

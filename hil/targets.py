@@ -6,6 +6,7 @@
 * `exec:COMMAND`: any interpreter that takes a script and its argument, such as `exec:/opt/micropython -X heapsize=64k`
 * `pi`: the firmware of a 64-bit Raspberry Pi, each instruction emulated by qemu-aarch64
 * `pi-machine`: the same in a whole emulated machine with Linux, a disk and a network of its own
+* the name of a board in boards.toml: a real one
 * `mps2-eth`, `mps2-uart`: the firmware of a Cortex-M3 in a whole emulated machine, over Ethernet or a serial line
 """
 
@@ -14,6 +15,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from hil import inventory
 from hil.boards import ROOT, SENSOR, Board, BoardMissing, ProcessBoard, built, program
 from hil.emulated import Mps2Board, PiBoard
 
@@ -29,8 +31,8 @@ KINDS = (*MICROPYTHON, PI_MACHINE, *MPS2, "cpython")
 
 
 def all_targets() -> list[str]:
-    """Every board that has a name of its own."""
-    return list(KINDS)
+    """Every board that has a name of its own. Raises BoardMissing for a file of boards that cannot be used."""
+    return [*KINDS, *inventory.load()]
 
 
 def interpreter(target: str) -> list[str]:
@@ -43,7 +45,7 @@ def interpreter(target: str) -> list[str]:
             raise BoardMissing(f"{target}: no such program")
         return words
     if target not in MICROPYTHON:
-        raise BoardMissing(f"no board kind {target!r}: give one of {', '.join(KINDS)} or exec:COMMAND")
+        raise BoardMissing(f"no board {target!r}: give one of {', '.join(all_targets())} or exec:COMMAND")
     path = built(MICROPYTHON[target], target)
     return [*([program(EMULATOR[target], target)] if target in EMULATOR else []), str(path)]
 
@@ -54,4 +56,6 @@ def open_board(target: str, folder: Path, application: Path = SENSOR) -> Board:
         return Mps2Board(target, folder, MPS2[target], application)
     if target == PI_MACHINE:
         return PiBoard(target, folder, application)
+    if target not in KINDS and target in (boards := inventory.load()):
+        return inventory.SerialBoard(boards[target], application)
     return ProcessBoard(target, interpreter(target), folder, application)

@@ -239,7 +239,7 @@ def test_a_missing_binary_says_how_to_build_it(target: str, tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
-        ("pico", f"no board kind 'pico': give one of {', '.join(targets.KINDS)} or exec:COMMAND"),
+        ("pico", f"no board 'pico': give one of {', '.join(targets.KINDS)} or exec:COMMAND"),
         ("exec:", "no such program"),
     ],
 )
