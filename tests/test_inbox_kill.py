@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import socket
 import subprocess
 import sys
@@ -85,12 +86,17 @@ class Application:
         self.folder = folder
         self.program = folder / "main.py"
         self.program.write_text(APPLICATION)
+        self.modules = ROOT / "firmware"
+        if BOARD.exists():  # what a board has: not what is for hosts
+            self.modules = folder / "modules"
+            shutil.copytree(ROOT / "firmware", self.modules, ignore=shutil.ignore_patterns(
+                "__pycache__", "ports", "extras.py", "constants.py", "core_cffi.py", "core_py.py"))
         self.arguments = arguments
         self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
         interpreter = str(BOARD) if BOARD.exists() else sys.executable
-        paths = {"MICROPYPATH": f".frozen:{ROOT / 'firmware'}", "PYTHONPATH": str(ROOT / "firmware")}
+        paths = {"MICROPYPATH": f".frozen:{self.modules}", "PYTHONPATH": str(self.modules)}
         self.process = subprocess.Popen(
             [interpreter, str(self.program), str(self.folder), *self.arguments, GUID.hex()], stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, env={**os.environ, **paths, "PYTHONUNBUFFERED": "1"})
