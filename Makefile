@@ -44,9 +44,10 @@ test-c: setup-test ## the C core: both compilers, sanitizers, big-endian, all 2^
 test-mp: setup-test ## the tests that run on MicroPython: with the C core, with its twin, on emulated boards
 	@$(PYTHON_VENV) -m tests.run_mp
 
-lint: setup-test ## ruff and mypy --strict (the C core's lint is part of test-c)
+lint: setup-test ## ruff and mypy --strict, for CPython and for MicroPython (the C core's lint is part of test-c)
 	@.venv/bin/ruff check .
 	@.venv/bin/mypy
+	@.venv/bin/mypy --config-file firmware/mypy.ini
 
 size: setup-test ## code size of the C core on a Cortex-M0+ against its ceilings
 	@$(C_CORE) size

@@ -38,10 +38,10 @@ if hasattr(time, "ticks_ms") and hasattr(time, "ticks_diff"):  # MicroPython
     _ticks_diff = time.ticks_diff  # type: ignore[attr-defined,unused-ignore]
 else:
 
-    def _ticks_ms() -> int:
-        return time.monotonic_ns() // 1000000
+    def _ticks_ms() -> int:  # type: ignore[misc,unused-ignore]
+        return time.monotonic_ns() // 1000000  # type: ignore[attr-defined,no-any-return,unused-ignore]
 
-    def _ticks_diff(later: int, earlier: int) -> int:
+    def _ticks_diff(later: int, earlier: int) -> int:  # type: ignore[misc,unused-ignore]
         return later - earlier
 
 

@@ -10,11 +10,11 @@ if hasattr(time, "ticks_ms") and hasattr(time, "ticks_diff"):  # MicroPython
     ticks_diff = time.ticks_diff  # type: ignore[attr-defined,unused-ignore]
 else:
 
-    def ticks_ms() -> int:
+    def ticks_ms() -> int:  # type: ignore[misc,unused-ignore]
         """Milliseconds from any start; what is between two of them tells ticks_diff."""
-        return time.monotonic_ns() // 1000000
+        return time.monotonic_ns() // 1000000  # type: ignore[attr-defined,no-any-return,unused-ignore]
 
-    def ticks_diff(later: int, earlier: int) -> int:
+    def ticks_diff(later: int, earlier: int) -> int:  # type: ignore[misc,unused-ignore]
         """Milliseconds between two ticks_ms, at most six days."""
         return later - earlier
 

@@ -60,7 +60,7 @@ class TcpLink:
         self.stream: "Any" = accepted
         self.wants_write = False
         self._connecting: "Any" = None  # a poll object
-        self._began = 0
+        self._began: "Any" = 0  # ticks
 
     def open(self) -> None:
         """Begin to connect."""
@@ -173,7 +173,7 @@ class TcpListener:
         _set_up(stream)
         if not isinstance(address, tuple):  # MicroPython's unix port
             family, host = socket.sockaddr(address)[:2]  # type: ignore[attr-defined,unused-ignore]
-            address = (socket.inet_ntop(family, host), 0)
+            address = (socket.inet_ntop(family, host), 0)  # type: ignore[attr-defined,unused-ignore]
         return TcpLink(address[0], self.port, stream)
 
     def close(self) -> None:

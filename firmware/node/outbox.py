@@ -265,7 +265,7 @@ if hasattr(os, "fsync"):  # CPython
         os.fsync(file.fileno())
 
     def _sync_folder(folder: str) -> None:
-        handle = os.open(folder, os.O_RDONLY)
+        handle = os.open(folder, os.O_RDONLY)  # type: ignore[attr-defined,unused-ignore]
         try:
             os.fsync(handle)
         finally:

@@ -102,7 +102,7 @@ class Tasks:
                 await asyncio.sleep(0)  # the node reads what there is
 
     else:
-        _sleeping: "asyncio.Future[None] | None" = None
+        _sleeping: "asyncio.Future[None] | None" = None  # type: ignore[name-defined,unused-ignore]
 
         def wake(self) -> None:
             """Call the node soon."""
@@ -111,7 +111,7 @@ class Tasks:
                 self._sleeping.set_result(None)
 
         async def _sleep(self, wait: int) -> None:
-            loop = asyncio.get_running_loop()
+            loop = asyncio.get_running_loop()  # type: ignore[attr-defined,unused-ignore]
             self._sleeping = loop.create_future()
             timer = loop.call_later(wait / 1000, self.wake)
             try:
@@ -121,7 +121,7 @@ class Tasks:
                 self._sleeping = None
 
         def _start_watching(self, link: "Waitable") -> "Any":
-            loop = asyncio.get_running_loop()
+            loop = asyncio.get_running_loop()  # type: ignore[attr-defined,unused-ignore]
             loop.add_reader(link.stream, self.wake)
             if link.wants_write:
                 loop.add_writer(link.stream, self.wake)

@@ -37,7 +37,7 @@ class UartLink:
         self._uart = uart
         self._any = getattr(uart, "any", None)
         self._clock = Clock()
-        self._began = 0
+        self._began: "Any" = 0  # ticks
         self.line = line.Line(True, min(rxbuf - line.RESERVE, line.WINDOW_MAX), os.urandom(1)[0])
         self._out = memoryview(self.line.out)
 

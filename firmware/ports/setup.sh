@@ -118,6 +118,13 @@ install_requirements() {
     .venv/bin/python -m pip install -r "build/requirements-$1.txt"
 }
 
+# Not in .venv: there mypy would take them for CPython's modules too.
+install_stubs() {
+    requirements stubs >build/requirements-stubs.txt
+    rm -rf build/typings
+    .venv/bin/python -m pip install --target build/typings -r build/requirements-stubs.txt
+}
+
 install_ordack() { .venv/bin/python -m pip install --no-deps --no-build-isolation --editable .; }
 
 python_part() {
@@ -131,6 +138,7 @@ python_part() {
     for group in $packages; do
         step "python-packages-$group" "$key $(requirements "$group")" install_requirements "$group"
     done
+    if for_tests; then step micropython-stubs "$key $(requirements stubs)" install_stubs; fi
     step ordack "$key $(digest pyproject.toml host/build_backend.py host/build_mqqb.py c_core)" install_ordack
 }
 
