@@ -285,6 +285,16 @@ while not quiet:
     machine.idle()
 print("idle after", uart.read(), quiet == [machine.UART.IRQ_RXIDLE])
 
+uart.init(115200, rxbuf=32, flow=machine.UART.RTS)
+print("holds")
+while uart.any() < 32:
+    machine.idle()
+machine.lightsleep(50)
+held = b""
+while len(held) < 1000:
+    held += uart.read() or b""
+print("held", held == bytes(range(250)) * 4)
+
 uart.init(115200, rxbuf=32)
 print("narrow")
 poll.poll()
@@ -321,6 +331,9 @@ def test_mps2_uart_carries_all_it_has_room_for(mps2: Callable[..., Machine], tmp
         machine.until("listens")
         line.sendall(b"!")  # one byte: the host may pause between two
         machine.until("idle after b'!' True")
+        machine.until("holds")
+        line.sendall(bytes(range(250)) * 4)
+        machine.until("held True")
         machine.until("narrow")
         line.sendall(bytes(100))
         machine.until("lost some 32")
