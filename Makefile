@@ -12,7 +12,7 @@ STEPS ?= 1000000
 .PHONY: help setup run hil test test-c test-mp lint size powercuts fuzz mutants model conformance bench firmware natmod rp2040 clean setup-test setup-bench setup-firmware
 
 help: ## this list
-	@awk -F ' *## ' '/^[a-z-]+:.* ## / { sub(/:.*/, "", $$1); printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ' *## ' '/^[a-z0-9-]+:.* ## / { sub(/:.*/, "", $$1); printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  PYTHON=          the Python to use (3.11 or newer; default python3)"
 	@echo "  MICROPYTHON_DIR= a MicroPython checkout (1.25 or newer) to use instead of Debian's source package"
