@@ -1,14 +1,20 @@
-"""What a board needs around the node: tests/mp/test_services.py, on CPython."""
+"""What a board needs around the node: tests/mp/test_services.py, on CPython; and the programs of firmware/README.md
+that use it, on MicroPython."""
 
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ordack.client import Client
+
+from tests.test_cli import ROOT, _ordack, _Serve
 
 sys.path.insert(0, str(Path(__file__).parent / "mp"))
 
@@ -26,3 +32,120 @@ def load(name: str) -> Any:
 @pytest.mark.parametrize("test", load("test_services").TESTS, ids=lambda test: str(test.__name__))
 def test_service(test: Callable[[], None]) -> None:
     test()
+
+
+# ---- the programs of firmware/README.md -------------------------------------------------------------
+
+MICROPYTHON = ROOT / "build" / "micropython" / "unix-c" / "micropython"
+STUBS = {
+    "machine.py": """
+import sys
+
+def unique_id():
+    return b"12345678"
+
+class ADC:
+    def __init__(self, pin):
+        pass
+
+    def read_u16(self):
+        return 14022
+
+class RTC:
+    def datetime(self, moment):
+        print("it is", moment[0])
+
+def deepsleep(ms):
+    print("asleep", ms)
+    sys.exit(0)
+""",
+    "network.py": """
+STA_IF = 0
+
+class WLAN:
+    tries = 0
+
+    def __init__(self, kind):
+        pass
+
+    def isconnected(self):
+        self.tries += 1
+        return self.tries > 3
+
+    def status(self):
+        return 1
+
+    def active(self, on):
+        pass
+
+    def connect(self, ssid, password):
+        assert (ssid, password) == ("NETWORK", "PASSWORD")
+""",
+}
+
+
+def _program(title: str, folder: Path, *changes: tuple[str, str]) -> list[str]:
+    """Writes main.py as it stands under that title, with some changes, and what a board has beside it; how to run it.
+    """
+    page = (ROOT / "firmware" / "README.md").read_text()
+    program = page.partition(f"## {title}\n")[2].partition("```python\n")[2].partition("```")[0]
+    for there, here in changes:
+        assert there in program
+        program = program.replace(there, here)
+    for name, text in {**STUBS, "main.py": program}.items():
+        (folder / name).write_text(text)
+    return [str(MICROPYTHON), "main.py"]
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    return {"MICROPYPATH": f"{folder}:.frozen:{ROOT / 'firmware'}"}
+
+
+@pytest.mark.skipif(not MICROPYTHON.exists(), reason="there is no MicroPython")
+def test_a_board_on_batteries_sleeps_when_its_reading_is_in_the_queue(tmp_path: Path) -> None:
+    with Client(tmp_path / "store", create=True) as client:
+        client.create_queue("line1", transactional=True)
+    port = _Serve(tmp_path / "store")
+    try:
+        for reachable in (False, True):
+            place = f'connect=("127.0.0.1", {port.port if reachable else 9}), '
+            command = _program("On a real board", tmp_path, ('guid=guid(), ', 'guid=guid(), ' + place),
+                               ("192.168.1.1", "127.0.0.1"), ("2000)", "50)"),
+                               ("10000", "9000" if reachable else "300"))
+            done = subprocess.run(command, cwd=tmp_path, env=_environment(tmp_path), capture_output=True, text=True,
+                                  timeout=60, check=False)
+            assert done.stdout == f"{0 if reachable else 1} to send\nasleep 300000\n", done.stdout + done.stderr
+        with Client(tmp_path / "store") as client, client.queue("line1").receive_batch(5, 10) as messages:
+            assert [message.body for message in messages] == [b"14022"] * 2
+    finally:
+        port.stop()
+
+
+@pytest.mark.skipif(not MICROPYTHON.exists(), reason="there is no MicroPython")
+def test_a_command_reaches_the_board_of_the_page(tmp_path: Path) -> None:
+    serve = _Serve(tmp_path / "store")
+    command = _program("Commands to the board", tmp_path,
+                       ('"192.168.1.20", 1801', f'"127.0.0.1", {serve.port}'))
+    board = subprocess.Popen(command, cwd=tmp_path, env=_environment(tmp_path), stdout=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 60
+        while not (sessions := _sessions(tmp_path / "store")):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        done = _ordack("send", "--store", tmp_path / "store", f"PRIVATE={sessions[0]['guid'][1:-1]}\\7", "--body", "on",
+                       "--label", "lamp", "--dead-letter")
+        assert done.returncode == 0, done.stderr
+        assert board.stdout
+        assert board.stdout.readline() == "b'on' lamp False\n"
+        while not _ordack("state", "--store", tmp_path / "store", done.stdout.split()[2]).stdout.startswith("received"):
+            assert time.monotonic() < deadline
+    finally:
+        board.kill()
+        board.communicate()
+        serve.stop()
+
+
+def _sessions(store: Path) -> list[dict[str, str]]:
+    with Client(store) as client:
+        status = client.store.status() or {}
+    return [session for session in status.get("sessions", []) if session["state"] == "OPEN"]
