@@ -333,6 +333,8 @@ class Inboxes:
 
     def settled(self, _peer: "Peer", _now: int) -> None:
         """The log was made durable, or has failed to be, and has forgotten some messages, with their counters."""
+        if not self._pending:
+            return
         pending = self._pending
         self._pending = []
         for arrival in pending:
