@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import serial
+from node import Node
+from node import outbox as log
 from ordack import board as boards
 from ordack.board import Board, BoardError, NoBoard, deploy, examine
 from ordack.client import Client
@@ -344,6 +349,60 @@ def test_the_board_is_asked_whether_it_reaches_the_queue_manager(
     clock = looked[0]["clock"]
     assert clock.values["set"] is True
     assert clock.verdict == "warning"  # it is not that day
+
+
+def test_what_is_in_an_outbox_is_told_with_its_reason(tmp_path: Path) -> None:
+    queue = "DIRECT=TCP:10.0.0.5\\private$\\line1"
+
+    async def fill() -> None:
+        node = Node(str(tmp_path))
+        line1 = node.queue(queue)
+        await node.delete(await line1.send(b"given up", dead_letter=True))
+        await line1.send(b"waits", ttrq=3600)
+        await line1.send(b"waits", ttrq=7200)
+        await node.close()
+
+    def command() -> None:
+        """A message for the board arrives."""
+        files = log.Files(str(tmp_path))
+        opened = log.Outbox(files)
+        source = opened.source(bytes(range(16)), "commands")
+        arrival = log.Arrival(opened.next_arrival, array("I", (log.RECEIVED, 0, 0, 0, 0, 0)), source)
+        opened.arrive(arrival, source, b"packet")
+        opened.sync()
+        files.close()
+
+    def told(**how: Any) -> dict[str, boards.Check]:
+        copy = tmp_path / "copy"
+        shutil.rmtree(copy, ignore_errors=True)
+        copy.mkdir()
+        for file in tmp_path.glob("*.log"):
+            shutil.copy(file, copy)
+        return {check.name: check for check in boards.read_outbox(str(copy), "outbox", time.time() + 600, **how)}
+
+    asyncio.run(fill())
+    command()
+    found = told()
+    assert found["inbox"].values == {"messages": 1}
+    assert found["outbox"].values["messages"] == 3
+    assert found["dead letters"].values == {"queue": queue, "messages": 1, "classes": ["0x8001 NACK_DELETED"]}
+    waiting = found["waiting"]
+    assert (waiting.values["messages"], waiting.values["never_sent"]) == (2, 2)
+    assert 595 <= waiting.values["oldest"] <= 605
+    assert 2995 <= waiting.values["next_deadline"] <= 3005
+    assert "oldest 10 min old, the first expires in 50 min; 2 never sent" in waiting.text
+    assert "--queue-manager" in waiting.advice
+    assert "next_deadline" not in told(clock_is_set=False)["waiting"].values
+    reached = boards.Check("queue manager", "ok", "")
+    assert "does the queue exist" in told(reached=reached)["waiting"].advice
+    assert "can be reached" in told(reached=reached._replace(verdict="bad"))["waiting"].advice
+    # A byte of the first message changes on the flash.
+    (segment,) = tmp_path.glob("*.log")
+    data = segment.read_bytes()
+    segment.write_bytes(data.replace(b"given up", b"given uq"))
+    (damaged,) = told().values()
+    assert (damaged.name, damaged.verdict) == ("outbox", "bad")
+    assert "keep a copy of the folder" in damaged.text
 
 
 @contextlib.contextmanager

@@ -625,11 +625,16 @@ def read_outbox(copy: str, name: str, now: float, *, clock_is_set: bool = True,
     except ImportError:
         yield Check("outbox", "warning", "not looked at: this ordack has no node to read it with", "use a checkout")
         return
+    files = log.Files(copy)
     try:
-        restored = log.Outbox(log.Files(copy), capacity=1 << 31, waiting_max=1 << 24).restored
+        opened = log.Outbox(files, capacity=1 << 31, waiting_max=1 << 24)
+        restored = opened.restored
+        untaken = sum(arrival.record[confirm.STATE] == log.RECEIVED for arrival in opened.restored_arrivals)
     except (log.OutboxError, OSError) as error:
         yield Check("outbox", "bad", f"{name}: {error}", "ask its maker before anything is deleted")
         return
+    finally:
+        files.close()
     settings = confirm.Settings()
     queues: dict[str, list[confirm.Confirmation]] = {}
     for message in restored:
@@ -639,6 +644,9 @@ def read_outbox(copy: str, name: str, now: float, *, clock_is_set: bool = True,
         queues.setdefault(message.queue.name, []).append(process)
     kept = sum(map(len, queues.values()))
     yield Check("outbox", "ok", f"{name}: {kept} messages", "", {"messages": kept})
+    if untaken:
+        yield Check("inbox", "ok", f"{untaken} received and not handled yet", "does main.py ask for them?",
+                    {"messages": untaken})
     for queue, all_of_it in queues.items():
         waiting = [process for process in all_of_it if process.state in (confirm.Q, confirm.S)]
         dead = [process for process in all_of_it if process.state == confirm.X]
@@ -649,7 +657,10 @@ def read_outbox(copy: str, name: str, now: float, *, clock_is_set: bool = True,
             yield Check("unread", "ok", f"{queue}: {unread} stored at the destination, not known to be received", "",
                         {"queue": queue, "messages": unread})
         if dead:
-            classes = sorted({f"0x{process.message_class:04X}" for process in dead})
+            from ordack.decode import CLASSES  # slow to import
+
+            numbers = sorted({process.message_class for process in dead})
+            classes = [f"0x{number:04X} {CLASSES.get(number, '')}".rstrip() for number in numbers]
             yield Check("dead letters", "warning", f"{queue}: {len(dead)}, class {', '.join(classes)}",
                         "node.dead_letters() lists them, node.take() removes one",
                         {"queue": queue, "messages": len(dead), "classes": classes})
