@@ -404,9 +404,17 @@ def messaging(rounds: int) -> None:
         report(**values)
 
 
+def board(rounds: int) -> None:
+    """A board: instructions on a Cortex-M3, messages per second on MicroPython's unix port."""
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from tests import bench_board
+
+    bench_board.board(report, rounds)
+
+
 def main() -> None:
     """Runs the benches named, or all."""
-    benches = {"codec": codec, "messaging": messaging}
+    benches = {"codec": codec, "messaging": messaging, "board": board}
     parser = argparse.ArgumentParser(description="speed against a peer, one JSON object a line")
     parser.add_argument("benches", nargs="*", metavar="bench", help=f"{', '.join(benches)}; all by default")
     parser.add_argument("--rounds", type=int, default=3)

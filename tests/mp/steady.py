@@ -137,4 +137,5 @@ def main():
     print("done", 1)
 
 
-main()
+if __name__ == "__main__":
+    main()

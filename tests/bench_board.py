@@ -1,0 +1,262 @@
+"""Speed of a board: instructions on a Cortex-M3, messages per second on MicroPython's unix port beside an MQTT client.
+
+    .venv/bin/python tests/bench.py board
+
+Each line is a JSON object, as those of bench.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests import test_firmware  # noqa: E402 - the checkout is not a package that is installed
+
+FIGURE = re.compile(r"^(\w+) (-?[\d.]+)\r?$", re.MULTILINE)
+MICROPYTHON = ROOT / "build" / "micropython" / "unix-c" / "micropython"
+PEERS = ROOT / "build" / "bench"
+DEADLINE = 60  # s for one measurement
+QUEUE = "bench"
+BODY_BYTES = 64
+NS_PER_INSTRUCTION = 64  # QEMU's -icount shift=6
+
+# ---- Cortex-M3
+
+# Behind tests/mp/steady.py: microseconds of virtual time that each step of a message takes.
+INSTRUCTIONS = """
+import mps2, time
+
+ROUNDS = 20
+spent = {}
+
+def timed(name, step, *arguments):
+    gc.collect()
+    gc.disable()
+    begin = time.ticks_us()
+    result = step(*arguments)
+    spent[name] = spent.get(name, 0) + time.ticks_diff(time.ticks_us(), begin)
+    gc.enable()
+    return result
+
+taken = timed
+MESSAGES = ROUNDS * BATCH
+WARM_UP = 0
+main()
+for name in spent:
+    print(name, spent[name] / MESSAGES)
+print("messages", MESSAGES)
+mps2.power_off(0)
+"""
+
+
+def microseconds(folder: Path) -> dict[str, float]:
+    """Virtual microseconds per message of each step, on the firmware in `folder`."""
+    program = (ROOT / "tests" / "mp" / "steady.py").read_text(encoding="utf-8")
+    program = program.replace('if __name__ == "__main__":\n    main()\n', INSTRUCTIONS)
+    with tempfile.TemporaryDirectory() as name:
+        flash = Path(name) / "flash"
+        test_firmware.write_flash(flash, program)
+        memory = f"memory-backend-file,id=psram,size=16M,mem-path={flash},share=on"
+        command = [
+            *("qemu-system-arm", "-machine", "mps2-an385,memory-backend=psram", "-object", memory),
+            *("-display", "none", "-monitor", "none", "-semihosting", "-kernel", str(folder / "firmware.elf")),
+            *("-append", "heap=128", "-serial", "stdio", "-icount", "shift=6"),
+        ]
+        result = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DEADLINE, check=False
+        )
+    found = {name: float(value) for name, value in FIGURE.findall(result.stdout)}
+    if "messages" not in found:
+        raise RuntimeError(result.stdout)
+    return found
+
+
+def instructions(report: Callable[..., None]) -> None:
+    """Instructions of the engine per message, ten in a batch with one OrderAck, with the C core and with its twin."""
+    native, twin = (microseconds(folder) for folder in (test_firmware.MPS2, test_firmware.TWIN))
+    steps = {
+        "message made and numbered": ("number",),
+        "message sent": ("send",),
+        "message acknowledged": ("hear", "room"),
+        "message, in all": ("number", "send", "hear", "room", "time", "say"),
+    }
+    for name, parts in steps.items():
+        values = [sum(found[part] for part in parts) * 1000 / NS_PER_INSTRUCTION for found in (native, twin)]
+        report(
+            bench=f"Cortex-M3, {name}", unit="instructions", ordack="C core", ordack_value=round(values[0]),
+            peer="twin in Python", peer_value=round(values[1]), ratio=values[1] / values[0],
+        )  # fmt: skip
+
+
+# ---- MicroPython's unix port
+
+OURS = """
+import sys, time
+from node import Node
+folder, port, count, batch = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+board = Node(folder, connect=("127.0.0.1", port), waiting_max=count + 1, capacity=1 << 26)
+queue = board.queue("DIRECT=TCP:127.0.0.1\\\\private$\\\\bench")
+body = b"x" * 64
+def wait():
+    while board.waiting:
+        pause = board.poll()
+        if pause:
+            time.sleep_ms(min(pause, 1))
+queue.put(body)
+wait()
+begin = time.ticks_us()
+if batch == 1:
+    for _ in range(count):
+        queue.put(body)
+        board.poll()
+else:
+    bodies = [body] * batch
+    for _ in range(count // batch):
+        queue.put_all(bodies)
+        board.poll()
+accepted = time.ticks_diff(time.ticks_us(), begin)
+wait()
+stored = time.ticks_diff(time.ticks_us(), begin)
+print("accepted", count * 1000000 / accepted)
+print("stored", count * 1000000 / stored)
+"""
+
+UMQTT = """
+import sys, time
+from umqtt.simple import MQTTClient
+port, count = int(sys.argv[1]), int(sys.argv[2])
+client = MQTTClient("bench", "127.0.0.1", port)
+client.connect()
+body = b"x" * 64
+client.publish(b"bench", body, qos=1)
+begin = time.ticks_us()
+for _ in range(count):
+    client.publish(b"bench", body, qos=1)
+print("stored", count * 1000000 / time.ticks_diff(time.ticks_us(), begin))
+"""
+
+
+def micropython(program: str, path: str, *arguments: str | int) -> dict[str, float]:
+    """Runs a program; the lines `NAME NUMBER` that it prints."""
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
+        file.write(program)
+        file.flush()
+        command = [str(MICROPYTHON), "-X", "heapsize=16M", file.name, *map(str, arguments)]
+        environment = {"MICROPYPATH": path}
+        result = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False
+        )
+    if result.returncode:
+        raise RuntimeError(result.stdout + result.stderr)
+    return {name: float(value) for name, value in FIGURE.findall(result.stdout)}
+
+
+def umqtt_simple() -> Path:
+    """A folder with umqtt.simple as it is on the package index. It has no set-up file, so pip only fetches it."""
+    folder = PEERS / "umqtt.simple"
+    if not (folder / "umqtt" / "simple.py").exists():
+        from pip._internal.commands import create_command
+
+        command = create_command("download")
+        options, _ = command.parse_args(["--no-deps", "--quiet", "micropython-umqtt.simple"])
+        with command.main_context():
+            session = command.get_default_session(options)  # type: ignore[attr-defined]
+            finder = command._build_package_finder(options, session)  # type: ignore[attr-defined]
+            best = finder.find_best_candidate("micropython-umqtt.simple").best_candidate
+            if best is None:
+                raise RuntimeError("umqtt.simple is not on the package index that pip uses")
+            answer = session.get(best.link.url_without_fragment)
+        answer.raise_for_status()
+        with tarfile.open(fileobj=io.BytesIO(answer.content)) as archive:
+            member = next(member for member in archive.getmembers() if member.name.endswith("umqtt/simple.py"))
+            content = archive.extractfile(member)
+            assert content is not None
+            (folder / "umqtt").mkdir(parents=True, exist_ok=True)
+            (folder / "umqtt" / "simple.py").write_bytes(content.read())
+    return folder
+
+
+@contextlib.contextmanager
+def mosquitto(folder: Path) -> Iterator[int]:
+    """A broker as shipped; its port."""
+    program = shutil.which("mosquitto", path="/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin")
+    assert program
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    settings = folder / "mosquitto.conf"
+    settings.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\n")
+    server = subprocess.Popen([program, "-c", settings], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + DEADLINE
+        while True:
+            with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+                break
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        yield port
+    finally:
+        server.terminate()
+        server.wait(DEADLINE)
+
+
+@contextlib.contextmanager
+def queue_manager(folder: Path) -> Iterator[int]:
+    """`ordack serve` with an empty store; its port."""
+    ordack = str(Path(sys.executable).parent / "ordack")
+    create = [ordack, "queue", "create", "--store", str(folder), QUEUE, "--transactional"]
+    subprocess.run(create, check=True, stdout=subprocess.DEVNULL)
+    command = [ordack, "serve", "--store", str(folder), "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout
+            yield int(server.stdout.readline().rpartition(":")[2])
+        finally:
+            server.terminate()
+
+
+def messages(report: Callable[..., None], rounds: int) -> None:
+    """Messages per second of 64 bytes, each synced to its file before it counts as accepted."""
+    found: dict[str, list[float]] = {}
+    peers = umqtt_simple()
+    with tempfile.TemporaryDirectory(prefix="ordack-bench-") as name:
+        folder = Path(name)
+        for number in range(rounds):
+            with mosquitto(folder) as port:
+                rates = micropython(UMQTT, f".frozen:{peers}", port, 100)
+                found.setdefault("umqtt", []).append(rates["stored"])
+            for batch, count in ((1, 2000), (64, 6400)):
+                with queue_manager(folder / f"store-{number}-{batch}") as port:
+                    outbox = folder / f"outbox-{number}-{batch}"
+                    for kind, rate in micropython(OURS, ".frozen:firmware", outbox, port, count, batch).items():
+                        found.setdefault(f"{kind} {batch}", []).append(rate)
+    peer = statistics.median(found["umqtt"])
+    for batch in (1, 64):
+        for kind in ("accepted", "stored"):
+            value = statistics.median(found[f"{kind} {batch}"])
+            report(
+                bench=f"unix port, messages {kind}, {'one at a time' if batch == 1 else 'in batches of 64'}",
+                unit="messages per second", ordack="node, each synced to its file", ordack_value=round(value),
+                peer="umqtt.simple, QoS 1, mosquitto as shipped", peer_value=round(peer), ratio=value / peer,
+            )  # fmt: skip
+    report(bench="unix port", peer="mqtt_as", left_out="it is not on the package index that pip uses")
+
+
+def board(report: Callable[..., None], rounds: int) -> None:
+    """All of them."""
+    instructions(report)
+    messages(report, rounds)
