@@ -315,6 +315,68 @@ def test_what_cannot_be_copied_is_refused_before_anything_changes(
     assert "remove files" in done.stderr
 
 
+def test_what_the_line_spoils_does_not_take_the_place_of_the_old(
+    machine: Callable[..., Machine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    board = machine()
+    with board.open() as opened:
+        deploy(opened, package(tmp_path / "old", SMALL))
+        write = Board.write
+        monkeypatch.setattr(Board, "write", lambda self, path, data, *told: write(
+            self, path, data.replace(b"python", b"pythom"), *told))
+        new = package(tmp_path / "new", {**SMALL, "mqqb/core.py": "implementation = 'python' + ''\n"})
+        with pytest.raises(BoardError, match="did not arrive"):
+            deploy(opened, new)
+        assert opened.read("/flash/mqqb/core.py").decode() == SMALL["mqqb/core.py"]
+
+
+def test_files_take_the_place_of_others_on_fat_too(tmp_path: Path) -> None:
+    """FAT does not rename over a file, LittleFS does."""
+    (tmp_path / "disk.py").write_text(
+        "import os, vfs\n"
+        "class Disk:\n"
+        "    data = bytearray(512 * 200)\n"
+        "    def readblocks(self, block, buffer):\n"
+        "        buffer[:] = self.data[512 * block:512 * block + len(buffer)]\n"
+        "    def writeblocks(self, block, buffer):\n"
+        "        self.data[512 * block:512 * block + len(buffer)] = buffer\n"
+        "    def ioctl(self, operation, argument):\n"
+        "        return {4: 200, 5: 512}.get(operation, 0)\n"
+        "disk = Disk()\nvfs.VfsFat.mkfs(disk)\nvfs.mount(vfs.VfsFat(disk), '/fat')\n"
+        "for name in ('a', 'a.new', 'b.new', 'old'):\n"
+        "    with open('/fat/' + name, 'w') as file:\n        file.write(name)\n"
+        f"exec({boards._RENAME.format(['/fat/a', '/fat/b'], ['/fat/old', '/fat/older'])!r})\n"
+        "print(sorted(os.listdir('/fat')), open('/fat/a').read(), open('/fat/b').read())\n")
+    done = subprocess.run([ROOT / "build" / "micropython" / "unix-c" / "micropython", tmp_path / "disk.py"],
+                          capture_output=True, text=True, timeout=30, check=False)
+    assert done.stdout == "['a', 'b'] a.new b.new\n", done.stderr
+
+
+@pytest.mark.parametrize(("mpy", "own_core", "native"), [
+    (4 << 10 | 3 << 8 | 6, False, {"mqqb/core_armv6m.mpy"}),
+    (6 << 10 | 3 << 8 | 6, False, {"mqqb/core_armv7m.mpy"}),
+    (11 << 10 | 3 << 8 | 6, False, {"mqqb/core_rv32imc.mpy"}),
+    (10 << 10 | 3 << 8 | 6, False, set()),  # Xtensa
+    (6, False, set()),
+    (4 << 10 | 3 << 8 | 6, True, set()),
+])
+def test_a_board_gets_the_native_module_for_its_processor_alone(mpy: int, own_core: bool, native: set[str]) -> None:
+    info = boards.Info((1, 25, 0), "", mpy, 0, 0, ["", "/lib"], "/")
+    package = boards.default_package(info)
+    assert package == ROOT / "build" / "mip" / "package.json"
+    places = set(boards.chosen_files(package, info, own_core=own_core))
+    assert {place for place in places if place.startswith("mqqb/core_")} - {"mqqb/core_py.mpy"} == native
+    assert {"mqqb/core.mpy", "mqqb/core_py.mpy", "node/node.mpy"} < places
+    assert info.lib == "/lib"
+
+
+def test_a_board_that_loads_no_such_files_gets_sources() -> None:
+    info = boards.Info((1, 30, 0), "", 7, 0, 0, [], "/")
+    package = boards.default_package(info)
+    assert package == ROOT / "package.json"
+    assert "mqqb/core.py" in boards.chosen_files(package, info, own_core=False)
+
+
 def test_a_program_that_cannot_start_is_told(machine: Callable[..., Machine], tmp_path: Path) -> None:
     broken = package(tmp_path / "broken", {**SMALL, "node/__init__.py": "import nothing_of_that_name\n"})
     done = ordack("deploy", "--port", machine().port, "--package", broken)
