@@ -5,6 +5,7 @@ from __future__ import annotations
 import binascii
 import errno
 import importlib.util
+import re
 import struct
 import sys
 import time
@@ -22,6 +23,8 @@ sys.path.insert(0, str(Path(__file__).parent / "mp"))
 import power
 from mqqb import confirm, core
 from node import outbox
+
+from tests import run_mp
 
 LINE, ALARMS = power.NAMES
 WAYS = (power.KEEP_ALL, power.KEEP_SYNCED, power.TEAR, power.KILL)
@@ -401,6 +404,14 @@ def test_starts_are_counted_and_lift_the_time_stamps_of_a_board_without_a_clock(
         outbox.Outbox(disk, starts=1 << 24)
 
 
+def test_the_words_and_states_of_a_record_are_those_of_the_confirmation() -> None:
+    """The outbox has them as constants of its own, which take no memory on a board."""
+    names = ("STATE", "MARKS", "SENT_TIME", "TTRQ", "TTBR", "CLASS")
+    assert [getattr(outbox, "_WORD_" + name) for name in names] == [getattr(confirm, name) for name in names]
+    assert chr(outbox._GONE) == confirm.GONE
+    assert (chr(outbox.RECEIVED), chr(outbox.TAKEN)) == ("R", "T")
+
+
 # ---- the confirmation ---------------------------------------------------------------------------------
 
 
@@ -681,3 +692,21 @@ def test_the_records_of_arrivals_are_the_documented_ones() -> None:
         + record(0xC1, struct.pack("<HHIIIII", 0, 0, 1, 1, 77, 1, 0) + confirmation + b"on")
         + record(0xCA, struct.pack("<BBHII", ord("-"), 0, 0, 0, 1))
     )
+
+
+# ---- the wear of the flash ------------------------------------------------------------------------------
+
+MICROPYTHON = run_mp.ROOT / "build" / "micropython" / "unix-c" / "micropython"
+
+
+@pytest.mark.skipif(not MICROPYTHON.exists(), reason="there is no MicroPython here")
+def test_the_wear_that_the_readme_states_is_what_is_measured() -> None:
+    readme = (run_mp.ROOT / "firmware" / "node" / "README.md").read_text(encoding="utf-8")
+    output = run_mp.micropython("unix-c", "tests/mp/wear.py").stdout
+    stated, measured = (
+        re.findall(r"^\| (\w+FS|FAT)(.*?)\| (\d+) \| (\d+) \|$", text, re.M) for text in (readme, output)
+    )
+    assert len(measured) == 12, output
+    assert [line[:2] for line in stated] == [line[:2] for line in measured]
+    for said, found in zip(stated, measured):
+        assert [int(said[2]), int(said[3])] == pytest.approx([int(found[2]), int(found[3])], rel=0.1), said

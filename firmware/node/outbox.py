@@ -21,7 +21,7 @@ import struct
 from array import array
 from binascii import crc32
 
-from mqqb import confirm
+from mqqb import const
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,54 +36,61 @@ MAGIC = b"ORDK"
 # magic, version, queues, bytes until the first record, segment, first segment needed, end of the one before,
 # next MessageID, next arrival, highest TimeStamp, starts, sources, has this start sent, GUID; the queues and the
 # sources follow, then a CRC of all before it
-_HEADER = "<4sHHIIIIIIIIHH16s"
-_HEADER_BYTES = 60
-_VERSION_BYTES = 12  # so much of it is the same in every version
+_HEADER = const("<4sHHIIIIIIIIHH16s")
+_HEADER_BYTES = const(60)
+_VERSION_BYTES = const(12)  # so much of it is the same in every version
 
-MESSAGE = 0xB1
-STATE = 0xB2
-QUEUE = 0xB3
-START = 0xB4
-COPY = 0xB5  # as MESSAGE, of one whose first place is given up
-ARRIVAL = 0xC1  # the same four of what was received
-ARRIVAL_STATE = 0xC2
-SOURCE = 0xC3
-ARRIVAL_COPY = 0xC5
-AFTER_SYNC = 0x08  # flag of a record's type: everything before it was durable when it was written
-_TYPES = (MESSAGE, STATE, QUEUE, START, COPY, ARRIVAL, ARRIVAL_STATE, SOURCE, ARRIVAL_COPY)
-_RECORD_BYTES = 8  # CRC; type and length
-_MESSAGE_PREFIX = "<HHIIIII"  # queue or source, flags, number, then the stream's four counters after this message
-_CONFIRMATION = "<BBHIII"  # it follows: state, marks, class, T0, TTRQ, TTBR
-_MESSAGE_WHOLE = "<HHIIIIIBBHIII"  # both
-_CONFIRMATION_OFFSET = 24
-_MESSAGE_PREFIX_BYTES = 40
-_HEAD_BYTES = _RECORD_BYTES + _MESSAGE_PREFIX_BYTES
-_QUEUE_PREFIX = "<HIIII"  # queue, counters; the format name follows in UTF-8
-_QUEUE_PREFIX_BYTES = 18
-_SOURCE_PREFIX = "<HIIII16s"  # source, counters, GUID of the queue manager; the queue's name follows in UTF-8
-_SOURCE_PREFIX_BYTES = 34
-_INDEX_MAX = 0xFFFF
-_STATE_PREFIX = "<BBHI"  # state, marks, class, T0 or 0: as it was; MessageIDs or numbers of arrivals follow
-_STATE_PREFIX_BYTES = 8
-_STATE_IDS_MAX = 64  # in one record
-_START = "<II"  # starts, has this one sent
-_STARTS_MAX = 0xFFFFFF
-_STARTS_SHIFT = 8  # where a TimeStamp comes from the number of starts: so many low bits are the sequence's
+_MESSAGE = const(0xB1)
+_STATE = const(0xB2)
+_QUEUE = const(0xB3)
+_STARTED = const(0xB4)
+_COPY = const(0xB5)  # as MESSAGE, of one whose first place is given up
+_ARRIVAL = const(0xC1)  # the same four of what was received
+_ARRIVAL_STATE = const(0xC2)
+_SOURCE = const(0xC3)
+_ARRIVAL_COPY = const(0xC5)
+_AFTER_SYNC = const(0x08)  # flag of a record's type: everything before it was durable when it was written
+_TYPES = (_MESSAGE, _STATE, _QUEUE, _STARTED, _COPY, _ARRIVAL, _ARRIVAL_STATE, _SOURCE, _ARRIVAL_COPY)
+_RECORD_BYTES = const(8)  # CRC; type and length
+# queue or source, flags, number, the stream's four counters after this message; then, also alone, the confirmation:
+# state, marks, class, T0, TTRQ, TTBR
+_MESSAGE_PREFIX = const("<HHIIIIIBBHIII")
+_CONFIRMATION = const("<BBHIII")
+_CONFIRMATION_OFFSET = const(24)
+_MESSAGE_PREFIX_BYTES = const(40)
+_HEAD_BYTES = const(48)  # of a message: all but the packet
+_QUEUE_PREFIX = const("<HIIII")  # queue, counters; the format name follows in UTF-8
+_QUEUE_PREFIX_BYTES = const(18)
+_SOURCE_PREFIX = const("<HIIII16s")  # source, counters, GUID of the queue manager; the queue's name follows in UTF-8
+_SOURCE_PREFIX_BYTES = const(34)
+_INDEX_MAX = const(0xFFFF)
+_STATE_PREFIX = const("<BBHI")  # state, marks, class, T0 or 0: as it was; MessageIDs or numbers of arrivals follow
+_STATE_PREFIX_BYTES = const(8)
+_STATE_IDS_MAX = const(64)  # in one record
+_START = const("<II")  # starts, has this one sent
+_STARTS_MAX = const(0xFFFFFF)
+_STARTS_SHIFT = const(8)  # where a TimeStamp comes from the number of starts: so many low bits are the sequence's
 
 TRANSACTIONAL = 0x01  # flags of a message
 RECOVERABLE = 0x02
 JOURNAL = 0x04
 
-RECEIVED = ord("R")  # states of an arrival: waiting for the application,
-TAKEN = ord("T")  # taken, and a FinalAck is still owed; then confirm.GONE
+RECEIVED = 0x52  # states of an arrival: waiting for the application,
+TAKEN = 0x54  # taken, and a FinalAck is still owed; then confirm.GONE
 
-_GONE = ord(confirm.GONE)
-_BUFFER_BYTES = 512  # what is read passes through it
-_OUT_BYTES = 1024  # what is written, too
-_QUEUE_NAME_MAX = _BUFFER_BYTES - _RECORD_BYTES - _QUEUE_PREFIX_BYTES
-_SOURCE_NAME_MAX = _BUFFER_BYTES - _RECORD_BYTES - _SOURCE_PREFIX_BYTES
-_EINTR = 4
-_EIO = 5
+_GONE = const(45)  # ord(confirm.GONE)
+_WORD_STATE = const(0)  # words of a record of mqqb.confirm
+_WORD_MARKS = const(1)
+_WORD_SENT_TIME = const(2)
+_WORD_TTRQ = const(3)
+_WORD_TTBR = const(4)
+_WORD_CLASS = const(5)
+_BUFFER_BYTES = const(512)  # what is read passes through it
+_OUT_BYTES = const(1024)  # what is written, too
+_QUEUE_NAME_MAX = const(486)  # a record of it fits into _BUFFER_BYTES
+_SOURCE_NAME_MAX = const(470)
+_EINTR = const(4)
+_EIO = const(5)
 
 
 class OutboxError(Exception):
@@ -465,6 +472,7 @@ class Outbox:
                 segment_size = max(segment_size, capacity // max(files.files_max - 3, 1))
             segment_size = min(segment_size, capacity // 4)
         self._segment_size = segment_size
+        self._margin = segment_size * (2 if files.fixed else 1)  # so much of the capacity free: no need to look closer
         self._time_stamp = 0  # the highest that any sequence has
         self._segments: "list[Segment]" = []
         self._current: "Segment | None" = None
@@ -564,7 +572,7 @@ class Outbox:
             )
         self._prepare(len(packet))
         self._log_queues(queue.index + 1)
-        self._log_message(MESSAGE, handle, queue.index, flags, record, packet)
+        self._log_message(_MESSAGE, handle, queue.index, flags, record, packet)
         self._touch(queue, queue.record)
         _copy(record, queue.record)
         self.live += 1
@@ -584,7 +592,7 @@ class Outbox:
                 raise OutboxFull("not accepted, {} messages received are kept: take some of them".format(self.arrivals))
             self._prepare(len(packet))
             self._log_sources(source.index + 1)
-            self._log_message(ARRIVAL, handle, source.index, 0, source.record, packet)
+            self._log_message(_ARRIVAL, handle, source.index, 0, source.record, packet)
         except OutboxError:
             _copy(source.noted, source.record)
             raise
@@ -612,10 +620,10 @@ class Outbox:
         gone = False
         for handle in handles:
             record = handle.record
-            state = record[confirm.STATE]
-            time = record[confirm.SENT_TIME] if with_time else 0
-            kind = STATE if handle.source is None else ARRIVAL_STATE
-            prefix = struct.pack(_STATE_PREFIX, state, record[confirm.MARKS], record[confirm.CLASS], time)
+            state = record[_WORD_STATE]
+            time = record[_WORD_SENT_TIME] if with_time else 0
+            kind = _STATE if handle.source is None else _ARRIVAL_STATE
+            prefix = struct.pack(_STATE_PREFIX, state, record[_WORD_MARKS], record[_WORD_CLASS], time)
             if last is None or last.prefix != prefix or last.kind != kind or len(last.ids) >= _STATE_IDS_MAX:
                 last = _Mark(kind, prefix)
                 marks.append(last)
@@ -671,7 +679,7 @@ class Outbox:
                 self._give_up()
             self._flush()
         packet = bytearray(handle.size)
-        prefix = self._view[: _RECORD_BYTES + _MESSAGE_PREFIX_BYTES]
+        prefix = self._view[:_HEAD_BYTES]
         count = self._files.read_into(segment.name, handle.offset, prefix)
         count += self._files.read_into(segment.name, handle.offset + len(prefix), memoryview(packet))
         crc, word = struct.unpack_from("<II", self._buffer, 0)
@@ -700,6 +708,11 @@ class Outbox:
 
     def _make_room(self, need: int) -> None:
         """See that the current segment takes another message of need bytes; drop what is gone before refusing."""
+        segment = self._current
+        assert segment is not None
+        size = segment.size + need
+        if not self._ended and size <= self._segment_size and self.size + need + self._margin <= self.capacity:
+            return
         self._compact(need)
         full = self.size + self._growth(need) > self.capacity
         if full:
@@ -735,12 +748,11 @@ class Outbox:
         So what is kept for long costs at most three bytes copied for each that it would hold back. While the copy of a
         large message stands beside it, the capacity may be exceeded by that much.
         """
-        margin = self._segment_size * (2 if self._files.fixed else 1)
         for _ in range(len(self._segments) - 1):
             size = self.size
             if (
                 len(self._segments) < 2
-                or size + self._growth(need) + margin <= self.capacity
+                or size + self._growth(need) + self._margin <= self.capacity
                 or 4 * sum([segment.live for segment in self._segments]) > 3 * size
             ):
                 return
@@ -768,7 +780,7 @@ class Outbox:
         start = self._room(_HEAD_BYTES, size)
         record = handle.record
         struct.pack_into(
-            _MESSAGE_WHOLE,
+            _MESSAGE_PREFIX,
             self._out,
             start + _RECORD_BYTES,
             index,
@@ -778,12 +790,12 @@ class Outbox:
             counters[1],
             counters[2],
             counters[3],
-            record[confirm.STATE],
-            record[confirm.MARKS],
-            record[confirm.CLASS],
-            record[confirm.SENT_TIME],
-            record[confirm.TTRQ],
-            record[confirm.TTBR],
+            record[_WORD_STATE],
+            record[_WORD_MARKS],
+            record[_WORD_CLASS],
+            record[_WORD_SENT_TIME],
+            record[_WORD_TTRQ],
+            record[_WORD_TTBR],
         )
         end = start + _HEAD_BYTES
         if end + size <= _OUT_BYTES:
@@ -822,19 +834,19 @@ class Outbox:
         crc, word = struct.unpack_from("<II", self._buffer, 0)
         value = crc32(self._view[4:_HEAD_BYTES], segment.seed)
         self._out[start:end] = self._view[:_HEAD_BYTES]
-        kind = COPY if handle.source is None else ARRIVAL_COPY
+        kind = _COPY if handle.source is None else _ARRIVAL_COPY
         record = handle.record
         struct.pack_into("<I", self._out, start + 4, self._word(kind, word >> 8))
         struct.pack_into(
             _CONFIRMATION,
             self._out,
             start + _RECORD_BYTES + _CONFIRMATION_OFFSET,
-            record[confirm.STATE],
-            record[confirm.MARKS],
-            record[confirm.CLASS],
-            record[confirm.SENT_TIME],
-            record[confirm.TTRQ],
-            record[confirm.TTBR],
+            record[_WORD_STATE],
+            record[_WORD_MARKS],
+            record[_WORD_CLASS],
+            record[_WORD_SENT_TIME],
+            record[_WORD_TTRQ],
+            record[_WORD_TTBR],
         )
         new = crc32(self._out_view[start + 4 : end], current.seed)
         for chunk in self._chunks(handle):
@@ -899,7 +911,7 @@ class Outbox:
         """Log the queues before that index of which the log does not know."""
         while self._queues_logged < end:
             start = self._room(_BUFFER_BYTES, 0)
-            self._finish(QUEUE, self._pack_queue(self.queues[self._queues_logged], start + _RECORD_BYTES))
+            self._finish(_QUEUE, self._pack_queue(self.queues[self._queues_logged], start + _RECORD_BYTES))
             self._queues_logged += 1
 
     def _log_sources(self, end: int) -> None:
@@ -911,7 +923,7 @@ class Outbox:
     def _log_source(self, source: LoggedSource) -> None:
         self._touch(source, source.noted)
         start = self._room(_BUFFER_BYTES, 0)
-        self._finish(SOURCE, self._pack_source(source, start + _RECORD_BYTES))
+        self._finish(_SOURCE, self._pack_source(source, start + _RECORD_BYTES))
         source.dirty = False
 
     def _log_later(self, source: LoggedSource) -> None:
@@ -923,7 +935,7 @@ class Outbox:
         if not self._start_logged:
             start = self._room(_RECORD_BYTES + 8, 0)
             struct.pack_into(_START, self._out, start + _RECORD_BYTES, self.starts, self._sent)
-            self._finish(START, 8)
+            self._finish(_STARTED, 8)
             self._start_logged = True
 
     def _pack_queue(self, queue: LoggedQueue, place: int) -> int:
@@ -991,7 +1003,7 @@ class Outbox:
         """The second word of the next record."""
         if self._clean:
             self._clean = False
-            kind |= AFTER_SYNC
+            kind |= _AFTER_SYNC
         return kind | size << 8
 
     def _finish(self, kind: int, size: int) -> None:
@@ -1281,7 +1293,7 @@ class Outbox:
                     self._read(segment, offset, header[3])
                 length = struct.unpack_from("<H", self._buffer, offset - self._from)[0]
             self._payload = offset + 2 - self._from
-            self._apply(QUEUE if i < header[2] else SOURCE, length, segment, log)
+            self._apply(_QUEUE if i < header[2] else _SOURCE, length, segment, log)
             offset += 2 + length
         self.next_message_id = header[7]
         self.next_arrival = header[8]
@@ -1295,7 +1307,7 @@ class Outbox:
                 if following is not None or self._durable_after(segment, segment.size + 1, end):
                     raise OutboxDamaged(segment.name, segment.size, "the record is broken")
                 return True
-            self._apply(word & 0xFF & ~AFTER_SYNC, word >> 8, segment, log)
+            self._apply(word & 0xFF & ~_AFTER_SYNC, word >> 8, segment, log)
             segment.size += _RECORD_BYTES + (word >> 8)
         return False
 
@@ -1314,7 +1326,7 @@ class Outbox:
             return 0
         crc, word = struct.unpack_from("<II", self._buffer, offset - self._from)
         stop = offset + _RECORD_BYTES + (word >> 8)
-        if word & 0xFF & ~AFTER_SYNC not in _TYPES or stop > end:
+        if word & 0xFF & ~_AFTER_SYNC not in _TYPES or stop > end:
             return 0
         if stop > self._to and offset > self._from:
             self._read(segment, offset, end)
@@ -1351,21 +1363,21 @@ class Outbox:
             count = self._to - offset
             chunk = bytes(self._view[:count])
             for kind in _TYPES:
-                place = chunk.find(bytes((kind | AFTER_SYNC,)))
+                place = chunk.find(bytes((kind | _AFTER_SYNC,)))
                 while place >= 0:
                     if self._check(segment, offset + place - 4, end):
                         return True
-                    place = chunk.find(bytes((kind | AFTER_SYNC,)), place + 1)
+                    place = chunk.find(bytes((kind | _AFTER_SYNC,)), place + 1)
             offset += count
         return False
 
     def _apply(self, kind: int, length: int, segment: Segment, log: "_Log") -> None:
         """Repeat what a whole record says, which is in the buffer."""
-        if kind in (QUEUE, SOURCE):
+        if kind in (_QUEUE, _SOURCE):
             self._apply_counters(kind, length)
-        elif kind in (MESSAGE, COPY, ARRIVAL, ARRIVAL_COPY):
+        elif kind in (_MESSAGE, _COPY, _ARRIVAL, _ARRIVAL_COPY):
             self._apply_message(kind, length, segment, log)
-        elif kind == START:
+        elif kind == _STARTED:
             starts, sent = struct.unpack_from(_START, self._buffer, self._payload)
             self._started(starts, sent, log)
         else:
@@ -1374,7 +1386,7 @@ class Outbox:
     def _apply_counters(self, kind: int, length: int) -> None:
         buffer = self._buffer
         end = self._payload + length
-        if kind == QUEUE:
+        if kind == _QUEUE:
             index, *counters = struct.unpack_from(_QUEUE_PREFIX, buffer, self._payload)
             if index == len(self.queues):
                 name = bytes(self._view[self._payload + _QUEUE_PREFIX_BYTES : end]).decode()
@@ -1392,18 +1404,18 @@ class Outbox:
         self._time_stamp = max(self._time_stamp, counters[1])
 
     def _apply_message(self, kind: int, length: int, segment: Segment, log: "_Log") -> None:
-        index, flags, number, *rest = struct.unpack_from(_MESSAGE_WHOLE, self._buffer, self._payload)
+        index, flags, number, *rest = struct.unpack_from(_MESSAGE_PREFIX, self._buffer, self._payload)
         counters = array("I", rest[:4])
         state, marks, message_class, sent_time, ttrq, ttbr = rest[4:]
         record = array("I", (state, marks, sent_time, ttrq, ttbr, message_class))
         handle: Stored
-        if kind in (ARRIVAL, ARRIVAL_COPY):
+        if kind in (_ARRIVAL, _ARRIVAL_COPY):
             source = self.sources[index]
             old_arrival = log.arrivals.pop(number, None)
             if old_arrival is not None:
                 self._drop(old_arrival)
             handle = log.arrivals[number] = log.make_arrival(number, record, source)
-            if kind == ARRIVAL:
+            if kind == _ARRIVAL:
                 self.next_arrival = _following(number)
                 _copy(counters, source.record)
         else:
@@ -1416,7 +1428,7 @@ class Outbox:
             tx_sequence_id = counters[1] << 32 | counters[0] if own else 0
             restored = log.kept[number] = Restored(queue, handle, flags, tx_sequence_id, own)
             restored.sent = self._sent
-            if kind == MESSAGE:
+            if kind == _MESSAGE:
                 self.next_message_id = _following(number)
                 self._queue_counters(queue, counters)
         handle.size = length - _MESSAGE_PREFIX_BYTES
@@ -1426,7 +1438,7 @@ class Outbox:
         state, marks, message_class, sent_time = struct.unpack_from(_STATE_PREFIX, self._buffer, self._payload)
         for place in range(self._payload + _STATE_PREFIX_BYTES, self._payload + length, 4):
             number = struct.unpack_from("<I", self._buffer, place)[0]
-            if kind == STATE:
+            if kind == _STATE:
                 restored = log.kept.get(number)
                 handle: "Stored | None" = restored.handle if restored is not None else None
             else:
@@ -1434,14 +1446,14 @@ class Outbox:
             if handle is None:
                 continue
             record = handle.record
-            record[confirm.STATE] = state
-            record[confirm.MARKS] = marks
-            record[confirm.CLASS] = message_class
+            record[_WORD_STATE] = state
+            record[_WORD_MARKS] = marks
+            record[_WORD_CLASS] = message_class
             if sent_time:
-                record[confirm.SENT_TIME] = sent_time
+                record[_WORD_SENT_TIME] = sent_time
             if state == _GONE:
                 self._drop(handle)
-                if kind == STATE:
+                if kind == _STATE:
                     del log.kept[number]
                 else:
                     del log.arrivals[number]
