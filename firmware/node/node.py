@@ -70,6 +70,7 @@ _LOG = const(0x20)
 _ACK_RECEIVE = const(0x4000)
 _NACK_DELETED = const(0x8001)
 _SPARES_MAX = const(64)
+_LARGE_HEAP = const(1048576)
 _HELD = const(0x80)  # of a record's MARKS, ours: TTBR is over, it is not transmitted any more (C-22)
 _J = ord(confirm.J)
 _X = ord(confirm.X)
@@ -277,6 +278,8 @@ class Node:
             2 * inbox_quota[1] + 32,  # as many again may have ended, while their acknowledgements are under way
             make_arrival,
         )
+        assert self.outbox.guid is not None
+        self.guid = self.outbox.guid  # of this queue manager, 16 bytes
         self.settings = settings
         self.confirmation = confirmation or confirm.Settings(long_live_time=confirm.UNSET - 1)
         self.stats = Stats()
@@ -285,7 +288,7 @@ class Node:
         self.receiver: "Receiver | None" = None
         self.inboxes: "Inboxes | None" = None  # if there are any
         self.links: "list[Waitable]" = []  # all that may become ready
-        self.uncommitted: "list[tuple[Queue, streams.Entry, Message]]" = []  # numbered, but not durable
+        self.uncommitted: "list[streams.Entry]" = []  # numbered, but not durable
         self.must_commit = False  # something is in the log on which others will rely
         self._process = confirm.Confirmation(array("I", bytes(4 * _RECORD_WORDS)), self.confirmation)
         self._cached = 0  # bytes of packets in memory
@@ -320,13 +323,6 @@ class Node:
         self.outbox.restored = []
 
     # ---- for the application --------------------------------------------------------------------
-
-    @property
-    def guid(self) -> bytes:
-        """The GUID of this queue manager, 16 bytes."""
-        guid = self.outbox.guid
-        assert guid is not None
-        return guid
 
     @property
     def next_message_id(self) -> int:
@@ -546,7 +542,7 @@ class Node:
             queue.stream.withdraw(entry)
             self._roll_back(error)
             raise
-        self.uncommitted.append((queue, entry, message))
+        self.uncommitted.append(entry)
         self.waiting += 1
         self._expect(message)
         size = len(packet)
@@ -588,7 +584,7 @@ class Node:
             self._marked_at = None
         if self.uncommitted:
             self.stats.accepted += len(self.uncommitted)
-            self.uncommitted = []
+            self.uncommitted.clear()
             self.touch()
         return durable
 
@@ -679,6 +675,8 @@ class Node:
 
     def check_deadlines(self) -> None:
         """Act on all deadlines that are due, if the clock is set."""
+        if self._due is None and not self._undated:
+            return
         now = self.time()
         if not now:
             return
@@ -803,13 +801,15 @@ class Node:
 
     def _roll_back(self, error: Exception) -> None:
         """Take back the numbers of the messages that the outbox had to abandon, newest first."""
-        for queue, entry, message in reversed(self.uncommitted):
+        for entry in reversed(self.uncommitted):
+            message: "Any" = entry.key
             if message.segment is None:
                 self._uncache(message)
-                queue.stream.withdraw(entry)
+                assert entry.stream is not None
+                entry.stream.withdraw(entry)
                 self.waiting -= 1
                 message.error = error
-        self.uncommitted = [accepted for accepted in self.uncommitted if accepted[2].segment is not None]
+        self.uncommitted = [entry for entry in self.uncommitted if entry.key.segment is not None]  # type: ignore[attr-defined]
 
     def _messages(self) -> "list[Message]":
         return [handle for handle in self.outbox.handles() if isinstance(handle, Message)]
@@ -954,5 +954,5 @@ def _collect_often() -> int:
         return 1 << 30
     size: int = heap.mem_free() + heap.mem_alloc()
     if heap.threshold() == -1:
-        heap.threshold(size // 16)
+        heap.threshold(size // 4 if size > _LARGE_HEAP else size // 16)  # the whole heap is looked at each time
     return size

@@ -47,6 +47,7 @@ class Peer:
         self._data = self._view  # what is being written: the buffer, or one packet that does not fit there
         self._at = 0  # so much of it has been written,
         self._end = 0  # and so much has to be
+        self._is_large = False  # the session has a packet for which the buffer is too small
         self._write_bytes = max(min(WRITE_BYTES, node.heap // _HEAP_SHARE), _WRITE_BYTES_MIN)
         if not self.initiator:
             self._begin(node.now())
@@ -87,6 +88,7 @@ class Peer:
         self.session = None
         self._is_opening = False
         self._at = self._end = 0
+        self._is_large = False
         if self.link.stream is not None:
             self.node.leave(self.link)
         self.link.close()
@@ -172,9 +174,10 @@ class Peer:
             self._end = conversation.take_output(self._out, 0)
             is_full = self._fill(conversation, now)
             if not self._end:
-                data = conversation.data_to_send()  # one packet that is larger than the buffer
-                if not data:
+                if not self._is_large:
                     return False
+                data = conversation.data_to_send()
+                self._is_large = False
                 self._data = memoryview(data)
                 self._end = len(data)
         self._at += self.link.write(self._data[self._at : self._end])
@@ -234,6 +237,7 @@ class Peer:
         end = self._end
         if end + size + _HEADER_BYTES > len(self._out):
             conversation.send(entry, packet, recoverable, now)
+            self._is_large = size + _HEADER_BYTES > len(self._out)
             return False
         self._out[end : end + size] = packet
         self._end = end + conversation.send_in(entry, self._out, end, size, recoverable, now)
