@@ -45,6 +45,7 @@ _INCOMING_WORDS = const(4)
 _USER_JN = const(0x100)
 _USER_JP = const(0x200)
 _TX_FA = const(0x02)
+_KEY_BYTES = const(470)  # outbox takes so much of a source's name
 _ENCRYPTED_BODY = const(0x20)  # SecurityHeader.Flags.EB, the first of its fields
 _SIGNATURE_SIZE = const(3)
 # Where a packet has what a FinalAck repeats (wire.md 2.2).
@@ -310,6 +311,8 @@ class Inboxes:
         source = self._find(user.source_queue_manager, key)
         if source is None:
             stream = self._stream(None, now)
+            if inbox is not None and not _is_legible(key):
+                inbox = None
         else:
             source.carrier = peer
             stream = source.stream
@@ -320,13 +323,19 @@ class Inboxes:
             self._refuse(raw, peer)
             return
         if inbox is not None and stream.accept(transaction):
+            before = len(self._pending)
             try:
                 source = self._accept(message, raw, stream, source, peer, key)
-            except outbox.OutboxFull:
-                self.left += 1
+            except BaseException as error:  # for want of memory, too: what is not in the log was not accepted
+                if len(self._pending) > before and self._pending[before].segment is None:
+                    self._pending.pop()
+                source = self._find(user.source_queue_manager, key)
                 if source is not None:
                     for i in range(_INCOMING_WORDS):
-                        record[i] = source.logged.noted[i]
+                        source.logged.record[i] = source.logged.noted[i]
+                if not isinstance(error, outbox.OutboxFull):
+                    raise
+                self.left += 1
         # else it has come before, or one in between is missing
         if source is not None:
             source.stream.schedule_order_ack(now)  # B-269
@@ -348,6 +357,10 @@ class Inboxes:
 
         Makes the log durable first if it has to. Raises OutboxDamaged, OSError.
         """
+        if self._pending:  # its session has died of something else
+            if not self._node.commit_now():
+                return None
+            self.settled(peer, now)
         if self._unsent:
             if not self._is_durable:
                 self._is_durable = self._node.commit_now()
@@ -516,9 +529,9 @@ class Inboxes:
             source.carrier = peer
             self._sources.append(source)
         arrival = Arrival(self._log.next_arrival, array("I", words), source.logged)
-        self._log.arrive(arrival, source.logged, packet)
-        self._node.must_commit = True
         self._pending.append(arrival)
+        self._node.must_commit = True
+        self._log.arrive(arrival, source.logged, packet)
         self._count(arrival, 1)
         self.refused += message_class != 0
         return source
@@ -634,6 +647,17 @@ def _expiry(arrival: Arrival) -> int:
     record = arrival.record
     life = record[_TTBR]
     return packets.FOREVER if life == packets.FOREVER else record[_SENT_TIME] + life
+
+
+def _is_legible(key: str) -> bool:
+    """Can the log keep this name, and give it back?"""
+    size = 0
+    for character in key:
+        code = ord(character)
+        if code < 0x20 or 0xD800 <= code < 0xE000:
+            return False
+        size += 1 if code < 0x80 else 4
+    return size <= _KEY_BYTES
 
 
 def _beginning(raw: bytes) -> bytes:

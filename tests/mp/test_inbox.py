@@ -160,6 +160,22 @@ def a_queue_that_was_closed_does_not_refuse_what_it_has_taken():
     assert sender.stored == [1]
 
 
+def names_that_the_log_could_not_keep_are_not_here():
+    for address in ("a" * 450, "\u4e00" * 120, chr(0xD800), "a\tb"):
+        sender = Sender(1, "DIRECT=TCP:" + address + "\\private$\\commands")
+        world = world_of(sender)
+        sender.send(b"1")
+        world.run(1000)
+        assert sender.said == {1: 0x8000}
+        assert world.node.outbox.sources == []
+    sender = Sender(1, "DIRECT=TCP:" + "\u4e00" * 100 + "\\private$\\commands")
+    world = world_of(sender)
+    sender.send(b"1")
+    world.run(1000)
+    world.restart()
+    assert world.inbox.get().body == b"1"
+
+
 def what_is_not_transactional_is_dropped_and_the_session_goes_on():
     sender = Sender(1)
     world = world_of(sender)
@@ -457,6 +473,31 @@ def a_disk_that_fails_loses_no_message_and_tells_no_lie():
         assert sender.said == {1: 0x4000, 2: 0x4000, 3: 0x4000}
 
 
+def memory_that_runs_out_loses_no_message():
+    for is_logged in (False, True):
+        for number in (1, 2):
+            sender = Sender(1)
+            world = world_of(sender)
+            log = world.node.outbox
+            arrive = log.arrive
+
+            def fail(handle, source, packet, log=log, arrive=arrive, number=number, is_logged=is_logged):
+                if handle.message_id == number:
+                    log.arrive = arrive
+                    if is_logged:
+                        arrive(handle, source, packet)
+                    raise MemoryError
+                arrive(handle, source, packet)
+
+            log.arrive = fail
+            for k in range(3):
+                sender.send(b"%d" % k)
+            bodies = []
+            world.run(5000, taker(world, bodies))
+            assert bodies == [b"0", b"1", b"2"], (is_logged, number, bodies)
+            assert log.arrive == arrive, "it did not fail"
+
+
 def a_sender_that_nothing_was_accepted_from_gets_no_order_ack():
     sender = Sender(1)
     world = world_of(sender)
@@ -693,6 +734,7 @@ TESTS = (
     one_that_is_missing_holds_up_the_others,
     a_queue_that_is_not_here_is_told_again_and_again_and_leaves_no_trace,
     a_queue_that_was_closed_does_not_refuse_what_it_has_taken,
+    names_that_the_log_could_not_keep_are_not_here,
     what_is_not_transactional_is_dropped_and_the_session_goes_on,
     a_full_inbox_refuses_before_it_acknowledges,
     more_refusals_than_can_be_kept_are_left_with_the_sender,
@@ -708,6 +750,7 @@ TESTS = (
     only_the_message_that_was_given_can_be_taken,
     a_loop_takes_what_it_has_handled_and_nothing_else,
     a_disk_that_fails_loses_no_message_and_tells_no_lie,
+    memory_that_runs_out_loses_no_message,
     a_sender_that_nothing_was_accepted_from_gets_no_order_ack,
     a_log_that_is_full_leaves_messages_with_their_sender_and_the_session_open,
     too_many_senders_are_not_remembered,
