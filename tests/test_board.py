@@ -458,6 +458,10 @@ def test_what_is_in_an_outbox_is_told_with_its_reason(tmp_path: Path) -> None:
     reached = boards.Check("queue manager", "ok", "")
     assert "does the queue exist" in told(reached=reached)["waiting"].advice
     assert "can be reached" in told(reached=reached._replace(verdict="bad"))["waiting"].advice
+    files = log.Files(str(tmp_path))
+    log.Outbox(files).will_send()  # from here on they may have been transmitted
+    files.close()
+    assert told()["waiting"].values["never_sent"] == 0
     # A byte of the first message changes on the flash.
     (segment,) = tmp_path.glob("*.log")
     data = segment.read_bytes()
