@@ -23,7 +23,7 @@ MPS2_FIRMWARE = ROOT / "build" / "firmware" / "mps2-an385" / "firmware.elf"
 MPS2_PSRAM_SIZE = 16 << 20
 MPS2_FLASH_SIZE = 2 << 20  # at the begin of the PSRAM
 MPS2_BLOCK_SIZE = 4096
-MPS2_OUTBOX = 65536
+MPS2_OUTBOX = 262144
 MPS2_HEAP_KIB = 64
 PI_FOLDER = ROOT / "build" / "firmware" / "pi"
 PI_DISK_SIZE = 16 << 20
@@ -208,7 +208,7 @@ class Mps2Board(QemuBoard):
         self._heap = heap
         self._network = network
         self._flash = Flash(folder / "flash", MPS2_FLASH_SIZE, MPS2_BLOCK_SIZE)
-        super().__init__(target, folder, application, Limits(max_size=512, ahead=6, deadline_s=1800.0))
+        super().__init__(target, folder, application, Limits(max_size=2048, ahead=8, deadline_s=1800.0))
 
     def command(self) -> list[str | Path]:
         flash = f"memory-backend-file,id=psram,size={MPS2_PSRAM_SIZE},mem-path=flash,share=on"
