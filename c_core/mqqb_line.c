@@ -1,4 +1,6 @@
 /* mqqb_line.c: see mqqb_line.h for the contract. */
+#include <string.h>
+
 #include "mqqb_line.h"
 
 #ifndef MQQB_ASSERT
@@ -63,4 +65,26 @@ int mqqb_unseal(uint8_t *frame, size_t size)
         at += step;
     }
     return at == size && crc32(frame + 1, size - 1) == CRC_OF_ALL;
+}
+
+size_t mqqb_frames(uint8_t *out, uint8_t *head, const uint8_t *data, size_t count, size_t most)
+{
+    uint8_t *at = out;
+
+    MQQB_ASSERT(most != 0 && most <= MQQB_FRAME_MAX - MQQB_FRAME_OVERHEAD - MQQB_FRAME_HEAD);
+    do {
+        const size_t size = count < most ? count : most;
+        memcpy(at + 1, head, MQQB_FRAME_HEAD);
+        if (size != 0) {
+            memcpy(at + 1 + MQQB_FRAME_HEAD, data, size);
+        }
+        mqqb_seal(at, MQQB_FRAME_HEAD + size);
+        at += MQQB_FRAME_OVERHEAD + MQQB_FRAME_HEAD + size;
+        if (++head[3] == 0) {
+            head[4]++;
+        }
+        data += size;
+        count -= size;
+    } while (count != 0);
+    return (size_t)(at - out);
 }

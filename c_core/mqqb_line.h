@@ -23,6 +23,13 @@ void mqqb_seal(uint8_t *frame, size_t size);
  * frame[size - 5] are the content. 0: it is no frame, and spoiled. */
 int mqqb_unseal(uint8_t *frame, size_t size);
 
+#define MQQB_FRAME_HEAD 7u /* bytes of content in front of the payload: kind, two numbers, u16 number of the frame, u16 */
+
+/* Make frames of `count` bytes of data, each with the head and at most `most` of them (1 to MQQB_FRAME_MAX - MQQB_FRAME_OVERHEAD -
+ * MQQB_FRAME_HEAD, asserted); one without payload if count is 0. The number in the head goes on. Returns the bytes written to out:
+ * count, and MQQB_FRAME_OVERHEAD + MQQB_FRAME_HEAD for each frame. */
+size_t mqqb_frames(uint8_t *out, uint8_t *head, const uint8_t *data, size_t count, size_t most);
+
 #ifdef __cplusplus
 }
 #endif

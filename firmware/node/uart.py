@@ -28,7 +28,8 @@ class UartLink:
     open does not matter. rxbuf: the size of its receive buffer in bytes, 112 or more: the other end never has more
     under way than fits in it, so nothing is lost however long the board is busy.
 
-    A machine.UART takes a frame, at most 255 bytes, at once or as fast as it goes out: its txbuf says which.
+    A machine.UART takes what is written, at most 1020 bytes each time, at once or as fast as it goes out: its txbuf
+    and its timeout say which.
     """
 
     def __init__(self, uart: "Any", rxbuf: int = 256) -> None:

@@ -112,12 +112,40 @@ static void test_a_frame_that_is_too_long(void)
     CHECK_EQ(mqqb_unseal(frame, MQQB_FRAME_MAX), 0);
 }
 
+static void test_frames_of_a_stream(void)
+{
+    uint8_t data[1000], out[3000], expected[3000], content[CONTENT_MAX];
+    uint8_t head[MQQB_FRAME_HEAD] = {2, 7, 9, 0xFE, 0xFF, 0, 3};
+    unsigned next = 0xFFFE;
+
+    fill(data, sizeof data, 2);
+    for (unsigned round = 0; round < 2000; round++) {
+        const size_t count = below(2) != 0 ? below(sizeof data) : below(4), most = below(2) != 0 ? 242 : 10 + below(233);
+        size_t at = 0, from = 0;
+        do {
+            const size_t size = count - from < most ? count - from : most;
+            memcpy(content, head, sizeof head);
+            content[3] = (uint8_t)next;
+            content[4] = (uint8_t)(next >> 8);
+            next = (next + 1) & 0xFFFF;
+            memcpy(content + sizeof head, data + from, size);
+            at += encode(expected + at, content, sizeof head + size);
+            from += size;
+        } while (from < count);
+        CHECK_EQ(mqqb_frames(out, head, data, count, most), at);
+        CHECK_BYTES(out, expected, at);
+        CHECK_EQ(head[3] | head[4] << 8, next);
+    }
+}
+
 #ifdef ASSERT_HOOK_H
 static void test_a_caller_s_mistake_is_asserted(void)
 {
     uint8_t frame[300] = {0};
 
     CHECK_ASSERTS(mqqb_seal(frame, CONTENT_MAX + 1));
+    CHECK_ASSERTS(mqqb_frames(frame, frame, frame, 1, 0));
+    CHECK_ASSERTS(mqqb_frames(frame, frame, frame, 1, CONTENT_MAX - MQQB_FRAME_HEAD + 1));
     CHECK_EQ(frame[0], 0);
 }
 #endif
@@ -129,6 +157,7 @@ int main(int argc, char **argv)
     RUN("mqqb_line.h", test_damage);
     RUN("mqqb_line.h", test_anything);
     RUN("mqqb_line.h", test_a_frame_that_is_too_long);
+    RUN("mqqb_line.h", test_frames_of_a_stream);
 #ifdef ASSERT_HOOK_H
     RUN("mqqb_line.h", test_a_caller_s_mistake_is_asserted);
 #endif

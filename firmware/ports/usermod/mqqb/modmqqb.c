@@ -357,6 +357,29 @@ static mp_obj_t unseal(size_t count, const mp_obj_t *arguments)
 }
 static MP_DEFINE_CONST_FUN_OBJ_VAR_BETWEEN(unseal_obj, 4, 4, unseal);
 
+/* frames(out, view of it, head, data, start, count, most) */
+static mp_obj_t frames(size_t arguments_count, const mp_obj_t *arguments)
+{
+    mp_buffer_info_t out, head, data;
+    mp_uint_t start, count, most, left, bytes = 1;
+
+    (void)arguments_count;
+    mp_get_buffer_raise(arguments[0], &out, MP_BUFFER_RW);
+    mp_get_buffer_raise(arguments[2], &head, MP_BUFFER_RW);
+    mp_get_buffer_raise(arguments[3], &data, MP_BUFFER_READ);
+    start = number(arguments[4], 0, data.len);
+    count = number(arguments[5], 0, data.len - start);
+    most = number(arguments[6], 1, MQQB_FRAME_MAX - MQQB_FRAME_OVERHEAD - MQQB_FRAME_HEAD);
+    for (left = count; left > most; left -= most) { /* without a division: a Cortex-M0 has none */
+        bytes += MQQB_FRAME_OVERHEAD + MQQB_FRAME_HEAD + most;
+    }
+    if (head.len < MQQB_FRAME_HEAD || out.len < bytes + MQQB_FRAME_OVERHEAD + MQQB_FRAME_HEAD + left) {
+        mp_raise_ValueError(MP_ERROR_TEXT("range outside the buffer"));
+    }
+    return MP_OBJ_NEW_SMALL_INT(1 + mqqb_frames((uint8_t *)out.buf + 1, head.buf, (const uint8_t *)data.buf + start, count, most));
+}
+static MP_DEFINE_CONST_FUN_OBJ_VAR_BETWEEN(frames_obj, 7, 7, frames);
+
 /* The functions, each with its name written out: what collects names reads this file as text. */
 #define FUNCTIONS(FUNCTION) \
     FUNCTION(MP_QSTR_part_size, part_size_obj) \
@@ -382,7 +405,8 @@ static MP_DEFINE_CONST_FUN_OBJ_VAR_BETWEEN(unseal_obj, 4, 4, unseal);
     FUNCTION(MP_QSTR_order_ack_received, order_ack_received_obj) \
     FUNCTION(MP_QSTR_roll, roll_obj) \
     FUNCTION(MP_QSTR_seal, seal_obj) \
-    FUNCTION(MP_QSTR_unseal, unseal_obj)
+    FUNCTION(MP_QSTR_unseal, unseal_obj) \
+    FUNCTION(MP_QSTR_frames, frames_obj)
 
 #if MICROPY_ENABLE_DYNRUNTIME
 #define STORE(name, object) mp_store_global(name, MP_OBJ_FROM_PTR(&object));
