@@ -289,11 +289,11 @@ def deep_sleep(
 ) -> None:
     """Send the board to sleep, with all that it has accepted on flash; after that it starts anew, and goes on.
 
-    drain_ms: so long it waits for messages to be stored at their destinations. tell: is told what still waits, before
-    the board sleeps. Raises OutboxError, and does not sleep: the file system refuses.
+    drain_ms: so long it waits for messages to be stored at their destinations, and answers to arrive there. tell: is
+    told what still waits, before the board sleeps. In a program with asyncio call it last, with drain_ms 0. Raises OutboxError, and does not sleep: the file system refuses.
     """
     if drain_ms:
-        node.wait(lambda: not node.waiting, drain_ms)
+        node.wait(lambda: not node.waiting and (node.inboxes is None or not node.inboxes.owed), drain_ms)
     if not node.commit_now():
         raise outbox.OutboxError("not asleep: the file system refuses")
     if tell is not None:

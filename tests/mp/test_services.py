@@ -12,6 +12,7 @@ sys.path.insert(0, "tests/mp")
 
 import power
 from engine_cases import run_calls
+from inbox_world import Sender, World
 from node import Node, board, outbox
 
 T0 = 1800000000
@@ -336,6 +337,20 @@ def a_node_sleeps_when_all_is_on_flash_and_goes_on_after_it():
     assert [entry.tx_sequence_number for entry in queue.stream.table] == [1, 2, 1]
 
 
+def what_was_received_is_told_before_sleep():
+    sender = Sender(1)
+    world = World([sender])
+    for k in range(3):
+        sender.send(b"%d" % k)
+    world.run(1000)
+    world.inbox.take(world.inbox.get())
+    told = []
+    board.deep_sleep(world.node, 1000, tell=told.append, machine=Machine())
+    assert (told[0].sending, told[0].received, told[0].owed) == (0, 2, 1)
+    world.restart()
+    assert (len(world.inbox), len(world.node.inboxes.owed)) == (2, 1)
+
+
 def a_node_does_not_sleep_while_the_flash_refuses():
     disk = power.Disk()
     machine = Machine()
@@ -437,6 +452,7 @@ TESTS = (
     the_clock_is_set_within_a_bound,
     the_clock_of_a_board_is_set,
     a_node_sleeps_when_all_is_on_flash_and_goes_on_after_it,
+    what_was_received_is_told_before_sleep,
     a_node_does_not_sleep_while_the_flash_refuses,
     a_node_that_is_not_through_in_time_sleeps_too,
     the_watchdog_is_fed_while_the_node_is_well,
