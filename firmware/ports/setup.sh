@@ -238,10 +238,19 @@ micropython_part() {
 
 # ---- firmware with our modules frozen in: build/firmware
 
+# frozen_again FOLDER: an existing build folder does not notice that a module has gone
+frozen_again() {
+    local modules
+    modules=$(ls firmware/mqqb/*.py firmware/node/*.py)
+    [ "$(cat "$1/modules" 2>/dev/null)" = "$modules" ] || rm -rf "$1"/frozen_*
+    echo "$modules" >"$1/modules"
+}
+
 # build_mps2 NAME KEY [SETTING...]
 build_mps2() {
     local folder=$root/build/firmware/$1
     made_for "$folder" "$2"
+    frozen_again "$folder"
     shift 2
     make -j"$cpus" -C firmware/ports/mps2 MPY_DIR="$root/build/micropython/source" BUILD="$folder" \
         MICROPY_MPYCROSS="$root/build/micropython/mpy-cross/mpy-cross" "$@"
@@ -251,6 +260,7 @@ build_mps2() {
 build_unix_board() {
     local folder=$root/build/firmware/$1
     made_for "$folder" "$2"
+    frozen_again "$folder"
     shift 2
     make -j"$cpus" -C build/micropython/source/ports/unix BUILD="$folder" MICROPY_MPYCROSS="$root/build/micropython/mpy-cross/mpy-cross" \
         FROZEN_MANIFEST="$root/firmware/ports/manifest.py" USER_C_MODULES="$root/firmware/ports/usermod" \
@@ -290,7 +300,7 @@ firmware_part() {
     frozen=$(digest firmware/mqqb firmware/node firmware/ports/manifest.py)
     c=$(digest firmware/ports/usermod c_core)
     step lwip-source "$(cat build/stamps/micropython-source)" fetch_lwip
-    key="$(cat build/stamps/micropython-source) $(recipe build_mps2) $(digest firmware/ports/mps2/Makefile) $(module_names)"
+    key="$(cat build/stamps/micropython-source) $(recipe build_mps2) $(digest firmware/ports/mps2/Makefile)"
     step firmware-mps2-an385 "$key $frozen $c $(digest firmware/ports/mps2)" \
         build_mps2 mps2-an385 "$key" USER_C_MODULES="$root/firmware/ports/usermod"
     step firmware-mps2-an385-twin "$key $frozen $(digest firmware/ports/mps2)" \
@@ -299,16 +309,13 @@ firmware_part() {
         step firmware-mps2-an385-stock "$key $(digest firmware/ports/mps2)" \
             build_mps2 mps2-an385-stock "$key" FROZEN_MANIFEST=manifest_stock.py
     fi
-    key="$(cat build/stamps/micropython-source) $(recipe build_unix_board) $(module_names)"
+    key="$(cat build/stamps/micropython-source) $(recipe build_unix_board)"
     step firmware-pi "$key $frozen $c" build_unix_board pi "$key" \
         CROSS_COMPILE=aarch64-linux-gnu- LDFLAGS_EXTRA=-static MICROPY_PY_SSL=0 MICROPY_SSL_MBEDTLS=0
     step firmware-pi-linux "$root $(recipe fetch_pi_linux apt_with)" fetch_pi_linux
     step firmware-pi-machine "$(cat build/stamps/firmware-pi{,-linux}) $(recipe build_pi_machine) $(cat firmware/ports/pi/* | sha256sum)" build_pi_machine
     step firmware-unix "$key $frozen $c" build_unix_board unix "$key" MICROPY_PY_SSL=1 MICROPY_SSL_MBEDTLS=1
 }
-
-# Which modules there are: an existing build folder does not notice that one has gone.
-module_names() { ls firmware/mqqb/*.py firmware/node/*.py | sha256sum | cut -d' ' -f1; }
 
 # ---- what boards with a stock firmware take
 
