@@ -79,7 +79,7 @@ def test_the_core_and_its_twin_make_the_same_frames_of_a_stream():
 
 
 def test_a_range_that_no_frame_can_have_is_a_mistake():
-    if line.seal is line._seal:
+    if line._put is line._frames:
         return
     buffer = bytearray(300)
     view = memoryview(buffer)
@@ -325,6 +325,43 @@ def test_an_opener_that_has_started_anew_is_heard_at_once():
     world.emit(1)
     world.deliver(1)
     assert world.connected()
+
+
+def test_an_open_that_comes_twice_gives_two_connections():
+    world = worlds.World()
+    seen = []
+    for _ in range(2):
+        world.arrive(1, frame(b"\1\5\0\1\0\0\2"))
+        assert world.ends[1].line.write(b"not before it is accepted", world.now) == 0
+        world.emit(1)
+        sent = world.wire[1][1:-1]
+        assert line.unseal(sent, memoryview(sent), 0, len(sent))
+        seen.append(bytes(sent[1:4]))
+        world.wire[1] = bytearray()
+    assert seen == [b"\x81\5\x08", b"\x81\5\x09"]
+
+
+def test_what_was_not_sent_when_a_connection_ends_is_not_sent():
+    for which in (0, 1):
+        world = joined(2000, 2000)
+        end, other = world.ends[which], world.ends[1 - which]
+        assert end.write(50, world.now) == 50
+        world.emit(which, 20)
+        other.line.close()
+        world.emit(1 - which)
+        world.deliver(1 - which)
+        assert end.line.reason == "closed by the other end"
+        assert end.line.output(world.now) == 0
+        assert end.line.out_end == 0
+        world.recover()
+
+
+def test_a_frame_without_an_end_ends_the_connection_when_it_is_too_long():
+    world = joined()
+    world.arrive(1, bytes([1]) * (line.FRAME_MAX - 1))
+    assert world.ends[1].line.state == line.OPEN
+    world.arrive(1, b"\1")
+    assert world.ends[1].line.state == line.CLOSED
 
 
 def test_silence_ends_a_connection_and_sending_now_and_then_keeps_it():
