@@ -290,7 +290,8 @@ def deep_sleep(
     """Send the board to sleep, with all that it has accepted on flash; after that it starts anew, and goes on.
 
     drain_ms: so long it waits for messages to be stored at their destinations, and answers to arrive there. tell: is
-    told what still waits, before the board sleeps. In a program with asyncio call it last, with drain_ms 0. Raises OutboxError, and does not sleep: the file system refuses.
+    told what still waits, before the board sleeps. In a program with asyncio call it last, with drain_ms 0. Raises
+    OutboxError, and does not sleep: the file system refuses.
     """
     if drain_ms:
         node.wait(lambda: not node.waiting and (node.inboxes is None or not node.inboxes.owed), drain_ms)
