@@ -27,7 +27,7 @@ from tests.test_firmware import MPS2, Machine, write_flash
 
 BOARD = ROOT / "build" / "micropython" / "unix-c" / "micropython"
 GUID = bytes(range(16))
-KILLS = int(os.environ.get("KILLS", "12"))
+KILLS = int(os.environ.get("KILLS", "8"))
 DEADLINE_S = 90
 
 # The application notes what it has handled, as a real one leaves its mark in the world: between that and take() it can
