@@ -614,6 +614,24 @@ def test_a_rejected_message_counts_once_a_sync_says_so_and_after_an_error_again(
     assert list(again.sources[0].record) == [1, 77, 2, 0]
 
 
+def test_a_rejected_message_that_another_sync_passed_by_is_still_to_be_logged_after_an_error() -> None:
+    disk = power.Disk()
+    box = outbox.Outbox(disk, power.GUID)
+    come(box, b"on")
+    box.sync()
+    source = box.sources[0]
+    source.record[2] = 2
+    box.advance(source)
+    box.will_send()  # durable without it
+    disk.before = failing("sync")
+    assert box.sync() is False
+    disk.before = None
+    assert box.sync() is True
+    assert source.record[2] == 2
+    again = outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
+    assert again.sources[0].record[2] == 2
+
+
 def test_arrivals_are_bounded_by_their_number_and_by_the_capacity_and_refused_whole() -> None:
     box = outbox.Outbox(power.Disk(), power.GUID, arrivals_max=2, capacity=2000)
     come(box, b"on")

@@ -1320,7 +1320,7 @@ class Outbox:
         """The second word of the record at offset if it is whole, else 0. Its beginning is then in the buffer, the
         payload at _payload.
         """
-        if offset < self._from or min(offset + _HEAD_BYTES, end) > self._to:
+        if offset < self._from or offset + _RECORD_BYTES > self._to:
             self._read(segment, offset, end)
         if self._to - offset < _RECORD_BYTES:
             return 0

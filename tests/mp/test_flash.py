@@ -10,6 +10,8 @@ import time
 sys.path.insert(0, "tests/mp")
 
 import flash
+import vfs
+from node import outbox
 
 CUTS = 6000
 SIZES = (0, 17, 200, 300)
@@ -67,6 +69,16 @@ SHARES = (
 )
 
 
+def files_know_their_file_system(cuts, seed):
+    """On FAT they do not grow, nor does their folder: 16 names in a cluster, two of them its own."""
+    for kind, fixed, files_max in ((flash.FAT, True, 14), (flash.LITTLEFS, False, 0), (flash.LITTLEFS_256, False, 0)):
+        device = kind.make()
+        files = outbox.Files(kind.mount(device, flash.LIFE))
+        vfs.umount(flash.LIFE)
+        assert (files.fixed, files.files_max) == (fixed, files_max), kind.name
+    return 0
+
+
 def cuts_at_writes(cuts, seed):
     return sum([share.run(cuts, seed) for share in SHARES])
 
@@ -89,7 +101,7 @@ def main(cuts, seed):
     done = 0
     failed = 0
     print("seed", seed)
-    for test, count in ((cuts_at_writes, cuts), (lives, cuts // 20)):
+    for test, count in ((files_know_their_file_system, 0), (cuts_at_writes, cuts), (lives, cuts // 20)):
         try:
             done += test(count, seed)
         except Exception as error:  # noqa: BLE001 - the others go on
@@ -97,7 +109,7 @@ def main(cuts, seed):
             print("FAILED", test.__name__)
             sys.print_exception(error)
     print("%d power cuts in %d s" % (done, time.ticks_diff(time.ticks_ms(), start) // 1000))
-    print("%d passed, %d failed" % (2 - failed, failed))
+    print("%d passed, %d failed" % (3 - failed, failed))
     return failed
 
 
