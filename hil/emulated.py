@@ -208,7 +208,7 @@ class Mps2Board(QemuBoard):
         self._heap = heap
         self._network = network
         self._flash = Flash(folder / "flash", MPS2_FLASH_SIZE, MPS2_BLOCK_SIZE)
-        super().__init__(target, folder, application, Limits(max_size=2048, ahead=8, deadline_s=1800.0))
+        super().__init__(target, folder, application, Limits(max_size=1024, ahead=6, deadline_s=1800.0))
 
     def command(self) -> list[str | Path]:
         flash = f"memory-backend-file,id=psram,size={MPS2_PSRAM_SIZE},mem-path=flash,share=on"
