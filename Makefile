@@ -71,6 +71,7 @@ conformance: setup-test ## the rules of the specification with the tests that sh
 
 bench: setup-bench ## speed against a peer measured in the same run, as JSON lines
 	@$(PYTHON_VENV) tests/bench.py
+	@$(PYTHON_VENV) tests/bench_uart.py
 
 firmware: setup-firmware ## MicroPython with our modules for every emulated board, with sizes; firmware/ports/README.md runs them
 	@arm-none-eabi-size build/firmware/mps2-an385/firmware.elf build/firmware/mps2-an385-twin/firmware.elf
