@@ -1182,6 +1182,8 @@ def test_without_extras_every_corruption_is_answered(board: Any) -> None:
     for at in range(len(FULL)):
         raw = bytearray(FULL)
         raw[at] ^= 0xFF
+        if raw[2] & core.BASE_IN:
+            continue  # there only a session reads internal packets, by read_internal
         try:
             board.parse(raw)
         except (board.Malformed, board.NeedMore):

@@ -13,15 +13,10 @@ from mqqb.packets import (
     FOUR_DAYS,
     NULL_GUID,
     BaseHeader,
-    ConnectionParameters,
-    ConnectionParametersHeader,
     DirectQueueFormatName,
-    EstablishConnection,
-    EstablishConnectionHeader,
     FinalAck,
     FinalAckBody,
     Header,
-    InternalHeader,
     Malformed,
     MessagePropertiesHeader,
     OrderAck,
@@ -31,7 +26,6 @@ from mqqb.packets import (
     PublicQueueFormatName,
     QueueName,
     SecurityHeader,
-    SessionAck,
     SessionHeader,
     TransactionHeader,
     UserMessage,
@@ -41,6 +35,7 @@ from mqqb.packets import (
     compose,
     find_nul,
     names_end,
+    read_internal,
     select,
     take,
     terminated,
@@ -150,19 +145,104 @@ def malformed(problem: int, place: "int | str") -> Malformed:
     return Malformed(rule, field, reason, problem if problem < 0 else None)
 
 
+# ---- internal packets --------------------------------------------------------------------------
+
+
+class InternalHeader(Header):
+    """wire.md 5.1."""
+
+    __slots__ = ()
+    part = core.INTERNAL_HEADER
+    reserved = word(0)
+    flags = word(1)
+
+
+class EstablishConnectionHeader(Header):
+    """wire.md 5.2. time_stamp: ms since the initiator's operating system started."""
+
+    __slots__ = ("client_guid", "server_guid")
+    part = core.ESTABLISH_CONNECTION
+    time_stamp = word(8)
+    operating_system = word(9)
+    reserved = word(10)
+
+    def __init__(self, fields: "array[int] | None" = None) -> None:
+        super().__init__(fields)
+        self.client_guid = NULL_GUID
+        self.server_guid = NULL_GUID
+
+
+class ConnectionParametersHeader(Header):
+    """wire.md 5.3. Time-outs: ms; window_size: packets."""
+
+    __slots__ = ()
+    part = core.CONNECTION_PARAMETERS
+    recoverable_ack_timeout = word(0)
+    ack_timeout = word(1)
+    reserved = word(2)
+    window_size = word(3)
+
+
+class EstablishConnection:
+    """base, internal, header, padding: 512 bytes (wire.md 5.2)."""
+
+    __slots__ = ("base", "header", "internal", "padding")
+
+    def __init__(
+        self, base: BaseHeader, internal: InternalHeader, header: EstablishConnectionHeader, padding: "Buffer"
+    ) -> None:
+        self.base = base
+        self.internal = internal
+        self.header = header
+        self.padding = padding
+
+
+class ConnectionParameters:
+    """base, internal, header (wire.md 5.3)."""
+
+    __slots__ = ("base", "header", "internal")
+
+    def __init__(self, base: BaseHeader, internal: InternalHeader, header: ConnectionParametersHeader) -> None:
+        self.base = base
+        self.internal = internal
+        self.header = header
+
+
+class SessionAck:
+    """base, internal, session (wire.md 5.4)."""
+
+    __slots__ = ("base", "internal", "session")
+
+    def __init__(self, base: BaseHeader, internal: InternalHeader, session: SessionHeader) -> None:
+        self.base = base
+        self.internal = internal
+        self.session = session
+
+
+def parse_internal(
+    base: BaseHeader, data: "Buffer", offset: int, limit: int
+) -> "EstablishConnection | ConnectionParameters | SessionAck":
+    """Read an internal packet whose BaseHeader has been read."""
+    fields = array("I", bytes(4 * core.part_words(core.ESTABLISH_CONNECTION)))
+    kind = read_internal(data, offset, limit, fields) & core.INTERNAL_PT
+    internal = InternalHeader(unpack(core.INTERNAL_HEADER, data, offset + 16, limit))
+    at = offset + 20
+    if kind == core.PT_SESSION_ACK:
+        return SessionAck(base, internal, SessionHeader(fields[: core.part_words(core.SESSION_HEADER)]))
+    if kind == core.PT_CONNECTION_PARAMETERS:
+        words = fields[: core.part_words(core.CONNECTION_PARAMETERS)]
+        return ConnectionParameters(base, internal, ConnectionParametersHeader(words))
+    header = EstablishConnectionHeader(fields)
+    header.client_guid = bytes(data[at : at + 16])
+    header.server_guid = bytes(data[at + 16 : at + 32])
+    return EstablishConnection(base, internal, header, memoryview(data)[limit - _PADDING_SIZE : limit])
+
+
 # ---- names --------------------------------------------------------------------------------------
 
 # The fixed fields whose names boards do without: attributes like the others.
 _WORDS: "dict[type[Header], tuple[tuple[str, int], ...]]" = {
     BaseHeader: (("version_number", 0), ("reserved", 1), ("signature", 3)),
-    InternalHeader: (("reserved", 0), ("flags", 1)),
-    EstablishConnectionHeader: (("time_stamp", 8), ("operating_system", 9), ("reserved", 10)),
-    ConnectionParametersHeader: (
-        ("recoverable_ack_timeout", 0),
-        ("ack_timeout", 1),
-        ("reserved", 2),
-        ("window_size", 3),
-    ),
     SessionHeader: (
         ("ack_sequence_number", 0),
         ("recoverable_msg_ack_seq_number", 1),

@@ -386,41 +386,6 @@ class BaseHeader(Header):
     time_to_reach_queue = _WORD[5]
 
 
-class InternalHeader(Header):
-    """wire.md 5.1."""
-
-    __slots__ = ()
-    part = _INTERNAL_HEADER
-    reserved: "_Word"
-    flags: "_Word"
-
-
-class EstablishConnectionHeader(Header):
-    """wire.md 5.2. time_stamp: ms since the initiator's operating system started."""
-
-    __slots__ = ("client_guid", "server_guid")
-    part = _ESTABLISH_CONNECTION
-    time_stamp: "_Word"
-    operating_system: "_Word"
-    reserved: "_Word"
-
-    def __init__(self, fields: "array[int] | None" = None) -> None:
-        super().__init__(fields)
-        self.client_guid = NULL_GUID
-        self.server_guid = NULL_GUID
-
-
-class ConnectionParametersHeader(Header):
-    """wire.md 5.3. Time-outs: ms; window_size: packets."""
-
-    __slots__ = ()
-    part = _CONNECTION_PARAMETERS
-    recoverable_ack_timeout: "_Word"
-    ack_timeout: "_Word"
-    reserved: "_Word"
-    window_size: "_Word"
-
-
 class SessionHeader(Header):
     """wire.md 2.9."""
 
@@ -582,42 +547,6 @@ class FinalAckBody(_Sequenced):
 # ---- packets ------------------------------------------------------------------------------------
 
 
-class EstablishConnection:
-    """base, internal, header, padding: 512 bytes (wire.md 5.2)."""
-
-    __slots__ = ("base", "header", "internal", "padding")
-
-    def __init__(
-        self, base: BaseHeader, internal: InternalHeader, header: EstablishConnectionHeader, padding: "Buffer"
-    ) -> None:
-        self.base = base
-        self.internal = internal
-        self.header = header
-        self.padding = padding
-
-
-class ConnectionParameters:
-    """base, internal, header (wire.md 5.3)."""
-
-    __slots__ = ("base", "header", "internal")
-
-    def __init__(self, base: BaseHeader, internal: InternalHeader, header: ConnectionParametersHeader) -> None:
-        self.base = base
-        self.internal = internal
-        self.header = header
-
-
-class SessionAck:
-    """base, internal, session (wire.md 5.4)."""
-
-    __slots__ = ("base", "internal", "session")
-
-    def __init__(self, base: BaseHeader, internal: InternalHeader, session: SessionHeader) -> None:
-        self.base = base
-        self.internal = internal
-        self.session = session
-
-
 class UserMessage:
     """The headers of wire.md section 3; absent ones are None. trailing: bytes behind the last known header (OP-2)."""
 
@@ -690,11 +619,12 @@ def unpack(part: int, data: "Buffer", at: int, limit: int) -> "array[int]":
 
 def parse(
     data: "Buffer", offset: int = 0, end: "int | None" = None
-) -> "EstablishConnection | ConnectionParameters | SessionAck | UserMessage | OrderAck | FinalAck":
+) -> "EstablishConnection | ConnectionParameters | SessionAck | UserMessage | OrderAck | FinalAck":  # noqa: F405
     """Read the packet that begins at data[offset] (B-174 to B-179, B-429 to B-433). Bytes behind it are left alone.
 
     Bodies, extensions, padding and trailing bytes are memoryviews of data, not copies. NeedMore if bytes are missing
     before end (default: all of data); Malformed if a rule is broken: core.frame tells where the next packet begins.
+    Internal packets are read only where extras is; others use read_internal.
     """
     if end is None:
         end = len(data)
@@ -709,34 +639,40 @@ def parse(
     if end - offset < total:
         raise NeedMore(total)
     if flags & _BASE_IN:
-        return _parse_internal(BaseHeader(fields), data, offset, offset + total)
+        return extras.parse_internal(BaseHeader(fields), data, offset, offset + total)
     return _parse_message(BaseHeader(fields), data, offset)
 
 
-def _parse_internal(
-    base: BaseHeader, data: "Buffer", offset: int, limit: int
-) -> "EstablishConnection | ConnectionParameters | SessionAck":
-    internal = InternalHeader(unpack(_INTERNAL_HEADER, data, offset + 16, limit))
-    kind = internal.fields[1] & _INTERNAL_PT
-    size = limit - offset
-    at = offset + 20
-    if kind == _PT_SESSION_ACK:
-        if not base.fields[2] & _BASE_SH:
-            raise malformed(_NO_SESSION_HEADER, 0)
-        if size != _SESSION_ACK_SIZE:
-            raise malformed(_SESSION_ACK_LENGTH, 0)
-        return SessionAck(base, internal, SessionHeader(unpack(_SESSION_HEADER, data, at, limit)))
-    if kind == _PT_CONNECTION_PARAMETERS:
-        if size != _CONNECTION_PARAMETERS_SIZE:
-            raise malformed(_PARAMETERS_LENGTH, 0)
-        fields = unpack(_CONNECTION_PARAMETERS, data, at, limit)
-        return ConnectionParameters(base, internal, ConnectionParametersHeader(fields))
-    if size != _ESTABLISH_CONNECTION_SIZE:
-        raise malformed(_ESTABLISH_LENGTH, 0)
-    header = EstablishConnectionHeader(unpack(_ESTABLISH_CONNECTION, data, at, limit))
-    header.client_guid = bytes(data[at : at + 16])
-    header.server_guid = bytes(data[at + 16 : at + 32])
-    return EstablishConnection(base, internal, header, memoryview(data)[limit - _PADDING_SIZE : limit])
+def read_internal(data: "Buffer", offset: int, limit: int, fields: "array[int]") -> int:
+    """Check the internal packet that is data[offset:limit], and read its last header into fields, 11 words.
+
+    Returns PT and CS of its InternalHeader. The BaseHeader is known to be right. Malformed.
+    """
+    part = _INTERNAL_HEADER
+    status = core.unpack(part, fields, data, offset + 16, limit)
+    if not status:
+        flags = fields[1]
+        kind = flags & _INTERNAL_PT
+        size = limit - offset
+        if kind == _PT_SESSION_ACK:
+            part = _SESSION_HEADER
+            if not data[offset + 2] & _BASE_SH:
+                status = _NO_SESSION_HEADER
+            elif size != _SESSION_ACK_SIZE:
+                status = _SESSION_ACK_LENGTH
+        elif kind == _PT_CONNECTION_PARAMETERS:
+            part = _CONNECTION_PARAMETERS
+            if size != _CONNECTION_PARAMETERS_SIZE:
+                status = _PARAMETERS_LENGTH
+        else:
+            part = _ESTABLISH_CONNECTION
+            if size != _ESTABLISH_CONNECTION_SIZE:
+                status = _ESTABLISH_LENGTH
+        if not status:
+            status = core.unpack(part, fields, data, offset + 20, limit)
+    if status:
+        raise malformed(status, part)
+    return flags & (_INTERNAL_PT | _INTERNAL_CS)
 
 
 def take(data: "Buffer", at: int, size: int, limit: int, place: "int | str") -> bytes:

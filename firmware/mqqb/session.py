@@ -46,6 +46,7 @@ TABLE = {
 }
 
 NULL_GUID = bytes(16)
+_INTERNAL = ("", "SessionAck", "EstablishConnection", "ConnectionParameters")  # by PT
 
 # Of constants.py (a test compares them).
 _OK = const(0)
@@ -89,6 +90,7 @@ _ESTABLISH_SIZE = const(572)
 _SESSION_ACK_SIZE = const(36)
 _SESSION_HEADER_SIZE = const(16)
 _SESSION_HEADER_WORDS = const(7)
+_ESTABLISH_WORDS = const(11)  # the longest internal header
 _ORDER_ACK_SIZE = const(36)  # of its body
 _USER_FLAGS_OFFSET = const(60)  # in a message; what an OrderAck has behind that and before its body is always the same
 _ROOM = const(640)  # bytes; grows for as long as a longer packet is coming
@@ -217,7 +219,8 @@ def _known(packet: "packets.OrderAck", raw: bytes) -> "_KnownOrderAck | None":
     if message.trailing or message.properties.surplus or size & 3:
         return None
     body = packets.OrderAckBody()
-    event = MessageReceived(packets.OrderAck(message, body), b"", flags & _USER_DM != 0)
+    nothing: "packets.UserMessage" = None  # type: ignore[assignment]  # a board has no room for it
+    event = MessageReceived(packets.OrderAck(nothing, body), b"", flags & _USER_DM != 0)
     return _KnownOrderAck(event, body.fields, size, raw[2] & ~_BASE_SH, head, flags & _USER_DQ == _USER_DQ)
 
 
@@ -257,7 +260,7 @@ class Session:
         self._counts = array("I", bytes(4 * _SESSION_WORDS))
         core.session_init(self._counts, self.settings.window_size)
         self._header = array("I", bytes(4 * _SESSION_HEADER_WORDS))  # the next one to send
-        self._heard = array("I", bytes(4 * _SESSION_HEADER_WORDS))  # one that has come
+        self._heard = array("I", bytes(4 * _ESTABLISH_WORDS))  # one that has come, or another internal header
         self._total = array("I", (0,))
         self._buffer: "bytes | bytearray" = b""  # bytes that have come: those from _begin to _end
         self._begin = 0
@@ -265,7 +268,6 @@ class Session:
         self._view = memoryview(b"")  # of the buffer, if it is a bytearray
         self._events: "list[object]" = []  # what next_event has not told yet
         self._known: "_KnownOrderAck | None" = None
-        self._raw = b""  # the packet that is being handled
         self._out: "list[bytes | bytearray]" = []
         self._ack = b""  # a SessionAck, in which only the SessionHeader changes
         # what was sent and not yet covered by an AckSequenceNumber, oldest first
@@ -367,8 +369,8 @@ class Session:
     def next_event(self, now: int) -> "object | None":
         """What the bytes that came tell next, as receive_data does; None: nothing before more bytes come.
 
-        Handle a MessageReceived with an OrderAck before the next call: that uses its objects again. What is in them of
-        `packet.message` belongs to an earlier OrderAck of this session, and `raw` is empty.
+        Handle a MessageReceived with an OrderAck before the next call: that uses its objects again. Its `packet.body`
+        is all there is of it: `packet.message` is None, and `raw` is empty.
         """
         events = self._events
         while not events:
@@ -396,27 +398,33 @@ class Session:
             return False
         else:
             self._begin = start + total
-            if buffer[start + 2] & _BASE_IN:
-                if self._is_session_ack(buffer, start, total):
-                    self._received_ack = True  # B-167
-                    self._session_ack(None, now, events)
-                    return True
-            elif reuse and self._is_known(buffer, start, total):
-                self._received_ack = True
-                self._order_ack(buffer[start + 2] & _BASE_SH != 0, now, events)
-                return True
-            self._packet(bytes(buffer[start : start + total]), now, events, reuse)
+            self._received_ack = True  # B-167
+            try:
+                if buffer[start + 2] & _BASE_IN:
+                    self._internal(buffer, start, start + total, now, events)
+                elif reuse and self._is_known(buffer, start, total):
+                    self._order_ack(buffer[start + 2] & _BASE_SH != 0, now, events)
+                else:
+                    self._packet(bytes(buffer[start : start + total]), now, events, reuse)
+            except packets.Malformed as error:
+                events += self._close(error.rule, error.field + ": " + error.reason)  # B-169
         return True
 
-    def _is_session_ack(self, buffer: "bytes | bytearray", start: int, total: int) -> bool:
-        """A SessionAck that is welcome and without fault, read; what is wrong with another `_packet` finds."""
-        return (
-            self.state == OPEN
-            and total == _SESSION_ACK_SIZE
-            and buffer[start + 2] & _BASE_SH != 0
-            and buffer[start + 18] & (_INTERNAL_PT | _INTERNAL_CS) == _PT_SESSION_ACK
-            and core.unpack(_SESSION_HEADER, self._heard, buffer, start + 20, start + total) == _OK
-        )
+    def _internal(self, buffer: "bytes | bytearray", start: int, limit: int, now: int, events: "list[object]") -> None:
+        kind = packets.read_internal(buffer, start, limit, self._heard) & _INTERNAL_PT
+        if kind == _PT_SESSION_ACK and self.state == OPEN:
+            self._session_ack(now, events)  # as the table says; it takes no memory
+            return
+        handler = self._handler(_INTERNAL[kind], events)
+        if handler:
+            getattr(self, handler)(buffer, start, now, events)
+
+    def _handler(self, kind: str, events: "list[object]") -> str:
+        """What takes this kind of packet now; "": nothing, the session is over."""
+        handler = TABLE.get((self.state, kind), "")
+        if not handler:
+            events += self._close("B-180", kind + " is not expected in " + self.state)
+        return handler
 
     def _is_known(self, buffer: "bytes | bytearray", start: int, total: int) -> bool:
         """An OrderAck that differs from an earlier one in what it acknowledges, and in nothing that matters; read."""
@@ -445,31 +453,23 @@ class Session:
             self._session_header(True, now, events)
 
     def _packet(self, raw: bytes, now: int, events: "list[object]", reuse: bool) -> None:
-        self._received_ack = True  # B-167
-        try:
-            packet = packets.parse(raw)
-        except packets.Malformed as error:
-            events += self._close(error.rule, error.field + ": " + error.reason)  # B-169
-            return
-        handler = TABLE.get((self.state, type(packet).__name__))
-        if handler is None:
-            events += self._close("B-180", type(packet).__name__ + " is not expected in " + self.state)
-        else:
-            self._raw = raw
-            getattr(self, handler)(packet, now, events)
+        packet = packets.parse(raw)
+        if self._handler(type(packet).__name__, events):
+            assert isinstance(packet, (packets.UserMessage, packets.OrderAck, packets.FinalAck))
+            self._message(packet, raw, now, events)
             if reuse and isinstance(packet, packets.OrderAck):
                 self._known = _known(packet, raw)
 
-    def _establish_request(self, packet: "packets.EstablishConnection", now: int, events: "list[object]") -> None:
-        header = packet.header
-        self.remote_guid = header.client_guid  # B-205
-        refused = header.server_guid != NULL_GUID and header.server_guid != self.own_guid  # B-207, A-39
+    def _establish_request(self, buffer: "bytes | bytearray", start: int, now: int, events: "list[object]") -> None:
+        self.remote_guid = bytes(buffer[start + 20 : start + 36])  # B-205
+        asked = bytes(buffer[start + 36 : start + 52])
+        refused = asked != NULL_GUID and asked != self.own_guid  # B-207, A-39
         self._out.append(
             packets.establish_connection(
-                header.client_guid,
+                self.remote_guid,
                 self.own_guid,
-                header.fields[_ESTABLISH_TIME_STAMP],
-                header.fields[_ESTABLISH_OPERATING_SYSTEM],
+                self._heard[_ESTABLISH_TIME_STAMP],
+                self._heard[_ESTABLISH_OPERATING_SYSTEM],
                 refused,
             )
         )
@@ -479,17 +479,18 @@ class Session:
         self.state = WAITING_CP_MSG  # B-185
         self._start_initialization(now)
 
-    def _establish_response(self, packet: "packets.EstablishConnection", now: int, events: "list[object]") -> None:
-        header = packet.header
-        if packet.internal.fields[_INTERNAL_FLAGS] & _INTERNAL_CS:
+    def _establish_response(self, buffer: "bytes | bytearray", start: int, now: int, events: "list[object]") -> None:
+        client = buffer[start + 20 : start + 36]
+        server = bytes(buffer[start + 36 : start + 52])
+        if buffer[start + 18] & _INTERNAL_CS:
             events += self._close("B-209", "the peer refused the session")
-        elif header.client_guid != self.own_guid:
+        elif client != self.own_guid:
             events += self._close("B-209", "the answer is for another queue manager")
-        elif header.server_guid == NULL_GUID or self.remote_guid not in (NULL_GUID, header.server_guid):
+        elif server == NULL_GUID or self.remote_guid not in (NULL_GUID, server):
             events += self._close("B-209", "another queue manager answered")
         else:
-            self.remote_guid = header.server_guid
-            elapsed = (now - header.fields[_ESTABLISH_TIME_STAMP]) & 0xFFFFFFFF
+            self.remote_guid = server
+            elapsed = (now - self._heard[_ESTABLISH_TIME_STAMP]) & 0xFFFFFFFF
             timeout = min(max(8 * elapsed, _RECOVERABLE_ACK_MIN), _RECOVERABLE_ACK_MAX)  # B-210
             self.recoverable_ack_send_timeout = timeout
             self._out.append(
@@ -497,8 +498,8 @@ class Session:
             )  # B-212
             self.state = WAITING_CPR_MSG  # B-182
 
-    def _parameters_request(self, packet: "packets.ConnectionParameters", _now: int, events: "list[object]") -> None:
-        fields = packet.header.fields
+    def _parameters_request(self, _buffer: "bytes | bytearray", _start: int, _now: int, events: "list[object]") -> None:
+        fields = self._heard
         self.ack_wait_timeout = fields[_PARAMETERS_ACK_TIMEOUT]  # B-214
         self.recoverable_ack_send_timeout = fields[_PARAMETERS_RECOVERABLE_ACK_TIMEOUT]
         self._out.append(
@@ -508,8 +509,10 @@ class Session:
         )  # B-215
         self._open(fields[_PARAMETERS_WINDOW_SIZE], events)
 
-    def _parameters_response(self, packet: "packets.ConnectionParameters", _now: int, events: "list[object]") -> None:
-        self._open(packet.header.fields[_PARAMETERS_WINDOW_SIZE], events)  # B-216
+    def _parameters_response(
+        self, _buffer: "bytes | bytearray", _start: int, _now: int, events: "list[object]"
+    ) -> None:
+        self._open(self._heard[_PARAMETERS_WINDOW_SIZE], events)  # B-216
 
     def _open(self, window_size: int, events: "list[object]") -> None:
         self._full_window = max(window_size, 1)  # B-213
@@ -518,12 +521,13 @@ class Session:
         self.state = OPEN  # B-183, B-187
         events.append(Opened())
 
-    def _session_ack(self, _packet: None, now: int, events: "list[object]") -> None:
-        self._session_header(False, now, events)  # _is_session_ack has read it
+    def _session_ack(self, now: int, events: "list[object]") -> None:
+        self._session_header(False, now, events)
 
     def _message(
         self,
         packet: "packets.UserMessage | packets.OrderAck | packets.FinalAck",
+        raw: bytes,
         now: int,
         events: "list[object]",
     ) -> None:
@@ -532,14 +536,13 @@ class Session:
         recoverable = flags & _USER_DM != 0
         self._count(recoverable, flags & _USER_DQ == _USER_DQ, now)
         session = message.session
-        raw = self._raw
         if session is not None:
             stripped = bytearray(memoryview(raw)[: message.base.fields[_BASE_PACKET_SIZE]])
             stripped[2] &= ~_BASE_SH & 0xFF
             raw = bytes(stripped)
         events.append(MessageReceived(packet, raw, recoverable))
         if session is not None:
-            self._heard[:] = session.fields
+            self._heard[:_SESSION_HEADER_WORDS] = session.fields
             self._session_header(True, now, events)  # B-263: after the message that carried it
 
     def _count(self, recoverable: bool, direct: bool, now: int) -> None:
