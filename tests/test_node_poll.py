@@ -517,9 +517,10 @@ def test_it_does_nothing_while_there_is_nothing_to_do(monkeypatch: pytest.Monkey
     async def main() -> None:
         destination = await Destination(order_ack_timeout=1 << 30).start()
         node = make(destination, files=power.Disk())
+        queue = node.queue(LINE)
         await asyncio.sleep(0)
         assert await quiet() == 0
-        await node.queue(LINE).send(b"1")
+        await queue.send(b"1")
         await until(lambda: destination.bodies == [b"1"])
         await quiet()
         assert await quiet() <= 2

@@ -69,7 +69,8 @@ class Peer:
         """
         try:
             if self.session is None and not self._connect(now):
-                return TICK_MS if self._is_opening else min(max(self._again_at - now, 1), TICK_MS)
+                wait = self._again_at - now
+                return TICK_MS if self._is_opening or wait <= 0 else min(wait, TICK_MS)
             return self._converse(now)
         except OSError as error:
             self.end(now, str(error))
