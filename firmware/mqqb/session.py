@@ -415,16 +415,12 @@ class Session:
         if kind == _PT_SESSION_ACK and self.state == OPEN:
             self._session_ack(now, events)  # as the table says; it takes no memory
             return
-        handler = self._handler(_INTERNAL[kind], events)
-        if handler:
+        name = _INTERNAL[kind]
+        handler = TABLE.get((self.state, name))
+        if handler is None:
+            events += self._close("B-180", name + " is not expected in " + self.state)
+        else:
             getattr(self, handler)(buffer, start, now, events)
-
-    def _handler(self, kind: str, events: "list[object]") -> str:
-        """What takes this kind of packet now; "": nothing, the session is over."""
-        handler = TABLE.get((self.state, kind), "")
-        if not handler:
-            events += self._close("B-180", kind + " is not expected in " + self.state)
-        return handler
 
     def _is_known(self, buffer: "bytes | bytearray", start: int, total: int) -> bool:
         """An OrderAck that differs from an earlier one in what it acknowledges, and in nothing that matters; read."""
@@ -454,11 +450,10 @@ class Session:
 
     def _packet(self, raw: bytes, now: int, events: "list[object]", reuse: bool) -> None:
         packet = packets.parse(raw)
-        if self._handler(type(packet).__name__, events):
-            assert isinstance(packet, (packets.UserMessage, packets.OrderAck, packets.FinalAck))
-            self._message(packet, raw, now, events)
-            if reuse and isinstance(packet, packets.OrderAck):
-                self._known = _known(packet, raw)
+        assert isinstance(packet, (packets.UserMessage, packets.OrderAck, packets.FinalAck))
+        self._message(packet, raw, now, events)  # as the table says; the state is OPEN
+        if reuse and isinstance(packet, packets.OrderAck):
+            self._known = _known(packet, raw)
 
     def _establish_request(self, buffer: "bytes | bytearray", start: int, now: int, events: "list[object]") -> None:
         self.remote_guid = bytes(buffer[start + 20 : start + 36])  # B-205
