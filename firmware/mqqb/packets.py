@@ -602,10 +602,11 @@ _ORDER_LABEL_RAW = terminated("QM Ordering Ack")
 
 
 def malformed(problem: int, place: "int | str") -> Malformed:
-    """problem: a status of the core, or of extras.PROBLEMS. place: of extras.PLACES, or its name; of some problems."""
-    if not _has_extras:
-        return Malformed("wire.md", "place " + str(place), "problem " + str(problem), problem)
-    return extras.malformed(problem, place)
+    """problem: a status of the core, or of extras.PROBLEMS. place: of extras.PLACES, or its name; of some problems.
+
+    Where extras is, its function of this name, which has the words, takes the place of this one.
+    """
+    return Malformed("wire.md", "place " + str(place), "problem " + str(problem), problem)
 
 
 def unpack(part: int, data: "Buffer", at: int, limit: int) -> "array[int]":
