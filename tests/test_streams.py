@@ -509,3 +509,15 @@ def test_the_list_of_what_is_covered_is_the_streams_own() -> None:
         covered.append(stream.order_ack(body, 0))
         assert covered[-1] == ([entries[number - 1]] if len(covered) < 3 else [])
     assert covered[0] is covered[1] is covered[2]
+
+
+def test_what_is_held_of_an_older_sequence_is_not_proved_by_an_order_ack_for_this_one() -> None:
+    stream = streams.OutgoingStream(streams.OutgoingStream.new(7, 2))
+    old = streams.Entry(1, 1, True, False, 7 << 32 | 1, 1)
+    stream.append(old)
+    held = _number(stream, 2)
+    sent = _number(stream, 3)
+    stream.hold([old, held])
+    body = packets.OrderAckBody(array("I", (2, 7, 2, 0, 0, 0, 0, 0, 0)))
+    assert stream.order_ack(body, 0) == [held, sent]
+    assert (old.received_order_ack, stream.awaiting_final_ack) == (False, [old])
