@@ -247,6 +247,35 @@ def test_the_power_goes_between_order_ack_and_final_ack(durable: bool) -> None:
 
 
 @pytest.mark.rule("B-275", "B-426", "A-22")
+@pytest.mark.rule("C-18", "B-318")
+@pytest.mark.parametrize("how", ["while it waited", "about to be sent"])
+def test_what_has_failed_is_not_taken_for_stored_after_a_cut(how: str) -> None:
+    """The OrderAck of what went out behind its gap would cover it, if the board came back without knowing of it, and
+    with no clock.
+    """
+
+    async def main() -> None:
+        plant = await Plant().start()
+        queue = plant.node.queue(LINE)
+        assert await (await queue.send(b"0")).stored()
+        plant.destination.cut()
+        await queue.send(b"1", ttrq=5)
+        await queue.send(b"2")
+        if how == "about to be sent":
+            plant.node.check_deadlines = lambda: None  # type: ignore[method-assign]
+        plant.time += 6
+        await until(lambda: plant.destination.bodies == [b"0", b"2"])
+        assert plant.told == [(2, 0x8002)]
+        plant.time = 0
+        await plant.restart()
+        assert plant.node.find(2) is None
+        await until(lambda: plant.node.waiting == 0)
+        assert plant.node.stats.stored == 1
+        await plant.stop()
+
+    run(main)
+
+
 def test_an_older_sequence_is_gone_for_good_before_a_newer_one_is_sent() -> None:
     """Else it could come back after a cut, would be refused for ever, and hold up what is behind it."""
 

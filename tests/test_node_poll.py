@@ -619,6 +619,34 @@ def test_both_forms_of_a_program_react_at_once(interpreter: str, tmp_path: Path)
         assert destination.bodies == [_body(k) for k in range(100)] * 2
 
 
+@pytest.mark.rule("B-020")
+def test_a_message_has_its_own_number_when_the_ones_before_it_are_given_up() -> None:
+    time = [1_800_000_000]
+    disk = power.Disk()
+    node = Node("", files=disk, clock=lambda: time[0])
+    queue = node.queue(LINE)
+    queue.put(b"due", ttrq=5)
+
+    async def main() -> None:
+        waiting = asyncio.create_task(queue.send(b"1"))
+        await asyncio.sleep(0)  # it is in the log, and not durable
+        time[0] += 6
+
+        def fail_once(_disk: power.Disk, step: str, _data: bytes) -> None:
+            if step == "sync":
+                disk.before = None
+                raise OSError(errno.EIO)
+
+        disk.before = fail_once
+        message = await queue.send(b"2")
+        with pytest.raises(OutboxWriteFailed):
+            await waiting
+        assert node.read(message).user.message_id == message.message_id == 2, "a FinalAck names it by that"
+
+    run(main)
+    node.close_now()
+
+
 def test_states_are_the_words_of_conclusion() -> None:
     node = Node("", files=power.Disk(), clock=lambda: 0)
     message: Message = node.queue(LINE).put(b"")

@@ -122,7 +122,7 @@ class Queue:
         self.peer = peer
         self.stream = streams.OutgoingStream(array("I", logged.record))
         self.renewed = False  # its sequence has been begun since the start
-        self.sending = 0  # the TxSequenceID of what was sent last
+        self.sending = 0  # the TxSequenceID of what was sent last; 0: changes of state must be durable before more is
 
     async def send(
         self,
@@ -223,6 +223,7 @@ class Queue:
         if not 0 <= priority <= 7:
             raise ValueError("priority is 0 to 7")
         journal_flags = confirm.journal_of(flags, node.confirmation)
+        node.check_deadlines()  # what expires now makes room; what its sync gives up gives its MessageID back
         packet = self.draft.write(node.next_message_id, body, label, ttrq, ttbr, sent_time, journal_flags)
         return node.accept(self, packet, confirm.new(sent_time, node.confirmation, flags, ttrq, ttbr))
 
@@ -519,7 +520,6 @@ class Node:
         """
         if self.error is not None:
             raise self.error
-        self.check_deadlines()  # what expires now makes room
         stream = queue.stream
         message = Message(self.outbox.next_message_id, record)
         offset = queue.draft.transaction_at
@@ -610,6 +610,7 @@ class Node:
         if now and record[_SENT_TIME] and not confirmation.may_send(now):
             before = record[_STATE]
             action = confirmation.handle_deadline(now)
+            queue.sending = 0
             if action:
                 queue.stream.remove([entry])
                 self._count(entry.key, before, action)
@@ -698,6 +699,8 @@ class Node:
                     self._count(message, before, action)
                 else:
                     self._expect(message)
+            if ended:
+                queue.sending = 0
             queue.stream.remove(ended)
             self._tell([entry.key for entry in ended])
 
@@ -860,6 +863,7 @@ class Node:
         for queue in self._queues:
             entry = queue.stream.final_ack(message_id, now)
             if entry is not None:
+                queue.sending = 0
                 confirmation = self._confirmation(entry.key)
                 before = confirmation.record[_STATE]
                 self._count(entry.key, before, confirmation.final_ack(message_class))
@@ -919,6 +923,7 @@ class Node:
                 if entry.key is message:
                     before = message.record[_STATE]
                     action = self._confirmation(entry.key).failed(_NACK_DELETED)
+                    queue.sending = 0
                     queue.stream.remove([entry])
                     self._count(message, before, action)
                     self._tell([message])

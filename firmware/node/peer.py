@@ -213,7 +213,8 @@ class Peer:
             if self._end and self._end + message.size > room:
                 return True
             if entry.tx_sequence_id is not queue.sending and entry.tx_sequence_id != queue.sending:
-                # If an older sequence came back after a cut, the destination would refuse it for ever (B-275).
+                # If an older sequence came back after a cut, the destination would refuse it for ever (B-275); and what
+                # has failed would be covered by the OrderAck of what is sent now, behind its gap.
                 node.settle_now()
                 queue.sending = entry.tx_sequence_id
             packet = node.transmit(queue, entry)
