@@ -199,6 +199,14 @@ def test_the_capacity_bounds_what_is_written() -> None:
     assert live.size <= 5000
 
 
+def test_a_capacity_of_no_more_than_a_segment_goes_round() -> None:
+    box = outbox.Outbox(power.Disk(), power.GUID, segment_size=65536, capacity=65536)
+    handles = [boards.put(box, bytes(1000)) for _ in range(3)]
+    for _ in range(300):
+        boards.end(box, handles[:1])
+        handles = [*handles[1:], boards.put(box, bytes(1000))]
+
+
 def test_the_number_of_waiting_messages_is_bounded_because_each_takes_memory() -> None:
     box = outbox.Outbox(power.Disk(), power.GUID, waiting_max=3)
     handles = [boards.put(box, b"") for _ in range(3)]

@@ -426,9 +426,9 @@ def _numbers(names: "list[str]") -> "list[int]":
 class Outbox:
     """The log. guid: 16 bytes, the board's; None takes the one in the log, or a random one if there is no log yet.
 
-    segment_size: bytes after which a new file is begun. capacity: bytes of all files together, beyond which messages
-    are refused. waiting_max: so many may be kept at once, for each needs memory, also at the next start;
-    arrivals_max: so many arrivals. handle: makes the handle of a stored message from its MessageID and record.
+    segment_size: bytes after which a new file is begun, at most a quarter of capacity. capacity: bytes of all files
+    together, beyond which messages are refused. waiting_max: so many may be kept at once, for each needs memory, also
+    at the next start; arrivals_max: so many arrivals. handle: makes the handle of a stored message from its MessageID and record.
     starts: how often this board has started, 0 to 0xFFFFFF, where somebody else counts that too. arrival: makes the
     handle of an arrival from its number, record and source. `restored`: the messages that are kept, those of a queue in
     the order of their numbers; `restored_arrivals`: the arrivals that are kept, in their order; both for the owner to
@@ -467,10 +467,9 @@ class Outbox:
         self._sent = False  # in this start something may have been transmitted
         self._start_logged = False
         self._files = files
-        if files.fixed:
-            if files.files_max:
-                segment_size = max(segment_size, capacity // max(files.files_max - 3, 1))
-            segment_size = min(segment_size, capacity // 4)
+        if files.fixed and files.files_max:
+            segment_size = max(segment_size, capacity // max(files.files_max - 3, 1))
+        segment_size = min(segment_size, capacity // 4)  # room comes back by whole files
         self._segment_size = segment_size
         self._margin = segment_size * (2 if files.fixed else 1)  # so much of the capacity free: no need to look closer
         self._time_stamp = 0  # the highest that any sequence has
