@@ -428,7 +428,8 @@ class Outbox:
 
     segment_size: bytes after which a new file is begun, at most a quarter of capacity. capacity: bytes of all files
     together, beyond which messages are refused. waiting_max: so many may be kept at once, for each needs memory, also
-    at the next start; arrivals_max: so many arrivals. handle: makes the handle of a stored message from its MessageID and record.
+    at the next start; arrivals_max: so many arrivals. handle: makes the handle of a stored message from its MessageID
+    and record.
     starts: how often this board has started, 0 to 0xFFFFFF, where somebody else counts that too. arrival: makes the
     handle of an arrival from its number, record and source. `restored`: the messages that are kept, those of a queue in
     the order of their numbers; `restored_arrivals`: the arrivals that are kept, in their order; both for the owner to
