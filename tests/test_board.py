@@ -567,6 +567,17 @@ def test_what_is_no_board_of_ours_is_told(
         Board(wire(answer), reset=False)
 
 
+@pytest.mark.parametrize(("number", "advice"), [(101, "join a network"), (113, "join a network"), (111, "firewall")])
+def test_a_board_without_a_network_is_told_from_a_queue_manager_that_is_off(number: int, advice: str) -> None:
+    class Answering:
+        def run(self, code: str, timeout: float = 0) -> tuple[str, bytes]:
+            return f"no connection: OSError({number},)", b""
+
+    check = boards._reach(Answering(), "10.0.2.2", 1801)  # type: ignore[arg-type]
+    assert (check.verdict, check.values) == ("bad", {"reached": False})
+    assert advice in check.advice
+
+
 def test_a_port_that_is_not_there_and_one_that_is_in_use(wire: Callable[[Callable[[bytes], bytes]], str]) -> None:
     done = ordack("doctor", "--port", "/dev/tty-of-no-board")
     assert (done.returncode, done.stdout) == (5, "")
@@ -581,6 +592,10 @@ def test_a_port_that_is_not_there_and_one_that_is_in_use(wire: Callable[[Callabl
 def test_wrong_usage() -> None:
     assert ordack("doctor", "--port", "x", "--queue-manager", "host:port").returncode == 2
     assert ordack("deploy").returncode == 2
+    done = ordack("deploy", "--port", "x", "--main", "no-such.py")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "'--main'" in done.stderr
+    assert "'no-such.py' does not exist" in done.stderr
 
 
 def test_a_board_that_goes_away_is_told(machine: Callable[..., Machine]) -> None:

@@ -584,8 +584,12 @@ def test_a_body_that_is_no_bytes_is_refused_and_counts_nothing() -> None:
     async def main() -> None:
         node = Node("", files=power.Disk())
         queue: Queue = node.queue(LINE)
-        with pytest.raises((TypeError, ValueError)):
+        with pytest.raises(ValueError, match="a body is bytes"):
             await queue.send("21.5")  # type: ignore[arg-type]
+        for wrong in ({"ttrq": -1}, {"ttbr": 1 << 32}, {"priority": 8}, {"label": "x" * 250}):
+            (name,) = wrong
+            with pytest.raises(ValueError, match=name + " .*[0-9]$"):
+                queue.put(b"21.5", **wrong)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="at most 4194304 bytes"):
             await queue.send(bytes(4 << 20))
         assert node.next_message_id == 1

@@ -89,6 +89,17 @@ def failing(step: str, part: int = 0) -> Callable[[Any, str, bytes], None]:
     return before
 
 
+def test_a_folder_that_cannot_be_made_is_told_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(folder: str) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    outbox.Files(str(tmp_path / "there")).close()
+    monkeypatch.setattr(outbox.os, "mkdir", full)
+    outbox.Files(str(tmp_path / "there")).close()
+    with pytest.raises(OSError, match="no space"):
+        outbox.Files(str(tmp_path / "new"))
+
+
 @pytest.mark.parametrize("step", ["append", "sync"])
 def test_numbers_that_an_error_took_back_are_used_by_the_next_message_also_after_a_restart(step: str) -> None:
     disk = power.Disk()

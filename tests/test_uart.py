@@ -226,6 +226,7 @@ def test_a_port_that_goes_and_comes_back_is_used_again(place: Place) -> None:
             peer = board.peer
             place.unplug()
             await until(lambda: place.way()["state"] == "Disconnected")
+            assert place.way()["last_end"].startswith("the port is gone, ")
             assert not place.manager.links
             assert [line for line in place.log if "is gone" in line] == place.log
             place.wire = place.plug()

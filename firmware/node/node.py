@@ -220,12 +220,25 @@ class Queue:
         node = self.node
         flags = _USER_JN * dead_letter | _USER_JP * journal
         sent_time = node.time()
-        if not 0 <= priority <= 7:
-            raise ValueError("priority is 0 to 7")
+        _check(body, label, ttrq, ttbr, priority)
         journal_flags = confirm.journal_of(flags, node.confirmation)
         node.check_deadlines()  # what expires now makes room; what its sync gives up gives its MessageID back
         packet = self.draft.write(node.next_message_id, body, label, ttrq, ttbr, sent_time, journal_flags)
         return node.accept(self, packet, confirm.new(sent_time, node.confirmation, flags, ttrq, ttbr))
+
+
+def _check(body: object, label: str, ttrq: int, ttbr: int, priority: int) -> None:
+    """What an application gets wrong most, said in its own words."""
+    if isinstance(body, str):
+        raise ValueError("a body is bytes: encode the text")
+    if len(label) > 249:
+        raise ValueError("a label has at most 249 characters, this one " + str(len(label)))
+    if not 0 <= ttrq <= packets.FOREVER:
+        raise ValueError("ttrq is 0 to 4294967295 s, not " + str(ttrq))
+    if not 0 <= ttbr <= packets.FOREVER:
+        raise ValueError("ttbr is 0 to 4294967295 s, not " + str(ttbr))
+    if not 0 <= priority <= 7:
+        raise ValueError("priority is 0 to 7, not " + str(priority))
 
 
 class Node:

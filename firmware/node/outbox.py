@@ -145,8 +145,11 @@ class Files:
         self._reader_end = 0
         try:
             os.mkdir(folder)
-        except OSError:
-            os.stat(folder)  # there already, or there is the reason why not
+        except OSError as error:
+            try:
+                os.stat(folder)  # there already
+            except OSError:
+                raise error  # noqa: B904 - why not: no room, for example
         if self.fixed and hasattr(os, "statvfs"):
             self.files_max = os.statvfs(folder)[0] // 32 - 2  # names in a cluster, without "." and ".."
 

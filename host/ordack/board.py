@@ -33,6 +33,7 @@ HEAP_NEEDED = 24 * 1024  # bytes, of a running node
 FLASH_NEEDED = 64 * 1024  # bytes: a segment of the outbox
 CLOCK_SET = 1700000000  # s since 1970; an earlier time is no time (node.CLOCK_SET)
 DRIFT_S = 5
+NO_WAY = ("(101,)", "(113,)", "(114,)", "(118,)")  # ENETUNREACH, EHOSTUNREACH: Linux and lwIP, newlib
 ENTER_S = 5
 QUIET_S = 0.5
 CHUNK_BYTES = 1024
@@ -587,6 +588,9 @@ def _reach(board: Board, host: str, port: int) -> Check:
     board.run(_REACH)
     problem, answer = board.run(f"print(_reach({host!r}, {port}, {bytes(asking.data_to_send())!r}))", 40)
     where = f"{host}:{port}"
+    if problem.endswith(NO_WAY):
+        return Check("queue manager", "bad", f"{where}: {problem}, no way there", "does main.py join a network, is the "
+                     "address right, is that machine on?", {"reached": False})
     if problem:
         return Check("queue manager", "bad", f"{where}: {problem}", "is it running (ordack serve), is the address "
                      "right, does a firewall stand between?", {"reached": False})

@@ -258,7 +258,7 @@ def state(
         _report(as_json, f"nothing is known of a transactional message {message_id} sent from here",
                 message_id=message_id, state=None)
         raise typer.Exit(1)
-    text = conclusion.answer + (f", class 0x{conclusion.message_class:04X}" if conclusion.message_class else "")
+    text = conclusion.answer + (f", {_class_text(conclusion.message_class)}" if conclusion.message_class else "")
     _report(as_json, text + (", in doubt: it may have been received" if conclusion.in_doubt else ""),
             message_id=message_id, state=conclusion.answer, in_doubt=conclusion.in_doubt, **{
                 "class": conclusion.message_class})
@@ -435,6 +435,12 @@ def receive(
             left -= len(messages)
 
 
+def _class_text(number: int) -> str:
+    from ordack.decode import CLASSES  # slow to import
+
+    return f"class 0x{number:04X} {CLASSES.get(number, '')}".rstrip()
+
+
 def _show_json(messages: list[Message]) -> None:
     _write("".join([json.dumps(message.as_json()) + "\n" for message in messages]))
 
@@ -453,7 +459,7 @@ def _show_text(messages: list[Message]) -> None:
         place = "" if message.tx_sequence_number is None else f" {message.tx_sequence_id}/{message.tx_sequence_number}"
         about = ""
         if message.message_class:
-            about = f" class 0x{message.message_class:04X}" + (", in doubt" if message.in_doubt else "")
+            about = f" {_class_text(message.message_class)}" + (", in doubt" if message.in_doubt else "")
             if any(message.correlation_id):
                 guid, number = message.correlation_id[:16], int.from_bytes(message.correlation_id[16:], "little")
                 about += f" about {packets.guid_text(guid)}\\{number}"
@@ -559,9 +565,12 @@ BaudOption = Annotated[int, typer.Option(help="Of a real serial line; USB ports 
 @board_app.command("deploy")
 def board_deploy(
     port: PortOption,
-    main: Annotated[Path | None, typer.Option(help="Copy this file as main.py, which the board runs.")] = None,
-    config: Annotated[Path | None, typer.Option(help="Copy this file beside it, under its own name.")] = None,
+    main: Annotated[Path | None, typer.Option(
+        exists=True, dir_okay=False, help="Copy this file as main.py, which the board runs.")] = None,
+    config: Annotated[Path | None, typer.Option(
+        exists=True, dir_okay=False, help="Copy this file beside it, under its own name.")] = None,
     package: Annotated[Path | None, typer.Option(
+        exists=True, dir_okay=False,
         help="The package.json to copy from; default: what `make natmod` has compiled, else the sources.")] = None,
     baud: BaudOption = 115200, as_json: JsonOption = False,
 ) -> None:

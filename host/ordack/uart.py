@@ -277,6 +277,7 @@ class SerialPort:
         self._device = None
 
     def _lost(self, reason: str) -> None:
+        self._last_end = f"the port is gone, {reason}"
         self._log(f"{self.settings.name}: serial port {self.settings.port} is gone, {reason}; trying again")
         self._release()
         self._line.close()
