@@ -28,6 +28,7 @@ from node import Message, Node, OutboxFull, OutboxWriteFailed
 from node import message as message_module
 from node import node as node_module
 from node.link import TcpLink
+from node.tasks import Tasks
 
 from tests.destination import Destination
 from tests.test_node import LINE, make, run, until
@@ -645,6 +646,31 @@ def test_a_message_has_its_own_number_when_the_ones_before_it_are_given_up() -> 
 
     run(main)
     node.close_now()
+
+
+def test_too_little_memory_to_watch_a_link_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = [3]
+    watch = Tasks._watch
+
+    def short_of_memory(tasks: Tasks, link: Any) -> None:
+        if failures[0]:
+            failures[0] -= 1
+            raise MemoryError("memory allocation failed")
+        watch(tasks, link)
+
+    monkeypatch.setattr(Tasks, "_watch", short_of_memory)
+
+    async def main() -> None:
+        destination = await Destination().start()
+        node = reach(destination)
+        node.start()
+        assert await (await node.queue(LINE).send(b"1")).stored()
+        assert failures == [0]
+        await node.close()
+        await destination.stop()
+        await until(lambda: not destination.connections)
+
+    run(main)
 
 
 def test_states_are_the_words_of_conclusion() -> None:

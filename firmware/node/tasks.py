@@ -51,8 +51,11 @@ class Tasks:
             while True:
                 wait = self._node.poll()
                 if wait and not self._is_woken:
-                    for link in self._node.links:
-                        self._watch(link)
+                    try:
+                        for link in self._node.links:
+                            self._watch(link)
+                    except MemoryError:
+                        pass  # poll is called often enough without
                     await self._sleep(wait)
                 else:
                     await asyncio.sleep(0)
