@@ -673,6 +673,31 @@ def test_too_little_memory_to_watch_a_link_ends_nothing(monkeypatch: pytest.Monk
     run(main)
 
 
+@pytest.mark.parametrize("is_done", [False, True])
+@pytest.mark.parametrize("where", ["check_deadlines", "lazy_sync", "log"])
+def test_too_little_memory_ends_nothing_and_leaves_nothing_behind(where: str, is_done: bool) -> None:
+    with elsewhere() as destination:
+        node = reach(destination)
+        sent = node.queue(LINE).put_all([b"0", b"1", b"2"])
+        does = getattr(node, where)
+        failures = [1]
+
+        def short_of_memory(*arguments: Any) -> None:
+            if is_done or not failures[0]:
+                does(*arguments)
+            if failures[0]:
+                failures[0] -= 1
+                raise MemoryError("memory allocation failed")
+
+        setattr(node, where, short_of_memory)
+        assert node.wait(lambda: not node.outbox.live, LONG_MS)
+        assert failures == [0]
+        assert [message.is_stored() for message in sent] == [True] * 3
+        assert (node.waiting, node.stats.stored, node.outbox.live) == (0, 3, 0)
+        assert destination.bodies == [b"0", b"1", b"2"]
+        node.close_now()
+
+
 def test_states_are_the_words_of_conclusion() -> None:
     node = Node("", files=power.Disk(), clock=lambda: 0)
     message: Message = node.queue(LINE).put(b"")

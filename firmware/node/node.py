@@ -308,6 +308,7 @@ class Node:
         self._cached = 0  # bytes of packets in memory
         self._spare: "streams.Entry | None" = None  # an entry that nothing needs any more; its key is the next such one
         self._spares = 0
+        self._covered: "list[streams.Entry] | None" = None  # by an OrderAck that could not be noted, for want of memory
         self._clock = Clock()
         self._unix_time = clock
         self._connect = connect
@@ -437,6 +438,8 @@ class Node:
         if self.error is not None:
             raise self.error
         try:
+            if self._covered:
+                self._settle(self._covered)
             self.check_deadlines()
             now = self.now()
             self.lazy_sync(now)
@@ -452,6 +455,9 @@ class Node:
                 due = self.receiver.next_timeout(now)
                 if due is not None:
                     wait = min(wait, max(due - now, 0))
+        except MemoryError:  # nothing is lost by another attempt, when something else may have let go of some
+            gc.collect()
+            return TICK_MS
         except Exception as error:
             self.error = error
             for message in self._messages():
@@ -648,19 +654,9 @@ class Node:
             self._compare(packet.body)
             for queue in self._queues:  # ids are unique among all of them (B-230)
                 covered = queue.stream.order_ack(packet.body, now)
-                if not covered:
-                    continue
-                messages = [entry.key for entry in covered]
-                for entry in covered:
-                    message: "Any" = entry.key
-                    confirmation = self._confirmation(message)
-                    before = confirmation.record[_STATE]
-                    self._count(message, before, confirmation.order_ack())
-                    if not entry.journal and self._spares < _SPARES_MAX:
-                        entry.key = self._spare
-                        self._spare = entry
-                        self._spares += 1
-                self._tell(messages)
+                if covered:
+                    self._covered = covered
+                    self._settle(covered)
         elif isinstance(packet, packets.FinalAck):
             if packet.body.source_guid == self.guid:
                 self._final_ack(packet.body.message_id, packet.message.properties.message_class, now)
@@ -871,6 +867,29 @@ class Node:
             message.packet = None
             self._cached -= len(packet)
         return packet
+
+    def _settle(self, covered: "list[streams.Entry]") -> None:
+        """An OrderAck covers these, which are no longer in their table. If memory runs out, it is to be done again."""
+        message: "Any"
+        messages = []
+        for entry in covered:
+            message = entry.key
+            if message.segment is None:
+                continue  # done before memory ran out
+            messages.append(message)
+            confirmation = self._confirmation(message)
+            before = confirmation.record[_STATE]
+            if before == Q or before == S:  # noqa: SIM109 - takes no memory
+                self._count(message, before, confirmation.order_ack())
+        self.log(messages)
+        self._covered = None
+        for entry in covered:
+            message = entry.key
+            message.tell()
+            if not entry.journal and self._spares < _SPARES_MAX:
+                entry.key = self._spare
+                self._spare = entry
+                self._spares += 1
 
     def _final_ack(self, message_id: int, message_class: int, now: int) -> None:
         for queue in self._queues:
