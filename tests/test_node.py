@@ -571,6 +571,7 @@ def test_a_damaged_outbox_stops_the_node_and_says_where() -> None:
         ("DIRECT=HTTP://plant/msmq/private$/line1", "only direct"),
         ("line1", "format name"),
         ("DIRECT=TCP:10.0.0.5", "PROTOCOL:address"),
+        ("DIRECT=TCP:10.0.0.5\\private$\new", "written twice"),
         ("DIRECT=OS:" + "x" * 500 + "\\private$\\line1", "at most 486 bytes"),
     ],
 )
@@ -578,6 +579,13 @@ def test_a_queue_that_cannot_be_reached_is_refused_at_once(name: str, why: str) 
     node = Node("", files=power.Disk())
     with pytest.raises(ValueError, match=why):
         node.queue(name)
+
+
+@pytest.mark.parametrize("address", ["10.0.0.5:1801", ("10.0.0.5", "1801"), ("10.0.0.5", 65536), ["10.0.0.5", 1801]])
+@pytest.mark.parametrize("where", ["connect", "listen"])
+def test_an_address_that_is_none_is_refused_at_once(where: str, address: Any) -> None:
+    with pytest.raises(ValueError, match=where + " is "):
+        Node("", files=power.Disk(), **{where: address})
 
 
 def test_a_body_that_is_no_bytes_is_refused_and_counts_nothing() -> None:

@@ -241,6 +241,13 @@ def _check(body: object, label: str, ttrq: int, ttbr: int, priority: int) -> Non
         raise ValueError("priority is 0 to 7, not " + str(priority))
 
 
+def _check_address(where: str, address: object) -> None:
+    if isinstance(address, (str, tuple, list)):
+        host, port = address if isinstance(address, tuple) and len(address) == 2 else (None, None)
+        if not isinstance(host, str) or not isinstance(port, int) or not 0 <= port <= 0xFFFF:
+            raise ValueError(where + ' is ("address", port), not ' + repr(address))
+
+
 class Node:
     """A board's queue manager. folder: of the outbox, made if it is missing.
 
@@ -280,6 +287,8 @@ class Node:
         self._cache_max = min(self.heap // _CACHE_SHARE, _CACHE_BYTES)
         copies = capacity // 4 if quota is None else quota, max(waiting_max // 4, 1)
         inbox_quota = inbox_quota or copies
+        for where, address in (("connect", connect), ("listen", listen)):
+            _check_address(where, address)
         make_arrival: "Any" = _arrival
         self.outbox = outbox.Outbox(
             files or outbox.Files(folder),
@@ -355,6 +364,8 @@ class Node:
         for queue in self._queues:
             if queue.name.lower() == name.lower():
                 return queue
+        if name and min(name) < " ":
+            raise ValueError("a control character in a format name: is each backslash written twice? " + repr(name))
         packets.parse_format_name(name)
         self._address(name)
         queue = self._add(self.outbox.queue(name, self.time()))
