@@ -595,7 +595,7 @@ class Store:
         found = self.find_queue(name) if name.isascii() else None
         found = found or self.find_queue(queue_name(name))
         if not found:
-            raise NoSuchQueue(f"there is no queue {name}")
+            raise NoSuchQueue(f"there is no queue {name}; `ordack queue list` shows them")
         return found
 
     def mark_purged(self, queue: int) -> int:
