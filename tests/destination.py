@@ -67,9 +67,11 @@ class Destination:
     async def stop(self) -> None:
         assert self._server is not None
         self._server.close()
-        for connection in list(self.connections):
-            connection.abort()
         await self._server.wait_closed()
+        for _ in range(5):  # turns of the loop: one that was accepted just now is made, seen, aborted and lost
+            for connection in list(self.connections):
+                connection.abort()
+            await asyncio.sleep(0)
 
     def cut(self) -> None:
         """Break all connections, now."""

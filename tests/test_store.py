@@ -449,7 +449,7 @@ def test_processes_that_make_the_store_at_the_same_time_agree(tmp_path: Path) ->
     processes = [SPAWN.Process(target=_open_at_once, args=(tmp_path / "new", barrier, results)) for _ in range(4)]
     for process in processes:
         process.start()
-    assert len({results.get(timeout=30) for _ in processes}) == 1
+    assert len({results.get(timeout=90) for _ in processes}) == 1
     for process in processes:
         process.join()
         assert process.exitcode == 0
