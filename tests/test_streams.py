@@ -511,6 +511,37 @@ def test_the_list_of_what_is_covered_is_the_streams_own() -> None:
     assert covered[0] is covered[1] is covered[2]
 
 
+class _Short(list[streams.Entry]):
+    """There is memory for so many."""
+
+    room = 0
+
+    def append(self, entry: streams.Entry) -> None:
+        if len(self) == self.room:
+            self.room = 99
+            raise MemoryError
+        super().append(entry)
+
+
+@pytest.mark.rule("B-230", "B-235")
+@pytest.mark.parametrize("room", range(3))
+@pytest.mark.parametrize("name", ["_covered_now", "awaiting_final_ack"])
+def test_an_order_ack_for_which_there_is_no_memory_counts_when_it_comes_again(name: str, room: int) -> None:
+    stream = streams.OutgoingStream(streams.OutgoingStream.new(5))
+    for k in range(3):
+        _number(stream, k + 1, journal=True)
+    short = _Short()
+    short.room = room
+    setattr(stream, name, short)
+    body = ends.order_ack_body(5 << 32 | 1, 3)
+    with pytest.raises(MemoryError):
+        stream.order_ack(body, 0)
+    assert _ids(stream.table) == [1, 2, 3]
+    assert _ids(stream.order_ack(body, 0)) == [1, 2, 3]
+    assert stream.table == []
+    assert _ids(stream.awaiting_final_ack) == [1, 2, 3]
+
+
 def test_what_is_held_of_an_older_sequence_is_not_proved_by_an_order_ack_for_this_one() -> None:
     stream = streams.OutgoingStream(streams.OutgoingStream.new(7, 2))
     old = streams.Entry(1, 1, True, False, 7 << 32 | 1, 1)

@@ -414,24 +414,24 @@ class OutgoingStream:
         self.last_ack_count += 1
         covered = self._covered_now
         covered.clear()
-        if core.order_ack_received(self.record, body.fields) == _OK:
-            tx_sequence_id = self.tx_sequence_id
+        last_ack = self.record[_OUTGOING_LAST_ACK]
+        try:
+            is_current = core.order_ack_received(self.record, body.fields) == _OK
+            tx_sequence_id = self.tx_sequence_id if is_current else body.tx_sequence_id
             number = body.fields[_ACK_NUMBER]
-            self._cover(covered, self.table, tx_sequence_id, number)
-        else:
-            tx_sequence_id = body.tx_sequence_id
-            if tx_sequence_id >= self.tx_sequence_id:
-                return covered  # B-230, A-04
-            number = body.fields[_ACK_NUMBER]
-            self._cover(covered, self.table, tx_sequence_id, number)
-            if not covered:
+            if is_current or tx_sequence_id < self.tx_sequence_id:  # else B-230, A-04
+                self._cover(covered, self.table, tx_sequence_id, number)
+            if not is_current and not covered:
                 return covered
-        self._progress(now)
-        for entry in covered:
-            entry.received_order_ack = True  # B-235
-            if entry.journal:
-                self.awaiting_final_ack.append(entry)
-        self._take(covered)
+            self._progress(now)
+            for entry in covered:
+                if entry.journal and not entry.received_order_ack:
+                    self.awaiting_final_ack.append(entry)
+                entry.received_order_ack = True  # B-235
+            self._take(covered)
+        except MemoryError:
+            self.record[_OUTGOING_LAST_ACK] = last_ack  # so that the same OrderAck counts when it comes again
+            raise
         return self._with_held(covered, tx_sequence_id, number) if self._held else covered
 
     def _with_held(self, covered: "list[Entry]", tx_sequence_id: int, number: int) -> "list[Entry]":

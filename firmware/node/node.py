@@ -449,8 +449,7 @@ class Node:
         if self.error is not None:
             raise self.error
         try:
-            if self._covered:
-                self._settle(self._covered)
+            self._settle()
             self.check_deadlines()
             now = self.now()
             self.lazy_sync(now)
@@ -663,11 +662,12 @@ class Node:
         now = self.now()
         if isinstance(packet, packets.OrderAck):
             self._compare(packet.body)
+            self._settle()  # else what the streams say now would take its place
             for queue in self._queues:  # ids are unique among all of them (B-230)
                 covered = queue.stream.order_ack(packet.body, now)
                 if covered:
                     self._covered = covered
-                    self._settle(covered)
+                    self._settle()
         elif isinstance(packet, packets.FinalAck):
             if packet.body.source_guid == self.guid:
                 self._final_ack(packet.body.message_id, packet.message.properties.message_class, now)
@@ -879,8 +879,11 @@ class Node:
             self._cached -= len(packet)
         return packet
 
-    def _settle(self, covered: "list[streams.Entry]") -> None:
-        """An OrderAck covers these, which are no longer in their table. If memory runs out, it is to be done again."""
+    def _settle(self) -> None:
+        """Note what an OrderAck covers, if something of that is left to do: memory may run out before it is done."""
+        covered = self._covered
+        if covered is None:
+            return
         message: "Any"
         messages = []
         for entry in covered:
