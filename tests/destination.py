@@ -66,12 +66,15 @@ class Destination:
 
     async def stop(self) -> None:
         assert self._server is not None
-        self._server.close()
-        await self._server.wait_closed()
-        for _ in range(5):  # turns of the loop: one that was accepted just now is made, seen, aborted and lost
+        # A connection that was accepted in this turn is made in the next ones: asyncio loses it if the server is closed.
+        for listener in self._server.sockets:
+            asyncio.get_running_loop().remove_reader(listener.fileno())
+        for _ in range(5):
             for connection in list(self.connections):
                 connection.abort()
             await asyncio.sleep(0)
+        self._server.close()
+        await self._server.wait_closed()
 
     def cut(self) -> None:
         """Break all connections, now."""
