@@ -66,7 +66,7 @@ class Destination:
 
     async def stop(self) -> None:
         assert self._server is not None
-        # A connection that was accepted in this turn is made in the next ones: asyncio loses it if the server is closed.
+        # A connection accepted in this turn is made in the next ones: asyncio loses it if the server is closed by then.
         for listener in self._server.sockets:
             asyncio.get_running_loop().remove_reader(listener.fileno())
         for _ in range(5):
