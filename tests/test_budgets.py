@@ -19,7 +19,9 @@ SOURCE = ROOT / "build" / "micropython" / "source"
 MPY_CROSS = ROOT / "build" / "micropython" / "mpy-cross" / "mpy-cross"
 BUDGETS = tomllib.loads((FIRMWARE / "budgets.toml").read_text(encoding="utf-8"))
 # What manifest.py does not freeze beside the C core.
-NOT_FROZEN = {"mqqb/constants.py", "mqqb/core_cffi.py", "mqqb/core_py.py", "mqqb/extras.py"}
+NOT_FROZEN = {
+    "mqqb/constants.py", "mqqb/core_cffi.py", "mqqb/core_py.py", "mqqb/extras.py", "node/interfaces.py"
+}
 FIGURE = re.compile(r"^(\w+) (-?[\d.]+)\r?$", re.MULTILINE)
 
 Start = Callable[..., Machine]
