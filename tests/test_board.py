@@ -174,6 +174,12 @@ def test_a_board_on_a_socket(machine: Callable[..., Machine]) -> None:
     assert machine(tcp=True).checks()["firmware"].verdict == "ok"
 
 
+def test_a_heap_that_is_too_small_for_modules_in_files_is_told(machine: Callable[..., Machine]) -> None:
+    heap = machine(heap=64).checks()["heap"]
+    assert heap.verdict == "warning"
+    assert heap.advice.endswith("freeze the modules into the firmware")
+
+
 STUBS = {
     "machine.py": "def unique_id():\n    return b'12345678'\n"
     "class ADC:\n    def __init__(self, pin):\n        pass\n    def read_u16(self):\n        return 14022\n",

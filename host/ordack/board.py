@@ -29,7 +29,7 @@ from mqqb import confirm, core, session
 
 MINIMUM = (1, 25)  # of MicroPython
 MPY_VERSION = 6  # of the files that mpy-cross makes
-HEAP_NEEDED = 24 * 1024  # bytes, of a running node
+HEAP_NEEDED = {True: 36 * 1024, False: 108 * 1024}  # bytes of a running node, its modules frozen or not
 FLASH_NEEDED = 64 * 1024  # bytes: a segment of the outbox
 CLOCK_SET = 1700000000  # s since 1970; an earlier time is no time (node.CLOCK_SET)
 DRIFT_S = 5
@@ -505,9 +505,11 @@ def examine(board: Board, queue_manager: tuple[str, int] | None = None, outbox: 
     yield _modules(board, implementation, problem, frozen)
     if implementation:
         yield _core(implementation, info)
-    verdict = "ok" if info.heap_free >= HEAP_NEEDED else "warning"
+    needed = HEAP_NEEDED[frozen]
+    verdict = "ok" if info.heap_free >= needed else "warning"
     yield Check("heap", verdict, f"{info.heap_free} bytes free of {info.heap}",
-                "" if verdict == "ok" else f"a node needs {HEAP_NEEDED}: freeze the modules into the firmware",
+                "" if verdict == "ok" else f"a node needs about {needed}" + (
+                    "" if frozen else ": freeze the modules into the firmware"),
                 {"free": info.heap_free, "size": info.heap})
     yield _flash(board)
     clock = _clock(board)
