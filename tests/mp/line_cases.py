@@ -356,6 +356,29 @@ def test_what_was_not_sent_when_a_connection_ends_is_not_sent():
         world.recover()
 
 
+def test_an_accept_that_was_not_sent_when_its_connection_ends_is_not_sent():
+    for closed_here in (True, False):
+        world = worlds.World()
+        world.arrive(1, frame(b"\1\5\0\1\0\0\2"))
+        end = world.ends[1].line
+        assert end.state == line.OPEN
+        if closed_here:
+            end.close()
+        else:
+            world.arrive(1, frame(bytes([3, 5, end._acceptor, 0, 0, 0, 0])))
+        assert end.state == line.CLOSED
+        world.emit(1)
+        kinds = []
+        for sent in bytes(world.wire[1]).split(b"\0"):
+            content = bytearray(sent)
+            if content:
+                assert line.unseal(content, memoryview(content), 0, len(content))
+                kinds.append(content[1])
+        assert kinds == [0x83] * closed_here
+        world.wire[1] = bytearray()
+        world.recover()
+
+
 def test_a_frame_without_an_end_ends_the_connection_when_it_is_too_long():
     world = joined()
     world.arrive(1, bytes([1]) * (line.FRAME_MAX - 1))
