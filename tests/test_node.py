@@ -572,6 +572,8 @@ def test_a_damaged_outbox_stops_the_node_and_says_where() -> None:
         ("line1", "format name"),
         ("DIRECT=TCP:10.0.0.5", "PROTOCOL:address"),
         ("DIRECT=TCP:10.0.0.5\\private$\new", "written twice"),
+        ("DIRECT=TCP:10.0.0.5:1801\\private$\\line1", "without a port"),
+        ("DIRECT=TCP: 10.0.0.5\\private$\\line1", "without a port"),
         ("DIRECT=OS:" + "x" * 500 + "\\private$\\line1", "at most 486 bytes"),
     ],
 )

@@ -368,6 +368,9 @@ class Node:
             raise ValueError("a control character in a format name: is each backslash written twice? " + repr(name))
         packets.parse_format_name(name)
         self._address(name)
+        host = name[name.index(":") + 1 : name.index("\\")]
+        if not host or " " in host or "/" in host or host.count(":") == 1:
+            raise ValueError("the host in a format name is a name or an address without a port, not " + repr(host))
         queue = self._add(self.outbox.queue(name, self.time()))
         queue.renewed = True
         return queue
