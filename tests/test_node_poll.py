@@ -85,6 +85,34 @@ def test_a_program_without_asyncio_puts_polls_and_waits() -> None:
         node.close_now()
 
 
+@pytest.mark.rule("B-098")
+def test_nothing_leaves_before_it_is_durable() -> None:
+    """A session is open, and the program polls between a send() and the sync that it waits for."""
+    disk = power.Disk()
+    durable: list[power.Disk] = []
+
+    def seen(_: packets.UserMessage) -> None:
+        durable.append(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
+
+    async def main() -> None:
+        with elsewhere(order_ack_timeout=LONG_MS * 10, seen=seen) as destination:
+            node = Node("", files=disk, connect=("127.0.0.1", destination.port), random=lambda: 0.99)
+            queue = node.queue(LINE)
+            queue.put(b"1")  # not settled, or the next one began a sequence, for which there is a sync anyway
+            assert node.wait(lambda: len(durable) == 1, LONG_MS)
+            waiting = asyncio.create_task(queue.send(b"2"))
+            await asyncio.sleep(0)  # it is in the log, and not durable
+            assert len(node.uncommitted) == 1
+            assert node.wait(lambda: len(durable) == 2, LONG_MS)
+            left = Node("", files=durable[1])
+            assert [entry.message_id for entry in left.queue(LINE).stream.table] == [1, 2]
+            assert (await waiting).message_id == 2
+            assert node.stats.connects == 1
+            node.close_now()
+
+    run(main)
+
+
 def test_what_is_put_is_durable_when_put_returns() -> None:
     disk = power.Disk()
     node = Node("", files=disk)
