@@ -831,6 +831,61 @@ def test_files_that_do_not_grow_keep_to_the_capacity_and_to_a_folder_of_one_clus
     again.close()
 
 
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_files_that_do_not_grow_keep_their_size_whatever_is_logged(tmp_path: Path, seed: int) -> None:
+    dice = power.Dice(seed)
+    box = outbox.Outbox(fixed_files(tmp_path), power.GUID, segment_size=4096, capacity=24576)
+    kept: list[Any] = []
+    received: list[Any] = []
+    files = set()
+    for _ in range(500):
+        what = dice.below(14)
+        try:
+            if what < 2:
+                kept.append(boards.put(box, bytes(dice.below(400)), f"DIRECT=OS:plant\\private$\\line{dice.below(9)}"))
+            elif what < 4:
+                received.append(come(box, bytes(dice.below(400)), f"commands{dice.below(9)}"))
+                box.sync()
+            elif what < 10 and kept:
+                change(box, kept[dice.below(len(kept))], "OSX"[dice.below(3)])
+                box.sync()
+            elif what == 10:
+                ended = [handle for handles in (kept, received) for handle in handles if dice.below(4) == 0]
+                boards.end(box, ended)
+                kept = [handle for handle in kept if handle not in ended]
+                received = [handle for handle in received if handle not in ended]
+            elif what == 11:
+                box.will_send()
+            elif what == 12 and dice.below(4) == 0:
+                box.close()
+                box = outbox.Outbox(fixed_files(tmp_path), segment_size=4096, capacity=24576)
+                kept = [restored.handle for restored in box.restored]
+                received = list(box.restored_arrivals)
+        except outbox.OutboxFull:
+            pass
+        assert all(segment.size <= segment.space for segment in box._segments)
+        assert {path.name: path.stat().st_size for path in tmp_path.iterdir()} == {
+            segment.name: segment.space for segment in box._segments
+        }
+        assert box.size <= 24576 + 4096, "changes may take one file more"
+        files.add(box._segments[-1].name)
+    box.close()
+    assert len(files) > 4
+
+
+def test_changes_that_a_file_has_no_room_for_go_to_the_next(tmp_path: Path) -> None:
+    box = outbox.Outbox(fixed_files(tmp_path), power.GUID, segment_size=4096, capacity=65536)
+    handles = [boards.put(box, bytes(100)) for _ in range(26)]
+    for handle in handles:
+        change(box, handle, "O")
+        assert box.sync()
+    assert [path.stat().st_size for path in tmp_path.iterdir()] == [4096, 4096]
+    box.close()
+    again = outbox.Outbox(fixed_files(tmp_path), segment_size=4096, capacity=65536)
+    assert {chr(restored.handle.record[confirm.STATE]) for restored in again.restored} == {"O"}
+    again.close()
+
+
 def test_a_folder_whose_names_cannot_be_read_is_an_error_of_the_file_system(monkeypatch: pytest.MonkeyPatch) -> None:
     def garbage(folder: str) -> list[str]:
         raise UnicodeError

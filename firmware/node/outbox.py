@@ -63,6 +63,7 @@ _QUEUE_PREFIX = const("<HIIII")  # queue, counters; the format name follows in U
 _QUEUE_PREFIX_BYTES = const(18)
 _SOURCE_PREFIX = const("<HIIII16s")  # source, counters, GUID of the queue manager; the queue's name follows in UTF-8
 _SOURCE_PREFIX_BYTES = const(34)
+_SOURCE_HEAD_BYTES = const(42)  # all of the record but the name; a queue's is smaller
 _INDEX_MAX = const(0xFFFF)
 _STATE_PREFIX = const("<BBHI")  # state, marks, class, T0 or 0: as it was; MessageIDs or numbers of arrivals follow
 _STATE_PREFIX_BYTES = const(8)
@@ -573,7 +574,7 @@ class Outbox:
             raise OutboxFull(
                 "not accepted, {} messages are kept: send again when some of them are gone".format(self.live)
             )
-        self._prepare(len(packet))
+        self._prepare(len(packet), queue, self._queues_logged)
         self._log_queues(queue.index + 1)
         self._log_message(_MESSAGE, handle, queue.index, flags, record, packet)
         self._touch(queue, queue.record)
@@ -593,7 +594,7 @@ class Outbox:
         try:
             if self.arrivals >= self.arrivals_max:
                 raise OutboxFull("not accepted, {} messages received are kept: take some of them".format(self.arrivals))
-            self._prepare(len(packet))
+            self._prepare(len(packet), source, self._sources_logged)
             self._log_sources(source.index + 1)
             self._log_message(_ARRIVAL, handle, source.index, 0, source.record, packet)
         except OutboxError:
@@ -645,8 +646,6 @@ class Outbox:
         self._sent = True
         self._start_logged = False
         try:
-            if self._ended:
-                self._begin()
             self._log_start()
             self._sync_tail()
         except OutboxWriteFailed:
@@ -701,13 +700,18 @@ class Outbox:
 
     # ---- writing --------------------------------------------------------------------------------
 
-    def _prepare(self, size: int) -> None:
-        """See that a packet of size bytes has room, and log what must stand before every newer message."""
+    def _prepare(self, size: int, thing: "LoggedQueue | LoggedSource", logged: int) -> None:
+        """Log what must stand before every newer message, and see that a packet of size bytes has room.
+
+        thing: its queue or source, which needs room too if it is not one of the first `logged`.
+        """
         if self._torn:
             self._give_up()
-        self._make_room(_HEAD_BYTES + size)
         self._log_marks()
         self._log_start()
+        if thing.index >= logged:
+            size += _SOURCE_HEAD_BYTES + len(thing.name.encode())
+        self._make_room(_HEAD_BYTES + size)
 
     def _make_room(self, need: int) -> None:
         """See that the current segment takes another message of need bytes; drop what is gone before refusing."""
@@ -763,11 +767,11 @@ class Outbox:
             for handle in self._segments[0].handles:
                 segment = self._current
                 assert segment is not None
-                if self._ended or segment.size + _RECORD_BYTES + handle.size > self._segment_size:
+                if self._ended or segment.size + _HEAD_BYTES + handle.size > self._segment_size:
                     self._begin(_HEAD_BYTES + handle.size)
-                places.append((handle, self._current, self._log_copy(handle)))
+                places.append((handle, self._log_copy(handle), self._current))
             self._sync_tail()
-            for handle, place, offset in places:
+            for handle, offset, place in places:
                 assert place is not None
                 self._drop(handle)
                 self._keep(handle, place, offset)
@@ -776,11 +780,11 @@ class Outbox:
     def _log_message(
         self, kind: int, handle: Stored, index: int, flags: int, counters: "array[int]", packet: "Buffer"
     ) -> None:
+        size = len(packet)
+        start = self._room(_HEAD_BYTES, size)
         segment = self._current
         assert segment is not None
         offset = segment.size
-        size = len(packet)
-        start = self._room(_HEAD_BYTES, size)
         record = handle.record
         struct.pack_into(
             _MESSAGE_PREFIX,
@@ -825,12 +829,12 @@ class Outbox:
 
     def _log_copy(self, handle: Stored) -> int:
         """Log a message again, from its place in the log: its offset in the current segment."""
+        start = self._room(_HEAD_BYTES, handle.size)
         segment = handle.segment
         current = self._current
         assert segment is not None
         assert current is not None
         offset = current.size
-        start = self._room(_HEAD_BYTES, handle.size)
         end = start + _HEAD_BYTES
         self._torn = True  # until all of it is in the buffer or written: the file may fail to be read meanwhile
         self._files.read_into(segment.name, handle.offset, self._view[:_HEAD_BYTES])
@@ -888,8 +892,6 @@ class Outbox:
             return
         if self._torn:
             self._give_up()
-        if self._ended:
-            self._begin()
         while self._marks_logged < len(self._marks):
             mark = self._marks[self._marks_logged]
             size = _STATE_PREFIX_BYTES + 4 * len(mark.ids)
@@ -913,8 +915,9 @@ class Outbox:
     def _log_queues(self, end: int) -> None:
         """Log the queues before that index of which the log does not know."""
         while self._queues_logged < end:
-            start = self._room(_BUFFER_BYTES, 0)
-            self._finish(_QUEUE, self._pack_queue(self.queues[self._queues_logged], start + _RECORD_BYTES))
+            queue = self.queues[self._queues_logged]
+            start = self._room(_SOURCE_HEAD_BYTES + len(queue.name.encode()), 0)
+            self._finish(_QUEUE, self._pack_queue(queue, start + _RECORD_BYTES))
             self._queues_logged += 1
 
     def _log_sources(self, end: int) -> None:
@@ -924,8 +927,8 @@ class Outbox:
             self._sources_logged += 1
 
     def _log_source(self, source: LoggedSource) -> None:
-        self._touch(source, source.noted)
-        start = self._room(_BUFFER_BYTES, 0)
+        start = self._room(_SOURCE_HEAD_BYTES + len(source.name.encode()), 0)
+        self._touch(source, source.noted)  # not before: to begin a segment forgets it
         self._finish(_SOURCE, self._pack_source(source, start + _RECORD_BYTES))
         source.dirty = False
 
@@ -994,10 +997,16 @@ class Outbox:
             self.arrivals += change
 
     def _room(self, head: int, body: int) -> int:
-        """Where in the write buffer a record begins, whose first head bytes must fit; all of it if it ever does."""
-        assert not self._ended
+        """Where in the write buffer a record begins, whose first head bytes must fit; all of it if it ever does.
+
+        Begins a segment for it where it must not go to the end of this one.
+        """
         assert not self._torn
         need = head + body
+        segment = self._current
+        assert segment is not None
+        if self._ended or 0 < segment.space < segment.size + need:
+            self._begin(need)
         if self._fill + (need if need <= _OUT_BYTES else head) > _OUT_BYTES:
             self._flush()
         return self._fill
