@@ -464,7 +464,7 @@ class Inboxes:
 
     def _meaning(self, key: str) -> "Inbox | None":
         place = key.find("\\private$\\")
-        name = key[place + 10 :] if place > 4 and key[:3] in ("tcp", "os:") else ""
+        name = key[place + 10 :] if place > 3 and key[3:place] != ":" and key[:3] in ("tcp", "os:") else ""
         for inbox in self.inboxes:
             if name == inbox.name.lower() or (inbox.number and key == "#{}".format(inbox.number)):  # no name is ""
                 return inbox

@@ -147,6 +147,18 @@ def a_queue_that_is_not_here_is_told_again_and_again_and_leaves_no_trace():
     assert len(world.node.inbox("nowhere")) == 1
 
 
+def an_address_is_whatever_its_sender_calls_the_board_but_not_nothing():
+    for address, is_here in (("OS:b", 1), ("os:B", 1), ("TCP:1", 1), ("TCP:", 0), ("OS:", 0), ("TCP", 0), ("IPX:b", 0)):
+        sender = Sender(1)
+        sender.name = packets.DirectQueueFormatName(address + "\\private$\\commands")
+        world = world_of(sender)
+        sender.send(b"1")
+        world.run(1000)
+        assert len(world.inbox) == is_here, address
+        assert sender.stored == [1] * is_here, address
+        assert sender.said == ({} if is_here else {1: 0x8000}), address
+
+
 def a_queue_that_was_closed_does_not_refuse_what_it_has_taken():
     sender = Sender(1)
     world = world_of(sender)
@@ -733,6 +745,7 @@ TESTS = (
     a_duplicate_is_acknowledged_and_not_delivered,
     one_that_is_missing_holds_up_the_others,
     a_queue_that_is_not_here_is_told_again_and_again_and_leaves_no_trace,
+    an_address_is_whatever_its_sender_calls_the_board_but_not_nothing,
     a_queue_that_was_closed_does_not_refuse_what_it_has_taken,
     names_that_the_log_could_not_keep_are_not_here,
     what_is_not_transactional_is_dropped_and_the_session_goes_on,
