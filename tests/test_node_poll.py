@@ -27,7 +27,7 @@ from mqqb import confirm, core, packets, session, streams
 from node import Message, Node, OutboxFull, OutboxWriteFailed
 from node import message as message_module
 from node import node as node_module
-from node.link import TcpLink
+from node.link import Backoff, TcpLink, TcpListener
 from node.tasks import Tasks
 
 from tests.destination import Destination
@@ -490,6 +490,53 @@ def test_a_port_that_is_taken_is_tried_again() -> None:
         assert board.links[0].stream is None
     both(board)(lambda: board.links[0].stream is not None)
     board.close_now()
+
+
+def test_after_a_connection_a_port_that_fails_is_tried_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    delays: list[int] = []
+    following = Backoff.next
+
+    def next_delay(backoff: Backoff) -> int:
+        delays.append(following(backoff))
+        return delays[-1]
+
+    def broken(_: TcpListener) -> None:
+        raise OSError(errno.EBADF)
+
+    monkeypatch.setattr(Backoff, "next", next_delay)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        board = Node("", files=power.Disk(), listen=("127.0.0.1", port), random=lambda: 0.99)
+        go = both(board)
+        go(lambda: len(delays) == 3)
+    go(lambda: board.links[0].stream is not None)
+    with socket.create_connection(("127.0.0.1", port)):
+        go(lambda: len(board.links) == 2)
+    assert delays[0] < delays[1] < delays[2]
+    monkeypatch.setattr(TcpListener, "accept", broken)
+    board.poll()
+    assert delays[3:] == delays[:1]
+    board.close_now()
+
+
+def test_a_connection_that_cannot_be_set_up_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[socket.socket] = []
+
+    def gone(stream: socket.socket) -> None:
+        taken.append(stream)
+        raise OSError(errno.EINVAL, "gone")
+
+    listener = TcpListener("127.0.0.1", free_port())
+    listener.open()
+    with socket.create_connection(("127.0.0.1", listener.port), LONG_MS / 1000):
+        monkeypatch.setattr("node.link._set_up", gone)
+        assert select.select([listener.stream], [], [], LONG_MS / 1000)[0]
+        with pytest.raises(OSError, match="gone"):
+            listener.accept()
+    assert [stream.fileno() for stream in taken] == [-1]
+    listener.close()
 
 
 def test_a_session_stays_open_for_a_receiver_and_comes_back() -> None:

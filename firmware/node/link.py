@@ -170,7 +170,11 @@ class TcpListener:
         if not self._poll.poll(0):
             return None
         stream, address = self.stream.accept()
-        _set_up(stream)
+        try:
+            _set_up(stream)
+        except OSError:
+            stream.close()
+            raise
         if not isinstance(address, tuple):  # MicroPython's unix port
             family, host = socket.sockaddr(address)[:2]  # type: ignore[attr-defined,unused-ignore]
             address = (socket.inet_ntop(family, host), 0)  # type: ignore[attr-defined,unused-ignore]

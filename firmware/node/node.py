@@ -767,6 +767,7 @@ class Node:
             return
         if link is None:
             return
+        self._listen_backoff.reset()
         if len([peer for peer in self._peers if not peer.initiator]) >= ACCEPTED_MAX:
             link.close()
             return
