@@ -121,6 +121,157 @@ def test_numbers_that_an_error_took_back_are_used_by_the_next_message_also_after
         assert list(again.queue(LINE).record) == [1, 256, 3, 0]
 
 
+class Scarce:
+    """Memory that fails once, at the k-th attempt to take some."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left = 0
+        for place, name in (
+            (outbox, "crc32"),
+            (outbox, "_copy"),
+            (outbox, "_following"),
+            (outbox, "_name"),
+            (outbox.struct, "pack_into"),
+            (outbox.struct, "unpack_from"),
+            (outbox.Outbox, "_word"),
+            (power.Disk, "append"),
+            (power.Disk, "begin"),
+            (power.Disk, "read_into"),
+            (power.Disk, "sync"),
+        ):
+            monkeypatch.setattr(place, name, self._failing(getattr(place, name)))
+
+    def take(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise MemoryError
+
+    def _failing(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def attempt(*arguments: Any) -> Any:
+            self.take()
+            return call(*arguments)
+
+        return attempt
+
+
+class ScarceList(list[Any]):
+    """A list that grows by memory that may fail."""
+
+    memory: Scarce
+
+    def append(self, one: Any) -> None:
+        self.memory.take()
+        super().append(one)
+
+
+@pytest.mark.parametrize("arriving", [False, True])
+@pytest.mark.parametrize("size", [10, 1500])
+@pytest.mark.parametrize("case", ["more", "first", "compact"])
+def test_want_of_memory_loses_nothing_and_doubles_nothing(
+    monkeypatch: pytest.MonkeyPatch, arriving: bool, size: int, case: str
+) -> None:
+    """Wherever append or arrive runs out of memory: all of it has happened or nothing."""
+    memory = Scarce(monkeypatch)
+    ScarceList.memory = memory
+    failed = 0
+    for k in range(1, 1000):
+        memory.left = 0
+        disk = power.Disk()
+        small = case == "compact"
+        box = outbox.Outbox(disk, power.GUID, segment_size=1000, capacity=8000 if small else 100000)
+        sent: list[bytes] = []
+        come_in: list[tuple[str, bytes]] = []
+        if case != "first":
+            boards.put(box, b"put")
+            sent.append(b"put")
+            come(box, b"came")
+            come_in.append(("commands", b"came"))
+            box.sync()
+        while small and box.size + box._margin + size + 100 < box.capacity:
+            boards.end(box, [boards.put(box, bytes(200))])
+        queue = box.queue(LINE)
+        source = box.source(PEER, "commands")
+        earlier = outbox.Stored(box.next_message_id, record_of())
+        counters = array("I", queue.record)
+        counters[2] += 1
+        box.append(earlier, queue, FLAGS, counters, b"earlier")  # of the same batch
+        before = (
+            box.next_message_id,
+            box.next_arrival,
+            list(source.record),
+            list(source.noted),
+            box.live,
+            box.arrivals,
+        )
+        box._unsynced = ScarceList(box._unsynced)
+        box._touched = ScarceList(box._touched)
+        box._segments = ScarceList(box._segments)
+        for segment in box._segments:
+            segment.handles = ScarceList(segment.handles)
+        handle: Any = outbox.Stored(box.next_message_id, record_of())
+        if arriving:
+            record = record_of()
+            record[confirm.STATE] = outbox.RECEIVED
+            handle = outbox.Arrival(box.next_arrival, record, source)
+            source.record[0] = 1
+            source.record[2] += 1
+        else:
+            counters[2] += 1
+        body = b"now" + bytes(size)
+        memory.left = k
+        try:
+            if arriving:
+                box.arrive(handle, source, body)
+            else:
+                box.append(handle, queue, FLAGS, counters, body)
+        except MemoryError:
+            failed = k
+            assert handle.segment is None
+            assert before == (
+                box.next_message_id,
+                box.next_arrival,
+                list(source.record),
+                list(source.noted),
+                box.live,
+                box.arrivals,
+            )
+        done = memory.left > 0
+        memory.left = 0
+        try:
+            box.sync()
+        except outbox.OutboxWriteFailed:
+            assert not done
+        if earlier.segment is not None:
+            sent.append(b"earlier")
+        if done:
+            assert handle.segment is not None
+            if arriving:
+                come_in.append(("commands", body))
+            else:
+                sent.append(body)
+        boards.put(box, b"after")
+        sent.append(b"after")
+        come(box, b"after")
+        come_in.append(("commands", b"after"))
+        assert box.sync() is True
+        assert (box.live, box.arrivals) == (len(sent), len(come_in))
+        for how in (power.KEEP_ALL, power.KEEP_SYNCED):
+            again = outbox.Outbox(disk.after_cut(how, power.Dice(1)))
+            assert boards.bodies(again) == sent
+            assert arrived(again) == come_in
+            assert [restored.handle.message_id for restored in again.restored][-1] + 1 == again.next_message_id
+            assert (again.queue(LINE).record[2], again.source(PEER, "commands").record[2]) == (
+                box.queue(LINE).record[2],
+                box.source(PEER, "commands").record[2],
+            )
+            places = [restored.tx_sequence_number for restored in again.restored]
+            assert len(places) == len(set(places))
+        if done:
+            break
+    assert done
+    assert failed >= 9
+
+
 def test_an_interrupted_write_is_not_built_upon() -> None:
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID)

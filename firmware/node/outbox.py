@@ -576,11 +576,9 @@ class Outbox:
             )
         self._prepare(len(packet), queue, self._queues_logged)
         self._log_queues(queue.index + 1)
-        self._log_message(_MESSAGE, handle, queue.index, flags, record, packet)
-        self._touch(queue, queue.record)
-        _copy(record, queue.record)
-        self.live += 1
-        self.next_message_id = _following(handle.message_id)
+        following = _following(handle.message_id)
+        self._log_message(_MESSAGE, handle, queue, flags, record, queue.record, packet)
+        self.next_message_id = following
 
     def arrive(self, handle: Stored, source: LoggedSource, packet: "Buffer") -> None:
         """Log a message that was received, and the counters of its source, which have moved on to it.
@@ -596,13 +594,12 @@ class Outbox:
                 raise OutboxFull("not accepted, {} messages received are kept: take some of them".format(self.arrivals))
             self._prepare(len(packet), source, self._sources_logged)
             self._log_sources(source.index + 1)
-            self._log_message(_ARRIVAL, handle, source.index, 0, source.record, packet)
-        except OutboxError:
+            following = _following(handle.message_id)
+            self._log_message(_ARRIVAL, handle, source, 0, source.record, source.noted, packet)
+        except Exception:
             _copy(source.noted, source.record)
             raise
-        self._note(source)
-        self.arrivals += 1
-        self.next_arrival = _following(handle.message_id)
+        self.next_arrival = following
 
     def advance(self, source: LoggedSource) -> None:
         """The counters of a source have moved on, and no message is kept: it was rejected.
@@ -610,8 +607,9 @@ class Outbox:
         Lazy as `change`, and durable once a `sync` says True: an OrderAck has to wait for that. After a `sync`
         that failed or said False the counters may be as before, and the message has to come again.
         """
-        self._note(source)
         self._log_later(source)
+        self._touch(source, source.noted)
+        _copy(source.record, source.noted)
 
     def change(self, handles: "list[Stored]", with_time: bool = False) -> None:
         """The records of these messages or arrivals have changed; those that are GONE need not be kept any more.
@@ -773,13 +771,22 @@ class Outbox:
             self._sync_tail()
             for handle, offset, place in places:
                 assert place is not None
-                self._drop(handle)
                 self._keep(handle, place, offset)
             self._reclaim()
 
     def _log_message(
-        self, kind: int, handle: Stored, index: int, flags: int, counters: "array[int]", packet: "Buffer"
+        self,
+        kind: int,
+        handle: Stored,
+        thing: "LoggedQueue | LoggedSource",
+        flags: int,
+        counters: "array[int]",
+        noted: "array[int]",
+        packet: "Buffer",
     ) -> None:
+        """Log a message and keep it, note its counters. What interrupts that, as want of memory, leaves it torn: all
+        since the last sync is given up then, and the handle's segment is None at once.
+        """
         size = len(packet)
         start = self._room(_HEAD_BYTES, size)
         segment = self._current
@@ -790,7 +797,7 @@ class Outbox:
             _MESSAGE_PREFIX,
             self._out,
             start + _RECORD_BYTES,
-            index,
+            thing.index,
             flags,
             handle.message_id,
             counters[0],
@@ -805,6 +812,7 @@ class Outbox:
             record[_WORD_TTBR],
         )
         end = start + _HEAD_BYTES
+        self._torn = True
         if end + size <= _OUT_BYTES:
             self._out[end : end + size] = packet
             self._finish(kind, _MESSAGE_PREFIX_BYTES + size)
@@ -814,18 +822,24 @@ class Outbox:
             struct.pack_into("<I", self._out, start, crc)
             self._fill = end
             self._flush()
-            self._torn = True
             try:
                 self._files.append(packet)
             except OSError as error:
                 self._torn = False
                 self._ended = True  # those before it are whole
                 raise OutboxWriteFailed(error)  # noqa: B904 - MicroPython has no `from`
-            self._torn = False
             self._grow(_HEAD_BYTES + size)
         handle.size = size
-        self._keep(handle, segment, offset)
         self._unsynced.append(handle)
+        self._touch(thing, noted)
+        self._keep(handle, segment, offset)
+        try:
+            _copy(counters, noted)
+        except MemoryError:
+            self._drop(handle)
+            raise
+        self._count(handle, 1)
+        self._torn = False
 
     def _log_copy(self, handle: Stored) -> int:
         """Log a message again, from its place in the log: its offset in the current segment."""
@@ -868,8 +882,8 @@ class Outbox:
                 self._flush()
             self._out[self._fill : self._fill + len(chunk)] = chunk
             self._fill += len(chunk)
-        self._torn = False
         self._grow(_HEAD_BYTES + handle.size)
+        self._torn = False
         return offset
 
     def _chunks(self, handle: Stored) -> "Generator[memoryview]":
@@ -934,8 +948,8 @@ class Outbox:
 
     def _log_later(self, source: LoggedSource) -> None:
         if not source.dirty:
-            source.dirty = True
             self._advanced.append(source)
+            source.dirty = True
 
     def _log_start(self) -> None:
         if not self._start_logged:
@@ -962,22 +976,21 @@ class Outbox:
         self._out[place + _SOURCE_PREFIX_BYTES : place + _SOURCE_PREFIX_BYTES + len(name)] = name
         return _SOURCE_PREFIX_BYTES + len(name)
 
-    def _note(self, source: LoggedSource) -> None:
-        self._touch(source, source.noted)
-        _copy(source.record, source.noted)
-
     def _touch(self, thing: "LoggedQueue | LoggedSource", counters: "array[int]") -> None:
         """These counters are about to change: remember what is durable of them."""
         if not thing.touched:
-            thing.touched = True
             _copy(counters, thing.before)
             self._touched.append(thing)
+            thing.touched = True
 
     def _keep(self, handle: Stored, segment: Segment, offset: int) -> None:
-        handle.segment = segment
-        handle.offset = offset
+        """It stands there, no longer where it stood."""
         segment.handles.append(handle)
         segment.live += _HEAD_BYTES + handle.size
+        if handle.segment is not None:
+            self._drop(handle)
+        handle.segment = segment
+        handle.offset = offset
 
     def _drop(self, handle: Stored) -> None:
         segment = handle.segment
@@ -1014,7 +1027,6 @@ class Outbox:
     def _word(self, kind: int, size: int) -> int:
         """The second word of the next record."""
         if self._clean:
-            self._clean = False
             kind |= _AFTER_SYNC
         return kind | size << 8
 
@@ -1026,14 +1038,15 @@ class Outbox:
         end = start + _RECORD_BYTES + size
         struct.pack_into("<I", self._out, start + 4, self._word(kind, size))
         struct.pack_into("<I", self._out, start, crc32(self._out_view[start + 4 : end], segment.seed))
-        self._fill = end
         self._grow(_RECORD_BYTES + size)
+        self._fill = end
 
     def _grow(self, size: int) -> None:
         segment = self._current
         assert segment is not None
-        segment.size += size
         self.bytes_written += size
+        segment.size += size
+        self._clean = False
 
     def _flush(self) -> None:
         """Give the file what is in the write buffer."""
@@ -1072,7 +1085,7 @@ class Outbox:
             thing.touched = False
         self._touched.clear()
         if self._marks_logged:
-            self._marks = self._marks[self._marks_logged :]
+            del self._marks[: self._marks_logged]
             self._marks_logged = 0
 
     def _give_up(self) -> None:
@@ -1169,9 +1182,9 @@ class Outbox:
         self._reclaim()
 
     def _adopt(self, segment: Segment) -> None:
+        self._segments.append(segment)
         if self._current is not None:
             self._older += self._current.bytes()
-        self._segments.append(segment)
         self._current = segment
         self._base = segment.size
         self._synced_size = segment.size
@@ -1499,5 +1512,4 @@ def _place(restored: Restored) -> "tuple[int, int]":
 
 
 def _copy(words: "array[int]", to: "array[int]") -> None:
-    for i in range(4):
-        to[i] = words[i]
+    to[:] = words  # at once: there may be memory for a part of it only
