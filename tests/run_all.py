@@ -18,6 +18,9 @@ MAKE = ["make", "--no-print-directory", "SETUP=:"]  # what called us has done th
 PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
 SHOWN_OF_FAILURE = 80  # lines
 
+# Of emulated boards and of programs that talk to them: more waiting than work, and of no use to the coverage of mqqb.
+BOARDS = ["tests/test_board.py", "tests/test_firmware.py", "tests/test_natmod.py", "tests/test_uart.py"]
+OTHERS = ["tests", *[f"--ignore={name}" for name in BOARDS]]
 # Name -> commands, run one after another. Two lanes, for two processors; the parts of a lane follow each other.
 Part = tuple[str, list[list[str]]]
 LANES: list[list[Part]] = [
@@ -26,7 +29,7 @@ LANES: list[list[Part]] = [
             "python",
             [
                 [PYTHON, "-m", "coverage", "erase"],
-                [PYTHON, "-m", "coverage", "run", *PYTEST, "-n", "2", "tests"],
+                [PYTHON, "-m", "coverage", "run", *PYTEST, "-n", "2", *OTHERS],
             ],
         ),
         (
@@ -42,6 +45,7 @@ LANES: list[list[Part]] = [
         ("lint", [[*MAKE, "lint"]]),
         ("C core", [[*MAKE, "test-c"]]),
         ("MicroPython", [[*MAKE, "test-mp"]]),
+        ("boards", [[PYTHON, *PYTEST, *BOARDS]]),
         ("rig", [[PYTHON, *PYTEST, "hil"]]),
     ],
 ]

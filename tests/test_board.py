@@ -500,6 +500,8 @@ def _greeting() -> Iterator[int]:
                 while True:
                     with server.accept()[0] as connection:
                         connection.sendall(b"220 mail.example ESMTP\r\n")
+                        while connection.recv(1024):  # to close before all is read would be a reset
+                            pass
 
         thread = threading.Thread(target=greet)
         thread.start()
