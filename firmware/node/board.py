@@ -16,6 +16,7 @@ except ImportError:  # a board without a network
 from mqqb import confirm
 
 from node import outbox
+from node.clock import CLOCK_SET, UNIX_EPOCH, ticks_diff, ticks_ms
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,40 +29,26 @@ NTP_PORT = 123
 _NTP_BYTES = 48
 _NTP_EPOCH = 2208988800  # s from 1900, where NTP counts from, to 1970
 _NTP_ERA = 0x100000000  # its seconds begin anew after so many, in 2036
-_TIME_SET = 1700000000  # no clock that is right shows an earlier time, s since 1970
-_UNIX_EPOCH = 946684800 if time.gmtime(0)[0] == 2000 else 0  # boards count from 2000
 _GOT_REASON = 200  # status of ESP32's WLAN from here to 999: why it is not connected
-
-
-if hasattr(time, "ticks_ms") and hasattr(time, "ticks_diff"):  # MicroPython
-    _ticks_ms = time.ticks_ms
-    _ticks_diff = time.ticks_diff  # type: ignore[attr-defined,unused-ignore]
-else:
-
-    def _ticks_ms() -> int:  # type: ignore[misc,unused-ignore]
-        return time.monotonic_ns() // 1000000  # type: ignore[attr-defined,no-any-return,unused-ignore]
-
-    def _ticks_diff(later: int, earlier: int) -> int:  # type: ignore[misc,unused-ignore]
-        return later - earlier
 
 
 class _Timer:
     """Says once when it is over; nothing else can be told of time that wraps."""
 
     def __init__(self) -> None:
-        self._began = _ticks_ms()
+        self._began = ticks_ms()
         self._length = 0
 
     def start(self, length: int) -> None:
         """length: ms, at most six days."""
-        self._began = _ticks_ms()
+        self._began = ticks_ms()
         self._length = length
 
     def left(self) -> int:
         """ms until it is over, 0 from then on."""
-        if self._length and _ticks_diff(_ticks_ms(), self._began) >= self._length:
+        if self._length and ticks_diff(ticks_ms(), self._began) >= self._length:
             self._length = 0
-        return self._length and self._length - _ticks_diff(_ticks_ms(), self._began)
+        return self._length and self._length - ticks_diff(ticks_ms(), self._began)
 
 
 def guid(unique_id: "bytes | None" = None) -> "bytes | None":
@@ -241,7 +228,7 @@ class NetworkTime:
         if seconds < _NTP_EPOCH:
             seconds += _NTP_ERA
         now = int(seconds - _NTP_EPOCH + (fraction >> 31))
-        return now if now >= _TIME_SET else 0
+        return now if now >= CLOCK_SET else 0
 
 
 def set_clock(host: str = "pool.ntp.org", timeout_ms: int = 5000, **options: "Any") -> bool:
@@ -357,5 +344,5 @@ def _set_rtc(now: int) -> None:
     """Set the board's real-time clock to s since 1970, UTC."""
     import machine  # type: ignore[import-not-found,unused-ignore]
 
-    moment = time.gmtime(now - _UNIX_EPOCH)
+    moment = time.gmtime(now - UNIX_EPOCH)
     machine.RTC().datetime((moment[0], moment[1], moment[2], moment[6], moment[3], moment[4], moment[5], 0))

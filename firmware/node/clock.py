@@ -3,7 +3,7 @@
 import time
 
 CLOCK_SET = 1700000000  # an earlier time, s since 1970: this board's clock has not been set
-_UNIX_EPOCH = 946684800 if time.gmtime(0)[0] == 2000 else 0  # boards count from 2000
+UNIX_EPOCH = 946684800 if time.gmtime(0)[0] == 2000 else 0  # boards count from 2000
 
 if hasattr(time, "ticks_ms") and hasattr(time, "ticks_diff"):  # MicroPython
     ticks_ms = time.ticks_ms
@@ -21,7 +21,7 @@ else:
 
 def unix_time() -> int:
     """s since 1970, as far as the board knows."""
-    return int(time.time()) + _UNIX_EPOCH
+    return int(time.time()) + UNIX_EPOCH
 
 
 class Clock:

@@ -23,8 +23,8 @@ class Ticks:
 
     def __init__(self):
         self.now = (1 << 29) - 5000  # where MicroPython's ticks wrap on a small board is not far
-        board._ticks_ms = lambda: self.now
-        board._ticks_diff = lambda later, earlier: later - earlier
+        board.ticks_ms = lambda: self.now
+        board.ticks_diff = lambda later, earlier: later - earlier
 
 
 class Wlan:
@@ -272,7 +272,7 @@ class Sleeping:
 
 
 def the_clock_is_set_within_a_bound():
-    board._ticks_ms, board._ticks_diff = REAL
+    board.ticks_ms, board.ticks_diff = REAL
     found = []
     server = Server(T0)
     real = board.time
@@ -439,7 +439,7 @@ def the_watchdog_is_fed_from_a_task():
     asyncio.run(main())
 
 
-REAL = (board._ticks_ms, board._ticks_diff)
+REAL = (board.ticks_ms, board.ticks_diff)
 TESTS = (
     wifi_connects_once_and_waits,
     wifi_tries_again_later_and_later,
