@@ -66,6 +66,7 @@ class Flash:
         system.format()
         system.mount()
         for name, data in files.items():
+            system.makedirs(str(Path(name).parent), exist_ok=True)
             with system.open(name, "wb") as file:
                 file.write(data)
         system.unmount()
@@ -83,6 +84,11 @@ class Flash:
                 return bytes(file.read())
         except FileNotFoundError:
             return b""
+
+
+def mps2_flash(path: Path) -> Flash:
+    """The flash of a Cortex-M3, in the file of its PSRAM."""
+    return Flash(path, MPS2_FLASH_SIZE, MPS2_BLOCK_SIZE)
 
 
 def compiled(application: Path, target: str) -> bytes:
@@ -207,7 +213,7 @@ class Mps2Board(QemuBoard):
         built(MPS2_FIRMWARE, target)
         self._heap = heap
         self._network = network
-        self._flash = Flash(folder / "flash", MPS2_FLASH_SIZE, MPS2_BLOCK_SIZE)
+        self._flash = mps2_flash(folder / "flash")
         super().__init__(target, folder, application, Limits(max_size=1024, ahead=6, deadline_s=1800.0))
 
     def command(self) -> list[str | Path]:

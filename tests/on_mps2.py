@@ -10,15 +10,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from littlefs import LittleFS
-from littlefs.context import UserContext
+from hil.emulated import MPS2_FIRMWARE as FIRMWARE
+from hil.emulated import MPS2_PSRAM_SIZE, MPY_CROSS, mps2_flash
 
 ROOT = Path(__file__).resolve().parent.parent
-FIRMWARE = ROOT / "build" / "firmware" / "mps2-an385" / "firmware.elf"
-MPY_CROSS = ROOT / "build" / "micropython" / "mpy-cross" / "mpy-cross"
-BLOCK_BYTES = 4096
-FLASH_BYTES = 2 << 20
-PSRAM_BYTES = 16 << 20
 HEAP_KIB = 3800
 """All that the machine has: the tests need more than a board would."""
 
@@ -42,34 +37,18 @@ mps2.power_off(status)
 """
 
 
-def flash(script: str) -> bytes:
-    """The flash of a board that runs `script` when it is switched on."""
-    system = LittleFS(
-        context=UserContext(buffer=bytearray(b"\xff" * FLASH_BYTES)),
-        mount=False,
-        block_size=BLOCK_BYTES,
-        block_count=FLASH_BYTES // BLOCK_BYTES,
-    )
-    system.format()
-    system.mount()
-
-    def write(name: str, content: bytes) -> None:
-        system.makedirs(str(Path(name).parent), exist_ok=True)
-        with system.open(name, "wb") as file:
-            file.write(content)
-
+def files(script: str) -> "dict[str, bytes]":
+    """What is on the flash of a board that runs `script` when it is switched on."""
+    content = {}
     with tempfile.TemporaryDirectory() as folder:
         compiled = Path(folder) / "module.mpy"
         for source, target in MODULES.items():
             for module in sorted((ROOT / source).glob("*.py")):
                 subprocess.run([MPY_CROSS, "-s", module.name, "-o", compiled, module], check=True, timeout=30)
-                write(f"{target}/{module.stem}.mpy", compiled.read_bytes())
+                content[f"{target}/{module.stem}.mpy"] = compiled.read_bytes()
     for name in DATA:
-        write(name, (ROOT / name).read_bytes())
-    write("script.py", script.encode())
-    write("main.py", MAIN.encode())
-    system.unmount()
-    return bytes(system.context.buffer)
+        content[name] = (ROOT / name).read_bytes()
+    return {**content, "script.py": script.encode(), "main.py": MAIN.encode()}
 
 
 def run(script: str, timeout: float, heap: int = HEAP_KIB, *settings: str) -> "subprocess.CompletedProcess[str]":
@@ -79,10 +58,8 @@ def run(script: str, timeout: float, heap: int = HEAP_KIB, *settings: str) -> "s
     """
     with tempfile.TemporaryDirectory() as folder:
         psram = Path(folder) / "psram"
-        with psram.open("wb") as file:
-            file.write(flash(script))
-            file.truncate(PSRAM_BYTES)
-        memory = f"memory-backend-file,id=psram,size={PSRAM_BYTES},mem-path={psram},share=on"
+        mps2_flash(psram).create(files(script), MPS2_PSRAM_SIZE)
+        memory = f"memory-backend-file,id=psram,size={MPS2_PSRAM_SIZE},mem-path={psram},share=on"
         command: list[str | Path] = [
             *("qemu-system-arm", "-machine", "mps2-an385,memory-backend=psram", "-object", memory),
             *("-display", "none", "-monitor", "none", "-serial", "stdio", "-semihosting"),

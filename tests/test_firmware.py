@@ -16,18 +16,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from littlefs import LittleFS
-from littlefs.context import UserContext
 
+from hil.emulated import MPS2_PSRAM_SIZE, mps2_flash
 from tests.conformance import ROOT
 
 FIRMWARE = ROOT / "build" / "firmware"
 MPS2 = FIRMWARE / "mps2-an385"
 TWIN = FIRMWARE / "mps2-an385-twin"
 PI = FIRMWARE / "pi"
-PSRAM_BYTES = 16 << 20
-FLASH_BYTES = 2 << 20
-BLOCK_BYTES = 4096
 DEADLINE_S = 30.0
 FAULT_STATUS = 3
 
@@ -91,20 +87,7 @@ def machines() -> Iterator[Callable[..., Machine]]:
 
 def write_flash(path: Path, main: str) -> None:
     """A new flash with this main.py."""
-    system = LittleFS(
-        context=UserContext(buffer=bytearray(b"\xff" * FLASH_BYTES)),
-        mount=False,
-        block_size=BLOCK_BYTES,
-        block_count=FLASH_BYTES // BLOCK_BYTES,
-    )
-    system.format()
-    system.mount()
-    with system.open("main.py", "w") as file:
-        file.write(main)
-    system.unmount()
-    with path.open("wb") as image:
-        image.write(system.context.buffer)
-        image.truncate(PSRAM_BYTES)
+    mps2_flash(path).create({"main.py": main.encode()}, MPS2_PSRAM_SIZE)
 
 
 @pytest.fixture
