@@ -33,26 +33,11 @@ DEADLINE_S = 90
 # The application notes what it has handled, as a real one leaves its mark in the world: between that and take() it can
 # die too. Then the same message comes again, and is marked as such.
 APPLICATION = """
-import select
 import sys
 import time
 from node import Node
 from node.uart import UartLink
-
-class Uart:  # machine.UART's methods that a link needs, on a terminal with VMIN and VTIME 0
-    def __init__(self, port):
-        self.file = open(port, "r+b", 0)
-        self.poll = select.poll()
-        self.poll.register(self.file, select.POLLIN)
-
-    def any(self):
-        return 100 if self.poll.poll(0) else 0
-
-    def readinto(self, buffer):
-        return self.file.readinto(buffer) or None
-
-    def write(self, data):
-        return self.file.write(data)
+from tty_uart import Uart
 
 folder, how, place, guid = sys.argv[1:5]
 options = {"guid": bytes([int(guid[k : k + 2], 16) for k in range(0, 32, 2)]), "segment_size": 4096}
@@ -97,7 +82,8 @@ class Application:
 
     def start(self) -> None:
         interpreter = str(BOARD) if BOARD.exists() else sys.executable
-        paths = {"MICROPYPATH": f".frozen:{self.modules}", "PYTHONPATH": str(self.modules)}
+        modules = f"{self.modules}:{ROOT / 'tests' / 'mp'}"
+        paths = {"MICROPYPATH": f".frozen:{modules}", "PYTHONPATH": modules}
         self.process = subprocess.Popen(
             [interpreter, str(self.program), str(self.folder), *self.arguments, GUID.hex()], stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, env={**os.environ, **paths, "PYTHONUNBUFFERED": "1"})

@@ -761,7 +761,8 @@ def test_what_could_not_be_stored_on_arrival_does_not_count(step: str) -> None:
         assert [list(source.record) for source in again.sources][:1] == [[1, 77, 2, 0]]
 
 
-def test_a_rejected_message_counts_once_a_sync_says_so_and_after_an_error_again() -> None:
+def one_rejected() -> tuple[Any, Any, Any]:
+    """A disk and the outbox on it, with a source whose second message was rejected; that is not durable yet."""
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID)
     come(box, b"on")
@@ -769,6 +770,11 @@ def test_a_rejected_message_counts_once_a_sync_says_so_and_after_an_error_again(
     source = box.sources[0]
     source.record[2] = 2
     box.advance(source)
+    return disk, box, source
+
+
+def test_a_rejected_message_counts_once_a_sync_says_so_and_after_an_error_again() -> None:
+    disk, box, source = one_rejected()
     come(box, b"off")
     disk.before = failing("sync")
     with pytest.raises(outbox.OutboxWriteFailed):
@@ -785,13 +791,7 @@ def test_a_rejected_message_counts_once_a_sync_says_so_and_after_an_error_again(
 
 
 def test_a_rejected_message_that_another_sync_passed_by_is_still_to_be_logged_after_an_error() -> None:
-    disk = power.Disk()
-    box = outbox.Outbox(disk, power.GUID)
-    come(box, b"on")
-    box.sync()
-    source = box.sources[0]
-    source.record[2] = 2
-    box.advance(source)
+    disk, box, source = one_rejected()
     box.will_send()  # durable without it
     disk.before = failing("sync")
     assert box.sync() is False

@@ -5,31 +5,13 @@
 Run again after it was killed, it goes on where it was.
 """
 
-import select
 import sys
 
 sys.path.insert(0, "tests/mp")
 
 from node import Node
 from node.uart import UartLink
-
-
-class Uart:
-    """machine.UART's methods that a link needs, on a terminal with VMIN and VTIME 0."""
-
-    def __init__(self, port):
-        self.file = open(port, "r+b")  # noqa: SIM115
-        self.poll = select.poll()
-        self.poll.register(self.file, select.POLLIN)
-
-    def any(self):
-        return 100 if self.poll.poll(0) else 0
-
-    def readinto(self, buffer):
-        return self.file.readinto(buffer) or None
-
-    def write(self, data):
-        return self.file.write(data)
+from tty_uart import Uart
 
 
 def main(port, folder, count):
