@@ -1,0 +1,202 @@
+"""Segments: the files in which `ordack export` hands messages of queues to Spark, or to whatever else reads Parquet.
+
+A folder of segments belongs to one queue manager; MARKER in it says to which. It holds one file a segment, flat:
+
+    <queue, percent-encoded>-<serial, 10 digits>-<lowest lookup id>-<highest lookup id>.parquet
+
+A file under such a name is final: it is never changed, and its messages are in no other segment and no queue any more.
+Everything else in the folder is none of a reader's business: MARKER, and hidden files (a dot in front), which become
+segments by being renamed, or vanish.
+
+Serial numbers count the segments of one queue in one folder from 1, without gaps, in the order in which they become
+visible. So what a reader has read is told by one number per queue (`reach`). Segments may be deleted when nobody needs
+them any more, the oldest first; their serials are not given again. Lookup ids grow in the order of arrival, and a
+segment's rows are in that order. Ranges of two segments of a queue may overlap: where priorities differ, and where an
+application had a message in its hands while those behind it were exported.
+
+Times in the columns are UTC; those of the protocol and of arrival are whole seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+MARKER = "_ordack.json"  # Spark and Hadoop pass over names with _ or . in front
+MARKER_VERSION = 1
+SUFFIX = ".parquet"
+NAME_MAX = 255  # bytes, of a file's name on every file system that matters
+TIME = pa.timestamp("us", "UTC")
+
+SCHEMA = pa.schema([
+    # where it was
+    pa.field("queue", pa.string(), False),  # as in the segment's name: names differ by more than case
+    pa.field("lookup_id", pa.int64(), False),  # unique within the store, order of arrival
+    pa.field("arrived", TIME, False),
+    pa.field("in_doubt", pa.bool_(), False),  # of a dead letter: it may have been received all the same
+    # which one it is
+    pa.field("source_queue_manager", pa.string(), False),  # GUID, as `ordack receive` shows it
+    pa.field("message_id", pa.int64(), False),  # unique within source_queue_manager
+    pa.field("destination_queue", pa.string()),  # format name; so are the other queues
+    pa.field("queue_manager_address", pa.string()),  # GUID; null for a direct name
+    # its stream; null if it is not transactional
+    pa.field("tx_sequence_ordinal", pa.int64()),
+    pa.field("tx_sequence_time_stamp", pa.int64()),
+    pa.field("tx_sequence_number", pa.int64()),
+    pa.field("previous_tx_sequence_number", pa.int64()),
+    pa.field("first_in_transaction", pa.bool_()),
+    pa.field("last_in_transaction", pa.bool_()),
+    # what the application has said
+    pa.field("label", pa.string(), False),
+    pa.field("body", pa.binary(), False),
+    pa.field("body_type", pa.int64(), False),
+    pa.field("priority", pa.int32(), False),  # 0 to 7; 0 of a transactional message
+    pa.field("delivery", pa.string(), False),  # express, recoverable, transactional
+    pa.field("message_class", pa.int32(), False),  # 0: of an application
+    pa.field("correlation_id", pa.binary(), False),  # 20 bytes
+    pa.field("application_tag", pa.int64(), False),
+    pa.field("extension", pa.binary(), False),
+    pa.field("sent_time", TIME, False),
+    pa.field("time_to_reach_queue", pa.int64()),  # seconds after sent_time; null: no limit
+    pa.field("time_to_be_received", pa.int64()),
+    pa.field("journal", pa.bool_(), False),  # a copy for the sender's journal was asked for,
+    pa.field("dead_letter", pa.bool_(), False),  # one for its dead-letter queue,
+    pa.field("acknowledge", pa.int32(), False),  # and these administration acknowledgements: bits of wire.md 2.5
+    pa.field("administration_queue", pa.string()),
+    pa.field("response_queue", pa.string()),
+    pa.field("connector_type", pa.string()),  # GUID
+    # its way
+    pa.field("hop_count", pa.int32(), False),
+    pa.field("over_http", pa.bool_(), False),
+    pa.field("report_queue", pa.string()),  # of a traced message: GUID of a public queue
+    # security, as it came; nothing of it was checked
+    pa.field("privacy_level", pa.int64(), False),
+    pa.field("hash_algorithm", pa.int64(), False),
+    pa.field("encryption_algorithm", pa.int64(), False),
+    pa.field("sender_id", pa.binary()),
+    pa.field("encryption_key", pa.binary()),
+    pa.field("signature", pa.binary()),
+    pa.field("sender_certificate", pa.binary()),
+    pa.field("provider_information", pa.binary()),
+    # of other transports and several destinations; format names separated by commas
+    pa.field("soap_header", pa.string()),
+    pa.field("soap_body", pa.string()),
+    pa.field("destination_queues", pa.string()),
+    pa.field("administration_queues", pa.string()),
+    pa.field("response_queues", pa.string()),
+])
+
+_KEPT = re.compile(r"[A-Za-z0-9_.$@!^()-]")  # in a file's name; no Hadoop path makes a pattern of these
+_NAME = re.compile(r"(?P<queue>[^/]+)-(?P<serial>\d{10,})-(?P<first>\d+)-(?P<last>\d+)\.parquet")
+
+
+class FolderError(Exception):
+    """The folder cannot be used as a folder of segments; the text says why and what to do."""
+
+
+class Segment(NamedTuple):
+    """One visible segment. `first_lookup_id` and `last_lookup_id`: the lowest and the highest in it."""
+
+    path: Path
+    queue: str
+    serial: int
+    first_lookup_id: int
+    last_lookup_id: int
+
+
+class Marker(NamedTuple):
+    """Whose folder it is: the queue manager's GUID as text, and the folder's own identifier, which moves with it."""
+
+    queue_manager: str
+    folder: str
+
+
+def encode(queue: str) -> str:
+    """A queue's name as the front of file names: percent-encoded. It begins with no dot and no underscore."""
+    text = "".join(letter if _KEPT.fullmatch(letter) else "".join(f"%{byte:02X}" for byte in letter.encode())
+                   for letter in queue)
+    return f"%{ord(text[0]):02X}{text[1:]}" if text[:1] in ("_", ".") else text
+
+
+def file_name(queue: str, serial: int, first_lookup_id: int, last_lookup_id: int) -> str:
+    """The name of a segment's file; raises FolderError if a name so long is no file's name."""
+    name = f"{encode(queue)}-{serial:010d}-{first_lookup_id}-{last_lookup_id}{SUFFIX}"
+    if len(hidden(name)) > NAME_MAX:
+        raise FolderError(f"the queue name {queue} is too long for the name of a segment's file")
+    return name
+
+
+def hidden(name: str) -> str:
+    """The name that a segment's file has until it is final."""
+    return f".{name}.new"
+
+
+def parse_name(name: str) -> tuple[str, int, int, int] | None:
+    """(queue, serial, lowest, highest lookup id) from the name of a segment's file; None if it is something else."""
+    found = _NAME.fullmatch(name)
+    if found is None or name[0] in "._":
+        return None
+    return unquote(found["queue"]), int(found["serial"]), int(found["first"]), int(found["last"])
+
+
+def segments(folder: str | os.PathLike[str], queues: Collection[str] | None = None) -> list[Segment]:
+    """The visible segments in a folder, ordered by queue and serial; only of these queues if any are named (as
+    applications name them: case does not matter). Raises FolderError if the folder cannot be read.
+
+    While an export runs, one that became visible during the call may be missing although a later one is there: a
+    reader that goes on from where it was takes `reach` of this."""
+    wanted = None if queues is None else {queue.lower() for queue in queues}
+    found = []
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries]
+    except OSError as error:
+        raise FolderError(f"cannot read the folder {folder}: {error.strerror}") from None
+    for name in names:
+        parsed = parse_name(name)
+        if parsed is not None and (wanted is None or parsed[0].lower() in wanted):
+            found.append(Segment(Path(folder) / name, *parsed))
+    return sorted(found, key=lambda segment: (segment.queue, segment.serial))
+
+
+def reach(found: Iterable[Segment], read: Mapping[str, int]) -> dict[str, int]:
+    """The last serial of each queue up to which nothing is missing behind what was read: {queue: serial}. `read` is the
+    last result of this, {} at first; then a queue begins with the lowest serial that is there. `found`: in the order of
+    `segments`.
+
+    A queue whose next segment is missing for good, because it was deleted unread, stays where it is: a reader that
+    finds later serials than the reach twice in a row should say so."""
+    reached = dict(read)
+    for segment in found:
+        last = reached.get(segment.queue)
+        if last is None or segment.serial == last + 1:
+            reached[segment.queue] = segment.serial
+    return reached
+
+
+def read_marker(folder: str | os.PathLike[str]) -> Marker | None:
+    """Whose folder it is; None if it has no marker, or if there is no such folder. Raises FolderError."""
+    path = Path(folder) / MARKER
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["version"] != MARKER_VERSION:
+            raise FolderError(f"{path} is of version {content['version']}; this ordack reads version {MARKER_VERSION}")
+        return Marker(str(content["queue_manager"]), str(content["folder"]))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise FolderError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        raise FolderError(f"{path} is damaged: it does not say whose segments these are") from None
+
+
+def marker_content(marker: Marker) -> bytes:
+    """The content of MARKER."""
+    return (json.dumps({"version": MARKER_VERSION, **marker._asdict()}) + "\n").encode()
