@@ -371,7 +371,7 @@ def test_a_missing_store_is_not_made_by_looking(tmp_path: Path) -> None:
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
         store._db.pragma("user_version", store_module.FORMAT_VERSION + 1)
-    with pytest.raises(StoreError, match="format version 4; this ordack reads version 3: use a newer one"):
+    with pytest.raises(StoreError, match="format version 5; this ordack reads version 4: use a newer one"):
         Store(tmp_path)
 
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import apsw
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 APPLICATION_ID = 0x4C494F52  # in the file's header, so that no other program's database is taken for a store
 FILE_NAME = "ordack.sqlite"
 SERVE_LOCK = "serve.lock"
@@ -52,6 +52,19 @@ SYSTEM_QUEUES = (  # B-085; only the order queue's identifier is fixed by the pr
 )
 CLOSED_QUEUES = ("order_queue$", "notify_queue$")  # not open to applications (B-085)
 FIRST_PRIVATE_ID = 16
+
+EXPORTS = """
+CREATE TABLE exports (                           -- the last segment of a queue in a folder, see pipeline/segments.py
+    queue TEXT NOT NULL COLLATE NOCASE,          -- its name: a queue made again under it goes on where that one ended
+    folder TEXT NOT NULL,                        -- the folder's own identifier,
+    path TEXT NOT NULL,                          -- and where it was
+    serial INTEGER NOT NULL,
+    name TEXT NOT NULL,                          -- of the file when it is visible
+    messages INTEGER NOT NULL, size INTEGER NOT NULL, -- the file's, in bytes
+    pending INTEGER NOT NULL,                    -- it is not known to be visible
+    PRIMARY KEY (queue, folder)) WITHOUT ROWID;
+"""
+UPGRADES = {3: EXPORTS}  # format version -> what makes the next one of it
 
 SCHEMA = """
 CREATE TABLE settings (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -135,7 +148,7 @@ CREATE TRIGGER outgoing_added AFTER INSERT ON outgoing_messages BEGIN
     UPDATE outgoing SET messages = messages + 1, bytes = bytes + length(NEW.packet) WHERE id = NEW.outgoing; END;
 CREATE TRIGGER outgoing_removed AFTER DELETE ON outgoing_messages BEGIN
     UPDATE outgoing SET messages = messages - 1, bytes = bytes - length(OLD.packet) WHERE id = OLD.outgoing; END;
-"""
+""" + EXPORTS
 
 
 class StoreError(Exception):
@@ -215,6 +228,19 @@ class Leaving(NamedTuple):
     address: str | None
     dead_letter: str | None
     packet: bytes
+
+
+class Export(NamedTuple):
+    """The last segment of a queue in a folder, as in the table. `pending`: it is not known to be visible."""
+
+    queue: str
+    folder: str
+    path: str
+    serial: int
+    name: str
+    messages: int
+    size: int
+    pending: bool
 
 
 class Incoming(NamedTuple):
@@ -377,6 +403,7 @@ class Store:
             if not self._one("SELECT count(*) FROM sqlite_master"):
                 self._fill()
             self._check_version()
+            self._upgrade()
             self.guid = self._one("SELECT value FROM settings WHERE name = 'guid'")
             self._check_incarnation(int(time.time()))
         self._end_mark()
@@ -393,9 +420,14 @@ class Store:
 
     def _check_version(self) -> None:
         version = self._one("PRAGMA user_version")
-        if version != FORMAT_VERSION:
+        if version != FORMAT_VERSION and version not in UPGRADES:
             raise StoreError(f"{self.path} has format version {version}; this ordack reads version {FORMAT_VERSION}"
                              + (": use a newer one" if version > FORMAT_VERSION else ""))
+
+    def _upgrade(self) -> None:
+        while (version := self._one("PRAGMA user_version")) != FORMAT_VERSION:
+            self._db.execute(UPGRADES[version])
+            self._db.pragma("user_version", version + 1)
 
     def _fill(self) -> None:
         self._db.execute(SCHEMA)
@@ -713,6 +745,25 @@ class Store:
                 if size >= RECEIVE_BYTES:
                     break
         return found
+
+    # ---- exports
+
+    def lock_export(self, queue: Queue) -> None:
+        """Become the only one who exports this queue, until close; raises StoreBusy if another process does."""
+        descriptor = self._open_lock(f"export-{queue.identifier}.lock", os.O_CREAT)
+        if descriptor is None:
+            raise StoreBusy(f"another `ordack export` is working on the queue {queue.name}")
+        self._locks.append(descriptor)
+
+    def exports(self, queue: str) -> list[Export]:
+        """The last segments of a queue, one for each folder that it was exported to."""
+        return [Export(*row[:-1], pending=bool(row[-1])) for row in self._all(
+            "SELECT queue, folder, path, serial, name, messages, size, pending FROM exports WHERE queue = ?", (queue,))]
+
+    def save_export(self, export: Export) -> None:
+        """Record the last segment of a queue in a folder; with the removal of its messages in the same transaction."""
+        self._many("INSERT OR REPLACE INTO exports (queue, folder, path, serial, name, messages, size, pending) "
+                   "VALUES (?, ?, ?, ?, ?, ?, ?, ?)", [export])
 
     # ---- the queue manager's configuration, counters, identity, state
 
