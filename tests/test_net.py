@@ -19,6 +19,7 @@ from ordack import net
 from ordack.client import Client
 from ordack.config import Config
 from ordack.manager import Manager
+from ordack.record import Recorder
 from ordack.store import Store
 
 from tests.host_peer import Peer, body_of, direct
@@ -52,14 +53,15 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def serving(folder: Path, config: Config, host: str = "127.0.0.1") -> AsyncIterator[Server]:
+async def serving(folder: Path, config: Config, host: str = "127.0.0.1",
+                  recorder: Recorder | None = None) -> AsyncIterator[Server]:
     log: list[str] = []
     stop, ready = asyncio.Event(), asyncio.Event()
     with Store(folder, create=True) as store:
         store.create_queue("line1", transactional=True)
         manager = Manager(store, net.now(), config, log.append)
         listener = net.listen(host, 0)
-        task = asyncio.create_task(net.serve(manager, listener, stop, ready.set))
+        task = asyncio.create_task(net.serve(manager, listener, stop, ready.set, recorder=recorder))
         await asyncio.wait({task, asyncio.ensure_future(ready.wait())}, return_when=asyncio.FIRST_COMPLETED)
         try:
             yield Server(store, manager, listener.getsockname()[1], log)

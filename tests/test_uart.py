@@ -25,6 +25,7 @@ from ordack import net, uart
 from ordack.client import Client
 from ordack.config import BAUD, SERIAL_PORT, Config, SerialSettings, parse_serial
 from ordack.manager import Manager
+from ordack.record import Recorder
 from ordack.store import BadName, Store
 
 from tests.host_peer import Peer, direct
@@ -126,7 +127,7 @@ class Place:
         (self.folder / "tty").unlink()
 
     @contextlib.asynccontextmanager
-    async def serving(self, **settings: Any) -> AsyncIterator[Place]:
+    async def serving(self, recorder: Recorder | None = None, **settings: Any) -> AsyncIterator[Place]:
         stop, ready = asyncio.Event(), asyncio.Event()
         config = Config(next_hops={"press7": ("press7", SERIAL_PORT)}, **settings)
         with Store(self.folder / "store", create=True) as self.store:
@@ -135,7 +136,7 @@ class Place:
             self.manager = Manager(self.store, net.now(), config, self.log.append)
             device = uart.open_device(self.settings)
             task = asyncio.create_task(net.serve(
-                self.manager, net.listen("127.0.0.1", 0), stop, ready.set, [(self.settings, device)]))
+                self.manager, net.listen("127.0.0.1", 0), stop, ready.set, [(self.settings, device)], recorder))
             await asyncio.wait({task, asyncio.ensure_future(ready.wait())}, return_when=asyncio.FIRST_COMPLETED)
             try:
                 yield self

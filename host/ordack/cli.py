@@ -485,6 +485,11 @@ def serve(
         "NAME, else the last part of the path, is the board's in direct names; 115200 baud unless told.")] = None,
     quota: Annotated[int | None, typer.Option(
         min=0, help="Bytes of packets to keep at most, for `serve` alone; the setting Quota is for all.")] = None,
+    capture: Annotated[Path | None, typer.Option(
+        metavar="FILE", help="Write all that is sent and received to this pcap file, then to numbered ones beside it.",
+    )] = None,
+    capture_size: Annotated[int, typer.Option(
+        min=1 << 20, help="Bytes of captures to keep at most; the oldest go first.")] = 1 << 30,
     as_json: JsonOption = False,
 ) -> None:
     """Run the queue manager until SIGTERM, SIGINT or SIGHUP."""
@@ -498,6 +503,7 @@ def serve(
         parse_serial,
     )
     from ordack.net import listen as open_listener
+    from ordack.record import Recorder
 
     try:
         address = parse_address(listen)
@@ -530,7 +536,13 @@ def serve(
                 _report(as_json, f"listening on serial {line.name} ({line.port})", serial=line.name, port=line.port,
                         baud=line.baud)
 
-        asyncio.run(_serve(opened, config, listener, ready, devices))
+        recorder = None
+        if capture:
+            try:
+                recorder = Recorder(capture, capture_size, _complain)
+            except OSError as error:
+                raise StoreError(f"cannot write the capture {capture}: {error.strerror or error}") from None
+        asyncio.run(_serve(opened, config, listener, ready, devices, recorder))
 
 
 def _open_serial(line: SerialSettings) -> Any:
@@ -542,7 +554,7 @@ def _open_serial(line: SerialSettings) -> Any:
         raise StoreError(f"cannot open serial port {line.port}: {error.strerror or error}") from None
 
 
-async def _serve(store: Store, config: Config, listener: Any, ready: Any, serial: Any) -> None:
+async def _serve(store: Store, config: Config, listener: Any, ready: Any, serial: Any, recorder: Any) -> None:
     import asyncio
     import signal
 
@@ -554,7 +566,7 @@ async def _serve(store: Store, config: Config, listener: Any, ready: Any, serial
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, stop.set)
     manager = Manager(store, net.now(), config, _complain)
-    await net.serve(manager, listener, stop, ready, serial)
+    await net.serve(manager, listener, stop, ready, serial, recorder)
 
 
 PortOption = Annotated[str, typer.Option(

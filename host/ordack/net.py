@@ -25,6 +25,7 @@ from ordack.config import SERIAL_PORT, Config, SerialSettings
 from ordack.connect import Connector, Step
 from ordack.manager import Hop, Link, Manager
 from ordack.ping import Pings
+from ordack.record import RecordedConnection, Recorder
 from ordack.uart import SerialPort
 
 POLL_INTERVAL_S = 0.05  # for timers, and for what other processes put in the store
@@ -57,6 +58,8 @@ class _Connection(asyncio.Protocol):
         self.net = net
         self.hop = hop
         self.link: Link | None = None
+        self.recorded: RecordedConnection | None = None
+        self.ended_here = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -64,10 +67,14 @@ class _Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")  # None: it has gone already
         manager = self.net.manager
         connector = self.net.connectors.get(self.hop) if self.hop else None
+        if peer and self.net.recorder:
+            self.recorded = self.net.recorder.connection(
+                peer, transport.get_extra_info("sockname"), connector is not None)
         if peer:
             self.link = (manager.connect(self.hop, peer[0], now(), connector.pinged) if self.hop and connector
                          else manager.accept(peer[0], now(), self.hop))
         if self.link is None:
+            self.ended_here = True
             transport.abort()
             if connector:
                 connector.unreachable(ConnectionResetError("the peer closed the connection"), now(), wall())
@@ -78,6 +85,8 @@ class _Connection(asyncio.Protocol):
             self.net.flush()
 
     def data_received(self, data: bytes) -> None:
+        if self.recorded:
+            self.recorded.received(data)
         if self.link is not None:
             self.net.arrived(self.link, data)
 
@@ -90,14 +99,17 @@ class _Connection(asyncio.Protocol):
             self.net.manager.resume(self.link, now(), wall())
             self.net.flush()
 
-    def connection_lost(self, _error: Exception | None) -> None:
+    def connection_lost(self, error: Exception | None) -> None:
+        if self.recorded:
+            self.recorded.closed(self.ended_here, error is not None)
         if self.link is not None:
             self.net.lost(self.link)
 
 
 class _Net:
-    def __init__(self, manager: Manager) -> None:
+    def __init__(self, manager: Manager, recorder: Recorder | None) -> None:
         self.manager = manager
+        self.recorder = recorder
         self.connectors: dict[Hop, Connector] = {}
         self.connections: dict[Link, _Connection] = {}
         self.serial: dict[Hop, SerialPort] = {}
@@ -129,19 +141,32 @@ class _Net:
             self.flush()
 
     def flush(self) -> None:
-        for link, data, shut in self.manager.output():
+        output = self.manager.output()
+        if self.recorder:
+            self._record(self.recorder, output)
+        for link, data, shut in output:
             connection = self.connections.get(link)
             if connection is None:
                 continue
             if data:
                 connection.transport.write(data)
             if connection.transport.get_write_buffer_size() > self.manager.config.max_unwritten:
+                connection.ended_here = True
                 connection.transport.abort()  # B-435
             elif shut and not connection.transport.is_closing():
                 if link.hop in self.connectors:
                     self.connectors[link.hop].closing()
+                connection.ended_here = True
                 connection.transport.close()
                 self._loop.call_later(SHUT_TIMEOUT_S, connection.transport.abort)
+
+    def _record(self, recorder: Recorder, output: list[tuple[Link, bytes, bool]]) -> None:
+        """Note what will be written, and all that came before it, so that no capture has less than the peers."""
+        for link, data, _ in output:
+            connection = self.connections.get(link)
+            if data and connection and connection.recorded:
+                connection.recorded.sent(data)
+        recorder.flush()
 
     def lost(self, link: Link) -> None:
         self.handle()
@@ -335,10 +360,11 @@ def fit_to_files(config: Config) -> Config:
 
 async def serve(manager: Manager, listener: socket.socket, stop: asyncio.Event,
                 ready: Callable[[], None] = lambda: None,
-                serial: Iterable[tuple[SerialSettings, object]] = ()) -> None:
+                serial: Iterable[tuple[SerialSettings, object]] = (), recorder: Recorder | None = None) -> None:
     """Run the queue manager on a listening socket until `stop` is set, then end its sessions.
 
-    serial: lines and their open devices; their names are next hops in the Config of the manager. `ready` is called when
+    serial: lines and their open devices; their names are next hops in the Config of the manager. recorder: is told of
+    everything that goes over a connection. `ready` is called when
     peers may come. Pings are answered on the listener's address, if the Config says so. Raises
     what went wrong inside, for example StoreError when the store cannot be read any more.
     """
@@ -360,7 +386,7 @@ async def serve(manager: Manager, listener: socket.socket, stop: asyncio.Event,
     previous = loop.get_exception_handler()
     loop.set_exception_handler(fail)
     manager.config = fit_to_files(manager.config)
-    net = _Net(manager)
+    net = _Net(manager, recorder)
     manager.connections = net.report
     server = await loop.create_server(lambda: _Connection(net, None), sock=listener, backlog=BACKLOG)
     poll: asyncio.Task[object] = loop.create_task(net.poll())
@@ -384,5 +410,7 @@ async def serve(manager: Manager, listener: socket.socket, stop: asyncio.Event,
         stopped.cancel()
         await asyncio.gather(poll, stopped, return_exceptions=True)
         await net.close()
+        if recorder:
+            recorder.close()
         failed.cancel()
         loop.set_exception_handler(previous)
