@@ -1,0 +1,1426 @@
+"""Captures of MSMQ traffic with known faults, written byte by byte from the protocol's layouts.
+
+Independent of the engine and of the C core on purpose: readers of captures are tested with bytes that they had no hand
+in. Two forms:
+
+`generate(seed, folder)` simulates a few queue managers in detail: sessions, streams, acknowledgements, breaks and
+resends, as one observation point between the hosts sees them. Then the capture itself suffers (lost, doubled and cut
+frames, a late start, rotated files). Violations of the protocol can be planted; what they are and what shows them is in
+the result.
+
+`write_fleet(paths, packets, streams, seed)` writes millions of packets with numpy.
+
+    python tests/capture_generator.py small FOLDER [--seed N] [--count N]
+    python tests/capture_generator.py fleet FILE... [--packets N] [--streams N] [--seed N]
+"""
+
+import argparse
+import ipaddress
+import itertools
+import json
+import random
+import struct
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+KINDS = (
+    "renumbered",
+    "ack_beyond_receipt",
+    "id_went_back",
+    "skipped",
+    "count_mismatch",
+    "resent_after_ack",
+    "delivered_twice",
+)
+# What else a reader may rightly say of a stream with this violation.
+CONSEQUENCES = {
+    "renumbered": {"delivered_twice"},
+    "ack_beyond_receipt": {"resent_after_ack", "skipped"},
+    "skipped": {"ack_beyond_receipt"},
+}
+# Shown by the packets alone, whatever else the capture misses. The others need counts or earlier packets.
+STANDING_ALONE = {"renumbered", "id_went_back", "delivered_twice"}
+
+# ---- the bytes: wire.md 2 to 6 -------------------------------------------------------------------
+
+NEVER = 0xFFFFFFFF
+NULL = bytes(16)
+IN, SH = 0x0008, 0x0010  # BaseHeader.Flags
+DM, JN, JP, TH, MP = 0x20, 0x100, 0x200, 0x100000, 0x200000  # UserHeader.Flags
+FA = 0x2  # TransactionHeader.Flags
+ORDER_ACK, ACK_RECEIVE, NACK_Q_EXCEED_QUOTA, NACK_Q_PURGED = 0x00FF, 0x4000, 0x8003, 0xC001
+ORDER_LABEL = "QM Ordering Ack"
+ORDER_QUEUE_ID = 4
+
+
+def _padded(data: bytes) -> bytes:
+    return data + bytes(-len(data) % 4)
+
+
+def _text(text: str) -> bytes:
+    return (text + "\0").encode("utf-16-le")
+
+
+def base_header(size: int, flags: int, ttrq: int = NEVER) -> bytes:
+    """wire.md 2.1."""
+    return struct.pack("<BBHIII", 0x10, 0x5A, flags, 0x524F494C, size, ttrq)
+
+
+def direct_name(text: str) -> bytes:
+    """wire.md 1.5: Count in bytes with the NUL."""
+    raw = _text(text)
+    return _padded(struct.pack("<H", len(raw)) + raw)
+
+
+def establish_connection(client: bytes, server: bytes, stamp: int, refused: bool = False) -> bytes:
+    """wire.md 5.2."""
+    flags = 2 | (0x10 if refused else 0)
+    body = struct.pack("<HH16s16sIHH", 0, flags, client, server, stamp, 0x0310, 0) + b"\x5a" * 512
+    return base_header(16 + len(body), IN | 3) + body
+
+
+def connection_parameters(window: int) -> bytes:
+    """wire.md 5.3."""
+    return base_header(32, IN | 3) + struct.pack("<HHIIHH", 0, 3, 1496, 120000, 0, window)
+
+
+def session_header(ack: int, base: int, bits: int, sent: int, recoverable: int, window: int) -> bytes:
+    """wire.md 2.9."""
+    return struct.pack(
+        "<HHIHHHH", ack & 0xFFFF, base & 0xFFFF, bits, sent & 0xFFFF, recoverable & 0xFFFF, window, 0xCDCD
+    )
+
+
+def session_ack(header: bytes) -> bytes:
+    """wire.md 5.4: PacketSize counts the SessionHeader here."""
+    return base_header(36, IN | SH | 3) + struct.pack("<HH", 0, 1) + header
+
+
+def user_message(
+    source: bytes,
+    address: bytes,
+    message_id: int,
+    selector: int,
+    name: bytes,
+    *,
+    flags: int = 0,
+    transaction: bytes = b"",
+    label: str = "",
+    body: bytes = b"",
+    body_type: int = 0,
+    message_class: int = 0,
+    sent_time: int = 0,
+    header: bytes = b"",
+    priority: int = 0,
+) -> bytes:
+    """wire.md 3. header: a SessionHeader, which PacketSize does not count."""
+    text = _text(label) if label else b""
+    user = struct.pack(
+        "<16s16sIIII",
+        source,
+        address,
+        NEVER,
+        sent_time,
+        message_id,
+        flags | MP | selector << 10 | (TH if transaction else 0),
+    )
+    properties = struct.pack(
+        "<BBH20sIIIIIIII",
+        0,
+        len(text) // 2,
+        message_class,
+        bytes(20),
+        body_type,
+        0,
+        len(body),
+        len(body),
+        0,
+        0x8004,
+        0x6801,
+        0,
+    )
+    rest = user + name + transaction + _padded(properties + text + body)
+    return base_header(16 + len(rest), priority | (SH if header else 0)) + rest + header
+
+
+def acknowledgement(
+    source: bytes, address: bytes, selector: int, name: bytes, message_id: int, message_class: int, body: bytes
+) -> bytes:
+    """OrderAck or FinalAck, wire.md 6; body: 36 bytes."""
+    flags = 0 if message_class == ORDER_ACK else DM
+    return user_message(
+        source,
+        address,
+        message_id,
+        selector,
+        name,
+        flags=flags,
+        label=ORDER_LABEL,
+        body=body,
+        message_class=message_class,
+    )
+
+
+def ping(cookie: int, guid: bytes) -> bytes:
+    """wire.md 7."""
+    return struct.pack("<HHI16s", 0x7D00, 0x5548, cookie, guid)
+
+
+# ---- what the simulation keeps -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Who sends where under which sequence: the key of a stream. sequence: ordinal, time stamp."""
+
+    source: bytes
+    queue: str
+    sequence: tuple[int, int]
+
+
+@dataclass(eq=False)
+class Packet:
+    """A packet on one direction of a connection, and what the sender meant by it."""
+
+    data: bytes
+    kind: str
+    connection: "Connection"
+    direction: int
+    line: "Line | None" = None  # the messages that it belongs to, or acknowledges
+    sequence: tuple[int, int] = (0, 0)
+    number: int = 0
+    previous: int = 0
+    message_id: int = 0  # of the message; in a FinalAck of the one it settles
+    own_id: int = 0
+    message_class: int = 0
+    recoverable: bool = False
+    counted: bool = True  # UserMessage-shaped
+    header: tuple[int, int, int] | None = None  # AckSequenceNumber, base, bits
+    start: int = -1  # place in the direction's bytes, once it has passed the observer
+    visible: bool = False  # every byte of it is in the capture
+    frames: list["Frame"] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Frame:
+    """A TCP segment as the observer saw it."""
+
+    time: int  # ns
+    connection: "Connection"
+    direction: int
+    sequence: int  # place in the direction's bytes; -1 for SYN
+    payload: bytes
+    flags: int
+    ack: int  # bytes of the other direction
+    noise: bytes = b""  # an IP packet that is none of ours
+    file: int = -1  # index in Capture.paths
+    number: int = 0  # in the file, from 1
+    kept: int = -1  # bytes of payload in the file; -1: not there at all
+
+
+@dataclass(eq=False)
+class Manager:
+    """A queue manager."""
+
+    guid: bytes
+    address: bytes
+    next_id: int
+    stamp: int
+    ordinal: int = 0
+
+    def message_id(self) -> int:
+        self.next_id += 1
+        return self.next_id
+
+    def sequence(self) -> tuple[int, int]:
+        self.ordinal += 1
+        return self.ordinal, self.stamp
+
+    @property
+    def text(self) -> str:
+        return str(ipaddress.ip_address(self.address))
+
+
+@dataclass(eq=False)
+class Entry:
+    """A message in the sender's table."""
+
+    message_id: int
+    body: bytes
+    flags: int
+    transaction_flags: int
+    number: int = 0
+    sequence: tuple[int, int] = (0, 0)
+    previous: int = -1  # of the first transmission
+    in_flight: bool = False
+
+
+@dataclass(eq=False)
+class Line:
+    """All messages from one queue manager to one queue: a stream at a time."""
+
+    sender: int  # 0 or 1: which end of the pair
+    source: Manager
+    target: Manager
+    selector: int
+    name: bytes
+    queue: str
+    sequence: tuple[int, int]
+    connection: "Connection | None" = None
+    next_number: int = 1
+    table: list[Entry] = field(default_factory=list)
+    acknowledged: list[tuple[Entry, Packet]] = field(default_factory=list)  # with the OrderAck that did it
+    highest_sent: dict[tuple[int, int], int] = field(default_factory=dict)
+    incoming: tuple[tuple[int, int], int] = ((0, 0), 0)
+    order_ack_due: bool = False
+    received: list[tuple[tuple[int, int], int, int, int]] = field(
+        default_factory=list
+    )  # sequence, number, previous, id
+    finals: list[tuple[tuple[int, int], int, int, int]] = field(default_factory=list)  # positive ones sent
+    planted: "Planted | None" = None
+    stubborn: bool = False  # never bridges a gap
+    lenient: bool = False  # the receiver accepts past holes
+    dead: bool = False  # the sender makes no new messages
+
+
+@dataclass(eq=False)
+class Half:
+    """One end of a connection: what it has sent and received on it (behaviour.md 2.2)."""
+
+    sent: int = 0
+    recoverable_sent: int = 0
+    received: int = 0
+    recoverable_received: int = 0
+    last_acked: int = 0
+    bits: int = 0
+    unacked: int = 0
+    peer_acked: int = 0
+    log: list[Packet] = field(default_factory=list)  # counted packets that it sent
+    receipts: list[Packet] = field(default_factory=list)  # counted packets that it received
+    before: list[Packet] = field(default_factory=list)  # sent, not yet past the observer
+    behind: list[Packet] = field(default_factory=list)  # past the observer, not yet received
+    passed: int = 0  # bytes past the observer
+    received_bytes: int = 0
+    acked_bytes: int = 0  # of the other side's bytes, as last acknowledged
+
+
+@dataclass(eq=False)
+class Connection:
+    """A TCP connection with a session; direction 0 is from the one that opened it."""
+
+    number: int
+    ends: tuple[Manager, Manager]
+    ports: tuple[int, int]
+    initial: tuple[int, int]
+    opener: int  # which end of the pair: 0 or 1
+    purpose: int = 0  # 0: what the opener's lines are on; 1: for acknowledgements only
+    halves: tuple[Half, Half] = field(default_factory=lambda: (Half(), Half()))
+    options: bytes = b""
+    open: bool = True
+
+
+@dataclass(eq=False)
+class Planted:
+    """A violation, and what shows it.
+
+    evidence: groups of packets; the violation shows if one of each group is visible. line: None if the violation is the
+    connection's.
+    """
+
+    kind: str
+    variant: str
+    pair: int
+    line: Line | None
+    connection: Connection
+    number: int
+    evidence: list[list[Packet]]
+    stream: Stream | None = None
+    shown: bool = False  # all of its evidence is in the capture
+    certain: bool = False  # no hole excuses an `unknown`
+    frames: set[tuple[int, int]] = field(default_factory=set)  # of the evidence: (index of path, number)
+
+
+@dataclass
+class Capture:
+    """What was made. clouded: pairs of hosts of which something is missing."""
+
+    seed: int
+    paths: list[Path]
+    planted: list[Planted]
+    packets: list[Packet]
+    frames: list[Frame]
+    faults: list[str]
+    clouded: set[int]
+    pairs: dict[int, list[Line]]
+    connections: list[Connection]
+
+    @property
+    def whole(self) -> bool:
+        """Is everything in the capture that was on the wire?"""
+        return all(packet.visible for packet in self.packets) and not self.clouded
+
+    def line_frames(self, line: Line) -> set[tuple[int, int]]:
+        """The frames that carry messages or acknowledgements of a line."""
+        return {
+            (frame.file, frame.number)
+            for packet in self.packets
+            if packet.line is line
+            for frame in packet.frames
+            if frame.kept >= 0
+        }
+
+    def connection_frames(self, connection: Connection) -> set[tuple[int, int]]:
+        """All frames of a connection."""
+        return {
+            (frame.file, frame.number) for frame in self.frames if frame.connection is connection and frame.kept >= 0
+        }
+
+    def expected(self) -> dict[str, int]:
+        """Counts of a whole capture without violations."""
+        messages = [packet for packet in self.packets if packet.kind == "message" and packet.sequence != (0, 0)]
+        distinct = {(id(packet.line), packet.sequence, packet.number) for packet in messages}
+        return {
+            "packets": len(self.packets),
+            "connections": len(self.connections),
+            "streams": len({(id(packet.line), packet.sequence) for packet in messages}),
+            "messages": len(distinct),
+            "resends": len(messages) - len(distinct),
+        }
+
+
+# ---- the simulation ------------------------------------------------------------------------------
+
+_SYN, _ACK, _PSH, _FIN, _RST = 0x02, 0x10, 0x08, 0x01, 0x04
+
+
+class _Pair:
+    """Two hosts, what they send each other, and what an observer between them sees."""
+
+    def __init__(self, rng: random.Random, number: int, ends: tuple[Manager, Manager], start: int, first: int) -> None:
+        self.rng = rng
+        self.number = number
+        self.ends = ends
+        self.clock = start
+        self.frames: list[Frame] = []
+        self.packets: list[Packet] = []
+        self.connections: list[Connection] = []
+        self.first_connection = first
+        self.lines: list[Line] = []
+        self.planted: list[Planted] = []
+        self.current: dict[tuple[int, int], Connection] = {}  # (opener, purpose)
+        self.unsettled: list[list[tuple[Packet, bytes]]] = [[], []]  # recoverable, not session-acknowledged, by end
+        # How these implementations behave.
+        self.window = rng.choice([4, 16, 64])
+        self.piggyback_counts_itself = rng.random() < 0.7
+        self.piggybacks = rng.random() < 0.5
+        self.rolls = rng.random() < 0.7
+        self.rejects = rng.random() < 0.3
+        self.advances_on_reject = rng.random() < 0.5
+        self.bridges_at_once = rng.random() < 0.5
+        self.direct_acks = rng.random() < 0.5
+        self.own_ack_connection = rng.random() < 0.25
+        self.observer = rng.choice([0.1, 0.5, 0.9])  # where between end 0 and end 1
+        self.biggest = rng.choice([200, 536, 1448, 8000])  # bytes of payload in a segment
+        self.options = b"\x01\x01\x08\x0a" + bytes(8) if rng.random() < 0.5 else b""
+        self.vlan = rng.randrange(1, 4000) if rng.random() < 0.2 else 0
+        self.disorder = rng.choice([0.0, 0.0, 0.1, 0.3])
+        self.repeats = rng.choice([0.0, 0.05, 0.2])
+        self.breaks = rng.choice([0.002, 0.01, 0.03])
+        self.port = rng.randrange(1024, 60000)
+
+    # -- the wire
+
+    def _emit(self, connection: Connection, direction: int, place: int, payload: bytes, flags: int) -> None:
+        self.clock += int(self.rng.expovariate(1) * 300_000) + 1000
+        half, other = connection.halves[direction], connection.halves[1 - direction]
+        half.acked_bytes = max(
+            half.acked_bytes,
+            self.rng.randint(other.received_bytes, other.passed) if self.rng.random() < 0.3 else other.received_bytes,
+        )
+        self.frames.append(Frame(self.clock, connection, direction, place, payload, flags, half.acked_bytes))
+
+    def _pass(self, connection: Connection, direction: int, count: int, part: float = 1.0) -> None:
+        """Lets packets pass the observer; of the last one only a part (then it arrives nowhere)."""
+        half = connection.halves[direction]
+        moved, half.before = half.before[:count], half.before[count:]
+        if not moved:
+            return
+        begin = half.passed
+        data = b""
+        for packet in moved:
+            packet.start = begin + len(data)
+            data += packet.data
+            self.packets.append(packet)
+        if part < 1:
+            cut = len(data) - int(len(moved[-1].data) * (1 - part)) - 1
+            data = data[:cut]
+            self.packets.remove(moved.pop())
+        half.passed += len(data)
+        half.behind += moved
+        cuts = [0]
+        while cuts[-1] < len(data):
+            size = self.biggest if self.rng.random() < 0.6 else self.rng.randint(1, self.biggest)
+            cuts.append(min(len(data), cuts[-1] + size))
+        segments = list(itertools.pairwise(cuts))
+        if len(segments) > 1 and self.rng.random() < self.disorder:
+            at = self.rng.randrange(len(segments) - 1)
+            segments.insert(self.rng.randint(at + 1, len(segments) - 1), segments.pop(at))
+        if self.rng.random() < self.repeats:
+            first = self.rng.randrange(max(0, len(data) - 1) + 1)
+            again = (first, min(len(data), first + self.rng.randint(1, self.biggest)))
+            if again[0] < again[1]:
+                segments.insert(self.rng.randint(0, len(segments)), again)
+        for first, last in segments:
+            self._emit(connection, direction, begin + first, data[first:last], _ACK | _PSH)
+
+    def _receive(self, connection: Connection, direction: int, count: int) -> None:
+        half = connection.halves[direction]
+        moved, half.behind = half.behind[:count], half.behind[count:]
+        for packet in moved:
+            half.received_bytes += len(packet.data)
+            self._process(packet)
+            if not connection.open:
+                return
+        if moved and self.rng.random() < 0.4:
+            self._emit(connection, 1 - direction, connection.halves[1 - direction].passed, b"", _ACK)
+
+    # -- sessions
+
+    def _open(self, opener: int, purpose: int) -> Connection:
+        rng = self.rng
+        used = any(one.open and one.opener == opener and one.ports[0] == self.port for one in self.current.values())
+        if used or rng.random() < 0.8:  # else the port of an earlier connection
+            self.port = self.port % 60000 + rng.randint(1, 5)
+        ends = (self.ends[opener], self.ends[1 - opener])
+        initial = tuple(rng.choice([rng.getrandbits(32), 0xFFFFFFFF - rng.randrange(3000)]) for _ in range(2))
+        number = self.first_connection + len(self.connections)
+        connection = Connection(
+            number, ends, (self.port, 1801), (initial[0], initial[1]), opener, purpose, options=self.options
+        )
+        self.connections.append(connection)
+        self.current[opener, purpose] = connection
+        self._emit(connection, 0, -1, b"", _SYN)
+        self._emit(connection, 1, -1, b"", _SYN | _ACK)
+        self._emit(connection, 0, 0, b"", _ACK)
+        stamp = rng.getrandbits(32)
+        hello = [
+            (0, establish_connection(ends[0].guid, rng.choice([NULL, ends[1].guid]), stamp)),
+            (1, establish_connection(ends[0].guid, ends[1].guid, stamp)),
+            (0, connection_parameters(self.window)),
+            (1, connection_parameters(self.window)),
+        ]
+        for direction, data in hello:
+            connection.halves[direction].before.append(Packet(data, "handshake", connection, direction, counted=False))
+            self._pass(connection, direction, 1)
+            self._receive(connection, direction, 1)
+        for line in self.lines:
+            if line.sender == opener and not purpose:
+                line.connection = connection
+                for entry in line.table:
+                    entry.in_flight = False
+        for packet, data in self._resend_unsettled(connection):
+            self._send(connection, packet, data)
+        return connection
+
+    def _resend_unsettled(self, connection: Connection) -> list[tuple[Packet, bytes]]:
+        again: list[tuple[Packet, bytes]] = []
+        for end in (0, 1):
+            direction = int(end != connection.opener)
+            stay = []
+            for packet, data in self.unsettled[end]:
+                if packet.connection.open or not self._carries(connection, packet):
+                    stay.append((packet, data))
+                else:
+                    copy = Packet(data, packet.kind, connection, direction, packet.line, packet.sequence, packet.number)
+                    copy.previous, copy.message_id, copy.own_id = packet.previous, packet.message_id, packet.own_id
+                    copy.message_class, copy.recoverable = packet.message_class, True
+                    again.append((copy, data))
+            self.unsettled[end] = stay
+        return again
+
+    @staticmethod
+    def _carries(connection: Connection, packet: Packet) -> bool:
+        return connection.opener == packet.connection.opener and connection.purpose == packet.connection.purpose
+
+    def _break(self, connection: Connection) -> None:
+        """The connection ends: what is before the observer is never seen, what is behind it never received."""
+        for direction in (0, 1):
+            half = connection.halves[direction]
+            if half.before and self.rng.random() < 0.3:
+                self._pass(connection, direction, self.rng.randint(1, len(half.before)), self.rng.random())
+            half.before.clear()
+            half.behind.clear()
+        connection.open = False
+        how = self.rng.random()
+        if how < 0.4:
+            for direction in (0, 1):
+                self._emit(connection, direction, connection.halves[direction].passed, b"", _FIN | _ACK)
+        elif how < 0.7:
+            direction = self.rng.randrange(2)
+            self._emit(connection, direction, connection.halves[direction].passed, b"", _RST | _ACK)
+        self.clock += int(self.rng.expovariate(1) * 2e9)
+
+    def _header(self, half: Half, **wrong: int) -> tuple[bytes, tuple[int, int, int]]:
+        """Fills a SessionHeader (B-101 to B-108) and resets what it acknowledges."""
+        ack, base, bits = half.received, half.last_acked + 1 if half.bits else 0, half.bits
+        if "ack" in wrong:
+            ack += wrong["ack"]
+        if "base" in wrong:
+            base, bits = half.recoverable_received + wrong["base"], 1
+        header = session_header(
+            ack,
+            base,
+            bits,
+            half.sent + wrong.get("sent", 0),
+            half.recoverable_sent + wrong.get("recoverable", 0),
+            self.window,
+        )
+        half.bits, half.unacked, half.last_acked = 0, 0, half.recoverable_received
+        return header, (ack, base, bits)
+
+    def _send(self, connection: Connection, packet: Packet, data: bytes) -> None:
+        """Counts and sends a UserMessage-shaped packet; data without SessionHeader."""
+        end = connection.opener ^ packet.direction
+        half = connection.halves[packet.direction]
+        if self.piggybacks and half.unacked and packet.kind == "message" and self.rng.random() < 0.3:
+            if self.piggyback_counts_itself:
+                half.sent += 1
+                half.recoverable_sent += packet.recoverable
+            header, packet.header = self._header(half)
+            if not self.piggyback_counts_itself:
+                half.sent += 1
+                half.recoverable_sent += packet.recoverable
+            flags = struct.unpack_from("<H", data, 2)[0] | SH
+            packet.data = data[:2] + struct.pack("<H", flags) + data[4:] + header
+        else:
+            half.sent += 1
+            half.recoverable_sent += packet.recoverable
+            packet.data = data
+        half.log.append(packet)
+        half.before.append(packet)
+        if (packet.recoverable and packet.line is None) or packet.kind == "final":
+            self.unsettled[end].append((packet, data))
+
+    def _session_ack(self, connection: Connection, direction: int, **wrong: int) -> Packet:
+        header, meaning = self._header(connection.halves[direction], **wrong)
+        packet = Packet(session_ack(header), "session", connection, direction, counted=False, header=meaning)
+        connection.halves[direction].before.append(packet)
+        return packet
+
+    def _room(self, connection: Connection, direction: int) -> bool:
+        half = connection.halves[direction]
+        return half.sent - half.peer_acked < self.window
+
+    # -- messages
+
+    def _new_entry(self, line: Line) -> Entry:
+        rng = self.rng
+        body = rng.randbytes(rng.choice([0, 4, 30, rng.randrange(200), rng.randrange(3000)]))
+        flags = DM | rng.choice([0, 0, JN, JP, JN | JP])
+        return Entry(line.source.message_id(), body, flags, rng.choice([0, FA]) | 0xC | rng.getrandbits(20) << 4)
+
+    def _send_messages(self, line: Line, count: int) -> None:
+        """What is not in flight on this connection, in table order, then new ones."""
+        connection = line.connection
+        if connection is None or not connection.open:
+            return
+        for _ in range(count):
+            if not self._room(connection, 0):
+                return
+            waiting = [index for index, entry in enumerate(line.table) if not entry.in_flight]
+            if not waiting:
+                if line.dead:
+                    return
+                line.table.append(self._new_entry(line))
+                waiting = [len(line.table) - 1]
+            self._transmit(line, connection, waiting[0])
+
+    def _transmit(self, line: Line, connection: Connection, index: int) -> Packet:
+        entry = line.table[index]
+        before = [other.number for other in line.table[:index] if other.sequence == line.sequence and other.number]
+        if not entry.number:  # B-317; B-319 if the predecessor has expired
+            entry.number, entry.sequence = line.next_number, line.sequence
+            line.next_number += 1
+            previous = entry.number - 1
+            expired = previous and line.incoming != (line.sequence, previous) and (not before or before[-1] != previous)
+            if expired and self.bridges_at_once and not line.stubborn:
+                acked = [old.number for old, _ in line.acknowledged if old.sequence == line.sequence]
+                if previous not in acked:
+                    previous = before[-1] if before else 0
+            entry.previous = previous
+        elif line.stubborn:
+            previous = entry.previous
+        else:  # B-318
+            previous = before[-1] if before else 0
+        return self._transmit_as(line, connection, entry, previous)
+
+    def _transmit_as(self, line: Line, connection: Connection, entry: Entry, previous: int) -> Packet:
+        ordinal, stamp = entry.sequence
+        transaction = struct.pack("<IIIII", entry.transaction_flags, ordinal, stamp, entry.number, previous)
+        address = line.target.guid if line.selector in (3, 5) else NULL
+        data = user_message(
+            line.source.guid,
+            address,
+            entry.message_id,
+            line.selector,
+            line.name,
+            flags=entry.flags,
+            transaction=transaction,
+            label="reading",
+            body=entry.body,
+            body_type=0x11 | 0x1000,
+            sent_time=self.clock // 1_000_000_000,
+        )
+        packet = Packet(data, "message", connection, 0, line, entry.sequence, entry.number, previous, entry.message_id)
+        packet.own_id, packet.recoverable = entry.message_id, True
+        self._send(connection, packet, data)
+        entry.in_flight = True
+        line.highest_sent[entry.sequence] = max(line.highest_sent.get(entry.sequence, 0), entry.number)
+        return packet
+
+    def _plain_message(self, connection: Connection, direction: int) -> None:
+        """Express or recoverable, in no stream."""
+        if not self._room(connection, direction):
+            return
+        source = connection.ends[direction]
+        recoverable = self.rng.random() < 0.5
+        own = source.message_id()
+        name = direct_name(f"TCP:{connection.ends[1 - direction].text}\\PRIVATE$\\plain")
+        data = user_message(
+            source.guid, NULL, own, 7, name, flags=DM if recoverable else 0, body=self.rng.randbytes(20), priority=3
+        )
+        packet = Packet(data, "message", connection, direction, message_id=own, own_id=own, recoverable=recoverable)
+        self._send(connection, packet, data)
+
+    def _ack_path(self, line: Line) -> tuple[Connection, int] | None:
+        """The connection and direction for a line's order and final acknowledgements."""
+        if self.own_ack_connection:
+            opener = 1 - line.sender
+            connection = self.current.get((opener, 1))
+            if connection is None or not connection.open:
+                if self.rng.random() < 0.3:
+                    self._open(opener, 1)
+                return None
+            return connection, 0
+        if line.connection is None or not line.connection.open:
+            return None
+        return line.connection, 1
+
+    def _acknowledge(
+        self, line: Line, message_class: int, sequence: tuple[int, int], number: int, previous: int, of: int
+    ) -> Packet | None:
+        path = self._ack_path(line)
+        if path is None or not self._room(*path):
+            return None
+        connection, direction = path
+        if message_class == ORDER_ACK:
+            body = struct.pack("<IIII", *sequence, number, previous) + self.rng.choice(
+                [bytes(20), self.rng.randbytes(20)]
+            )
+        else:
+            body = struct.pack("<IIII16sI", *sequence, number, previous, line.source.guid, of)
+        own = line.target.message_id()
+        if self.direct_acks:
+            address, selector, name = NULL, 7, direct_name(f"TCP:{line.source.text}\\PRIVATE$\\order_queue$")
+        else:
+            address, selector, name = line.source.guid, 3, struct.pack("<I", ORDER_QUEUE_ID)
+        data = acknowledgement(line.target.guid, address, selector, name, own, message_class, body)
+        kind = "order" if message_class == ORDER_ACK else "final"
+        packet = Packet(data, kind, connection, direction, line, sequence, number, previous, of)
+        packet.own_id, packet.message_class, packet.recoverable = own, message_class, kind == "final"
+        self._send(connection, packet, data)
+        return packet
+
+    # -- reception
+
+    def _process(self, packet: Packet) -> None:
+        connection = packet.connection
+        half = connection.halves[1 - packet.direction]  # the receiver's
+        if packet.counted:
+            if packet.recoverable:
+                if half.recoverable_received - half.last_acked >= 32:
+                    self._session_ack(connection, 1 - packet.direction)
+                half.recoverable_received += 1
+                half.bits |= 1 << half.recoverable_received - half.last_acked - 1
+            half.received += 1
+            half.unacked += 1
+            half.receipts.append(packet)
+        if packet.header is not None:
+            self._process_header(packet, half)
+        if packet.kind == "message" and packet.line is not None:
+            self._process_message(packet, packet.line)
+        elif packet.kind == "order" and packet.line is not None:
+            self._process_order_ack(packet, packet.line)
+        elif packet.kind == "final" and packet.line is not None:
+            line = packet.line
+            line.table = [entry for entry in line.table if entry.message_id != packet.message_id]
+            self._roll(line)
+
+    def _process_header(self, packet: Packet, half: Half) -> None:
+        assert packet.header is not None
+        ack = packet.header[0]
+        if ack > half.sent:
+            return  # planted
+        half.peer_acked = max(half.peer_acked, ack)
+        end = packet.connection.opener ^ (1 - packet.direction)
+        acked = {id(sent) for sent in half.log[:ack]}
+        self.unsettled[end] = [item for item in self.unsettled[end] if id(item[0]) not in acked]
+
+    def _process_message(self, packet: Packet, line: Line) -> None:
+        line.order_ack_due = True
+        sequence, number = line.incoming
+        same = packet.sequence == sequence and packet.number > number and (packet.previous <= number or line.lenient)
+        newer = packet.sequence[::-1] > sequence[::-1] and packet.previous == 0
+        if not same and not newer:
+            return
+        if self.rejects and self.rng.random() < 0.1:
+            if self.advances_on_reject:
+                line.incoming = (packet.sequence, packet.number)
+            self._acknowledge(
+                line, NACK_Q_EXCEED_QUOTA, packet.sequence, packet.number, packet.previous, packet.message_id
+            )
+            return
+        line.incoming = (packet.sequence, packet.number)
+        line.received.append((packet.sequence, packet.number, packet.previous, packet.message_id))
+
+    def _process_order_ack(self, packet: Packet, line: Line) -> None:
+        if packet.sequence != line.sequence or packet.number >= line.next_number:
+            return  # stale (B-230), or planted
+        stay = []
+        for entry in line.table:
+            if entry.number and entry.sequence == packet.sequence and entry.number <= packet.number:
+                line.acknowledged.append((entry, packet))
+            else:
+                stay.append(entry)
+        line.table = stay
+        self._roll(line)
+
+    def _roll(self, line: Line) -> None:
+        """B-096."""
+        if self.rolls and not line.stubborn and line.next_number > 1 and not any(entry.number for entry in line.table):
+            line.sequence, line.next_number = line.source.sequence(), 1
+
+    # -- steps
+
+    def _session_ack_if_due(self, connection: Connection) -> None:
+        for direction in (0, 1):
+            half = connection.halves[direction]
+            if half.unacked >= max(1, self.window // 2) or (half.unacked and self.rng.random() < 0.15):
+                self._session_ack(connection, direction)
+
+    def _order_ack(self, line: Line) -> None:
+        sequence, number = line.incoming
+        if number:
+            line.order_ack_due = self._acknowledge(line, ORDER_ACK, sequence, number, number - 1, 0) is None
+
+    def _take(self, line: Line) -> None:
+        """An application receives a message."""
+        sequence, number, previous, message_id = line.received[0]
+        message_class = ACK_RECEIVE if self.rng.random() < 0.9 else NACK_Q_PURGED
+        packet = self._acknowledge(line, message_class, sequence, number, previous, message_id)
+        if packet is not None:
+            del line.received[0]
+            if message_class == ACK_RECEIVE:
+                line.finals.append((sequence, number, previous, message_id))
+
+    def step(self) -> None:
+        """One thing happens."""
+        rng = self.rng
+        line = rng.choice(self.lines)
+        connection = line.connection
+        if connection is None or not connection.open:
+            if rng.random() < 0.5:
+                self._open(line.sender, 0)
+            return
+        what = rng.random()
+        if what < 0.25:
+            self._send_messages(line, rng.randint(1, 6))
+        elif what < 0.30 and line.order_ack_due:
+            self._order_ack(line)
+        elif what < 0.36 and line.received:
+            self._take(line)
+        elif what < 0.38:
+            self._plain_message(connection, rng.randrange(2))
+        elif what < 0.385:  # the resend timer, 30 s (B-151)
+            self.clock += 30_000_000_000
+            for entry in line.table:
+                entry.in_flight = False
+        elif what < 0.40 and line.table and not line.stubborn:  # expired (B-311)
+            line.table.pop(rng.randrange(len(line.table)))
+            self._roll(line)
+        elif what < 0.40 + self.breaks:
+            self._break(rng.choice([one for one in self.current.values() if one.open]))
+        else:
+            moving = rng.choice([one for one in self.current.values() if one.open])
+            direction = rng.randrange(2)
+            # Near the sender of this direction packets pass at once, near the receiver they are received at once.
+            end = moving.opener ^ direction
+            near = 1 - self.observer if end == 0 else self.observer
+            half = moving.halves[direction]
+            if half.before and rng.random() < near:
+                self._pass(moving, direction, rng.randint(1, len(half.before)))
+                if half.behind and rng.random() > near:
+                    self._receive(moving, direction, len(half.behind))
+            elif half.behind:
+                self._receive(moving, direction, rng.randint(1, len(half.behind)))
+            elif half.before:
+                self._pass(moving, direction, rng.randint(1, len(half.before)))
+            if moving.open:
+                self._session_ack_if_due(moving)
+
+    def settle(self) -> None:
+        """Everything under way arrives."""
+        for _ in range(6):
+            for connection in list(self.current.values()):
+                for direction in (0, 1):
+                    if connection.open:
+                        self._pass(connection, direction, len(connection.halves[direction].before))
+                        self._receive(connection, direction, len(connection.halves[direction].behind))
+                        self._session_ack_if_due(connection)
+
+    # -- violations
+
+    def plant(self, kind: str, line: Line) -> bool:
+        """Commits a violation now, if that is possible now."""
+        if line.planted is not None or line.connection is None or not line.connection.open:
+            return False
+        violation = getattr(self, f"_plant_{kind}")(line)
+        if violation is None:
+            return False
+        line.planted = violation
+        self.planted.append(violation)
+        return True
+
+    def _violation(
+        self, kind: str, variant: str, line: Line, number: int, *evidence: list[Packet], own: bool = True
+    ) -> Planted:
+        connection = evidence[-1][-1].connection
+        return Planted(kind, variant, self.number, line if own else None, connection, number, list(evidence))
+
+    def _transmissions(self, line: Line, message_id: int, number: int = 0) -> list[Packet]:
+        return [
+            packet
+            for packet in self.packets
+            if packet.line is line
+            and packet.kind == "message"
+            and packet.message_id == message_id
+            and number in (0, packet.number)
+        ]
+
+    def _numbered(self, line: Line) -> list[Entry]:
+        """Messages of the current sequence that the observer has seen."""
+        return [entry for entry in line.table if entry.number and self._transmissions(line, entry.message_id)]
+
+    def _plant_renumbered(self, line: Line) -> Planted | None:
+        entries = self._numbered(line)
+        connection = line.connection
+        if not entries or connection is None or not self._room(connection, 0):
+            return None
+        variant = self.rng.choice(["new number", "new message id", "new sequence"])
+        entry = self.rng.choice(entries)
+        seen = self._transmissions(line, entry.message_id)
+        if variant == "new number":
+            line.table.remove(entry)
+            line.table.append(entry)
+            entry.number = 0
+            for other in line.table[:-1]:  # numbers stay in table order
+                if not other.number:
+                    other.number, other.sequence, other.previous = line.next_number, line.sequence, line.next_number - 1
+                    line.next_number += 1
+            again = self._transmit(line, connection, len(line.table) - 1)
+        elif variant == "new message id":
+            entry.message_id = line.source.message_id()
+            again = self._transmit(line, connection, line.table.index(entry))
+        else:
+            line.sequence, line.next_number = line.source.sequence(), 1
+            for other in line.table:
+                other.number, other.in_flight = 0, False
+            for index, other in enumerate(line.table):
+                again = self._transmit(line, connection, index)
+                if other is entry:
+                    break
+        return self._violation("renumbered", variant, line, entry.number, seen, [again])
+
+    def _plant_ack_beyond_receipt(self, line: Line) -> Planted | None:
+        sequence, number = line.incoming
+        path = self._ack_path(line)
+        if not number or path is None or not self._room(*path):
+            return None
+        variant = self.rng.choice(["order", "final", "session", "bits"])
+        if variant in ("order", "final"):
+            beyond = line.highest_sent[sequence] + self.rng.randint(1000, 2000)
+            message_class = ORDER_ACK if variant == "order" else ACK_RECEIVE
+            packet = self._acknowledge(line, message_class, sequence, beyond, beyond - 1, line.source.next_id + 100_000)
+            return None if packet is None else self._violation("ack_beyond_receipt", variant, line, beyond, [packet])
+        connection, direction = path
+        far = self.rng.randint(300, 1000)
+        packet = self._session_ack(connection, direction, **({"ack": far} if variant == "session" else {"base": far}))
+        return self._violation("ack_beyond_receipt", variant, line, 0, [packet], own=False)
+
+    def _plant_id_went_back(self, line: Line) -> Planted | None:
+        connection = line.connection
+        seen = [
+            packet
+            for packet in self.packets
+            if packet.line is line and packet.sequence == line.sequence and packet.kind == "message"
+        ]
+        if not seen or connection is None or not self._room(connection, 0):
+            return None
+        line.sequence = (self.rng.randint(1, 5), line.source.stamp - self.rng.randint(1, 10**6))
+        line.next_number, line.table = 1, [self._new_entry(line)]
+        packet = self._transmit(line, connection, 0)
+        line.stubborn = True  # never rolls
+        return self._violation("id_went_back", "", line, 1, seen, [packet])
+
+    def _plant_skipped(self, line: Line) -> Planted | None:
+        """The sender leaves a number out; finish_skipped() looks for the acknowledgement past it."""
+        seen = line.highest_sent.get(line.sequence)
+        if not seen or seen != line.next_number - 1 or line.incoming[0] != line.sequence:
+            return None
+        connection = line.connection
+        if connection is None or not self._room(connection, 0) or any(entry.number == 0 for entry in line.table):
+            return None
+        before = [
+            p
+            for p in self.packets
+            if p.line is line and p.sequence == line.sequence and p.number == seen and p.kind == "message"
+        ]
+        if not before or any(not entry.in_flight for entry in line.table):
+            return None
+        line.stubborn = line.lenient = True
+        line.next_number += 1
+        line.table.append(self._new_entry(line))
+        packet = self._transmit(line, connection, len(line.table) - 1)
+        return self._violation("skipped", "", line, packet.number, before, [packet])
+
+    def finish_skipped(self, violation: Planted) -> None:
+        """Adds the acknowledgements past the hole to the evidence."""
+        line, number = violation.line, violation.number
+        assert line is not None
+        sequence = violation.evidence[-1][0].sequence
+        resent = [
+            p
+            for p in self.packets
+            if p.line is line and p.kind == "message" and p.sequence == sequence and p.number == number
+        ]
+        violation.evidence[-1] = resent
+        violation.evidence.append(
+            [
+                packet
+                for packet in self.packets
+                if packet.line is line
+                and packet.sequence == sequence
+                and packet.number >= number
+                and (packet.kind == "order" or (packet.kind == "final" and packet.message_class == ACK_RECEIVE))
+            ]
+        )
+
+    def _plant_count_mismatch(self, line: Line) -> Planted | None:
+        connection = line.connection
+        direction = self.rng.randrange(2)
+        if connection is None or not connection.halves[direction].sent:
+            return None
+        variant = self.rng.choice(["sent", "recoverable"])
+        packet = self._session_ack(connection, direction, **{variant: self.rng.choice([-1, 1, 2, 7])})
+        violation = self._violation("count_mismatch", variant, line, 0, [packet], own=False)
+        self._pass(connection, direction, len(connection.halves[direction].before))
+        self._break(connection)
+        return violation
+
+    def _plant_resent_after_ack(self, line: Line) -> Planted | None:
+        connection = line.connection
+        if connection is None or not self._room(connection, 0):
+            return None
+        for entry, order_ack in reversed(line.acknowledged):
+            if entry.sequence != max(line.highest_sent, key=lambda sequence: sequence[::-1]):
+                continue
+            used = order_ack.connection
+            half = used.halves[1 - order_ack.direction]
+            if order_ack not in half.receipts or used is not connection:
+                continue
+            place = half.receipts.index(order_ack) + 1
+            shown = [
+                packet
+                for packet in self.packets
+                if packet.connection is used
+                and packet.direction == 1 - order_ack.direction
+                and packet.header
+                and packet.header[0] >= place
+            ]
+            if shown:
+                packet = self._transmit_as(line, connection, entry, entry.number - 1)
+                return self._violation("resent_after_ack", "", line, entry.number, [order_ack], shown, [packet])
+        return None
+
+    def _plant_delivered_twice(self, line: Line) -> Planted | None:
+        if not line.finals:
+            return None
+        sequence, number, previous, message_id = self.rng.choice(line.finals)
+        first = [p for p in self.packets if p.line is line and p.kind == "final" and p.message_id == message_id]
+        if not first:
+            return None
+        packet = self._acknowledge(line, ACK_RECEIVE, sequence, number, previous, message_id)
+        return None if packet is None else self._violation("delivered_twice", "", line, number, first, [packet])
+
+
+def _lines(rng: random.Random, ends: tuple[Manager, Manager], both_ways: bool) -> Iterator[Line]:
+    senders = [0, 1] if both_ways else [0]
+    for sender in senders:
+        source, target = ends[sender], ends[1 - sender]
+        for index in range(rng.choice([1, 1, 2, 3])):
+            selector = rng.choice([3, 5, 7, 7])
+            if selector == 3:
+                queue, name = f"private {index + 7}", struct.pack("<I", index + 7)
+            elif selector == 5:
+                name = rng.randbytes(16)
+                queue = f"public {name.hex()}"
+            else:
+                host = f"[{target.text}]" if ":" in target.text else target.text
+                queue = f"TCP:{host}\\PRIVATE$\\line{index}"
+                name = direct_name(queue)
+            yield Line(sender, source, target, selector, name, queue, source.sequence())
+
+
+def _simulate(rng: random.Random, violations: bool, length: int) -> list[_Pair]:
+    start = rng.randrange(1_600_000_000, 1_900_000_000) * 1_000_000_000 + rng.randrange(10**9)
+    six = rng.random() < 0.15
+
+    def manager(index: int, receiver: bool) -> Manager:
+        place = bytes([10, 0, int(receiver), index + 1])
+        stamp = start // 1_000_000_000 if rng.random() < 0.5 else start // 1_000_000_000 - rng.randrange(10**7)
+        return Manager(rng.randbytes(16), bytes(12) + place if six else place, rng.randrange(1000), stamp)
+
+    receivers = [manager(index, True) for index in range(rng.choice([1, 1, 2]))]
+    senders = [manager(index, False) for index in range(rng.choice([1, 2, 3]))]
+    pairs: list[_Pair] = []
+    connections = 0
+    for sender in senders:
+        for receiver in receivers:
+            pair = _Pair(rng, len(pairs), (sender, receiver), start + rng.randrange(10**10), connections)
+            pair.lines = list(_lines(rng, pair.ends, rng.random() < 0.3))
+            plan = {id(line): rng.choice(KINDS) for line in pair.lines if violations and rng.random() < 0.5}
+            due = {id(line): rng.randrange(length // 4, length) for line in pair.lines}
+            for moment in range(length):
+                pair.step()
+                for line in pair.lines:
+                    if id(line) in plan and moment >= due[id(line)] and pair.plant(plan[id(line)], line):
+                        del plan[id(line)]
+            pair.settle()
+            for violation in pair.planted:
+                if violation.kind == "skipped":
+                    line = violation.line
+                    assert line is not None
+                    if line.connection is not None and line.connection.open:
+                        pair._order_ack(line)
+                        pair.settle()
+                    pair.finish_skipped(violation)
+            connections += len(pair.connections)
+            pairs.append(pair)
+    return pairs
+
+
+# ---- the files -----------------------------------------------------------------------------------
+
+
+def _checksum(data: bytes) -> int:
+    total = sum(struct.unpack(f">{len(data) // 2}H", data))
+    total = (total & 0xFFFF) + (total >> 16)
+    return ~(total + (total >> 16)) & 0xFFFF
+
+
+def _ip(source: bytes, target: bytes, protocol: int, payload: bytes, number: int) -> bytes:
+    if len(source) == 16:
+        return struct.pack(">IHBB", 0x60000000, len(payload), protocol, 64) + source + target + payload
+    head = struct.pack(
+        ">BBHHHBBH4s4s", 0x45, 0, 20 + len(payload), number & 0xFFFF, 0x4000, 64, protocol, 0, source, target
+    )
+    return head[:10] + struct.pack(">H", _checksum(head)) + head[12:] + payload
+
+
+def _segment(frame: Frame, number: int) -> bytes:
+    """The IP packet of a frame; its TCP checksum is 0, as where the network card fills it in."""
+    if frame.noise:
+        return frame.noise
+    connection, direction = frame.connection, frame.direction
+    initial = connection.initial[direction]
+    sequence = initial if frame.sequence < 0 else initial + 1 + frame.sequence & 0xFFFFFFFF
+    ack = connection.initial[1 - direction] + 1 + frame.ack & 0xFFFFFFFF if frame.flags & _ACK else 0
+    options = connection.options
+    source, target = connection.ports if direction == 0 else connection.ports[::-1]
+    head = struct.pack(
+        ">HHIIBBHHH", source, target, sequence, ack, 5 + len(options) // 4 << 4, frame.flags, 64000, 0, 0
+    )
+    ends = connection.ends if direction == 0 else connection.ends[::-1]
+    return _ip(ends[0].address, ends[1].address, 6, head + options + frame.payload, number)
+
+
+def _link(kind: int, packet: bytes, vlan: int) -> bytes:
+    six = packet[0] >> 4 == 6
+    ethertype = 0x86DD if six else 0x0800
+    if kind == 1:
+        tag = struct.pack(">HH", 0x8100, vlan) if vlan else b""
+        return (b"\x02\0\0\0\0\1\x02\0\0\0\0\2" + tag + struct.pack(">H", ethertype) + packet).ljust(60, b"\0")
+    if kind == 113:
+        return struct.pack(">HHH8sH", 0, 1, 6, b"\x02\0\0\0\0\1\0\0", ethertype) + packet
+    if kind == 276:
+        return struct.pack(">HHIHBB8s", ethertype, 0, 2, 1, 0, 6, b"\x02\0\0\0\0\1\0\0") + packet
+    if kind == 0:
+        return struct.pack("<I", 10 if six else 2) + packet
+    return packet
+
+
+LINKS = (1, 1, 1, 101, 113, 276, 0)
+
+
+class _Writer:
+    """One capture file of a random format."""
+
+    def __init__(self, rng: random.Random, path: Path) -> None:
+        self.path = path
+        self.order = rng.choice("<<>")
+        self.nano = rng.random() < 0.4
+        self.ng = rng.random() < 0.4
+        self.links = [rng.choice(LINKS) for _ in range(rng.choice([1, 2]) if self.ng else 1)]
+        self.count = 0
+        if self.ng:
+            self.parts = [self._block(0x0A0D0D0A, struct.pack(self.order + "IHHq", 0x1A2B3C4D, 1, 0, -1))]
+            option = struct.pack(self.order + "HHB3xHH", 9, 1, 9, 0, 0) if self.nano else b""
+            self.parts += [self._block(1, struct.pack(self.order + "HHI", link, 0, 0) + option) for link in self.links]
+        else:
+            magic = 0xA1B23C4D if self.nano else 0xA1B2C3D4
+            self.parts = [struct.pack(self.order + "IHHiIII", magic, 2, 4, 0, 0, 262144, self.links[0])]
+
+    def _block(self, kind: int, body: bytes) -> bytes:
+        body = _padded(body)
+        size = struct.pack(self.order + "I", 12 + len(body))
+        return struct.pack(self.order + "I", kind) + size + body + size
+
+    def add(self, rng: random.Random, time: int, packet: bytes, vlan: int, snap: int) -> tuple[int, int]:
+        """Writes one frame; returns its number and how many bytes of the IP packet are kept."""
+        interface = rng.randrange(len(self.links))
+        data = _link(self.links[interface], packet, vlan)
+        kept = data[:snap] if snap else data
+        units = time if self.nano else time // 1000
+        if self.ng:
+            head = struct.pack(self.order + "IIIII", interface, units >> 32, units & 0xFFFFFFFF, len(kept), len(data))
+            self.parts.append(self._block(6, head + kept))
+        else:
+            per_second = 10**9 if self.nano else 10**6
+            head = struct.pack(self.order + "IIII", units // per_second, units % per_second, len(kept), len(data))
+            self.parts.append(head + kept)
+        self.count += 1
+        header = len(data) if len(data) == len(packet) else data.index(packet[:12])
+        header = 0 if len(data) == len(packet) else header
+        return self.count, max(0, min(len(packet), len(kept) - header))
+
+    def close(self, cut: int = 0) -> None:
+        """Writes the file without its last cut bytes."""
+        data = b"".join(self.parts)
+        self.path.write_bytes(data[: len(data) - cut])
+
+
+def _noise(rng: random.Random, pair: _Pair) -> bytes:
+    a, b = pair.ends
+    what = rng.randrange(3)
+    if what == 0:  # a ping
+        data = ping(rng.getrandbits(16), a.guid)
+        return _ip(
+            a.address, b.address, 17, struct.pack(">HHHH", 4057, 3527, 8 + len(data), 0) + data, rng.getrandbits(16)
+        )
+    if what == 1:  # another port
+        return _ip(
+            a.address, b.address, 6, struct.pack(">HHIIBBHHH", 40000, 80, 1, 1, 0x50, 0x18, 100, 0, 0) + b"LIOR" * 9, 1
+        )
+    return _ip(a.address, b.address, 1, bytes(8), 2)
+
+
+def _faults(rng: random.Random, frames: list[Frame], faults: list[str]) -> tuple[list[Frame], int]:
+    """What the capture suffers: the frames that are left, and the snap length."""
+    snap = 0
+    if "duplicates" in faults:
+        doubled = []
+        for frame in frames:
+            doubled.append(frame)
+            if rng.random() < 0.1:
+                copy = Frame(
+                    frame.time + 500,
+                    frame.connection,
+                    frame.direction,
+                    frame.sequence,
+                    frame.payload,
+                    frame.flags,
+                    frame.ack,
+                )
+                copy.noise = frame.noise
+                doubled.append(copy)
+        frames = doubled
+    if "loss" in faults:
+        rate = rng.choice([0.003, 0.01, 0.05])
+        lost = [frame for frame in frames if rng.random() < rate]
+        # A copy of the same bytes is lost too: once the peer has acknowledged them, a late copy helps no reader.
+        gone = {
+            (id(f.connection), f.direction, at) for f in lost for at in range(f.sequence, f.sequence + len(f.payload))
+        }
+        dropped = {id(frame) for frame in lost}
+        frames = [
+            f
+            for f in frames
+            if id(f) not in dropped
+            and not any(
+                (id(f.connection), f.direction, at) in gone for at in range(f.sequence, f.sequence + len(f.payload))
+            )
+        ]
+    if "late start" in faults:
+        frames = frames[rng.randrange(1, max(2, len(frames) // 2)) :]
+    if "snap length" in faults:
+        snap = rng.choice([68, 96, 150, 250, 400, 1000])
+    return frames, snap
+
+
+def generate(
+    seed: int, folder: Path, *, violations: bool | None = None, faults: Iterable[str] | None = None, length: int = 0
+) -> Capture:
+    """A capture, its seed deciding everything that is not given.
+
+    violations: whether some are planted. faults: of the capture, out of FAULTS. length: steps for each pair of hosts.
+    """
+    rng = random.Random(seed)
+    if violations is None:
+        violations = rng.random() < 0.7
+    if faults is None:
+        faults = [] if rng.random() < 0.35 else [fault for fault in FAULTS if rng.random() < 0.25]
+    faults = list(faults)
+    pairs = _simulate(rng, violations, length or rng.choice([60, 150, 400]))
+    everything = [frame for pair in pairs for frame in pair.frames]
+    vlans = {connection.number: pair.vlan for pair in pairs for connection in pair.connections}
+    for pair in pairs:
+        for _ in range(rng.randrange(4)):
+            moment = rng.choice(pair.frames)
+            everything.append(Frame(moment.time + 1, moment.connection, 0, 0, b"", 0, 0, _noise(rng, pair)))
+    everything.sort(key=lambda frame: frame.time)
+    frames, snap = _faults(rng, everything, faults)
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = rng.randint(2, 4) if "rotation" in faults or "lost file" in faults else 1
+    borders = [0, *sorted(rng.randrange(len(frames) + 1) for _ in range(parts - 1)), len(frames)]
+    missing = rng.randrange(parts) if "lost file" in faults else -1
+    paths: list[Path] = []
+    for part in range(parts):
+        mine = frames[borders[part] : borders[part + 1]]
+        if part == missing or not mine:
+            continue
+        writer = _Writer(rng, folder / f"capture-{seed}-{part}.{rng.choice(['pcap', 'pcapng', 'cap'])}")
+        for frame in mine:
+            packet = _segment(frame, rng.getrandbits(16))
+            number, kept = writer.add(rng, frame.time, packet, vlans[frame.connection.number], snap)
+            frame.file, frame.number = len(paths), number
+            if frame.noise:
+                continue
+            frame.kept = max(0, len(frame.payload) - (len(packet) - kept))
+            if (len(frame.connection.ends[0].address) == 4 and kept < 40) or (kept < 60 and len(packet) > kept):
+                frame.kept = 0
+        last = mine[-1]
+        if "file end" in faults and rng.random() < 0.5:
+            writer.close(rng.randint(1, 15))
+            last.kept = -1
+        else:
+            writer.close()
+        paths.append(writer.path)
+    capture = Capture(
+        seed,
+        paths,
+        [violation for pair in pairs for violation in pair.planted],
+        [packet for pair in pairs for packet in pair.packets],
+        frames,
+        faults,
+        set(),
+        {pair.number: pair.lines for pair in pairs},
+        [connection for pair in pairs for connection in pair.connections],
+    )
+    _judge(capture, pairs, everything)
+    return capture
+
+
+FAULTS = ("loss", "duplicates", "late start", "snap length", "file end", "rotation", "lost file")
+
+
+def _judge(capture: Capture, pairs: list[_Pair], everything: list[Frame]) -> None:
+    """Which packets are in the capture, which pairs of hosts have holes, which violations must be found."""
+    there = {id(frame) for frame in capture.frames if frame.kept >= 0 and not frame.noise}
+    ranges: dict[tuple[int, int], list[tuple[int, int, Frame]]] = defaultdict(list)
+    for frame in capture.frames:
+        if id(frame) in there and frame.payload:
+            ranges[frame.connection.number, frame.direction].append(
+                (frame.sequence, frame.sequence + frame.kept, frame)
+            )
+    for packet in capture.packets:
+        begin, end = packet.start, packet.start + len(packet.data)
+        packet.frames = [
+            f for low, high, f in ranges[packet.connection.number, packet.direction] if low < end and high > begin
+        ]
+        covered = begin
+        for low, high in sorted((f.sequence, f.sequence + f.kept) for f in packet.frames):
+            if low > covered:
+                break
+            covered = max(covered, high)
+        packet.visible = covered >= end
+    numbers = {connection.number: pair.number for pair in pairs for connection in pair.connections}
+    clouded: dict[int, int] = {}  # pair -> since when
+    for frame in everything:
+        pair = numbers[frame.connection.number]
+        harmless = frame.noise or (not frame.payload and not frame.flags & _SYN)
+        whole = id(frame) in there and frame.kept == len(frame.payload)
+        if not harmless and not whole and pair not in clouded:
+            clouded[pair] = frame.time
+    capture.clouded = set(clouded)
+    for violation in capture.planted:
+        groups = [[packet for packet in group if packet.visible] for group in violation.evidence]
+        violation.shown = all(groups)
+        last = max((frame.time for group in groups[-1:] for packet in group[:1] for frame in packet.frames), default=0)
+        standing = violation.kind in STANDING_ALONE
+        violation.certain = violation.shown and (standing or clouded.get(violation.pair, last + 1) > last)
+        violation.frames = {
+            (frame.file, frame.number)
+            for group in groups
+            for packet in group
+            for frame in packet.frames
+            if frame.kept >= 0
+        }
+        if violation.line is not None:
+            sequence = next(packet.sequence for group in violation.evidence[::-1] for packet in group)
+            violation.stream = Stream(violation.line.source.guid, violation.line.queue, sequence)
+
+
+def main() -> None:
+    """Writes captures and says what is in them."""
+    parser = argparse.ArgumentParser(description="Captures of MSMQ traffic with known faults.")
+    forms = parser.add_subparsers(dest="form", required=True)
+    small = forms.add_parser("small", help="a few hosts in detail")
+    small.add_argument("folder", type=Path)
+    small.add_argument("--seed", type=int, default=1)
+    small.add_argument("--count", type=int, default=1)
+    arguments = parser.parse_args()
+    for seed in range(arguments.seed, arguments.seed + arguments.count):
+        capture = generate(seed, arguments.folder)
+        found: list[dict[str, Any]] = [
+            {
+                "kind": v.kind,
+                "variant": v.variant,
+                "number": v.number,
+                "shown": v.shown,
+                "certain": v.certain,
+                "frames": sorted(v.frames),
+            }
+            for v in capture.planted
+        ]
+        print(
+            json.dumps(
+                {"seed": seed, "paths": [str(p) for p in capture.paths], "faults": capture.faults, "planted": found}
+            )
+        )
+
+
+if __name__ == "__main__":
+    main()
