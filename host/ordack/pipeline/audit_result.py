@@ -1,0 +1,273 @@
+"""What an audit says: plain values, picklable, no numpy.
+
+A stream here is what the receiver keeps state for (B-099, A-21): the transactional messages from one source queue
+manager to one destination queue, at one hop count (a queue manager on the way that forwards them, B-012, sends them a
+second time, and that is no resend). The sequences that it runs through one after the other (B-096) are in it: the
+summary counts them, because a sequence is what the specification calls a stream of messages (B-091).
+
+When is a verdict certain? All of a capture is one observation, in the order in which packets were completed. What may
+have been sent unseen: all before the capture's first frame, and what a hole, a connection older than the capture, or
+a file that ends early swallowed. `unseen` below is the last such moment for the sender concerned. A number n of a
+sequence is *accounted for* if all transmissions of it and of greater ones are certainly seen, because one of these
+holds:
+  - the message n (or a lower one) was handed to its queue manager after `unseen`: its SentTime, whole seconds, is not
+    before it. A sender's clock that is ahead of the capture's by more than the time in between would spoil this;
+  - a lower sequence of the stream was seen after `unseen` (a sender begins a new one when the old one is drained,
+    B-093, B-096);
+  - after `unseen` an OrderAck named a number that was seen before it, n is greater, and so was every transmission
+    then.
+
+Kinds of violation, and when one is reported:
+  renumbered          One (sequence, number) with two MessageIDs, or one MessageID of a source under two (sequence,
+                      number) of a stream (A-08, B-309, B-317, B-318). Compared with what the window of the stream
+                      still has. Needs no other packet.
+  id_went_back        A message of a sequence lower than one that the stream has used (B-078, B-093), on the
+                      connection that carried the higher one, or on one that began afterwards. On an older connection
+                      it may be late: no verdict.
+  ack_beyond_receipt  An OrderAck, or a FinalAck, names a number that is accounted for and was not sent so far (B-110,
+                      B-230). Or a SessionHeader's AckSequenceNumber, or its recoverable bits, exceed what the other
+                      side has sent on a connection that was seen from its beginning without a hole (B-229).
+  skipped             An OrderAck names a number that was sent, but which the receiver's rule (B-270), applied to all
+                      that was seen, cannot have reached: what PreviousTxSequenceNumber points at is accounted for and
+                      was not sent (B-110). A FinalAck of a class that follows insertion (0x4000, 0xC000 to 0xC004)
+                      shows the same (B-338 to B-342).
+  count_mismatch      UserMsgSequenceNumber or RecoverableMsgSeqNumber of a SessionHeader differs from the packets
+                      counted in its direction (B-104, B-105, B-227), on a connection seen from its beginning without
+                      a hole. A header carried by a message may leave that message out (OP-14). The same difference is
+                      reported once.
+  resent_after_ack    A message was sent again although its sender had shown that it knew it as settled: by a
+                      SessionHeader of the sender, before this in the same direction or on a connection that ended
+                      before this one began, that covers the FinalAck of the message (B-244), or covers both an
+                      OrderAck for it and a packet after the SessionHeader that acknowledged the message (B-236,
+                      B-224). Earlier it is legal: acknowledgements cross, or get lost.
+  delivered_twice     Two FinalAcks of classes that follow insertion, for one message, that are two messages (by their
+                      own MessageIDs; one sent again keeps its own): it was removed from the queue twice (B-116). Or
+                      the receiver's OrderAcks went back (generated later, by their own MessageIDs), and then came
+                      back over a number that was sent again in between: it was accepted twice (A-01, B-271).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+KINDS = (
+    "renumbered", "ack_beyond_receipt", "id_went_back", "skipped", "count_mismatch", "resent_after_ack",
+    "delivered_twice",
+)
+
+# Why the receiver's rule does not accept a message (B-270). FinalAcks that reject on arrival (B-261) count as "0x8003" and so
+# on.
+REJECTS = ("duplicate", "hole", "old_sequence", "sequence_start_missing")
+
+
+class Packet(NamedTuple):
+    """Where a packet is. file: index in Result.paths. frame: from 1, in which the packet begins. time: ns since
+    1970."""
+
+    file: int
+    frame: int
+    time: int
+
+
+class StreamKey(NamedTuple):
+    """source_queue_manager: GUID as text. destination_queue: format name as in the packets; a private name (DQ 3)
+    with the GUID of its host. hops: hop count at which it was seen."""
+
+    source_queue_manager: str
+    destination_queue: str
+    hops: int
+
+
+class SequenceId(NamedTuple):
+    """A TxSequenceID."""
+
+    ordinal: int
+    time_stamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Milliseconds; percentiles from a histogram with steps of at most 1/8, max exact. count 0: the rest is 0."""
+
+    count: int
+    p50: float
+    p90: float
+    p99: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """kind: of KINDS. stream, sequence: None if it is the connection that shows it. connection: index in
+    Result.connections. number: TxSequenceNumber, 0 if none. rule: numbers of the rules. packets: those that show it,
+    in order."""
+
+    kind: str
+    stream: StreamKey | None
+    sequence: SequenceId | None
+    connection: int
+    number: int
+    text: str
+    rule: str
+    packets: tuple[Packet, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A violation that would have been reported if everything had been seen. reason: what may be missing."""
+
+    kind: str
+    stream: StreamKey | None
+    sequence: SequenceId | None
+    connection: int
+    number: int
+    reason: str
+    packets: tuple[Packet, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceReport:
+    """One sequence of a stream. Counts are of messages (different numbers seen) unless said otherwise.
+
+    first_transmissions, resends: transmissions; one is a resend if its number was seen before. order_acked: covered
+    by an OrderAck. final_acked: by a FinalAck of any class. unsettled: at the end neither settled by a FinalAck, nor
+    by an OrderAck that is enough because neither JN nor JP was set (C-05). highest: number seen. acknowledged: by
+    OrderAcks.
+    """
+
+    sequence: SequenceId
+    messages: int
+    first_transmissions: int
+    resends: int
+    rejects: dict[str, int]
+    order_acked: int
+    final_acked: int
+    unsettled: int
+    highest: int
+    acknowledged: int
+    first_time: int
+    last_time: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReport:
+    """A stream: sums over its sequences, whose last one is `sequence`. Times in ns since 1970.
+
+    connections: how many carried it. holes: how often something of this sender's may have been lost to the capture.
+    latency: {"session", "order", "final"}: from the first transmission seen to the SessionHeader, OrderAck, FinalAck
+    that covers it. histograms: the same, {kind: {upper bound in ms: messages}}. outcomes: messages by what confirm's
+    rules say has become of them (OUTCOMES), a negative class as "0x8003". sequences_dropped: of `sequences` only the
+    last 1,000 are kept in detail.
+    """
+
+    stream: StreamKey
+    sequence: SequenceId
+    sequences: tuple[SequenceReport, ...]
+    sequence_count: int
+    connections: int
+    messages: int
+    first_transmissions: int
+    resends: int
+    rejects: dict[str, int]
+    order_acked: int
+    final_acked: int
+    unsettled: int
+    holes: int
+    violations: dict[str, int]
+    unknowns: dict[str, int]
+    first_time: int
+    last_time: int
+    latency: dict[str, Latency]
+    histograms: dict[str, dict[float, int]]
+    outcomes: dict[str, int]
+
+
+# What has become of a message, besides the classes of negative FinalAcks: received (C-25), stored at its destination and
+# nothing more is asked for (C-40), waiting for its FinalAck (O), on its way (S), in doubt: a deadline of C-20 to C-23 has
+# passed without an answer.
+OUTCOMES = ("received", "stored", "waiting", "sent", "in_doubt")
+
+
+class Event(NamedTuple):
+    """An entry of a connection's time line: begin, older, established, first_message, hole, malformed, violation,
+    end."""
+
+    time: int
+    what: str
+    direction: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionReport:
+    """One incarnation of a TCP connection. ends: address and port, of the end that opened it first, if syn.
+
+    packets, messages (UserMessage format), holes, malformed: by direction. events: the first 64 and the last.
+    queue_managers: GUID as text of the sender that was seen in each direction, "" if none, "several".
+    """
+
+    ends: tuple[str, str]
+    syn: bool
+    first_time: int
+    last_time: int
+    packets: tuple[int, int]
+    messages: tuple[int, int]
+    holes: tuple[int, int]
+    malformed: tuple[int, int]
+    queue_managers: tuple[str, str]
+    end: str
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SenderReport:
+    """All streams of a source queue manager together."""
+
+    source_queue_manager: str
+    streams: int
+    messages: int
+    resends: int
+    rejects: int
+    unsettled: int
+    violations: int
+    unknowns: int
+    latency: dict[str, Latency]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Points of a stream for a plot, thinned to a few thousand, in order of time.
+
+    points: (time in ns since 1970, position of the number, what). what: 0 first transmission, 1 resend, 2 not
+    accepted by the receiver's rule, 3 OrderAck, 4 positive FinalAck, 5 negative FinalAck. The position goes on from
+    one sequence to the next: number + base of the sequence. boundaries: (time, base, sequence) of each sequence.
+    """
+
+    stream: StreamKey
+    points: tuple[tuple[int, int, int], ...]
+    boundaries: tuple[tuple[int, int, SequenceId], ...]
+    thinned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """summary: the JSON object of `ordack audit --json`. paths: the files, in the order of their first frames.
+
+    damages: (path, text) for what could not be read. violations, unknowns: at most 1,000 of a kind for a stream are
+    kept with their packets; the counts in summary and streams are of all. connections: at most the 10,000 that had
+    most trouble, by index of the capture; dropped ones are counted in summary. series: of the streams with most
+    trouble, if asked for.
+    """
+
+    summary: dict[str, Any]
+    paths: list[str]
+    damages: list[tuple[str, str]]
+    violations: list[Violation]
+    unknowns: list[Unknown]
+    streams: list[StreamReport]
+    senders: list[SenderReport]
+    connections: dict[int, ConnectionReport]
+    histograms: dict[str, dict[float, int]]
+    latency: dict[str, Latency]
+    series: list[Series] = field(default_factory=list)
