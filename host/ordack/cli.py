@@ -435,6 +435,63 @@ def receive(
             left -= len(messages)
 
 
+@app.command()
+def export(
+    names: Annotated[list[str], typer.Argument(metavar="QUEUE...", help="Queues, with or without private$\\.")],
+    store: StoreOption,
+    to: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the segments; made if there is none.")],
+    follow: Annotated[bool, typer.Option(
+        "--follow", help="Wait for more instead of ending when the queues are empty.")] = False,
+    rows: Annotated[int, typer.Option(min=1, max=1_000_000, help="Messages in a segment at most.")] = 10_000,
+    age: Annotated[float, typer.Option(
+        min=0, help="Seconds that a message waits for others to share its segment, with --follow.")] = 1.0,
+    anew: Annotated[bool, typer.Option(
+        "--anew", help="Give up a recorded segment whose file or folder is lost, or let FOLDER take the place of one "
+        "that is gone.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Move the messages of queues to segments, Parquet files that are never changed: each message is in one of them.
+
+    That is their receipt: senders who asked for it are told. Killed at any time, nothing is lost or doubled; the next
+    export goes on. SIGTERM, SIGINT or SIGHUP end it with a whole segment. Exit status: 0 done, 1 not all (the rest is
+    still in its queue), 2 wrong usage or a package is missing.
+    """
+    import signal
+
+    with _pipeline_packages():
+        from ordack.pipeline.export import Exporter
+        from ordack.pipeline.segments import FolderError
+    from ordack.client import Client
+
+    stopped: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda number, _: stopped.append(number))
+    messages = 0
+    try:
+        with Client(store) as client, Exporter(client, names, to, rows=rows, anew=anew, tell=_complain) as exporter:
+            def stop() -> bool:
+                return bool(stopped)
+
+            for made in exporter.follow(stop, age) if follow else exporter.run(stop):
+                messages += made.messages
+                _done(as_json, f"{made.queue}: {made.messages} messages, {made.bytes} bytes, in {made.segment}"
+                      + (", of an earlier export" if made.recovered else ""), **made._asdict())
+    except FolderError as error:
+        raise StoreError(str(error)) from None
+    if not as_json:
+        _write(f"{messages} messages exported\n")
+
+
+@contextlib.contextmanager
+def _pipeline_packages() -> Iterator[None]:
+    """Around the import of what needs the packages of the extra "spark"."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        _complain(f"this command needs the package {error.name}: pip install ordack[spark]")
+        raise typer.Exit(2) from None
+
+
 def _class_text(number: int) -> str:
     from ordack.decode import CLASSES  # slow to import
 
@@ -680,7 +737,7 @@ def _complain(text: str) -> None:
 def main() -> None:
     """Entry point of the console script. Typer ends it quietly, with 1, when the reader of a pipe has gone."""
     if not {"queue", "outgoing", "send", "receive", "state", "config", "identity", "serve",
-            "board"}.intersection(sys.argv[1:2]):
+            "board", "export"}.intersection(sys.argv[1:2]):
         from ordack.decode import command  # slow to import
 
         app.command("decode")(command)

@@ -61,7 +61,7 @@ CREATE TABLE exports (                           -- the last segment of a queue 
     serial INTEGER NOT NULL,
     name TEXT NOT NULL,                          -- of the file when it is visible
     messages INTEGER NOT NULL, size INTEGER NOT NULL, -- the file's, in bytes
-    pending INTEGER NOT NULL,                    -- it is not known to be visible
+    pending INTEGER NOT NULL,                    -- 1: it is not known to be visible; 2: nor is that expected any more
     PRIMARY KEY (queue, folder)) WITHOUT ROWID;
 """
 UPGRADES = {3: EXPORTS}  # format version -> what makes the next one of it
@@ -231,7 +231,7 @@ class Leaving(NamedTuple):
 
 
 class Export(NamedTuple):
-    """The last segment of a queue in a folder, as in the table. `pending`: it is not known to be visible."""
+    """The last segment of a queue in a folder, as in the table."""
 
     queue: str
     folder: str
@@ -240,7 +240,7 @@ class Export(NamedTuple):
     name: str
     messages: int
     size: int
-    pending: bool
+    pending: int
 
 
 class Incoming(NamedTuple):
@@ -748,17 +748,22 @@ class Store:
 
     # ---- exports
 
-    def lock_export(self, queue: Queue) -> None:
-        """Become the only one who exports this queue, until close; raises StoreBusy if another process does."""
-        descriptor = self._open_lock(f"export-{queue.identifier}.lock", os.O_CREAT)
+    @contextlib.contextmanager
+    def lock_export(self, queue: int) -> Iterator[None]:
+        """Be the only one who exports this queue; raises StoreBusy if another process does."""
+        descriptor = self._open_lock(f"export-{queue}.lock", os.O_CREAT)
         if descriptor is None:
-            raise StoreBusy(f"another `ordack export` is working on the queue {queue.name}")
-        self._locks.append(descriptor)
+            raise StoreBusy("another `ordack export` is working on the same queue")
+        try:
+            yield
+        finally:
+            os.close(descriptor)
 
-    def exports(self, queue: str) -> list[Export]:
-        """The last segments of a queue, one for each folder that it was exported to."""
-        return [Export(*row[:-1], pending=bool(row[-1])) for row in self._all(
-            "SELECT queue, folder, path, serial, name, messages, size, pending FROM exports WHERE queue = ?", (queue,))]
+    def exports(self, queue: str | None = None) -> list[Export]:
+        """The last segments of a queue, or of all, one for each folder."""
+        return [Export(*row) for row in self._all(
+            "SELECT queue, folder, path, serial, name, messages, size, pending FROM exports "
+            "WHERE ?1 IS NULL OR queue = ?1", (queue,))]
 
     def save_export(self, export: Export) -> None:
         """Record the last segment of a queue in a folder; with the removal of its messages in the same transaction."""

@@ -1,0 +1,243 @@
+"""Messages of the store as an Arrow table with the columns of segments.SCHEMA.
+
+`mqqb_scan` reads the fixed fields of all packets in one call. Names, labels and GUIDs differ little from message to
+message: each different one is made once. Only headers that few messages have are parsed one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from _mqqb import ffi, lib
+from mqqb import core, packets
+
+from ordack.outcome import parse
+from ordack.pipeline.segments import SCHEMA, TIME
+from ordack.store import Stored, StoreError, legible
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Words = npt.NDArray[np.int64]
+
+DELIVERIES = ("express", "recoverable", "transactional")
+CACHE_MAX = 100_000  # different texts that are remembered, to bound memory
+_RARE = core.USER_SH | core.USER_MQ | core.USER_HH
+_SELECTORS = core.USER_DQ | core.USER_AQ | core.USER_RQ | core.USER_CQ
+
+
+def _scan(data: bytes, sizes: Sequence[int], lookup_ids: Sequence[int]) -> npt.NDArray[np.uint32]:
+    """The columns of mqqb_scan, a row of the result each. StoreError if these are not as many messages."""
+    count = len(sizes)
+    found = np.zeros((lib.MQQB_SCAN_COLUMNS, count), np.uint32)
+    columns = ffi.new("mqqb_scan_columns *")
+    held = [ffi.from_buffer("uint32_t[]", row, require_writable=True) for row in found]
+    for index, row in enumerate(held):
+        columns.column[index] = row
+    lib.mqqb_scan(ffi.from_buffer("uint8_t[]", data), len(data), columns, count, ffi.new("size_t *"),
+                  ffi.new("int32_t *"))
+    whole = (found[lib.MQQB_SCAN_TOTAL_SIZE] == np.array(sizes)) & (
+        found[lib.MQQB_SCAN_KIND] >= lib.MQQB_KIND_USER_MESSAGE)
+    if not whole.all():
+        raise StoreError(f"the message with the lookup id {lookup_ids[int(whole.argmin())]} is damaged in the store: "
+                         "it cannot be exported")
+    return found
+
+
+class Columns:
+    """Makes tables, and remembers texts from one to the next."""
+
+    def __init__(self) -> None:
+        self._guids: dict[bytes, str] = {}
+        self._labels: dict[bytes, str] = {}
+        self._names: dict[bytes, tuple[str | None, ...]] = {}
+
+    def table(self, queue: str, messages: Sequence[Stored]) -> pa.Table:
+        """These messages of a queue, in their order. Raises StoreError for one that is damaged in the store."""
+        count = len(messages)
+        keys = [message.lookup_id for message in messages]
+        parts = [message.packet for message in messages]
+        data = b"".join(parts)
+        octets = np.frombuffer(data, np.uint8)
+        scanned = _scan(data, [len(part) for part in parts], keys)
+
+        def column(name: str) -> Words:
+            values: Words = scanned[getattr(lib, f"MQQB_SCAN_{name}")].astype(np.int64)
+            return values
+
+        properties = column("PROPERTIES_OFFSET")
+
+        def word(offset: int) -> Words:
+            """A field of four bytes of the MessagePropertiesHeader."""
+            gathered = octets[(properties + offset)[:, None] + np.arange(4)]
+            values: Words = gathered.view("<u4")[:, 0].astype(np.int64)
+            return values
+
+        def span(name: str) -> list[slice]:
+            at = column(f"{name}_OFFSET")
+            size = 2 * column("LABEL_LENGTH") if name == "LABEL" else column("BODY_SIZE")
+            return [slice(*ends) for ends in zip(at.tolist(), (at + size).tolist())]
+
+        user_flags, tx_flags, base_flags = column("USER_FLAGS"), column("TX_FLAGS"), column("BASE_FLAGS")
+        transactional = (user_flags & core.USER_TH) != 0
+
+        def sequenced(values: Words | npt.NDArray[np.bool_]) -> pa.Array:
+            return pa.array(values, mask=~transactional)
+
+        def seconds(values: Words) -> pa.Array:
+            """Null where there is no limit."""
+            return pa.array(values, mask=values == packets.FOREVER)
+
+        delivery = np.where(transactional, 2, (user_flags & core.USER_DM) != 0).astype(np.int8)
+        sources = [data[at:at + 16] for at in column("SOURCE_OFFSET").tolist()]
+        made: dict[str, Any] = {
+            "queue": pa.DictionaryArray.from_arrays(np.zeros(count, np.int8), [queue]).dictionary_decode(),
+            "lookup_id": keys,
+            "arrived": _time(np.array([message.arrived for message in messages], np.int64)),
+            "in_doubt": pa.array([message.in_doubt for message in messages], pa.int8()).cast(pa.bool_()),
+            "source_queue_manager": _remember(self._guids, sources, packets.guid_text),
+            "message_id": column("MESSAGE_ID"),
+            "tx_sequence_ordinal": sequenced(column("TX_SEQUENCE_ORDINAL")),
+            "tx_sequence_time_stamp": sequenced(column("TX_SEQUENCE_TIME_STAMP")),
+            "tx_sequence_number": sequenced(column("TX_SEQUENCE_NUMBER")),
+            "previous_tx_sequence_number": sequenced(column("PREVIOUS_TX_SEQUENCE_NUMBER")),
+            "first_in_transaction": sequenced((tx_flags & core.TX_FM) != 0),
+            "last_in_transaction": sequenced((tx_flags & core.TX_LM) != 0),
+            "label": _remember(self._labels, [data[ends] for ends in span("LABEL")], _label),
+            "body": pa.array([data[ends] for ends in span("BODY")], pa.binary()),
+            "body_type": word(24),
+            "priority": np.where(transactional, 0, base_flags & core.BASE_PR),
+            "delivery": pa.DictionaryArray.from_arrays(delivery, list(DELIVERIES)).dictionary_decode(),
+            "message_class": column("MESSAGE_CLASS"),
+            "correlation_id": _fixed(octets[(properties + 4)[:, None] + np.arange(20)]),
+            "application_tag": word(28),
+            "extension": _extensions(data, column("BODY_OFFSET"), word(52)),
+            "sent_time": _time(column("SENT_TIME")),
+            "time_to_reach_queue": seconds(column("TIME_TO_REACH_QUEUE")),
+            "time_to_be_received": seconds(column("TIME_TO_BE_RECEIVED")),
+            "journal": (user_flags & core.USER_JP) != 0,
+            "dead_letter": (user_flags & core.USER_JN) != 0,
+            "acknowledge": column("PROPERTIES_FLAGS"),
+            "hop_count": user_flags & core.USER_RC,
+            "over_http": (user_flags & core.USER_AH) != 0,
+            "privacy_level": word(40),
+            "hash_algorithm": word(44),
+            "encryption_algorithm": word(48),
+            **self._named(data, parts, sources, scanned),
+            **_rare(parts, ((user_flags & _RARE) != 0) | ((base_flags & core.BASE_DH) != 0)),
+        }
+        return pa.table([_as(made[field.name], field.type) for field in SCHEMA], SCHEMA)
+
+    def _named(self, data: bytes, parts: Sequence[bytes], sources: Sequence[bytes],
+               scanned: npt.NDArray[np.uint32]) -> dict[str, list[str | None]]:
+        """The queues of the UserHeaders. What they mean depends on what is in front of them, too."""
+        at = scanned[lib.MQQB_SCAN_SOURCE_OFFSET].tolist()
+        ends = scanned[lib.MQQB_SCAN_PROPERTIES_OFFSET].tolist()
+        flags = scanned[lib.MQQB_SCAN_USER_FLAGS].tolist()
+        rows = []
+        if len(self._names) > CACHE_MAX:
+            self._names.clear()
+        for index, (start, end, bits) in enumerate(zip(at, ends, flags)):
+            if bits & core.USER_SH:
+                end = start + packets.names_end(parts[index], bits) - 16
+            elif bits & core.USER_TH:
+                end -= 36 if scanned[lib.MQQB_SCAN_TX_FLAGS, index] & core.TX_CG else 20
+            key = data[start + 16:start + 32] + (bits & _SELECTORS).to_bytes(4, "little") + data[start + 48:end]
+            if bits & (core.USER_AQ | core.USER_RQ):  # these may be queues of the source
+                key += sources[index]
+            names = self._names.get(key)
+            if names is None:
+                names = self._names[key] = _names(parts[index])
+            rows.append(names)
+        columns = zip(*rows) if rows else [()] * 5
+        return dict(zip(("destination_queue", "queue_manager_address", "administration_queue", "response_queue",
+                         "connector_type"), map(list, columns)))
+
+
+def _remember(cache: dict[bytes, str], keys: Sequence[bytes], make: Callable[[bytes], str]) -> pa.Array:
+    if len(cache) > CACHE_MAX:
+        cache.clear()
+    for key in set(keys).difference(cache):
+        cache[key] = make(key)
+    return pa.array([cache[key] for key in keys], pa.string())
+
+
+def _label(raw: bytes) -> str:
+    return legible(packets.utf16_decode(raw[:-2]))
+
+
+def _time(values: Words) -> pa.Array:
+    return pa.array(values * 1_000_000).cast(TIME)
+
+
+def _fixed(values: npt.NDArray[np.uint8]) -> pa.Array:
+    """Rows of bytes as a binary column."""
+    count, size = values.shape
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(size)
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(values.tobytes())])
+
+
+def _extensions(data: bytes, bodies: Words, sizes: Words) -> pa.Array:
+    """ExtensionData, which ends where the body begins."""
+    return pa.array([data[end - size:end] for end, size in zip(bodies.tolist(), sizes.tolist())], pa.binary())
+
+
+def _as(values: Any, kind: pa.DataType) -> pa.Array:
+    made = values if isinstance(values, pa.Array) else pa.array(values, kind if isinstance(values, list) else None)
+    return made if made.type == kind else made.cast(kind)
+
+
+def _names(packet: bytes) -> tuple[str | None, ...]:
+    """destination_queue, queue_manager_address, administration_queue, response_queue, connector_type (wire.md 2.2)."""
+    user = parse(packet).user
+    source, address = bytes(user.source_queue_manager), bytes(user.queue_manager_address)
+
+    def text(name: packets.QueueName | None, host: bytes) -> str | None:
+        return None if name is None else legible(packets.format_name(name, host))
+
+    def selector(mask: int) -> int:
+        return (user.flags & mask) // (mask & -mask)
+
+    administration = text(user.admin_queue, source if selector(core.USER_AQ) == 2 else address)
+    kind = selector(core.USER_RQ)
+    host = source if kind == 2 else address
+    if kind == 4:  # private, on the host of the AdminQueue
+        named = user.admin_queue
+        host = named.source_queue_manager if isinstance(named, packets.PrivateQueueFormatName) else (
+            source if selector(core.USER_AQ) == 2 else address)
+    return (
+        text(user.destination_queue, address),
+        None if address == packets.NULL_GUID else packets.guid_text(address),
+        administration,
+        administration if kind == 1 else text(user.response_queue, host),
+        None if user.connector_type is None else packets.guid_text(user.connector_type),
+    )
+
+
+def _rare(parts: Sequence[bytes], wanted: npt.NDArray[np.bool_]) -> dict[str, list[Any]]:
+    """Columns of headers that few messages have."""
+    names = ("report_queue", "sender_id", "encryption_key", "signature", "sender_certificate", "provider_information",
+             "soap_header", "soap_body", "destination_queues", "administration_queues", "response_queues")
+    columns: dict[str, list[Any]] = {name: [None] * len(parts) for name in names}
+    for index in np.flatnonzero(wanted).tolist():
+        message = parse(parts[index])
+        values: list[Any] = [None] * len(names)
+        if message.debug is not None and message.debug.queue_identifier is not None:
+            values[0] = packets.guid_text(bytes(message.debug.queue_identifier))
+        if message.security is not None:
+            security = message.security
+            values[1:6] = [bytes(item) or None for item in (
+                security.security_id, security.encryption_key, security.signature, security.sender_cert,
+                security.provider_info)]
+        if message.soap is not None:
+            values[6:8] = legible(message.soap.header), legible(message.soap.body)
+        if message.multi_queue_format is not None:
+            lists = message.multi_queue_format
+            values[8:11] = [",".join(legible(packets.format_name(name)) for name in found.elements())
+                            for found in (lists.destination, lists.administration, lists.response)]
+        for name, value in zip(names, values):
+            columns[name][index] = value
+    return columns

@@ -1,0 +1,440 @@
+"""`ordack export`: from queues to segments, each message in exactly one of them.
+
+A segment comes to be in this order, so that a kill at any instant leaves no message missing, and none in two places:
+
+1. Messages are received: they stay on disk, hidden from other receivers; if this process dies they are available again.
+2. The segment's file is written under its hidden name and synced, then the folder.
+3. One store transaction removes the messages as received, with all that follows from it (FinalAcks, journals), and
+   records the segment as pending. This is the instant that counts.
+4. The file gets its final name, the folder is synced, the record is no longer pending.
+
+Whoever exports this queue next finishes step 4 of a pending segment, and removes hidden files that are not recorded.
+The folder is held open: a segment never lands in another one that took its place while this runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from mqqb import confirm, packets
+
+from ordack.client import LOOK_AGAIN_S, Client, Queue
+from ordack.pipeline.columns import Columns
+from ordack.pipeline.segments import (
+    MARKER,
+    SCHEMA,
+    FolderError,
+    Marker,
+    file_name,
+    hidden,
+    marker_content,
+    parse_name,
+    read_marker,
+)
+from ordack.store import Export, Stored, StoreError, legible
+
+ROWS = 10_000  # of a segment, at most
+SEGMENT_BYTES = 32 << 20  # of packets in a segment; one is begun when it has less, to bound memory
+AGE_S = 1.0  # that a message waits for others when exports go on
+POLL_S = 0.02  # while messages wait for others
+STOP_S = 0.5  # until a stop is heeded while nothing comes
+
+# Values of Export.pending. A segment that was given up becomes visible all the same if its folder is there again.
+DONE, PENDING, GIVEN_UP = 0, 1, 2
+
+# Columns that hardly repeat: a dictionary of them costs time and saves nothing.
+_PLAIN = ("lookup_id", "message_id", "body")
+
+
+class Exported(NamedTuple):
+    """A segment that has become visible. `bytes`: of the file. `recovered`: an earlier export had recorded it."""
+
+    queue: str
+    serial: int
+    segment: str
+    messages: int
+    bytes: int
+    first_lookup_id: int
+    last_lookup_id: int
+    recovered: bool
+
+
+class Folder:
+    """An export folder, held open. Raises FolderError where the operating system refuses."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Open it; make it first if there is none."""
+        self.path = Path(path).absolute()
+        self.name = legible(str(self.path))
+        with self._errors("open the folder"):
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    @contextlib.contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise FolderError(f"cannot {what} {self.name}: {error.strerror or error}") from None
+
+    def check_in_place(self) -> None:
+        """Raises FolderError if the folder is not under its name any more: nobody would find what is put there."""
+        try:
+            there = os.path.samestat(self.path.stat(), os.fstat(self._descriptor))
+        except OSError:
+            there = False
+        if not there:
+            raise FolderError(f"{self.name} was moved, deleted or replaced while it was exported to. Nothing more was "
+                              "taken from the queues; begin again with the folder where it is now")
+
+    def marker(self) -> Marker | None:
+        """Whose folder it is."""
+        return read_marker(self.path)
+
+    def names(self) -> list[str]:
+        """All files, hidden ones too."""
+        with self._errors("read the folder"), os.scandir(self._descriptor) as entries:
+            return [entry.name for entry in entries]
+
+    def write(self, name: str, content: pa.Buffer | bytes) -> None:
+        """Write a file, in the place of one that may be there; it is on disk when this returns."""
+        with self._errors("write to the folder"):
+            file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644, dir_fd=self._descriptor)
+            try:
+                left = memoryview(content)
+                while left:
+                    left = left[os.write(file, left):]
+                os.fsync(file)
+            finally:
+                os.close(file)
+            os.fsync(self._descriptor)
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file another name; it has that for good when this returns."""
+        with self._errors("rename a file in the folder"):
+            os.rename(old, new, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
+            self.sync()
+
+    def sync(self) -> None:
+        """Make the names durable."""
+        with self._errors("write to the folder"):
+            os.fsync(self._descriptor)
+
+    def link(self, old: str, new: str) -> None:
+        """Give a file another name, unless that is taken."""
+        with self._errors("write to the folder"):
+            try:
+                os.link(old, new, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
+                os.unlink(old, dir_fd=self._descriptor)
+            except FileExistsError:
+                os.unlink(old, dir_fd=self._descriptor)
+            except OSError:  # a mounted file system that has no links
+                os.rename(old, new, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
+            os.fsync(self._descriptor)
+
+    def remove(self, name: str) -> None:
+        """Delete a file."""
+        with self._errors(f"delete {name} in the folder"):
+            os.unlink(name, dir_fd=self._descriptor)
+
+    def size(self, name: str) -> int | None:
+        """Bytes of a file; None if there is none."""
+        with self._errors(f"look at {name} in the folder"):
+            try:
+                found = os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
+            except FileNotFoundError:
+                return None
+        return found.st_size if stat.S_ISREG(found.st_mode) else -1
+
+    def rows(self, name: str) -> int | None:
+        """Rows of a segment's file; None if it is none."""
+        try:
+            file = os.open(name, os.O_RDONLY, dir_fd=self._descriptor)
+            with os.fdopen(file, "rb") as opened:
+                return int(pq.read_metadata(opened).num_rows)
+        except (OSError, pa.ArrowException):
+            return None
+
+
+class Exporter:
+    """Exports queues of a store to a folder of segments, which is made if there is none.
+
+    Raises NoSuchQueue and BadName; StoreBusy if another export works on one of the queues; FolderError if the folder
+    cannot be used, belongs to another queue manager, or if a segment is recorded that is not to be found: it says which
+    messages are in it. With `anew` that one is given up, and a folder may take the place of one that is gone.
+
+    rows: at most so many messages are in one segment. tell: takes what an operator should know.
+    """
+
+    def __init__(self, client: Client, queues: Sequence[str], folder: str | os.PathLike[str], *, rows: int = ROWS,
+                 anew: bool = False, tell: Callable[[str], None] = print) -> None:
+        self._client = client
+        self._store = client.store
+        self._rows = rows
+        self._anew = anew
+        self._tell = tell
+        self._columns = Columns()
+        self._queues = list({queue.identifier: queue for queue in map(client.queue, queues)}.values())
+        self._last: dict[int, Export] = {}  # by queue; serial 0 if there is none yet
+        self._recovered: list[Exported] = []
+        with contextlib.ExitStack() as held:
+            for queue in self._queues:
+                held.enter_context(self._store.lock_export(queue.identifier))
+            self._folder = Folder(folder)
+            held.callback(self._folder.close)
+            self._guid = packets.guid_text(self._store.guid)
+            self._marker = self._claim()
+            for queue in self._queues:
+                self._take_up(queue)
+            self._check_owner("was given a new identifier since: export to a new folder")
+            for queue in self._queues:
+                self._clean(queue)
+            self._held = held.pop_all()
+
+    def __enter__(self) -> Exporter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let others export these queues."""
+        self._held.close()
+
+    # ---- what was there before
+
+    def _claim(self) -> Marker:
+        """Read the folder's marker, or make it, if nobody's segments are there."""
+        with self._store.transaction():  # two exports to a new folder: one makes it
+            marker = self._folder.marker()
+            if marker is None:
+                if any(map(parse_name, self._folder.names())):
+                    raise FolderError(f"{self._folder.name} holds segments, but no {MARKER} that says whose they are: "
+                                      "export to another folder")
+                if not self._anew and any(export.path == self._folder.name for export in self._store.exports()):
+                    raise FolderError(
+                        f"this store has exported to {self._folder.name} before, and that folder is not there any "
+                        "more: is it not mounted, or was it moved? If another is to take its place, say --anew")
+                new = hidden(f"{MARKER}.{self._store.guid.hex()}")
+                self._folder.write(new, marker_content(Marker(self._guid, secrets.token_hex(8))))
+                self._folder.link(new, MARKER)
+                marker = self._folder.marker()
+                if marker is None:
+                    raise FolderError(f"cannot make {MARKER} in the folder {self._folder.name}")
+        self._marker = marker
+        if all(export.folder != marker.folder for export in self._store.exports()):
+            self._check_owner("is another one: export to another folder")
+        return marker
+
+    def _check_owner(self, instead: str) -> None:
+        if self._marker.queue_manager != self._guid:
+            raise FolderError(f"{self._folder.name} holds segments of the queue manager {self._marker.queue_manager}; "
+                              f"this one, {self._guid}, {instead}")
+
+    def _take_up(self, queue: Queue) -> None:
+        """Finish what earlier exports of a queue have left."""
+        self._last[queue.identifier] = Export(queue.name, self._marker.folder, self._folder.name, 0, "", 0, 0, 0)
+        for export in self._store.exports(queue.name):
+            if export.folder == self._marker.folder:
+                self._last[queue.identifier] = self._finish(export._replace(path=self._folder.name))
+            elif export.pending == PENDING:
+                self._give_up(export, f"its folder was {export.path}, and this is another one")
+                self._store.save_export(export._replace(pending=GIVEN_UP))
+
+    def _finish(self, export: Export) -> Export:
+        """Make the last segment visible, if it is not known to be; what is to be recorded of it."""
+        name = hidden(export.name)
+        if not export.pending:
+            pass
+        elif self._folder.size(export.name) is not None:
+            self._folder.sync()
+        else:
+            size = self._folder.size(name)
+            problem = ""
+            if size is None:
+                problem = f"the file {name} is gone from {self._folder.name}"
+            elif size != export.size or self._folder.rows(name) != export.messages:
+                problem = f"the file {name} in {self._folder.name} is damaged"
+            if problem:
+                self._give_up(export, problem)
+                self._folder.write(name, _parquet(SCHEMA.empty_table()))  # readers wait for the next serial
+            self._folder.rename(name, export.name)
+            if not problem:
+                self._recovered.append(_exported(export, True))
+        export = export._replace(pending=DONE)
+        self._store.save_export(export)
+        return export
+
+    def _give_up(self, export: Export, problem: str) -> None:
+        """Do without a segment that was recorded, if that is what the operator wants."""
+        _, _, first, last = parse_name(export.name) or ("", 0, 0, 0)
+        text = (f"{export.messages} messages of the queue {export.queue}, lookup ids {first} to {last}, are in the "
+                f"segment {export.name}, which has not become visible: {problem}")
+        if not self._anew:
+            raise FolderError(f"{text}. Bring it back, or export to the folder where it is now; if it is lost for "
+                              "good, say --anew")
+        self._tell(f"given up: {text}")
+
+    def _clean(self, queue: Queue) -> None:
+        """Remove hidden files of a queue that no transaction has recorded; their messages are in the queue."""
+        last = self._last[queue.identifier]
+        serials = [last.serial]
+        for name in self._folder.names():
+            inner = parse_name(name[1:-4]) if name.startswith(".") and name.endswith(".new") else None
+            if inner and inner[0].lower() == queue.name.lower():
+                self._folder.remove(name)
+            visible = parse_name(name)
+            if visible and visible[0].lower() == queue.name.lower():
+                serials.append(visible[1])
+        if max(serials) != last.serial:
+            raise FolderError(
+                f"{self._folder.name} has segment {max(serials)} of the queue {queue.name}, and this store knows of "
+                f"{last.serial or 'none'}: the store was restored from a backup, or is a copy. Export to a new folder; "
+                "messages exported since the backup are in both")
+
+    # ---- exporting
+
+    def run(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Exported]:
+        """Export what is in the queues now; what arrives meanwhile may be left there. Gives each segment when it is
+        visible, those of earlier exports first. Ends early, with a whole segment, when stop() is true."""
+        yield from self._recovered
+        for queue in self._queues:
+            left = self._state(queue)[0]
+            while left > 0 and not stop():
+                exported = self._export(queue, min(left, self._rows))
+                if exported is None:
+                    break
+                left -= exported.messages
+                yield exported
+
+    def follow(self, stop: Callable[[], bool], age: float = AGE_S) -> Iterator[Exported]:
+        """Export what comes, until stop() is true: when there is enough for a segment, or when this has known of a
+        message for `age` seconds."""
+        yield from self._recovered
+        known: dict[int, float] = {}  # when messages were first seen in a queue
+        while not stop():
+            self._store.changed()  # before looking, so that nothing slips in between
+            idle = True
+            for queue in self._queues:
+                messages, size = self._state(queue)
+                if not messages:
+                    known.pop(queue.identifier, None)
+                    continue
+                since = known.setdefault(queue.identifier, time.monotonic())
+                if messages < self._rows and size < SEGMENT_BYTES and time.monotonic() < since + age:
+                    idle = False
+                    continue
+                del known[queue.identifier]
+                exported = self._export(queue, self._rows)
+                if exported is not None:  # else others have them in their hands, or they have expired
+                    idle = False
+                    yield exported
+                if stop():
+                    return
+            if idle:
+                self._store.wait(min(LOOK_AGAIN_S, STOP_S))
+            elif known:
+                time.sleep(min(POLL_S, age))
+
+    def _state(self, queue: Queue) -> tuple[int, int]:
+        """How many messages are in a queue, and their bytes."""
+        state = self._store.find_queue(queue.identifier)
+        if state is None:
+            raise StoreError(f"the queue {queue.name} was deleted")
+        return state.messages, state.bytes
+
+    def _export(self, queue: Queue, limit: int) -> Exported | None:
+        """Make one segment of up to `limit` messages; None if there is none to be had."""
+        self._folder.check_in_place()
+        keys: list[int] = []
+        try:
+            messages = self._receive(queue, limit, keys)
+            if not messages:
+                return None
+            messages.sort(key=lambda message: message.lookup_id)
+            last = self._last[queue.identifier]
+            name = file_name(last.queue, last.serial + 1, messages[0].lookup_id, messages[-1].lookup_id)
+            content = _parquet(self._columns.table(last.queue, messages))
+            export = last._replace(serial=last.serial + 1, name=name, messages=len(messages), size=len(content),
+                                   pending=PENDING)
+        except BaseException:
+            self._put_back(keys)
+            raise
+        try:
+            self._folder.write(hidden(name), content)
+            with self._store.transaction():
+                self._check_last(last)
+                self._store.received(keys)
+                self._client.outcomes().remove(keys, confirm.ACK_RECEIVE)
+                self._store.save_export(export)
+        except BaseException:
+            # A write to the store that succeeds ends all doubt about one that did not.
+            if self._put_back(keys) and export not in self._store.exports(export.queue):
+                with contextlib.suppress(FolderError):
+                    self._folder.remove(hidden(name))
+            raise
+        try:
+            self._folder.rename(hidden(name), name)
+        except FolderError as error:
+            raise FolderError(f"{error}. {export.messages} messages of the queue {export.queue} are in {hidden(name)} "
+                              "there, no longer in the queue: the next export to this folder makes them visible"
+                              ) from None
+        export = export._replace(pending=DONE)
+        self._store.save_export(export)
+        self._last[queue.identifier] = export
+        return _exported(export, False)
+
+    def _check_last(self, last: Export) -> None:
+        """A record that waits to become visible must not be replaced."""
+        found = [(export.serial, export.pending) for export in self._store.exports(last.queue)
+                 if export.folder == last.folder]
+        if found and found != [(last.serial, DONE)]:
+            raise StoreError(f"the segment after {last.serial} of the queue {last.queue} is recorded already: begin "
+                             "the export again")
+
+    def _receive(self, queue: Queue, limit: int, keys: list[int]) -> list[Stored]:
+        messages: list[Stored] = []
+        size = 0
+        now = self._client.now()
+        while len(messages) < limit and size < SEGMENT_BYTES:
+            taken = self._store.begin_receive(queue.identifier, limit - len(messages), now)
+            if not taken:
+                break
+            keys += [message.lookup_id for message in taken]
+            messages += taken
+            size += sum(len(message.packet) for message in taken)
+        return messages
+
+    def _put_back(self, keys: list[int]) -> bool:
+        with contextlib.suppress(StoreError):  # later, then: what has failed first matters more
+            self._store.put_back(keys)
+            return True
+        return False
+
+
+def _exported(export: Export, recovered: bool) -> Exported:
+    _, _, first, last = parse_name(export.name) or ("", 0, 0, 0)
+    return Exported(export.queue, export.serial, export.name, export.messages, export.size, first, last, recovered)
+
+
+def _parquet(table: pa.Table) -> pa.Buffer:
+    """The table as a file, one row group."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, row_group_size=len(table), compression="zstd",
+                   use_dictionary=[name for name in SCHEMA.names if name not in _PLAIN],
+                   write_statistics=[name for name in SCHEMA.names if name != "body"])
+    return sink.getvalue()
