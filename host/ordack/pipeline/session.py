@@ -1,0 +1,161 @@
+"""One way to get a SparkSession: on this machine, on a cluster, or through Spark Connect."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import mqqb
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_MIN = 17  # of Spark 4
+SPARK_MIN = (4, 2)  # data sources in Python with a bound for a micro-batch and a target for Trigger.AvailableNow
+LOCAL = "local[*]"
+INSTALL = "install it with: pip install 'ordack[spark]'"
+PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+_LOGGING = Path(__file__).with_name("log4j2.properties")
+_JAVA_DEADLINE_S = 30
+
+
+class SparkMissing(Exception):
+    """There is no Spark that can be used; the text says what is missing and what to do."""
+
+
+def session(master: str | None = None, name: str = "ordack", settings: Mapping[str, str] | None = None) -> SparkSession:
+    """A SparkSession with the data sources of this package, the one that is active if there is one.
+
+    master: Spark's master URL, or `sc://HOST:PORT` of a Spark Connect server; by default SPARK_REMOTE of the
+    environment, else local[*]. settings: Spark's own, over those chosen here. Workers on another machine get this
+    package from here; Python itself, at the same path or where PYSPARK_PYTHON says, and pyarrow they must have. Raises
+    SparkMissing.
+    """
+    _check_pyspark()
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    chosen = master or os.environ.get("SPARK_REMOTE") or LOCAL
+    remote = chosen.startswith("sc://")
+    os.environ.pop("MASTER" if remote else "SPARK_REMOTE", None)  # pyspark refuses to be told both
+    values = {PUSH_DOWN: "true", "spark.sql.session.timeZone": "UTC"}
+    builder = SparkSession.builder.appName(name)
+    if remote:
+        _check_connect()
+        builder = builder.remote(chosen)
+    else:
+        _check_java()
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        builder = builder.master(chosen)
+        values["spark.ui.showConsoleProgress"] = "false"
+        if "SPARK_CONF_DIR" not in os.environ:
+            values["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
+        if is_local(chosen):
+            values |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
+                       "spark.ui.enabled": "false"}
+    for key, value in {**values, **(settings or {})}.items():
+        builder = builder.config(key, value)
+    try:
+        spark = builder.getOrCreate()
+    except PySparkException as error:
+        raise SparkMissing(f"Spark does not start on {chosen}: {_first_line(error)}") from None
+    except Exception as error:  # py4j's and grpc's own, which have no common base
+        if type(error).__module__.partition(".")[0] not in ("py4j", "grpc"):
+            raise
+        raise SparkMissing(f"Spark does not start on {chosen}: {_first_line(error)}") from None
+    if not is_local(chosen):
+        _ship(spark, remote)
+    register(spark)
+    return spark
+
+
+def is_local(master: str) -> bool:
+    """Whether this master runs everything in one JVM on this machine."""
+    return re.fullmatch(r"local(\[.*\])?", master) is not None
+
+
+def register(spark: SparkSession) -> None:
+    """Make `spark.read.format("ordack")` and the like known to a session that was made elsewhere."""
+    from ordack.pipeline.source import SegmentSource
+
+    spark.conf.set(PUSH_DOWN, "true")
+    spark.dataSource.register(SegmentSource)
+
+
+def _check_pyspark() -> None:
+    for module in ("pyspark", "pyarrow", "pandas", "cbor2", "numpy"):
+        if find_spec(module) is None:
+            raise SparkMissing(f"the Python package {module} is missing: {INSTALL}")
+    import pyspark
+
+    version = tuple(int(number) for number in re.findall(r"\d+", pyspark.__version__)[:2])
+    if version < SPARK_MIN:
+        needed = ".".join(map(str, SPARK_MIN))
+        raise SparkMissing(f"pyspark is of version {pyspark.__version__}, {needed} or newer is needed: {INSTALL}")
+
+
+def _check_connect() -> None:
+    for module in ("grpc", "grpc_status", "google.rpc"):
+        try:
+            missing = find_spec(module) is None
+        except ModuleNotFoundError:
+            missing = True
+        if missing:
+            raise SparkMissing(f"a Spark Connect server needs the Python package {module}, which is missing: "
+                               "pip install 'pyspark[connect]'")
+
+
+def _check_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if java is None or not Path(java).is_file():
+        where = f"JAVA_HOME is {home}, and there is no bin/java in it" if home else "there is no `java` on the PATH"
+        raise SparkMissing(f"Spark needs a Java runtime, {JAVA_MIN} or newer, and {where}: install one (Debian: "
+                           f"openjdk-{JAVA_MIN}-jre-headless), or set JAVA_HOME")
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_JAVA_DEADLINE_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SparkMissing(f"{java} does not run: {error}") from None
+    found = re.search(r'version "(?:1\.)?(\d+)', said.stderr + said.stdout)
+    if found is None:
+        raise SparkMissing(f"{java} -version does not say which version of Java it is")
+    if int(found[1]) < JAVA_MIN:
+        raise SparkMissing(f"{java} is Java {found[1]}; Spark needs {JAVA_MIN} or newer: install one (Debian: "
+                           f"openjdk-{JAVA_MIN}-jre-headless), or set JAVA_HOME")
+
+
+def _ship(spark: SparkSession, remote: bool) -> None:
+    """Give the workers of a cluster this package, whatever they have installed: both ends must be the same."""
+    folder = Path(tempfile.mkdtemp(prefix="ordack-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # a driver serves it to its workers as long as it lives
+    archive = folder / "ordack.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as package:
+        for root in (_PACKAGE, Path(mqqb.__file__).resolve().parent):
+            for file in sorted(root.rglob("*.py")):
+                package.write(file, Path(root.name) / file.relative_to(root))
+    core = find_spec("_mqqb")
+    compiled = None if core is None else core.origin  # lies beside the archive, which is on the path of the workers
+    if remote:
+        spark.addArtifacts(str(archive), pyfile=True)
+        if compiled is not None:
+            spark.addArtifacts(compiled, file=True)
+    else:
+        spark.sparkContext.addPyFile(str(archive))
+        if compiled is not None:
+            spark.sparkContext.addFile(compiled)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,377 @@
+"""The data source "ordack": the messages in a folder of segments, as `ordack export` makes them.
+
+    spark.read.format("ordack").load("/data/plant")
+    spark.readStream.format("ordack").option("schema", "temperature DOUBLE, at TIMESTAMP").load("/data/plant")
+
+`session.register(spark)` makes it known to a session. The columns are those of segments.SCHEMA, in its order; then,
+with `schema`, the columns decoded from the bodies, and `_malformed`.
+
+| option | meaning |
+|---|---|
+| `queue` | only this queue, as applications name it |
+| `schema` | columns to decode from the bodies, as DDL: `temperature DOUBLE, at TIMESTAMP`; bodies.py has the types |
+| `format` | of the bodies, `json` (the default) or `cbor` |
+| `prefix` | what the columns of `schema` have in front of their names in the body: `label`, say, is a column already |
+| `maxSegmentsPerTrigger` | of a stream: at most so many segments in a micro-batch |
+
+`_malformed` is null, or says why the body does not fit the schema; then all columns decoded from it are null. `body`
+has it as it came.
+
+A stream's offset names the folder, and for each queue the serial of the last segment read: one that goes on with
+another folder, or whose next segment was deleted unread, fails with the reason. A queue begins with the oldest segment
+that is there. Trigger.AvailableNow ends with what was there when it began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset
+import pyarrow.fs
+from pyspark.sql import datasource as filters
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from ordack.pipeline import segments
+from ordack.pipeline.bodies import FORMATS, JSON, Bodies, SchemaError
+from ordack.pipeline.segments import SCHEMA, FolderError, Segment
+
+MALFORMED = "_malformed"
+OPTIONS = ("path", "queue", "schema", "format", "prefix", "maxSegmentsPerTrigger")
+
+BATCH_BYTES = 4 << 20  # of a batch of Arrow rows, about
+BATCH_ROWS_MAX = 1 << 16
+TASK_BYTES = 32 << 20  # of the segments that one task reads: a segment more costs it little, a task more some 20 ms
+TASK_SEGMENTS = 64
+
+_COMPARED = {
+    filters.EqualTo: pc.Expression.__eq__, filters.GreaterThan: pc.Expression.__gt__,
+    filters.GreaterThanOrEqual: pc.Expression.__ge__, filters.LessThan: pc.Expression.__lt__,
+    filters.LessThanOrEqual: pc.Expression.__le__,
+}
+
+
+class OptionError(Exception):
+    """An option of the data source cannot be used; the text names it, its value and what to do."""
+
+
+@dataclass
+class Part(InputPartition):  # type: ignore[misc, unused-ignore]
+    """What one task reads: some segments of a queue, one after another."""
+
+    paths: list[str]
+
+    def __init__(self, paths: list[str]) -> None:
+        super().__init__(None)
+        self.paths = paths
+
+
+@dataclass
+class Settings:
+    """The options of one read, checked. `marker`: whose folder it is."""
+
+    folder: Path
+    marker: segments.Marker
+    queues: list[str] | None
+    schema: str
+    body_format: str
+    prefix: str
+    segments_max: int | None
+
+    @staticmethod
+    def of(options: Mapping[str, str]) -> Settings:
+        """Raises OptionError, FolderError."""
+        known = {name.lower() for name in OPTIONS}
+        for name in options:
+            if name.lower() not in known:
+                raise OptionError(f"there is no option {name!r}; there are {', '.join(OPTIONS)}")
+        path = options.get("path")
+        if not path:
+            raise OptionError('say which folder of segments to read: .load("/data/plant")')
+        folder = Path(path.removeprefix("file://")).absolute()  # workers may have another current folder
+        if not folder.is_dir():
+            raise FolderError(f"there is no folder {folder}: `ordack export` makes it")
+        marker = segments.read_marker(folder)
+        if marker is None:
+            raise FolderError(f"{folder} is no folder of segments: it has no {segments.MARKER}, which `ordack export` "
+                              "writes")
+        body_format = options.get("format", JSON)
+        if body_format not in FORMATS:
+            raise OptionError(f"option format is {body_format!r}; bodies are {' or '.join(FORMATS)}")
+        at_most = options.get("maxSegmentsPerTrigger")
+        if at_most is not None and (not at_most.isdecimal() or int(at_most) < 1):
+            raise OptionError(f"option maxSegmentsPerTrigger is {at_most!r}; it is a number from 1")
+        queue = options.get("queue")
+        return Settings(folder, marker, None if queue is None else [queue], options.get("schema", "").strip(),
+                        body_format, options.get("prefix", ""), None if at_most is None else int(at_most))
+
+
+class SegmentSource(DataSource):
+    """See the head of this file."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "ordack"
+
+    def schema(self) -> StructType | str:
+        settings = Settings.of(self.options)
+        own = from_arrow_schema(SCHEMA)
+        if not settings.schema:
+            return own
+        # Only Spark's JVM parses DDL.
+        head = ", ".join(f"`{column.name}` {column.dataType.simpleString()}{'' if column.nullable else ' NOT NULL'}"
+                         for column in own)
+        return f"{head}, {settings.schema}, `{MALFORMED}` STRING"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return SegmentReader(Settings.of(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        return SegmentStreamReader(Settings.of(self.options), schema)
+
+
+@dataclass
+class Rows:
+    """How a task turns segments into batches of Spark's rows. Raises OptionError, SchemaError."""
+
+    settings: Settings
+    schema: StructType
+    condition: pc.Expression | None = None
+
+    def __post_init__(self) -> None:
+        own = [column.name for column in from_arrow_schema(SCHEMA)]
+        decoded = self.schema.fields[len(own):]
+        if self.schema.names[:len(own)] != own or bool(self.settings.schema) != bool(decoded):
+            raise OptionError("the columns of messages are given; those of the bodies belong in the option schema")
+        if decoded:
+            decoded.pop()
+        taken = {name.lower() for name in (*own, MALFORMED)}
+        for column in decoded:
+            if column.name.lower() in taken:
+                raise SchemaError(f"column {column.name} of the schema is there already: write it with a prefix, as "
+                                  f"in `body_{column.name}`, and give the option prefix, here `body_`")
+        self.decoded = decoded
+        self._decoder()
+        self.arrow = to_arrow_schema(self.schema, timezone="UTC")
+
+    def _decoder(self) -> Bodies | None:
+        """It is made where it is used: what parses JSON does not travel."""
+        return Bodies(self.decoded, self.settings.body_format, self.settings.prefix) if self.decoded else None
+
+    def read(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(part, Part)
+        decoder = self._decoder()
+        for path in part.paths:
+            yield from self._read_segment(path, decoder)
+
+    def _read_segment(self, path: str, decoder: Bodies | None) -> Iterator[pa.RecordBatch]:
+        try:
+            fragment = pyarrow.dataset.ParquetFileFormat().make_fragment(path, pyarrow.fs.LocalFileSystem())
+            size = sum(group.total_byte_size for group in fragment.row_groups)
+            rows = BATCH_BYTES * fragment.metadata.num_rows // max(size, 1)
+            for batch in fragment.to_batches(SCHEMA, columns=SCHEMA.names, filter=self.condition, use_threads=False,
+                                             batch_size=max(1, min(rows, BATCH_ROWS_MAX)), batch_readahead=1):
+                if batch.num_rows:
+                    columns = batch.columns
+                    if decoder is not None:
+                        decoded, malformed = decoder.decode(batch.column("body").to_pylist())
+                        columns = [*columns, *decoded, malformed]
+                    yield pa.RecordBatch.from_arrays(columns, schema=self.arrow)
+        except FileNotFoundError:
+            raise FolderError(f"the segment {path} is missing: it was deleted before it was read") from None
+        except pa.ArrowInvalid as error:
+            raise FolderError(f"the segment {path} is damaged: {error}") from None
+
+
+def parts(found: Sequence[Segment]) -> list[InputPartition]:
+    """What each task reads: neighbours of a queue together, up to TASK_BYTES or TASK_SEGMENTS. Raises FolderError."""
+    tasks: list[InputPartition] = []
+    paths: list[str] = []
+    size, queue = 0, ""
+    for segment in found:
+        try:
+            more = segment.path.stat().st_size
+        except OSError as error:
+            raise FolderError(f"cannot read the segment {segment.path}: {error.strerror}") from None
+        if not paths or queue != segment.queue or size + more > TASK_BYTES or len(paths) == TASK_SEGMENTS:
+            paths = []
+            tasks.append(Part(paths))
+            size, queue = 0, segment.queue
+        paths.append(str(segment.path))
+        size += more
+    return tasks
+
+
+def condition(pushed: Sequence[Filter]) -> pc.Expression | None:
+    """What rows must satisfy so that all these filters of Spark can be true; those that say nothing here are left
+    out."""
+    whole: pc.Expression | None = None
+    for one in pushed:
+        said = _condition(one)
+        if said is not None:
+            whole = said if whole is None else whole & said
+    return whole
+
+
+def _condition(one: Filter) -> pc.Expression | None:
+    path: list[str] = list(getattr(one, "attribute", ()))
+    if len(path) != 1 or path[0] not in SCHEMA.names:
+        return None
+    kind = SCHEMA.field(path[0]).type
+    column = pc.field(path[0])
+    try:
+        if isinstance(one, filters.In):
+            return column.isin(pa.array([value for value in one.value if value is not None], kind))
+        compare = _COMPARED.get(type(one))
+        if compare is None or one.value is None:  # type: ignore[attr-defined]
+            return None
+        return compare(column, pa.scalar(one.value, kind))  # type: ignore[attr-defined]
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
+        return None
+
+
+class SegmentReader(DataSourceReader):
+    """Reads what is in the folder when the query is planned."""
+
+    def __init__(self, settings: Settings, schema: StructType) -> None:
+        self._settings = settings
+        self._rows = Rows(settings, schema)
+        self._queues: list[set[str]] = []
+
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - Spark's name
+        """Filters on columns of messages are applied where segments are read, those on the queue by not reading its
+        segments. Spark applies them once more, and the others."""
+        self._rows.condition = condition(filters)
+        self._queues = [named for one in filters if (named := _queues_of(one)) is not None]
+        return filters
+
+    def partitions(self) -> Sequence[InputPartition]:
+        settings = self._settings
+        found = _readable(settings, _beginning(settings))
+        return parts([segment for segment in found
+                      if all(segment.queue in named for named in self._queues)]) or [Part([])]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._rows.read(partition)
+
+
+def _queues_of(one: Filter) -> set[str] | None:
+    if getattr(one, "attribute", ()) != ("queue",):
+        return None
+    if isinstance(one, filters.EqualTo):
+        return {one.value}
+    return set(one.value) if isinstance(one, filters.In) else None
+
+
+def _beginning(settings: Settings) -> dict[str, int]:
+    """The serial before the oldest segment of each queue that is there."""
+    found = segments.segments(settings.folder, settings.queues)
+    if any(segment.serial > 1 for segment in found):  # the listing may have missed one that has just become visible
+        found = segments.segments(settings.folder, settings.queues)
+    return {segment.queue: segment.serial - 1 for segment in reversed(found)}
+
+
+def _readable(settings: Settings, read: Mapping[str, int], until: Mapping[str, int] | None = None) -> list[Segment]:
+    """The segments behind `read`, or behind nothing, up to `until` if that is given, in the order of their queues and
+    serials. Raises FolderError if one is missing.
+
+    Segments become visible in the order of their serials, so what a listing has missed, although it shows a later one,
+    the next listing shows; if not, it was deleted."""
+    for last_try in (False, True):
+        waiting = [segment for segment in segments.segments(settings.folder, settings.queues)
+                   if segment.serial > read.get(segment.queue, 0)
+                   and (until is None or segment.serial <= until.get(segment.queue, 0))]
+        expected = dict(read)
+        for segment in waiting:
+            expected[segment.queue] = serial = expected.get(segment.queue, 0) + 1
+            if segment.serial != serial and last_try:
+                raise FolderError(f"segment {serial} of the queue {segment.queue} is missing in {settings.folder}, "
+                                  f"while {segment.path.name} is there: it was deleted before it was read; put it "
+                                  "back, or begin a new table")
+            if segment.serial != serial:
+                break
+        else:
+            break
+    return waiting
+
+
+class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads segment after segment. An offset: {"folder": identifier, "queues": {queue: serial}}."""
+
+    def __init__(self, settings: Settings, schema: StructType) -> None:
+        self._settings = settings
+        self._rows = Rows(settings, schema)
+        self._target: dict[str, int] | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        return self._offset(_beginning(self._settings))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        at_most = self._settings.segments_max
+        return ReadAllAvailable() if at_most is None else ReadMaxFiles(at_most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        self._target = self._highest()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        read = self._queues(start)
+        waiting = _readable(self._settings, read, self._target)
+        if isinstance(limit, ReadMaxFiles):
+            waiting = _in_turn(waiting)[:limit.max_files]
+        return self._offset(read | {segment.queue: segment.serial for segment in waiting})
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        return self._offset(self._highest())
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        first, last = self._queues(start), self._queues(end)
+        found = _readable(self._settings, first, last)
+        reached = first | {segment.queue: segment.serial for segment in found}
+        for queue, serial in last.items():
+            if reached.get(queue, 0) < serial:
+                raise FolderError(f"segment {reached.get(queue, 0) + 1} of the queue {queue} is missing in "
+                                  f"{self._settings.folder}: it was deleted before it was read; put it back, or begin "
+                                  "a new table")
+        return parts(found)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._rows.read(partition)
+
+    def _highest(self) -> dict[str, int]:
+        found = segments.segments(self._settings.folder, self._settings.queues)
+        return {segment.queue: segment.serial for segment in found}
+
+    def _offset(self, queues: dict[str, int]) -> dict[str, Any]:
+        return {"folder": self._settings.marker.folder, "queues": queues}
+
+    def _queues(self, offset: dict[str, Any]) -> dict[str, int]:
+        marker = self._settings.marker
+        if offset["folder"] != marker.folder:
+            raise FolderError(f"{self._settings.folder} is not the folder that this stream has read before: its marker "
+                              f"says {marker.folder}, the checkpoint {offset['folder']}; read that one, or take a new "
+                              "checkpoint and a new table")
+        queues: dict[str, int] = offset["queues"]
+        return queues
+
+
+def _in_turn(waiting: Sequence[Segment]) -> list[Segment]:
+    """One of each queue, then the next of each: no queue waits for another."""
+    turns: dict[str, int] = {}
+    order = []
+    for segment in waiting:
+        turns[segment.queue] = turn = turns.get(segment.queue, 0) + 1
+        order.append((turn, segment))
+    return [segment for _, segment in sorted(order, key=lambda one: one[0])]
