@@ -2,12 +2,23 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 from tests.conformance import UnknownRule, check_known, cited_by, load_rules
 from tests.host_world import Host
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Less work for the two processors: small jobs gain nothing from the second compiler and from many partitions.
+SPARK = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+}
 
 # No deadline: the machine is shared, and pytest-timeout ends what hangs. A failure prints how to repeat it.
 settings.register_profile("ordack", deadline=None, print_blob=True)
@@ -29,3 +40,14 @@ def host(tmp_path: Path) -> Iterator[Host]:
     made = Host(tmp_path)
     yield made
     made.store.close()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+    """A SparkSession with two workers on this machine, for all tests of this process."""
+    from ordack.pipeline.session import session
+
+    warehouse = tmp_path_factory.mktemp("warehouse")
+    made = session("local[2]", settings={**SPARK, "spark.sql.warehouse.dir": str(warehouse)})
+    yield made
+    made.stop()

@@ -61,7 +61,7 @@ def session(master: str | None = None, name: str = "ordack", settings: Mapping[s
         builder = builder.master(chosen)
         values["spark.ui.showConsoleProgress"] = "false"
         if "SPARK_CONF_DIR" not in os.environ:
-            values["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
+            values["spark.driver.defaultJavaOptions"] = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
         if is_local(chosen):
             values |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
                        "spark.ui.enabled": "false"}

@@ -1,0 +1,67 @@
+"""A Spark session is made, or it is said what is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ordack.pipeline import session as session_module
+from ordack.pipeline.session import SparkMissing, is_local, session
+
+
+def _java(folder: Path, script: str) -> Path:
+    program = folder / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize(("version", "major"), [("1.8.0_392", "8"), ("11.0.21", "11"), ("16", "16")])
+def test_a_java_that_is_too_old_is_named_with_what_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, major: str
+) -> None:
+    home = _java(tmp_path, f"echo 'openjdk version \"{version}\" 2023-10-17' >&2")
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    with pytest.raises(SparkMissing) as problem:
+        session("local[1]")
+    assert f"{home}/bin/java is Java {major}; Spark needs 17 or newer" in str(problem.value)
+
+
+def test_without_java_the_two_ways_to_have_one_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SparkMissing, match="no `java` on the PATH: install one .* or set JAVA_HOME"):
+        session("local[1]")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
+    with pytest.raises(SparkMissing, match="JAVA_HOME is .*nowhere, and there is no bin/java in it"):
+        session("local[1]")
+
+
+def test_a_java_that_does_not_say_its_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(_java(tmp_path, "echo hello")))
+    with pytest.raises(SparkMissing, match="does not say which version of Java it is"):
+        session("local[1]")
+
+
+@pytest.mark.parametrize("missing", ["pyspark", "pyarrow", "pandas", "cbor2"])
+def test_a_missing_package_is_named_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    there = session_module.find_spec
+    monkeypatch.setattr(session_module, "find_spec", lambda name: None if name == missing else there(name))
+    with pytest.raises(SparkMissing, match=rf"the Python package {missing} is missing: .*pip install 'ordack\[spark\]'"):
+        session("local[1]")
+
+
+def test_a_server_needs_what_pyspark_needs_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = session_module.find_spec
+    monkeypatch.setattr(session_module, "find_spec", lambda name: None if name == "grpc" else there(name))
+    with pytest.raises(SparkMissing, match=r"package grpc, which is missing: pip install 'pyspark\[connect\]'"):
+        session("sc://127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("master", "local"),
+    [("local", True), ("local[2]", True), ("local[*]", True), ("local-cluster[1,1,512]", False), ("spark://h:1", False)],
+)
+def test_only_masters_in_one_process_are_local(master: str, local: bool) -> None:
+    assert is_local(master) is local
