@@ -70,11 +70,141 @@ enum {
     MQQB_CAPTURE_COLUMNS
 };
 
-/* Arrays of at least as many rows as capacity says, or NULL for what is not wanted. */
+/* Arrays of at least as many rows as mqqb_capture.capacity says, or NULL for what is not wanted. */
 typedef struct {
     uint32_t *column[MQQB_CAPTURE_COLUMNS];
     int64_t *time;           /* of MQQB_CAPTURE_FRAME, ns since 1970 */
+    uint8_t *correlation_id; /* 20 bytes a row */
+    int32_t *label_end;      /* where the row's label ends in label_text, behind that of the row before it */
+    uint8_t *label_text;     /* UTF-8; U+FFFD for a lone surrogate; label_size bytes, at least MQQB_CAPTURE_LABEL */
+    size_t label_size;
 } mqqb_capture_columns;
+
+enum {
+    MQQB_CAPTURE_LABEL = 750,        /* bytes of the longest label */
+    MQQB_CAPTURE_SCRATCH = 0x400010, /* bytes of the longest packet */
+    MQQB_CAPTURE_NAMES = 0x80000,    /* bytes of a dictionary that have to be free before a packet is read */
+    MQQB_CAPTURE_FRAGMENTS = 64,     /* IP datagrams whose fragments are waited for at once */
+    MQQB_CAPTURE_INTERFACES = 256    /* of one section of a pcapng file */
+};
+
+/* ---- the tables, whose memory is the caller's ------------------------------------------------- */
+
+/* Bytes that wait: a reference into a file. */
+typedef struct {
+    uint64_t place;          /* in the file */
+    int64_t time;
+    uint32_t file, frame;
+    uint32_t sequence, size; /* TCP's number of the first byte; bytes */
+    uint32_t cut;            /* bytes that followed in the frame and were not captured */
+    uint32_t ack;            /* waits until the other direction has come so far, if waits is 1 */
+    uint32_t waits, next;
+} mqqb_capture_segment;
+
+/* One direction of a connection. */
+typedef struct {
+    uint64_t offset;             /* of the next byte: its place in the stream */
+    uint32_t sequence, initial;  /* TCP's number of the next byte, of the first byte */
+    uint32_t flags;
+    uint32_t fin, acked;         /* TCP's number behind the last byte; what the other end has acknowledged */
+    uint32_t carry, carry_last, carry_size, need; /* segments of an incomplete packet, their bytes, how many it takes to go on */
+    uint32_t pending, pending_size;               /* segments that wait for what is before them */
+    uint32_t code[4];            /* the last found in the dictionaries */
+} mqqb_capture_direction;
+
+/* Address and port of an end: bytes as on the wire, 4 for IPv4, then zeros; port, and 1 << 16 for IPv6. */
+typedef struct { uint32_t word[5]; } mqqb_capture_end;
+
+typedef struct {
+    mqqb_capture_direction direction[2];
+    mqqb_capture_end end[2];     /* senders of the directions */
+    uint32_t flags;              /* bit 0: a SYN was seen */
+    uint32_t ending;             /* a value of MQQB_KIND_END and 1, while what is left is given up */
+    uint32_t held_at, held_next; /* a frame's number over all files, the next connection that waits */
+} mqqb_capture_connection;
+
+/* Distinct strings of bytes. Entry number n, from 1, is bytes[end[n - 1]..end[n]); end[0] is 0. */
+typedef struct {
+    uint32_t *index;         /* all 0 at first; index_size is a power of 2 and above capacity */
+    uint64_t *end;           /* capacity + 1 */
+    uint8_t *bytes;
+    uint64_t size;           /* of bytes; at least MQQB_CAPTURE_NAMES more than used */
+    uint32_t index_size, capacity, count;
+} mqqb_capture_dictionary;
+
+/* An IP datagram of which fragments have come. */
+typedef struct {
+    mqqb_capture_end end[2];     /* sender, receiver, without ports */
+    uint32_t id, state;          /* state 0: unused */
+    uint32_t connection, side;   /* of the first fragment, when it has come */
+    uint32_t sequence;           /* TCP's number that the datagram's first byte would have */
+    uint32_t waiting;            /* segments that came before the first fragment; their sequence is the place in the datagram */
+    uint32_t received, total;    /* bytes */
+} mqqb_capture_datagram;
+
+typedef struct {
+    uint64_t units;          /* per second; if binary is 1: 2 to the power of units */
+    int64_t shift;           /* s */
+    uint32_t link, snap, binary;
+} mqqb_capture_interface;
+
+/* All zeros at first, but for what is marked: that is the caller's to set, before mqqb_capture_start and when a status asks for it. */
+typedef struct {
+    const uint8_t *const *files;           /* caller: the files in memory, readable until the capture is finished */
+    uint64_t size;                         /* caller: bytes of the file that is read now */
+    uint32_t file;                         /* caller: its number */
+    uint32_t part, parts;                  /* caller: read only connections whose hash modulo parts is part */
+    uint32_t by_ports;                     /* caller: 1: ports count for the hash; 0: all connections of two hosts are one part */
+    mqqb_capture_columns columns;          /* caller */
+    uint32_t rows, capacity;               /* rows written, caller: at most so many, at least 16 */
+    mqqb_capture_connection *connections;  /* caller */
+    uint32_t *index;                       /* caller: all 0 at first; index_size is a power of 2, at least twice connections_size */
+    mqqb_capture_segment *segments;        /* caller */
+    uint32_t connections_size, index_size, segments_size; /* caller */
+    mqqb_capture_dictionary dictionary[2]; /* caller: GUIDs of 16 bytes; queue names: the selector, then the name's bytes */
+    uint8_t *scratch;                      /* caller: MQQB_CAPTURE_SCRATCH bytes */
+    uint64_t pause;                        /* caller: return after a frame that ends there or behind it */
+
+    uint64_t cursor, frames, unread;       /* in the file; frames of all files; of these, frames of link types that cannot be read */
+    uint32_t frame, connections_used, segments_used, segments_free;
+    uint32_t started, format, swapped, interfaces_used; /* what the file's header said */
+    uint32_t active, held_first, held_last, finished;
+    uint32_t details, flushed;
+    uint64_t next, label_used;
+    int64_t time;
+    mqqb_capture_interface interfaces[MQQB_CAPTURE_INTERFACES];
+    mqqb_capture_datagram datagrams[MQQB_CAPTURE_FRAGMENTS];
+    uint32_t datagram_next;
+    uint32_t block[MQQB_CAPTURE_COLUMNS * 16];
+} mqqb_capture;
+
+/* What mqqb_capture_read and mqqb_capture_finish answer. */
+enum {
+    MQQB_CAPTURE_END_OF_FILE = 0,  /* read: set file and size, cursor 0 and started 0 for the next one, or call mqqb_capture_finish */
+    MQQB_CAPTURE_ROWS = 1,         /* take the rows and set rows to 0; call again */
+    MQQB_CAPTURE_GROW_CONNECTIONS = 2, /* more connections and index, mqqb_capture_rehash; call again */
+    MQQB_CAPTURE_GROW_SEGMENTS = 3,    /* more segments; call again */
+    MQQB_CAPTURE_GROW_DICTIONARY = 4,  /* more of all that a dictionary has, where little is left; mqqb_capture_rehash; call again */
+    MQQB_CAPTURE_PAUSE = 5,        /* cursor has reached pause: raise it, call again */
+    /* Errors of the file at cursor, after which it is as if it ended there: */
+    MQQB_CAPTURE_BAD_MAGIC = -1,   /* neither pcap nor pcapng */
+    MQQB_CAPTURE_BAD_END = -2,     /* the file ends inside the header, record or block that begins at cursor */
+    MQQB_CAPTURE_BAD_SIZE = -3,    /* a record or block claims a size that it cannot have */
+    MQQB_CAPTURE_BAD_BLOCK = -4    /* a block is too short for what it is, has no byte order mark, or is of an unknown interface */
+};
+
+/* Before the first call of mqqb_capture_read. */
+void mqqb_capture_start(mqqb_capture *c);
+
+/* Read on in the file. Rows come in the order in which packets become complete; where TCP's acknowledgements tell that a segment
+ * followed one of the other direction, it also does so here, whatever their order in the capture. */
+int32_t mqqb_capture_read(mqqb_capture *c);
+
+/* After the last file: what waits is given up, and directions end. MQQB_CAPTURE_END_OF_FILE: this is done. */
+int32_t mqqb_capture_finish(mqqb_capture *c);
+
+/* After index_size of the connections or of a dictionary was changed: fill the indexes, which are all 0, again. */
+void mqqb_capture_rehash(mqqb_capture *c);
 
 #ifdef __cplusplus
 }

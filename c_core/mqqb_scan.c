@@ -1,5 +1,6 @@
 /* mqqb_scan.c: see mqqb_scan.h. Rows are collected in a small block and go to the columns 16 at a time: writing some forty
- * far-apart arrays for each packet would throw each other's lines out of the first-level cache. */
+ * far-apart arrays for each packet would throw each other's lines out of the first-level cache.
+ * MQQB_ROWS_ONLY is for mqqb_capture.c, which includes this file for the rows and has columns of its own. */
 #include "mqqb_scan.h"
 
 #include <string.h>
@@ -433,6 +434,42 @@ static int32_t scan_message(const uint8_t *packet, uint32_t packet_size, row *r,
     return (base_flags & MQQB_BASE_SH) != 0 ? scan_session_header(packet + packet_size, r, offset + packet_size) : MQQB_OK;
 }
 
+/* One packet, from data[0..room), to a row of zeros; offsets are counted from so many bytes before it. MQQB_NEED_MORE: it is not
+ * complete, nothing was written. *total: MQQB_SCAN_TOTAL_SIZE. */
+static inline int32_t scan_packet(const uint8_t *packet, uint32_t room, row *r, uint32_t offset, uint32_t *total)
+{
+    uint32_t base_flags, packet_size;
+    int32_t found;
+
+    *total = 0;
+    if (room < 16) {
+        return MQQB_NEED_MORE;
+    }
+    base_flags = le16(packet + 2);
+    packet_size = le32(packet + 8);
+    found = check_base_header(packet);
+    if (found == MQQB_OK) {
+        *total = mqqb_packet_total(base_flags, packet_size);
+        if (room < *total) {
+            return MQQB_NEED_MORE;
+        }
+        found = (base_flags & MQQB_BASE_IN) != 0 ? scan_internal(packet, packet_size, r, offset, base_flags)
+                                                 : scan_message(packet, packet_size, r, offset, base_flags);
+    }
+    if (found != MQQB_OK) {
+        for (unsigned column = 0; column < MQQB_SCAN_COLUMNS; column++) {
+            put(r, column, 0);
+        }
+    }
+    put(r, MQQB_SCAN_OFFSET, offset);
+    put(r, MQQB_SCAN_TOTAL_SIZE, *total);
+    put(r, MQQB_SCAN_STATUS, (uint32_t)found);
+    put(r, MQQB_SCAN_BASE_FLAGS, base_flags);
+    put(r, MQQB_SCAN_TIME_TO_REACH_QUEUE, le32(packet + 12));
+    return found;
+}
+
+#ifndef MQQB_ROWS_ONLY
 static inline void flush(const mqqb_scan_columns *columns, const row *block, size_t at, size_t rows)
 {
     for (unsigned column = 0; column < MQQB_SCAN_COLUMNS; column++) {
@@ -452,44 +489,21 @@ size_t mqqb_scan(const uint8_t *data, size_t size, const mqqb_scan_columns *colu
     int32_t outcome = MQQB_OK;
 
     while (outcome >= MQQB_OK && cursor < size) {
-        const uint8_t *const packet = data + cursor;
-        row *const r = block + rows % BLOCK;
-        uint32_t base_flags, packet_size, total = 0;
+        uint32_t total;
         int32_t found;
 
         if (rows == capacity) {
             outcome = MQQB_SCAN_FULL;
             break;
         }
-        if (end - cursor < 16) {
-            outcome = MQQB_NEED_MORE;
+        found = scan_packet(data + cursor, end - cursor, block + rows % BLOCK, cursor, &total);
+        if (found == MQQB_NEED_MORE) {
+            outcome = found;
             break;
         }
-        base_flags = le16(packet + 2);
-        packet_size = le32(packet + 8);
-        found = check_base_header(packet);
-        if (found == MQQB_OK) {
-            total = mqqb_packet_total(base_flags, packet_size);
-            if (end - cursor < total) {
-                outcome = MQQB_NEED_MORE;
-                break;
-            }
-            found = (base_flags & MQQB_BASE_IN) != 0
-                        ? scan_internal(packet, packet_size, r, cursor, base_flags)
-                        : scan_message(packet, packet_size, r, cursor, base_flags);
-        } else {
+        if (total == 0) {
             outcome = found;
         }
-        if (found != MQQB_OK) {
-            for (unsigned column = 0; column < MQQB_SCAN_COLUMNS; column++) {
-                put(r, column, 0);
-            }
-        }
-        put(r, MQQB_SCAN_OFFSET, cursor);
-        put(r, MQQB_SCAN_TOTAL_SIZE, total);
-        put(r, MQQB_SCAN_STATUS, (uint32_t)found);
-        put(r, MQQB_SCAN_BASE_FLAGS, base_flags);
-        put(r, MQQB_SCAN_TIME_TO_REACH_QUEUE, le32(packet + 12));
         cursor += total;
         rows++;
         if (rows % BLOCK == 0) {
@@ -503,3 +517,4 @@ size_t mqqb_scan(const uint8_t *data, size_t size, const mqqb_scan_columns *colu
     *status = outcome;
     return rows;
 }
+#endif

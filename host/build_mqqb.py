@@ -1,4 +1,4 @@
-"""Describes the extension module `_mqqb` (the C core and mqqb_scan) to cffi. As a script: builds host/_mqqb.abi3.so.
+"""Describes the extension module `_mqqb` (the C core, mqqb_scan and mqqb_capture) to cffi. As a script: builds host/_mqqb.abi3.so.
 
 The declarations are those of the C headers: they are written once.
 """
@@ -18,7 +18,7 @@ GLUE_DECLARATION = "int mqqb_pack_checked(int part, const void *in, uint8_t *out
 GLUE = """
 #include <string.h>
 #include "mqqb.h"
-#include "mqqb_scan.h"
+#include "mqqb_capture.h"
 
 static int mqqb_pack_checked(int part, const void *in, uint8_t *out)
 {
@@ -46,13 +46,13 @@ def declarations(header: str) -> str:
 
 
 ffibuilder = FFI()
-for name in ("mqqb.h", "mqqb_scan.h"):
+for name in ("mqqb.h", "mqqb_scan.h", "mqqb_capture.h"):
     ffibuilder.cdef(declarations((CORE / name).read_text()))
 ffibuilder.cdef(GLUE_DECLARATION)
 ffibuilder.set_source(
     "_mqqb",
     GLUE,
-    sources=[str(CORE / "mqqb.c"), str(CORE / "mqqb_scan.c")],
+    sources=[str(CORE / name) for name in ("mqqb.c", "mqqb_scan.c", "mqqb_capture.c")],
     include_dirs=[str(CORE)],
     define_macros=[("NDEBUG", None)],  # the bindings refuse a caller's mistake instead
     py_limited_api=True,

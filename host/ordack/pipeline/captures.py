@@ -1,21 +1,61 @@
 """Captures to column batches: the C core's mqqb_capture behind numpy arrays."""
 
+import contextlib
+import ipaddress
+import mmap
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from _mqqb import ffi, lib
+from mqqb import extras, packets
 from numpy.typing import NDArray
 
+from ordack import capture
+
 Words = NDArray[np.uint32]
+
+MALFORMED, HOLE, BEGIN, OLDER, END = (
+    lib.MQQB_KIND_MALFORMED, lib.MQQB_KIND_HOLE, lib.MQQB_KIND_BEGIN, lib.MQQB_KIND_OLDER, lib.MQQB_KIND_END,
+)  # fmt: skip
+
+# In the order of the enumerations in mqqb_scan.h and mqqb_capture.h.
+SCAN_COLUMNS = (
+    "offset", "total_size", "kind", "status", "base_flags", "time_to_reach_queue", "internal_flags", "session_offset",
+    "ack_sequence_number", "recoverable_msg_ack_seq_number", "recoverable_msg_ack_flags", "user_msg_sequence_number",
+    "recoverable_msg_sequence_number", "window_size", "source_offset", "message_id", "user_flags", "sent_time",
+    "time_to_be_received", "destination_offset", "destination_size", "tx_flags", "tx_sequence_ordinal",
+    "tx_sequence_time_stamp", "tx_sequence_number", "previous_tx_sequence_number", "properties_offset",
+    "properties_flags", "message_class", "label_offset", "label_length", "body_offset", "body_size",
+    "ack_tx_sequence_ordinal", "ack_tx_sequence_time_stamp", "ack_tx_sequence_number",
+    "ack_previous_tx_sequence_number", "ack_source_offset", "ack_message_id",
+)  # fmt: skip
+PLACE_COLUMNS = (
+    "file", "frame", "connection", "direction", "source_queue_manager", "destination_queue", "ack_source",
+)  # fmt: skip
+DETAIL_COLUMNS = (
+    "queue_manager_address", "administration_queue", "response_queue", "connector_queue_manager", "security_flags",
+    "sender_id_size", "encryption_key_size", "signature_size", "sender_cert_size", "provider_info_size", "body_type",
+    "application_tag", "allocation_body_size", "privacy_level", "hash_algorithm", "encryption_algorithm",
+    "extension_size", "client_guid", "server_guid", "time_stamp", "operating_system", "recoverable_ack_timeout",
+    "ack_timeout", "parameters_window_size",
+)  # fmt: skip
+COLUMNS = SCAN_COLUMNS + PLACE_COLUMNS + DETAIL_COLUMNS
+_NUMBERS = {name: number for number, name in enumerate(COLUMNS)}
+
+_WINDOW = 64 << 20  # bytes of a file that stay in this process's memory behind the place that is read
+_SAMPLE = 16 << 20  # bytes that decide how connections are divided
+_LABEL_BYTES = 64  # of an average label at most, before a batch is full early
 
 
 class Connection(NamedTuple):
     """One incarnation of a TCP connection.
 
     ends: address and port, as text, of the end that opened it (or, if no SYN was seen, of the lower end), and of the
-    other. syn: its beginning was seen.
+    other: the senders of directions 0 and 1. syn: its beginning was seen.
     """
 
     ends: tuple[str, str]
@@ -23,7 +63,11 @@ class Connection(NamedTuple):
 
 
 class QueueName(NamedTuple):
-    """A queue as packets name it: selector as in UserHeader.Flags.DQ, bytes of the wire, format name as text."""
+    """A queue as packets name it: selector as in UserHeader.Flags.DQ, bytes of the name, format name as text.
+
+    A private queue without a GUID is one of the receiving (in replies: of the sending) queue manager: its text has
+    zeros for the GUID.
+    """
 
     selector: int
     raw: bytes
@@ -37,23 +81,156 @@ class Damage(NamedTuple):
     text: str
 
 
-class Decoder:
-    """What the codes in batches mean. It grows while batches are taken."""
+def _queue_name(selector: int, raw: bytes) -> QueueName:
+    name: packets.QueueName
+    if selector == 7:
+        name = packets.DirectQueueFormatName("", raw)
+    elif selector == 5:
+        name = packets.PublicQueueFormatName(raw)
+    elif selector == 6:
+        name = packets.PrivateQueueFormatName(raw[:16], int.from_bytes(raw[16:], "little"))
+    else:
+        name = packets.PrivateQueueFormatNameId(int.from_bytes(raw, "little"))
+    return QueueName(selector, raw, extras.format_name(name))
 
-    paths: list[str]
-    damages: list[Damage]
+
+class _Dictionary:
+    """Memory of a mqqb_capture_dictionary."""
+
+    def __init__(self, c: Any) -> None:
+        self._c = c
+        self._capacity, self._size = 1 << 12, 4 * lib.MQQB_CAPTURE_NAMES
+        self._end = np.zeros(self._capacity + 1, np.uint64)
+        self._bytes = np.zeros(self._size, np.uint8)
+        self._attach()
+
+    def _attach(self) -> None:
+        self._index = np.zeros(2 * self._capacity, np.uint32)
+        self._c.index_size, self._c.capacity, self._c.size = 2 * self._capacity, self._capacity, self._size
+        self._c.index = ffi.from_buffer("uint32_t[]", self._index)
+        self._c.end = ffi.from_buffer("uint64_t[]", self._end)
+        self._c.bytes = ffi.from_buffer("uint8_t[]", self._bytes)
+
+    def grow(self) -> None:
+        """The index is empty then: mqqb_capture_rehash has to follow."""
+        if self._capacity - self._c.count < self._capacity // 4:
+            self._capacity *= 2
+        if self._size - int(self._end[self._c.count]) < 2 * lib.MQQB_CAPTURE_NAMES:
+            self._size *= 2
+        self._end = _grown(self._end, self._capacity + 1)
+        self._bytes = _grown(self._bytes, self._size)
+        self._attach()
+
+    def __len__(self) -> int:
+        return int(self._c.count)
+
+    def entry(self, code: int) -> tuple[int, bytes]:
+        if not 1 <= code <= len(self):
+            raise IndexError(f"{code} is no code of this dictionary")
+        raw = self._bytes[int(self._end[code - 1]) : int(self._end[code])].tobytes()
+        return raw[0], raw[1:]
+
+
+def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:
+    grown = np.zeros(size, array.dtype)
+    grown[: len(array)] = array
+    return grown
+
+
+class Decoder:
+    """What the codes in batches mean. It grows while batches are taken.
+
+    paths: the files, in the order of their first frames. damages: files that could be read only in part, so far.
+    frames: frames read so far; unread: those of them with a link type that is not supported.
+    """
+
+    def __init__(self, paths: Sequence[str], part: int, parts: int, by_ports: bool) -> None:
+        self.paths = list(paths)
+        self.damages: list[Damage] = []
+        self._c = c = ffi.new("mqqb_capture *")
+        c.part, c.parts, c.by_ports = part, parts, by_ports
+        self._managers = _Dictionary(c.dictionary[0])
+        self._queues = _Dictionary(c.dictionary[1])
+        self._queue_names: dict[int, QueueName] = {}
+        self._scratch = np.empty(lib.MQQB_CAPTURE_SCRATCH, np.uint8)
+        c.scratch = ffi.from_buffer("uint8_t[]", self._scratch)
+        self._connections = np.zeros(0, np.uint8)
+        self._segments = np.zeros(0, np.uint8)
+        self._grow_connections(1 << 10)
+        self._grow_segments(1 << 12)
+        lib.mqqb_capture_start(c)
+
+    def _grow_connections(self, size: int) -> None:
+        c = self._c
+        self._connections = _grown(self._connections, size * ffi.sizeof("mqqb_capture_connection"))
+        self._index = np.zeros(2 * size, np.uint32)
+        c.connections, c.connections_size = ffi.from_buffer("mqqb_capture_connection[]", self._connections), size
+        c.index, c.index_size = ffi.from_buffer("uint32_t[]", self._index), 2 * size
+
+    def _grow_segments(self, size: int) -> None:
+        self._segments = _grown(self._segments, size * ffi.sizeof("mqqb_capture_segment"))
+        self._c.segments = ffi.from_buffer("mqqb_capture_segment[]", self._segments)
+        self._c.segments_size = size
+
+    def _grow(self, status: int) -> None:
+        c = self._c
+        if status == lib.MQQB_CAPTURE_GROW_SEGMENTS:
+            self._grow_segments(2 * c.segments_size)
+            return
+        # All indexes are filled again, so all are empty before.
+        self._grow_connections(c.connections_size * (2 if status == lib.MQQB_CAPTURE_GROW_CONNECTIONS else 1))
+        self._managers.grow()
+        self._queues.grow()
+        lib.mqqb_capture_rehash(c)
+
+    @property
+    def frames(self) -> int:
+        return int(self._c.frames)
+
+    @property
+    def unread(self) -> int:
+        return int(self._c.unread)
+
+    @property
+    def connections(self) -> int:
+        """How many there are: their numbers are below."""
+        return int(self._c.connections_used)
+
+    @property
+    def queue_managers(self) -> int:
+        """The highest code of a queue manager."""
+        return len(self._managers)
+
+    @property
+    def queues(self) -> int:
+        """The highest code of a queue."""
+        return len(self._queues)
 
     def queue_manager(self, code: int) -> bytes:
-        """GUID of 16 bytes."""
-        raise NotImplementedError
+        """GUID, 16 bytes of the wire. IndexError if there is no such code."""
+        return self._managers.entry(code)[1]
 
     def queue(self, code: int) -> QueueName:
-        """Name of a queue."""
-        raise NotImplementedError
+        """Name of a queue. IndexError if there is no such code."""
+        name = self._queue_names.get(code)
+        if name is None:
+            name = self._queue_names[code] = _queue_name(*self._queues.entry(code))
+        return name
 
     def connection(self, number: int) -> Connection:
-        """Ends of a connection."""
-        raise NotImplementedError
+        """Ends of a connection. IndexError if there is no such number."""
+        if not 0 <= number < self.connections:
+            raise IndexError(f"there is no connection {number}")
+        found = self._c.connections[number]
+        return Connection((_end_text(found.end[0]), _end_text(found.end[1])), bool(found.flags & 1))
+
+
+def _end_text(end: Any) -> str:
+    raw = ffi.buffer(end.word)[:]
+    port = end.word[4] & 0xFFFF
+    if end.word[4] >> 16:
+        return f"[{ipaddress.IPv6Address(raw[:16])}]:{port}"
+    return f"{ipaddress.IPv4Address(raw[:4])}:{port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +238,9 @@ class Batch:
     """Rows in the order in which packets were completed. All arrays have `rows` items.
 
     columns: {name: uint32 array}; names are those of MQQB_SCAN_* and MQQB_CAPTURE_* in lower case. time: int64, ns since
-    1970. pointers: `mqqb_capture_columns *` of the same arrays, for C. Arrays are used again for the next batch: copy
-    what has to last.
+    1970. pointers: `mqqb_capture_columns *` of the same arrays, for C. label_end, label_text, correlation_id: only if
+    wanted: int32, rows + 1 of them; bytes of UTF-8; 20 bytes a row. Arrays are used again for the batch after the next:
+    copy what has to last.
     """
 
     rows: int
@@ -70,9 +248,143 @@ class Batch:
     time: NDArray[np.int64]
     pointers: Any
     decoder: Decoder
+    label_end: NDArray[np.int32] | None = None
+    label_text: NDArray[np.uint8] | None = None
+    correlation_id: NDArray[np.uint8] | None = None
 
     def __getitem__(self, name: str) -> Words:
         return self.columns[name]
+
+
+class _Table:
+    """Memory for the rows of one batch."""
+
+    def __init__(self, rows: int, columns: Sequence[str], labels: bool, correlations: bool) -> None:
+        # Columns a multiple of 4 KiB apart would fall on the same cache lines.
+        stride = (rows + 15) // 16 * 16 + 16
+        self._words = np.empty((len(columns), stride), np.uint32)
+        self._time = np.empty(rows, np.int64)
+        self._label_end = np.zeros(rows + 1, np.int32) if labels else None
+        self._label_text = np.empty(rows * _LABEL_BYTES + lib.MQQB_CAPTURE_LABEL, np.uint8) if labels else None
+        self._correlation_id = np.empty((rows, 20), np.uint8) if correlations else None
+        self._names = columns
+        self.pointers = ffi.new("mqqb_capture_columns *")
+        for name, words in zip(columns, self._words, strict=True):
+            self.pointers.column[_NUMBERS[name]] = ffi.from_buffer("uint32_t[]", words)
+        self.pointers.time = ffi.from_buffer("int64_t[]", self._time)
+        if self._label_end is not None and self._label_text is not None:
+            self.pointers.label_end = ffi.from_buffer("int32_t[]", self._label_end) + 1
+            self.pointers.label_text = ffi.from_buffer("uint8_t[]", self._label_text)
+            self.pointers.label_size = len(self._label_text)
+        if self._correlation_id is not None:
+            self.pointers.correlation_id = ffi.from_buffer("uint8_t[]", self._correlation_id)
+
+    def batch(self, rows: int, decoder: Decoder) -> Batch:
+        return Batch(
+            rows,
+            {name: words[:rows] for name, words in zip(self._names, self._words, strict=True)},
+            self._time[:rows],
+            self.pointers,
+            decoder,
+            None if self._label_end is None else self._label_end[: rows + 1],
+            self._label_text,
+            None if self._correlation_id is None else self._correlation_id[:rows],
+        )
+
+
+class _File:
+    """A file in memory; what lies behind is given back."""
+
+    def __init__(self, path: str) -> None:
+        with Path(path).open("rb") as file:
+            size = file.seek(0, 2)
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else None
+        self.size = size
+        self.pointer = ffi.from_buffer("uint8_t[]", self._map) if self._map is not None else ffi.new("uint8_t[1]")
+        self._released = 0
+
+    def release(self, cursor: int) -> None:
+        """These pages count for the process no longer. They are read again if something refers to them."""
+        end = cursor // mmap.PAGESIZE * mmap.PAGESIZE
+        if self._map is not None and end > self._released:
+            self._map.madvise(mmap.MADV_DONTNEED, self._released, end - self._released)
+            self._released = end
+
+
+def _first_time(path: str) -> float:
+    with Path(path).open("rb") as file, contextlib.suppress(capture.CaptureError):
+        for frame in capture.frames(file):
+            return frame.time
+    return float("inf")
+
+
+def in_order(paths: Sequence[str | Path]) -> list[str]:
+    """Files by the time of their first frame. OSError if one cannot be read."""
+    return sorted(map(str, paths), key=lambda path: (_first_time(path), path))
+
+
+_ERRORS = {
+    lib.MQQB_CAPTURE_BAD_MAGIC: "neither pcap nor pcapng",
+    lib.MQQB_CAPTURE_BAD_END: "the file ends inside the record that begins there",
+    lib.MQQB_CAPTURE_BAD_SIZE: "a record claims a size that it cannot have",
+    lib.MQQB_CAPTURE_BAD_BLOCK: "a block is too short for what it is, has no byte order mark, or is of an unknown interface",
+}
+
+
+def _rows(
+    decoder: Decoder, tables: Sequence[_Table], rows: int, stop: int | None = None
+) -> Iterator[Batch]:
+    """The batches of a decoder's files; of the first `stop` bytes of each."""
+    c = decoder._c
+    files = [_File(path) for path in decoder.paths]
+    pointers = ffi.new("uint8_t *[]", [file.pointer for file in files])
+    c.files, c.capacity = ffi.cast("const uint8_t *const *", pointers), rows
+    turn = 0
+    c.columns = tables[0].pointers[0]
+    number = 0
+    while number <= len(files):
+        if number < len(files):
+            file = files[number]
+            if not c.started and not c.cursor:
+                c.file, c.size, c.pause = number, file.size, _WINDOW
+                if stop is not None and stop < file.size:
+                    c.pause = stop
+            status = lib.mqqb_capture_read(c)
+            file.release(c.cursor)
+        else:
+            status = lib.mqqb_capture_finish(c)
+        if status == lib.MQQB_CAPTURE_ROWS:
+            yield tables[turn].batch(c.rows, decoder)
+            c.rows = 0
+            turn = (turn + 1) % len(tables)
+            c.columns = tables[turn].pointers[0]
+        elif status == lib.MQQB_CAPTURE_PAUSE and stop is None:
+            c.pause = c.cursor + _WINDOW
+        elif status in (lib.MQQB_CAPTURE_END_OF_FILE, lib.MQQB_CAPTURE_PAUSE) or status < 0:
+            if status < 0:
+                text = f"at byte {c.cursor}, behind frame {c.frame}: {_ERRORS[status]}"
+                decoder.damages.append(Damage(decoder.paths[number], text))
+            number += 1
+            c.cursor = c.started = 0
+        else:
+            decoder._grow(status)
+    if c.rows:
+        yield tables[turn].batch(c.rows, decoder)
+
+
+def divides_by_ports(paths: Sequence[str], parts: int) -> bool:
+    """Is the traffic of too few hosts to be divided by them? Told from the beginnings of three of the files."""
+    if parts <= 1:
+        return False
+    pairs: Counter[frozenset[str]] = Counter()
+    chosen = sorted({0, len(paths) // 2, len(paths) - 1})
+    decoder = Decoder([paths[number] for number in chosen], 0, 1, False)
+    for batch in _rows(decoder, [_Table(1 << 14, ("connection",), False, False)], 1 << 14, _SAMPLE // len(chosen)):
+        for number, count in enumerate(np.bincount(batch["connection"]).tolist()):
+            if count:
+                ends = decoder.connection(number).ends
+                pairs[frozenset(end.rpartition(":")[0] for end in ends)] += count
+    return bool(pairs) and max(pairs.values()) * 2 * parts > pairs.total()
 
 
 def batches(
@@ -81,9 +393,24 @@ def batches(
     parts: int = 1,
     rows: int = 65536,
     columns: Sequence[str] | None = None,
+    *,
+    labels: bool = False,
+    correlations: bool = False,
+    by_ports: bool | None = None,
 ) -> Iterator[Batch]:
     """The packets of a capture that is in one or more files, in the order of their first frames.
 
-    Of the connections, those whose hash modulo parts is part. columns: only these (None: those up to ack_source).
+    Of the connections, those whose hash modulo parts is part; by_ports: ports count for the hash (None: found out, the
+    same in all parts). rows: of a batch at most, at least 16. columns: only these; None: those of SCAN_COLUMNS and
+    PLACE_COLUMNS. labels, correlations: labels as text and CorrelationID, too.
+    Memory grows with the number of connections, not with the size of the files. OSError if a file cannot be read; what
+    is wrong in it is in Decoder.damages.
     """
-    raise NotImplementedError
+    if not 0 <= part < parts or rows < 16:
+        raise ValueError(f"part {part} of {parts}, {rows} rows: part counts from 0, and a batch has at least 16 rows")
+    columns = SCAN_COLUMNS + PLACE_COLUMNS if columns is None else tuple(columns)
+    ordered = in_order(paths)
+    if by_ports is None:
+        by_ports = divides_by_ports(ordered, parts)
+    decoder = Decoder(ordered, part, parts, by_ports)
+    yield from _rows(decoder, [_Table(rows, columns, labels, correlations) for _ in range(2)], rows)

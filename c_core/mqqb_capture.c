@@ -1,0 +1,1585 @@
+/* mqqb_capture.c: see mqqb_capture.h.
+ *
+ * The way of a byte: mqqb_capture_read finds the next frame, read_frame its IP datagram, read_tcp its connection. In order, and with
+ * nothing waiting, its packets are cut where they are (consume). Else it becomes a reference in the direction's list (wait), and
+ * drain takes from the lists what can go on. Whatever writes rows may find no room for them: it then leaves everything so
+ * that drain goes on at the same byte in the next call, which is why a connection with such work is `active`. */
+#include "mqqb_capture.h"
+
+#include <string.h>
+
+#define MQQB_ROWS_ONLY
+#include "mqqb_scan.c" /* NOLINT(bugprone-suspicious-include): the rows, which exist once */
+
+#define NONE 0xFFFFFFFFu
+#define TCP_PORT 1801u
+#define RECORD_MAX (16u << 20)  /* bytes of one frame or block; more is no capture but a corrupt length */
+#define PENDING_MAX (4u << 20)  /* bytes kept out of order for one direction: more than a TCP window */
+#define AHEAD_MAX (16u << 20)   /* an acknowledgement of more bytes than this that were not seen says nothing */
+#define HOLD_FRAMES 64u         /* so many frames later nothing that was acknowledged before will come */
+
+/* Values of direction.flags */
+#define IS_OPEN 1u      /* sequence is known */
+#define IS_TOLD 2u      /* MQQB_KIND_BEGIN or MQQB_KIND_OLDER were said */
+#define IS_SEARCHING 4u /* for a BaseHeader */
+#define IS_DEAD 8u      /* no BaseHeader where one should be */
+#define HAS_FIN 16u
+#define IS_ENDED 32u    /* MQQB_KIND_END was said */
+#define HAS_ACKED 64u
+
+/* Values of connection.flags */
+#define HAS_SYN 1u
+#define IS_HELD 2u      /* in the list of those that wait for a frame number */
+#define IS_GIVING 4u    /* what was acknowledged and is missing is being given up */
+#define IS_CLOSED 8u    /* its addresses and ports are another connection's now */
+#define HAS_RST 16u
+
+/* Answers of read_frame besides mqqb_capture's statuses. */
+#define FRAME_DONE 0
+#define FRAME_AGAIN 8   /* once drain is done */
+
+#define FIN 1u
+#define SYN 2u
+#define RST 4u
+#define ACK 16u
+
+/* Values of datagram.state */
+#define IS_WAITING 1u
+#define IS_KNOWN 2u
+
+typedef mqqb_capture_segment piece;
+
+static inline uint32_t be16(const uint8_t *in)
+{
+    return (uint32_t)in[0] << 8 | in[1];
+}
+
+static inline uint32_t be32(const uint8_t *in)
+{
+    return be16(in) << 16 | be16(in + 2);
+}
+
+static inline uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* a - b modulo 2^32, taken as signed. */
+static inline int32_t ahead_of(uint32_t a, uint32_t b)
+{
+    return (int32_t)(a - b);
+}
+
+static inline uint64_t mixed(uint64_t x)
+{
+    x ^= x >> 32;
+    x *= 0x9E3779B97F4A7C15u;
+    x ^= x >> 29;
+    x *= 0xBF58476D1CE4E5B9u;
+    return x ^ x >> 32;
+}
+
+/* ---- dictionaries ----------------------------------------------------------------------------- */
+
+static uint64_t hash_of(const uint8_t *bytes, uint64_t size)
+{
+    uint64_t hash = size, word = 0;
+
+    for (; size >= 8; size -= 8, bytes += 8) {
+        memcpy(&word, bytes, 8);
+        hash = mixed(hash ^ word);
+    }
+    word = 0;
+    memcpy(&word, bytes, size);
+    return mixed(hash ^ word);
+}
+
+static inline int is_entry(const mqqb_capture_dictionary *dictionary, uint32_t code, uint32_t head, const uint8_t *bytes,
+                           uint64_t size)
+{
+    const uint64_t begin = dictionary->end[code - 1];
+    const uint8_t *const entry = dictionary->bytes + begin;
+
+    return dictionary->end[code] - begin == size + 1 && entry[0] == head && memcmp(entry + 1, bytes, size) == 0;
+}
+
+/* The code of an entry: a byte, and bytes. There is room for it. */
+static uint32_t code_of(mqqb_capture_dictionary *dictionary, uint32_t *last, uint32_t head, const uint8_t *bytes, uint64_t size)
+{
+    uint64_t at;
+    uint32_t code;
+
+    if (*last != 0 && is_entry(dictionary, *last, head, bytes, size)) {
+        return *last;
+    }
+    for (at = hash_of(bytes, size);; at++) {
+        at &= dictionary->index_size - 1;
+        code = dictionary->index[at];
+        if (code == 0) {
+            break;
+        }
+        if (is_entry(dictionary, code, head, bytes, size)) {
+            *last = code;
+            return code;
+        }
+    }
+    code = ++dictionary->count;
+    dictionary->end[code] = dictionary->end[code - 1] + 1 + size;
+    dictionary->bytes[dictionary->end[code - 1]] = (uint8_t)head;
+    memcpy(dictionary->bytes + dictionary->end[code - 1] + 1, bytes, size);
+    dictionary->index[at] = code;
+    *last = code;
+    return code;
+}
+
+static inline int has_room(const mqqb_capture_dictionary *dictionary)
+{
+    return dictionary->capacity - dictionary->count >= 8 &&
+           dictionary->size - dictionary->end[dictionary->count] >= MQQB_CAPTURE_NAMES;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------- */
+
+/* May a row, and what it needs of the dictionaries, be written? */
+static inline int32_t ready(const mqqb_capture *c)
+{
+    if (c->rows == c->capacity ||
+        (c->columns.label_text != NULL && c->columns.label_size - c->label_used < MQQB_CAPTURE_LABEL)) {
+        return MQQB_CAPTURE_ROWS;
+    }
+    return has_room(&c->dictionary[0]) && has_room(&c->dictionary[1]) ? MQQB_CAPTURE_END_OF_FILE
+                                                                      : MQQB_CAPTURE_GROW_DICTIONARY;
+}
+
+static void flush(mqqb_capture *c)
+{
+    const uint32_t count = c->details != 0 ? MQQB_CAPTURE_COLUMNS : MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS;
+    const size_t rows = c->rows - c->flushed;
+
+    for (unsigned column = 0; column < count; column++) {
+        if (c->columns.column[column] != NULL) {
+            memcpy(c->columns.column[column] + c->flushed, c->block + column * BLOCK, rows * sizeof(row));
+        }
+    }
+    memset(c->block, 0, count * BLOCK * sizeof(row));
+    c->flushed = c->rows;
+}
+
+static inline row *new_row(mqqb_capture *c)
+{
+    return c->block + (c->rows - c->flushed);
+}
+
+/* The row is complete but for where it was found. */
+static inline void end_row(mqqb_capture *c, uint32_t connection, uint32_t side, uint32_t file, uint32_t frame, int64_t time)
+{
+    row *const r = new_row(c);
+
+    put(r, MQQB_CAPTURE_FILE, file);
+    put(r, MQQB_CAPTURE_FRAME, frame);
+    put(r, MQQB_CAPTURE_CONNECTION, connection);
+    put(r, MQQB_CAPTURE_DIRECTION, side);
+    if (c->columns.time != NULL) {
+        c->columns.time[c->rows] = time;
+    }
+    if (c->columns.label_end != NULL) {
+        c->columns.label_end[c->rows] = (int32_t)c->label_used;
+    }
+    c->rows++;
+    if (c->rows - c->flushed == BLOCK) {
+        flush(c);
+    }
+}
+
+static void tell(mqqb_capture *c, uint32_t connection, uint32_t side, uint32_t kind, uint32_t status, uint32_t size)
+{
+    const mqqb_capture_direction *const d = &c->connections[connection].direction[side];
+    row *const r = new_row(c);
+
+    put(r, MQQB_SCAN_KIND, kind);
+    put(r, MQQB_SCAN_STATUS, status);
+    put(r, MQQB_SCAN_TOTAL_SIZE, size);
+    put(r, MQQB_SCAN_OFFSET, (uint32_t)d->offset);
+    if (c->columns.correlation_id != NULL) {
+        memset(c->columns.correlation_id + (size_t)20 * c->rows, 0, 20);
+    }
+    end_row(c, connection, side, c->file, c->frame, c->time);
+}
+
+static inline uint8_t *put_utf8(uint8_t *out, uint32_t x)
+{
+    if (x < 0x80) {
+        *out++ = (uint8_t)x;
+        return out;
+    }
+    if (x < 0x800) {
+        *out++ = (uint8_t)(0xC0 | x >> 6);
+    } else {
+        if (x < 0x10000) {
+            *out++ = (uint8_t)(0xE0 | x >> 12);
+        } else {
+            *out++ = (uint8_t)(0xF0 | x >> 18);
+            *out++ = (uint8_t)(0x80 | (x >> 12 & 0x3F));
+        }
+        *out++ = (uint8_t)(0x80 | (x >> 6 & 0x3F));
+    }
+    *out++ = (uint8_t)(0x80 | (x & 0x3F));
+    return out;
+}
+
+/* A label, without its NUL. */
+static void put_label(mqqb_capture *c, const uint8_t *text, uint32_t length)
+{
+    uint8_t *const begin = c->columns.label_text + c->label_used;
+    uint8_t *out = begin;
+
+    while (length-- > 0) {
+        uint32_t x = le16(text);
+        text += 2;
+        if ((x & 0xF800) == 0xD800) {
+            if ((x & 0x0400) == 0 && length > 0 && (le16(text) & 0xFC00) == 0xDC00) {
+                x = 0x10000 + ((x & 0x3FF) << 10 | (le16(text) & 0x3FF));
+                text += 2;
+                length--;
+            } else {
+                x = 0xFFFD;
+            }
+        }
+        out = put_utf8(out, x);
+    }
+    c->label_used += (uint64_t)(out - begin);
+}
+
+/* AQ or RQ, where w is. */
+static void put_name(mqqb_capture *c, row *r, unsigned column, walk *w, uint32_t selector)
+{
+    const uint8_t *const name = here(w);
+    uint32_t last = 0;
+    uint64_t size;
+
+    (void)pass_name(w, selector);
+    size = (uint64_t)(here(w) - name);
+    if (selector == 7) {
+        put(r, column, code_of(&c->dictionary[1], &last, selector, name + 2, le16(name)));
+    } else if (selector != 0) {
+        put(r, column, code_of(&c->dictionary[1], &last, selector, name, size));
+    }
+}
+
+static void put_guid(mqqb_capture *c, row *r, unsigned column, uint32_t *last, const uint8_t *guid)
+{
+    put(r, column, code_of(&c->dictionary[0], last, 0, guid, 16));
+}
+
+/* The columns that mqqb_scan leaves out. The packet is well formed. */
+static void put_details(mqqb_capture *c, mqqb_capture_direction *d, const uint8_t *packet, row *r)
+{
+    const uint32_t kind = r[MQQB_SCAN_KIND * BLOCK];
+    const uint32_t user_flags = r[MQQB_SCAN_USER_FLAGS * BLOCK];
+    const uint8_t *const in = packet + r[MQQB_SCAN_PROPERTIES_OFFSET * BLOCK];
+    walk w = {packet, 64 + (uint64_t)r[MQQB_SCAN_DESTINATION_SIZE * BLOCK], r[MQQB_SCAN_TOTAL_SIZE * BLOCK]};
+    uint32_t last = 0;
+
+    if (kind == MQQB_KIND_SESSION_ACK) {
+        return;
+    }
+    if (kind == MQQB_KIND_ESTABLISH_CONNECTION) {
+        put_guid(c, r, MQQB_CAPTURE_CLIENT_GUID, &last, packet + 20);
+        put_guid(c, r, MQQB_CAPTURE_SERVER_GUID, &last, packet + 36);
+        put(r, MQQB_CAPTURE_TIME_STAMP, le32(packet + 52));
+        put(r, MQQB_CAPTURE_OPERATING_SYSTEM, le16(packet + 56));
+        return;
+    }
+    if (kind == MQQB_KIND_CONNECTION_PARAMETERS) {
+        put(r, MQQB_CAPTURE_RECOVERABLE_ACK_TIMEOUT, le32(packet + 20));
+        put(r, MQQB_CAPTURE_ACK_TIMEOUT, le32(packet + 24));
+        put(r, MQQB_CAPTURE_PARAMETERS_WINDOW_SIZE, le16(packet + 30));
+        return;
+    }
+    put_guid(c, r, MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS, &d->code[3], packet + 32);
+    put_name(c, r, MQQB_CAPTURE_ADMINISTRATION_QUEUE, &w, user_flags >> 13 & 7);
+    put_name(c, r, MQQB_CAPTURE_RESPONSE_QUEUE, &w, user_flags >> 16 & 7);
+    w.cursor += (user_flags & MQQB_USER_CQ) != 0 ? 16 : 0;
+    if ((user_flags & MQQB_USER_TH) != 0) {
+        if ((here(&w)[0] & MQQB_TX_CG) != 0) {
+            put_guid(c, r, MQQB_CAPTURE_CONNECTOR_QUEUE_MANAGER, &last, here(&w) + 20);
+            w.cursor += 16;
+        }
+        w.cursor += 20;
+    }
+    if ((user_flags & MQQB_USER_SH) != 0) {
+        const uint8_t *const security = here(&w);
+        put(r, MQQB_CAPTURE_SECURITY_FLAGS, le16(security));
+        put(r, MQQB_CAPTURE_SENDER_ID_SIZE, le16(security + 2));
+        put(r, MQQB_CAPTURE_ENCRYPTION_KEY_SIZE, le16(security + 4));
+        put(r, MQQB_CAPTURE_SIGNATURE_SIZE, le16(security + 6));
+        put(r, MQQB_CAPTURE_SENDER_CERT_SIZE, le32(security + 8));
+        put(r, MQQB_CAPTURE_PROVIDER_INFO_SIZE, le32(security + 12));
+    }
+    put(r, MQQB_CAPTURE_BODY_TYPE, le32(in + 24));
+    put(r, MQQB_CAPTURE_APPLICATION_TAG, le32(in + 28));
+    put(r, MQQB_CAPTURE_ALLOCATION_BODY_SIZE, le32(in + 36));
+    put(r, MQQB_CAPTURE_PRIVACY_LEVEL, le32(in + 40));
+    put(r, MQQB_CAPTURE_HASH_ALGORITHM, le32(in + 44));
+    put(r, MQQB_CAPTURE_ENCRYPTION_ALGORITHM, le32(in + 48));
+    put(r, MQQB_CAPTURE_EXTENSION_SIZE, le32(in + 52));
+}
+
+/* A row for the packet at packet[0..room), which is complete or malformed. s: where it begins. Returns its size, 0 if unknown. */
+static uint32_t add_packet(mqqb_capture *c, uint32_t connection, uint32_t side, const uint8_t *packet, uint32_t room,
+                           const piece *s, uint64_t offset)
+{
+    mqqb_capture_direction *const d = &c->connections[connection].direction[side];
+    row *const r = new_row(c);
+    uint32_t total;
+    const int32_t status = scan_packet(packet, room, r, 0, &total);
+
+    put(r, MQQB_SCAN_OFFSET, (uint32_t)offset);
+    if (status == MQQB_OK && r[MQQB_SCAN_SOURCE_OFFSET * BLOCK] != 0) {
+        const uint32_t selector = r[MQQB_SCAN_USER_FLAGS * BLOCK] >> 10 & 7;
+        const uint32_t name_size = r[MQQB_SCAN_DESTINATION_SIZE * BLOCK];
+
+        put_guid(c, r, MQQB_CAPTURE_SOURCE_QUEUE_MANAGER, &d->code[0], packet + 16);
+        if (selector == 7) {
+            put(r, MQQB_CAPTURE_DESTINATION_QUEUE, code_of(&c->dictionary[1], &d->code[1], 7, packet + 66, le16(packet + 64)));
+        } else if (selector != 0) {
+            put(r, MQQB_CAPTURE_DESTINATION_QUEUE, code_of(&c->dictionary[1], &d->code[1], selector, packet + 64, name_size));
+        }
+        if (r[MQQB_SCAN_ACK_SOURCE_OFFSET * BLOCK] != 0) {
+            put_guid(c, r, MQQB_CAPTURE_ACK_SOURCE, &d->code[2], packet + r[MQQB_SCAN_ACK_SOURCE_OFFSET * BLOCK]);
+        }
+        if (c->columns.label_text != NULL && r[MQQB_SCAN_LABEL_LENGTH * BLOCK] != 0) {
+            put_label(c, packet + r[MQQB_SCAN_LABEL_OFFSET * BLOCK], r[MQQB_SCAN_LABEL_LENGTH * BLOCK] - 1);
+        }
+    }
+    if (c->columns.correlation_id != NULL) {
+        uint8_t *const out = c->columns.correlation_id + (size_t)20 * c->rows;
+        if (r[MQQB_SCAN_PROPERTIES_OFFSET * BLOCK] != 0) {
+            memcpy(out, packet + r[MQQB_SCAN_PROPERTIES_OFFSET * BLOCK] + 4, 20);
+        } else {
+            memset(out, 0, 20);
+        }
+    }
+    if (c->details != 0 && status == MQQB_OK) {
+        put_details(c, d, packet, r);
+    }
+    end_row(c, connection, side, s->file, s->frame, s->time);
+    return total;
+}
+
+/* ---- segments --------------------------------------------------------------------------------- */
+
+/* Are there two free ones? */
+static inline int has_segments(const mqqb_capture *c)
+{
+    return c->segments_size - c->segments_used >= 2 ||
+           (c->segments_free != 0 && c->segments[c->segments_free - 1].next != 0);
+}
+
+/* There is one. segments_free is a number and 1, or 0. */
+static uint32_t new_segment(mqqb_capture *c, const piece *s)
+{
+    uint32_t number = c->segments_free;
+
+    if (number != 0) {
+        number--;
+        c->segments_free = c->segments[number].next;
+    } else {
+        number = c->segments_used++;
+    }
+    c->segments[number] = *s;
+    c->segments[number].next = NONE;
+    return number;
+}
+
+/* Returns the one behind it. */
+static uint32_t free_segment(mqqb_capture *c, uint32_t number)
+{
+    const uint32_t next = c->segments[number].next;
+
+    c->segments[number].next = c->segments_free;
+    c->segments_free = number + 1;
+    return next;
+}
+
+static inline const uint8_t *bytes_of(const mqqb_capture *c, const piece *s)
+{
+    return c->files[s->file] + s->place;
+}
+
+static inline void skip(mqqb_capture_direction *d, piece *s, uint32_t size)
+{
+    s->place += size;
+    s->size -= size;
+    s->sequence += size;
+    d->sequence += size;
+    d->offset += size;
+}
+
+/* The rest of a piece is the next part of an incomplete packet. */
+static void carry(mqqb_capture *c, mqqb_capture_direction *d, piece *s)
+{
+    const uint32_t number = new_segment(c, s);
+
+    if (d->carry == NONE) {
+        d->carry = number;
+        d->carry_size = 0;
+    } else {
+        c->segments[d->carry_last].next = number;
+    }
+    d->carry_last = number;
+    d->carry_size += s->size;
+    skip(d, s, s->size);
+}
+
+static void drop_carry(mqqb_capture *c, mqqb_capture_direction *d)
+{
+    while (d->carry != NONE) {
+        d->carry = free_segment(c, d->carry);
+    }
+    d->carry_size = 0;
+}
+
+/* The carried bytes, and as many of s as there is room for. Returns how many. */
+static uint32_t gather(const mqqb_capture *c, const mqqb_capture_direction *d, const piece *s, uint8_t *out, uint32_t room)
+{
+    const uint32_t rest = least(room - d->carry_size, s->size);
+
+    for (uint32_t number = d->carry; number != NONE; number = c->segments[number].next) {
+        memcpy(out, bytes_of(c, &c->segments[number]), c->segments[number].size);
+        out += c->segments[number].size;
+    }
+    memcpy(out, bytes_of(c, s), rest);
+    return d->carry_size + rest;
+}
+
+/* Does a packet begin here? 1, 0, or 2: too few bytes to tell. */
+static int is_credible(const uint8_t *in, uint64_t size)
+{
+    static const uint8_t signature[4] = {0x4C, 0x49, 0x4F, 0x52};
+
+    if (size < 16) {
+        return size <= 4 || memcmp(in + 4, signature, size < 8 ? (size_t)size - 4 : 4) == 0 ? 2 : 0;
+    }
+    return check_base_header(in) == MQQB_OK;
+}
+
+/* Pass over bytes up to the next credible BaseHeader. Carried are at most 15. */
+static void search(mqqb_capture *c, mqqb_capture_direction *d, piece *s)
+{
+    uint8_t joint[32];
+    uint32_t known, at;
+    int found = 0;
+
+    if (d->carry != NONE) {
+        const uint32_t carried = d->carry_size;
+        known = gather(c, d, s, joint, sizeof joint);
+        for (at = 0; at < carried && found == 0; at++) {
+            found = is_credible(joint + at, known - at);
+        }
+        at = found == 0 ? carried : at - 1;
+        d->carry_size -= at;
+        while (at > 0) {
+            piece *const head = &c->segments[d->carry];
+            const uint32_t part = least(at, head->size);
+            head->place += part;
+            head->size -= part;
+            at -= part;
+            if (head->size == 0) {
+                d->carry = free_segment(c, d->carry);
+            }
+        }
+    }
+    if (found == 0) {
+        const uint8_t *const in = bytes_of(c, s);
+        for (at = 0; at < s->size && found == 0; at++) {
+            found = is_credible(in + at, s->size - at);
+        }
+        skip(d, s, found == 0 ? at : at - 1);
+    }
+    if (found == 1) {
+        d->flags &= ~IS_SEARCHING;
+        d->need = 16;
+    } else if (found == 2) {
+        carry(c, d, s);
+    }
+}
+
+/* The carried bytes and the beginning of s are a header, or a packet: make it a row, or find how many bytes it needs. */
+static void consume_carried(mqqb_capture *c, uint32_t connection, uint32_t side, piece *s)
+{
+    mqqb_capture_direction *const d = &c->connections[connection].direction[side];
+    const uint32_t carried = d->carry_size;
+    const uint32_t size = gather(c, d, s, c->scratch, d->need);
+
+    if (d->need == 16 && check_base_header(c->scratch) == MQQB_OK) {
+        d->need = mqqb_packet_total(le16(c->scratch + 2), le32(c->scratch + 8));
+        return;
+    }
+    if (add_packet(c, connection, side, c->scratch, size, &c->segments[d->carry], d->offset - carried) == 0) {
+        d->flags |= IS_DEAD;
+    }
+    drop_carry(c, d);
+    skip(d, s, size - carried);
+}
+
+/* Bytes that are next in their direction. On a status other than 0, s is the rest of them. There is a free segment. */
+static int32_t consume(mqqb_capture *c, uint32_t connection, uint32_t side, piece *s)
+{
+    mqqb_capture_direction *const d = &c->connections[connection].direction[side];
+
+    while (s->size > 0) {
+        int32_t status;
+        if ((d->flags & (IS_DEAD | IS_SEARCHING)) != 0) {
+            if ((d->flags & IS_DEAD) != 0) {
+                skip(d, s, s->size);
+            } else {
+                search(c, d, s);
+            }
+            continue;
+        }
+        status = ready(c);
+        if (status != 0) {
+            return status;
+        }
+        if (d->carry != NONE) {
+            if (d->carry_size + s->size < d->need) {
+                carry(c, d, s);
+            } else {
+                consume_carried(c, connection, side, s);
+            }
+            continue;
+        }
+        {
+            const uint8_t *const in = bytes_of(c, s);
+            if (s->size < 16) {
+                d->need = 16;
+                carry(c, d, s);
+                continue;
+            }
+            if (check_base_header(in) != MQQB_OK) {
+                (void)add_packet(c, connection, side, in, s->size, s, d->offset);
+                d->flags |= IS_DEAD;
+                continue;
+            }
+            d->need = mqqb_packet_total(le16(in + 2), le32(in + 8));
+            if (s->size < d->need) {
+                carry(c, d, s);
+                continue;
+            }
+            (void)add_packet(c, connection, side, in, s->size, s, d->offset);
+            skip(d, s, d->need);
+        }
+    }
+    return 0;
+}
+
+/* So many bytes are missing. There is room for a row. */
+static void hole(mqqb_capture *c, uint32_t connection, uint32_t side, uint32_t size)
+{
+    mqqb_capture_direction *const d = &c->connections[connection].direction[side];
+
+    tell(c, connection, side, MQQB_KIND_HOLE, 0, size);
+    drop_carry(c, d);
+    d->flags = (d->flags | IS_SEARCHING) & ~IS_DEAD;
+    d->offset += size;
+    d->sequence += size;
+}
+
+/* Bytes of which the first is the next one, or an earlier one. As consume. */
+static int32_t deliver(mqqb_capture *c, uint32_t connection, uint32_t side, piece *s)
+{
+    mqqb_capture_direction *const d = &c->connections[connection].direction[side];
+    uint32_t known = d->sequence - s->sequence;
+    int32_t status;
+
+    if (known > s->size) {
+        known -= s->size;
+        s->sequence += s->size;
+        s->place += s->size;
+        s->size = 0;
+        s->cut -= least(known, s->cut);
+        s->sequence += known;
+    } else {
+        s->sequence += known;
+        s->place += known;
+        s->size -= known;
+    }
+    status = consume(c, connection, side, s);
+    if (status == 0 && s->cut > 0) {
+        status = ready(c);
+        if (status == 0) {
+            hole(c, connection, side, s->cut);
+        }
+    }
+    return status;
+}
+
+/* Put a segment into the list of those that wait, by its number; of equal ones, the first to come is first. */
+static void wait_in(mqqb_capture *c, mqqb_capture_direction *d, uint32_t number)
+{
+    const uint32_t sequence = c->segments[number].sequence;
+    uint32_t *link = &d->pending;
+
+    while (*link != NONE && ahead_of(sequence, c->segments[*link].sequence) >= 0) {
+        link = &c->segments[*link].next;
+    }
+    c->segments[number].next = *link;
+    *link = number;
+    d->pending_size += c->segments[number].size;
+}
+
+/* How many bytes of a direction the other end has acknowledged, and the capture has not (yet). A FIN counts as one, and is
+ * not to be waited for. */
+static inline uint32_t unseen(const mqqb_capture_direction *d, uint32_t ack)
+{
+    const uint32_t ahead = ack - d->sequence;
+
+    return ahead > AHEAD_MAX || (d->flags & IS_OPEN) == 0 || (ahead == 1 && d->pending == NONE) ? 0 : ahead;
+}
+
+/* Wait for what is missing, but not for ever. */
+static void hold(mqqb_capture *c, uint32_t connection)
+{
+    mqqb_capture_connection *const k = &c->connections[connection];
+
+    if ((k->flags & IS_HELD) == 0) {
+        k->flags |= IS_HELD;
+        k->held_at = (uint32_t)c->frames;
+        k->held_next = NONE;
+        if (c->held_first == NONE) {
+            c->held_first = connection;
+        } else {
+            c->connections[c->held_last].held_next = connection;
+        }
+        c->held_last = connection;
+    }
+}
+
+/* Give up a little of what is missing. 0: there is nothing to give up. There is room for a row. */
+static int give_up(mqqb_capture *c, uint32_t connection)
+{
+    mqqb_capture_connection *const k = &c->connections[connection];
+    uint32_t earliest = NONE;
+
+    for (uint32_t side = 0; side < 2; side++) {
+        mqqb_capture_direction *const d = &k->direction[side];
+        const piece *const head = d->pending == NONE ? NULL : &c->segments[d->pending];
+        uint32_t missing = (d->flags & HAS_ACKED) != 0 ? unseen(d, d->acked) : 0;
+
+        if (head != NULL && ahead_of(head->sequence, d->sequence) <= 0) { /* waits for the other direction */
+            missing = 0;
+            if (earliest == NONE || head->file < c->segments[earliest].file ||
+                (head->file == c->segments[earliest].file && head->frame < c->segments[earliest].frame)) {
+                earliest = d->pending;
+            }
+        } else if (head != NULL) {
+            missing = least(missing, head->sequence - d->sequence);
+        }
+        if (missing > 0) {
+            hole(c, connection, side, missing);
+            return 1;
+        }
+    }
+    if (earliest != NONE) {
+        c->segments[earliest].waits = 0;
+        return 1;
+    }
+    return 0;
+}
+
+/* Take from the waiting segments of a direction what can go on. *progress: something did. */
+static int32_t drain_direction(mqqb_capture *c, uint32_t connection, uint32_t side, int *progress)
+{
+    mqqb_capture_connection *const k = &c->connections[connection];
+    mqqb_capture_direction *const d = &k->direction[side];
+    const mqqb_capture_direction *const other = &k->direction[1 - side];
+    const int all = k->ending != 0 && (k->flags & IS_GIVING) == 0;
+    int32_t status = 0;
+
+    while (d->pending != NONE) {
+        piece *const s = &c->segments[d->pending];
+        const int32_t ahead = ahead_of(s->sequence, d->sequence);
+        const int must = all || d->pending_size > PENDING_MAX;
+
+        if (!must && (ahead > 0 || (s->waits != 0 && unseen(other, s->ack) > 0))) {
+            break;
+        }
+        status = has_segments(c) ? ready(c) : MQQB_CAPTURE_GROW_SEGMENTS;
+        if (status != 0) {
+            return status;
+        }
+        *progress = 1;
+        if (ahead > 0) {
+            hole(c, connection, side, (uint32_t)ahead);
+            continue;
+        }
+        d->pending_size -= s->size;
+        status = deliver(c, connection, side, s);
+        if (status != 0) {
+            d->pending_size += s->size;
+            return status;
+        }
+        d->pending = free_segment(c, d->pending);
+    }
+    if ((d->flags & (HAS_FIN | IS_ENDED)) == HAS_FIN && ahead_of(d->sequence, d->fin) >= 0) {
+        status = ready(c);
+        if (status == 0) {
+            d->flags |= IS_ENDED;
+            tell(c, connection, side, MQQB_KIND_END, MQQB_END_FIN, d->carry_size);
+        }
+    }
+    return status;
+}
+
+/* A connection's waiting segments, as far as they can go on; all of them, and the end, if it is ending. */
+static int32_t drain(mqqb_capture *c, uint32_t connection)
+{
+    mqqb_capture_connection *const k = &c->connections[connection];
+
+    for (;;) {
+        int progress = 0;
+        for (uint32_t side = 0; side < 2; side++) {
+            const int32_t status = drain_direction(c, connection, side, &progress);
+            if (status != 0) {
+                return status;
+            }
+        }
+        if (progress) {
+            continue;
+        }
+        if (k->ending == 0 && (k->flags & IS_GIVING) == 0) {
+            return 0;
+        }
+        if (c->capacity - c->rows < 4) {
+            return MQQB_CAPTURE_ROWS;
+        }
+        if ((k->flags & IS_GIVING) != 0) {
+            if (!give_up(c, connection)) {
+                k->flags &= ~IS_GIVING;
+            }
+            continue;
+        }
+        break;
+    }
+    for (uint32_t side = 0; side < 2; side++) {
+        mqqb_capture_direction *const d = &k->direction[side];
+        if ((d->flags & (IS_OPEN | IS_ENDED)) == IS_OPEN) {
+            d->flags |= IS_ENDED;
+            if ((d->flags & HAS_FIN) != 0) {
+                hole(c, connection, side, d->fin - d->sequence);
+                tell(c, connection, side, MQQB_KIND_END, MQQB_END_FIN, 0);
+            } else {
+                tell(c, connection, side, MQQB_KIND_END, (k->flags & HAS_RST) != 0 ? MQQB_END_RST : k->ending - 1, d->carry_size);
+            }
+        }
+    }
+    if (k->ending == MQQB_END_REPLACED + 1) {
+        k->flags |= IS_CLOSED;
+    }
+    k->ending = 0;
+    return 0;
+}
+
+/* ---- connections ------------------------------------------------------------------------------ */
+
+static inline uint64_t end_hash(const mqqb_capture_end *end, uint32_t port)
+{
+    return mixed(((uint64_t)end->word[0] << 32 | end->word[1]) ^ mixed(((uint64_t)end->word[2] << 32 | end->word[3]) + port));
+}
+
+static inline uint64_t connection_hash(const mqqb_capture_end end[2])
+{
+    return mixed(end_hash(&end[0], end[0].word[4]) + end_hash(&end[1], end[1].word[4]));
+}
+
+static inline int is_ours(const mqqb_capture *c, const mqqb_capture_end end[2])
+{
+    uint64_t hash;
+
+    if (c->parts <= 1) {
+        return 1;
+    }
+    hash = c->by_ports != 0 ? connection_hash(end) : mixed(end_hash(&end[0], 0) + end_hash(&end[1], 0));
+    return (hash >> 16 & 0xFFFFFFFFu) % c->parts == c->part;
+}
+
+/* Is its place in the index, which is 0 if there is none. *side: which end end[0] is. */
+static uint32_t *find(const mqqb_capture *c, const mqqb_capture_end end[2], uint32_t *side)
+{
+    uint64_t at = connection_hash(end);
+
+    for (;; at++) {
+        at &= c->index_size - 1;
+        if (c->index[at] == 0) {
+            break;
+        }
+        {
+            const mqqb_capture_connection *const k = &c->connections[c->index[at] - 1];
+            for (*side = 0; *side < 2; ++*side) {
+                if (memcmp(&k->end[*side], &end[0], sizeof end[0]) == 0 && memcmp(&k->end[1 - *side], &end[1], sizeof end[1]) == 0) {
+                    return &c->index[at];
+                }
+            }
+        }
+    }
+    return &c->index[at];
+}
+
+void mqqb_capture_rehash(mqqb_capture *c)
+{
+    for (uint32_t number = 0; number < c->connections_used; number++) {
+        if ((c->connections[number].flags & IS_CLOSED) == 0) {
+            uint32_t side;
+            *find(c, c->connections[number].end, &side) = number + 1;
+        }
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        mqqb_capture_dictionary *const dictionary = &c->dictionary[i];
+        for (uint32_t code = 1; code <= dictionary->count; code++) {
+            const uint64_t begin = dictionary->end[code - 1];
+            uint64_t at = hash_of(dictionary->bytes + begin + 1, dictionary->end[code] - begin - 1);
+            while (dictionary->index[at & (dictionary->index_size - 1)] != 0) {
+                at++;
+            }
+            dictionary->index[at & (dictionary->index_size - 1)] = code;
+        }
+    }
+}
+
+/* Is end a lower than end b? Addresses by their bytes, then ports. */
+static int is_lower(const mqqb_capture_end *a, const mqqb_capture_end *b)
+{
+    const int order = memcmp(a->word, b->word, 16);
+
+    return order != 0 ? order < 0 : a->word[4] < b->word[4];
+}
+
+/* A new connection, seen first by a segment from end[0]. Returns its side. */
+static uint32_t connect(mqqb_capture *c, uint32_t *place, const mqqb_capture_end end[2], uint32_t flags)
+{
+    const uint32_t number = c->connections_used++;
+    mqqb_capture_connection *const k = &c->connections[number];
+    const uint32_t side = (flags & SYN) != 0 ? (flags & ACK) != 0 : (uint32_t)is_lower(&end[1], &end[0]);
+
+    memset(k, 0, sizeof *k);
+    k->end[side] = end[0];
+    k->end[1 - side] = end[1];
+    for (unsigned i = 0; i < 2; i++) {
+        k->direction[i].carry = k->direction[i].pending = NONE;
+    }
+    *place = number + 1;
+    return side;
+}
+
+/* Does this SYN begin another connection than the one known? */
+static int is_new(const mqqb_capture_connection *k, uint32_t side, uint32_t sequence, uint32_t flags)
+{
+    const mqqb_capture_direction *const d = &k->direction[side], *const other = &k->direction[1 - side];
+
+    if ((d->flags & IS_OPEN) != 0) {
+        return sequence != d->initial;
+    }
+    /* Of the known one only the other direction was seen, and not just its SYN, which the capture may have before this one. */
+    return (flags & ACK) == 0 && ((k->flags & HAS_SYN) == 0 || other->offset > 0);
+}
+
+/* A segment of TCP. end: its sender and receiver; s: its bytes, its number in s->sequence. *found: the connection, or NONE.
+ * There is room for 4 rows, 2 segments and a connection. */
+static int32_t read_tcp(mqqb_capture *c, const mqqb_capture_end end[2], uint32_t flags, uint32_t ack, piece *s, uint32_t *found,
+                        uint32_t *found_side)
+{
+    uint32_t side, number;
+    uint32_t *const place = find(c, end, &side);
+    mqqb_capture_connection *k;
+    mqqb_capture_direction *d, *other;
+    const uint32_t length = s->size + s->cut;
+
+    *found = NONE;
+    s->sequence += (flags & SYN) != 0;
+    number = *place - 1;
+    if (*place != 0) {
+        k = &c->connections[number];
+        if ((flags & SYN) != 0 && (k->flags & IS_CLOSED) == 0 && is_new(k, side, s->sequence, flags)) {
+            k->flags |= IS_GIVING;
+            k->ending = MQQB_END_REPLACED + 1;
+            c->active = number;
+            return FRAME_AGAIN;
+        }
+    }
+    if (*place == 0 || (c->connections[number].flags & IS_CLOSED) != 0) {
+        if ((flags & SYN) == 0 && length == 0) {
+            return FRAME_DONE;
+        }
+        side = connect(c, place, end, flags);
+        number = *place - 1;
+    }
+    k = &c->connections[number];
+    d = &k->direction[side];
+    other = &k->direction[1 - side];
+    *found = number;
+    *found_side = side;
+
+    if ((d->flags & IS_OPEN) == 0 && ((flags & SYN) != 0 || length > 0)) {
+        d->flags |= IS_OPEN;
+        d->initial = d->sequence = s->sequence;
+        if ((flags & SYN) == 0) {
+            d->flags |= IS_SEARCHING;
+        } else {
+            d->flags |= IS_TOLD;
+            if ((k->flags & HAS_SYN) == 0) {
+                k->flags |= HAS_SYN;
+                tell(c, number, side, MQQB_KIND_BEGIN, 0, 0);
+            }
+        }
+    }
+    if ((d->flags & IS_TOLD) == 0 && length > 0) {
+        d->flags |= IS_TOLD;
+        tell(c, number, side, MQQB_KIND_OLDER, 0, 0);
+    }
+    if ((flags & ACK) != 0 && length > 0 && ((other->flags & (IS_OPEN | IS_TOLD)) == 0)) {
+        other->flags |= IS_TOLD; /* it has said something to begin this connection, which was not captured */
+        tell(c, number, 1 - side, MQQB_KIND_OLDER, 0, 0);
+    }
+    if ((flags & ACK) != 0 && ack != 0 && unseen(other, ack) > 0) {
+        if ((other->flags & HAS_ACKED) == 0 || ahead_of(ack, other->acked) > 0) {
+            other->acked = ack;
+            other->flags |= HAS_ACKED;
+        }
+        s->waits = 1;
+        s->ack = ack;
+        hold(c, number);
+    }
+    if ((flags & FIN) != 0 && (d->flags & HAS_FIN) == 0) {
+        d->flags |= HAS_FIN;
+        d->fin = s->sequence + length;
+        c->active = number;
+    }
+    if ((flags & RST) != 0) {
+        k->flags |= HAS_RST;
+        hold(c, number);
+    }
+    if (length > 0) {
+        const int32_t ahead = ahead_of(s->sequence, d->sequence);
+        if (ahead <= 0 && ahead_of(s->sequence + length, d->sequence) <= 0) {
+            return FRAME_DONE; /* known already */
+        }
+        if (ahead > 0 || s->waits != 0 || d->pending != NONE || deliver(c, number, side, s) != 0) {
+            wait_in(c, d, new_segment(c, s));
+            c->active = number;
+        }
+        if (other->pending != NONE) {
+            c->active = number;
+        }
+    }
+    return FRAME_DONE;
+}
+
+/* ---- frames ----------------------------------------------------------------------------------- */
+
+/* The bytes of a frame that are left: what was captured, and how many there were. */
+typedef struct {
+    const uint8_t *in;
+    uint64_t size, wire;
+} view;
+
+static inline int pass(view *v, uint64_t size)
+{
+    if (size > v->size) {
+        return 0;
+    }
+    v->in += size;
+    v->size -= size;
+    v->wire -= size;
+    return 1;
+}
+
+static inline void shorten(view *v, uint64_t wire)
+{
+    if (wire < v->wire) {
+        v->wire = wire;
+    }
+    if (v->size > v->wire) {
+        v->size = v->wire;
+    }
+}
+
+static inline piece piece_of(const mqqb_capture *c, const view *v, uint32_t sequence)
+{
+    piece s = {0};
+
+    s.place = (uint64_t)(v->in - c->files[c->file]);
+    s.time = c->time;
+    s.file = c->file;
+    s.frame = c->frame;
+    s.sequence = sequence;
+    s.size = (uint32_t)v->size;
+    s.cut = (uint32_t)(v->wire - v->size);
+    return s;
+}
+
+/* A TCP header and what follows. partial: what follows is not all of it. */
+static int32_t read_tcp_header(mqqb_capture *c, mqqb_capture_end end[2], view v, uint32_t partial, uint32_t *found,
+                               uint32_t *side)
+{
+    const uint8_t *const in = v.in;
+    uint32_t flags, sequence;
+    piece s;
+
+    *found = NONE;
+    if (v.size < 20 || in[12] >> 4 < 5 || !pass(&v, (uint64_t)(in[12] >> 4) * 4)) {
+        return FRAME_DONE;
+    }
+    if (be16(in) != TCP_PORT && be16(in + 2) != TCP_PORT) {
+        return FRAME_DONE;
+    }
+    end[0].word[4] |= be16(in);
+    end[1].word[4] |= be16(in + 2);
+    if (!is_ours(c, end)) {
+        return FRAME_DONE;
+    }
+    flags = partial ? in[13] & ~FIN : in[13];
+    sequence = be32(in + 4);
+    s = piece_of(c, &v, sequence);
+    return read_tcp(c, end, flags, be32(in + 8), &s, found, side);
+}
+
+static void count_fragment(mqqb_capture_datagram *g, const view *v, uint32_t place, uint32_t more)
+{
+    g->received += (uint32_t)v->wire;
+    if (more == 0) {
+        g->total = place + (uint32_t)v->wire;
+    }
+    if (g->state == IS_KNOWN && g->received >= g->total) {
+        g->state = 0;
+    }
+}
+
+/* A segment that is not the first fragment of its datagram, whose first fragment is known. Returns the one behind it. */
+static uint32_t take_fragment(mqqb_capture *c, const mqqb_capture_datagram *g, uint32_t number)
+{
+    const uint32_t next = c->segments[number].next;
+
+    if (g->connection == NONE || (c->connections[g->connection].flags & IS_CLOSED) != 0) {
+        return free_segment(c, number);
+    }
+    c->segments[number].sequence += g->sequence;
+    wait_in(c, &c->connections[g->connection].direction[g->side], number);
+    c->active = g->connection;
+    return next;
+}
+
+/* A part of an IP datagram that carries TCP. place: in the datagram, in bytes. */
+static int32_t read_fragment(mqqb_capture *c, mqqb_capture_end end[2], const view *v, uint32_t id, uint32_t place, uint32_t more)
+{
+    mqqb_capture_datagram *g = NULL;
+    uint32_t number, side = 0;
+
+    if (!place && !more) {
+        return read_tcp_header(c, end, *v, 0, &number, &side);
+    }
+    for (unsigned i = 0; i < MQQB_CAPTURE_FRAGMENTS && g == NULL; i++) {
+        g = &c->datagrams[i];
+        if (g->state == 0 || g->id != id || memcmp(g->end, end, sizeof g->end) != 0) {
+            g = NULL;
+        }
+    }
+    if (g == NULL) {
+        g = &c->datagrams[c->datagram_next++ % MQQB_CAPTURE_FRAGMENTS];
+        while (g->state == IS_WAITING && g->waiting != NONE) {
+            g->waiting = free_segment(c, g->waiting);
+        }
+        memcpy(g->end, end, sizeof g->end);
+        g->id = id;
+        g->state = IS_WAITING;
+        g->waiting = NONE;
+        g->received = 0;
+        g->total = NONE;
+    }
+    if (place > 0 && g->state == IS_WAITING) {
+        piece s = piece_of(c, v, place);
+        number = new_segment(c, &s);
+        c->segments[number].next = g->waiting;
+        g->waiting = number;
+        count_fragment(g, v, place, more);
+        return FRAME_DONE;
+    }
+    if (place == 0) {
+        const int32_t status = read_tcp_header(c, end, *v, 1, &number, &side);
+        if (status != FRAME_DONE) {
+            return status;
+        }
+        g->connection = number;
+        g->side = side;
+        if (number != NONE) {
+            g->sequence = be32(v->in + 4) + ((v->in[13] & SYN) != 0) - (uint32_t)(v->in[12] >> 4) * 4;
+        }
+        while (g->state == IS_WAITING && g->waiting != NONE) {
+            g->waiting = take_fragment(c, g, g->waiting);
+        }
+        g->state = IS_KNOWN;
+    } else {
+        piece s = piece_of(c, v, place);
+        (void)take_fragment(c, g, new_segment(c, &s));
+    }
+    count_fragment(g, v, place, more);
+    return FRAME_DONE;
+}
+
+static int32_t read_ip4(mqqb_capture *c, view v)
+{
+    const uint8_t *const in = v.in;
+    mqqb_capture_end end[2] = {{{0}}, {{0}}};
+    uint32_t head, total;
+
+    if (v.size < 20 || in[0] >> 4 != 4 || in[9] != 6) {
+        return FRAME_DONE;
+    }
+    head = (uint32_t)(in[0] & 15) * 4;
+    total = be16(in + 2);
+    if (total != 0) { /* else the sender's network card divides what is more than 64 KiB here */
+        shorten(&v, total);
+    }
+    if (head < 20 || !pass(&v, head)) {
+        return FRAME_DONE;
+    }
+    memcpy(&end[0].word[0], in + 12, 4);
+    memcpy(&end[1].word[0], in + 16, 4);
+    return read_fragment(c, end, &v, be16(in + 4), (be16(in + 6) & 0x1FFF) * 8, in[6] & 0x20);
+}
+
+static int32_t read_ip6(mqqb_capture *c, view v)
+{
+    const uint8_t *const in = v.in;
+    mqqb_capture_end end[2] = {{{0}}, {{0}}};
+    uint32_t next, id = 0, place = 0, more = 0;
+
+    if (!pass(&v, 40) || in[0] >> 4 != 6) {
+        return FRAME_DONE;
+    }
+    if (be16(in + 4) != 0) {
+        shorten(&v, be16(in + 4));
+    }
+    memcpy(end[0].word, in + 8, 16);
+    memcpy(end[1].word, in + 24, 16);
+    end[0].word[4] = end[1].word[4] = 1u << 16;
+    next = in[6];
+    while (next != 6) {
+        const uint8_t *const header = v.in;
+        uint32_t size = 8;
+        if (v.size < 8) {
+            return FRAME_DONE;
+        }
+        if (next == 0 || next == 43 || next == 60) {
+            size = 8 * (uint32_t)header[1] + 8;
+        } else if (next == 51) {
+            size = 4 * (uint32_t)header[1] + 8;
+        } else if (next == 44) {
+            place = be16(header + 2) & 0xFFF8;
+            more = header[3] & 1;
+            id = be32(header + 4);
+            if (place > 0 && header[0] != 6) {
+                return FRAME_DONE;
+            }
+        } else {
+            return FRAME_DONE;
+        }
+        next = header[0];
+        if (!pass(&v, size)) {
+            return FRAME_DONE;
+        }
+    }
+    return read_fragment(c, end, &v, id, place, more);
+}
+
+/* The Ethernet type of what begins with IP. */
+static uint32_t ip_type(const view *v)
+{
+    return v->size > 0 && v->in[0] >> 4 == 6 ? 0x86DD : 0x0800;
+}
+
+/* A frame: link header, IP. Whatever is broken or no TCP is passed over. */
+static int32_t read_frame(mqqb_capture *c, uint32_t link, view v)
+{
+    uint32_t type = 0;
+
+    switch (link) {
+    case 1: /* Ethernet, with any number of VLAN tags */
+        if (!pass(&v, 14)) {
+            return FRAME_DONE;
+        }
+        type = be16(v.in - 2);
+        while ((type == 0x8100 || type == 0x88A8 || type == 0x9100 || type == 0x9200) && pass(&v, 4)) {
+            type = be16(v.in - 2);
+        }
+        break;
+    case 113: /* Linux cooked */
+        if (!pass(&v, 16)) {
+            return FRAME_DONE;
+        }
+        type = be16(v.in - 2);
+        break;
+    case 276: /* Linux cooked, version 2 */
+        if (!pass(&v, 20)) {
+            return FRAME_DONE;
+        }
+        type = be16(v.in - 20);
+        break;
+    case 0: /* loopback */
+    case 108:
+        if (!pass(&v, 4)) {
+            return FRAME_DONE;
+        }
+        type = ip_type(&v);
+        break;
+    case 12: /* raw IP */
+    case 14:
+    case 101:
+    case 228:
+    case 229:
+        type = ip_type(&v);
+        break;
+    default:
+        c->unread++;
+        return FRAME_DONE;
+    }
+    if (type == 0x0800) {
+        return read_ip4(c, v);
+    }
+    return type == 0x86DD ? read_ip6(c, v) : FRAME_DONE;
+}
+
+/* ---- files ------------------------------------------------------------------------------------ */
+
+#define NO_FRAME 9 /* answer of a record's reader: a block that is no frame, or the head of a file */
+
+static inline uint32_t word16(const mqqb_capture *c, const uint8_t *in)
+{
+    return c->swapped != 0 ? be16(in) : le16(in);
+}
+
+static inline uint32_t word32(const mqqb_capture *c, const uint8_t *in)
+{
+    return c->swapped != 0 ? be32(in) : le32(in);
+}
+
+/* Values of mqqb_capture.format */
+#define IS_PCAP 1u
+#define IS_PCAP_NS 2u
+#define IS_PCAPNG 3u
+
+static int32_t begin_file(mqqb_capture *c, const uint8_t *in, uint64_t room)
+{
+    uint32_t magic;
+
+    if (room < 4) {
+        return MQQB_CAPTURE_BAD_END;
+    }
+    magic = be32(in);
+    c->frame = 0;
+    if (magic == 0x0A0D0D0Au) {
+        c->format = IS_PCAPNG;
+    } else {
+        c->swapped = magic == 0xA1B2C3D4u || magic == 0xA1B23C4Du;
+        if (magic == 0xD4C3B2A1u || magic == 0xA1B2C3D4u) {
+            c->format = IS_PCAP;
+        } else if (magic == 0x4D3CB2A1u || magic == 0xA1B23C4Du) {
+            c->format = IS_PCAP_NS;
+        } else {
+            return MQQB_CAPTURE_BAD_MAGIC;
+        }
+        if (room < 24) {
+            return MQQB_CAPTURE_BAD_END;
+        }
+        c->interfaces[0].link = word32(c, in + 20) & 0x0FFFFFFFu; /* the upper bits tell about checksums */
+        c->cursor += 24;
+    }
+    c->started = 1;
+    return NO_FRAME;
+}
+
+/* A record of a pcap file. */
+static int32_t read_pcap(mqqb_capture *c, const uint8_t *in, uint64_t room, view *v, uint32_t *link)
+{
+    uint32_t size;
+
+    if (room < 16) {
+        return MQQB_CAPTURE_BAD_END;
+    }
+    size = word32(c, in + 8);
+    if (size > RECORD_MAX) {
+        return MQQB_CAPTURE_BAD_SIZE;
+    }
+    if (room - 16 < size) {
+        return MQQB_CAPTURE_BAD_END;
+    }
+    c->time = (int64_t)word32(c, in) * 1000000000 + (int64_t)word32(c, in + 4) * (c->format == IS_PCAP ? 1000 : 1);
+    c->next = c->cursor + 16 + size;
+    v->in = in + 16;
+    v->size = size;
+    v->wire = word32(c, in + 12);
+    *link = c->interfaces[0].link;
+    return 0;
+}
+
+/* ns since 1970 of a moment in an interface's units. */
+static int64_t in_ns(const mqqb_capture_interface *interface, uint64_t moment)
+{
+    uint64_t seconds, rest;
+
+    if (interface->binary != 0) {
+        const uint64_t bits = interface->units;
+        seconds = bits < 64 ? moment >> bits : 0;
+        rest = bits < 64 ? moment - (seconds << bits) : moment;
+        if (bits > 32) { /* to 32 bits of a fraction, which is finer than ns */
+            rest = bits - 32 < 64 ? rest >> (bits - 32) : 0;
+            rest = rest * 1000000000u >> 32;
+        } else {
+            rest = rest * 1000000000u >> bits;
+        }
+    } else {
+        const uint64_t units = interface->units;
+        seconds = moment / units;
+        rest = moment % units;
+        rest = units > 1000000000u ? rest / (units / 1000000000u) : rest * (1000000000u / units);
+    }
+    return (int64_t)((uint64_t)interface->shift * 1000000000u + seconds * 1000000000u + rest);
+}
+
+/* The options of an interface (if_tsresol is 9, if_tsoffset is 14). */
+static void read_options(const mqqb_capture *c, mqqb_capture_interface *interface, const uint8_t *in, uint64_t size)
+{
+    while (size >= 4) {
+        const uint32_t code = word16(c, in), length = word16(c, in + 2);
+        const uint64_t step = 4 + align4(length);
+
+        if (size - 4 < length) {
+            return;
+        }
+        if (code == 9 && length > 0) {
+            interface->binary = in[4] >> 7;
+            interface->units = in[4] & 0x7F;
+            if (interface->binary == 0) {
+                uint64_t units = 1;
+                for (uint32_t i = least(in[4], 19); i > 0; i--) {
+                    units *= 10;
+                }
+                interface->units = units;
+            }
+        } else if (code == 14 && length == 8) {
+            const uint64_t one = word32(c, in + 4), two = word32(c, in + 8);
+            interface->shift = (int64_t)(c->swapped != 0 ? one << 32 | two : two << 32 | one);
+        }
+        if (step > size) {
+            return;
+        }
+        in += step;
+        size -= step;
+    }
+}
+
+/* A block of a pcapng file. */
+static int32_t read_pcapng(mqqb_capture *c, const uint8_t *in, uint64_t room, view *v, uint32_t *link)
+{
+    const int is_section = room >= 4 && be32(in) == 0x0A0D0D0Au;
+    const mqqb_capture_interface *interface;
+    uint32_t code, length, number = 0, high = 0, low = 0;
+    const uint8_t *const body = in + 8;
+    uint64_t size, head;
+
+    if (room < (is_section ? 12u : 8u)) {
+        return MQQB_CAPTURE_BAD_END;
+    }
+    if (is_section) {
+        if (be32(in + 8) != 0x1A2B3C4Du && le32(in + 8) != 0x1A2B3C4Du) {
+            return MQQB_CAPTURE_BAD_BLOCK;
+        }
+        c->swapped = be32(in + 8) == 0x1A2B3C4Du;
+        c->interfaces_used = 0;
+    }
+    code = word32(c, in);
+    length = word32(c, in + 4);
+    if (length < (is_section ? 16u : 12u) || length % 4 != 0 || length > RECORD_MAX) {
+        return MQQB_CAPTURE_BAD_SIZE;
+    }
+    if (room < length) {
+        return MQQB_CAPTURE_BAD_END;
+    }
+    c->next = c->cursor + length;
+    size = length - 12;
+    if (code == 1) {
+        mqqb_capture_interface *const made = &c->interfaces[c->interfaces_used];
+        if (size < 8 || c->interfaces_used == MQQB_CAPTURE_INTERFACES) {
+            return MQQB_CAPTURE_BAD_BLOCK;
+        }
+        c->interfaces_used++;
+        made->link = word16(c, body);
+        made->snap = word32(c, body + 4);
+        made->units = 1000000;
+        made->shift = 0;
+        made->binary = 0;
+        read_options(c, made, body + 8, size - 8);
+    }
+    if (code != 2 && code != 3 && code != 6) { /* packet block (obsolete), simple and enhanced packet block */
+        c->cursor = c->next;
+        return NO_FRAME;
+    }
+    head = code == 3 ? 4 : 20;
+    if (size < head) {
+        return MQQB_CAPTURE_BAD_BLOCK;
+    }
+    if (code != 3) {
+        number = code == 2 ? word16(c, body) : word32(c, body);
+        high = word32(c, body + 4);
+        low = word32(c, body + 8);
+    }
+    if (number >= c->interfaces_used) {
+        return MQQB_CAPTURE_BAD_BLOCK;
+    }
+    interface = &c->interfaces[number];
+    v->in = body + head;
+    v->size = size - head;
+    if (code == 3) { /* has no time */
+        c->time = 0;
+        v->wire = word32(c, body);
+        if (interface->snap != 0 && v->size > interface->snap) {
+            v->size = interface->snap;
+        }
+        if (v->size > v->wire) {
+            v->size = v->wire;
+        }
+    } else {
+        c->time = in_ns(interface, (uint64_t)high << 32 | low);
+        v->wire = word32(c, body + 16);
+        if (v->size > word32(c, body + 12)) {
+            v->size = word32(c, body + 12);
+        }
+    }
+    *link = interface->link;
+    return 0;
+}
+
+/* Rows in the block go to the columns, whatever the reason to return. */
+static int32_t answer(mqqb_capture *c, int32_t status)
+{
+    flush(c);
+    if (status == MQQB_CAPTURE_ROWS) {
+        c->flushed = 0;
+        c->label_used = 0;
+    }
+    return status;
+}
+
+static void begin_call(mqqb_capture *c)
+{
+    if (c->rows == 0) {
+        c->flushed = 0;
+        c->label_used = 0;
+    }
+    c->details = c->columns.column[MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS] != NULL;
+    for (unsigned i = MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS; i < MQQB_CAPTURE_COLUMNS; i++) {
+        c->details |= c->columns.column[i] != NULL;
+    }
+}
+
+/* What has to be done before the next frame. */
+static int32_t work(mqqb_capture *c)
+{
+    for (;;) {
+        if (c->active != NONE) {
+            const int32_t status = drain(c, c->active);
+            if (status != 0) {
+                return status;
+            }
+            c->active = NONE;
+        }
+        if (c->held_first == NONE || (uint32_t)c->frames - c->connections[c->held_first].held_at < HOLD_FRAMES) {
+            return 0;
+        }
+        {
+            mqqb_capture_connection *const k = &c->connections[c->held_first];
+            c->active = c->held_first;
+            c->held_first = k->held_next;
+            k->flags = (k->flags & ~IS_HELD) | IS_GIVING;
+            k->ending = (k->flags & HAS_RST) != 0 ? MQQB_END_RST + 1 : 0;
+        }
+    }
+}
+
+void mqqb_capture_start(mqqb_capture *c)
+{
+    c->active = c->held_first = NONE;
+}
+
+int32_t mqqb_capture_read(mqqb_capture *c)
+{
+    const uint8_t *const file = c->files[c->file];
+
+    begin_call(c);
+    for (;;) {
+        const uint64_t room = c->size - c->cursor;
+        uint32_t link = 0;
+        view v = {NULL, 0, 0};
+        int32_t status = work(c);
+
+        if (status == 0 && c->capacity - c->rows < 4) {
+            status = MQQB_CAPTURE_ROWS;
+        }
+        if (status == 0 && c->connections_used == c->connections_size) {
+            status = MQQB_CAPTURE_GROW_CONNECTIONS;
+        }
+        if (status == 0 && !has_segments(c)) {
+            status = MQQB_CAPTURE_GROW_SEGMENTS;
+        }
+        if (status != 0 || (c->started != 0 && room == 0)) {
+            return answer(c, status);
+        }
+        if (c->cursor >= c->pause) {
+            return answer(c, MQQB_CAPTURE_PAUSE);
+        }
+        if (c->started == 0) {
+            status = begin_file(c, file + c->cursor, room);
+        } else if (c->format == IS_PCAPNG) {
+            status = read_pcapng(c, file + c->cursor, room, &v, &link);
+        } else {
+            status = read_pcap(c, file + c->cursor, room, &v, &link);
+        }
+        if (status == NO_FRAME) {
+            continue;
+        }
+        if (status != 0) {
+            return answer(c, status);
+        }
+        c->frame++;
+        status = v.wire < v.size ? read_frame(c, link, (view){v.in, v.size, v.size}) : read_frame(c, link, v);
+        if (status == FRAME_AGAIN) {
+            c->frame--;
+        } else {
+            c->frames++;
+            c->cursor = c->next;
+        }
+    }
+}
+
+int32_t mqqb_capture_finish(mqqb_capture *c)
+{
+    begin_call(c);
+    for (;;) {
+        if (c->active != NONE) {
+            const int32_t status = drain(c, c->active);
+            if (status != 0) {
+                return answer(c, status);
+            }
+            c->active = NONE;
+        }
+        if (c->finished == c->connections_used) {
+            return answer(c, MQQB_CAPTURE_END_OF_FILE);
+        }
+        {
+            mqqb_capture_connection *const k = &c->connections[c->finished];
+            c->active = c->finished++;
+            k->flags |= IS_GIVING;
+            k->ending = MQQB_END_CAPTURE + 1;
+        }
+    }
+}
