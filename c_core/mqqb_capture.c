@@ -589,30 +589,13 @@ static void hole(mqqb_capture *c, uint32_t connection, uint32_t side, uint32_t s
 /* Bytes of which the first is the next one, or an earlier one. As consume. */
 static int32_t deliver(mqqb_capture *c, uint32_t connection, uint32_t side, piece *s)
 {
-    mqqb_capture_direction *const d = &c->connections[connection].direction[side];
-    uint32_t known = d->sequence - s->sequence;
-    int32_t status;
+    const mqqb_capture_direction *const d = &c->connections[connection].direction[side];
+    const uint32_t known = least(d->sequence - s->sequence, s->size);
 
-    if (known > s->size) {
-        known -= s->size;
-        s->sequence += s->size;
-        s->place += s->size;
-        s->size = 0;
-        s->cut -= least(known, s->cut);
-        s->sequence += known;
-    } else {
-        s->sequence += known;
-        s->place += known;
-        s->size -= known;
-    }
-    status = consume(c, connection, side, s);
-    if (status == 0 && s->cut > 0) {
-        status = ready(c);
-        if (status == 0) {
-            hole(c, connection, side, s->cut);
-        }
-    }
-    return status;
+    s->sequence += known;
+    s->place += known;
+    s->size -= known;
+    return consume(c, connection, side, s);
 }
 
 /* Put a segment into the list of those that wait, by its number; of equal ones, the first to come is first. */
@@ -884,16 +867,16 @@ static int is_new(const mqqb_capture_connection *k, uint32_t side, uint32_t sequ
     return (flags & ACK) == 0 && ((k->flags & HAS_SYN) == 0 || other->offset > 0);
 }
 
-/* A segment of TCP. end: its sender and receiver; s: its bytes, its number in s->sequence. *found: the connection, or NONE.
+/* A segment of TCP. end: its sender and receiver; s: its bytes as far as captured, its number in s->sequence; length: how many it
+ * had. *found: the connection, or NONE.
  * There is room for 4 rows, 2 segments and a connection. */
-static int32_t read_tcp(mqqb_capture *c, const mqqb_capture_end end[2], uint32_t flags, uint32_t ack, piece *s, uint32_t *found,
-                        uint32_t *found_side)
+static int32_t read_tcp(mqqb_capture *c, const mqqb_capture_end end[2], uint32_t flags, uint32_t ack, piece *s, uint32_t length,
+                        uint32_t *found, uint32_t *found_side)
 {
     uint32_t side, number;
     uint32_t *const place = find(c, end, &side);
     mqqb_capture_connection *k;
     mqqb_capture_direction *d, *other;
-    const uint32_t length = s->size + s->cut;
 
     *found = NONE;
     s->sequence += (flags & SYN) != 0;
@@ -959,9 +942,9 @@ static int32_t read_tcp(mqqb_capture *c, const mqqb_capture_end end[2], uint32_t
         k->flags |= HAS_RST;
         hold(c, number);
     }
-    if (length > 0) {
+    if (s->size > 0) {
         const int32_t ahead = ahead_of(s->sequence, d->sequence);
-        if (ahead <= 0 && ahead_of(s->sequence + length, d->sequence) <= 0) {
+        if (ahead <= 0 && ahead_of(s->sequence + s->size, d->sequence) <= 0) {
             return FRAME_DONE; /* known already */
         }
         if (ahead > 0 || s->waits != 0 || d->pending != NONE || deliver(c, number, side, s) != 0) {
@@ -1014,7 +997,6 @@ static inline piece piece_of(const mqqb_capture *c, const view *v, uint32_t sequ
     s.frame = c->frame;
     s.sequence = sequence;
     s.size = (uint32_t)v->size;
-    s.cut = (uint32_t)(v->wire - v->size);
     return s;
 }
 
@@ -1041,7 +1023,7 @@ static int32_t read_tcp_header(mqqb_capture *c, mqqb_capture_end end[2], view v,
     flags = partial ? in[13] & ~FIN : in[13];
     sequence = be32(in + 4);
     s = piece_of(c, &v, sequence);
-    return read_tcp(c, end, flags, be32(in + 8), &s, found, side);
+    return read_tcp(c, end, flags, be32(in + 8), &s, (uint32_t)v.wire, found, side);
 }
 
 static void count_fragment(mqqb_capture_datagram *g, const view *v, uint32_t place, uint32_t more)

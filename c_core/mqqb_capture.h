@@ -96,7 +96,6 @@ typedef struct {
     int64_t time;
     uint32_t file, frame;
     uint32_t sequence, size; /* TCP's number of the first byte; bytes */
-    uint32_t cut;            /* bytes that followed in the frame and were not captured */
     uint32_t ack;            /* waits until the other direction has come so far, if waits is 1 */
     uint32_t waits, next;
 } mqqb_capture_segment;
