@@ -1418,6 +1418,9 @@ def _judge(capture: Capture, pairs: list[_Pair], everything: list[Frame]) -> Non
             ranges[frame.connection.number, frame.direction].append(
                 (frame.sequence, frame.sequence + frame.kept, frame)
             )
+    # A reader of a connection older than the capture takes the first bytes that it sees for the earliest.
+    begun = {(f.connection.number, f.direction) for f in capture.frames if id(f) in there and f.flags & _SYN}
+    first_seen = {key: found[0][0] for key, found in ranges.items() if key not in begun}
     for packet in capture.packets:
         begin, end = packet.start, packet.start + len(packet.data)
         packet.frames = [
@@ -1428,7 +1431,7 @@ def _judge(capture: Capture, pairs: list[_Pair], everything: list[Frame]) -> Non
             if low > covered:
                 break
             covered = max(covered, high)
-        packet.visible = covered >= end
+        packet.visible = covered >= end and begin >= first_seen.get((packet.connection.number, packet.direction), 0)
     numbers = {connection.number: pair.number for pair in pairs for connection in pair.connections}
     clouded: dict[int, int] = {}  # pair -> since when
     for frame in everything:
