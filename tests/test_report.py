@@ -1,0 +1,352 @@
+"""The HTML report of an audit: in a browser it says what the result says, and no text from the network runs."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("plotly", reason="plotly is not installed")
+
+from ordack.pipeline import report
+from ordack.pipeline.audit_result import (
+    KINDS,
+    ConnectionReport,
+    Event,
+    Latency,
+    Packet,
+    Result,
+    SenderReport,
+    SequenceId,
+    SequenceReport,
+    Series,
+    StreamKey,
+    StreamReport,
+    Unknown,
+    Violation,
+)
+
+CHROMIUM = Path("/usr/bin/chromium")
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
+             "--disable-sync"]
+START = 1_763_700_000_123_456_789
+HOSTILE = ("DIRECT=OS:plant\\private$\\<script>document.title='pwned'</script><img src=x onerror=alert(1)>"
+           "&lt;b&gt;\u202e\ud800")
+
+
+def latencies(chance: random.Random, messages: int) -> tuple[dict[str, Latency], dict[str, dict[float, int]]]:
+    found, histograms = {}, {}
+    bounds = [1.125 ** power for power in range(-60, 140)]
+    for which, middle in (("session", 4), ("order", 12), ("final", 800)):
+        values = sorted(middle * chance.lognormvariate(0, 0.6) for _ in range(messages))
+        ranks = [values[int(len(values) * part)] for part in (0.5, 0.9, 0.99)]
+        found[which] = Latency(len(values), *ranks, values[-1])
+        histograms[which] = dict(Counter(next(bound for bound in bounds if bound >= value) for value in values))
+    return found, histograms
+
+
+def example(streams: int = 300, seed: int = 7) -> Result:
+    """A result as an audit could give it; every eighth stream has a violation or something unknown."""
+    chance = random.Random(seed)
+    shapes = [latencies(chance, 200) for _ in range(8)]
+    made, violations, unknowns, series = [], [], [], []
+    connections = {}
+    for number in range(streams):
+        manager = f"{{{chance.randrange(1 << 128):032x}}}"
+        queue = HOSTILE if number == 3 else f"DIRECT=TCP:10.1.{number % 7}.2\\private$\\line{number}"
+        key = StreamKey(manager, queue, 0)
+        messages = chance.randrange(50, 400)
+        half = messages // 2
+        resends = chance.randrange(40) if number % 3 == 0 else 0
+        odd = number % 8 == 3
+        first = START + number * 3_000_000
+        last = first + messages * 40_000_000
+        one, two = SequenceId(number + 1, 100), SequenceId(number + 1, 200)
+        packets = tuple(Packet(number % 2, 100 + at, first + at * 1_000_000) for at in range(2))
+        kinds: dict[str, int] = {}
+        doubts: dict[str, int] = {}
+        if number % 16 == 3:
+            kind = KINDS[number // 16 % len(KINDS)]
+            kinds[kind] = 1
+            text = f"number 12 of {one.ordinal}/{one.time_stamp} was there before"
+            violations.append(Violation(kind, key, one, number, 12, text, "B-309, B-317", packets))
+        elif odd:
+            doubts["skipped"] = 1
+            unknowns.append(Unknown("skipped", key, one, number, 9, "4096 bytes are missing in frame 77", packets))
+        rejects = {"duplicate": resends} if resends else {}
+        made.append(StreamReport(
+            stream=key, sequence=two, sequence_count=2, connections=1 + number % 3, messages=messages,
+            first_transmissions=messages, resends=resends, rejects=rejects, order_acked=messages,
+            final_acked=messages - 7 * odd, unsettled=7 * odd, holes=int(number % 5 == 0), violations=kinds,
+            unknowns=doubts, first_time=first, last_time=last, latency=shapes[number % 8][0],
+            histograms=shapes[number % 8][1],
+            outcomes={"received": messages - 9, "waiting": 4, "sent": 3, "0x8003": 2} if odd else {
+                "received": messages},
+            sequences=(
+                SequenceReport(one, half, half, resends, rejects, half, half, 0, half, half, first, first + 1),
+                SequenceReport(two, half, half, 0, {}, half, half, 0, half, half, first + 2, last))))
+        if odd and len(series) < 20:
+            points = []
+            for place in range(1, messages + 1):
+                moment = first + place * 40_000_000
+                points.append((moment, place, 0))
+                if place % 8 == 0 or place == messages:
+                    points += [(moment + 12_000_000, place, 3), (moment + 700_000_000, place, 4)]
+                if resends and place % 17 == 0:
+                    points += [(moment + 90_000_000, place, 1), (moment + 91_000_000, place, 2)]
+            bases = (first, 0, one), (first + half * 40_000_000, half, two)
+            series.append(Series(key, tuple(sorted(points)), bases, False))
+        events = [Event(first, "begin", 0, ""), Event(first + 5_000_000, "established", 1, ""),
+                  Event(first + 9_000_000, "first_message", 0, "number 1")]
+        if number % 5 == 0:
+            events.append(Event(first + 2_000_000_000, "hole", 0, "1448 bytes <are> missing"))
+        connections[number] = ConnectionReport(
+            ends=(f"10.0.{number % 9}.{number % 250}:{50000 + number}", "10.1.0.2:1801"), syn=number % 11 != 0,
+            first_time=first, last_time=last, packets=(messages + resends, messages // 4),
+            messages=(messages + resends, 9), holes=(int(number % 5 == 0), 0), malformed=(int(number % 50 == 0), 0),
+            queue_managers=(manager, ""), end=("FIN", "RST", "the capture ends")[number % 3], events=tuple(events))
+    totals: Counter[str] = Counter()
+    for stream in made:
+        totals.update(stream.violations)
+    messages, resends, unsettled = (
+        sum(getattr(stream, name) for stream in made) for name in ("messages", "resends", "unsettled"))
+    summary: dict[str, Any] = {
+        "packets": 3 * messages, "connections": len(connections), "streams": 2 * streams, "messages": messages,
+        "resends": resends, "rejects": {"duplicate": resends}, "settled": messages - unsettled, "unsettled": unsettled,
+        "holes": 60, "malformed": 6, "violations": {kind: totals[kind] for kind in KINDS}, "latency_ms": {}}
+    senders = [SenderReport(stream.stream.source_queue_manager, 1, stream.messages, stream.resends, 0, stream.unsettled,
+                            sum(stream.violations.values()), 0, stream.latency) for stream in made]
+    return Result(
+        summary=summary, paths=["/var/captures/plant-000001.pcap", "/var/captures/plant-000002.pcap"],
+        damages=[("/var/captures/plant-000002.pcap", "the file ends at byte 123456, inside frame 78")],
+        violations=violations, unknowns=unknowns, streams=made, senders=senders, connections=connections,
+        histograms=shapes[0][1], latency=shapes[0][0], series=series)
+
+
+# ---- without a browser --------------------------------------------------------------------------
+
+
+def data_of(text: str) -> Any:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert found
+    return json.loads(found[1])
+
+
+def test_the_streams_with_most_trouble_come_first(tmp_path: Path) -> None:
+    result = example()
+    report.write(result, tmp_path / "audit.html")
+    data = data_of((tmp_path / "audit.html").read_text("utf-8"))
+    verdicts = data["streams"]["verdict"]
+    assert verdicts == sorted(verdicts)
+    assert verdicts.count(0) == sum(bool(stream.violations) for stream in result.streams)
+    by_place = {one["stream"] for one in data["violations"]}
+    assert by_place == set(range(verdicts.count(0)))
+    assert data["violations"][0]["packets"][0] == [1, 100, "2025-11-21 04:40:00.132456"]
+
+
+@pytest.mark.parametrize(("change", "headline"), [
+    ("", "21 violations in 19 of 300 streams"),
+    ("violations", "Nothing wrong was found, but 19 verdicts must stay open"),
+    ("violations unknowns", "Clean: 64,906 messages in 300 streams"),
+    ("violations unknowns messages", "Nothing to judge"),
+])
+def test_the_verdict_in_words(tmp_path: Path, change: str, headline: str) -> None:
+    result = example()
+    result.summary["violations"]["ack_beyond_receipt"] += 2  # shown by connections
+    for stream in result.streams if "violations" in change else ():
+        stream.violations.clear()
+    if "violations" in change:
+        result.summary["violations"] = dict.fromkeys(KINDS, 0)
+    if "unknowns" in change:
+        for stream in result.streams:
+            stream.unknowns.clear()
+    if "messages" in change:
+        result.summary["messages"] = 0
+    report.write(result, tmp_path / "audit.html")
+    page = (tmp_path / "audit.html").read_text("utf-8")
+    told = re.search(r'id="verdict".*?<h2>(.*?)</h2>(.*?)</section>', page, re.DOTALL)
+    assert told
+    assert told[1].startswith(headline)
+    assert ("cannot be known" in told[2]) == ("unknowns" not in change)
+    assert "266 messages were not settled" in told[2]
+    assert "1 file could not be read to the end" in told[2]
+    assert ("put back from a backup" in told[2]) == (not change)
+
+
+def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "audit.html"
+    path.write_text("the last one")
+
+    def replace(_self: Path, _target: Path) -> None:
+        raise OSError("no")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "replace", replace)
+        with pytest.raises(OSError, match="no"):
+            report.write(example(8), path)
+    assert path.read_text() == "the last one"
+    assert list(tmp_path.iterdir()) == [path]
+    report.write(example(8), path)
+    assert path.read_text("utf-8").startswith("<!DOCTYPE html>")
+
+
+def test_of_nothing_there_is_a_report_too(tmp_path: Path) -> None:
+    report.write(example(0), tmp_path / "audit.html")
+    assert "Nothing to judge" in (tmp_path / "audit.html").read_text("utf-8")
+
+
+# ---- in a browser -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if not CHROMIUM.exists():
+        pytest.skip(f"there is no {CHROMIUM}")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+class Opened:
+    """A report in a page; `problems` has what should not happen."""
+
+    def __init__(self, browser: Any, result: Result, path: Path, scheme: str = "light") -> None:
+        report.write(result, path)
+        self.problems: list[str] = []
+        self.page = browser.new_page(color_scheme=scheme)
+        self.page.set_default_timeout(30_000)
+        self.page.on("console", lambda message: self.problems.append(message.text))
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.problems.append(dialog.message))
+        self.requests: list[str] = []
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(path.as_uri())
+
+    def rows(self, place: str) -> list[list[str]]:
+        """The texts of the cells that a table shows."""
+        found: list[list[str]] = self.page.evaluate(
+            "place => [...document.querySelectorAll(`#${place} tbody tr`)]"
+            ".map(row => [...row.children].map(cell => cell.textContent))", place)
+        return found
+
+    def traces(self, plot: str) -> dict[str, Any]:
+        """{name: {x, y}} of what a plot shows."""
+        found: dict[str, Any] = self.page.evaluate(
+            "plot => Object.fromEntries(document.getElementById(plot).data.map("
+            "trace => [trace.name ?? '', {x: trace.x, y: trace.y}]))", plot)
+        return found
+
+    def column(self, place: str, at: int) -> list[str]:
+        return [row[at] for row in self.rows(place)]
+
+
+def test_a_report_in_a_browser(browser: Any, tmp_path: Path) -> None:
+    result = example()
+    opened = Opened(browser, result, tmp_path / "audit.html")
+    page = opened.page
+
+    # What the page says is what the result says.
+    figures = dict(zip(*(page.eval_on_selector_all(f"#figures {tag}", "all => all.map(one => one.textContent)")
+                         for tag in ("dt", "dd"))))
+    for title, number in (("Messages", result.summary["messages"]), ("Packets", result.summary["packets"]),
+                          ("Violations", 19), ("Not known", 19), ("Unsettled", 266), ("Malformed", 6)):
+        assert figures[title] == f"{number:,}"
+    assert page.locator("#verdict h2").inner_text() == "19 violations in 19 of 300 streams"
+    assert len(opened.rows("violations-table")) == 19
+    first = opened.rows("violations-table")[0]
+    assert first[0] == "renumbered"
+    assert "plant-000002.pcap frame 100, 2025-11-21 04:40:00.132456" in first[5]
+    outcomes = {row[0]: row[1] for row in opened.rows("outcomes")}
+    assert outcomes["received by an application"] == f"{sum(one.outcomes['received'] for one in result.streams):,}"
+    assert outcomes["not received: class 0x8003 NACK_Q_EXCEED_QUOTA"] == "76"
+    assert ["/var/captures/plant-000002.pcap", "the file ends at byte 123456, inside frame 78"] in opened.rows("files")
+    assert [row[0] for row in opened.rows("latency .scroll")][:3] == [
+        f"{which} acknowledgement" for which in ("session", "order", "final")]
+    assert set(opened.traces("latency-plot")) == {"session", "order", "final"}
+    bins = sorted(result.histograms["order"].items())
+    assert opened.traces("latency-plot")["order"]["x"][1:] == [bound for bound, _ in bins]
+
+    # The fleet: sorted by trouble, then as wanted; pages; search; filter.
+    assert opened.column("fleet-table", 0) == ["violation"] * 19 + ["not known"]
+    most = sorted((stream.messages for stream in result.streams), reverse=True)
+    page.locator("#fleet-table").get_by_role("button", name="Messages").click()
+    assert opened.column("fleet-table", 5) == [f"{number:,}" for number in most[:20]]
+    assert page.locator("#fleet-table th[aria-sort]").get_attribute("aria-sort") == "descending"
+    page.locator("#fleet-table").get_by_role("button", name="Next").click()
+    assert opened.column("fleet-table", 5) == [f"{number:,}" for number in most[20:40]]
+    page.locator("#fleet-table").get_by_role("button", name="Messages").click()
+    assert opened.column("fleet-table", 5) == [f"{number:,}" for number in most[:-21:-1]]
+    page.locator("#fleet-table input").fill("LINE27")
+    assert sorted(row[2].rpartition("\\")[2] for row in opened.rows("fleet-table")) == sorted(
+        ["line27", *(f"line27{number}" for number in range(10))])
+    assert page.locator("#fleet-table [role=status]").inner_text() == "Rows 1 to 11 of 11"
+    page.locator("#fleet-table input").fill("")
+    page.locator("#fleet-table select").select_option(label="with something not known")
+    assert set(opened.column("fleet-table", 0)) == {"not known"}
+    assert page.locator("#fleet-table [role=status]").inner_text() == "Rows 1 to 19 of 19"
+
+    # One stream: chosen in the list, or in the fleet.
+    for number in (0, 3):
+        page.select_option("#choice", index=number)
+        traces = opened.traces("stream-plot")
+        chosen = page.locator("#stream-facts dd").first.inner_text()
+        series = next(one for one in result.series if one.stream.source_queue_manager == chosen)
+        for what, title in enumerate(("first transmission", "resend", "not accepted", "order acknowledgement",
+                                      "final acknowledgement")):
+            wanted = [position for _, position, kind in series.points if kind == what]
+            assert traces.get(title, {"y": []})["y"] == wanted
+        assert traces["violation"]["y"] == [12]
+        assert traces["first transmission"]["x"][0] == pytest.approx(series.points[0][0] / 1e6, abs=0.01)
+    page.locator("#fleet-table select").select_option(label="all")
+    page.locator("#fleet-table input").fill("line100")
+    page.locator("#fleet-table").get_by_role("button", name="line100").click()
+    assert page.locator("#stream-facts dd").nth(1).inner_text().endswith("line100")
+    assert "Points are kept for the 20 streams" in page.locator("#stream-plot").inner_text()
+    page.select_option("#choice", index=1)
+    assert opened.traces("stream-plot")
+
+    # Time lines follow the table.
+    page.locator("#connections-table input").fill(":50120")
+    assert len(opened.rows("connections-table")) == 1
+    assert list(opened.traces("connections-plot")) == [
+        "with holes or without its beginning", "hole", "session opened", "first message"]
+
+    assert opened.problems == []
+    assert opened.requests == [(tmp_path / "audit.html").as_uri()]
+
+
+def test_a_hostile_name_stays_text(browser: Any, tmp_path: Path) -> None:
+    opened = Opened(browser, example(), tmp_path / "audit.html")
+    page = opened.page
+    page.locator("#fleet-table input").fill("<script>")
+    page.locator("#fleet-table td button").click()
+    shown = HOSTILE.replace("\ud800", "\\ud800")
+    assert page.locator("#stream-facts dd").nth(1).text_content() == shown
+    assert page.locator("#choice option:checked").text_content().endswith(shown)
+    assert page.evaluate("document.querySelectorAll('img[src=x], script:not([type])').length") == 2  # plotly, report.js
+    assert page.title() == "Audit of /var/captures/plant-000001.pcap, /var/captures/plant-000002.pcap"
+    page.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=http://10.0.0.1/x onerror=alert(1)>')")
+    page.wait_for_function("document.querySelector('img[src^=http]').complete")
+    assert [problem for problem in opened.problems if "Content Security Policy" not in problem] == []
+    assert len(opened.problems) >= 1  # the policy would have stopped it
+
+
+@pytest.mark.parametrize("streams", [0, 1, 10_000])
+def test_few_and_many_streams_and_the_dark(browser: Any, tmp_path: Path, streams: int) -> None:
+    opened = Opened(browser, example(streams), tmp_path / "audit.html", "dark")
+    assert (tmp_path / "audit.html").stat().st_size < 12 << 20
+    assert len(opened.rows("fleet-table")) == min(streams, 20)
+    assert opened.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    names = opened.page.evaluate(
+        "[...document.querySelectorAll('input, select, button')].filter(one => one.offsetParent && !one.labels?.length "
+        "&& !one.textContent && !one.ariaLabel).length")
+    assert names == 0  # every control has a name
+    assert opened.problems == []
