@@ -51,6 +51,14 @@ _SAMPLE = 16 << 20  # bytes that decide how connections are divided
 _LABEL_BYTES = 64  # of an average label at most, before a batch is full early
 
 
+_ERRORS = {
+    lib.MQQB_CAPTURE_BAD_MAGIC: "neither pcap nor pcapng",
+    lib.MQQB_CAPTURE_BAD_END: "the file ends inside the record that begins there",
+    lib.MQQB_CAPTURE_BAD_SIZE: "a record claims a size that it cannot have",
+    lib.MQQB_CAPTURE_BAD_BLOCK: "a block is too short, has no byte order mark, or is of an unknown interface",
+}
+
+
 class Connection(NamedTuple):
     """One incarnation of a TCP connection.
 
@@ -75,10 +83,11 @@ class QueueName(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """Why a file could be read only in part."""
+    """Why a file could be read only in part, and the last frame that could."""
 
     path: str
     text: str
+    frame: int
 
 
 def _queue_name(selector: int, raw: bytes) -> QueueName:
@@ -183,6 +192,44 @@ class Decoder:
         self._queues.grow()
         lib.mqqb_capture_rehash(c)
 
+    def batches(self, tables: Sequence["_Table"], rows: int, stop: int | None = None) -> Iterator["Batch"]:
+        """The batches of all files; or of the first `stop` bytes of each. Once."""
+        c = self._c
+        files = [_File(path) for path in self.paths]
+        pointers = ffi.new("uint8_t *[]", [file.pointer for file in files])
+        c.files, c.capacity = ffi.cast("const uint8_t *const *", pointers), rows
+        turn = 0
+        c.columns = tables[0].pointers[0]
+        number = 0
+        while number <= len(files):
+            if number < len(files):
+                file = files[number]
+                if not c.started and not c.cursor:
+                    c.file, c.size, c.pause = number, file.size, _WINDOW
+                    if stop is not None and stop < file.size:
+                        c.pause = stop
+                status = lib.mqqb_capture_read(c)
+                file.release(c.cursor)
+            else:
+                status = lib.mqqb_capture_finish(c)
+            if status == lib.MQQB_CAPTURE_ROWS:
+                yield tables[turn].batch(c.rows, self)
+                c.rows = 0
+                turn = (turn + 1) % len(tables)
+                c.columns = tables[turn].pointers[0]
+            elif status == lib.MQQB_CAPTURE_PAUSE and stop is None:
+                c.pause = c.cursor + _WINDOW
+            elif status in (lib.MQQB_CAPTURE_END_OF_FILE, lib.MQQB_CAPTURE_PAUSE) or status < 0:
+                if status < 0:
+                    text = f"at byte {c.cursor}, behind frame {c.frame}: {_ERRORS[status]}"
+                    self.damages.append(Damage(self.paths[number], text, c.frame))
+                number += 1
+                c.cursor = c.started = 0
+            else:
+                self._grow(status)
+        if c.rows:
+            yield tables[turn].batch(c.rows, self)
+
     @property
     def frames(self) -> int:
         return int(self._c.frames)
@@ -237,9 +284,9 @@ def _end_text(end: Any) -> str:
 class Batch:
     """Rows in the order in which packets were completed. All arrays have `rows` items.
 
-    columns: {name: uint32 array}; names are those of MQQB_SCAN_* and MQQB_CAPTURE_* in lower case. time: int64, ns since
-    1970. pointers: `mqqb_capture_columns *` of the same arrays, for C. label_end, label_text, correlation_id: only if
-    wanted: int32, rows + 1 of them; bytes of UTF-8; 20 bytes a row. Arrays are used again for the batch after the next:
+    columns: {name: uint32 array}; names are those of MQQB_SCAN_* and MQQB_CAPTURE_* in lower case. time: int64, ns
+    since 1970. pointers: `mqqb_capture_columns *` of the same arrays, for C. label_end, label_text, correlation_id: only
+    if wanted: int32, rows + 1 of them; bytes of UTF-8; 20 bytes a row. Arrays are used again for the batch after the next:
     copy what has to last.
     """
 
@@ -323,55 +370,6 @@ def in_order(paths: Sequence[str | Path]) -> list[str]:
     return sorted(map(str, paths), key=lambda path: (_first_time(path), path))
 
 
-_ERRORS = {
-    lib.MQQB_CAPTURE_BAD_MAGIC: "neither pcap nor pcapng",
-    lib.MQQB_CAPTURE_BAD_END: "the file ends inside the record that begins there",
-    lib.MQQB_CAPTURE_BAD_SIZE: "a record claims a size that it cannot have",
-    lib.MQQB_CAPTURE_BAD_BLOCK: "a block is too short for what it is, has no byte order mark, or is of an unknown interface",
-}
-
-
-def _rows(
-    decoder: Decoder, tables: Sequence[_Table], rows: int, stop: int | None = None
-) -> Iterator[Batch]:
-    """The batches of a decoder's files; of the first `stop` bytes of each."""
-    c = decoder._c
-    files = [_File(path) for path in decoder.paths]
-    pointers = ffi.new("uint8_t *[]", [file.pointer for file in files])
-    c.files, c.capacity = ffi.cast("const uint8_t *const *", pointers), rows
-    turn = 0
-    c.columns = tables[0].pointers[0]
-    number = 0
-    while number <= len(files):
-        if number < len(files):
-            file = files[number]
-            if not c.started and not c.cursor:
-                c.file, c.size, c.pause = number, file.size, _WINDOW
-                if stop is not None and stop < file.size:
-                    c.pause = stop
-            status = lib.mqqb_capture_read(c)
-            file.release(c.cursor)
-        else:
-            status = lib.mqqb_capture_finish(c)
-        if status == lib.MQQB_CAPTURE_ROWS:
-            yield tables[turn].batch(c.rows, decoder)
-            c.rows = 0
-            turn = (turn + 1) % len(tables)
-            c.columns = tables[turn].pointers[0]
-        elif status == lib.MQQB_CAPTURE_PAUSE and stop is None:
-            c.pause = c.cursor + _WINDOW
-        elif status in (lib.MQQB_CAPTURE_END_OF_FILE, lib.MQQB_CAPTURE_PAUSE) or status < 0:
-            if status < 0:
-                text = f"at byte {c.cursor}, behind frame {c.frame}: {_ERRORS[status]}"
-                decoder.damages.append(Damage(decoder.paths[number], text))
-            number += 1
-            c.cursor = c.started = 0
-        else:
-            decoder._grow(status)
-    if c.rows:
-        yield tables[turn].batch(c.rows, decoder)
-
-
 def divides_by_ports(paths: Sequence[str], parts: int) -> bool:
     """Is the traffic of too few hosts to be divided by them? Told from the beginnings of three of the files."""
     if parts <= 1:
@@ -379,7 +377,7 @@ def divides_by_ports(paths: Sequence[str], parts: int) -> bool:
     pairs: Counter[frozenset[str]] = Counter()
     chosen = sorted({0, len(paths) // 2, len(paths) - 1})
     decoder = Decoder([paths[number] for number in chosen], 0, 1, False)
-    for batch in _rows(decoder, [_Table(1 << 14, ("connection",), False, False)], 1 << 14, _SAMPLE // len(chosen)):
+    for batch in decoder.batches([_Table(1 << 14, ("connection",), False, False)], 1 << 14, _SAMPLE // len(chosen)):
         for number, count in enumerate(np.bincount(batch["connection"]).tolist()):
             if count:
                 ends = decoder.connection(number).ends
@@ -397,20 +395,21 @@ def batches(
     labels: bool = False,
     correlations: bool = False,
     by_ports: bool | None = None,
+    ordered: bool = False,
 ) -> Iterator[Batch]:
     """The packets of a capture that is in one or more files, in the order of their first frames.
 
     Of the connections, those whose hash modulo parts is part; by_ports: ports count for the hash (None: found out, the
     same in all parts). rows: of a batch at most, at least 16. columns: only these; None: those of SCAN_COLUMNS and
-    PLACE_COLUMNS. labels, correlations: labels as text and CorrelationID, too.
+    PLACE_COLUMNS. labels, correlations: labels as text and CorrelationID, too. ordered: paths are in their order.
     Memory grows with the number of connections, not with the size of the files. OSError if a file cannot be read; what
     is wrong in it is in Decoder.damages.
     """
     if not 0 <= part < parts or rows < 16:
         raise ValueError(f"part {part} of {parts}, {rows} rows: part counts from 0, and a batch has at least 16 rows")
     columns = SCAN_COLUMNS + PLACE_COLUMNS if columns is None else tuple(columns)
-    ordered = in_order(paths)
+    files = list(map(str, paths)) if ordered else in_order(paths)
     if by_ports is None:
-        by_ports = divides_by_ports(ordered, parts)
-    decoder = Decoder(ordered, part, parts, by_ports)
-    yield from _rows(decoder, [_Table(rows, columns, labels, correlations) for _ in range(2)], rows)
+        by_ports = divides_by_ports(files, parts)
+    decoder = Decoder(files, part, parts, by_ports)
+    yield from decoder.batches([_Table(rows, columns, labels, correlations) for _ in range(2)], rows)

@@ -88,10 +88,12 @@ def is_local(master: str) -> bool:
 
 def register(spark: SparkSession) -> None:
     """Make `spark.read.format("ordack")` and the like known to a session that was made elsewhere."""
+    from ordack.pipeline.packets import PacketSource
     from ordack.pipeline.source import SegmentSource
 
     spark.conf.set(PUSH_DOWN, "true")
     spark.dataSource.register(SegmentSource)
+    spark.dataSource.register(PacketSource)
 
 
 def _check_pyspark() -> None:

@@ -1,0 +1,491 @@
+"""The data source "mqqb": the packets of captures, one row each.
+
+    spark.read.format("mqqb").load("/captures/*.pcapng")
+
+`session.register(spark)` makes it known to a session. The path is a file, a pattern or a folder (of which all pcap and
+pcapng files are read, whatever their names); all files together are one capture, in the order of their first frames.
+
+| option | meaning |
+|---|---|
+| `columns` | only these columns, with commas between them: each costs time, whether the query uses it or not |
+| `partitions` | how many tasks read; by default as many as this machine has cores |
+
+All packets between two hosts, or, if few hosts have most of the traffic, all of a connection, are read by one task.
+`packet` is the kind of a row: that of a packet, or
+
+| `packet` | the row says |
+|---|---|
+| `malformed` | here is a packet that cannot be read; `reason` |
+| `hole` | here `size` bytes of the connection were not captured, and with them all up to the next packet |
+| `begin` | the connection's SYN was seen |
+| `older` | the connection has said something before, which was not captured |
+| `end` | nothing follows in this direction: `reason`; `size` is that of an incomplete packet at the end |
+| `damage` | this file is damaged, `reason`; frames behind `frame` were not read |
+
+Columns are named as in the protocol's specification; those that a packet does not have are null.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from glob import glob, has_magic
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from _mqqb import lib
+from mqqb import extras
+from numpy.typing import NDArray
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from ordack import capture
+from ordack.pipeline import captures
+from ordack.pipeline.captures import Batch, Decoder
+
+OPTIONS = ("path", "columns", "partitions")
+BATCH_ROWS = 16384  # what a batch's columns take stays in the processor's second cache
+
+KINDS = (
+    "malformed", "EstablishConnection", "ConnectionParameters", "SessionAck", "UserMessage", "OrderAck", "FinalAck",
+    "hole", "begin", "older", "end",
+)  # fmt: skip
+DAMAGE = "damage"
+_ENDS = ("closed", "reset", "replaced by a new connection", "end of the capture")
+_SCAN_PROBLEMS = {
+    lib.MQQB_SCAN_BAD_KIND: ("B-174", "BaseHeader.Flags", "SH is not set in a SessionAck"),
+    lib.MQQB_SCAN_BAD_CHAIN: ("B-430", "BaseHeader.PacketSize", "a header, its data or its padding runs past it"),
+    lib.MQQB_SCAN_BAD_NAME: ("B-431", "UserHeader", "a direct name does not end at its one and only NUL"),
+    lib.MQQB_SCAN_BAD_LABEL: ("B-431", "MessagePropertiesHeader.Label", "does not end at its one and only NUL"),
+    lib.MQQB_SCAN_BAD_SOAP: ("wire.md 2.7", "SoapHeader", "wrong section id, or unterminated text"),
+    lib.MQQB_SCAN_BAD_LIST: ("wire.md 2.8", "MultiQueueFormatHeader", "wrong id, HeaderSize or ElementCount"),
+}
+
+
+class OptionError(Exception):
+    """An option of the data source cannot be used; the text names it, its value and what to do."""
+
+
+# ---- columns ------------------------------------------------------------------------------------
+
+Mask = NDArray[np.bool_]
+
+
+class _View:
+    """A batch with what several columns need: which rows have a header, as Arrow's bits."""
+
+    def __init__(self, batch: Batch, cache: _Texts) -> None:
+        self.batch = batch
+        self.cache = cache
+        self._bits: dict[str, tuple[pa.Buffer | None, int]] = {}
+
+    def bits(self, group: str) -> tuple[pa.Buffer | None, int]:
+        """Validity of the columns of a header; how many rows have none."""
+        found = self._bits.get(group)
+        if found is None:
+            mask = _GROUPS[group](self.batch)
+            missing = self.batch.rows - int(np.count_nonzero(mask))
+            found = (pa.py_buffer(np.packbits(mask, bitorder="little")) if missing else None), missing
+            self._bits[group] = found
+        return found
+
+    def array(self, kind: pa.DataType, group: str, *buffers: Any) -> pa.Array:
+        bits, missing = self.bits(group) if group else (None, 0)
+        return pa.Array.from_buffers(kind, self.batch.rows, [bits, *map(pa.py_buffer, buffers)], missing)
+
+
+def _between(low: int, high: int) -> Callable[[Batch], Mask]:
+    span = np.uint32(high - low)
+    return lambda batch: (batch["kind"] - np.uint32(low)) <= span
+
+
+def _has(name: str) -> Callable[[Batch], Mask]:
+    return lambda batch: batch[name] != 0
+
+
+_ACK = lib.MQQB_KIND_ORDER_ACK
+_GROUPS: dict[str, Callable[[Batch], Mask]] = {
+    "packet": lambda batch: (batch["kind"] < lib.MQQB_KIND_HOLE) & (batch["total_size"] != 0),
+    "internal": _between(lib.MQQB_KIND_ESTABLISH_CONNECTION, lib.MQQB_KIND_SESSION_ACK),
+    "establish": _between(lib.MQQB_KIND_ESTABLISH_CONNECTION, lib.MQQB_KIND_ESTABLISH_CONNECTION),
+    "parameters": _between(lib.MQQB_KIND_CONNECTION_PARAMETERS, lib.MQQB_KIND_CONNECTION_PARAMETERS),
+    "message": _has("source_offset"),
+    "session": _has("session_offset"),
+    "transaction": _has("tx_sequence_number"),
+    "label": _has("label_offset"),
+    "security": lambda batch: (batch["user_flags"] & np.uint32(lib.MQQB_USER_SH)) != 0,
+    "ack": _between(_ACK, lib.MQQB_KIND_FINAL_ACK),
+    "final": _has("ack_source_offset"),
+}
+_GROUP_NEEDS = {
+    "packet": ("kind", "total_size"), "internal": ("kind",), "establish": ("kind",), "parameters": ("kind",),
+    "message": ("source_offset",), "session": ("session_offset",), "transaction": ("tx_sequence_number",),
+    "label": ("label_offset",), "security": ("user_flags",), "ack": ("kind",), "final": ("ack_source_offset",),
+}  # fmt: skip
+
+
+class _Texts:
+    """The dictionaries of a decoder as Arrow arrays, in which place 0 is null."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+        self._managers = pa.array([None], pa.string())
+        self._queues = pa.array([None], pa.string())
+        self._senders = pa.array([], pa.string())
+        self.paths = pa.array(decoder.paths, pa.string())
+        self.reasons: dict[tuple[int, int], str] = {}
+
+    def managers(self) -> pa.Array:
+        known, count = len(self._managers), self._decoder.queue_managers
+        if known <= count:
+            texts = [extras.guid_text(self._decoder.queue_manager(code)) for code in range(known, count + 1)]
+            self._managers = pa.concat_arrays([self._managers, pa.array(texts, pa.string())])
+        return self._managers
+
+    def queues(self) -> pa.Array:
+        known, count = len(self._queues), self._decoder.queues
+        if known <= count:
+            texts = [_legible(self._decoder.queue(code).text) for code in range(known, count + 1)]
+            self._queues = pa.concat_arrays([self._queues, pa.array(texts, pa.string())])
+        return self._queues
+
+    def senders(self) -> pa.Array:
+        """Place 2 * connection + direction."""
+        known, count = len(self._senders) // 2, self._decoder.connections
+        if known < count:
+            texts = [end for number in range(known, count) for end in self._decoder.connection(number).ends]
+            self._senders = pa.concat_arrays([self._senders, pa.array(texts, pa.string())])
+        return self._senders
+
+
+def _legible(text: str) -> str:
+    """Without lone surrogates, which Spark's strings cannot have."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+Make = Callable[[_View], pa.Array]
+
+
+class Column(NamedTuple):
+    """One column: its type in Spark, the captures' columns that it needs, and how it is made of them."""
+
+    name: str
+    kind: DataType
+    needs: tuple[str, ...]
+    make: Make
+
+
+def _int(name: str, group: str, source: str = "") -> Column:
+    """A number of at most 31 bits."""
+    source = source or name
+    needs = (source, *_GROUP_NEEDS.get(group, ()))
+    return Column(name, IntegerType(), needs, lambda view: view.array(pa.int32(), group, view.batch[source]))
+
+
+def _long(name: str, group: str, source: str = "") -> Column:
+    source = source or name
+    needs = (source, *_GROUP_NEEDS.get(group, ()))
+
+    def make(view: _View) -> pa.Array:
+        return view.array(pa.int64(), group, view.batch[source].astype(np.int64))
+
+    return Column(name, LongType(), needs, make)
+
+
+def _seconds(name: str, group: str) -> Column:
+    def make(view: _View) -> pa.Array:
+        return view.array(pa.timestamp("us", "UTC"), group, view.batch[name].astype(np.int64) * 1_000_000)
+
+    return Column(name, TimestampType(), (name, *_GROUP_NEEDS[group]), make)
+
+
+def _guid(name: str) -> Column:
+    return Column(name, StringType(), (name,), lambda view: view.cache.managers().take(_places(view.batch[name])))
+
+
+def _queue(name: str) -> Column:
+    return Column(name, StringType(), (name,), lambda view: view.cache.queues().take(_places(view.batch[name])))
+
+
+def _places(words: NDArray[Any]) -> pa.Array:
+    return pa.Array.from_buffers(pa.int32(), len(words), [None, pa.py_buffer(np.ascontiguousarray(words))])
+
+
+_KIND_TEXTS = pa.array(KINDS, pa.string())
+
+
+def _kind(view: _View) -> pa.Array:
+    return _KIND_TEXTS.take(_places(view.batch["kind"]))
+
+
+def _reason_text(kind: int, status: int) -> str:
+    if kind == captures.END:
+        return _ENDS[status]
+    rule, field, reason = _SCAN_PROBLEMS.get(status) or extras.PROBLEMS[status]
+    return f"{rule}, {field}: {reason}"
+
+
+def _reason(view: _View) -> pa.Array:
+    kinds, statuses = view.batch["kind"], view.batch["status"]
+    rows = np.flatnonzero((kinds == captures.MALFORMED) | (kinds == captures.END))
+    if not len(rows):
+        return pa.nulls(view.batch.rows, pa.string())
+    pairs = kinds[rows].astype(np.int64) << 32 | statuses[rows]
+    values, places = np.unique(pairs, return_inverse=True)
+    texts = [_reason_text(value >> 32, (value & 0xFFFFFFFF ^ 1 << 31) - (1 << 31)) for value in values.tolist()]
+    chosen = np.zeros(view.batch.rows, np.int32)
+    chosen[rows] = places + 1
+    return pa.array([None, *texts], pa.string()).take(_places(chosen))
+
+
+def _end(name: str, other: int) -> Column:
+    def make(view: _View) -> pa.Array:
+        batch = view.batch
+        return view.cache.senders().take(_places(2 * batch["connection"] + (batch["direction"] ^ np.uint32(other))))
+
+    return Column(name, StringType(), ("connection", "direction"), make)
+
+
+def _time(view: _View) -> pa.Array:
+    return view.array(pa.timestamp("us", "UTC"), "", view.batch.time // 1000)
+
+
+def _label(view: _View) -> pa.Array:
+    batch = view.batch
+    assert batch.label_end is not None
+    assert batch.label_text is not None
+    return view.array(pa.string(), "label", batch.label_end, batch.label_text)
+
+
+def _correlation(view: _View) -> pa.Array:
+    batch = view.batch
+    assert batch.correlation_id is not None
+    ends = np.arange(0, 20 * batch.rows + 1, 20, dtype=np.int32)
+    return view.array(pa.binary(), "message", ends, batch.correlation_id)
+
+
+_FILE = Column("file", StringType(), ("file",), lambda view: view.cache.paths.take(_places(view.batch["file"])))
+COLUMNS = (
+    _FILE,
+    _int("frame", ""),
+    Column("time", TimestampType(), (), _time),
+    _long("connection", ""),
+    _int("direction", ""),
+    _end("sender", 0),
+    _end("receiver", 1),
+    _long("offset", ""),
+    Column("packet", StringType(), ("kind",), _kind),
+    _long("size", "", "total_size"),
+    Column("reason", StringType(), ("kind", "status"), _reason),
+    _int("base_flags", "packet"),
+    _long("time_to_reach_queue", "packet"),
+    _int("internal_flags", "internal"),
+    _int("ack_sequence_number", "session"),
+    _int("recoverable_msg_ack_seq_number", "session"),
+    _long("recoverable_msg_ack_flags", "session"),
+    _int("user_msg_sequence_number", "session"),
+    _int("recoverable_msg_sequence_number", "session"),
+    _int("window_size", "session"),
+    _guid("source_queue_manager"),
+    _guid("queue_manager_address"),
+    _long("time_to_be_received", "message"),
+    _seconds("sent_time", "message"),
+    _long("message_id", "message"),
+    _long("user_flags", "message"),
+    _queue("destination_queue"),
+    _queue("administration_queue"),
+    _queue("response_queue"),
+    _long("tx_flags", "transaction"),
+    _long("tx_sequence_ordinal", "transaction"),
+    _long("tx_sequence_time_stamp", "transaction"),
+    _long("tx_sequence_number", "transaction"),
+    _long("previous_tx_sequence_number", "transaction"),
+    _guid("connector_queue_manager"),
+    _int("security_flags", "security"),
+    _int("sender_id_size", "security"),
+    _int("encryption_key_size", "security"),
+    _int("signature_size", "security"),
+    _int("sender_cert_size", "security"),
+    _long("provider_info_size", "security"),
+    _int("properties_flags", "message"),
+    _int("message_class", "message"),
+    Column("correlation_id", BinaryType(), ("source_offset",), _correlation),
+    _long("body_type", "message"),
+    _long("application_tag", "message"),
+    _int("body_offset", "message"),
+    _int("body_size", "message"),
+    _int("allocation_body_size", "message"),
+    _long("privacy_level", "message"),
+    _long("hash_algorithm", "message"),
+    _long("encryption_algorithm", "message"),
+    _int("extension_size", "message"),
+    Column("label", StringType(), ("label_offset",), _label),
+    _long("ack_tx_sequence_ordinal", "ack"),
+    _long("ack_tx_sequence_time_stamp", "ack"),
+    _long("ack_tx_sequence_number", "ack"),
+    _long("ack_previous_tx_sequence_number", "ack"),
+    _guid("ack_source"),
+    _long("ack_message_id", "final"),
+    _guid("client_guid"),
+    _guid("server_guid"),
+    _long("time_stamp", "establish"),
+    _int("operating_system", "establish"),
+    _long("recoverable_ack_timeout", "parameters"),
+    _long("ack_timeout", "parameters"),
+    _int("parameters_window_size", "parameters"),
+)
+_BY_NAME = {column.name: column for column in COLUMNS}
+
+
+# ---- batches of rows ----------------------------------------------------------------------------
+
+
+def _damage_rows(decoder: Decoder, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for damage in decoder.damages:
+        said: dict[str, Any] = {
+            "file": damage.path, "frame": damage.frame, "packet": DAMAGE, "reason": damage.text,
+        }  # fmt: skip
+        values = [pa.array([said.get(field.name)], field.type) for field in schema]
+        yield pa.RecordBatch.from_arrays(values, schema=schema)
+
+
+def arrow_batches(part: Part, columns: Sequence[Column], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of one task."""
+    names = {column.name for column in columns}
+    needs = tuple(dict.fromkeys(["kind", *(need for column in columns for need in column.needs)]))
+    found = captures.batches(
+        part.paths, part.number, part.of, BATCH_ROWS, needs,
+        labels="label" in names, correlations="correlation_id" in names, by_ports=part.by_ports, ordered=True,
+    )  # fmt: skip
+    decoder = None
+    cache = None
+    for batch in found:
+        if cache is None:
+            decoder = batch.decoder
+            cache = _Texts(decoder)
+        view = _View(batch, cache)
+        arrays = [column.make(view) for column in columns]
+        if "connection" in names:
+            # Numbers of tasks must not meet.
+            place = schema.get_field_index("connection")
+            arrays[place] = pc.add(pc.multiply(arrays[place], part.of), part.number)
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+    if decoder is not None and part.number == 0:
+        yield from _damage_rows(decoder, schema)
+
+
+# ---- the data source ----------------------------------------------------------------------------
+
+
+@dataclass
+class Part(InputPartition):  # type: ignore[misc, unused-ignore]
+    """What one task reads: its share of the connections of all files."""
+
+    paths: list[str]
+    number: int
+    of: int
+    by_ports: bool
+
+    def __init__(self, paths: list[str], number: int, of: int, by_ports: bool) -> None:
+        super().__init__(None)
+        self.paths, self.number, self.of, self.by_ports = paths, number, of, by_ports
+
+
+def _is_capture(path: str) -> bool:
+    with Path(path).open("rb") as file:
+        return capture.is_capture(file.read(4))
+
+
+def find_files(path: str) -> list[str]:
+    """The captures that a file's name, a pattern or a folder means. OptionError if there are none."""
+    path = path.removeprefix("file://")
+    if Path(path).is_dir():
+        files = [str(file) for file in sorted(Path(path).iterdir()) if file.is_file() and not file.name.startswith(".")]
+        found = [file for file in files if _is_capture(file)]
+    else:
+        pattern = has_magic(path) and not Path(path).exists()
+        found = sorted(glob(path, recursive=True)) if pattern else [path]  # noqa: PTH207 - Path's takes no absolute one
+        for file in found:
+            if not Path(file).is_file():
+                raise OptionError(f"there is no file {file}")
+            if not _is_capture(file):
+                raise OptionError(f"{file} is neither a pcap nor a pcapng file")
+    if not found:
+        raise OptionError(f"there are no pcap or pcapng files at {path}")
+    return [str(Path(file).absolute()) for file in found]  # workers may have another current folder
+
+
+def _columns(options: Mapping[str, str]) -> list[Column]:
+    wanted = options.get("columns")
+    if wanted is None:
+        return list(COLUMNS)
+    names = [name.strip() for name in wanted.split(",")]
+    for name in names:
+        if name not in _BY_NAME:
+            raise OptionError(f"option columns: there is no column {name!r}; there are {', '.join(_BY_NAME)}")
+    if len(set(names)) < len(names):
+        raise OptionError(f"option columns is {wanted!r}: each column can be there once")
+    return [_BY_NAME[name] for name in names]
+
+
+def _partitions(options: Mapping[str, str]) -> int:
+    text = options.get("partitions")
+    if text is None:
+        return len(os.sched_getaffinity(0))
+    if not text.isdecimal() or int(text) < 1:
+        raise OptionError(f"option partitions is {text!r}; it is a number from 1")
+    return int(text)
+
+
+class PacketSource(DataSource):
+    """See the head of this file."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "mqqb"
+
+    def schema(self) -> StructType:
+        known = {name.lower() for name in OPTIONS}
+        for name in self.options:
+            if name.lower() not in known:
+                raise OptionError(f"there is no option {name!r}; there are {', '.join(OPTIONS)}")
+        return StructType([StructField(column.name, column.kind) for column in _columns(self.options)])
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return PacketReader(self.options, schema)
+
+
+class PacketReader(DataSourceReader):
+    """Reads what the path means when the query is planned."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        path = options.get("path")
+        if not path:
+            raise OptionError('say which captures to read: .load("/captures/*.pcap")')
+        self._paths = find_files(path)
+        self._count = _partitions(options)
+        self._names = schema.names
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+
+    def partitions(self) -> Sequence[InputPartition]:
+        paths = captures.in_order(self._paths)
+        by_ports = captures.divides_by_ports(paths, self._count)
+        return [Part(paths, number, self._count, by_ports) for number in range(self._count)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Part)
+        return arrow_batches(partition, [_BY_NAME[name] for name in self._names], self._schema)
