@@ -33,6 +33,8 @@ outgoing_app = typer.Typer(no_args_is_help=True, help="What waits for other mach
 app.add_typer(outgoing_app, name="outgoing")
 board_app = typer.Typer(no_args_is_help=True, help="Boards with MicroPython on a serial port: deploy, doctor.")
 app.add_typer(board_app, name="board")
+pipeline_app = typer.Typer(no_args_is_help=True, help="What Spark does with exported messages: ingest.")
+app.add_typer(pipeline_app, name="pipeline")
 
 
 def _named(folder: str) -> str:
@@ -482,6 +484,99 @@ def export(
         _write(f"{messages} messages exported\n")
 
 
+@pipeline_app.command("ingest")
+def pipeline_ingest(
+    segments: Annotated[Path, typer.Argument(metavar="SEGMENTS", help="Folder that `ordack export` writes to.")],
+    table: Annotated[str, typer.Option(
+        "--to", metavar="TABLE", help="Folder or URL of the table; with --format iceberg its name in the catalog.")],
+    table_format: Annotated[str, typer.Option(
+        "--format", help="parquet, orc; delta or iceberg if Spark has the package.")] = "parquet",
+    schema: Annotated[str | None, typer.Option(
+        metavar="DDL", help='Columns to decode from the bodies, as in "temperature DOUBLE, at TIMESTAMP". A body that '
+        "does not fit leaves them null, with the reason in the column _malformed.")] = None,
+    bodies: Annotated[str, typer.Option(help="What bodies are decoded from: json or cbor.")] = "json",
+    prefix: Annotated[str, typer.Option(
+        help="What the columns of the schema have in front of their names in the body.")] = "",
+    queue: Annotated[str | None, typer.Option(help="Only this queue; by default all.")] = None,
+    checkpoint: Annotated[str | None, typer.Option(
+        metavar="FOLDER", help="Where it is kept what is in the table; by default in the table's folder.")] = None,
+    continuous: Annotated[bool, typer.Option(
+        "--continuous/--once", help="Go on with what comes, until SIGTERM, SIGINT or SIGHUP; or end when all is in the "
+        "table that is there.")] = False,
+    interval: Annotated[float, typer.Option(
+        min=0, help="Seconds between two looks at the folder, with --continuous.")] = 1.0,
+    segments_max: Annotated[int, typer.Option(min=1, help="Segments in a micro-batch at most.")] = 256,
+    master: Annotated[str | None, typer.Option(
+        help="Spark's master URL, or sc://HOST:PORT; default SPARK_REMOTE of the environment, else local[*].")] = None,
+    conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark's own.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put exported messages into a table, each exactly once.
+
+    Killed at any time, nothing is lost or doubled; the next ingest goes on. Reports how long messages took from arrival
+    in the queue, and from sending, until they were in the table: of both times only the second is known. Exit status:
+    0 done, 1 not all (the rest comes with the next ingest), 2 wrong usage, unusable input, or Spark is missing.
+    """
+    with _pipeline_packages():
+        from ordack.pipeline import ingest
+        from ordack.pipeline.bodies import SchemaError
+        from ordack.pipeline.segments import FolderError
+        from ordack.pipeline.session import SparkMissing, session
+        from ordack.pipeline.source import OptionError
+    import signal
+
+    settings = {}
+    for pair in conf or ():
+        key, equals, value = pair.partition("=")
+        if not key or not equals:
+            raise typer.BadParameter(f"--conf {pair} is not of the form KEY=VALUE")
+        settings[key] = value
+    options = {"path": str(segments), "format": bodies, "prefix": prefix, "maxSegmentsPerTrigger": str(segments_max),
+               **({} if schema is None else {"schema": schema}), **({} if queue is None else {"queue": queue})}
+    try:
+        job = ingest.Job(options, table, table_format, checkpoint)
+        spark = session(master, "ordack pipeline ingest", settings)
+        stopped: list[int] = []
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # after pyspark has set one of its own
+            signal.signal(number, lambda number, _: stopped.append(number))
+        with _ingest_progress() as show:
+            def tell(batch: ingest.Batch) -> None:
+                show(batch)
+                if as_json:
+                    _report(True, "", **batch.as_json())
+
+            done = ingest.ingest(spark, job, continuous=continuous, interval=interval, tell=tell,
+                                 stop=lambda: bool(stopped))
+    except (SparkMissing, OptionError, SchemaError, FolderError) as error:
+        _complain(str(error))
+        raise typer.Exit(2) from None
+    except ingest.IngestError as error:
+        raise StoreError(str(error)) from None
+    _report(as_json, str(done), **done.as_json())
+
+
+@contextlib.contextmanager
+def _ingest_progress() -> Iterator[Callable[[Any], None]]:
+    """Shows the last micro-batch on standard error, if that is a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    with Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console,
+                  transient=True, disable=not console.is_terminal) as shown:
+        task = shown.add_task("starting")
+        total = 0
+
+        def told(batch: Any) -> None:
+            nonlocal total
+            total += batch.rows
+            rate = batch.rows / max(batch.seconds, 1e-3)
+            shown.update(task, description=f"batch {batch.number}: {rate:,.0f} rows/s, {total:,} rows in all, "
+                         f"{batch.behind} segments to go")
+
+        yield told
+
+
 @contextlib.contextmanager
 def _pipeline_packages() -> Iterator[None]:
     """Around the import of what needs the packages of the extra "spark"."""
@@ -737,7 +832,7 @@ def _complain(text: str) -> None:
 def main() -> None:
     """Entry point of the console script. Typer ends it quietly, with 1, when the reader of a pipe has gone."""
     if not {"queue", "outgoing", "send", "receive", "state", "config", "identity", "serve",
-            "board", "export"}.intersection(sys.argv[1:2]):
+            "board", "export", "pipeline"}.intersection(sys.argv[1:2]):
         from ordack.decode import command  # slow to import
 
         app.command("decode")(command)

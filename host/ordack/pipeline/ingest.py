@@ -1,0 +1,372 @@
+"""`ordack pipeline ingest`: from segments to a table, each message exactly once.
+
+A stream reads the segments (source.py) in micro-batches. Spark writes down which segments a batch takes before it reads
+them, and again when the batch is in the table; a batch that was interrupted is done again with the same segments, which
+never change, and the sink makes a batch part of the table all at once, and once. So the table and its checkpoint belong
+together: by default the checkpoint is in the table's folder, and a table is not gone on with by another checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow.parquet as pq
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own manual has it
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
+
+from ordack.pipeline import segments
+from ordack.pipeline.bodies import SchemaError
+from ordack.pipeline.source import MALFORMED, Rows, Settings
+from ordack.pipeline.table import METADATA
+
+PARQUET, ICEBERG = "parquet", "iceberg"
+FILES = (PARQUET, "orc")  # what the file sink of Spark writes
+CHECKPOINT = "_ordack_checkpoint"  # Spark passes over names with _ in front
+LOCK = "ordack.lock"
+SEGMENTS_MAX = 256  # in a micro-batch: it bounds what is done again after a kill, and how old progress can be
+INTERVAL_S = 1.0
+POLL_S = 0.2
+LOCK_PATIENCE_S = 60.0  # the JVM of a killed driver lives on for some seconds
+OBSERVED = "ordack"
+
+
+class IngestError(Exception):
+    """The ingest cannot begin, or has ended early; the text says why and what to do."""
+
+
+class Figures(NamedTuple):
+    """Seconds from an event until a row is in the table, of a number of rows: quantiles."""
+
+    p50: float
+    p90: float
+    p99: float
+    max: float
+
+
+@dataclass
+class Latency:
+    """How long messages took. Of arrival and sending only the second is known: each figure is up to 1 s too long."""
+
+    milliseconds: Counter[int] = field(default_factory=Counter)
+
+    def add(self, times: np.ndarray[Any, Any], until: int) -> None:
+        """times: microseconds since 1970; until: milliseconds."""
+        values, counts = np.unique(times, return_counts=True)
+        for value, count in zip(values.tolist(), counts.tolist()):
+            self.milliseconds[until - value // 1000] += count
+
+    def figures(self) -> Figures | None:
+        """None: of nothing."""
+        if not self.milliseconds:
+            return None
+        values = np.array(sorted(self.milliseconds))
+        reached = np.cumsum([self.milliseconds[value] for value in values.tolist()])
+        at = np.searchsorted(reached, np.ceil(np.array([0.5, 0.9, 0.99, 1.0]) * reached[-1]))
+        return Figures(*(float(value) / 1000 for value in values[at]))
+
+
+@dataclass
+class Batch:
+    """One micro-batch that is in the table. `malformed`: None without a schema. `behind`: segments that were there and
+    not read yet when it was looked."""
+
+    number: int
+    rows: int
+    malformed: int | None
+    segments: int
+    behind: int
+    seconds: float
+    arrived_to_table: Figures | None
+    sent_to_table: Figures | None
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `ordack pipeline ingest --json` prints."""
+        return {
+            "batch": self.number, "rows": self.rows, "malformed": self.malformed, "segments": self.segments,
+            "behind": self.behind, "seconds": round(self.seconds, 3),
+            "latency_s": {"arrived_to_table": _rounded(self.arrived_to_table),
+                          "sent_to_table": _rounded(self.sent_to_table)},
+        }
+
+
+def _rounded(figures: Figures | None) -> dict[str, float] | None:
+    return None if figures is None else {name: round(value, 3) for name, value in figures._asdict().items()}
+
+
+@dataclass
+class Summary:
+    """What one run has put into the table."""
+
+    table: str
+    batches: int = 0
+    rows: int = 0
+    malformed: int | None = None
+    segments: int = 0
+    seconds: float = 0.0
+    arrived_to_table: Latency = field(default_factory=Latency)
+    sent_to_table: Latency = field(default_factory=Latency)
+
+    def __str__(self) -> str:
+        """The report that `ordack pipeline ingest` prints."""
+        text = f"{self.table}: {self.rows} rows in {self.batches} batches of {self.segments} segments"
+        if self.malformed:
+            text += f"; the bodies of {self.malformed} do not fit the schema, see the column {MALFORMED}"
+        for name, latency in (("arrival in the queue", self.arrived_to_table), ("sending", self.sent_to_table)):
+            if figures := latency.figures():
+                text += f"\nfrom {name} to the table: " + ", ".join(
+                    f"{label} {value:.1f} s" for label, value in figures._asdict().items())
+        return text + ("\n(of arrival and sending only the second is known)" if self.rows else "")
+
+    def as_json(self) -> dict[str, Any]:
+        """The last object that `ordack pipeline ingest --json` prints."""
+        return {
+            "table": self.table, "batches": self.batches, "rows": self.rows, "malformed": self.malformed,
+            "segments": self.segments, "seconds": round(self.seconds, 3),
+            "latency_s": {"arrived_to_table": _rounded(self.arrived_to_table.figures()),
+                          "sent_to_table": _rounded(self.sent_to_table.figures()), "resolution": 1},
+        }
+
+
+@dataclass
+class Job:
+    """What is to be ingested, checked as far as it can be without Spark.
+
+    options: of the data source (source.py). table: a folder or URL, or with the format iceberg the name of a table.
+    checkpoint: by default CHECKPOINT in the table's folder. Raises IngestError, FolderError, OptionError.
+    """
+
+    options: Mapping[str, str]
+    table: str
+    table_format: str = PARQUET
+    checkpoint: str | None = None
+
+    def __post_init__(self) -> None:
+        self.settings = Settings.of({"maxSegmentsPerTrigger": str(SEGMENTS_MAX), **self.options})
+        if self.table_format != ICEBERG:
+            self.table = _absolute(self.table)
+        elif self.checkpoint is None:
+            raise IngestError("a table of Iceberg has no folder of its own for the checkpoint: say --checkpoint")
+        self.place = _absolute(self.checkpoint or f"{self.table}/{CHECKPOINT}")
+
+    def source(self, spark: SparkSession) -> DataFrame:
+        """The stream of the messages. Raises OptionError, SchemaError."""
+        options = {"maxSegmentsPerTrigger": str(SEGMENTS_MAX), **self.options}
+        try:
+            if self.settings.schema:
+                StructType.fromDDL(self.settings.schema)
+        except PySparkException as error:
+            raise SchemaError(f"Spark does not take the schema {self.settings.schema!r}: {words(error)}") from None
+        frame = spark.readStream.format("ordack").options(**options).load()
+        Rows(self.settings, frame.schema)
+        return frame.observe(OBSERVED, F.count(MALFORMED).alias("malformed")) if self.settings.schema else frame
+
+    def check(self, spark: SparkSession, schema: StructType) -> None:
+        """Refuse a table that this checkpoint has not written. Raises IngestError."""
+        if self.table_format not in FILES:
+            return
+        begun, committed = (_exists(spark, f"{self.place}/{part}") for part in ("offsets", "commits/0"))
+        there = _exists(spark, f"{self.table}/{METADATA}")
+        if there and not begun:
+            raise IngestError(f"the table {self.table} has been written with another checkpoint than {self.place}; "
+                              "with a new one Spark would leave out rows: name the table's own, or begin a new table")
+        if begun and committed and not there:
+            raise IngestError(f"the checkpoint {self.place} belongs to a table that is not in {self.table} any more: "
+                              "take a new checkpoint and a new table, or put it back")
+        if there:
+            before = _comparable(spark.read.format(self.table_format).load(self.table).schema)
+            if before != _comparable(schema):
+                changed = sorted(set(before) ^ set(_comparable(schema)))
+                raise IngestError(f"the table {self.table} has other columns ({', '.join(changed)}): a table keeps "
+                                  "its schema; begin a new one")
+        elif not begun and _files(spark, self.table):
+            raise IngestError(f"{self.table} holds files that no ingest has written: name a new folder")
+
+
+def _absolute(path: str) -> str:
+    return path if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", path) else str(Path(path).absolute())
+
+
+def _comparable(schema: StructType) -> list[str]:
+    return [f"{column.name} {column.dataType.simpleString()}" for column in schema]
+
+
+def _jvm(spark: SparkSession) -> Any:
+    return spark.sparkContext._jvm  # noqa: SLF001 - pyspark has no other way to Java's and Hadoop's classes
+
+
+def _file_system(spark: SparkSession, path: str) -> tuple[Any, Any]:
+    """Hadoop's file system and path, through the JVM of this driver."""
+    jvm = _jvm(spark)
+    named = jvm.org.apache.hadoop.fs.Path(path)
+    return named.getFileSystem(jvm.org.apache.spark.SparkContext.getOrCreate().hadoopConfiguration()), named
+
+
+def _is_remote(spark: SparkSession) -> bool:
+    return "connect" in type(spark).__module__
+
+
+def _exists(spark: SparkSession, path: str) -> bool:
+    if _is_remote(spark):
+        return Path(path).exists()
+    system, named = _file_system(spark, path)
+    return bool(system.exists(named))
+
+
+def _files(spark: SparkSession, folder: str) -> bool:
+    """Whether the folder holds files of a table."""
+    if _is_remote(spark):
+        names = [path.name for path in Path(folder).glob("*")]
+    else:
+        system, named = _file_system(spark, folder)
+        names = [status.getPath().getName() for status in system.listStatus(named)] if system.exists(named) else []
+    return any(name[0] not in "._" for name in names)
+
+
+@contextlib.contextmanager
+def _locked(spark: SparkSession, job: Job) -> Iterator[None]:
+    """Keep others away from the checkpoint, with a lock that the JVM holds: it may outlive a driver that is killed, and
+    would go on with its batch beside the next driver's. Only where the checkpoint is on a file system of this machine;
+    Spark itself notices two drivers later, at the end of a batch. Raises IngestError."""
+    if _is_remote(spark) or "://" in job.place:
+        yield
+        return
+    place = Path(job.place.removeprefix("file:"))
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        (place / LOCK).touch()
+    except OSError as error:
+        raise IngestError(f"cannot write to the checkpoint {place}: {error.strerror}") from None
+    file = _jvm(spark).java.io.RandomAccessFile(str(place / LOCK), "rw")
+    try:
+        deadline = time.monotonic() + LOCK_PATIENCE_S
+        while file.getChannel().tryLock() is None:
+            if time.monotonic() > deadline:
+                raise IngestError(f"another ingest is at work with the checkpoint {place}: let it end, or stop it")
+            time.sleep(POLL_S)
+        yield
+    finally:
+        with contextlib.suppress(Py4JError, OSError):  # the JVM may be gone, and the lock with it
+            file.close()
+
+
+def ingest(spark: SparkSession, job: Job, *, continuous: bool = False, interval: float = INTERVAL_S,
+           stop: Callable[[], bool] = lambda: False, tell: Callable[[Batch], None] | None = None) -> Summary:
+    """Put what is in the segments, and not in the table yet, into the table; with `continuous` also what comes, looking
+    every `interval` seconds, until `stop()`. `tell` hears of each batch that is in the table.
+
+    Raises IngestError, FolderError, OptionError, SchemaError.
+    """
+    frame = job.source(spark)
+    job.check(spark, frame.schema)
+    with _locked(spark, job):
+        begun = time.monotonic()
+        summary = Summary(job.table, malformed=0 if job.settings.schema else None)
+        query = _start(job, frame, continuous, interval)
+        watch = Watch(job, summary, tell)
+        try:
+            while not _ended(query):
+                watch.look(query)
+                if stop():
+                    break
+        finally:
+            with contextlib.suppress(PySparkException, Py4JError, OSError):
+                query.stop()
+        watch.look(query)
+        summary.seconds = time.monotonic() - begun
+    return summary
+
+
+def _start(job: Job, frame: DataFrame, continuous: bool, interval: float) -> StreamingQuery:
+    writer = frame.writeStream.format(job.table_format).option("checkpointLocation", job.place).outputMode("append")
+    writer = writer.trigger(processingTime=f"{round(interval * 1000)} milliseconds") if continuous else (
+        writer.trigger(availableNow=True))
+    try:
+        return writer.toTable(job.table) if job.table_format == ICEBERG else writer.start(job.table)
+    except (PySparkException, Py4JJavaError) as error:
+        if "DATA_SOURCE_NOT_FOUND" in str(error):
+            raise IngestError(f"this Spark has no format {job.table_format}: give it the package, as in --conf "
+                              f"spark.jars.packages=..., or write {PARQUET}") from None
+        raise IngestError(f"cannot write {job.table_format} to {job.table}: {words(error)}") from None
+
+
+def _ended(query: StreamingQuery) -> bool:
+    """Wait a little. Raises IngestError if the stream has failed."""
+    try:
+        return bool(query.awaitTermination(POLL_S))  # type: ignore[arg-type]
+    except PySparkException as error:
+        raise IngestError(words(error)) from None
+    except (Py4JError, OSError):
+        raise IngestError("Spark's JVM has ended; what is in the table is whole, and the next ingest goes on") from None
+
+
+@dataclass
+class Watch:
+    """Tells each batch that a query has finished, and adds it up."""
+
+    job: Job
+    summary: Summary
+    tell: Callable[[Batch], None] | None
+    last: int = -1
+
+    def look(self, query: StreamingQuery) -> None:
+        for progress in query.recentProgress:
+            number = int(progress["batchId"])
+            if number > self.last and "addBatch" in progress["durationMs"]:
+                self.last = number
+                self._take(progress)
+
+    def _take(self, progress: Any) -> None:
+        summary = self.summary
+        source = progress["sources"][0]
+        begun = datetime.fromisoformat(progress["timestamp"]).timestamp()
+        taken = int(progress["durationMs"]["triggerExecution"])
+        first, last = _serials(source["startOffset"]), _serials(source["endOffset"])
+        there = segments.segments(self.job.settings.folder, self.job.settings.queues)
+        read = [segment for segment in there
+                if first.get(segment.queue, 0) < segment.serial <= last.get(segment.queue, 0)]
+        arrived, sent = Latency(), Latency()
+        for segment in read:
+            with contextlib.suppress(OSError):  # it may be deleted by now, or not be on this machine
+                times = pq.read_table(segment.path, columns=["arrived", "sent_time"], use_threads=False)
+                for latency, column in ((arrived, "arrived"), (sent, "sent_time")):
+                    latency.add(times[column].cast("int64").to_numpy(), round(begun * 1000) + taken)
+        observed = (progress["observedMetrics"] or {}).get(OBSERVED)
+        malformed = None if observed is None else int(observed["malformed"])
+        batch = Batch(int(progress["batchId"]), int(progress["numInputRows"]), malformed, len(read),
+                      sum(segment.serial > last.get(segment.queue, 0) for segment in there), taken / 1000,
+                      arrived.figures(), sent.figures())
+        summary.batches += 1
+        summary.rows += batch.rows
+        summary.segments += batch.segments
+        if summary.malformed is not None and malformed is not None:
+            summary.malformed += malformed
+        summary.arrived_to_table.milliseconds += arrived.milliseconds
+        summary.sent_to_table.milliseconds += sent.milliseconds
+        if self.tell is not None:
+            self.tell(batch)
+
+
+def _serials(offset: str | None) -> dict[str, int]:
+    queues: dict[str, int] = (json.loads(offset or "null") or {"queues": {}})["queues"]
+    return queues
+
+
+def words(error: PySparkException | Py4JJavaError) -> str:
+    """What an exception of Spark's has to say: our own reason, if there is one in it, else its first line."""
+    text = str(error.java_exception.toString() if isinstance(error, Py4JJavaError) else error)
+    own = re.findall(r"^(?:\w+: )?ordack\.[\w.]+: (.+)$", text, re.MULTILINE)
+    return str(own[-1]) if own else text.strip().partition("\n")[0]
