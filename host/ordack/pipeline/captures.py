@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from _mqqb import ffi, lib
-from mqqb import extras, packets
+from mqqb import packets
 from numpy.typing import NDArray
 
 from ordack import capture
@@ -100,7 +100,7 @@ def _queue_name(selector: int, raw: bytes) -> QueueName:
         name = packets.PrivateQueueFormatName(raw[:16], int.from_bytes(raw[16:], "little"))
     else:
         name = packets.PrivateQueueFormatNameId(int.from_bytes(raw, "little"))
-    return QueueName(selector, raw, extras.format_name(name))
+    return QueueName(selector, raw, packets.format_name(name))
 
 
 class _Dictionary:

@@ -38,7 +38,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from _mqqb import lib
-from mqqb import extras
+from mqqb import packets
 from numpy.typing import NDArray
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -152,7 +152,7 @@ class _Texts:
     def managers(self) -> pa.Array:
         known, count = len(self._managers), self._decoder.queue_managers
         if known <= count:
-            texts = [extras.guid_text(self._decoder.queue_manager(code)) for code in range(known, count + 1)]
+            texts = [packets.guid_text(self._decoder.queue_manager(code)) for code in range(known, count + 1)]
             self._managers = pa.concat_arrays([self._managers, pa.array(texts, pa.string())])
         return self._managers
 
@@ -235,7 +235,7 @@ def _kind(view: _View) -> pa.Array:
 def _reason_text(kind: int, status: int) -> str:
     if kind == captures.END:
         return _ENDS[status]
-    rule, field, reason = _SCAN_PROBLEMS.get(status) or extras.PROBLEMS[status]
+    rule, field, reason = _SCAN_PROBLEMS.get(status) or packets.PROBLEMS[status]
     return f"{rule}, {field}: {reason}"
 
 
