@@ -238,10 +238,10 @@ class Opened:
         return found
 
     def traces(self, plot: str) -> dict[str, Any]:
-        """{name: {x, y}} of what a plot shows."""
+        """{name: {x, y, text}} of what a plot shows."""
         found: dict[str, Any] = self.page.evaluate(
             "plot => Object.fromEntries(document.getElementById(plot).data.map("
-            "trace => [trace.name ?? '', {x: trace.x, y: trace.y}]))", plot)
+            "trace => [trace.name ?? '', {x: trace.x, y: trace.y, text: trace.text}]))", plot)
         return found
 
     def column(self, place: str, at: int) -> list[str]:
@@ -318,6 +318,7 @@ def test_a_report_in_a_browser(browser: Any, tmp_path: Path) -> None:
     assert len(opened.rows("connections-table")) == 1
     assert list(opened.traces("connections-plot")) == [
         "with holes or without its beginning", "hole", "session opened", "first message"]
+    assert opened.traces("connections-plot")["hole"]["text"] == ["1448 bytes &lt;are&gt; missing"]  # plotly reads markup
 
     assert opened.problems == []
     assert opened.requests == [(tmp_path / "audit.html").as_uri()]
