@@ -124,7 +124,7 @@ def example(streams: int = 300, seed: int = 7) -> Result:
                             sum(stream.violations.values()), 0, stream.latency) for stream in made]
     return Result(
         summary=summary, paths=["/var/captures/plant-000001.pcap", "/var/captures/plant-000002.pcap"],
-        damages=[("/var/captures/plant-000002.pcap", "the file ends at byte 123456, inside frame 78")],
+        damages=[("/var/captures/plant-000002.pcap", "the file ends at byte 123456, inside <frame> 78")],
         violations=violations, unknowns=unknowns, streams=made, senders=senders, connections=connections,
         histograms=shapes[0][1], latency=shapes[0][0], series=series)
 
@@ -267,7 +267,7 @@ def test_a_report_in_a_browser(browser: Any, tmp_path: Path) -> None:
     outcomes = {row[0]: row[1] for row in opened.rows("outcomes")}
     assert outcomes["received by an application"] == f"{sum(one.outcomes['received'] for one in result.streams):,}"
     assert outcomes["not received: class 0x8003 NACK_Q_EXCEED_QUOTA"] == "76"
-    assert ["/var/captures/plant-000002.pcap", "the file ends at byte 123456, inside frame 78"] in opened.rows("files")
+    assert ["/var/captures/plant-000002.pcap", "the file ends at byte 123456, inside <frame> 78"] in opened.rows("files")
     assert [row[0] for row in opened.rows("latency .scroll")][:3] == [
         f"{which} acknowledgement" for which in ("session", "order", "final")]
     assert set(opened.traces("latency-plot")) == {"session", "order", "final"}
@@ -318,7 +318,7 @@ def test_a_report_in_a_browser(browser: Any, tmp_path: Path) -> None:
     assert len(opened.rows("connections-table")) == 1
     assert list(opened.traces("connections-plot")) == [
         "with holes or without its beginning", "hole", "session opened", "first message"]
-    assert opened.traces("connections-plot")["hole"]["text"] == ["1448 bytes &lt;are&gt; missing"]  # plotly reads markup
+    assert opened.traces("connections-plot")["hole"]["text"] == ["1448 bytes &lt;are&gt; missing"]
 
     assert opened.problems == []
     assert opened.requests == [(tmp_path / "audit.html").as_uri()]
