@@ -434,7 +434,7 @@ def _exported(export: Export, recovered: bool) -> Exported:
 def _parquet(table: pa.Table) -> pa.Buffer:
     """The table as a file, one row group."""
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, row_group_size=len(table), compression="zstd",
+    pq.write_table(table, sink, row_group_size=max(len(table), 1), compression="zstd",
                    use_dictionary=[name for name in SCHEMA.names if name not in _PLAIN],
                    write_statistics=[name for name in SCHEMA.names if name != "body"])
     return sink.getvalue()
