@@ -19,6 +19,7 @@ GLUE = """
 #include <string.h>
 #include "mqqb.h"
 #include "mqqb_capture.h"
+#include "mqqb_audit.h"
 
 static int mqqb_pack_checked(int part, const void *in, uint8_t *out)
 {
@@ -46,13 +47,13 @@ def declarations(header: str) -> str:
 
 
 ffibuilder = FFI()
-for name in ("mqqb.h", "mqqb_scan.h", "mqqb_capture.h"):
+for name in ("mqqb.h", "mqqb_scan.h", "mqqb_capture.h", "mqqb_audit.h"):
     ffibuilder.cdef(declarations((CORE / name).read_text()))
 ffibuilder.cdef(GLUE_DECLARATION)
 ffibuilder.set_source(
     "_mqqb",
     GLUE,
-    sources=[str(CORE / name) for name in ("mqqb.c", "mqqb_scan.c", "mqqb_capture.c")],
+    sources=[str(CORE / name) for name in ("mqqb.c", "mqqb_scan.c", "mqqb_capture.c", "mqqb_audit.c")],
     include_dirs=[str(CORE)],
     define_macros=[("NDEBUG", None)],  # the bindings refuse a caller's mistake instead
     py_limited_api=True,

@@ -1,0 +1,1486 @@
+/* mqqb_audit.c: see mqqb_audit.h. What is reported when is defined in host/ordack/pipeline/audit_result.py. */
+#include "mqqb_audit.h"
+
+#include <string.h>
+
+#define NS_PER_S 1000000000
+#define NO_DEADLINE 0xFFFFFFFFu
+#define LONG_LIVE_TIME 345600u /* B-401 */
+#define NOWHERE 0xFFFFFFFFu
+
+/* mqqb_audit_slot.flags; the class of the FinalAck is in the high half. */
+#define SEEN 0x01u
+#define HELD 0x02u      /* JN or JP: an OrderAck does not settle it (B-237) */
+#define ORDERED 0x04u
+#define SESSIONED 0x08u
+#define FINAL 0x10u
+#define INSERTED 0x20u  /* its FinalAck shows that it was in the queue */
+#define TWO_IDS 0x40u
+#define TWICE 0x80u
+
+/* mqqb_audit_direction.missed, and .unknown: what was reported already. */
+#define UNCOUNTED 1u
+#define UNNAMED 2u      /* whose messages were missed is not known yet */
+#define UNKNOWN_ACK 1u
+#define UNKNOWN_COUNT 2u
+
+typedef mqqb_audit_sequence sequence;
+
+typedef struct {
+    const mqqb_capture_columns *columns;
+    uint32_t i;
+    uint32_t connection, direction;
+    int64_t time;
+    mqqb_audit_packet packet;
+} row;
+
+static inline uint32_t get(const row *r, unsigned column)
+{
+    return r->columns->column[column][r->i];
+}
+
+static inline uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline uint32_t greatest(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+/* The queue manager whose private queue is meant (DQ 3), or 0: other names say it all. */
+static inline uint32_t host(const row *r)
+{
+    return (get(r, MQQB_SCAN_USER_FLAGS) & MQQB_USER_DQ) == 3u << 10 ? get(r, MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS) : 0;
+}
+
+/* ---- latencies -------------------------------------------------------------------------------- */
+
+uint32_t mqqb_audit_bucket(int64_t latency)
+{
+    uint64_t units = latency < 0 ? 0 : (uint64_t)latency / 4000;
+    uint32_t exponent = 0, bucket;
+
+    if (units < 16) {
+        return (uint32_t)units;
+    }
+    while (units >= 256) {
+        units >>= 4;
+        exponent += 4;
+    }
+    while (units >= 16) {
+        units >>= 1;
+        exponent++;
+    }
+    bucket = 8 + 8 * exponent + (uint32_t)(units & 7);
+    return least(bucket, MQQB_AUDIT_BUCKETS - 1);
+}
+
+int64_t mqqb_audit_bucket_end(uint32_t bucket)
+{
+    if (bucket < 16) {
+        return 4 * ((int64_t)bucket + 1);
+    }
+    return (int64_t)(bucket % 8 + 9) << (bucket / 8 - 1 + 2);
+}
+
+static void add_latency(mqqb_audit_flow *f, unsigned kind, int64_t latency)
+{
+    if (latency > f->latency_max[kind]) {
+        f->latency_max[kind] = latency;
+    }
+    f->histogram[kind][mqqb_audit_bucket(latency)]++;
+}
+
+/* ---- findings --------------------------------------------------------------------------------- */
+
+static void show(mqqb_audit_finding *found, const mqqb_audit_packet *packet)
+{
+    found->packet[found->packets++] = *packet;
+}
+
+static void show_slot(mqqb_audit_finding *found, const mqqb_audit_slot *slot)
+{
+    const mqqb_audit_packet packet = {slot->time, slot->file, slot->frame};
+
+    show(found, &packet);
+}
+
+/* s is NULL if it is the connection that shows it. */
+static mqqb_audit_finding *find(mqqb_audit *a, const row *r, const sequence *s, mqqb_audit_kind kind,
+                                mqqb_audit_detail detail, int unknown)
+{
+    mqqb_audit_finding *const found = &a->findings[a->findings_used++];
+
+    memset(found, 0, sizeof *found);
+    found->kind = (uint32_t)kind;
+    found->detail = (uint32_t)detail;
+    found->unknown = unknown != 0;
+    found->connection = r->connection;
+    found->direction = r->direction;
+    if (s == NULL) {
+        (unknown ? a->unknowns : a->violations)[kind]++;
+    } else {
+        mqqb_audit_flow *const f = &a->flows[s->flow - 1];
+        found->flow = s->flow;
+        found->ordinal = s->ordinal;
+        found->time_stamp = s->time_stamp;
+        (unknown ? f->unknowns : f->violations)[kind]++;
+    }
+    return found;
+}
+
+/* ---- tables ----------------------------------------------------------------------------------- */
+
+static inline uint32_t hash(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint32_t h = a * 0x9E3779B1u ^ b * 0x85EBCA77u ^ c * 0xC2B2AE3Du;
+
+    h ^= h >> 15;
+    h *= 0x2C1B3C6Du;
+    return h ^ h >> 13;
+}
+
+static inline int same_key(const mqqb_audit_key *a, const mqqb_audit_key *b)
+{
+    return a->source == b->source && a->destination == b->destination && a->address == b->address && a->hops == b->hops;
+}
+
+static uint32_t find_flow(const mqqb_audit *a, const mqqb_audit_key *key, uint32_t *at)
+{
+    const uint32_t mask = a->flow_index_size - 1;
+    uint32_t entry;
+
+    for (*at = hash(key->source, key->destination, key->address ^ key->hops) & mask; (entry = a->flow_index[*at]) != 0; *at = (*at + 1) & mask) {
+        if (same_key(&a->flows[entry - 1].key, key)) {
+            return entry;
+        }
+    }
+    return 0;
+}
+
+/* The next sequence of this id at *at or after it; *at becomes the place to go on from. All queues and hop counts of a source have
+ * their ids from one counter (B-079), so mostly there is one. */
+static uint32_t next_sequence(const mqqb_audit *a, uint32_t source, uint32_t ordinal, uint32_t time_stamp, uint32_t *at)
+{
+    const uint32_t mask = a->sequence_index_size - 1;
+    uint32_t entry;
+
+    while ((entry = a->sequence_index[*at]) != 0) {
+        const sequence *const s = &a->sequences[entry - 1];
+        *at = (*at + 1) & mask;
+        if (s->ordinal == ordinal && s->time_stamp == time_stamp && s->key.source == source) {
+            return entry;
+        }
+    }
+    return 0;
+}
+
+static inline uint32_t sequence_place(const mqqb_audit *a, uint32_t source, uint32_t ordinal, uint32_t time_stamp)
+{
+    return hash(source, ordinal, time_stamp) & (a->sequence_index_size - 1);
+}
+
+static void index_sequence(mqqb_audit *a, uint32_t entry)
+{
+    const sequence *const s = &a->sequences[entry - 1];
+    uint32_t at = sequence_place(a, s->key.source, s->ordinal, s->time_stamp);
+
+    while (a->sequence_index[at] != 0) {
+        at = (at + 1) & (a->sequence_index_size - 1);
+    }
+    a->sequence_index[at] = entry;
+}
+
+static void unindex_sequence(mqqb_audit *a, uint32_t entry)
+{
+    const uint32_t mask = a->sequence_index_size - 1;
+    const sequence *s = &a->sequences[entry - 1];
+    uint32_t at = sequence_place(a, s->key.source, s->ordinal, s->time_stamp), next;
+
+    while (a->sequence_index[at] != entry) {
+        at = (at + 1) & mask;
+    }
+    for (next = (at + 1) & mask; a->sequence_index[next] != 0; next = (next + 1) & mask) {
+        uint32_t home;
+        s = &a->sequences[a->sequence_index[next] - 1];
+        home = sequence_place(a, s->key.source, s->ordinal, s->time_stamp);
+        if (((next - home) & mask) >= ((next - at) & mask)) {
+            a->sequence_index[at] = a->sequence_index[next];
+            at = next;
+        }
+    }
+    a->sequence_index[at] = 0;
+}
+
+void mqqb_audit_rehash(mqqb_audit *a)
+{
+    uint32_t entry;
+
+    for (entry = 1; entry <= a->flows_used; entry++) {
+        const mqqb_audit_flow *const f = &a->flows[entry - 1];
+        uint32_t at;
+        (void)find_flow(a, &f->key, &at);
+        a->flow_index[at] = entry;
+    }
+    for (entry = 1; entry <= a->sequences_used; entry++) {
+        if (a->sequences[entry - 1].flow != 0) {
+            index_sequence(a, entry);
+        }
+    }
+}
+
+static uint32_t take_slots(mqqb_audit *a, uint32_t window)
+{
+    uint32_t at = a->slots_free[window];
+
+    if (at != 0) {
+        a->slots_free[window] = a->slots[at - 1].next;
+    } else {
+        at = a->slots_used + 1;
+        a->slots_used += 1u << window;
+    }
+    memset(&a->slots[at - 1], 0, sizeof a->slots[0] << window);
+    return at;
+}
+
+static void give_slots(mqqb_audit *a, uint32_t at, uint32_t window)
+{
+    a->slots[at - 1].next = a->slots_free[window];
+    a->slots_free[window] = at;
+}
+
+static uint32_t take_sent(mqqb_audit *a, uint32_t window)
+{
+    uint32_t at = a->sent_free[window];
+
+    if (at != 0) {
+        a->sent_free[window] = a->sent[at - 1].next;
+    } else {
+        at = a->sent_used + 1;
+        a->sent_used += 1u << window;
+    }
+    return at;
+}
+
+static void give_sent(mqqb_audit *a, uint32_t at, uint32_t window)
+{
+    a->sent[at - 1].next = a->sent_free[window];
+    a->sent_free[window] = at;
+}
+
+/* ---- slots ------------------------------------------------------------------------------------ */
+
+static inline mqqb_audit_slot *slot_at(const mqqb_audit *a, const sequence *s, uint32_t number)
+{
+    return &a->slots[s->slots - 1 + (number & ((1u << s->window) - 1))];
+}
+
+/* The slot of a number that was seen, or NULL. */
+static mqqb_audit_slot *seen_slot(const mqqb_audit *a, const sequence *s, uint32_t number)
+{
+    mqqb_audit_slot *slot;
+
+    if (s->slots == 0 || number < s->base || number - s->base >= 1u << s->window) {
+        return NULL;
+    }
+    slot = slot_at(a, s, number);
+    return (slot->flags & SEEN) != 0 ? slot : NULL;
+}
+
+static int settled(const mqqb_audit_slot *slot)
+{
+    return (slot->flags & FINAL) != 0 || (slot->flags & (ORDERED | HELD)) == ORDERED;
+}
+
+/* What became of a message that is to lose its slot, as far as it is known at this time. */
+static void conclude(mqqb_audit *a, sequence *s, mqqb_audit_slot *slot, uint32_t number, int64_t time)
+{
+    mqqb_audit_flow *const f = &a->flows[s->flow - 1];
+    const uint32_t flags = slot->flags;
+
+    if ((flags & SEEN) != 0 && (flags & FINAL) == 0) {
+        const uint32_t deadline = (flags & ORDERED) != 0 ? slot->confirm : slot->reach;
+        if (settled(slot)) {
+            f->outcomes[MQQB_AUDIT_STORED]++;
+        } else {
+            s->counts.unsettled++;
+            if (deadline != NO_DEADLINE && time / NS_PER_S > (int64_t)deadline) {
+                f->outcomes[MQQB_AUDIT_IN_DOUBT]++;
+            } else {
+                f->outcomes[(flags & ORDERED) != 0 ? MQQB_AUDIT_WAITING : MQQB_AUDIT_SENT]++;
+            }
+        }
+        if ((flags & ORDERED) == 0) {
+            s->evicted++;
+            s->evicted_top = number;
+        }
+    }
+    memset(slot, 0, sizeof *slot);
+}
+
+static void conclude_all(mqqb_audit *a, sequence *s, int64_t time)
+{
+    uint32_t k;
+
+    if (s->slots == 0) {
+        return;
+    }
+    for (k = 0; k < 1u << s->window; k++) {
+        conclude(a, s, slot_at(a, s, s->base + k), s->base + k, time);
+    }
+    give_slots(a, s->slots, s->window);
+    s->slots = 0;
+    s->base = s->highest + 1;
+}
+
+static void double_window(mqqb_audit *a, sequence *s)
+{
+    const uint32_t old = s->slots, window = s->window, size = 1u << window;
+    uint32_t k;
+
+    s->slots = take_slots(a, window + 1);
+    s->window = window + 1;
+    for (k = 0; k < size; k++) {
+        const uint32_t number = s->base + k;
+        *slot_at(a, s, number) = a->slots[old - 1 + (number & (size - 1))];
+    }
+    give_slots(a, old, window);
+}
+
+/* The slot for a number, or NULL if it is older than those that have one. */
+static mqqb_audit_slot *make_slot(mqqb_audit *a, sequence *s, uint32_t number, int64_t time)
+{
+    uint32_t size;
+
+    if (s->slots == 0) {
+        if (s->counts.messages != 0 && number < s->base) {
+            return NULL;
+        }
+        s->window = MQQB_AUDIT_WINDOW_MIN;
+        s->slots = take_slots(a, s->window);
+        size = 1u << s->window;
+        s->base = greatest(s->base, number > size / 2 ? number - size / 2 : 1);
+    }
+    if (number < s->base) {
+        return NULL;
+    }
+    for (size = 1u << s->window; number - s->base >= size; size = 1u << s->window) {
+        mqqb_audit_slot *const oldest = slot_at(a, s, s->base);
+        if ((oldest->flags & SEEN) != 0 && !settled(oldest) && s->window < MQQB_AUDIT_WINDOW_MAX) {
+            double_window(a, s);
+        } else {
+            conclude(a, s, oldest, s->base, time);
+            s->base++;
+            if (s->base > s->highest) { /* nothing is left: no need to go one by one */
+                s->base = number - size + 1;
+            }
+        }
+    }
+    return slot_at(a, s, number);
+}
+
+/* ---- what may have been missed ---------------------------------------------------------------- */
+
+static void count_missed(mqqb_audit_missed *missed, int64_t time)
+{
+    missed->missed++;
+    if (time > missed->time) {
+        missed->time = time;
+    }
+}
+
+/* Something of this direction is not there. */
+static void miss(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
+{
+    mqqb_audit_direction *const own = &c->direction[r->direction];
+    uint32_t k, named = 0;
+
+    own->missed |= UNCOUNTED;
+    if (own->owner != 0) {
+        count_missed(&a->sources[own->owner], r->time);
+        named = 1;
+    }
+    for (k = 0; k < MQQB_AUDIT_SOURCES && own->sources[k] != 0; k++) {
+        count_missed(&a->sources[own->sources[k]], r->time);
+        named = 1;
+    }
+    if (!named || own->more != 0) {
+        count_missed(&a->pairs[c->pair ^ r->direction].missed, r->time);
+        own->missed |= UNNAMED;
+    }
+}
+
+static int64_t unseen(const mqqb_audit *a, const sequence *s)
+{
+    int64_t time = a->start;
+
+    if (a->sources[s->key.source].time > time) {
+        time = a->sources[s->key.source].time;
+    }
+    if (a->pairs[s->pair].missed.time > time) {
+        time = a->pairs[s->pair].missed.time;
+    }
+    return time;
+}
+
+/* Forget what was certain if something of this sender may have been missed since the last look. */
+static void refresh(const mqqb_audit *a, sequence *s)
+{
+    const uint32_t source_missed = a->sources[s->key.source].missed, pair_missed = a->pairs[s->pair].missed.missed;
+
+    if (s->source_missed != source_missed || s->pair_missed != pair_missed) {
+        s->source_missed = source_missed;
+        s->pair_missed = pair_missed;
+        s->sure = 0;
+        s->fresh = 1;
+    }
+}
+
+static void be_sure(sequence *s, uint32_t number)
+{
+    if (s->sure == 0 || number < s->sure) {
+        s->sure = number;
+    }
+    s->accepted = greatest(s->accepted, s->sure - 1);
+}
+
+static void add_source(uint32_t *sources, uint32_t *more, uint32_t code)
+{
+    uint32_t k;
+
+    for (k = 0; k < MQQB_AUDIT_SOURCES; k++) {
+        if (sources[k] == code) {
+            return;
+        }
+        if (sources[k] == 0) {
+            sources[k] = code;
+            return;
+        }
+    }
+    *more = 1;
+}
+
+/* ---- session acknowledgements ----------------------------------------------------------------- */
+
+/* A message waits for its session acknowledgement. */
+static void remember_sent(mqqb_audit *a, mqqb_audit_direction *own, uint32_t entry, uint32_t number)
+{
+    uint32_t size = own->sent == 0 ? 0 : 1u << own->window;
+    mqqb_audit_sent *sent;
+
+    if (own->sent_count == size) {
+        if (size == 0) {
+            own->window = MQQB_AUDIT_SENT_MIN;
+            own->sent = take_sent(a, own->window);
+            own->sent_first = 0;
+        } else if (own->window == MQQB_AUDIT_SENT_MAX) {
+            own->sent_first++;
+            own->sent_count--;
+        } else {
+            const uint32_t wider = take_sent(a, own->window + 1);
+            uint32_t k;
+            for (k = 0; k < size; k++) {
+                a->sent[wider - 1 + k] = a->sent[own->sent - 1 + ((own->sent_first + k) & (size - 1))];
+            }
+            give_sent(a, own->sent, own->window);
+            own->sent = wider;
+            own->window++;
+            own->sent_first = 0;
+        }
+        size = 1u << own->window;
+    }
+    sent = &a->sent[own->sent - 1 + ((own->sent_first + own->sent_count) & (size - 1))];
+    sent->sequence = entry;
+    sent->number = number;
+    sent->index = own->messages;
+    own->sent_count++;
+}
+
+/* A SessionHeader of own covers the other direction up to here; the sender has it for certain if it has shown to have own's
+ * message number session_index. */
+static void cover_session(mqqb_audit *a, const row *r, mqqb_audit_direction *other, uint32_t covered, uint32_t session_index)
+{
+    while (other->sent_count != 0) {
+        const mqqb_audit_sent *const sent =
+            &a->sent[other->sent - 1 + (other->sent_first & ((1u << other->window) - 1))];
+        const sequence *const s = &a->sequences[sent->sequence - 1];
+        mqqb_audit_slot *slot;
+
+        if (sent->index > covered) {
+            break;
+        }
+        slot = s->flow != 0 ? seen_slot(a, s, sent->number) : NULL;
+        if (slot != NULL && slot->index == sent->index && slot->where == (2 * r->connection | (r->direction ^ 1))) {
+            slot->session_index = session_index;
+            if ((slot->flags & SESSIONED) == 0) {
+                slot->flags |= SESSIONED;
+                add_latency(&a->flows[s->flow - 1], MQQB_AUDIT_SESSION, r->time - slot->time);
+            }
+        }
+        other->sent_first++;
+        other->sent_count--;
+    }
+}
+
+/* Is this difference another one than the last reported? A header in a message may or may not count that message (OP-14). */
+static int differs(uint32_t difference, uint32_t last)
+{
+    const uint32_t step = (difference - last) & 0xFFFF;
+
+    return last == 0 || (step != 0 && step != 1 && step != 0xFFFF);
+}
+
+static void wrong_count(mqqb_audit *a, const row *r, mqqb_audit_direction *own, const mqqb_session_header *h, int carried)
+{
+    const uint32_t left_out = (own->messages - h->user_msg_sequence_number) & 0xFFFF;
+    const uint32_t recoverable_left_out = (own->recoverable - h->recoverable_msg_sequence_number) & 0xFFFF;
+    const int user = left_out > (uint32_t)carried;
+    uint32_t *const last = user ? &own->user_difference : &own->recoverable_difference;
+    const uint32_t difference = user ? left_out : recoverable_left_out;
+    mqqb_audit_finding *found;
+
+    if ((own->missed & UNCOUNTED) != 0) {
+        if ((own->unknown & UNKNOWN_COUNT) != 0) {
+            return;
+        }
+        own->unknown |= UNKNOWN_COUNT;
+    } else if (!differs(difference, *last)) {
+        return;
+    }
+    *last = difference;
+    found = find(a, r, NULL, MQQB_AUDIT_COUNT_MISMATCH, user ? MQQB_AUDIT_USER_COUNT : MQQB_AUDIT_RECOVERABLE_COUNT,
+                 (own->missed & UNCOUNTED) != 0);
+    found->a = user ? h->user_msg_sequence_number : h->recoverable_msg_sequence_number;
+    found->b = (user ? own->messages : own->recoverable) & 0xFFFF;
+    show(found, &r->packet);
+}
+
+static void wrong_ack(mqqb_audit *a, const row *r, mqqb_audit_direction *own, const mqqb_audit_direction *other,
+                      const mqqb_session_header *h)
+{
+    const int user = mqqb_serial_after(h->ack_sequence_number, other->messages & 0xFFFF);
+    uint32_t *const last = user ? &own->beyond : &own->recoverable_beyond;
+    const uint32_t stated = user ? h->ack_sequence_number : h->recoverable_msg_ack_seq_number;
+    mqqb_audit_finding *found;
+
+    if ((other->missed & UNCOUNTED) != 0) {
+        if ((own->unknown & UNKNOWN_ACK) != 0) {
+            return;
+        }
+        own->unknown |= UNKNOWN_ACK;
+    } else if (*last == stated + 1) {
+        return;
+    }
+    *last = stated + 1;
+    found = find(a, r, NULL, MQQB_AUDIT_ACK_BEYOND_RECEIPT, user ? MQQB_AUDIT_SESSION_ACK : MQQB_AUDIT_RECOVERABLE_ACK,
+                 (other->missed & UNCOUNTED) != 0);
+    found->a = stated;
+    found->b = (user ? other->messages : other->recoverable) & 0xFFFF;
+    show(found, &r->packet);
+}
+
+static void session_header(mqqb_audit *a, const row *r, mqqb_audit_connection *c, int carried)
+{
+    mqqb_audit_direction *const own = &c->direction[r->direction];
+    mqqb_audit_direction *const other = &c->direction[r->direction ^ 1];
+    mqqb_session_header h = {0};
+    mqqb_session counted = {0};
+
+    h.ack_sequence_number = get(r, MQQB_SCAN_ACK_SEQUENCE_NUMBER);
+    h.recoverable_msg_ack_seq_number = get(r, MQQB_SCAN_RECOVERABLE_MSG_ACK_SEQ_NUMBER);
+    h.recoverable_msg_ack_flags = get(r, MQQB_SCAN_RECOVERABLE_MSG_ACK_FLAGS);
+    h.user_msg_sequence_number = get(r, MQQB_SCAN_USER_MSG_SEQUENCE_NUMBER);
+    h.recoverable_msg_sequence_number = get(r, MQQB_SCAN_RECOVERABLE_MSG_SEQUENCE_NUMBER);
+
+    /* What it acknowledges, with its counts out of the way; then the counts. */
+    counted.message_sent_count = other->messages & 0xFFFF;
+    counted.recoverable_message_sent_count = other->recoverable & 0xFFFF;
+    counted.message_received_count = h.user_msg_sequence_number;
+    counted.recoverable_message_received_count = h.recoverable_msg_sequence_number;
+    if (mqqb_session_check(&counted, &h, carried) != MQQB_OK) {
+        wrong_ack(a, r, own, other, &h);
+    } else if ((other->missed & UNCOUNTED) == 0) {
+        const uint32_t covered = other->messages - ((other->messages - h.ack_sequence_number) & 0xFFFF);
+        if (covered > own->shown) {
+            own->shown = covered;
+            own->shown_row = a->rows;
+            own->shown_packet = r->packet;
+        }
+        cover_session(a, r, other, covered, own->messages + (carried ? 0 : 1));
+    }
+    counted.message_sent_count = h.ack_sequence_number;
+    counted.message_received_count = own->messages & 0xFFFF;
+    counted.recoverable_message_received_count = own->recoverable & 0xFFFF;
+    h.recoverable_msg_ack_flags = 0;
+    if (mqqb_session_check(&counted, &h, carried) != MQQB_OK) {
+        wrong_count(a, r, own, &h, carried);
+    } else {
+        own->user_difference = 0;
+        own->recoverable_difference = 0;
+    }
+}
+
+/* ---- messages --------------------------------------------------------------------------------- */
+
+/* Has what was shown on connection `where` been shown before anything of this row's connection was sent? */
+static int shown_before(const mqqb_audit *a, const row *r, uint32_t where)
+{
+    const mqqb_audit_connection *const c = &a->connections[r->connection];
+    const mqqb_audit_direction *const shower = &a->connections[where / 2].direction[(where & 1) ^ 1];
+
+    if (where == (2 * r->connection | (r->direction ^ 1))) {
+        return 1;
+    }
+    return c->begun != 0 && c->begin_row > shower->shown_row;
+}
+
+/* Has the sender shown that it has this message of the other side? */
+static int is_shown(const mqqb_audit *a, uint32_t where, uint32_t index)
+{
+    return index != 0 && a->connections[where / 2].direction[(where & 1) ^ 1].shown >= index;
+}
+
+/* Move what has been shown out of the list of those that wait. */
+static void settle_acks(const mqqb_audit *a, sequence *s)
+{
+    uint32_t k, left = 0;
+
+    for (k = 0; k < s->acks_used; k++) {
+        if (is_shown(a, s->acks[k].where, s->acks[k].index)) {
+            if (s->acks[k].number >= s->shown.number) {
+                s->shown = s->acks[k];
+            }
+        } else {
+            s->acks[left++] = s->acks[k];
+        }
+    }
+    s->acks_used = left;
+}
+
+static void check_resend(mqqb_audit *a, const row *r, sequence *s, const mqqb_audit_slot *slot, uint32_t number)
+{
+    mqqb_audit_finding *found;
+    uint32_t answers; /* where what answers the last transmission goes */
+
+    if ((slot->flags & FINAL) != 0 && is_shown(a, slot->final_where, slot->final_index) &&
+        shown_before(a, r, slot->final_where)) {
+        const mqqb_audit_packet final = {slot->final_time, slot->final_file, slot->final_frame};
+        found = find(a, r, s, MQQB_AUDIT_RESENT_AFTER_ACK, MQQB_AUDIT_RESENT_FINAL, 0);
+        found->a = slot->flags >> 16;
+        found->number = number;
+        show_slot(found, slot);
+        show(found, &final);
+        show(found, &a->connections[slot->final_where / 2].direction[(slot->final_where & 1) ^ 1].shown_packet);
+        show(found, &r->packet);
+        return;
+    }
+    settle_acks(a, s);
+    answers = slot->where ^ 1;
+    if (s->shown.number < number || !is_shown(a, answers, slot->session_index) || !shown_before(a, r, answers) ||
+        !shown_before(a, r, s->shown.where)) {
+        return;
+    }
+    /* A closed connection makes the sender forget its session acknowledgements (B-157): both in one connection's life. */
+    if (slot->where / 2 != r->connection && slot->where / 2 != s->shown.where / 2) {
+        return;
+    }
+    found = find(a, r, s, MQQB_AUDIT_RESENT_AFTER_ACK, MQQB_AUDIT_RESENT_ORDERED, 0);
+    found->a = s->shown.number;
+    found->number = number;
+    show_slot(found, slot);
+    show(found, &s->shown.packet);
+    show(found, &a->connections[s->shown.where / 2].direction[(s->shown.where & 1) ^ 1].shown_packet);
+    show(found, &r->packet);
+}
+
+/* One MessageID under two numbers? Identifiers rise with first transmissions, so mostly there is nothing to compare. */
+static void check_id(mqqb_audit *a, const row *r, mqqb_audit_flow *f, const sequence *s, uint32_t number, uint32_t id)
+{
+    uint32_t entry;
+
+    if (id > f->message_id) {
+        f->message_id = id;
+        return;
+    }
+    for (entry = f->newest; entry != 0; entry = a->sequences[entry - 1].older) {
+        const sequence *const other = &a->sequences[entry - 1];
+        uint32_t k;
+        for (k = 0; other->slots != 0 && k < 1u << other->window; k++) {
+            const mqqb_audit_slot *const slot = slot_at(a, other, other->base + k);
+            if ((slot->flags & SEEN) != 0 && slot->message_id == id && (other != s || other->base + k != number)) {
+                mqqb_audit_finding *const found = find(a, r, s, MQQB_AUDIT_RENUMBERED, MQQB_AUDIT_TWO_NUMBERS, 0);
+                found->number = number;
+                found->a = id;
+                found->b = other->base + k;
+                show_slot(found, slot);
+                show(found, &r->packet);
+                return;
+            }
+        }
+    }
+}
+
+static uint32_t seconds_after(uint32_t time, uint32_t interval)
+{
+    return interval >= NO_DEADLINE - time ? NO_DEADLINE : time + interval;
+}
+
+/* Deadlines by SentTime (C-11 to C-14, C-18 to C-23). A message that would be late at its first transmission has no such clock. */
+static void set_deadlines(const row *r, mqqb_audit_slot *slot)
+{
+    const uint32_t sent_time = get(r, MQQB_SCAN_SENT_TIME), ttbr = get(r, MQQB_SCAN_TIME_TO_BE_RECEIVED);
+    const uint32_t ttrq = get(r, MQQB_SCAN_TIME_TO_REACH_QUEUE);
+    const uint32_t reach = ttrq == NO_DEADLINE ? LONG_LIVE_TIME : ttrq;
+
+    slot->confirm = ttbr == NO_DEADLINE ? NO_DEADLINE
+                                        : seconds_after(seconds_after(sent_time, ttbr), least(ttbr, ttrq));
+    slot->reach = reach <= ttbr                ? seconds_after(sent_time, reach)
+                  : (slot->flags & HELD) != 0 ? slot->confirm
+                                               : seconds_after(sent_time, ttbr);
+    if (r->time / NS_PER_S > (int64_t)least(slot->reach, slot->confirm)) {
+        slot->reach = NO_DEADLINE;
+        slot->confirm = NO_DEADLINE;
+    }
+}
+
+/* The receiver's rule, as if it had everything that was seen: so this is the most that it can have accepted. */
+static void replay(mqqb_audit *a, const row *r, const mqqb_audit_flow *f, sequence *s, uint32_t number, uint32_t previous)
+{
+    const sequence *const newest = &a->sequences[f->newest - 1];
+    const int old = newest != s && newest->accepted != 0;
+
+    if (s->back != 0 && previous <= s->back_to && number > s->back_to && number <= s->back_from) {
+        s->back_to = number;
+        s->back_number = number;
+        s->back_packet[2] = r->packet;
+    }
+    if (number > s->accepted && (previous <= s->accepted || s->fresh != 0)) {
+        s->accepted = number;
+        if (old) {
+            s->counts.rejects[MQQB_AUDIT_OLD_SEQUENCE]++;
+        }
+    } else if (old) {
+        s->counts.rejects[MQQB_AUDIT_OLD_SEQUENCE]++;
+    } else if (number <= s->accepted) {
+        s->counts.rejects[MQQB_AUDIT_DUPLICATE]++;
+    } else {
+        s->counts.rejects[s->accepted == 0 ? MQQB_AUDIT_START_MISSING : MQQB_AUDIT_GAP]++;
+    }
+}
+
+/* Keep of old sequences only what may still matter. */
+static void prune(mqqb_audit *a, mqqb_audit_flow *f, int64_t time)
+{
+    uint32_t entry = a->sequences[f->newest - 1].older, *link = &a->sequences[f->newest - 1].older, place;
+
+    for (place = 1; entry != 0; place++) {
+        sequence *const s = &a->sequences[entry - 1];
+        const uint32_t older = s->older;
+        uint32_t k = 0;
+        while (s->slots != 0 && k < 1u << s->window &&
+               ((slot_at(a, s, s->base + k)->flags & SEEN) == 0 || settled(slot_at(a, s, s->base + k)))) {
+            k++;
+        }
+        if (s->slots != 0 && (k == 1u << s->window || place >= 4 * MQQB_AUDIT_KEEP)) {
+            conclude_all(a, s, time);
+        }
+        if (s->slots == 0 && place >= MQQB_AUDIT_KEEP) {
+            const uint32_t *const from = (const uint32_t *)&s->counts;
+            uint32_t *const to = (uint32_t *)&f->folded;
+            for (k = 0; k < sizeof s->counts / sizeof *from; k++) {
+                to[k] += from[k];
+            }
+            unindex_sequence(a, entry);
+            memset(s, 0, sizeof *s);
+            s->older = a->sequences_free;
+            a->sequences_free = entry;
+            *link = older;
+            f->kept--;
+        } else {
+            link = &s->older;
+        }
+        entry = older;
+    }
+}
+
+static uint32_t new_flow(mqqb_audit *a, const row *r, const mqqb_audit_key *key)
+{
+    uint32_t at, entry = find_flow(a, key, &at);
+
+    if (entry == 0) {
+        mqqb_audit_flow *const f = &a->flows[a->flows_used];
+        entry = ++a->flows_used;
+        a->flow_index[at] = entry;
+        f->key = *key;
+        f->first_time = r->time;
+    }
+    return entry;
+}
+
+static uint32_t new_sequence(mqqb_audit *a, const row *r, const mqqb_audit_key *key, uint32_t pair)
+{
+    const uint32_t ordinal = get(r, MQQB_SCAN_TX_SEQUENCE_ORDINAL), time_stamp = get(r, MQQB_SCAN_TX_SEQUENCE_TIME_STAMP);
+    const uint32_t flow = new_flow(a, r, key);
+    mqqb_audit_flow *const f = &a->flows[flow - 1];
+    uint32_t entry = a->sequences_free, lower, *link = &f->newest;
+    sequence *s;
+
+    if (entry != 0) {
+        a->sequences_free = a->sequences[entry - 1].older;
+    } else {
+        entry = ++a->sequences_used;
+    }
+    s = &a->sequences[entry - 1];
+    memset(s, 0, sizeof *s);
+    s->ordinal = ordinal;
+    s->time_stamp = time_stamp;
+    s->key = *key;
+    s->flow = flow;
+    s->fresh = 1;
+    s->pair = pair;
+    s->pair_missed = a->pairs[pair].missed.missed;
+    s->source_missed = a->sources[key->source].missed;
+    s->first_row = a->rows;
+    s->first_where = 2 * r->connection | r->direction;
+    s->reported_where = NOWHERE;
+    s->first_time = r->time;
+    s->lowest = 0xFFFFFFFFu;
+    index_sequence(a, entry);
+
+    while ((lower = *link) != 0 &&
+           mqqb_tx_compare(a->sequences[lower - 1].ordinal, a->sequences[lower - 1].time_stamp, ordinal, time_stamp) > 0) {
+        link = &a->sequences[lower - 1].older;
+    }
+    s->older = lower;
+    *link = entry;
+    f->sequences++;
+    f->kept++;
+    if (lower != 0 && f->newest == entry) {
+        sequence *const before = &a->sequences[lower - 1];
+        refresh(a, before);
+        if (before->fresh == 0 && before->pair == pair) { /* it was in use until now (B-093) */
+            be_sure(s, 1);
+            s->fresh = 0;
+        }
+        prune(a, f, r->time);
+    }
+    return entry;
+}
+
+/* A message of a sequence lower than the flow's newest. */
+static void check_went_back(mqqb_audit *a, const row *r, const mqqb_audit_flow *f, sequence *s)
+{
+    const uint32_t where = 2 * r->connection | r->direction;
+    const mqqb_audit_connection *const c = &a->connections[r->connection];
+    const sequence *const newest = &a->sequences[f->newest - 1];
+    mqqb_audit_finding *found;
+
+    if (s->reported_where == where || (where != newest->where && where != newest->first_where &&
+                                       (c->begun == 0 || c->begin_row < newest->first_row))) {
+        return;
+    }
+    s->reported_where = where;
+    found = find(a, r, s, MQQB_AUDIT_ID_WENT_BACK, MQQB_AUDIT_LOWER_SEQUENCE, 0);
+    found->number = get(r, MQQB_SCAN_TX_SEQUENCE_NUMBER);
+    found->a = newest->ordinal;
+    found->b = newest->time_stamp;
+    show(found, &newest->highest_packet);
+    show(found, &r->packet);
+}
+
+static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
+{
+    mqqb_audit_direction *const own = &c->direction[r->direction];
+    const uint32_t user_flags = get(r, MQQB_SCAN_USER_FLAGS);
+    const mqqb_audit_key key = {get(r, MQQB_CAPTURE_SOURCE_QUEUE_MANAGER), get(r, MQQB_CAPTURE_DESTINATION_QUEUE), host(r),
+                                user_flags & MQQB_USER_RC};
+    const uint32_t ordinal = get(r, MQQB_SCAN_TX_SEQUENCE_ORDINAL), time_stamp = get(r, MQQB_SCAN_TX_SEQUENCE_TIME_STAMP);
+    const uint32_t number = get(r, MQQB_SCAN_TX_SEQUENCE_NUMBER), id = get(r, MQQB_SCAN_MESSAGE_ID);
+    const uint32_t previous = get(r, MQQB_SCAN_PREVIOUS_TX_SEQUENCE_NUMBER);
+    const uint32_t where = 2 * r->connection | r->direction, pair = c->pair ^ r->direction;
+    const uint32_t sent_time = get(r, MQQB_SCAN_SENT_TIME);
+    uint32_t entry = own->sequence, at;
+    mqqb_audit_flow *f;
+    mqqb_audit_slot *slot;
+    sequence *s = entry != 0 ? &a->sequences[entry - 1] : NULL;
+
+    if (s == NULL || s->ordinal != ordinal || s->time_stamp != time_stamp || !same_key(&s->key, &key)) {
+        at = sequence_place(a, key.source, ordinal, time_stamp);
+        do {
+            entry = next_sequence(a, key.source, ordinal, time_stamp, &at);
+        } while (entry != 0 && !same_key(&a->sequences[entry - 1].key, &key));
+        if (entry == 0) {
+            entry = new_sequence(a, r, &key, pair);
+        }
+        s = &a->sequences[entry - 1];
+        own->sequence = entry;
+    }
+    f = &a->flows[s->flow - 1];
+    f->last_time = r->time;
+    s->last_time = r->time;
+    if (f->connections == 0 || r->connection > f->last_connection) {
+        f->connections++;
+        f->last_connection = r->connection;
+    }
+
+    refresh(a, s);
+    if (s->pair != pair) {
+        s->pair = pair;
+        s->pair_missed = a->pairs[pair].missed.missed;
+        if (a->pairs[pair].missed.time >= s->first_time) {
+            s->sure = 0;
+            s->fresh = 1;
+        }
+    }
+    if (f->newest != entry) {
+        check_went_back(a, r, f, s);
+    }
+    if ((s->sure == 0 || number < s->sure) && (int64_t)sent_time * NS_PER_S >= unseen(a, s) &&
+        (int64_t)sent_time * NS_PER_S <= r->time + NS_PER_S) {
+        be_sure(s, number);
+    }
+
+    slot = make_slot(a, s, number, r->time);
+    if (slot == NULL) {
+        s->counts.resends++;
+    } else if ((slot->flags & SEEN) == 0) {
+        s->counts.messages++;
+        s->counts.first_transmissions++;
+        slot->time = r->time;
+        slot->file = r->packet.file;
+        slot->frame = r->packet.frame;
+        slot->message_id = id;
+        slot->previous = previous;
+        slot->flags = SEEN | ((user_flags & (MQQB_USER_JN | MQQB_USER_JP)) != 0 ? HELD : 0);
+        set_deadlines(r, slot);
+        if (number <= s->covered) {
+            slot->flags |= ORDERED;
+            s->counts.order_acked++;
+        }
+        check_id(a, r, f, s, number, id);
+    } else {
+        s->counts.resends++;
+        if (slot->message_id != id && (slot->flags & TWO_IDS) == 0) {
+            mqqb_audit_finding *const found = find(a, r, s, MQQB_AUDIT_RENUMBERED, MQQB_AUDIT_TWO_IDS, 0);
+            slot->flags |= TWO_IDS;
+            found->number = number;
+            found->a = slot->message_id;
+            found->b = id;
+            show_slot(found, slot);
+            show(found, &r->packet);
+        }
+        check_resend(a, r, s, slot, number);
+        slot->previous = least(slot->previous, previous);
+    }
+    if (slot != NULL) {
+        slot->where = where;
+        slot->index = (own->missed & UNCOUNTED) != 0 ? 0 : own->messages;
+        slot->session_index = 0;
+        if (slot->index != 0) {
+            remember_sent(a, own, entry, number);
+        }
+    }
+    if (number > s->highest) {
+        s->highest = number;
+        s->highest_packet = r->packet;
+    }
+    s->lowest = least(s->lowest, number);
+    replay(a, r, f, s, number, previous);
+    if (s->fresh != 0) {
+        s->fresh = 0;
+        s->since_first = number;
+        s->since_high = number;
+    }
+    s->since_high = greatest(s->since_high, number);
+    s->where = where;
+}
+
+/* ---- acknowledgements of messages ------------------------------------------------------------- */
+
+/* Was this number sent? 1: yes. 0: no, though it would have been seen or may have been missed. -1: before what is known. */
+static int was_sent(const mqqb_audit *a, const sequence *s, uint32_t number)
+{
+    if (number > s->highest) {
+        return 0;
+    }
+    if (number < s->base) {
+        return number < s->lowest ? -1 : 1;
+    }
+    if (seen_slot(a, s, number) != NULL) {
+        return 1;
+    }
+    return number < s->lowest ? -1 : 0;
+}
+
+/* The most that a receiver can have accepted, in whatever order several connections brought it, up to a number. */
+static void accept_any_order(const mqqb_audit *a, sequence *s, uint32_t number)
+{
+    uint32_t k;
+
+    for (k = greatest(s->accepted + 1, s->base); s->slots != 0 && k <= number && k - s->base < 1u << s->window; k++) {
+        const mqqb_audit_slot *const slot = slot_at(a, s, k);
+        if ((slot->flags & SEEN) != 0 && slot->previous <= s->accepted) {
+            s->accepted = k;
+        }
+    }
+}
+
+/* An acknowledgement for a number that the receiver cannot have, or cannot have accepted. 1: it is one. */
+static int check_number(mqqb_audit *a, const row *r, sequence *s, uint32_t number, int order, int accepted)
+{
+    const int sent = was_sent(a, s, number);
+    const int unknown = s->sure == 0 || number < s->sure;
+    int skipped = sent == 1 && accepted && number > s->accepted;
+
+    if (skipped) {
+        accept_any_order(a, s, number);
+        skipped = number > s->accepted;
+    }
+    if (sent < 0 || (sent == 1 && !skipped)) {
+        return 0;
+    }
+    if (s->reported_number != number) {
+        mqqb_audit_finding *found;
+        if (skipped) {
+            const mqqb_audit_slot *const slot = seen_slot(a, s, number);
+            found = find(a, r, s, MQQB_AUDIT_SKIPPED, order ? MQQB_AUDIT_ORDER_ACK_SKIPS : MQQB_AUDIT_FINAL_ACK_SKIPS,
+                         unknown);
+            found->a = s->accepted;
+            if (slot != NULL) {
+                found->b = slot->previous;
+                show_slot(found, slot);
+            }
+        } else {
+            found = find(a, r, s, MQQB_AUDIT_ACK_BEYOND_RECEIPT,
+                         order ? MQQB_AUDIT_ORDER_ACK_UNSENT : MQQB_AUDIT_FINAL_ACK_UNSENT, unknown);
+            found->a = s->highest;
+            show(found, &s->highest_packet);
+        }
+        found->number = number;
+        show(found, &r->packet);
+        s->reported_number = number;
+    }
+    if (skipped || unknown) {
+        s->accepted = greatest(s->accepted, number); /* said once is enough */
+    }
+    return 1;
+}
+
+/* Did the receiver's OrderAcks go back, and come again over a number that was sent once more? */
+static void check_back(mqqb_audit *a, const row *r, sequence *s, uint32_t number)
+{
+    const uint32_t id = get(r, MQQB_SCAN_MESSAGE_ID);
+
+    if (s->acked != 0) {
+        if ((id - s->ack_id) - 1 >= 0x7FFFFFFF) {
+            return; /* the same one again, or one from before */
+        }
+        if (s->back != 0 && s->back_number != 0 && number >= s->back_number) {
+            mqqb_audit_finding *const found = find(a, r, s, MQQB_AUDIT_DELIVERED_TWICE, MQQB_AUDIT_WENT_BACK, 0);
+            found->number = s->back_number;
+            found->a = s->back_from;
+            show(found, &s->back_packet[0]);
+            show(found, &s->back_packet[1]);
+            show(found, &s->back_packet[2]);
+            show(found, &r->packet);
+            s->back = 0;
+        } else if (s->back == 0 && number < s->ack_number) {
+            s->back = 1;
+            s->back_from = s->ack_number;
+            s->back_to = number;
+            s->back_number = 0;
+            s->back_packet[0] = s->ack_packet;
+            s->back_packet[1] = r->packet;
+        }
+    }
+    s->acked = 1;
+    s->ack_id = id;
+    s->ack_number = number;
+    s->ack_packet = r->packet;
+}
+
+static void remember_ack(const mqqb_audit *a, const row *r, sequence *s, const mqqb_audit_direction *own, uint32_t number)
+{
+    mqqb_audit_ack *ack;
+
+    if ((own->missed & UNCOUNTED) != 0) {
+        return;
+    }
+    if (s->acks_used == MQQB_AUDIT_ACKS) {
+        settle_acks(a, s);
+    }
+    if (s->acks_used == MQQB_AUDIT_ACKS) { /* give up every other one; later ones cover it */
+        uint32_t k;
+        for (k = 0; k < MQQB_AUDIT_ACKS / 2; k++) {
+            s->acks[k] = s->acks[2 * k];
+        }
+        s->acks_used = MQQB_AUDIT_ACKS / 2;
+    }
+    ack = &s->acks[s->acks_used++];
+    ack->packet = r->packet;
+    ack->number = number;
+    ack->where = 2 * r->connection | r->direction;
+    ack->index = own->messages;
+}
+
+static void order_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *own, uint32_t entry)
+{
+    sequence *const s = &a->sequences[entry - 1];
+    mqqb_audit_flow *const f = &a->flows[s->flow - 1];
+    const uint32_t number = get(r, MQQB_SCAN_ACK_TX_SEQUENCE_NUMBER), last = least(number, s->highest);
+    uint32_t k;
+
+    refresh(a, s);
+    f->last_time = r->time;
+    check_back(a, r, s, number);
+    if (!check_number(a, r, s, number, 1, 1) || number <= s->highest) {
+        remember_ack(a, r, s, own, number);
+    }
+    if (s->sure == 0 && s->fresh == 0 && number >= s->since_first && number <= s->since_high &&
+        was_sent(a, s, number) == 1) {
+        be_sure(s, number + 1);
+    }
+    if (last <= s->covered) {
+        return;
+    }
+    for (k = greatest(s->covered + 1, s->base); s->slots != 0 && k <= last && k - s->base < 1u << s->window; k++) {
+        mqqb_audit_slot *const slot = slot_at(a, s, k);
+        if ((slot->flags & (SEEN | ORDERED)) == SEEN) {
+            slot->flags |= ORDERED;
+            s->counts.order_acked++;
+            add_latency(f, MQQB_AUDIT_ORDER, r->time - slot->time);
+        }
+    }
+    if (s->evicted != 0 && last >= s->evicted_top) {
+        s->counts.order_acked += s->evicted;
+        s->evicted = 0;
+    }
+    s->covered = last;
+}
+
+static void count_class(mqqb_audit_flow *f, uint32_t message_class)
+{
+    uint32_t k;
+
+    for (k = 0; k < MQQB_AUDIT_CLASSES; k++) {
+        if (f->classes[k] == 0) {
+            f->classes[k] = message_class;
+        }
+        if (f->classes[k] == message_class) {
+            f->class_counts[k]++;
+            return;
+        }
+    }
+    f->class_rest++;
+}
+
+static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *own, uint32_t entry)
+{
+    sequence *const s = &a->sequences[entry - 1];
+    mqqb_audit_flow *const f = &a->flows[s->flow - 1];
+    const uint32_t number = get(r, MQQB_SCAN_ACK_TX_SEQUENCE_NUMBER), id = get(r, MQQB_SCAN_MESSAGE_ID);
+    const uint32_t message_class = get(r, MQQB_SCAN_MESSAGE_CLASS), message_id = get(r, MQQB_SCAN_ACK_MESSAGE_ID);
+    const int inserted = (message_class & 0x4000) != 0; /* about receiving, not about arriving (B-365) */
+    mqqb_audit_slot *const slot = seen_slot(a, s, number);
+    mqqb_audit_finding *found;
+
+    refresh(a, s);
+    f->last_time = r->time;
+    (void)check_number(a, r, s, number, 0, inserted);
+    if (slot == NULL) {
+        return;
+    }
+    if (slot->message_id != message_id && (slot->flags & TWO_IDS) == 0) {
+        found = find(a, r, s, MQQB_AUDIT_ACK_BEYOND_RECEIPT, MQQB_AUDIT_FINAL_ACK_OTHER, s->sure == 0 || number < s->sure);
+        slot->flags |= TWO_IDS;
+        found->number = number;
+        found->a = message_id;
+        found->b = slot->message_id;
+        show_slot(found, slot);
+        show(found, &r->packet);
+        return;
+    }
+    if ((slot->flags & FINAL) == 0) {
+        const uint32_t deadline = (slot->flags & ORDERED) != 0 ? slot->confirm : slot->reach;
+        slot->flags |= FINAL | message_class << 16;
+        s->counts.final_acked++;
+        add_latency(f, MQQB_AUDIT_FINAL, r->time - slot->time);
+        if (message_class != 0x4000) {
+            count_class(f, message_class);
+        } else if ((slot->flags & HELD) != 0 && deadline != NO_DEADLINE && r->time / NS_PER_S > (int64_t)deadline) {
+            f->outcomes[MQQB_AUDIT_IN_DOUBT]++; /* its sender has given up by then (C-23, C-34) */
+        } else {
+            f->outcomes[MQQB_AUDIT_RECEIVED]++;
+        }
+    } else if (!inserted || (slot->flags & INSERTED) != 0) {
+        if (inserted && id != slot->final_id && (slot->flags & TWICE) == 0) {
+            const mqqb_audit_packet first = {slot->final_time, slot->final_file, slot->final_frame};
+            found = find(a, r, s, MQQB_AUDIT_DELIVERED_TWICE, MQQB_AUDIT_TWO_FINAL_ACKS, 0);
+            slot->flags |= TWICE;
+            found->number = number;
+            found->a = slot->final_id;
+            found->b = id;
+            show_slot(found, slot);
+            show(found, &first);
+            show(found, &r->packet);
+        }
+        return;
+    }
+    slot->flags |= inserted ? INSERTED : 0;
+    slot->final_time = r->time;
+    slot->final_file = r->packet.file;
+    slot->final_frame = r->packet.frame;
+    slot->final_id = id;
+    slot->final_where = 2 * r->connection | r->direction;
+    slot->final_index = (own->missed & UNCOUNTED) != 0 ? 0 : own->messages;
+}
+
+/* Which sources may this acknowledgement be for? Writes up to MQQB_AUDIT_SOURCES codes, and says how many. An OrderAck names only
+ * the sequence, whose id is its sender's own (B-079): the sender is the queue manager that it is addressed to, or at the other end. */
+static uint32_t addressees(const mqqb_audit *a, const row *r, const mqqb_audit_connection *c, uint32_t *sources)
+{
+    const mqqb_audit_direction *const other = &c->direction[r->direction ^ 1];
+    const uint32_t addressed = host(r);
+    const uint32_t *known = other->sources;
+    uint32_t k;
+
+    if (get(r, MQQB_SCAN_KIND) == MQQB_KIND_FINAL_ACK) {
+        sources[0] = get(r, MQQB_CAPTURE_ACK_SOURCE);
+        return 1;
+    }
+    if (addressed != 0 || other->owner != 0) {
+        sources[0] = addressed != 0 ? addressed : other->owner;
+        return 1;
+    }
+    if (known[0] == 0) {
+        const mqqb_audit_pair *const pair = &a->pairs[c->pair ^ r->direction ^ 1];
+        if (pair->more != 0) {
+            return 0;
+        }
+        known = pair->sources;
+    }
+    for (k = 0; k < MQQB_AUDIT_SOURCES && known[k] != 0; k++) {
+        sources[k] = known[k];
+    }
+    return k;
+}
+
+static void acknowledgement(mqqb_audit *a, const row *r, const mqqb_audit_connection *c)
+{
+    const uint32_t ordinal = get(r, MQQB_SCAN_ACK_TX_SEQUENCE_ORDINAL);
+    const uint32_t time_stamp = get(r, MQQB_SCAN_ACK_TX_SEQUENCE_TIME_STAMP);
+    const mqqb_audit_direction *const own = &c->direction[r->direction];
+    uint32_t sources[MQQB_AUDIT_SOURCES], k, at, entry, source = 0;
+    const uint32_t count = addressees(a, r, c, sources);
+
+    for (k = 0; k < count; k++) {
+        at = sequence_place(a, sources[k], ordinal, time_stamp);
+        if (next_sequence(a, sources[k], ordinal, time_stamp, &at) != 0) {
+            if (source != 0) {
+                source = 0; /* two may be meant */
+                break;
+            }
+            source = sources[k];
+        }
+    }
+    if (source == 0) {
+        a->unattributed++;
+        if (a->strays != NULL) {
+            mqqb_audit_stray *const stray = &a->strays[a->strays_used++];
+            stray->source = count == 1 ? sources[0] : 0;
+            stray->ordinal = ordinal;
+            stray->time_stamp = time_stamp;
+        }
+        return;
+    }
+    at = sequence_place(a, source, ordinal, time_stamp);
+    for (k = 0; k < 8 && (entry = next_sequence(a, source, ordinal, time_stamp, &at)) != 0; k++) {
+        if (get(r, MQQB_SCAN_KIND) == MQQB_KIND_ORDER_ACK) {
+            order_ack(a, r, own, entry);
+        } else {
+            final_ack(a, r, own, entry);
+        }
+    }
+}
+
+/* ---- rows ------------------------------------------------------------------------------------- */
+
+static void message_format(mqqb_audit *a, const row *r, mqqb_audit_connection *c, uint32_t kind)
+{
+    mqqb_audit_direction *const own = &c->direction[r->direction];
+    const uint32_t source = get(r, MQQB_CAPTURE_SOURCE_QUEUE_MANAGER);
+
+    own->messages++;
+    own->recoverable += (get(r, MQQB_SCAN_USER_FLAGS) & MQQB_USER_DM) != 0;
+    if (own->first_message == 0) {
+        own->first_message = r->time;
+    }
+    if (own->sources[0] != source) {
+        add_source(own->sources, &own->more, source);
+        add_source(a->pairs[c->pair ^ r->direction].sources, &a->pairs[c->pair ^ r->direction].more, source);
+    }
+    if ((own->missed & UNNAMED) != 0) {
+        own->missed &= ~UNNAMED;
+        count_missed(&a->sources[source], r->time);
+    }
+    if (get(r, MQQB_SCAN_SESSION_OFFSET) != 0) {
+        session_header(a, r, c, 1);
+    }
+    if (kind != MQQB_KIND_USER_MESSAGE) {
+        acknowledgement(a, r, c);
+    } else if (get(r, MQQB_SCAN_TX_SEQUENCE_NUMBER) != 0) {
+        message(a, r, c);
+    }
+}
+
+static void end(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
+{
+    unsigned k;
+
+    c->direction[r->direction].ended = 1;
+    c->direction[r->direction].ending = get(r, MQQB_SCAN_STATUS);
+    if (c->direction[r->direction ^ 1].ended == 0) {
+        return;
+    }
+    for (k = 0; k < 2; k++) {
+        mqqb_audit_direction *const d = &c->direction[k];
+        if (d->sent != 0) {
+            give_sent(a, d->sent, d->window);
+            d->sent = 0;
+            d->sent_count = 0;
+        }
+    }
+}
+
+static void one(mqqb_audit *a, const row *r, uint32_t kind)
+{
+    mqqb_audit_connection *const c = &a->connections[r->connection];
+    mqqb_audit_direction *const own = &c->direction[r->direction];
+
+    a->rows++;
+    c->last_time = r->time;
+    if (c->first_time == 0) {
+        c->first_time = r->time;
+    }
+    switch (kind) {
+    case MQQB_KIND_HOLE:
+    case MQQB_KIND_OLDER:
+        if (kind == MQQB_KIND_HOLE) {
+            own->holes++;
+            a->holes++;
+            own->last_hole = r->time;
+            if (own->first_hole == 0) {
+                own->first_hole = r->time;
+            }
+        }
+        miss(a, r, c);
+        return;
+    case MQQB_KIND_BEGIN:
+        c->begun = 1;
+        c->begin_row = a->rows;
+        return;
+    case MQQB_KIND_END:
+        end(a, r, c);
+        return;
+    case MQQB_KIND_MALFORMED:
+        own->malformed++;
+        a->malformed++;
+        if (own->first_malformed == 0) {
+            own->first_malformed = r->time;
+        }
+        miss(a, r, c);
+        return;
+    default:
+        break;
+    }
+    a->packets++;
+    own->packets++;
+    if (kind >= MQQB_KIND_USER_MESSAGE) {
+        message_format(a, r, c, kind);
+    } else if (kind == MQQB_KIND_SESSION_ACK) {
+        session_header(a, r, c, 0);
+    } else if (kind == MQQB_KIND_ESTABLISH_CONNECTION) {
+        if (c->begun != 0) { /* who opened the connection sends the request (B-204, B-208) */
+            own->owner = get(r, r->direction == 0 ? MQQB_CAPTURE_CLIENT_GUID : MQQB_CAPTURE_SERVER_GUID);
+        }
+    } else {
+        c->established = r->time; /* the response comes second */
+    }
+}
+
+/* Is there room for whatever the row may need? */
+static int32_t room(const mqqb_audit *a, const row *r)
+{
+    if (r->connection >= a->connections_size) {
+        return MQQB_AUDIT_GROW_CONNECTIONS;
+    }
+    if (get(r, MQQB_CAPTURE_SOURCE_QUEUE_MANAGER) >= a->sources_size || get(r, MQQB_CAPTURE_ACK_SOURCE) >= a->sources_size ||
+        get(r, MQQB_CAPTURE_CLIENT_GUID) >= a->sources_size || get(r, MQQB_CAPTURE_SERVER_GUID) >= a->sources_size ||
+        get(r, MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS) >= a->sources_size) {
+        return MQQB_AUDIT_GROW_SOURCES;
+    }
+    if (a->flows_used == a->flows_size) {
+        return MQQB_AUDIT_GROW_FLOWS;
+    }
+    if (a->sequences_used == a->sequences_size && a->sequences_free == 0) {
+        return MQQB_AUDIT_GROW_SEQUENCES;
+    }
+    if (a->slots_size - a->slots_used < 1u << MQQB_AUDIT_WINDOW_MAX) {
+        return MQQB_AUDIT_GROW_SLOTS;
+    }
+    if (a->sent_size - a->sent_used < 1u << MQQB_AUDIT_SENT_MAX) {
+        return MQQB_AUDIT_GROW_SENT;
+    }
+    if (a->findings_size - a->findings_used < MQQB_AUDIT_FINDINGS ||
+        (a->strays != NULL && a->strays_used == a->strays_size)) {
+        return MQQB_AUDIT_FINDINGS_FULL;
+    }
+    return MQQB_AUDIT_DONE;
+}
+
+int32_t mqqb_audit_rows(mqqb_audit *a, const mqqb_capture_columns *columns, uint32_t rows, uint32_t *done)
+{
+    row r;
+
+    r.columns = columns;
+    for (r.i = *done; r.i < rows; r.i++) {
+        int32_t status;
+        r.connection = get(&r, MQQB_CAPTURE_CONNECTION);
+        r.direction = get(&r, MQQB_CAPTURE_DIRECTION);
+        r.time = columns->time[r.i];
+        r.packet.time = r.time;
+        r.packet.file = get(&r, MQQB_CAPTURE_FILE);
+        r.packet.frame = get(&r, MQQB_CAPTURE_FRAME);
+        status = room(a, &r);
+        if (status != MQQB_AUDIT_DONE) {
+            *done = r.i;
+            return status;
+        }
+        one(a, &r, get(&r, MQQB_SCAN_KIND));
+    }
+    *done = rows;
+    return MQQB_AUDIT_DONE;
+}
+
+void mqqb_audit_interrupted(mqqb_audit *a, int64_t time)
+{
+    uint32_t k;
+
+    for (k = 0; k < a->sources_size; k++) {
+        count_missed(&a->sources[k], time);
+    }
+    a->start = time;
+}
+
+void mqqb_audit_finish(mqqb_audit *a, int64_t time)
+{
+    uint32_t k;
+
+    for (k = 0; k < a->sequences_used; k++) {
+        if (a->sequences[k].flow != 0) {
+            conclude_all(a, &a->sequences[k], time);
+        }
+    }
+}
