@@ -202,6 +202,7 @@ class Packet:
     own_id: int = 0
     message_class: int = 0
     sent_time: int = 0
+    journaled: bool = False  # JN or JP
     recoverable: bool = False
     counted: bool = True  # UserMessage-shaped
     header: tuple[int, int, int] | None = None  # AckSequenceNumber, base, bits
@@ -387,15 +388,30 @@ class Capture:
         }
 
     def expected(self) -> dict[str, int]:
-        """Counts of a whole capture without violations."""
-        messages = [packet for packet in self.packets if packet.kind == "message" and packet.sequence != (0, 0)]
-        distinct = {(id(packet.line), packet.sequence, packet.number) for packet in messages}
+        """Counts of a whole capture without violations. Settled: by a FinalAck, or by an OrderAck if not journaled."""
+        messages = [packet for packet in self.packets if packet.kind == "message" and packet.line is not None]
+        distinct = {(id(packet.line), packet.sequence, packet.number): packet for packet in messages}
+        final = {(id(packet.line), packet.message_id) for packet in self.packets if packet.kind == "final"}
+        ordered: dict[tuple[int, tuple[int, int]], int] = defaultdict(int)
+        for packet in self.packets:
+            if packet.kind == "order":
+                key = id(packet.line), packet.sequence
+                ordered[key] = max(ordered[key], packet.number)
+        settled = sum(
+            (id(packet.line), packet.message_id) in final
+            or (not packet.journaled and packet.number <= ordered[id(packet.line), packet.sequence])
+            for packet in distinct.values()
+        )
         return {
             "packets": len(self.packets),
             "connections": len(self.connections),
             "streams": len({(id(packet.line), packet.sequence) for packet in messages}),
             "messages": len(distinct),
             "resends": len(messages) - len(distinct),
+            "settled": settled,
+            "unsettled": len(distinct) - settled,
+            "holes": 0,
+            "malformed": 0,
         }
 
 
@@ -694,6 +710,7 @@ class _Pair:
         packet = Packet(data, "message", connection, 0, line, entry.sequence, entry.number, previous, entry.message_id)
         packet.own_id, packet.sent_time, packet.recoverable = entry.message_id, entry.sent_time, True
         self._send(connection, packet, data)
+        packet.journaled = bool(entry.flags & (JN | JP))
         entry.in_flight = True
         line.highest_sent[entry.sequence] = max(line.highest_sent.get(entry.sequence, 0), entry.number)
         return packet
