@@ -1458,6 +1458,9 @@ int32_t mqqb_audit_rows(mqqb_audit *a, const mqqb_capture_columns *columns, uint
             *done = r.i;
             return status;
         }
+        if (a->connections[r.connection].pair == NOWHERE) {
+            continue;
+        }
         one(a, &r, get(&r, MQQB_SCAN_KIND));
     }
     *done = rows;

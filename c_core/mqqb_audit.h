@@ -157,7 +157,7 @@ typedef struct {
     uint32_t packets, holes, malformed, ended, ending;
 } mqqb_audit_direction;
 
-/* pair: caller: 2 * index of the two hosts, + 1 if direction 0 is not that of pairs[2 * index]. */
+/* pair: caller: 2 * index of the two hosts, + 1 if direction 0 is not that of pairs[2 * index]; all ones: pass its rows over. */
 typedef struct {
     uint32_t pair, begun;            /* begun: 1 if its SYN was seen */
     uint64_t begin_row;

@@ -1,0 +1,766 @@
+"""`ordack audit`: every transactional stream of a capture replayed by the receiver's rule, in C, and what that shows.
+
+    result = run(["a.pcap", "b.pcap"])            # in this process
+    result = run(paths, spark=session(master))    # in Spark's tasks
+
+What the result says, and when, is in audit_result. With Spark, a task takes the connections of a share of the hosts, opens the
+files itself, and returns one report for each of its streams. Streams of which two tasks saw something (a sender with a new address, an
+acknowledgement through another host) are settled afterwards: their connections are read once more, all in one place, in order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from _mqqb import ffi, lib
+from mqqb import packets
+from numpy.typing import NDArray
+
+from ordack import capture
+from ordack.pipeline import captures
+from ordack.pipeline.audit_result import (
+    KINDS,
+    OUTCOMES,
+    REJECTS,
+    ConnectionReport,
+    Event,
+    Latency,
+    Packet,
+    Result,
+    SenderReport,
+    SequenceId,
+    SequenceReport,
+    Series,
+    StreamKey,
+    StreamReport,
+    Unknown,
+    Violation,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LATENCIES = ("session", "order", "final")
+COLUMNS = (*captures.SCAN_COLUMNS, *captures.PLACE_COLUMNS, "queue_manager_address", "client_guid", "server_guid")
+BATCH_ROWS = 8192  # what a batch's columns take stays in the processor's second cache
+FINDINGS_MAX = 1000  # of a kind, for a stream
+CONNECTIONS_MAX = 10_000
+SERIES_STREAMS = 12
+SERIES_POINTS = 4000
+_STRAYS_MAX = 1 << 16
+
+_FREED = np.uint32(0xFFFFFFFF)  # pair of a connection that is not looked at
+
+Progress = Callable[[int], None]
+Structure = NDArray[Any]
+
+
+class CaptureUnusable(Exception):
+    """Nothing of the input can be audited; the text names the file and says why."""
+
+
+# ---- one task -----------------------------------------------------------------------------------
+
+
+@cache
+def _dtype(name: str) -> np.dtype[Any]:
+    """The numpy type of a structure of mqqb_audit.h."""
+    return _numpy(ffi.typeof(name))
+
+
+def _numpy(kind: Any) -> np.dtype[Any]:
+    if kind.kind == "primitive":
+        return np.dtype(("i" if kind.cname.startswith("int") else "u") + str(ffi.sizeof(kind)))
+    if kind.kind == "array":
+        return np.dtype((_numpy(kind.item), (kind.length,)))
+    fields = dict(kind.fields)
+    return np.dtype({
+        "names": list(fields), "formats": [_numpy(item.type) for item in fields.values()],
+        "offsets": [item.offset for item in fields.values()], "itemsize": ffi.sizeof(kind),
+    })
+
+
+@dataclass(frozen=True, slots=True)
+class StreamName:
+    """What names a stream in every task: GUID of the source, queue as (selector, bytes), GUID of its host or b"", hops."""
+
+    source: bytes
+    queue: tuple[int, bytes]
+    host: bytes
+    hops: int
+
+
+@dataclass(slots=True)
+class Partial:
+    """What a task has found out. flows, sequences, connections, findings: structures of mqqb_audit.h.
+
+    names, ends: of flows and connections. guids: by code. missed: by code, how often something of that queue manager was
+    missed; pair_missed: the same by hosts, two for each of pairs. strays: (GUID or b"", ordinal, time stamp) of
+    acknowledgements of sequences that this task has not seen.
+    """
+
+    flows: Structure
+    sequences: Structure
+    connections: Structure
+    findings: Structure
+    names: list[StreamName]
+    texts: dict[tuple[int, bytes], str]
+    ends: list[tuple[tuple[str, str], bool]]
+    guids: list[bytes]
+    missed: NDArray[np.uint32]
+    pairs: list[tuple[str, str]]
+    pair_missed: NDArray[np.uint32]
+    strays: set[tuple[bytes, int, int]]
+    kind_counts: NDArray[np.int64]
+    packets: int
+    holes: int
+    malformed: int
+    frames: int
+    unread: int
+    last_time: int
+    paths: list[str]
+    damages: list[tuple[str, str]]
+    suppressed: int = 0
+
+
+class _Tables:
+    """The memory of a mqqb_audit."""
+
+    def __init__(self, start: int, strays: bool) -> None:
+        self.c = ffi.new("mqqb_audit *")
+        self.c.start = start
+        self._held: dict[str, NDArray[Any]] = {}
+        for name, kind, size in (
+            ("sources", "mqqb_audit_missed", 1 << 12), ("pairs", "mqqb_audit_pair", 1 << 12),
+            ("connections", "mqqb_audit_connection", 1 << 12), ("flows", "mqqb_audit_flow", 1 << 10),
+            ("sequences", "mqqb_audit_sequence", 1 << 11), ("slots", "mqqb_audit_slot", 1 << 17),
+            ("sent", "mqqb_audit_sent", 1 << 15), ("findings", "mqqb_audit_finding", 1 << 12),
+        ):
+            self.grow(name, kind, size)
+        if strays:
+            self.grow("strays", "mqqb_audit_stray", 1 << 12)
+        self._index()
+
+    def grow(self, name: str, kind: str, size: int) -> None:
+        array = np.zeros(size, _dtype(kind))
+        before = self._held.get(name)
+        if before is not None:
+            array[:len(before)] = before
+        self._held[name] = array
+        setattr(self.c, name, ffi.from_buffer(f"{kind}[]", array))
+        if name != "pairs":
+            setattr(self.c, f"{name}_size", size)
+
+    def double(self, name: str, kind: str) -> None:
+        self.grow(name, kind, 2 * len(self._held[name]))
+
+    def _index(self) -> None:
+        for name, size in (("flow", self.c.flows_size), ("sequence", self.c.sequences_size)):
+            index = self._held[f"{name}_index"] = np.zeros(2 * size, np.uint32)
+            setattr(self.c, f"{name}_index", ffi.from_buffer("uint32_t[]", index))
+            setattr(self.c, f"{name}_index_size", 2 * size)
+
+    def rehash(self) -> None:
+        self._index()
+        lib.mqqb_audit_rehash(self.c)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self._held[name]
+
+
+_GROWTH = {
+    lib.MQQB_AUDIT_GROW_CONNECTIONS: ("connections", "mqqb_audit_connection"),
+    lib.MQQB_AUDIT_GROW_SOURCES: ("sources", "mqqb_audit_missed"),
+    lib.MQQB_AUDIT_GROW_FLOWS: ("flows", "mqqb_audit_flow"),
+    lib.MQQB_AUDIT_GROW_SEQUENCES: ("sequences", "mqqb_audit_sequence"),
+    lib.MQQB_AUDIT_GROW_SLOTS: ("slots", "mqqb_audit_slot"),
+    lib.MQQB_AUDIT_GROW_SENT: ("sent", "mqqb_audit_sent"),
+}
+
+
+def host_of(end: str) -> str:
+    """The address of an end of a connection."""
+    return end.rpartition(":")[0]
+
+
+class Auditor:
+    """Takes batches in order; `partial` says what they show.
+
+    start: of the capture, ns since 1970. strays: keep acknowledgements of sequences that are not seen, for another task.
+    wanted: which connections to look at, by their ends; None: all.
+    """
+
+    def __init__(self, start: int, strays: bool = False, wanted: Callable[[tuple[str, str]], bool] | None = None) -> None:
+        self._tables = _Tables(start, strays)
+        self._wanted = wanted
+        self._pairs: dict[tuple[str, str], int] = {}
+        self._ends: list[tuple[tuple[str, str], bool]] = []
+        self._findings: list[Structure] = []
+        self._seen: Counter[tuple[int, int, int]] = Counter()
+        self._suppressed = 0
+        self._strays: set[tuple[int, int, int]] = set()
+        self._damages = 0
+        self._interrupted: int | None = None
+        self._decoder: captures.Decoder | None = None
+        self._done = ffi.new("uint32_t *")
+        self.last_time = start
+
+    def feed(self, batch: captures.Batch) -> None:
+        """The next rows of the capture."""
+        self._decoder = batch.decoder
+        self._connect(batch.decoder)
+        if not batch.rows:
+            return
+        begin = 0
+        for damage in batch.decoder.damages[self._damages:]:
+            # What follows in this file is missing: from the first row of a later one on, everything may have been.
+            self._damages += 1
+            number = batch.decoder.paths.index(damage.path)
+            later = np.flatnonzero(batch["file"] > number)
+            if len(later):
+                self._rows(batch, begin, int(later[0]))
+                begin = int(later[0])
+                lib.mqqb_audit_interrupted(self._tables.c, int(batch.time[begin]))
+            else:
+                self._interrupted = number
+        if self._interrupted is not None:
+            later = np.flatnonzero(batch["file"] > self._interrupted)
+            if len(later):
+                self._rows(batch, begin, int(later[0]))
+                begin = int(later[0])
+                lib.mqqb_audit_interrupted(self._tables.c, int(batch.time[begin]))
+                self._interrupted = None
+        self._rows(batch, begin, batch.rows)
+        self.last_time = max(self.last_time, int(batch.time[:batch.rows].max()))
+
+    def _rows(self, batch: captures.Batch, begin: int, end: int) -> None:
+        tables, done = self._tables, self._done
+        done[0] = begin
+        while True:
+            status = lib.mqqb_audit_rows(tables.c, batch.pointers, end, done)
+            if status == lib.MQQB_AUDIT_DONE:
+                return
+            if status == lib.MQQB_AUDIT_FINDINGS_FULL:
+                self._take()
+                continue
+            tables.double(*_GROWTH[status])
+            if status in (lib.MQQB_AUDIT_GROW_FLOWS, lib.MQQB_AUDIT_GROW_SEQUENCES):
+                tables.rehash()
+            elif status == lib.MQQB_AUDIT_GROW_CONNECTIONS:
+                self._connect(batch.decoder)
+
+    def _connect(self, decoder: captures.Decoder) -> None:
+        """Which two hosts each new connection is of."""
+        known = len(self._ends)
+        if decoder.connections == known:
+            return
+        while len(self._tables["connections"]) < decoder.connections:
+            self._tables.double("connections", "mqqb_audit_connection")
+        pairs = self._tables["connections"]["pair"]
+        for number in range(known, decoder.connections):
+            ends, syn = decoder.connection(number)
+            self._ends.append((ends, syn))
+            hosts = host_of(ends[0]), host_of(ends[1])
+            turned = hosts[0] > hosts[1]
+            pair = self._pairs.setdefault((hosts[1], hosts[0]) if turned else hosts, len(self._pairs))
+            pairs[number] = 2 * pair + turned if self._wanted is None or self._wanted(ends) else _FREED
+        while len(self._tables["pairs"]) < 2 * len(self._pairs):
+            self._tables.double("pairs", "mqqb_audit_pair")
+
+    def _take(self) -> None:
+        """Move findings and strays out of C's tables."""
+        c = self._tables.c
+        found = self._tables["findings"][:c.findings_used]
+        keep = np.ones(len(found), bool)
+        for row, key in enumerate(zip(found["flow"].tolist(), found["kind"].tolist(), found["unknown"].tolist())):
+            self._seen[key] += 1
+            keep[row] = self._seen[key] <= FINDINGS_MAX
+        self._suppressed += int(np.count_nonzero(~keep))
+        if len(found):
+            self._findings.append(found[keep])
+        c.findings_used = 0
+        if c.strays != ffi.NULL:
+            strays = self._tables["strays"][:c.strays_used]
+            self._strays.update(zip(*(strays[name].tolist() for name in ("source", "ordinal", "time_stamp"))))
+            c.strays_used = 0
+
+    def partial(self) -> Partial:
+        """After the last batch."""
+        decoder, tables = self._decoder, self._tables
+        c = tables.c
+        lib.mqqb_audit_finish(c, self.last_time)
+        self._take()
+        guids = [b""] + ([decoder.queue_manager(code) for code in range(1, decoder.queue_managers + 1)] if decoder else [])
+        flows = tables["flows"][:c.flows_used].copy()
+        names, texts = [], {}
+        for key in flows["key"]:
+            queue = decoder.queue(int(key["destination"])) if decoder and key["destination"] else None
+            raw = (queue.selector, queue.raw) if queue else (0, b"")
+            texts[raw] = queue.text if queue else ""
+            names.append(StreamName(guids[key["source"]], raw, guids[key["address"]], int(key["hops"])))
+        sequences = tables["sequences"][:c.sequences_used]
+        return Partial(
+            flows=flows, sequences=sequences[sequences["flow"] != 0].copy(),
+            connections=tables["connections"][:len(self._ends)].copy(),
+            findings=np.concatenate(self._findings) if self._findings else np.zeros(0, _dtype("mqqb_audit_finding")),
+            names=names, texts=texts, ends=self._ends, guids=guids,
+            missed=tables["sources"]["missed"][:len(guids)].copy(), pairs=list(self._pairs),
+            pair_missed=tables["pairs"]["missed"]["missed"][:2 * len(self._pairs)].copy(),
+            strays={(guids[source], ordinal, stamp) for source, ordinal, stamp in self._strays},
+            kind_counts=np.array([list(c.violations), list(c.unknowns)], np.int64),
+            packets=int(c.packets), holes=int(c.holes), malformed=int(c.malformed),
+            frames=decoder.frames if decoder else 0, unread=decoder.unread if decoder else 0, last_time=self.last_time,
+            paths=decoder.paths if decoder else [],
+            damages=[(damage.path, damage.text) for damage in decoder.damages] if decoder else [],
+            suppressed=self._suppressed,
+        )
+
+
+def _start(paths: Sequence[str]) -> int:
+    """Time of the capture's first frame, ns since 1970; not later, by less than a microsecond."""
+    for path in paths:
+        with Path(path).open("rb") as file:
+            try:
+                for frame in capture.frames(file):
+                    return int(frame.time * 1e6) * 1000 - 1000
+            except capture.CaptureError:
+                continue
+    return 0
+
+
+def audit_part(
+    paths: Sequence[str], start: int, part: int = 0, parts: int = 1, by_ports: bool = False,
+    wanted: Callable[[tuple[str, str]], bool] | None = None, progress: Progress | None = None,
+) -> Partial:
+    """One task's share. paths: in their order. progress: called with the packets of each batch."""
+    auditor = Auditor(start, parts > 1, wanted)
+    for batch in captures.batches(paths, part, parts, BATCH_ROWS, COLUMNS, by_ports=by_ports, ordered=True):
+        auditor.feed(batch)
+        if progress is not None:
+            progress(batch.rows)
+    return auditor.partial()
+
+
+# ---- all tasks ----------------------------------------------------------------------------------
+
+
+def run(
+    paths: Sequence[str | Path], *, spark: SparkSession | None = None, parts: int | None = None, series: bool = False,
+    progress: Progress | None = None,
+) -> Result:
+    """Audit files that are one capture together.
+
+    spark: its tasks do it; None: this process does. parts: how many tasks, by default as many as Spark has places.
+    series: points for plots of the streams with most trouble, which takes another pass. progress: called with numbers of
+    packets as they are done, in this process. Raises CaptureUnusable, and OSError for a file that cannot be read.
+    """
+    files = captures.in_order(paths)
+    start = _start(files)
+    if spark is None:
+        partials = [audit_part(files, start, progress=progress)]
+    else:
+        from ordack.pipeline.spark_audit import partials_of
+
+        parts = parts or max(1, spark.sparkContext.defaultParallelism)
+        partials = partials_of(spark, files, start, parts, captures.divides_by_ports(files, parts))
+    if not any(partial.frames for partial in partials):
+        damages = partials[0].damages
+        raise CaptureUnusable("; ".join(f"{path}: {text}" for path, text in damages) or "there is no frame in this capture")
+    merged = _Merged(files, partials)
+    if merged.split:
+        merged.settle(audit_part(files, start, wanted=merged.wanted(), progress=progress))
+    result = merged.result()
+    if series:
+        result.series.extend(_series(files, merged, result))
+    return result
+
+
+class _Merged:
+    """What the tasks found, put together."""
+
+    def __init__(self, paths: Sequence[str], partials: Sequence[Partial]) -> None:
+        self._paths = list(paths)
+        self._partials = list(partials)
+        self._settled: Partial | None = None
+        self._base = np.cumsum([0] + [len(partial.ends) for partial in partials])
+        self.split = self._find_split() if len(partials) > 1 else set()
+
+    def _find_split(self) -> set[StreamName]:
+        """Streams of which more than one task knows something, or that another task's holes may concern."""
+        places: dict[StreamName, int] = {}
+        split: set[StreamName] = set()
+        sequences: defaultdict[tuple[bytes, int, int], set[StreamName]] = defaultdict(set)
+        missed: Counter[bytes] = Counter()
+        pair_missed: Counter[tuple[str, str]] = Counter()
+        for partial in self._partials:
+            missed.update({partial.guids[code]: 1 for code in np.flatnonzero(partial.missed).tolist()})
+            pair_missed.update(dict.fromkeys(_missed_pairs(partial), 1))
+        for task, partial in enumerate(self._partials):
+            for name in partial.names:
+                if places.setdefault(name, task) != task:
+                    split.add(name)
+            own_pairs = set(_missed_pairs(partial))
+            own_missed = {partial.guids[code] for code in np.flatnonzero(partial.missed).tolist()}
+            kept = partial.sequences
+            for flow, ordinal, stamp, pair in zip(*(kept[key].tolist() for key in ("flow", "ordinal", "time_stamp", "pair"))):
+                name = partial.names[flow - 1]
+                sequences[name.source, ordinal, stamp].add(name)
+                sequences[b"", ordinal, stamp].add(name)
+                hosts = partial.pairs[pair // 2]
+                if pair_missed[hosts] > (hosts in own_pairs) or missed[name.source] > (name.source in own_missed):
+                    split.add(name)
+        for partial in self._partials:
+            for stray in partial.strays:
+                split |= sequences.get(stray, set())
+        return split
+
+    def wanted(self) -> Callable[[tuple[str, str]], bool]:
+        """The connections that have to be read again for the split streams: by their hosts."""
+        sources = {name.source for name in self.split}
+        hosts: set[frozenset[str]] = set()
+        for partial in self._partials:
+            codes = [code for code, guid in enumerate(partial.guids) if guid in sources]
+            direction = partial.connections["direction"]
+            concerned = (np.isin(direction["owner"], codes) | (direction["more"] != 0)
+                         | np.isin(direction["sources"], codes).any(axis=2)).any(axis=1)
+            for number in np.flatnonzero(concerned).tolist():
+                hosts.add(frozenset(map(host_of, partial.ends[number][0])))
+        return lambda ends: frozenset(map(host_of, ends)) in hosts
+
+    def settle(self, again: Partial) -> None:
+        """What reading them again has shown."""
+        self._settled = again
+
+    def _parts(self) -> Iterator[tuple[Partial, NDArray[np.bool_], Callable[[int], int]]]:
+        """Each partial, which of its flows count, and what number its connections have in the result."""
+        for number, partial in enumerate(self._partials):
+            base = int(self._base[number])
+            mask = np.array([name not in self.split for name in partial.names], bool)
+            yield partial, mask, lambda connection, base=base: base + connection
+        if self._settled is not None:
+            places: dict[tuple[Any, int], int] = {}
+            for number, partial in enumerate(self._partials):
+                for connection, first in enumerate(partial.connections["first_time"].tolist()):
+                    places[partial.ends[connection], first] = int(self._base[number]) + connection
+            settled = self._settled
+            times = settled.connections["first_time"]
+            mask = np.array([name in self.split for name in settled.names], bool)
+            yield settled, mask, lambda connection: places.get((settled.ends[connection], int(times[connection])), 0)
+
+    def result(self) -> Result:
+        streams: list[StreamReport] = []
+        violations: list[Violation] = []
+        unknowns: list[Unknown] = []
+        totals = np.zeros((len(LATENCIES), lib.MQQB_AUDIT_BUCKETS), np.int64)
+        longest = np.zeros(len(LATENCIES), np.int64)
+        senders: dict[bytes, _Sender] = {}
+        sequences = 0
+        for partial, mask, place in self._parts():
+            reports = _stream_reports(partial, mask)
+            streams += reports
+            sequences += int(partial.flows["sequences"][mask].sum())
+            for index, report in zip(np.flatnonzero(mask).tolist(), reports):
+                sender = senders.setdefault(partial.names[index].source, _Sender())
+                sender.add(report, partial.flows["histogram"][index], partial.flows["latency_max"][index])
+            if mask.any():
+                totals += partial.flows["histogram"][mask].sum(axis=0, dtype=np.int64)
+                longest = np.maximum(longest, partial.flows["latency_max"][mask].max(axis=0))
+            of_connections = partial is not self._settled
+            for found in partial.findings:
+                flow = int(found["flow"])
+                if mask[flow - 1] if flow else of_connections:
+                    item = _finding(partial, found, place(int(found["connection"])))
+                    (unknowns if isinstance(item, Unknown) else violations).append(item)  # type: ignore[arg-type]
+        kinds = np.zeros(len(KINDS), np.int64)
+        for partial in self._partials:
+            kinds += partial.kind_counts[0]
+        counted = dict(zip(KINDS, kinds.tolist()))
+        for report in streams:
+            for kind, count in report.violations.items():
+                counted[kind] += count
+        streams.sort(key=lambda report: report.stream)
+        violations.sort(key=lambda item: item.packets[-1].time if item.packets else 0)
+        unknowns.sort(key=lambda item: item.packets[-1].time if item.packets else 0)
+        latency = _latencies(totals[None], longest[None])[0]
+        messages = sum(report.messages for report in streams)
+        unsettled = sum(report.unsettled for report in streams)
+        summary = {
+            "packets": sum(partial.packets for partial in self._partials),
+            "connections": int(self._base[-1]),
+            "streams": sequences,
+            "messages": messages,
+            "resends": sum(report.resends for report in streams),
+            "rejects": sum(sum(report.rejects.values()) for report in streams),
+            "settled": messages - unsettled,
+            "unsettled": unsettled,
+            "holes": sum(partial.holes for partial in self._partials),
+            "malformed": sum(partial.malformed for partial in self._partials),
+            "violations": counted,
+            "latency_ms": {kind: {"p50": value.p50, "p90": value.p90, "p99": value.p99, "max": value.max}
+                           for kind, value in latency.items()},
+        }
+        return Result(
+            summary=summary, paths=self._paths, damages=self._partials[0].damages, violations=violations,
+            unknowns=unknowns, streams=streams,
+            senders=sorted((sender.report(guid) for guid, sender in senders.items()),
+                           key=lambda report: report.source_queue_manager),
+            connections=self._connections(violations, unknowns),
+            histograms={kind: _histogram(row) for kind, row in zip(LATENCIES, totals)}, latency=latency,
+        )
+
+    def _connections(self, violations: Iterable[Violation], unknowns: Iterable[Unknown]) -> dict[int, ConnectionReport]:
+        found: defaultdict[int, list[Violation | Unknown]] = defaultdict(list)
+        for item in (*violations, *unknowns):
+            found[item.connection].append(item)
+        trouble = []
+        for number, partial in enumerate(self._partials):
+            direction = partial.connections["direction"]
+            count = (direction["holes"].sum(axis=1, dtype=np.int64) + direction["malformed"].sum(axis=1, dtype=np.int64))
+            trouble.append(count)
+        points = np.concatenate(trouble) if trouble else np.zeros(0, np.int64)
+        for number, items in found.items():
+            points[number] += 1000 * len(items)
+        chosen = np.sort(np.argsort(-points, kind="stable")[:CONNECTIONS_MAX])
+        reports = {}
+        for number in chosen.tolist():
+            task = int(np.searchsorted(self._base, number, "right")) - 1
+            reports[number] = _connection_report(self._partials[task], number - int(self._base[task]), found[number])
+        return reports
+
+
+def _missed_pairs(partial: Partial) -> list[tuple[str, str]]:
+    return [partial.pairs[place // 2] for place in np.flatnonzero(partial.pair_missed).tolist()]
+
+
+# ---- what it says -------------------------------------------------------------------------------
+
+
+_BOUNDS = np.array([lib.mqqb_audit_bucket_end(bucket) / 1000 for bucket in range(lib.MQQB_AUDIT_BUCKETS)])  # ms
+
+
+def _latencies(histograms: NDArray[Any], longest: NDArray[Any]) -> list[dict[str, Latency]]:
+    """Percentiles of many histograms at once. longest: ns."""
+    reports: list[dict[str, Latency]] = []
+    shares = np.array([0.5, 0.9, 0.99])
+    for begin in range(0, len(histograms), 1024):
+        cumulated = histograms[begin:begin + 1024].cumsum(axis=2, dtype=np.int64)
+        counts = cumulated[:, :, -1]
+        ranks = np.ceil(counts[:, :, None] * shares).astype(np.int64)
+        buckets = (cumulated[:, :, None, :] < ranks[..., None]).sum(axis=3)
+        most = longest[begin:begin + 1024] / 1e6
+        values = np.minimum(_BOUNDS[np.minimum(buckets, len(_BOUNDS) - 1)], most[:, :, None])
+        for count, value, top in zip(counts.tolist(), values.round(6).tolist(), most.round(6).tolist()):
+            reports.append({
+                kind: Latency(number, *percentiles, maximum) if number else Latency(0, 0.0, 0.0, 0.0, 0.0)
+                for kind, number, percentiles, maximum in zip(LATENCIES, count, value, top)
+            })
+    return reports
+
+
+def _histogram(row: NDArray[Any]) -> dict[float, int]:
+    used = np.flatnonzero(row)
+    return dict(zip(_BOUNDS[used].tolist(), row[used].tolist()))
+
+
+class _Sender:
+    """Sums of a source queue manager."""
+
+    def __init__(self) -> None:
+        self._streams = self._messages = self._resends = self._rejects = self._unsettled = 0
+        self._violations = self._unknowns = 0
+        self._histogram = np.zeros((len(LATENCIES), lib.MQQB_AUDIT_BUCKETS), np.int64)
+        self._longest = np.zeros(len(LATENCIES), np.int64)
+
+    def add(self, report: StreamReport, histogram: NDArray[Any], longest: NDArray[Any]) -> None:
+        self._streams += 1
+        self._messages += report.messages
+        self._resends += report.resends
+        self._rejects += sum(report.rejects.values())
+        self._unsettled += report.unsettled
+        self._violations += sum(report.violations.values())
+        self._unknowns += sum(report.unknowns.values())
+        self._histogram += histogram
+        self._longest = np.maximum(self._longest, longest)
+
+    def report(self, guid: bytes) -> SenderReport:
+        return SenderReport(
+            packets.guid_text(guid), self._streams, self._messages, self._resends, self._rejects, self._unsettled,
+            self._violations, self._unknowns, _latencies(self._histogram[None], self._longest[None])[0])
+
+
+def _key(partial: Partial, index: int) -> StreamKey:
+    name = partial.names[index]
+    text = partial.texts[name.queue]
+    if name.host:  # DQ 3: a number on a host
+        text = packets.format_name(packets.PrivateQueueFormatNameId(int.from_bytes(name.queue[1][:4], "little")), name.host)
+    return StreamKey(packets.guid_text(name.source), text, name.hops)
+
+
+_COUNTS = ("messages", "first_transmissions", "resends", "order_acked", "final_acked", "unsettled")
+
+
+def _stream_reports(partial: Partial, mask: NDArray[np.bool_]) -> list[StreamReport]:
+    """Of the flows in mask, in their order."""
+    flows = partial.flows
+    chosen = np.flatnonzero(mask)
+    of_flow: defaultdict[int, list[int]] = defaultdict(list)
+    order = np.lexsort((partial.sequences["ordinal"], partial.sequences["time_stamp"]))
+    for place in order.tolist():
+        of_flow[int(partial.sequences["flow"][place]) - 1].append(place)
+    counts = partial.sequences["counts"]
+    rows = {name: counts[name].tolist() for name in (*_COUNTS, "rejects")}
+    fields = {name: partial.sequences[name].tolist()
+              for name in ("ordinal", "time_stamp", "highest", "covered", "first_time", "last_time")}
+    latencies = _latencies(flows["histogram"][chosen], flows["latency_max"][chosen])
+    reports = []
+    for index, latency in zip(chosen.tolist(), latencies):
+        flow = flows[index]
+        details = []
+        sums = {name: int(flow["folded"][name]) for name in _COUNTS}
+        rejects = Counter(dict(zip(REJECTS, flow["folded"]["rejects"].tolist())))
+        for place in of_flow[index]:
+            own = {name: rows[name][place] for name in _COUNTS}
+            own_rejects = dict(zip(REJECTS, rows["rejects"][place]))
+            details.append(SequenceReport(
+                SequenceId(fields["ordinal"][place], fields["time_stamp"][place]), **own,
+                rejects={reason: count for reason, count in own_rejects.items() if count},
+                highest=fields["highest"][place], acknowledged=fields["covered"][place],
+                first_time=fields["first_time"][place], last_time=fields["last_time"][place]))
+            for name in _COUNTS:
+                sums[name] += own[name]
+            rejects.update(own_rejects)
+        outcomes = dict(zip(OUTCOMES, flow["outcomes"].tolist()))
+        for code, count in zip(flow["classes"].tolist(), flow["class_counts"].tolist()):
+            if code:
+                outcomes[f"0x{code:04X}"] = count
+                if not code & 0x4000:
+                    rejects[f"0x{code:04X}"] = count
+        if flow["class_rest"]:
+            outcomes["other"] = int(flow["class_rest"])
+        reports.append(StreamReport(
+            stream=_key(partial, index), sequence=details[-1].sequence if details else SequenceId(0, 0),
+            sequences=tuple(details), sequence_count=int(flow["sequences"]), connections=int(flow["connections"]),
+            rejects={reason: count for reason, count in rejects.items() if count},
+            holes=int(partial.missed[flow["key"]["source"]]),
+            violations={kind: count for kind, count in zip(KINDS, flow["violations"].tolist()) if count},
+            unknowns={kind: count for kind, count in zip(KINDS, flow["unknowns"].tolist()) if count},
+            first_time=int(flow["first_time"]), last_time=int(flow["last_time"]), latency=latency,
+            histograms={kind: _histogram(row) for kind, row in zip(LATENCIES, flow["histogram"])},
+            outcomes={what: count for what, count in outcomes.items() if count}, **sums))
+    return reports
+
+
+# By detail: text of a violation, and the rules.
+_TEXTS: dict[int, tuple[str, str]] = {
+    lib.MQQB_AUDIT_TWO_IDS: ("number {number} came with MessageID {a}, and then with {b}", "A-08, B-317, B-318"),
+    lib.MQQB_AUDIT_TWO_NUMBERS: ("MessageID {a} came under number {b}, and then under {number}", "A-08, B-309"),
+    lib.MQQB_AUDIT_LOWER_SEQUENCE: ("a message of sequence {sequence} after sequence {a}/{b} had begun", "B-078, B-093"),
+    lib.MQQB_AUDIT_ORDER_ACK_UNSENT: (
+        "an OrderAck names number {number}, which was not sent; the highest that was is {a}", "B-110, B-230"),
+    lib.MQQB_AUDIT_ORDER_ACK_SKIPS: (
+        "an OrderAck names number {number}, whose previous one is {b}; the receiver cannot have come further than {a}",
+        "B-110, B-270"),
+    lib.MQQB_AUDIT_FINAL_ACK_UNSENT: (
+        "a FinalAck names number {number}, which was not sent; the highest that was is {a}", "B-241, B-360"),
+    lib.MQQB_AUDIT_FINAL_ACK_SKIPS: (
+        "a FinalAck says that number {number}, whose previous one is {b}, was in its queue; the receiver cannot have "
+        "come further than {a}", "B-270, B-337"),
+    lib.MQQB_AUDIT_FINAL_ACK_OTHER: (
+        "a FinalAck names number {number} with MessageID {a}; that number was sent with {b}", "B-241, B-360"),
+    lib.MQQB_AUDIT_SESSION_ACK: ("AckSequenceNumber is {a}; the other side has sent {b} messages", "B-101, B-229"),
+    lib.MQQB_AUDIT_RECOVERABLE_ACK: (
+        "RecoverableMsgAckSeqNumber is {a}, and with its flags it names more than the {b} recoverable messages that "
+        "the other side has sent", "B-102, B-103, B-229"),
+    lib.MQQB_AUDIT_USER_COUNT: ("UserMsgSequenceNumber is {a}; counted were {b} messages", "B-104, B-227"),
+    lib.MQQB_AUDIT_RECOVERABLE_COUNT: (
+        "RecoverableMsgSeqNumber is {a}; counted were {b} recoverable messages", "B-105, B-227"),
+    lib.MQQB_AUDIT_RESENT_ORDERED: (
+        "number {number} was sent again after its sender had shown that it had the OrderAck for {a}", "B-235, B-236"),
+    lib.MQQB_AUDIT_RESENT_FINAL: (
+        "number {number} was sent again after its sender had shown that it had the FinalAck, class 0x{a:04X}", "B-244"),
+    lib.MQQB_AUDIT_TWO_FINAL_ACKS: (
+        "two FinalAcks, MessageIDs {a} and {b}, say that number {number} was removed from its queue", "B-116"),
+    lib.MQQB_AUDIT_WENT_BACK: (
+        "the OrderAcks went back from {a}, and number {number} was accepted once more", "A-01, B-271"),
+}
+
+
+def _reason(partial: Partial, found: Any) -> str:
+    connection = partial.connections[found["connection"]]
+    if not found["flow"]:
+        side = found["direction"] ^ (found["detail"] in (lib.MQQB_AUDIT_SESSION_ACK, lib.MQQB_AUDIT_RECOVERABLE_ACK))
+        own = connection["direction"][side]
+        if own["holes"]:
+            return "not all of this connection was captured"
+        return "a packet of this connection is malformed" if own["malformed"] else "the connection is older than the capture"
+    source = partial.flows[found["flow"] - 1]["key"]["source"]
+    if partial.missed[source] or partial.pair_missed.any():
+        return "something of this sender's may be missing in the capture"
+    return "the sequence may be older than the capture"
+
+
+def _finding(partial: Partial, found: Any, connection: int) -> Violation | Unknown:
+    flow = int(found["flow"])
+    sequence = SequenceId(int(found["ordinal"]), int(found["time_stamp"])) if flow else None
+    stream = _key(partial, flow - 1) if flow else None
+    kind, number = KINDS[found["kind"]], int(found["number"])
+    shown = tuple(Packet(int(packet["file"]), int(packet["frame"]), int(packet["time"]))
+                  for packet in found["packet"][:found["packets"]])
+    if found["unknown"]:
+        return Unknown(kind, stream, sequence, connection, number, _reason(partial, found), shown)
+    text, rule = _TEXTS[int(found["detail"])]
+    name = f"{sequence.ordinal}/{sequence.time_stamp}" if sequence else ""
+    return Violation(kind, stream, sequence, connection, number,
+                     text.format(number=number, a=int(found["a"]), b=int(found["b"]), sequence=name), rule, shown)
+
+
+_ENDS = {lib.MQQB_END_FIN: "closed", lib.MQQB_END_RST: "reset", lib.MQQB_END_REPLACED: "replaced",
+         lib.MQQB_END_CAPTURE: "end of the capture"}
+
+
+def _connection_report(partial: Partial, number: int, found: Sequence[Violation | Unknown]) -> ConnectionReport:
+    row = partial.connections[number]
+    ends, syn = partial.ends[number]
+    directions = row["direction"]
+    first, last = int(row["first_time"]), int(row["last_time"])
+    events = [Event(first, "begin" if syn else "older", 0, "")]
+    if row["established"]:
+        events.append(Event(int(row["established"]), "established", 1, ""))
+    managers = []
+    for side in (0, 1):
+        own = directions[side]
+        for name, what in (("first_message", "first_message"), ("first_hole", "hole"), ("last_hole", "hole"),
+                           ("first_malformed", "malformed")):
+            if own[name] and not (name == "last_hole" and own["holes"] < 2):
+                events.append(Event(int(own[name]), what, side, ""))
+        codes = [int(code) for code in own["sources"] if code]
+        managers.append("several" if len(codes) > 1 else
+                        packets.guid_text(partial.guids[codes[0] if codes else own["owner"]])
+                        if codes or own["owner"] else "")
+    events += [Event(item.packets[-1].time, "violation" if isinstance(item, Violation) else "unknown", 0, item.kind)
+               for item in found[:32] if item.packets]
+    ended = [side for side in (0, 1) if directions[side]["ended"]]
+    ending = ", ".join(dict.fromkeys(_ENDS[int(directions[side]["ending"])] for side in ended))
+    events.sort()
+    events.append(Event(last, "end", 0, ending))
+
+    def both(name: str) -> tuple[int, int]:
+        return int(directions[0][name]), int(directions[1][name])
+
+    return ConnectionReport(
+        ends=ends, syn=syn, first_time=first, last_time=last, packets=both("packets"), messages=both("messages"),
+        holes=both("holes"), malformed=both("malformed"), queue_managers=(managers[0], managers[1]), end=ending,
+        events=tuple(events))
+
+
+# ---- plots --------------------------------------------------------------------------------------
+
+
+def _series(files: Sequence[str], merged: _Merged, result: Result) -> list[Series]:
+    return []
