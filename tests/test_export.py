@@ -880,6 +880,7 @@ def test_a_full_store_loses_nothing(store: Path, to: Path, monkeypatch: pytest.M
 def test_a_commit_of_which_nobody_heard_is_believed(store: Path, to: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception after the commit, such as Ctrl-C: the file must stay, its messages are nowhere else."""
     ids = _fill(store, 3)
+    steps: list[str] = []
     with Client(store) as client, Exporter(client, ["line1"], to) as exporter:
         real = client.store.transaction
 
@@ -888,7 +889,8 @@ def test_a_commit_of_which_nobody_heard_is_believed(store: Path, to: Path, monke
             outermost = client.store._db.get_autocommit()
             with real():
                 yield
-            if outermost and client.store.exports("line1"):
+            if outermost and not steps and client.store.exports("line1"):
+                steps.append("interrupted")
                 raise KeyboardInterrupt
 
         with monkeypatch.context() as patched:
@@ -1111,13 +1113,27 @@ def test_a_stop_ends_an_export_with_a_whole_segment(store: Path, to: Path) -> No
     (["none"], 1, "there is no queue none"),
     (["a+b"], 2, "'+' is not allowed"),
     (["line1", "--rows", "0"], 2, "--rows"),
+    (["line1", "--age", "-1"], 2, "--age"),
+    (["line1", "--to", ""], 2, "the folder has no name"),
     ([], 2, "QUEUE"),
 ])
 def test_wrong_usage(store: Path, to: Path, arguments: list[str], status: int, text: str) -> None:
-    done = _ordack("export", *arguments, "--store", store, "--to", to)
+    done = _ordack("export", "--store", store, "--to", to, *arguments)
     assert done.returncode == status
     assert text in done.stderr
     assert not to.exists()
+
+
+def test_what_was_exported_is_not_taken_back_when_nobody_can_be_told(store: Path, to: Path) -> None:
+    ids = _fill(store, 3)
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "ordack", "export", "line1", "--store", store, "--to", to, "--rows", "2"], stdout=full,
+            stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 4
+    assert "standard output does not take this" in done.stderr
+    assert _exported(to) == ids[:2]
+    assert _queued(store) == ids[2:]
 
 
 def test_without_the_packages_it_says_what_to_install(store: Path, to: Path) -> None:

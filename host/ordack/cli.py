@@ -441,7 +441,8 @@ def receive(
 def export(
     names: Annotated[list[str], typer.Argument(metavar="QUEUE...", help="Queues, with or without private$\\.")],
     store: StoreOption,
-    to: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the segments; made if there is none.")],
+    to: Annotated[str, typer.Option(
+        metavar="FOLDER", callback=_named, help="Folder of the segments; made if there is none.")],
     follow: Annotated[bool, typer.Option(
         "--follow", help="Wait for more instead of ending when the queues are empty.")] = False,
     rows: Annotated[int, typer.Option(min=1, max=1_000_000, help="Messages in a segment at most.")] = 10_000,

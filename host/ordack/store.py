@@ -670,8 +670,8 @@ class Store:
             self._put_back_for_the_dead()
             found = self._first(queue, limit, now)
             if found:
-                self._many("UPDATE messages SET receiver = ? WHERE lookup_id = ?",
-                           [(self._receiver, message.lookup_id) for message in found])
+                self._all("UPDATE messages SET receiver = ? WHERE lookup_id IN (SELECT value FROM json_each(?))",
+                          (self._receiver, json.dumps([message.lookup_id for message in found])))
             return found
 
     def put_back(self, lookup_ids: Iterable[int]) -> None:
@@ -697,7 +697,8 @@ class Store:
 
     def delete_messages(self, lookup_ids: Iterable[int]) -> None:
         """Remove messages for good."""
-        self._many("DELETE FROM messages WHERE lookup_id = ?", [(key,) for key in lookup_ids])
+        self._all("DELETE FROM messages WHERE lookup_id IN (SELECT value FROM json_each(?))",
+                  (json.dumps(list(lookup_ids)),))
 
     def unlocked(self, queue: int, limit: int) -> list[int]:
         """Keys of up to `limit` messages of a queue that are in no receive."""
