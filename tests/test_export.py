@@ -683,13 +683,13 @@ def test_the_queue_managers_own_queues_are_refused(store: Path, to: Path) -> Non
 
 def test_priorities_do_not_disturb_the_order_of_rows(store: Path, to: Path) -> None:
     with Client(store) as client:
-        for priority in (3, 7, 0, 7):
+        for priority in (3, 7, 0, 5):
             client.send("plain", b"%d" % priority, priority=priority)
-    _export(store, to, "plain", rows=2)
+    _export(store, to, "plain", rows=3)
     found = segments(to)
     bodies = [pq.read_table(segment.path, partitioning=None)["body"].to_pylist() for segment in found]
-    assert bodies == [[b"7", b"7"], [b"3", b"0"]]
-    assert [(segment.first_lookup_id, segment.last_lookup_id) for segment in found] == [(2, 4), (1, 3)]
+    assert bodies == [[b"3", b"7", b"5"], [b"0"]]
+    assert [(segment.first_lookup_id, segment.last_lookup_id) for segment in found] == [(1, 4), (3, 3)]
 
 
 def test_segments_are_bounded_by_bytes(store: Path, to: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1128,8 +1128,8 @@ def test_what_was_exported_is_not_taken_back_when_nobody_can_be_told(store: Path
     ids = _fill(store, 3)
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "ordack", "export", "line1", "--store", store, "--to", to, "--rows", "2"], stdout=full,
-            stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, timeout=DEADLINE_S, check=False)
+            [sys.executable, "-m", "ordack", "export", "line1", "--store", store, "--to", to, "--rows", "2"],
+            stdout=full, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, timeout=DEADLINE_S, check=False)
     assert done.returncode == 4
     assert "standard output does not take this" in done.stderr
     assert _exported(to) == ids[:2]
