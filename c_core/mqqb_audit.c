@@ -15,8 +15,8 @@
 #define SESSIONED 0x08u
 #define FINAL 0x10u
 #define INSERTED 0x20u  /* its FinalAck shows that it was in the queue */
-#define TWO_IDS 0x40u
-#define TWICE 0x80u
+#define TWO_IDS 0x40u   /* another MessageID or number was reported */
+#define ASKED 0x80u    /* JN, JP or FA: a FinalAck should come (B-116) */
 
 /* mqqb_audit_direction.missed, and .unknown: what was reported already. */
 #define UNCOUNTED 1u
@@ -294,6 +294,12 @@ static int settled(const mqqb_audit_slot *slot)
     return (slot->flags & FINAL) != 0 || (slot->flags & (ORDERED | HELD)) == ORDERED;
 }
 
+/* Is nothing more to be expected for it? */
+static int over(const mqqb_audit_slot *slot)
+{
+    return (slot->flags & FINAL) != 0 || (settled(slot) && (slot->flags & ASKED) == 0);
+}
+
 /* What became of a message that is to lose its slot, as far as it is known at this time. */
 static void conclude(mqqb_audit *a, sequence *s, mqqb_audit_slot *slot, uint32_t number, int64_t time)
 {
@@ -368,7 +374,7 @@ static mqqb_audit_slot *make_slot(mqqb_audit *a, sequence *s, uint32_t number, i
     }
     for (size = 1u << s->window; number - s->base >= size; size = 1u << s->window) {
         mqqb_audit_slot *const oldest = slot_at(a, s, s->base);
-        if ((oldest->flags & SEEN) != 0 && !settled(oldest) && s->window < MQQB_AUDIT_WINDOW_MAX) {
+        if ((oldest->flags & SEEN) != 0 && !over(oldest) && s->window < MQQB_AUDIT_WINDOW_MAX) {
             double_window(a, s);
         } else {
             conclude(a, s, oldest, s->base, time);
@@ -695,14 +701,15 @@ static void check_resend(mqqb_audit *a, const row *r, sequence *s, const mqqb_au
     show(found, &r->packet);
 }
 
-/* One MessageID under two numbers? Identifiers rise with first transmissions, so mostly there is nothing to compare. */
-static void check_id(mqqb_audit *a, const row *r, mqqb_audit_flow *f, const sequence *s, uint32_t number, uint32_t id)
+/* One MessageID under two numbers? Identifiers rise with first transmissions, so mostly there is nothing to compare. 1: it was
+ * reported. */
+static int check_id(mqqb_audit *a, const row *r, mqqb_audit_flow *f, const sequence *s, uint32_t number, uint32_t id)
 {
     uint32_t entry;
 
     if (id > f->message_id) {
         f->message_id = id;
-        return;
+        return 0;
     }
     for (entry = f->newest; entry != 0; entry = a->sequences[entry - 1].older) {
         const sequence *const other = &a->sequences[entry - 1];
@@ -716,10 +723,11 @@ static void check_id(mqqb_audit *a, const row *r, mqqb_audit_flow *f, const sequ
                 found->b = other->base + k;
                 show_slot(found, slot);
                 show(found, &r->packet);
-                return;
+                return 1;
             }
         }
     }
+    return 0;
 }
 
 static uint32_t seconds_after(uint32_t time, uint32_t interval)
@@ -746,12 +754,13 @@ static void set_deadlines(const row *r, mqqb_audit_slot *slot)
 }
 
 /* The receiver's rule, as if it had everything that was seen: so this is the most that it can have accepted. */
-static void replay(mqqb_audit *a, const row *r, const mqqb_audit_flow *f, sequence *s, uint32_t number, uint32_t previous)
+static void replay(mqqb_audit *a, const row *r, const mqqb_audit_flow *f, sequence *s, uint32_t number, uint32_t previous,
+                   int resent)
 {
     const sequence *const newest = &a->sequences[f->newest - 1];
     const int old = newest != s && newest->accepted != 0;
 
-    if (s->back != 0 && previous <= s->back_to && number > s->back_to && number <= s->back_from) {
+    if (resent && s->back != 0 && previous <= s->back_to && number > s->back_to && number <= s->back_from) {
         s->back_to = number;
         s->back_number = number;
         s->back_packet[2] = r->packet;
@@ -780,7 +789,7 @@ static void prune(mqqb_audit *a, mqqb_audit_flow *f, int64_t time)
         const uint32_t older = s->older;
         uint32_t k = 0;
         while (s->slots != 0 && k < 1u << s->window &&
-               ((slot_at(a, s, s->base + k)->flags & SEEN) == 0 || settled(slot_at(a, s, s->base + k)))) {
+               ((slot_at(a, s, s->base + k)->flags & SEEN) == 0 || over(slot_at(a, s, s->base + k)))) {
             k++;
         }
         if (s->slots != 0 && (k == 1u << s->window || place >= 4 * MQQB_AUDIT_KEEP)) {
@@ -902,6 +911,7 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
     const uint32_t where = 2 * r->connection | r->direction, pair = c->pair ^ r->direction;
     const uint32_t sent_time = get(r, MQQB_SCAN_SENT_TIME);
     uint32_t entry = own->sequence, at;
+    int resent;
     mqqb_audit_flow *f;
     mqqb_audit_slot *slot;
     sequence *s = entry != 0 ? &a->sequences[entry - 1] : NULL;
@@ -943,6 +953,7 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
     }
 
     slot = make_slot(a, s, number, r->time);
+    resent = slot == NULL || (slot->flags & SEEN) != 0;
     if (slot == NULL) {
         s->counts.resends++;
     } else if ((slot->flags & SEEN) == 0) {
@@ -953,13 +964,20 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
         slot->frame = r->packet.frame;
         slot->message_id = id;
         slot->previous = previous;
-        slot->flags = SEEN | ((user_flags & (MQQB_USER_JN | MQQB_USER_JP)) != 0 ? HELD : 0);
+        slot->flags = SEEN;
+        if ((user_flags & (MQQB_USER_JN | MQQB_USER_JP)) != 0) {
+            slot->flags |= HELD | ASKED;
+        } else if ((get(r, MQQB_SCAN_TX_FLAGS) & MQQB_TX_FA) != 0) {
+            slot->flags |= ASKED;
+        }
         set_deadlines(r, slot);
         if (number <= s->covered) {
             slot->flags |= ORDERED;
             s->counts.order_acked++;
         }
-        check_id(a, r, f, s, number, id);
+        if (check_id(a, r, f, s, number, id)) {
+            slot->flags |= TWO_IDS;
+        }
     } else {
         s->counts.resends++;
         if (slot->message_id != id && (slot->flags & TWO_IDS) == 0) {
@@ -987,7 +1005,7 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
         s->highest_packet = r->packet;
     }
     s->lowest = least(s->lowest, number);
-    replay(a, r, f, s, number, previous);
+    replay(a, r, f, s, number, previous, resent);
     if (s->fresh != 0) {
         s->fresh = 0;
         s->since_first = number;
@@ -1134,8 +1152,8 @@ static void order_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
 
     refresh(a, s);
     f->last_time = r->time;
-    check_back(a, r, s, number);
     if (!check_number(a, r, s, number, 1, 1) || number <= s->highest) {
+        check_back(a, r, s, number);
         remember_ack(a, r, s, own, number);
     }
     if (s->sure == 0 && s->fresh == 0 && number >= s->since_first && number <= s->since_high &&
@@ -1176,6 +1194,59 @@ static void count_class(mqqb_audit_flow *f, uint32_t message_class)
     f->class_rest++;
 }
 
+/* A FinalAck for a message that has lost its slot, and was counted then. */
+static void final_ack_late(mqqb_audit_flow *f, sequence *s, uint32_t message_class)
+{
+    s->counts.final_acked++;
+    if (f->outcomes[MQQB_AUDIT_WAITING] != 0 && s->counts.unsettled != 0) {
+        f->outcomes[MQQB_AUDIT_WAITING]--;
+        s->counts.unsettled--;
+    } else if (f->outcomes[MQQB_AUDIT_STORED] != 0) {
+        f->outcomes[MQQB_AUDIT_STORED]--;
+    } else {
+        return;
+    }
+    if (message_class == 0x4000) {
+        f->outcomes[MQQB_AUDIT_RECEIVED]++;
+    } else {
+        count_class(f, message_class);
+    }
+}
+
+/* Was this message removed from its queue already, by another FinalAck among the last ones? 1: there was one, or this one. */
+static int check_twice(mqqb_audit *a, const row *r, sequence *s, uint32_t number, uint32_t id)
+{
+    mqqb_audit_final *final;
+    uint32_t k;
+
+    for (k = 0; k < MQQB_AUDIT_FINALS; k++) {
+        final = &s->finals[k];
+        if (final->number == number) {
+            if (final->id != id && final->twice == 0) {
+                const mqqb_audit_slot *const slot = seen_slot(a, s, number);
+                mqqb_audit_finding *const found =
+                    find(a, r, s, MQQB_AUDIT_DELIVERED_TWICE, MQQB_AUDIT_TWO_FINAL_ACKS, 0);
+                final->twice = 1;
+                found->number = number;
+                found->a = final->id;
+                found->b = id;
+                if (slot != NULL) {
+                    show_slot(found, slot);
+                }
+                show(found, &final->packet);
+                show(found, &r->packet);
+            }
+            return 1;
+        }
+    }
+    final = &s->finals[s->finals_next++ % MQQB_AUDIT_FINALS];
+    final->number = number;
+    final->id = id;
+    final->twice = 0;
+    final->packet = r->packet;
+    return 0;
+}
+
 static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *own, uint32_t entry)
 {
     sequence *const s = &a->sequences[entry - 1];
@@ -1185,11 +1256,16 @@ static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
     const int inserted = (message_class & 0x4000) != 0; /* about receiving, not about arriving (B-365) */
     mqqb_audit_slot *const slot = seen_slot(a, s, number);
     mqqb_audit_finding *found;
+    int again;
 
     refresh(a, s);
     f->last_time = r->time;
     (void)check_number(a, r, s, number, 0, inserted);
+    again = inserted && check_twice(a, r, s, number, id);
     if (slot == NULL) {
+        if (!again && was_sent(a, s, number) == 1) {
+            final_ack_late(f, s, message_class);
+        }
         return;
     }
     if (slot->message_id != message_id && (slot->flags & TWO_IDS) == 0) {
@@ -1215,17 +1291,6 @@ static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
             f->outcomes[MQQB_AUDIT_RECEIVED]++;
         }
     } else if (!inserted || (slot->flags & INSERTED) != 0) {
-        if (inserted && id != slot->final_id && (slot->flags & TWICE) == 0) {
-            const mqqb_audit_packet first = {slot->final_time, slot->final_file, slot->final_frame};
-            found = find(a, r, s, MQQB_AUDIT_DELIVERED_TWICE, MQQB_AUDIT_TWO_FINAL_ACKS, 0);
-            slot->flags |= TWICE;
-            found->number = number;
-            found->a = slot->final_id;
-            found->b = id;
-            show_slot(found, slot);
-            show(found, &first);
-            show(found, &r->packet);
-        }
         return;
     }
     slot->flags |= inserted ? INSERTED : 0;

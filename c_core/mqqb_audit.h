@@ -20,12 +20,13 @@ enum {
     MQQB_AUDIT_BUCKETS = 256,
     MQQB_AUDIT_SOURCES = 4,      /* of a direction, or of two hosts, that are known by name */
     MQQB_AUDIT_ACKS = 6,         /* OrderAcks that wait until the sender shows that it has them */
+    MQQB_AUDIT_FINALS = 8,       /* FinalAcks of a sequence that are remembered when their message has lost its slot */
     MQQB_AUDIT_CLASSES = 8,      /* different classes of FinalAcks that are counted apart */
     MQQB_AUDIT_PACKETS = 4,
     MQQB_AUDIT_KEEP = 16,        /* finished sequences of a flow that are kept */
     MQQB_AUDIT_WINDOW_MIN = 6,   /* slots of a sequence: powers of 2 */
-    MQQB_AUDIT_WINDOW_MAX = 12,
-    MQQB_AUDIT_WINDOWS = 13,
+    MQQB_AUDIT_WINDOW_MAX = 10,
+    MQQB_AUDIT_WINDOWS = 13,     /* one more than both greatest */
     MQQB_AUDIT_SENT_MIN = 4,     /* messages that wait for a session acknowledgement, the same */
     MQQB_AUDIT_SENT_MAX = 12,
     MQQB_AUDIT_FINDINGS = 24     /* of one row at most */
@@ -101,6 +102,9 @@ typedef struct {
 /* An OrderAck. where: 2 * connection + direction; index: which message it is there, 0: not counted. */
 typedef struct { mqqb_audit_packet packet; uint32_t number, where, index, spare; } mqqb_audit_ack;
 
+/* A FinalAck that shows that its message was in its queue. id: its own MessageID. twice: 1: it was reported with another one. */
+typedef struct { mqqb_audit_packet packet; uint32_t number, id, twice, spare; } mqqb_audit_final;
+
 typedef struct {
     mqqb_audit_key key;
     uint32_t ordinal, time_stamp, flow; /* flow: its index and 1, 0: free */
@@ -114,13 +118,14 @@ typedef struct {
     uint32_t where, first_where, reported_where, reported_number;
     uint32_t ack_number, ack_id, acked, back, back_from, back_to, back_number; /* the OrderAck before, and whether they went back */
     uint32_t evicted, evicted_top;   /* without OrderAck when they lost their slot */
-    uint32_t acks_used;
+    uint32_t acks_used, finals_next;
     uint64_t first_row;
     int64_t first_time, last_time;
     mqqb_audit_counts counts;
     mqqb_audit_packet highest_packet, ack_packet, back_packet[3];
     mqqb_audit_ack shown;            /* the highest that the sender has shown to have */
     mqqb_audit_ack acks[MQQB_AUDIT_ACKS];
+    mqqb_audit_final finals[MQQB_AUDIT_FINALS];
 } mqqb_audit_sequence;
 
 /* A message. */
