@@ -103,15 +103,27 @@ def _queue_name(selector: int, raw: bytes) -> QueueName:
     return QueueName(selector, raw, packets.format_name(name))
 
 
-class _Dictionary:
-    """Memory of a mqqb_capture_dictionary."""
+_NO_WORDS = np.zeros(0, np.uint32)
+_SEGMENT = np.dtype([
+    ("place", "u8"), ("time", "i8"), ("file", "u4"), ("frame", "u4"), ("sequence", "u4"), ("size", "u4"), ("ack", "u4"),
+    ("waits", "u4"), ("next", "u4"),
+], align=True)
 
-    def __init__(self, c: Any) -> None:
+
+class _Dictionary:
+    """Memory of a mqqb_capture_dictionary. end, names: what one that was saved had."""
+
+    def __init__(self, c: Any, end: NDArray[Any] = _NO_WORDS, names: NDArray[Any] = _NO_WORDS) -> None:
         self._c = c
-        self._capacity, self._size = 1 << 12, 4 * lib.MQQB_CAPTURE_NAMES
-        self._end = np.zeros(self._capacity + 1, np.uint64)
-        self._bytes = np.zeros(self._size, np.uint8)
+        self._capacity, self._size = c.capacity or 1 << 12, c.size or 4 * lib.MQQB_CAPTURE_NAMES
+        self._end = _grown(end.astype(np.uint64), self._capacity + 1)
+        self._bytes = _grown(names.astype(np.uint8), self._size)
         self._attach()
+
+    def saved(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """What __init__ takes."""
+        end = self._end[: len(self) + 1].copy()
+        return end, self._bytes[: int(end[-1])].copy()
 
     def _attach(self) -> None:
         self._index = np.zeros(2 * self._capacity, np.uint32)
@@ -163,11 +175,52 @@ class Decoder:
         self._queue_names: dict[int, QueueName] = {}
         self._scratch = np.empty(lib.MQQB_CAPTURE_SCRATCH, np.uint8)
         c.scratch = ffi.from_buffer("uint8_t[]", self._scratch)
+        self._read = 0
+        self._maps: dict[int, Any] = {}
         self._connections = np.zeros(0, np.uint8)
         self._segments = np.zeros(0, np.uint8)
         self._grow_connections(1 << 10)
         self._grow_segments(1 << 12)
         lib.mqqb_capture_start(c)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """To read on elsewhere, with more paths. What waits in the files read so far comes along, so they may go."""
+        c = self._c
+        segments = self._segments.view(_SEGMENT)[: c.segments_used]
+        waits, number = np.ones(len(segments), np.bool_), c.segments_free
+        while number:
+            waits[number - 1] = False
+            number = int(segments["next"][number - 1])
+        return {
+            "paths": self.paths, "damages": self.damages, "read": self._read, "c": bytes(ffi.buffer(c)),
+            "connections": self._connections[: c.connections_used * ffi.sizeof("mqqb_capture_connection")].copy(),
+            "segments": segments.view(np.uint8).copy(),
+            "waiting": [(file, place, bytes(ffi.buffer(self._maps[file] + place, size)))
+                        for file, place, size in segments[waits][["file", "place", "size"]].tolist()],
+            "dictionaries": (self._managers.saved(), self._queues.saved()),
+        }  # fmt: skip
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.paths, self.damages, self._read = state["paths"], state["damages"], state["read"]
+        self._c = c = ffi.new("mqqb_capture *")
+        ffi.memmove(c, state["c"], ffi.sizeof("mqqb_capture"))
+        self._managers, self._queues = (_Dictionary(*saved) for saved in zip(
+            c.dictionary, *zip(*state["dictionaries"], strict=True), strict=True))
+        self._queue_names = {}
+        self._scratch = np.empty(lib.MQQB_CAPTURE_SCRATCH, np.uint8)
+        c.scratch = ffi.from_buffer("uint8_t[]", self._scratch)
+        self._connections, self._segments = state["connections"], state["segments"]
+        self._grow_connections(c.connections_size)
+        self._grow_segments(c.segments_size)
+        lib.mqqb_capture_rehash(c)
+        self._maps = {}
+        sizes: dict[int, int] = {}
+        for file, place, raw in state["waiting"]:
+            sizes[file] = max(sizes.get(file, 0), place + len(raw))
+        for file, size in sizes.items():  # as large as the file, but only what is written takes memory
+            self._maps[file] = ffi.from_buffer("uint8_t[]", mmap.mmap(-1, size, mmap.MAP_PRIVATE))
+        for file, place, raw in state["waiting"]:
+            ffi.memmove(self._maps[file] + place, raw, len(raw))
 
     def _grow_connections(self, size: int) -> None:
         c = self._c
@@ -192,17 +245,25 @@ class Decoder:
         self._queues.grow()
         lib.mqqb_capture_rehash(c)
 
-    def batches(self, tables: Sequence["_Table"], rows: int, stop: int | None = None) -> Iterator["Batch"]:
-        """The batches of all files; or of the first `stop` bytes of each. Once."""
+    def batches(
+        self, tables: Sequence["_Table"], rows: int, stop: int | None = None, finish: bool = True
+    ) -> Iterator["Batch"]:
+        """The batches of all files, or of the first `stop` bytes of each. finish: nothing follows.
+
+        If something does: add it to paths, and call this again.
+        """
         c = self._c
-        files = [_File(path) for path in self.paths]
-        pointers = ffi.new("uint8_t *[]", [file.pointer for file in files])
+        number, self._read = self._read, len(self.paths)
+        files = {at: _File(self.paths[at]) for at in range(number, self._read)}
+        self._maps |= {at: file.pointer for at, file in files.items()}
+        pointers = ffi.new("uint8_t *[]", self._read + 1)
+        for at, pointer in self._maps.items():
+            pointers[at] = pointer
         c.files, c.capacity = ffi.cast("const uint8_t *const *", pointers), rows
         turn = 0
         c.columns = tables[0].pointers[0]
-        number = 0
-        while number <= len(files):
-            if number < len(files):
+        while number < self._read + finish:
+            if number < self._read:
                 file = files[number]
                 if not c.started and not c.cursor:
                     c.file, c.size, c.pause = number, file.size, _WINDOW
@@ -229,6 +290,7 @@ class Decoder:
                 self._grow(status)
         if c.rows:
             yield tables[turn].batch(c.rows, self)
+            c.rows = 0
 
     @property
     def frames(self) -> int:
@@ -285,9 +347,9 @@ class Batch:
     """Rows in the order in which packets were completed. All arrays have `rows` items.
 
     columns: {name: uint32 array}; names are those of MQQB_SCAN_* and MQQB_CAPTURE_* in lower case. time: int64, ns
-    since 1970. pointers: `mqqb_capture_columns *` of the same arrays, for C. label_end, label_text, correlation_id: only
-    if wanted: int32, rows + 1 of them; bytes of UTF-8; 20 bytes a row. Arrays are used again for the batch after the next:
-    copy what has to last.
+    since 1970. pointers: `mqqb_capture_columns *` of the same arrays, for C. label_end, label_text, correlation_id:
+    only if wanted: int32, rows + 1 of them; bytes of UTF-8; 20 bytes a row. Arrays are used again for the batch after
+    the next: copy what has to last.
     """
 
     rows: int
