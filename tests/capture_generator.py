@@ -365,6 +365,7 @@ class Capture:
     clouded: set[int]
     pairs: dict[int, list[Line]]
     connections: list[Connection]
+    cuts: list[int]  # when files end early
 
     @property
     def whole(self) -> bool:
@@ -1364,6 +1365,7 @@ def generate(
     borders = [0, *sorted(rng.randrange(len(frames) + 1) for _ in range(parts - 1)), len(frames)]
     missing = rng.randrange(parts) if "lost file" in faults else -1
     paths: list[Path] = []
+    cuts: list[int] = []
     for part in range(parts):
         mine = frames[borders[part] : borders[part + 1]]
         if part == missing or not mine:
@@ -1382,6 +1384,7 @@ def generate(
         if "file end" in faults and rng.random() < 0.5:
             writer.close(rng.randint(1, 15))
             last.kept = -1
+            cuts.append(last.time)
         else:
             writer.close()
         paths.append(writer.path)
@@ -1395,9 +1398,38 @@ def generate(
         set(),
         {pair.number: pair.lines for pair in pairs},
         [connection for pair in pairs for connection in pair.connections],
+        cuts,
     )
     _judge(capture, pairs, everything)
     return capture
+
+
+def _is_syn(frame: Frame) -> bool:
+    return frame.kept >= 0 and not frame.noise and bool(frame.flags & _SYN)
+
+
+def _within_reach(capture: Capture, violation: Planted) -> bool:
+    """Do both packets that show it come close enough together, and in an order that the capture shows?"""
+    line, last = violation.line, violation.evidence[-1][-1]
+    assert line is not None
+    if violation.kind == "id_went_back":
+        syns = {frame.direction for frame in capture.frames if frame.connection is last.connection and _is_syn(frame)}
+        same = any(packet.visible and packet.connection is last.connection for packet in violation.evidence[0])
+        return same or syns == {0, 1}
+    if violation.kind == "delivered_twice":
+        moment = last.frames[0].time
+        sent = [
+            packet
+            for packet in capture.packets
+            if packet.line is line and packet.kind == "message" and packet.frames and packet.frames[0].time < moment
+        ]
+        newest = max((packet.sequence[::-1] for packet in sent), default=(0, 0))[::-1]
+        highest = max((packet.number for packet in sent if packet.sequence == last.sequence), default=0)
+        return newest == last.sequence and highest < violation.number + WINDOW
+    return True
+
+
+WINDOW = 64  # numbers of a sequence that a reader keeps in detail at least
 
 
 def _accounted(capture: Capture, violation: Planted) -> bool:
@@ -1457,6 +1489,9 @@ def _judge(capture: Capture, pairs: list[_Pair], everything: list[Frame]) -> Non
         whole = id(frame) in there and frame.kept == len(frame.payload)
         if not harmless and not whole and pair not in clouded:
             clouded[pair] = frame.time
+    for moment in capture.cuts:  # nobody knows whose frames they were
+        for pair in pairs:
+            clouded[pair.number] = min(clouded.get(pair.number, moment), moment)
     capture.clouded = set(clouded)
     for violation in capture.planted:
         groups = [[packet for packet in group if packet.visible] for group in violation.evidence]
@@ -1464,7 +1499,9 @@ def _judge(capture: Capture, pairs: list[_Pair], everything: list[Frame]) -> Non
         last = max((frame.time for group in groups[-1:] for packet in group[:1] for frame in packet.frames), default=0)
         standing = violation.kind in STANDING_ALONE
         clear = clouded.get(violation.pair, last + 1) > last
-        violation.certain = violation.shown and (standing or (clear and _accounted(capture, violation)))
+        violation.certain = violation.shown and (
+            _within_reach(capture, violation) if standing else clear and _accounted(capture, violation)
+        )
         violation.frames = {
             (frame.file, frame.number)
             for group in groups
