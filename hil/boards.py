@@ -126,10 +126,14 @@ class Process:
         """SIGKILL to the whole group, at once; returns when the process is gone and its output is in the log."""
         self._end(signal.SIGKILL)
 
-    def stop(self) -> None:
-        """SIGTERM, and SIGKILL if it has not ended by a deadline of 10 s."""
+    def terminate(self) -> None:
+        """SIGTERM."""
         with suppress(ProcessLookupError):
             self._popen.terminate()
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL if it has not ended by a deadline of 10 s."""
+        self.terminate()
         with suppress(subprocess.TimeoutExpired):
             self._popen.wait(_EXIT_DEADLINE_S)
         self._end(signal.SIGKILL)

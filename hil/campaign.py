@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 from rich.console import Console
 
@@ -206,10 +207,23 @@ class QueueManager:
         return output.decode()
 
 
-class Victim:
-    """Something with `alive`, `kill` and `power_up`, killed and switched on again as planned while a count grows."""
+class Mortal(Protocol):
+    """What can be killed and switched on again."""
 
-    def __init__(self, name: str, end: Board | QueueManager, plan: list[Kill]) -> None:
+    @property
+    def alive(self) -> bool: ...
+
+    def kill(self) -> None: ...
+
+    def power_up(self) -> None: ...
+
+    def reset(self) -> None: ...
+
+
+class Victim:
+    """Killed and switched on again as planned while a count grows."""
+
+    def __init__(self, name: str, end: Mortal, plan: list[Kill]) -> None:
         self.name = name
         self.end = end
         self.kills = 0

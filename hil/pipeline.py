@@ -1,0 +1,456 @@
+"""The whole way: a board sends readings, `ordack serve` takes them, `ordack export` makes segments of them, `ordack
+pipeline ingest` makes rows of a table of these, and all four are killed while they do it.
+
+    python -m hil.pipeline --messages 2000 --kills 5 --seed 7 [--json]
+
+Everything is seen from outside, as in campaign.py. A kill comes at a planned count: of readings accepted for the board,
+stored for the queue manager, in segments for the export; of the ingest, after so many steps of its life. A step is a
+file more among those by which Spark makes a batch part of the table: what it is going to read, the rows, that they
+belong to the table, that the batch is done. So kills hit before and between all of them, and the start. In turn Python
+and Java are killed together, and Python alone, when Java lives on for a moment.
+
+Exit status: 0 every reading is in the table once and in order, nothing is left elsewhere, and every kill was made; 1
+not so; 2 wrong use.
+"""
+
+import argparse
+import asyncio
+import binascii
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from ordack.pipeline import segments
+from ordack.pipeline.table import METADATA, TableError, committed_files
+from rich.console import Console
+
+from hil import sensor
+from hil.boards import ROOT, Board, BoardMissing, Log, Process
+from hil.campaign import (
+    LISTENING_DEADLINE_S,
+    ORDACK,
+    QUEUE,
+    TICK_S,
+    CampaignFailed,
+    Progress,
+    QueueManager,
+    Victim,
+    plan_kills,
+)
+from hil.report import Comparison, Received, compare, read_ledger
+from hil.targets import open_board
+
+ARTEFACTS = ROOT / "build" / "pipeline"
+SEGMENTS, TABLE = "segments", "table"
+CHECKPOINT = "_ordack_checkpoint"
+STEPS_MAX = 12  # in a life of the ingest until it is killed: about two batches
+PATIENCE_S = 90.0  # a Spark session on a busy machine takes its time
+STATUS_DEADLINE_S = 60.0
+LOOK_S = 0.1  # between two looks at the table
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a campaign is to do. `kills`: of the board, of the queue manager, and of the export; `ingest_kills`: of the
+    ingest. `rows`: messages in a segment, `batch`: segments in a micro-batch, at most.
+    """
+
+    messages: int = 2000
+    kills: int = 5
+    ingest_kills: int = 5
+    seed: int = 1
+    board: str = "unix"
+    max_size: int = 2048
+    rows: int = 25
+    batch: int = 4
+    master: str = "local[2]"
+    spark: tuple[str, ...] = ()
+    deadline_s: float = 1800.0
+    ordack: tuple[str, ...] = ORDACK
+    artefacts: Path = ARTEFACTS
+
+
+class Service:
+    """An `ordack` command that runs until it is killed, as a process group of its own."""
+
+    def __init__(self, command: Sequence[str], folder: Path) -> None:
+        self._command = list(command)
+        self._folder = folder
+        self._process: Process | None = None
+        self.life = 0
+        self.log = Log()
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.alive
+
+    def power_up(self) -> None:
+        self.life += 1
+        self._process = Process(self._command, self.log, self.life, self._folder)
+
+    def kill(self) -> None:
+        """SIGKILL to the whole group."""
+        if self._process is not None:
+            self._process.kill()
+
+    def kill_first(self) -> None:
+        """SIGKILL to the process that was started, and not to those that it has started."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGKILL)
+
+    def reset(self) -> None:
+        raise NotImplementedError("a service is only killed")
+
+    def stop(self) -> None:
+        """SIGTERM. Raises CampaignFailed if it does not end cleanly."""
+        if self._process is not None:
+            self._process.terminate()
+            deadline = time.monotonic() + STATUS_DEADLINE_S
+            while self._process.alive and time.monotonic() < deadline:
+                time.sleep(TICK_S)
+            status = self._process.status
+            self._process.kill()
+            if status != 0:
+                raise CampaignFailed(f"`{' '.join(self._command)}` ended with status {status} after SIGTERM")
+
+
+@dataclass
+class Table:
+    """What can be seen of the table and of its making, without Spark."""
+
+    folder: Path
+    rows: int = 0
+    _counted: dict[Path, int] = field(default_factory=dict)
+
+    def steps(self) -> int:
+        """Files that were finished on the way of batches into the table."""
+        places = [self.folder, self.folder / METADATA,
+                  *(self.folder / CHECKPOINT / name for name in ("offsets", "commits"))]  # fmt: skip
+        return sum(file.name[0] not in "._" for place in places if place.is_dir() for file in place.iterdir())
+
+    def count(self) -> int:
+        """The rows that belong to the table."""
+        with suppress(TableError):  # there is none yet
+            for file in committed_files(self.folder):
+                if file not in self._counted:
+                    self._counted[file] = pq.read_metadata(file).num_rows
+        self.rows = sum(self._counted.values())
+        return self.rows
+
+    def read(self) -> list[Received]:
+        """The messages, in the order of their arrival in the queue."""
+        columns = ["lookup_id", "label", "source_queue_manager", "message_id", "delivery", "message_class", "body",
+                   "tx_sequence_ordinal", "tx_sequence_time_stamp", "tx_sequence_number"]  # fmt: skip
+        files = committed_files(self.folder)
+        whole = pa.concat_tables([pq.read_table(file, columns=columns) for file in files]).sort_by("lookup_id")
+        received = []
+        for row in whole.to_pylist():
+            match = re.fullmatch(r"reading (\d+)", row["label"])
+            received.append(
+                Received(
+                    k=int(match[1]) if match else None,
+                    label=row["label"],
+                    source=row["source_queue_manager"],
+                    message_id=row["message_id"],
+                    delivery=row["delivery"],
+                    message_class=row["message_class"],
+                    tx=(row["tx_sequence_time_stamp"] << 32 | row["tx_sequence_ordinal"], row["tx_sequence_number"]),
+                    size=len(row["body"]),
+                    crc32=binascii.crc32(row["body"]),
+                )
+            )
+        return received
+
+    def orphans(self) -> int:
+        """Files of rows in the folder that do not belong to the table: of batches that were killed."""
+        return len(set(self.folder.glob("part-*")) - set(committed_files(self.folder)))
+
+
+class IngestVictim:
+    """The ingest, killed after planned numbers of steps in each life."""
+
+    def __init__(self, end: Service, table: Table, seed: int, kills: int) -> None:
+        rng = random.Random(f"kills/ingest/{seed}")
+        self.end = end
+        self.kills = 0
+        self.alone = 0
+        self.plan = [rng.randrange(STEPS_MAX + 1) for _ in range(kills)]
+        self._alone = [turn % 2 == 1 for turn in range(kills)]
+        self._table = table
+        self._begun = 0
+
+    @property
+    def finished(self) -> bool:
+        return self.kills == len(self.plan)
+
+    def start(self) -> None:
+        self._begun = self._table.steps()
+        self.end.power_up()
+
+    def tick(self, complete: bool) -> None:
+        """Kill if it is time, and start again. `complete`: nothing is left to be done, so no step will come. Raises
+        CampaignFailed if it ended by itself.
+        """
+        if not self.end.alive:
+            raise CampaignFailed("the ingest ended by itself")
+        if not self.finished and (complete or self._table.steps() - self._begun >= self.plan[self.kills]):
+            if self._alone[self.kills]:
+                self.alone += 1
+                self.end.kill_first()  # what is left of the group ends with it, or meets the next life
+            else:
+                self.end.kill()
+            self.kills += 1
+            self.start()
+
+
+@dataclass
+class Figures:
+    """How a campaign went."""
+
+    seed: int
+    messages: int
+    kills: dict[str, int] = field(default_factory=dict)
+    asked: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    segments: int = 0
+    files: int = 0
+    orphans: int = 0
+    left: int = 0
+    latency_s: dict[str, Any] | None = None
+    comparison: Comparison | None = None
+    failure: str | None = None
+    artefacts: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        return not self.shortcomings()
+
+    def shortcomings(self) -> list[str]:
+        """What is not as it should be; nothing if all is well."""
+        reasons = [] if self.failure is None else [self.failure]
+        if self.comparison is None:
+            return [*reasons, "there is no verdict"]
+        if self.comparison.faults or self.comparison.once != self.messages:
+            reasons.append(f"{self.comparison.line()}: {self.comparison.faults}")
+        if self.left:
+            reasons.append(f"{self.left} messages are still in queues")
+        reasons += [f"{self.kills.get(name, 0)} of {asked} kills of the {name} were made"
+                    for name, asked in self.asked.items() if self.kills.get(name, 0) != asked]  # fmt: skip
+        return reasons
+
+    def to_json(self) -> str:
+        values = {**vars(self), "ok": self.ok, "comparison": self.comparison and vars(self.comparison)}
+        return json.dumps(values)
+
+    def line(self) -> str:
+        assert self.comparison is not None
+        killed = ", ".join(f"{name} {count}" for name, count in self.kills.items())
+        text = f"{self.comparison.line()}; {self.segments} segments, {self.files} files of the table, {self.orphans} "
+        text += f"orphans beside it; kills: {killed}; {self.seconds:.1f} s"
+        return text + (f"; latency of the last life: {json.dumps(self.latency_s)}" if self.latency_s else "")
+
+
+class PipelineCampaign:
+    """One run: the parts while they live."""
+
+    def __init__(self, settings: Settings, folder: Path) -> None:
+        ordack = settings.ordack
+        self.settings = settings
+        self.folder = folder
+        self.board: Board = open_board(settings.board, folder / "board")
+        self.manager = QueueManager(ordack, folder)
+        self.export = Service([*ordack, "export", QUEUE, "--store", "store", "--to", SEGMENTS, "--follow", "--json",
+                               "--rows", str(settings.rows), "--age", "0.2"], folder)  # fmt: skip
+        self.ingest = Service(
+            [*ordack, "pipeline", "ingest", SEGMENTS, "--to", TABLE, "--continuous", "--interval", "0.1", "--json",
+             "--segments-max", str(settings.batch), "--master", settings.master,
+             *(word for setting in settings.spark for word in ("--conf", setting))],
+            folder,
+        )  # fmt: skip
+        self.table = Table(folder / TABLE)
+        self.progress = Progress()
+        self.victims = {
+            name: Victim(name, end, plan_kills(settings.seed, name, settings.kills, settings.messages))
+            for name, end in (("board", self.board), ("queue manager", self.manager), ("export", self.export))
+        }
+        self.ingest_victim = IngestVictim(self.ingest, self.table, settings.seed, settings.ingest_kills)
+
+    def exported(self) -> int:
+        """How many messages are in segments, by the last segment's name."""
+        found = segments.segments(self.folder / SEGMENTS)
+        return max((segment.last_lookup_id for segment in found), default=0)
+
+    async def run(self, figures: Figures) -> None:
+        """From the first reading to the last row. Raises CampaignFailed."""
+        settings = self.settings
+        await self.manager.command("queue", "create", QUEUE, "--transactional")
+        self.manager.power_up()
+        await self._until(self.manager.listening, "the queue manager does not say that it is listening")
+        host, port = self.manager.address
+        self.board.start({
+            "outbox": "outbox", "queue": f"DIRECT=TCP:{host}\\private$\\{QUEUE}", "seed": settings.seed,
+            "count": settings.messages, "max_size": settings.max_size, "ahead": 64, "host": host, "port": port,
+        })  # fmt: skip
+        self.export.power_up()
+        marker = self.folder / SEGMENTS / segments.MARKER
+        await self._until(marker.exists, "the export does not make its folder")
+        self.ingest_victim.start()
+        await self._keep_killing()
+        await asyncio.to_thread(self._stop)
+        for line in reversed(self.ingest.log.since(0)):
+            with suppress(ValueError):
+                said = json.loads(line.text)
+                if "table" in said:
+                    figures.latency_s = said["latency_s"]
+                    break
+        ledger = read_ledger(self.board.read_file(sensor.LEDGER))
+        figures.comparison = compare(settings.messages, ledger, self.table.read())
+        figures.orphans, figures.files = self.table.orphans(), len(committed_files(self.table.folder))
+        figures.segments = len(segments.segments(self.folder / SEGMENTS))
+        listed = await self.manager.command("queue", "list", "--system", "--json")
+        figures.left = sum(json.loads(line)["messages"] for line in listed.splitlines())
+
+    def _stop(self) -> None:
+        self.board.kill()
+        self.ingest.stop()
+        self.export.stop()
+        self.manager.stop()
+
+    async def _until(self, ready: Any, complaint: str) -> None:
+        deadline = time.monotonic() + LISTENING_DEADLINE_S * 4
+        while not ready():
+            if time.monotonic() > deadline:
+                raise CampaignFailed(complaint)
+            await asyncio.sleep(TICK_S)
+
+    async def _keep_killing(self) -> None:
+        begun = changed = looked = time.monotonic()
+        before: tuple[int, ...] = ()
+        exported = 0
+        while True:
+            now = time.monotonic()
+            self.progress.read(self.board.log)
+            if self.progress.error is not None:
+                raise CampaignFailed(f"the board gave up: {self.progress.error}")
+            if now > looked + LOOK_S:
+                looked = now
+                exported = self.exported()
+                self.table.count()
+            counts = {"board": self.progress.accepted, "queue manager": self.progress.stored, "export": exported}
+            for name, victim in self.victims.items():
+                victim.tick(counts[name], now)
+            complete = self.table.rows >= self.settings.messages
+            self.ingest_victim.tick(complete)
+            settled = self.progress.accepted == self.progress.stored == self.settings.messages
+            if complete and settled and self.ingest_victim.finished and all(
+                    victim.finished for victim in self.victims.values()):  # fmt: skip
+                break
+            figures = (*counts.values(), self.table.steps(), self.ingest_victim.kills)
+            if figures != before:
+                before, changed = figures, now
+            if now > changed + PATIENCE_S or now > begun + self.settings.deadline_s:
+                raise CampaignFailed(f"no progress for {now - changed:.0f} s of {now - begun:.0f} s: {counts}, "
+                                     f"{self.table.rows} rows in the table")
+            await asyncio.sleep(TICK_S)
+        # The last life, too, has to show that it goes on: with nothing to do it must wait, not end.
+        await self._until(lambda: self.manager.listening() and self.export.alive, "a service ended by itself")
+
+    def close(self) -> None:
+        """Kill every process."""
+        for end in (self.board, self.manager, self.export, self.ingest):
+            end.kill()
+
+    def logs(self) -> str:
+        """The ends of all logs."""
+        ends = {"board": self.board.log, "queue manager": self.manager.log, "export": self.export.log,
+                "ingest": self.ingest.log}  # fmt: skip
+        return "\n".join(f"--- the last lines of the {name}:\n{log.tail()}" for name, log in ends.items())
+
+
+async def run_campaign(settings: Settings) -> Figures:
+    """Run a campaign; its figures, whether it went well or not. Keeps everything below `settings.artefacts` if it did
+    not. Raises BoardMissing, and OSError.
+    """
+    settings.artefacts.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"seed-{settings.seed}-", dir=settings.artefacts))
+    figures = Figures(settings.seed, settings.messages)
+    figures.asked = {**dict.fromkeys(("board", "queue manager", "export"), settings.kills),
+                     "ingest": settings.ingest_kills}  # fmt: skip
+    keep = False
+    begun = time.monotonic()
+    try:
+        campaign = PipelineCampaign(settings, folder)
+        try:
+            await campaign.run(figures)
+        except (CampaignFailed, ValueError, KeyError) as error:
+            figures.failure = f"{error}\n{campaign.logs()}"
+        finally:
+            campaign.close()
+        figures.seconds = time.monotonic() - begun
+        figures.kills = {**{name: victim.kills for name, victim in campaign.victims.items()},
+                         "ingest": campaign.ingest_victim.kills}  # fmt: skip
+        if not figures.ok:
+            keep = True
+            figures.artefacts = str(folder)
+            (folder / "figures.json").write_text(figures.to_json())
+            (folder / "logs.txt").write_text(campaign.logs())
+        return figures
+    finally:
+        if not keep:
+            shutil.rmtree(folder)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; its exit status."""
+    defaults = Settings()
+    parser = argparse.ArgumentParser(
+        prog="python -m hil.pipeline", description="From a board to a table, exactly once, through kills of everything."
+    )
+    parser.add_argument("--messages", type=int, default=defaults.messages, help="readings (default %(default)s)")
+    parser.add_argument("--kills", type=int, default=defaults.kills, help="kills of each process (default %(default)s)")
+    parser.add_argument("--seed", type=int, help="the same seed makes the same plan (default: a new one)")
+    parser.add_argument("--board", default=defaults.board, help="as hil.campaign takes it (default %(default)s)")
+    parser.add_argument("--json", action="store_true", help="write the figures to standard output as one JSON object")
+    chosen = parser.parse_args(arguments)
+    if min(chosen.messages, chosen.kills + 1) < 1:
+        parser.error("messages are 1 or more, kills 0 or more")
+    seed = random.SystemRandom().randrange(1 << 31) if chosen.seed is None else chosen.seed
+    settings = Settings(chosen.messages, chosen.kills, chosen.kills, seed, chosen.board)
+    console = Console(stderr=chosen.json, highlight=False, soft_wrap=True)
+    console.print(f"seed {seed}: {settings.messages} messages, {settings.kills} kills of each of four processes")
+    try:
+        with console.status("from the board to the table"):
+            figures = asyncio.run(run_campaign(settings))
+    except BoardMissing as error:
+        console.print(str(error), markup=False)
+        return 2
+    except KeyboardInterrupt:
+        console.print("interrupted")
+        return 130
+    for reason in figures.shortcomings():
+        console.print(f"FAILED: {reason}", markup=False)
+    if figures.artefacts:
+        console.print(f"everything is kept in {figures.artefacts}; the seed is {seed}", markup=False)
+    if figures.comparison:
+        console.print(figures.line(), markup=False)
+    if chosen.json:
+        print(figures.to_json())
+    return 0 if figures.ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
