@@ -1727,7 +1727,9 @@ class _Fleet:
         self.sent[0][who] += several
         self.recoverable[0][who] += several
         self._write(frames, several)
-        if "apart" not in given:
+        if "apart" in given:
+            self.messages += 1
+        else:
             self.cursor[who, queue] = numbers + several
             self.next[who, queue] = np.maximum(fresh, numbers + several)
 
@@ -1758,16 +1760,15 @@ class _Fleet:
             self.recoverable[1][who] += 1
         self.sent[1][who] += 1
 
-    def acknowledge(self, who: IntArray, queue: IntArray, beyond: int = 0) -> None:
+    def acknowledge(self, who: IntArray, queue: IntArray) -> None:
         """OrderAck and SessionAck in one frame."""
         highest = self.next[who, queue] - 1
         frames = self._frame("order", who, 1)
-        self._tx_ack_part(frames["tx_ack"], who, queue, highest + beyond, ORDER_ACK)
+        self._tx_ack_part(frames["tx_ack"], who, queue, highest, ORDER_ACK)
         self._session_part(frames["session"], who, 1)
         self._write(frames, 2)
-        if not beyond:
-            self.ordered[who, queue] = highest
-            self.cursor[who, queue] = self.next[who, queue]
+        self.ordered[who, queue] = highest
+        self.cursor[who, queue] = self.next[who, queue]
 
     def session_acks(self, who: IntArray, direction: int, wrong: int = 0) -> None:
         """SessionAcks alone."""
@@ -1780,7 +1781,8 @@ class _Fleet:
         frames = self._frame("final", who, 1)
         self._tx_ack_part(frames["tx_ack"], who, queue, number, ACK_RECEIVE)
         self._write(frames, 1)
-        self.settled[who, queue] = number
+        if (number < self.next[who, queue]).all():
+            self.settled[who, queue] = number
 
     # -- rounds
 
@@ -1837,8 +1839,8 @@ class _Fleet:
             if kind == "renumbered":
                 self.send(who, queue, 1, message_id=(fresh - 2) * QUEUES + queue)
             elif kind == "ack_beyond_receipt":
-                number = fresh + 999
-                self.acknowledge(who, queue, 1000)
+                number = fresh + 1000  # a FinalAck: after an OrderAck every resend would be a violation too
+                self.settle(who, queue, number)
             elif kind == "id_went_back":
                 number, stamp = np.array([1]), stamp - np.uint32(5)
                 self.send(who, queue, 1, number=number, stamp=stamp, previous=0, message_id=2**31 + queue, apart=True)
