@@ -136,6 +136,7 @@ class _Tables:
         self.c = ffi.new("mqqb_audit *")
         self.c.start = start
         self._held: dict[str, NDArray[Any]] = {}
+        self._kinds: dict[str, str] = {}
         for name, kind, size in (
             ("sources", "mqqb_audit_missed", 1 << 12), ("pairs", "mqqb_audit_pair", 1 << 12),
             ("connections", "mqqb_audit_connection", 1 << 12), ("flows", "mqqb_audit_flow", 1 << 10),
@@ -147,7 +148,23 @@ class _Tables:
             self.grow("strays", "mqqb_audit_stray", 1 << 12)
         self._index()
 
+    def __getstate__(self) -> dict[str, Any]:
+        c, used = self.c, {"findings": 0, "strays": 0}  # Auditor takes these out
+        used |= {name: int(getattr(c, f"{name}_used")) for name in ("flows", "sequences", "slots", "sent")}
+        return {"c": bytes(ffi.buffer(c)), "tables": [
+            (name, kind, len(self._held[name]), self._held[name][:used.get(name)].copy())
+            for name, kind in self._kinds.items()]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.c = ffi.new("mqqb_audit *")
+        ffi.memmove(self.c, state["c"], ffi.sizeof("mqqb_audit"))
+        self._held, self._kinds = {name: array for name, _, _, array in state["tables"]}, {}
+        for name, kind, size, _ in state["tables"]:
+            self.grow(name, kind, size)
+        self.rehash()
+
     def grow(self, name: str, kind: str, size: int) -> None:
+        self._kinds[name] = kind
         array = np.zeros(size, _dtype(kind))
         before = self._held.get(name)
         if before is not None:
@@ -206,10 +223,18 @@ class Auditor:
         self._suppressed = 0
         self._strays: set[tuple[int, int, int]] = set()
         self._damages = 0
-        self._interrupted: int | None = None
+        self._interrupted: list[int] = []  # files of which something is missing, and nothing of a later one was seen
         self._decoder: captures.Decoder | None = None
         self._done = ffi.new("uint32_t *")
         self.last_time = start
+
+    def __getstate__(self) -> dict[str, Any]:
+        """To go on elsewhere, with the same decoder: pickle both together."""
+        self._take()
+        return {name: value for name, value in vars(self).items() if name != "_done"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _done=ffi.new("uint32_t *"))
 
     def feed(self, batch: captures.Batch) -> None:
         """The next rows of the capture."""
@@ -218,24 +243,19 @@ class Auditor:
         if not batch.rows:
             return
         begin = 0
-        for damage in batch.decoder.damages[self._damages:]:
+        damaged = batch.decoder.damages[self._damages:]
+        self._damages += len(damaged)
+        marks = [*self._interrupted, *(batch.decoder.paths.index(damage.path) for damage in damaged)]
+        self._interrupted = []
+        for number in marks:
             # What follows in this file is missing: from the first row of a later one on, everything may have been.
-            self._damages += 1
-            number = batch.decoder.paths.index(damage.path)
             later = np.flatnonzero(batch["file"] > number)
             if len(later):
                 self._rows(batch, begin, int(later[0]))
                 begin = int(later[0])
                 lib.mqqb_audit_interrupted(self._tables.c, int(batch.time[begin]))
             else:
-                self._interrupted = number
-        if self._interrupted is not None:
-            later = np.flatnonzero(batch["file"] > self._interrupted)
-            if len(later):
-                self._rows(batch, begin, int(later[0]))
-                begin = int(later[0])
-                lib.mqqb_audit_interrupted(self._tables.c, int(batch.time[begin]))
-                self._interrupted = None
+                self._interrupted.append(number)
         self._rows(batch, begin, batch.rows)
         self.last_time = max(self.last_time, int(batch.time[:batch.rows].max()))
 
