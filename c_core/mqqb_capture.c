@@ -25,7 +25,7 @@
 #define IS_DEAD 8u      /* no BaseHeader where one should be */
 #define HAS_FIN 16u
 #define IS_ENDED 32u    /* MQQB_KIND_END was said */
-#define HAS_ACKED 64u
+#define HAS_HEARD 64u   /* heard is known */
 
 /* Values of connection.flags */
 #define HAS_SYN 1u
@@ -598,13 +598,15 @@ static int32_t deliver(mqqb_capture *c, uint32_t connection, uint32_t side, piec
     return consume(c, connection, side, s);
 }
 
-/* Put a segment into the list of those that wait, by its number; of equal ones, the first to come is first. */
+/* Put a segment into the list of those that wait, by its number; of equal ones, the first to come is first. What it has of
+ * bytes before the next one does not count. */
 static void wait_in(mqqb_capture *c, mqqb_capture_direction *d, uint32_t number)
 {
-    const uint32_t sequence = c->segments[number].sequence;
+    const uint32_t sequence = ahead_of(c->segments[number].sequence, d->sequence) > 0 ? c->segments[number].sequence : d->sequence;
     uint32_t *link = &d->pending;
 
-    while (*link != NONE && ahead_of(sequence, c->segments[*link].sequence) >= 0) {
+    while (*link != NONE && (ahead_of(sequence, c->segments[*link].sequence) >= 0 ||
+                             ahead_of(c->segments[*link].sequence, d->sequence) <= 0)) {
         link = &c->segments[*link].next;
     }
     c->segments[number].next = *link;
@@ -621,6 +623,21 @@ static inline uint32_t unseen(const mqqb_capture_direction *d, uint32_t ack)
     return ahead > AHEAD_MAX || (d->flags & IS_OPEN) == 0 || (ahead == 1 && d->pending == NONE) ? 0 : ahead;
 }
 
+/* What is missing now, of what has been acknowledged, is given up when the time has come. */
+static void limit(mqqb_capture_connection *k)
+{
+    k->direction[0].limit = k->direction[0].acked;
+    k->direction[1].limit = k->direction[1].acked;
+}
+
+/* All of it: the connection ends. reason: a value of MQQB_KIND_END. */
+static void finish(mqqb_capture_connection *k, uint32_t reason)
+{
+    limit(k);
+    k->flags |= IS_GIVING;
+    k->ending = reason + 1;
+}
+
 /* Wait for what is missing, but not for ever. */
 static void hold(mqqb_capture *c, uint32_t connection)
 {
@@ -630,6 +647,7 @@ static void hold(mqqb_capture *c, uint32_t connection)
         k->flags |= IS_HELD;
         k->held_at = (uint32_t)c->frames;
         k->held_next = NONE;
+        limit(k);
         if (c->held_first == NONE) {
             c->held_first = connection;
         } else {
@@ -643,15 +661,16 @@ static void hold(mqqb_capture *c, uint32_t connection)
 static int give_up(mqqb_capture *c, uint32_t connection)
 {
     mqqb_capture_connection *const k = &c->connections[connection];
-    uint32_t earliest = NONE;
+    uint32_t earliest = NONE, waiting = 0;
 
     for (uint32_t side = 0; side < 2; side++) {
         mqqb_capture_direction *const d = &k->direction[side];
         const piece *const head = d->pending == NONE ? NULL : &c->segments[d->pending];
-        uint32_t missing = (d->flags & HAS_ACKED) != 0 ? unseen(d, d->acked) : 0;
+        uint32_t missing = unseen(d, d->limit);
 
         if (head != NULL && ahead_of(head->sequence, d->sequence) <= 0) { /* waits for the other direction */
             missing = 0;
+            waiting++;
             if (earliest == NONE || head->file < c->segments[earliest].file ||
                 (head->file == c->segments[earliest].file && head->frame < c->segments[earliest].frame)) {
                 earliest = d->pending;
@@ -664,15 +683,15 @@ static int give_up(mqqb_capture *c, uint32_t connection)
             return 1;
         }
     }
-    if (earliest != NONE) {
+    if (waiting == 2) { /* for each other */
         c->segments[earliest].waits = 0;
         return 1;
     }
     return 0;
 }
 
-/* Take from the waiting segments of a direction what can go on. *progress: something did. */
-static int32_t drain_direction(mqqb_capture *c, uint32_t connection, uint32_t side, int *progress)
+/* Take from the waiting segments of a direction what can go on. */
+static int32_t drain_direction(mqqb_capture *c, uint32_t connection, uint32_t side)
 {
     mqqb_capture_connection *const k = &c->connections[connection];
     mqqb_capture_direction *const d = &k->direction[side];
@@ -692,7 +711,7 @@ static int32_t drain_direction(mqqb_capture *c, uint32_t connection, uint32_t si
         if (status != 0) {
             return status;
         }
-        *progress = 1;
+        c->drain_progress = 1;
         if (ahead > 0) {
             hole(c, connection, side, (uint32_t)ahead);
             continue;
@@ -721,14 +740,16 @@ static int32_t drain(mqqb_capture *c, uint32_t connection)
     mqqb_capture_connection *const k = &c->connections[connection];
 
     for (;;) {
-        int progress = 0;
-        for (uint32_t side = 0; side < 2; side++) {
-            const int32_t status = drain_direction(c, connection, side, &progress);
+        uint32_t progress;
+        for (; c->drain_side < 2; c->drain_side++) { /* where a full batch has ended the call before: its size decides nothing */
+            const int32_t status = drain_direction(c, connection, c->drain_side);
             if (status != 0) {
                 return status;
             }
         }
-        if (progress) {
+        progress = c->drain_progress;
+        c->drain_side = c->drain_progress = 0;
+        if (progress != 0) {
             continue;
         }
         if (k->ending == 0 && (k->flags & IS_GIVING) == 0) {
@@ -740,6 +761,10 @@ static int32_t drain(mqqb_capture *c, uint32_t connection)
         if ((k->flags & IS_GIVING) != 0) {
             if (!give_up(c, connection)) {
                 k->flags &= ~IS_GIVING;
+                if (k->ending == 0 && (unseen(&k->direction[0], k->direction[0].acked) > 0 ||
+                                       unseen(&k->direction[1], k->direction[1].acked) > 0)) {
+                    hold(c, connection); /* what is missing since later */
+                }
             }
             continue;
         }
@@ -855,16 +880,14 @@ static uint32_t connect(mqqb_capture *c, uint32_t *place, const mqqb_capture_end
     return side;
 }
 
-/* Does this SYN begin another connection than the one known? */
-static int is_new(const mqqb_capture_connection *k, uint32_t side, uint32_t sequence, uint32_t flags)
+/* Does this SYN begin another connection than the one known? If only the other end has said something of that one: does it
+ * not answer this? */
+static int is_new(const mqqb_capture_direction *d, uint32_t sequence)
 {
-    const mqqb_capture_direction *const d = &k->direction[side], *const other = &k->direction[1 - side];
-
     if ((d->flags & IS_OPEN) != 0) {
         return sequence != d->initial;
     }
-    /* Of the known one only the other direction was seen, and not just its SYN, which the capture may have before this one. */
-    return (flags & ACK) == 0 && ((k->flags & HAS_SYN) == 0 || other->offset > 0);
+    return (d->flags & HAS_HEARD) != 0 && d->heard - sequence > AHEAD_MAX;
 }
 
 /* A segment of TCP. end: its sender and receiver; s: its bytes as far as captured, its number in s->sequence; length: how many it
@@ -883,9 +906,8 @@ static int32_t read_tcp(mqqb_capture *c, const mqqb_capture_end end[2], uint32_t
     number = *place - 1;
     if (*place != 0) {
         k = &c->connections[number];
-        if ((flags & SYN) != 0 && (k->flags & IS_CLOSED) == 0 && is_new(k, side, s->sequence, flags)) {
-            k->flags |= IS_GIVING;
-            k->ending = MQQB_END_REPLACED + 1;
+        if ((flags & SYN) != 0 && (k->flags & IS_CLOSED) == 0 && is_new(&k->direction[side], s->sequence)) {
+            finish(k, MQQB_END_REPLACED);
             c->active = number;
             return FRAME_AGAIN;
         }
@@ -905,15 +927,14 @@ static int32_t read_tcp(mqqb_capture *c, const mqqb_capture_end end[2], uint32_t
 
     if ((d->flags & IS_OPEN) == 0 && ((flags & SYN) != 0 || length > 0)) {
         d->flags |= IS_OPEN;
-        d->initial = d->sequence = s->sequence;
-        if ((flags & SYN) == 0) {
-            d->flags |= IS_SEARCHING;
-        } else {
-            d->flags |= IS_TOLD;
-            if ((k->flags & HAS_SYN) == 0) {
-                k->flags |= HAS_SYN;
-                tell(c, number, side, MQQB_KIND_BEGIN, 0, 0);
-            }
+        d->initial = d->sequence = d->acked = s->sequence;
+        d->flags |= (flags & SYN) != 0 ? 0 : IS_SEARCHING;
+    }
+    if ((flags & SYN) != 0) {
+        d->flags |= IS_TOLD;
+        if ((k->flags & HAS_SYN) == 0) {
+            k->flags |= HAS_SYN;
+            tell(c, number, side, MQQB_KIND_BEGIN, 0, 0);
         }
     }
     if ((d->flags & IS_TOLD) == 0 && length > 0) {
@@ -924,11 +945,14 @@ static int32_t read_tcp(mqqb_capture *c, const mqqb_capture_end end[2], uint32_t
         other->flags |= IS_TOLD; /* it has said something to begin this connection, which was not captured */
         tell(c, number, 1 - side, MQQB_KIND_OLDER, 0, 0);
     }
-    if ((flags & ACK) != 0 && ack != 0 && unseen(other, ack) > 0) {
-        if ((other->flags & HAS_ACKED) == 0 || ahead_of(ack, other->acked) > 0) {
+    if ((flags & ACK) != 0) {
+        other->heard = ack;
+        other->flags |= HAS_HEARD;
+        if (ahead_of(ack, other->acked) > 0 && ahead_of(ack, other->sequence) <= (int32_t)AHEAD_MAX) {
             other->acked = ack;
-            other->flags |= HAS_ACKED;
         }
+    }
+    if ((flags & ACK) != 0 && ack != 0 && unseen(other, ack) > 0) {
         s->waits = 1;
         s->ack = ack;
         hold(c, number);
@@ -1483,7 +1507,9 @@ static int32_t work(mqqb_capture *c)
             c->active = c->held_first;
             c->held_first = k->held_next;
             k->flags = (k->flags & ~IS_HELD) | IS_GIVING;
-            k->ending = (k->flags & HAS_RST) != 0 ? MQQB_END_RST + 1 : 0;
+            if ((k->flags & HAS_RST) != 0) {
+                finish(k, MQQB_END_RST);
+            }
         }
     }
 }
@@ -1560,8 +1586,7 @@ int32_t mqqb_capture_finish(mqqb_capture *c)
         {
             mqqb_capture_connection *const k = &c->connections[c->finished];
             c->active = c->finished++;
-            k->flags |= IS_GIVING;
-            k->ending = MQQB_END_CAPTURE + 1;
+            finish(k, MQQB_END_CAPTURE);
         }
     }
 }

@@ -105,7 +105,8 @@ typedef struct {
     uint64_t offset;             /* of the next byte: its place in the stream */
     uint32_t sequence, initial;  /* TCP's number of the next byte, of the first byte */
     uint32_t flags;
-    uint32_t fin, acked;         /* TCP's number behind the last byte; what the other end has acknowledged */
+    uint32_t fin, heard;         /* TCP's number behind the last byte; what the other end has acknowledged last */
+    uint32_t acked, limit;       /* the most that it has and that was not captured then; how much of it is given up next */
     uint32_t carry, carry_last, carry_size, need; /* segments of an incomplete packet, their bytes, how many it takes to go on */
     uint32_t pending, pending_size;               /* segments that wait for what is before them */
     uint32_t code[4];            /* the last found in the dictionaries */
@@ -167,7 +168,7 @@ typedef struct {
     uint64_t cursor, frames, unread;       /* in the file; frames of all files; of these, frames of link types that cannot be read */
     uint32_t frame, connections_used, segments_used, segments_free;
     uint32_t started, format, swapped, interfaces_used; /* what the file's header said */
-    uint32_t active, held_first, held_last, finished;
+    uint32_t active, drain_side, drain_progress, held_first, held_last, finished;
     uint32_t details, flushed;
     uint64_t next, label_used;
     int64_t time;
