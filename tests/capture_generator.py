@@ -1795,7 +1795,7 @@ class _Fleet:
         full = self.recoverable[0][who] - self.acked[0][who] > UNACKED - 3
         empty = self.next[who, queue] == 1
         order = (full | (what < 0.12)) & ~empty
-        final = ~order & (what < 0.16) & (self.settled[who, queue] + 16 < self.next[who, queue])
+        final = ~order & (what < 0.16) & (self.settled[who, queue] + 16 <= self.ordered[who, queue])
         answer = ~order & ~final & (what < 0.20) & (self.sent[1][who] > 0)
         again = ~order & ~final & ~answer & (what < 0.21) & ~full  # the resend timer
         self.cursor[who[again], queue[again]] = self.ordered[who[again], queue[again]] + 1
@@ -1859,6 +1859,7 @@ class _Fleet:
                 self.send(who, queue, 1, number=number, previous=number - 1)
             else:
                 number = np.maximum(16, self.settled[who, queue])
+                self.acknowledge(who, queue)  # what has a FinalAck is not sent again
                 if self.settled[who, queue] == 0:
                     self.settle(who, queue, number)
                 self.settle(who, queue, number)
