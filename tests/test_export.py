@@ -701,6 +701,18 @@ def test_segments_are_bounded_by_bytes(store: Path, to: Path, monkeypatch: pytes
     assert [made.messages for made in _export(store, to)] == [4, 4, 2]
 
 
+def test_segments_are_smaller_where_the_store_is_slow(store: Path, to: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the queue manager and applications are not kept waiting; what is left does not wait to be old enough."""
+    for name, value in (("FIRST_ROWS", 3), ("LOCKED_S", 0.0), ("LEAST_ROWS", 2)):
+        monkeypatch.setattr(export_module, name, value)
+    _fill(store, 8)
+    assert [made.messages for made in _export(store, to)] == [3, 2, 2, 1]
+    _fill(store, 8, 9)
+    with Client(store) as client, Exporter(client, ["line1"], to) as exporter:
+        assert [made.messages for made in islice(exporter.follow(lambda: False, age=0), 4)] == [3, 2, 2, 1]
+    assert _exported(to) == list(range(1, 17))
+
+
 def test_an_export_ends_although_messages_go_on_arriving(store: Path, to: Path) -> None:
     _fill(store, 10)
     made = 0
@@ -980,8 +992,9 @@ def test_a_folder_that_is_gone_can_be_replaced_when_asked_and_may_come_back(
 @pytest.mark.parametrize("damage", [
     lambda path: path.write_bytes(path.read_bytes()[:-1]),
     lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    lambda path: pq.write_table(pq.read_table(path, partitioning=None), path, compression="none"),
     lambda path: (path.unlink(), path.mkdir()),
-], ids=["short", "zeros", "folder"])
+], ids=["short", "zeros", "another", "folder"])
 def test_an_unreadable_recorded_file_is_told(store: Path, to: Path, damage: Callable[[Path], Any]) -> None:
     _fill(store, 3)
     path = _leave_pending(store, to)

@@ -45,6 +45,9 @@ from ordack.store import Export, Stored, StoreError, legible
 
 ROWS = 10_000  # of a segment, at most
 SEGMENT_BYTES = 32 << 20  # of packets in a segment; one is begun when it has less, to bound memory
+FIRST_ROWS = 2000  # of the first one; then it is known how long the store is locked for a message
+LOCKED_S = 0.25  # that one segment may keep the queue manager and applications from writing
+LEAST_ROWS = 100
 AGE_S = 1.0  # that a message waits for others when exports go on
 POLL_S = 0.02  # while messages wait for others
 STOP_S = 0.5  # until a stop is heeded while nothing comes
@@ -176,7 +179,8 @@ class Exporter:
     cannot be used, belongs to another queue manager, or if a segment is recorded that is not to be found: it says which
     messages are in it. With `anew` that one is given up, and a folder may take the place of one that is gone.
 
-    rows: at most so many messages are in one segment. tell: takes what an operator should know.
+    rows: at most so many messages are in one segment; fewer if their removal would keep others from the store for long.
+    tell: takes what an operator should know.
     """
 
     def __init__(self, client: Client, queues: Sequence[str], folder: str | os.PathLike[str], *, rows: int = ROWS,
@@ -187,6 +191,7 @@ class Exporter:
         self._anew = anew
         self._tell = tell
         self._columns = Columns()
+        self._affordable = FIRST_ROWS
         self._queues = list({queue.identifier: queue for queue in map(client.queue, queues)}.values())
         self._last: dict[int, Export] = {}  # by queue; serial 0 if there is none yet
         self._recovered: list[Exported] = []
@@ -328,27 +333,29 @@ class Exporter:
         known: dict[int, float] = {}  # when messages were first seen in a queue
         while not stop():
             self._store.changed()  # before looking, so that nothing slips in between
-            idle = True
+            moved = waiting = False
             for queue in self._queues:
                 messages, size = self._state(queue)
                 if not messages:
                     known.pop(queue.identifier, None)
                     continue
                 since = known.setdefault(queue.identifier, time.monotonic())
-                if messages < self._rows and size < SEGMENT_BYTES and time.monotonic() < since + age:
-                    idle = False
+                enough = messages >= min(self._rows, self._affordable) or size >= SEGMENT_BYTES
+                if not enough and time.monotonic() < since + age:
+                    waiting = True
                     continue
-                del known[queue.identifier]
                 exported = self._export(queue, self._rows)
+                if exported is None or exported.messages >= messages:  # else the rest has waited, too
+                    del known[queue.identifier]
                 if exported is not None:  # else others have them in their hands, or they have expired
-                    idle = False
+                    moved = True
                     yield exported
                 if stop():
                     return
-            if idle:
-                self._store.wait(min(LOOK_AGAIN_S, STOP_S))
-            elif known:
+            if waiting and not moved:
                 time.sleep(min(POLL_S, age))
+            elif not moved:
+                self._store.wait(min(LOOK_AGAIN_S, STOP_S))
 
     def _state(self, queue: Queue) -> tuple[int, int]:
         """How many messages are in a queue, and their bytes."""
@@ -362,7 +369,7 @@ class Exporter:
         self._folder.check_in_place()
         keys: list[int] = []
         try:
-            messages = self._receive(queue, limit, keys)
+            messages = self._receive(queue, min(limit, self._affordable), keys)
             if not messages:
                 return None
             messages.sort(key=lambda message: message.lookup_id)
@@ -377,10 +384,13 @@ class Exporter:
         try:
             self._folder.write(hidden(name), content)
             with self._store.transaction():
+                began = time.monotonic()
                 self._check_last(last)
                 self._store.received(keys)
                 self._client.outcomes().remove(keys, confirm.ACK_RECEIVE)
                 self._store.save_export(export)
+            pace = len(keys) / max(time.monotonic() - began, 1e-6)
+            self._affordable = max(int(pace * LOCKED_S), LEAST_ROWS)
         except BaseException:
             # A write to the store that succeeds ends all doubt about one that did not.
             if self._put_back(keys) and export not in self._store.exports(export.queue):
