@@ -468,6 +468,52 @@ static void add_source(uint32_t *sources, uint32_t *more, uint32_t code)
     *more = 1;
 }
 
+/* ---- what comes late -------------------------------------------------------------------------- */
+
+static void withdraw(mqqb_audit *a, const row *r, mqqb_audit_detail detail, uint32_t source, int64_t since)
+{
+    mqqb_audit_finding *const found = &a->findings[a->findings_used++];
+
+    memset(found, 0, sizeof *found);
+    found->detail = (uint32_t)detail;
+    found->connection = r->connection;
+    found->direction = r->direction;
+    found->a = source;
+    found->packet[0].time = since;
+    found->packets = 1;
+}
+
+/* This row tells that something of its direction was on its way, or lost, since the row before it. What was said in the meantime, and
+ * depends on it, was said too early. */
+static void come_late(mqqb_audit *a, const row *r, const mqqb_audit_connection *c, uint32_t source)
+{
+    const mqqb_audit_direction *const own = &c->direction[r->direction];
+    const int64_t since = own->last_time != 0 ? own->last_time : c->first_time;
+    uint32_t k;
+
+    if (c->accused >= since) {
+        withdraw(a, r, MQQB_AUDIT_LATE_CONNECTION, 0, since);
+    }
+    if (source != 0) {
+        if (a->sources[source].accused >= since) {
+            withdraw(a, r, MQQB_AUDIT_LATE_SOURCE, source, since);
+        }
+        return;
+    }
+    if (own->owner != 0 && a->sources[own->owner].accused >= since) {
+        withdraw(a, r, MQQB_AUDIT_LATE_SOURCE, own->owner, since);
+    }
+    for (k = 0; k < MQQB_AUDIT_SOURCES && own->sources[k] != 0; k++) {
+        if (a->sources[own->sources[k]].accused >= since) {
+            withdraw(a, r, MQQB_AUDIT_LATE_SOURCE, own->sources[k], since);
+        }
+    }
+    if (((own->owner == 0 && own->sources[0] == 0) || own->more != 0) &&
+        a->pairs[c->pair ^ r->direction].missed.accused >= since) {
+        withdraw(a, r, MQQB_AUDIT_LATE_HOSTS, 0, since);
+    }
+}
+
 /* ---- session acknowledgements ----------------------------------------------------------------- */
 
 /* A message waits for its session acknowledgement. */
@@ -563,9 +609,10 @@ static void wrong_count(mqqb_audit *a, const row *r, mqqb_audit_direction *own, 
     show(found, &r->packet);
 }
 
-static void wrong_ack(mqqb_audit *a, const row *r, mqqb_audit_direction *own, const mqqb_audit_direction *other,
-                      const mqqb_session_header *h)
+static void wrong_ack(mqqb_audit *a, const row *r, mqqb_audit_connection *c, const mqqb_session_header *h)
 {
+    mqqb_audit_direction *const own = &c->direction[r->direction];
+    const mqqb_audit_direction *const other = &c->direction[r->direction ^ 1];
     const int user = mqqb_serial_after(h->ack_sequence_number, other->messages & 0xFFFF);
     uint32_t *const last = user ? &own->beyond : &own->recoverable_beyond;
     const uint32_t stated = user ? h->ack_sequence_number : h->recoverable_msg_ack_seq_number;
@@ -580,6 +627,7 @@ static void wrong_ack(mqqb_audit *a, const row *r, mqqb_audit_direction *own, co
         return;
     }
     *last = stated + 1;
+    c->accused = r->time;
     found = find(a, r, NULL, MQQB_AUDIT_ACK_BEYOND_RECEIPT, user ? MQQB_AUDIT_SESSION_ACK : MQQB_AUDIT_RECOVERABLE_ACK,
                  (other->missed & UNCOUNTED) != 0);
     found->a = stated;
@@ -606,7 +654,7 @@ static void session_header(mqqb_audit *a, const row *r, mqqb_audit_connection *c
     counted.message_received_count = h.user_msg_sequence_number;
     counted.recoverable_message_received_count = h.recoverable_msg_sequence_number;
     if (mqqb_session_check(&counted, &h, carried) != MQQB_OK) {
-        wrong_ack(a, r, own, other, &h);
+        wrong_ack(a, r, c, &h);
     } else if ((other->missed & UNCOUNTED) == 0) {
         const uint32_t covered = other->messages - ((other->messages - h.ack_sequence_number) & 0xFFFF);
         if (covered > own->shown) {
@@ -1079,6 +1127,8 @@ static int check_number(mqqb_audit *a, const row *r, sequence *s, uint32_t numbe
         found->number = number;
         show(found, &r->packet);
         s->reported_number = number;
+        a->sources[s->key.source].accused = r->time;
+        a->pairs[s->pair].missed.accused = r->time;
     }
     if (skipped || unknown) {
         s->accepted = greatest(s->accepted, number); /* said once is enough */
@@ -1270,6 +1320,8 @@ static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
     }
     if (slot->message_id != message_id && (slot->flags & TWO_IDS) == 0) {
         found = find(a, r, s, MQQB_AUDIT_ACK_BEYOND_RECEIPT, MQQB_AUDIT_FINAL_ACK_OTHER, s->sure == 0 || number < s->sure);
+        a->sources[s->key.source].accused = r->time;
+        a->pairs[s->pair].missed.accused = r->time;
         slot->flags |= TWO_IDS;
         found->number = number;
         found->a = message_id;
@@ -1429,6 +1481,15 @@ static void one(mqqb_audit *a, const row *r, uint32_t kind)
     if (c->first_time == 0) {
         c->first_time = r->time;
     }
+    if (kind == MQQB_KIND_HOLE || kind == MQQB_KIND_MALFORMED) {
+        come_late(a, r, c, 0);
+    } else if (r->time < a->latest && kind == MQQB_KIND_USER_MESSAGE) {
+        come_late(a, r, c, get(r, MQQB_CAPTURE_SOURCE_QUEUE_MANAGER));
+    }
+    if (r->time > a->latest) {
+        a->latest = r->time;
+    }
+    own->last_time = r->time;
     switch (kind) {
     case MQQB_KIND_HOLE:
     case MQQB_KIND_OLDER:

@@ -60,7 +60,11 @@ typedef enum {
     MQQB_AUDIT_RESENT_ORDERED,    /* OrderAck for number a */
     MQQB_AUDIT_RESENT_FINAL,      /* FinalAck of class a */
     MQQB_AUDIT_TWO_FINAL_ACKS,    /* with their own MessageIDs a and b */
-    MQQB_AUDIT_WENT_BACK          /* OrderAcks named a, then b, then number */
+    MQQB_AUDIT_WENT_BACK,         /* OrderAcks named a, then b, then number */
+    /* No findings: what was found before, at packet[0].time or later, is not certain any more: */
+    MQQB_AUDIT_LATE_CONNECTION,   /* MQQB_AUDIT_SESSION_ACK, MQQB_AUDIT_RECOVERABLE_ACK of this connection */
+    MQQB_AUDIT_LATE_SOURCE,       /* acknowledgements of numbers of source code a */
+    MQQB_AUDIT_LATE_HOSTS         /* acknowledgements of numbers between the two hosts of this connection */
 } mqqb_audit_detail;
 
 typedef struct { int64_t time; uint32_t file, frame; } mqqb_audit_packet;
@@ -142,8 +146,9 @@ typedef struct {
 
 typedef struct { uint32_t sequence, number, index, next; } mqqb_audit_sent;
 
-/* What was missed of a queue manager's or of a host's packets: how often, and when last. */
-typedef struct { int64_t time; uint32_t missed, spare; } mqqb_audit_missed;
+/* What was missed of a queue manager's or of a host's packets: how often, and when last. accused: when an acknowledgement of a number
+ * was last found wrong. */
+typedef struct { int64_t time, accused; uint32_t missed, spare; } mqqb_audit_missed;
 
 /* Packets of one host to another. */
 typedef struct { mqqb_audit_missed missed; uint32_t sources[MQQB_AUDIT_SOURCES], more; uint32_t spare; } mqqb_audit_pair;
@@ -151,7 +156,7 @@ typedef struct { mqqb_audit_missed missed; uint32_t sources[MQQB_AUDIT_SOURCES],
 typedef struct {
     mqqb_audit_packet shown_packet;  /* the last SessionHeader that raised shown */
     uint64_t shown_row;
-    int64_t first_message, first_hole, last_hole, first_malformed;
+    int64_t last_time, first_message, first_hole, last_hole, first_malformed;
     uint32_t messages, recoverable;  /* counted so far */
     uint32_t shown;                  /* messages of the other direction that a SessionHeader of this one covers */
     uint32_t missed;                 /* 1: some are not counted; 2: and a message was not seen since */
@@ -166,7 +171,7 @@ typedef struct {
 typedef struct {
     uint32_t pair, begun;            /* begun: 1 if its SYN was seen */
     uint64_t begin_row;
-    int64_t first_time, last_time, established;
+    int64_t first_time, last_time, established, accused;
     mqqb_audit_direction direction[2];
 } mqqb_audit_connection;
 
@@ -193,6 +198,7 @@ typedef struct {
     uint32_t flows_used, sequences_used, sequences_free, slots_used, sent_used;
     uint32_t slots_free[MQQB_AUDIT_WINDOWS], sent_free[MQQB_AUDIT_WINDOWS];
     uint32_t violations[MQQB_AUDIT_KINDS], unknowns[MQQB_AUDIT_KINDS]; /* of connections; those of flows are there */
+    int64_t latest;
     uint64_t rows, packets, holes, malformed, unattributed; /* unattributed: acknowledgements of no sequence that was seen */
 } mqqb_audit;
 

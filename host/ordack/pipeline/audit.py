@@ -299,8 +299,9 @@ class Auditor:
         found = self._tables["findings"][:c.findings_used]
         keep = np.ones(len(found), bool)
         for row, key in enumerate(zip(found["flow"].tolist(), found["kind"].tolist(), found["unknown"].tolist())):
-            self._seen[key] += 1
-            keep[row] = self._seen[key] <= FINDINGS_MAX
+            if found["detail"][row] < lib.MQQB_AUDIT_LATE_CONNECTION:
+                self._seen[key] += 1
+                keep[row] = self._seen[key] <= FINDINGS_MAX
         self._suppressed += int(np.count_nonzero(~keep))
         if len(found):
             self._findings.append(found[keep])
@@ -309,6 +310,10 @@ class Auditor:
             strays = self._tables["strays"][:c.strays_used]
             self._strays.update(zip(*(strays[name].tolist() for name in ("source", "ordinal", "time_stamp"))))
             c.strays_used = 0
+
+    def interrupt(self) -> None:
+        """What was captured at about this time is missing."""
+        lib.mqqb_audit_interrupted(self._tables.c, self.last_time)
 
     def partial(self) -> Partial:
         """After the last batch."""
@@ -325,15 +330,17 @@ class Auditor:
             texts[raw] = queue.text if queue else ""
             names.append(StreamName(guids[key["source"]], raw, guids[key["address"]], int(key["hops"])))
         sequences = tables["sequences"][:c.sequences_used]
+        kind_counts = np.array([list(c.violations), list(c.unknowns)], np.int64)
+        findings = np.concatenate(self._findings) if self._findings else np.zeros(0, _dtype("mqqb_audit_finding"))
+        findings = _withdraw(findings, flows, kind_counts, self._ends)
         return Partial(
             flows=flows, sequences=sequences[sequences["flow"] != 0].copy(),
             connections=tables["connections"][:len(self._ends)].copy(),
-            findings=np.concatenate(self._findings) if self._findings else np.zeros(0, _dtype("mqqb_audit_finding")),
-            names=names, texts=texts, ends=self._ends, guids=guids,
+            findings=findings, names=names, texts=texts, ends=self._ends, guids=guids,
             missed=tables["sources"]["missed"][:len(guids)].copy(), pairs=list(self._pairs),
             pair_missed=tables["pairs"]["missed"]["missed"][:2 * len(self._pairs)].copy(),
             strays={(guids[source], ordinal, stamp) for source, ordinal, stamp in self._strays},
-            kind_counts=np.array([list(c.violations), list(c.unknowns)], np.int64),
+            kind_counts=kind_counts,
             packets=int(c.packets), holes=int(c.holes), malformed=int(c.malformed),
             frames=decoder.frames if decoder else 0, unread=decoder.unread if decoder else 0, last_time=self.last_time,
             paths=decoder.paths if decoder else [],
@@ -342,7 +349,46 @@ class Auditor:
         )
 
 
-def _start(paths: Sequence[str]) -> int:
+_OF_NUMBERS = (
+    lib.MQQB_AUDIT_ORDER_ACK_UNSENT, lib.MQQB_AUDIT_ORDER_ACK_SKIPS, lib.MQQB_AUDIT_FINAL_ACK_UNSENT,
+    lib.MQQB_AUDIT_FINAL_ACK_SKIPS, lib.MQQB_AUDIT_FINAL_ACK_OTHER,
+)
+_OF_COUNTS = (lib.MQQB_AUDIT_SESSION_ACK, lib.MQQB_AUDIT_RECOVERABLE_ACK)
+
+
+def _withdraw(findings: Structure, flows: Structure, kind_counts: NDArray[np.int64],
+              ends: Sequence[tuple[tuple[str, str], bool]]) -> Structure:
+    """What was found too early becomes unknown; counts follow. Returns the findings, without the marks that tell so."""
+    late = findings["detail"] >= lib.MQQB_AUDIT_LATE_CONNECTION
+    times = findings["packet"]["time"][np.arange(len(findings)), findings["packets"].astype(np.int64) - 1]
+    of_numbers = np.isin(findings["detail"], _OF_NUMBERS)
+    of_counts = np.isin(findings["detail"], _OF_COUNTS)
+    sources = flows["key"]["source"][np.maximum(findings["flow"].astype(np.int64) - 1, 0)] if len(flows) else None
+    for mark in np.flatnonzero(late).tolist():
+        found = findings[mark]
+        concerned = (findings["unknown"] == 0) & (times >= times[mark])
+        concerned[mark:] = False
+        if found["detail"] == lib.MQQB_AUDIT_LATE_CONNECTION:
+            concerned &= of_counts & (findings["connection"] == found["connection"])
+        elif found["detail"] == lib.MQQB_AUDIT_LATE_SOURCE and sources is not None:
+            concerned &= of_numbers & (sources == found["a"])
+        else:
+            hosts = set(map(host_of, ends[found["connection"]][0]))
+            concerned &= of_numbers
+            for row in np.flatnonzero(concerned).tolist():
+                concerned[row] = set(map(host_of, ends[findings["connection"][row]][0])) == hosts
+        for row in np.flatnonzero(concerned).tolist():
+            kind, flow = findings["kind"][row], findings["flow"][row]
+            findings["unknown"][row] = 1
+            if flow:
+                flows["violations"][flow - 1, kind] -= 1
+                flows["unknowns"][flow - 1, kind] += 1
+            else:
+                kind_counts[:, kind] += (-1, 1)
+    return findings[~late]
+
+
+def start_of(paths: Sequence[str]) -> int:
     """Time of the capture's first frame, ns since 1970; not later, by less than a microsecond."""
     for path in paths:
         with Path(path).open("rb") as file:
@@ -381,7 +427,7 @@ def run(
     packets as they are done, in this process. Raises CaptureUnusable, and OSError for a file that cannot be read.
     """
     files = captures.in_order(paths)
-    start = _start(files)
+    start = start_of(files)
     if spark is None:
         partials = [audit_part(files, start, progress=progress)]
     else:
@@ -399,6 +445,11 @@ def run(
     if series:
         result.series.extend(_series(files, merged, result))
     return result
+
+
+def result_of(paths: Sequence[str], partials: Sequence[Partial]) -> Result:
+    """What partials say that need no settling, as only one does not."""
+    return _Merged(paths, partials).result()
 
 
 class _Merged:
