@@ -40,22 +40,24 @@ COLUMNS = [
     "ack_message_id",
 ]
 
-# In SessionHeaders numbers count the packets of one connection: running counts for both directions at every packet.
+# In SessionHeaders numbers count the packets of one connection: running counts for both directions at every packet. Two
+# sums, each of two counts, are cheaper than four.
 _COUNTED = """
 CREATE TEMP TABLE counted AS
-SELECT row, time, connection, direction, kind, (kind = 3 OR base_flags & 16 <> 0) AS header, source_queue_manager,
-  destination_queue, message_id, user_flags, message_class,
-  tx_sequence_time_stamp::UBIGINT << 32 | tx_sequence_ordinal AS sequence, tx_sequence_number,
-  previous_tx_sequence_number, ack_sequence_number, recoverable_msg_ack_seq_number, recoverable_msg_ack_flags,
-  user_msg_sequence_number, recoverable_msg_sequence_number, ack_source,
-  ack_tx_sequence_time_stamp::UBIGINT << 32 | ack_tx_sequence_ordinal AS ack_sequence, ack_tx_sequence_number,
-  ack_message_id,
-  sum(CASE WHEN direction = 0 AND kind >= 4 THEN 1 ELSE 0 END) OVER w AS sent_0,
-  sum(CASE WHEN direction = 1 AND kind >= 4 THEN 1 ELSE 0 END) OVER w AS sent_1,
-  sum(CASE WHEN direction = 0 AND kind >= 4 AND user_flags & 32 <> 0 THEN 1 ELSE 0 END) OVER w AS recoverable_0,
-  sum(CASE WHEN direction = 1 AND kind >= 4 AND user_flags & 32 <> 0 THEN 1 ELSE 0 END) OVER w AS recoverable_1
-FROM packets WHERE kind >= 3
-WINDOW w AS (PARTITION BY connection ORDER BY row ROWS UNBOUNDED PRECEDING)
+SELECT * EXCLUDE (count_0, count_1), count_0 & 4294967295 AS sent_0, count_1 & 4294967295 AS sent_1,
+  count_0 >> 32 AS recoverable_0, count_1 >> 32 AS recoverable_1
+FROM (
+  SELECT row, time, connection, direction, kind, (kind = 3 OR base_flags & 16 <> 0) AS header, source_queue_manager,
+    destination_queue, message_id, user_flags, message_class,
+    tx_sequence_time_stamp::UBIGINT << 32 | tx_sequence_ordinal AS sequence, tx_sequence_number,
+    previous_tx_sequence_number, ack_sequence_number, recoverable_msg_ack_seq_number, recoverable_msg_ack_flags,
+    user_msg_sequence_number, recoverable_msg_sequence_number, ack_source,
+    ack_tx_sequence_time_stamp::UBIGINT << 32 | ack_tx_sequence_ordinal AS ack_sequence, ack_tx_sequence_number,
+    ack_message_id,
+    sum(CASE WHEN direction = 0 AND kind >= 4 THEN 1 + (user_flags & 32)::BIGINT * 134217728 ELSE 0 END) OVER w AS count_0,
+    sum(CASE WHEN direction = 1 AND kind >= 4 THEN 1 + (user_flags & 32)::BIGINT * 134217728 ELSE 0 END) OVER w AS count_1
+  FROM packets WHERE kind >= 3
+  WINDOW w AS (PARTITION BY connection ORDER BY row ROWS UNBOUNDED PRECEDING))
 """
 
 _HEADERS = """

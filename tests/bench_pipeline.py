@@ -1,0 +1,309 @@
+"""`make bench`: the pipeline against its peers, measured in the same run, one JSON object a line.
+
+    python tests/bench_pipeline.py [audit] [memory] ... [--size PACKETS] [--rounds N] [--keep DIR]
+
+Figures are medians over the rounds; `ratio` is more than 1 where we are faster. Nothing is asserted: machines differ.
+Captures come from tests/capture_generator.py: so many packets over up to 10,000 streams, with planted violations.
+"""
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import capture_generator
+
+CORES = 2
+PER_STREAM = 1000  # packets
+SAMPLE_S = 0.1  # between two looks at the memory
+
+
+def report(**values: object) -> None:
+    """Prints one result; four digits are enough."""
+    rounded = {key: float(f"{value:.4g}") if isinstance(value, float) else value for key, value in values.items()}
+    print(json.dumps(rounded), flush=True)
+
+
+# ---- what all benches share
+
+
+class Fleet:
+    """The generated capture of a size, made when it is first needed."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.folder = folder
+        self.seed = seed
+        self._made: dict[int, tuple[list[Path], capture_generator.FleetTruth]] = {}
+
+    def capture(self, size: int) -> tuple[list[Path], capture_generator.FleetTruth]:
+        """Files and what is in them."""
+        if size not in self._made:
+            paths = [self.folder / f"fleet-{size}-{part}.pcap" for part in range(max(1, size // 10_000_000))]
+            note = self.folder / f"fleet-{size}-{self.seed}.json"
+            if note.exists():
+                truth = capture_generator.FleetTruth(**json.loads(note.read_text()))
+            else:
+                streams = min(10_000, max(400, size // PER_STREAM))
+                started = time.perf_counter()
+                truth = capture_generator.write_fleet(paths, size, streams, self.seed)
+                report(bench="generator", packets=truth.packets, seconds=time.perf_counter() - started)
+                note.write_text(json.dumps(truth._asdict()))
+            self._made[size] = (paths, truth)
+        return self._made[size]
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """How long one call takes."""
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+def planted(truth: capture_generator.FleetTruth) -> Counter[str]:
+    """Violations by kind."""
+    return Counter(one["kind"] for one in truth.planted)
+
+
+# ---- audit: ours from the capture files against DuckDB on decoded rows
+
+
+def decoded_rows(paths: list[Path], target: Path) -> None:
+    """The packets of a capture as Parquet with the columns that the SQL needs, numbered in the capture's order."""
+    import duckdb_audit
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from ordack.pipeline import captures
+
+    wanted = [name for name in duckdb_audit.COLUMNS if name not in ("row", "time")]
+    writer: pq.ParquetWriter | None = None
+    done = 0
+    for batch in captures.batches([*paths], rows=1 << 20):
+        packets = batch["kind"] < 7
+        arrays: dict[str, Any] = {name: batch[name][packets] for name in wanted}
+        arrays["direction"], arrays["kind"] = arrays["direction"].astype(np.uint8), arrays["kind"].astype(np.uint8)
+        arrays["time"] = batch.time[packets]
+        count = len(arrays["time"])
+        arrays["row"] = np.arange(done, done + count)
+        done += count
+        table = pa.table(arrays)
+        writer = writer or pq.ParquetWriter(target, table.schema, compression="zstd")
+        writer.write_table(table)
+    if writer is not None:
+        writer.close()
+
+
+def spark_session() -> Any:
+    """Spark on as many cores as DuckDB has threads."""
+    from ordack.pipeline.session import session
+
+    return session(f"local[{CORES}]", settings={"spark.ui.enabled": "false"})
+
+
+def decode_in_tasks(spark: Any, paths: list[Path]) -> int:
+    """The packets of a capture decoded by the tasks of an audit, into the columns of an audit; only counts come back."""
+    from ordack.pipeline import audit, captures
+
+    files = captures.in_order(paths)
+    by_ports = captures.divides_by_ports(files, CORES)
+
+    def count(part: int) -> int:
+        rows = captures.batches(files, part, CORES, audit.BATCH_ROWS, audit.COLUMNS, by_ports=by_ports)
+        return sum(batch.rows for batch in rows)
+
+    return int(spark.sparkContext.parallelize(range(CORES), CORES).map(count).sum())
+
+
+def decode_to_rows(spark: Any, paths: list[Path]) -> None:
+    """The packets of a capture as rows of Spark with all columns, which go nowhere."""
+    rows = spark.read.format("mqqb").load(str(paths[0].parent / f"{paths[0].name.rpartition('-')[0]}-*.pcap"))
+    rows.write.format("noop").mode("overwrite").save()
+
+
+def bench_audit(fleet: Fleet, size: int, rounds: int) -> None:
+    """Audit of capture files in Spark's tasks against DuckDB's SQL on rows that are decoded already."""
+    import duckdb
+    import duckdb_audit
+    from ordack.pipeline import audit
+
+    paths, truth = fleet.capture(size)
+    warm, _ = fleet.capture(100_000)
+    rows = fleet.folder / f"rows-{size}-{fleet.seed}.parquet"
+    if not rows.exists():
+        decoded_rows(paths, rows)
+    spark = spark_session()
+    for call in (lambda: audit.run(warm, spark=spark), lambda: decode_to_rows(spark, warm)):
+        call()
+    with duckdb.connect(config={"threads": CORES}) as database:
+        database.execute(f"CREATE TABLE loaded AS SELECT * FROM read_parquet('{rows}')")
+        tables = {"memory": "loaded", "parquet": f"read_parquet('{rows}')"}
+        times: dict[str, list[float]] = {}
+        result, answer = None, None
+        for _ in range(rounds):
+            for name, table in tables.items():
+                started = time.perf_counter()
+                answer = duckdb_audit.audit(database, table)
+                times.setdefault(name, []).append(time.perf_counter() - started)
+            started = time.perf_counter()
+            result = audit.run(paths, spark=spark)
+            times.setdefault("ours", []).append(time.perf_counter() - started)
+            times.setdefault("tasks", []).append(seconds(lambda: decode_in_tasks(spark, paths)))
+            times.setdefault("rows", []).append(seconds(lambda: decode_to_rows(spark, paths)))
+    spark.stop()
+    assert result is not None
+    assert answer is not None
+    took = {name: statistics.median(values) for name, values in times.items()}
+    expected = planted(truth)
+    found = Counter({kind: count for kind, count in result.summary["violations"].items() if count})
+    also = Counter({kind: len(rows_found) for kind, rows_found in answer.violations.items() if rows_found})
+    peer = min(took["memory"], took["parquet"])
+    report(
+        bench="audit",
+        packets=truth.packets,
+        streams=truth.streams,
+        bytes=truth.bytes,
+        peer="DuckDB, 2 threads, SQL on decoded rows",
+        peer_memory_seconds=took["memory"],
+        peer_parquet_seconds=took["parquet"],
+        seconds=took["ours"],
+        packets_per_second=truth.packets / took["ours"],
+        ratio=peer / took["ours"],
+        wanted_ratio=1.5,
+        rounds={name: [round(value, 3) for value in values] for name, values in times.items()},
+    )
+    report(
+        bench="audit over decode",
+        decode_to_rows_seconds=took["rows"],
+        decode_in_tasks_seconds=took["tasks"],
+        audit_seconds=took["ours"],
+        audit_by_decode_to_rows=took["ours"] / took["rows"],
+        audit_by_decode_in_tasks=took["ours"] / took["tasks"],
+        wanted_below=1.5,
+    )
+    report(
+        bench="audit finds",
+        planted=dict(expected),
+        ours_equal=found == expected,
+        duckdb_equal=also == expected,
+        ours=dict(found),
+        duckdb=dict(also),
+        unknown=len(result.unknowns),
+        messages_equal=result.summary["messages"] == truth.messages == answer.messages,
+        resends_equal=result.summary["resends"] == truth.resends == answer.resends,
+    )
+
+
+# ---- memory of an audit
+
+
+def processes_of(root: int) -> list[int]:
+    """A process and all below it."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                above = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, IndexError):
+                continue
+            children.setdefault(above, []).append(int(entry.name))
+    found = [root]
+    for process in found:
+        found += children.get(process, [])
+    return found
+
+
+def memory_of(root: int) -> tuple[int, int]:
+    """(all, not backed by files) of a process and all below it, in bytes; what is shared counts once."""
+    total = anonymous = 0
+    for process in processes_of(root):
+        try:
+            text = Path(f"/proc/{process}/smaps_rollup").read_text()
+        except OSError:
+            continue
+        for line in text.splitlines():
+            name, _, rest = line.partition(":")
+            if name in ("Pss", "Pss_Anon"):
+                value = int(rest.split()[0]) << 10
+                total += value if name == "Pss" else 0
+                anonymous += value if name == "Pss_Anon" else 0
+    return total, anonymous
+
+
+def bench_memory(fleet: Fleet, size: int, rounds: int) -> None:
+    """Peak memory of driver, JVM and workers during an audit."""
+    paths, truth = fleet.capture(size)
+    command = [sys.executable, __file__, "_audit", *map(str, paths)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        peak, anonymous, samples = 0, 0, 0
+        while child.poll() is None:
+            now = memory_of(child.pid)
+            peak, anonymous, samples = max(peak, now[0]), max(anonymous, now[1]), samples + 1
+            time.sleep(SAMPLE_S)
+        assert child.stdout is not None
+        said = json.loads(child.stdout.read() or "{}")
+    report(
+        bench="audit memory",
+        packets=truth.packets,
+        peak_gib=peak / 2**30,
+        peak_anonymous_gib=anonymous / 2**30,
+        wanted_below_gib=4,
+        samples=samples,
+        seconds=said.get("seconds"),
+        planted_found=said.get("violations") == dict(planted(truth)),
+    )
+
+
+def audit_alone(paths: list[str]) -> None:
+    """What bench_memory watches."""
+    from ordack.pipeline import audit
+
+    spark = spark_session()
+    started = time.perf_counter()
+    result = audit.run(paths, spark=spark)
+    took = time.perf_counter() - started
+    print(json.dumps({"seconds": took, "violations": {k: n for k, n in result.summary["violations"].items() if n}}))
+    spark.stop()
+
+
+# Name -> bench of a size of capture, with so many rounds.
+BENCHES: dict[str, Callable[[Fleet, int, int], None]] = {
+    "audit": bench_audit,
+    "memory": bench_memory,
+}
+
+
+def main() -> None:
+    """Runs the benches that are named, or all."""
+    if sys.argv[1:2] == ["_audit"]:
+        audit_alone(sys.argv[2:])
+        return
+    parser = argparse.ArgumentParser(description="The pipeline against its peers, as JSON lines.")
+    parser.add_argument("names", nargs="*", metavar="|".join(BENCHES), choices=[*BENCHES, []])
+    parser.add_argument("--size", type=int, default=1_000_000, help="packets in the capture")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", type=Path, help="folder for captures, which stay there")
+    arguments = parser.parse_args()
+    folder = arguments.keep or Path(tempfile.mkdtemp(prefix="bench-pipeline-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        fleet = Fleet(folder, arguments.seed)
+        for name in arguments.names or BENCHES:
+            BENCHES[name](fleet, arguments.size, arguments.rounds)
+    finally:
+        if arguments.keep is None:
+            shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
