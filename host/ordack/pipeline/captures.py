@@ -420,7 +420,8 @@ class _File:
             self._released = end
 
 
-def _first_time(path: str) -> float:
+def first_time(path: str) -> float:
+    """Time of a file's first frame, s since 1970; infinity if it has none."""
     with Path(path).open("rb") as file, contextlib.suppress(capture.CaptureError):
         for frame in capture.frames(file):
             return frame.time
@@ -429,7 +430,7 @@ def _first_time(path: str) -> float:
 
 def in_order(paths: Sequence[str | Path]) -> list[str]:
     """Files by the time of their first frame. OSError if one cannot be read."""
-    return sorted(map(str, paths), key=lambda path: (_first_time(path), path))
+    return sorted(map(str, paths), key=lambda path: (first_time(path), path))
 
 
 def divides_by_ports(paths: Sequence[str], parts: int) -> bool:
@@ -475,3 +476,11 @@ def batches(
         by_ports = divides_by_ports(files, parts)
     decoder = Decoder(files, part, parts, by_ports)
     yield from decoder.batches([_Table(rows, columns, labels, correlations) for _ in range(2)], rows)
+
+
+def read_on(decoder: Decoder, rows: int, columns: Sequence[str], finish: bool = False) -> Iterator[Batch]:
+    """The packets of the paths that were added to this decoder since it was made, or since this was called last.
+
+    finish: the capture ends there, and nothing can be added any more.
+    """
+    yield from decoder.batches([_Table(rows, columns, False, False) for _ in range(2)], rows, finish=finish)
