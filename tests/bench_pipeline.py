@@ -111,7 +111,7 @@ def spark_session() -> Any:
 
 
 def decode_in_tasks(spark: Any, paths: list[Path]) -> int:
-    """The packets of a capture decoded by the tasks of an audit, into the columns of an audit; only counts come back."""
+    """The packets of a capture decoded by tasks into the columns of an audit; only their number comes back."""
     from ordack.pipeline import audit, captures
 
     files = captures.in_order(paths)

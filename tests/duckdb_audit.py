@@ -54,8 +54,10 @@ FROM (
     user_msg_sequence_number, recoverable_msg_sequence_number, ack_source,
     ack_tx_sequence_time_stamp::UBIGINT << 32 | ack_tx_sequence_ordinal AS ack_sequence, ack_tx_sequence_number,
     ack_message_id,
-    sum(CASE WHEN direction = 0 AND kind >= 4 THEN 1 + (user_flags & 32)::BIGINT * 134217728 ELSE 0 END) OVER w AS count_0,
-    sum(CASE WHEN direction = 1 AND kind >= 4 THEN 1 + (user_flags & 32)::BIGINT * 134217728 ELSE 0 END) OVER w AS count_1
+    sum(CASE WHEN direction = 0 AND kind >= 4 THEN 1 + (user_flags & 32)::BIGINT * 134217728 ELSE 0 END)
+      OVER w AS count_0,
+    sum(CASE WHEN direction = 1 AND kind >= 4 THEN 1 + (user_flags & 32)::BIGINT * 134217728 ELSE 0 END)
+      OVER w AS count_1
   FROM packets WHERE kind >= 3
   WINDOW w AS (PARTITION BY connection ORDER BY row ROWS UNBOUNDED PRECEDING))
 """
