@@ -261,7 +261,7 @@ class Figures:
         killed = ", ".join(f"{name} {count}" for name, count in self.kills.items())
         text = f"{self.comparison.line()}; {self.segments} segments, {self.files} files of the table, {self.orphans} "
         text += f"orphans beside it; kills: {killed}; {self.seconds:.1f} s"
-        return text + (f"; latency of the last life: {json.dumps(self.latency_s)}" if self.latency_s else "")
+        return text + f"; seconds, of batches: {json.dumps(self.latency_s)}"
 
 
 class PipelineCampaign:
@@ -311,18 +311,27 @@ class PipelineCampaign:
         self.ingest_victim.start()
         await self._keep_killing()
         await asyncio.to_thread(self._stop)
-        for line in reversed(self.ingest.log.since(0)):
-            with suppress(ValueError):
-                said = json.loads(line.text)
-                if "table" in said:
-                    figures.latency_s = said["latency_s"]
-                    break
+        figures.latency_s = self.latency()
         ledger = read_ledger(self.board.read_file(sensor.LEDGER))
         figures.comparison = compare(settings.messages, ledger, self.table.read())
         figures.orphans, figures.files = self.table.orphans(), len(committed_files(self.table.folder))
         figures.segments = len(segments.segments(self.folder / SEGMENTS))
         listed = await self.manager.command("queue", "list", "--system", "--json")
         figures.left = sum(json.loads(line)["messages"] for line in listed.splitlines())
+
+    def latency(self) -> dict[str, dict[str, float]]:
+        """Seconds from an event to the table, as the ingest has told for its batches: the middle one's median, and the
+        maximum of all.
+        """
+        told: dict[str, list[tuple[float, float]]] = {}
+        for line in self.ingest.log.since(0):
+            with suppress(ValueError):  # a line that a kill has torn
+                said = json.loads(line.text)
+                if "batch" in said:
+                    for name, figures in said["latency_s"].items():
+                        told.setdefault(name, []).append((figures["p50"], figures["max"]))
+        return {name: {"p50": sorted(p50 for p50, _ in pairs)[len(pairs) // 2], "max": max(most for _, most in pairs)}
+                for name, pairs in told.items()}  # fmt: skip
 
     def _stop(self) -> None:
         self.board.kill()

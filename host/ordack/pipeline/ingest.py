@@ -251,9 +251,16 @@ def _locked(spark: SparkSession, job: Job) -> Iterator[None]:
     except OSError as error:
         raise IngestError(f"cannot write to the checkpoint {place}: {error.strerror}") from None
     file = _jvm(spark).java.io.RandomAccessFile(str(place / LOCK), "rw")
+
+    def taken() -> bool:
+        try:
+            return file.getChannel().tryLock() is not None
+        except Py4JJavaError:  # by this very JVM
+            return False
+
     try:
         deadline = time.monotonic() + LOCK_PATIENCE_S
-        while file.getChannel().tryLock() is None:
+        while not taken():
             if time.monotonic() > deadline:
                 raise IngestError(f"another ingest is at work with the checkpoint {place}: let it end, or stop it")
             time.sleep(POLL_S)

@@ -1,0 +1,30 @@
+"""From a board to a table with every process on the way killed by SIGKILL. `make pipeline` is the long form."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from pathlib import Path
+
+import pytest
+from hil.pipeline import Settings, run_campaign
+from hil.targets import MICROPYTHON
+
+from tests.conftest import SPARK
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.rule("B-098", "B-158", "B-166", "B-301")
+def test_each_reading_is_in_the_table_once_and_in_order_whatever_is_killed(tmp_path: Path) -> None:
+    seed = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
+    board = "unix" if MICROPYTHON["unix"].exists() else "cpython"
+    print("seed", seed, "on", board)
+    settings = Settings(
+        messages=250, kills=3, ingest_kills=2, seed=seed, board=board, artefacts=tmp_path,
+        spark=tuple(f"{name}={value}" for name, value in SPARK.items()),
+    )  # fmt: skip
+    figures = asyncio.run(run_campaign(settings))
+    assert figures.shortcomings() == []
+    print(figures.line())
+    assert figures.segments > 3

@@ -1,0 +1,270 @@
+"""`ordack pipeline ingest`: what it puts into a table, what it refuses, and how others read the table.
+
+Kills are in test_pipeline_chain.py.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from ordack import cli
+from ordack.pipeline import ingest as ingest_module
+from ordack.pipeline.bodies import SchemaError
+from ordack.pipeline.ingest import CHECKPOINT, LOCK, Batch, IngestError, Job, Latency, Summary, ingest
+from ordack.pipeline.segments import FolderError
+from ordack.pipeline.source import OptionError
+from ordack.pipeline.table import METADATA, TableError, committed_files
+from pyspark.sql import SparkSession
+
+from tests.segment_files import make_folder, row, write, write_rows
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return make_folder(tmp_path / "segments")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return tmp_path / "table"
+
+
+def job(folder: Path, table: Path, **others: Any) -> Job:
+    options = {name: others.pop(name) for name in ("schema", "queue", "maxSegmentsPerTrigger") if name in others}
+    return Job({"path": str(folder), **options}, str(table), **others)
+
+
+def rows(table: Path) -> list[int]:
+    return sorted(number for file in committed_files(table)
+                  for number in pq.read_table(file)["lookup_id"].to_pylist())  # fmt: skip
+
+
+def test_figures_are_quantiles_of_what_was_added() -> None:
+    latency = Latency()
+    assert latency.figures() is None
+    latency.add(np.array([1_000_000] * 98 + [3_000_000]), 4500)  # microseconds; milliseconds
+    latency.add(np.array([10_000_000]), 19_999)
+    assert latency.figures() == (3.5, 3.5, 3.5, 9.999)
+    latency.add(np.array([2_000_000] * 900), 4500)
+    assert latency.figures() == (2.5, 2.5, 3.5, 9.999)
+
+
+def test_each_run_adds_what_is_new_and_nothing_else(spark: SparkSession, folder: Path, table: Path) -> None:
+    now = time.time_ns() // 1_000_000_000 * 1_000_000_000
+    arrived, sent = np.datetime64(now - 5_000_000_000, "ns").item(), np.datetime64(now - 9_000_000_000, "ns").item()
+    times = {"arrived": arrived // 1000, "sent_time": sent // 1000}
+    write_rows(folder, 1, [row(number, body=b'{"t": 1.5}', **times) for number in (1, 2)])
+    write_rows(folder, 2, [row(3, body=b"{}", **times), row(4, body=b'{"t": "x"}', **times)])
+    what = job(folder, table, schema="t DOUBLE", maxSegmentsPerTrigger="1")
+    batches: list[Batch] = []
+    done = ingest(spark, what, tell=batches.append)
+    assert (done.batches, done.rows, done.malformed, done.segments) == (2, 4, 1, 2)
+    assert [(one.number, one.rows, one.malformed, one.segments, one.behind) for one in batches] == [
+        (0, 2, 0, 1, 1), (1, 2, 1, 1, 0)]  # fmt: skip
+    read = spark.read.parquet(str(table)).orderBy("lookup_id").select("t", "_malformed").collect()
+    assert [tuple(one) for one in read] == [
+        (1.5, None), (1.5, None), (None, None), (None, 't: "x" is a string, the column is DOUBLE')]  # fmt: skip
+    waited = time.time() - now / 1e9
+    for latency, before in ((done.arrived_to_table, 5), (done.sent_to_table, 9)):
+        figures = latency.figures()
+        assert figures is not None
+        assert before <= figures.p50 <= figures.max <= before + waited
+        assert sum(latency.milliseconds.values()) == 4
+    assert "4 rows in 2 batches of 2 segments; the bodies of 1 do not fit the schema" in str(done)
+    write(folder, 3, 5, 6)
+    again = ingest(spark, what)
+    assert (again.batches, again.rows, again.malformed) == (1, 2, 2)
+    assert ingest(spark, what).rows == 0
+    assert rows(table) == [1, 2, 3, 4, 5, 6]
+    assert spark.read.parquet(str(table)).count() == 6
+
+
+def test_a_continuous_run_takes_what_comes_until_it_is_told_to_stop(
+    spark: SparkSession, folder: Path, table: Path
+) -> None:
+    write(folder, 1, 1, 3)
+    got: list[Batch] = []
+
+    def tell(batch: Batch) -> None:
+        got.append(batch)
+        if batch.number < 2:
+            write(folder, batch.number + 2, 10 * (batch.number + 1), 10 * (batch.number + 1))
+            write(folder, batch.number + 1, batch.number + 1, batch.number + 1, "other")
+
+    done = ingest(spark, job(folder, table, queue="line1"), continuous=True, interval=0.05, tell=tell,
+                  stop=lambda: len(got) == 3)  # fmt: skip
+    assert [batch.rows for batch in got] == [3, 1, 1]
+    assert done.rows == 5
+    assert rows(table) == [1, 2, 3, 10, 20]
+
+
+def test_other_readers_are_told_which_files_belong_to_the_table(spark: SparkSession, folder: Path, table: Path) -> None:
+    with pytest.raises(TableError, match="is no table that a stream of Spark has written"):
+        committed_files(table)
+    for serial in range(1, 14):  # Spark draws its metadata together every tenth batch
+        write(folder, serial, serial, serial)
+    ingest(spark, job(folder, table, maxSegmentsPerTrigger="1"))
+    found = committed_files(table)
+    (table / "part-00000-of-a-batch-that-was-killed.snappy.parquet").write_bytes(found[0].read_bytes())
+    assert committed_files(table) == found
+    assert [pq.read_table(file)["lookup_id"].to_pylist() for file in found] == [[number] for number in range(1, 14)]
+    assert list((table / METADATA).glob("*.compact")), "it was not drawn together"
+    spark.catalog.refreshByPath(str(table))
+    frame = spark.read.parquet(str(table))
+    assert {name.rpartition("/")[2] for name in frame.inputFiles()} == {file.name for file in found}
+    moved = table.rename(table.with_name("moved"))
+    assert rows(moved) == list(range(1, 14))
+    newest = max(int(file.name) for file in (moved / METADATA).glob("[0-9]*") if file.name.isdecimal())
+    (moved / METADATA / str(newest - 1)).unlink()
+    with pytest.raises(TableError, match="has holes"):
+        committed_files(moved)
+
+
+def test_a_table_and_its_checkpoint_stay_together(
+    spark: SparkSession, folder: Path, table: Path, tmp_path: Path
+) -> None:
+    write(folder, 1, 1, 1)
+    elsewhere = str(tmp_path / "checkpoint")
+    ingest(spark, job(folder, table, checkpoint=elsewhere))
+    write(folder, 2, 2, 2)
+    with pytest.raises(IngestError, match=r"has been written with another checkpoint than .*table/_ordack_checkpoint"):
+        ingest(spark, job(folder, table))
+    with pytest.raises(IngestError, match=r"belongs to a table that is not in .*other any more"):
+        ingest(spark, job(folder, tmp_path / "other", checkpoint=elsewhere))
+    with pytest.raises(IngestError, match=r"has other columns \(_malformed string, t double\)"):
+        ingest(spark, job(folder, table, checkpoint=elsewhere, schema="t DOUBLE"))
+    with pytest.raises(IngestError, match="segments holds files that no ingest has written"):
+        ingest(spark, job(folder, folder))
+    assert not (folder / CHECKPOINT).exists()
+    assert rows(table) == [1]
+    ingest(spark, job(folder, table, checkpoint=elsewhere))
+    assert rows(table) == [1, 2]
+
+
+def test_a_checkpoint_is_for_one_folder(spark: SparkSession, folder: Path, table: Path, tmp_path: Path) -> None:
+    write(folder, 1, 1, 1)
+    ingest(spark, job(folder, table))
+    other = make_folder(tmp_path / "new", "folder-2")
+    write(other, 1, 1, 1)
+    with pytest.raises(IngestError, match=r"new is not the folder that this stream has read before: its marker says"):
+        ingest(spark, job(other, table))
+    (folder / "line1-0000000001-1-1.parquet").unlink()
+    write(folder, 3, 3, 3)
+    with pytest.raises(IngestError, match="segment 2 of the queue line1 is missing"):
+        ingest(spark, job(folder, table))
+    write(folder, 2, 2, 2)
+    ingest(spark, job(folder, table))
+    assert rows(table) == [1, 2, 3]
+
+
+def test_two_ingests_do_not_share_a_checkpoint(
+    spark: SparkSession, folder: Path, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder, 1, 1, 1)
+    monkeypatch.setattr(ingest_module, "LOCK_PATIENCE_S", 0.1)
+    monkeypatch.setattr(ingest_module, "POLL_S", 0.05)
+    (table / CHECKPOINT).mkdir(parents=True)
+    with (table / CHECKPOINT / LOCK).open("w") as held:
+        fcntl.lockf(held, fcntl.LOCK_EX)  # as a JVM holds it
+        with pytest.raises(IngestError, match="another ingest is at work with the checkpoint"):
+            ingest(spark, job(folder, table))
+
+    def tell(batch: Batch) -> None:
+        with pytest.raises(IngestError, match="another ingest is at work with the checkpoint"):
+            ingest(spark, job(folder, table))
+
+    assert ingest(spark, job(folder, table), tell=tell).rows == 1
+
+
+def test_what_cannot_be_is_told_before_anything_is_written(spark: SparkSession, folder: Path, table: Path) -> None:
+    write(folder, 1, 1, 1)
+    with pytest.raises(SchemaError, match=r"does not take the schema 't DOBLE': .*Unsupported data type"):
+        ingest(spark, job(folder, table, schema="t DOBLE"))
+    with pytest.raises(SchemaError, match="column t is NOT NULL"):
+        ingest(spark, job(folder, table, schema="t INT NOT NULL"))
+    with pytest.raises(SchemaError, match="column label of the schema is there already"):
+        ingest(spark, job(folder, table, schema="label STRING"))
+    assert not table.exists()
+    with pytest.raises(IngestError, match="this Spark has no format delta: give it the package"):
+        ingest(spark, job(folder, table, table_format="delta"))
+    with pytest.raises(IngestError, match="Iceberg has no folder of its own for the checkpoint: say --checkpoint"):
+        job(folder, table, table_format="iceberg")
+    with pytest.raises(FolderError, match="there is no folder"):
+        job(folder / "nowhere", table)
+    with pytest.raises(OptionError, match="maxSegmentsPerTrigger is '-1'"):
+        job(folder, table, maxSegmentsPerTrigger="-1")
+
+
+def test_the_summary_of_nothing_is_no_figure() -> None:
+    assert str(Summary("t")) == "t: 0 rows in 0 batches of 0 segments"
+    assert Summary("t").as_json()["latency_s"] == {"arrived_to_table": None, "sent_to_table": None, "resolution": 1}
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["ordack", "pipeline", "ingest", *words])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return (ended.value.code or 0, *capfd.readouterr())  # type: ignore[return-value]
+
+
+@pytest.mark.usefixtures("signals", "spark")
+def test_the_command_reports_for_people_and_for_machines(
+    folder: Path, table: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder, 1, 1, 3)
+    status, output, errors = run(capfd, monkeypatch, str(folder), "--to", str(table))
+    assert (status, errors) == (0, "")
+    assert output.startswith(f"{table}: 3 rows in 1 batches of 1 segments\nfrom arrival in the queue to the table: ")
+    assert output.endswith("(of arrival and sending only the second is known)\n")
+    write(folder, 2, 4, 5)
+    status, output, errors = run(capfd, monkeypatch, str(folder), "--to", str(table), "--json")
+    batch, summary = map(json.loads, output.splitlines())
+    assert (status, errors) == (0, "")
+    assert (batch["batch"], batch["rows"], batch["malformed"], batch["behind"]) == (1, 2, None, 0)
+    assert summary["rows"] == 2
+    assert summary["latency_s"]["arrived_to_table"].keys() == {"p50", "p90", "p99", "max"}
+
+
+@pytest.mark.usefixtures("signals", "spark")
+def test_the_command_says_what_is_wrong_in_words(
+    folder: Path, table: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*words: str) -> tuple[int, str]:
+        status, output, errors = run(capfd, monkeypatch, *words)
+        assert output == ""
+        assert "Traceback" not in errors
+        return status, errors
+
+    to = ("--to", str(table))
+    assert fails(str(folder / "x"), *to) == (2, f"ordack: there is no folder {folder}/x: `ordack export` makes it\n")
+    assert fails(str(folder), *to, "--schema", "t INT NOT NULL")[0] == 2
+    assert fails(str(folder), *to, "--bodies", "xml") == (
+        2, "ordack: option format is 'xml'; bodies are json or cbor\n")  # fmt: skip
+    status, errors = fails(str(folder), *to, "--conf", "spark.x")
+    assert (status, "--conf spark.x is not of the form KEY=VALUE" in errors) == (2, True)
+    table.mkdir()
+    (table / "readme.txt").touch()
+    assert fails(str(folder), *to) == (
+        1, f"ordack: {table} holds files that no ingest has written: name a new folder\n")  # fmt: skip
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    status, errors = fails(str(folder), *to)
+    assert (status, "Spark needs a Java runtime, 17 or newer" in errors) == (2, True)
