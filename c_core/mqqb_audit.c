@@ -16,7 +16,8 @@
 #define FINAL 0x10u
 #define INSERTED 0x20u  /* its FinalAck shows that it was in the queue */
 #define TWO_IDS 0x40u   /* another MessageID or number was reported */
-#define ASKED 0x80u    /* JN, JP or FA: a FinalAck should come (B-116) */
+#define TWICE 0x80u     /* two FinalAcks were reported */
+#define ASKED 0x100u    /* JN, JP or FA: a FinalAck should come (B-116) */
 
 /* mqqb_audit_direction.missed, and .unknown: what was reported already. */
 #define UNCOUNTED 1u
@@ -300,12 +301,27 @@ static int over(const mqqb_audit_slot *slot)
     return (slot->flags & FINAL) != 0 || (settled(slot) && (slot->flags & ASKED) == 0);
 }
 
+static void remember_final(sequence *s, uint32_t number, const mqqb_audit_slot *slot)
+{
+    mqqb_audit_final *const final = &s->finals[s->finals_next++ % MQQB_AUDIT_FINALS];
+
+    final->number = number;
+    final->id = slot->final_id;
+    final->twice = (slot->flags & TWICE) != 0;
+    final->packet.time = slot->final_time;
+    final->packet.file = slot->final_file;
+    final->packet.frame = slot->final_frame;
+}
+
 /* What became of a message that is to lose its slot, as far as it is known at this time. */
 static void conclude(mqqb_audit *a, sequence *s, mqqb_audit_slot *slot, uint32_t number, int64_t time)
 {
     mqqb_audit_flow *const f = &a->flows[s->flow - 1];
     const uint32_t flags = slot->flags;
 
+    if ((flags & INSERTED) != 0) {
+        remember_final(s, number, slot);
+    }
     if ((flags & SEEN) != 0 && (flags & FINAL) == 0) {
         const uint32_t deadline = (flags & ORDERED) != 0 ? slot->confirm : slot->reach;
         if (settled(slot)) {
@@ -840,7 +856,7 @@ static void prune(mqqb_audit *a, mqqb_audit_flow *f, int64_t time)
                ((slot_at(a, s, s->base + k)->flags & SEEN) == 0 || over(slot_at(a, s, s->base + k)))) {
             k++;
         }
-        if (s->slots != 0 && (k == 1u << s->window || place >= 4 * MQQB_AUDIT_KEEP)) {
+        if (s->slots != 0 && place >= MQQB_AUDIT_DETAILED && (k == 1u << s->window || place >= 4 * MQQB_AUDIT_KEEP)) {
             conclude_all(a, s, time);
         }
         if (s->slots == 0 && place >= MQQB_AUDIT_KEEP) {
@@ -1263,9 +1279,25 @@ static void final_ack_late(mqqb_audit_flow *f, sequence *s, uint32_t message_cla
     }
 }
 
-/* Was this message removed from its queue already, by another FinalAck among the last ones? 1: there was one, or this one. */
-static int check_twice(mqqb_audit *a, const row *r, sequence *s, uint32_t number, uint32_t id)
+static void removed_twice(mqqb_audit *a, const row *r, const sequence *s, uint32_t number, const mqqb_audit_final *first)
 {
+    const mqqb_audit_slot *const slot = seen_slot(a, s, number);
+    mqqb_audit_finding *const found = find(a, r, s, MQQB_AUDIT_DELIVERED_TWICE, MQQB_AUDIT_TWO_FINAL_ACKS, 0);
+
+    found->number = number;
+    found->a = first->id;
+    found->b = get(r, MQQB_SCAN_MESSAGE_ID);
+    if (slot != NULL) {
+        show_slot(found, slot);
+    }
+    show(found, &first->packet);
+    show(found, &r->packet);
+}
+
+/* Was a message that has no slot removed from its queue already, by another FinalAck among the last ones? 1: there was one. */
+static int check_twice(mqqb_audit *a, const row *r, sequence *s, uint32_t number)
+{
+    const uint32_t id = get(r, MQQB_SCAN_MESSAGE_ID);
     mqqb_audit_final *final;
     uint32_t k;
 
@@ -1273,27 +1305,12 @@ static int check_twice(mqqb_audit *a, const row *r, sequence *s, uint32_t number
         final = &s->finals[k];
         if (final->number == number) {
             if (final->id != id && final->twice == 0) {
-                const mqqb_audit_slot *const slot = seen_slot(a, s, number);
-                mqqb_audit_finding *const found =
-                    find(a, r, s, MQQB_AUDIT_DELIVERED_TWICE, MQQB_AUDIT_TWO_FINAL_ACKS, 0);
+                removed_twice(a, r, s, number, final);
                 final->twice = 1;
-                found->number = number;
-                found->a = final->id;
-                found->b = id;
-                if (slot != NULL) {
-                    show_slot(found, slot);
-                }
-                show(found, &final->packet);
-                show(found, &r->packet);
             }
             return 1;
         }
     }
-    final = &s->finals[s->finals_next++ % MQQB_AUDIT_FINALS];
-    final->number = number;
-    final->id = id;
-    final->twice = 0;
-    final->packet = r->packet;
     return 0;
 }
 
@@ -1306,14 +1323,12 @@ static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
     const int inserted = (message_class & 0x4000) != 0; /* about receiving, not about arriving (B-365) */
     mqqb_audit_slot *const slot = seen_slot(a, s, number);
     mqqb_audit_finding *found;
-    int again;
 
     refresh(a, s);
     f->last_time = r->time;
     (void)check_number(a, r, s, number, 0, inserted);
-    again = inserted && check_twice(a, r, s, number, id);
     if (slot == NULL) {
-        if (!again && was_sent(a, s, number) == 1) {
+        if (!(inserted && check_twice(a, r, s, number)) && was_sent(a, s, number) == 1) {
             final_ack_late(f, s, message_class);
         }
         return;
@@ -1343,6 +1358,11 @@ static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
             f->outcomes[MQQB_AUDIT_RECEIVED]++;
         }
     } else if (!inserted || (slot->flags & INSERTED) != 0) {
+        if (inserted && id != slot->final_id && (slot->flags & TWICE) == 0) {
+            const mqqb_audit_final first = {{slot->final_time, slot->final_file, slot->final_frame}, number, slot->final_id, 0, 0};
+            slot->flags |= TWICE;
+            removed_twice(a, r, s, number, &first);
+        }
         return;
     }
     slot->flags |= inserted ? INSERTED : 0;

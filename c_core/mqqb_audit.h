@@ -20,10 +20,11 @@ enum {
     MQQB_AUDIT_BUCKETS = 256,
     MQQB_AUDIT_SOURCES = 4,      /* of a direction, or of two hosts, that are known by name */
     MQQB_AUDIT_ACKS = 6,         /* OrderAcks that wait until the sender shows that it has them */
-    MQQB_AUDIT_FINALS = 8,       /* FinalAcks of a sequence that are remembered when their message has lost its slot */
+    MQQB_AUDIT_FINALS = 16,      /* FinalAcks of a sequence that are remembered when their message has lost its slot */
     MQQB_AUDIT_CLASSES = 8,      /* different classes of FinalAcks that are counted apart */
     MQQB_AUDIT_PACKETS = 4,
     MQQB_AUDIT_KEEP = 16,        /* finished sequences of a flow that are kept */
+    MQQB_AUDIT_DETAILED = 3,     /* of these, with their messages: less than so many */
     MQQB_AUDIT_WINDOW_MIN = 6,   /* slots of a sequence: powers of 2 */
     MQQB_AUDIT_WINDOW_MAX = 10,
     MQQB_AUDIT_WINDOWS = 13,     /* one more than both greatest */
