@@ -42,7 +42,7 @@ KINDS = (
 )
 # What else a reader may rightly say of a stream with this violation.
 CONSEQUENCES = {
-    "renumbered": {"delivered_twice"},
+    "renumbered": {"delivered_twice", "resent_after_ack"},
     "ack_beyond_receipt": {"resent_after_ack", "skipped", "delivered_twice"},
     "skipped": {"ack_beyond_receipt"},
 }
@@ -1448,7 +1448,7 @@ def _accounted(capture: Capture, violation: Planted) -> bool:
         and packet.sequence == sequence
         and packet.visible
         and packet.sent_time * 10**9 >= begin
-        and packet.number <= violation.number
+        and packet.number < violation.number  # "skipped" is about the number before
         and packet.frames[-1].time <= evidence
         for packet in capture.packets
         if packet.kind == "message"
@@ -1498,7 +1498,10 @@ def _judge(capture: Capture, pairs: list[_Pair], everything: list[Frame]) -> Non
         violation.shown = all(groups)
         last = max((frame.time for group in groups[-1:] for packet in group[:1] for frame in packet.frames), default=0)
         standing = violation.kind in STANDING_ALONE
-        clear = clouded.get(violation.pair, last + 1) > last
+        concerned = {violation.pair}  # and other pairs of the stream's source: its messages may have gone there
+        if violation.line is not None:
+            concerned |= {pair.number for pair in pairs if violation.line.source in pair.ends}
+        clear = min(clouded.get(number, last + 1) for number in concerned) > last
         violation.certain = violation.shown and (
             _within_reach(capture, violation) if standing else clear and _accounted(capture, violation)
         )
