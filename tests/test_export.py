@@ -735,6 +735,36 @@ def test_a_queue_made_again_goes_on_where_the_one_before_ended(store: Path, to: 
     assert _exported(to) == [1, 2]
 
 
+def test_a_recorded_segment_of_a_deleted_queue_becomes_visible(store: Path, to: Path) -> None:
+    ids = _fill(store, 2)
+    _leave_pending(store, to)
+    with Client(store) as client:
+        client.delete_queue("line1")
+    assert [(made.queue, made.recovered) for made in _export(store, to, "plain")] == [("line1", True)]
+    assert _exported(to) == ids
+
+
+def test_file_systems_that_lack_links_or_cannot_sync_folders_will_do(
+        store: Path, to: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of Hadoop and of cloud stores, when they are mounted."""
+    ids = _fill(store, 2)
+    real = os.fsync
+
+    def unknown(*arguments: Any, **_: Any) -> None:
+        if len(arguments) == 1 and not os.path.isdir(arguments[0]):  # noqa: PTH112
+            return real(arguments[0])
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "link", unknown)
+    with Client(store) as client:
+        monkeypatch.setattr(os, "fsync", unknown)
+        with Exporter(client, ["line1"], to) as exporter:
+            assert len(list(exporter.run())) == 1
+        monkeypatch.setattr(os, "fsync", real)
+    assert _exported(to) == ids
+    assert not [path for path in to.iterdir() if path.name.startswith(".")]
+
+
 def test_old_segments_may_be_deleted(store: Path, to: Path) -> None:
     for number in (1, 2, 3):
         _fill(store, 1, number)

@@ -15,6 +15,7 @@ The folder is held open: a segment never lands in another one that took its plac
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import stat
@@ -123,18 +124,22 @@ class Folder:
                 os.fsync(file)
             finally:
                 os.close(file)
-            os.fsync(self._descriptor)
+        self.sync()
 
     def rename(self, old: str, new: str) -> None:
         """Give a file another name; it has that for good when this returns."""
         with self._errors("rename a file in the folder"):
             os.rename(old, new, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
-            self.sync()
+        self.sync()
 
     def sync(self) -> None:
-        """Make the names durable."""
+        """Make the names durable, where the file system knows of that."""
         with self._errors("write to the folder"):
-            os.fsync(self._descriptor)
+            try:
+                os.fsync(self._descriptor)
+            except OSError as error:
+                if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):  # mounted ones may not
+                    raise
 
     def link(self, old: str, new: str) -> None:
         """Give a file another name, unless that is taken."""
@@ -146,7 +151,7 @@ class Folder:
                 os.unlink(old, dir_fd=self._descriptor)
             except OSError:  # a mounted file system that has no links
                 os.rename(old, new, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
-            os.fsync(self._descriptor)
+        self.sync()
 
     def remove(self, name: str) -> None:
         """Delete a file."""
@@ -204,6 +209,7 @@ class Exporter:
             self._marker = self._claim()
             for queue in self._queues:
                 self._take_up(queue)
+            self._take_up_deleted()
             self._check_owner("was given a new identifier since: export to a new folder")
             for queue in self._queues:
                 self._clean(queue)
@@ -224,25 +230,28 @@ class Exporter:
 
     def _claim(self) -> Marker:
         """Read the folder's marker, or make it, if nobody's segments are there."""
-        with self._store.transaction():  # two exports to a new folder: one makes it
-            marker = self._folder.marker()
-            if marker is None:
-                if any(map(parse_name, self._folder.names())):
-                    raise FolderError(f"{self._folder.name} holds segments, but no {MARKER} that says whose they are: "
-                                      "export to another folder")
-                if not self._anew and any(export.path == self._folder.name for export in self._store.exports()):
-                    raise FolderError(
-                        f"this store has exported to {self._folder.name} before, and that folder is not there any "
-                        "more: is it not mounted, or was it moved? If another is to take its place, say --anew")
-                new = hidden(f"{MARKER}.{self._store.guid.hex()}")
-                self._folder.write(new, marker_content(Marker(self._guid, secrets.token_hex(8))))
-                self._folder.link(new, MARKER)
-                marker = self._folder.marker()
-                if marker is None:
-                    raise FolderError(f"cannot make {MARKER} in the folder {self._folder.name}")
+        marker = self._folder.marker()
+        if marker is None:
+            with self._store.transaction():  # two exports to a new folder: one makes it
+                marker = self._folder.marker() or self._mark()
         self._marker = marker
         if all(export.folder != marker.folder for export in self._store.exports()):
             self._check_owner("is another one: export to another folder")
+        return marker
+
+    def _mark(self) -> Marker:
+        if any(map(parse_name, self._folder.names())):
+            raise FolderError(f"{self._folder.name} holds segments, but no {MARKER} that says whose they are: export "
+                              "to another folder")
+        if not self._anew and any(export.path == self._folder.name for export in self._store.exports()):
+            raise FolderError(f"this store has exported to {self._folder.name} before, and that folder is not there "
+                              "any more: is it not mounted, or was it moved? If another is to take its place, say --anew")
+        new = hidden(f"{MARKER}.{self._store.guid.hex()}")
+        self._folder.write(new, marker_content(Marker(self._guid, secrets.token_hex(8))))
+        self._folder.link(new, MARKER)
+        marker = self._folder.marker()  # another queue manager may have been faster
+        if marker is None:
+            raise FolderError(f"cannot make {MARKER} in the folder {self._folder.name}")
         return marker
 
     def _check_owner(self, instead: str) -> None:
@@ -259,6 +268,12 @@ class Exporter:
             elif export.pending == PENDING:
                 self._give_up(export, f"its folder was {export.path}, and this is another one")
                 self._store.save_export(export._replace(pending=GIVEN_UP))
+
+    def _take_up_deleted(self) -> None:
+        """Finish what is pending of queues that are gone: nobody else will."""
+        for export in self._store.exports():
+            if export.pending and export.folder == self._marker.folder and not self._store.find_queue(export.queue):
+                self._finish(export)
 
     def _finish(self, export: Export) -> Export:
         """Make the last segment visible, if it is not known to be; what is to be recorded of it."""
@@ -316,7 +331,8 @@ class Exporter:
     def run(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Exported]:
         """Export what is in the queues now; what arrives meanwhile may be left there. Gives each segment when it is
         visible, those of earlier exports first. Ends early, with a whole segment, when stop() is true."""
-        yield from self._recovered
+        while self._recovered:
+            yield self._recovered.pop(0)
         for queue in self._queues:
             left = self._state(queue)[0]
             while left > 0 and not stop():
@@ -329,7 +345,8 @@ class Exporter:
     def follow(self, stop: Callable[[], bool], age: float = AGE_S) -> Iterator[Exported]:
         """Export what comes, until stop() is true: when there is enough for a segment, or when this has known of a
         message for `age` seconds."""
-        yield from self._recovered
+        while self._recovered:
+            yield self._recovered.pop(0)
         known: dict[int, float] = {}  # when messages were first seen in a queue
         while not stop():
             self._store.changed()  # before looking, so that nothing slips in between
