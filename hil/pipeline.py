@@ -16,6 +16,7 @@ not so; 2 wrong use.
 import argparse
 import asyncio
 import binascii
+import fcntl
 import json
 import os
 import random
@@ -55,7 +56,7 @@ from hil.targets import open_board
 
 ARTEFACTS = ROOT / "build" / "pipeline"
 SEGMENTS, TABLE = "segments", "table"
-CHECKPOINT = "_ordack_checkpoint"
+CHECKPOINT, LOCK = "_ordack_checkpoint", "ordack.lock"
 STEPS_MAX = 12  # in a life of the ingest until it is killed: about two batches
 PATIENCE_S = 90.0  # a Spark session on a busy machine takes its time
 STATUS_DEADLINE_S = 60.0
@@ -90,6 +91,7 @@ class Service:
         self._command = list(command)
         self._folder = folder
         self._process: Process | None = None
+        self._former: list[Process] = []
         self.life = 0
         self.log = Log()
 
@@ -103,12 +105,14 @@ class Service:
 
     def kill(self) -> None:
         """SIGKILL to the whole group."""
-        if self._process is not None:
-            self._process.kill()
+        for process in [*self._former, *([] if self._process is None else [self._process])]:
+            process.kill()
+        self._former = []
 
     def kill_first(self) -> None:
-        """SIGKILL to the process that was started, and not to those that it has started."""
+        """SIGKILL to the process that was started, and not to those that it has started: they notice."""
         if self._process is not None:
+            self._former.append(self._process)
             with suppress(ProcessLookupError):
                 os.kill(self._process.pid, signal.SIGKILL)
 
@@ -175,6 +179,15 @@ class Table:
             )
         return received
 
+    def at_work(self) -> bool:
+        """Whether an ingest holds the checkpoint."""
+        with (self.folder / CHECKPOINT / LOCK).open("a") as lock:
+            try:
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
     def orphans(self) -> int:
         """Files of rows in the folder that do not belong to the table: of batches that were killed."""
         return len(set(self.folder.glob("part-*")) - set(committed_files(self.folder)))
@@ -189,7 +202,7 @@ class IngestVictim:
         self.kills = 0
         self.alone = 0
         self.plan = [rng.randrange(STEPS_MAX + 1) for _ in range(kills)]
-        self._alone = [turn % 2 == 1 for turn in range(kills)]
+        self._alone = [(kills - turn) % 2 == 0 for turn in range(kills)]
         self._table = table
         self._begun = 0
 
@@ -210,7 +223,7 @@ class IngestVictim:
         if not self.finished and (complete or self._table.steps() - self._begun >= self.plan[self.kills]):
             if self._alone[self.kills]:
                 self.alone += 1
-                self.end.kill_first()  # what is left of the group ends with it, or meets the next life
+                self.end.kill_first()
             else:
                 self.end.kill()
             self.kills += 1
@@ -375,8 +388,9 @@ class PipelineCampaign:
                 raise CampaignFailed(f"no progress for {now - changed:.0f} s of {now - begun:.0f} s: {counts}, "
                                      f"{self.table.rows} rows in the table")
             await asyncio.sleep(TICK_S)
-        # The last life, too, has to show that it goes on: with nothing to do it must wait, not end.
-        await self._until(lambda: self.manager.listening() and self.export.alive, "a service ended by itself")
+        # The last lives, too, have to show that they go on: with nothing to do they must wait, not end.
+        await self._until(lambda: self.manager.listening() and self.export.alive and self.table.at_work(),
+                          "a service does not begin again")  # fmt: skip
 
     def close(self) -> None:
         """Kill every process."""

@@ -8,9 +8,9 @@ import random
 from pathlib import Path
 
 import pytest
+
 from hil.pipeline import Settings, run_campaign
 from hil.targets import MICROPYTHON
-
 from tests.conftest import SPARK
 
 

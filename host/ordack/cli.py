@@ -536,10 +536,11 @@ def pipeline_ingest(
                **({} if schema is None else {"schema": schema}), **({} if queue is None else {"queue": queue})}
     try:
         job = ingest.Job(options, table, table_format, checkpoint)
-        spark = session(master, "ordack pipeline ingest", settings)
         stopped: list[int] = []
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # after pyspark has set one of its own
+        for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda number, _: stopped.append(number))
+        spark = session(master, "ordack pipeline ingest", settings)
+        signal.signal(signal.SIGINT, lambda number, _: stopped.append(number))  # pyspark has set one of its own
         with _ingest_progress() as show:
             def tell(batch: ingest.Batch) -> None:
                 show(batch)

@@ -178,8 +178,8 @@ class Job:
         """Refuse a table that this checkpoint has not written. Raises IngestError."""
         if self.table_format not in FILES:
             return
-        begun, committed = (_exists(spark, f"{self.place}/{part}") for part in ("offsets", "commits/0"))
-        there = _exists(spark, f"{self.table}/{METADATA}")
+        begun, committed = (_holds_files(spark, f"{self.place}/{part}") for part in ("offsets", "commits"))
+        there = _holds_files(spark, f"{self.table}/{METADATA}")
         if there and not begun:
             raise IngestError(f"the table {self.table} has been written with another checkpoint than {self.place}; "
                               "with a new one Spark would leave out rows: name the table's own, or begin a new table")
@@ -192,7 +192,7 @@ class Job:
                 changed = sorted(set(before) ^ set(_comparable(schema)))
                 raise IngestError(f"the table {self.table} has other columns ({', '.join(changed)}): a table keeps "
                                   "its schema; begin a new one")
-        elif not begun and _files(spark, self.table):
+        elif not begun and _holds_files(spark, self.table):
             raise IngestError(f"{self.table} holds files that no ingest has written: name a new folder")
 
 
@@ -219,15 +219,8 @@ def _is_remote(spark: SparkSession) -> bool:
     return "connect" in type(spark).__module__
 
 
-def _exists(spark: SparkSession, path: str) -> bool:
-    if _is_remote(spark):
-        return Path(path).exists()
-    system, named = _file_system(spark, path)
-    return bool(system.exists(named))
-
-
-def _files(spark: SparkSession, folder: str) -> bool:
-    """Whether the folder holds files of a table."""
+def _holds_files(spark: SparkSession, folder: str) -> bool:
+    """Whether there are files in the folder that are for readers."""
     if _is_remote(spark):
         names = [path.name for path in Path(folder).glob("*")]
     else:
