@@ -9,7 +9,7 @@ KILLS ?= 5
 STEPS ?= 1000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run hil test test-c test-mp lint size powercuts fuzz mutants model conformance bench firmware natmod rp2040 clean setup-test setup-bench setup-firmware
+.PHONY: help setup run hil test test-c test-mp lint size powercuts fuzz mutants model audits conformance bench firmware natmod rp2040 clean setup-test setup-bench setup-firmware
 
 help: ## this list
 	@awk -F ' *## ' '/^[a-z0-9-]+:.* ## / { sub(/:.*/, "", $$1); printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,12 +66,16 @@ model: setup-test ## a stream checked in all its states, then 10^6 steps of queu
 	@$(PYTHON_VENV) tests/spin/check.py --full
 	@$(PYTHON_VENV) tests/model.py --steps $(STEPS) $(if $(SEED),--seed $(SEED))
 
+audits: setup-test ## the audit over generated captures: planted violations are found, none invented (SEED= COUNT=)
+	@$(PYTHON_VENV) tests/test_audit_generated.py $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT))
+
 conformance: setup-test ## the rules of the specification with the tests that show them (writes tests/CONFORMANCE.md)
 	@$(PYTHON_VENV) tests/conformance.py
 
-bench: setup-bench ## speed against a peer measured in the same run, as JSON lines
+bench: setup-bench ## speed against a peer measured in the same run, as JSON lines (SIZE= packets of the pipeline's captures)
 	@$(PYTHON_VENV) tests/bench.py
 	@$(PYTHON_VENV) tests/bench_uart.py
+	@$(PYTHON_VENV) tests/bench_pipeline.py $(if $(SIZE),--size $(SIZE))
 
 firmware: setup-firmware ## MicroPython with our modules for every emulated board, with sizes; firmware/ports/README.md runs them
 	@arm-none-eabi-size build/firmware/mps2-an385/firmware.elf build/firmware/mps2-an385-twin/firmware.elf
