@@ -301,16 +301,14 @@ static int over(const mqqb_audit_slot *slot)
     return (slot->flags & FINAL) != 0 || (settled(slot) && (slot->flags & ASKED) == 0);
 }
 
-static void remember_final(sequence *s, uint32_t number, const mqqb_audit_slot *slot)
+static void remember_final(sequence *s, uint32_t number, uint32_t id, uint32_t twice, const mqqb_audit_packet *packet)
 {
     mqqb_audit_final *const final = &s->finals[s->finals_next++ % MQQB_AUDIT_FINALS];
 
     final->number = number;
-    final->id = slot->final_id;
-    final->twice = (slot->flags & TWICE) != 0;
-    final->packet.time = slot->final_time;
-    final->packet.file = slot->final_file;
-    final->packet.frame = slot->final_frame;
+    final->id = id;
+    final->twice = twice;
+    final->packet = *packet;
 }
 
 /* What became of a message that is to lose its slot, as far as it is known at this time. */
@@ -320,7 +318,8 @@ static void conclude(mqqb_audit *a, sequence *s, mqqb_audit_slot *slot, uint32_t
     const uint32_t flags = slot->flags;
 
     if ((flags & INSERTED) != 0) {
-        remember_final(s, number, slot);
+        const mqqb_audit_packet final = {slot->final_time, slot->final_file, slot->final_frame};
+        remember_final(s, number, slot->final_id, (flags & TWICE) != 0, &final);
     }
     if ((flags & SEEN) != 0 && (flags & FINAL) == 0) {
         const uint32_t deadline = (flags & ORDERED) != 0 ? slot->confirm : slot->reach;
@@ -1018,6 +1017,10 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
 
     slot = make_slot(a, s, number, r->time);
     resent = slot == NULL || (slot->flags & SEEN) != 0;
+    if (!resent && r->time < a->latest &&
+        (s->reported_skip != 0 ? number < s->reported_number : number == s->reported_number)) {
+        come_late(a, r, c, key.source);
+    }
     if (slot == NULL) {
         s->counts.resends++;
     } else if ((slot->flags & SEEN) == 0) {
@@ -1143,6 +1146,7 @@ static int check_number(mqqb_audit *a, const row *r, sequence *s, uint32_t numbe
         found->number = number;
         show(found, &r->packet);
         s->reported_number = number;
+        s->reported_skip = skipped != 0;
         a->sources[s->key.source].accused = r->time;
         a->pairs[s->pair].missed.accused = r->time;
     }
@@ -1328,8 +1332,13 @@ static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
     f->last_time = r->time;
     (void)check_number(a, r, s, number, 0, inserted);
     if (slot == NULL) {
-        if (!(inserted && check_twice(a, r, s, number)) && was_sent(a, s, number) == 1) {
-            final_ack_late(f, s, message_class);
+        if (!inserted || !check_twice(a, r, s, number)) {
+            if (inserted) {
+                remember_final(s, number, id, 0, &r->packet);
+            }
+            if (was_sent(a, s, number) == 1) {
+                final_ack_late(f, s, message_class);
+            }
         }
         return;
     }
@@ -1491,7 +1500,7 @@ static void end(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
     }
 }
 
-static void one(mqqb_audit *a, const row *r, uint32_t kind)
+static void take(mqqb_audit *a, const row *r, uint32_t kind)
 {
     mqqb_audit_connection *const c = &a->connections[r->connection];
     mqqb_audit_direction *const own = &c->direction[r->direction];
@@ -1503,13 +1512,7 @@ static void one(mqqb_audit *a, const row *r, uint32_t kind)
     }
     if (kind == MQQB_KIND_HOLE || kind == MQQB_KIND_MALFORMED) {
         come_late(a, r, c, 0);
-    } else if (r->time < a->latest && kind == MQQB_KIND_USER_MESSAGE) {
-        come_late(a, r, c, get(r, MQQB_CAPTURE_SOURCE_QUEUE_MANAGER));
     }
-    if (r->time > a->latest) {
-        a->latest = r->time;
-    }
-    own->last_time = r->time;
     switch (kind) {
     case MQQB_KIND_HOLE:
     case MQQB_KIND_OLDER:
@@ -1554,6 +1557,15 @@ static void one(mqqb_audit *a, const row *r, uint32_t kind)
     } else {
         c->established = r->time; /* the response comes second */
     }
+}
+
+static void one(mqqb_audit *a, const row *r, uint32_t kind)
+{
+    take(a, r, kind);
+    if (r->time > a->latest) {
+        a->latest = r->time;
+    }
+    a->connections[r->connection].direction[r->direction].last_time = r->time;
 }
 
 /* Is there room for whatever the row may need? */

@@ -120,7 +120,7 @@ typedef struct {
     uint32_t since_first, since_high; /* seen first, seen at all, since something may have been missed */
     uint32_t slots, window, base;    /* its slots, the logarithm of how many, the number that the oldest one is for */
     uint32_t pair, pair_missed, source_missed;
-    uint32_t where, first_where, reported_where, reported_number;
+    uint32_t where, first_where, reported_where, reported_number, reported_skip;
     uint32_t ack_number, ack_id, acked, back, back_from, back_to, back_number; /* the OrderAck before, and whether they went back */
     uint32_t evicted, evicted_top;   /* without OrderAck when they lost their slot */
     uint32_t acks_used, finals_next;
