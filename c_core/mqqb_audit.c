@@ -631,9 +631,10 @@ static void wrong_ack(mqqb_audit *a, const row *r, mqqb_audit_connection *c, con
     const int user = mqqb_serial_after(h->ack_sequence_number, other->messages & 0xFFFF);
     uint32_t *const last = user ? &own->beyond : &own->recoverable_beyond;
     const uint32_t stated = user ? h->ack_sequence_number : h->recoverable_msg_ack_seq_number;
+    const int unknown = ((own->missed | other->missed) & UNCOUNTED) != 0;
     mqqb_audit_finding *found;
 
-    if ((other->missed & UNCOUNTED) != 0) {
+    if (unknown) {
         if ((own->unknown & UNKNOWN_ACK) != 0) {
             return;
         }
@@ -644,7 +645,7 @@ static void wrong_ack(mqqb_audit *a, const row *r, mqqb_audit_connection *c, con
     *last = stated + 1;
     c->accused = r->time;
     found = find(a, r, NULL, MQQB_AUDIT_ACK_BEYOND_RECEIPT, user ? MQQB_AUDIT_SESSION_ACK : MQQB_AUDIT_RECOVERABLE_ACK,
-                 (other->missed & UNCOUNTED) != 0);
+                 unknown);
     found->a = stated;
     found->b = (user ? other->messages : other->recoverable) & 0xFFFF;
     show(found, &r->packet);
@@ -674,7 +675,6 @@ static void session_header(mqqb_audit *a, const row *r, mqqb_audit_connection *c
         const uint32_t covered = other->messages - ((other->messages - h.ack_sequence_number) & 0xFFFF);
         if (covered > own->shown) {
             own->shown = covered;
-            own->shown_row = a->rows;
             own->shown_packet = r->packet;
         }
         cover_session(a, r, other, covered, own->messages + (carried ? 0 : 1));
@@ -702,7 +702,7 @@ static int shown_before(const mqqb_audit *a, const row *r, uint32_t where)
     if (where == (2 * r->connection | (r->direction ^ 1))) {
         return 1;
     }
-    return c->begun != 0 && c->begin_row > shower->shown_row;
+    return c->begun != 0 && c->first_time > shower->shown_packet.time;
 }
 
 /* Has the sender shown that it has this message of the other side? */
@@ -733,6 +733,9 @@ static void check_resend(mqqb_audit *a, const row *r, sequence *s, const mqqb_au
     mqqb_audit_finding *found;
     uint32_t answers; /* where what answers the last transmission goes */
 
+    if ((slot->flags & TWO_IDS) != 0) {
+        return; /* which message was acknowledged? */
+    }
     if ((slot->flags & FINAL) != 0 && is_shown(a, slot->final_where, slot->final_index) &&
         shown_before(a, r, slot->final_where)) {
         const mqqb_audit_packet final = {slot->final_time, slot->final_file, slot->final_frame};
@@ -914,7 +917,6 @@ static uint32_t new_sequence(mqqb_audit *a, const row *r, const mqqb_audit_key *
     s->pair = pair;
     s->pair_missed = a->pairs[pair].missed.missed;
     s->source_missed = a->sources[key->source].missed;
-    s->first_row = a->rows;
     s->first_where = 2 * r->connection | r->direction;
     s->reported_where = NOWHERE;
     s->first_time = r->time;
@@ -950,7 +952,7 @@ static void check_went_back(mqqb_audit *a, const row *r, const mqqb_audit_flow *
     mqqb_audit_finding *found;
 
     if (s->reported_where == where || (where != newest->where && where != newest->first_where &&
-                                       (c->begun == 0 || c->begin_row < newest->first_row))) {
+                                       (c->begun == 0 || c->first_time <= newest->first_time))) {
         return;
     }
     s->reported_where = where;
@@ -1528,7 +1530,6 @@ static void take(mqqb_audit *a, const row *r, uint32_t kind)
         return;
     case MQQB_KIND_BEGIN:
         c->begun = 1;
-        c->begin_row = a->rows;
         return;
     case MQQB_KIND_END:
         end(a, r, c);

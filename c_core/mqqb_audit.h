@@ -124,7 +124,6 @@ typedef struct {
     uint32_t ack_number, ack_id, acked, back, back_from, back_to, back_number; /* the OrderAck before, and whether they went back */
     uint32_t evicted, evicted_top;   /* without OrderAck when they lost their slot */
     uint32_t acks_used, finals_next;
-    uint64_t first_row;
     int64_t first_time, last_time;
     mqqb_audit_counts counts;
     mqqb_audit_packet highest_packet, ack_packet, back_packet[3];
@@ -156,7 +155,6 @@ typedef struct { mqqb_audit_missed missed; uint32_t sources[MQQB_AUDIT_SOURCES],
 
 typedef struct {
     mqqb_audit_packet shown_packet;  /* the last SessionHeader that raised shown */
-    uint64_t shown_row;
     int64_t last_time, first_message, first_hole, last_hole, first_malformed;
     uint32_t messages, recoverable;  /* counted so far */
     uint32_t shown;                  /* messages of the other direction that a SessionHeader of this one covers */
@@ -171,7 +169,6 @@ typedef struct {
 /* pair: caller: 2 * index of the two hosts, + 1 if direction 0 is not that of pairs[2 * index]; all ones: pass its rows over. */
 typedef struct {
     uint32_t pair, begun;            /* begun: 1 if its SYN was seen */
-    uint64_t begin_row;
     int64_t first_time, last_time, established, accused;
     mqqb_audit_direction direction[2];
 } mqqb_audit_connection;
