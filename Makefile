@@ -9,7 +9,7 @@ KILLS ?= 5
 STEPS ?= 1000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run hil test test-c test-mp lint size powercuts fuzz mutants model audits conformance bench firmware natmod rp2040 clean setup-test setup-bench setup-firmware
+.PHONY: help setup run hil pipeline test test-c test-mp lint size powercuts fuzz mutants model audits conformance bench firmware natmod rp2040 clean setup-test setup-bench setup-firmware
 
 help: ## this list
 	@awk -F ' *## ' '/^[a-z0-9-]+:.* ## / { sub(/:.*/, "", $$1); printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ run: $(if $(filter pi% mps2%,$(BOARD)),setup-firmware,setup) ## the main job: re
 
 hil: setup-test ## the guarantees on every board that is here, as a table, also in build/hil.md and build/hil.json (SEED=)
 	@$(PYTHON_VENV) -m hil.matrix --markdown build/hil.md --json build/hil.json $(if $(SEED),--seed $(SEED))
+
+pipeline: setup-test ## from a board to a Spark table, with every process on the way killed again and again (SEED= MESSAGES= KILLS=)
+	@$(PYTHON_VENV) -m hil.pipeline --messages $(MESSAGES) --kills $(KILLS) $(if $(SEED),--seed $(SEED)) $(if $(BOARD),--board '$(BOARD)')
 
 test: setup-test ## everything that must hold, with a summary
 	@$(PYTHON_VENV) tests/run_all.py

@@ -20,7 +20,9 @@ SHOWN_OF_FAILURE = 80  # lines
 
 # Of emulated boards and of programs that talk to them: more waiting than work, and of no use to the coverage of mqqb.
 BOARDS = ["tests/test_board.py", "tests/test_firmware.py", "tests/test_natmod.py", "tests/test_uart.py"]
-OTHERS = ["tests", *[f"--ignore={name}" for name in BOARDS]]
+# One Spark session for all of them, which uses both processors by itself.
+PIPELINE = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/test_pipeline_*.py"))
+OTHERS = ["tests", *[f"--ignore={name}" for name in (*BOARDS, *PIPELINE)]]
 # Name -> commands, run one after another. Two lanes, for two processors; the parts of a lane follow each other.
 Part = tuple[str, list[list[str]]]
 LANES: list[list[Part]] = [
@@ -47,6 +49,7 @@ LANES: list[list[Part]] = [
         ("MicroPython", [[*MAKE, "test-mp"]]),
         ("boards", [[PYTHON, *PYTEST, *BOARDS]]),
         ("rig", [[PYTHON, *PYTEST, "hil"]]),
+        ("pipeline", [[PYTHON, *PYTEST, *PIPELINE]]),
     ],
 ]
 
