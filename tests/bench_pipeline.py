@@ -275,10 +275,113 @@ def audit_alone(paths: list[str]) -> None:
     spark.stop()
 
 
+# ---- ingest: segments to a table, against Spark's own source of Parquet files
+
+SEGMENT_ROWS = 10_000  # as `ordack export` makes them
+BODY_SCHEMA = "temperature DOUBLE, pressure INT, device STRING, at TIMESTAMP"
+
+
+def write_segments(folder: Path, messages: int, seed: int) -> int:
+    """A folder of segments with JSON bodies of about 100 bytes; their bytes."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from ordack.pipeline import segments
+
+    dice = np.random.default_rng(seed)
+    folder.mkdir()
+    marker = segments.Marker("11111111-1111-1111-1111-111111111111", f"bench-{seed}")
+    (folder / segments.MARKER).write_bytes(segments.marker_content(marker))
+    absent = {pa.string(): "", pa.binary(): b"", pa.bool_(): False}
+    written = 0
+    for serial, first in enumerate(range(1, messages + 1, SEGMENT_ROWS), 1):
+        numbers = np.arange(first, min(first + SEGMENT_ROWS, messages + 1))
+        size = len(numbers)
+        arrived = pa.array(numbers // 1000 + 1_767_225_600, pa.int64()).cast(pa.timestamp("s", "UTC"))
+        temperatures, pressures = dice.normal(20, 5, size).round(3), dice.integers(900, 1100, size)
+        columns = {
+            "queue": ["line1"] * size,
+            "lookup_id": numbers,
+            "message_id": numbers,
+            "tx_sequence_number": numbers,
+            "previous_tx_sequence_number": numbers - 1,
+            "arrived": arrived,
+            "sent_time": arrived,
+            "label": [f"reading {number}" for number in numbers],
+            "body": [
+                b'{"temperature": %.3f, "pressure": %d, "device": "line1-%03d", "at": "2026-01-01T00:00:00.%06dZ"}'
+                % (temperature, pressure, number % 1000, number % 1_000_000)
+                for temperature, pressure, number in zip(temperatures, pressures, numbers)
+            ],
+        }
+        arrays = [
+            pa.nulls(size, field.type)
+            if field.name not in columns and field.nullable
+            else pa.array(columns.get(field.name, [absent.get(field.type, 0)] * size)).cast(field.type)
+            for field in segments.SCHEMA
+        ]
+        path = folder / segments.file_name("line1", serial, int(numbers[0]), int(numbers[-1]))
+        pq.write_table(pa.Table.from_arrays(arrays, schema=segments.SCHEMA), path, compression="zstd")
+        written += path.stat().st_size
+    return written
+
+
+def bench_ingest(fleet: Fleet, size: int, rounds: int) -> None:
+    """`ordack pipeline ingest` of as many messages, against Spark's own stream of the same files to the same sink; then
+    with bodies decoded, against Spark's from_json, which takes a value that does not fit for null without a word."""
+    from ordack.pipeline.ingest import Job, ingest
+    from pyspark.sql import functions
+
+    folder = fleet.folder / f"segments-{size}-{fleet.seed}"
+    shutil.rmtree(folder, ignore_errors=True)
+    written = write_segments(folder, size, fleet.seed)
+    spark = spark_session()
+    made = spark.read.parquet(str(folder)).schema
+    table = fleet.folder / "table"
+
+    def ours(schema: str) -> None:
+        done = ingest(spark, Job({"path": str(folder), **({"schema": schema} if schema else {})}, str(table)))
+        assert (done.rows, done.malformed or 0) == (size, 0), done
+
+    def peer(schema: str) -> None:
+        frame = spark.readStream.schema(made).option("maxFilesPerTrigger", 256).parquet(str(folder))
+        if schema:
+            frame = frame.withColumn("decoded", functions.from_json(frame.body.cast("string"), schema))
+            frame = frame.select("*", "decoded.*").drop("decoded")
+        writer = frame.writeStream.format("parquet").option("checkpointLocation", str(table / "_checkpoint"))
+        query = writer.trigger(availableNow=True).start(str(table))
+        query.awaitTermination()
+        assert sum(int(progress["numInputRows"]) for progress in query.recentProgress) == size
+
+    times: dict[str, list[float]] = {}
+    for turn in range(rounds + 1):
+        for name, call, schema in (("peer", peer, ""), ("ours", ours, ""), ("peer decoding", peer, BODY_SCHEMA),
+                                   ("ours decoding", ours, BODY_SCHEMA)):  # fmt: skip
+            shutil.rmtree(table, ignore_errors=True)
+            took = seconds(lambda call=call, schema=schema: call(schema))  # type: ignore[misc]
+            if turn:  # the first warms up
+                times.setdefault(name, []).append(took)
+    spark.stop()
+    shutil.rmtree(table)
+    for name in ("", " decoding"):
+        theirs, own = statistics.median(times[f"peer{name}"]), statistics.median(times[f"ours{name}"])
+        report(
+            bench=f"ingest{name}",
+            messages=size,
+            bytes=written,
+            peer="Spark's own stream of Parquet files" + (" with from_json" if name else ""),
+            peer_rows_per_second=size / theirs,
+            rows_per_second=size / own,
+            ratio=theirs / own,
+            rounds={which: [round(value, 3) for value in times[which]] for which in (f"peer{name}", f"ours{name}")},
+        )
+
+
 # Name -> bench of a size of capture, with so many rounds.
 BENCHES: dict[str, Callable[[Fleet, int, int], None]] = {
     "audit": bench_audit,
     "memory": bench_memory,
+    "ingest": bench_ingest,
 }
 
 
