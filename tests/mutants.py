@@ -36,6 +36,7 @@ ENGINE = Path("firmware/mqqb")
 TESTS = {
     "session.py": ("test_engine.py", "test_engine_board.py", "test_streams.py"),
     "streams.py": ("test_streams.py", "test_engine.py"),
+    "incoming.py": ("test_streams.py", "test_engine.py"),
     "confirm.py": ("test_confirm.py",),
 }
 COPIED = ("pyproject.toml", "tests/mp", "firmware/mqqb")

@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pytest
 from mqqb import constants
 
 from tests.conformance import ROOT
@@ -20,7 +21,8 @@ MPY_CROSS = ROOT / "build" / "micropython" / "mpy-cross" / "mpy-cross"
 BUDGETS = tomllib.loads((FIRMWARE / "budgets.toml").read_text(encoding="utf-8"))
 # What manifest.py does not freeze beside the C core.
 NOT_FROZEN = {
-    "mqqb/constants.py", "mqqb/core_cffi.py", "mqqb/core_py.py", "mqqb/extras.py", "node/interfaces.py"
+    "mqqb/constants.py", "mqqb/core_cffi.py", "mqqb/core_py.py", "mqqb/extras.py", "mqqb/line_py.py",
+    "mqqb/transfer.py", "node/cpython.py", "node/interfaces.py",
 }
 FIGURE = re.compile(r"^(\w+) (-?[\d.]+)\r?$", re.MULTILINE)
 
@@ -126,23 +128,37 @@ def test_a_steady_session_takes_no_memory(mps2: Start) -> None:  # noqa: F811
     keep("allocation", found)
 
 
-def test_heap_of_a_running_node(mps2: Start, tmp_path: Path) -> None:  # noqa: F811
+@pytest.fixture
+def served(mps2: Start, tmp_path: Path) -> "Iterator[Callable[[str], dict[str, float]]]":  # noqa: F811
+    """Runs a program of tests/mp on a board with 64 KiB of heap, while `ordack serve` runs on the host."""
     ordack = str(Path(sys.executable).parent / "ordack")
     store = str(tmp_path / "store")
     create = [ordack, "queue", "create", "--store", store, "line1", "--transactional"]
     subprocess.run(create, check=True, stdout=subprocess.DEVNULL, timeout=60)
     serve = [ordack, "serve", "--store", store, "--listen", "127.0.0.1:0"]
     with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            port = server.stdout.readline().rpartition(":")[2].strip()
-            program = (ROOT / "tests" / "mp" / "node_heap.py").read_text(encoding="utf-8")
+        assert server.stdout is not None
+        port = server.stdout.readline().rpartition(":")[2].strip()
+
+        def start(name: str) -> dict[str, float]:
+            program = (ROOT / "tests" / "mp" / name).read_text(encoding="utf-8")
             settings = f"heap=64 id=0102030405 rtc=1 port={port}"
-            found = figures(mps2(program, "-nic", "user,model=lan9118", settings=settings))
-        finally:
-            server.terminate()
+            return figures(mps2(program, "-nic", "user,model=lan9118", settings=settings))
+
+        yield start
+        server.terminate()
+
+
+def test_heap_of_a_running_node(served: Callable[[str], dict[str, float]]) -> None:
+    found = served("node_heap.py")
     assert found["done"] == 4
     keep("heap", found)
+
+
+def test_large_messages_leave_a_heap_in_pieces(served: Callable[[str], dict[str, float]]) -> None:
+    found = served("large_messages.py")
+    assert found["largest"] < 1024
+    assert found["done"] == 9
 
 
 def test_the_firmware_that_is_measured_is_there() -> None:

@@ -76,7 +76,9 @@ class Application:
         if BOARD.exists():  # what a board has: not what is for hosts
             self.modules = folder / "modules"
             shutil.copytree(ROOT / "firmware", self.modules, ignore=shutil.ignore_patterns(
-                "__pycache__", "ports", "extras.py", "constants.py", "core_cffi.py", "core_py.py"))
+                "__pycache__", "ports", "extras.py", "transfer.py", "constants.py", "core_cffi.py", "core_py.py",
+                "cpython.py", "line_py.py",
+            ))
         self.arguments = arguments
         self.process: subprocess.Popen[str] | None = None
 

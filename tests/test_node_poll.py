@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import random
 import select
 import socket
 import subprocess
@@ -24,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent / "mp"))
 
 import power
 from mqqb import confirm, core, packets, session, streams
-from node import Message, Node, OutboxFull, OutboxWriteFailed
+from node import Message, Node, OutboxDamaged, OutboxFull, OutboxWriteFailed
 from node import message as message_module
 from node import node as node_module
 from node.link import Backoff, TcpLink, TcpListener
@@ -795,12 +796,76 @@ def test_a_packet_larger_than_the_buffer_goes_between_small_ones() -> None:
     with elsewhere() as destination:
         node = reach(destination)
         queue = node.queue(LINE)
-        sizes = (10, 8000, 8200, 30, 40000, 0, 7900, 300, 300)
-        sent = queue.put_all([bytes(size) for size in sizes])
+        dice = random.Random(5)
+        bodies = [dice.randbytes(size) for size in (10, 8000, 8200, 30, 40000, 0, 7900, 300, 300)]
+        sent = queue.put_all(bodies)
         assert node.wait(sent[-1].is_stored, LONG_MS)
-        assert [len(body) for body in destination.bodies] == list(sizes)
+        assert destination.bodies == bodies
+        sent = queue.put_all(bodies)  # on an open session
+        assert node.wait(sent[-1].is_stored, LONG_MS)
+        assert destination.bodies == 2 * bodies
         assert node.stats.connects == 1
         node.close_now()
+
+
+@contextmanager
+def half_sent(destination: Destination) -> Iterator[tuple[Node, Message]]:
+    """A node in the middle of a message that is larger than its buffer."""
+    node = reach(destination)
+    queue = node.queue(LINE)
+    assert node.wait(queue.put(b"first").is_stored, LONG_MS)
+    message = queue.put(bytes(50000))
+    link = queue.peer.link
+    write = link.write
+    link.write = lambda data: write(data[:1000])  # type: ignore[method-assign]
+    while queue.peer._large is None or queue.peer._large_at < 20000:
+        node.poll()
+    link.write = write  # type: ignore[method-assign]
+    yield node, message
+    node.close_now()
+
+
+def test_a_message_that_ends_while_it_is_sent_leaves_nothing_half() -> None:
+    with elsewhere() as destination, half_sent(destination) as (node, message):
+        node.delete_now(message)
+        after = node.queue(LINE).put(b"after")
+        assert node.wait(after.is_stored, LONG_MS)
+        assert destination.bodies == [b"first", b"after"]
+        assert node.stats.connects == 2
+        assert message.state == confirm.DISCARDED
+
+
+def test_a_large_message_goes_on_from_where_it_was_copied_to() -> None:
+    with elsewhere() as destination, half_sent(destination) as (node, message):
+        box = node.outbox
+        at = message.segment, message.offset
+        box._begin()
+        handles = list(box._segments[0].handles)
+        places = [(handle, box._log_copy(handle), box._current) for handle in handles]
+        box._sync_tail()
+        for handle, offset, segment in places:
+            assert segment is not None
+            box._keep(handle, segment, offset)
+        box._reclaim()
+        assert (message.segment, message.offset) != at
+        assert node.wait(message.is_stored, LONG_MS)
+        assert destination.bodies == [b"first", bytes(50000)]
+        assert node.stats.connects == 1
+
+
+@pytest.mark.parametrize("place", [1, 30000, 49999])
+def test_a_large_message_that_cannot_be_read_back_is_not_begun(place: int) -> None:
+    disk = power.Disk()
+    with elsewhere() as destination:
+        node = Node("", files=disk, connect=("127.0.0.1", destination.port), random=lambda: 0.99)
+        message = node.queue(LINE).put(bytes(50000))
+        assert message.segment is not None
+        disk.files[message.segment.name].data[message.offset + 48 + place] ^= 1
+        with pytest.raises(OutboxDamaged, match="cannot be read back"):
+            node.wait(message.is_stored, LONG_MS)
+        node.close_now()
+        assert destination.bodies == []
+
 
 
 def test_entries_are_used_again_and_nobody_notices() -> None:

@@ -1,12 +1,13 @@
 """Packets: every layout of wire.md, both ways, and what malformed input comes to."""
 
-import importlib.util
+import importlib
 import struct
 import sys
 import tracemalloc
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parent / "mp"))
 
 import packet_samples as samples  # type: ignore[import-not-found]
-from mqqb import core, packets
+from mqqb import core, messages, packets
 
 FRAMES = samples.frames(str(Path(__file__).parent / "vectors.json"))
 FULL = bytes(packets.build(samples.full_message()))
@@ -1139,15 +1140,23 @@ def test_class_and_hop_count_of_a_serialised_message_change_alone(
 
 @pytest.fixture(scope="module")
 def board() -> Any:
-    """The module as it is where there is no extras.py."""
-    spec = importlib.util.spec_from_file_location("packets_of_a_board", packets.__file__)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
+    """The modules as they are where there is no extras.py: what packets reaches then."""
+    import mqqb
+
     with pytest.MonkeyPatch.context() as patch:
+        for name in ("packets", "messages", "extras"):
+            patch.delattr(mqqb, name)
+            patch.delitem(sys.modules, "mqqb." + name)
         patch.setitem(sys.modules, "mqqb.extras", None)
-        spec.loader.exec_module(module)
-    return module
+        module = importlib.import_module("mqqb.packets")
+        assert "mqqb.messages" not in sys.modules
+        names = {name: getattr(module, name) for name in ("Malformed", "NeedMore", "UserMessage", "parse")}
+        assert module.UserMessage.__module__ == "mqqb.messages"
+        with pytest.raises(AttributeError):
+            _ = module.build
+        for name in ("packets", "messages"):
+            sys.modules.pop("mqqb." + name)
+    return SimpleNamespace(**names)
 
 
 def test_without_extras_the_headers_behind_the_body_are_trailing_bytes(board: Any) -> None:
@@ -1191,7 +1200,12 @@ def test_without_extras_every_corruption_is_answered(board: Any) -> None:
 
 
 def test_every_problem_has_words() -> None:
-    numbers = [value for name, value in vars(packets).items() if name.startswith("_") and name.isupper()]
+    numbers = [
+        value
+        for module in (packets, messages)
+        for name, value in vars(module).items()
+        if name.startswith("_") and name.isupper()
+    ]
     assert set(range(2, 13)) <= {value for value in numbers if isinstance(value, int)}
     for problem, (rule, field, reason) in packets.extras.PROBLEMS.items():
         for place in (0, 20, "there") if not field else (0,):
@@ -1200,6 +1214,12 @@ def test_every_problem_has_words() -> None:
             assert error.field == field or error.field in (*packets.extras.PLACES, "there")
             assert error.status == (problem if problem < 0 else None)
     assert packets.malformed(core.NEED_MORE, 20).field == "MessagePropertiesHeader.Padding"
+
+
+def write(draft: packets.Draft, message_id: int, body: bytes | memoryview, label: str = "", *more: int) -> bytearray:
+    packet = bytearray(draft.size(len(body), label))
+    assert draft.write_into(packet, 0, message_id, body, label, *more) == len(packet)
+    return packet
 
 
 @settings(max_examples=50)
@@ -1218,7 +1238,7 @@ def test_a_draft_makes_what_user_message_makes(
         queue = packets.DirectQueueFormatName(name)
         draft = packets.Draft(GUID, queue)
         for text in (label, label, ""):
-            packet = draft.write(message_id, body, text, ttrq, ttbr, sent_time, journal)
+            packet = write(draft, message_id, body, text, ttrq, ttbr, sent_time, journal)
             assert packet == packets.user_message(
                 GUID, message_id, queue, body, label=text, delivery="transactional", ttrq=ttrq, ttbr=ttbr,
                 sent_time=sent_time, journal=journal,
@@ -1237,12 +1257,12 @@ def test_a_draft_refuses() -> None:
     draft = packets.Draft(GUID, DIRECT)
     for values in ({"ttrq": -1}, {"ttbr": 1 << 32}, {"sent_time": 1 << 32}, {"message_id": -1}):
         with pytest.raises(ValueError, match="not a u32"):
-            draft.write(**({"message_id": 1, "body": b""} | values))  # type: ignore[arg-type]
+            draft.write_into(bytearray(500), 0, **({"message_id": 1, "body": b""} | values))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="4194304"):
-        draft.write(1, memoryview(bytes(core.PACKET_SIZE_MAX)))
-    largest = core.PACKET_SIZE_MAX - len(draft.write(1, b""))
-    assert len(draft.write(1, bytes(largest))) == core.PACKET_SIZE_MAX
+        write(draft, 1, memoryview(bytes(core.PACKET_SIZE_MAX)))
+    largest = core.PACKET_SIZE_MAX - len(write(draft, 1, b""))
+    assert len(write(draft, 1, bytes(largest))) == core.PACKET_SIZE_MAX
     with pytest.raises(ValueError, match="first NUL"):
-        draft.write(1, b"", label="a\0")
+        write(draft, 1, b"", label="a\0")
     with pytest.raises(ValueError, match="out of range"):
-        draft.write(1, b"", label="a" * 251)
+        write(draft, 1, b"", label="a" * 251)

@@ -8,40 +8,43 @@ from array import array
 from struct import pack_into, unpack_from
 
 from mqqb import core
-from mqqb.packets import (
-    FOREVER,
+from mqqb.messages import (
     FOUR_DAYS,
-    NULL_GUID,
     BaseHeader,
-    DirectQueueFormatName,
     FinalAck,
     FinalAckBody,
-    Header,
-    Malformed,
     MessagePropertiesHeader,
-    OrderAck,
-    OrderAckBody,
     PrivateQueueFormatName,
     PrivateQueueFormatNameId,
     PublicQueueFormatName,
-    QueueName,
     SecurityHeader,
     SessionHeader,
     TransactionHeader,
+    UserHeader,
     UserMessage,
-    check_guid,
     check_text,
-    check_u32,
-    compose,
     find_nul,
     names_end,
+    take,
+    unpack,
+    word,
+)
+from mqqb.packets import (
+    FOREVER,
+    NULL_GUID,
+    DirectQueueFormatName,
+    Header,
+    Malformed,
+    OrderAck,
+    OrderAckBody,
+    QueueName,
+    check_guid,
+    check_u32,
+    compose,
     read_internal,
     select,
-    take,
     terminated,
-    unpack,
     utf16_decode,
-    word,
 )
 
 TYPE_CHECKING = False
@@ -242,7 +245,15 @@ def parse_internal(
 
 # The fixed fields whose names boards do without: attributes like the others.
 _WORDS: "dict[type[Header], tuple[tuple[str, int], ...]]" = {
-    BaseHeader: (("version_number", 0), ("reserved", 1), ("signature", 3)),
+    BaseHeader: (
+        ("version_number", 0),
+        ("reserved", 1),
+        ("flags", 2),
+        ("signature", 3),
+        ("packet_size", 4),
+        ("time_to_reach_queue", 5),
+    ),
+    UserHeader: (("time_to_be_received", 8), ("sent_time", 9), ("message_id", 10), ("flags", 11)),
     SessionHeader: (
         ("ack_sequence_number", 0),
         ("recoverable_msg_ack_seq_number", 1),
@@ -252,7 +263,13 @@ _WORDS: "dict[type[Header], tuple[tuple[str, int], ...]]" = {
         ("window_size", 5),
         ("reserved", 6),
     ),
-    TransactionHeader: (("flags", 0),),
+    TransactionHeader: (
+        ("flags", 0),
+        ("tx_sequence_ordinal", 1),
+        ("tx_sequence_time_stamp", 2),
+        ("tx_sequence_number", 3),
+        ("previous_tx_sequence_number", 4),
+    ),
     SecurityHeader: (
         ("flags", 0),
         ("sender_id_size", 1),
@@ -262,7 +279,10 @@ _WORDS: "dict[type[Header], tuple[tuple[str, int], ...]]" = {
         ("provider_info_size", 5),
     ),
     MessagePropertiesHeader: (
+        ("flags", 0),
         ("label_length", 1),
+        ("body_type", 8),
+        ("application_tag", 9),
         ("message_size", 10),
         ("allocation_body_size", 11),
         ("privacy_level", 12),
@@ -270,8 +290,19 @@ _WORDS: "dict[type[Header], tuple[tuple[str, int], ...]]" = {
         ("encryption_algorithm", 14),
         ("extension_size", 15),
     ),
-    OrderAckBody: (("tx_previous_sequence_number", 3),),
-    FinalAckBody: (("tx_sequence_ordinal", 0), ("tx_sequence_time_stamp", 1), ("previous_tx_sequence_number", 3)),
+    OrderAckBody: (
+        ("tx_sequence_ordinal", 0),
+        ("tx_sequence_time_stamp", 1),
+        ("tx_sequence_number", 2),
+        ("tx_previous_sequence_number", 3),
+    ),
+    FinalAckBody: (
+        ("tx_sequence_ordinal", 0),
+        ("tx_sequence_time_stamp", 1),
+        ("tx_sequence_number", 2),
+        ("previous_tx_sequence_number", 3),
+        ("message_id", 8),
+    ),
 }
 for _header, _words in _WORDS.items():
     for _name, _index in _words:

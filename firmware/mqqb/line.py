@@ -38,13 +38,13 @@ connection everything else is passed over: a line may carry a console before, an
 """
 
 import struct
-from binascii import crc32
 
 from mqqb import core
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     Buffer = bytes | bytearray | memoryview
 
@@ -73,69 +73,16 @@ _FROM_ACCEPTOR = 0x80
 _HEADER = 7
 _LEAST = _HEADER + 5  # of a frame, without the zero behind it
 _ZERO = b"\0"
-_CRC_OF_ALL = 0x2144DF1C  # CRC-32 of anything with its own CRC-32 behind it
 
 
-def _seal(buffer: bytearray, view: memoryview, start: int, end: int) -> int:
-    """Make a frame of the content in buffer[start + 1 : end], at `start`; returns its end, that of the zero behind it.
+# Frames are made and taken apart by the C core (c_core/mqqb_line.h), or by its twin.
+_functions: "Any" = core.functions
+if not hasattr(_functions, "seal"):
+    from mqqb import line_py as _functions
 
-    view: of the whole buffer. The content and its CRC take at most FRAME_MAX - 2 bytes.
-    """
-    struct.pack_into("<I", buffer, end, crc32(view[start + 1 : end]))
-    end += 4
-    buffer[end] = 0
-    find = buffer.find
-    while start < end:
-        zero = find(_ZERO, start + 1)
-        buffer[start] = zero - start
-        start = zero
-    return end + 1
-
-
-def _unseal(buffer: bytearray, view: memoryview, start: int, end: int) -> bool:
-    """Undo `seal` for buffer[start:end], which contains no zero, in place; False: it is no frame, and spoiled.
-
-    The content is then buffer[start + 1 : end - 4].
-    """
-    if not 5 <= end - start < FRAME_MAX:
-        return False
-    code = start
-    while code < end:
-        step = buffer[code]
-        buffer[code] = 0
-        code += step
-    return code == end and crc32(view[start + 1 : end]) == _CRC_OF_ALL
-
-
-def _frames(
-    out: bytearray, view: memoryview, head: bytearray, data: "Buffer", start: int, count: int, most: int
-) -> int:
-    """Put data[start : start + count] into `out` from 1 on, as DATA with at most so much payload each; returns the end.
-
-    head: their header; its number goes on. Without data one goes out all the same. view: of the whole of `out`.
-    """
-    at = 1
-    while True:
-        size = min(count, most)
-        out[at + 1 : at + 1 + _HEADER] = head
-        if size:
-            out[at + 1 + _HEADER : at + 1 + _HEADER + size] = data[start : start + size]
-        at = seal(out, view, at, at + 1 + _HEADER + size)
-        number = (head[3] | head[4] << 8) + 1
-        head[3] = number & 0xFF
-        head[4] = number >> 8 & 0xFF
-        start += size
-        count -= size
-        if not count:
-            return at
-
-
-# A C core has the same (c_core/mqqb_line.h).
-seal: "Callable[[bytearray, memoryview, int, int], int]" = getattr(core.functions, "seal", _seal)
-unseal: "Callable[[bytearray, memoryview, int, int], bool]" = getattr(core.functions, "unseal", _unseal)
-_put: "Callable[[bytearray, memoryview, bytearray, Buffer, int, int, int], int]" = getattr(
-    core.functions, "frames", _frames
-)
+seal: "Callable[[bytearray, memoryview, int, int], int]" = _functions.seal
+unseal: "Callable[[bytearray, memoryview, int, int], bool]" = _functions.unseal
+_put: "Callable[[bytearray, memoryview, bytearray, Buffer, int, int, int], int]" = _functions.frames
 
 
 class Line:

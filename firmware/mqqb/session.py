@@ -60,14 +60,11 @@ _INTERNAL_PT = const(0x000F)
 _PT_SESSION_ACK = const(1)
 _USER_DM = const(0x00000060)
 _USER_DQ = const(0x00001C00)
-_USER_HH = const(0x10000000)
-_USER_MQ = const(0x00800000)
 _SESSION_HEADER = const(2)
 _ORDER_ACK = const(10)
 _ACKS_BASE = const(1)
 _ACKS_FLAGS = const(2)
 _ACKS_WINDOW_SIZE = const(5)
-_BASE_FLAGS = const(2)
 _BASE_PACKET_SIZE = const(4)
 _USER_FLAGS = const(11)
 _INTERNAL_FLAGS = const(1)
@@ -93,6 +90,7 @@ _SESSION_HEADER_WORDS = const(7)
 _ESTABLISH_WORDS = const(11)  # the longest internal header
 _ORDER_ACK_SIZE = const(36)  # of its body
 _USER_FLAGS_OFFSET = const(60)  # in a message; what an OrderAck has behind that and before its body is always the same
+_USER_TH_BYTE = const(0x10)  # of the third byte there: it is transactional, no OrderAck
 _ROOM = const(640)  # bytes; grows for as long as a longer packet is coming
 _RECOVERABLE_ACK_MIN = const(500)
 _RECOVERABLE_ACK_MAX = const(120000)
@@ -208,19 +206,17 @@ class _KnownOrderAck:
         self.direct = direct
 
 
-def _known(packet: "packets.OrderAck", raw: bytes) -> "_KnownOrderAck | None":
-    """The measure, if this is an OrderAck like all; None: something stands behind its body."""
-    message = packet.message
-    size = message.base.fields[_BASE_PACKET_SIZE]
-    head = raw[_USER_FLAGS_OFFSET : size - _ORDER_ACK_SIZE]
-    flags = message.user.fields[_USER_FLAGS]
-    if message.base.fields[_BASE_FLAGS] & ~(_BASE_SH | 7) or flags & (_USER_HH | _USER_MQ):
+def _known(raw: bytes) -> "_KnownOrderAck | None":
+    """The measure, if this is an OrderAck like all."""
+    body_at = packets.order_ack_body(raw)
+    if not body_at:
         return None
-    if message.trailing or message.properties.surplus or size & 3:
-        return None
+    head = raw[_USER_FLAGS_OFFSET:body_at]
+    flags = head[0] | head[1] << 8
     body = packets.OrderAckBody()
     nothing: "packets.UserMessage" = None  # type: ignore[assignment]  # a board has no room for it
     event = MessageReceived(packets.OrderAck(nothing, body), b"", flags & _USER_DM != 0)
+    size = body_at + _ORDER_ACK_SIZE
     return _KnownOrderAck(event, body.fields, size, raw[2] & ~_BASE_SH, head, flags & _USER_DQ == _USER_DQ)
 
 
@@ -402,10 +398,10 @@ class Session:
             try:
                 if buffer[start + 2] & _BASE_IN:
                     self._internal(buffer, start, start + total, now, events)
-                elif reuse and self._is_known(buffer, start, total):
+                elif reuse and (self._is_known(buffer, start, total) or self._gets_known(buffer, start, total)):
                     self._order_ack(buffer[start + 2] & _BASE_SH != 0, now, events)
                 else:
-                    self._packet(bytes(buffer[start : start + total]), now, events, reuse)
+                    self._packet(bytes(buffer[start : start + total]), now, events)
             except packets.Malformed as error:
                 events += self._close(error.rule, error.field + ": " + error.reason)  # B-169
         return True
@@ -440,6 +436,13 @@ class Session:
             and (not carries or core.unpack(_SESSION_HEADER, self._heard, buffer, limit, start + total) == _OK)
         )
 
+    def _gets_known(self, buffer: "bytes | bytearray", start: int, total: int) -> bool:
+        """The same of an OrderAck that is unlike those before."""
+        if buffer[start + _USER_FLAGS_OFFSET + 2] & _USER_TH_BYTE:
+            return False
+        self._known = _known(bytes(buffer[start : start + total])) or self._known
+        return self._is_known(buffer, start, total)
+
     def _order_ack(self, carries: bool, now: int, events: "list[object]") -> None:
         known = self._known
         assert known is not None
@@ -448,12 +451,10 @@ class Session:
         if carries:
             self._session_header(True, now, events)
 
-    def _packet(self, raw: bytes, now: int, events: "list[object]", reuse: bool) -> None:
+    def _packet(self, raw: bytes, now: int, events: "list[object]") -> None:
         packet = packets.parse(raw)
         assert isinstance(packet, (packets.UserMessage, packets.OrderAck, packets.FinalAck))
         self._message(packet, raw, now, events)  # as the table says; the state is OPEN
-        if reuse and isinstance(packet, packets.OrderAck):
-            self._known = _known(packet, raw)
 
     def _establish_request(self, buffer: "bytes | bytearray", start: int, now: int, events: "list[object]") -> None:
         self.remote_guid = bytes(buffer[start + 20 : start + 36])  # B-205

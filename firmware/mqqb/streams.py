@@ -11,7 +11,13 @@ Times: `now` is monotonic milliseconds, intervals are milliseconds.
 
 from array import array
 
-from mqqb import const, core, packets
+from mqqb import const, core
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from mqqb import packets
+    from mqqb.incoming import *  # noqa: F403 - they are reached as names of this module
+    from mqqb.transfer import TransferInfo
 
 # Of constants.py (a test compares them).
 _OK = const(0)
@@ -21,7 +27,6 @@ _TX_PREVIOUS = const(4)
 _ACK_ORDINAL = const(0)
 _ACK_TIME_STAMP = const(1)
 _ACK_NUMBER = const(2)
-_INCOMING_NUMBER = const(2)
 _OUTGOING_ORDINAL = const(0)
 _OUTGOING_TIME_STAMP = const(1)
 _OUTGOING_NUMBER = const(2)
@@ -40,8 +45,6 @@ def resend_intervals(
 
 
 RESEND_INTERVALS = resend_intervals()
-ORDER_ACK_TIMEOUT = 500  # B-045
-MAXIMUM_ORDER_ACK_DELAY = 10000  # B-047
 
 
 class Entry:
@@ -94,58 +97,11 @@ class Entry:
         self.received_order_ack = False  # stored at its destination (B-075)
 
 
-class TransferInfo:
-    """What an operator may know of an outgoing stream: OutgoingTransferInfo (B-080, B-239, B-423).
-
-    A SEQUENCE_INFO is (64-bit TxSequenceID, number, previous number), or None if there is none. Times: as `now`, in ms,
-    resend_time 0 while no timer runs. no_ack_count: sent or not, without OrderAck; no_read_count: awaiting a FinalAck.
-    """
-
-    __slots__ = (
-        "first_non_ack",
-        "last_ack",
-        "last_ack_count",
-        "last_ack_time",
-        "last_non_ack",
-        "next_seq",
-        "no_ack_count",
-        "no_read_count",
-        "resend_count",
-        "resend_interval",
-        "resend_time",
-    )
-
-    def __init__(self, stream: "OutgoingStream") -> None:
-        record = stream.record
-        current = stream.tx_sequence_id
-        number = record[_OUTGOING_NUMBER]
-        last_ack = record[_OUTGOING_LAST_ACK]
-        unacked = [entry for entry in stream.table if entry.tx_sequence_number]
-        self.first_non_ack = _sequence_info(unacked, 0)
-        self.last_non_ack = _sequence_info(unacked, len(unacked) - 1)
-        self.last_ack = (current, last_ack, max(last_ack - 1, 0))
-        self.next_seq = (current, number, number - 1)  # B-290
-        self.last_ack_count = stream.last_ack_count
-        self.last_ack_time = stream.time_of_last_ack
-        self.no_ack_count = len(unacked)
-        self.no_read_count = len(stream.awaiting_final_ack)
-        self.resend_count = stream.resend_interval_index
-        self.resend_interval = stream.resend_interval
-        self.resend_time = stream.next_timeout() or 0
-
-
 def _identity(entry: Entry) -> "tuple[int, int]":
     return entry.tx_sequence_id, entry.tx_sequence_number
 
 
-def _sequence_info(entries: "list[Entry]", index: int) -> "tuple[int, int, int] | None":
-    if not entries:
-        return None
-    entry = entries[index]
-    return (entry.tx_sequence_id, entry.tx_sequence_number, _previous(entries, index, entry.tx_sequence_id))
-
-
-def _previous(table: "list[Entry]", index: int, tx_sequence_id: int) -> int:
+def previous_number(table: "list[Entry]", index: int, tx_sequence_id: int) -> int:
     """The number before the place `index` of the table, in this sequence; 0: none is there (B-318, B-319)."""
     while index > 0:
         index -= 1
@@ -242,7 +198,7 @@ class OutgoingStream:
         used again. None: the sequence is used up, wait until the table is empty, or `renew` (A-24).
         """
         self._read(packet, offset)
-        previous = _previous(self.table, len(self.table), self.tx_sequence_id)
+        previous = previous_number(self.table, len(self.table), self.tx_sequence_id)
         if core.stamp(self.record, previous, self._header) != _OK:
             return None
         core.pack(_TRANSACTION_HEADER, self._header, packet, offset)
@@ -331,7 +287,7 @@ class OutgoingStream:
         else:
             index = table.index(entry)
         self._read(packet, offset)
-        previous = _previous(table, index, entry.tx_sequence_id)
+        previous = previous_number(table, index, entry.tx_sequence_id)
         if self._held:
             self._bridge(entry, previous)
         self._header[_TX_PREVIOUS] = previous
@@ -504,8 +460,10 @@ class OutgoingStream:
                 self._resend_time = now + self.resend_interval
         self._rewind()
 
-    def transfer_info(self) -> TransferInfo:
+    def transfer_info(self) -> "TransferInfo":
         """How far the stream is, for an operator."""
+        from mqqb.transfer import TransferInfo  # boards have no operator, and no such file
+
         return TransferInfo(self)
 
     def _rewind(self) -> None:
@@ -522,52 +480,10 @@ class OutgoingStream:
             self._resend_time = now + self._intervals[0]
 
 
-class IncomingStream:
-    """What this queue manager has accepted from one source for one queue, and the OrderAck it owes (B-058 to B-060,
-    B-113).
+if not TYPE_CHECKING:
 
-    record: the mqqb_incoming words, persistent; the owner stores it in one step with each message that `accept`
-    admitted (B-098).
-    """
+    def __getattr__(name: str) -> object:
+        """A name of incoming, which a board does not load before it receives messages."""
+        from mqqb import incoming
 
-    def __init__(
-        self,
-        record: "array[int] | None" = None,
-        now: int = 0,
-        order_ack_timeout: int = ORDER_ACK_TIMEOUT,
-        maximum_order_ack_delay: int = MAXIMUM_ORDER_ACK_DELAY,
-    ) -> None:
-        self.record = array("I", (0, 0, 0, 0)) if record is None else record
-        self.last_order_ack_send_time = now  # B-046
-        self._order_ack_timeout = order_ack_timeout
-        self._maximum_order_ack_delay = maximum_order_ack_delay
-        self._due: "int | None" = None
-
-    @property
-    def tx_sequence_number(self) -> int:
-        """IncomingTxSequenceNumber: the last accepted number, the one that an OrderAck names (B-358)."""
-        return self.record[_INCOMING_NUMBER]
-
-    def accept(self, header: "packets.TransactionHeader") -> bool:
-        """Is this message the next one (B-270)? True: the record has advanced (B-271); else only its reject count has
-        (B-272, A-01).
-        """
-        return core.accept(self.record, header.fields)
-
-    def schedule_order_ack(self, now: int) -> None:
-        """A transactional message has come, accepted or not: start or push back the Order Ack Send Timer (B-113,
-        B-269).
-        """
-        if self._due is None or now - self.last_order_ack_send_time < self._maximum_order_ack_delay:
-            self._due = now + self._order_ack_timeout
-
-    def next_timeout(self) -> "int | None":
-        """When the OrderAck is due, or None. It stays owed when a session closes: the next one sends it
-        at once (A-30).
-        """
-        return self._due
-
-    def order_ack_sent(self, now: int) -> None:
-        """The OrderAck has been handed to a session, or none can be made yet (B-153, B-359)."""
-        self._due = None
-        self.last_order_ack_send_time = now
+        return getattr(incoming, name)

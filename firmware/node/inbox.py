@@ -45,6 +45,14 @@ _INCOMING_WORDS = const(4)
 _USER_JN = const(0x100)
 _USER_JP = const(0x200)
 _TX_FA = const(0x02)
+# Words of headers, by their places.
+_TIME_TO_REACH_QUEUE = const(5)
+_TIME_TO_BE_RECEIVED = const(8)
+_USER_SENT_TIME = const(9)
+_USER_MESSAGE_ID = const(10)
+_USER_FLAGS = const(11)
+_MESSAGE_CLASS = const(2)
+_TX_NUMBER = const(3)
 _KEY_BYTES = const(470)  # outbox takes so much of a source's name
 _ENCRYPTED_BODY = const(0x20)  # SecurityHeader.Flags.EB, the first of its fields
 _SIGNATURE_SIZE = const(3)
@@ -94,10 +102,10 @@ class Received:
         self.packet = packet
         self.body = bytes(properties.body)
         self.label = properties.label
-        self.message_class = properties.message_class
-        self.message_id = packet.user.message_id
+        self.message_class = properties.fields[_MESSAGE_CLASS]
+        self.message_id = packet.user.fields[_USER_MESSAGE_ID]
         self.source = packet.user.source_queue_manager
-        self.sent_time = packet.user.sent_time
+        self.sent_time = packet.user.fields[_USER_SENT_TIME]
         self.again = again
 
 
@@ -317,7 +325,7 @@ class Inboxes:
             source.carrier = peer
             stream = source.stream
         record = stream.record
-        place = (transaction.tx_sequence_id, transaction.tx_sequence_number)
+        place = (transaction.tx_sequence_id, transaction.fields[_TX_NUMBER])
         last = (record[_INCOMING_TIME_STAMP] << 32 | record[_INCOMING_ORDINAL], record[_INCOMING_NUMBER])
         if inbox is None and place > last:
             self._refuse(raw, peer)
@@ -484,8 +492,8 @@ class Inboxes:
                 return confirm.NACK_BAD_SIGNATURE  # no key here to match it with
             if security.fields[0] & _ENCRYPTED_BODY:
                 return confirm.NACK_BAD_ENCRYPTION
-        life = message.base.time_to_reach_queue
-        if time and life != packets.FOREVER and time - message.user.sent_time > life:
+        life = message.base.fields[_TIME_TO_REACH_QUEUE]
+        if time and life != packets.FOREVER and time - message.user.fields[_USER_SENT_TIME] > life:
             return confirm.NACK_REACH_QUEUE_TIMEOUT  # B-265, B-266
         if self.bytes + size > self._quota[0] or self.messages >= self._quota[1]:
             return confirm.NACK_Q_EXCEED_QUOTA
@@ -506,7 +514,7 @@ class Inboxes:
         assert transaction is not None
         time = self._node.time()
         message_class = self._refusal_class(message, len(raw), time)
-        asked = message_class or user.flags & (_USER_JN | _USER_JP) or transaction.fields[0] & _TX_FA
+        asked = message_class or user.fields[_USER_FLAGS] & (_USER_JN | _USER_JP) or transaction.fields[0] & _TX_FA
         guid = user.source_queue_manager
         packet: "bytes | bytearray" = raw
         if message_class:
@@ -514,10 +522,12 @@ class Inboxes:
         if peer.remote_guid != guid:  # a router: it is kept in the place of the destination, which is here
             packet = bytearray(packet)
             packet[_ADDRESS : _ADDRESS + 16] = peer.remote_guid
-        sent_time = min(user.sent_time, time) if time else user.sent_time
+        sent_time = user.fields[_USER_SENT_TIME]
+        if time:
+            sent_time = min(sent_time, time)
         state = outbox.TAKEN if message_class else outbox.RECEIVED
-        ttrq = message.base.time_to_reach_queue
-        words = (state, 1 if asked else 0, sent_time, ttrq, user.time_to_be_received, message_class)
+        ttrq = message.base.fields[_TIME_TO_REACH_QUEUE]
+        words = (state, 1 if asked else 0, sent_time, ttrq, user.fields[_TIME_TO_BE_RECEIVED], message_class)
         if source is None:
             if len(self._sources) >= self._sources_max:
                 raise outbox.OutboxFull("enough senders are known")

@@ -61,7 +61,7 @@ class Receiver(Protocol):
 
     def next_packet(self, peer: Peer, now: int) -> "tuple[streams.Entry | None, bytearray, bool] | None":
         """What is to be sent to that peer now, before the messages of the queues: (entry that waits for its session
-        acknowledgement, packet, recoverable). It counts as sent then.
+        acknowledgement, packet, recoverable). It counts as sent then. The packet has at most Peer.room bytes.
         """
 
     def acknowledged(self, peer: Peer, entries: "list[streams.Entry]", now: int) -> None:

@@ -110,25 +110,7 @@ class TcpLink:
             return int(count)
 
     else:
-
-        def readinto(self, buffer: memoryview) -> int:
-            """See interfaces.Link."""
-            try:
-                count = int(self.stream.recv_into(buffer))
-            except BlockingIOError:
-                return 0
-            if not count:
-                raise ConnectionResetError(errno.ECONNRESET, "the peer closed the connection")
-            return count
-
-        def write(self, data: memoryview) -> int:
-            """See interfaces.Link."""
-            try:
-                count = int(self.stream.send(data))
-            except BlockingIOError:
-                count = 0
-            self.wants_write = count < len(data)
-            return count
+        from node.cpython import readinto, write  # type: ignore[assignment,no-redef,unused-ignore]
 
     def close(self) -> None:
         """See interfaces.Link."""

@@ -31,7 +31,7 @@ import random as _random
 import struct
 from array import array
 
-from mqqb import confirm, const, packets, session, streams
+from mqqb import confirm, const, core, packets, session, streams
 
 from node import outbox
 from node.clock import CLOCK_SET, Clock, unix_time
@@ -57,11 +57,15 @@ _CACHE_SHARE = const(32)  # of the heap, one part in so many
 
 _USER_JN = const(0x00000100)
 _USER_JP = const(0x00000200)
-_OUTGOING_TIME_STAMP = const(1)
+_OUTGOING_TIME_STAMP = const(1)  # in the words of a stream, and in those of an OrderAck's body
 _OUTGOING_NUMBER = const(2)
+_MESSAGE_CLASS = const(2)
+_ACKED_MESSAGE_ID = const(8)
 _STATE = const(0)  # this and what follows: of confirm
 _MARKS = const(1)
 _SENT_TIME = const(2)
+_TTRQ = const(3)
+_TTBR = const(4)
 _CLASS = const(5)
 _RECORD_WORDS = const(6)
 _JOURNAL = const(0x02)
@@ -223,8 +227,10 @@ class Queue:
         _check(body, label, ttrq, ttbr, priority)
         journal_flags = confirm.journal_of(flags, node.confirmation)
         node.check_deadlines()  # what expires now makes room; what its sync gives up gives its MessageID back
-        packet = self.draft.write(node.next_message_id, body, label, ttrq, ttbr, sent_time, journal_flags)
-        return node.accept(self, packet, confirm.new(sent_time, node.confirmation, flags, ttrq, ttbr))
+        packet = node.packet(self.draft.size(len(body), label))
+        self.draft.write_into(packet, 0, node.next_message_id, body, label, ttrq, ttbr, sent_time, journal_flags)
+        record = confirm.new(sent_time, node.confirmation, flags, ttrq, ttbr)
+        return node.accept(self, packet, record, not sent_time or ttrq != packets.FOREVER or ttbr != packets.FOREVER)
 
 
 def _check(body: object, label: str, ttrq: int, ttbr: int, priority: int) -> None:
@@ -314,7 +320,9 @@ class Node:
         self.uncommitted: "list[streams.Entry]" = []  # numbered, but not durable
         self.must_commit = False  # something is in the log on which others will rely
         self._process = confirm.Confirmation(array("I", bytes(4 * _RECORD_WORDS)), self.confirmation)
-        self._cached = 0  # bytes of packets in memory
+        self._scratch = array("I", (0, 0, 0, 0))  # counters of a stream
+        self._cached = 0  # bytes of packets in memory, those of
+        self._free: "list[bytearray]" = []  # these among them, which may be used again
         self._spare: "streams.Entry | None" = None  # an entry that nothing needs any more; its key is the next such one
         self._spares = 0
         self._covered: "list[streams.Entry] | None" = None  # by an OrderAck that could not be noted, for want of memory
@@ -338,6 +346,7 @@ class Node:
         self._marked_at: "int | None" = None  # when the oldest change of state was made that is not durable yet
         self._due: "int | None" = None  # no deadline is earlier
         self._undated = False  # some T0 is not known
+        self._is_endless = self.confirmation.long_live_time == confirm.UNSET - 1  # without TTRQ and TTBR
         if self._listener is not None:
             self.links.append(self._listener)
         for logged in self.outbox.queues:
@@ -406,10 +415,12 @@ class Node:
 
         Raises OutboxDamaged, OSError.
         """
-        packet = packets.parse(bytes(self._load(message)))
+        data = bytearray(message.size)
+        self._load(message, memoryview(data))
+        packet = packets.parse(bytes(data))
         assert isinstance(packet, packets.UserMessage)
         if message.record[_STATE] == _X:
-            packet.properties.message_class = message.record[_CLASS]
+            packet.properties.fields[_MESSAGE_CLASS] = message.record[_CLASS]
         return packet
 
     async def take(self, message: Message) -> None:
@@ -545,10 +556,10 @@ class Node:
         now = self._unix_time()
         return now if now >= CLOCK_SET else 0
 
-    def accept(self, queue: Queue, packet: bytearray, record: "array[int]") -> Message:
+    def accept(self, queue: Queue, packet: bytearray, record: "array[int]", may_expire: bool = True) -> Message:
         """Number a message and log it (B-317); commit makes it durable. Raises OutboxFull, OutboxWriteFailed.
 
-        record: its confirmation, in state Q.
+        record: its confirmation, in state Q. may_expire: False: T0 is known, neither TTRQ nor TTBR is set.
         """
         if self.error is not None:
             raise self.error
@@ -576,12 +587,22 @@ class Node:
             raise
         self.uncommitted.append(entry)
         self.waiting += 1
-        self._expect(message)
+        if may_expire or not self._is_endless:
+            self._expect(message)
         size = len(packet)
-        if queue.peer.session is not None and self._cached + size <= self._cache_max:
+        if size <= queue.peer.room and self._cached + size <= self._cache_max:
             message.packet = packet
             self._cached += size
         return message
+
+    def packet(self, size: int) -> bytearray:
+        """Memory for a packet of so many bytes: that of one that has been sent, if it is as large."""
+        if self._free:
+            packet = self._free.pop()
+            self._cached -= len(packet)
+            if len(packet) == size:
+                return packet
+        return bytearray(size)
 
     async def commit(self) -> None:
         """Make durable what was accepted by now, together with what other tasks are about to send."""
@@ -631,15 +652,16 @@ class Node:
         if not self.commit_now():
             raise OSError("the outbox cannot be written")
 
-    def transmit(self, queue: Queue, entry: streams.Entry) -> "bytearray | None":
-        """The packet of an entry that is about to be transmitted; None: it is too late for that (C-18, C-22).
+    def transmit(self, queue: Queue, entry: streams.Entry, part: memoryview) -> bool:
+        """Fill part with the packet of an entry that is about to be transmitted, or with its beginning, which goes as
+        far as to the end of its TransactionHeader. False: it is too late for that (C-18, C-22).
 
         Raises OutboxDamaged; OSError: also if it cannot be noted that something was transmitted.
         """
         confirmation = self._confirmation(entry.key)
         record = confirmation.record
         now = self.time()
-        if now and record[_SENT_TIME] and not confirmation.may_send(now):
+        if self._due is not None and now and record[_SENT_TIME] and not confirmation.may_send(now):
             before = record[_STATE]
             action = confirmation.handle_deadline(now)
             queue.sending = 0
@@ -651,14 +673,17 @@ class Node:
                 record[_MARKS] |= _HELD
                 queue.stream.hold([entry])
                 self.log([entry.key])
-            return None
+            return False
         try:
             self.outbox.will_send()
         except outbox.OutboxWriteFailed as error:
             raise OSError(error.errno)  # noqa: B904 - MicroPython has no `from`
-        packet = self._load(entry.key)
+        message: "Any" = entry.key
+        self._load(message, part)
+        if message.packet is not None:
+            self._uncache(message)
         confirmation.sent()
-        return packet
+        return True
 
     def received(self, packet: "packets.UserMessage | packets.OrderAck | packets.FinalAck") -> None:
         """Take what a peer sent. What has to be durable before it is acknowledged sets must_commit (B-098)."""
@@ -673,7 +698,8 @@ class Node:
                     self._settle()
         elif isinstance(packet, packets.FinalAck):
             if packet.body.source_guid == self.guid:
-                self._final_ack(packet.body.message_id, packet.message.properties.message_class, now)
+                message_class = packet.message.properties.fields[_MESSAGE_CLASS]
+                self._final_ack(packet.body.fields[_ACKED_MESSAGE_ID], message_class, now)
                 self.must_commit = True
         else:
             self.stats.dropped += 1
@@ -814,13 +840,17 @@ class Node:
 
     def _compare(self, body: packets.OrderAckBody) -> None:
         """Was this number ever given here? If not, the outbox is an old copy, or has a twin: say so (A-04, B-426)."""
-        acked = body.tx_sequence_id, body.tx_sequence_number
+        for queue in self._queues:  # as a rule, and then this takes little memory
+            self._scratch[:] = queue.stream.record
+            if core.order_ack_received(self._scratch, body.fields) == 0:
+                return
+        acked = body.tx_sequence_id, body.fields[_OUTGOING_NUMBER]
         newest = 0, 0
         for queue in self._queues:
             record = queue.stream.record
             following = queue.stream.tx_sequence_id, record[_OUTGOING_NUMBER]
             newest = max(newest, following)
-            if body.tx_sequence_time_stamp == record[_OUTGOING_TIME_STAMP] and acked >= following:
+            if body.fields[_OUTGOING_TIME_STAMP] == record[_OUTGOING_TIME_STAMP] and acked >= following:
                 self._renew(queue)  # what is numbered stood there before the copy was made: the OrderAck covers it
                 self.stats.ahead += 1
                 return
@@ -831,7 +861,8 @@ class Node:
         for entry in reversed(self.uncommitted):
             message: "Any" = entry.key
             if message.segment is None:
-                self._uncache(message)
+                if message.packet is not None:
+                    self._uncache(message)
                 assert entry.stream is not None
                 entry.stream.withdraw(entry)
                 self.waiting -= 1
@@ -848,8 +879,11 @@ class Node:
 
     def _expect(self, message: "Any") -> None:
         """Take a deadline into account, once its T0 is known."""
-        if not message.record[_SENT_TIME]:
+        record = message.record
+        if not record[_SENT_TIME]:
             self._undated = True
+            return
+        if self._is_endless and record[_TTRQ] == packets.FOREVER and record[_TTBR] == packets.FOREVER:
             return
         due = self._confirmation(message).next_deadline()
         if due is not None and (self._due is None or due < self._due):
@@ -865,23 +899,22 @@ class Node:
             self._expect(message)
         self.log(undated, True)
 
-    def _load(self, message: "Any") -> bytearray:
-        """The packet of a message, its times as they are known now."""
-        packet = self._uncache(message) or self.outbox.load(message)
+    def _load(self, message: "Any", part: memoryview) -> None:
+        """Fill part with the packet of a message or its beginning, the times as they are known now."""
+        if message.packet is not None and len(part) == message.size:
+            part[:] = message.packet
+        else:
+            self.outbox.load_into(message, part)
         sent_time = message.record[_SENT_TIME]
         if sent_time:
-            struct.pack_into("<I", packet, _SENT_TIME_OFFSET, sent_time)
+            struct.pack_into("<I", part, _SENT_TIME_OFFSET, sent_time)
         else:
-            struct.pack_into("<I", packet, _TTRQ_OFFSET, packets.FOREVER)
-            struct.pack_into("<I", packet, _TTBR_OFFSET, packets.FOREVER)
-        return packet
+            struct.pack_into("<I", part, _TTRQ_OFFSET, packets.FOREVER)
+            struct.pack_into("<I", part, _TTBR_OFFSET, packets.FOREVER)
 
-    def _uncache(self, message: "Any") -> "bytearray | None":
-        packet: "bytearray | None" = message.packet
-        if packet is not None:
-            message.packet = None
-            self._cached -= len(packet)
-        return packet
+    def _uncache(self, message: "Any") -> None:
+        self._free.append(message.packet)
+        message.packet = None
 
     def _settle(self) -> None:
         """Note what an OrderAck covers, if something of that is left to do: memory may run out before it is done."""

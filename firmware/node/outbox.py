@@ -271,16 +271,8 @@ def _is_fat(folder: str) -> bool:
 
 
 if hasattr(os, "fsync"):  # CPython
-
-    def _sync(file: "FileIO") -> None:
-        os.fsync(file.fileno())
-
-    def _sync_folder(folder: str) -> None:
-        handle = os.open(folder, os.O_RDONLY)  # type: ignore[attr-defined,unused-ignore]
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    from node.cpython import sync as _sync
+    from node.cpython import sync_folder as _sync_folder
 
 else:  # MicroPython: flush() is fsync(), or the sync of the board's file system
 
@@ -668,8 +660,15 @@ class Outbox:
         return True
 
     def load(self, handle: Stored) -> bytearray:
-        """The packet of a message that is kept, as it was appended.
+        """The packet of a message that is kept, as it was appended. Raises as `load_into`."""
+        packet = bytearray(handle.size)
+        self.load_into(handle, memoryview(packet))
+        return packet
 
+    def load_into(self, handle: Stored, part: memoryview, offset: int = 0) -> None:
+        """Fill part with the packet of a message that is kept, as it was appended, from its byte offset on.
+
+        The whole packet is checked against its CRC with the part that begins it, the parts that follow are not.
         Raises OutboxDamaged, OSError; OutboxWriteFailed for one that is not durable.
         """
         segment = handle.segment
@@ -678,15 +677,20 @@ class Outbox:
             if self._torn:
                 self._give_up()
             self._flush()
-        packet = bytearray(handle.size)
-        prefix = self._view[:_HEAD_BYTES]
-        count = self._files.read_into(segment.name, handle.offset, prefix)
-        count += self._files.read_into(segment.name, handle.offset + len(prefix), memoryview(packet))
-        crc, word = struct.unpack_from("<II", self._buffer, 0)
-        value = crc32(packet, crc32(prefix[4:], segment.seed))
-        if count != len(prefix) + len(packet) or value != crc or word >> 8 != count - _RECORD_BYTES:
+        is_right = True
+        if not offset:
+            self._files.read_into(segment.name, handle.offset, self._view[:_HEAD_BYTES])
+            crc, word = struct.unpack_from("<II", self._buffer, 0)
+            value = crc32(self._view[4:_HEAD_BYTES], segment.seed)
+            if len(part) < handle.size:
+                for chunk in self._chunks(handle):
+                    value = crc32(chunk, value)
+                is_right = value == crc
+        count = self._files.read_into(segment.name, handle.offset + _HEAD_BYTES + offset, part)
+        if count == handle.size:
+            is_right = crc32(part, value) == crc
+        if not is_right or count < len(part) or (not offset and word >> 8 != _MESSAGE_PREFIX_BYTES + handle.size):
             raise OutboxDamaged(segment.name, handle.offset, "a message cannot be read back")
-        return packet
 
     def close(self) -> None:
         """Make everything durable if possible, and let go of the files."""

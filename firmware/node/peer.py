@@ -2,7 +2,7 @@
 
 import gc
 
-from mqqb import packets, session, streams
+from mqqb import packets, session
 
 from node import outbox
 from node.link import TICK_MS
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 WRITE_BYTES = 8192  # so much is put together for one write, or
 _HEAP_SHARE = 32  # one part of the heap in so many, whatever is less, but
-_WRITE_BYTES_MIN = 1024  # at least so much: the packets of the handshake have to fit
+_WRITE_BYTES_MIN = 1088  # at least so much: the longest format name and the TransactionHeader behind it have to fit
 _HEADER_BYTES = 16  # a SessionHeader, which the session may put behind a message
 
 
@@ -42,12 +42,14 @@ class Peer:
         self._was_open = False
         self._again_at = 0  # ms: the next attempt
         self._turn = 0  # the queue that is asked first for the next message
+        self.room = 0  # bytes of a packet that the buffer holds whole; 0: there is no session
         self._out = bytearray()
         self._view = memoryview(self._out)
-        self._data = self._view  # what is being written: the buffer, or one packet that does not fit there
         self._at = 0  # so much of it has been written,
         self._end = 0  # and so much has to be
-        self._is_large = False  # the session has a packet for which the buffer is too small
+        self._large: "Any" = None  # a message whose packet the buffer does not hold: it goes in parts, and
+        self._large_at = 0  # so much of it has been in the buffer
+        self._trailer = 0  # bytes of its SessionHeader, which waits at the end of the buffer
         self._write_bytes = max(min(WRITE_BYTES, node.heap // _HEAP_SHARE), _WRITE_BYTES_MIN)
         if not self.initiator:
             self._begin(node.now())
@@ -77,8 +79,9 @@ class Peer:
         except MemoryError as error:  # nothing is lost by another attempt, and it needs less
             self._write_bytes = max(self._write_bytes // 2, _WRITE_BYTES_MIN)
             self.end(now, str(error))
-            self._out = bytearray()
-            self._data = self._view = memoryview(self._out)
+            if len(self._out) > self._write_bytes:
+                self._out = bytearray()
+                self._view = memoryview(self._out)
             gc.collect()
         return 1
 
@@ -88,8 +91,8 @@ class Peer:
         self.reason = reason
         self.session = None
         self._is_opening = False
-        self._at = self._end = 0
-        self._is_large = False
+        self._at = self._end = self.room = 0
+        self._large = None
         if self.link.stream is not None:
             self.node.leave(self.link)
         self.link.close()
@@ -129,6 +132,7 @@ class Peer:
         if not self._out:
             self._out = bytearray(self._write_bytes)
             self._view = memoryview(self._out)
+        self.room = len(self._out) - _HEADER_BYTES
         conversation.connected(now)
 
     def _converse(self, now: int) -> int:
@@ -171,18 +175,31 @@ class Peer:
         is_full = False
         if self._at == self._end:
             self._at = 0
-            self._data = self._view
-            self._end = conversation.take_output(self._out, 0)
-            is_full = self._fill(conversation, now)
+            if self._large is not None:
+                self._go_on()
+                is_full = True
+            else:
+                self._end = conversation.take_output(self._out, 0)
+                is_full = self._fill(conversation, now)
             if not self._end:
-                if not self._is_large:
-                    return False
-                data = conversation.data_to_send()
-                self._is_large = False
-                self._data = memoryview(data)
-                self._end = len(data)
-        self._at += self.link.write(self._data[self._at : self._end])
+                return False
+        self._at += self.link.write(self._view[self._at : self._end])
         return is_full and self._at == self._end
+
+    def _go_on(self) -> None:
+        """Put the next part of a large packet into the buffer. Raises OSError if its message has ended meanwhile."""
+        message = self._large
+        if message.segment is None:
+            raise OSError("a message ended while it was sent")
+        at = self._large_at
+        room = self.room
+        end = self._end = min(message.size - at, room)
+        self.node.outbox.load_into(message, self._view[:end], at)
+        self._large_at = at + end
+        if self._large_at == message.size:
+            self._out[end : end + _HEADER_BYTES] = self._out[room:]
+            self._end += self._trailer
+            self._large = None
 
     def _fill(self, conversation: session.Session, now: int) -> bool:
         """Put messages into the buffer. True: there are more."""
@@ -191,14 +208,18 @@ class Peer:
             return False
         if node.uncommitted:
             node.commit_now()  # nothing leaves before it is durable (B-098)
-        room = len(self._out) - _HEADER_BYTES
+        room = self.room
         if node.receiver is not None:
             while self._end < room and conversation.can_send():
                 reply = node.receiver.next_packet(self, now)
                 if reply is None:
                     break
-                if not self._send(conversation, reply[0], reply[1], reply[2], now):
+                size = len(reply[1])
+                if self._end + size > room:
+                    conversation.send(reply[0], reply[1], reply[2], now)  # with the next output
                     return True
+                self._out[self._end : self._end + size] = reply[1]
+                self._end += conversation.send_in(reply[0], self._out, self._end, size, reply[2], now)
         while conversation.can_send():
             entry = None
             for _ in self.queues:
@@ -210,40 +231,27 @@ class Peer:
             if entry is None:
                 break
             message: "Any" = entry.key
-            if self._end and self._end + message.size > room:
+            at = self._end
+            if at and at + message.size > room:
                 return True
             if entry.tx_sequence_id is not queue.sending and entry.tx_sequence_id != queue.sending:
                 # If an older sequence came back after a cut, the destination would refuse it for ever (B-275); and what
                 # has failed would be covered by the OrderAck of what is sent now, behind its gap.
                 node.settle_now()
                 queue.sending = entry.tx_sequence_id
-            packet = node.transmit(queue, entry)
-            if packet is None:
+            size = min(message.size, room)
+            if not node.transmit(queue, entry, self._view[at : at + size]):
                 continue
-            queue.stream.prepare(entry, packet, queue.draft.transaction_at)
+            queue.stream.prepare(entry, self._out, at + queue.draft.transaction_at)
             node.stats.sent += 1
-            if not self._send(conversation, entry, packet, entry.recoverable, now):
+            self._end = at + conversation.send_in(entry, self._out, at, size, entry.recoverable, now)
+            if size < message.size:
+                self._large = message
+                self._large_at = size
+                self._trailer = self._end - size
+                self._end = size
                 return True
         return False
-
-    def _send(
-        self,
-        conversation: session.Session,
-        entry: "streams.Entry | None",
-        packet: bytearray,
-        recoverable: bool,
-        now: int,
-    ) -> bool:
-        """Send a packet from the buffer. False: there is no room, it will be the next thing that is written."""
-        size = len(packet)
-        end = self._end
-        if end + size + _HEADER_BYTES > len(self._out):
-            conversation.send(entry, packet, recoverable, now)
-            self._is_large = size + _HEADER_BYTES > len(self._out)
-            return False
-        self._out[end : end + size] = packet
-        self._end = end + conversation.send_in(entry, self._out, end, size, recoverable, now)
-        return True
 
     def _listen(self, conversation: session.Session, now: int) -> None:
         """Act on what the peer has sent; messages are reported stored when all that came with them is durable."""

@@ -15,11 +15,17 @@ if TYPE_CHECKING:
     from node.node import Node
 
 
+_MICROPYTHON = sys.implementation.name == "micropython"
+if not _MICROPYTHON:
+    from node import cpython
+
+
 class Tasks:
     """Runs a node in the running event loop."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
+        self.sleeping: "Any" = None  # while there is nothing to do
         self._is_woken = False
         self._watched: "list[tuple[Any, ...]]" = []  # (link, its stream, whether to be written, what watches it)
         self.ended = asyncio.Event()
@@ -76,23 +82,25 @@ class Tasks:
         if link.stream is not None:
             self._watched.append((link, link.stream, link.wants_write, self._start_watching(link)))
 
-    if sys.implementation.name == "micropython":
-        _is_asleep = False
-
-        def wake(self) -> None:
-            """Call the node soon."""
-            self._is_woken = True
-            if self._is_asleep:
-                self._is_asleep = False
+    def wake(self) -> None:
+        """Call the node soon."""
+        self._is_woken = True
+        if _MICROPYTHON:
+            if self.sleeping:
+                self.sleeping = None
                 # As Task.cancel does it, but nothing is cancelled: it is in this queue, for a later time.
                 queue = asyncio.core._task_queue  # type: ignore[attr-defined,unused-ignore]  # noqa: SLF001
                 queue.remove(self._task)
                 queue.push(self._task)
+        else:
+            cpython.wake(self.sleeping)
+
+    if _MICROPYTHON:
 
         async def _sleep(self, wait: int) -> None:
-            self._is_asleep = True
+            self.sleeping = True
             await asyncio.sleep_ms(wait)  # type: ignore[attr-defined,unused-ignore]
-            self._is_asleep = False
+            self.sleeping = None
 
         def _start_watching(self, link: "Waitable") -> "Any":
             kinds = (False, True) if link.wants_write else (False,)
@@ -105,33 +113,11 @@ class Tasks:
                 await asyncio.sleep(0)  # the node reads what there is
 
     else:
-        _sleeping: "asyncio.Future[None] | None" = None  # type: ignore[name-defined,unused-ignore]
-
-        def wake(self) -> None:
-            """Call the node soon."""
-            self._is_woken = True
-            if self._sleeping is not None and not self._sleeping.done():
-                self._sleeping.set_result(None)
-
-        async def _sleep(self, wait: int) -> None:
-            loop = asyncio.get_running_loop()  # type: ignore[attr-defined,unused-ignore]
-            self._sleeping = loop.create_future()
-            timer = loop.call_later(wait / 1000, self.wake)
-            try:
-                await self._sleeping
-            finally:
-                timer.cancel()
-                self._sleeping = None
-
-        def _start_watching(self, link: "Waitable") -> "Any":
-            loop = asyncio.get_running_loop()  # type: ignore[attr-defined,unused-ignore]
-            loop.add_reader(link.stream, self.wake)
-            if link.wants_write:
-                loop.add_writer(link.stream, self.wake)
-            return loop
+        _sleep = cpython.sleep  # type: ignore[assignment]
+        _start_watching = cpython.start_watching  # type: ignore[assignment]
 
 
-if sys.implementation.name == "micropython":
+if _MICROPYTHON:
 
     def _ready(stream: "Any", to_write: bool) -> "Any":
         queue = asyncio.core._io_queue  # type: ignore[attr-defined,unused-ignore]  # noqa: SLF001
@@ -142,7 +128,4 @@ if sys.implementation.name == "micropython":
             task.cancel()
 
 else:
-
-    def _unwatch(watched: "tuple[Any, ...]") -> None:
-        watched[3].remove_reader(watched[1])
-        watched[3].remove_writer(watched[1])
+    _unwatch = cpython.unwatch

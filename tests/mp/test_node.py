@@ -70,8 +70,8 @@ class Board:
             entry = stream.next_to_send()
             if entry is None:
                 return seen
-            packet = self.node.transmit(self.queue, entry)
-            if packet is not None:
+            packet = bytearray(entry.key.size)
+            if self.node.transmit(self.queue, entry, memoryview(packet)):
                 stream.prepare(entry, packet, packets.transaction_offset(packet))
                 entry.awaiting_ack = True
                 seen.append(packets.parse(bytes(packet)))
@@ -211,7 +211,7 @@ def what_is_held_can_still_be_confirmed():
     board.send(b"2", journal=JN)
     sequence = board.transmit()[0].transaction.tx_sequence_id
     board.time = 11
-    assert board.node.transmit(board.queue, board.queue.stream.table[0]) is None
+    assert not board.node.transmit(board.queue, board.queue.stream.table[0], memoryview(b""))
     board.order_ack(sequence, 2)
     assert (board.state(1), board.state(2), board.node.waiting) == ("O", "O", 0)
     board.send(b"3", journal=JN, ttbr=10)

@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGE = ROOT / "build" / "mip"
 FOLDERS = ("mqqb", "node")
-NOT_ON_BOARDS = {"core_cffi.py", "extras.py"}  # ports/manifest.py tells why
+NOT_ON_BOARDS = {"core_cffi.py", "cpython.py", "extras.py", "transfer.py"}  # ports/manifest.py tells why
 VERSION = "0.1.0"
 # Without asserts and line numbers: both would take heap on a board.
 FLAGS = ["-O3"]

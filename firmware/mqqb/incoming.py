@@ -1,0 +1,64 @@
+"""What was accepted of a stream, and the OrderAck that is owed; a part of streams, and reached through it."""
+
+from array import array
+
+from mqqb import const, core
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from mqqb import packets
+
+ORDER_ACK_TIMEOUT = 500  # B-045
+MAXIMUM_ORDER_ACK_DELAY = 10000  # B-047
+_INCOMING_NUMBER = const(2)  # of constants.py (a test compares them)
+
+
+class IncomingStream:
+    """What this queue manager has accepted from one source for one queue, and the OrderAck it owes (B-058 to B-060,
+    B-113).
+
+    record: the mqqb_incoming words, persistent; the owner stores it in one step with each message that `accept`
+    admitted (B-098).
+    """
+
+    def __init__(
+        self,
+        record: "array[int] | None" = None,
+        now: int = 0,
+        order_ack_timeout: int = ORDER_ACK_TIMEOUT,
+        maximum_order_ack_delay: int = MAXIMUM_ORDER_ACK_DELAY,
+    ) -> None:
+        self.record = array("I", (0, 0, 0, 0)) if record is None else record
+        self.last_order_ack_send_time = now  # B-046
+        self._order_ack_timeout = order_ack_timeout
+        self._maximum_order_ack_delay = maximum_order_ack_delay
+        self._due: "int | None" = None
+
+    @property
+    def tx_sequence_number(self) -> int:
+        """IncomingTxSequenceNumber: the last accepted number, the one that an OrderAck names (B-358)."""
+        return self.record[_INCOMING_NUMBER]
+
+    def accept(self, header: "packets.TransactionHeader") -> bool:
+        """Is this message the next one (B-270)? True: the record has advanced (B-271); else only its reject count has
+        (B-272, A-01).
+        """
+        return core.accept(self.record, header.fields)
+
+    def schedule_order_ack(self, now: int) -> None:
+        """A transactional message has come, accepted or not: start or push back the Order Ack Send Timer (B-113,
+        B-269).
+        """
+        if self._due is None or now - self.last_order_ack_send_time < self._maximum_order_ack_delay:
+            self._due = now + self._order_ack_timeout
+
+    def next_timeout(self) -> "int | None":
+        """When the OrderAck is due, or None. It stays owed when a session closes: the next one sends it
+        at once (A-30).
+        """
+        return self._due
+
+    def order_ack_sent(self, now: int) -> None:
+        """The OrderAck has been handed to a session, or none can be made yet (B-153, B-359)."""
+        self._due = None
+        self.last_order_ack_send_time = now

@@ -1,0 +1,53 @@
+"""How far an outgoing stream is, for an operator; only hosts have this file."""
+
+from mqqb.streams import Entry, OutgoingStream, previous_number
+
+_OUTGOING_NUMBER = 2
+_OUTGOING_LAST_ACK = 3
+
+
+class TransferInfo:
+    """What an operator may know of an outgoing stream: OutgoingTransferInfo (B-080, B-239, B-423).
+
+    A SEQUENCE_INFO is (64-bit TxSequenceID, number, previous number), or None if there is none. Times: as `now`, in ms,
+    resend_time 0 while no timer runs. no_ack_count: sent or not, without OrderAck; no_read_count: awaiting a FinalAck.
+    """
+
+    __slots__ = (
+        "first_non_ack",
+        "last_ack",
+        "last_ack_count",
+        "last_ack_time",
+        "last_non_ack",
+        "next_seq",
+        "no_ack_count",
+        "no_read_count",
+        "resend_count",
+        "resend_interval",
+        "resend_time",
+    )
+
+    def __init__(self, stream: "OutgoingStream") -> None:
+        record = stream.record
+        current = stream.tx_sequence_id
+        number = record[_OUTGOING_NUMBER]
+        last_ack = record[_OUTGOING_LAST_ACK]
+        unacked = [entry for entry in stream.table if entry.tx_sequence_number]
+        self.first_non_ack = _sequence_info(unacked, 0)
+        self.last_non_ack = _sequence_info(unacked, len(unacked) - 1)
+        self.last_ack = (current, last_ack, max(last_ack - 1, 0))
+        self.next_seq = (current, number, number - 1)  # B-290
+        self.last_ack_count = stream.last_ack_count
+        self.last_ack_time = stream.time_of_last_ack
+        self.no_ack_count = len(unacked)
+        self.no_read_count = len(stream.awaiting_final_ack)
+        self.resend_count = stream.resend_interval_index
+        self.resend_interval = stream.resend_interval
+        self.resend_time = stream.next_timeout() or 0
+
+
+def _sequence_info(entries: "list[Entry]", index: int) -> "tuple[int, int, int] | None":
+    if not entries:
+        return None
+    entry = entries[index]
+    return (entry.tx_sequence_id, entry.tx_sequence_number, previous_number(entries, index, entry.tx_sequence_id))

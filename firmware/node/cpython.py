@@ -1,0 +1,89 @@
+"""What the node does otherwise on CPython than on MicroPython: no board has this file."""
+
+import asyncio
+import errno
+import os
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from io import FileIO
+    from typing import Any
+
+
+def ticks_ms() -> int:
+    """Milliseconds from any start; what is between two of them tells ticks_diff."""
+    return time.monotonic_ns() // 1000000
+
+
+def ticks_diff(later: int, earlier: int) -> int:
+    """Milliseconds between two ticks_ms."""
+    return later - earlier
+
+
+def sync(file: "FileIO") -> None:
+    """Make a file durable as it is."""
+    os.fsync(file.fileno())
+
+
+def sync_folder(folder: str) -> None:
+    """Make the names in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def readinto(link: "Any", buffer: memoryview) -> int:
+    """TcpLink.readinto."""
+    try:
+        count = int(link.stream.recv_into(buffer))
+    except BlockingIOError:
+        return 0
+    if not count:
+        raise ConnectionResetError(errno.ECONNRESET, "the peer closed the connection")
+    return count
+
+
+def write(link: "Any", data: memoryview) -> int:
+    """TcpLink.write."""
+    try:
+        count = int(link.stream.send(data))
+    except BlockingIOError:
+        count = 0
+    link.wants_write = count < len(data)
+    return count
+
+
+async def sleep(tasks: "Any", wait: int) -> None:
+    """Tasks._sleep: for so many ms, or until `wake`."""
+    loop = asyncio.get_running_loop()
+    tasks.sleeping = loop.create_future()
+    timer = loop.call_later(wait / 1000, tasks.wake)
+    try:
+        await tasks.sleeping
+    finally:
+        timer.cancel()
+        tasks.sleeping = None
+
+
+def wake(sleeping: "Any") -> None:
+    """End a `sleep`."""
+    if sleeping is not None and not sleeping.done():
+        sleeping.set_result(None)
+
+
+def start_watching(tasks: "Any", link: "Any") -> "Any":
+    """Tasks._start_watching."""
+    loop = asyncio.get_running_loop()
+    loop.add_reader(link.stream, tasks.wake)
+    if link.wants_write:
+        loop.add_writer(link.stream, tasks.wake)
+    return loop
+
+
+def unwatch(watched: "tuple[Any, ...]") -> None:
+    """End what `start_watching` began."""
+    watched[3].remove_reader(watched[1])
+    watched[3].remove_writer(watched[1])
