@@ -1,0 +1,454 @@
+"""`ordack audit --follow`: the audit of a folder into which captures keep coming, for ever, and over any interruption.
+
+    follower = Follower(Path("/captures"), Path("/var/lib/audit"))
+    for step in follower.steps(once=True):      # in this process; `stream` does it in a task of Spark's
+        print(follower.result(step).summary)
+
+Files are read in steps. A step goes on from the state behind an earlier step, reads more files in the order of their
+first frames, and leaves a new state: decoder and auditor as they stand, all streams in them. What a step will do is
+written down before it is done, once; so after a kill it is done again, from the same state. One task does it: a stream
+is whatever one sender tells one queue, over any connections, and one core replays more than capture points write.
+
+A file that comes late, or has grown since it was read, belongs before others that were read: the next step goes back
+to a state from before its place. So the result is always that of `ordack audit` over all the files. Where it cannot be,
+because what has to be read again is gone, the file is left out, and what depends on it is not known.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import pickle
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from _mqqb import ffi
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+
+from ordack import capture
+from ordack.pipeline import audit, captures
+from ordack.pipeline.audit_result import Result
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+FORMAT = 1  # of checkpoints, but for the states
+STATE_FORMAT = 1  # of what is not in structures of C
+STEP_BYTES = 512 << 20  # of files in a step, if it is more than one: what a kill costs
+SETTLED_S = 5.0  # a file that has not changed for so long is taken for complete
+POLL_S = 1
+STATES_KEPT = 4  # the last ones; of older ones ever fewer
+
+
+class FollowError(Exception):
+    """The folder or the checkpoint cannot be used; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A capture. size: of what was read. time: of its first frame, s since 1970. missed: it came too late."""
+
+    path: str
+    size: int
+    time: float
+    missed: bool = False
+
+    @property
+    def place(self) -> tuple[float, str]:
+        """What files are ordered by, here and in `captures.in_order`."""
+        return self.time, self.path
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """number: from 1. origin: the step from whose state it goes on; 0: from nothing. behind: how many files were
+    waiting besides these when this was decided.
+    """
+
+    number: int
+    origin: int
+    files: tuple[File, ...]
+    behind: int
+
+
+class Follower:
+    """The audit of one folder, and its checkpoint: a folder for this alone, made if it is not there.
+
+    settled: seconds. step_bytes: see STEP_BYTES. Raises FollowError, OSError.
+    """
+
+    def __init__(
+        self, folder: Path, checkpoint: Path, settled: float = SETTLED_S, step_bytes: int = STEP_BYTES
+    ) -> None:
+        if not folder.is_dir():
+            raise FollowError(f"there is no folder {folder}")
+        self.folder, self.checkpoint = folder.absolute(), checkpoint.absolute()
+        self.settled, self.step_bytes = settled, step_bytes
+        self._states = self.checkpoint / f"states-{_layout()}"
+        for made in (self._states, self.checkpoint / "steps", self.checkpoint / "done"):
+            made.mkdir(parents=True, exist_ok=True)
+        mark = {"format": FORMAT, "folder": str(self.folder)}
+        path = self.checkpoint / "follow.json"
+        _write_once(path, json.dumps(mark).encode())
+        found = json.loads(path.read_bytes())
+        if found != mark:
+            raise FollowError(f"{checkpoint} is the checkpoint for the folder {found['folder']} in format "
+                              f"{found['format']}; take another one for {folder}")
+        self._first_times: dict[tuple[str, int], float] = {}
+
+    def reports(
+        self, once: bool, spark: SparkSession | None = None, stop: Callable[[], bool] = lambda: False
+    ) -> Iterator[tuple[Step, Result]]:
+        """Do what there is to do, and say what it shows whenever nothing more was waiting; see `steps`.
+
+        spark: does the steps in its tasks; None: this process does. Raises CaptureUnusable if there is nothing to say
+        at the end of `once`.
+        """
+        told = 0
+        for step in self.steps(once, stop) if spark is None else self._spark_steps(spark, once, stop):
+            if not step.behind:
+                result, told = self.result(step.number), step.number
+                yield step, result
+        number = self.last_done()
+        if once and number and told < number:
+            yield self.step(number), self.result(number)
+        elif once and not number:
+            raise audit.CaptureUnusable(f"there is no capture with a frame in {self.folder}")
+
+    def _spark_steps(self, spark: SparkSession, once: bool, stop: Callable[[], bool]) -> Iterator[Step]:
+        query = stream(spark, self, once)
+        number = self.last_done()
+        try:
+            ended = False
+            while not ended:
+                ended = query.awaitTermination(POLL_S) or stop()
+                while number < self.last_done():
+                    number += 1
+                    yield self.step(number)
+        finally:
+            query.stop()
+
+    # ---- what there is to do
+
+    def present(self) -> list[File]:
+        """The captures in the folder that are complete, as far as one can tell."""
+        found, now = [], time.time()
+        for entry in sorted(os.scandir(self.folder), key=lambda entry: entry.name):
+            try:
+                if entry.name.startswith(".") or not entry.is_file() or now - entry.stat().st_mtime < self.settled:
+                    continue
+                size = entry.stat().st_size
+                first = self._first_time(entry.path, size)
+            except FileNotFoundError:
+                continue  # the capturing program has removed it just now
+            if first is not None:
+                found.append(File(entry.path, size, first))
+        return sorted(found, key=lambda file: file.place)
+
+    def _first_time(self, path: str, size: int) -> float | None:
+        """None: it is no capture, or has no frame yet."""
+        if (path, size) not in self._first_times:
+            with Path(path).open("rb") as file:
+                if not capture.is_capture(file.read(4)):
+                    return None
+            first = captures.first_time(path)
+            if first == float("inf"):
+                return None
+            self._first_times[path, size] = first
+        return self._first_times[path, size]
+
+    def plan(self, after: int, target: Sequence[File] | None = None) -> Step | None:
+        """The step behind this one, which is done: as it was decided before, or now, once and for all.
+
+        None: there is nothing to do. target: only these files count.
+        """
+        number = after + 1
+        path = self.checkpoint / "steps" / f"{number:010}.json"
+        if not path.exists():
+            step = self._decide(number, self.present() if target is None else target)
+            if step is None:
+                return None
+            self._tidy(after, step.origin)
+            _write_once(path, json.dumps({
+                "origin": step.origin, "behind": step.behind,
+                "files": [[file.path, file.size, file.time, file.missed] for file in step.files]}).encode())
+        return self.step(number)
+
+    def step(self, number: int) -> Step:
+        """One that has been decided."""
+        found = json.loads((self.checkpoint / "steps" / f"{number:010}.json").read_bytes())
+        return Step(number, found["origin"], tuple(File(*file) for file in found["files"]), found["behind"])
+
+    def order(self, number: int) -> list[File]:
+        """All files behind this step, as they were read."""
+        found: list[tuple[File, ...]] = []
+        while number:
+            step = self.step(number)
+            found.append(step.files)
+            number = step.origin
+        return [file for files in reversed(found) for file in files]
+
+    def _decide(self, number: int, present: Sequence[File]) -> Step | None:
+        before = self.order(number - 1)
+        known = {file.path: file for file in before}
+        gone = {(file.time, file.size) for file in before if not Path(file.path).exists()}
+        new = {file.path: file for file in present
+               if (file.size != known[file.path].size if file.path in known else (file.time, file.size) not in gone)}
+        whole = number == 1 or self._state(number - 1).exists()  # not if another version has written it
+        if not new and whole:
+            return None
+        read = [file for file in before if not file.missed]
+        wanted = sorted([*(file for file in read if file.path not in new), *new.values()], key=lambda file: file.place)
+        same = next((at for at, (one, other) in enumerate(zip(read, wanted)) if one != other), len(read))
+        origin, prefix = number - 1, before
+        if same < len(read) or not whole:
+            origin, prefix = self._origin(number - 1, wanted[:same])
+        rest = wanted[len([file for file in prefix if not file.missed]):]
+        lost = [file for file in rest if not Path(file.path).exists()]
+        if lost and not whole:
+            raise FollowError(f"the checkpoint {self.checkpoint} is of another version of ordack, and {lost[0].path} "
+                              "is no more there to be read again: begin a new one")
+        if lost:  # cannot go back: what is late is left out, and said to be missing
+            late = {file.path for file in new.values() if file.place < max(file.place for file in read)}
+            origin = number - 1
+            rest = [File(file.path, file.size, file.time, file.path in late) for file in new.values()]
+            rest.sort(key=lambda file: (not file.missed, file.place))
+        taken: list[File] = []
+        total = 0
+        for file in rest:
+            total += 0 if file.missed else file.size
+            if taken and total > self.step_bytes:
+                break
+            taken.append(file)
+        return Step(number, origin, tuple(taken), len(rest) - len(taken))
+
+    def _origin(self, number: int, wanted: Sequence[File]) -> tuple[int, list[File]]:
+        """The latest step whose state is kept, behind which only these files were read in this order; its files."""
+        while number:
+            order = self.order(number)
+            read = [file for file in order if not file.missed]
+            if len(read) == len(order) and read == list(wanted[:len(read)]) and self._state(number).exists():
+                return number, order
+            number = self.step(number).origin
+        return 0, []
+
+    # ---- doing it
+
+    def _state(self, number: int) -> Path:
+        return self._states / f"{number:010}"
+
+    def done(self, number: int) -> dict[str, Any] | None:
+        """{"packets": read in this step, "seconds": taken for it}, if it is done."""
+        path = self.checkpoint / "done" / f"{number:010}.json"
+        return json.loads(path.read_bytes()) if path.exists() else None
+
+    def last_done(self) -> int:
+        """The highest step that is done."""
+        return max((int(path.stem) for path in (self.checkpoint / "done").glob("*.json")), default=0)
+
+    def run(self, step: Step) -> dict[str, Any]:
+        """Do a step whose origin is done, if it is not; what `done` says."""
+        found = self.done(step.number)
+        if found is not None:
+            return found
+        begin = time.monotonic()
+        live = _live.get(self._state(step.origin))
+        _live.clear()
+        decoder, auditor = live or self._load(step)
+        packets = 0
+        for file in step.files:
+            if file.missed:
+                auditor.interrupt()
+            else:
+                decoder.paths.append(file.path)
+        for batch in captures.read_on(decoder, audit.BATCH_ROWS, audit.COLUMNS):
+            auditor.feed(batch)
+            packets += int(np.count_nonzero(batch["kind"] < captures.HOLE))
+        aside = self._state(step.number).with_name(f".{step.number:010}-{os.getpid()}")
+        with pa.CompressedOutputStream(str(aside), "lz4") as file:
+            pickle.dump((decoder, auditor), file, pickle.HIGHEST_PROTOCOL)
+        _publish(aside, self._state(step.number))
+        _live[self._state(step.number)] = decoder, auditor
+        said = {"packets": packets, "seconds": round(time.monotonic() - begin, 3)}
+        _write_once(self.checkpoint / "done" / f"{step.number:010}.json", json.dumps(said).encode())
+        return said
+
+    def _load(self, step: Step) -> tuple[captures.Decoder, audit.Auditor]:
+        if step.origin:
+            return self._read(step.origin)
+        return captures.Decoder([], 0, 1, False), audit.Auditor(audit.start_of([file.path for file in step.files]))
+
+    def _read(self, number: int) -> tuple[captures.Decoder, audit.Auditor]:
+        try:
+            with pa.CompressedInputStream(str(self._state(number)), "lz4") as file:
+                state: tuple[captures.Decoder, audit.Auditor] = pickle.load(file)
+        except (OSError, EOFError, pickle.UnpicklingError) as error:
+            raise FollowError(f"the checkpoint {self.checkpoint} is damaged: the state behind step {number} cannot be "
+                              f"read, {error}; begin a new one") from None
+        return state
+
+    def _tidy(self, number: int, origin: int) -> None:
+        """Remove the states that nobody will go back to: the older, the fewer are kept."""
+        for path in self._states.iterdir():
+            if path.name.startswith("."):
+                path.unlink(missing_ok=True)  # of a process that was killed
+            else:
+                own = int(path.name)
+                if own not in (number, origin) and number - own >= STATES_KEPT * (own & -own):
+                    path.unlink(missing_ok=True)
+
+    def result(self, number: int) -> Result:
+        """What the audit says behind this step, as if the capture ended there."""
+        decoder, auditor = self._read(number)
+        for batch in captures.read_on(decoder, audit.BATCH_ROWS, audit.COLUMNS, finish=True):
+            auditor.feed(batch)
+        result = audit.result_of(decoder.paths, [auditor.partial()])
+        result.damages.extend((file.path, "came when what follows it had been read, and was there no more")
+                              for file in self.order(number) if file.missed)
+        return result
+
+    def steps(self, once: bool, stop: Callable[[], bool] = lambda: False) -> Iterator[Step]:
+        """Do what there is to do, in this process; each step when it is done. once: only with the files that are there
+        now, complete or not; else until `stop` says so."""
+        if once:
+            self.settled = 0.0
+        target = self.present() if once else None
+        number = self.last_done() + 1
+        while not stop():
+            step = self.plan(number - 1, target)
+            if step is not None:
+                self.run(step)
+                yield step
+                number += 1
+            elif once:
+                return
+            else:
+                time.sleep(POLL_S)
+
+    def lock(self) -> Any:
+        """A file that is to be kept open while this process works on the checkpoint. Raises FollowError."""
+        file = (self.checkpoint / "lock").open("w")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise FollowError(f"another process works on the checkpoint {self.checkpoint}") from None
+        return file
+
+
+def _layout() -> str:
+    """Tells states of this version from those of others, whose structures in C may differ."""
+    types = {name: ffi.typeof(name) for name in ffi.list_types()[0]}
+    said = [(name, [(field, item.offset, str(item.type)) for field, item in kind.fields])
+            for name, kind in types.items() if kind.kind == "struct" and kind.fields]
+    return hashlib.sha256(repr((STATE_FORMAT, sorted(said))).encode()).hexdigest()[:12]
+
+
+# The state that this process has left behind its last step: what reads it need not.
+_live: dict[Path, tuple[captures.Decoder, audit.Auditor]] = {}
+
+
+def _publish(aside: Path, path: Path) -> None:
+    """Give a file its name when it is on disk."""
+    with aside.open("rb") as file:
+        os.fsync(file.fileno())
+    aside.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _write_once(path: Path, data: bytes) -> None:
+    """Make a file, whole, unless it is there."""
+    if path.exists():
+        return
+    aside = path.with_name(f".{path.name}-{os.getpid()}")
+    aside.write_bytes(data)
+    try:
+        with aside.open("rb") as file:
+            os.fsync(file.fileno())
+        os.link(aside, path)
+    except FileExistsError:
+        pass  # somebody else was first: that holds
+    finally:
+        aside.unlink()
+
+
+# ---- in Spark -----------------------------------------------------------------------------------
+
+
+def stream(spark: SparkSession, follower: Follower, once: bool) -> StreamingQuery:
+    """A query that does the steps in Spark's tasks, where they see the folder and the checkpoint under the same paths.
+
+    once: it ends when all is read that was there at its beginning. What comes out of it is a row for each step:
+    `follower.result(step)` says what that has shown.
+    """
+    spark.dataSource.register(StepSource)
+    steps = spark.readStream.format(StepSource.name()).options(
+        path=str(follower.folder), checkpoint=str(follower.checkpoint), settled=0.0 if once else follower.settled,
+        stepbytes=follower.step_bytes).load()
+    writer = steps.writeStream.format("noop").option("checkpointLocation", str(follower.checkpoint / "spark"))
+    return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{POLL_S} seconds")).start()
+
+
+class StepSource(DataSource):
+    """The steps of a follower, a row each."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "mqqb_audit"
+
+    def schema(self) -> str:
+        return "step long, files int, behind int, packets long, seconds double"
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark names it
+        return StepReader(Follower(Path(self.options["path"]), Path(self.options["checkpoint"]),
+                                   float(self.options["settled"]), int(self.options["stepbytes"])))
+
+
+class StepPart(InputPartition):
+    """One step."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(None)
+        self.number = number
+
+
+class StepReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """An offset: {"step": the last one}. A micro-batch is a step."""
+
+    def __init__(self, follower: Follower) -> None:
+        self._follower = follower
+        self._target: list[File] | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        return {"step": 0}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        self._target = self._follower.present()
+
+    def latestOffset(  # noqa: N802 - Spark's name
+        self, start: dict[str, Any], limit: ReadLimit  # noqa: ARG002 - one step each
+    ) -> dict[str, Any]:
+        step = self._follower.plan(start["step"], self._target)
+        return start if step is None else {"step": step.number}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return [StepPart(number) for number in range(start["step"] + 1, end["step"] + 1)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        assert isinstance(partition, StepPart)
+        step = self._follower.step(partition.number)
+        said = self._follower.run(step)
+        yield step.number, len(step.files), step.behind, said["packets"], said["seconds"]

@@ -1,0 +1,298 @@
+"""`ordack audit --follow`: whatever happens on the way, it says what `ordack audit` says of all the files."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import os
+import random
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="pyspark is not installed")
+
+from ordack.pipeline import audit, captures, follow
+from ordack.pipeline.audit_result import Result
+from ordack.pipeline.follow import Follower
+
+from tests import capture_generator
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parent.parent
+DEADLINE_S = 90
+
+
+def capture_files(seed: int, folder: Path, pieces: int) -> list[Path]:
+    """A generated capture in so many files, or in as many as it has, in the order of time."""
+    chance = random.Random(seed)
+    folder.mkdir(parents=True)
+    paths = [Path(path) for path in captures.in_order(capture_generator.generate(seed, folder).paths)]
+    data = paths[0].read_bytes()
+    order = {b"\xd4\xc3\xb2\xa1": "<", b"\x4d\x3c\xb2\xa1": "<", b"\xa1\xb2\xc3\xd4": ">",
+             b"\xa1\xb2\x3c\x4d": ">"}.get(data[:4])
+    if len(paths) > 1 or order is None:
+        return paths
+    records, at = [], 24
+    while at + 16 <= len(data):
+        size = 16 + struct.unpack_from(order + "I", data, at + 8)[0]
+        records.append(data[at:at + size])
+        at += size
+    cuts = [0, *sorted(chance.sample(range(1, len(records)), min(pieces, len(records)) - 1)), len(records)]
+    paths[0].unlink()
+    made = []
+    for number, (begin, end) in enumerate(itertools.pairwise(cuts)):
+        made.append(folder / f"plant-{number:03}.pcap")
+        made[-1].write_bytes(data[:24] + b"".join(records[begin:end]))
+    return made
+
+
+def follow_all(follower: Follower) -> Result | None:
+    try:
+        return [result for _, result in follower.reports(once=True)][-1]
+    except audit.CaptureUnusable:
+        return None
+
+
+def same(found: Result | None, paths: list[Path]) -> None:
+    """All that there is, except what has no frame: that is read when it has one."""
+    try:
+        wanted = audit.run([path for path in paths if captures.first_time(str(path)) != float("inf")])
+    except audit.CaptureUnusable:
+        assert found is None
+        return
+    assert found is not None
+    for field in dataclasses.fields(Result):
+        assert getattr(found, field.name) == getattr(wanted, field.name), field.name
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_files_that_come_early_late_in_pieces_or_with_a_kill_in_between(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(seed)
+    print(f"seed {seed}")
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    sources = capture_files(seed + 1000, tmp_path / "made", 9)
+    waiting = list(sources)
+    if seed % 3:
+        chance.shuffle(waiting)
+    found = None
+    killed = 0
+
+    class Killed(BaseException):
+        pass
+
+    def dying(real: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            nonlocal killed
+            if chance.random() < 0.2:
+                killed += 1
+                raise Killed
+            return real(*arguments, **options)
+        return call
+
+    for name in ("replace", "link", "fsync", "unlink"):
+        if name in ("replace", "unlink"):
+            monkeypatch.setattr(Path, name, dying(getattr(Path, name)))
+        else:
+            monkeypatch.setattr(follow.os, name, dying(getattr(os, name)))
+    pieces: dict[Path, int] = {}
+    while waiting:
+        for _ in range(chance.randrange(1, 4)):
+            if waiting:
+                path = waiting.pop(0)
+                data = path.read_bytes()
+                begin = pieces.get(path, 0)
+                end = len(data)
+                if not begin and chance.random() < 0.3:  # it will grow, after it was read
+                    end = pieces[path] = chance.randrange(1, len(data))
+                    waiting.insert(chance.randrange(len(waiting) + 1), path)
+                with (folder / path.name).open("ab") as file:
+                    file.write(data[begin:end])
+        while True:
+            follow._live.clear()  # another process
+            try:
+                follower = Follower(folder, tmp_path / "checkpoint", step_bytes=chance.choice([1, 20_000, 1 << 30]))
+                found = follow_all(follower)
+                break
+            except Killed:
+                continue
+    print(f"killed {killed} times; {follower.last_done()} steps")
+    same(found, sorted(folder.iterdir()))
+    assert follow_all(Follower(folder, tmp_path / "checkpoint")) == found  # nothing new
+
+
+def test_files_may_be_removed_or_renamed_when_they_have_been_read(tmp_path: Path) -> None:
+    sources = capture_files(2000, tmp_path / "made", 8)
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    wanted = audit.run(sources)
+    for number, path in enumerate(sources):
+        (folder / path.name).write_bytes(path.read_bytes())
+        found = follow_all(Follower(folder, tmp_path / "checkpoint"))
+        follow._live.clear()
+        if number % 2:
+            (folder / path.name).unlink()
+        else:
+            (folder / path.name).rename(folder / f"old-{path.name}")
+    assert found is not None
+    assert found.summary == wanted.summary
+    assert found.streams == wanted.streams
+    assert found.violations == wanted.violations
+    assert len(found.paths) == len(sources)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_late_file_that_cannot_be_put_in_its_place_makes_verdicts_open_and_invents_none(
+    tmp_path: Path, seed: int
+) -> None:
+    sources = capture_files(3000 + seed, tmp_path / "made", 8)
+    if len(sources) < 4:
+        pytest.skip("a capture of few files")
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    late = sources[2]
+    for path in sources:
+        if path != late:
+            (folder / path.name).write_bytes(path.read_bytes())
+    assert follow_all(Follower(folder, tmp_path / "checkpoint", step_bytes=1)) is not None
+    follow._live.clear()
+    for path in folder.iterdir():
+        path.unlink()
+    for path in (follow.Follower(folder, tmp_path / "checkpoint")._states).iterdir():
+        if int(path.name) < len(sources) - 1:
+            path.unlink()
+    (folder / late.name).write_bytes(late.read_bytes())
+    found = follow_all(Follower(folder, tmp_path / "checkpoint"))
+    assert found is not None
+    assert [path for path, text in found.damages if "no more" in text] == [str(folder / late.name)]
+    wanted = audit.run(sources)
+    assert {(one.kind, one.stream) for one in found.violations} <= {(one.kind, one.stream) for one in wanted.violations}
+
+
+def test_of_old_states_few_are_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    follower = Follower(folder, tmp_path / "checkpoint", step_bytes=1)
+    sources = capture_files(2001, tmp_path / "made", 40)
+    for path in sources:
+        (folder / path.name).write_bytes(path.read_bytes())
+    follow_all(follower)
+    assert follower.last_done() == len(sources) > 20
+    kept = sorted(int(path.name) for path in follower._states.iterdir())
+    assert kept[-4:] == list(range(len(sources) - 3, len(sources) + 1))
+    assert len(kept) < 20
+
+
+def test_states_of_another_version_are_made_again_or_it_is_told_that_they_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    sources = capture_files(2002, tmp_path / "made", 4)
+    for path in sources:
+        (folder / path.name).write_bytes(path.read_bytes())
+    found = follow_all(Follower(folder, tmp_path / "checkpoint"))
+    monkeypatch.setattr(follow, "_layout", lambda: "new")
+    assert follow_all(Follower(folder, tmp_path / "checkpoint")) == found
+    monkeypatch.setattr(follow, "_layout", lambda: "newer")
+    (folder / sources[0].name).unlink()
+    with pytest.raises(follow.FollowError, match="another version"):
+        follow_all(Follower(folder, tmp_path / "checkpoint"))
+
+
+def test_two_cannot_work_on_a_checkpoint(tmp_path: Path) -> None:
+    follower = Follower(tmp_path, tmp_path / "checkpoint")
+    with follower.lock():
+        with pytest.raises(follow.FollowError, match="another process"):
+            follower.lock()
+    follower.lock().close()
+
+
+def test_what_is_wrong_is_told(tmp_path: Path) -> None:
+    with pytest.raises(follow.FollowError, match="there is no folder"):
+        Follower(tmp_path / "no", tmp_path / "checkpoint")
+    (tmp_path / "other").mkdir()
+    Follower(tmp_path, tmp_path / "checkpoint")
+    with pytest.raises(follow.FollowError, match="is the checkpoint for the folder"):
+        Follower(tmp_path / "other", tmp_path / "checkpoint")
+    with pytest.raises(audit.CaptureUnusable, match="no capture with a frame"):
+        list(Follower(tmp_path / "other", tmp_path / "empty").reports(once=True))
+
+
+def test_files_count_when_they_have_not_changed_for_a_while(tmp_path: Path) -> None:
+    sources = capture_files(2003, tmp_path / "made", 2)
+    follower = Follower(tmp_path / "made", tmp_path / "checkpoint", settled=1000)
+    assert follower.present() == []
+    os.utime(sources[0], (time.time() - 2000,) * 2)
+    assert [file.path for file in follower.present()] == [str(sources[0])]
+
+
+# ---- in Spark -----------------------------------------------------------------------------------
+
+DRIVER = """
+import sys
+from pathlib import Path
+from ordack.pipeline import follow, session
+spark = session.session("local[1]")
+follower = follow.Follower(Path(sys.argv[1]), Path(sys.argv[2]), step_bytes=1)
+print("ready", flush=True)
+for step, result in follower.reports(True, spark):
+    pass
+"""
+
+
+def until_done(follower: Follower, steps: int, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while follower.last_done() < steps:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another driver, which follows the folder captures."""
+    (tmp_path / "captures").mkdir()
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'firmware'}{os.pathsep}{ROOT / 'host'}"}
+    with (tmp_path / "errors").open("w") as errors, subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(tmp_path / "captures"), str(tmp_path / "checkpoint")],
+        stdout=subprocess.PIPE, stderr=errors, text=True, env=environment, start_new_session=True) as process:
+        yield process
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_killed_driver_and_another_that_goes_on(
+    spark: SparkSession, tmp_path: Path, driver: subprocess.Popen[str]
+) -> None:
+    sources = capture_files(2004, tmp_path / "made", 6)
+    folder, checkpoint = tmp_path / "captures", tmp_path / "checkpoint"
+    for path in sources[::2]:
+        (folder / path.name).write_bytes(path.read_bytes())
+    assert driver.stdout
+    assert driver.stdout.readline() == "ready\n", (tmp_path / "errors").read_text()
+    until_done(Follower(folder, checkpoint), 1, driver)
+    os.killpg(driver.pid, signal.SIGKILL)  # with its JVM and its workers
+    driver.wait()
+    for path in sources[1::2]:
+        (folder / path.name).write_bytes(path.read_bytes())
+    follower = Follower(folder, checkpoint, step_bytes=100_000)
+    found = [result for _, result in follower.reports(True, spark)][-1]
+    same(found, sorted(folder.iterdir()))
+    offsets = sorted((checkpoint / "spark" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    assert len(offsets) == follower.last_done()
+    assert json.loads((checkpoint / "done" / f"{1:010}.json").read_text())["packets"] > 0
