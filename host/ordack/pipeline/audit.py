@@ -1,25 +1,30 @@
 """`ordack audit`: every transactional stream of a capture replayed by the receiver's rule, in C, and what that shows.
 
-    result = run(["a.pcap", "b.pcap"])            # in this process
-    result = run(paths, spark=session(master))    # in Spark's tasks
+    result = run(["a.pcap", "b.pcap"])            # in this process result = run(paths, spark=session(master))    # in
+    Spark's tasks
 
-What the result says, and when, is in audit_result. With Spark, a task takes the connections of a share of the hosts, opens the
-files itself, and returns one report for each of its streams. Streams of which two tasks saw something (a sender with a new address, an
-acknowledgement through another host) are settled afterwards: their connections are read once more, all in one place, in order.
+What the result says, and when, is in audit_result. With Spark, a task takes the connections of a share of the hosts,
+opens the files itself, and returns one report for each of its streams. Streams of which two tasks saw something (a
+sender with a new address, an acknowledgement through another host) are settled afterwards: their connections are read
+once more, all in one place, in order.
 """
 
 from __future__ import annotations
 
+import os
+import pickle
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from functools import partial as partial_function
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 from _mqqb import ffi, lib
-from mqqb import packets
+from mqqb import core, packets
 from numpy.typing import NDArray
 
 from ordack import capture
@@ -53,11 +58,12 @@ FINDINGS_MAX = 1000  # of a kind, for a stream
 CONNECTIONS_MAX = 10_000
 SERIES_STREAMS = 12
 SERIES_POINTS = 4000
-_STRAYS_MAX = 1 << 16
+_ACK_RECEIVE = 0x4000
 
 _FREED = np.uint32(0xFFFFFFFF)  # pair of a connection that is not looked at
 
 Progress = Callable[[int], None]
+Wanted = Callable[[tuple[str, str]], bool]
 Structure = NDArray[Any]
 
 
@@ -88,7 +94,8 @@ def _numpy(kind: Any) -> np.dtype[Any]:
 
 @dataclass(frozen=True, slots=True)
 class StreamName:
-    """What names a stream in every task: GUID of the source, queue as (selector, bytes), GUID of its host or b"", hops."""
+    """What names a stream in every task: GUID of the source, queue as (selector, bytes), GUID of its host or b"",
+    hops."""
 
     source: bytes
     queue: tuple[int, bytes]
@@ -100,8 +107,8 @@ class StreamName:
 class Partial:
     """What a task has found out. flows, sequences, connections, findings: structures of mqqb_audit.h.
 
-    names, ends: of flows and connections. guids: by code. missed: by code, how often something of that queue manager was
-    missed; pair_missed: the same by hosts, two for each of pairs. strays: (GUID or b"", ordinal, time stamp) of
+    names, ends: of flows and connections. guids: by code. missed: by code, how often something of that queue manager
+    was missed; pair_missed: the same by hosts, two for each of pairs. strays: (GUID or b"", ordinal, time stamp) of
     acknowledgements of sequences that this task has not seen.
     """
 
@@ -209,11 +216,11 @@ def host_of(end: str) -> str:
 class Auditor:
     """Takes batches in order; `partial` says what they show.
 
-    start: of the capture, ns since 1970. strays: keep acknowledgements of sequences that are not seen, for another task.
-    wanted: which connections to look at, by their ends; None: all.
+    start: of the capture, ns since 1970. strays: keep acknowledgements of sequences that are not seen, for another
+    task. wanted: which connections to look at, by their ends; None: all.
     """
 
-    def __init__(self, start: int, strays: bool = False, wanted: Callable[[tuple[str, str]], bool] | None = None) -> None:
+    def __init__(self, start: int, strays: bool = False, wanted: Wanted | None = None) -> None:
         self._tables = _Tables(start, strays)
         self._wanted = wanted
         self._pairs: dict[tuple[str, str], int] = {}
@@ -321,7 +328,9 @@ class Auditor:
         c = tables.c
         lib.mqqb_audit_finish(c, self.last_time)
         self._take()
-        guids = [b""] + ([decoder.queue_manager(code) for code in range(1, decoder.queue_managers + 1)] if decoder else [])
+        guids = [b""]
+        if decoder is not None:
+            guids += [decoder.queue_manager(code) for code in range(1, decoder.queue_managers + 1)]
         flows = tables["flows"][:c.flows_used].copy()
         names, texts = [], {}
         for key in flows["key"]:
@@ -385,7 +394,8 @@ def _withdraw(findings: Structure, flows: Structure, kind_counts: NDArray[np.int
                 flows["unknowns"][flow - 1, kind] += 1
             else:
                 kind_counts[:, kind] += (-1, 1)
-    return findings[~late]
+    kept: Structure = findings[~late]
+    return kept
 
 
 def start_of(paths: Sequence[str]) -> int:
@@ -402,7 +412,7 @@ def start_of(paths: Sequence[str]) -> int:
 
 def audit_part(
     paths: Sequence[str], start: int, part: int = 0, parts: int = 1, by_ports: bool = False,
-    wanted: Callable[[tuple[str, str]], bool] | None = None, progress: Progress | None = None,
+    wanted: Wanted | None = None, progress: Progress | None = None,
 ) -> Partial:
     """One task's share. paths: in their order. progress: called with the packets of each batch."""
     auditor = Auditor(start, parts > 1, wanted)
@@ -422,34 +432,68 @@ def run(
 ) -> Result:
     """Audit files that are one capture together.
 
-    spark: its tasks do it; None: this process does. parts: how many tasks, by default as many as Spark has places.
-    series: points for plots of the streams with most trouble, which takes another pass. progress: called with numbers of
-    packets as they are done, in this process. Raises CaptureUnusable, and OSError for a file that cannot be read.
+    spark: its tasks do it; None: this process does. parts: into how many shares the hosts are divided; by default as
+    many as Spark has places, and one without Spark. series: points for plots of the streams with most trouble, which
+    takes another pass. progress: called with numbers of packets as this process has done them. Raises
+    CaptureUnusable, and OSError for a file that cannot be read.
     """
     files = captures.in_order(paths)
     start = start_of(files)
+    parts = parts or (1 if spark is None else _places(spark))
+    by_ports = captures.divides_by_ports(files, parts)
     if spark is None:
-        partials = [audit_part(files, start, progress=progress)]
+        partials = [audit_part(files, start, part, parts, by_ports, progress=progress) for part in range(parts)]
     else:
-        from ordack.pipeline.spark_audit import partials_of
-
-        parts = parts or max(1, spark.sparkContext.defaultParallelism)
-        partials = partials_of(spark, files, start, parts, captures.divides_by_ports(files, parts))
-    if not any(partial.frames for partial in partials):
-        damages = partials[0].damages
-        raise CaptureUnusable("; ".join(f"{path}: {text}" for path, text in damages) or "there is no frame in this capture")
-    merged = _Merged(files, partials)
-    if merged.split:
-        merged.settle(audit_part(files, start, wanted=merged.wanted(), progress=progress))
-    result = merged.result()
+        partials = _in_tasks(spark, files, start, parts, by_ports)
+    result = result_of(files, partials, lambda wanted: audit_part(files, start, wanted=wanted, progress=progress))
     if series:
-        result.series.extend(_series(files, merged, result))
+        result.series.extend(_series(files, result))
     return result
 
 
-def result_of(paths: Sequence[str], partials: Sequence[Partial]) -> Result:
-    """What partials say that need no settling, as only one does not."""
-    return _Merged(paths, partials).result()
+def result_of(
+    paths: Sequence[str], partials: Sequence[Partial], again: Callable[[Wanted], Partial] | None = None,
+) -> Result:
+    """What all tasks together say of the files.
+
+    again: reads the wanted connections once more, all in one place, for streams of which several tasks know
+    something; not needed for one task. Raises CaptureUnusable.
+    """
+    if not any(partial.frames for partial in partials):
+        damages = partials[0].damages
+        raise CaptureUnusable(
+            "; ".join(f"{path}: {text}" for path, text in damages) or "there is no frame in this capture")
+    merged = _Merged(paths, partials)
+    if merged.split and again is not None:
+        merged.settle(again(merged.wanted()))
+    return merged.result()
+
+
+def _places(spark: SparkSession) -> int:
+    try:
+        return max(1, spark.sparkContext.defaultParallelism)
+    except (AttributeError, NotImplementedError):  # Spark Connect does not tell
+        return os.cpu_count() or 1
+
+
+def _in_tasks(spark: SparkSession, files: list[str], start: int, parts: int, by_ports: bool) -> list[Partial]:
+    """One task for each part; only what it has found out comes here."""
+    work = partial_function(_task, files, start, parts, by_ports)
+    rows = spark.range(0, parts, 1, parts).mapInArrow(work, "id long, size long, packed binary").collect()
+    codec = pa.Codec("zstd")
+    return [pickle.loads(codec.decompress(row["packed"], row["size"], asbytes=True))
+            for row in sorted(rows, key=lambda row: row["id"])]
+
+
+def _task(files: list[str], start: int, parts: int, by_ports: bool, batches: Iterable[pa.RecordBatch],
+          ) -> Iterator[pa.RecordBatch]:
+    codec = pa.Codec("zstd", 1)
+    for batch in batches:
+        for part in batch.column(0).to_pylist():
+            data = pickle.dumps(audit_part(files, start, part, parts, by_ports), pickle.HIGHEST_PROTOCOL)
+            yield pa.RecordBatch.from_arrays(
+                [pa.array([part], pa.int64()), pa.array([len(data)], pa.int64()),
+                 pa.array([codec.compress(data, asbytes=True)], pa.binary())], names=["id", "size", "packed"])
 
 
 class _Merged:
@@ -479,7 +523,8 @@ class _Merged:
             own_pairs = set(_missed_pairs(partial))
             own_missed = {partial.guids[code] for code in np.flatnonzero(partial.missed).tolist()}
             kept = partial.sequences
-            for flow, ordinal, stamp, pair in zip(*(kept[key].tolist() for key in ("flow", "ordinal", "time_stamp", "pair"))):
+            fields = (kept[key].tolist() for key in ("flow", "ordinal", "time_stamp", "pair"))
+            for flow, ordinal, stamp, pair in zip(*fields):
                 name = partial.names[flow - 1]
                 sequences[name.source, ordinal, stamp].add(name)
                 sequences[b"", ordinal, stamp].add(name)
@@ -491,7 +536,7 @@ class _Merged:
                 split |= sequences.get(stray, set())
         return split
 
-    def wanted(self) -> Callable[[tuple[str, str]], bool]:
+    def wanted(self) -> Wanted:
         """The connections that have to be read again for the split streams: by their hosts."""
         sources = {name.source for name in self.split}
         hosts: set[frozenset[str]] = set()
@@ -513,7 +558,7 @@ class _Merged:
         for number, partial in enumerate(self._partials):
             base = int(self._base[number])
             mask = np.array([name not in self.split for name in partial.names], bool)
-            yield partial, mask, lambda connection, base=base: base + connection
+            yield partial, mask, base.__add__
         if self._settled is not None:
             places: dict[tuple[Any, int], int] = {}
             for number, partial in enumerate(self._partials):
@@ -547,7 +592,10 @@ class _Merged:
                 flow = int(found["flow"])
                 if mask[flow - 1] if flow else of_connections:
                     item = _finding(partial, found, place(int(found["connection"])))
-                    (unknowns if isinstance(item, Unknown) else violations).append(item)  # type: ignore[arg-type]
+                    if isinstance(item, Unknown):
+                        unknowns.append(item)
+                    else:
+                        violations.append(item)
         kinds = np.zeros(len(KINDS), np.int64)
         for partial in self._partials:
             kinds += partial.kind_counts[0]
@@ -587,13 +635,15 @@ class _Merged:
 
     def _connections(self, violations: Iterable[Violation], unknowns: Iterable[Unknown]) -> dict[int, ConnectionReport]:
         found: defaultdict[int, list[Violation | Unknown]] = defaultdict(list)
-        for item in (*violations, *unknowns):
-            found[item.connection].append(item)
+        for violation in violations:
+            found[violation.connection].append(violation)
+        for unknown in unknowns:
+            found[unknown.connection].append(unknown)
         trouble = []
-        for number, partial in enumerate(self._partials):
+        for partial in self._partials:
             direction = partial.connections["direction"]
-            count = (direction["holes"].sum(axis=1, dtype=np.int64) + direction["malformed"].sum(axis=1, dtype=np.int64))
-            trouble.append(count)
+            trouble.append(
+                direction["holes"].sum(axis=1, dtype=np.int64) + direction["malformed"].sum(axis=1, dtype=np.int64))
         points = np.concatenate(trouble) if trouble else np.zeros(0, np.int64)
         for number, items in found.items():
             points[number] += 1000 * len(items)
@@ -628,8 +678,8 @@ def _latencies(histograms: NDArray[Any], longest: NDArray[Any]) -> list[dict[str
         values = np.minimum(_BOUNDS[np.minimum(buckets, len(_BOUNDS) - 1)], most[:, :, None])
         for count, value, top in zip(counts.tolist(), values.round(6).tolist(), most.round(6).tolist()):
             reports.append({
-                kind: Latency(number, *percentiles, maximum) if number else Latency(0, 0.0, 0.0, 0.0, 0.0)
-                for kind, number, percentiles, maximum in zip(LATENCIES, count, value, top)
+                kind: Latency(number, p50, p90, p99, maximum) if number else Latency(0, 0.0, 0.0, 0.0, 0.0)
+                for kind, number, (p50, p90, p99), maximum in zip(LATENCIES, count, value, top)
             })
     return reports
 
@@ -667,9 +717,13 @@ class _Sender:
 
 def _key(partial: Partial, index: int) -> StreamKey:
     name = partial.names[index]
-    text = partial.texts[name.queue]
+    return _stream_key(name, partial.texts[name.queue])
+
+
+def _stream_key(name: StreamName, text: str) -> StreamKey:
     if name.host:  # DQ 3: a number on a host
-        text = packets.format_name(packets.PrivateQueueFormatNameId(int.from_bytes(name.queue[1][:4], "little")), name.host)
+        queue = packets.PrivateQueueFormatNameId(int.from_bytes(name.queue[1][:4], "little"))
+        text = packets.format_name(queue, name.host)
     return StreamKey(packets.guid_text(name.source), text, name.hops)
 
 
@@ -731,7 +785,8 @@ def _stream_reports(partial: Partial, mask: NDArray[np.bool_]) -> list[StreamRep
 _TEXTS: dict[int, tuple[str, str]] = {
     lib.MQQB_AUDIT_TWO_IDS: ("number {number} came with MessageID {a}, and then with {b}", "A-08, B-317, B-318"),
     lib.MQQB_AUDIT_TWO_NUMBERS: ("MessageID {a} came under number {b}, and then under {number}", "A-08, B-309"),
-    lib.MQQB_AUDIT_LOWER_SEQUENCE: ("a message of sequence {sequence} after sequence {a}/{b} had begun", "B-078, B-093"),
+    lib.MQQB_AUDIT_LOWER_SEQUENCE: (
+        "a message of sequence {sequence} after sequence {a}/{b} had begun", "B-078, B-093"),
     lib.MQQB_AUDIT_ORDER_ACK_UNSENT: (
         "an OrderAck names number {number}, which was not sent; the highest that was is {a}", "B-110, B-230"),
     lib.MQQB_AUDIT_ORDER_ACK_SKIPS: (
@@ -740,14 +795,14 @@ _TEXTS: dict[int, tuple[str, str]] = {
     lib.MQQB_AUDIT_FINAL_ACK_UNSENT: (
         "a FinalAck names number {number}, which was not sent; the highest that was is {a}", "B-241, B-360"),
     lib.MQQB_AUDIT_FINAL_ACK_SKIPS: (
-        "a FinalAck says that number {number}, whose previous one is {b}, was in its queue; the receiver cannot have "
-        "come further than {a}", "B-270, B-337"),
+        ("a FinalAck says that number {number}, whose previous one is {b}, was in its queue; the receiver cannot have "
+         "come further than {a}"), "B-270, B-337"),
     lib.MQQB_AUDIT_FINAL_ACK_OTHER: (
         "a FinalAck names number {number} with MessageID {a}; that number was sent with {b}", "B-241, B-360"),
     lib.MQQB_AUDIT_SESSION_ACK: ("AckSequenceNumber is {a}; the other side has sent {b} messages", "B-101, B-229"),
     lib.MQQB_AUDIT_RECOVERABLE_ACK: (
-        "RecoverableMsgAckSeqNumber is {a}, and with its flags it names more than the {b} recoverable messages that "
-        "the other side has sent", "B-102, B-103, B-229"),
+        ("RecoverableMsgAckSeqNumber is {a}, and with its flags it names more than the {b} recoverable messages that "
+         "the other side has sent"), "B-102, B-103, B-229"),
     lib.MQQB_AUDIT_USER_COUNT: ("UserMsgSequenceNumber is {a}; counted were {b} messages", "B-104, B-227"),
     lib.MQQB_AUDIT_RECOVERABLE_COUNT: (
         "RecoverableMsgSeqNumber is {a}; counted were {b} recoverable messages", "B-105, B-227"),
@@ -769,7 +824,9 @@ def _reason(partial: Partial, found: Any) -> str:
         own = connection["direction"][side]
         if own["holes"]:
             return "not all of this connection was captured"
-        return "a packet of this connection is malformed" if own["malformed"] else "the connection is older than the capture"
+        if own["malformed"]:
+            return "a packet of this connection is malformed"
+        return "the connection is older than the capture"
     source = partial.flows[found["flow"] - 1]["key"]["source"]
     if partial.missed[source] or partial.pair_missed.any():
         return "something of this sender's may be missing in the capture"
@@ -833,5 +890,134 @@ def _connection_report(partial: Partial, number: int, found: Sequence[Violation 
 # ---- plots --------------------------------------------------------------------------------------
 
 
-def _series(files: Sequence[str], merged: _Merged, result: Result) -> list[Series]:
-    return []
+def _trouble(report: StreamReport) -> tuple[int, int, int]:
+    return (sum(report.violations.values()) + sum(report.unknowns.values()), report.resends, report.unsettled)
+
+
+class _Line:
+    """Points of one stream."""
+
+    def __init__(self, report: StreamReport) -> None:
+        self.report = report
+        self.points: list[tuple[int, int, int]] = []
+        self.boundaries: list[tuple[int, int, SequenceId]] = []
+        self.connections: set[int] = set()
+        self.thinned = False
+        self._bases: dict[SequenceId, int] = {}
+        self._highest: dict[SequenceId, int] = {}
+        self._accepted: dict[SequenceId, int] = {}
+        self._seen: set[tuple[SequenceId, int]] = set()
+        self._next = 0
+        self._kept_every = 1
+        self._skipped = 0
+
+    def place(self, sequence: SequenceId, number: int, time: int) -> int:
+        if sequence not in self._bases:
+            base = self._next
+            self._bases[sequence] = base
+            self.boundaries.append((time, base, sequence))
+            del self.boundaries[:-SERIES_POINTS]
+        position = self._bases[sequence] + number
+        self._next = max(self._next, position)
+        return position
+
+    def knows(self, sequence: SequenceId) -> bool:
+        return sequence in self._bases
+
+    def message(self, time: int, sequence: SequenceId, number: int, previous: int) -> None:
+        accepted = self._accepted.get(sequence)
+        takes = accepted is None or (number > accepted and previous <= accepted)
+        again = (sequence, number) in self._seen or number < self._highest.get(sequence, 0) - 4096
+        self._seen.add((sequence, number))
+        if len(self._seen) > 8192:
+            low = self._highest.get(sequence, 0) - 4096
+            self._seen = {item for item in self._seen if item[0] == sequence and item[1] >= low}
+        self._highest[sequence] = max(self._highest.get(sequence, 0), number)
+        if takes:
+            self._accepted[sequence] = number
+        self.add(time, self.place(sequence, number, time), 1 if again else 0 if takes else 2)
+
+    def add(self, time: int, position: int, what: int) -> None:
+        """What happens often is thinned out; resends and what is not accepted stay longer."""
+        if what not in (1, 2):
+            self._skipped += 1
+            if self._skipped % self._kept_every:
+                self.thinned = True
+                return
+        self.points.append((time, position, what))
+        if len(self.points) > SERIES_POINTS:
+            self.thinned = True
+            self._kept_every *= 2
+            common = 0
+            kept: list[tuple[int, int, int]] = []
+            for point in self.points:
+                common += point[2] not in (1, 2)
+                if (point[2] not in (1, 2) and common % 2) or (point[2] in (1, 2) and len(kept) % 2):
+                    kept.append(point)
+            self.points = kept
+
+
+def _series(files: Sequence[str], result: Result) -> list[Series]:
+    """The streams with most trouble, read once more."""
+    chosen = sorted(result.streams, key=_trouble, reverse=True)[:SERIES_STREAMS]
+    lines = {report.stream: _Line(report) for report in chosen}
+    sources = {stream.source_queue_manager for stream in lines}
+    keys: dict[tuple[int, int, int, int], _Line | None] = {}
+    codes: dict[int, bool] = {}
+    for batch in captures.batches(files, rows=BATCH_ROWS, columns=COLUMNS, ordered=True):
+        _points(batch, lines, sources, keys, codes)
+    return [Series(stream, tuple(sorted(line.points)), tuple(line.boundaries), line.thinned)
+            for stream, line in lines.items()]
+
+
+def _points(batch: captures.Batch, lines: dict[StreamKey, _Line], sources: set[str],
+            keys: dict[tuple[int, int, int, int], _Line | None], codes: dict[int, bool]) -> None:
+    decoder = batch.decoder
+
+    def wanted(code: int) -> bool:
+        if code not in codes:
+            codes[code] = bool(code) and packets.guid_text(decoder.queue_manager(code)) in sources
+        return codes[code]
+
+    def line_of(row: int) -> _Line | None:
+        user_flags = int(batch["user_flags"][row])
+        private = (user_flags & core.USER_DQ) == 3 << 10
+        key = (int(batch["source_queue_manager"][row]), int(batch["destination_queue"][row]),
+               int(batch["queue_manager_address"][row]) if private else 0, user_flags & core.USER_RC)
+        if key not in keys:
+            queue = decoder.queue(key[1])
+            name = StreamName(decoder.queue_manager(key[0]), (queue.selector, queue.raw),
+                              decoder.queue_manager(key[2]) if key[2] else b"", key[3])
+            keys[key] = lines.get(_stream_key(name, queue.text))
+        return keys[key]
+
+    kinds = batch["kind"]
+    used = np.unique(batch["source_queue_manager"]).tolist()
+    codes_wanted = [code for code in used if wanted(code)]
+    messages = (batch["tx_sequence_number"] != 0) & np.isin(batch["source_queue_manager"], codes_wanted)
+    acknowledged = {(sequence.ordinal, sequence.time_stamp) for line in lines.values()
+                    for _, _, sequence in line.boundaries}
+    acks = (kinds == lib.MQQB_KIND_ORDER_ACK) | (kinds == lib.MQQB_KIND_FINAL_ACK)
+    for row in np.flatnonzero(messages | acks).tolist():
+        time = int(batch.time[row])
+        if messages[row]:
+            line = line_of(row)
+            if line is not None:
+                sequence = SequenceId(int(batch["tx_sequence_ordinal"][row]), int(batch["tx_sequence_time_stamp"][row]))
+                line.connections.add(int(batch["connection"][row]))
+                line.message(time, sequence, int(batch["tx_sequence_number"][row]),
+                             int(batch["previous_tx_sequence_number"][row]))
+                acknowledged.add(sequence)
+            continue
+        sequence = SequenceId(int(batch["ack_tx_sequence_ordinal"][row]), int(batch["ack_tx_sequence_time_stamp"][row]))
+        if sequence not in acknowledged:
+            continue
+        addressed = int(batch["ack_source"][row]) or int(batch["queue_manager_address"][row])
+        guid = packets.guid_text(decoder.queue_manager(addressed)) if addressed else ""
+        for stream, line in lines.items():
+            if line.knows(sequence) and (stream.source_queue_manager == guid
+                                         or int(batch["connection"][row]) in line.connections):
+                number = int(batch["ack_tx_sequence_number"][row])
+                positive = batch["message_class"][row] == _ACK_RECEIVE
+                what = 3 if kinds[row] == lib.MQQB_KIND_ORDER_ACK else 4 if positive else 5
+                line.add(time, line.place(sequence, number, time), what)

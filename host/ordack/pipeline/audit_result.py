@@ -56,8 +56,8 @@ KINDS = (
     "delivered_twice",
 )
 
-# Why the receiver's rule does not accept a message (B-270). FinalAcks that reject on arrival (B-261) count as "0x8003" and so
-# on.
+# Why the receiver's rule does not accept a message (B-270). FinalAcks that reject on arrival (B-261) count as "0x8003"
+# and so on.
 REJECTS = ("duplicate", "hole", "old_sequence", "sequence_start_missing")
 
 
@@ -183,9 +183,9 @@ class StreamReport:
     outcomes: dict[str, int]
 
 
-# What has become of a message, besides the classes of negative FinalAcks: received (C-25), stored at its destination and
-# nothing more is asked for (C-40), waiting for its FinalAck (O), on its way (S), in doubt: a deadline of C-20 to C-23 has
-# passed without an answer.
+# What has become of a message, besides the classes of negative FinalAcks: received (C-25), stored at its destination
+# and nothing more is asked for (C-40), waiting for its FinalAck (O), on its way (S), in doubt: a deadline of C-20 to
+# C-23 has passed without an answer.
 OUTCOMES = ("received", "stored", "waiting", "sent", "in_doubt")
 
 
