@@ -231,11 +231,10 @@ def test_a_damaged_message_is_named_and_stays(store: Path, to: Path) -> None:
         _arrive(opened, [1])
         good = packets.user_message(PEER, 2, HERE, b"2")
         opened.add_messages([NewMessage(opened.queue("line1").identifier, 7, 1, good[:-4])])
-    with pytest.raises(StoreError, match="lookup id 2 is damaged"):
-        _export(store, to)
-    with Store(store) as opened:
-        assert opened.queue("line1").messages == 2
-        assert len(opened.peek(opened.queue("line1").identifier, 9)) == 2
+    with Client(store) as client, Exporter(client, ["line1"], to) as exporter, Store(store) as other:
+        with pytest.raises(StoreError, match="lookup id 2 is damaged"):
+            list(exporter.run())
+        assert len(other.peek(other.queue("line1").identifier, 9)) == 2, "available at once, not when the exporter ends"
 
 
 def test_a_segment_is_parquet_that_anything_reads(store: Path, to: Path) -> None:

@@ -245,7 +245,8 @@ class Exporter:
                               "to another folder")
         if not self._anew and any(export.path == self._folder.name for export in self._store.exports()):
             raise FolderError(f"this store has exported to {self._folder.name} before, and that folder is not there "
-                              "any more: is it not mounted, or was it moved? If another is to take its place, say --anew")
+                              "any more: is it not mounted, or was it moved? If another is to take its place, say "
+                              "--anew")
         new = hidden(f"{MARKER}.{self._store.guid.hex()}")
         self._folder.write(new, marker_content(Marker(self._guid, secrets.token_hex(8))))
         self._folder.link(new, MARKER)
