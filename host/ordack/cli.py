@@ -579,6 +579,78 @@ def _ingest_progress() -> Iterator[Callable[[Any], None]]:
         yield told
 
 
+SMALL_CAPTURE = 256 << 20  # bytes that one process audits sooner than Spark starts
+
+
+@app.command("audit")
+def audit_command(
+    captures: Annotated[list[str], typer.Argument(
+        metavar="PATH...", help="Captures: files, patterns, folders. All of them are one capture.")],
+    out: Annotated[Path | None, typer.Option(
+        metavar="FOLDER", help="Write streams, sequences, senders and violations there, as Parquet and JSON.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report with plots.")] = None,
+    master: Annotated[str | None, typer.Option(
+        help="Spark's master URL, or sc://HOST:PORT. By default Spark is used, on this machine or where SPARK_REMOTE "
+        "says, for captures of more than 256 MiB.")] = None,
+    no_spark: Annotated[bool, typer.Option("--no-spark", help="Do all of it in this process.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Check from captures that every transactional stream was exactly once and in order.
+
+    Exit status: 0 no violations, 1 violations, 2 unusable input, wrong usage, or Spark is missing.
+    """
+    with _pipeline_packages():
+        from ordack.pipeline import audit, audit_tables
+        from ordack.pipeline.packets import OptionError, find_files
+        from ordack.pipeline.session import SparkMissing, session
+
+        if html is not None:
+            from ordack.pipeline import report
+    if no_spark and master is not None:
+        raise typer.BadParameter("--no-spark and --master exclude each other")
+    try:
+        files = list(dict.fromkeys(file for path in captures for file in find_files(path)))
+        small = sum(Path(file).stat().st_size for file in files) <= SMALL_CAPTURE
+        with _audit_progress() as show:
+            spark = None if no_spark or (small and master is None) else session(master, "ordack audit")
+            result = audit.run(files, spark=spark, series=html is not None, progress=show)
+        if out is not None:
+            audit_tables.save(result, out)
+        if html is not None:
+            report.write(result, html)
+    except (audit.CaptureUnusable, OptionError, SparkMissing, OSError) as error:
+        _complain(str(error))
+        raise typer.Exit(2) from None
+    if as_json:
+        _report(True, "", **result.summary)
+    else:
+        lines, rows = audit_tables.text_of(result)
+        _table(*audit_tables.STREAM_HEADINGS, rows)
+        _write("\n".join(map(legible, lines)) + "\n")
+    if any(result.summary["violations"].values()):
+        raise typer.Exit(1)
+
+
+@contextlib.contextmanager
+def _audit_progress() -> Iterator[Callable[[int], None]]:
+    """Counts packets on standard error, if that is a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    with Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console,
+                  transient=True, disable=not console.is_terminal) as shown:
+        task = shown.add_task("auditing")
+        total = 0
+
+        def told(packets: int) -> None:
+            nonlocal total
+            total += packets
+            shown.update(task, description=f"{total:,} packets")
+
+        yield told
+
+
 @contextlib.contextmanager
 def _pipeline_packages() -> Iterator[None]:
     """Around the import of what needs the packages of the extra "spark"."""
@@ -834,7 +906,7 @@ def _complain(text: str) -> None:
 def main() -> None:
     """Entry point of the console script. Typer ends it quietly, with 1, when the reader of a pipe has gone."""
     if not {"queue", "outgoing", "send", "receive", "state", "config", "identity", "serve",
-            "board", "export", "pipeline"}.intersection(sys.argv[1:2]):
+            "board", "export", "pipeline", "audit"}.intersection(sys.argv[1:2]):
         from ordack.decode import command  # slow to import
 
         app.command("decode")(command)

@@ -1,0 +1,199 @@
+"""An audit's result as files for other programs, and as text for people.
+
+`save` writes into a folder: summary.json; violations.json, with the packets that show each; streams, sequences,
+senders, violations and unknown as Parquet.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ordack.pipeline.audit_result import Latency, Packet, Result, SequenceId, StreamKey, Unknown, Violation
+from ordack.store import legible
+
+_TIME = pa.timestamp("ns", "UTC")
+_COUNTS = pa.map_(pa.string(), pa.int64())
+_STREAM = [pa.field("source_queue_manager", pa.string()), pa.field("destination_queue", pa.string()),
+           pa.field("hops", pa.int64())]
+_SEQUENCE = [pa.field("tx_sequence_ordinal", pa.int64()), pa.field("tx_sequence_time_stamp", pa.int64())]
+_NUMBERS = [pa.field(name, pa.int64()) for name in (
+    "messages", "first_transmissions", "resends", "order_acked", "final_acked", "unsettled")]
+_TIMES = [pa.field("first_time", _TIME), pa.field("last_time", _TIME)]
+_LATENCY = pa.struct([pa.field("count", pa.int64()), *(pa.field(name, pa.float64()) for name in
+                                                       ("p50", "p90", "p99", "max"))])
+_LATENCIES = pa.field("latency_ms", pa.map_(pa.string(), _LATENCY))
+_PACKETS = pa.list_(pa.struct([pa.field("file", pa.string()), pa.field("frame", pa.int64()), pa.field("time", _TIME)]))
+_FINDING = [pa.field("kind", pa.string()), *_STREAM, *_SEQUENCE, pa.field("number", pa.int64()),
+            pa.field("connection", pa.string()), pa.field("text", pa.string()), pa.field("rule", pa.string()),
+            pa.field("packets", _PACKETS)]
+
+STREAMS = pa.schema([
+    *_STREAM, *_SEQUENCE, pa.field("sequences", pa.int64()), pa.field("connections", pa.int64()), *_NUMBERS,
+    pa.field("holes", pa.int64()),
+    *(pa.field(name, _COUNTS) for name in ("rejects", "violations", "unknowns", "outcomes")),
+    *_TIMES, _LATENCIES])
+SEQUENCES = pa.schema([
+    *_STREAM, *_SEQUENCE, *_NUMBERS, pa.field("highest", pa.int64()), pa.field("acknowledged", pa.int64()),
+    pa.field("rejects", _COUNTS), *_TIMES])
+SENDERS = pa.schema([
+    pa.field("source_queue_manager", pa.string()),
+    *(pa.field(name, pa.int64()) for name in ("streams", "messages", "resends", "rejects", "unsettled", "violations",
+                                              "unknowns")), _LATENCIES])
+FINDINGS = pa.schema(_FINDING)
+
+
+def save(result: Result, folder: Path) -> None:
+    """Write everything; a file is replaced as a whole. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    violations = [_finding(result, item) for item in result.violations]
+    _put(folder / "summary.json", lambda path: path.write_text(json.dumps(result.summary, indent=2) + "\n"))
+    _put(folder / "violations.json", lambda path: path.write_text(
+        "".join(json.dumps(legible_finding(result, item)) + "\n" for item in result.violations)))
+    for name, rows, schema in (
+        ("streams", _streams(result), STREAMS), ("sequences", _sequences(result), SEQUENCES),
+        ("senders", _senders(result), SENDERS), ("violations", violations, FINDINGS),
+        ("unknown", [_finding(result, item) for item in result.unknowns], FINDINGS),
+    ):
+        _put(folder / f"{name}.parquet", partial(pq.write_table, pa.Table.from_pylist(list(rows), schema)))
+
+
+def _put(path: Path, write: Callable[[Path], object]) -> None:
+    descriptor, aside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    os.close(descriptor)
+    try:
+        write(Path(aside))
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(aside).chmod(0o666 & ~umask)
+        Path(aside).replace(path)
+    except BaseException:
+        Path(aside).unlink(missing_ok=True)
+        raise
+
+
+def _named(stream: StreamKey | None, sequence: SequenceId | None) -> dict[str, Any]:
+    return {
+        **(dict.fromkeys(StreamKey._fields) if stream is None else stream._asdict()),
+        "tx_sequence_ordinal": None if sequence is None else sequence.ordinal,
+        "tx_sequence_time_stamp": None if sequence is None else sequence.time_stamp,
+    }
+
+
+def _latency(latency: dict[str, Latency]) -> dict[str, Any]:
+    return {kind: asdict(value) for kind, value in latency.items()}
+
+
+def _streams(result: Result) -> Iterable[dict[str, Any]]:
+    for report in result.streams:
+        yield {
+            **_named(report.stream, report.sequence), **{field.name: getattr(report, field.name) for field in _NUMBERS},
+            "sequences": report.sequence_count, "connections": report.connections, "holes": report.holes,
+            "rejects": report.rejects, "violations": report.violations, "unknowns": report.unknowns,
+            "outcomes": report.outcomes, "first_time": report.first_time, "last_time": report.last_time,
+            "latency_ms": _latency(report.latency),
+        }
+
+
+def _sequences(result: Result) -> Iterable[dict[str, Any]]:
+    for report in result.streams:
+        for sequence in report.sequences:
+            yield {
+                **_named(report.stream, sequence.sequence),
+                **{field.name: getattr(sequence, field.name) for field in _NUMBERS}, "highest": sequence.highest,
+                "acknowledged": sequence.acknowledged, "rejects": sequence.rejects, "first_time": sequence.first_time,
+                "last_time": sequence.last_time,
+            }
+
+
+def _senders(result: Result) -> Iterable[dict[str, Any]]:
+    for report in result.senders:
+        yield {**{field.name: getattr(report, field.name) for field in SENDERS if field.name != "latency_ms"},
+               "latency_ms": _latency(report.latency)}
+
+
+def _packets(result: Result, packets: Iterable[Packet]) -> list[dict[str, Any]]:
+    return [{"file": result.paths[packet.file], "frame": packet.frame, "time": packet.time} for packet in packets]
+
+
+def connection_text(result: Result, number: int) -> str:
+    """Both ends of a connection."""
+    report = result.connections.get(number)
+    return " > ".join(report.ends) if report is not None else f"connection {number}"
+
+
+def _finding(result: Result, item: Violation | Unknown) -> dict[str, Any]:
+    text, rule = (item.text, item.rule) if isinstance(item, Violation) else (item.reason, "")
+    return {
+        "kind": item.kind, **_named(item.stream, item.sequence), "number": item.number,
+        "connection": connection_text(result, item.connection), "text": text, "rule": rule,
+        "packets": _packets(result, item.packets),
+    }
+
+
+def time_text(time: int) -> str:
+    """ns since 1970 as UTC, microseconds."""
+    return datetime.fromtimestamp(time // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S") + f".{time % 10**9 // 1000:06d}"
+
+
+def legible_finding(result: Result, item: Violation | Unknown) -> dict[str, Any]:
+    """A violation for JSON: times as text."""
+    found = _finding(result, item)
+    for packet in found["packets"]:
+        packet["time"] = time_text(packet["time"]) + "Z"
+    return found
+
+
+def text_of(
+    result: Result, streams_max: int = 20, violations_max: int = 20,
+) -> tuple[list[str], list[list[str]]]:
+    """For people: lines of text, and rows of a table of the streams with most trouble (headings are
+    STREAM_HEADINGS)."""
+    summary = result.summary
+    count = {name: f"{number:,}" for name, number in summary.items() if isinstance(number, int)}
+    lines = [
+        "{packets} packets on {connections} connections; {holes} holes, {malformed} malformed".format_map(count),
+        ("{messages} messages in {streams} streams: {resends} resends, {rejects} not accepted, {unsettled} "
+         "unsettled").format_map(count),
+    ]
+    for kind, value in result.latency.items():
+        if value.count:
+            lines.append(f"{kind} acknowledgement after ms: p50 {value.p50:g}, p90 {value.p90:g}, p99 {value.p99:g}, "
+                         f"max {value.max:g} ({value.count:,} messages)")
+    lines += [f"{path}: {text}" for path, text in result.damages]
+    total = sum(summary["violations"].values())
+    for item in result.violations[:violations_max]:
+        where = connection_text(result, item.connection) if item.stream is None else (
+            f"{item.stream.source_queue_manager} to {item.stream.destination_queue}")
+        lines.append(f"{item.kind}: {item.text} [{item.rule}]; {where}")
+        lines += [f"    {result.paths[packet.file]} frame {packet.frame}, {time_text(packet.time)}"
+                  for packet in item.packets]
+    if total > violations_max:
+        lines.append(f"{total - violations_max:,} more violations: --out and --html have them")
+    if result.unknowns:
+        lines.append(f"{len(result.unknowns):,} verdicts are unknown: something is missing in the capture")
+    lines.append("no violations" if not total else f"{total:,} violations: " + ", ".join(
+        f"{count} {kind}" for kind, count in summary["violations"].items() if count))
+    worst = sorted(result.streams, key=lambda report: (
+        -sum(report.violations.values()), -sum(report.unknowns.values()), -report.resends, report.stream))
+    rows = [[
+        legible(report.stream.source_queue_manager), legible(report.stream.destination_queue), str(report.messages),
+        str(report.resends), str(sum(report.rejects.values())), str(report.unsettled), f"{report.latency['order'].p99:g}",
+        str(sum(report.violations.values())), str(sum(report.unknowns.values())),
+    ] for report in worst[:streams_max]]
+    return lines, rows
+
+
+STREAM_HEADINGS = (
+    ("from", "to"), ("messages", "resends", "rejects", "unsettled", "order p99 ms", "violations", "unknown"),
+)
