@@ -128,6 +128,7 @@ def test_what_fits_is_taken_as_it_is_meant(kind: types.DataType, value: str, mea
         (b"", "no JSON: Expecting value: line 1 column 1 (char 0)"),
         (b'{"v": 1', "no JSON: Expecting ',' delimiter: line 1 column 8 (char 7)"),
         (b'{"v": 1}{"v": 2}', "no JSON: Extra data: line 1 column 9 (char 8)"),
+        (b'{"v": 1}\n,', "no JSON: Extra data: line 2 column 1 (char 9)"),
         (b'{"v": NaN}', "no JSON: NaN is no value of JSON"),
         (b'{"v": -Infinity}', "no JSON: -Infinity is no value of JSON"),
         (b'{"v": "\xff"}', "no JSON: not utf-8 text at byte 7"),
@@ -152,6 +153,7 @@ def test_depth_is_no_way_to_stop_a_stream() -> None:
 
 
 def test_text_in_utf_16_is_read_as_msmq_applications_write_it() -> None:
+    assert decode([b' \n{"v": 1} '], types.LongType()) == [(1, None)]
     assert decode(['{"v": "ü"}'.encode(code) for code in ("utf-8", "utf-8-sig", "utf-16", "utf-16-le")],
                   types.StringType()) == [("ü", None)] * 4  # fmt: skip
 
@@ -240,6 +242,11 @@ LEAVES: list[tuple[types.DataType, st.SearchStrategy[Any]]] = [
     (types.FloatType(), st.floats(allow_nan=False, allow_infinity=False, width=32)),
     (types.StringType(), st.text(st.characters(codec="utf-8"), max_size=5)),
 ]
+TIMES = st.from_regex(
+    r"(000[01]|20[0-9]{2}|9999)-(0[0-9]|1[0-3])-([0-2][0-9]|3[0-2])[T ]([01][0-9]|2[0-5]):[0-6][0-9](:[0-6][0-9])?"
+    r"(\.[0-9]{1,9})?(Z|[+-][0-2][0-9]:[0-6][0-9]|)\n?",
+    fullmatch=True,
+)
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abv"), inner, max_size=3),
@@ -279,6 +286,16 @@ def test_values_of_a_type_come_back_and_others_are_reasons(data: st.DataObject, 
     alone = [decode([body], kind, body_format)[0] for body in mixed]
     assert repr(decode(mixed, kind, body_format)) == repr(alone)
     assert alone[len(strange):] == decoded  # fmt: skip
+
+
+@settings(max_examples=200)
+@given(st.lists(TIMES, min_size=1, max_size=2), st.sampled_from([types.TimestampType(), types.TimestampNTZType()]))
+def test_times_mean_the_same_in_company(times: list[str], kind: types.DataType) -> None:
+    """A column of usual times is parsed by Arrow, one with an unusual one by Python."""
+    bodies = [json.dumps({"v": one}).encode() for one in times]
+    with_a_misfit = decode([*bodies, b'{"v": 1}'], kind)
+    assert decode(bodies, kind) == with_a_misfit[:-1]
+    assert [decode([body], kind)[0] for body in bodies] == with_a_misfit[:-1]
 
 
 def _same(found: Any, meant: Any) -> bool:

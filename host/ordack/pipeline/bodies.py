@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import datetime
 import io
 import json
@@ -33,6 +34,7 @@ from typing import Any
 import cbor2
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_type
 
@@ -50,6 +52,7 @@ _SIMPLE = (
 )
 _EXTENDED_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _EXTENDED_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d", re.ASCII)
+_USUAL_TIME = r"[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"  # of RE2
 _NAMES = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", int: "a number", float: "a number",
           Decimal: "a number", bytes: "a byte string", type(None): "null"}
 
@@ -160,6 +163,12 @@ def _json_loader(exact: bool) -> Callable[[bytes], dict[Any, Any]]:
     decoder = json.JSONDecoder(parse_constant=refuse, parse_float=Decimal if exact else None)
 
     def load(body: bytes) -> dict[Any, Any]:
+        if body[:1] == b"{" and body[1:2] != b"\0":  # in UTF-8, if it is JSON, and mostly nothing is in front or behind
+            with contextlib.suppress(ValueError, RecursionError, InvalidOperation):
+                text = body.decode()
+                found, end = decoder.raw_decode(text)
+                if end == len(text):
+                    return found  # type: ignore[no-any-return]
         try:
             document = decoder.decode(body.decode(json.detect_encoding(body)))
         except UnicodeDecodeError as error:
@@ -227,6 +236,11 @@ def _quick(kind: types.DataType, arrow: pa.DataType, values: list[Any], cbor: bo
             return pa.array(values, arrow) if found <= {str} else None
         if isinstance(kind, types.BinaryType):
             return pa.array(values, arrow) if found <= {bytes} else None
+        if isinstance(kind, (types.TimestampType, types.TimestampNTZType)) and found <= {str}:
+            text = pa.array(values, pa.string())
+            zone = "Z" if isinstance(kind, types.TimestampType) else ""
+            usual = pc.all(pc.match_substring_regex(text, f"^{_USUAL_TIME}{zone}$"))
+            return text.cast(arrow) if usual.as_py() is not False else None
         if isinstance(kind, (types.FloatType, types.DoubleType)) and found <= {float, int}:
             column = pa.array(values, pa.float64()).cast(arrow)
             return None if np.isinf(column.to_numpy(zero_copy_only=False)).any() else column
