@@ -291,7 +291,7 @@ class Line:
     planted: "Planted | None" = None
     stubborn: bool = False  # never bridges a gap
     lenient: bool = False  # the receiver accepts past holes
-    dead: bool = False  # the sender makes no new messages
+    hops: int = 0  # 1: source is a queue manager behind the connection's end, which forwards for it (B-012)
 
 
 @dataclass(eq=False)
@@ -666,8 +666,6 @@ class _Pair:
                 return
             waiting = [index for index, entry in enumerate(line.table) if not entry.in_flight]
             if not waiting:
-                if line.dead:
-                    return
                 line.table.append(self._new_entry(line))
                 waiting = [len(line.table) - 1]
             self._transmit(line, connection, waiting[0])
@@ -701,7 +699,7 @@ class _Pair:
             entry.message_id,
             line.selector,
             line.name,
-            flags=entry.flags,
+            flags=entry.flags | line.hops,
             transaction=transaction,
             label="reading",
             body=entry.body,
@@ -758,7 +756,7 @@ class _Pair:
         else:
             body = struct.pack("<IIII16sI", *sequence, number, previous, line.source.guid, of)
         own = line.target.message_id()
-        if self.direct_acks:
+        if self.direct_acks and not line.hops:
             address, selector, name = NULL, 7, direct_name(f"TCP:{line.source.text}\\PRIVATE$\\order_queue$")
         else:
             address, selector, name = line.source.guid, 3, struct.pack("<I", ORDER_QUEUE_ID)
@@ -880,6 +878,11 @@ class _Pair:
             self._order_ack(line)
         elif what < 0.36 and line.received:
             self._take(line)
+        elif what < 0.37 and line.hops and line.acknowledged and self._room(connection, 0):
+            # The one that forwards has the OrderAck, the source may not have it yet.
+            entry, _ = line.acknowledged[-1]
+            if entry.sequence == line.sequence:
+                self._transmit_as(line, connection, entry, entry.number - 1)
         elif what < 0.38:
             self._plain_message(connection, rng.randrange(2))
         elif what < 0.385:  # the resend timer, 30 s (B-151)
@@ -1070,7 +1073,7 @@ class _Pair:
 
     def _plant_resent_after_ack(self, line: Line) -> Planted | None:
         connection = line.connection
-        if connection is None or not self._room(connection, 0):
+        if connection is None or not self._room(connection, 0) or line.hops:
             return None
         for entry, order_ack in reversed(line.acknowledged):
             if entry.sequence != max(line.highest_sent, key=lambda sequence: sequence[::-1]):
@@ -1127,9 +1130,13 @@ class _Pair:
 def _lines(rng: random.Random, ends: tuple[Manager, Manager], both_ways: bool) -> Iterator[Line]:
     senders = [0, 1] if both_ways else [0]
     for sender in senders:
-        source, target = ends[sender], ends[1 - sender]
+        target = ends[1 - sender]
         for index in range(rng.choice([1, 1, 2, 3])):
-            selector = rng.choice([3, 5, 7, 7])
+            source = ends[sender]
+            hops = int(rng.random() < 0.1)
+            if hops:
+                source = Manager(rng.randbytes(16), source.address, rng.randrange(1000), source.stamp)
+            selector = rng.choice([3, 5] if hops else [3, 5, 7, 7])
             if selector == 3:
                 queue, name = f"private {index + 7}", struct.pack("<I", index + 7)
             elif selector == 5:
@@ -1139,7 +1146,7 @@ def _lines(rng: random.Random, ends: tuple[Manager, Manager], both_ways: bool) -
                 host = f"[{target.text}]" if ":" in target.text else target.text
                 queue = f"TCP:{host}\\PRIVATE$\\line{index}"
                 name = direct_name(queue)
-            yield Line(sender, source, target, selector, name, queue, source.sequence())
+            yield Line(sender, source, target, selector, name, queue, source.sequence(), hops=hops)
 
 
 def _simulate(rng: random.Random, violations: bool, length: int) -> list[_Pair]:
@@ -1411,21 +1418,25 @@ def _is_syn(frame: Frame) -> bool:
 def _within_reach(capture: Capture, violation: Planted) -> bool:
     """Do both packets that show it come close enough together, and in an order that the capture shows?"""
     line, last = violation.line, violation.evidence[-1][-1]
-    assert line is not None
     if violation.kind == "id_went_back":
         syns = {frame.direction for frame in capture.frames if frame.connection is last.connection and _is_syn(frame)}
         same = any(packet.visible and packet.connection is last.connection for packet in violation.evidence[0])
         return same or syns == {0, 1}
-    if violation.kind == "delivered_twice":
+    if violation.kind in ("delivered_twice", "resent_after_ack"):
         moment = last.frames[0].time
         sent = [
             packet
             for packet in capture.packets
-            if packet.line is line and packet.kind == "message" and packet.frames and packet.frames[0].time < moment
+            if packet.line is line
+            and packet.kind == "message"
+            and packet is not last
+            and packet.frames
+            and packet.frames[0].time <= moment
         ]
         newest = max((packet.sequence[::-1] for packet in sent), default=(0, 0))[::-1]
         highest = max((packet.number for packet in sent if packet.sequence == last.sequence), default=0)
-        return newest == last.sequence and highest < violation.number + WINDOW
+        seen = any(packet.visible and packet.message_id == last.message_id for packet in sent)
+        return seen and newest == last.sequence and highest < violation.number + WINDOW
     return True
 
 
@@ -1503,7 +1514,7 @@ def _judge(capture: Capture, pairs: list[_Pair], everything: list[Frame]) -> Non
             concerned |= {pair.number for pair in pairs if violation.line.source in pair.ends}
         clear = min(clouded.get(number, last + 1) for number in concerned) > last
         violation.certain = violation.shown and (
-            _within_reach(capture, violation) if standing else clear and _accounted(capture, violation)
+            _within_reach(capture, violation) and (standing or (clear and _accounted(capture, violation)))
         )
         violation.frames = {
             (frame.file, frame.number)
