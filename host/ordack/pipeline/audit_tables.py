@@ -187,9 +187,10 @@ def text_of(
     worst = sorted(result.streams, key=lambda report: (
         -sum(report.violations.values()), -sum(report.unknowns.values()), -report.resends, report.stream))
     rows = [[
-        legible(report.stream.source_queue_manager), legible(report.stream.destination_queue), str(report.messages),
-        str(report.resends), str(sum(report.rejects.values())), str(report.unsettled), f"{report.latency['order'].p99:g}",
-        str(sum(report.violations.values())), str(sum(report.unknowns.values())),
+        legible(report.stream.source_queue_manager), legible(report.stream.destination_queue),
+        *map(str, (report.messages, report.resends, sum(report.rejects.values()), report.unsettled)),
+        f"{report.latency['order'].p99:g}",
+        *(str(sum(counts.values())) for counts in (report.violations, report.unknowns)),
     ] for report in worst[:streams_max]]
     return lines, rows
 
