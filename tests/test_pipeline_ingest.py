@@ -174,6 +174,7 @@ def test_two_ingests_do_not_share_a_checkpoint(
     monkeypatch.setattr(ingest_module, "LOCK_PATIENCE_S", 0.1)
     monkeypatch.setattr(ingest_module, "POLL_S", 0.05)
     (table / CHECKPOINT).mkdir(parents=True)
+    (table / METADATA).mkdir()  # as a kill before the first batch leaves it
     with (table / CHECKPOINT / LOCK).open("w") as held:
         fcntl.lockf(held, fcntl.LOCK_EX)  # as a JVM holds it
         with pytest.raises(IngestError, match="another ingest is at work with the checkpoint"):
