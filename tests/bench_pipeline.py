@@ -377,10 +377,132 @@ def bench_ingest(fleet: Fleet, size: int, rounds: int) -> None:
         )
 
 
+# ---- streaming audit: a folder of files, ours against Spark's own state
+
+
+def bench_follow(fleet: Fleet, size: int, rounds: int) -> None:
+    """The streaming audit of a folder, in Spark and without, state and results on disk; against Spark's
+    transformWithState, which only counts messages, resends and the highest number of each stream."""
+    from ordack.pipeline import follow
+
+    folder, checkpoint = fleet.folder / f"follow-{size}-{fleet.seed}", fleet.folder / "checkpoint"
+    note = folder / "truth.json"
+    if not note.exists():
+        folder.mkdir(exist_ok=True)
+        paths = [folder / f"fleet-{part:02}.pcap" for part in range(20)]
+        made = capture_generator.write_fleet(paths, size, min(10_000, max(400, size // PER_STREAM)), fleet.seed)
+        note.write_text(json.dumps(made._asdict()))
+    truth = capture_generator.FleetTruth(**json.loads(note.read_text()))
+    spark = spark_session()
+    warm = fleet.folder / "warm"
+    warm.mkdir(exist_ok=True)
+    if not (warm / "0.pcap").exists():
+        capture_generator.write_fleet([warm / "0.pcap"], 50_000, 400, fleet.seed)
+    found: dict[str, dict[str, int]] = {}
+
+    def ours(name: str, source: Path) -> None:
+        follower = follow.Follower(source, checkpoint)
+        result = [result for _, result in follower.reports(True, spark if name == "spark" else None)][-1]
+        found[name] = {kind: count for kind, count in result.summary["violations"].items() if count}
+
+    times: dict[str, list[float]] = {}
+    for turn in range(rounds + 1):
+        for name in ("spark", "process", "peer"):
+            source = folder if turn else warm
+            shutil.rmtree(checkpoint, ignore_errors=True)
+            if name == "peer":
+                took = seconds(lambda source=source: spark_counts(spark, source, checkpoint))  # type: ignore[misc]
+            else:
+                took = seconds(lambda name=name, source=source: ours(name, source))  # type: ignore[misc]
+            if turn:
+                times.setdefault(name, []).append(took)
+    spark.stop()
+    shutil.rmtree(checkpoint)
+    took = {name: statistics.median(values) for name, values in times.items()}
+    report(
+        bench="follow",
+        packets=truth.packets,
+        streams=truth.streams,
+        bytes=truth.bytes,
+        peer="partial counts in tasks, then Spark's transformWithState",
+        peer_packets_per_second=truth.packets / took["peer"],
+        packets_per_second=truth.packets / took["spark"],
+        packets_per_second_without_spark=truth.packets / took["process"],
+        ratio=took["peer"] / took["spark"],
+        wanted_packets_per_second=500_000,
+        planted_found={name: kinds == dict(planted(truth)) for name, kinds in found.items()},
+        rounds={name: [round(value, 3) for value in values] for name, values in times.items()},
+    )
+
+
+def spark_counts(spark: Any, folder: Path, checkpoint: Path) -> None:
+    """What Spark offers for it: tasks decode a file each into partial results, state by stream puts them together."""
+    import pandas as pd
+    import pyarrow as pa
+    from ordack.pipeline import audit, captures
+    from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+
+    names = ("messages", "resends", "highest")
+
+    def partial(batches: Any) -> Any:
+        import numpy as np
+
+        for paths in batches:
+            for path in paths.column(0).to_pylist():
+                key, number = [], []
+                for batch in captures.batches([path.removeprefix("file:")], rows=8192, columns=audit.COLUMNS):
+                    sent = batch["tx_sequence_number"] != 0
+                    source = batch["source_queue_manager"][sent].astype(np.int64)
+                    key.append(source << 32 | batch["tx_sequence_ordinal"][sent])
+                    number.append(batch["tx_sequence_number"][sent].astype(np.int64))
+                    decoder = batch.decoder
+                keys, numbers = np.concatenate(key), np.concatenate(number)
+                order = np.lexsort((numbers, keys))
+                keys, numbers = keys[order], numbers[order]
+                begin = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
+                again = np.append(False, (keys[1:] == keys[:-1]) & (numbers[1:] == numbers[:-1]))
+                yield pa.record_batch({
+                    "stream": [f"{decoder.queue_manager(own >> 32).hex()} {own & 0xFFFFFFFF}"
+                               for own in keys[begin].tolist()],
+                    "messages": np.add.reduceat((~again).astype(np.int64), begin),
+                    "resends": np.add.reduceat(again.astype(np.int64), begin),
+                    "highest": np.maximum.reduceat(numbers, begin),
+                })
+
+    class Count(StatefulProcessor):
+        def init(self, handle: StatefulProcessorHandle) -> None:
+            self.state = handle.getValueState("counts", "messages long, resends long, highest long")
+
+        def handleInputRows(self, key: Any, rows: Any, timers: Any) -> Any:  # noqa: N802 - Spark's name
+            messages, resends, highest = self.state.get() or (0, 0, 0)
+            for frame in rows:
+                messages, resends = messages + int(frame.messages.sum()), resends + int(frame.resends.sum())
+                highest = max(highest, int(frame.highest.max()))
+            self.state.update((messages, resends, highest))
+            yield pd.DataFrame({"stream": [key[0]], "messages": [messages], "resends": [resends], "highest": [highest]})
+
+        def close(self) -> None:
+            pass
+
+    kept = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", str(CORES))
+    spark.conf.set("spark.sql.streaming.stateStore.providerClass",
+                   "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
+    stream = "stream string, " + ", ".join(f"{name} long" for name in names)
+    files = spark.readStream.format("binaryFile").options(maxFilesPerTrigger=4, pathGlobFilter="*.pcap").schema(
+        "path string, modificationTime timestamp, length long, content binary").load(str(folder))
+    parts = files.select("path").mapInArrow(partial, stream)
+    counted = parts.groupBy("stream").transformWithStateInPandas(Count(), stream, "Update", "None")
+    counted.writeStream.format("noop").outputMode("update").option("checkpointLocation", str(checkpoint)).trigger(
+        availableNow=True).start().awaitTermination()
+    spark.conf.set("spark.sql.shuffle.partitions", kept)
+
+
 # Name -> bench of a size of capture, with so many rounds.
 BENCHES: dict[str, Callable[[Fleet, int, int], None]] = {
     "audit": bench_audit,
     "memory": bench_memory,
+    "follow": bench_follow,
     "ingest": bench_ingest,
 }
 
