@@ -95,7 +95,7 @@ def audit_one(seed: int) -> Judgement:
     try:
         capture = capture_generator.generate(seed, folder)
         try:
-            result = audit.run([str(path) for path in reversed(capture.paths)])
+            result = audit.run([str(path) for path in reversed(capture.paths)], parts=1 + seed % 3)
         except audit.CaptureUnusable as problem:
             usable = any(packet.visible for packet in capture.packets)
             return Judgement(seed, [f"unusable: {problem}"] if usable else [], Counter())
