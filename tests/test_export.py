@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -205,6 +206,15 @@ def _expected(stored: Stored) -> dict[str, Any]:
 COLUMNS = Columns()  # one for all examples: what it remembers of some messages must not be told of others
 
 
+def _alike(packet: bytes) -> list[bytes]:
+    """The same names, of another source, on another host, and of another kind."""
+    flags = int.from_bytes(packet[60:64], "little")
+    if flags >> 13 & 7 in (2, 3):
+        flags ^= 1 << 13
+    return [packet[:16] + b"s" * 16 + packet[32:], packet[:32] + b"h" * 16 + packet[48:],
+            packet[:60] + flags.to_bytes(4, "little") + packet[64:]]
+
+
 @given(st.lists(st.tuples(
     st.one_of(user_messages().map(packets.build), acknowledgments()).map(bytes),
     st.integers(0, 2**32), st.booleans()), min_size=1, max_size=5))
@@ -212,7 +222,7 @@ COLUMNS = Columns()  # one for all examples: what it remembers of some messages 
 def test_every_property_of_a_message_has_its_column(found: list[tuple[bytes, int, bool]]) -> None:
     messages = [Stored(7, 3 * index + 1, arrived, int(in_doubt), packet)
                 for index, (packet, arrived, in_doubt) in enumerate(found)]
-    messages += messages[::-1]
+    messages += [message._replace(packet=packet) for message in messages for packet in _alike(message.packet)]
     rows = COLUMNS.table("line1", messages).to_pylist()
     assert rows == [_expected(message) for message in messages]
 
@@ -221,9 +231,11 @@ def test_what_the_columns_remember_is_bounded(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("ordack.pipeline.columns.CACHE_MAX", 2)
     columns = Columns()
     for number in range(1, 20):
-        packet = bytes(packets.user_message(bytes([number]) * 16, number, HERE, b"", label=f"label {number % 5}"))
+        name = packets.DirectQueueFormatName(f"TCP:10.0.0.{number % 7}\\private$\\q")
+        packet = bytes(packets.user_message(bytes([number]) * 16, number, name, b"", label=f"label {number % 5}"))
         stored = Stored(7, number, 0, 0, packet)
         assert columns.table("line1", [stored]).to_pylist() == [_expected(stored)]
+        assert max(map(len, (columns._guids, columns._labels, columns._names))) <= 3
 
 
 def test_a_damaged_message_is_named_and_stays(store: Path, to: Path) -> None:
@@ -1131,6 +1143,39 @@ def test_follow_waits_for_more_but_not_for_a_full_segment(store: Path, to: Path)
         stopped.append(True)
         assert list(running) == []
     assert _queued(store) == [5]
+
+
+def test_what_a_segment_had_no_room_for_has_waited_too(
+        store: Path, to: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = 0.0
+
+    def sleep(duration: float) -> None:
+        nonlocal seconds
+        if seconds < 0.5 <= seconds + duration:
+            _fill(store, 2, 4)
+        seconds += duration
+
+    monkeypatch.setattr(export_module, "FIRST_ROWS", 4)
+    monkeypatch.setattr(export_module, "time", SimpleNamespace(monotonic=lambda: seconds, sleep=sleep))
+    _fill(store, 3)
+    with Client(store) as client, Exporter(client, ["line1"], to, rows=4) as exporter:
+        running = exporter.follow(lambda: False, age=1.0)
+        assert next(running).messages == 4
+        assert 0.5 <= seconds < 0.6
+        assert next(running).messages == 1
+        assert 1.0 <= seconds < 1.1
+
+
+def test_a_stop_while_following_waits_for_one_segment_only(store: Path, to: Path) -> None:
+    stopped: list[bool] = []
+    for queue in ("line1", "plain"):
+        _fill(store, 2, queue=queue)
+    with Client(store) as client, Exporter(client, ["line1", "plain"], to, rows=2) as exporter:
+        running = exporter.follow(lambda: bool(stopped))
+        next(running)
+        stopped.append(True)
+        assert list(running) == []
+    assert len(_queued(store, "plain")) == 2
 
 
 def test_follow_ends_in_words_when_its_queue_is_deleted(store: Path, to: Path) -> None:
