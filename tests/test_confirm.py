@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent / "mp"))
 
 import confirm_cases as cases
 from confirm_cases import JN, JP, T0, UNSET, Source
-from mqqb import confirm
+from mqqb import classes, confirm
 from mqqb.confirm import (
     DEAD_LETTER,
     DEAD_LETTERED,
@@ -727,7 +727,10 @@ def test_without_a_wish_nothing_is_journaled_and_no_action_means_another() -> No
     *(f"B-{number}" for number in (366, 367, *range(369, 374), 375, 376, 377, 379, 380, *range(382, 388)))
 )
 def test_message_classes_have_the_values_of_the_specification() -> None:
-    names = [name for name in dir(confirm) if name.startswith(("REPORT", "ACK_", "NACK_"))]
+    names = [name for name in dir(classes) if name.isupper()]
+    for name, value in vars(confirm).items():
+        if name.startswith(("_ACK", "_NACK_")) and name != "_NACK_REQUESTED":
+            assert value == getattr(classes, name[1:]), name
     assert {name: getattr(confirm, name) for name in names} == {
         "REPORT": 0x0001,
         "ACK_REACH_QUEUE": 0x0002,

@@ -179,7 +179,7 @@ def test_the_room_is_as_large_as_the_packet_that_is_coming() -> None:
         patch.setattr(ends, "BOARD", True)
         _, receiver = ends.open_pair()
     subject = receiver.session
-    assert len(subject.room()) == 640
+    assert len(subject.room()) == 384
     assert subject.room() is subject.room(), "no memory is taken"
     packet = packets.user_message(ends.SENDER, 1, ends.DESTINATION, bytes(range(256)) * 20, delivery="transactional")
     ack = bytes(packets.session_ack(array("I", (0, 0, 0, 1, 1, 64, 0))))
@@ -197,9 +197,9 @@ def test_the_room_is_as_large_as_the_packet_that_is_coming() -> None:
             assert isinstance(event, session.MessageReceived)
             bodies.append(bytes(event.packet.properties.body))
     assert bodies == [bytes(range(256)) * 20]
-    assert len(packet) - 640 <= largest < len(packet)
+    assert len(packet) - 384 <= largest < len(packet)
     assert subject.half_received == 5
-    assert len(subject.room()) == 640 - 5
+    assert len(subject.room()) == 384 - 5
     assert subject.half_received == 5
 
 

@@ -28,7 +28,8 @@ from mqqb import confirm, core, packets, session, streams
 from node import Message, Node, OutboxDamaged, OutboxFull, OutboxWriteFailed
 from node import message as message_module
 from node import node as node_module
-from node.link import Backoff, TcpLink, TcpListener
+from node.link import Backoff, TcpLink
+from node.listener import TcpListener
 from node.tasks import Tasks
 
 from tests.destination import Destination
@@ -532,7 +533,7 @@ def test_a_connection_that_cannot_be_set_up_is_closed(monkeypatch: pytest.Monkey
     listener = TcpListener("127.0.0.1", free_port())
     listener.open()
     with socket.create_connection(("127.0.0.1", listener.port), LONG_MS / 1000):
-        monkeypatch.setattr("node.link._set_up", gone)
+        monkeypatch.setattr("node.listener.set_up", gone)
         assert select.select([listener.stream], [], [], LONG_MS / 1000)[0]
         with pytest.raises(OSError, match="gone"):
             listener.accept()

@@ -27,7 +27,6 @@ from mqqb.messages import (
     names_end,
     take,
     unpack,
-    word,
 )
 from mqqb.packets import (
     FOREVER,
@@ -49,7 +48,7 @@ from mqqb.packets import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from mqqb.packets import Buffer
+    from mqqb.packets import Buffer, Word
 
 _ACK_BODY_SIZE = 0x24
 _PADDING_SIZE = 512
@@ -149,6 +148,18 @@ def malformed(problem: int, place: "int | str") -> Malformed:
 
 
 # ---- internal packets --------------------------------------------------------------------------
+
+
+def word(index: int) -> "Word":
+    """A property that stands for .fields[index]."""
+
+    def read(self: "Header") -> int:
+        return self.fields[index]
+
+    def write(self: "Header", value: int) -> None:
+        self.fields[index] = check_u32(value)
+
+    return property(read, write)  # type: ignore[return-value]
 
 
 class InternalHeader(Header):
@@ -281,6 +292,7 @@ _WORDS: "dict[type[Header], tuple[tuple[str, int], ...]]" = {
     MessagePropertiesHeader: (
         ("flags", 0),
         ("label_length", 1),
+        ("message_class", 2),
         ("body_type", 8),
         ("application_tag", 9),
         ("message_size", 10),

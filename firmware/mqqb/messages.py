@@ -128,18 +128,6 @@ def _u32(value: int) -> bytes:
     return bytes(raw)
 
 
-def word(index: int) -> "Word":
-    """A property that stands for .fields[index]."""
-
-    def read(self: "Header") -> int:
-        return self.fields[index]
-
-    def write(self: "Header", value: int) -> None:
-        self.fields[index] = check_u32(value)
-
-    return property(read, write)  # type: ignore[return-value]
-
-
 class PrivateQueueFormatNameId(QueueName):
     """A private queue on a host that the selector names (wire.md 1.5)."""
 
@@ -317,7 +305,7 @@ class MessagePropertiesHeader(Header):
     part = _MESSAGE_PROPERTIES_HEADER
     flags: "Word"
     label_length: "Word"
-    message_class = word(2)
+    message_class: "Word"
     body_type: "Word"
     application_tag: "Word"
     message_size: "Word"

@@ -19,7 +19,6 @@ _MARKS = const(1)
 _CLASS = const(5)
 _ACK_RECEIVE = const(0x4000)
 _NACK_RECEIVE_TIMEOUT_AT_SENDER = const(0xC003)
-_SETTINGS = confirm.Settings()
 
 
 class Message(outbox.Stored):
@@ -36,7 +35,7 @@ class Message(outbox.Stored):
 
     def conclusion(self) -> confirm.Conclusion:
         """What may be said of it now: answer, message_class, in_doubt (C-80 to C-87)."""
-        return confirm.Confirmation(self.record, _SETTINGS).conclusion()
+        return confirm.Confirmation(self.record, confirm.Settings()).conclusion()
 
     @property
     def state(self) -> str:

@@ -35,7 +35,7 @@ from mqqb import confirm, const, core, packets, session, streams
 
 from node import outbox
 from node.clock import CLOCK_SET, Clock, unix_time
-from node.link import TICK_MS, Backoff, TcpLink, TcpListener
+from node.link import TICK_MS, Backoff, TcpLink
 from node.message import JOURNAL, NEGATIVE, Message, Q, S
 from node.peer import Peer
 
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from node.inbox import Inbox, Inboxes
     from node.interfaces import Link, Receiver, Waitable
+    from node.listener import TcpListener
     from node.tasks import Tasks
     from node.wait import Waiter
 
@@ -337,9 +338,7 @@ class Node:
         self._queues: "list[Queue]" = []
         self._peers: "list[Peer]" = []
         self._addresses: "dict[Any, Peer]" = {}
-        self._listener = TcpListener(listen[0], listen[1]) if listen else None
-        self._listen_backoff = Backoff(random)
-        self._listen_at = 0  # ms: the next attempt
+        self._listener: "TcpListener | None" = None
         self._tasks: "Tasks | None" = None
         self._waiter: "Waiter | None" = None
         self._commits = 0
@@ -347,7 +346,12 @@ class Node:
         self._due: "int | None" = None  # no deadline is earlier
         self._undated = False  # some T0 is not known
         self._is_endless = self.confirmation.long_live_time == confirm.UNSET - 1  # without TTRQ and TTBR
-        if self._listener is not None:
+        if listen:
+            from node.listener import TcpListener  # not before a program uses it
+
+            self._listener = TcpListener(listen[0], listen[1])
+            self._listen_backoff = Backoff(random)
+            self._listen_at = 0  # ms: the next attempt
             self.links.append(self._listener)
         for logged in self.outbox.queues:
             self._add(logged)
@@ -778,7 +782,7 @@ class Node:
         self._queues.append(queue)
         return queue
 
-    def _listen(self, listener: TcpListener, now: int) -> None:
+    def _listen(self, listener: "TcpListener", now: int) -> None:
         """Take a connection that others have made."""
         try:
             if listener.stream is None:

@@ -86,7 +86,8 @@ _WORD_SENT_TIME = const(2)
 _WORD_TTRQ = const(3)
 _WORD_TTBR = const(4)
 _WORD_CLASS = const(5)
-_BUFFER_BYTES = const(512)  # what is read passes through it
+_BUFFER_BYTES = const(512)  # what is read at the start passes through it, and
+_PIECE_BYTES = const(128)  # through so much what is read later
 _OUT_BYTES = const(1024)  # what is written, too
 _QUEUE_NAME_MAX = const(486)  # a record of it fits into _BUFFER_BYTES
 _SOURCE_NAME_MAX = const(470)
@@ -497,6 +498,8 @@ class Outbox:
         self._fill = 0  # bytes in _out: the end of the current segment, which the file does not have yet
         try:
             self._replay(handle, arrival)
+            self._buffer = bytearray(_PIECE_BYTES)
+            self._view = memoryview(self._buffer)
             self.starts = max(self.starts + 1, starts)
             self._sent = False
             if self._current is None:
@@ -897,7 +900,7 @@ class Outbox:
         offset = handle.offset + _HEAD_BYTES
         left = handle.size
         while left:
-            count = self._files.read_into(segment.name, offset, self._view[: min(_BUFFER_BYTES, left)])
+            count = self._files.read_into(segment.name, offset, self._view[: min(_PIECE_BYTES, left)])
             if not count:
                 raise OutboxDamaged(segment.name, handle.offset, "a message cannot be read back")
             yield self._view[:count]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from node.node import Node, Queue
 
 WRITE_BYTES = 8192  # so much is put together for one write, or
-_HEAP_SHARE = 32  # one part of the heap in so many, whatever is less, but
+_HEAP_SHARE = 64  # one part of the heap in so many, whatever is less, but
 _WRITE_BYTES_MIN = 1088  # at least so much: the longest format name and the TransactionHeader behind it have to fit
 _HEADER_BYTES = 16  # a SessionHeader, which the session may put behind a message
 

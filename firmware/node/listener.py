@@ -1,0 +1,59 @@
+"""Where others connect to this node: loaded by those that listen."""
+
+import select
+import socket
+
+from node.link import TcpLink, set_up
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class TcpListener:
+    """A TCP port on which others connect to this node (B-001). host: an own address, 0.0.0.0 for all."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.host = host
+        self.port = port
+        self.stream: "Any" = None
+        self.wants_write = False
+        self._poll: "Any" = None
+
+    def open(self) -> None:
+        """Begin to listen. Raises OSError."""
+        family, kind, protocol, _, address = socket.getaddrinfo(self.host, self.port, 0, socket.SOCK_STREAM)[0]
+        stream = socket.socket(family, kind, protocol)
+        try:
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            stream.bind(address)
+            stream.listen(2)
+            stream.setblocking(False)
+        except OSError:
+            stream.close()
+            raise
+        self.stream = stream
+        self._poll = select.poll()
+        self._poll.register(stream, select.POLLIN)
+
+    def accept(self) -> "TcpLink | None":
+        """A connection that has come, if there is one. Raises OSError."""
+        if not self._poll.poll(0):
+            return None
+        stream, address = self.stream.accept()
+        try:
+            set_up(stream)
+        except OSError:
+            stream.close()
+            raise
+        if not isinstance(address, tuple):  # MicroPython's unix port
+            family, host = socket.sockaddr(address)[:2]  # type: ignore[attr-defined,unused-ignore]
+            address = (socket.inet_ntop(family, host), 0)  # type: ignore[attr-defined,unused-ignore]
+        return TcpLink(address[0], self.port, stream)
+
+    def close(self) -> None:
+        """Listen no more."""
+        stream = self.stream
+        self.stream = None
+        if stream is not None:
+            stream.close()
