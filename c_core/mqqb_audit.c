@@ -103,7 +103,7 @@ static void show(mqqb_audit_finding *found, const mqqb_audit_packet *packet)
 
 static void show_slot(mqqb_audit_finding *found, const mqqb_audit_slot *slot)
 {
-    const mqqb_audit_packet packet = {slot->time, slot->file, slot->frame};
+    const mqqb_audit_packet packet = {slot->time, slot->files & 0xFFFF, slot->frame};
 
     show(found, &packet);
 }
@@ -232,24 +232,24 @@ void mqqb_audit_rehash(mqqb_audit *a)
     }
 }
 
-static uint32_t take_slots(mqqb_audit *a, uint32_t window)
+static uint32_t take_block(mqqb_audit *a)
 {
-    uint32_t at = a->slots_free[window];
+    uint32_t at = a->slots_free;
 
     if (at != 0) {
-        a->slots_free[window] = a->slots[at - 1].next;
+        a->slots_free = a->slots[at - 1].message_id;
+        memset(&a->slots[at - 1], 0, sizeof a->slots[0] * MQQB_AUDIT_BLOCK);
     } else {
         at = a->slots_used + 1;
-        a->slots_used += 1u << window;
+        a->slots_used += MQQB_AUDIT_BLOCK;
     }
-    memset(&a->slots[at - 1], 0, sizeof a->slots[0] << window);
     return at;
 }
 
-static void give_slots(mqqb_audit *a, uint32_t at, uint32_t window)
+static void give_block(mqqb_audit *a, uint32_t at)
 {
-    a->slots[at - 1].next = a->slots_free[window];
-    a->slots_free[window] = at;
+    a->slots[at - 1].message_id = a->slots_free;
+    a->slots_free = at;
 }
 
 static uint32_t take_sent(mqqb_audit *a, uint32_t window)
@@ -273,21 +273,28 @@ static void give_sent(mqqb_audit *a, uint32_t at, uint32_t window)
 
 /* ---- slots ------------------------------------------------------------------------------------ */
 
-static inline mqqb_audit_slot *slot_at(const mqqb_audit *a, const sequence *s, uint32_t number)
-{
-    return &a->slots[s->slots - 1 + (number & ((1u << s->window) - 1))];
-}
-
 /* The slot of a number that was seen, or NULL. */
 static mqqb_audit_slot *seen_slot(const mqqb_audit *a, const sequence *s, uint32_t number)
 {
+    const uint32_t block = number / MQQB_AUDIT_BLOCK, at = s->blocks[block % MQQB_AUDIT_BLOCKS];
     mqqb_audit_slot *slot;
 
-    if (s->slots == 0 || number < s->base || number - s->base >= 1u << s->window) {
+    if (at == 0 || block < s->first_block || block > s->last_block) {
         return NULL;
     }
-    slot = slot_at(a, s, number);
+    slot = &a->slots[at - 1 + number % MQQB_AUDIT_BLOCK];
     return (slot->flags & SEEN) != 0 ? slot : NULL;
+}
+
+/* The lowest number that may have a slot, and the one after the greatest. */
+static inline uint32_t slots_begin(const sequence *s)
+{
+    return s->first_block * MQQB_AUDIT_BLOCK;
+}
+
+static inline uint64_t slots_end(const sequence *s)
+{
+    return s->has_slots == 0 ? 0 : ((uint64_t)s->last_block + 1) * MQQB_AUDIT_BLOCK;
 }
 
 static int settled(const mqqb_audit_slot *slot)
@@ -311,6 +318,14 @@ static void remember_final(sequence *s, uint32_t number, uint32_t id, uint32_t t
     final->packet = *packet;
 }
 
+static mqqb_audit_packet final_packet(const mqqb_audit_slot *slot)
+{
+    const mqqb_audit_packet packet = {(int64_t)((uint64_t)slot->confirm << 32 | slot->reach), slot->files >> 16,
+                                      slot->final_frame};
+
+    return packet;
+}
+
 /* What became of a message that is to lose its slot, as far as it is known at this time. */
 static void conclude(mqqb_audit *a, sequence *s, mqqb_audit_slot *slot, uint32_t number, int64_t time)
 {
@@ -318,7 +333,7 @@ static void conclude(mqqb_audit *a, sequence *s, mqqb_audit_slot *slot, uint32_t
     const uint32_t flags = slot->flags;
 
     if ((flags & INSERTED) != 0) {
-        const mqqb_audit_packet final = {slot->final_time, slot->final_file, slot->final_frame};
+        const mqqb_audit_packet final = final_packet(slot);
         remember_final(s, number, slot->final_id, (flags & TWICE) != 0, &final);
     }
     if ((flags & SEEN) != 0 && (flags & FINAL) == 0) {
@@ -338,68 +353,90 @@ static void conclude(mqqb_audit *a, sequence *s, mqqb_audit_slot *slot, uint32_t
             s->evicted_top = number;
         }
     }
-    memset(slot, 0, sizeof *slot);
+}
+
+/* Give up the oldest block. */
+static void conclude_block(mqqb_audit *a, sequence *s, int64_t time)
+{
+    uint32_t *const at = &s->blocks[s->first_block % MQQB_AUDIT_BLOCKS];
+    uint32_t k;
+
+    if (*at != 0) {
+        for (k = 0; k < MQQB_AUDIT_BLOCK; k++) {
+            conclude(a, s, &a->slots[*at - 1 + k], s->first_block * MQQB_AUDIT_BLOCK + k, time);
+        }
+        give_block(a, *at);
+        *at = 0;
+    }
+    s->first_block++;
+    s->floor_block = s->first_block;
 }
 
 static void conclude_all(mqqb_audit *a, sequence *s, int64_t time)
 {
-    uint32_t k;
-
-    if (s->slots == 0) {
-        return;
+    while (s->has_slots != 0 && s->first_block <= s->last_block) {
+        conclude_block(a, s, time);
     }
-    for (k = 0; k < 1u << s->window; k++) {
-        conclude(a, s, slot_at(a, s, s->base + k), s->base + k, time);
-    }
-    give_slots(a, s->slots, s->window);
-    s->slots = 0;
-    s->base = s->highest + 1;
+    s->has_slots = 0;
 }
 
-static void double_window(mqqb_audit *a, sequence *s)
+/* Is nothing more to be expected for all messages of a block? */
+static int block_over(const mqqb_audit *a, uint32_t at)
 {
-    const uint32_t old = s->slots, window = s->window, size = 1u << window;
     uint32_t k;
 
-    s->slots = take_slots(a, window + 1);
-    s->window = window + 1;
-    for (k = 0; k < size; k++) {
-        const uint32_t number = s->base + k;
-        *slot_at(a, s, number) = a->slots[old - 1 + (number & (size - 1))];
+    for (k = 0; at != 0 && k < MQQB_AUDIT_BLOCK; k++) {
+        const mqqb_audit_slot *const slot = &a->slots[at - 1 + k];
+        if ((slot->flags & SEEN) != 0 && !over(slot)) {
+            return 0;
+        }
     }
-    give_slots(a, old, window);
+    return 1;
 }
 
 /* The slot for a number, or NULL if it is older than those that have one. */
 static mqqb_audit_slot *make_slot(mqqb_audit *a, sequence *s, uint32_t number, int64_t time)
 {
-    uint32_t size;
+    const uint32_t block = number / MQQB_AUDIT_BLOCK;
+    uint32_t *const at = &s->blocks[block % MQQB_AUDIT_BLOCKS];
 
-    if (s->slots == 0) {
-        if (s->counts.messages != 0 && number < s->base) {
-            return NULL;
-        }
-        s->window = MQQB_AUDIT_WINDOW_MIN;
-        s->slots = take_slots(a, s->window);
-        size = 1u << s->window;
-        s->base = greatest(s->base, number > size / 2 ? number - size / 2 : 1);
-    }
-    if (number < s->base) {
+    if (block < s->floor_block) {
         return NULL;
     }
-    for (size = 1u << s->window; number - s->base >= size; size = 1u << s->window) {
-        mqqb_audit_slot *const oldest = slot_at(a, s, s->base);
-        if ((oldest->flags & SEEN) != 0 && !over(oldest) && s->window < MQQB_AUDIT_WINDOW_MAX) {
-            double_window(a, s);
-        } else {
-            conclude(a, s, oldest, s->base, time);
-            s->base++;
-            if (s->base > s->highest) { /* nothing is left: no need to go one by one */
-                s->base = number - size + 1;
-            }
-        }
+    if (s->has_slots == 0) {
+        s->has_slots = 1;
+        s->first_block = block;
+        s->last_block = block;
     }
-    return slot_at(a, s, number);
+    if (block < s->first_block) {
+        if (s->last_block - block >= MQQB_AUDIT_BLOCKS) {
+            return NULL;
+        }
+        s->first_block = block;
+    }
+    if (block > s->last_block) {
+        while (s->first_block <= s->last_block && s->first_block + 1 < block &&
+               (block - s->first_block >= MQQB_AUDIT_BLOCKS || block_over(a, s->blocks[s->first_block % MQQB_AUDIT_BLOCKS]))) {
+            conclude_block(a, s, time);
+        }
+        if (s->first_block > s->last_block) {
+            s->first_block = block; /* nothing of what was there is left */
+        }
+        s->last_block = block;
+    }
+    if (*at == 0) {
+        *at = take_block(a);
+    }
+    return &a->slots[*at - 1 + number % MQQB_AUDIT_BLOCK];
+}
+
+/* The deadlines are of no use any more. */
+static void set_final(mqqb_audit_slot *slot, const mqqb_audit_packet *packet)
+{
+    slot->reach = (uint32_t)((uint64_t)packet->time & 0xFFFFFFFFu);
+    slot->confirm = (uint32_t)((uint64_t)packet->time >> 32);
+    slot->files = (slot->files & 0xFFFF) | packet->file << 16;
+    slot->final_frame = packet->frame;
 }
 
 /* ---- what may have been missed ---------------------------------------------------------------- */
@@ -738,7 +775,7 @@ static void check_resend(mqqb_audit *a, const row *r, sequence *s, const mqqb_au
     }
     if ((slot->flags & FINAL) != 0 && is_shown(a, slot->final_where, slot->final_index) &&
         shown_before(a, r, slot->final_where)) {
-        const mqqb_audit_packet final = {slot->final_time, slot->final_file, slot->final_frame};
+        const mqqb_audit_packet final = final_packet(slot);
         found = find(a, r, s, MQQB_AUDIT_RESENT_AFTER_ACK, MQQB_AUDIT_RESENT_FINAL, 0);
         found->a = slot->flags >> 16;
         found->number = number;
@@ -779,14 +816,14 @@ static int check_id(mqqb_audit *a, const row *r, mqqb_audit_flow *f, const seque
     }
     for (entry = f->newest; entry != 0; entry = a->sequences[entry - 1].older) {
         const sequence *const other = &a->sequences[entry - 1];
-        uint32_t k;
-        for (k = 0; other->slots != 0 && k < 1u << other->window; k++) {
-            const mqqb_audit_slot *const slot = slot_at(a, other, other->base + k);
-            if ((slot->flags & SEEN) != 0 && slot->message_id == id && (other != s || other->base + k != number)) {
+        uint64_t k;
+        for (k = slots_begin(other); k < slots_end(other); k++) {
+            const mqqb_audit_slot *const slot = seen_slot(a, other, (uint32_t)k);
+            if (slot != NULL && slot->message_id == id && (other != s || k != number)) {
                 mqqb_audit_finding *const found = find(a, r, s, MQQB_AUDIT_RENUMBERED, MQQB_AUDIT_TWO_NUMBERS, 0);
                 found->number = number;
                 found->a = id;
-                found->b = other->base + k;
+                found->b = (uint32_t)k;
                 show_slot(found, slot);
                 show(found, &r->packet);
                 return 1;
@@ -853,15 +890,15 @@ static void prune(mqqb_audit *a, mqqb_audit_flow *f, int64_t time)
     for (place = 1; entry != 0; place++) {
         sequence *const s = &a->sequences[entry - 1];
         const uint32_t older = s->older;
-        uint32_t k = 0;
-        while (s->slots != 0 && k < 1u << s->window &&
-               ((slot_at(a, s, s->base + k)->flags & SEEN) == 0 || over(slot_at(a, s, s->base + k)))) {
-            k++;
+        uint32_t k;
+        if (s->has_slots != 0 && place >= MQQB_AUDIT_DETAILED) {
+            for (k = 0; k < MQQB_AUDIT_BLOCKS && block_over(a, s->blocks[k]); k++) {
+            }
+            if (k == MQQB_AUDIT_BLOCKS || place >= 4 * MQQB_AUDIT_KEEP) {
+                conclude_all(a, s, time);
+            }
         }
-        if (s->slots != 0 && place >= MQQB_AUDIT_DETAILED && (k == 1u << s->window || place >= 4 * MQQB_AUDIT_KEEP)) {
-            conclude_all(a, s, time);
-        }
-        if (s->slots == 0 && place >= MQQB_AUDIT_KEEP) {
+        if (s->has_slots == 0 && place >= MQQB_AUDIT_KEEP) {
             const uint32_t *const from = (const uint32_t *)&s->counts;
             uint32_t *const to = (uint32_t *)&f->folded;
             for (k = 0; k < sizeof s->counts / sizeof *from; k++) {
@@ -1029,7 +1066,7 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
         s->counts.messages++;
         s->counts.first_transmissions++;
         slot->time = r->time;
-        slot->file = r->packet.file;
+        slot->files = r->packet.file & 0xFFFF;
         slot->frame = r->packet.frame;
         slot->message_id = id;
         slot->previous = previous;
@@ -1092,7 +1129,7 @@ static int was_sent(const mqqb_audit *a, const sequence *s, uint32_t number)
     if (number > s->highest) {
         return 0;
     }
-    if (number < s->base) {
+    if (s->has_slots == 0 || number < slots_begin(s)) {
         return number < s->lowest ? -1 : 1;
     }
     if (seen_slot(a, s, number) != NULL) {
@@ -1104,12 +1141,12 @@ static int was_sent(const mqqb_audit *a, const sequence *s, uint32_t number)
 /* The most that a receiver can have accepted, in whatever order several connections brought it, up to a number. */
 static void accept_any_order(const mqqb_audit *a, sequence *s, uint32_t number)
 {
-    uint32_t k;
+    uint64_t k;
 
-    for (k = greatest(s->accepted + 1, s->base); s->slots != 0 && k <= number && k - s->base < 1u << s->window; k++) {
-        const mqqb_audit_slot *const slot = slot_at(a, s, k);
-        if ((slot->flags & SEEN) != 0 && slot->previous <= s->accepted) {
-            s->accepted = k;
+    for (k = greatest(s->accepted + 1, slots_begin(s)); k <= number && k < slots_end(s); k++) {
+        const mqqb_audit_slot *const slot = seen_slot(a, s, (uint32_t)k);
+        if (slot != NULL && slot->previous <= s->accepted) {
+            s->accepted = (uint32_t)k;
         }
     }
 }
@@ -1220,7 +1257,7 @@ static void order_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
     sequence *const s = &a->sequences[entry - 1];
     mqqb_audit_flow *const f = &a->flows[s->flow - 1];
     const uint32_t number = get(r, MQQB_SCAN_ACK_TX_SEQUENCE_NUMBER), last = least(number, s->highest);
-    uint32_t k;
+    uint64_t k;
 
     refresh(a, s);
     f->last_time = r->time;
@@ -1235,9 +1272,9 @@ static void order_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
     if (last <= s->covered) {
         return;
     }
-    for (k = greatest(s->covered + 1, s->base); s->slots != 0 && k <= last && k - s->base < 1u << s->window; k++) {
-        mqqb_audit_slot *const slot = slot_at(a, s, k);
-        if ((slot->flags & (SEEN | ORDERED)) == SEEN) {
+    for (k = greatest(s->covered + 1, slots_begin(s)); k <= last && k < slots_end(s); k++) {
+        mqqb_audit_slot *const slot = seen_slot(a, s, (uint32_t)k);
+        if (slot != NULL && (slot->flags & ORDERED) == 0) {
             slot->flags |= ORDERED;
             s->counts.order_acked++;
             add_latency(f, MQQB_AUDIT_ORDER, r->time - slot->time);
@@ -1370,16 +1407,14 @@ static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
         }
     } else if (!inserted || (slot->flags & INSERTED) != 0) {
         if (inserted && id != slot->final_id && (slot->flags & TWICE) == 0) {
-            const mqqb_audit_final first = {{slot->final_time, slot->final_file, slot->final_frame}, number, slot->final_id, 0, 0};
+            const mqqb_audit_final first = {final_packet(slot), number, slot->final_id, 0, 0};
             slot->flags |= TWICE;
             removed_twice(a, r, s, number, &first);
         }
         return;
     }
     slot->flags |= inserted ? INSERTED : 0;
-    slot->final_time = r->time;
-    slot->final_file = r->packet.file;
-    slot->final_frame = r->packet.frame;
+    set_final(slot, &r->packet);
     slot->final_id = id;
     slot->final_where = 2 * r->connection | r->direction;
     slot->final_index = (own->missed & UNCOUNTED) != 0 ? 0 : own->messages;
@@ -1586,7 +1621,7 @@ static int32_t room(const mqqb_audit *a, const row *r)
     if (a->sequences_used == a->sequences_size && a->sequences_free == 0) {
         return MQQB_AUDIT_GROW_SEQUENCES;
     }
-    if (a->slots_size - a->slots_used < 1u << MQQB_AUDIT_WINDOW_MAX) {
+    if (a->slots_size - a->slots_used < MQQB_AUDIT_BLOCK) {
         return MQQB_AUDIT_GROW_SLOTS;
     }
     if (a->sent_size - a->sent_used < 1u << MQQB_AUDIT_SENT_MAX) {

@@ -25,11 +25,11 @@ enum {
     MQQB_AUDIT_PACKETS = 4,
     MQQB_AUDIT_KEEP = 16,        /* finished sequences of a flow that are kept */
     MQQB_AUDIT_DETAILED = 3,     /* of these, with their messages: less than so many */
-    MQQB_AUDIT_WINDOW_MIN = 6,   /* slots of a sequence: powers of 2 */
-    MQQB_AUDIT_WINDOW_MAX = 10,
-    MQQB_AUDIT_WINDOWS = 13,     /* one more than both greatest */
-    MQQB_AUDIT_SENT_MIN = 4,     /* messages that wait for a session acknowledgement, the same */
+    MQQB_AUDIT_BLOCK = 64,       /* slots that a sequence takes at once */
+    MQQB_AUDIT_BLOCKS = 16,      /* it takes so many times at most */
+    MQQB_AUDIT_SENT_MIN = 4,     /* messages of a direction that wait for a session acknowledgement: powers of 2 */
     MQQB_AUDIT_SENT_MAX = 12,
+    MQQB_AUDIT_SENT_SIZES = 13,
     MQQB_AUDIT_FINDINGS = 24     /* of one row at most */
 };
 
@@ -110,6 +110,7 @@ typedef struct { mqqb_audit_packet packet; uint32_t number, where, index, spare;
 /* A FinalAck that shows that its message was in its queue. id: its own MessageID. twice: 1: it was reported with another one. */
 typedef struct { mqqb_audit_packet packet; uint32_t number, id, twice, spare; } mqqb_audit_final;
 
+/* A block of slots is for numbers from a multiple of MQQB_AUDIT_BLOCK on. */
 typedef struct {
     mqqb_audit_key key;
     uint32_t ordinal, time_stamp, flow; /* flow: its index and 1, 0: free */
@@ -118,15 +119,18 @@ typedef struct {
     uint32_t fresh;                  /* 1: nothing seen since something may have been missed */
     uint32_t accepted, highest, lowest, covered; /* the most a receiver can have accepted; seen; seen; named by OrderAcks */
     uint32_t since_first, since_high; /* seen first, seen at all, since something may have been missed */
-    uint32_t slots, window, base;    /* its slots, the logarithm of how many, the number that the oldest one is for */
     uint32_t pair, pair_missed, source_missed;
-    uint32_t where, first_where, reported_where, reported_number, reported_skip;
+    uint32_t where;
+    uint32_t has_slots, first_block, last_block, floor_block; /* blocks below the floor are given up */
+    uint32_t acks_used, finals_next;
+    int64_t last_time;
+    mqqb_audit_counts counts;
+    uint32_t blocks[MQQB_AUDIT_BLOCKS];
+    mqqb_audit_packet highest_packet, ack_packet, back_packet[3];
+    uint32_t first_where, reported_where, reported_number, reported_skip;
     uint32_t ack_number, ack_id, acked, back, back_from, back_to, back_number; /* the OrderAck before, and whether they went back */
     uint32_t evicted, evicted_top;   /* without OrderAck when they lost their slot */
-    uint32_t acks_used, finals_next;
-    int64_t first_time, last_time;
-    mqqb_audit_counts counts;
-    mqqb_audit_packet highest_packet, ack_packet, back_packet[3];
+    int64_t first_time;
     mqqb_audit_ack shown;            /* the highest that the sender has shown to have */
     mqqb_audit_ack acks[MQQB_AUDIT_ACKS];
     mqqb_audit_final finals[MQQB_AUDIT_FINALS];
@@ -134,14 +138,14 @@ typedef struct {
 
 /* A message. */
 typedef struct {
-    int64_t time, final_time;
-    uint32_t file, frame, message_id, flags;
+    int64_t time;
+    uint32_t files, frame;           /* files: of the first transmission, and in the high half of the FinalAck */
+    uint32_t message_id, flags;
     uint32_t where, index;           /* of the last transmission: 2 * connection + direction, 0 in index: not counted */
     uint32_t session_index;          /* how many messages the sender must have shown to have, to have the SessionHeader for it; 0 none */
     uint32_t previous;               /* the lowest PreviousTxSequenceNumber */
-    uint32_t reach, confirm;         /* deadlines, s since 1970: of the OrderAck, of the FinalAck; all ones: none */
-    uint32_t final_file, final_frame, final_id, final_where, final_index;
-    uint32_t next;
+    uint32_t reach, confirm;         /* deadlines, s since 1970: of the OrderAck, of the FinalAck; all ones: none. Later the FinalAck's time */
+    uint32_t final_frame, final_id, final_where, final_index;
 } mqqb_audit_slot;
 
 typedef struct { uint32_t sequence, number, index, next; } mqqb_audit_sent;
@@ -194,7 +198,7 @@ typedef struct {
 
     uint32_t findings_used, strays_used;   /* caller sets them to 0 */
     uint32_t flows_used, sequences_used, sequences_free, slots_used, sent_used;
-    uint32_t slots_free[MQQB_AUDIT_WINDOWS], sent_free[MQQB_AUDIT_WINDOWS];
+    uint32_t slots_free, sent_free[MQQB_AUDIT_SENT_SIZES];
     uint32_t violations[MQQB_AUDIT_KINDS], unknowns[MQQB_AUDIT_KINDS]; /* of connections; those of flows are there */
     int64_t latest;
     uint64_t rows, packets, holes, malformed, unattributed; /* unattributed: acknowledgements of no sequence that was seen */
@@ -206,7 +210,7 @@ enum {
     MQQB_AUDIT_GROW_SOURCES = 2,     /* a code is above the table */
     MQQB_AUDIT_GROW_FLOWS = 3,       /* flows and flow_index, mqqb_audit_rehash */
     MQQB_AUDIT_GROW_SEQUENCES = 4,   /* sequences and sequence_index, mqqb_audit_rehash */
-    MQQB_AUDIT_GROW_SLOTS = 5,       /* at least 2^MQQB_AUDIT_WINDOW_MAX more */
+    MQQB_AUDIT_GROW_SLOTS = 5,       /* at least MQQB_AUDIT_BLOCK more */
     MQQB_AUDIT_GROW_SENT = 6,        /* at least 2^MQQB_AUDIT_SENT_MAX more */
     MQQB_AUDIT_FINDINGS_FULL = 7     /* take findings and strays, and set findings_used and strays_used to 0 */
 };

@@ -59,6 +59,7 @@ CONNECTIONS_MAX = 10_000
 SERIES_STREAMS = 12
 SERIES_POINTS = 4000
 _ACK_RECEIVE = 0x4000
+_LINE = 64  # bytes of the processor's cache lines
 
 _FREED = np.uint32(0xFFFFFFFF)  # pair of a connection that is not looked at
 
@@ -147,7 +148,7 @@ class _Tables:
         for name, kind, size in (
             ("sources", "mqqb_audit_missed", 1 << 12), ("pairs", "mqqb_audit_pair", 1 << 12),
             ("connections", "mqqb_audit_connection", 1 << 12), ("flows", "mqqb_audit_flow", 1 << 10),
-            ("sequences", "mqqb_audit_sequence", 1 << 11), ("slots", "mqqb_audit_slot", 1 << 17),
+            ("sequences", "mqqb_audit_sequence", 1 << 11), ("slots", "mqqb_audit_slot", 1 << 20),
             ("sent", "mqqb_audit_sent", 1 << 15), ("findings", "mqqb_audit_finding", 1 << 12),
         ):
             self.grow(name, kind, size)
@@ -172,10 +173,13 @@ class _Tables:
 
     def grow(self, name: str, kind: str, size: int) -> None:
         self._kinds[name] = kind
-        array = np.zeros(size, _dtype(kind))
+        item = _dtype(kind).itemsize
+        memory = np.zeros(size * item + _LINE, np.uint8)
+        begin = -memory.ctypes.data % _LINE
+        array = memory[begin:begin + size * item].view(_dtype(kind))
         before = self._held.get(name)
         if before is not None:
-            array[:len(before)] = before
+            array.view(np.uint8)[:before.nbytes] = before.view(np.uint8)
         self._held[name] = array
         setattr(self.c, name, ffi.from_buffer(f"{kind}[]", array))
         if name != "pairs":
