@@ -397,7 +397,7 @@ def stream(spark: SparkSession, follower: Follower, once: bool) -> StreamingQuer
     spark.dataSource.register(StepSource)
     steps = spark.readStream.format(StepSource.name()).options(
         path=str(follower.folder), checkpoint=str(follower.checkpoint), settled=0.0 if once else follower.settled,
-        stepbytes=follower.step_bytes).load()
+        stepbytes=follower.step_bytes, layout=_layout()).load()
     writer = steps.writeStream.format("noop").option("checkpointLocation", str(follower.checkpoint / "spark"))
     return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{POLL_S} seconds")).start()
 
@@ -413,6 +413,8 @@ class StepSource(DataSource):
         return "step long, files int, behind int, packets long, seconds double"
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark names it
+        if self.options["layout"] != _layout():
+            raise FollowError("here is another version of ordack than where this stream was begun")
         return StepReader(Follower(Path(self.options["path"]), Path(self.options["checkpoint"]),
                                    float(self.options["settled"]), int(self.options["stepbytes"])))
 
