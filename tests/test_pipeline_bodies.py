@@ -200,8 +200,8 @@ def test_a_malformed_body_has_no_column_at_all_and_keeps_its_neighbours() -> Non
     bodies = [b'{"a": 1, "b": "x", "c": [1]}', b'{"a": 2, "b": "y", "c": ["z"]}', b'{"a": 3}', b'{"b": 4, "c": 5}']
     columns, reasons = Bodies(fields).decode(bodies)
     assert [one.to_pylist() for one in columns] == [[1, None, 3, None], ["x", *[None] * 3], [[1], *[None] * 3]]
-    assert reasons.to_pylist() == [
-        None, 'c[0]: "z" is a string, the column is BIGINT', None, "b: 4 is a number, the column is STRING"]  # fmt: skip
+    first = "b: 4 is a number, the column is STRING"
+    assert reasons.to_pylist() == [None, 'c[0]: "z" is a string, the column is BIGINT', None, first]
 
 
 def test_a_prefix_is_not_part_of_the_name_in_the_body() -> None:

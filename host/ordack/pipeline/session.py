@@ -159,5 +159,7 @@ def _ship(spark: SparkSession, remote: bool) -> None:
             spark.sparkContext.addFile(compiled)
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0]
+def _first_line(error: Exception) -> str:
+    """Of what Java says, if it is that, else of the error."""
+    java = getattr(error, "java_exception", None)
+    return str(error if java is None else java.toString()).strip().partition("\n")[0]
