@@ -26,6 +26,7 @@ from ordack.pipeline.audit_result import Result
 from ordack.pipeline.follow import Follower
 
 from tests import capture_generator
+from tests.test_cli import _ordack
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -239,6 +240,49 @@ def test_files_count_when_they_have_not_changed_for_a_while(tmp_path: Path) -> N
     assert follower.present() == []
     os.utime(sources[0], (time.time() - 2000,) * 2)
     assert [file.path for file in follower.present()] == [str(sources[0])]
+
+
+# ---- the command --------------------------------------------------------------------------------
+
+
+def test_the_command_once_and_for_ever(tmp_path: Path) -> None:
+    folder, html = tmp_path / "captures", tmp_path / "audit.html"
+    folder.mkdir()
+    sources = capture_files(2005, tmp_path / "made", 4)
+    wanted = audit.run(sources).summary
+    for path in sources[:2]:
+        (folder / path.name).write_bytes(path.read_bytes())
+    arguments = ["audit", "--follow", folder, "--checkpoint", tmp_path / "checkpoint", "--json"]
+    done = _ordack(*arguments, "--once")
+    assert json.loads(done.stdout)["packets"] < wanted["packets"]
+    for path in sources[2:]:
+        (folder / path.name).write_bytes(path.read_bytes())
+        os.utime(folder / path.name, (0, 0))
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'firmware'}{os.pathsep}{ROOT / 'host'}"}
+    with subprocess.Popen([sys.executable, "-m", "ordack", *map(str, arguments), "--html", str(html)],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout
+        told = json.loads(process.stdout.readline())
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=DEADLINE_S)
+    assert told == {"step": told["step"], "files": len(sources), **wanted}
+    assert (process.returncode, errors) == (int(any(wanted["violations"].values())), "")
+    assert html.stat().st_size > 1 << 20
+    once = _ordack(*arguments, "--once")
+    assert (json.loads(once.stdout), once.returncode) == (wanted, process.returncode)
+
+
+@pytest.mark.parametrize(("arguments", "text"), [
+    (["--follow", "."], "--checkpoint"),
+    (["--once", "x.pcap"], "--follow"),
+    ([], "either captures or --follow"),
+    (["x.pcap", "--follow", ".", "--checkpoint", "c"], "either captures or --follow"),
+    (["--follow", "no", "--checkpoint", "/tmp/no/such/checkpoint"], "there is no folder no"),
+])
+def test_wrong_usage_of_the_command(arguments: list[str], text: str) -> None:
+    done = _ordack("audit", *arguments)
+    assert done.returncode == 2
+    assert text in " ".join(done.stderr.replace("│", " ").split())
 
 
 # ---- in Spark -----------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from ordack.store import BadName, Store, StoreBusy, StoreError, legible
 if TYPE_CHECKING:
     from ordack.client import Message
     from ordack.config import Config, SerialSettings
+    from ordack.pipeline.audit_result import Result
 
 RECEIVE_BATCH = 256  # messages that `receive` removes with one commit
 
@@ -584,8 +585,8 @@ SMALL_CAPTURE = 256 << 20  # bytes that one process audits sooner than Spark sta
 
 @app.command("audit")
 def audit_command(
-    captures: Annotated[list[str], typer.Argument(
-        metavar="PATH...", help="Captures: files, patterns, folders. All of them are one capture.")],
+    captures: Annotated[list[str] | None, typer.Argument(
+        metavar="PATH...", help="Captures: files, patterns, folders. All of them are one capture.")] = None,
     out: Annotated[Path | None, typer.Option(
         metavar="FOLDER", help="Write streams, sequences, senders and violations there, as Parquet and JSON.")] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report with plots.")] = None,
@@ -593,12 +594,23 @@ def audit_command(
         help="Spark's master URL, or sc://HOST:PORT. By default Spark is used, on this machine or where SPARK_REMOTE "
         "says, for captures of more than 256 MiB.")] = None,
     no_spark: Annotated[bool, typer.Option("--no-spark", help="Do all of it in this process.")] = False,
+    follow: Annotated[Path | None, typer.Option(
+        metavar="FOLDER", help="Instead of PATH: a folder into which captures keep coming, until SIGTERM or SIGINT. "
+        "Spark is used where --master says.")] = None,
+    checkpoint: Annotated[Path | None, typer.Option(
+        metavar="FOLDER", help="With --follow: keeps how far that is; the next start goes on there.")] = None,
+    once: Annotated[bool, typer.Option(
+        "--once", help="With --follow: end when all that is there has been read.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check from captures that every transactional stream was exactly once and in order.
 
     Exit status: 0 no violations, 1 violations, 2 unusable input, wrong usage, or Spark is missing.
     """
+    if (follow is None) == (not captures):
+        raise typer.BadParameter("give either captures or --follow FOLDER")
+    if (follow is None) != (checkpoint is None) or (once and follow is None):
+        raise typer.BadParameter("--follow FOLDER and --checkpoint FOLDER go together, and --once with them")
     with _pipeline_packages():
         from ordack.pipeline import audit, audit_tables
         from ordack.pipeline.packets import OptionError, find_files
@@ -608,8 +620,11 @@ def audit_command(
             from ordack.pipeline import report
     if no_spark and master is not None:
         raise typer.BadParameter("--no-spark and --master exclude each other")
+    if follow is not None and checkpoint is not None:
+        _follow_audit(follow, checkpoint, once, None if no_spark else master, out, html, as_json)
+        return
     try:
-        files = list(dict.fromkeys(file for path in captures for file in find_files(path)))
+        files = list(dict.fromkeys(file for path in captures or () for file in find_files(path)))
         small = sum(Path(file).stat().st_size for file in files) <= SMALL_CAPTURE
         with _audit_progress() as show:
             spark = None if no_spark or (small and master is None) else session(master, "ordack audit")
@@ -621,13 +636,59 @@ def audit_command(
     except (audit.CaptureUnusable, OptionError, SparkMissing, OSError) as error:
         _complain(str(error))
         raise typer.Exit(2) from None
+    _show_audit(result, as_json)
+    if any(result.summary["violations"].values()):
+        raise typer.Exit(1)
+
+
+def _show_audit(result: Result, as_json: bool) -> None:
+    from ordack.pipeline import audit_tables
+
     if as_json:
         _report(True, "", **result.summary)
     else:
         lines, rows = audit_tables.text_of(result)
         _table(*audit_tables.STREAM_HEADINGS, rows)
         _write("\n".join(map(legible, lines)) + "\n")
-    if any(result.summary["violations"].values()):
+
+
+def _follow_audit(folder: Path, checkpoint: Path, once: bool, master: str | None, out: Path | None, html: Path | None,
+                  as_json: bool) -> None:
+    """The audit of a folder that grows, told whenever there is something new."""
+    import signal
+    import threading
+
+    with _pipeline_packages():
+        from ordack.pipeline import audit, audit_tables
+        from ordack.pipeline.follow import Follower, FollowError
+        from ordack.pipeline.session import SparkMissing, session
+
+        if html is not None:
+            from ordack.pipeline import report
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: stopped.set())
+    bad = False
+    try:
+        follower = Follower(folder, checkpoint)
+        with follower.lock():
+            spark = None if master is None else session(master, "ordack audit")
+            for step, result in follower.reports(once, spark, stopped.is_set):
+                bad = any(result.summary["violations"].values())
+                if out is not None:
+                    audit_tables.save(result, out)
+                if html is not None:
+                    report.write(result, html)
+                if once:
+                    _show_audit(result, as_json)
+                else:
+                    lines, _ = audit_tables.text_of(result, 0, 0)
+                    _report(as_json, f"{len(result.paths)} files: " + "; ".join([*lines[:2], lines[-1]]),
+                            step=step.number, files=len(result.paths), **result.summary)
+    except (audit.CaptureUnusable, FollowError, SparkMissing, OSError) as error:
+        _complain(str(error))
+        raise typer.Exit(2) from None
+    if bad:
         raise typer.Exit(1)
 
 
