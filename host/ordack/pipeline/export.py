@@ -47,8 +47,8 @@ from ordack.store import Export, Stored, StoreError, legible
 ROWS = 10_000  # of a segment, at most
 SEGMENT_BYTES = 32 << 20  # of packets in a segment; one is begun when it has less, to bound memory
 FIRST_ROWS = 2000  # of the first one; then it is known how long the store is locked for a message
-LOCKED_S = 0.25  # that one segment may keep the queue manager and applications from writing
-LEAST_ROWS = 100
+LOCKED_S = 0.5  # that one segment may keep the queue manager and applications from writing
+LEAST_ROWS = 500
 AGE_S = 1.0  # that a message waits for others when exports go on
 POLL_S = 0.02  # while messages wait for others
 STOP_S = 0.5  # until a stop is heeded while nothing comes
