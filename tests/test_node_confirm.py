@@ -41,6 +41,7 @@ OTHER_RULES = {
     "case_11_jn_is_in_the_packet": ["C-02", "B-400"],
     "case_14_dead_lettered_at_start_up": ["C-33", "C-84", "C-86", "A-44"],
     "what_is_held_is_not_sent_any_more_and_its_gap_is_bridged": ["C-22", "B-316", "B-318", "B-403", "A-34"],
+    "any_class_but_the_positive_one_is_a_failure": ["C-26", "C-42"],
     "what_is_held_can_still_be_confirmed": ["C-25", "C-27", "B-245"],
     "what_is_held_does_not_come_back_in_the_way_of_a_newer_sequence": ["C-22"],
     "a_full_quota_discards_the_copy_and_says_so": ["C-37", "B-397"],

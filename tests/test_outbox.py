@@ -790,6 +790,53 @@ def test_a_rejected_message_counts_once_a_sync_says_so_and_after_an_error_again(
     assert list(again.sources[0].record) == [1, 77, 2, 0]
 
 
+def test_want_of_memory_while_changes_are_noted_loses_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever change or advance runs out of memory: what their owner then repeats is whole."""
+    memory = Scarce(monkeypatch)
+    ScarceList.memory = memory
+    monkeypatch.setattr(outbox.struct, "pack", memory._failing(outbox.struct.pack))
+    monkeypatch.setattr(outbox, "_Mark", memory._failing(outbox._Mark))
+    failed = 0
+    for k in range(1, 100):
+        memory.left = 0
+        disk = power.Disk()
+        box = outbox.Outbox(disk, power.GUID, segment_size=300)
+        handles: list[Any] = [boards.put(box, b"%d" % i) for i in range(6)]
+        handles.append(come(box, b"on"))
+        box.sync()
+        source = box.sources[0]
+        box._marks = ScarceList(box._marks)
+        box._advanced = ScarceList(box._advanced)
+        box._touched = ScarceList(box._touched)
+        for handle in handles[:3]:
+            handle.record[confirm.STATE] = ord(confirm.GONE)
+        handles[3].record[confirm.STATE] = ord(confirm.X)
+        handles[6].record[confirm.STATE] = outbox.TAKEN
+        source.record[3] += 1
+        memory.left = k
+        try:
+            box.change(handles)
+            box.advance(source)
+        except MemoryError:
+            failed = k
+        done = memory.left > 0
+        memory.left = 0
+        if not done:
+            box.change([handle for handle in handles if handle.segment is not None])
+            box.advance(source)
+        assert box.sync() is True
+        assert (box.live, box.arrivals) == (3, 1)
+        again = outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
+        assert boards.bodies(again) == [b"3", b"4", b"5"]
+        assert [chr(restored.handle.record[confirm.STATE]) for restored in again.restored] == ["X", "Q", "Q"]
+        assert again.restored_arrivals[0].record[confirm.STATE] == outbox.TAKEN
+        assert list(again.sources[0].record) == [1, 77, 1, 1]
+        if done:
+            break
+    assert done
+    assert failed >= 9
+
+
 def test_a_rejected_message_that_another_sync_passed_by_is_still_to_be_logged_after_an_error() -> None:
     disk, box, source = one_rejected()
     box.will_send()  # durable without it

@@ -85,7 +85,7 @@ class Message(outbox.Stored):
         while not self.is_ended():
             await self._change()
         message_class = self.record[_CLASS]
-        return message_class if message_class & NEGATIVE else 0
+        return 0 if message_class == _ACK_RECEIVE else message_class
 
     def tell(self) -> None:
         """Wake whoever waits for a change of this message."""

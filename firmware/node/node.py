@@ -971,8 +971,9 @@ class Node:
             if not message_class & NEGATIVE:
                 stats.stored += 1
         if message_class:
-            stats.received += message_class == _ACK_RECEIVE
-            stats.failed += message_class & NEGATIVE != 0
+            is_received = message_class == _ACK_RECEIVE
+            stats.received += is_received
+            stats.failed += not is_received
         if message.packet is not None:
             self._uncache(message)
         if action & (_DEAD_LETTER | _JOURNAL):
@@ -988,7 +989,7 @@ class Node:
         self.log(messages)
         for message in messages:
             message.tell()
-            if message.record[_CLASS] & NEGATIVE and self._on_failed is not None:
+            if message.record[_CLASS] not in (0, _ACK_RECEIVE) and self._on_failed is not None:
                 self._on_failed(message)
 
     def _let_go(self, message: Message) -> None:
