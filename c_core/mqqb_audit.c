@@ -25,6 +25,14 @@
 #define UNKNOWN_ACK 1u
 #define UNKNOWN_COUNT 2u
 
+#if defined(__GNUC__)
+#define PREFETCH(place) __builtin_prefetch(place)
+#else
+#define PREFETCH(place) ((void)(place))
+#endif
+#define LINE 64u        /* bytes of a cache line, mostly */
+#define AHEAD 6u        /* rows between the steps of fetching */
+
 typedef mqqb_audit_sequence sequence;
 
 typedef struct {
@@ -569,7 +577,7 @@ static void come_late(mqqb_audit *a, const row *r, const mqqb_audit_connection *
 /* ---- session acknowledgements ----------------------------------------------------------------- */
 
 /* A message waits for its session acknowledgement. */
-static void remember_sent(mqqb_audit *a, mqqb_audit_direction *own, uint32_t entry, uint32_t number)
+static void remember_sent(mqqb_audit *a, mqqb_audit_direction *own, const mqqb_audit_slot *slot, uint32_t flow)
 {
     uint32_t size = own->sent == 0 ? 0 : 1u << own->window;
     mqqb_audit_sent *sent;
@@ -596,8 +604,8 @@ static void remember_sent(mqqb_audit *a, mqqb_audit_direction *own, uint32_t ent
         size = 1u << own->window;
     }
     sent = &a->sent[own->sent - 1 + ((own->sent_first + own->sent_count) & (size - 1))];
-    sent->sequence = entry;
-    sent->number = number;
+    sent->slot = (uint32_t)(slot - a->slots);
+    sent->flow = flow;
     sent->index = own->messages;
     own->sent_count++;
 }
@@ -606,21 +614,22 @@ static void remember_sent(mqqb_audit *a, mqqb_audit_direction *own, uint32_t ent
  * message number session_index. */
 static void cover_session(mqqb_audit *a, const row *r, mqqb_audit_direction *other, uint32_t covered, uint32_t session_index)
 {
+    const uint32_t mask = (1u << other->window) - 1, where = 2 * r->connection | (r->direction ^ 1);
+
     while (other->sent_count != 0) {
-        const mqqb_audit_sent *const sent =
-            &a->sent[other->sent - 1 + (other->sent_first & ((1u << other->window) - 1))];
-        const sequence *const s = &a->sequences[sent->sequence - 1];
-        mqqb_audit_slot *slot;
+        const mqqb_audit_sent *const sent = &a->sent[other->sent - 1 + (other->sent_first & mask)];
+        mqqb_audit_slot *const slot = &a->slots[sent->slot];
 
         if (sent->index > covered) {
             break;
         }
-        slot = s->flow != 0 ? seen_slot(a, s, sent->number) : NULL;
-        if (slot != NULL && slot->index == sent->index && slot->where == (2 * r->connection | (r->direction ^ 1))) {
+        PREFETCH(&a->slots[a->sent[other->sent - 1 + ((other->sent_first + 4) & mask)].slot]);
+        /* Otherwise it was sent again since, or the slot serves another message. */
+        if (slot->index == sent->index && slot->where == where && (slot->flags & SEEN) != 0) {
             slot->session_index = session_index;
             if ((slot->flags & SESSIONED) == 0) {
                 slot->flags |= SESSIONED;
-                add_latency(&a->flows[s->flow - 1], MQQB_AUDIT_SESSION, r->time - slot->time);
+                add_latency(&a->flows[sent->flow - 1], MQQB_AUDIT_SESSION, r->time - slot->time);
             }
         }
         other->sent_first++;
@@ -1012,23 +1021,19 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
     const uint32_t previous = get(r, MQQB_SCAN_PREVIOUS_TX_SEQUENCE_NUMBER);
     const uint32_t where = 2 * r->connection | r->direction, pair = c->pair ^ r->direction;
     const uint32_t sent_time = get(r, MQQB_SCAN_SENT_TIME);
-    uint32_t entry = own->sequence, at;
+    uint32_t at = sequence_place(a, key.source, ordinal, time_stamp), entry;
     int resent;
     mqqb_audit_flow *f;
     mqqb_audit_slot *slot;
-    sequence *s = entry != 0 ? &a->sequences[entry - 1] : NULL;
+    sequence *s;
 
-    if (s == NULL || s->ordinal != ordinal || s->time_stamp != time_stamp || !same_key(&s->key, &key)) {
-        at = sequence_place(a, key.source, ordinal, time_stamp);
-        do {
-            entry = next_sequence(a, key.source, ordinal, time_stamp, &at);
-        } while (entry != 0 && !same_key(&a->sequences[entry - 1].key, &key));
-        if (entry == 0) {
-            entry = new_sequence(a, r, &key, pair);
-        }
-        s = &a->sequences[entry - 1];
-        own->sequence = entry;
+    do {
+        entry = next_sequence(a, key.source, ordinal, time_stamp, &at);
+    } while (entry != 0 && !same_key(&a->sequences[entry - 1].key, &key));
+    if (entry == 0) {
+        entry = new_sequence(a, r, &key, pair);
     }
+    s = &a->sequences[entry - 1];
     f = &a->flows[s->flow - 1];
     f->last_time = r->time;
     s->last_time = r->time;
@@ -1103,7 +1108,7 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
         slot->index = (own->missed & UNCOUNTED) != 0 ? 0 : own->messages;
         slot->session_index = 0;
         if (slot->index != 0) {
-            remember_sent(a, own, entry, number);
+            remember_sent(a, own, slot, s->flow);
         }
     }
     if (number > s->highest) {
@@ -1634,6 +1639,61 @@ static int32_t room(const mqqb_audit *a, const row *r)
     return MQQB_AUDIT_DONE;
 }
 
+/* What a row will need is far apart in memory. So it is fetched in three steps, each before the next can be taken. */
+static void fetch_connection(const mqqb_audit *a, const mqqb_capture_columns *columns, uint32_t i)
+{
+    const uint32_t connection = columns->column[MQQB_CAPTURE_CONNECTION][i];
+
+    if (connection < a->connections_size) {
+        const mqqb_audit_direction *const own =
+            &a->connections[connection].direction[columns->column[MQQB_CAPTURE_DIRECTION][i] & 1];
+        PREFETCH(&a->connections[connection]);
+        PREFETCH(own);
+        PREFETCH((const uint8_t *)own + LINE);
+    }
+}
+
+static uint32_t ahead(const mqqb_audit *a, const mqqb_capture_columns *columns, uint32_t i)
+{
+    const uint32_t number = columns->column[MQQB_SCAN_TX_SEQUENCE_NUMBER][i];
+
+    if (number == 0) {
+        return 0;
+    }
+    return a->sequence_index[sequence_place(a, columns->column[MQQB_CAPTURE_SOURCE_QUEUE_MANAGER][i],
+                                            columns->column[MQQB_SCAN_TX_SEQUENCE_ORDINAL][i],
+                                            columns->column[MQQB_SCAN_TX_SEQUENCE_TIME_STAMP][i])];
+}
+
+static void fetch_sequence(const mqqb_audit *a, const mqqb_capture_columns *columns, uint32_t i)
+{
+    const uint32_t entry = ahead(a, columns, i);
+
+    if (entry != 0) {
+        const uint8_t *const s = (const uint8_t *)&a->sequences[entry - 1];
+        PREFETCH(s);
+        PREFETCH(s + LINE);
+        PREFETCH(s + 2 * LINE);
+        PREFETCH(s + 3 * LINE);
+    }
+}
+
+static void fetch_slot(const mqqb_audit *a, const mqqb_capture_columns *columns, uint32_t i)
+{
+    const uint32_t entry = ahead(a, columns, i), number = columns->column[MQQB_SCAN_TX_SEQUENCE_NUMBER][i];
+
+    if (entry != 0) {
+        const sequence *const s = &a->sequences[entry - 1];
+        const uint32_t at = s->blocks[number / MQQB_AUDIT_BLOCK % MQQB_AUDIT_BLOCKS];
+        if (s->flow != 0) {
+            PREFETCH(&a->flows[s->flow - 1]);
+        }
+        if (at != 0) {
+            PREFETCH(&a->slots[at - 1 + number % MQQB_AUDIT_BLOCK]);
+        }
+    }
+}
+
 int32_t mqqb_audit_rows(mqqb_audit *a, const mqqb_capture_columns *columns, uint32_t rows, uint32_t *done)
 {
     row r;
@@ -1641,6 +1701,11 @@ int32_t mqqb_audit_rows(mqqb_audit *a, const mqqb_capture_columns *columns, uint
     r.columns = columns;
     for (r.i = *done; r.i < rows; r.i++) {
         int32_t status;
+        if (rows - r.i > 3 * AHEAD) {
+            fetch_connection(a, columns, r.i + 3 * AHEAD);
+            fetch_sequence(a, columns, r.i + 2 * AHEAD);
+            fetch_slot(a, columns, r.i + AHEAD);
+        }
         r.connection = get(&r, MQQB_CAPTURE_CONNECTION);
         r.direction = get(&r, MQQB_CAPTURE_DIRECTION);
         r.time = columns->time[r.i];

@@ -93,10 +93,11 @@ typedef struct { uint32_t source, destination, address, hops; } mqqb_audit_key;
 /* histogram: messages by latency in units of 4 us: below 16 one bucket each, then 8 for each power of 2 (mqqb_audit_bucket).
  * classes: of FinalAcks that are not MQQB_AUDIT_RECEIVED, and how many messages they ended; what finds no place is in class_rest. */
 typedef struct {
-    int64_t first_time, last_time, latency_max[MQQB_AUDIT_LATENCIES];
     mqqb_audit_key key;
+    int64_t last_time, latency_max[MQQB_AUDIT_LATENCIES];
     uint32_t newest;                 /* its sequence with the highest id */
-    uint32_t sequences, kept, connections, last_connection, message_id;
+    uint32_t connections, last_connection, message_id, sequences, kept;
+    int64_t first_time;
     mqqb_audit_counts folded;        /* of sequences that are not kept */
     uint32_t classes[MQQB_AUDIT_CLASSES], class_counts[MQQB_AUDIT_CLASSES], class_rest;
     uint32_t outcomes[MQQB_AUDIT_OUTCOMES];
@@ -148,7 +149,7 @@ typedef struct {
     uint32_t final_frame, final_id, final_where, final_index;
 } mqqb_audit_slot;
 
-typedef struct { uint32_t sequence, number, index, next; } mqqb_audit_sent;
+typedef struct { uint32_t slot, flow, index, next; } mqqb_audit_sent;
 
 /* What was missed of a queue manager's or of a host's packets: how often, and when last. accused: when an acknowledgement of a number
  * was last found wrong. */
@@ -158,16 +159,17 @@ typedef struct { int64_t time, accused; uint32_t missed, spare; } mqqb_audit_mis
 typedef struct { mqqb_audit_missed missed; uint32_t sources[MQQB_AUDIT_SOURCES], more; uint32_t spare; } mqqb_audit_pair;
 
 typedef struct {
-    mqqb_audit_packet shown_packet;  /* the last SessionHeader that raised shown */
-    int64_t last_time, first_message, first_hole, last_hole, first_malformed;
+    int64_t last_time, first_message;
     uint32_t messages, recoverable;  /* counted so far */
     uint32_t shown;                  /* messages of the other direction that a SessionHeader of this one covers */
     uint32_t missed;                 /* 1: some are not counted; 2: and a message was not seen since */
-    uint32_t owner, sources[MQQB_AUDIT_SOURCES], more; /* of EstablishConnection; seen; 1: more than have a place */
-    uint32_t sequence;               /* of the last message */
     uint32_t sent, window, sent_first, sent_count; /* a ring of mqqb_audit_sent */
+    uint32_t packets;
+    uint32_t owner, sources[MQQB_AUDIT_SOURCES], more; /* of EstablishConnection; seen; 1: more than have a place */
     uint32_t user_difference, recoverable_difference, beyond, recoverable_beyond, unknown;
-    uint32_t packets, holes, malformed, ended, ending;
+    mqqb_audit_packet shown_packet;  /* the last SessionHeader that raised shown */
+    int64_t first_hole, last_hole, first_malformed;
+    uint32_t holes, malformed, ended, ending;
 } mqqb_audit_direction;
 
 /* pair: caller: 2 * index of the two hosts, + 1 if direction 0 is not that of pairs[2 * index]; all ones: pass its rows over. */
