@@ -58,7 +58,7 @@ ARTEFACTS = ROOT / "build" / "pipeline"
 SEGMENTS, TABLE = "segments", "table"
 CHECKPOINT, LOCK = "_ordack_checkpoint", "ordack.lock"
 STEPS_MAX = 12  # in a life of the ingest until it is killed: about two batches
-PATIENCE_S = 90.0  # a Spark session on a busy machine takes its time
+PATIENCE_S = 300.0  # a Spark session on a busy machine takes its time
 STATUS_DEADLINE_S = 60.0
 LOOK_S = 0.1  # between two looks at the table
 

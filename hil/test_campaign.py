@@ -75,7 +75,7 @@ class StandinEnd:
 
 def test_a_victim_is_killed_at_its_count_and_comes_back_after_its_time() -> None:
     end = StandinEnd()
-    victim = Victim("board", end, [Kill(10, 0.5, 2.0), Kill(10, 0.0, 0.0)])  # type: ignore[arg-type]
+    victim = Victim("board", end, [Kill(10, 0.5, 2.0), Kill(10, 0.0, 0.0)])
     steps = [
         (9, 0.0, True, 0),
         (10, 1.0, True, 0),
@@ -97,7 +97,7 @@ def test_a_victim_is_killed_at_its_count_and_comes_back_after_its_time() -> None
 
 def test_a_reset_leaves_the_power_on() -> None:
     end = StandinEnd()
-    victim = Victim("board", end, [Kill(10, 0.5, 2.0, RESET)])  # type: ignore[arg-type]
+    victim = Victim("board", end, [Kill(10, 0.5, 2.0, RESET)])
     victim.tick(10, 1.0)
     assert (end.resets, victim.kills, victim.finished) == (0, 0, False)
     victim.tick(10, 1.5)
@@ -108,7 +108,7 @@ def test_a_reset_leaves_the_power_on() -> None:
 
 def test_a_victim_that_dies_by_itself_is_noticed_even_after_the_last_kill() -> None:
     end = StandinEnd()
-    victim = Victim("board", end, [])  # type: ignore[arg-type]
+    victim = Victim("board", end, [])
     victim.tick(0, 0.0)
     end.kill()
     with pytest.raises(CampaignFailed, match="the board ended by itself"):
