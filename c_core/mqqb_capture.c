@@ -47,6 +47,12 @@
 #define IS_WAITING 1u
 #define IS_KNOWN 2u
 
+#ifdef __GNUC__
+#define PREFETCH(address) __builtin_prefetch(address)
+#else
+#define PREFETCH(address) ((void)(address))
+#endif
+
 typedef mqqb_capture_segment piece;
 
 static inline uint32_t be16(const uint8_t *in)
@@ -59,7 +65,7 @@ static inline uint32_t be32(const uint8_t *in)
     return be16(in) << 16 | be16(in + 2);
 }
 
-static inline uint32_t least(uint32_t a, uint32_t b)
+static inline uint32_t smaller(uint32_t a, uint32_t b)
 {
     return a < b ? a : b;
 }
@@ -87,7 +93,8 @@ static uint64_t hash_of(const uint8_t *bytes, uint64_t size)
 
     for (; size >= 8; size -= 8, bytes += 8) {
         memcpy(&word, bytes, 8);
-        hash = mixed(hash ^ word);
+        hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
+        hash ^= hash >> 32;
     }
     word = 0;
     memcpy(&word, bytes, size);
@@ -157,8 +164,11 @@ static void flush(mqqb_capture *c)
     const size_t rows = c->rows - c->flushed;
 
     for (unsigned column = 0; column < count; column++) {
-        if (c->columns.column[column] != NULL) {
-            memcpy(c->columns.column[column] + c->flushed, c->block + column * BLOCK, rows * sizeof(row));
+        uint32_t *const to = c->columns.column[column];
+        if (to != NULL && rows == BLOCK) {
+            memcpy(to + c->flushed, c->block + column * BLOCK, BLOCK * sizeof(row)); /* of a size that the compiler knows */
+        } else if (to != NULL) {
+            memcpy(to + c->flushed, c->block + column * BLOCK, rows * sizeof(row));
         }
     }
     memset(c->block, 0, count * BLOCK * sizeof(row));
@@ -372,8 +382,7 @@ static uint32_t add_packet(mqqb_capture *c, uint32_t connection, uint32_t side, 
 /* Are there two free ones? */
 static inline int has_segments(const mqqb_capture *c)
 {
-    return c->segments_size - c->segments_used >= 2 ||
-           (c->segments_free != 0 && c->segments[c->segments_free - 1].next != 0);
+    return c->segments_size - c->segments_used + c->segments_spare >= 2;
 }
 
 /* There is one. segments_free is a number and 1, or 0. */
@@ -384,6 +393,7 @@ static uint32_t new_segment(mqqb_capture *c, const piece *s)
     if (number != 0) {
         number--;
         c->segments_free = c->segments[number].next;
+        c->segments_spare--;
     } else {
         number = c->segments_used++;
     }
@@ -399,6 +409,7 @@ static uint32_t free_segment(mqqb_capture *c, uint32_t number)
 
     c->segments[number].next = c->segments_free;
     c->segments_free = number + 1;
+    c->segments_spare++;
     return next;
 }
 
@@ -443,7 +454,7 @@ static void drop_carry(mqqb_capture *c, mqqb_capture_direction *d)
 /* The carried bytes, and as many of s as there is room for. Returns how many. */
 static uint32_t gather(const mqqb_capture *c, const mqqb_capture_direction *d, const piece *s, uint8_t *out, uint32_t room)
 {
-    const uint32_t rest = least(room - d->carry_size, s->size);
+    const uint32_t rest = smaller(room - d->carry_size, s->size);
 
     for (uint32_t number = d->carry; number != NONE; number = c->segments[number].next) {
         memcpy(out, bytes_of(c, &c->segments[number]), c->segments[number].size);
@@ -467,13 +478,12 @@ static int is_credible(const uint8_t *in, uint64_t size)
 /* Pass over bytes up to the next credible BaseHeader. Carried are at most 15. */
 static void search(mqqb_capture *c, mqqb_capture_direction *d, piece *s)
 {
-    uint8_t joint[32];
-    uint32_t known, at;
+    uint32_t at;
     int found = 0;
 
     if (d->carry != NONE) {
-        const uint32_t carried = d->carry_size;
-        known = gather(c, d, s, joint, sizeof joint);
+        uint8_t joint[32];
+        const uint32_t carried = d->carry_size, known = gather(c, d, s, joint, sizeof joint);
         for (at = 0; at < carried && found == 0; at++) {
             found = is_credible(joint + at, known - at);
         }
@@ -481,7 +491,7 @@ static void search(mqqb_capture *c, mqqb_capture_direction *d, piece *s)
         d->carry_size -= at;
         while (at > 0) {
             piece *const head = &c->segments[d->carry];
-            const uint32_t part = least(at, head->size);
+            const uint32_t part = smaller(at, head->size);
             head->place += part;
             head->size -= part;
             at -= part;
@@ -495,12 +505,12 @@ static void search(mqqb_capture *c, mqqb_capture_direction *d, piece *s)
         for (at = 0; at < s->size && found == 0; at++) {
             found = is_credible(in + at, s->size - at);
         }
-        skip(d, s, found == 0 ? at : at - 1);
+        skip(d, s, at - 1); /* of the last bytes, it is not known */
     }
     if (found == 1) {
         d->flags &= ~IS_SEARCHING;
         d->need = 16;
-    } else if (found == 2) {
+    } else {
         carry(c, d, s);
     }
 }
@@ -590,7 +600,7 @@ static void hole(mqqb_capture *c, uint32_t connection, uint32_t side, uint32_t s
 static int32_t deliver(mqqb_capture *c, uint32_t connection, uint32_t side, piece *s)
 {
     const mqqb_capture_direction *const d = &c->connections[connection].direction[side];
-    const uint32_t known = least(d->sequence - s->sequence, s->size);
+    const uint32_t known = smaller(d->sequence - s->sequence, s->size);
 
     s->sequence += known;
     s->place += known;
@@ -605,8 +615,7 @@ static void wait_in(mqqb_capture *c, mqqb_capture_direction *d, uint32_t number)
     const uint32_t sequence = ahead_of(c->segments[number].sequence, d->sequence) > 0 ? c->segments[number].sequence : d->sequence;
     uint32_t *link = &d->pending;
 
-    while (*link != NONE && (ahead_of(sequence, c->segments[*link].sequence) >= 0 ||
-                             ahead_of(c->segments[*link].sequence, d->sequence) <= 0)) {
+    while (*link != NONE && ahead_of(sequence, c->segments[*link].sequence) >= 0) {
         link = &c->segments[*link].next;
     }
     c->segments[number].next = *link;
@@ -665,18 +674,19 @@ static int give_up(mqqb_capture *c, uint32_t connection)
 
     for (uint32_t side = 0; side < 2; side++) {
         mqqb_capture_direction *const d = &k->direction[side];
-        const piece *const head = d->pending == NONE ? NULL : &c->segments[d->pending];
+        const int is_waiting = d->pending != NONE;
+        const piece *const head = &c->segments[is_waiting ? d->pending : 0];
         uint32_t missing = unseen(d, d->limit);
 
-        if (head != NULL && ahead_of(head->sequence, d->sequence) <= 0) { /* waits for the other direction */
+        if (is_waiting && ahead_of(head->sequence, d->sequence) <= 0) { /* waits for the other direction */
             missing = 0;
             waiting++;
             if (earliest == NONE || head->file < c->segments[earliest].file ||
                 (head->file == c->segments[earliest].file && head->frame < c->segments[earliest].frame)) {
                 earliest = d->pending;
             }
-        } else if (head != NULL) {
-            missing = least(missing, head->sequence - d->sequence);
+        } else if (is_waiting) {
+            missing = smaller(missing, head->sequence - d->sequence);
         }
         if (missing > 0) {
             hole(c, connection, side, missing);
@@ -793,7 +803,10 @@ static int32_t drain(mqqb_capture *c, uint32_t connection)
 
 static inline uint64_t end_hash(const mqqb_capture_end *end, uint32_t port)
 {
-    return mixed(((uint64_t)end->word[0] << 32 | end->word[1]) ^ mixed(((uint64_t)end->word[2] << 32 | end->word[3]) + port));
+    uint64_t hash = ((uint64_t)end->word[0] << 32 | end->word[1]) * 0x9E3779B97F4A7C15u;
+
+    hash ^= (((uint64_t)end->word[2] << 32 | end->word[3]) + port) * 0xC2B2AE3D27D4EB4Fu;
+    return (hash ^ hash >> 32) * 0xBF58476D1CE4E5B9u;
 }
 
 static inline uint64_t connection_hash(const mqqb_capture_end end[2])
@@ -817,6 +830,7 @@ static uint32_t *find(const mqqb_capture *c, const mqqb_capture_end end[2], uint
 {
     uint64_t at = connection_hash(end);
 
+    *side = 0;
     for (;; at++) {
         at &= c->index_size - 1;
         if (c->index[at] == 0) {
@@ -1357,7 +1371,7 @@ static void read_options(const mqqb_capture *c, mqqb_capture_interface *interfac
 {
     while (size >= 4) {
         const uint32_t code = word16(c, in), length = word16(c, in + 2);
-        const uint64_t step = 4 + align4(length);
+        const uint64_t step = 4 + align4(length); /* size, too, is a multiple of 4 */
 
         if (size - 4 < length) {
             return;
@@ -1367,7 +1381,7 @@ static void read_options(const mqqb_capture *c, mqqb_capture_interface *interfac
             interface->units = in[4] & 0x7F;
             if (interface->binary == 0) {
                 uint64_t units = 1;
-                for (uint32_t i = least(in[4], 19); i > 0; i--) {
+                for (uint32_t i = smaller(in[4], 19); i > 0; i--) {
                     units *= 10;
                 }
                 interface->units = units;
@@ -1375,9 +1389,6 @@ static void read_options(const mqqb_capture *c, mqqb_capture_interface *interfac
         } else if (code == 14 && length == 8) {
             const uint64_t one = word32(c, in + 4), two = word32(c, in + 8);
             interface->shift = (int64_t)(c->swapped != 0 ? one << 32 | two : two << 32 | one);
-        }
-        if (step > size) {
-            return;
         }
         in += step;
         size -= step;
@@ -1558,6 +1569,8 @@ int32_t mqqb_capture_read(mqqb_capture *c)
         if (status != 0) {
             return answer(c, status);
         }
+        PREFETCH(file + c->next); /* the next record, while this one is read */
+        PREFETCH(file + c->next + 64);
         c->frame++;
         status = v.wire < v.size ? read_frame(c, link, (view){v.in, v.size, v.size}) : read_frame(c, link, v);
         if (status == FRAME_AGAIN) {

@@ -166,7 +166,7 @@ typedef struct {
     uint64_t pause;                        /* caller: return after a frame that ends there or behind it */
 
     uint64_t cursor, frames, unread;       /* in the file; frames of all files; of these, frames of link types that cannot be read */
-    uint32_t frame, connections_used, segments_used, segments_free;
+    uint32_t frame, connections_used, segments_used, segments_free, segments_spare;
     uint32_t started, format, swapped, interfaces_used; /* what the file's header said */
     uint32_t active, drain_side, drain_progress, held_first, held_last, finished;
     uint32_t details, flushed;

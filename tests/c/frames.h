@@ -1,0 +1,283 @@
+/* frames.h: makes captures byte by byte, and reads them with tables that are as small as they may be. */
+#ifndef FRAMES_H
+#define FRAMES_H
+
+#include "mqqb_capture.h"
+#include "packets.h"
+
+#include <stdlib.h>
+
+#define ROWS_MAX 4096
+#define FILES_MAX 4
+
+enum { FIN = 1, SYN = 2, RST = 4, ACK = 16 };
+
+/* ---- writing ---------------------------------------------------------------------------------- */
+
+typedef struct {
+    uint8_t *data;
+    size_t size, room;
+    int swapped; /* big-endian */
+} file;
+
+static inline void be(uint8_t *out, uint64_t value, unsigned width)
+{
+    while (width-- > 0) {
+        out[width] = (uint8_t)value;
+        value >>= 8;
+    }
+}
+
+static inline void add(file *f, const void *data, size_t size)
+{
+    if (f->size + size > f->room) {
+        f->room = 2 * (f->size + size);
+        f->data = realloc(f->data, f->room);
+        if (f->data == NULL) {
+            abort();
+        }
+    }
+    if (size > 0) {
+        memcpy(f->data + f->size, data, size);
+    }
+    f->size += size;
+}
+
+static inline void number(file *f, uint64_t value, unsigned width)
+{
+    uint8_t bytes[8];
+
+    if (f->swapped) {
+        be(bytes, value, width);
+    } else {
+        le(bytes, value, width);
+    }
+    add(f, bytes, width);
+}
+
+static inline void pcap(file *f, uint32_t link, int swapped, int nano)
+{
+    f->size = 0;
+    f->swapped = swapped;
+    number(f, nano ? 0xA1B23C4D : 0xA1B2C3D4, 4);
+    number(f, 0x00040002, 4);
+    number(f, 0, 8);
+    number(f, 262144, 4);
+    number(f, link, 4);
+}
+
+static inline void record(file *f, const uint8_t *data, size_t size, size_t wire)
+{
+    number(f, 1700000000, 4);
+    number(f, 5, 4);
+    number(f, size, 4);
+    number(f, wire, 4);
+    add(f, data, size);
+}
+
+static inline void block(file *f, uint32_t kind, const uint8_t *body, size_t size)
+{
+    static const uint8_t zeros[4] = {0};
+
+    number(f, kind, 4);
+    number(f, 12 + up4(size), 4);
+    add(f, body, size);
+    add(f, zeros, up4(size) - size);
+    number(f, 12 + up4(size), 4);
+}
+
+static inline void section(file *f, int swapped)
+{
+    uint8_t body[16] = {0};
+
+    f->swapped = swapped;
+    if (swapped) {
+        be(body, 0x1A2B3C4D, 4);
+    } else {
+        le(body, 0x1A2B3C4D, 4);
+    }
+    block(f, 0x0A0D0D0A, body, sizeof body);
+}
+
+/* A frame of IP and TCP. six: IPv6. side: 0 from 10.0.0.1 port `port`, 1 back from 10.0.0.2 port 1801. Returns its bytes. */
+static inline size_t put_tcp(uint8_t *out, int six, int side, uint32_t port, uint32_t sequence, uint32_t ack, uint32_t flags,
+                             const uint8_t *data, size_t size)
+{
+    const size_t head = six ? 40 : 20;
+    uint8_t *const tcp = out + head;
+
+    memset(out, 0, head + 20);
+    if (six) {
+        out[0] = 0x60;
+        be(out + 4, 20 + size, 2);
+        out[6] = 6;
+        out[23] = side == 0 ? 1 : 2;
+        out[39] = side == 0 ? 2 : 1;
+    } else {
+        out[0] = 0x45;
+        be(out + 2, 40 + size, 2);
+        out[9] = 6;
+        le(out + 12, side == 0 ? 0x0100000A : 0x0200000A, 4);
+        le(out + 16, side == 0 ? 0x0200000A : 0x0100000A, 4);
+    }
+    be(tcp, side == 0 ? port : 1801, 2);
+    be(tcp + 2, side == 0 ? 1801 : port, 2);
+    be(tcp + 4, sequence, 4);
+    be(tcp + 8, ack, 4);
+    tcp[12] = 0x50;
+    tcp[13] = (uint8_t)flags;
+    if (size > 0) {
+        memcpy(tcp + 20, data, size);
+    }
+    return head + 20 + size;
+}
+
+/* ---- reading ---------------------------------------------------------------------------------- */
+
+typedef struct {
+    uint32_t column[MQQB_CAPTURE_COLUMNS][ROWS_MAX + 16];
+    int64_t time[ROWS_MAX + 16];
+    uint8_t correlation_id[ROWS_MAX + 16][20];
+    int32_t label_end[ROWS_MAX + 16];
+    uint8_t label_text[MQQB_CAPTURE_LABEL + 20];
+    uint32_t rows;
+    int32_t error[FILES_MAX]; /* of each file */
+    unsigned grown[8];        /* how often each status came */
+    mqqb_capture c;           /* as it was left */
+} reading;
+
+static inline void *larger(void *table, size_t before, size_t now)
+{
+    uint8_t *const grown = calloc(1, now);
+
+    if (grown == NULL) {
+        abort();
+    }
+    if (before > 0) {
+        memcpy(grown, table, before);
+    }
+    free(table);
+    return grown;
+}
+
+static inline void grow_connections(mqqb_capture *c, uint32_t size)
+{
+    c->connections = larger(c->connections, c->connections_size * sizeof *c->connections, size * sizeof *c->connections);
+    c->connections_size = size;
+    free(c->index);
+    c->index = larger(NULL, 0, 2 * (size_t)size * sizeof *c->index);
+    c->index_size = 2 * size;
+}
+
+static inline void grow_dictionary(mqqb_capture_dictionary *d, uint32_t capacity)
+{
+    d->end = larger(d->end, d->end == NULL ? 0 : (d->capacity + 1) * sizeof *d->end, (capacity + 1) * sizeof *d->end);
+    d->bytes = larger(d->bytes, (size_t)d->size, (size_t)(d->end[d->count] + MQQB_CAPTURE_NAMES));
+    d->size = d->end[d->count] + MQQB_CAPTURE_NAMES;
+    d->capacity = capacity;
+    free(d->index);
+    d->index = larger(NULL, 0, 2 * (size_t)capacity * sizeof *d->index);
+    d->index_size = 2 * capacity;
+}
+
+static inline void read_rows(reading *r, mqqb_capture_columns *columns)
+{
+    mqqb_capture *const c = &r->c;
+
+    for (unsigned i = 0; i < MQQB_CAPTURE_COLUMNS; i++) {
+        c->columns.column[i] = columns->column[i] == NULL ? NULL : r->column[i] + r->rows;
+    }
+    c->columns.time = columns->time == NULL ? NULL : r->time + r->rows;
+    c->columns.correlation_id = columns->correlation_id == NULL ? NULL : r->correlation_id[r->rows];
+    c->columns.label_end = columns->label_end == NULL ? NULL : r->label_end + r->rows;
+    c->columns.label_text = columns->label_text;
+    c->columns.label_size = sizeof r->label_text;
+}
+
+/* Everything in these files, 16 rows at a time. Whatever has no room gets a little more of it, again and again.
+ * all_columns: 0, without the details; 1, all; 2, every other one. */
+static inline void read_files(reading *r, const file *files, unsigned count, uint32_t part, uint32_t parts, uint32_t by_ports,
+                              int all_columns)
+{
+    const uint8_t *in[FILES_MAX];
+    mqqb_capture *const c = &r->c;
+    mqqb_capture_columns columns = {0};
+    unsigned at = 0;
+
+    memset(r, 0, sizeof *r);
+    for (unsigned i = 0; i < MQQB_CAPTURE_COLUMNS; i++) {
+        const int wanted = all_columns == 2 ? i % 2 == 0 : all_columns == 1 || i < MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS;
+        columns.column[i] = wanted ? r->column[i] : NULL;
+    }
+    if (all_columns == 1) {
+        columns.time = r->time;
+        columns.correlation_id = r->correlation_id[0];
+        columns.label_end = r->label_end;
+        columns.label_text = r->label_text;
+    }
+    for (unsigned i = 0; i < count; i++) {
+        in[i] = files[i].data;
+    }
+    c->files = in;
+    c->part = part;
+    c->parts = parts;
+    c->by_ports = by_ports;
+    c->capacity = 16;
+    c->scratch = larger(NULL, 0, MQQB_CAPTURE_SCRATCH);
+    grow_connections(c, 1);
+    grow_dictionary(&c->dictionary[0], 8);
+    grow_dictionary(&c->dictionary[1], 8);
+    mqqb_capture_start(c);
+    read_rows(r, &columns);
+    for (;;) {
+        int32_t status;
+        if (at < count) {
+            c->file = at;
+            c->size = files[at].size;
+            status = mqqb_capture_read(c);
+        } else {
+            status = mqqb_capture_finish(c);
+        }
+        if (status > 0) {
+            r->grown[status]++;
+        }
+        if (status == MQQB_CAPTURE_ROWS) {
+            r->rows = r->rows + c->rows < ROWS_MAX ? r->rows + c->rows : 0; /* more than any test looks at */
+            c->rows = 0;
+            read_rows(r, &columns);
+        } else if (status == MQQB_CAPTURE_PAUSE) {
+            c->pause = c->cursor + 1;
+        } else if (status == MQQB_CAPTURE_GROW_SEGMENTS) {
+            c->segments = larger(c->segments, c->segments_size * sizeof *c->segments,
+                                 (c->segments_size + 2) * sizeof *c->segments);
+            c->segments_size += 2;
+        } else if (status > 0) {
+            grow_connections(c, status == MQQB_CAPTURE_GROW_CONNECTIONS ? 2 * c->connections_size : c->connections_size);
+            for (unsigned i = 0; i < 2; i++) {
+                mqqb_capture_dictionary *const d = &c->dictionary[i];
+                grow_dictionary(d, d->capacity - d->count < 8 ? 2 * d->capacity : d->capacity);
+            }
+            mqqb_capture_rehash(c);
+        } else {
+            if (at == count) {
+                break;
+            }
+            r->error[at++] = status;
+            c->cursor = 0;
+            c->started = 0;
+            c->pause = 0;
+        }
+    }
+    r->rows += c->rows;
+    free(c->scratch);
+    free(c->connections);
+    free(c->index);
+    free(c->segments);
+    for (unsigned i = 0; i < 2; i++) {
+        free(c->dictionary[i].end);
+        free(c->dictionary[i].bytes);
+        free(c->dictionary[i].index);
+    }
+}
+
+#endif

@@ -1,0 +1,1101 @@
+/* test_capture.c: mqqb_capture on captures built byte by byte. What it finds in generated captures of all kinds is compared with
+ * another implementation in tests/test_captures.py. */
+#include "check.h"
+#include "frames.h"
+
+#define LENGTH(array) (sizeof(array) / sizeof(array)[0])
+#define S(name) r->column[MQQB_SCAN_##name]
+#define K(name) r->column[MQQB_CAPTURE_##name]
+#define NOTHING ((const uint8_t *)"")
+
+enum { EST = MQQB_KIND_ESTABLISH_CONNECTION, CP = MQQB_KIND_CONNECTION_PARAMETERS, SACK = MQQB_KIND_SESSION_ACK, MSG = MQQB_KIND_USER_MESSAGE };
+enum { HOLE = MQQB_KIND_HOLE, BEGIN = MQQB_KIND_BEGIN, OLDER = MQQB_KIND_OLDER, END = MQQB_KIND_END };
+
+static reading *r;
+static file f;
+static uint8_t stream[1 << 20];
+
+/* ---- making a conversation; sequence numbers are counted from 0 behind the SYN ------------------- */
+
+static uint8_t frame[70000];
+static int six;
+
+static size_t tcp(int side, uint32_t at, uint32_t ack, uint32_t flags, const uint8_t *data, size_t size)
+{
+    return put_tcp(frame, six, side, 50000, (side == 0 ? 1001 : 5001) + at, (side == 0 ? 5001 : 1001) + ack, flags, data, size);
+}
+
+static void say(int side, uint32_t at, uint32_t ack, uint32_t flags, const uint8_t *data, size_t size)
+{
+    const size_t n = tcp(side, at, ack, flags, data, size);
+    record(&f, frame, n, n);
+}
+
+static void opening(void)
+{
+    pcap(&f, 101, 0, 0);
+    say(0, (uint32_t)-1, 0, SYN, NOTHING, 0);
+    say(1, (uint32_t)-1, 0, SYN | ACK, NOTHING, 0);
+}
+
+/* Frames that are nobody's, so that what waits has waited long enough. */
+static void pass_time(void)
+{
+    for (int i = 0; i < 70; i++) {
+        record(&f, NOTHING, 0, 0);
+    }
+}
+
+static size_t make_message(uint8_t *out, size_t body)
+{
+    const message m = {.user_flags = DQ_DIRECT | DM_RECOVERABLE | TH, .message_id = 7, .name = "TCP:10.0.0.5\\private$\\line1",
+                       .tx_number = 3, .label = "reading", .body_size = (uint32_t)body};
+
+    memset(out, 0, 512 + body);
+    return put_message(out, &m, NULL);
+}
+
+static void finish(void)
+{
+    read_files(r, &f, 1, 0, 1, 0, 0);
+}
+
+/* The rows' kinds, as digits, and A for an end; directions as they are. */
+static const char *kinds(int direction)
+{
+    static char text[ROWS_MAX + 1];
+    size_t n = 0;
+
+    for (uint32_t i = 0; i < r->rows; i++) {
+        if (direction < 0 || K(DIRECTION)[i] == (uint32_t)direction) {
+            text[n++] = "0123456789A"[S(KIND)[i]];
+        }
+    }
+    text[n] = 0;
+    return text;
+}
+
+#define CHECK_KINDS(direction, expected)                                                                                    \
+    do {                                                                                                                    \
+        const char *const kinds_ = kinds(direction);                                                                        \
+        run.checks++;                                                                                                       \
+        if (strcmp(kinds_, expected) != 0 && run.faults++ < 5) {                                                            \
+            printf("%s:%d: %s [%s]: %s, not %s\n", __FILE__, __LINE__, run.name, run.rules, kinds_, expected);              \
+        }                                                                                                                   \
+    } while (0)
+
+static uint32_t row_of(uint32_t kind)
+{
+    uint32_t i = 0;
+
+    while (i < r->rows && S(KIND)[i] != kind) {
+        i++;
+    }
+    CHECK(i < r->rows);
+    return i < r->rows ? i : 0;
+}
+
+/* ---- streams ------------------------------------------------------------------------------------- */
+
+static void test_a_conversation(void)
+{
+    const size_t est = put_internal(stream, 2), cp = put_internal(stream + est, 3);
+    const size_t msg = make_message(stream + est + cp, 5), all = est + cp + msg;
+    uint8_t ack[36];
+    uint32_t i;
+
+    for (six = 0; six < 2; six++) {
+        opening();
+        say(0, 0, 0, ACK, stream, est + cp);
+        say(0, (uint32_t)(est + cp), 0, ACK, stream + est + cp, msg);
+        say(1, 0, (uint32_t)all, ACK, ack, put_internal(ack, 1));
+        say(0, (uint32_t)all, 36, ACK | FIN, NOTHING, 0);
+        say(1, 36, (uint32_t)all + 1, ACK | FIN, NOTHING, 0);
+        finish();
+        CHECK_KINDS(-1, "81243AA");
+        CHECK_KINDS(1, "3A");
+        i = row_of(MSG);
+        CHECK_EQ(S(OFFSET)[i], est + cp);
+        CHECK_EQ(S(TOTAL_SIZE)[i], msg);
+        CHECK_EQ(S(TX_SEQUENCE_NUMBER)[i], 3);
+        CHECK_EQ(K(FRAME)[i], 4);
+        CHECK_EQ(K(SOURCE_QUEUE_MANAGER)[i], 1);
+        CHECK_EQ(K(DESTINATION_QUEUE)[i], 1);
+        CHECK_EQ(S(STATUS)[row_of(END)], MQQB_END_FIN);
+        CHECK_EQ(r->c.connections_used, 1);
+        CHECK_EQ(r->c.frames, 7);
+    }
+    six = 0;
+}
+
+static void test_segments_of_every_size(void)
+{
+    size_t size = put_internal(stream, 3);
+
+    size += make_message(stream + size, 300);
+    size += put_internal(stream + size, 1);
+    for (size_t step = 1; step < size; step += step < 40 ? 1 : 37) {
+        opening();
+        for (size_t at = 0; at < size; at += step) {
+            say(0, (uint32_t)at, 0, ACK, stream + at, at + step > size ? size - at : step);
+        }
+        finish();
+        CHECK_KINDS(-1, "8243AA");
+        CHECK_EQ(K(FRAME)[row_of(MSG)], 3 + 32 / step);
+    }
+}
+
+static void test_segments_in_any_order_and_twice(void)
+{
+    size_t size = 0, at, n;
+
+    while (size < 1000) {
+        size += make_message(stream + size, below(50));
+    }
+    n = size / 100;
+    opening();
+    for (at = n; at-- > 0;) {
+        say(0, (uint32_t)at * 100, 0, ACK, stream + at * 100, 100);
+        say(0, (uint32_t)at * 100, 0, ACK, stream + at * 100, 100);
+    }
+    say(0, (uint32_t)n * 100 - 50, 0, ACK, stream + n * 100 - 50, size - n * 100 + 50);
+    say(0, 0, 0, ACK, stream, 100);
+    finish();
+    CHECK_EQ(strspn(kinds(0) + 1, "4"), strlen(kinds(0)) - 2);
+    CHECK_EQ(S(OFFSET)[r->rows - 2], size);
+}
+
+static void test_a_packet_that_cannot_be(void)
+{
+    size_t size = make_message(stream, 5), second = make_message(stream + size, 5);
+
+    stream[60] = 0x1F;
+    stream[size + 4] = 'X';
+    opening();
+    say(0, 0, 0, ACK, stream, size + second);
+    say(0, (uint32_t)(size + second), 0, ACK, stream, size);
+    finish();
+    CHECK_KINDS(0, "800A");
+    CHECK_EQ((int32_t)S(STATUS)[1], MQQB_BAD_HOP_COUNT);
+    CHECK_EQ(S(TOTAL_SIZE)[1], size);
+    CHECK_EQ((int32_t)S(STATUS)[2], MQQB_BAD_SIGNATURE);
+    CHECK_EQ(S(TOTAL_SIZE)[2], 0);
+    opening(); /* the same, its header in two segments; dead until a hole */
+    say(0, 0, 0, ACK, stream + size, 10);
+    say(0, 10, 0, ACK, stream + size + 10, second - 10);
+    stream[60] = 0x20;
+    say(0, (uint32_t)(second + 1), 0, ACK, stream, size);
+    finish();
+    CHECK_KINDS(0, "8074A");
+}
+
+static void test_older_connections(void)
+{
+    const size_t size = make_message(stream, 300), next = put_internal(stream + size, 3);
+
+    for (size_t at = 1; at < size; at++) {
+        for (size_t cut = 1; cut < 40; cut += cut < 24 ? 1 : 7) {
+            if (at % 7 != 0 && at + 20 < size) {
+                continue; /* where the header begins in its segment is what matters */
+            }
+            pcap(&f, 101, 0, 0);
+            for (size_t from = at; from < size + next; from += cut) {
+                say(0, (uint32_t)from, 0, 0, stream + from, from + cut > size + next ? size + next - from : cut);
+            }
+            finish();
+            CHECK_KINDS(-1, "92A");
+            CHECK_EQ(S(OFFSET)[1], size - at);
+            CHECK_EQ(K(FRAME)[1], 1 + (size - at) / cut);
+        }
+    }
+    pcap(&f, 101, 0, 0);
+    say(0, 0, 0, ACK, NOTHING, 0); /* says nothing */
+    say(1, 0, 0, ACK, stream, size);
+    say(0, 0, (uint32_t)size, ACK, NOTHING, 0); /* nor does this */
+    say(0, 0, (uint32_t)size, ACK, stream, size);
+    finish();
+    CHECK_KINDS(-1, "9944AA");
+    CHECK_EQ(K(DIRECTION)[0], 1); /* 10.0.0.1 is lower */
+    pcap(&f, 101, 0, 0);
+    say(1, 0, 0, 0, stream, size);
+    say(0, 0, (uint32_t)size, ACK, NOTHING, 0);
+    finish();
+    CHECK_KINDS(-1, "94A");
+    pcap(&f, 101, 0, 0); /* equal addresses: the lower port */
+    for (int side = 0; side < 2; side++) {
+        const size_t n = put_tcp(frame, 0, side, 50000, 1, 1, 0, stream, size);
+        memcpy(frame + 12, frame + 16, 4);
+        record(&f, frame, n, n);
+    }
+    finish();
+    CHECK_EQ(K(DIRECTION)[0], 1);
+}
+
+static void test_holes(void)
+{
+    const size_t size = make_message(stream, 5);
+    uint32_t i;
+
+    for (int late = 0; late < 2; late++) { /* told by an acknowledgement, of the last, and of one before others */
+        opening();
+        say(0, 0, 0, ACK, stream, size);
+        if (late) {
+            say(0, 500, 0, ACK, stream, size);
+        }
+        say(1, 0, late ? 450 : 400, ACK, stream, size);
+        pass_time();
+        say(1, (uint32_t)size, 500, ACK, NOTHING, 0);
+        say(1, (uint32_t)size, 500, ACK, NOTHING, 0);
+        finish();
+        CHECK_KINDS(0, late ? "84774A" : "8477A");
+        CHECK_KINDS(1, "4A");
+        i = row_of(HOLE);
+        CHECK_EQ(S(OFFSET)[i], size);
+        CHECK_EQ(S(TOTAL_SIZE)[i], (late ? 450 : 400) - size);
+    }
+    opening(); /* missing at the end: FIN tells */
+    say(0, 0, 0, ACK, stream, size);
+    say(0, 400, 0, ACK | FIN, NOTHING, 0);
+    say(0, 400, 0, ACK | FIN, NOTHING, 0);
+    finish();
+    CHECK_KINDS(0, "847A");
+    CHECK_EQ(S(STATUS)[row_of(END)], MQQB_END_FIN);
+    opening(); /* a packet of which the rest is missing */
+    say(0, 0, 0, ACK, stream, 100);
+    say(0, 120, 0, ACK, stream + 120, size - 120);
+    say(0, (uint32_t)size, 0, ACK, stream, size);
+    finish();
+    CHECK_KINDS(0, "874A");
+    CHECK_EQ(S(OFFSET)[1], 100);
+    CHECK_EQ(S(TOTAL_SIZE)[1], 20);
+    opening(); /* one byte, and others behind it */
+    say(0, 0, 0, ACK, stream, size);
+    say(0, (uint32_t)size + 1, 0, ACK, stream, size);
+    say(1, 0, (uint32_t)size + 1, ACK, stream, size);
+    finish();
+    CHECK_KINDS(-1, "84744AA");
+    opening(); /* acknowledged: nonsense; a FIN that was not captured */
+    say(0, 0, 0, ACK, stream, size);
+    say(1, 0, 1u << 28, ACK, stream, size);
+    say(1, (uint32_t)size, (uint32_t)size + 1, ACK, NOTHING, 0);
+    record(&f, frame, put_tcp(frame, 0, 1, 50000, 5001 + (uint32_t)size, 0, ACK, NOTHING, 0), 40);
+    finish();
+    CHECK_KINDS(-1, "844AA");
+}
+
+static void test_waiting_for_the_other_direction(void)
+{
+    const size_t size = make_message(stream, 5);
+
+    opening(); /* the acknowledgement was captured first */
+    say(1, 0, (uint32_t)size, ACK, stream, size);
+    say(1, 0, (uint32_t)size, ACK, stream, size);
+    say(0, 0, 0, ACK, stream, size);
+    finish();
+    CHECK_KINDS(-1, "844AA");
+    CHECK_EQ(K(DIRECTION)[1], 0);
+    for (int first = 0; first < 2; first++) { /* each waits for the other */
+        opening();
+        say(first, 0, (uint32_t)size, ACK, stream, size);
+        say(1 - first, 0, (uint32_t)size, ACK, stream, size);
+        finish();
+        CHECK_KINDS(-1, "844AA");
+        CHECK_EQ(K(DIRECTION)[1], first);
+    }
+    for (int first = 0; first < 2; first++) { /* in different files */
+        file both[2];
+        opening();
+        say(first, 0, (uint32_t)size, ACK, stream, size);
+        both[0] = f;
+        f.data = NULL;
+        f.room = 0;
+        pcap(&f, 101, 0, 0);
+        say(1 - first, 0, (uint32_t)size, ACK, stream, size);
+        both[1] = f;
+        read_files(r, both, 2, 0, 1, 0, 0);
+        CHECK_KINDS(-1, "844AA");
+        CHECK_EQ(K(DIRECTION)[1], first);
+        CHECK_EQ(K(FILE)[2], 1);
+        free(both[0].data);
+    }
+    for (int side = 0; side < 2; side++) { /* what is missing since later is given up later */
+        opening();
+        say(side, 0, 100, ACK, stream, size);
+        for (int i = 0; i < 40; i++) {
+            record(&f, NOTHING, 0, 0);
+        }
+        say(side, (uint32_t)size, 200, ACK, stream, size);
+        for (int i = 0; i < 40; i++) {
+            record(&f, NOTHING, 0, 0);
+        }
+        say(1 - side, 100, 0, ACK, stream, 100);
+        finish();
+        CHECK_KINDS(-1, "8744AA");
+        CHECK_EQ(S(TOTAL_SIZE)[1], 100);
+    }
+    pcap(&f, 101, 0, 0); /* two connections wait at once */
+    for (uint32_t port = 50000; port < 50002; port++) {
+        for (int side = 0; side < 2; side++) {
+            record(&f, frame, put_tcp(frame, 0, side, port, 0, 1, side == 0 ? SYN : SYN | ACK, NOTHING, 0), 40);
+        }
+    }
+    for (uint32_t port = 50000; port < 50002; port++) {
+        const size_t n = put_tcp(frame, 0, 1, port, 1, 101, ACK, stream, size);
+        record(&f, frame, n, n);
+    }
+    pass_time();
+    finish();
+    CHECK_KINDS(-1, "887474AAAA");
+}
+
+static void test_a_gap_larger_than_a_window(void)
+{
+    const size_t size = make_message(stream, 60000 - 200);
+
+    opening();
+    for (uint32_t i = 0; i < 75; i++) {
+        say(0, 100 + i * (uint32_t)size, 0, ACK, stream, size);
+    }
+    say(1, 0, 0, ACK, stream, make_message(stream, 0));
+    finish();
+    CHECK_EQ(S(KIND)[1], HOLE);
+    CHECK_EQ(strlen(kinds(0)), 75 + 3);
+    CHECK_EQ(K(DIRECTION)[r->rows - 3], 1);
+}
+
+static void test_how_connections_end(void)
+{
+    const size_t size = make_message(stream, 5);
+
+    opening();
+    say(0, 0, 0, ACK, stream, size);
+    say(0, (uint32_t)size + 20, 0, RST, NOTHING, 0);
+    say(0, (uint32_t)size, 0, ACK, stream, 20);
+    pass_time();
+    say(0, (uint32_t)size + 20, 0, RST, NOTHING, 0);
+    pass_time();
+    finish();
+    CHECK_KINDS(-1, "84AA");
+    CHECK_EQ(S(STATUS)[2], MQQB_END_RST);
+    CHECK_EQ(S(TOTAL_SIZE)[2], 20);
+    opening(); /* another one takes its place, and ends with the capture */
+    say(0, 0, 0, ACK, stream, size);
+    say(0, 500, 0, ACK, stream, size);
+    say(0, 1 << 20, 0, SYN, NOTHING, 0);
+    say(0, 1 << 20, 0, SYN, NOTHING, 0);
+    say(0, (1 << 20) + 1, 0, ACK, stream, size);
+    finish();
+    CHECK_KINDS(-1, "8474AA894A");
+    CHECK_EQ(r->c.connections_used, 2);
+    CHECK_EQ(S(STATUS)[4], MQQB_END_REPLACED);
+    CHECK_EQ(S(STATUS)[r->rows - 1], MQQB_END_CAPTURE);
+    for (unsigned before = 0; before < 40; before++) { /* whatever row is the last of a batch */
+        opening();
+        for (unsigned i = 0; i < before; i++) {
+            say(0, i * (uint32_t)size, 0, ACK, stream, size);
+        }
+        say(0, before * (uint32_t)size, 0, ACK | FIN, NOTHING, 0);
+        finish();
+        CHECK_EQ(r->rows, before + 3);
+        CHECK_EQ(S(KIND)[before + 1], END);
+    }
+    opening(); /* a reset that nothing follows */
+    say(1, 0, 0, RST, NOTHING, 0);
+    finish();
+    CHECK_KINDS(-1, "8AA");
+    CHECK_EQ(S(STATUS)[1], MQQB_END_RST);
+}
+
+static void test_whose_syn(void)
+{
+    const size_t size = make_message(stream, 5);
+
+    pcap(&f, 101, 0, 0); /* the answer was captured first */
+    say(1, (uint32_t)-1, 0, SYN | ACK, NOTHING, 0);
+    say(0, (uint32_t)-1, 0, SYN, NOTHING, 0);
+    finish();
+    CHECK_KINDS(-1, "8AA");
+    CHECK_EQ(K(DIRECTION)[0], 1);
+    pcap(&f, 101, 0, 0); /* of the connection before, only the other end was captured */
+    say(1, 0, 1 << 25, ACK, stream, size);
+    say(0, (uint32_t)-1, 0, SYN, NOTHING, 0);
+    finish();
+    CHECK_EQ(r->c.connections_used, 2);
+    pcap(&f, 101, 0, 0); /* that one acknowledged nothing */
+    say(1, 0, 0, 0, stream, size);
+    say(0, (uint32_t)-1, 0, SYN, NOTHING, 0);
+    say(1, (uint32_t)-1, 0, SYN | ACK, NOTHING, 0);
+    finish();
+    CHECK_EQ(r->c.connections_used, 1);
+    CHECK_KINDS(0, "8A");
+}
+
+/* ---- fragments ----------------------------------------------------------------------------------- */
+
+/* Of the frame's datagram, in pieces that begin at these places of its payload, some; order: which comes when. */
+static void put_fragments(size_t n, const size_t *places, unsigned pieces, const unsigned *order, unsigned count, uint32_t id)
+{
+    static uint8_t out[70000];
+    const size_t head = six ? 40 : 20;
+
+    for (unsigned i = 0; i < count; i++) {
+        const size_t from = places[order[i]], to = order[i] + 1 < pieces ? places[order[i] + 1] : n - head;
+        const size_t extra = six ? 8 : 0;
+        memcpy(out, frame, head);
+        if (six) {
+            be(out + 4, to - from + 8, 2);
+            out[6] = 44;
+            memset(out + 40, 0, 8);
+            out[40] = 6;
+            be(out + 42, from | (to < n - head), 2);
+            be(out + 44, id, 4);
+        } else {
+            be(out + 2, 20 + to - from, 2);
+            be(out + 4, id, 2);
+            be(out + 6, from / 8 | (to < n - head ? 0x2000u : 0), 2);
+        }
+        memcpy(out + head + extra, frame + head + from, to - from);
+        record(&f, out, head + extra + to - from, head + extra + to - from);
+    }
+}
+
+static void test_fragments(void)
+{
+    static const size_t places[3] = {0, 80, 160};
+    static const unsigned orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+    const size_t size = make_message(stream, 50);
+
+    for (six = 0; six < 2; six++) {
+        for (unsigned i = 0; i < 6; i++) {
+            opening();
+            put_fragments(tcp(0, 0, 0, ACK | FIN, stream, size), places, 3, orders[i], 3, 9);
+            put_fragments(tcp(0, (uint32_t)size, 0, ACK, stream, size), places, 3, orders[5 - i], 3, 9);
+            say(0, 2 * (uint32_t)size, 0, ACK, stream, size);
+            finish();
+            CHECK_KINDS(0, "8444A");
+        }
+    }
+    six = 0;
+    opening(); /* the first one twice */
+    put_fragments(tcp(0, 0, 0, ACK, stream, size), places, 3, orders[0], 1, 4);
+    put_fragments(tcp(0, 0, 0, ACK, stream, size), places, 3, orders[0], 3, 4);
+    finish();
+    CHECK_KINDS(0, "84A");
+    opening(); /* of a connection that is not ours, and of one that was replaced */
+    {
+        const size_t n = put_tcp(frame, 0, 0, 50000, 1, 1, 0, stream, size);
+        be(frame + 22, 80, 2);
+        put_fragments(n, places, 3, orders[0], 3, 11);
+        put_fragments(n, places, 3, orders[5], 3, 12);
+    }
+    put_fragments(tcp(0, 0, 0, ACK, stream, size), places, 3, orders[0], 1, 13);
+    say(0, 1 << 20, 0, SYN, NOTHING, 0);
+    put_fragments(tcp(0, 0, 0, ACK, stream, size), places, 3, orders[5], 2, 13);
+    finish();
+    CHECK(r->c.connections_used == 2);
+    opening(); /* never a first one, too many of them; the same number from others */
+    for (uint32_t i = 0; i < 70; i++) {
+        put_fragments(tcp(0, 0, 0, ACK, stream, size), places, 3, orders[5], 2, 100 + i);
+    }
+    tcp(0, 0, 0, ACK, stream, size);
+    frame[15] = 9;
+    put_fragments(40 + size, places, 3, orders[5], 2, 169);
+    finish();
+    CHECK_KINDS(-1, "8AA");
+    opening(); /* a first one that begins another connection: it is read twice */
+    put_fragments(tcp(0, 1 << 20, 0, SYN, stream, size), places, 3, orders[4], 3, 5);
+    finish();
+    CHECK_KINDS(-1, "8AA84A");
+    opening(); /* a first one too short for TCP */
+    put_fragments(tcp(0, 0, 0, ACK, stream, size), (const size_t[]){0, 16}, 2, orders[0], 2, 5);
+    finish();
+    CHECK_KINDS(-1, "8AA");
+}
+
+/* ---- columns ------------------------------------------------------------------------------------- */
+
+static void test_all_columns(void)
+{
+    message m = {.base_flags = 0x10, .user_flags = DQ_PRIVATE | DM_RECOVERABLE | TH | SECURITY | CQ | 6u << 13 | 7u << 16,
+                 .queue_id = 4, .name = "OS:a\\q", .tx_flags = 1, .tx_number = 5, .security_sizes = {28, 1, 2, 3, 8},
+                 .message_class = 0x4000, .label = "QM Ordering Ack", .extension_size = 3, .body_size = 36};
+    uint8_t body[36] = {0};
+    layout at;
+    size_t size;
+    uint32_t i;
+
+    le(body + 8, 6, 4);
+    memset(body + 16, 0xB2, 16);
+    m.body = body;
+    memset(stream, 0, 2048);
+    size = put_message(stream, &m, &at);
+    memset(stream + at.connector + 16 + 20, 0xD4, 16);
+    memset(stream + at.properties + 4, 0x77, 20);
+    le(stream + at.properties + 24, 8, 4);
+    le(stream + at.properties + 28, 99, 4);
+    size += put_internal(stream + size, 1);
+    size += put_internal(stream + size, 2);
+    size += put_internal(stream + size, 3);
+    m.user_flags = DM_RECOVERABLE | 2u << 13;
+    m.base_flags = 0;
+    m.label = NULL;
+    memset(stream + size, 0, 2048);
+    size += put_message(stream + size, &m, NULL);
+    m.user_flags = DQ_PUBLIC | TH;
+    m.user_flags |= DM_RECOVERABLE;
+    m.tx_flags = 0;
+    memset(stream + size, 0, 2048);
+    size += put_message(stream + size, &m, NULL);
+    opening();
+    say(0, 0, 0, ACK, stream, size);
+    stream[4] = 0;
+    say(0, (uint32_t)size, 0, ACK, stream, 100);
+    read_files(r, &f, 1, 0, 1, 0, 1);
+    CHECK_KINDS(0, "86312440A");
+    i = 1;
+    CHECK_EQ(K(SOURCE_QUEUE_MANAGER)[i], 1);
+    CHECK_EQ(K(ACK_SOURCE)[i], 2);
+    CHECK_EQ(K(QUEUE_MANAGER_ADDRESS)[i], 2);
+    CHECK_EQ(K(CONNECTOR_QUEUE_MANAGER)[i], 3);
+    CHECK_EQ(K(DESTINATION_QUEUE)[i], 1);
+    CHECK_EQ(K(ADMINISTRATION_QUEUE)[i], 2);
+    CHECK_EQ(K(RESPONSE_QUEUE)[i], 3);
+    CHECK_EQ(K(SENDER_ID_SIZE)[i], 28);
+    CHECK_EQ(K(PROVIDER_INFO_SIZE)[i], 8);
+    CHECK_EQ(K(BODY_TYPE)[i], 8);
+    CHECK_EQ(K(APPLICATION_TAG)[i], 99);
+    CHECK_EQ(K(EXTENSION_SIZE)[i], 3);
+    CHECK_EQ(r->correlation_id[i][19], 0x77);
+    CHECK_EQ(r->correlation_id[0][19], 0);
+    CHECK_EQ(r->label_end[0], 0);
+    CHECK_EQ(r->label_end[i], 15);
+    CHECK_BYTES(r->label_text, "QM Ordering Ack", 15);
+    CHECK_EQ(K(CLIENT_GUID)[3], 1);
+    CHECK(K(SERVER_GUID)[3] > 0);
+    CHECK_EQ(K(OPERATING_SYSTEM)[3], 0x0310);
+    CHECK_EQ(K(ACK_TIMEOUT)[4], 120000);
+    CHECK_EQ(K(DESTINATION_QUEUE)[5], 0);
+    CHECK_EQ(K(ADMINISTRATION_QUEUE)[5], 4); /* the same bytes as the destination of the first, but another selector */
+    CHECK_EQ(K(DESTINATION_QUEUE)[6], 5);
+    CHECK_EQ(r->time[1], 1700000000000005000);
+    read_files(r, &f, 1, 0, 1, 0, 0);
+    CHECK_EQ(K(ACK_SOURCE)[i], 2);
+    CHECK_EQ(K(BODY_TYPE)[i], 0);
+}
+
+static void test_labels(void)
+{
+    static const struct {
+        uint16_t in[4];
+        const char *out;
+    } cases[] = {
+        {{'a', 0x7F, 0x80, 0x7FF}, "a\x7F\xC2\x80\xDF\xBF"},
+        {{0x800, 0xFFFF, 'b', 'c'}, "\xE0\xA0\x80\xEF\xBF\xBF" "bc"},
+        {{0xD83D, 0xDE00, 'b', 'c'}, "\xF0\x9F\x98\x80" "bc"},
+        {{0xD83D, 'b', 0xDE00, 'c'}, "\xEF\xBF\xBD" "b\xEF\xBF\xBD" "c"},
+        {{'a', 'b', 'c', 0xD83D}, "abc\xEF\xBF\xBD"},
+    };
+    const message m = {.user_flags = DM_RECOVERABLE, .label = "....", .body_size = 4};
+
+    for (unsigned i = 0; i < LENGTH(cases); i++) {
+        layout at;
+        size_t size;
+        memset(stream, 0, 2048);
+        size = put_message(stream, &m, &at);
+        for (unsigned j = 0; j < 4; j++) {
+            le(stream + at.label + 2 * j, cases[i].in[j], 2);
+        }
+        opening();
+        say(0, 0, 0, ACK, stream, size);
+        read_files(r, &f, 1, 0, 1, 0, 1);
+        CHECK_EQ(r->label_end[1], strlen(cases[i].out));
+        CHECK_BYTES(r->label_text, cases[i].out, strlen(cases[i].out));
+    }
+}
+
+/* More of everything than the tables have; each row once, whatever is full when. */
+static void test_tables_that_are_full(void)
+{
+    message m = {.user_flags = DQ_DIRECT | DM_RECOVERABLE, .label = "label", .body_size = 4};
+    static char name[1000];
+    size_t size = 0;
+
+    memset(stream, 0, sizeof stream);
+    for (unsigned i = 0; i < 150; i++) {
+        memset(name, 'x', 900);
+        snprintf(name, sizeof name, "OS:%u", i * 7 % 50);
+        name[strlen(name)] = i % 3 == 0 ? 'y' : 0;
+        name[900] = 0;
+        m.name = name;
+        stream[size + 16] = 0;
+        {
+            const size_t n = put_message(stream + size, &m, NULL);
+            le(stream + size + 16, i * 11 % 60, 4);
+            size += n;
+        }
+    }
+    opening();
+    for (size_t at = 50000; at + 50000 < size + 50000 && at < size; at += 50000) {
+        say(0, (uint32_t)at, 0, ACK, stream + at, size - at < 50000 ? size - at : 50000);
+    }
+    say(0, 0, 0, ACK, stream, size < 50000 ? size : 50000);
+    for (uint32_t port = 1; port < 40; port++) {
+        const size_t n = put_tcp(frame, 0, 0, port, 1, 1, 0, stream, 300);
+        record(&f, frame, n, n);
+    }
+    read_files(r, &f, 1, 0, 1, 0, 2);
+    CHECK_EQ(r->rows, 1 + 150 + 2 + 39 * 2);
+    for (int all = 0; all < 2; all++) {
+        read_files(r, &f, 1, 0, 1, 0, all);
+        CHECK_EQ(r->rows, 1 + 150 + 2 + 39 * 2);
+        CHECK_EQ(r->c.connections_used, 40);
+        for (int i = 1; i <= 5; i++) {
+            CHECK(r->grown[i] > 0);
+        }
+        CHECK_EQ(r->c.dictionary[0].count, all ? 61 : 60);
+    }
+}
+
+/* Segments, when few are free: two that wait, and one in order, which takes one and gives it back. */
+static void test_few_segments(void)
+{
+    const size_t size = make_message(stream, 5);
+
+    opening();
+    say(0, 1000, 0, ACK, stream, 20);
+    say(0, 2000, 0, ACK, stream, 20);
+    say(0, 0, 0, ACK, stream, size);
+    say(0, (uint32_t)size, 0, ACK, stream, size);
+    finish();
+    CHECK_KINDS(0, "84477A");
+    opening(); /* and all three are given back */
+    say(0, 2 * (uint32_t)size, 0, ACK, stream, size);
+    say(0, (uint32_t)size, 0, ACK, stream, size);
+    say(0, 0, 0, ACK, stream, size);
+    say(0, 3 * (uint32_t)size, 0, ACK, stream, size);
+    finish();
+    CHECK_KINDS(0, "84444A");
+}
+
+/* Connections that differ in one end only. */
+static void test_many_connections_of_one_port(void)
+{
+    const size_t size = make_message(stream, 5);
+
+    pcap(&f, 101, 0, 0);
+    for (int twice = 0; twice < 2; twice++) {
+        for (uint8_t host = 0; host < 100; host++) {
+            const size_t n = tcp(0, (uint32_t)twice * (uint32_t)size, 0, 0, stream, size);
+            frame[18] = host;
+            record(&f, frame, n, n);
+        }
+    }
+    finish();
+    CHECK_EQ(r->c.connections_used, 100);
+    CHECK_EQ(r->rows, 400);
+}
+
+static void test_parts(void)
+{
+    const size_t size = make_message(stream, 5);
+    uint32_t rows = 0;
+
+    pcap(&f, 101, 0, 0);
+    for (uint32_t port = 1000; port < 1030; port++) {
+        const size_t n = put_tcp(frame, port & 1, 0, port, 1, 1, 0, stream, size);
+        record(&f, frame, n, n);
+    }
+    for (uint32_t by_ports = 0; by_ports < 2; by_ports++) {
+        rows = 0;
+        for (uint32_t part = 0; part < 3; part++) {
+            read_files(r, &f, 1, part, 3, by_ports, 0);
+            CHECK(by_ports == 0 ? r->rows % 45 == 0 : r->rows < 90);
+            rows += r->rows;
+        }
+        CHECK_EQ(rows, 90);
+    }
+}
+
+/* ---- links and IP -------------------------------------------------------------------------------- */
+
+static void link_frame(uint32_t link, const uint8_t *head, size_t head_size, size_t cut)
+{
+    static uint8_t out[4096];
+    size_t n = head_size;
+
+    memcpy(out, head, head_size);
+    memcpy(out + n, frame, sizeof out - n);
+    n += six ? 60 : 40;
+    n += 32;
+    pcap(&f, link, 0, 0);
+    record(&f, out, n < cut ? n : cut, n);
+    finish();
+}
+
+static void test_links(void)
+{
+    static const struct {
+        uint32_t link;
+        int six;
+        size_t size;
+        uint8_t head[24];
+    } links[] = {
+        {1, 0, 14, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0}},
+        {1, 1, 14, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x86, 0xDD}},
+        {1, 0, 22, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x88, 0xA8, 0, 5, 0x81, 0, 0, 7, 8, 0}},
+        {1, 0, 22, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x91, 0, 0, 5, 0x92, 0, 0, 7, 8, 0}},
+        {113, 0, 16, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0}},
+        {276, 1, 20, {0x86, 0xDD}},
+        {0, 0, 4, {2}},
+        {108, 1, 4, {0, 0, 0, 30}},
+        {12, 0, 0, {0}}, {14, 0, 0, {0}}, {101, 1, 0, {0}}, {228, 0, 0, {0}}, {229, 1, 0, {0}},
+    };
+
+    (void)put_internal(stream, 3);
+    for (unsigned i = 0; i < LENGTH(links); i++) {
+        six = links[i].six;
+        (void)tcp(0, 0, 0, 0, stream, 32);
+        link_frame(links[i].link, links[i].head, links[i].size, 4096);
+        CHECK_KINDS(-1, "92A");
+        for (size_t cut = 0; cut < links[i].size + (six ? 60 : 40); cut++) {
+            link_frame(links[i].link, links[i].head, links[i].size, cut);
+            CHECK_EQ(r->rows, 0);
+        }
+        link_frame(links[i].link, links[i].head, links[i].size, links[i].size + (six ? 80 : 60));
+        CHECK_KINDS(-1, "9A");
+    }
+    six = 0;
+    (void)tcp(0, 0, 0, 0, stream, 32);
+    link_frame(1, (const uint8_t *)"\0\0\0\0\0\0\0\0\0\0\0\0\x08\x06", 14, 4096);
+    CHECK_EQ(r->rows, 0);
+    frame[0] = 0x70;
+    link_frame(1, (const uint8_t *)"\0\0\0\0\0\0\0\0\0\0\0\0\x86\xDD", 14, 4096);
+    CHECK_EQ(r->rows, 0);
+    link_frame(147, NOTHING, 0, 4096);
+    CHECK_EQ(r->c.unread, 1);
+}
+
+/* A frame with bytes changed: whether something is found in it. */
+static uint32_t found_with(size_t at, unsigned width, uint32_t value)
+{
+    const size_t n = tcp(0, 0, 0, 0, stream, 32);
+
+    be(frame + at, value, width);
+    pcap(&f, 101, 0, 0);
+    record(&f, frame, n, n);
+    finish();
+    return r->rows;
+}
+
+static void test_what_is_no_tcp_of_ours(void)
+{
+    (void)put_internal(stream, 3);
+    CHECK_EQ(found_with(0, 1, 0x45), 3);
+    CHECK_EQ(found_with(0, 1, 0x55), 0);
+    CHECK_EQ(found_with(0, 1, 0x44), 0);
+    CHECK_EQ(found_with(0, 1, 0x4F), 0);
+    CHECK_EQ(found_with(9, 1, 17), 0);
+    CHECK_EQ(found_with(2, 2, 0), 3);   /* larger than 64 KiB when it was captured */
+    CHECK_EQ(found_with(2, 2, 19), 0);
+    CHECK_EQ(found_with(2, 2, 4000), 3); /* cut off */
+    CHECK_EQ(found_with(32, 1, 0x40), 0);
+    CHECK_EQ(found_with(32, 1, 0xF0), 0);
+    CHECK_EQ(found_with(22, 2, 80), 0);
+    six = 1;
+    CHECK_EQ(found_with(0, 1, 0x60), 3);
+    CHECK_EQ(found_with(0, 1, 0x70), 0);
+    CHECK_EQ(found_with(4, 2, 0), 3);
+    CHECK_EQ(found_with(6, 1, 17), 0);
+    six = 0;
+}
+
+static void test_headers_of_ipv6(void)
+{
+    static const struct {
+        uint8_t first, size, bytes[40];
+        uint32_t rows;
+    } cases[] = {
+        {0, 8, {6}, 3},
+        {43, 16, {6, 1}, 3},
+        {60, 8, {6}, 3},
+        {51, 24, {6, 4}, 3},
+        {0, 16, {60, 0, 0, 0, 0, 0, 0, 0, 6}, 3},
+        {44, 8, {6, 0, 0, 0, 0, 0, 0, 9}, 3},
+        {44, 8, {17, 0, 0, 8, 0, 0, 0, 9}, 0},
+        {43, 8, {6, 200}, 0},
+        {50, 8, {6}, 0},
+    };
+
+    six = 1;
+    for (unsigned i = 0; i < LENGTH(cases); i++) {
+        uint8_t out[200];
+        const size_t n = tcp(0, 0, 0, 0, stream, put_internal(stream, 3));
+        memcpy(out, frame, 40);
+        out[6] = cases[i].first;
+        be(out + 4, n - 40 + cases[i].size, 2);
+        memcpy(out + 40, cases[i].bytes, cases[i].size);
+        memcpy(out + 40 + cases[i].size, frame + 40, n - 40);
+        pcap(&f, 101, 0, 0);
+        record(&f, out, n + cases[i].size, n + cases[i].size);
+        finish();
+        CHECK_EQ(r->rows, cases[i].rows);
+        pcap(&f, 101, 0, 0);
+        record(&f, out, 44, n + cases[i].size);
+        finish();
+        CHECK_EQ(r->rows, 0);
+    }
+    six = 0;
+}
+
+/* ---- files --------------------------------------------------------------------------------------- */
+
+static void test_pcap_in_all_its_forms(void)
+{
+    for (int swapped = 0; swapped < 2; swapped++) {
+        for (int nano = 0; nano < 2; nano++) {
+            size_t n;
+            pcap(&f, 101, swapped, nano);
+            n = tcp(0, 0, 0, 0, stream, put_internal(stream, 3));
+            record(&f, frame, n, 20); /* a size on the wire that cannot be */
+            read_files(r, &f, 1, 0, 1, 0, 1);
+            CHECK_KINDS(-1, "92A");
+            CHECK_EQ(r->time[1], 1700000000000000000 + (nano ? 5 : 5000));
+            for (size_t size = 0; size < f.size; size++) {
+                const file part = {.data = f.data, .size = size};
+                read_files(r, &part, 1, 0, 1, 0, 0);
+                CHECK_EQ(r->error[0], size == 24 ? 0 : MQQB_CAPTURE_BAD_END);
+                CHECK_EQ(r->rows, 0);
+            }
+            if (swapped) {
+                be(f.data + 24 + 8, (16 << 20) + 1, 4);
+            } else {
+                le(f.data + 24 + 8, (16 << 20) + 1, 4);
+            }
+            finish();
+            CHECK_EQ(r->error[0], MQQB_CAPTURE_BAD_SIZE);
+        }
+    }
+    f.data[0]++;
+    finish();
+    CHECK_EQ(r->error[0], MQQB_CAPTURE_BAD_MAGIC);
+}
+
+static void enhanced(uint32_t interface, uint64_t moment, size_t n, size_t size)
+{
+    static uint8_t body[4096];
+    file b = {.data = NULL};
+
+    b.swapped = f.swapped;
+    number(&b, interface, 4);
+    number(&b, moment >> 32, 4);
+    number(&b, moment & 0xFFFFFFFF, 4);
+    number(&b, size, 4);
+    number(&b, n, 4);
+    memcpy(body, b.data, 20);
+    free(b.data);
+    memcpy(body + 20, frame, n);
+    block(&f, 6, body, 20 + n);
+}
+
+static void interface_block(uint32_t link, uint32_t snap, const uint8_t *options, size_t size)
+{
+    file b = {.data = NULL};
+
+    b.swapped = f.swapped;
+    number(&b, link, 4);
+    number(&b, snap, 4);
+    if (f.swapped) {
+        be(b.data, link, 2);
+    }
+    add(&b, options, size);
+    block(&f, 1, b.data, b.size);
+    free(b.data);
+}
+
+static void test_pcapng(void)
+{
+    static const struct {
+        uint8_t options[16], size;
+        uint64_t moment;
+        int64_t time;
+    } cases[] = {
+        {{0}, 0, 1700000000000005, 1700000000000005000},
+        {{0}, 4, 5, 5000},
+        {{9, 0, 1, 0, 9}, 8, 1700000000000000005, 1700000000000000005},
+        {{9, 0, 1, 0, 0}, 8, 17, 17000000000},
+        {{9, 0, 1, 0, 10}, 8, 50, 5},
+        {{9, 0, 1, 0, 100}, 8, 10000000000, 1},
+        {{9, 0, 1, 0, 0x8A}, 8, 2048 + 512, 2500000000},
+        {{9, 0, 1, 0, 0xA8}, 8, (uint64_t)5 << 39, 2500000000},
+        {{9, 0, 1, 0, 0xC1}, 8, (uint64_t)1 << 63, 250000000},
+        {{9, 0, 1, 0, 0xFF}, 8, (uint64_t)1 << 63, 0},
+        {{14, 0, 8, 0, 2, 0, 0, 0, 0, 0, 0, 0}, 12, 1000000, 3000000000},
+        {{14, 0, 4, 0, 2, 0, 0, 0}, 8, 1000000, 1000000000},
+        {{9, 0, 0, 0}, 4, 1000000, 1000000000},
+        {{9, 0, 1, 0}, 4, 1000000, 1000000000},
+        {{9, 0, 1, 0, 9}, 5, 1, 1},
+        {{1, 0, 3, 0, 'a', 'b', 'c', 0, 9, 0, 1, 0, 9}, 16, 1, 1},
+    };
+
+    for (int swapped = 0; swapped < 2; swapped++) {
+        for (unsigned i = 0; i < LENGTH(cases); i++) {
+            uint8_t options[16];
+            memcpy(options, cases[i].options, 16);
+            for (unsigned at = 0; swapped && at + 4 <= cases[i].size; at += 4 + (options[at + 3] + 3) / 4 * 4) {
+                options[at + 1] = cases[i].options[at];
+                options[at] = 0;
+                options[at + 3] = cases[i].options[at + 2];
+                options[at + 2] = 0;
+                if (options[at + 1] == 14 && options[at + 3] == 8) {
+                    be(options + at + 4, 2, 8);
+                }
+            }
+            f.size = 0;
+            section(&f, !swapped);
+            section(&f, swapped);
+            interface_block(101, 0, options, cases[i].size);
+            (void)tcp(0, 0, 0, 0, stream, put_internal(stream, 3));
+            enhanced(0, cases[i].moment, 72, 72);
+            read_files(r, &f, 1, 0, 1, 0, 1);
+            CHECK_EQ(r->error[0], 0);
+            CHECK_KINDS(-1, "92A");
+            CHECK_EQ(r->time[1], cases[i].time);
+        }
+        for (size_t size = 28; size < f.size; size++) {
+            const file part = {.data = f.data, .size = size};
+            read_files(r, &part, 1, 0, 1, 0, 0);
+            CHECK_EQ(r->error[0], size == 28 || size == 56 || size == f.size - 104 ? 0 : MQQB_CAPTURE_BAD_END);
+        }
+    }
+}
+
+static void test_blocks_of_packets(void)
+{
+    uint8_t body[200] = {0};
+    size_t n;
+
+    f.size = 0;
+    section(&f, 0);
+    interface_block(147, 60, NOTHING, 0);
+    interface_block(101, 0, NOTHING, 0);
+    block(&f, 5, body, 8);
+    n = tcp(0, 0, 0, 0, stream, put_internal(stream, 3));
+    memcpy(body + 20, frame, n);
+    le(body, 1, 2); /* packet block: interface, drops; sizes less than there are bytes */
+    le(body + 12, n - 2, 4);
+    le(body + 16, n, 4);
+    block(&f, 2, body, 20 + n);
+    finish();
+    CHECK_KINDS(-1, "9A");
+    CHECK_EQ(S(TOTAL_SIZE)[1], 30);
+    f.size = 0;
+    section(&f, 0);
+    interface_block(101, 60, NOTHING, 0);
+    memcpy(body + 4, frame, n);
+    le(body, n, 4);
+    block(&f, 3, body, 4 + n);
+    finish();
+    CHECK_KINDS(-1, "9A");
+    CHECK_EQ(S(TOTAL_SIZE)[1], 20);
+    f.size = 0;
+    section(&f, 0);
+    interface_block(101, 0, NOTHING, 0);
+    block(&f, 3, body, 4 + n);
+    finish();
+    CHECK_KINDS(-1, "92A");
+    f.size = 0;
+    section(&f, 0);
+    interface_block(101, (uint32_t)n, NOTHING, 0);
+    le(body, n - 1, 4);
+    block(&f, 3, body, 4 + n);
+    le(body, n, 4);
+    block(&f, 3, body, 4 + n);
+    finish();
+    CHECK_KINDS(-1, "92A");
+}
+
+static void test_blocks_that_cannot_be(void)
+{
+    static const struct {
+        uint8_t kind, size;
+        int32_t error;
+    } cases[] = {
+        {1, 4, MQQB_CAPTURE_BAD_BLOCK}, {3, 0, MQQB_CAPTURE_BAD_BLOCK}, {6, 16, MQQB_CAPTURE_BAD_BLOCK}, {2, 16, MQQB_CAPTURE_BAD_BLOCK},
+        {3, 8, MQQB_CAPTURE_BAD_BLOCK}, {6, 24, MQQB_CAPTURE_BAD_BLOCK}, {2, 24, MQQB_CAPTURE_BAD_BLOCK}, {7, 0, 0},
+    };
+    const uint8_t body[40] = {0};
+
+    for (unsigned i = 0; i < LENGTH(cases); i++) {
+        f.size = 0;
+        section(&f, 0);
+        block(&f, cases[i].kind, body, cases[i].size);
+        finish();
+        CHECK_EQ(r->error[0], cases[i].error);
+    }
+    for (uint32_t size = 0; size < 16; size++) {
+        f.size = 0;
+        section(&f, 0);
+        number(&f, 7, 4);
+        number(&f, size, 4);
+        number(&f, 0, 8);
+        finish();
+        CHECK_EQ(r->error[0], size == 12 ? MQQB_CAPTURE_BAD_END : MQQB_CAPTURE_BAD_SIZE);
+        f.size = 0;
+        section(&f, 0);
+        le(f.data + 4, size, 4);
+        finish();
+        CHECK_EQ(r->error[0], MQQB_CAPTURE_BAD_SIZE);
+    }
+    f.size = 0;
+    section(&f, 0);
+    number(&f, 7, 4);
+    number(&f, (16 << 20) + 4, 4);
+    finish();
+    CHECK_EQ(r->error[0], MQQB_CAPTURE_BAD_SIZE);
+    f.data[8] = 0;
+    finish();
+    CHECK_EQ(r->error[0], MQQB_CAPTURE_BAD_BLOCK);
+    f.size = 0;
+    section(&f, 0);
+    for (unsigned i = 0; i <= MQQB_CAPTURE_INTERFACES; i++) {
+        interface_block(101, 0, NOTHING, 0);
+    }
+    finish();
+    CHECK_EQ(r->error[0], MQQB_CAPTURE_BAD_BLOCK);
+}
+
+int main(int argc, char **argv)
+{
+    seed_random(argc, argv, 20261121);
+    r = malloc(sizeof *r);
+    if (r == NULL) {
+        return 1;
+    }
+    RUN("B-429", test_a_conversation);
+    RUN("wire.md 4.2", test_segments_of_every_size);
+    RUN("wire.md 4.2", test_segments_in_any_order_and_twice);
+    RUN("B-168 B-169", test_a_packet_that_cannot_be);
+    RUN("B-168 B-429", test_older_connections);
+    RUN("mqqb_capture.h", test_holes);
+    RUN("mqqb_capture.h", test_waiting_for_the_other_direction);
+    RUN("mqqb_capture.h", test_a_gap_larger_than_a_window);
+    RUN("mqqb_capture.h", test_how_connections_end);
+    RUN("mqqb_capture.h", test_whose_syn);
+    RUN("mqqb_capture.h", test_fragments);
+    RUN("wire.md 2.2 2.4 2.5 5", test_all_columns);
+    RUN("B-431", test_labels);
+    RUN("mqqb_capture.h", test_tables_that_are_full);
+    RUN("mqqb_capture.h", test_few_segments);
+    RUN("mqqb_capture.h", test_many_connections_of_one_port);
+    RUN("mqqb_capture.h", test_parts);
+    RUN("mqqb_capture.h", test_links);
+    RUN("mqqb_capture.h", test_what_is_no_tcp_of_ours);
+    RUN("mqqb_capture.h", test_headers_of_ipv6);
+    RUN("mqqb_capture.h", test_pcap_in_all_its_forms);
+    RUN("mqqb_capture.h", test_pcapng);
+    RUN("mqqb_capture.h", test_blocks_of_packets);
+    RUN("mqqb_capture.h", test_blocks_that_cannot_be);
+    free(f.data);
+    free(r);
+    return summary("test_capture");
+}
