@@ -261,15 +261,26 @@ def test_filters_on_time_leave_out_rows_before_they_reach_spark(two_queues: Path
 
 
 def test_small_segments_share_a_task_and_no_segment_is_split(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    paths = [write(folder, serial, serial, serial) for serial in range(1, 6)]
-    write(folder, 1, 1, 1, "other")
+    def tasks() -> list[int]:
+        made = source.parts(segments.segments(folder))
+        assert [path for part in made if isinstance(part, Part) for path in part.paths] == everything_there
+        return [len(part.paths) for part in made if isinstance(part, Part)]
+
+    paths = [write(folder, serial, serial, serial) for serial in range(1, 6)] + [write(folder, 1, 1, 1, "other")]
+    everything_there = [str(path) for path in paths]
+    size = paths[0].stat().st_size
+    assert tasks() == [5, 1], "those of a queue together"
     monkeypatch.setattr(source, "TASK_SEGMENTS", 2)
-    found = segments.segments(folder)
-    made = source.parts(found)
-    assert all(isinstance(part, Part) for part in made)
-    assert [len(part.paths) for part in made if isinstance(part, Part)] == [2, 2, 1, 1]
-    monkeypatch.setattr(source, "TASK_BYTES", paths[0].stat().st_size)
-    assert len(source.parts(found)) == 6
+    assert tasks() == [2, 2, 1, 1]
+    monkeypatch.setattr(source, "TASK_BYTES_MAX", size)
+    assert tasks() == [1] * 6
+    monkeypatch.undo()
+    monkeypatch.setattr(source, "TASK_BYTES_MIN", size // 2)
+    monkeypatch.setattr(source, "TASKS", 2)
+    assert tasks() == [3, 2, 1] or tasks() == [2, 2, 1, 1], "half of them each, to use two processors"
+    monkeypatch.setattr(source, "TASK_BYTES_MIN", 3 * size)
+    monkeypatch.setattr(source, "TASKS", 100)
+    assert max(tasks()) > 1, "a task has some work"
 
 
 def test_batches_are_bounded_by_bytes_not_only_by_rows(folder: Path) -> None:

@@ -54,7 +54,9 @@ OPTIONS = ("path", "queue", "schema", "format", "prefix", "maxSegmentsPerTrigger
 
 BATCH_BYTES = 4 << 20  # of a batch of Arrow rows, about
 BATCH_ROWS_MAX = 1 << 16
-TASK_BYTES = 32 << 20  # of the segments that one task reads: a segment more costs it little, a task more some 20 ms
+# What one task reads: a segment more costs it little, a task more some 20 ms. But all processors want some.
+TASKS = 16
+TASK_BYTES_MIN, TASK_BYTES_MAX = 512 << 10, 32 << 20
 TASK_SEGMENTS = 64
 
 _COMPARED = {
@@ -197,21 +199,25 @@ class Rows:
 
 
 def parts(found: Sequence[Segment]) -> list[InputPartition]:
-    """What each task reads: neighbours of a queue together, up to TASK_BYTES or TASK_SEGMENTS. Raises FolderError."""
-    tasks: list[InputPartition] = []
-    paths: list[str] = []
-    size, queue = 0, ""
+    """What each task reads: neighbours of a queue together, in about TASKS tasks, if these are neither too small nor
+    too large. Raises FolderError."""
+    sizes = []
     for segment in found:
         try:
-            more = segment.path.stat().st_size
+            sizes.append(segment.path.stat().st_size)
         except OSError as error:
             raise FolderError(f"cannot read the segment {segment.path}: {error.strerror}") from None
-        if not paths or queue != segment.queue or size + more > TASK_BYTES or len(paths) == TASK_SEGMENTS:
+    most = min(max(sum(sizes) // TASKS, TASK_BYTES_MIN), TASK_BYTES_MAX)
+    tasks: list[InputPartition] = []
+    paths: list[str] = []
+    taken, queue = 0, ""
+    for segment, size in zip(found, sizes, strict=True):
+        if not paths or queue != segment.queue or taken + size > most or len(paths) == TASK_SEGMENTS:
             paths = []
             tasks.append(Part(paths))
-            size, queue = 0, segment.queue
+            taken, queue = 0, segment.queue
         paths.append(str(segment.path))
-        size += more
+        taken += size
     return tasks
 
 
