@@ -1175,11 +1175,10 @@ def _simulate(rng: random.Random, violations: bool, length: int) -> list[_Pair]:
                         del plan[id(line)]
             pair.settle()
             for violation in pair.planted:
-                if violation.kind == "skipped":
-                    line = violation.line
-                    assert line is not None
-                    if line.connection is not None and line.connection.open:
-                        pair._order_ack(line)
+                skipping = violation.line
+                if violation.kind == "skipped" and skipping is not None:
+                    if skipping.connection is not None and skipping.connection.open:
+                        pair._order_ack(skipping)
                         pair.settle()
                     pair.finish_skipped(violation)
             connections += len(pair.connections)
@@ -1191,7 +1190,7 @@ def _simulate(rng: random.Random, violations: bool, length: int) -> list[_Pair]:
 
 
 def _checksum(data: bytes) -> int:
-    total = sum(struct.unpack(f">{len(data) // 2}H", data))
+    total: int = sum(struct.unpack(f">{len(data) // 2}H", data))
     total = (total & 0xFFFF) + (total >> 16)
     return ~(total + (total >> 16)) & 0xFFFF
 
@@ -1495,11 +1494,11 @@ def _judge(capture: Capture, pairs: list[_Pair], everything: list[Frame]) -> Non
     numbers = {connection.number: pair.number for pair in pairs for connection in pair.connections}
     clouded: dict[int, int] = {}  # pair -> since when
     for frame in everything:
-        pair = numbers[frame.connection.number]
+        number = numbers[frame.connection.number]
         harmless = frame.noise or (not frame.payload and not frame.flags & _SYN)
         whole = id(frame) in there and frame.kept == len(frame.payload)
-        if not harmless and not whole and pair not in clouded:
-            clouded[pair] = frame.time
+        if not harmless and not whole and number not in clouded:
+            clouded[number] = frame.time
     for moment in capture.cuts:  # nobody knows whose frames they were
         for pair in pairs:
             clouded[pair.number] = min(clouded.get(pair.number, moment), moment)
