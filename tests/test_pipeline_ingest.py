@@ -198,7 +198,9 @@ def test_what_cannot_be_is_told_before_anything_is_written(spark: SparkSession, 
     assert not table.exists()
     with pytest.raises(IngestError, match="this Spark has no format delta: give it the package"):
         ingest(spark, job(folder, table, table_format="delta"))
-    with pytest.raises(IngestError, match="Iceberg has no folder of its own for the checkpoint: say --checkpoint"):
+    with pytest.raises(OptionError, match="no table has the format 'csv'; there are parquet, orc, delta, iceberg"):
+        job(folder, table, table_format="csv")
+    with pytest.raises(OptionError, match="Iceberg has no folder of its own for the checkpoint: say --checkpoint"):
         job(folder, table, table_format="iceberg")
     with pytest.raises(FolderError, match="there is no folder"):
         job(folder / "nowhere", table)

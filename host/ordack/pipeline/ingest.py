@@ -30,11 +30,12 @@ from pyspark.sql.types import StructType
 
 from ordack.pipeline import segments
 from ordack.pipeline.bodies import SchemaError
-from ordack.pipeline.source import MALFORMED, Rows, Settings
+from ordack.pipeline.source import MALFORMED, OptionError, Rows, Settings
 from ordack.pipeline.table import METADATA
 
 PARQUET, ICEBERG = "parquet", "iceberg"
-FILES = (PARQUET, "orc")  # what the file sink of Spark writes
+FILES = (PARQUET, "orc")  # of those that Spark's file sink writes, the ones that hold all columns in their types
+FORMATS = (*FILES, "delta", ICEBERG)
 CHECKPOINT = "_ordack_checkpoint"  # Spark passes over names with _ in front
 LOCK = "ordack.lock"
 SEGMENTS_MAX = 256  # in a micro-batch: it bounds what is done again after a kill, and how old progress can be
@@ -146,7 +147,7 @@ class Job:
     """What is to be ingested, checked as far as it can be without Spark.
 
     options: of the data source (source.py). table: a folder or URL, or with the format iceberg the name of a table.
-    checkpoint: by default CHECKPOINT in the table's folder. Raises IngestError, FolderError, OptionError.
+    checkpoint: by default CHECKPOINT in the table's folder. Raises FolderError, OptionError.
     """
 
     options: Mapping[str, str]
@@ -156,10 +157,12 @@ class Job:
 
     def __post_init__(self) -> None:
         self.settings = Settings.of({"maxSegmentsPerTrigger": str(SEGMENTS_MAX), **self.options})
+        if self.table_format not in FORMATS:
+            raise OptionError(f"no table has the format {self.table_format!r}; there are {', '.join(FORMATS)}")
         if self.table_format != ICEBERG:
             self.table = _absolute(self.table)
         elif self.checkpoint is None:
-            raise IngestError("a table of Iceberg has no folder of its own for the checkpoint: say --checkpoint")
+            raise OptionError("a table of Iceberg has no folder of its own for the checkpoint: say --checkpoint")
         self.place = _absolute(self.checkpoint or f"{self.table}/{CHECKPOINT}")
 
     def source(self, spark: SparkSession) -> DataFrame:
