@@ -75,11 +75,16 @@ _LEAST = _HEADER + 5  # of a frame, without the zero behind it
 _ZERO = b"\0"
 
 
-# Frames are made and taken apart by the C core (c_core/mqqb_line.h), or by its twin.
-_functions: "Any" = core.functions
-if not hasattr(_functions, "seal"):
-    from mqqb import line_py as _functions
 
+
+def _twin() -> object:
+    from mqqb import line_py
+
+    return line_py
+
+
+# Frames are made and taken apart by the C core (c_core/mqqb_line.h), or by its twin.
+_functions: "Any" = core.functions if hasattr(core.functions, "seal") else _twin()
 seal: "Callable[[bytearray, memoryview, int, int], int]" = _functions.seal
 unseal: "Callable[[bytearray, memoryview, int, int], bool]" = _functions.unseal
 _put: "Callable[[bytearray, memoryview, bytearray, Buffer, int, int, int], int]" = _functions.frames

@@ -16,7 +16,6 @@ from mqqb import const, core
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from mqqb import packets
-    from mqqb.incoming import *  # noqa: F403 - they are reached as names of this module
     from mqqb.transfer import TransferInfo
 
 # Of constants.py (a test compares them).
@@ -480,7 +479,9 @@ class OutgoingStream:
             self._resend_time = now + self._intervals[0]
 
 
-if not TYPE_CHECKING:
+if TYPE_CHECKING:
+    from mqqb.incoming import *  # noqa: F403 - they are reached as names of this module
+else:
 
     def __getattr__(name: str) -> object:
         """A name of incoming, which a board does not load before it receives messages."""
