@@ -8,6 +8,7 @@ Captures come from tests/capture_generator.py: so many packets over up to 10,000
 
 import argparse
 import json
+import os
 import shutil
 import statistics
 import subprocess
@@ -17,11 +18,13 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import capture_generator
+
+Result = TypeVar("Result")
 
 CORES = 2
 PER_STREAM = 1000  # packets
@@ -67,6 +70,49 @@ def seconds(call: Callable[[], object]) -> float:
     started = time.perf_counter()
     call()
     return time.perf_counter() - started
+
+
+def processes_of(root: int) -> list[int]:
+    """A process and all below it."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                above = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, IndexError):
+                continue
+            children.setdefault(above, []).append(int(entry.name))
+    found = [root]
+    for process in found:
+        found += children.get(process, [])
+    return found
+
+
+class Cost(NamedTuple):
+    """Of one call: seconds on the clock, and of processors, of this process and all below it."""
+
+    seconds: float
+    cpu_seconds: float
+
+
+def cpu_seconds() -> float:
+    """What this process and all below it have taken of processors; other load does not change it much."""
+    ticks = 0
+    for process in processes_of(os.getpid()):
+        try:
+            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def measured(taken: dict[str, list[Cost]], name: str, call: Callable[[], Result]) -> Result:
+    """Calls, and notes what that cost."""
+    started, cpu = time.perf_counter(), cpu_seconds()
+    result = call()
+    taken.setdefault(name, []).append(Cost(time.perf_counter() - started, cpu_seconds() - cpu))
+    return result
 
 
 def planted(truth: capture_generator.FleetTruth) -> Counter[str]:
@@ -142,31 +188,26 @@ def bench_audit(fleet: Fleet, size: int, rounds: int) -> None:
     if not rows.exists():
         decoded_rows(paths, rows)
     spark = spark_session()
-    for call in (lambda: audit.run(warm, spark=spark), lambda: decode_to_rows(spark, warm)):
-        call()
+    audit.run(warm, spark=spark)
+    decode_in_tasks(spark, warm)
+    decode_to_rows(spark, warm)
     with duckdb.connect(config={"threads": CORES}) as database:
         database.execute(f"CREATE TABLE loaded AS SELECT * FROM read_parquet('{rows}')")
         tables = {"memory": "loaded", "parquet": f"read_parquet('{rows}')"}
-        times: dict[str, list[float]] = {}
-        result, answer = None, None
+        taken: dict[str, list[Cost]] = {}
         for _ in range(rounds):
             for name, table in tables.items():
-                started = time.perf_counter()
-                answer = duckdb_audit.audit(database, table)
-                times.setdefault(name, []).append(time.perf_counter() - started)
-            started = time.perf_counter()
-            result = audit.run(paths, spark=spark)
-            times.setdefault("ours", []).append(time.perf_counter() - started)
-            times.setdefault("tasks", []).append(seconds(lambda: decode_in_tasks(spark, paths)))
-            times.setdefault("rows", []).append(seconds(lambda: decode_to_rows(spark, paths)))
+                answer = measured(taken, name, lambda: duckdb_audit.audit(database, table))  # noqa: B023
+            result = measured(taken, "ours", lambda: audit.run(paths, spark=spark))
+            measured(taken, "tasks", lambda: decode_in_tasks(spark, paths))
+            measured(taken, "rows", lambda: decode_to_rows(spark, paths))
     spark.stop()
-    assert result is not None
-    assert answer is not None
-    took = {name: statistics.median(values) for name, values in times.items()}
+    took = {name: statistics.median(cost.seconds for cost in costs) for name, costs in taken.items()}
+    cpu = {name: statistics.median(cost.cpu_seconds for cost in costs) for name, costs in taken.items()}
     expected = planted(truth)
     found = Counter({kind: count for kind, count in result.summary["violations"].items() if count})
     also = Counter({kind: len(rows_found) for kind, rows_found in answer.violations.items() if rows_found})
-    peer = min(took["memory"], took["parquet"])
+    peer, peer_cpu = min(took["memory"], took["parquet"]), min(cpu["memory"], cpu["parquet"])
     report(
         bench="audit",
         packets=truth.packets,
@@ -179,7 +220,10 @@ def bench_audit(fleet: Fleet, size: int, rounds: int) -> None:
         packets_per_second=truth.packets / took["ours"],
         ratio=peer / took["ours"],
         wanted_ratio=1.5,
-        rounds={name: [round(value, 3) for value in values] for name, values in times.items()},
+        cpu_seconds=cpu["ours"],
+        peer_cpu_seconds=peer_cpu,
+        cpu_ratio=peer_cpu / cpu["ours"],
+        rounds={name: [round(cost.seconds, 3) for cost in costs] for name, costs in taken.items()},
     )
     report(
         bench="audit over decode",
@@ -189,6 +233,7 @@ def bench_audit(fleet: Fleet, size: int, rounds: int) -> None:
         audit_by_decode_to_rows=took["ours"] / took["rows"],
         audit_by_decode_in_tasks=took["ours"] / took["tasks"],
         wanted_below=1.5,
+        cpu_seconds={name: cpu[name] for name in ("rows", "tasks", "ours")},
     )
     report(
         bench="audit finds",
@@ -204,22 +249,6 @@ def bench_audit(fleet: Fleet, size: int, rounds: int) -> None:
 
 
 # ---- memory of an audit
-
-
-def processes_of(root: int) -> list[int]:
-    """A process and all below it."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                above = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except (OSError, IndexError):
-                continue
-            children.setdefault(above, []).append(int(entry.name))
-    found = [root]
-    for process in found:
-        found += children.get(process, [])
-    return found
 
 
 def memory_of(root: int) -> tuple[int, int]:
