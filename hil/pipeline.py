@@ -61,6 +61,7 @@ STEPS_MAX = 12  # in a life of the ingest until it is killed: about two batches
 PATIENCE_S = 300.0  # a Spark session on a busy machine takes its time
 STATUS_DEADLINE_S = 60.0
 LOOK_S = 0.1  # between two looks at the table
+QUICK_START = ("spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",)  # no life of it is long
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Settings:
     rows: int = 25
     batch: int = 4
     master: str = "local[2]"
-    spark: tuple[str, ...] = ()
+    spark: tuple[str, ...] = QUICK_START
     deadline_s: float = 1800.0
     ordack: tuple[str, ...] = ORDACK
     artefacts: Path = ARTEFACTS

@@ -11,8 +11,6 @@ import pytest
 
 from hil.pipeline import Settings, run_campaign
 from hil.targets import MICROPYTHON
-from tests.conftest import SPARK
-
 
 @pytest.mark.timeout(300)
 @pytest.mark.rule("B-098", "B-158", "B-166", "B-301")
@@ -20,10 +18,7 @@ def test_each_reading_is_in_the_table_once_and_in_order_whatever_is_killed(tmp_p
     seed = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
     board = "unix" if MICROPYTHON["unix"].exists() else "cpython"
     print("seed", seed, "on", board)
-    settings = Settings(
-        messages=250, kills=3, ingest_kills=2, seed=seed, board=board, artefacts=tmp_path,
-        spark=tuple(f"{name}={value}" for name, value in SPARK.items()),
-    )  # fmt: skip
+    settings = Settings(messages=250, kills=3, ingest_kills=2, seed=seed, board=board, artefacts=tmp_path)
     figures = asyncio.run(run_campaign(settings))
     assert figures.shortcomings() == []
     print(figures.line())
