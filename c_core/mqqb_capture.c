@@ -26,6 +26,7 @@
 #define HAS_FIN 16u
 #define IS_ENDED 32u    /* MQQB_KIND_END was said */
 #define HAS_HEARD 64u   /* heard is known */
+#define HAS_BEGUN 128u  /* its own SYN was seen */
 
 /* Values of connection.flags */
 #define HAS_SYN 1u
@@ -894,12 +895,12 @@ static uint32_t connect(mqqb_capture *c, uint32_t *place, const mqqb_capture_end
     return side;
 }
 
-/* Does this SYN begin another connection than the one known? If only the other end has said something of that one: does it
- * not answer this? */
+/* Does this SYN begin another connection than the one known? It does not if bytes that follow it were captured before it, nor
+ * if the other end, which alone was seen, has answered it. */
 static int is_new(const mqqb_capture_direction *d, uint32_t sequence)
 {
     if ((d->flags & IS_OPEN) != 0) {
-        return sequence != d->initial;
+        return sequence != d->initial && ((d->flags & HAS_BEGUN) != 0 || d->sequence - sequence > AHEAD_MAX);
     }
     return (d->flags & HAS_HEARD) != 0 && d->heard - sequence > AHEAD_MAX;
 }
@@ -945,7 +946,7 @@ static int32_t read_tcp(mqqb_capture *c, const mqqb_capture_end end[2], uint32_t
         d->flags |= (flags & SYN) != 0 ? 0 : IS_SEARCHING;
     }
     if ((flags & SYN) != 0) {
-        d->flags |= IS_TOLD;
+        d->flags |= IS_TOLD | HAS_BEGUN;
         if ((k->flags & HAS_SYN) == 0) {
             k->flags |= HAS_SYN;
             tell(c, number, side, MQQB_KIND_BEGIN, 0, 0);

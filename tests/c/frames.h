@@ -199,6 +199,7 @@ static inline void read_rows(reading *r, mqqb_capture_columns *columns)
 static inline void read_files(reading *r, const file *files, unsigned count, uint32_t part, uint32_t parts, uint32_t by_ports,
                               int all_columns)
 {
+    static uint8_t scratch[MQQB_CAPTURE_SCRATCH];
     const uint8_t *in[FILES_MAX];
     mqqb_capture *const c = &r->c;
     mqqb_capture_columns columns = {0};
@@ -223,7 +224,7 @@ static inline void read_files(reading *r, const file *files, unsigned count, uin
     c->parts = parts;
     c->by_ports = by_ports;
     c->capacity = 16;
-    c->scratch = larger(NULL, 0, MQQB_CAPTURE_SCRATCH);
+    c->scratch = scratch;
     grow_connections(c, 1);
     grow_dictionary(&c->dictionary[0], 8);
     grow_dictionary(&c->dictionary[1], 8);
@@ -269,7 +270,6 @@ static inline void read_files(reading *r, const file *files, unsigned count, uin
         }
     }
     r->rows += c->rows;
-    free(c->scratch);
     free(c->connections);
     free(c->index);
     free(c->segments);

@@ -1,8 +1,7 @@
-/* fuzz.c: one input through every unpack, the framing, a session and the scan; whatever is not one of the three outcomes ends
+/* fuzz.c: one input through every unpack, the framing, a session, the scan and, now and then, a capture; whatever is not one of the three outcomes ends
  * the run. With libFuzzer (FUZZER defined) it is a fuzz target; else a plain test: fuzz [seed [runs]], seed printed. */
 #include "check.h"
-#include "mqqb_scan.h"
-#include "packets.h"
+#include "frames.h"
 
 #define ROWS 64
 
@@ -128,6 +127,40 @@ static void one_scan(const uint8_t *data, size_t size)
     }
 }
 
+/* A file of the input's bytes, and one of TCP segments with places, sizes and flags by the input. Rows are what they may be. */
+static void one_capture(const uint8_t *data, size_t size)
+{
+    static reading r;
+    static uint8_t frame[1024];
+    file files[2] = {{.data = NULL}, {.data = NULL}};
+
+    add(&files[0], data, size);
+    files[0].data = realloc(files[0].data, size); /* a sanitizer then sees the first byte past the end */
+    pcap(&files[1], 101, 0, 0);
+    for (size_t at = 0; at + 8 < size && at < 800; at += 8) {
+        const uint8_t *const in = data + at;
+        const size_t rest = size - at, wanted = in[1] * (size_t)2, part = wanted < rest ? wanted : rest;
+        const size_t n = put_tcp(frame, in[0] & 1, in[0] >> 1 & 1, 50000 + (in[0] >> 2 & 1), get(in + 2, 2) & 0x7FF,
+                                 get(in + 4, 2) & 0x7FF, in[6] & 0x17, data + at, part);
+        if ((in[6] & 0x20) != 0 && (in[0] & 1) == 0) {
+            be(frame + 6, (get(in + 2, 2) & 0x2007), 2); /* a fragment */
+        }
+        record(&files[1], frame, (in[6] & 0x40) != 0 ? n / 2 : n, n);
+    }
+    read_files(&r, files, 2, 0, 1, 0, 1);
+    for (size_t i = 0; i < r.rows; i++) {
+        const uint32_t kind = r.column[MQQB_SCAN_KIND][i];
+        REQUIRE(kind <= MQQB_KIND_END);
+        REQUIRE(((int32_t)r.column[MQQB_SCAN_STATUS][i] < 0) == (kind == MQQB_KIND_MALFORMED));
+        REQUIRE(r.column[MQQB_CAPTURE_CONNECTION][i] < r.c.connections_used);
+        REQUIRE(r.column[MQQB_CAPTURE_DIRECTION][i] < 2);
+        REQUIRE(r.column[MQQB_CAPTURE_SOURCE_QUEUE_MANAGER][i] <= r.c.dictionary[0].count);
+        REQUIRE(r.column[MQQB_CAPTURE_DESTINATION_QUEUE][i] <= r.c.dictionary[1].count);
+    }
+    free(files[0].data);
+    free(files[1].data);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const size_t rest = size > 0 ? size - 1 : 0;
@@ -155,6 +188,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         REQUIRE(total <= rest && total >= 20);
     }
     one_scan(exact, rest);
+    if (rest > 0 && data[0] % 16 == 0) {
+        one_capture(exact, rest);
+    }
     free(exact);
     return 0;
 }
@@ -214,7 +250,7 @@ int main(int argc, char **argv)
             while (packets-- > 0) {
                 size += random_packet(input + size);
             }
-            input[0] = below(4) == 0;
+            input[0] = below(4) == 0 ? 1 : below(16) == 0 ? 0 : 2;
             if (below(6) == 0) {
                 size -= below((uint32_t)size);
             }
