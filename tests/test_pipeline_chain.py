@@ -12,7 +12,8 @@ import pytest
 from hil.pipeline import Settings, run_campaign
 from hil.targets import MICROPYTHON
 
-@pytest.mark.timeout(300)
+
+@pytest.mark.timeout(600)
 @pytest.mark.rule("B-098", "B-158", "B-166", "B-301")
 def test_each_reading_is_in_the_table_once_and_in_order_whatever_is_killed(tmp_path: Path) -> None:
     seed = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
