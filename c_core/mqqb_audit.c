@@ -509,7 +509,13 @@ static void be_sure(sequence *s, uint32_t number)
     if (s->sure == 0 || number < s->sure) {
         s->sure = number;
     }
-    s->accepted = greatest(s->accepted, s->sure - 1);
+    if (s->accepted < s->sure - 1) {
+        if (s->counts.messages != 0 && s->doubt == 0) {
+            s->doubt = s->sure;
+            s->doubt_from = s->accepted;
+        }
+        s->accepted = s->sure - 1;
+    }
 }
 
 static void add_source(uint32_t *sources, uint32_t *more, uint32_t code)
@@ -779,8 +785,9 @@ static void check_resend(mqqb_audit *a, const row *r, sequence *s, const mqqb_au
     mqqb_audit_finding *found;
     uint32_t answers; /* where what answers the last transmission goes */
 
-    if ((slot->flags & TWO_IDS) != 0) {
-        return; /* which message was acknowledged? */
+    /* Which message was acknowledged? And what a queue manager on the way has, the source may not have yet. */
+    if ((slot->flags & TWO_IDS) != 0 || s->key.hops != 0) {
+        return;
     }
     if ((slot->flags & FINAL) != 0 && is_shown(a, slot->final_where, slot->final_index) &&
         shown_before(a, r, slot->final_where)) {
@@ -1156,6 +1163,29 @@ static void accept_any_order(const mqqb_audit *a, sequence *s, uint32_t number)
     }
 }
 
+/* Numbers that were not seen were taken as received, because they may have been sent before all that is accounted for. Now an
+ * acknowledgement relies on them. */
+static void check_doubt(mqqb_audit *a, const row *r, sequence *s)
+{
+    uint32_t accepted = s->doubt_from;
+    uint64_t k;
+
+    for (k = greatest(accepted + 1, slots_begin(s)); k <= s->doubt && k < slots_end(s); k++) {
+        const mqqb_audit_slot *const slot = seen_slot(a, s, (uint32_t)k);
+        if (slot != NULL && slot->previous <= accepted) {
+            accepted = (uint32_t)k;
+        }
+    }
+    if (accepted < s->doubt && seen_slot(a, s, s->doubt) != NULL) {
+        mqqb_audit_finding *const found = find(a, r, s, MQQB_AUDIT_SKIPPED, MQQB_AUDIT_ORDER_ACK_SKIPS, 1);
+        found->number = s->doubt;
+        found->a = accepted;
+        show_slot(found, seen_slot(a, s, s->doubt));
+        show(found, &r->packet);
+    }
+    s->doubt = 0;
+}
+
 /* An acknowledgement for a number that the receiver cannot have, or cannot have accepted. 1: it is one. */
 static int check_number(mqqb_audit *a, const row *r, sequence *s, uint32_t number, int order, int accepted)
 {
@@ -1269,6 +1299,9 @@ static void order_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
     if (!check_number(a, r, s, number, 1, 1) || number <= s->highest) {
         check_back(a, r, s, number);
         remember_ack(a, r, s, own, number);
+    }
+    if (s->doubt != 0 && number >= s->doubt) {
+        check_doubt(a, r, s);
     }
     if (s->sure == 0 && s->fresh == 0 && number >= s->since_first && number <= s->since_high &&
         was_sent(a, s, number) == 1) {

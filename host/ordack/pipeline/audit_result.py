@@ -17,6 +17,10 @@ holds:
   - after `unseen` an OrderAck named a number that was seen before it, n is greater, and so was every transmission
     then.
 
+What is remembered of single messages is bounded: of each sequence the last ones, 64 at least, and up to 1,024 while
+something is to be expected for them. Of older ones nothing is reported that needs their MessageID or their
+acknowledgements. A file that is missing altogether leaves no trace of connections that were wholly in it.
+
 Kinds of violation, and when one is reported:
   renumbered          One (sequence, number) with two MessageIDs, or one MessageID of a source under two (sequence,
                       number) of a stream (A-08, B-309, B-317, B-318). Compared with what the window of the stream
@@ -36,10 +40,11 @@ Kinds of violation, and when one is reported:
                       a hole. A header carried by a message may leave that message out (OP-14). The same difference is
                       reported once.
   resent_after_ack    A message was sent again although its sender had shown that it knew it as settled: by a
-                      SessionHeader of the sender, before this in the same direction or on a connection that ended
-                      before this one began, that covers the FinalAck of the message (B-244), or covers both an
-                      OrderAck for it and a packet after the SessionHeader that acknowledged the message (B-236,
-                      B-224). Earlier it is legal: acknowledgements cross, or get lost.
+                      SessionHeader of the sender, before this in the same direction or before this connection began,
+                      that covers the FinalAck of the message (B-244), or covers both an OrderAck for it and a packet
+                      after the SessionHeader that acknowledged the message (B-236, B-224). Earlier it is legal:
+                      acknowledgements cross, or get lost. Not of streams that another queue manager forwards: what
+                      that one has, the source may not have.
   delivered_twice     Two FinalAcks of classes that follow insertion, for one message, that are two messages (by their
                       own MessageIDs; one sent again keeps its own): it was removed from the queue twice (B-116). Or
                       the receiver's OrderAcks went back (generated later, by their own MessageIDs), and then came
