@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
@@ -443,6 +444,7 @@ def bench_follow(fleet: Fleet, size: int, rounds: int) -> None:
                 took = seconds(lambda source=source: spark_counts(spark, source, checkpoint))  # type: ignore[misc]
             else:
                 took = seconds(lambda name=name, source=source: ours(name, source))  # type: ignore[misc]
+            print(f"follow: {name} {took:.1f} s", file=sys.stderr)
             if turn:
                 times.setdefault(name, []).append(took)
     spark.stop()
@@ -527,8 +529,166 @@ def spark_counts(spark: Any, folder: Path, checkpoint: Path) -> None:
     spark.conf.set("spark.sql.shuffle.partitions", kept)
 
 
+# ---- decode: captures to rows against a bare Arrow data source and against a UDF that takes a packet at a time
+
+NARROW = (
+    "frame", "time", "packet", "connection", "direction", "source_queue_manager", "destination_queue", "message_id",
+    "tx_sequence_ordinal", "tx_sequence_time_stamp", "tx_sequence_number", "previous_tx_sequence_number",
+    "message_class", "ack_sequence_number", "body_size",
+)  # fmt: skip
+UDF_PACKETS = 200_000
+SCAN_PACKETS = 20_000
+
+
+def bare_source(width: int, records: int) -> type:
+    """A data source that copies fixed-size records from a file into columns of 8 bytes, and does nothing else."""
+    import pyarrow as pa
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+    longs = round(width / 8)
+    names = [f"c{number}" for number in range(longs)]
+
+    class Reader(DataSourceReader):
+        def __init__(self, path: str) -> None:
+            self.path = path
+
+        def partitions(self) -> list[InputPartition]:
+            return [InputPartition(number) for number in range(CORES)]
+
+        def read(self, partition: InputPartition) -> Any:
+            import numpy as np
+
+            table = np.memmap(self.path, np.int64, "r", shape=(records, longs))
+            first, last = (records * (partition.value + step) // CORES for step in (0, 1))
+            for at in range(first, last, 16384):
+                columns = np.ascontiguousarray(table[at : min(last, at + 16384)].T)
+                arrays = [pa.Array.from_buffers(pa.int64(), columns.shape[1], [None, pa.py_buffer(column)])
+                          for column in columns]
+                yield pa.RecordBatch.from_arrays(arrays, names)
+
+    class Bare(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return f"bare{longs}"
+
+        def schema(self) -> str:
+            return ", ".join(f"{name} BIGINT" for name in names)
+
+        def reader(self, schema: Any) -> DataSourceReader:
+            return Reader(self.options["path"])
+
+    return Bare
+
+
+def packets_of(paths: list[Path], count: int) -> list[bytes]:
+    """The first packets of a capture, by the reader that is not measured."""
+    import itertools
+
+    from ordack import capture
+
+    with paths[0].open("rb") as file:
+        cuts = (item for item in capture.packets(capture.streams(capture.frames(file)))
+                if isinstance(item, capture.Cut) and not item.problem)
+        return [cut.data for cut in itertools.islice(cuts, count)]
+
+
+def decode_one(raw: bytes) -> tuple[int, ...]:
+    """The fixed fields of one packet with struct: the decoder of a row-at-a-time UDF."""
+    _, _, flags, _, size, _ = struct.unpack_from("<BBHIII", raw)
+    if flags & 8:
+        return flags, size, struct.unpack_from("<H", raw, 18)[0], 0, 0, 0, 0, 0
+    message_id, user_flags = struct.unpack_from("<II", raw, 56)
+    at = 64
+    for shift in (10, 13, 16):
+        kind = user_flags >> shift & 7
+        at += (2 + struct.unpack_from("<H", raw, at)[0] + 3 & ~3) if kind == 7 else (0, 0, 4, 4, 4, 16, 20)[kind]
+    sequence = struct.unpack_from("<4I", raw, at + 4) if user_flags & 0x100000 else (0, 0, 0, 0)
+    return flags, size, message_id, user_flags, *sequence
+
+
+def scan_alone(packets: list[bytes], rounds: int) -> float:
+    """ns a packet of one call of mqqb_scan."""
+    from _mqqb import ffi, lib
+
+    data = b"".join(packets)
+    columns = ffi.new("mqqb_scan_columns *")
+    held = [ffi.new("uint32_t[]", len(packets)) for _ in range(lib.MQQB_SCAN_COLUMNS)]
+    for number, column in enumerate(held):
+        columns.column[number] = column
+    consumed, status = ffi.new("size_t *"), ffi.new("int32_t *")
+    times = []
+    for _ in range(5 * rounds):
+        started = time.process_time_ns()
+        rows = lib.mqqb_scan(data, len(data), columns, len(packets), consumed, status)
+        times.append((time.process_time_ns() - started) / rows)
+        assert rows == len(packets)
+    return min(times)
+
+
+def bench_decode(fleet: Fleet, size: int, rounds: int) -> None:
+    """The C scan, the way from a capture to columns, and both with Spark's rows behind."""
+    import numpy as np
+    from ordack.pipeline import captures
+    from ordack.pipeline.packets import PacketSource
+    from pyspark import cloudpickle
+    from pyspark.sql.functions import udf
+
+    paths, truth = fleet.capture(size)
+    pattern = str(paths[0].parent / f"{paths[0].name.rpartition('-')[0]}-*.pcap")
+    report(bench="scan", ns_per_packet=scan_alone(packets_of(paths, SCAN_PACKETS), rounds), wanted_ns=20)
+    for name, columns in (("kind alone", ("kind",)), ("all of the scan", None), ("all", captures.COLUMNS)):
+        times = []
+        for _ in range(rounds):
+            started = time.process_time_ns()
+            rows = sum(batch.rows for batch in captures.batches([*paths], rows=16384, columns=columns))
+            times.append((time.process_time_ns() - started) / rows)
+        report(bench="capture to columns", columns=name, rows=rows, ns_per_packet=statistics.median(times))
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    spark = spark_session()
+    raw = packets_of(paths, UDF_PACKETS)
+    plain = fleet.folder / "packets.parquet"
+    spark.createDataFrame([(packet,) for packet in raw], "packet BINARY").write.mode("overwrite").parquet(str(plain))
+    fields = ", ".join(f"f{number} BIGINT" for number in range(8))
+    one = udf(decode_one, fields)
+    for name, columns in (("narrow", NARROW), ("all", None)):
+        options = {} if columns is None else {"columns": ",".join(columns)}
+        source = PacketSource({"path": pattern, **options})
+        reader = source.reader(source.schema())
+        batch = next(batch for batch in reader.read(reader.partitions()[0]))
+        width = round(batch.nbytes / batch.num_rows)
+        records = fleet.folder / "records.bin"
+        np.zeros((truth.packets, round(width / 8)), np.int64).tofile(records)
+        spark.dataSource.register(bare_source(width, truth.packets))
+        taken: dict[str, list[Cost]] = {}
+        calls: dict[str, Callable[[], object]] = {
+            "bare": lambda width=width: sink(spark.read.format(f"bare{round(width / 8)}").load(str(records))),
+            "mqqb": lambda options=options: sink(spark.read.format("mqqb").options(**options).load(pattern)),
+            "udf": lambda: sink(spark.read.parquet(str(plain)).select(one("packet").alias("f")).select("f.*")),
+        }  # fmt: skip
+        for turn in range(rounds + 1):
+            for which, call in calls.items():
+                measured(taken if turn else {}, which, call)
+        records.unlink()
+        median = {which: Cost(*map(statistics.median, zip(*costs))) for which, costs in taken.items()}
+        rate = {which: (len(raw) if which == "udf" else truth.packets) / cost.seconds for which, cost in median.items()}
+        report(bench="decode in Spark", columns=name, packets=truth.packets, bytes_per_row=width,
+               rows_per_s=rate["mqqb"], bare_per_s=rate["bare"], udf_per_s=rate["udf"], udf_packets=len(raw),
+               ratio=rate["mqqb"] / rate["bare"], ratio_udf=rate["mqqb"] / rate["udf"],
+               cpu_ns_per_row=median["mqqb"].cpu_seconds / truth.packets * 1e9,
+               bare_cpu_ns_per_row=median["bare"].cpu_seconds / truth.packets * 1e9,
+               ratio_cpu=median["bare"].cpu_seconds / median["mqqb"].cpu_seconds)  # fmt: skip
+    spark.stop()
+
+
+def sink(rows: Any) -> None:
+    """All rows are made, and go nowhere."""
+    rows.write.format("noop").mode("overwrite").save()
+
+
 # Name -> bench of a size of capture, with so many rounds.
 BENCHES: dict[str, Callable[[Fleet, int, int], None]] = {
+    "decode": bench_decode,
     "audit": bench_audit,
     "memory": bench_memory,
     "follow": bench_follow,

@@ -184,6 +184,24 @@ def test_a_late_file_that_cannot_be_put_in_its_place_makes_verdicts_open_and_inv
     assert {(one.kind, one.stream) for one in found.violations} <= {(one.kind, one.stream) for one in wanted.violations}
 
 
+def test_a_file_that_goes_before_it_is_read_is_told_and_the_rest_goes_on(tmp_path: Path) -> None:
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    sources = capture_files(2006, tmp_path / "made", 5)
+    for path in sources:
+        (folder / path.name).write_bytes(path.read_bytes())
+    follower = Follower(folder, tmp_path / "checkpoint", settled=0)
+    assert follower.plan(0) is not None
+    (folder / sources[2].name).unlink()
+    found = follow_all(follower)
+    assert found is not None
+    assert found.damages[-1] == (str(folder / sources[2].name), "was removed before it was read")
+    assert 0 < found.summary["packets"] < audit.run(sources).summary["packets"]
+    wanted = {(one.kind, one.stream) for one in audit.run(sources).violations}
+    assert {(one.kind, one.stream) for one in found.violations} <= wanted
+    assert found.paths[3] == str(folder / sources[3].name)
+
+
 def test_of_old_states_few_are_kept(tmp_path: Path) -> None:
     folder = tmp_path / "captures"
     folder.mkdir()

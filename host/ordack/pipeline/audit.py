@@ -160,7 +160,7 @@ class _Tables:
         c, used = self.c, {"findings": 0, "strays": 0}  # Auditor takes these out
         used |= {name: int(getattr(c, f"{name}_used")) for name in ("flows", "sequences", "slots", "sent")}
         return {"c": bytes(ffi.buffer(c)), "tables": [
-            (name, kind, len(self._held[name]), self._held[name][:used.get(name)].copy())
+            (name, kind, len(self._held[name]), self._held[name][:used.get(name)])
             for name, kind in self._kinds.items()]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1  # of checkpoints, but for the states
 STATE_FORMAT = 1  # of what is not in structures of C
-STEP_BYTES = 512 << 20  # of files in a step, if it is more than one: what a kill costs
+STEP_BYTES = 1 << 30  # of files in a step, if it is more than one: what is read again after a kill
 SETTLED_S = 5.0  # a file that has not changed for so long is taken for complete
 POLL_S = 1
 STATES_KEPT = 4  # the last ones; of older ones ever fewer
@@ -80,6 +80,36 @@ class Step:
     behind: int
 
 
+@dataclass(slots=True)
+class State:
+    """How far the audit is. missed: (path, why) of files that were not read."""
+
+    decoder: captures.Decoder
+    auditor: audit.Auditor
+    missed: list[tuple[str, str]]
+
+    def read(self, file: File) -> int:
+        """Take the next file; how many packets it has."""
+        why = "came when what follows it had been read, and was there no more"
+        if not file.missed:
+            self.decoder.paths.append(file.path)
+            try:
+                return self.feed()
+            except FileNotFoundError:
+                why = "was removed before it was read"
+        self.auditor.interrupt()
+        self.missed.append((file.path, why))
+        return 0
+
+    def feed(self, finish: bool = False) -> int:
+        """What the decoder has to say now; how many packets."""
+        packets = 0
+        for batch in captures.read_on(self.decoder, audit.BATCH_ROWS, audit.COLUMNS, finish):
+            self.auditor.feed(batch)
+            packets += int(np.count_nonzero(batch["kind"] < captures.HOLE))
+        return packets
+
+
 class Follower:
     """The audit of one folder, and its checkpoint: a folder for this alone, made if it is not there.
 
@@ -104,6 +134,7 @@ class Follower:
             raise FollowError(f"{checkpoint} is the checkpoint for the folder {found['folder']} in format "
                               f"{found['format']}; take another one for {folder}")
         self._first_times: dict[tuple[str, int], float] = {}
+        self._order: tuple[int, list[File]] = 0, []  # behind the last step that was asked for
 
     def reports(
         self, once: bool, spark: SparkSession | None = None, stop: Callable[[], bool] = lambda: False
@@ -144,9 +175,11 @@ class Follower:
         found, now = [], time.time()
         for entry in sorted(os.scandir(self.folder), key=lambda entry: entry.name):
             try:
-                if entry.name.startswith(".") or not entry.is_file() or now - entry.stat().st_mtime < self.settled:
+                if entry.name.startswith(".") or not entry.is_file():
                     continue
-                size = entry.stat().st_size
+                size, changed = entry.stat().st_size, entry.stat().st_mtime
+                if 0 <= now - changed < self.settled:  # in the future: by the clock of another machine
+                    continue
                 first = self._first_time(entry.path, size)
             except FileNotFoundError:
                 continue  # the capturing program has removed it just now
@@ -191,18 +224,23 @@ class Follower:
     def order(self, number: int) -> list[File]:
         """All files behind this step, as they were read."""
         found: list[tuple[File, ...]] = []
-        while number:
-            step = self.step(number)
+        begin = number
+        while begin and begin != self._order[0]:
+            step = self.step(begin)
             found.append(step.files)
-            number = step.origin
-        return [file for files in reversed(found) for file in files]
+            begin = step.origin
+        files = [*(self._order[1] if begin else ()), *(file for files in reversed(found) for file in files)]
+        if not self._order[0] or begin:
+            self._order = number, files
+        return files
 
     def _decide(self, number: int, present: Sequence[File]) -> Step | None:
         before = self.order(number - 1)
         known = {file.path: file for file in before}
-        gone = {(file.time, file.size) for file in before if not Path(file.path).exists()}
-        new = {file.path: file for file in present
-               if (file.size != known[file.path].size if file.path in known else (file.time, file.size) not in gone)}
+        new = {file.path: file for file in present if file.path not in known or file.size != known[file.path].size}
+        if new:  # those that only have another name now were read
+            gone = {(file.time, file.size) for file in before if not Path(file.path).exists()}
+            new = {path: file for path, file in new.items() if path in known or (file.time, file.size) not in gone}
         whole = number == 1 or self._state(number - 1).exists()  # not if another version has written it
         if not new and whole:
             return None
@@ -263,34 +301,27 @@ class Follower:
         begin = time.monotonic()
         live = _live.get(self._state(step.origin))
         _live.clear()
-        decoder, auditor = live or self._load(step)
-        packets = 0
-        for file in step.files:
-            if file.missed:
-                auditor.interrupt()
-            else:
-                decoder.paths.append(file.path)
-        for batch in captures.read_on(decoder, audit.BATCH_ROWS, audit.COLUMNS):
-            auditor.feed(batch)
-            packets += int(np.count_nonzero(batch["kind"] < captures.HOLE))
+        state = live or self._load(step)
+        packets = sum(state.read(file) for file in step.files)
         aside = self._state(step.number).with_name(f".{step.number:010}-{os.getpid()}")
-        with pa.CompressedOutputStream(str(aside), "lz4") as file:
-            pickle.dump((decoder, auditor), file, pickle.HIGHEST_PROTOCOL)
+        with pa.CompressedOutputStream(str(aside), "lz4") as target:
+            pickle.dump(state, target, pickle.HIGHEST_PROTOCOL)
         _publish(aside, self._state(step.number))
-        _live[self._state(step.number)] = decoder, auditor
+        _live[self._state(step.number)] = state
         said = {"packets": packets, "seconds": round(time.monotonic() - begin, 3)}
         _write_once(self.checkpoint / "done" / f"{step.number:010}.json", json.dumps(said).encode())
         return said
 
-    def _load(self, step: Step) -> tuple[captures.Decoder, audit.Auditor]:
+    def _load(self, step: Step) -> State:
         if step.origin:
             return self._read(step.origin)
-        return captures.Decoder([], 0, 1, False), audit.Auditor(audit.start_of([file.path for file in step.files]))
+        start = audit.start_of([file.path for file in step.files if Path(file.path).exists()])
+        return State(captures.Decoder([], 0, 1, False), audit.Auditor(start), [])
 
-    def _read(self, number: int) -> tuple[captures.Decoder, audit.Auditor]:
+    def _read(self, number: int) -> State:
         try:
             with pa.CompressedInputStream(str(self._state(number)), "lz4") as file:
-                state: tuple[captures.Decoder, audit.Auditor] = pickle.load(file)
+                state: State = pickle.load(file)
         except (OSError, EOFError, pickle.UnpicklingError) as error:
             raise FollowError(f"the checkpoint {self.checkpoint} is damaged: the state behind step {number} cannot be "
                               f"read, {error}; begin a new one") from None
@@ -308,12 +339,10 @@ class Follower:
 
     def result(self, number: int) -> Result:
         """What the audit says behind this step, as if the capture ended there."""
-        decoder, auditor = self._read(number)
-        for batch in captures.read_on(decoder, audit.BATCH_ROWS, audit.COLUMNS, finish=True):
-            auditor.feed(batch)
-        result = audit.result_of(decoder.paths, [auditor.partial()])
-        result.damages.extend((file.path, "came when what follows it had been read, and was there no more")
-                              for file in self.order(number) if file.missed)
+        state = self._read(number)
+        state.feed(finish=True)
+        result = audit.result_of(state.decoder.paths, [state.auditor.partial()])
+        result.damages.extend(state.missed)
         return result
 
     def steps(self, once: bool, stop: Callable[[], bool] = lambda: False) -> Iterator[Step]:
@@ -354,7 +383,7 @@ def _layout() -> str:
 
 
 # The state that this process has left behind its last step: what reads it need not.
-_live: dict[Path, tuple[captures.Decoder, audit.Auditor]] = {}
+_live: dict[Path, State] = {}
 
 
 def _publish(aside: Path, path: Path) -> None:

@@ -204,7 +204,9 @@ function choose(index, scroll) {
   if (points) drawStream(stream, points);
   else {
     Plotly.purge($("stream-plot"));
-    $("stream-plot").replaceChildren(make("p", {className: "quiet"}, `Points are kept for the ${count(data.series.length)} streams with most trouble; this is none of them.`));
+    $("stream-plot").replaceChildren(make("p", {className: "quiet"}, data.series.length ?
+      `Points are kept for the ${count(data.series.length)} streams with most trouble; this is none of them.` :
+      "No points were kept for plots of streams."));
   }
   table($("sequences-table"), "Sequences", points ? points.sequences : [], [
     {title: "Sequence", value: one => one.sequence, show: (_, text) => name(text)},
