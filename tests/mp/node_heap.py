@@ -1,7 +1,7 @@
 """What a running node takes of a board's heap: main.py of an MPS2 whose host has a queue manager at `port`.
 
 Prints `NAME BYTES`: the heap above what the board and its network had, with the modules imported, and with an open
-session after 4 messages; then what `put` of one more takes, its handle and its garbage, and a `poll` with nothing to do.
+session after 4 messages; then what `put` of one more takes, handle and garbage, and a `poll` with nothing to do.
 """
 
 import gc

@@ -206,7 +206,7 @@ def what_is_held_is_not_sent_any_more_and_its_gap_is_bridged():
 
 
 def any_class_but_the_positive_one_is_a_failure():
-    """Also those from 0x4001 to 0x7FFF, which no document names (B-365)."""
+    """Also those from 0x4001 to 0x7FFF, which no document names."""
     for message_class in (0x4001, 0x7FFF, 0x8000, 0xC001, 0xFFFF):
         board = Board()
         message = board.send(b"1", journal=JN)
