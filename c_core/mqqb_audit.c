@@ -352,13 +352,17 @@ static void conclude(mqqb_audit *a, sequence *s, mqqb_audit_slot *slot, uint32_t
             s->counts.unsettled++;
             if (deadline != NO_DEADLINE && time / NS_PER_S > (int64_t)deadline) {
                 f->outcomes[MQQB_AUDIT_IN_DOUBT]++;
+            } else if ((flags & ORDERED) != 0) {
+                f->outcomes[MQQB_AUDIT_WAITING]++;
             } else {
-                f->outcomes[(flags & ORDERED) != 0 ? MQQB_AUDIT_WAITING : MQQB_AUDIT_SENT]++;
+                f->outcomes[MQQB_AUDIT_SENT]++;
+                if ((flags & HELD) != 0) {
+                    s->evicted_held++;
+                } else {
+                    s->evicted++;
+                }
+                s->evicted_top = number;
             }
-        }
-        if ((flags & ORDERED) == 0) {
-            s->evicted++;
-            s->evicted_top = number;
         }
     }
 }
@@ -1318,9 +1322,14 @@ static void order_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
             add_latency(f, MQQB_AUDIT_ORDER, r->time - slot->time);
         }
     }
-    if (s->evicted != 0 && last >= s->evicted_top) {
-        s->counts.order_acked += s->evicted;
+    if (last >= s->evicted_top) { /* what lost its slot before this came */
+        s->counts.order_acked += s->evicted + s->evicted_held;
+        s->counts.unsettled -= s->evicted;
+        f->outcomes[MQQB_AUDIT_SENT] -= s->evicted + s->evicted_held;
+        f->outcomes[MQQB_AUDIT_STORED] += s->evicted;
+        f->outcomes[MQQB_AUDIT_WAITING] += s->evicted_held;
         s->evicted = 0;
+        s->evicted_held = 0;
     }
     s->covered = last;
 }

@@ -130,7 +130,7 @@ typedef struct {
     mqqb_audit_packet highest_packet, ack_packet, back_packet[3];
     uint32_t first_where, reported_where, reported_number, reported_skip;
     uint32_t ack_number, ack_id, acked, back, back_from, back_to, back_number; /* the OrderAck before, and whether they went back */
-    uint32_t evicted, evicted_top;   /* without OrderAck when they lost their slot */
+    uint32_t evicted, evicted_held, evicted_top; /* without OrderAck when they lost their slot: without JN and JP, with, the last */
     uint32_t doubt, doubt_from;      /* what is between them was not seen, and taken as received; 0: nothing */
     int64_t first_time;
     mqqb_audit_ack shown;            /* the highest that the sender has shown to have */

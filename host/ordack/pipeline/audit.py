@@ -455,6 +455,17 @@ def run(
     return result
 
 
+def _problem(path: str) -> str:
+    """Why there is no frame in this file."""
+    with Path(path).open("rb") as file:
+        try:
+            for _ in capture.frames(file):
+                break
+        except capture.CaptureError as error:
+            return f"{path}: {error}"
+    return f"{path}: there is no frame in it"
+
+
 def result_of(
     paths: Sequence[str], partials: Sequence[Partial], again: Callable[[Wanted], Partial] | None = None,
 ) -> Result:
@@ -464,9 +475,7 @@ def result_of(
     something; not needed for one task. Raises CaptureUnusable.
     """
     if not any(partial.frames for partial in partials):
-        damages = partials[0].damages
-        raise CaptureUnusable(
-            "; ".join(f"{path}: {text}" for path, text in damages) or "there is no frame in this capture")
+        raise CaptureUnusable("; ".join(map(_problem, paths)) or "there is no capture")
     merged = _Merged(paths, partials)
     if merged.split and again is not None:
         merged.settle(again(merged.wanted()))

@@ -1,0 +1,692 @@
+"""The audit's rules, on rows made by hand: no capture files, no Spark."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="the pipeline is not installed")
+
+from _mqqb import lib
+from mqqb import core
+from ordack.pipeline import audit, captures
+from ordack.pipeline.audit_result import KINDS, Result
+
+from tests import capture_generator
+from tests.test_cli import _ordack
+
+START = 1_800_000_000  # s since 1970: the capture's first frame
+RECEIVER, SENDER, OTHER = 1, 2, 3  # codes of queue managers
+QUEUE, SECOND, ORDER_QUEUE = 1, 2, 3  # codes of queues
+FIRST = 7  # time stamp of the first TxSequenceID
+
+
+class _Decoder:
+    """What Auditor asks of captures.Decoder."""
+
+    def __init__(self) -> None:
+        self.ends: list[tuple[str, str]] = []
+        self.paths = ["capture.pcap"]
+        self.damages: list[Any] = []
+        self.frames, self.unread = 1, 0
+        self.queue_managers, self.queues = 40, 3
+
+    @property
+    def connections(self) -> int:
+        return len(self.ends)
+
+    def connection(self, number: int) -> captures.Connection:
+        return captures.Connection(self.ends[number], True)
+
+    def queue_manager(self, code: int) -> bytes:
+        return bytes([code]) * 16
+
+    def queue(self, code: int) -> captures.QueueName:
+        return captures.QueueName(7, bytes([code]), f"DIRECT=TCP:10.0.0.9\\q{code}")
+
+
+class Wire:
+    """Rows of a capture, in order; counts are right unless a test says otherwise."""
+
+    def __init__(self) -> None:
+        self.decoder = _Decoder()
+        self.rows: list[dict[str, int]] = []
+        self.now = START * 10**9
+        self.sent: dict[tuple[int, int], list[int]] = {}  # connection, direction: messages, recoverable ones
+        self.own_id = 5000
+
+    def row(self, kind: int, connection: int = 0, direction: int = 0, **values: int) -> int:
+        """Returns the frame."""
+        self.now += 1_000_000
+        self.rows.append({"kind": kind, "connection": connection, "direction": direction, "frame": len(self.rows) + 1,
+                          "time": self.now, **values})
+        return len(self.rows)
+
+    def connect(self, ends: tuple[str, str] = ("10.0.0.1:4000", "10.0.0.9:1801"), syn: bool = True,
+                client: int = SENDER, server: int = RECEIVER) -> int:
+        connection = len(self.decoder.ends)
+        self.decoder.ends.append(ends)
+        for direction in (0, 1):
+            self.sent[connection, direction] = [0, 0]
+        if syn:
+            self.row(captures.BEGIN, connection)
+        else:
+            self.row(captures.OLDER, connection, 0)
+            self.row(captures.OLDER, connection, 1)
+        for direction in (0, 1):
+            self.row(lib.MQQB_KIND_ESTABLISH_CONNECTION, connection, direction, client_guid=client, server_guid=server)
+        return connection
+
+    def header(self, connection: int, direction: int, wrong: dict[str, int] | None = None) -> dict[str, int]:
+        own, other = self.sent[connection, direction], self.sent[connection, 1 - direction]
+        values = {"session_offset": 20, "ack_sequence_number": other[0] & 0xFFFF,
+                  "user_msg_sequence_number": own[0] & 0xFFFF, "recoverable_msg_sequence_number": own[1] & 0xFFFF,
+                  "window_size": 64}
+        return {**values, **(wrong or {})}
+
+    def count(self, connection: int, direction: int, recoverable: bool) -> None:
+        self.sent[connection, direction][0] += 1
+        self.sent[connection, direction][1] += recoverable
+
+    def message(
+        self, number: int, previous: int | None = None, *, ordinal: int = 1, stamp: int = FIRST, connection: int = 0,
+        direction: int = 0, message_id: int | None = None, source: int = SENDER, queue: int = QUEUE, flags: int = 0,
+        fresh: bool = True, **values: int,
+    ) -> int:
+        self.count(connection, direction, True)
+        return self.row(lib.MQQB_KIND_USER_MESSAGE, connection, direction, **{
+            "source_queue_manager": source, "destination_queue": queue, "tx_sequence_ordinal": ordinal,
+            "user_flags": 1 << 5 | core.USER_TH | 7 << 10 | flags, "tx_sequence_time_stamp": stamp,
+            "tx_sequence_number": number, "previous_tx_sequence_number": number - 1 if previous is None else previous,
+            "message_id": 100 * ordinal + number if message_id is None else message_id,
+            "sent_time": (self.now + 1_000_000) // 10**9 + 1 if fresh else START - 10,
+            "time_to_reach_queue": 0xFFFFFFFF, "time_to_be_received": 0xFFFFFFFF, **values})
+
+    def order_ack(self, number: int, *, ordinal: int = 1, stamp: int = FIRST, connection: int = 0, direction: int = 1,
+                  own_id: int | None = None) -> int:
+        self.count(connection, direction, False)
+        self.own_id += 1
+        return self.row(
+            lib.MQQB_KIND_ORDER_ACK, connection, direction, source_queue_manager=RECEIVER,
+            destination_queue=ORDER_QUEUE, user_flags=7 << 10, message_class=0xFF, ack_tx_sequence_ordinal=ordinal,
+            ack_tx_sequence_time_stamp=stamp,
+            ack_tx_sequence_number=number, message_id=self.own_id if own_id is None else own_id)
+
+    def final_ack(self, number: int, *, ordinal: int = 1, stamp: int = FIRST, connection: int = 0, direction: int = 1,
+                  own_id: int | None = None, message_class: int = 0x4000, message_id: int | None = None) -> int:
+        self.count(connection, direction, True)
+        self.own_id += 1
+        return self.row(
+            lib.MQQB_KIND_FINAL_ACK, connection, direction, source_queue_manager=RECEIVER,
+            destination_queue=ORDER_QUEUE, user_flags=1 << 5 | 7 << 10, message_class=message_class,
+            ack_tx_sequence_ordinal=ordinal,
+            ack_tx_sequence_time_stamp=stamp, ack_tx_sequence_number=number, ack_source=SENDER,
+            ack_message_id=100 * ordinal + number if message_id is None else message_id,
+            message_id=self.own_id if own_id is None else own_id)
+
+    def session_ack(self, direction: int, connection: int = 0, **wrong: int) -> int:
+        return self.row(lib.MQQB_KIND_SESSION_ACK, connection, direction, **self.header(connection, direction, wrong))
+
+    def hole(self, connection: int = 0, direction: int = 0) -> int:
+        return self.row(captures.HOLE, connection, direction, total_size=100)
+
+    def result(self, size: int = 1 << 20) -> Result:
+        """size: rows of a batch."""
+        auditor = audit.Auditor(START * 10**9)
+        for begin in range(0, len(self.rows), size):
+            rows = self.rows[begin:begin + size]
+            table = captures._Table(max(16, len(rows)), audit.COLUMNS, False, False)
+            batch = table.batch(len(rows), self.decoder)  # type: ignore[arg-type]
+            for name, column in batch.columns.items():
+                column[:] = [row.get(name, 0) for row in rows]
+            batch.time[:] = [row["time"] for row in rows]
+            auditor.feed(batch)
+        return audit.result_of(self.decoder.paths, [auditor.partial()])
+
+
+@pytest.fixture
+def wire() -> Wire:
+    made = Wire()
+    made.connect()
+    return made
+
+
+def kinds(result: Result) -> list[str]:
+    return [item.kind for item in result.violations]
+
+
+def unknown(result: Result) -> list[str]:
+    return [item.kind for item in result.unknowns]
+
+
+def frames(result: Result) -> list[int]:
+    return [packet.frame for packet in result.violations[0].packets]
+
+
+# ---- what is counted ----------------------------------------------------------------------------
+
+
+def test_a_clean_stream_is_counted_and_timed(wire: Wire) -> None:
+    for number in range(1, 11):
+        wire.message(number)
+    wire.session_ack(1)
+    wire.now += 500_000_000
+    wire.order_ack(8)
+    result = wire.result()
+    assert result.summary == {
+        "packets": 14, "connections": 1, "streams": 1, "messages": 10, "resends": 0, "rejects": 0, "settled": 8,
+        "unsettled": 2, "holes": 0, "malformed": 0, "violations": dict.fromkeys(KINDS, 0),
+        "latency_ms": result.summary["latency_ms"]}
+    [stream] = result.streams
+    assert (stream.order_acked, stream.final_acked, stream.outcomes) == (8, 0, {"stored": 8, "sent": 2})
+    assert stream.latency["order"].max == pytest.approx(511)  # 1 ms a row, and half a second
+    assert stream.latency["session"].count == 10
+    assert 5 <= stream.latency["session"].p50 <= 5 * 9 / 8
+    assert result.unknowns == []
+
+
+@pytest.mark.rule("C-25", "C-26", "C-27", "C-40")
+def test_outcomes_follow_the_confirmation_rules(wire: Wire) -> None:
+    for number in range(1, 6):
+        wire.message(number, flags=core.USER_JN if number < 5 else 0)
+    wire.order_ack(5)
+    wire.final_ack(1)
+    wire.final_ack(2, message_class=0xC002)
+    wire.final_ack(3, message_class=0x8003)
+    result = wire.result()
+    [stream] = result.streams
+    assert stream.outcomes == {"received": 1, "0xC002": 1, "0x8003": 1, "waiting": 1, "stored": 1}
+    assert (stream.unsettled, stream.final_acked, stream.rejects) == (1, 3, {"0x8003": 1})
+    assert not result.violations
+
+
+@pytest.mark.rule("C-20", "C-23")
+def test_a_deadline_without_an_answer_is_in_doubt(wire: Wire) -> None:
+    wire.message(1, flags=core.USER_JN, time_to_be_received=5)  # C is T0 + 10
+    wire.order_ack(1)
+    wire.message(2, time_to_reach_queue=5)
+    wire.message(3, time_to_reach_queue=60)
+    wire.now += 20 * 10**9
+    wire.session_ack(1)
+    [stream] = wire.result().streams
+    assert stream.outcomes == {"in_doubt": 2, "sent": 1}
+
+
+@pytest.mark.rule("B-270", "B-275")
+@pytest.mark.parametrize(("ordinal", "number", "previous", "reject"), [
+    (2, 6, 5, None), (2, 5, 4, "duplicate"), (2, 7, 6, "hole"), (2, 8, 5, None), (2, 8, 3, None),
+    (2, 3, 0, "duplicate"), (3, 1, 0, None), (3, 4, 0, None), (3, 2, 1, "sequence_start_missing"),
+    (1, 9, 0, "old_sequence"),
+])
+def test_the_receivers_rule(wire: Wire, ordinal: int, number: int, previous: int, reject: str | None) -> None:
+    for first in range(1, 6):
+        wire.message(first, ordinal=2)
+    wire.message(number, previous, ordinal=ordinal)
+    [stream] = wire.result().streams
+    assert stream.rejects == ({} if reject is None else {reject: 1})
+
+
+def test_batches_may_end_anywhere(wire: Wire) -> None:
+    rng = random.Random(1)
+    for number in range(1, 200):
+        wire.message(number)
+        if rng.random() < 0.2:
+            wire.message(rng.randint(1, number))
+        if rng.random() < 0.1:
+            wire.session_ack(rng.randrange(2))
+        if rng.random() < 0.1:
+            wire.order_ack(number)
+    whole = wire.result()
+    assert whole.summary["resends"] > 10
+    assert wire.result(1) == whole
+    assert wire.result(17) == whole
+
+
+def test_tables_grow() -> None:
+    wire = Wire()
+    for connection in range(3000):
+        wire.connect((f"10.1.{connection // 250}.{connection % 250}:4000", "10.0.0.9:1801"))
+        for queue in (QUEUE, SECOND):
+            for number in (1, 2):
+                wire.message(number, connection=connection, source=3 + connection % 30, queue=queue,
+                             ordinal=1 + connection, message_id=10 * connection + 5 * queue + number)
+    result = wire.result(4096)
+    assert (len(result.streams), result.summary["messages"]) == (60, 12000)
+    assert result.summary["violations"]["renumbered"] == 0
+    assert result.summary["streams"] == 6000
+    assert sum(stream.messages for stream in result.streams) == 12000  # also of sequences that are not kept
+
+
+def test_many_unsettled_messages_are_counted_when_they_have_lost_their_place(wire: Wire) -> None:
+    for number in range(1, 3001):
+        wire.message(number, flags=core.USER_JN, message_id=number)
+        if number % 30 == 0:
+            wire.session_ack(1)
+    wire.order_ack(3000)
+    for number in range(1, 2001):
+        wire.final_ack(number, message_id=number)
+    [stream] = wire.result().streams
+    assert (stream.messages, stream.order_acked, stream.final_acked) == (3000, 3000, 2000)
+    assert stream.outcomes["received"] == 2000
+    assert stream.unsettled == 1000
+
+
+def test_session_counts_wrap(wire: Wire) -> None:
+    for number in range(1, 70_001):
+        wire.message(number, message_id=number)
+        if number % 500 == 0:
+            wire.session_ack(0)
+            wire.session_ack(1)
+            wire.order_ack(number)
+    result = wire.result()
+    assert not result.violations
+    assert result.streams[0].latency["session"].count == 70_000
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_latency_is_in_its_bucket(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(2000):
+        latency = int(10 ** rng.uniform(0, 13.8))  # ns
+        bucket = lib.mqqb_audit_bucket(latency)
+        assert latency < lib.mqqb_audit_bucket_end(bucket) * 1000
+        assert bucket == 0 or latency >= lib.mqqb_audit_bucket_end(bucket - 1) * 1000
+        low = lib.mqqb_audit_bucket_end(bucket - 1) if bucket else 0
+        assert lib.mqqb_audit_bucket_end(bucket) - low <= max(4, low / 8 + 4)
+
+
+# ---- violations ---------------------------------------------------------------------------------
+
+
+@pytest.mark.rule("A-08", "B-309", "B-318")
+def test_renumbered(wire: Wire) -> None:
+    shown = wire.message(1, message_id=500)
+    again = wire.message(1, message_id=501)
+    result = wire.result()
+    assert kinds(result) == ["renumbered"]
+    assert frames(result) == [shown, again]
+    wire = Wire()
+    wire.connect()
+    wire.message(1, message_id=500)
+    wire.message(2, message_id=501)
+    wire.message(3, message_id=500)
+    wire.message(3, message_id=500)
+    assert kinds(wire.result()) == ["renumbered"]  # once, however often it is sent
+
+
+def test_a_message_under_a_new_sequence_is_renumbered(wire: Wire) -> None:
+    wire.message(1, message_id=500)
+    wire.message(1, ordinal=2, message_id=500)
+    assert kinds(wire.result()) == ["renumbered"]
+
+
+def test_a_resend_keeps_its_number_and_is_none(wire: Wire) -> None:
+    wire.message(1)
+    wire.message(2)
+    wire.message(1, 0)
+    wire.message(2, 0)
+    result = wire.result()
+    assert not result.violations
+    assert (result.summary["resends"], result.summary["rejects"]) == (2, 2)
+
+
+@pytest.mark.rule("B-078", "B-093")
+def test_id_went_back(wire: Wire) -> None:
+    wire.message(1, ordinal=1)
+    high = wire.message(1, ordinal=2)
+    low = wire.message(2, ordinal=1)
+    wire.message(3, ordinal=1)
+    result = wire.result()
+    assert kinds(result) == ["id_went_back"]  # said once of a sequence on a connection
+    assert frames(result) == [high, low]
+
+
+def test_an_older_connection_may_deliver_an_older_sequence_late(wire: Wire) -> None:
+    wire.message(1, ordinal=1)
+    late = wire.connect(("10.0.0.1:4001", "10.0.0.9:1801"))
+    wire.message(1, ordinal=2, connection=late)
+    wire.message(2, ordinal=1)  # on the first connection: TCP may have kept it
+    assert not wire.result().violations
+
+
+@pytest.mark.rule("B-110", "B-230")
+def test_an_order_ack_for_what_was_not_sent(wire: Wire) -> None:
+    wire.message(1)
+    last = wire.message(2)
+    wrong = wire.order_ack(3)
+    wire.order_ack(3)
+    result = wire.result()
+    assert kinds(result) == ["ack_beyond_receipt"]
+    assert frames(result) == [last, wrong]
+
+
+def test_a_final_ack_for_what_was_not_sent(wire: Wire) -> None:
+    wire.message(1)
+    wire.final_ack(2)
+    assert kinds(wire.result()) == ["ack_beyond_receipt"]
+
+
+def test_a_final_ack_with_another_message_id(wire: Wire) -> None:
+    wire.message(1)
+    wire.final_ack(1, message_id=999)
+    assert kinds(wire.result()) == ["ack_beyond_receipt"]
+
+
+def test_a_sequence_that_may_be_older_than_the_capture_is_unknown(wire: Wire) -> None:
+    wire.message(1, fresh=False)
+    wire.order_ack(9)
+    result = wire.result()
+    assert not result.violations
+    assert unknown(result) == ["ack_beyond_receipt"]
+
+
+def test_an_order_ack_for_a_number_that_was_seen_makes_the_rest_certain(wire: Wire) -> None:
+    wire.message(1, fresh=False)
+    wire.message(2, fresh=False)
+    wire.order_ack(2)
+    wire.message(3, fresh=False)
+    wire.order_ack(9)
+    assert kinds(wire.result()) == ["ack_beyond_receipt"]
+
+
+def test_a_lower_sequence_that_was_seen_makes_the_next_certain(wire: Wire) -> None:
+    wire.message(1, ordinal=1, fresh=False)
+    wire.message(1, ordinal=2, fresh=False)
+    wire.order_ack(9, ordinal=2)
+    assert kinds(wire.result()) == ["ack_beyond_receipt"]
+
+
+@pytest.mark.parametrize("kind", [captures.HOLE, captures.MALFORMED])
+@pytest.mark.parametrize("direction", [0, 1])
+def test_what_was_missed_makes_it_unknown(wire: Wire, kind: int, direction: int) -> None:
+    wire.message(1)
+    wire.row(kind, 0, direction)
+    wire.message(2, fresh=False)
+    wire.order_ack(9)
+    result = wire.result()
+    assert (kinds(result), unknown(result)) == (
+        ([], ["ack_beyond_receipt"]) if direction == 0 else (["ack_beyond_receipt"], []))
+
+
+def test_what_is_handed_over_after_a_hole_is_certain_again(wire: Wire) -> None:
+    wire.message(1)
+    wire.hole()
+    wire.now += 3 * 10**9
+    wire.message(2)
+    wire.order_ack(9)
+    assert kinds(wire.result()) == ["ack_beyond_receipt"]
+
+
+def test_a_hole_that_shows_later_withdraws_what_was_said(wire: Wire) -> None:
+    wire.message(1)
+    wire.order_ack(2)
+    wire.hole()
+    result = wire.result()
+    assert (kinds(result), unknown(result)) == ([], ["ack_beyond_receipt"])
+    assert result.summary["violations"]["ack_beyond_receipt"] == 0
+    assert result.streams[0].unknowns == {"ack_beyond_receipt": 1}
+
+
+def test_a_hole_of_another_sender_does_not_matter(wire: Wire) -> None:
+    other = wire.connect(("10.0.0.2:4000", "10.0.0.9:1801"), client=OTHER)
+    wire.message(1, connection=other, source=OTHER)
+    wire.message(1)
+    wire.hole(other)
+    wire.order_ack(2)
+    assert kinds(wire.result()) == ["ack_beyond_receipt"]
+
+
+@pytest.mark.rule("B-110", "B-270")
+@pytest.mark.parametrize("acknowledge", [Wire.order_ack, Wire.final_ack])
+def test_skipped(wire: Wire, acknowledge: Callable[[Wire, int], int]) -> None:
+    wire.message(1)
+    shown = wire.message(3)
+    wrong = acknowledge(wire, 3)
+    wire.message(4)
+    wire.order_ack(4)
+    result = wire.result()
+    assert kinds(result) == ["skipped"]
+    assert frames(result) == [shown, wrong]
+
+
+@pytest.mark.rule("B-094", "B-318")
+def test_a_gap_that_is_bridged_is_not_skipped(wire: Wire) -> None:
+    wire.message(1)
+    wire.message(3)
+    wire.message(3, 1)  # sent again: number 2 has expired
+    wire.order_ack(3)
+    assert not wire.result().violations
+
+
+def test_a_rejection_on_arrival_says_nothing_of_the_order(wire: Wire) -> None:
+    wire.message(1)
+    wire.message(3)
+    wire.final_ack(3, message_class=0x8003)
+    assert not wire.result().violations
+
+
+@pytest.mark.rule("B-104", "B-105", "B-227")
+@pytest.mark.parametrize("name", ["user_msg_sequence_number", "recoverable_msg_sequence_number"])
+def test_count_mismatch(wire: Wire, name: str) -> None:
+    wire.message(1)
+    wire.session_ack(0)
+    wrong = wire.session_ack(0, **{name: 7})
+    wire.session_ack(0, **{name: 7})
+    result = wire.result()
+    assert kinds(result) == ["count_mismatch"]
+    assert frames(result) == [wrong]
+    assert result.violations[0].stream is None
+
+
+@pytest.mark.rule("OP-14")
+@pytest.mark.parametrize(("left_out", "wrong"), [(0, False), (1, False), (2, True)])
+def test_a_header_in_a_message_may_leave_it_out(wire: Wire, left_out: int, wrong: bool) -> None:
+    wire.message(1)
+    wire.message(2)
+    wire.sent[0, 0] = [3, 3]
+    header = wire.header(0, 0, dict.fromkeys(
+        ("user_msg_sequence_number", "recoverable_msg_sequence_number"), 3 - left_out))
+    wire.sent[0, 0] = [2, 2]
+    wire.message(3, **header)
+    assert bool(wire.result().violations) is wrong
+
+
+@pytest.mark.rule("B-229")
+def test_a_session_header_that_acknowledges_too_much(wire: Wire) -> None:
+    wire.message(1)
+    wire.session_ack(1, ack_sequence_number=2)
+    wire.session_ack(1, recoverable_msg_ack_seq_number=1, recoverable_msg_ack_flags=3)
+    assert kinds(wire.result()) == ["ack_beyond_receipt"] * 2
+
+
+def test_counts_of_a_connection_that_was_not_seen_whole_are_unknown() -> None:
+    wire = Wire()
+    wire.connect(syn=False)
+    wire.message(1)
+    wire.session_ack(0, user_msg_sequence_number=40)
+    wire.session_ack(1, ack_sequence_number=40)
+    wire.session_ack(1, ack_sequence_number=40)
+    result = wire.result()
+    assert not result.violations
+    assert sorted(unknown(result)) == ["ack_beyond_receipt", "count_mismatch"]
+
+
+def _acknowledged(wire: Wire) -> None:
+    wire.message(1)
+    wire.session_ack(1)
+    wire.order_ack(1)
+
+
+@pytest.mark.rule("B-224", "B-236")
+def test_resent_after_the_sender_has_shown_that_it_had_the_order_ack(wire: Wire) -> None:
+    _acknowledged(wire)
+    proof = wire.session_ack(0)
+    again = wire.message(1, 0)
+    result = wire.result()
+    assert kinds(result) == ["resent_after_ack"]
+    assert frames(result)[-2:] == [proof, again]
+
+
+def test_resent_on_a_later_connection(wire: Wire) -> None:
+    _acknowledged(wire)
+    wire.session_ack(0)
+    wire.message(1, 0, connection=wire.connect(("10.0.0.1:4001", "10.0.0.9:1801")))
+    assert kinds(wire.result()) == ["resent_after_ack"]
+
+
+@pytest.mark.parametrize("case", ["crossing", "lost", "no session acknowledgement", "earlier connection"])
+def test_a_resend_that_the_sender_may_make(wire: Wire, case: str) -> None:
+    other = wire.connect(("10.0.0.1:4001", "10.0.0.9:1801")) if case == "earlier connection" else 0
+    if case == "no session acknowledgement":
+        wire.message(1)
+        wire.order_ack(1)
+        wire.session_ack(0)
+    else:
+        _acknowledged(wire)
+    if case == "earlier connection":
+        wire.session_ack(0)
+    if case == "lost":
+        other = wire.connect(("10.0.0.1:4002", "10.0.0.9:1801"))
+    wire.message(1, 0, connection=other)
+    assert not wire.result().violations
+
+
+@pytest.mark.rule("B-244")
+def test_resent_after_the_sender_had_the_final_ack(wire: Wire) -> None:
+    wire.message(1)
+    wire.final_ack(1)
+    wire.session_ack(0)
+    wire.message(1, 0)
+    assert kinds(wire.result()) == ["resent_after_ack"]
+
+
+@pytest.mark.rule("B-012")
+def test_a_forwarder_is_no_resend_and_does_not_speak_for_the_source(wire: Wire) -> None:
+    wire.message(1)
+    onward = wire.connect(("10.0.0.5:4000", "10.0.0.9:1801"), client=OTHER)
+    wire.message(1, connection=onward, flags=1)  # hop count 1
+    wire.session_ack(1, onward)
+    wire.order_ack(1, connection=onward, own_id=1)
+    wire.session_ack(0, onward)
+    wire.message(1, 0, connection=onward, flags=1)
+    result = wire.result()
+    assert not result.violations
+    assert [stream.resends for stream in result.streams] == [0, 1]
+
+
+@pytest.mark.rule("B-116")
+def test_two_final_acks_of_one_message(wire: Wire) -> None:
+    shown = wire.message(1)
+    first = wire.final_ack(1, own_id=900)
+    wire.final_ack(1, own_id=900)  # sent again
+    second = wire.final_ack(1, own_id=901)
+    wire.final_ack(1, own_id=900)
+    result = wire.result()
+    assert kinds(result) == ["delivered_twice"]
+    assert frames(result) == [shown, first, second]
+
+
+def test_a_rejection_and_a_later_receipt_are_two_copies(wire: Wire) -> None:
+    wire.message(1)
+    wire.final_ack(1, message_class=0x8003)
+    wire.message(1, 0)
+    wire.final_ack(1)
+    assert not wire.result().violations
+
+
+@pytest.mark.rule("A-01", "B-271")
+def test_a_receiver_that_went_back_and_accepted_again(wire: Wire) -> None:
+    for number in (1, 2, 3):
+        wire.message(number)
+    first = wire.order_ack(3)
+    back = wire.order_ack(1)
+    again = wire.message(2, 1)
+    last = wire.order_ack(2)
+    result = wire.result()
+    assert kinds(result) == ["delivered_twice"]
+    assert frames(result) == [first, back, again, last]
+
+
+def test_order_acks_that_are_sent_again_do_not_go_back(wire: Wire) -> None:
+    for number in (1, 2, 3):
+        wire.message(number)
+    wire.order_ack(1, own_id=900)
+    wire.order_ack(3, own_id=901)
+    wire.order_ack(1, own_id=900)
+    wire.message(2, 1)
+    wire.order_ack(3, own_id=901)
+    assert not wire.result().violations
+
+
+@pytest.mark.rule("B-079", "A-21")
+def test_an_order_ack_is_for_the_sender_at_the_other_end() -> None:
+    wire = Wire()
+    one = wire.connect(("10.0.0.1:4000", "10.0.0.9:1801"))
+    two = wire.connect(("10.0.0.2:4000", "10.0.0.9:1801"), client=OTHER)
+    for number in range(1, 6):
+        wire.message(number, connection=one)
+    wire.message(1, connection=two, source=OTHER)
+    wire.order_ack(5, connection=one)  # the other sender's sequence has the same id, and only one message
+    wire.order_ack(1, connection=two)
+    result = wire.result()
+    assert not result.violations
+    assert [stream.order_acked for stream in result.streams] == [5, 1]
+
+
+# ---- files, command -----------------------------------------------------------------------------
+
+
+def test_what_is_no_capture_is_unusable(tmp_path: Path) -> None:
+    path = tmp_path / "a.pcap"
+    path.write_bytes(b"not a capture, not at all")
+    with pytest.raises(audit.CaptureUnusable, match=r"a\.pcap"):
+        audit.run([path])
+
+
+@pytest.mark.parametrize("seed", [3, 11])
+def test_parts_give_the_same_result(tmp_path: Path, seed: int) -> None:
+    capture = capture_generator.generate(seed, tmp_path, faults=["loss"])
+    whole = audit.run(capture.paths)
+    parts = audit.run(capture.paths, parts=3)
+    assert parts.summary == whole.summary
+    assert parts.streams == whole.streams
+    assert {(item.kind, item.packets) for item in parts.violations} == {
+        (item.kind, item.packets) for item in whole.violations}
+
+
+@pytest.mark.parametrize("violations", [False, True])
+def test_the_command(tmp_path: Path, violations: bool) -> None:
+    import pyarrow.parquet as pq
+
+    capture = capture_generator.generate(21, tmp_path / "captures", violations=violations, faults=[])
+    found = audit.run(capture.paths)
+    assert bool(found.violations) is violations
+    out, html = tmp_path / "out", tmp_path / "report.html"
+    done = _ordack("audit", tmp_path / "captures", "--json", "--out", out, "--html", html)
+    assert done.returncode == (1 if violations else 0), done.stderr
+    assert json.loads(done.stdout) == found.summary == json.loads((out / "summary.json").read_text())
+    lines = [json.loads(line) for line in (out / "violations.json").read_text().splitlines()]
+    assert [line["kind"] for line in lines] == kinds(found)
+    assert all(Path(packet["file"]).exists() for line in lines for packet in line["packets"])
+    assert pq.read_table(out / "streams.parquet").num_rows == len(found.streams)
+    assert pq.read_table(out / "violations.parquet").num_rows == len(found.violations)
+    assert html.stat().st_size > 1000
+    text = _ordack("audit", tmp_path / "captures")
+    assert text.returncode == done.returncode
+    assert ("no violations" in text.stdout) is not violations
+
+
+def test_the_command_with_unusable_input(tmp_path: Path) -> None:
+    text = tmp_path / "text.pcap"
+    text.write_text("no capture at all")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for path in (text, empty, tmp_path / "missing"):
+        done = _ordack("audit", path)
+        assert done.returncode == 2
+        assert path.name in done.stderr
