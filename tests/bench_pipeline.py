@@ -662,7 +662,7 @@ def bench_decode(fleet: Fleet, size: int, rounds: int) -> None:
         spark.dataSource.register(bare_source(width, truth.packets))
         taken: dict[str, list[Cost]] = {}
         calls: dict[str, Callable[[], object]] = {
-            "bare": lambda width=width: sink(spark.read.format(f"bare{round(width / 8)}").load(str(records))),
+            "bare": lambda name=f"bare{round(width / 8)}", at=str(records): sink(spark.read.format(name).load(at)),
             "mqqb": lambda options=options: sink(spark.read.format("mqqb").options(**options).load(pattern)),
             "udf": lambda: sink(spark.read.parquet(str(plain)).select(one("packet").alias("f")).select("f.*")),
         }  # fmt: skip
