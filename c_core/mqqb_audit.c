@@ -371,9 +371,9 @@ static void conclude(mqqb_audit *a, sequence *s, mqqb_audit_slot *slot, uint32_t
 static void conclude_block(mqqb_audit *a, sequence *s, int64_t time)
 {
     uint32_t *const at = &s->blocks[s->first_block % MQQB_AUDIT_BLOCKS];
-    uint32_t k;
 
     if (*at != 0) {
+        uint32_t k;
         for (k = 0; k < MQQB_AUDIT_BLOCK; k++) {
             conclude(a, s, &a->slots[*at - 1 + k], s->first_block * MQQB_AUDIT_BLOCK + k, time);
         }
@@ -1280,7 +1280,7 @@ static void remember_ack(const mqqb_audit *a, const row *r, sequence *s, const m
     if (s->acks_used == MQQB_AUDIT_ACKS) { /* give up every other one; later ones cover it */
         uint32_t k;
         for (k = 0; k < MQQB_AUDIT_ACKS / 2; k++) {
-            s->acks[k] = s->acks[2 * k];
+            s->acks[k] = s->acks[(size_t)2 * k];
         }
         s->acks_used = MQQB_AUDIT_ACKS / 2;
     }
@@ -1388,11 +1388,10 @@ static void removed_twice(mqqb_audit *a, const row *r, const sequence *s, uint32
 static int check_twice(mqqb_audit *a, const row *r, sequence *s, uint32_t number)
 {
     const uint32_t id = get(r, MQQB_SCAN_MESSAGE_ID);
-    mqqb_audit_final *final;
     uint32_t k;
 
     for (k = 0; k < MQQB_AUDIT_FINALS; k++) {
-        final = &s->finals[k];
+        mqqb_audit_final *const final = &s->finals[k];
         if (final->number == number) {
             if (final->id != id && final->twice == 0) {
                 removed_twice(a, r, s, number, final);
@@ -1412,7 +1411,6 @@ static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
     const uint32_t message_class = get(r, MQQB_SCAN_MESSAGE_CLASS), message_id = get(r, MQQB_SCAN_ACK_MESSAGE_ID);
     const int inserted = (message_class & 0x4000) != 0; /* about receiving, not about arriving (B-365) */
     mqqb_audit_slot *const slot = seen_slot(a, s, number);
-    mqqb_audit_finding *found;
 
     refresh(a, s);
     f->last_time = r->time;
@@ -1429,7 +1427,8 @@ static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
         return;
     }
     if (slot->message_id != message_id && (slot->flags & TWO_IDS) == 0) {
-        found = find(a, r, s, MQQB_AUDIT_ACK_BEYOND_RECEIPT, MQQB_AUDIT_FINAL_ACK_OTHER, s->sure == 0 || number < s->sure);
+        mqqb_audit_finding *const found =
+            find(a, r, s, MQQB_AUDIT_ACK_BEYOND_RECEIPT, MQQB_AUDIT_FINAL_ACK_OTHER, s->sure == 0 || number < s->sure);
         a->sources[s->key.source].accused = r->time;
         a->pairs[s->pair].missed.accused = r->time;
         slot->flags |= TWO_IDS;
@@ -1715,8 +1714,8 @@ static void fetch_sequence(const mqqb_audit *a, const mqqb_capture_columns *colu
         const uint8_t *const s = (const uint8_t *)&a->sequences[entry - 1];
         PREFETCH(s);
         PREFETCH(s + LINE);
-        PREFETCH(s + 2 * LINE);
-        PREFETCH(s + 3 * LINE);
+        PREFETCH(s + (size_t)2 * LINE);
+        PREFETCH(s + (size_t)3 * LINE);
     }
 }
 
