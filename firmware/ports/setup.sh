@@ -217,9 +217,6 @@ build_unix() {
         MICROPY_PY_BTREE=0 MICROPY_PY_SSL=0 MICROPY_SSL_MBEDTLS=0 MICROPY_PY_FFI=0 MICROPY_PY_BLUETOOTH=0 "$@"
 }
 
-# For speed on the machine that measures it: what -Os leaves, and no locks for threads that nobody starts.
-fast=('COPT=-O2 -DNDEBUG' MICROPY_PY_THREAD=0)
-
 micropython_part() {
     local source
     if [ -n "${MICROPYTHON_DIR:-}" ]; then
@@ -230,9 +227,9 @@ micropython_part() {
         step micropython-source "$source" fetch_source
     fi
     step mpy-cross "$source" build_mpy_cross
-    source+=" $(recipe build_unix) $(digest firmware/ports/unix) ${fast[*]}"
-    step micropython-unix-c "$source $(digest firmware/ports/usermod c_core)" build_unix unix-c "$source" "${fast[@]}" USER_C_MODULES="$root/firmware/ports/usermod"
-    step micropython-unix-twin "$source" build_unix unix-twin "$source" "${fast[@]}"
+    source+=" $(recipe build_unix) $(digest firmware/ports/unix)"
+    step micropython-unix-c "$source $(digest firmware/ports/usermod c_core)" build_unix unix-c "$source" USER_C_MODULES="$root/firmware/ports/usermod"
+    step micropython-unix-twin "$source" build_unix unix-twin "$source"
     [ "$job" = run ] || firmware_part
     if for_tests; then # loads the native modules of all ARM boards, in qemu-arm
         step micropython-unix-armhf "$source" build_unix unix-armhf "$source" CROSS_COMPILE=arm-linux-gnueabihf- LDFLAGS_EXTRA=-static
