@@ -1072,7 +1072,7 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
 
     slot = make_slot(a, s, number, r->time);
     resent = slot == NULL || (slot->flags & SEEN) != 0;
-    if (!resent && r->time < a->latest &&
+    if (r->time < a->latest &&
         (s->reported_skip != 0 ? number < s->reported_number : number == s->reported_number)) {
         come_late(a, r, c, key.source);
     }
