@@ -802,7 +802,7 @@ def test_one_exporter_at_a_time_works_on_a_queue(store: Path, to: Path, tmp_path
         for folder in (to, tmp_path / "other"):
             done = _ordack("export", "line1", "--store", store, "--to", folder)
             assert done.returncode == 1
-            assert "another `ordack export` is working on the same queue" in done.stderr
+            assert "another `ordack export` is working on the queue line1" in done.stderr
         assert not (tmp_path / "other").exists()
         assert [made["messages"] for made in _json("export", "plain", "--store", store, "--to", to)] == [2]
         list(running)
@@ -886,7 +886,7 @@ def test_segments_without_a_marker_are_refused(store: Path, to: Path) -> None:
 def test_a_folder_that_is_none_is_refused(store: Path, to: Path) -> None:
     to.write_text("a file")
     _fill(store, 1)
-    _refused(store, to, "cannot open the folder")
+    _refused(store, to, f"cannot open the folder {to}: Not a directory")
     _refused(store, Path("/proc/self"), "cannot write to the folder")
 
 

@@ -750,11 +750,11 @@ class Store:
     # ---- exports
 
     @contextlib.contextmanager
-    def lock_export(self, queue: int) -> Iterator[None]:
-        """Be the only one who exports this queue; raises StoreBusy if another process does."""
+    def lock_export(self, queue: int, name: str) -> Iterator[None]:
+        """Be the only one who exports this queue, called `name`; raises StoreBusy if another process does."""
         descriptor = self._open_lock(f"export-{queue}.lock", os.O_CREAT)
         if descriptor is None:
-            raise StoreBusy("another `ordack export` is working on the same queue")
+            raise StoreBusy(f"another `ordack export` is working on the queue {name}: only one can")
         try:
             yield
         finally:

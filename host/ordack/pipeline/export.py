@@ -81,7 +81,8 @@ class Folder:
         self.path = Path(path).absolute()
         self.name = legible(str(self.path))
         with self._errors("open the folder"):
-            self.path.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):  # if it is none, open() says so
+                self.path.mkdir(parents=True)
             self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
 
     def close(self) -> None:
@@ -202,7 +203,7 @@ class Exporter:
         self._recovered: list[Exported] = []
         with contextlib.ExitStack() as held:
             for queue in self._queues:
-                held.enter_context(self._store.lock_export(queue.identifier))
+                held.enter_context(self._store.lock_export(queue.identifier, queue.name))
             self._folder = Folder(folder)
             held.callback(self._folder.close)
             self._guid = packets.guid_text(self._store.guid)
