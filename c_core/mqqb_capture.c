@@ -839,6 +839,9 @@ static uint32_t *find(const mqqb_capture *c, const mqqb_capture_end end[2], uint
         }
         {
             const mqqb_capture_connection *const k = &c->connections[c->index[at] - 1];
+            PREFETCH(k); /* all its lines at once */
+            PREFETCH((const uint8_t *)k + 64);
+            PREFETCH((const uint8_t *)k + 128);
             for (*side = 0; *side < 2; ++*side) {
                 if (memcmp(&k->end[*side], &end[0], sizeof end[0]) == 0 && memcmp(&k->end[1 - *side], &end[1], sizeof end[1]) == 0) {
                     return &c->index[at];
@@ -942,7 +945,7 @@ static int32_t read_tcp(mqqb_capture *c, const mqqb_capture_end end[2], uint32_t
 
     if ((d->flags & IS_OPEN) == 0 && ((flags & SYN) != 0 || length > 0)) {
         d->flags |= IS_OPEN;
-        d->initial = d->sequence = d->acked = s->sequence;
+        d->initial = d->sequence = d->acked = d->limit = s->sequence;
         d->flags |= (flags & SYN) != 0 ? 0 : IS_SEARCHING;
     }
     if ((flags & SYN) != 0) {

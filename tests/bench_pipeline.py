@@ -659,10 +659,11 @@ def bench_decode(fleet: Fleet, size: int, rounds: int) -> None:
         width = round(batch.nbytes / batch.num_rows)
         records = fleet.folder / "records.bin"
         np.zeros((truth.packets, round(width / 8)), np.int64).tofile(records)
-        spark.dataSource.register(bare_source(width, truth.packets))
+        bare: Any = bare_source(width, truth.packets)
+        spark.dataSource.register(bare)
         taken: dict[str, list[Cost]] = {}
         calls: dict[str, Callable[[], object]] = {
-            "bare": lambda name=f"bare{round(width / 8)}", at=str(records): sink(spark.read.format(name).load(at)),
+            "bare": lambda bare=bare, at=records: sink(spark.read.format(bare.name()).load(str(at))),
             "mqqb": lambda options=options: sink(spark.read.format("mqqb").options(**options).load(pattern)),
             "udf": lambda: sink(spark.read.parquet(str(plain)).select(one("packet").alias("f")).select("f.*")),
         }  # fmt: skip
