@@ -130,6 +130,13 @@ def test_other_readers_are_told_which_files_belong_to_the_table(spark: SparkSess
         committed_files(moved)
 
 
+def test_a_table_whose_columns_come_in_another_order_is_refused(spark: SparkSession, folder: Path, table: Path) -> None:
+    write(folder, 1, 1, 1)
+    ingest(spark, job(folder, table, schema="b DOUBLE, a DOUBLE"))
+    with pytest.raises(IngestError, match=r"has its columns in another order \(queue string, .*b double, a double"):
+        ingest(spark, job(folder, table, schema="a DOUBLE, b DOUBLE"))
+
+
 def test_a_table_and_its_checkpoint_stay_together(
     spark: SparkSession, folder: Path, table: Path, tmp_path: Path
 ) -> None:
@@ -141,7 +148,8 @@ def test_a_table_and_its_checkpoint_stay_together(
         ingest(spark, job(folder, table))
     with pytest.raises(IngestError, match=r"belongs to a table that is not in .*other any more"):
         ingest(spark, job(folder, tmp_path / "other", checkpoint=elsewhere))
-    with pytest.raises(IngestError, match=r"has other columns \(_malformed string, t double\)"):
+    with pytest.raises(IngestError, match=r"has other columns \(only in the table: nothing; only in this ingest: "
+                                          r"t double, _malformed string\).* begin a new table"):
         ingest(spark, job(folder, table, checkpoint=elsewhere, schema="t DOUBLE"))
     with pytest.raises(IngestError, match="segments holds files that no ingest has written"):
         ingest(spark, job(folder, folder))

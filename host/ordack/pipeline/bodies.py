@@ -163,6 +163,8 @@ def _json_loader(exact: bool) -> Callable[[bytes], dict[Any, Any]]:
     decoder = json.JSONDecoder(parse_constant=refuse, parse_float=Decimal if exact else None)
 
     def load(body: bytes) -> dict[Any, Any]:
+        if not body:
+            raise Misfit("no JSON: the body is empty")
         if body[:1] == b"{" and body[1:2] != b"\0":  # in UTF-8, if it is JSON, and mostly nothing is in front or behind
             with contextlib.suppress(ValueError, RecursionError, InvalidOperation):
                 text = body.decode()

@@ -191,10 +191,14 @@ class Job:
                               "take a new checkpoint and a new table, or put it back")
         if there:
             before = _comparable(spark.read.format(self.table_format).load(self.table).schema)
-            if before != _comparable(schema):
-                changed = sorted(set(before) ^ set(_comparable(schema)))
-                raise IngestError(f"the table {self.table} has other columns ({', '.join(changed)}): a table keeps "
-                                  "its schema; begin a new one")
+            now = _comparable(schema)
+            if before != now:
+                gone, new = (", ".join(one for one in these if one not in others) or "nothing"
+                             for these, others in ((before, now), (now, before)))
+                how = (f"other columns (only in the table: {gone}; only in this ingest: {new})"
+                       if set(before) != set(now) else f"its columns in another order ({', '.join(before)})")
+                raise IngestError(f"the table {self.table} has {how}: a table keeps its schema; say the "
+                                  "same --schema, or begin a new table")
         elif not begun and _holds_files(spark, self.table):
             raise IngestError(f"{self.table} holds files that no ingest has written: name a new folder")
 
