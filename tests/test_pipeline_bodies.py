@@ -125,7 +125,7 @@ def test_what_fits_is_taken_as_it_is_meant(kind: types.DataType, value: str, mea
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b"", "no JSON: Expecting value: line 1 column 1 (char 0)"),
+        (b"", "no JSON: the body is empty"),
         (b'{"v": 1', "no JSON: Expecting ',' delimiter: line 1 column 8 (char 7)"),
         (b'{"v": 1}{"v": 2}', "no JSON: Extra data: line 1 column 9 (char 8)"),
         (b'{"v": 1}\n,', "no JSON: Extra data: line 2 column 1 (char 9)"),
