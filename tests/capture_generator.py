@@ -1493,12 +1493,16 @@ def _judge(capture: Capture, pairs: list[_Pair], everything: list[Frame]) -> Non
         packet.visible = covered >= end and begin >= first_seen.get((packet.connection.number, packet.direction), 0)
     numbers = {connection.number: pair.number for pair in pairs for connection in pair.connections}
     clouded: dict[int, int] = {}  # pair -> since when
+    seen_until: dict[tuple[int, int], int] = {}  # connection, direction -> when its last bytes were sent
     for frame in everything:
         number = numbers[frame.connection.number]
         harmless = frame.noise or (not frame.payload and not frame.flags & _SYN)
         whole = id(frame) in there and frame.kept == len(frame.payload)
+        way = (frame.connection.number, frame.direction)
         if not harmless and not whole and number not in clouded:
-            clouded[number] = frame.time
+            clouded[number] = seen_until.get(way, 0)  # when the missing bytes were sent, a reader cannot tell
+        if whole and not harmless:
+            seen_until[way] = frame.time
     for moment in capture.cuts:  # nobody knows whose frames they were
         for pair in pairs:
             clouded[pair.number] = min(clouded.get(pair.number, moment), moment)
