@@ -169,26 +169,30 @@ static uint32_t find_flow(const mqqb_audit *a, const mqqb_audit_key *key, uint32
     return 0;
 }
 
-/* The next sequence of this id at *at or after it; *at becomes the place to go on from. All queues and hop counts of a source have
- * their ids from one counter (B-079), so mostly there is one. */
-static uint32_t next_sequence(const mqqb_audit *a, uint32_t source, uint32_t ordinal, uint32_t time_stamp, uint32_t *at)
-{
-    const uint32_t mask = a->sequence_index_size - 1;
-    uint32_t entry;
-
-    while ((entry = a->sequence_index[*at]) != 0) {
-        const sequence *const s = &a->sequences[entry - 1];
-        *at = (*at + 1) & mask;
-        if (s->ordinal == ordinal && s->time_stamp == time_stamp && s->key.source == source) {
-            return entry;
-        }
-    }
-    return 0;
-}
+/* An entry of the sequences' index: the sequence's index and 1, and above it a part of the hash, which spares looking at others. */
+#define ENTRY 0x00FFFFFFu
 
 static inline uint32_t sequence_place(const mqqb_audit *a, uint32_t source, uint32_t ordinal, uint32_t time_stamp)
 {
     return hash(source, ordinal, time_stamp) & (a->sequence_index_size - 1);
+}
+
+/* The next sequence of this id at *at or after it; *at becomes the place to go on from. All queues and hop counts of a source have
+ * their ids from one counter (B-079), so mostly there is one. */
+static uint32_t next_sequence(const mqqb_audit *a, uint32_t source, uint32_t ordinal, uint32_t time_stamp, uint32_t *at)
+{
+    const uint32_t mask = a->sequence_index_size - 1, own = hash(source, ordinal, time_stamp);
+    uint32_t entry;
+
+    while ((entry = a->sequence_index[*at]) != 0) {
+        const sequence *const s = &a->sequences[(entry & ENTRY) - 1];
+        *at = (*at + 1) & mask;
+        if (((entry ^ own) & ~ENTRY) == 0 && s->ordinal == ordinal && s->time_stamp == time_stamp &&
+            s->key.source == source) {
+            return entry & ENTRY;
+        }
+    }
+    return 0;
 }
 
 static void index_sequence(mqqb_audit *a, uint32_t entry)
@@ -199,7 +203,7 @@ static void index_sequence(mqqb_audit *a, uint32_t entry)
     while (a->sequence_index[at] != 0) {
         at = (at + 1) & (a->sequence_index_size - 1);
     }
-    a->sequence_index[at] = entry;
+    a->sequence_index[at] = entry | (hash(s->key.source, s->ordinal, s->time_stamp) & ~ENTRY);
 }
 
 static void unindex_sequence(mqqb_audit *a, uint32_t entry)
@@ -208,12 +212,12 @@ static void unindex_sequence(mqqb_audit *a, uint32_t entry)
     const sequence *s = &a->sequences[entry - 1];
     uint32_t at = sequence_place(a, s->key.source, s->ordinal, s->time_stamp), next;
 
-    while (a->sequence_index[at] != entry) {
+    while ((a->sequence_index[at] & ENTRY) != entry) {
         at = (at + 1) & mask;
     }
     for (next = (at + 1) & mask; a->sequence_index[next] != 0; next = (next + 1) & mask) {
         uint32_t home;
-        s = &a->sequences[a->sequence_index[next] - 1];
+        s = &a->sequences[(a->sequence_index[next] & ENTRY) - 1];
         home = sequence_place(a, s->key.source, s->ordinal, s->time_stamp);
         if (((next - home) & mask) >= ((next - at) & mask)) {
             a->sequence_index[at] = a->sequence_index[next];
@@ -826,12 +830,13 @@ static void check_resend(mqqb_audit *a, const row *r, sequence *s, const mqqb_au
 
 /* One MessageID under two numbers? Identifiers rise with first transmissions, so mostly there is nothing to compare. 1: it was
  * reported. */
-static int check_id(mqqb_audit *a, const row *r, mqqb_audit_flow *f, const sequence *s, uint32_t number, uint32_t id)
+static int check_id(mqqb_audit *a, const row *r, const mqqb_audit_flow *f, sequence *s, uint32_t number, uint32_t id)
 {
     uint32_t entry;
+    sequence *const newest = s->superseded == 0 ? s : &a->sequences[f->newest - 1];
 
-    if (id > f->message_id) {
-        f->message_id = id;
+    if (id > newest->message_id) {
+        newest->message_id = id;
         return 0;
     }
     for (entry = f->newest; entry != 0; entry = a->sequences[entry - 1].older) {
@@ -880,8 +885,7 @@ static void set_deadlines(const row *r, mqqb_audit_slot *slot)
 static void replay(mqqb_audit *a, const row *r, const mqqb_audit_flow *f, sequence *s, uint32_t number, uint32_t previous,
                    int resent)
 {
-    const sequence *const newest = &a->sequences[f->newest - 1];
-    const int old = newest != s && newest->accepted != 0;
+    const int old = s->superseded != 0 && a->sequences[f->newest - 1].accepted != 0;
 
     if (resent && s->back != 0 && previous <= s->back_to && number > s->back_to && number <= s->back_from) {
         s->back_to = number;
@@ -923,6 +927,9 @@ static void prune(mqqb_audit *a, mqqb_audit_flow *f, int64_t time)
             uint32_t *const to = (uint32_t *)&f->folded;
             for (k = 0; k < sizeof s->counts / sizeof *from; k++) {
                 to[k] += from[k];
+            }
+            if (s->last_time > f->last_time) {
+                f->last_time = s->last_time;
             }
             unindex_sequence(a, entry);
             memset(s, 0, sizeof *s);
@@ -975,6 +982,7 @@ static uint32_t new_sequence(mqqb_audit *a, const row *r, const mqqb_audit_key *
     s->pair_missed = a->pairs[pair].missed.missed;
     s->source_missed = a->sources[key->source].missed;
     s->first_where = 2 * r->connection | r->direction;
+    s->where = NOWHERE;
     s->reported_where = NOWHERE;
     s->first_time = r->time;
     s->lowest = 0xFFFFFFFFu;
@@ -988,6 +996,14 @@ static uint32_t new_sequence(mqqb_audit *a, const row *r, const mqqb_audit_key *
     *link = entry;
     f->sequences++;
     f->kept++;
+    if (f->newest != entry) {
+        s->superseded = 1;
+    } else {
+        if (lower != 0) {
+            s->message_id = a->sequences[lower - 1].message_id;
+            a->sequences[lower - 1].superseded = 1;
+        }
+    }
     if (lower != 0 && f->newest == entry) {
         sequence *const before = &a->sequences[lower - 1];
         refresh(a, before);
@@ -1046,9 +1062,8 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
     }
     s = &a->sequences[entry - 1];
     f = &a->flows[s->flow - 1];
-    f->last_time = r->time;
     s->last_time = r->time;
-    if (f->connections == 0 || r->connection > f->last_connection) {
+    if (s->where != where && (f->connections == 0 || r->connection > f->last_connection)) {
         f->connections++;
         f->last_connection = r->connection;
     }
@@ -1062,7 +1077,7 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
             s->fresh = 1;
         }
     }
-    if (f->newest != entry) {
+    if (s->superseded != 0) {
         check_went_back(a, r, f, s);
     }
     if ((s->sure == 0 || number < s->sure) && (int64_t)sent_time * NS_PER_S >= unseen(a, s) &&
@@ -1299,7 +1314,6 @@ static void order_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
     uint64_t k;
 
     refresh(a, s);
-    f->last_time = r->time;
     if (!check_number(a, r, s, number, 1, 1) || number <= s->highest) {
         check_back(a, r, s, number);
         remember_ack(a, r, s, own, number);
@@ -1413,7 +1427,7 @@ static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
     mqqb_audit_slot *const slot = seen_slot(a, s, number);
 
     refresh(a, s);
-    f->last_time = r->time;
+    s->last_time = r->time;
     (void)check_number(a, r, s, number, 0, inserted);
     if (slot == NULL) {
         if (!inserted || !check_twice(a, r, s, number)) {
@@ -1703,7 +1717,8 @@ static uint32_t ahead(const mqqb_audit *a, const mqqb_capture_columns *columns, 
     }
     return a->sequence_index[sequence_place(a, columns->column[MQQB_CAPTURE_SOURCE_QUEUE_MANAGER][i],
                                             columns->column[MQQB_SCAN_TX_SEQUENCE_ORDINAL][i],
-                                            columns->column[MQQB_SCAN_TX_SEQUENCE_TIME_STAMP][i])];
+                                            columns->column[MQQB_SCAN_TX_SEQUENCE_TIME_STAMP][i])] &
+           ENTRY;
 }
 
 static void fetch_sequence(const mqqb_audit *a, const mqqb_capture_columns *columns, uint32_t i)
@@ -1726,9 +1741,6 @@ static void fetch_slot(const mqqb_audit *a, const mqqb_capture_columns *columns,
     if (entry != 0) {
         const sequence *const s = &a->sequences[entry - 1];
         const uint32_t at = s->blocks[number / MQQB_AUDIT_BLOCK % MQQB_AUDIT_BLOCKS];
-        if (s->flow != 0) {
-            PREFETCH(&a->flows[s->flow - 1]);
-        }
         if (at != 0) {
             PREFETCH(&a->slots[at - 1 + number % MQQB_AUDIT_BLOCK]);
         }
@@ -1782,8 +1794,12 @@ void mqqb_audit_finish(mqqb_audit *a, int64_t time)
     uint32_t k;
 
     for (k = 0; k < a->sequences_used; k++) {
-        if (a->sequences[k].flow != 0) {
-            conclude_all(a, &a->sequences[k], time);
+        sequence *const s = &a->sequences[k];
+        if (s->flow != 0) {
+            conclude_all(a, s, time);
+            if (s->last_time > a->flows[s->flow - 1].last_time) {
+                a->flows[s->flow - 1].last_time = s->last_time;
+            }
         }
     }
 }

@@ -96,7 +96,7 @@ typedef struct {
     mqqb_audit_key key;
     int64_t last_time, latency_max[MQQB_AUDIT_LATENCIES];
     uint32_t newest;                 /* its sequence with the highest id */
-    uint32_t connections, last_connection, message_id, sequences, kept;
+    uint32_t connections, last_connection, sequences, kept;
     int64_t first_time;
     mqqb_audit_counts folded;        /* of sequences that are not kept */
     uint32_t classes[MQQB_AUDIT_CLASSES], class_counts[MQQB_AUDIT_CLASSES], class_rest;
@@ -121,7 +121,8 @@ typedef struct {
     uint32_t accepted, highest, lowest, covered; /* the most a receiver can have accepted; seen; seen; named by OrderAcks */
     uint32_t since_first, since_high; /* seen first, seen at all, since something may have been missed */
     uint32_t pair, pair_missed, source_missed;
-    uint32_t where;
+    uint32_t where, message_id;      /* message_id: the flow's greatest, in its newest sequence */
+    uint32_t superseded;             /* 1: it is not the flow's newest */
     uint32_t has_slots, first_block, last_block, floor_block; /* blocks below the floor are given up */
     uint32_t acks_used, finals_next;
     int64_t last_time;
@@ -212,7 +213,7 @@ enum {
     MQQB_AUDIT_GROW_CONNECTIONS = 1, /* a row is of a connection that the table has no place for. After every growth: call again */
     MQQB_AUDIT_GROW_SOURCES = 2,     /* a code is above the table */
     MQQB_AUDIT_GROW_FLOWS = 3,       /* flows and flow_index, mqqb_audit_rehash */
-    MQQB_AUDIT_GROW_SEQUENCES = 4,   /* sequences and sequence_index, mqqb_audit_rehash */
+    MQQB_AUDIT_GROW_SEQUENCES = 4,   /* sequences and sequence_index, mqqb_audit_rehash; at most 2^24 - 1 sequences */
     MQQB_AUDIT_GROW_SLOTS = 5,       /* at least MQQB_AUDIT_BLOCK more */
     MQQB_AUDIT_GROW_SENT = 6,        /* at least 2^MQQB_AUDIT_SENT_MAX more */
     MQQB_AUDIT_FINDINGS_FULL = 7     /* take findings and strays, and set findings_used and strays_used to 0 */
