@@ -1499,8 +1499,8 @@ def _judge(capture: Capture, pairs: list[_Pair], everything: list[Frame]) -> Non
         harmless = frame.noise or (not frame.payload and not frame.flags & _SYN)
         whole = id(frame) in there and frame.kept == len(frame.payload)
         way = (frame.connection.number, frame.direction)
-        if not harmless and not whole and number not in clouded:
-            clouded[number] = seen_until.get(way, 0)  # when the missing bytes were sent, a reader cannot tell
+        if not harmless and not whole:  # when the missing bytes were sent, a reader cannot tell
+            clouded[number] = min(clouded.get(number, frame.time), seen_until.get(way, 0))
         if whole and not harmless:
             seen_until[way] = frame.time
     for moment in capture.cuts:  # nobody knows whose frames they were
