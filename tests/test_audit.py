@@ -108,13 +108,14 @@ class Wire:
             "time_to_reach_queue": 0xFFFFFFFF, "time_to_be_received": 0xFFFFFFFF, **values})
 
     def order_ack(self, number: int, *, ordinal: int = 1, stamp: int = FIRST, connection: int = 0, direction: int = 1,
-                  own_id: int | None = None) -> int:
+                  own_id: int | None = None, host: int = 0) -> int:
+        """host: addressed by this queue manager's GUID (DQ 3), not by an address."""
         self.count(connection, direction, False)
         self.own_id += 1
         return self.row(
             lib.MQQB_KIND_ORDER_ACK, connection, direction, source_queue_manager=RECEIVER,
-            destination_queue=ORDER_QUEUE, user_flags=7 << 10, message_class=0xFF, ack_tx_sequence_ordinal=ordinal,
-            ack_tx_sequence_time_stamp=stamp,
+            destination_queue=ORDER_QUEUE, user_flags=(3 if host else 7) << 10, queue_manager_address=host,
+            message_class=0xFF, ack_tx_sequence_ordinal=ordinal, ack_tx_sequence_time_stamp=stamp,
             ack_tx_sequence_number=number, message_id=self.own_id if own_id is None else own_id)
 
     def final_ack(self, number: int, *, ordinal: int = 1, stamp: int = FIRST, connection: int = 0, direction: int = 1,
@@ -178,10 +179,11 @@ def test_a_clean_stream_is_counted_and_timed(wire: Wire) -> None:
     wire.now += 500_000_000
     wire.order_ack(8)
     result = wire.result()
-    assert result.summary == {
+    expected = {
         "packets": 14, "connections": 1, "streams": 1, "messages": 10, "resends": 0, "rejects": 0, "settled": 8,
-        "unsettled": 2, "holes": 0, "malformed": 0, "violations": dict.fromkeys(KINDS, 0),
-        "latency_ms": result.summary["latency_ms"]}
+        "unsettled": 2, "holes": 0, "malformed": 0, "violations": dict.fromkeys(KINDS, 0)}
+    assert {name: result.summary[name] for name in expected} == expected
+    assert list(result.summary["latency_ms"]) == ["session", "order", "final"]
     [stream] = result.streams
     assert (stream.order_acked, stream.final_acked, stream.outcomes) == (8, 0, {"stored": 8, "sent": 2})
     assert stream.latency["order"].max == pytest.approx(511)  # 1 ms a row, and half a second
@@ -432,6 +434,24 @@ def test_a_hole_that_shows_later_withdraws_what_was_said(wire: Wire) -> None:
     assert result.streams[0].unknowns == {"ack_beyond_receipt": 1}
 
 
+def test_a_hole_that_shows_later_withdraws_what_was_said_of_counts(wire: Wire) -> None:
+    wire.message(1)
+    wire.session_ack(1, ack_sequence_number=2)
+    wire.hole()
+    result = wire.result()
+    assert (kinds(result), unknown(result)) == ([], ["ack_beyond_receipt"])
+    assert result.summary["violations"]["ack_beyond_receipt"] == 0
+
+
+def test_a_hole_on_another_connection_of_the_sender_withdraws_too(wire: Wire) -> None:
+    other = wire.connect(("10.0.0.1:4001", "10.0.0.9:1801"))  # nothing of it is seen but who opened it
+    wire.message(1)
+    wire.order_ack(2)
+    wire.hole(other)
+    result = wire.result()
+    assert (kinds(result), unknown(result)) == ([], ["ack_beyond_receipt"])
+
+
 def test_a_hole_of_another_sender_does_not_matter(wire: Wire) -> None:
     other = wire.connect(("10.0.0.2:4000", "10.0.0.9:1801"), client=OTHER)
     wire.message(1, connection=other, source=OTHER)
@@ -571,12 +591,13 @@ def test_a_forwarder_is_no_resend_and_does_not_speak_for_the_source(wire: Wire) 
     onward = wire.connect(("10.0.0.5:4000", "10.0.0.9:1801"), client=OTHER)
     wire.message(1, connection=onward, flags=1)  # hop count 1
     wire.session_ack(1, onward)
-    wire.order_ack(1, connection=onward, own_id=1)
+    wire.order_ack(1, connection=onward, own_id=1, host=SENDER)
     wire.session_ack(0, onward)
     wire.message(1, 0, connection=onward, flags=1)
     result = wire.result()
     assert not result.violations
     assert [stream.resends for stream in result.streams] == [0, 1]
+    assert [stream.order_acked for stream in result.streams] == [1, 1]
 
 
 @pytest.mark.rule("B-116")
