@@ -1536,6 +1536,7 @@ def _judge(capture: Capture, pairs: list[_Pair], everything: list[Frame]) -> Non
 QUEUES = 4  # of one sender, on one connection
 RECEIVERS = 8
 BODY = 16
+JOURNALED = 64  # one message of so many asks for a FinalAck; more would pile up unsettled
 UNACKED = 30  # recoverable messages since the last SessionHeader; its bits are 32
 _GAP = 150_000  # ns between frames
 _START = 1_790_000_000  # s since 1970
@@ -1737,7 +1738,7 @@ class _Fleet:
             messages["number"][:, index] = number
             messages["previous"][:, index] = given.get("previous", np.where(head, 0, number - 1))
             messages["message_id"][:, index] = given.get("message_id", number * QUEUES + queue)
-            messages["user_flags"][:, index] |= np.where(number % 16 == 0, JN, 0).astype(np.uint32)
+            messages["user_flags"][:, index] |= np.where(number % JOURNALED == 0, JN, 0).astype(np.uint32)
             if "apart" not in given:
                 self.resends += int(again.sum())
                 self.messages += int((~again).sum())
@@ -1812,7 +1813,7 @@ class _Fleet:
         full = self.recoverable[0][who] - self.acked[0][who] > UNACKED - 3
         empty = self.next[who, queue] == 1
         order = (full | (what < 0.12)) & ~empty
-        final = ~order & (what < 0.16) & (self.settled[who, queue] + 16 <= self.ordered[who, queue])
+        final = ~order & (what < 0.16) & (self.settled[who, queue] + JOURNALED <= self.ordered[who, queue])
         answer = ~order & ~final & (what < 0.20) & (self.sent[1][who] > 0)
         again = ~order & ~final & ~answer & (what < 0.21) & ~full  # the resend timer
         self.cursor[who[again], queue[again]] = self.ordered[who[again], queue[again]] + 1
@@ -1828,7 +1829,7 @@ class _Fleet:
             elif kind == 2 and order.any():
                 self.acknowledge(who[order], queue[order])
             elif kind == 3 and final.any():
-                number = self.settled[who[final], queue[final]] // 16 * 16 + 16
+                number = self.settled[who[final], queue[final]] // JOURNALED * JOURNALED + JOURNALED
                 self.settle(who[final], queue[final], number)
             elif kind == 4 and answer.any():
                 self.session_acks(who[answer], 0)
@@ -1849,8 +1850,8 @@ class _Fleet:
         for sender in free:
             who, queue = np.array([sender]), rng.integers(0, QUEUES, 1)
             fresh = self.next[who, queue]
-            calm = fresh[0] > 20 and self.cursor[who, queue] == fresh
-            calm &= kind != "skipped" or fresh[0] % 16 != 0  # the number left out gets no FinalAck
+            calm = fresh[0] > JOURNALED + 20 and self.cursor[who, queue] == fresh
+            calm &= kind != "skipped" or fresh[0] % JOURNALED != 0  # the number left out gets no FinalAck
             if not calm or self.recoverable[0][sender] - self.acked[0][sender] > UNACKED - 4:
                 continue
             number, stamp = fresh, self.stamp[who]
@@ -1876,7 +1877,7 @@ class _Fleet:
                 self.session_acks(who, 0)
                 self.send(who, queue, 1, number=number, previous=number - 1)
             else:
-                number = np.maximum(16, self.settled[who, queue])
+                number = np.maximum(JOURNALED, self.settled[who, queue])
                 self.acknowledge(who, queue)  # what has a FinalAck is not sent again
                 if self.settled[who, queue] == 0:
                     self.settle(who, queue, number)
