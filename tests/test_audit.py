@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ pytest.importorskip("pyarrow", reason="the pipeline is not installed")
 
 from _mqqb import lib
 from mqqb import core
-from ordack.pipeline import audit, captures
-from ordack.pipeline.audit_result import KINDS, Result
+from ordack.pipeline import audit, audit_tables, captures
+from ordack.pipeline.audit_result import KINDS, Latency, Result
 
 from tests import capture_generator
 from tests.test_cli import _ordack
@@ -167,6 +168,12 @@ def unknown(result: Result) -> list[str]:
 
 def frames(result: Result) -> list[int]:
     return [packet.frame for packet in result.violations[0].packets]
+
+
+def stream_latency(result: Result, kind: str) -> Latency:
+    """Of a result with one stream."""
+    [stream] = result.streams
+    return stream.latency[kind]
 
 
 # ---- what is counted ----------------------------------------------------------------------------
@@ -715,3 +722,99 @@ def test_the_command_with_unusable_input(tmp_path: Path) -> None:
         done = _ordack("audit", path)
         assert done.returncode == 2
         assert path.name in done.stderr
+
+
+def _pcap(path: Path, frames: list[bytes]) -> Path:
+    """A capture of these Ethernet frames, a second apart."""
+    records = b"".join(struct.pack("<IIII", START + number, 0, len(frame), len(frame)) + frame
+                       for number, frame in enumerate(frames))
+    path.write_bytes(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1) + records)
+    return path
+
+
+def _tcp(port: int, body: bytes, sequence: int = 1) -> bytes:
+    """A frame from port 40000 to this port of the same machine."""
+    tcp = struct.pack(">HHIIBBHHH", 40000, port, sequence, 1, 5 << 4, 0x18, 65535, 0, 0) + body
+    ip = struct.pack(">BBHHHBBH", 0x45, 0, 20 + len(tcp), 0, 0, 64, 6, 0) + bytes([127, 0, 0, 1]) * 2
+    return bytes(12) + b"\x08\x00" + ip + tcp
+
+
+def test_a_capture_without_a_packet_of_the_protocol_is_unusable(tmp_path: Path) -> None:
+    http = _pcap(tmp_path / "http.pcap", [_tcp(1801, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")])
+    folder, checkpoint = tmp_path / "folder", tmp_path / "checkpoint"
+    folder.mkdir()
+    (folder / "http.pcap").write_bytes(http.read_bytes())
+    for arguments in ([http, "--out", tmp_path / "out"],
+                      ["--follow", folder, "--checkpoint", checkpoint, "--once"]):
+        done = _ordack("audit", *arguments)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "nothing to judge: no packet of the protocol in " in done.stderr
+        assert "http.pcap (1 connection to TCP port 1801, 0 malformed packets, 0 holes)" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_capture_of_something_else_is_unusable(tmp_path: Path) -> None:
+    other = _pcap(tmp_path / "other.pcap", [_tcp(80, b"GET /"), _tcp(80, b"x", 6), _tcp(443, b"y")])
+    done = _ordack("audit", other)
+    assert (done.returncode, done.stderr) == (
+        2, f"ordack: {other}: none of its 3 frames is of TCP port 1801\n")
+    other.write_bytes(other.read_bytes()[:-1])
+    done = _ordack("audit", other)
+    assert done.returncode == 2
+    assert "the file ends inside the record" in done.stderr
+    assert "none of its 2 frames" in done.stderr
+
+
+def test_damage_and_open_verdicts_are_in_the_summary(tmp_path: Path) -> None:
+    for seed in range(40, 80):
+        result = audit.run(capture_generator.generate(seed, tmp_path / str(seed), faults=["loss"]).paths)
+        if result.unknowns:
+            break
+    assert sum(result.summary["unknown"].values()) == len(result.unknowns) > 0
+    assert all(result.summary["unknown"][item.kind] for item in result.unknowns)
+    path = Path(result.paths[0])
+    path.write_bytes(path.read_bytes()[:-3])
+    done = _ordack("audit", *result.paths, "--json")
+    [[damaged, text]] = json.loads(done.stdout)["damages"]
+    assert damaged == str(path)
+    assert "the file ends inside" in text
+
+
+def test_the_text_fits_a_terminal_and_counts_one_as_one(tmp_path: Path, wire: Wire) -> None:
+    wire.message(1)
+    assert audit_tables.text_of(wire.result())[:2] == [
+        "3 packets on 1 connection; 0 holes, 0 malformed", "1 message in 1 stream: 0 resends, 0 rejects, 1 unsettled"]
+    capture = capture_generator.generate(21, tmp_path, violations=False, faults=[])
+    result = audit.run(capture.paths)
+    table = audit_tables.streams_text(result)
+    for stream in result.streams[:5]:
+        name = f"{stream.stream.source_queue_manager} to {stream.stream.destination_queue}"
+        figures = table[table.index(name) + 1]
+        assert figures.split()[:4] == list(map(str, (
+            stream.messages, stream.resends, sum(stream.rejects.values()), stream.unsettled)))
+        assert len(figures) == len(table[0]) <= 80
+
+
+@pytest.mark.parametrize(("option", "path", "text"), [
+    ("--out", "file", "is a file"),
+    ("--out", "file/below", "cannot write --out"),
+    ("--html", "no/x.html", "there is no folder"),
+    ("--html", ".", "is a directory"),
+])
+def test_places_that_cannot_be_written_to_are_told_in_words(
+    tmp_path: Path, option: str, path: str, text: str
+) -> None:
+    (tmp_path / "file").touch()
+    capture = capture_generator.generate(21, tmp_path / "captures", violations=False, faults=[])
+    done = _ordack("audit", *capture.paths, option, tmp_path / path)
+    assert done.returncode == 2
+    said = " ".join(done.stderr.replace("│", " ").split())
+    assert text in said
+    assert option in said
+    assert "Errno" not in said
+
+
+def test_a_capture_that_cannot_be_read_is_told_in_words() -> None:
+    done = _ordack("audit", "/proc/self/mem")  # whoever reads it at 0 gets an error
+    assert (done.returncode, done.stderr) == (
+        2, "ordack: cannot read the capture /proc/self/mem: Input/output error; make it readable, or leave it out\n")

@@ -291,10 +291,64 @@ def test_the_command_once_and_for_ever(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=DEADLINE_S)
     assert told == {"step": told["step"], "files": len(sources), **wanted}
-    assert (process.returncode, errors) == (int(any(wanted["violations"].values())), "")
+    assert (process.returncode, errors) == (
+        int(any(wanted["violations"].values())),
+        f"ordack: going on in {tmp_path / 'checkpoint'} behind step 1: 2 files read\n")
     assert html.stat().st_size > 1 << 20
     once = _ordack(*arguments, "--once")
     assert (json.loads(once.stdout), once.returncode) == (wanted, process.returncode)
+
+
+def test_a_start_after_a_kill_says_at_once_where_it_goes_on_and_a_stop_says_what_was_found(tmp_path: Path) -> None:
+    sources = several_files(2007, tmp_path)
+    checkpoint = tmp_path / "checkpoint"
+    follower = Follower(sources[0].parent, checkpoint, settled=0, step_bytes=1)
+    next(follower.steps(once=True))
+    step = follower.plan(1)  # decided, and then the process was killed
+    assert step is not None
+    follower.run(step)
+    (checkpoint / "done" / f"{2:010}.json").unlink()
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'firmware'}{os.pathsep}{ROOT / 'host'}"}
+    arguments = ["audit", "--follow", sources[0].parent, "--checkpoint", checkpoint, "--json"]
+    with subprocess.Popen([sys.executable, "-m", "ordack", *map(str, arguments)], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr
+        assert process.stderr.readline() == (
+            f"ordack: going on in {checkpoint} behind step 1: 1 file read; step 2 with 1 file was begun and is done "
+            "again\n")
+        process.send_signal(signal.SIGTERM)
+        lines, _ = process.communicate(timeout=DEADLINE_S)
+    told = json.loads(lines.splitlines()[-1])
+    assert told["step"] == follower.last_done()
+    assert told["files"] == len(follower.order(told["step"]))
+
+
+def test_a_folder_of_other_files_is_no_checkpoint(tmp_path: Path) -> None:
+    folder, checkpoint = tmp_path / "captures", tmp_path / "checkpoint"
+    for made in (folder, checkpoint):
+        made.mkdir()
+    (checkpoint / "thesis.txt").touch()
+    done = _ordack("audit", "--follow", folder, "--checkpoint", checkpoint, "--once")
+    assert done.returncode == 2
+    assert f"{checkpoint} holds other files, and is no checkpoint" in done.stderr
+    assert os.listdir(checkpoint) == ["thesis.txt"]
+    with pytest.raises(follow.FollowError, match="is no folder, or is below a file"):
+        Follower(folder, checkpoint / "thesis.txt")
+    (checkpoint / follow.MARK).write_text("[]")
+    with pytest.raises(follow.FollowError, match="does not say what the checkpoint"):
+        Follower(folder, checkpoint)
+
+
+def test_captures_of_other_traffic_do_not_end_it(tmp_path: Path) -> None:
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    frame = bytes(12) + b"\x08\x06" + bytes(28)  # ARP
+    (folder / "other.pcap").write_bytes(
+        struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1) + struct.pack("<IIII", 1, 0, 42, 42) + frame)
+    follower = Follower(folder, tmp_path / "checkpoint", settled=0)
+    assert list(follower.reports(once=False, stop=lambda: follower.last_done() > 0)) == []
+    with pytest.raises(audit.CaptureUnusable, match="none of its 1 frame is of TCP port 1801"):
+        list(follower.reports(once=True))
 
 
 @pytest.mark.parametrize(("arguments", "text"), [

@@ -580,6 +580,12 @@ def _ingest_progress() -> Iterator[Callable[[Any], None]]:
         yield told
 
 
+def _in_a_folder(path: Path | None) -> Path | None:
+    if path is not None and not path.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {path.parent} to write {path.name} to: make it first")
+    return path
+
+
 SMALL_CAPTURE = 256 << 20  # bytes that one process audits sooner than Spark starts
 
 
@@ -588,8 +594,10 @@ def audit_command(
     captures: Annotated[list[str] | None, typer.Argument(
         metavar="PATH...", help="Captures: files, patterns, folders. All of them are one capture.")] = None,
     out: Annotated[Path | None, typer.Option(
-        metavar="FOLDER", help="Write streams, sequences, senders and violations there, as Parquet and JSON.")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report with plots.")] = None,
+        metavar="FOLDER", file_okay=False,
+        help="Write streams, sequences, senders and violations there, as Parquet and JSON.")] = None,
+    html: Annotated[Path | None, typer.Option(
+        metavar="FILE", dir_okay=False, callback=_in_a_folder, help="Write a report with plots.")] = None,
     master: Annotated[str | None, typer.Option(
         help="Spark's master URL, or sc://HOST:PORT. By default Spark is used, on this machine or where SPARK_REMOTE "
         "says, for captures of more than 256 MiB.")] = None,
@@ -605,19 +613,20 @@ def audit_command(
 ) -> None:
     """Check from captures that every transactional stream was exactly once and in order.
 
-    Exit status: 0 no violations, 1 violations, 2 unusable input, wrong usage, or Spark is missing.
+    Exit status: 0 no violations, 1 violations, 2 unusable input (also if no packet of the protocol is in it), wrong
+    usage, or Spark is missing.
     """
     if (follow is None) == (not captures):
         raise typer.BadParameter("give either captures or --follow FOLDER")
     if (follow is None) != (checkpoint is None) or (once and follow is None):
         raise typer.BadParameter("--follow FOLDER and --checkpoint FOLDER go together, and --once with them")
     with _pipeline_packages():
-        from ordack.pipeline import audit, audit_tables
+        from ordack.pipeline import audit
         from ordack.pipeline.packets import OptionError, find_files
         from ordack.pipeline.session import SparkMissing, session
 
         if html is not None:
-            from ordack.pipeline import report
+            from ordack.pipeline import report  # noqa: F401 - needs packages of its own
     if no_spark and master is not None:
         raise typer.BadParameter("--no-spark and --master exclude each other")
     if follow is not None and checkpoint is not None:
@@ -629,16 +638,40 @@ def audit_command(
         with _audit_progress() as show:
             spark = None if no_spark or (small and master is None) else session(master, "ordack audit")
             result = audit.run(files, spark=spark, series=html is not None, progress=show)
-        if out is not None:
-            audit_tables.save(result, out)
-        if html is not None:
-            report.write(result, html)
+        audit.require_packets(result)
+        _save_audit(result, out, html)
     except (audit.CaptureUnusable, OptionError, SparkMissing, OSError) as error:
-        _complain(str(error))
+        _complain(_in_words(error))
         raise typer.Exit(2) from None
     _show_audit(result, as_json)
     if any(result.summary["violations"].values()):
         raise typer.Exit(1)
+
+
+def _in_words(error: Exception) -> str:
+    """What an exception says; of one of the operating system, without its number."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    return f"cannot use {error.filename}: {error.strerror}" if error.filename else error.strerror
+
+
+def _save_audit(result: Result, out: Path | None, html: Path | None) -> None:
+    """Write what --out and --html ask for."""
+    from ordack.pipeline import audit_tables
+
+    for option, path in (("--out", out), ("--html", html)):
+        if path is None:
+            continue
+        try:
+            if option == "--out":
+                audit_tables.save(result, path)
+            else:
+                from ordack.pipeline import report
+
+                report.write(result, path)
+        except OSError as error:
+            _complain(f"cannot write {option} {path}: {error.strerror or error}; name a place that can be written to")
+            raise typer.Exit(2) from None
 
 
 def _show_audit(result: Result, as_json: bool) -> None:
@@ -647,8 +680,7 @@ def _show_audit(result: Result, as_json: bool) -> None:
     if as_json:
         _report(True, "", **result.summary)
     else:
-        lines, rows = audit_tables.text_of(result)
-        _table(*audit_tables.STREAM_HEADINGS, rows)
+        lines = [*audit_tables.streams_text(result), *audit_tables.text_of(result)]
         _write("\n".join(map(legible, lines)) + "\n")
 
 
@@ -660,11 +692,12 @@ def _follow_audit(folder: Path, checkpoint: Path, once: bool, master: str | None
 
     with _pipeline_packages():
         from ordack.pipeline import audit, audit_tables
+        from ordack.pipeline.audit_result import count_text
         from ordack.pipeline.follow import Follower, FollowError
         from ordack.pipeline.session import SparkMissing, session
 
         if html is not None:
-            from ordack.pipeline import report
+            from ordack.pipeline import report  # noqa: F401 - needs packages of its own
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: stopped.set())
@@ -672,21 +705,22 @@ def _follow_audit(folder: Path, checkpoint: Path, once: bool, master: str | None
     try:
         follower = Follower(folder, checkpoint)
         with follower.lock():
+            if going_on := follower.going_on():
+                _complain(going_on)
             spark = None if master is None else session(master, "ordack audit")
             for step, result in follower.reports(once, spark, stopped.is_set):
                 bad = any(result.summary["violations"].values())
-                if out is not None:
-                    audit_tables.save(result, out)
-                if html is not None:
-                    report.write(result, html)
+                if once:
+                    audit.require_packets(result)
+                _save_audit(result, out, html)
                 if once:
                     _show_audit(result, as_json)
                 else:
-                    lines, _ = audit_tables.text_of(result, 0, 0)
-                    _report(as_json, f"{len(result.paths)} files: " + "; ".join([*lines[:2], lines[-1]]),
+                    lines = audit_tables.text_of(result, 0)
+                    _report(as_json, f"{count_text(len(result.paths), 'file')}: " + "; ".join([*lines[:2], lines[-1]]),
                             step=step.number, files=len(result.paths), **result.summary)
     except (audit.CaptureUnusable, FollowError, SparkMissing, OSError) as error:
-        _complain(str(error))
+        _complain(_in_words(error))
         raise typer.Exit(2) from None
     if bad:
         raise typer.Exit(1)

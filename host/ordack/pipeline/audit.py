@@ -46,6 +46,7 @@ from ordack.pipeline.audit_result import (
     StreamReport,
     Unknown,
     Violation,
+    count_text,
 )
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 LATENCIES = ("session", "order", "final")
 COLUMNS = (*captures.SCAN_COLUMNS, *captures.PLACE_COLUMNS, "queue_manager_address", "client_guid", "server_guid")
 BATCH_ROWS = 8192  # what a batch's columns take stays in the processor's second cache
+FILES_NAMED = 3  # in a complaint
 FINDINGS_MAX = 1000  # of a kind, for a stream
 CONNECTIONS_MAX = 10_000
 SERIES_STREAMS = 12
@@ -456,14 +458,29 @@ def run(
 
 
 def _problem(path: str) -> str:
-    """Why there is no frame in this file."""
-    with Path(path).open("rb") as file:
-        try:
-            for _ in capture.frames(file):
-                break
-        except capture.CaptureError as error:
-            return f"{path}: {error}"
-    return f"{path}: there is no frame in it"
+    """Why there is nothing to look at in this file."""
+    decoder = captures.Decoder([path], 0, 1, False)
+    for _ in captures.read_on(decoder, BATCH_ROWS, COLUMNS, finish=True):
+        pass
+    why = [damage.text for damage in decoder.damages]
+    if decoder.unread:
+        why.append(f"{count_text(decoder.unread, 'frame')} of a link type that is not supported")
+    if decoder.frames:
+        why.append(f"none of its {count_text(decoder.frames, 'frame')} is of TCP port 1801")
+    return f"{path}: {'; '.join(why) or 'there is no frame in it'}"
+
+
+def require_packets(result: Result) -> None:
+    """Raises CaptureUnusable if there was no packet of the protocol, so that nothing could be judged."""
+    if result.summary["packets"]:
+        return
+    files = ", ".join(result.paths[:FILES_NAMED])
+    if len(result.paths) > FILES_NAMED:
+        files += f" and {len(result.paths) - FILES_NAMED:,} more"
+    seen = ", ".join(count_text(result.summary[name], word) for name, word in (
+        ("connections", "connection to TCP port 1801"), ("malformed", "malformed packet"), ("holes", "hole")))
+    damages = "".join(f"; {path}: {text}" for path, text in result.damages)
+    raise CaptureUnusable(f"there was nothing to judge: no packet of the protocol in {files} ({seen}){damages}")
 
 
 def result_of(
@@ -609,13 +626,14 @@ class _Merged:
                         unknowns.append(item)
                     else:
                         violations.append(item)
-        kinds = np.zeros(len(KINDS), np.int64)
+        kinds = np.zeros((2, len(KINDS)), np.int64)
         for partial in self._partials:
-            kinds += partial.kind_counts[0]
-        counted = dict(zip(KINDS, kinds.tolist()))
+            kinds += partial.kind_counts
+        counted, open_verdicts = (dict(zip(KINDS, counts)) for counts in kinds.tolist())
         for report in streams:
-            for kind, count in report.violations.items():
-                counted[kind] += count
+            for counts, those in ((counted, report.violations), (open_verdicts, report.unknowns)):
+                for kind, count in those.items():
+                    counts[kind] += count
         streams.sort(key=lambda report: report.stream)
         violations.sort(key=lambda item: item.packets[-1].time if item.packets else 0)
         unknowns.sort(key=lambda item: item.packets[-1].time if item.packets else 0)
@@ -634,17 +652,20 @@ class _Merged:
             "holes": sum(partial.holes for partial in self._partials),
             "malformed": sum(partial.malformed for partial in self._partials),
             "violations": counted,
-            "latency_ms": {kind: {"p50": value.p50, "p90": value.p90, "p99": value.p99, "max": value.max}
-                           for kind, value in latency.items()},
+            "unknown": open_verdicts,
+            "latency_ms": {kind: value.as_json() for kind, value in latency.items()},
         }
-        return Result(
-            summary=summary, paths=self._paths, damages=self._partials[0].damages, violations=violations,
+        result = Result(
+            summary=summary, paths=self._paths, damages=[], violations=violations,
             unknowns=unknowns, streams=streams,
             senders=sorted((sender.report(guid) for guid, sender in senders.items()),
                            key=lambda report: report.source_queue_manager),
             connections=self._connections(violations, unknowns),
             histograms={kind: _histogram(row) for kind, row in zip(LATENCIES, totals)}, latency=latency,
         )
+        # Each task has read all files; one that saw no row does not tell.
+        result.add_damages(max((partial.damages for partial in self._partials), key=len))
+        return result
 
     def _connections(self, violations: Iterable[Violation], unknowns: Iterable[Unknown]) -> dict[int, ConnectionReport]:
         found: defaultdict[int, list[Violation | Unknown]] = defaultdict(list)

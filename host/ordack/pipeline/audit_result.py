@@ -53,7 +53,8 @@ Kinds of violation, and when one is reported:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 KINDS = (
@@ -91,6 +92,12 @@ class SequenceId(NamedTuple):
     time_stamp: int
 
 
+def count_text(number: int, word: str) -> str:
+    """A number of things: 1 hole, 2,000 holes, 2 connections to ..."""
+    first, space, rest = word.partition(" to ")
+    return f"{number:,} {first}{'' if number == 1 else 's'}{space}{rest}"
+
+
 @dataclass(frozen=True, slots=True)
 class Latency:
     """Milliseconds; percentiles from a histogram with steps of at most 1/8, max exact. count 0: the rest is 0."""
@@ -100,6 +107,10 @@ class Latency:
     p90: float
     p99: float
     max: float
+
+    def as_json(self) -> dict[str, float | None]:
+        """For other programs: of nothing there are no percentiles."""
+        return {name: value if self.count or name == "count" else None for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,3 +287,8 @@ class Result:
     histograms: dict[str, dict[float, int]]
     latency: dict[str, Latency]
     series: list[Series] = field(default_factory=list)
+
+    def add_damages(self, damages: Iterable[tuple[str, str]]) -> None:
+        """More that could not be read."""
+        self.damages.extend(damages)
+        self.summary["damages"] = list(map(list, self.damages))

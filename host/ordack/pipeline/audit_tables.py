@@ -10,7 +10,6 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ordack.pipeline.audit_result import Latency, Packet, Result, SequenceId, StreamKey, Unknown, Violation
+from ordack.pipeline.audit_result import (
+    Latency,
+    Packet,
+    Result,
+    SequenceId,
+    StreamKey,
+    Unknown,
+    Violation,
+    count_text,
+)
 from ordack.store import legible
 
 _TIME = pa.timestamp("ns", "UTC")
@@ -91,7 +99,7 @@ def _named(stream: StreamKey | None, sequence: SequenceId | None) -> dict[str, A
 
 
 def _latency(latency: dict[str, Latency]) -> dict[str, Any]:
-    return {kind: asdict(value) for kind, value in latency.items()}
+    return {kind: value.as_json() for kind, value in latency.items()}
 
 
 def _streams(result: Result) -> Iterable[dict[str, Any]]:
@@ -154,47 +162,59 @@ def legible_finding(result: Result, item: Violation | Unknown) -> dict[str, Any]
     return found
 
 
-def text_of(
-    result: Result, streams_max: int = 20, violations_max: int = 20,
-) -> tuple[list[str], list[list[str]]]:
-    """For people: lines of text, and rows of a table of the streams with most trouble (headings are
-    STREAM_HEADINGS)."""
+def text_of(result: Result, violations_max: int = 20) -> list[str]:
+    """For people: lines; the last one is the verdict."""
     summary = result.summary
-    count = {name: f"{number:,}" for name, number in summary.items() if isinstance(number, int)}
+    said = {name: count_text(summary[name], name.removesuffix("s")) for name in (
+        "packets", "connections", "holes", "messages", "streams", "resends", "rejects")}
     lines = [
-        "{packets} packets on {connections} connections; {holes} holes, {malformed} malformed".format_map(count),
-        ("{messages} messages in {streams} streams: {resends} resends, {rejects} not accepted, {unsettled} "
-         "unsettled").format_map(count),
+        "{packets} on {connections}; {holes}".format_map(said) + f", {summary['malformed']:,} malformed",
+        "{messages} in {streams}: {resends}, {rejects}".format_map(said) + f", {summary['unsettled']:,} unsettled",
     ]
     for kind, value in result.latency.items():
         if value.count:
             lines.append(f"{kind} acknowledgement after ms: p50 {value.p50:g}, p90 {value.p90:g}, p99 {value.p99:g}, "
-                         f"max {value.max:g} ({value.count:,} messages)")
+                         f"max {value.max:g} ({count_text(value.count, 'message')})")
     lines += [f"{path}: {text}" for path, text in result.damages]
     total = sum(summary["violations"].values())
     for item in result.violations[:violations_max]:
-        where = connection_text(result, item.connection) if item.stream is None else (
-            f"{item.stream.source_queue_manager} to {item.stream.destination_queue}")
+        where = connection_text(result, item.connection) if item.stream is None else stream_text(item.stream)
         lines.append(f"{item.kind}: {item.text} [{item.rule}]; {where}")
         lines += [f"    {result.paths[packet.file]} frame {packet.frame}, {time_text(packet.time)}"
                   for packet in item.packets]
     if total > violations_max:
-        lines.append(f"{total - violations_max:,} more violations: --out and --html have them")
-    if result.unknowns:
-        lines.append(f"{len(result.unknowns):,} verdicts are unknown: something is missing in the capture")
-    lines.append("no violations" if not total else f"{total:,} violations: " + ", ".join(
-        f"{count} {kind}" for kind, count in summary["violations"].items() if count))
+        lines.append(f"{count_text(total - violations_max, 'more violation')}: --out and --html have them")
+    unknown = sum(summary["unknown"].values())
+    if unknown:
+        lines.append(f"{count_text(unknown, 'verdict')} unknown, because something is missing in the capture: "
+                     + _kinds(summary["unknown"]))
+    if not summary["packets"]:
+        lines.append("nothing to judge: no packet of the protocol")
+    else:
+        lines.append(f"{count_text(total, 'violation')}: {_kinds(summary['violations'])}" if total else "no violations")
+    return lines
+
+
+def _kinds(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
+
+
+def stream_text(stream: StreamKey) -> str:
+    """Source and destination of a stream."""
+    return f"{legible(stream.source_queue_manager)} to {legible(stream.destination_queue)}"
+
+
+def streams_text(result: Result, streams_max: int = 20) -> list[str]:
+    """A table of the streams with most trouble. A stream's name has a line of its own: it is as wide as a terminal."""
+    headings = ("messages", "resends", "rejects", "unsettled", "order p99 ms", "violations", "unknown")
     worst = sorted(result.streams, key=lambda report: (
         -sum(report.violations.values()), -sum(report.unknowns.values()), -report.resends, report.stream))
-    rows = [[
-        legible(report.stream.source_queue_manager), legible(report.stream.destination_queue),
-        *map(str, (report.messages, report.resends, sum(report.rejects.values()), report.unsettled)),
-        f"{report.latency['order'].p99:g}",
-        *(str(sum(counts.values())) for counts in (report.violations, report.unknowns)),
-    ] for report in worst[:streams_max]]
-    return lines, rows
-
-
-STREAM_HEADINGS = (
-    ("from", "to"), ("messages", "resends", "rejects", "unsettled", "order p99 ms", "violations", "unknown"),
-)
+    lines = ["  ".join(headings)]
+    for report in worst[:streams_max]:
+        order = report.latency["order"]
+        figures = (str(report.messages), str(report.resends), str(sum(report.rejects.values())), str(report.unsettled),
+                   f"{order.p99:g}" if order.count else "",
+                   *(str(sum(counts.values())) for counts in (report.violations, report.unknowns)))
+        lines += [stream_text(report.stream),
+                  "  ".join(figure.rjust(len(heading)) for figure, heading in zip(figures, headings, strict=True))]
+    return [*lines, ""]

@@ -35,12 +35,13 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 
 from ordack import capture
 from ordack.pipeline import audit, captures
-from ordack.pipeline.audit_result import Result
+from ordack.pipeline.audit_result import Result, count_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+MARK = "follow.json"  # in the checkpoint: what it is for
 FORMAT = 1  # of checkpoints, but for the states
 STATE_FORMAT = 1  # of what is not in structures of C
 STEP_BYTES = 1 << 30  # of files in a step, if it is more than one: what is read again after a kill
@@ -124,22 +125,53 @@ class Follower:
         self.folder, self.checkpoint = folder.absolute(), checkpoint.absolute()
         self.settled, self.step_bytes = settled, step_bytes
         self._states = self.checkpoint / f"states-{_layout()}"
-        for made in (self._states, self.checkpoint / "steps", self.checkpoint / "done"):
-            made.mkdir(parents=True, exist_ok=True)
         mark = {"format": FORMAT, "folder": str(self.folder)}
-        path = self.checkpoint / "follow.json"
-        _write_once(path, json.dumps(mark).encode())
-        found = json.loads(path.read_bytes())
+        found = self._claim(checkpoint, mark)
+        for made in (self._states, self.checkpoint / "steps", self.checkpoint / "done"):
+            made.mkdir(exist_ok=True)
         if found != mark:
             raise FollowError(f"{checkpoint} is the checkpoint for the folder {found['folder']} in format "
                               f"{found['format']}; take another one for {folder}")
         self._first_times: dict[tuple[str, int], float] = {}
         self._order: tuple[int, list[File]] = 0, []  # behind the last step that was asked for
 
+    def _claim(self, named: Path, mark: dict[str, Any]) -> dict[str, Any]:
+        """What the checkpoint is marked with: before anything else is in it. Raises FollowError if it is none."""
+        path = self.checkpoint / MARK
+        try:
+            self.checkpoint.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise FollowError(f"the checkpoint {named} is no folder, or is below a file: name a folder") from None
+        foreign = any(not entry.name.startswith(f".{MARK}") for entry in self.checkpoint.iterdir())
+        if foreign and not path.exists():  # looked for last: another process may be making it
+            raise FollowError(f"{named} holds other files, and is no checkpoint of this command: name a new or empty "
+                              "folder")
+        _write_once(path, json.dumps(mark).encode())
+        try:
+            found: dict[str, Any] = json.loads(path.read_bytes())
+            if not {"folder", "format"} <= found.keys():
+                raise KeyError
+        except (ValueError, KeyError, AttributeError):
+            raise FollowError(f"{path} does not say what the checkpoint {named} is for: name a new folder") from None
+        return found
+
+    def going_on(self) -> str:
+        """Where an earlier process has come to, if there was one; else ""."""
+        number = self.last_done()
+        begun = (self.checkpoint / "steps" / f"{number + 1:010}.json").exists()
+        if not number and not begun:
+            return ""
+        said = (f"going on in {self.checkpoint} behind step {number}: "
+                f"{count_text(len(self.order(number)), 'file')} read")
+        if begun:
+            said += (f"; step {number + 1} with {count_text(len(self.step(number + 1).files), 'file')} was begun and is "
+                     "done again")
+        return said
+
     def reports(
         self, once: bool, spark: SparkSession | None = None, stop: Callable[[], bool] = lambda: False
     ) -> Iterator[tuple[Step, Result]]:
-        """Do what there is to do, and say what it shows whenever nothing more was waiting; see `steps`.
+        """Do what there is to do, and say what it shows whenever nothing more was waiting, and at the end; see `steps`.
 
         spark: does the steps in its tasks; None: this process does. Raises CaptureUnusable if there is nothing to say
         at the end of `once`.
@@ -147,13 +179,23 @@ class Follower:
         told = 0
         for step in self.steps(once, stop) if spark is None else self._spark_steps(spark, once, stop):
             if not step.behind:
-                result, told = self.result(step.number), step.number
-                yield step, result
+                told = step.number
+                yield from self._report(step.number, once)
         number = self.last_done()
-        if once and number and told < number:
-            yield self.step(number), self.result(number)
+        if told < number:
+            yield from self._report(number, once)
         elif once and not number:
             raise audit.CaptureUnusable(f"there is no capture with a frame in {self.folder}")
+
+    def _report(self, number: int, once: bool) -> Iterator[tuple[Step, Result]]:
+        """Nothing while other captures may come, if none so far has a frame of ours."""
+        try:
+            result = self.result(number)
+        except audit.CaptureUnusable:
+            if once:
+                raise
+            return
+        yield self.step(number), result
 
     def _spark_steps(self, spark: SparkSession, once: bool, stop: Callable[[], bool]) -> Iterator[Step]:
         query = stream(spark, self, once)
@@ -342,7 +384,7 @@ class Follower:
         state = self._read(number)
         state.feed(finish=True)
         result = audit.result_of(state.decoder.paths, [state.auditor.partial()])
-        result.damages.extend(state.missed)
+        result.add_damages(state.missed)
         return result
 
     def steps(self, once: bool, stop: Callable[[], bool] = lambda: False) -> Iterator[Step]:

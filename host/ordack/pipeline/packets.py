@@ -406,8 +406,12 @@ class Part(InputPartition):  # type: ignore[misc, unused-ignore]
 
 
 def _is_capture(path: str) -> bool:
-    with Path(path).open("rb") as file:
-        return capture.is_capture(file.read(4))
+    try:
+        with Path(path).open("rb") as file:
+            return capture.is_capture(file.read(4))
+    except OSError as error:
+        raise OptionError(f"cannot read the capture {path}: {error.strerror}; make it readable, or leave it out"
+                          ) from None
 
 
 def find_files(path: str) -> list[str]:
