@@ -887,7 +887,22 @@ def test_a_folder_that_is_none_is_refused(store: Path, to: Path) -> None:
     to.write_text("a file")
     _fill(store, 1)
     _refused(store, to, f"cannot open the folder {to}: Not a directory")
-    _refused(store, Path("/proc/self"), "cannot write to the folder")
+    _refused(store, Path("/proc/self"), "holds other files")
+
+
+def test_a_folder_of_other_files_is_refused(store: Path, to: Path) -> None:
+    to.mkdir()
+    (to / "thesis.txt").touch()
+    _fill(store, 1)
+    _refused(store, to, f"{to} holds other files, such as thesis.txt, and no {MARKER} of an export")
+    assert [path.name for path in to.iterdir()] == ["thesis.txt"]
+    (to / "thesis.txt").unlink()
+    (to / "lost+found").mkdir()  # the root of a new file system
+    _export(store, to)
+    (to / "notes.txt").touch()
+    _fill(store, 1, 2)
+    _export(store, to)
+    assert _exported(to) == [1, 2], "what comes into a folder of ours does not matter"
 
 
 @pytest.mark.parametrize("call", ["open", "write", "fsync"])
@@ -1024,6 +1039,7 @@ def test_a_folder_that_is_gone_can_be_replaced_when_asked_and_may_come_back(
     to.rename(tmp_path / "away")
     _fill(store, 1, 4)
     _refused(store, to, "that folder is not there any more")
+    assert not to.exists(), "where it is looked for, nothing is made"
     done = _ordack("export", "line1", "--store", store, "--to", to, "--anew")
     assert (done.returncode, "given up: 3 messages" in done.stderr) == (0, True)
     assert _exported(to) == [4]

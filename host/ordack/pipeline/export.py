@@ -49,6 +49,7 @@ SEGMENT_BYTES = 32 << 20  # of packets in a segment; one is begun when it has le
 FIRST_ROWS = 2000  # of the first one; then it is known how long the store is locked for a message
 LOCKED_S = 0.5  # that one segment may keep the queue manager and applications from writing
 LEAST_ROWS = 500
+LOST = "lost+found"  # is in every file system of some kinds
 AGE_S = 1.0  # that a message waits for others when exports go on
 POLL_S = 0.02  # while messages wait for others
 STOP_S = 0.5  # until a stop is heeded while nothing comes
@@ -204,7 +205,10 @@ class Exporter:
         with contextlib.ExitStack() as held:
             for queue in self._queues:
                 held.enter_context(self._store.lock_export(queue.identifier, queue.name))
-            self._folder = Folder(folder)
+            path = Path(folder).absolute()
+            if not path.exists():
+                self._check_replacement(legible(str(path)))
+            self._folder = Folder(path)
             held.callback(self._folder.close)
             self._guid = packets.guid_text(self._store.guid)
             self._marker = self._claim()
@@ -240,14 +244,22 @@ class Exporter:
             self._check_owner("is another one: export to another folder")
         return marker
 
+    def _check_replacement(self, name: str) -> None:
+        """Raises FolderError if a folder of this name would take the place of one that is gone."""
+        if not self._anew and any(export.path == name for export in self._store.exports()):
+            raise FolderError(f"this store has exported to {name} before, and that folder is not there any more: is it "
+                              "not mounted, or was it moved? If another is to take its place, say --anew")
+
     def _mark(self) -> Marker:
-        if any(map(parse_name, self._folder.names())):
+        names = self._folder.names()
+        if any(map(parse_name, names)):
             raise FolderError(f"{self._folder.name} holds segments, but no {MARKER} that says whose they are: export "
                               "to another folder")
-        if not self._anew and any(export.path == self._folder.name for export in self._store.exports()):
-            raise FolderError(f"this store has exported to {self._folder.name} before, and that folder is not there "
-                              "any more: is it not mounted, or was it moved? If another is to take its place, say "
-                              "--anew")
+        self._check_replacement(self._folder.name)
+        foreign = min((name for name in names if name != LOST and not name.startswith(f".{MARKER}.")), default=None)
+        if foreign is not None:
+            raise FolderError(f"{self._folder.name} holds other files, such as {legible(foreign)}, and no {MARKER} of "
+                              "an export: name a new or empty folder")
         new = hidden(f"{MARKER}.{self._store.guid.hex()}")
         self._folder.write(new, marker_content(Marker(self._guid, secrets.token_hex(8))))
         self._folder.link(new, MARKER)
