@@ -1077,6 +1077,9 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
             s->fresh = 1;
         }
     }
+    if (where != s->first_where) {
+        s->several = 1;
+    }
     if (s->superseded != 0) {
         check_went_back(a, r, f, s);
     }
@@ -1212,7 +1215,7 @@ static int check_number(mqqb_audit *a, const row *r, sequence *s, uint32_t numbe
     const int unknown = s->sure == 0 || number < s->sure;
     int skipped = sent == 1 && accepted && number > s->accepted;
 
-    if (skipped) {
+    if (skipped && s->several != 0) {
         accept_any_order(a, s, number);
         skipped = number > s->accepted;
     }

@@ -122,6 +122,7 @@ typedef struct {
     uint32_t since_first, since_high; /* seen first, seen at all, since something may have been missed */
     uint32_t pair, pair_missed, source_missed;
     uint32_t where, message_id;      /* message_id: the flow's greatest, in its newest sequence */
+    uint32_t several;                /* 1: more than one connection has carried it, so the order of arrival is not known */
     uint32_t superseded;             /* 1: it is not the flow's newest */
     uint32_t has_slots, first_block, last_block, floor_block; /* blocks below the floor are given up */
     uint32_t acks_used, finals_next;

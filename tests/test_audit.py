@@ -481,6 +481,36 @@ def test_skipped(wire: Wire, acknowledge: Callable[[Wire, int], int]) -> None:
     assert frames(result) == [shown, wrong]
 
 
+@pytest.mark.rule("B-110", "B-270")
+@pytest.mark.parametrize("acknowledge", [Wire.order_ack, Wire.final_ack])
+def test_out_of_order_and_not_sent_again_is_skipped(wire: Wire, acknowledge: Callable[[Wire, int], int]) -> None:
+    wire.message(1)
+    wire.message(3, 2)
+    wire.message(2, 1)
+    wire.message(4, 3)
+    acknowledge(wire, 4)
+    assert kinds(wire.result()) == ["skipped"]
+
+
+@pytest.mark.rule("B-270")
+def test_out_of_order_and_sent_again_is_accepted(wire: Wire) -> None:
+    wire.message(1)
+    wire.message(3, 2)
+    wire.message(2, 1)
+    wire.message(3, 2)
+    wire.order_ack(3)
+    assert not wire.result().violations
+
+
+def test_the_order_of_two_connections_is_not_known(wire: Wire) -> None:
+    other = wire.connect(("10.0.0.1:4001", "10.0.0.9:1801"))
+    wire.message(1)
+    wire.message(3, 2, connection=other)
+    wire.message(2, 1)
+    wire.order_ack(3)
+    assert not wire.result().violations
+
+
 @pytest.mark.rule("B-094", "B-318")
 def test_a_gap_that_is_bridged_is_not_skipped(wire: Wire) -> None:
     wire.message(1)
