@@ -1,4 +1,6 @@
-"""Describes the extension module `_mqqb` (the C core, mqqb_scan and mqqb_capture) to cffi. As a script: builds host/_mqqb.abi3.so.
+"""Describes the extension module `_mqqb` (the C core, mqqb_scan, mqqb_capture, mqqb_audit) to cffi.
+
+As a script: builds host/_mqqb.abi3.so.
 
 The declarations are those of the C headers: they are written once.
 """

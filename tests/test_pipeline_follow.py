@@ -331,7 +331,7 @@ def test_a_folder_of_other_files_is_no_checkpoint(tmp_path: Path) -> None:
     done = _ordack("audit", "--follow", folder, "--checkpoint", checkpoint, "--once")
     assert done.returncode == 2
     assert f"{checkpoint} holds other files, and is no checkpoint" in done.stderr
-    assert os.listdir(checkpoint) == ["thesis.txt"]
+    assert [path.name for path in checkpoint.iterdir()] == ["thesis.txt"]
     with pytest.raises(follow.FollowError, match="is no folder, or is below a file"):
         Follower(folder, checkpoint / "thesis.txt")
     (checkpoint / follow.MARK).write_text("[]")

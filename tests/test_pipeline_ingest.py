@@ -256,6 +256,27 @@ def test_the_command_reports_for_people_and_for_machines(
 
 
 @pytest.mark.usefixtures("signals", "spark")
+def test_what_does_not_belong_together_is_unusable_input(
+    folder: Path, table: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder, 1, 1, 1)
+    assert run(capfd, monkeypatch, str(folder), "--to", str(table))[0] == 0
+    other = make_folder(tmp_path / "new", "folder-2")
+    write(other, 1, 1, 1)
+    for words, text in (
+        ([folder, "--to", table, "--checkpoint", tmp_path / "checkpoint"], "with another checkpoint"),
+        ([folder, "--to", tmp_path / "table-2", "--checkpoint", table / CHECKPOINT], "belongs to a table that is not"),
+        ([folder, "--to", table, "--schema", "t DOUBLE"], "has other columns"),
+        ([folder, "--to", folder], "holds files that no ingest has written"),
+        ([other, "--to", table], "is not the folder that this stream has read before"),
+    ):
+        status, output, errors = run(capfd, monkeypatch, *map(str, words))
+        assert (status, output) == (2, "")
+        assert text in errors
+    assert rows(table) == [1]
+
+
+@pytest.mark.usefixtures("signals", "spark")
 def test_the_command_says_what_is_wrong_in_words(
     folder: Path, table: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,13 +290,15 @@ def test_the_command_says_what_is_wrong_in_words(
     assert fails(str(folder / "x"), *to) == (2, f"ordack: there is no folder {folder}/x: `ordack export` makes it\n")
     assert fails(str(folder), *to, "--schema", "t INT NOT NULL")[0] == 2
     assert fails(str(folder), *to, "--bodies", "xml") == (
-        2, "ordack: option format is 'xml'; bodies are json or cbor\n")  # fmt: skip
+        2, "ordack: option format (--bodies) is 'xml'; bodies are json or cbor\n")  # fmt: skip
+    assert "(--prefix)" in fails(str(folder), *to, "--schema", "label STRING")[1]
     status, errors = fails(str(folder), *to, "--conf", "spark.x")
     assert (status, "--conf spark.x is not of the form KEY=VALUE" in errors) == (2, True)
     table.mkdir()
     (table / "readme.txt").touch()
-    assert fails(str(folder), *to) == (
-        1, f"ordack: {table} holds files that no ingest has written: name a new folder\n")  # fmt: skip
+    said = f"ordack: {table} holds files that no ingest has written: name a new folder\n"
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    assert fails(str(folder), *to) == (2, said), "told before Spark is looked for"
+    (table / "readme.txt").unlink()
     status, errors = fails(str(folder), *to)
     assert (status, "Spark needs a Java runtime, 17 or newer" in errors) == (2, True)

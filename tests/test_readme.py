@@ -80,3 +80,10 @@ def test_the_commands_that_the_readme_names_exist() -> None:
     ).stdout
     for command in re.findall(r"^\| `ordack (\w+)", README, re.MULTILINE):
         assert re.search(rf"\b{command}\b", help_text)
+
+
+def test_every_module_of_the_pipeline_is_in_the_table_of_the_host() -> None:
+    table = (ROOT / "host" / "README.md").read_text(encoding="utf-8")
+    files = {f"`pipeline/{path.name}`" for path in (ROOT / "host" / "ordack" / "pipeline").iterdir()
+             if path.is_file() and path.suffix in (".py", ".html", ".js", ".properties") and path.name != "__init__.py"}
+    assert [name for name in sorted(files) if name not in table] == []

@@ -517,7 +517,8 @@ def pipeline_ingest(
 
     Killed at any time, nothing is lost or doubled; the next ingest goes on. Reports how long messages took from arrival
     in the queue, and from sending, until they were in the table: of both times only the second is known. Exit status:
-    0 done, 1 not all (the rest comes with the next ingest), 2 wrong usage, unusable input, or Spark is missing.
+    0 done, 1 not all (the rest comes with the next ingest), 2 wrong usage, Spark is missing, or unusable input: a
+    folder that holds other files, a table of another checkpoint or with other columns.
     """
     with _pipeline_packages():
         from ordack.pipeline import ingest
@@ -550,7 +551,7 @@ def pipeline_ingest(
 
             done = ingest.ingest(spark, job, continuous=continuous, interval=interval, tell=tell,
                                  stop=lambda: bool(stopped))
-    except (SparkMissing, OptionError, SchemaError, FolderError) as error:
+    except (SparkMissing, OptionError, SchemaError, FolderError, ingest.IngestUnusable) as error:
         _complain(str(error))
         raise typer.Exit(2) from None
     except ingest.IngestError as error:

@@ -171,7 +171,7 @@ class Follower:
     def reports(
         self, once: bool, spark: SparkSession | None = None, stop: Callable[[], bool] = lambda: False
     ) -> Iterator[tuple[Step, Result]]:
-        """Do what there is to do, and say what it shows whenever nothing more was waiting, and at the end; see `steps`.
+        """Do what there is to do, and say what it shows whenever nothing more waits and at the end; see `steps`.
 
         spark: does the steps in its tasks; None: this process does. Raises CaptureUnusable if there is nothing to say
         at the end of `once`.

@@ -13,7 +13,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -47,6 +47,10 @@ OBSERVED = "ordack"
 
 class IngestError(Exception):
     """The ingest cannot begin, or has ended early; the text says why and what to do."""
+
+
+class IngestUnusable(IngestError):
+    """The table, the checkpoint and the segments do not belong together; nothing was written."""
 
 
 class Figures(NamedTuple):
@@ -147,7 +151,7 @@ class Job:
     """What is to be ingested, checked as far as it can be without Spark.
 
     options: of the data source (source.py). table: a folder or URL, or with the format iceberg the name of a table.
-    checkpoint: by default CHECKPOINT in the table's folder. Raises FolderError, OptionError.
+    checkpoint: by default CHECKPOINT in the table's folder. Raises FolderError, OptionError, IngestUnusable.
     """
 
     options: Mapping[str, str]
@@ -164,6 +168,18 @@ class Job:
         elif self.checkpoint is None:
             raise OptionError("a table of Iceberg has no folder of its own for the checkpoint: say --checkpoint")
         self.place = _absolute(self.checkpoint or f"{self.table}/{CHECKPOINT}")
+        if self.table_format in FILES:
+            self._check_local()
+
+    def _check_local(self) -> None:
+        """What `check` refuses and can be told without Spark: a folder of this machine that holds other files."""
+        table, offsets = (_local(path) for path in (self.table, f"{self.place}/offsets"))
+        if table is None or offsets is None:
+            return
+        if table.exists() and not table.is_dir():
+            raise IngestUnusable(f"{table} is no folder: name a new one")
+        if not (table / METADATA).exists() and not _for_readers(_names(offsets)) and _for_readers(_names(table)):
+            raise IngestUnusable(_foreign(self.table))
 
     def source(self, spark: SparkSession) -> DataFrame:
         """The stream of the messages. Raises OptionError, SchemaError."""
@@ -178,17 +194,18 @@ class Job:
         return frame.observe(OBSERVED, F.count(MALFORMED).alias("malformed")) if self.settings.schema else frame
 
     def check(self, spark: SparkSession, schema: StructType) -> None:
-        """Refuse a table that this checkpoint has not written. Raises IngestError."""
+        """Refuse a table that this checkpoint has not written. Raises IngestUnusable."""
         if self.table_format not in FILES:
             return
         begun, committed = (_holds_files(spark, f"{self.place}/{part}") for part in ("offsets", "commits"))
         there = _holds_files(spark, f"{self.table}/{METADATA}")
         if there and not begun:
-            raise IngestError(f"the table {self.table} has been written with another checkpoint than {self.place}; "
-                              "with a new one Spark would leave out rows: name the table's own, or begin a new table")
+            raise IngestUnusable(f"the table {self.table} has been written with another checkpoint than {self.place}; "
+                                 "with a new one Spark would leave out rows: name the table's own, or begin a new "
+                                 "table")
         if begun and committed and not there:
-            raise IngestError(f"the checkpoint {self.place} belongs to a table that is not in {self.table} any more: "
-                              "take a new checkpoint and a new table, or put it back")
+            raise IngestUnusable(f"the checkpoint {self.place} belongs to a table that is not in {self.table} any "
+                                 "more: take a new checkpoint and a new table, or put it back")
         if there:
             before = _comparable(spark.read.format(self.table_format).load(self.table).schema)
             now = _comparable(schema)
@@ -197,14 +214,33 @@ class Job:
                              for these, others in ((before, now), (now, before)))
                 how = (f"other columns (only in the table: {gone}; only in this ingest: {new})"
                        if set(before) != set(now) else f"its columns in another order ({', '.join(before)})")
-                raise IngestError(f"the table {self.table} has {how}: a table keeps its schema; say the "
-                                  "same --schema, or begin a new table")
+                raise IngestUnusable(f"the table {self.table} has {how}: a table keeps its schema; say the "
+                                     "same --schema, or begin a new table")
         elif not begun and _holds_files(spark, self.table):
-            raise IngestError(f"{self.table} holds files that no ingest has written: name a new folder")
+            raise IngestUnusable(_foreign(self.table))
 
 
 def _absolute(path: str) -> str:
     return path if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", path) else str(Path(path).absolute())
+
+
+def _local(path: str) -> Path | None:
+    """A path of this machine; None: it is a URL of another file system."""
+    path = path.removeprefix("file://").removeprefix("file:")
+    return None if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", path) else Path(path)
+
+
+def _names(folder: Path) -> list[str]:
+    return [path.name for path in folder.glob("*")]
+
+
+def _for_readers(names: Iterable[str]) -> bool:
+    """Whether some of these files are not passed over by Spark."""
+    return any(name[0] not in "._" for name in names)
+
+
+def _foreign(table: str) -> str:
+    return f"{table} holds files that no ingest has written: name a new folder"
 
 
 def _comparable(schema: StructType) -> list[str]:
@@ -229,11 +265,11 @@ def _is_remote(spark: SparkSession) -> bool:
 def _holds_files(spark: SparkSession, folder: str) -> bool:
     """Whether there are files in the folder that are for readers."""
     if _is_remote(spark):
-        names = [path.name for path in Path(folder).glob("*")]
+        names = _names(Path(folder))
     else:
         system, named = _file_system(spark, folder)
         names = [status.getPath().getName() for status in system.listStatus(named)] if system.exists(named) else []
-    return any(name[0] not in "._" for name in names)
+    return _for_readers(names)
 
 
 @contextlib.contextmanager
@@ -315,7 +351,7 @@ def _ended(query: StreamingQuery) -> bool:
     try:
         return bool(query.awaitTermination(POLL_S))  # type: ignore[arg-type]
     except PySparkException as error:
-        raise IngestError(words(error)) from None
+        raise (IngestUnusable if segments.OtherFolder.__name__ in str(error) else IngestError)(words(error)) from None
     except (Py4JError, OSError):
         raise IngestError("Spark's JVM has ended; what is in the table is whole, and the next ingest goes on") from None
 

@@ -101,6 +101,10 @@ class FolderError(Exception):
     """The folder cannot be used as a folder of segments; the text says why and what to do."""
 
 
+class OtherFolder(FolderError):
+    """The folder is another one than a stream has read before."""
+
+
 class Segment(NamedTuple):
     """One visible segment. `first_lookup_id` and `last_lookup_id`: the lowest and the highest in it."""
 

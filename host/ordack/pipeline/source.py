@@ -47,7 +47,7 @@ from pyspark.sql.types import StructType
 
 from ordack.pipeline import segments
 from ordack.pipeline.bodies import FORMATS, JSON, Bodies, SchemaError
-from ordack.pipeline.segments import SCHEMA, FolderError, Segment
+from ordack.pipeline.segments import SCHEMA, FolderError, OtherFolder, Segment
 
 MALFORMED = "_malformed"
 OPTIONS = ("path", "queue", "schema", "format", "prefix", "maxSegmentsPerTrigger")
@@ -112,7 +112,7 @@ class Settings:
                               "writes")
         body_format = options.get("format", JSON)
         if body_format not in FORMATS:
-            raise OptionError(f"option format is {body_format!r}; bodies are {' or '.join(FORMATS)}")
+            raise OptionError(f"option format (--bodies) is {body_format!r}; bodies are {' or '.join(FORMATS)}")
         at_most = options.get("maxSegmentsPerTrigger")
         if at_most is not None and (not at_most.isdecimal() or int(at_most) < 1):
             raise OptionError(f"option maxSegmentsPerTrigger is {at_most!r}; it is a number from 1")
@@ -164,7 +164,7 @@ class Rows:
         for column in decoded:
             if column.name.lower() in taken:
                 raise SchemaError(f"column {column.name} of the schema is there already: write it with a prefix, as "
-                                  f"in `body_{column.name}`, and give the option prefix, here `body_`")
+                                  f"in `body_{column.name}`, and give the option prefix (--prefix), here `body_`")
         self.decoded = decoded
         self._decoder()
         self.arrow = to_arrow_schema(self.schema, timezone="UTC")
@@ -366,7 +366,7 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _queues(self, offset: dict[str, Any]) -> dict[str, int]:
         marker = self._settings.marker
         if offset["folder"] != marker.folder:
-            raise FolderError(f"{self._settings.folder} is not the folder that this stream has read before: its marker "
+            raise OtherFolder(f"{self._settings.folder} is not the folder that this stream has read before: its marker "
                               f"says {marker.folder}, the checkpoint {offset['folder']}; read that one, or take a new "
                               "checkpoint and a new table")
         queues: dict[str, int] = offset["queues"]
