@@ -164,8 +164,8 @@ class Follower:
         said = (f"going on in {self.checkpoint} behind step {number}: "
                 f"{count_text(len(self.order(number)), 'file')} read")
         if begun:
-            said += (f"; step {number + 1} with {count_text(len(self.step(number + 1).files), 'file')} was begun and is "
-                     "done again")
+            files = count_text(len(self.step(number + 1).files), "file")
+            said += f"; step {number + 1} with {files} was begun and is done again"
         return said
 
     def reports(
