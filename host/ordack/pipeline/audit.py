@@ -664,8 +664,8 @@ class _Merged:
             histograms={kind: _histogram(row) for kind, row in zip(LATENCIES, totals)}, latency=latency,
         )
         # Each task has read all files; one that saw no row does not tell.
-        damages = [partial.damages for partial in self._partials]
-        result.add_damages(max(damages, key=len))
+        damages = max((partial.damages for partial in self._partials), key=len)
+        result.add_damages(damages)
         return result
 
     def _connections(self, violations: Iterable[Violation], unknowns: Iterable[Unknown]) -> dict[int, ConnectionReport]:
