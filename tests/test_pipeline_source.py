@@ -299,7 +299,7 @@ def test_batches_are_bounded_by_bytes_not_only_by_rows(folder: Path) -> None:
         ({"path": "nowhere"}, "there is no folder .*/nowhere: `ordack export` makes it"),
         ({"path": "."}, "is no folder of segments: it has no _ordack.json"),
         ({"path": "segments", "queues": "a"}, "there is no option 'queues'; there are path, queue"),
-        ({"path": "segments", "format": "xml"}, "option format is 'xml'; bodies are json or cbor"),
+        ({"path": "segments", "format": "xml"}, r"option format \(--bodies\) is 'xml'; bodies are json or cbor"),
         ({"path": "segments", "maxSegmentsPerTrigger": "0"}, "maxSegmentsPerTrigger is '0'; it is a number from 1"),
         ({"path": "segments", "maxSegmentsPerTrigger": "many"}, "is 'many'"),
     ],
