@@ -42,13 +42,13 @@ LANES: list[list[Part]] = [
             ],
         ),
         ("conformance", [[PYTHON, "tests/conformance.py", "--check"]]),
+        ("rig", [[PYTHON, *PYTEST, "hil"]]),
     ],
     [
         ("lint", [[*MAKE, "lint"]]),
         ("C core", [[*MAKE, "test-c"]]),
         ("MicroPython", [[*MAKE, "test-mp"]]),
         ("boards", [[PYTHON, *PYTEST, *BOARDS]]),
-        ("rig", [[PYTHON, *PYTEST, "hil"]]),
         ("pipeline", [[PYTHON, *PYTEST, *PIPELINE]]),
     ],
 ]

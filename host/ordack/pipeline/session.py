@@ -63,6 +63,7 @@ def session(master: str | None = None, name: str = "ordack", settings: Mapping[s
         if "SPARK_CONF_DIR" not in os.environ:
             values["spark.driver.defaultJavaOptions"] = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
         if is_local(chosen):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # also where the machine's name has no address
             values |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
                        "spark.ui.enabled": "false"}
     for key, value in {**values, **(settings or {})}.items():
