@@ -68,7 +68,7 @@ def test_a_cluster_gives_the_same_answer_even_if_an_executor_is_killed(tmp_path:
     assert sum(local.summary["violations"].values()) >= len(truth.planted)
     with cluster(2) as made:
         command = [sys.executable, "-c", DRIVER.replace("PARTS", str(PARTS)), made.master, str(tmp_path)]
-        environment = os.environ | {"SPARK_CONF_DIR": str(made.folder / "conf")}
+        environment = os.environ | {"SPARK_CONF_DIR": str(made.folder / "conf"), "SPARK_LOCAL_IP": "127.0.0.1"}
         with subprocess.Popen(
             [*command, *map(str, paths)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         ) as driver:
