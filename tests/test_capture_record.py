@@ -6,6 +6,7 @@ import asyncio
 import base64
 import errno
 import io
+import ipaddress
 import json
 import os
 import random
@@ -133,6 +134,19 @@ def test_what_was_sent_and_received_is_in_the_file(
     assert sorted(carried([file])) == sorted(data for pair in expected for data in pair if data)
     for frame in frames(file):
         check(frame.data)
+
+
+@pytest.mark.parametrize("ends", [("10.0.0.7", "10.0.0.1"), ("fe80::7", "fe80::1")])
+def test_a_checksum_of_zero_is_zero(ends: tuple[str, str]) -> None:
+    """0 and 0xFFFF are one number to the sum, not to those who compare it."""
+    source, destination = (ipaddress.ip_address(end) for end in ends)
+
+    def frame(data: bytes) -> bytes:
+        return record._Sender(source, 50123, destination, PORT, 7).segment(record._ACK, 9, data)
+
+    zero = frame(frame(b"\0\0")[-6:-4])
+    check(zero)
+    assert zero[-6:-4] == b"\0\0"
 
 
 def check(frame: bytes) -> None:

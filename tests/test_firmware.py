@@ -372,7 +372,8 @@ def test_mps2_reaches_a_server_over_ethernet(mps2: Callable[..., Machine]) -> No
             connection.sendall(b"from the host\n")
             assert machine.ended() == 0, machine.output
     assert "mac b'RT\\x00\\x00\\x00*' address 10.0.2.15" in machine.output
-    assert "begins EINPROGRESS True" in machine.output
+    # a refusal can be there before connect() returns; what is refused is heard of at the latest when written to
+    assert re.search(r"begins (EINPROGRESS|ECONN\w+) True", machine.output)
     assert "answer b'from the host\\n'" in machine.output
     assert "refused ECONN" in machine.output
 

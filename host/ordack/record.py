@@ -65,9 +65,9 @@ class _Sender:
             ip = struct.pack(">IHBB", 6 << 28, size, 6, 64)
         else:
             ip = struct.pack(">BBHHHBBH", 0x45, 0, 20 + size, 0, 0x4000, 64, 6,
-                             0xFFFF - (0x4500 + 20 + size + 0x4000 + 0x4006 + self._sum) % 0xFFFF)
+                             -(0x4500 + 20 + size + 0x4000 + 0x4006 + self._sum) % 0xFFFF)
         tcp = struct.pack(">HHIIBBHHH", *self._ports, self.sequence, acknowledged, offset << 4, flags, _WINDOW,
-                          0xFFFF - total % 0xFFFF, 0)
+                          -total % 0xFFFF, 0)
         self.sequence = self.sequence + len(data) + bool(flags & (_SYN | _FIN)) & 0xFFFFFFFF
         return b"".join((self._link, ip, self._addresses, tcp, options, data))
 

@@ -11,6 +11,7 @@ import node
 
 MESSAGES = 8
 BODY_BYTES = 2048
+LARGEST_PIECE = 640
 
 lan = network.LAN()
 lan.active(True)
@@ -32,6 +33,11 @@ except MemoryError:
 for place in range(0, len(fillers), 2):
     fillers[place] = None  # as after a long run: half of it is free, in pieces
 gc.collect()
+try:
+    for place in range(0, len(fillers), 2):
+        fillers[place] = bytearray(LARGEST_PIECE)  # and where two pieces met, one that is too large is none either
+except MemoryError:
+    pass
 largest = 4096
 while True:
     try:
