@@ -15,12 +15,10 @@ not so; 2 wrong use.
 
 import argparse
 import asyncio
-import binascii
 import fcntl
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import sys
@@ -162,23 +160,18 @@ class Table:
                    "tx_sequence_ordinal", "tx_sequence_time_stamp", "tx_sequence_number"]  # fmt: skip
         files = committed_files(self.folder)
         whole = pa.concat_tables([pq.read_table(file, columns=columns) for file in files]).sort_by("lookup_id")
-        received = []
-        for row in whole.to_pylist():
-            match = re.fullmatch(r"reading (\d+)", row["label"])
-            received.append(
-                Received(
-                    k=int(match[1]) if match else None,
-                    label=row["label"],
-                    source=row["source_queue_manager"],
-                    message_id=row["message_id"],
-                    delivery=row["delivery"],
-                    message_class=row["message_class"],
-                    tx=(row["tx_sequence_time_stamp"] << 32 | row["tx_sequence_ordinal"], row["tx_sequence_number"]),
-                    size=len(row["body"]),
-                    crc32=binascii.crc32(row["body"]),
-                )
+        return [
+            Received.with_body(
+                row["label"],
+                row["body"],
+                source=row["source_queue_manager"],
+                message_id=row["message_id"],
+                delivery=row["delivery"],
+                message_class=row["message_class"],
+                tx=(row["tx_sequence_time_stamp"] << 32 | row["tx_sequence_ordinal"], row["tx_sequence_number"]),
             )
-        return received
+            for row in whole.to_pylist()
+        ]
 
     def at_work(self) -> bool:
         """Whether an ingest holds the checkpoint."""

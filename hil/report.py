@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -46,6 +46,13 @@ class Received:
     size: int
     crc32: int
 
+    @classmethod
+    def with_body(cls, label: str, body: bytes, **properties: Any) -> Self:
+        """A message with this label and body; properties: the other fields."""
+        match = re.fullmatch(r"reading (\d+)", label)
+        number = int(match[1]) if match else None
+        return cls(k=number, label=label, size=len(body), crc32=binascii.crc32(body), **properties)
+
 
 def read_ledger(data: bytes) -> list[Entry]:
     """The ledger's entries. A last line without its end was never finished and does not count.
@@ -67,18 +74,15 @@ def read_received(text: str) -> list[Received]:
     for line in text.splitlines():
         message = json.loads(line)
         body = base64.b64decode(message["body_base64"], validate=True)
-        match = re.fullmatch(r"reading (\d+)", message["label"])
         messages.append(
-            Received(
-                k=int(match[1]) if match else None,
-                label=message["label"],
+            Received.with_body(
+                message["label"],
+                body,
                 source=message["source"],
                 message_id=message["message_id"],
                 delivery=message["delivery"],
                 message_class=message["class"],
                 tx=(message["tx_sequence_id"] or 0, message["tx_sequence_number"] or 0),
-                size=len(body),
-                crc32=binascii.crc32(body),
             )
         )
     return messages

@@ -164,6 +164,12 @@ class ScarceList(list[Any]):
         super().append(one)
 
 
+def counts(box: Any, source: Any) -> tuple[Any, ...]:
+    """What want of memory must leave as it was."""
+    numbers = (box.next_message_id, box.next_arrival)
+    return *numbers, list(source.record), list(source.noted), box.live, box.arrivals
+
+
 @pytest.mark.parametrize("arriving", [False, True])
 @pytest.mark.parametrize("size", [10, 1500])
 @pytest.mark.parametrize("case", ["more", "first", "compact"])
@@ -195,14 +201,7 @@ def test_want_of_memory_loses_nothing_and_doubles_nothing(
         counters = array("I", queue.record)
         counters[2] += 1
         box.append(earlier, queue, FLAGS, counters, b"earlier")  # of the same batch
-        before = (
-            box.next_message_id,
-            box.next_arrival,
-            list(source.record),
-            list(source.noted),
-            box.live,
-            box.arrivals,
-        )
+        before = counts(box, source)
         box._unsynced = ScarceList(box._unsynced)
         box._touched = ScarceList(box._touched)
         box._segments = ScarceList(box._segments)
@@ -227,14 +226,7 @@ def test_want_of_memory_loses_nothing_and_doubles_nothing(
         except MemoryError:
             failed = k
             assert handle.segment is None
-            assert before == (
-                box.next_message_id,
-                box.next_arrival,
-                list(source.record),
-                list(source.noted),
-                box.live,
-                box.arrivals,
-            )
+            assert before == counts(box, source)
         done = memory.left > 0
         memory.left = 0
         try:

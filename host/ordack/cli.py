@@ -561,22 +561,15 @@ def pipeline_ingest(
 
 @contextlib.contextmanager
 def _ingest_progress() -> Iterator[Callable[[Any], None]]:
-    """Shows the last micro-batch on standard error, if that is a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    with Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console,
-                  transient=True, disable=not console.is_terminal) as shown:
-        task = shown.add_task("starting")
+    """Shows the last micro-batch."""
+    with _activity("starting") as show:
         total = 0
 
         def told(batch: Any) -> None:
             nonlocal total
             total += batch.rows
             rate = batch.rows / max(batch.seconds, 1e-3)
-            shown.update(task, description=f"batch {batch.number}: {rate:,.0f} rows/s, {total:,} rows in all, "
-                         f"{batch.behind} segments to go")
+            show(f"batch {batch.number}: {rate:,.0f} rows/s, {total:,} rows in all, {batch.behind} segments to go")
 
         yield told
 
@@ -729,22 +722,29 @@ def _follow_audit(folder: Path, checkpoint: Path, once: bool, master: str | None
 
 @contextlib.contextmanager
 def _audit_progress() -> Iterator[Callable[[int], None]]:
-    """Counts packets on standard error, if that is a terminal."""
+    """Counts packets."""
+    with _activity("auditing") as show:
+        total = 0
+
+        def told(packets: int) -> None:
+            nonlocal total
+            total += packets
+            show(f"{total:,} packets")
+
+        yield told
+
+
+@contextlib.contextmanager
+def _activity(description: str) -> Iterator[Callable[[str], None]]:
+    """Shows what goes on, and for how long, on standard error, if that is a terminal."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
     with Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console,
                   transient=True, disable=not console.is_terminal) as shown:
-        task = shown.add_task("auditing")
-        total = 0
-
-        def told(packets: int) -> None:
-            nonlocal total
-            total += packets
-            shown.update(task, description=f"{total:,} packets")
-
-        yield told
+        task = shown.add_task(description)
+        yield lambda text: shown.update(task, description=text)
 
 
 @contextlib.contextmanager

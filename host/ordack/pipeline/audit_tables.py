@@ -65,18 +65,19 @@ def save(result: Result, folder: Path) -> None:
     """Write everything; a file is replaced as a whole. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     violations = [_finding(result, item) for item in result.violations]
-    _put(folder / "summary.json", lambda path: path.write_text(json.dumps(result.summary, indent=2) + "\n"))
-    _put(folder / "violations.json", lambda path: path.write_text(
+    write_whole(folder / "summary.json", lambda path: path.write_text(json.dumps(result.summary, indent=2) + "\n"))
+    write_whole(folder / "violations.json", lambda path: path.write_text(
         "".join(json.dumps(legible_finding(result, item)) + "\n" for item in result.violations)))
     for name, rows, schema in (
         ("streams", _streams(result), STREAMS), ("sequences", _sequences(result), SEQUENCES),
         ("senders", _senders(result), SENDERS), ("violations", violations, FINDINGS),
         ("unknown", [_finding(result, item) for item in result.unknowns], FINDINGS),
     ):
-        _put(folder / f"{name}.parquet", partial(pq.write_table, pa.Table.from_pylist(list(rows), schema)))
+        write_whole(folder / f"{name}.parquet", partial(pq.write_table, pa.Table.from_pylist(list(rows), schema)))
 
 
-def _put(path: Path, write: Callable[[Path], object]) -> None:
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Have `write` make a file at another path in the same folder, then put it at `path`, whole or not at all."""
     descriptor, aside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     os.close(descriptor)
     try:

@@ -13,9 +13,7 @@ import base64
 import hashlib
 import html
 import json
-import os
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -38,6 +36,7 @@ from ordack.pipeline.audit_result import (
     Unknown,
     Violation,
 )
+from ordack.pipeline.audit_tables import write_whole
 from ordack.store import legible
 
 FINDINGS_MAX = 5000  # of violations, and of what is not known, in one report
@@ -89,17 +88,7 @@ _LATENCIES = ("session", "order", "final")
 def write(result: Result, path: Path) -> None:
     """Write the report of this audit to path, whole or not at all. Raises OSError."""
     text = _page(result)
-    descriptor, aside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(aside).chmod(0o666 & ~umask)
-        Path(aside).replace(path)
-    except BaseException:
-        Path(aside).unlink(missing_ok=True)
-        raise
+    write_whole(path, lambda aside: aside.write_text(text, "utf-8"))
 
 
 def _page(result: Result) -> str:
