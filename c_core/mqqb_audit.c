@@ -320,14 +320,15 @@ static int over(const mqqb_audit_slot *slot)
     return (slot->flags & FINAL) != 0 || (settled(slot) && (slot->flags & ASKED) == 0);
 }
 
-static void remember_final(sequence *s, uint32_t number, uint32_t id, uint32_t twice, const mqqb_audit_packet *packet)
+static void remember_final(sequence *s, const mqqb_audit_final *final)
 {
-    mqqb_audit_final *const final = &s->finals[s->finals_next++ % MQQB_AUDIT_FINALS];
+    s->finals[s->finals_next++ % MQQB_AUDIT_FINALS] = *final;
+}
 
-    final->number = number;
-    final->id = id;
-    final->twice = twice;
-    final->packet = *packet;
+/* About receiving, not about arriving (B-365): the message was in its queue. */
+static inline int is_inserted(uint32_t message_class)
+{
+    return (message_class & 0x4000) != 0;
 }
 
 static mqqb_audit_packet final_packet(const mqqb_audit_slot *slot)
@@ -338,6 +339,15 @@ static mqqb_audit_packet final_packet(const mqqb_audit_slot *slot)
     return packet;
 }
 
+/* Of a message that was in its queue. It may have been rejected before, in another copy: that is the slot's class then. */
+static mqqb_audit_final final_of(const mqqb_audit_slot *slot, uint32_t number)
+{
+    const mqqb_audit_final final = {final_packet(slot), number, slot->final_id, slot->message_id,
+                                    (uint16_t)(slot->flags >> 16 | 0x4000), (slot->flags & TWICE) != 0};
+
+    return final;
+}
+
 /* What became of a message that is to lose its slot, as far as it is known at this time. */
 static void conclude(mqqb_audit *a, sequence *s, mqqb_audit_slot *slot, uint32_t number, int64_t time)
 {
@@ -345,8 +355,8 @@ static void conclude(mqqb_audit *a, sequence *s, mqqb_audit_slot *slot, uint32_t
     const uint32_t flags = slot->flags;
 
     if ((flags & INSERTED) != 0) {
-        const mqqb_audit_packet final = final_packet(slot);
-        remember_final(s, number, slot->final_id, (flags & TWICE) != 0, &final);
+        const mqqb_audit_final final = final_of(slot, number);
+        remember_final(s, &final);
     }
     if ((flags & SEEN) != 0 && (flags & FINAL) == 0) {
         const uint32_t deadline = (flags & ORDERED) != 0 ? slot->confirm : slot->reach;
@@ -446,13 +456,41 @@ static mqqb_audit_slot *make_slot(mqqb_audit *a, sequence *s, uint32_t number, i
     return &a->slots[*at - 1 + number % MQQB_AUDIT_BLOCK];
 }
 
-/* The deadlines are of no use any more. */
-static void set_final(mqqb_audit_slot *slot, const mqqb_audit_packet *packet)
+/* The deadlines are of no use any more. index: which message of `where` it is, 0: not counted. */
+static void set_final(mqqb_audit_slot *slot, const mqqb_audit_final *final, uint32_t where, uint32_t index)
 {
-    slot->reach = (uint32_t)((uint64_t)packet->time & 0xFFFFFFFFu);
-    slot->confirm = (uint32_t)((uint64_t)packet->time >> 32);
-    slot->files = (slot->files & 0xFFFF) | packet->file << 16;
-    slot->final_frame = packet->frame;
+    slot->reach = (uint32_t)((uint64_t)final->packet.time & 0xFFFFFFFFu);
+    slot->confirm = (uint32_t)((uint64_t)final->packet.time >> 32);
+    slot->files = (slot->files & 0xFFFF) | final->packet.file << 16;
+    slot->final_frame = final->packet.frame;
+    slot->final_id = final->id;
+    slot->final_where = where;
+    slot->final_index = index;
+}
+
+static void count_class(mqqb_audit_flow *f, uint32_t message_class)
+{
+    uint32_t k;
+
+    for (k = 0; k < MQQB_AUDIT_CLASSES; k++) {
+        if (f->classes[k] == 0) {
+            f->classes[k] = message_class;
+        }
+        if (f->classes[k] == message_class) {
+            f->class_counts[k]++;
+            return;
+        }
+    }
+    f->class_rest++;
+}
+
+static void count_outcome(mqqb_audit_flow *f, uint32_t message_class)
+{
+    if (message_class == 0x4000) {
+        f->outcomes[MQQB_AUDIT_RECEIVED]++;
+    } else {
+        count_class(f, message_class);
+    }
 }
 
 /* ---- what may have been missed ---------------------------------------------------------------- */
@@ -1037,6 +1075,42 @@ static void check_went_back(mqqb_audit *a, const row *r, const mqqb_audit_flow *
     show(found, &r->packet);
 }
 
+/* Was an acknowledgement found wrong that this message, had it come in time, would have made right? */
+static int would_justify(const sequence *s, uint32_t number)
+{
+    uint32_t k;
+
+    for (k = 0; k < MQQB_AUDIT_REPORTED; k++) {
+        if ((s->reported_skips >> k & 1) != 0 ? number < s->reported[k] : number == s->reported[k]) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Did the FinalAck of a message that is seen for the first time come before it, for a transmission that was not seen? */
+static void settle_seen_late(mqqb_audit *a, sequence *s, mqqb_audit_slot *slot, uint32_t number)
+{
+    mqqb_audit_flow *const f = &a->flows[s->flow - 1];
+    uint32_t k;
+
+    for (k = 0; k < MQQB_AUDIT_FINALS; k++) {
+        const mqqb_audit_final *const final = &s->finals[k];
+        if (final->number != number || final->message_id != slot->message_id) {
+            continue;
+        }
+        if ((slot->flags & FINAL) == 0) {
+            slot->flags |= FINAL | (uint32_t)final->message_class << 16;
+            s->counts.final_acked++;
+            count_outcome(f, final->message_class);
+        } else if (!is_inserted(final->message_class) || (slot->flags & INSERTED) != 0) {
+            continue;
+        }
+        slot->flags |= (is_inserted(final->message_class) ? INSERTED : 0) | (final->twice != 0 ? TWICE : 0);
+        set_final(slot, final, 0, 0);
+    }
+}
+
 static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
 {
     mqqb_audit_direction *const own = &c->direction[r->direction];
@@ -1090,8 +1164,7 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
 
     slot = make_slot(a, s, number, r->time);
     resent = slot == NULL || (slot->flags & SEEN) != 0;
-    if (r->time < a->latest &&
-        (s->reported_skip != 0 ? number < s->reported_number : number == s->reported_number)) {
+    if (r->time < a->latest && would_justify(s, number)) {
         come_late(a, r, c, key.source);
     }
     if (slot == NULL) {
@@ -1117,6 +1190,9 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
         }
         if (check_id(a, r, f, s, number, id)) {
             slot->flags |= TWO_IDS;
+        }
+        if (number <= s->finals_unseen) {
+            settle_seen_late(a, s, slot, number);
         }
     } else {
         s->counts.resends++;
@@ -1208,6 +1284,23 @@ static void check_doubt(mqqb_audit *a, const row *r, sequence *s)
     s->doubt = 0;
 }
 
+static int is_reported(const sequence *s, uint32_t number)
+{
+    uint32_t k;
+
+    for (k = 0; k < MQQB_AUDIT_REPORTED && s->reported[k] != number; k++) {
+    }
+    return k < MQQB_AUDIT_REPORTED;
+}
+
+static void remember_reported(sequence *s, uint32_t number, int skipped)
+{
+    const uint32_t k = s->reported_next++ % MQQB_AUDIT_REPORTED;
+
+    s->reported[k] = number;
+    s->reported_skips = (s->reported_skips & ~(1u << k)) | (uint32_t)skipped << k;
+}
+
 /* An acknowledgement for a number that the receiver cannot have, or cannot have accepted. 1: it is one. */
 static int check_number(mqqb_audit *a, const row *r, sequence *s, uint32_t number, int order, int accepted)
 {
@@ -1222,7 +1315,7 @@ static int check_number(mqqb_audit *a, const row *r, sequence *s, uint32_t numbe
     if (sent < 0 || (sent == 1 && !skipped)) {
         return 0;
     }
-    if (s->reported_number != number) {
+    if (!is_reported(s, number)) {
         mqqb_audit_finding *found;
         if (skipped) {
             const mqqb_audit_slot *const slot = seen_slot(a, s, number);
@@ -1241,8 +1334,7 @@ static int check_number(mqqb_audit *a, const row *r, sequence *s, uint32_t numbe
         }
         found->number = number;
         show(found, &r->packet);
-        s->reported_number = number;
-        s->reported_skip = skipped != 0;
+        remember_reported(s, number, skipped != 0);
         a->sources[s->key.source].accused = r->time;
         a->pairs[s->pair].missed.accused = r->time;
     }
@@ -1351,22 +1443,6 @@ static void order_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
     s->covered = last;
 }
 
-static void count_class(mqqb_audit_flow *f, uint32_t message_class)
-{
-    uint32_t k;
-
-    for (k = 0; k < MQQB_AUDIT_CLASSES; k++) {
-        if (f->classes[k] == 0) {
-            f->classes[k] = message_class;
-        }
-        if (f->classes[k] == message_class) {
-            f->class_counts[k]++;
-            return;
-        }
-    }
-    f->class_rest++;
-}
-
 /* A FinalAck for a message that has lost its slot, and was counted then. */
 static void final_ack_late(mqqb_audit_flow *f, sequence *s, uint32_t message_class)
 {
@@ -1379,11 +1455,7 @@ static void final_ack_late(mqqb_audit_flow *f, sequence *s, uint32_t message_cla
     } else {
         return;
     }
-    if (message_class == 0x4000) {
-        f->outcomes[MQQB_AUDIT_RECEIVED]++;
-    } else {
-        count_class(f, message_class);
-    }
+    count_outcome(f, message_class);
 }
 
 static void removed_twice(mqqb_audit *a, const row *r, const sequence *s, uint32_t number, const mqqb_audit_final *first)
@@ -1409,7 +1481,7 @@ static int check_twice(mqqb_audit *a, const row *r, sequence *s, uint32_t number
 
     for (k = 0; k < MQQB_AUDIT_FINALS; k++) {
         mqqb_audit_final *const final = &s->finals[k];
-        if (final->number == number) {
+        if (final->number == number && is_inserted(final->message_class)) {
             if (final->id != id && final->twice == 0) {
                 removed_twice(a, r, s, number, final);
                 final->twice = 1;
@@ -1426,20 +1498,25 @@ static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
     mqqb_audit_flow *const f = &a->flows[s->flow - 1];
     const uint32_t number = get(r, MQQB_SCAN_ACK_TX_SEQUENCE_NUMBER), id = get(r, MQQB_SCAN_MESSAGE_ID);
     const uint32_t message_class = get(r, MQQB_SCAN_MESSAGE_CLASS), message_id = get(r, MQQB_SCAN_ACK_MESSAGE_ID);
-    const int inserted = (message_class & 0x4000) != 0; /* about receiving, not about arriving (B-365) */
+    const int inserted = is_inserted(message_class);
+    const mqqb_audit_final final = {r->packet, number, id, message_id, (uint16_t)message_class, 0};
     mqqb_audit_slot *const slot = seen_slot(a, s, number);
 
     refresh(a, s);
     s->last_time = r->time;
     (void)check_number(a, r, s, number, 0, inserted);
     if (slot == NULL) {
-        if (!inserted || !check_twice(a, r, s, number)) {
-            if (inserted) {
-                remember_final(s, number, id, 0, &r->packet);
-            }
-            if (was_sent(a, s, number) == 1) {
-                final_ack_late(f, s, message_class);
-            }
+        const int sent = was_sent(a, s, number) == 1;
+        if (inserted && check_twice(a, r, s, number)) {
+            return;
+        }
+        if (inserted || !sent) {
+            remember_final(s, &final);
+        }
+        if (sent) {
+            final_ack_late(f, s, message_class);
+        } else {
+            s->finals_unseen = greatest(s->finals_unseen, number);
         }
         return;
     }
@@ -1461,26 +1538,22 @@ static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
         slot->flags |= FINAL | message_class << 16;
         s->counts.final_acked++;
         add_latency(f, MQQB_AUDIT_FINAL, r->time - slot->time);
-        if (message_class != 0x4000) {
-            count_class(f, message_class);
-        } else if ((slot->flags & HELD) != 0 && deadline != NO_DEADLINE && r->time / NS_PER_S > (int64_t)deadline) {
+        if (message_class == 0x4000 && (slot->flags & HELD) != 0 && deadline != NO_DEADLINE &&
+            r->time / NS_PER_S > (int64_t)deadline) {
             f->outcomes[MQQB_AUDIT_IN_DOUBT]++; /* its sender has given up by then (C-23, C-34) */
         } else {
-            f->outcomes[MQQB_AUDIT_RECEIVED]++;
+            count_outcome(f, message_class);
         }
     } else if (!inserted || (slot->flags & INSERTED) != 0) {
         if (inserted && id != slot->final_id && (slot->flags & TWICE) == 0) {
-            const mqqb_audit_final first = {final_packet(slot), number, slot->final_id, 0, 0};
+            const mqqb_audit_final first = final_of(slot, number);
             slot->flags |= TWICE;
             removed_twice(a, r, s, number, &first);
         }
         return;
     }
     slot->flags |= inserted ? INSERTED : 0;
-    set_final(slot, &r->packet);
-    slot->final_id = id;
-    slot->final_where = 2 * r->connection | r->direction;
-    slot->final_index = (own->missed & UNCOUNTED) != 0 ? 0 : own->messages;
+    set_final(slot, &final, 2 * r->connection | r->direction, (own->missed & UNCOUNTED) != 0 ? 0 : own->messages);
 }
 
 /* Which sources may this acknowledgement be for? Writes up to MQQB_AUDIT_SOURCES codes, and says how many. An OrderAck names only

@@ -21,6 +21,7 @@ enum {
     MQQB_AUDIT_SOURCES = 4,      /* of a direction, or of two hosts, that are known by name */
     MQQB_AUDIT_ACKS = 6,         /* OrderAcks that wait until the sender shows that it has them */
     MQQB_AUDIT_FINALS = 16,      /* FinalAcks of a sequence that are remembered when their message has lost its slot */
+    MQQB_AUDIT_REPORTED = 8,     /* numbers of a sequence whose acknowledgement was found wrong that are remembered */
     MQQB_AUDIT_CLASSES = 8,      /* different classes of FinalAcks that are counted apart */
     MQQB_AUDIT_PACKETS = 4,
     MQQB_AUDIT_KEEP = 16,        /* finished sequences of a flow that are kept */
@@ -108,8 +109,13 @@ typedef struct {
 /* An OrderAck. where: 2 * connection + direction; index: which message it is there, 0: not counted. */
 typedef struct { mqqb_audit_packet packet; uint32_t number, where, index, spare; } mqqb_audit_ack;
 
-/* A FinalAck that shows that its message was in its queue. id: its own MessageID. twice: 1: it was reported with another one. */
-typedef struct { mqqb_audit_packet packet; uint32_t number, id, twice, spare; } mqqb_audit_final;
+/* A FinalAck of a message that has lost its slot, or was not seen yet. id: its own MessageID. twice: 1: it was reported with another
+ * one. */
+typedef struct {
+    mqqb_audit_packet packet;
+    uint32_t number, id, message_id;
+    uint16_t message_class, twice;
+} mqqb_audit_final;
 
 /* A block of slots is for numbers from a multiple of MQQB_AUDIT_BLOCK on. */
 typedef struct {
@@ -125,12 +131,12 @@ typedef struct {
     uint32_t several;                /* 1: more than one connection has carried it, so the order of arrival is not known */
     uint32_t superseded;             /* 1: it is not the flow's newest */
     uint32_t has_slots, first_block, last_block, floor_block; /* blocks below the floor are given up */
-    uint32_t acks_used, finals_next;
+    uint32_t acks_used, finals_next, finals_unseen; /* finals_unseen: the highest number with a FinalAck before the message */
     int64_t last_time;
     mqqb_audit_counts counts;
     uint32_t blocks[MQQB_AUDIT_BLOCKS];
     mqqb_audit_packet highest_packet, ack_packet, back_packet[3];
-    uint32_t first_where, reported_where, reported_number, reported_skip;
+    uint32_t first_where, reported_where, reported_next, reported_skips, reported[MQQB_AUDIT_REPORTED]; /* bit k: reported[k] skips */
     uint32_t ack_number, ack_id, acked, back, back_from, back_to, back_number; /* the OrderAck before, and whether they went back */
     uint32_t evicted, evicted_held, evicted_top; /* without OrderAck when they lost their slot: without JN and JP, with, the last */
     uint32_t doubt, doubt_from;      /* what is between them was not seen, and taken as received; 0: nothing */

@@ -633,7 +633,9 @@ class _Pair:
 
     def _session_ack(self, connection: Connection, direction: int, **wrong: int) -> Packet:
         header, meaning = self._header(connection.halves[direction], **wrong)
-        packet = Packet(session_ack(header), "session", connection, direction, counted=False, header=meaning)
+        packet = Packet(session_ack(header), "session", connection, direction, counted=False)
+        if not wrong.keys() & {"ack", "base"}:  # else it acknowledges nothing: its receiver ignores it (B-229)
+            packet.header = meaning
         connection.halves[direction].before.append(packet)
         connection.halves[direction].everything.append(packet)
         return packet

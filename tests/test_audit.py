@@ -459,6 +459,23 @@ def test_a_hole_on_another_connection_of_the_sender_withdraws_too(wire: Wire) ->
     assert (kinds(result), unknown(result)) == ([], ["ack_beyond_receipt"])
 
 
+def test_messages_that_come_late_withdraw_what_was_said_of_each(wire: Wire) -> None:
+    """As behind a gap of the capture that is waited for: their times are those of their frames."""
+    other = wire.connect(("10.0.0.9:4001", "10.0.0.1:1801"), client=RECEIVER, server=SENDER)
+    wire.message(1)
+    sent = wire.now
+    wire.now += 10_000_000
+    wire.order_ack(2, connection=other, direction=0)
+    wire.order_ack(4, connection=other, direction=0)
+    wire.order_ack(900, connection=other, direction=0)
+    wire.now = sent
+    for number in (2, 3, 4):
+        wire.message(number)
+    result = wire.result()
+    assert kinds(result) == []
+    assert unknown(result) == ["ack_beyond_receipt"] * 3
+
+
 def test_a_hole_of_another_sender_does_not_matter(wire: Wire) -> None:
     other = wire.connect(("10.0.0.2:4000", "10.0.0.9:1801"), client=OTHER)
     wire.message(1, connection=other, source=OTHER)
@@ -650,6 +667,30 @@ def test_two_final_acks_of_one_message(wire: Wire) -> None:
     result = wire.result()
     assert kinds(result) == ["delivered_twice"]
     assert frames(result) == [shown, first, second]
+
+
+@pytest.mark.rule("B-116", "B-245")
+def test_two_final_acks_of_a_message_of_which_only_a_resend_was_captured(wire: Wire) -> None:
+    wire.message(2, flags=core.USER_JN)
+    first = wire.final_ack(1, own_id=900)
+    shown = wire.message(1, 0, flags=core.USER_JN, fresh=False)  # its first transmission is older than the capture
+    second = wire.final_ack(1, own_id=901)
+    result = wire.result()
+    assert kinds(result) == ["delivered_twice"]
+    assert frames(result) == [shown, first, second]
+    [stream] = result.streams
+    assert (stream.final_acked, stream.unsettled, stream.outcomes) == (1, 1, {"received": 1, "sent": 1})
+
+
+@pytest.mark.parametrize(("message_id", "outcomes"), [(101, {"0x8003": 1, "sent": 1}), (7, {"sent": 2})])
+def test_a_rejection_before_the_only_transmission_that_was_captured(
+    wire: Wire, message_id: int, outcomes: dict[str, int]
+) -> None:
+    wire.message(2)
+    wire.final_ack(1, message_class=0x8003)
+    wire.message(1, 0, message_id=message_id, fresh=False)
+    [stream] = wire.result().streams
+    assert stream.outcomes == outcomes
 
 
 def test_a_rejection_and_a_later_receipt_are_two_copies(wire: Wire) -> None:
