@@ -18,6 +18,7 @@
 #define TWO_IDS 0x40u   /* another MessageID or number was reported */
 #define TWICE 0x80u     /* two FinalAcks were reported */
 #define ASKED 0x100u    /* JN, JP or FA: a FinalAck should come (B-116) */
+#define BARE 0x200u     /* the SessionHeader that covers it names no recoverable message (B-224) */
 
 /* mqqb_audit_direction.missed, and .unknown: what was reported already. */
 #define UNCOUNTED 1u
@@ -510,6 +511,7 @@ static void miss(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
     uint32_t k, named = 0;
 
     own->missed |= UNCOUNTED;
+    own->based = 0;
     if (own->owner != 0) {
         count_missed(&a->sources[own->owner], r->time);
         named = 1;
@@ -664,7 +666,7 @@ static void remember_sent(mqqb_audit *a, mqqb_audit_direction *own, const mqqb_a
 
 /* A SessionHeader of own covers the other direction up to here; the sender has it for certain if it has shown to have own's
  * message number session_index. */
-static void cover_session(mqqb_audit *a, const row *r, mqqb_audit_direction *other, uint32_t covered, uint32_t session_index)
+static void cover_session(mqqb_audit *a, const row *r, mqqb_audit_direction *other, uint32_t covered, uint32_t session_index, int bare)
 {
     const uint32_t mask = (1u << other->window) - 1, where = 2 * r->connection | (r->direction ^ 1);
 
@@ -679,6 +681,7 @@ static void cover_session(mqqb_audit *a, const row *r, mqqb_audit_direction *oth
         /* Otherwise it was sent again since, or the slot serves another message. */
         if (slot->index == sent->index && slot->where == where && (slot->flags & SEEN) != 0) {
             slot->session_index = session_index;
+            slot->flags = bare ? slot->flags | BARE : slot->flags & ~BARE;
             if ((slot->flags & SESSIONED) == 0) {
                 slot->flags |= SESSIONED;
                 add_latency(&a->flows[sent->flow - 1], MQQB_AUDIT_SESSION, r->time - slot->time);
@@ -697,56 +700,127 @@ static int differs(uint32_t difference, uint32_t last)
     return last == 0 || (step != 0 && step != 1 && step != 0xFFFF);
 }
 
-static void wrong_count(mqqb_audit *a, const row *r, mqqb_audit_direction *own, const mqqb_session_header *h, int carried)
+/* b: what the number should be. */
+static mqqb_audit_finding *wrong_count(mqqb_audit *a, const row *r, mqqb_audit_detail detail, uint32_t stated, uint32_t b, int unknown)
+{
+    mqqb_audit_finding *const found = find(a, r, NULL, MQQB_AUDIT_COUNT_MISMATCH, detail, unknown);
+
+    found->a = stated;
+    found->b = b & 0xFFFF;
+    return found;
+}
+
+/* The counts of a SessionHeader, in a direction of which all was seen. */
+static void check_counts(mqqb_audit *a, const row *r, mqqb_audit_direction *own, const mqqb_session_header *h, int carried)
 {
     const uint32_t left_out = (own->messages - h->user_msg_sequence_number) & 0xFFFF;
     const uint32_t recoverable_left_out = (own->recoverable - h->recoverable_msg_sequence_number) & 0xFFFF;
-    const int user = left_out > (uint32_t)carried;
-    uint32_t *const last = user ? &own->user_difference : &own->recoverable_difference;
-    const uint32_t difference = user ? left_out : recoverable_left_out;
-    mqqb_audit_finding *found;
 
-    if ((own->missed & UNCOUNTED) != 0) {
-        if ((own->unknown & UNKNOWN_COUNT) != 0) {
-            return;
+    if (left_out > (uint32_t)carried) {
+        if (differs(left_out, own->user_difference)) {
+            show(wrong_count(a, r, MQQB_AUDIT_USER_COUNT, h->user_msg_sequence_number, own->messages, 0), &r->packet);
         }
-        own->unknown |= UNKNOWN_COUNT;
-    } else if (!differs(difference, *last)) {
-        return;
+        own->user_difference = left_out;
+    } else if (recoverable_left_out > left_out) {
+        if (differs(recoverable_left_out, own->recoverable_difference)) {
+            show(wrong_count(a, r, MQQB_AUDIT_RECOVERABLE_COUNT, h->recoverable_msg_sequence_number, own->recoverable, 0),
+                 &r->packet);
+        }
+        own->recoverable_difference = recoverable_left_out;
+    } else {
+        own->user_difference = 0;
+        own->recoverable_difference = 0;
     }
-    *last = difference;
-    found = find(a, r, NULL, MQQB_AUDIT_COUNT_MISMATCH, user ? MQQB_AUDIT_USER_COUNT : MQQB_AUDIT_RECOVERABLE_COUNT,
-                 (own->missed & UNCOUNTED) != 0);
-    found->a = user ? h->user_msg_sequence_number : h->recoverable_msg_sequence_number;
-    found->b = (user ? own->messages : own->recoverable) & 0xFFFF;
-    show(found, &r->packet);
 }
 
-static void wrong_ack(mqqb_audit *a, const row *r, mqqb_audit_connection *c, const mqqb_session_header *h)
+/* Has this difference another one than the base? Each header in a message may leave that message out (OP-14). */
+static int steps(uint32_t difference, uint32_t base, int carried)
+{
+    const uint32_t step = (difference - base) & 0xFFFF;
+
+    return step != 0 && (!carried || (step != 1 && step != 0xFFFF));
+}
+
+/* The counts of a SessionHeader, in a direction of which something was missed. How much is not known; but from one SessionHeader to
+ * the next, with nothing missed in between, both must have counted the same. */
+static void check_steps(mqqb_audit *a, const row *r, mqqb_audit_direction *own, const mqqb_session_header *h, int carried)
+{
+    const uint32_t user = (h->user_msg_sequence_number - own->messages) & 0xFFFF;
+    const uint32_t recoverable = (h->recoverable_msg_sequence_number - own->recoverable) & 0xFFFF;
+    const int tolerant = carried || own->based == 2;
+    mqqb_audit_finding *found = NULL;
+
+    if (own->based == 0) {
+        own->based = carried ? 2 : 1;
+        own->base_user = user;
+        own->base_recoverable = recoverable;
+        own->base_packet = r->packet;
+        own->user_difference = 0;
+        own->recoverable_difference = 0;
+        if ((own->unknown & UNKNOWN_COUNT) == 0) {
+            own->unknown |= UNKNOWN_COUNT;
+            show(wrong_count(a, r, MQQB_AUDIT_USER_COUNT, h->user_msg_sequence_number, own->messages, 1), &r->packet);
+        }
+        return;
+    }
+    if (steps(user, own->base_user, tolerant)) {
+        if (differs(user - own->base_user, own->user_difference)) {
+            found = wrong_count(a, r, MQQB_AUDIT_USER_STEP, h->user_msg_sequence_number, own->messages + own->base_user, 0);
+        }
+        own->user_difference = user - own->base_user;
+    } else if (steps(recoverable, own->base_recoverable, tolerant)) {
+        if (differs(recoverable - own->base_recoverable, own->recoverable_difference)) {
+            found = wrong_count(a, r, MQQB_AUDIT_RECOVERABLE_STEP, h->recoverable_msg_sequence_number,
+                                own->recoverable + own->base_recoverable, 0);
+        }
+        own->recoverable_difference = recoverable - own->base_recoverable;
+    }
+    if (found != NULL) {
+        show(found, &own->base_packet);
+        show(found, &r->packet);
+    }
+}
+
+/* Does a 16-bit number name more than the `sent` that were counted? */
+static int names_unsent(uint32_t number, uint32_t sent)
+{
+    return ((sent - number) & 0xFFFF) > least(sent, 0x8000);
+}
+
+/* 1: the SessionHeader acknowledges what was not sent, as far as it was seen. */
+static int check_acks(mqqb_audit *a, const row *r, mqqb_audit_connection *c, const mqqb_session_header *h)
 {
     mqqb_audit_direction *const own = &c->direction[r->direction];
     const mqqb_audit_direction *const other = &c->direction[r->direction ^ 1];
-    const int user = mqqb_serial_after(h->ack_sequence_number, other->messages & 0xFFFF);
+    const int user = names_unsent(h->ack_sequence_number, other->messages), unknown = (other->missed & UNCOUNTED) != 0;
     uint32_t *const last = user ? &own->beyond : &own->recoverable_beyond;
     const uint32_t stated = user ? h->ack_sequence_number : h->recoverable_msg_ack_seq_number;
-    const int unknown = ((own->missed | other->missed) & UNCOUNTED) != 0;
+    uint32_t bits = h->recoverable_msg_ack_flags, top = h->recoverable_msg_ack_seq_number, excess;
     mqqb_audit_finding *found;
 
-    if (unknown) {
-        if ((own->unknown & UNKNOWN_ACK) != 0) {
-            return;
-        }
-        own->unknown |= UNKNOWN_ACK;
-    } else if (*last == stated + 1) {
-        return;
+    while (bits > 1) {
+        bits >>= 1;
+        top++;
     }
-    *last = stated + 1;
-    c->accused = r->time;
+    if (!user && (bits == 0 || (!names_unsent(h->recoverable_msg_ack_seq_number, other->recoverable) &&
+                                !names_unsent(top, other->recoverable)))) {
+        return 0;
+    }
+    /* Of what was missed each header may tell a bit more: only much more than before is worth telling. */
+    excess = (user ? stated - other->messages : top - other->recoverable) & 0xFFFF;
+    if (unknown ? excess < *last : *last == stated + 1) {
+        return 1;
+    }
+    *last = unknown ? 2 * excess : stated + 1;
+    if (!unknown) {
+        c->accused = r->time;
+    }
     found = find(a, r, NULL, MQQB_AUDIT_ACK_BEYOND_RECEIPT, user ? MQQB_AUDIT_SESSION_ACK : MQQB_AUDIT_RECOVERABLE_ACK,
                  unknown);
     found->a = stated;
     found->b = (user ? other->messages : other->recoverable) & 0xFFFF;
     show(found, &r->packet);
+    return 1;
 }
 
 static void session_header(mqqb_audit *a, const row *r, mqqb_audit_connection *c, int carried)
@@ -754,7 +828,6 @@ static void session_header(mqqb_audit *a, const row *r, mqqb_audit_connection *c
     mqqb_audit_direction *const own = &c->direction[r->direction];
     mqqb_audit_direction *const other = &c->direction[r->direction ^ 1];
     mqqb_session_header h = {0};
-    mqqb_session counted = {0};
 
     h.ack_sequence_number = get(r, MQQB_SCAN_ACK_SEQUENCE_NUMBER);
     h.recoverable_msg_ack_seq_number = get(r, MQQB_SCAN_RECOVERABLE_MSG_ACK_SEQ_NUMBER);
@@ -762,31 +835,20 @@ static void session_header(mqqb_audit *a, const row *r, mqqb_audit_connection *c
     h.user_msg_sequence_number = get(r, MQQB_SCAN_USER_MSG_SEQUENCE_NUMBER);
     h.recoverable_msg_sequence_number = get(r, MQQB_SCAN_RECOVERABLE_MSG_SEQUENCE_NUMBER);
 
-    /* What it acknowledges, with its counts out of the way; then the counts. */
-    counted.message_sent_count = other->messages & 0xFFFF;
-    counted.recoverable_message_sent_count = other->recoverable & 0xFFFF;
-    counted.message_received_count = h.user_msg_sequence_number;
-    counted.recoverable_message_received_count = h.recoverable_msg_sequence_number;
-    if (mqqb_session_check(&counted, &h, carried) != MQQB_OK) {
-        wrong_ack(a, r, c, &h);
-    } else if ((other->missed & UNCOUNTED) == 0) {
+    if (!check_acks(a, r, c, &h) && (other->missed & UNCOUNTED) == 0) {
         const uint32_t covered = other->messages - ((other->messages - h.ack_sequence_number) & 0xFFFF);
         if (covered > own->shown) {
             own->shown = covered;
             own->shown_packet = r->packet;
         }
-        cover_session(a, r, other, covered, own->messages + (carried ? 0 : 1));
+        cover_session(a, r, other, covered, own->messages + (carried ? 0 : 1), h.recoverable_msg_ack_flags == 0);
     }
-    counted.message_sent_count = h.ack_sequence_number;
-    counted.message_received_count = own->messages & 0xFFFF;
-    counted.recoverable_message_received_count = own->recoverable & 0xFFFF;
-    h.recoverable_msg_ack_flags = 0;
-    if (mqqb_session_check(&counted, &h, carried) != MQQB_OK) {
-        wrong_count(a, r, own, &h, carried);
+    if ((own->missed & UNCOUNTED) == 0) {
+        check_counts(a, r, own, &h, carried);
     } else {
-        own->user_difference = 0;
-        own->recoverable_difference = 0;
+        check_steps(a, r, own, &h, carried);
     }
+    own->last_header = r->time;
 }
 
 /* ---- messages --------------------------------------------------------------------------------- */
@@ -826,6 +888,35 @@ static void settle_acks(const mqqb_audit *a, sequence *s)
     s->acks_used = left;
 }
 
+/* Has the sender sent a SessionHeader since, of which it is not known whether it covers what came on connection `where` at this
+ * time? */
+static int may_be_shown(const mqqb_audit *a, uint32_t where, int64_t time)
+{
+    const mqqb_audit_connection *const c = &a->connections[where / 2];
+
+    return (c->direction[where & 1].missed & UNCOUNTED) != 0 && c->direction[(where & 1) ^ 1].last_header > time;
+}
+
+/* The sender may have shown that it knew the message as settled, but packets were missed that would tell. */
+static void check_resend_unsure(mqqb_audit *a, const row *r, sequence *s, const mqqb_audit_slot *slot, uint32_t number)
+{
+    const uint32_t where = 2 * r->connection | r->direction;
+    const mqqb_audit_packet final = final_packet(slot);
+    const int finished = (slot->flags & FINAL) != 0 && may_be_shown(a, slot->final_where, final.time);
+    mqqb_audit_finding *found;
+
+    if (s->reported_resend == where + 1 ||
+        (!finished && (s->acked == 0 || s->ack_number < number || !may_be_shown(a, s->ack_where, s->ack_packet.time)))) {
+        return;
+    }
+    s->reported_resend = where + 1;
+    found = find(a, r, s, MQQB_AUDIT_RESENT_AFTER_ACK, finished ? MQQB_AUDIT_RESENT_FINAL : MQQB_AUDIT_RESENT_ORDERED, 1);
+    found->number = number;
+    show_slot(found, slot);
+    show(found, finished ? &final : &s->ack_packet);
+    show(found, &r->packet);
+}
+
 static void check_resend(mqqb_audit *a, const row *r, sequence *s, const mqqb_audit_slot *slot, uint32_t number)
 {
     mqqb_audit_finding *found;
@@ -849,8 +940,13 @@ static void check_resend(mqqb_audit *a, const row *r, sequence *s, const mqqb_au
     }
     settle_acks(a, s);
     answers = slot->where ^ 1;
+    check_resend_unsure(a, r, s, slot, number);
     if (s->shown.number < number || !is_shown(a, answers, slot->session_index) || !shown_before(a, r, answers) ||
         !shown_before(a, r, s->shown.where)) {
+        return;
+    }
+    /* Without its bit the SessionHeader does not settle a message that has its OrderAck already (B-224); one that comes then does. */
+    if ((slot->flags & BARE) != 0 && (s->shown.where != answers || s->shown.index < slot->session_index)) {
         return;
     }
     /* A closed connection makes the sender forget its session acknowledgements (B-157): both in one connection's life. */
@@ -931,6 +1027,10 @@ static void replay(mqqb_audit *a, const row *r, const mqqb_audit_flow *f, sequen
         s->back_packet[2] = r->packet;
     }
     if (number > s->accepted && (previous <= s->accepted || s->fresh != 0)) {
+        if (previous > s->accepted && s->accepted != 0 && s->doubt == 0) {
+            s->doubt = number;
+            s->doubt_from = s->accepted;
+        }
         s->accepted = number;
         if (old) {
             s->counts.rejects[MQQB_AUDIT_OLD_SEQUENCE]++;
@@ -1157,8 +1257,10 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
     if (s->superseded != 0) {
         check_went_back(a, r, f, s);
     }
-    if ((s->sure == 0 || number < s->sure) && (int64_t)sent_time * NS_PER_S >= unseen(a, s) &&
-        (int64_t)sent_time * NS_PER_S <= r->time + NS_PER_S) {
+    if ((int64_t)sent_time * NS_PER_S > r->time + NS_PER_S) {
+        a->sources[key.source].ahead = 1;
+    } else if ((s->sure == 0 || number < s->sure) && a->sources[key.source].ahead == 0 &&
+               (int64_t)sent_time * NS_PER_S >= unseen(a, s)) {
         be_sure(s, number);
     }
 
@@ -1263,11 +1365,14 @@ static void accept_any_order(const mqqb_audit *a, sequence *s, uint32_t number)
 
 /* Numbers that were not seen were taken as received, because they may have been sent before all that is accounted for. Now an
  * acknowledgement relies on them. */
-static void check_doubt(mqqb_audit *a, const row *r, sequence *s)
+static void check_doubt(mqqb_audit *a, const row *r, sequence *s, uint32_t number, mqqb_audit_detail detail)
 {
     uint32_t accepted = s->doubt_from;
     uint64_t k;
 
+    if (s->doubt == 0 || number < s->doubt) {
+        return;
+    }
     for (k = greatest(accepted + 1, slots_begin(s)); k <= s->doubt && k < slots_end(s); k++) {
         const mqqb_audit_slot *const slot = seen_slot(a, s, (uint32_t)k);
         if (slot != NULL && slot->previous <= accepted) {
@@ -1275,7 +1380,7 @@ static void check_doubt(mqqb_audit *a, const row *r, sequence *s)
         }
     }
     if (accepted < s->doubt && seen_slot(a, s, s->doubt) != NULL) {
-        mqqb_audit_finding *const found = find(a, r, s, MQQB_AUDIT_SKIPPED, MQQB_AUDIT_ORDER_ACK_SKIPS, 1);
+        mqqb_audit_finding *const found = find(a, r, s, MQQB_AUDIT_SKIPPED, detail, 1);
         found->number = s->doubt;
         found->a = accepted;
         show_slot(found, seen_slot(a, s, s->doubt));
@@ -1375,6 +1480,7 @@ static void check_back(mqqb_audit *a, const row *r, sequence *s, uint32_t number
     s->ack_id = id;
     s->ack_number = number;
     s->ack_packet = r->packet;
+    s->ack_where = 2 * r->connection | r->direction;
 }
 
 static void remember_ack(const mqqb_audit *a, const row *r, sequence *s, const mqqb_audit_direction *own, uint32_t number)
@@ -1413,9 +1519,7 @@ static void order_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
         check_back(a, r, s, number);
         remember_ack(a, r, s, own, number);
     }
-    if (s->doubt != 0 && number >= s->doubt) {
-        check_doubt(a, r, s);
-    }
+    check_doubt(a, r, s, number, MQQB_AUDIT_ORDER_ACK_SKIPS);
     if (s->sure == 0 && s->fresh == 0 && number >= s->since_first && number <= s->since_high &&
         was_sent(a, s, number) == 1) {
         be_sure(s, number + 1);
@@ -1505,6 +1609,9 @@ static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
     refresh(a, s);
     s->last_time = r->time;
     (void)check_number(a, r, s, number, 0, inserted);
+    if (inserted) {
+        check_doubt(a, r, s, number, MQQB_AUDIT_FINAL_ACK_SKIPS);
+    }
     if (slot == NULL) {
         const int sent = was_sent(a, s, number) == 1;
         if (inserted && check_twice(a, r, s, number)) {
@@ -1538,9 +1645,8 @@ static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
         slot->flags |= FINAL | message_class << 16;
         s->counts.final_acked++;
         add_latency(f, MQQB_AUDIT_FINAL, r->time - slot->time);
-        if (message_class == 0x4000 && (slot->flags & HELD) != 0 && deadline != NO_DEADLINE &&
-            r->time / NS_PER_S > (int64_t)deadline) {
-            f->outcomes[MQQB_AUDIT_IN_DOUBT]++; /* its sender has given up by then (C-23, C-34) */
+        if ((slot->flags & HELD) != 0 && deadline != NO_DEADLINE && r->time / NS_PER_S > (int64_t)deadline) {
+            f->outcomes[MQQB_AUDIT_IN_DOUBT]++; /* its sender has given up by then (C-23, C-34, C-35) */
         } else {
             count_outcome(f, message_class);
         }

@@ -59,6 +59,8 @@ typedef enum {
     MQQB_AUDIT_RECOVERABLE_ACK,   /* RecoverableMsgAckSeqNumber a and its flags, recoverable were b */
     MQQB_AUDIT_USER_COUNT,        /* UserMsgSequenceNumber a, counted b */
     MQQB_AUDIT_RECOVERABLE_COUNT, /* RecoverableMsgSeqNumber a, counted b */
+    MQQB_AUDIT_USER_STEP,         /* UserMsgSequenceNumber a; b by an earlier SessionHeader and what was counted since */
+    MQQB_AUDIT_RECOVERABLE_STEP,  /* RecoverableMsgSeqNumber a, in the same way b */
     MQQB_AUDIT_RESENT_ORDERED,    /* OrderAck for number a */
     MQQB_AUDIT_RESENT_FINAL,      /* FinalAck of class a */
     MQQB_AUDIT_TWO_FINAL_ACKS,    /* with their own MessageIDs a and b */
@@ -137,6 +139,7 @@ typedef struct {
     uint32_t blocks[MQQB_AUDIT_BLOCKS];
     mqqb_audit_packet highest_packet, ack_packet, back_packet[3];
     uint32_t first_where, reported_where, reported_next, reported_skips, reported[MQQB_AUDIT_REPORTED]; /* bit k: reported[k] skips */
+    uint32_t ack_where, reported_resend; /* reported_resend: one that cannot be judged, as the direction and 1 */
     uint32_t ack_number, ack_id, acked, back, back_from, back_to, back_number; /* the OrderAck before, and whether they went back */
     uint32_t evicted, evicted_held, evicted_top; /* without OrderAck when they lost their slot: without JN and JP, with, the last */
     uint32_t doubt, doubt_from;      /* what is between them was not seen, and taken as received; 0: nothing */
@@ -155,14 +158,14 @@ typedef struct {
     uint32_t session_index;          /* how many messages the sender must have shown to have, to have the SessionHeader for it; 0 none */
     uint32_t previous;               /* the lowest PreviousTxSequenceNumber */
     uint32_t reach, confirm;         /* deadlines, s since 1970: of the OrderAck, of the FinalAck; all ones: none. Later the FinalAck's time */
-    uint32_t final_frame, final_id, final_where, final_index;
+    uint32_t final_frame, final_id, final_where, final_index; /* as where and index */
 } mqqb_audit_slot;
 
 typedef struct { uint32_t slot, flow, index, next; } mqqb_audit_sent;
 
 /* What was missed of a queue manager's or of a host's packets: how often, and when last. accused: when an acknowledgement of a number
- * was last found wrong. */
-typedef struct { int64_t time, accused; uint32_t missed, spare; } mqqb_audit_missed;
+ * was last found wrong. ahead: 1: its clock was seen to be ahead of the capture's, so a SentTime proves nothing. */
+typedef struct { int64_t time, accused; uint32_t missed, ahead; } mqqb_audit_missed;
 
 /* Packets of one host to another. */
 typedef struct { mqqb_audit_missed missed; uint32_t sources[MQQB_AUDIT_SOURCES], more; uint32_t spare; } mqqb_audit_pair;
@@ -176,7 +179,10 @@ typedef struct {
     uint32_t packets;
     uint32_t owner, sources[MQQB_AUDIT_SOURCES], more; /* of EstablishConnection; seen; 1: more than have a place */
     uint32_t user_difference, recoverable_difference, beyond, recoverable_beyond, unknown;
+    uint32_t based, base_user, base_recoverable; /* what a SessionHeader counted more than was seen, since something was missed */
+    mqqb_audit_packet base_packet;   /* that SessionHeader; based: 0: none yet, 2: one in a message */
     mqqb_audit_packet shown_packet;  /* the last SessionHeader that raised shown */
+    int64_t last_header;
     int64_t first_hole, last_hole, first_malformed;
     uint32_t holes, malformed, ended, ending;
 } mqqb_audit_direction;

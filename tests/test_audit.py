@@ -226,6 +226,20 @@ def test_a_deadline_without_an_answer_is_in_doubt(wire: Wire) -> None:
     assert stream.outcomes == {"in_doubt": 2, "sent": 1}
 
 
+@pytest.mark.rule("C-23", "C-34", "C-35")
+@pytest.mark.parametrize(("message_class", "outcome"), [(0x4000, "received"), (0xC002, "0xC002")])
+def test_an_answer_after_the_deadline_changes_nothing(wire: Wire, message_class: int, outcome: str) -> None:
+    for number in (1, 2):
+        wire.message(number, flags=core.USER_JN, time_to_be_received=5)  # C is T0 + 10
+    wire.order_ack(2)
+    wire.final_ack(1, message_class=message_class)
+    wire.now += 20 * 10**9
+    wire.final_ack(2, message_class=message_class)
+    [stream] = wire.result().streams
+    assert stream.outcomes == {outcome: 1, "in_doubt": 1}
+    assert stream.unsettled == 0
+
+
 @pytest.mark.rule("B-270", "B-275")
 @pytest.mark.parametrize(("ordinal", "number", "previous", "reject"), [
     (2, 6, 5, None), (2, 5, 4, "duplicate"), (2, 7, 6, "hole"), (2, 8, 5, None), (2, 8, 3, None),
@@ -587,7 +601,107 @@ def test_counts_of_a_connection_that_was_not_seen_whole_are_unknown() -> None:
     wire.session_ack(1, ack_sequence_number=40)
     result = wire.result()
     assert not result.violations
-    assert sorted(unknown(result)) == ["ack_beyond_receipt", "count_mismatch"]
+    assert sorted(unknown(result)) == ["ack_beyond_receipt", "count_mismatch", "count_mismatch"]  # by direction
+
+
+@pytest.mark.rule("B-229")
+@pytest.mark.parametrize("wrong", [
+    {"ack_sequence_number": 40_000}, {"recoverable_msg_ack_seq_number": 40_000, "recoverable_msg_ack_flags": 1}])
+def test_a_number_so_far_off_that_it_seems_to_lie_behind(wire: Wire, wrong: dict[str, int]) -> None:
+    wire.message(1)
+    wire.session_ack(1, **wrong)
+    wire.order_ack(1)
+    wire.order_ack(1)
+    wire.session_ack(0, **wrong)
+    wire.message(1, 0)  # nothing says that its sender has the OrderAck
+    assert kinds(wire.result()) == ["ack_beyond_receipt"] * 2
+
+
+@pytest.mark.rule("B-104", "B-105", "B-227")
+@pytest.mark.parametrize("name", ["user_msg_sequence_number", "recoverable_msg_sequence_number"])
+def test_counts_after_a_hole_must_agree_with_each_other(wire: Wire, name: str) -> None:
+    wire.hole()
+    wire.sent[0, 0] = [7, 5]  # in the hole
+    wire.message(8)
+    shown = wire.session_ack(0)
+    wire.message(9)
+    wrong = wire.session_ack(0, **{name: 70})
+    wire.session_ack(0, **{name: 70})
+    wire.session_ack(0)
+    wire.hole()
+    wire.sent[0, 0] = [100, 100]
+    wire.session_ack(0)
+    result = wire.result()
+    assert kinds(result) == ["count_mismatch"]
+    assert frames(result) == [shown, wrong]
+    assert unknown(result) == ["count_mismatch"]
+
+
+@pytest.mark.rule("OP-14")
+@pytest.mark.parametrize(("left_out", "wrong"), [(0, False), (1, False), (2, True)])
+def test_counts_after_a_hole_may_leave_out_the_message_that_carries_them(
+    wire: Wire, left_out: int, wrong: bool
+) -> None:
+    wire.hole()
+    wire.session_ack(0)
+    wire.sent[0, 0] = [1, 1]
+    header = wire.header(0, 0, dict.fromkeys(
+        ("user_msg_sequence_number", "recoverable_msg_sequence_number"), (1 - left_out) & 0xFFFF))
+    wire.sent[0, 0] = [0, 0]
+    wire.message(1, **header)
+    wire.session_ack(0)
+    assert bool(wire.result().violations) is wrong
+
+
+def test_an_acknowledgement_far_beyond_what_a_hole_explains_is_told_again(wire: Wire) -> None:
+    wire.message(1)
+    wire.hole()
+    for ack in (5, 5, 6, 500, 501):
+        wire.session_ack(1, ack_sequence_number=ack)
+    result = wire.result()
+    assert (kinds(result), unknown(result)) == ([], ["ack_beyond_receipt"] * 2)
+
+
+@pytest.mark.rule("B-270")
+@pytest.mark.parametrize("acknowledge", [Wire.order_ack, Wire.final_ack])
+def test_what_a_hole_may_have_bridged_is_unknown(wire: Wire, acknowledge: Callable[[Wire, int], int]) -> None:
+    wire.message(1)
+    wire.hole()
+    wire.message(3, fresh=False)  # number 2 was in the hole, or nowhere
+    acknowledge(wire, 3)
+    result = wire.result()
+    assert (kinds(result), unknown(result)) == ([], ["skipped"])
+
+
+@pytest.mark.parametrize("acknowledge", [Wire.order_ack, Wire.final_ack])
+@pytest.mark.parametrize("holes", [True, False])
+def test_a_resend_whose_proof_may_be_in_a_hole_is_unknown(
+    wire: Wire, acknowledge: Callable[[Wire, int], int], holes: bool
+) -> None:
+    wire.message(1)
+    if holes:
+        wire.hole(direction=1)
+    acknowledge(wire, 1)
+    wire.message(1, 0)  # these two cross: the sender has said nothing since
+    wire.session_ack(0)
+    wire.message(1, 0)
+    wire.message(1, 0)
+    result = wire.result()
+    expected = ["resent_after_ack"] if holes else []
+    if not holes and acknowledge is Wire.final_ack:
+        assert kinds(result) == ["resent_after_ack"] * 2
+    else:
+        assert kinds(result) == []
+    assert [kind for kind in unknown(result) if kind != "count_mismatch"] == expected
+
+
+def test_a_clock_that_is_ahead_proves_nothing(wire: Wire) -> None:
+    wire.message(5, message_id=5, sent_time=START + 100)
+    wire.now += 3 * 10**9
+    wire.message(2, 0, message_id=2, sent_time=START + 2)  # handed over long before the capture
+    wire.order_ack(4)
+    result = wire.result()
+    assert (kinds(result), unknown(result)) == ([], ["ack_beyond_receipt"])
 
 
 def _acknowledged(wire: Wire) -> None:
@@ -631,6 +745,25 @@ def test_a_resend_that_the_sender_may_make(wire: Wire, case: str) -> None:
         other = wire.connect(("10.0.0.1:4002", "10.0.0.9:1801"))
     wire.message(1, 0, connection=other)
     assert not wire.result().violations
+
+
+@pytest.mark.rule("B-224", "B-236")
+@pytest.mark.parametrize(("flags", "order_first", "wrong"), [
+    (1, True, True), (0, True, False), (0, False, True)])
+def test_a_session_acknowledgement_without_its_bit_settles_only_before_the_order_ack(
+    wire: Wire, flags: int, order_first: bool, wrong: bool
+) -> None:
+    wire.message(1)
+    if order_first:
+        wire.order_ack(1)
+    wire.session_ack(1, recoverable_msg_ack_seq_number=flags, recoverable_msg_ack_flags=flags)
+    if not order_first:
+        wire.order_ack(1)
+    wire.message(1, direction=1, source=RECEIVER)  # for the sender to acknowledge, with all before it
+    wire.session_ack(0)
+    wire.message(1, 0)
+    found = [kind for kind in kinds(wire.result()) if kind == "resent_after_ack"]
+    assert bool(found) is wrong
 
 
 @pytest.mark.rule("B-244")

@@ -841,6 +841,12 @@ _TEXTS: dict[int, tuple[str, str]] = {
     lib.MQQB_AUDIT_USER_COUNT: ("UserMsgSequenceNumber is {a}; counted were {b} messages", "B-104, B-227"),
     lib.MQQB_AUDIT_RECOVERABLE_COUNT: (
         "RecoverableMsgSeqNumber is {a}; counted were {b} recoverable messages", "B-105, B-227"),
+    lib.MQQB_AUDIT_USER_STEP: (
+        "UserMsgSequenceNumber is {a}; by an earlier SessionHeader and the messages counted since, it is {b}",
+        "B-104, B-227"),
+    lib.MQQB_AUDIT_RECOVERABLE_STEP: (
+        ("RecoverableMsgSeqNumber is {a}; by an earlier SessionHeader and the recoverable messages counted since, it "
+         "is {b}"), "B-105, B-227"),
     lib.MQQB_AUDIT_RESENT_ORDERED: (
         "number {number} was sent again after its sender had shown that it had the OrderAck for {a}", "B-235, B-236"),
     lib.MQQB_AUDIT_RESENT_FINAL: (
