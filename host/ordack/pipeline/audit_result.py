@@ -11,7 +11,8 @@ a file that ends early swallowed. `unseen` below is the last such moment for the
 sequence is *accounted for* if all transmissions of it and of greater ones are certainly seen, because one of these
 holds:
   - the message n (or a lower one) was handed to its queue manager after `unseen`: its SentTime, whole seconds, is not
-    before it. A sender's clock that is ahead of the capture's by more than the time in between would spoil this;
+    before it. A sender's clock that is ahead of the capture's would spoil this: once a SentTime lies more than a
+    second in the future, those of its queue manager prove nothing;
   - a lower sequence of the stream was seen after `unseen` (a sender begins a new one when the old one is drained,
     B-093, B-096);
   - after `unseen` an OrderAck named a number that was seen before it, n is greater, and so was every transmission
@@ -37,18 +38,27 @@ Kinds of violation, and when one is reported:
                       shows the same (B-338 to B-342).
   count_mismatch      UserMsgSequenceNumber or RecoverableMsgSeqNumber of a SessionHeader differs from the packets
                       counted in its direction (B-104, B-105, B-227), on a connection seen from its beginning without
-                      a hole. A header carried by a message may leave that message out (OP-14). The same difference is
-                      reported once.
+                      a hole; or, after a hole, from an earlier header and the packets counted since, if nothing is
+                      missing between the two. A header carried by a message may leave that message out (OP-14). The
+                      same difference is reported once.
   resent_after_ack    A message was sent again although its sender had shown that it knew it as settled: by a
                       SessionHeader of the sender, before this in the same direction or before this connection began,
                       that covers the FinalAck of the message (B-244), or covers both an OrderAck for it and a packet
-                      after the SessionHeader that acknowledged the message (B-236, B-224). Earlier it is legal:
-                      acknowledgements cross, or get lost. Not of streams that another queue manager forwards: what
-                      that one has, the source may not have.
+                      after the SessionHeader that acknowledged the message (B-236, B-224; one without bits for
+                      recoverable messages only if the OrderAck came after it). Earlier it is legal: acknowledgements
+                      cross, or get lost. Not of streams that another queue manager forwards: what that one has, the
+                      source may not have.
   delivered_twice     Two FinalAcks of classes that follow insertion, for one message, that are two messages (by their
                       own MessageIDs; one sent again keeps its own): it was removed from the queue twice (B-116). Or
                       the receiver's OrderAcks went back (generated later, by their own MessageIDs), and then came
                       back over a number that was sent again in between: it was accepted twice (A-01, B-271).
+
+What becomes `unknown` where packets are missing: ack_beyond_receipt and skipped of numbers not accounted for; a
+skip that a hole may have bridged; acknowledgements of a SessionHeader beyond what was counted in a direction with a
+hole (again when they are twice as far beyond); the counts of the first SessionHeader after a hole (once for a
+direction); a resend after an acknowledgement, if the sender has sent a SessionHeader since, and what that covers cannot
+be counted (once for a sequence and connection). Acknowledgements of sequences that were not seen at all are passed
+over.
 """
 
 from __future__ import annotations
