@@ -1,8 +1,9 @@
 """A standalone Spark cluster on this machine, out of the pyspark wheel: one master, workers of one core each.
 
-    python tests/spark_cluster.py [--workers N] COMMAND...
+    python tests/spark_cluster.py [--workers N | --connect] COMMAND...
 
-runs COMMAND with `@` replaced by the master's URL, and stops the cluster when it ends.
+runs COMMAND with `@` replaced by the master's URL, and stops the cluster when it ends. With --connect it is a Spark
+Connect server instead.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import re
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -22,6 +24,7 @@ import pyspark
 
 HOME = Path(pyspark.__file__).parent
 DEADLINE_S = 60.0
+SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 WORKER_MEMORY = "1g"
 EXECUTOR_MEMORY = "512m"
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # these JVMs do not live long
@@ -88,17 +91,21 @@ def parent(process: int) -> int:
 
 
 def _start(daemons: list[_Daemon], name: str, arguments: list[str], pattern: str, folder: Path) -> _Daemon:
+    command = [str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1"]
+    return _run(daemons, [*command, "--port", "0", "--webui-port", "0", *arguments], pattern, folder, {
+        "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": QUICK_START, "PYSPARK_PYTHON": sys.executable,
+    })  # fmt: skip
+
+
+def _run(daemons: list[_Daemon], command: list[str], pattern: str, folder: Path, others: dict[str, str]) -> _Daemon:
     environment = os.environ | {
         "SPARK_HOME": str(HOME),
         "SPARK_CONF_DIR": str(folder / "conf"),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": QUICK_START,
-        "PYSPARK_PYTHON": sys.executable,
+        **others,
     }
-    command = [str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1"]
     process = subprocess.Popen(
-        [*command, "--port", "0", "--webui-port", "0", *arguments],
+        command,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -145,26 +152,76 @@ def cluster(workers: int = 2) -> Iterator[Cluster]:
                 daemon.wait()
             yield Cluster(url, folder, [daemon.process.pid for daemon in started])
         finally:
-            for daemon in reversed(daemons):  # a worker that is asked to end ends its executors
-                daemon.process.send_signal(signal.SIGTERM)
-            for daemon in daemons:
-                try:
-                    daemon.process.wait(10)
-                except subprocess.TimeoutExpired:
-                    os.killpg(daemon.process.pid, signal.SIGKILL)
-                    daemon.process.wait()
-                assert daemon.process.stdout is not None
-                daemon.process.stdout.close()
+            _stop(daemons)
+
+
+def _stop(daemons: list[_Daemon]) -> None:
+    for daemon in reversed(daemons):  # a worker that is asked to end ends its executors
+        daemon.process.send_signal(signal.SIGTERM)
+    for daemon in daemons:
+        try:
+            daemon.process.wait(10)
+        except subprocess.TimeoutExpired:
+            os.killpg(daemon.process.pid, signal.SIGKILL)
+            daemon.process.wait()
+        assert daemon.process.stdout is not None
+        daemon.process.stdout.close()
+
+
+@dataclass
+class Server:
+    """A Spark Connect server. url: what SPARK_REMOTE and --master take. process: its JVM."""
+
+    url: str
+    process: int
+
+
+@contextlib.contextmanager
+def connect_server() -> Iterator[Server]:
+    """A server that is up, for tests of what reaches it from its clients: its Python has the packages that are
+    installed here, but nothing of this checkout. Raises ClusterError."""
+    daemons: list[_Daemon] = []
+    with tempfile.TemporaryDirectory(prefix="spark-connect-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        settings = {
+            "spark.master": "local[2]",
+            "spark.driver.memory": "512m",
+            "spark.driver.extraJavaOptions": QUICK_START,
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.ui.enabled": "false",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.connect.grpc.binding.port": "0",
+        }
+        options = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
+        (folder / "conf").mkdir()
+        bare = {
+            "PYSPARK_PYTHON": str(Path(sys.base_prefix, "bin", f"python3.{sys.version_info.minor}")),
+            "PYTHONPATH": sysconfig.get_path("purelib"),  # this way its .pth files, which lead here, are not heeded
+        }
+        command = [str(HOME / "bin" / "spark-submit"), "--class", SERVER, *options, "spark-internal"]
+        try:
+            daemon = _run(daemons, command, r"(?<=server started at: )127\.0\.0\.1:\d+", folder, bare)
+            yield Server(f"sc://{daemon.wait()}", daemon.process.pid)
+        finally:
+            _stop(daemons)
 
 
 def main() -> int:
     """Runs a command on a cluster."""
     parser = argparse.ArgumentParser(description="Runs a command with a standalone Spark cluster on this machine.")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--connect", action="store_true", help="a Spark Connect server")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="@ in it stands for the master's URL")
     arguments = parser.parse_args()
     if not arguments.command:
         parser.error("no command")
+    if arguments.connect:
+        with connect_server() as server:
+            command = [word.replace("@", server.url) for word in arguments.command]
+            return subprocess.run(command, check=False).returncode
     with cluster(arguments.workers) as made:
         command = [word.replace("@", made.master) for word in arguments.command]
         environment = os.environ | {"SPARK_CONF_DIR": str(made.folder / "conf")}

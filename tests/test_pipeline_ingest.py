@@ -204,8 +204,15 @@ def test_what_cannot_be_is_told_before_anything_is_written(spark: SparkSession, 
     with pytest.raises(SchemaError, match="column label of the schema is there already"):
         ingest(spark, job(folder, table, schema="label STRING"))
     assert not table.exists()
-    with pytest.raises(IngestError, match="this Spark has no format delta: give it the package"):
+    with pytest.raises(IngestError, match=r"this Spark has no format delta: give it io\.delta:delta-spark_2\.13, with "
+                                          r"spark\.sql\.extensions=.*--conf spark\.jars\.packages=.* or write parquet"):
         ingest(spark, job(folder, table, table_format="delta"))
+    iceberg = Job({"path": str(folder)}, "lake.plant.readings", "iceberg", str(table / "checkpoint"))
+    with pytest.raises(IngestError, match=r"this Spark has no catalog lake: give it org\.apache\.iceberg:iceberg"):
+        ingest(spark, iceberg)
+    iceberg.table = "readings"
+    with pytest.raises(IngestError, match="this Spark has no format iceberg: give it"):
+        ingest(spark, iceberg)
     with pytest.raises(OptionError, match="no table has the format 'csv'; there are parquet, orc, delta, iceberg"):
         job(folder, table, table_format="csv")
     with pytest.raises(OptionError, match="Iceberg has no folder of its own for the checkpoint: say --checkpoint"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -55,8 +56,21 @@ def test_a_missing_package_is_named_with_how_to_install_it(monkeypatch: pytest.M
 def test_a_server_needs_what_pyspark_needs_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     there = session_module.find_spec
     monkeypatch.setattr(session_module, "find_spec", lambda name: None if name == "grpc" else there(name))
-    with pytest.raises(SparkMissing, match=r"package grpc, which is missing: pip install 'pyspark\[connect\]'"):
+    with pytest.raises(SparkMissing, match=r"package grpc is needed, which is missing: .*'ordack\[spark\]'"):
         session("sc://127.0.0.1:1")
+
+
+def test_a_server_that_does_not_answer_is_told_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with pytest.raises(SparkMissing, match=rf"no Spark Connect server answers at 127\.0\.0\.1:{port} \(Connection"):
+        session(f"sc://127.0.0.1:{port}/;user_id=somebody")
+
+
+@pytest.mark.parametrize("url", ["sc://", "sc:///x", "sc://host:port"])
+def test_an_address_that_is_none_is_told_with_the_form_of_one(url: str) -> None:
+    with pytest.raises(SparkMissing, match=r"is no address of a Spark Connect server: it is of the form sc://HOST:PORT"):
+        session(url)
 
 
 @pytest.mark.parametrize(

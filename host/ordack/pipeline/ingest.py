@@ -2,8 +2,13 @@
 
 A stream reads the segments (source.py) in micro-batches. Spark writes down which segments a batch takes before it reads
 them, and again when the batch is in the table; a batch that was interrupted is done again with the same segments, which
-never change, and the sink makes a batch part of the table all at once, and once. So the table and its checkpoint belong
-together: by default the checkpoint is in the table's folder, and a table is not gone on with by another checkpoint.
+never change, and the sink makes a batch part of the table all at once, and once: the file sink by its log, Delta and
+Iceberg because they keep the stream's identifier and the number of its last batch with the table. So the table and its
+checkpoint belong together: by default the checkpoint is in the table's folder, and a table is not gone on with by
+another checkpoint.
+
+Through a Spark Connect server the stream runs there, and outlives a command that is killed: the next one with the same
+checkpoint ends it and goes on. All paths are the server's; the folder of segments is to be at the same path here.
 """
 
 from __future__ import annotations
@@ -23,14 +28,15 @@ import numpy as np
 import pyarrow.parquet as pq
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own manual has it
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from ordack.pipeline import segments
 from ordack.pipeline.bodies import SchemaError
-from ordack.pipeline.source import MALFORMED, OptionError, Rows, Settings
+from ordack.pipeline.session import is_remote
+from ordack.pipeline.source import MALFORMED, OptionError, Rows, Settings, last_serials
 from ordack.pipeline.table import METADATA
 
 PARQUET, ICEBERG = "parquet", "iceberg"
@@ -43,6 +49,15 @@ INTERVAL_S = 1.0
 POLL_S = 0.2
 LOCK_PATIENCE_S = 60.0  # the JVM of a killed driver lives on for some seconds
 OBSERVED = "ordack"
+GOES_ON = "what is in the table is whole, and the next ingest goes on"
+# What gives Spark a format that it does not have: the package in Maven's central repository, and its settings.
+PACKAGES = {
+    "delta": "io.delta:delta-spark_2.13, with spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension and "
+             "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    ICEBERG: "org.apache.iceberg:iceberg-spark-runtime of your Spark, with spark.sql.extensions="
+             "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions and a catalog, "
+             "spark.sql.catalog.NAME=org.apache.iceberg.spark.SparkCatalog",
+}
 
 
 class IngestError(Exception):
@@ -183,29 +198,36 @@ class Job:
 
     def source(self, spark: SparkSession) -> DataFrame:
         """The stream of the messages. Raises OptionError, SchemaError."""
-        options = {"maxSegmentsPerTrigger": str(SEGMENTS_MAX), **self.options}
+        options = {"maxSegmentsPerTrigger": str(SEGMENTS_MAX), **self.options, "path": str(self.settings.folder)}
         try:
             if self.settings.schema:
                 StructType.fromDDL(self.settings.schema)
         except PySparkException as error:
             raise SchemaError(f"Spark does not take the schema {self.settings.schema!r}: {words(error)}") from None
-        frame = spark.readStream.format("ordack").options(**options).load()
-        Rows(self.settings, frame.schema)
+        try:
+            frame = spark.readStream.format("ordack").options(**options).load()
+            schema = frame.schema
+        except PySparkException as error:
+            where = ", as the server sees it: it needs the folder at the same path" if is_remote(spark) else ""
+            raise IngestUnusable(f"{words(error)}{where}") from None
+        Rows(self.settings, schema)
         return frame.observe(OBSERVED, F.count(MALFORMED).alias("malformed")) if self.settings.schema else frame
 
     def check(self, spark: SparkSession, schema: StructType) -> None:
-        """Refuse a table that this checkpoint has not written. Raises IngestUnusable."""
-        if self.table_format not in FILES:
-            return
+        """Refuse a table that this checkpoint has not written. Raises IngestUnusable, IngestError."""
         begun, committed = (_holds_files(spark, f"{self.place}/{part}") for part in ("offsets", "commits"))
-        there = _holds_files(spark, f"{self.table}/{METADATA}")
+        files = self.table_format in FILES
+        there: bool | None = (_holds_files(spark, f"{self.table}/{METADATA}") or None) if files else (
+            self._holds_rows(spark))
         if there and not begun:
+            what = "leave out rows" if files else "put rows into it again"
             raise IngestUnusable(f"the table {self.table} has been written with another checkpoint than {self.place}; "
-                                 "with a new one Spark would leave out rows: name the table's own, or begin a new "
-                                 "table")
-        if begun and committed and not there:
+                                 f"with a new one Spark would {what}: name the table's own, or begin a new table")
+        if begun and committed and there is None:
             raise IngestUnusable(f"the checkpoint {self.place} belongs to a table that is not in {self.table} any "
                                  "more: take a new checkpoint and a new table, or put it back")
+        if not files:
+            return
         if there:
             before = _comparable(spark.read.format(self.table_format).load(self.table).schema)
             now = _comparable(schema)
@@ -218,6 +240,26 @@ class Job:
                                      "same --schema, or begin a new table")
         elif not begun and _holds_files(spark, self.table):
             raise IngestUnusable(_foreign(self.table))
+
+    def _holds_rows(self, spark: SparkSession) -> bool | None:
+        """Whether rows are in a table of Delta or Iceberg; None: there is no such table. Raises IngestError."""
+        try:
+            table = spark.table(self.table) if self.table_format == ICEBERG else (
+                spark.read.format(self.table_format).load(self.table))
+            return bool(table.take(1))
+        except (PySparkException, Py4JJavaError) as error:
+            self.check_format(error)
+            return None
+
+    def check_format(self, error: PySparkException | Py4JJavaError) -> None:
+        """Raises IngestError if the error is that Spark does not have the table's format."""
+        no_catalog = self.table_format == ICEBERG and "REQUIRES_SINGLE_PART_NAMESPACE" in str(error)
+        if no_catalog or "DATA_SOURCE_NOT_FOUND" in str(error):
+            what = f"catalog {self.table.partition('.')[0]}" if no_catalog else f"format {self.table_format}"
+            raise IngestError(
+                f"this Spark has no {what}: give it {PACKAGES[self.table_format]} (the package with "
+                "--conf spark.jars.packages=PACKAGE:VERSION, each setting with --conf, too; all of it to a Spark "
+                f"Connect server when it is started), or write {PARQUET}") from None
 
 
 def _absolute(path: str) -> str:
@@ -251,33 +293,31 @@ def _jvm(spark: SparkSession) -> Any:
     return spark.sparkContext._jvm  # noqa: SLF001 - pyspark has no other way to Java's and Hadoop's classes
 
 
-def _file_system(spark: SparkSession, path: str) -> tuple[Any, Any]:
-    """Hadoop's file system and path, through the JVM of this driver."""
-    jvm = _jvm(spark)
-    named = jvm.org.apache.hadoop.fs.Path(path)
-    return named.getFileSystem(jvm.org.apache.spark.SparkContext.getOrCreate().hadoopConfiguration()), named
-
-
-def _is_remote(spark: SparkSession) -> bool:
-    return "connect" in type(spark).__module__
-
-
 def _holds_files(spark: SparkSession, folder: str) -> bool:
     """Whether there are files in the folder that are for readers."""
-    if _is_remote(spark):
-        names = _names(Path(folder))
-    else:
-        system, named = _file_system(spark, folder)
-        names = [status.getPath().getName() for status in system.listStatus(named)] if system.exists(named) else []
-    return _for_readers(names)
+    if not is_remote(spark):
+        jvm = _jvm(spark)
+        named = jvm.org.apache.hadoop.fs.Path(folder)
+        system = named.getFileSystem(jvm.org.apache.spark.SparkContext.getOrCreate().hadoopConfiguration())
+        return system.exists(named) and _for_readers(
+            status.getPath().getName() for status in system.listStatus(named))
+    pattern = re.sub(r"([\\*?{}\[\]])", r"\\\1", folder) + "/[!._]*"
+    try:  # the server looks, and reads nothing
+        spark.read.format("binaryFile").load(pattern).schema  # noqa: B018
+    except PySparkException as error:
+        if error.getCondition() == "PATH_NOT_FOUND":
+            return False
+        raise IngestError(f"cannot look into {folder}: {words(error)}") from None
+    return True
 
 
 @contextlib.contextmanager
 def _locked(spark: SparkSession, job: Job) -> Iterator[None]:
     """Keep others away from the checkpoint, with a lock that the JVM holds: it may outlive a driver that is killed, and
     would go on with its batch beside the next driver's. Only where the checkpoint is on a file system of this machine;
-    Spark itself notices two drivers later, at the end of a batch. Raises IngestError."""
-    if _is_remote(spark) or "://" in job.place:
+    Spark itself notices two drivers later, at the end of a batch, and a server ends the stream that was there before.
+    Raises IngestError."""
+    if is_remote(spark) or "://" in job.place:
         yield
         return
     place = Path(job.place.removeprefix("file:"))
@@ -318,19 +358,36 @@ def ingest(spark: SparkSession, job: Job, *, continuous: bool = False, interval:
     with _locked(spark, job):
         begun = time.monotonic()
         summary = Summary(job.table, malformed=0 if job.settings.schema else None)
+        due = {} if continuous else last_serials(job.settings)
         query = _start(job, frame, continuous, interval)
         watch = Watch(job, summary, tell)
+        stopped = False
         try:
-            while not _ended(query):
+            while not stopped and not _ended(query):
                 watch.look(query)
-                if stop():
-                    break
+                stopped = stop()
         finally:
             with contextlib.suppress(PySparkException, Py4JError, OSError):
                 query.stop()
         watch.look(query)
+        if not stopped and is_remote(spark) and (continuous or not _in_table(spark, job, due)):
+            raise IngestError("the stream was stopped on the server, by another ingest with the checkpoint "
+                              f"{job.place} or by hand, before this one was at its end; the next ingest goes on")
         summary.seconds = time.monotonic() - begun
     return summary
+
+
+def _in_table(spark: SparkSession, job: Job, due: Mapping[str, int]) -> bool:
+    """Whether the segments up to these serials are in the table, by the checkpoint: a stream that a server was told to
+    stop ends like one that has read everything."""
+    try:
+        commits = spark.read.format("binaryFile").load(f"{job.place}/commits").select("path").collect()
+        number = max(int(row["path"].rpartition("/")[2]) for row in commits)
+        content = spark.read.text(f"{job.place}/offsets/{number}", wholetext=True).collect()
+    except PySparkException:
+        return not due  # no batch was committed
+    reached = _serials(content[0]["value"].splitlines()[-1])
+    return all(serial <= reached.get(queue, 0) for queue, serial in due.items())
 
 
 def _start(job: Job, frame: DataFrame, continuous: bool, interval: float) -> StreamingQuery:
@@ -340,20 +397,26 @@ def _start(job: Job, frame: DataFrame, continuous: bool, interval: float) -> Str
     try:
         return writer.toTable(job.table) if job.table_format == ICEBERG else writer.start(job.table)
     except (PySparkException, Py4JJavaError) as error:
-        if "DATA_SOURCE_NOT_FOUND" in str(error):
-            raise IngestError(f"this Spark has no format {job.table_format}: give it the package, as in --conf "
-                              f"spark.jars.packages=..., or write {PARQUET}") from None
+        job.check_format(error)
         raise IngestError(f"cannot write {job.table_format} to {job.table}: {words(error)}") from None
 
 
 def _ended(query: StreamingQuery) -> bool:
     """Wait a little. Raises IngestError if the stream has failed."""
-    try:
+    with _failures_in_words():
         return bool(query.awaitTermination(POLL_S))  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def _failures_in_words() -> Iterator[None]:
+    try:
+        yield
     except PySparkException as error:
-        raise (IngestUnusable if segments.OtherFolder.__name__ in str(error) else IngestError)(words(error)) from None
+        if segments.OtherFolder.__name__ in str(error):
+            raise IngestUnusable(words(error)) from None
+        raise IngestError(words(error)) from None
     except (Py4JError, OSError):
-        raise IngestError("Spark's JVM has ended; what is in the table is whole, and the next ingest goes on") from None
+        raise IngestError(f"Spark's JVM has ended; {GOES_ON}") from None
 
 
 @dataclass
@@ -364,9 +427,16 @@ class Watch:
     summary: Summary
     tell: Callable[[Batch], None] | None
     last: int = -1
+    seen: str = ""
 
     def look(self, query: StreamingQuery) -> None:
-        for progress in query.recentProgress:
+        with _failures_in_words():
+            newest = query.lastProgress
+            if newest is None or newest["timestamp"] == self.seen:
+                return  # all of them cost much more to ask for
+            recent = query.recentProgress
+        self.seen = recent[-1]["timestamp"]
+        for progress in recent:
             number = int(progress["batchId"])
             if number > self.last and "addBatch" in progress["durationMs"]:
                 self.last = number
@@ -387,9 +457,8 @@ class Watch:
                 times = pq.read_table(segment.path, columns=["arrived", "sent_time"], use_threads=False)
                 for latency, column in ((arrived, "arrived"), (sent, "sent_time")):
                     latency.add(times[column].cast("int64").to_numpy(), round(begun * 1000) + taken)
-        observed = (progress["observedMetrics"] or {}).get(OBSERVED)
-        malformed = None if observed is None else int(observed["malformed"])
-        batch = Batch(int(progress["batchId"]), int(progress["numInputRows"]), malformed, len(read),
+        malformed = _malformed((progress["observedMetrics"] or {}).get(OBSERVED))
+        batch = Batch(int(progress["batchId"]), int(progress.numInputRows), malformed, len(read),
                       sum(segment.serial > last.get(segment.queue, 0) for segment in there), taken / 1000,
                       arrived.figures(), sent.figures())
         summary.batches += 1
@@ -401,6 +470,13 @@ class Watch:
         summary.sent_to_table.milliseconds += sent.milliseconds
         if self.tell is not None:
             self.tell(batch)
+
+
+def _malformed(observed: Row | None) -> int | None:
+    if observed is None:
+        return None
+    values = observed.asDict()  # through a server: {"values": [...], "schema": ...}, which pyspark takes for a row
+    return int(values["malformed"] if "malformed" in values else values["values"][0])
 
 
 def _serials(offset: str | None) -> dict[str, int]:

@@ -6,14 +6,17 @@ import atexit
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import warnings
 import zipfile
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import mqqb
 
@@ -29,6 +32,9 @@ PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 _PACKAGE = Path(__file__).resolve().parent.parent
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _JAVA_DEADLINE_S = 30
+_SERVER_PORT = 15002  # of Spark Connect, if the URL has none
+_SERVER_DEADLINE_S = 10
+_RETRIES, _RETRY_MS_MAX = 8, 4000  # pyspark would call a server that is gone for ten minutes; this is some 20 s
 
 
 class SparkMissing(Exception):
@@ -39,9 +45,9 @@ def session(master: str | None = None, name: str = "ordack", settings: Mapping[s
     """A SparkSession with the data sources of this package, the one that is active if there is one.
 
     master: Spark's master URL, or `sc://HOST:PORT` of a Spark Connect server; by default SPARK_REMOTE of the
-    environment, else local[*]. settings: Spark's own, over those chosen here. Workers on another machine get this
-    package from here; Python itself, at the same path or where PYSPARK_PYTHON says, and pyarrow they must have. Raises
-    SparkMissing.
+    environment, else local[*]. settings: Spark's own, over those chosen here. Workers on another machine, and a server,
+    get this package from here; Python itself, at the same path or where PYSPARK_PYTHON says (for a server where it was
+    started), and the packages of the extra "spark" they must have. Raises SparkMissing.
     """
     _check_pyspark()
     from pyspark.errors import PySparkException
@@ -54,6 +60,7 @@ def session(master: str | None = None, name: str = "ordack", settings: Mapping[s
     builder = SparkSession.builder.appName(name)
     if remote:
         _check_connect()
+        _check_server(chosen)
         builder = builder.remote(chosen)
     else:
         _check_java()
@@ -69,15 +76,18 @@ def session(master: str | None = None, name: str = "ordack", settings: Mapping[s
     for key, value in {**values, **(settings or {})}.items():
         builder = builder.config(key, value)
     try:
-        spark = builder.getOrCreate()
+        with warnings.catch_warnings(record=True) as refused:
+            warnings.simplefilter("always")
+            spark = builder.getOrCreate()
     except PySparkException as error:
         raise SparkMissing(f"Spark does not start on {chosen}: {_first_line(error)}") from None
     except Exception as error:  # py4j's and grpc's own, which have no common base
         if type(error).__module__.partition(".")[0] not in ("py4j", "grpc"):
             raise
         raise SparkMissing(f"Spark does not start on {chosen}: {_first_line(error)}") from None
-    if not is_local(chosen):
-        _ship(spark, remote)
+    if remote:
+        _check_settings(settings or {}, [str(one.message) for one in refused], chosen)
+        _limit_patience(spark)
     register(spark)
     return spark
 
@@ -87,11 +97,26 @@ def is_local(master: str) -> bool:
     return re.fullmatch(r"local(\[.*\])?", master) is not None
 
 
+def is_remote(spark: SparkSession) -> bool:
+    """Whether this session is one of a Spark Connect server."""
+    return "connect" in type(spark).__module__
+
+
 def register(spark: SparkSession) -> None:
-    """Make `spark.read.format("ordack")` and the like known to a session that was made elsewhere."""
+    """Make `spark.read.format("ordack")` and the like known to a session that was made elsewhere, and give this package
+    to its workers on other machines, or to its server."""
+    from ordack.pipeline import bodies, segments, source
     from ordack.pipeline.packets import PacketSource
     from ordack.pipeline.source import SegmentSource
 
+    remote = is_remote(spark)
+    if remote or not is_local(spark.sparkContext.master or LOCAL):
+        _ship(spark, remote)
+    if remote:  # a server starts what drives a stream without the files that it was given
+        from pyspark import cloudpickle
+
+        for module in (bodies, segments, source):
+            cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     spark.conf.set(PUSH_DOWN, "true")
     spark.dataSource.register(SegmentSource)
     spark.dataSource.register(PacketSource)
@@ -116,8 +141,39 @@ def _check_connect() -> None:
         except ModuleNotFoundError:
             missing = True
         if missing:
-            raise SparkMissing(f"a Spark Connect server needs the Python package {module}, which is missing: "
-                               "pip install 'pyspark[connect]'")
+            raise SparkMissing(f"for a Spark Connect server the Python package {module} is needed, which is missing: "
+                               f"{INSTALL}")
+
+
+def _check_server(url: str) -> None:
+    """pyspark itself would try for ten minutes, without a word."""
+    try:
+        parts = urlsplit(url.partition(";")[0])
+        address = parts.hostname or "", parts.port or _SERVER_PORT
+    except ValueError:
+        address = "", 0
+    if not address[0]:
+        raise SparkMissing(f"{url} is no address of a Spark Connect server: it is of the form sc://HOST:PORT")
+    try:
+        socket.create_connection(address, _SERVER_DEADLINE_S).close()
+    except OSError as error:
+        raise SparkMissing(f"no Spark Connect server answers at {address[0]}:{address[1]} ({error.strerror or error}): "
+                           "start one there (start-connect-server.sh of Spark), or name another with --master or "
+                           "SPARK_REMOTE") from None
+
+
+def _check_settings(settings: Mapping[str, str], refused: list[str], server: str) -> None:
+    """pyspark only warns of settings that a server does not take."""
+    for key in settings:
+        if any(f" {key} " in text for text in refused):
+            raise SparkMissing(f"the server {server} does not take the setting {key} from a session: give it to the "
+                               "server when it is started (start-connect-server.sh --conf KEY=VALUE)")
+
+
+def _limit_patience(spark: SparkSession) -> None:
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    spark.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES, max_backoff=_RETRY_MS_MAX)])
 
 
 def _check_java() -> None:

@@ -282,6 +282,11 @@ def _queues_of(one: Filter) -> set[str] | None:
     return set(one.value) if isinstance(one, filters.In) else None
 
 
+def last_serials(settings: Settings) -> dict[str, int]:
+    """The newest segment of each queue."""
+    return {segment.queue: segment.serial for segment in segments.segments(settings.folder, settings.queues)}
+
+
 def _beginning(settings: Settings) -> dict[str, int]:
     """The serial before the oldest segment of each queue that is there."""
     found = segments.segments(settings.folder, settings.queues)
@@ -330,7 +335,7 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if at_most is None else ReadMaxFiles(at_most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        self._target = self._highest()
+        self._target = last_serials(self._settings)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         read = self._queues(start)
@@ -340,7 +345,7 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(read | {segment.queue: segment.serial for segment in waiting})
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        return self._offset(self._highest())
+        return self._offset(last_serials(self._settings))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         first, last = self._queues(start), self._queues(end)
@@ -355,10 +360,6 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._rows.read(partition)
-
-    def _highest(self) -> dict[str, int]:
-        found = segments.segments(self._settings.folder, self._settings.queues)
-        return {segment.queue: segment.serial for segment in found}
 
     def _offset(self, queues: dict[str, int]) -> dict[str, Any]:
         return {"folder": self._settings.marker.folder, "queues": queues}
