@@ -1096,6 +1096,20 @@ static uint32_t new_flow(mqqb_audit *a, const row *r, const mqqb_audit_key *key)
     return entry;
 }
 
+/* FinalAcks that came before anything of their sequence was seen: its messages were captured late, or are older than the capture. */
+static void take_early(const mqqb_audit *a, sequence *s)
+{
+    uint32_t k;
+
+    for (k = 0; k < least(a->early_next, MQQB_AUDIT_EARLY); k++) {
+        const mqqb_audit_early *const early = &a->early[k];
+        if (early->source == s->key.source && early->ordinal == s->ordinal && early->time_stamp == s->time_stamp) {
+            remember_final(s, &early->final);
+            s->finals_unseen = greatest(s->finals_unseen, early->final.number);
+        }
+    }
+}
+
 static uint32_t new_sequence(mqqb_audit *a, const row *r, const mqqb_audit_key *key, uint32_t pair)
 {
     const uint32_t ordinal = get(r, MQQB_SCAN_TX_SEQUENCE_ORDINAL), time_stamp = get(r, MQQB_SCAN_TX_SEQUENCE_TIME_STAMP);
@@ -1151,6 +1165,7 @@ static uint32_t new_sequence(mqqb_audit *a, const row *r, const mqqb_audit_key *
         }
         prune(a, f, r->time);
     }
+    take_early(a, s);
     return entry;
 }
 
@@ -1188,8 +1203,23 @@ static int would_justify(const sequence *s, uint32_t number)
     return 0;
 }
 
+static void removed_twice(mqqb_audit *a, const row *r, const sequence *s, const mqqb_audit_final *first, const mqqb_audit_final *second)
+{
+    const mqqb_audit_slot *const slot = seen_slot(a, s, first->number);
+    mqqb_audit_finding *const found = find(a, r, s, MQQB_AUDIT_DELIVERED_TWICE, MQQB_AUDIT_TWO_FINAL_ACKS, 0);
+
+    found->number = first->number;
+    found->a = first->id;
+    found->b = second->id;
+    if (slot != NULL) {
+        show_slot(found, slot);
+    }
+    show(found, &first->packet);
+    show(found, &second->packet);
+}
+
 /* Did the FinalAck of a message that is seen for the first time come before it, for a transmission that was not seen? */
-static void settle_seen_late(mqqb_audit *a, sequence *s, mqqb_audit_slot *slot, uint32_t number)
+static void settle_seen_late(mqqb_audit *a, const row *r, sequence *s, mqqb_audit_slot *slot, uint32_t number)
 {
     mqqb_audit_flow *const f = &a->flows[s->flow - 1];
     uint32_t k;
@@ -1204,6 +1234,11 @@ static void settle_seen_late(mqqb_audit *a, sequence *s, mqqb_audit_slot *slot, 
             s->counts.final_acked++;
             count_outcome(f, final->message_class);
         } else if (!is_inserted(final->message_class) || (slot->flags & INSERTED) != 0) {
+            if (is_inserted(final->message_class) && final->id != slot->final_id && (slot->flags & TWICE) == 0) {
+                const mqqb_audit_final first = final_of(slot, number);
+                slot->flags |= TWICE;
+                removed_twice(a, r, s, &first, final);
+            }
             continue;
         }
         slot->flags |= (is_inserted(final->message_class) ? INSERTED : 0) | (final->twice != 0 ? TWICE : 0);
@@ -1294,7 +1329,7 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
             slot->flags |= TWO_IDS;
         }
         if (number <= s->finals_unseen) {
-            settle_seen_late(a, s, slot, number);
+            settle_seen_late(a, r, s, slot, number);
         }
     } else {
         s->counts.resends++;
@@ -1360,6 +1395,16 @@ static void accept_any_order(const mqqb_audit *a, sequence *s, uint32_t number)
         if (slot != NULL && slot->previous <= s->accepted) {
             s->accepted = (uint32_t)k;
         }
+    }
+}
+
+/* An acknowledgement says that the receiver has come further than what was seen tells. When it had come so far is not known, so it may
+ * have accepted what was seen since and follows. */
+static void accept_said(const mqqb_audit *a, sequence *s, uint32_t number)
+{
+    if (number > s->accepted) {
+        s->accepted = number;
+        accept_any_order(a, s, s->highest);
     }
 }
 
@@ -1444,7 +1489,7 @@ static int check_number(mqqb_audit *a, const row *r, sequence *s, uint32_t numbe
         a->pairs[s->pair].missed.accused = r->time;
     }
     if (skipped || unknown) {
-        s->accepted = greatest(s->accepted, number); /* said once is enough */
+        accept_said(a, s, number); /* said once is enough */
     }
     return 1;
 }
@@ -1523,6 +1568,7 @@ static void order_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
     if (s->sure == 0 && s->fresh == 0 && number >= s->since_first && number <= s->since_high &&
         was_sent(a, s, number) == 1) {
         be_sure(s, number + 1);
+        accept_any_order(a, s, s->highest);
     }
     if (last <= s->covered) {
         return;
@@ -1562,32 +1608,16 @@ static void final_ack_late(mqqb_audit_flow *f, sequence *s, uint32_t message_cla
     count_outcome(f, message_class);
 }
 
-static void removed_twice(mqqb_audit *a, const row *r, const sequence *s, uint32_t number, const mqqb_audit_final *first)
-{
-    const mqqb_audit_slot *const slot = seen_slot(a, s, number);
-    mqqb_audit_finding *const found = find(a, r, s, MQQB_AUDIT_DELIVERED_TWICE, MQQB_AUDIT_TWO_FINAL_ACKS, 0);
-
-    found->number = number;
-    found->a = first->id;
-    found->b = get(r, MQQB_SCAN_MESSAGE_ID);
-    if (slot != NULL) {
-        show_slot(found, slot);
-    }
-    show(found, &first->packet);
-    show(found, &r->packet);
-}
-
 /* Was a message that has no slot removed from its queue already, by another FinalAck among the last ones? 1: there was one. */
-static int check_twice(mqqb_audit *a, const row *r, sequence *s, uint32_t number)
+static int check_twice(mqqb_audit *a, const row *r, sequence *s, const mqqb_audit_final *second)
 {
-    const uint32_t id = get(r, MQQB_SCAN_MESSAGE_ID);
     uint32_t k;
 
     for (k = 0; k < MQQB_AUDIT_FINALS; k++) {
         mqqb_audit_final *const final = &s->finals[k];
-        if (final->number == number && is_inserted(final->message_class)) {
-            if (final->id != id && final->twice == 0) {
-                removed_twice(a, r, s, number, final);
+        if (final->number == second->number && is_inserted(final->message_class)) {
+            if (final->id != second->id && final->twice == 0) {
+                removed_twice(a, r, s, final, second);
                 final->twice = 1;
             }
             return 1;
@@ -1596,14 +1626,21 @@ static int check_twice(mqqb_audit *a, const row *r, sequence *s, uint32_t number
     return 0;
 }
 
+static mqqb_audit_final final_at(const row *r)
+{
+    const mqqb_audit_final final = {r->packet, get(r, MQQB_SCAN_ACK_TX_SEQUENCE_NUMBER), get(r, MQQB_SCAN_MESSAGE_ID),
+                                    get(r, MQQB_SCAN_ACK_MESSAGE_ID), (uint16_t)get(r, MQQB_SCAN_MESSAGE_CLASS), 0};
+
+    return final;
+}
+
 static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *own, uint32_t entry)
 {
     sequence *const s = &a->sequences[entry - 1];
     mqqb_audit_flow *const f = &a->flows[s->flow - 1];
-    const uint32_t number = get(r, MQQB_SCAN_ACK_TX_SEQUENCE_NUMBER), id = get(r, MQQB_SCAN_MESSAGE_ID);
-    const uint32_t message_class = get(r, MQQB_SCAN_MESSAGE_CLASS), message_id = get(r, MQQB_SCAN_ACK_MESSAGE_ID);
+    const mqqb_audit_final final = final_at(r);
+    const uint32_t number = final.number, id = final.id, message_id = final.message_id, message_class = final.message_class;
     const int inserted = is_inserted(message_class);
-    const mqqb_audit_final final = {r->packet, number, id, message_id, (uint16_t)message_class, 0};
     mqqb_audit_slot *const slot = seen_slot(a, s, number);
 
     refresh(a, s);
@@ -1614,7 +1651,7 @@ static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
     }
     if (slot == NULL) {
         const int sent = was_sent(a, s, number) == 1;
-        if (inserted && check_twice(a, r, s, number)) {
+        if (inserted && check_twice(a, r, s, &final)) {
             return;
         }
         if (inserted || !sent) {
@@ -1654,7 +1691,7 @@ static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
         if (inserted && id != slot->final_id && (slot->flags & TWICE) == 0) {
             const mqqb_audit_final first = final_of(slot, number);
             slot->flags |= TWICE;
-            removed_twice(a, r, s, number, &first);
+            removed_twice(a, r, s, &first, &final);
         }
         return;
     }
@@ -1712,6 +1749,13 @@ static void acknowledgement(mqqb_audit *a, const row *r, const mqqb_audit_connec
     }
     if (source == 0) {
         a->unattributed++;
+        if (get(r, MQQB_SCAN_KIND) == MQQB_KIND_FINAL_ACK) {
+            mqqb_audit_early *const early = &a->early[a->early_next++ % MQQB_AUDIT_EARLY];
+            early->final = final_at(r);
+            early->source = sources[0];
+            early->ordinal = ordinal;
+            early->time_stamp = time_stamp;
+        }
         if (a->strays != NULL) {
             mqqb_audit_stray *const stray = &a->strays[a->strays_used++];
             stray->source = count == 1 ? sources[0] : 0;

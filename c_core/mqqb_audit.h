@@ -22,6 +22,7 @@ enum {
     MQQB_AUDIT_ACKS = 6,         /* OrderAcks that wait until the sender shows that it has them */
     MQQB_AUDIT_FINALS = 16,      /* FinalAcks of a sequence that are remembered when their message has lost its slot */
     MQQB_AUDIT_REPORTED = 8,     /* numbers of a sequence whose acknowledgement was found wrong that are remembered */
+    MQQB_AUDIT_EARLY = 64,       /* FinalAcks of sequences that were not seen yet: powers of 2 */
     MQQB_AUDIT_CLASSES = 8,      /* different classes of FinalAcks that are counted apart */
     MQQB_AUDIT_PACKETS = 4,
     MQQB_AUDIT_KEEP = 16,        /* finished sequences of a flow that are kept */
@@ -118,6 +119,9 @@ typedef struct {
     uint32_t number, id, message_id;
     uint16_t message_class, twice;
 } mqqb_audit_final;
+
+/* One of a sequence that was not seen yet. */
+typedef struct { mqqb_audit_final final; uint32_t source, ordinal, time_stamp, spare; } mqqb_audit_early;
 
 /* A block of slots is for numbers from a multiple of MQQB_AUDIT_BLOCK on. */
 typedef struct {
@@ -217,6 +221,8 @@ typedef struct {
     uint32_t flows_used, sequences_used, sequences_free, slots_used, sent_used;
     uint32_t slots_free, sent_free[MQQB_AUDIT_SENT_SIZES];
     uint32_t violations[MQQB_AUDIT_KINDS], unknowns[MQQB_AUDIT_KINDS]; /* of connections; those of flows are there */
+    uint32_t early_next, spare;
+    mqqb_audit_early early[MQQB_AUDIT_EARLY];
     int64_t latest;
     uint64_t rows, packets, holes, malformed, unattributed; /* unattributed: acknowledgements of no sequence that was seen */
 } mqqb_audit;

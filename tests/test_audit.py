@@ -695,6 +695,19 @@ def test_a_resend_whose_proof_may_be_in_a_hole_is_unknown(
     assert [kind for kind in unknown(result) if kind != "count_mismatch"] == expected
 
 
+@pytest.mark.rule("B-270")
+def test_what_follows_on_what_was_only_said_to_be_accepted_may_be_accepted_too(wire: Wire) -> None:
+    wire.message(38, fresh=False)
+    wire.message(40, fresh=False)  # number 39 was in a hole, or is older than the capture
+    for number in (41, 42, 43):
+        wire.message(number, fresh=False)
+    wire.order_ack(41)
+    wire.message(44)
+    wire.order_ack(44)
+    result = wire.result()
+    assert (kinds(result), unknown(result)) == ([], ["skipped"])
+
+
 def test_a_clock_that_is_ahead_proves_nothing(wire: Wire) -> None:
     wire.message(5, message_id=5, sent_time=START + 100)
     wire.now += 3 * 10**9
@@ -813,6 +826,19 @@ def test_two_final_acks_of_a_message_of_which_only_a_resend_was_captured(wire: W
     assert frames(result) == [shown, first, second]
     [stream] = result.streams
     assert (stream.final_acked, stream.unsettled, stream.outcomes) == (1, 1, {"received": 1, "sent": 1})
+
+
+@pytest.mark.rule("B-116", "B-245")
+def test_two_final_acks_before_anything_of_their_sequence_was_captured(wire: Wire) -> None:
+    first, second = wire.final_ack(1, own_id=900), wire.final_ack(1, own_id=901)
+    wire.final_ack(1, own_id=902)
+    shown = wire.message(1, 0, flags=core.USER_JN, fresh=False)
+    wire.final_ack(1, own_id=903)
+    result = wire.result()
+    assert kinds(result) == ["delivered_twice"]
+    assert frames(result) == [shown, first, second]
+    [stream] = result.streams
+    assert (stream.final_acked, stream.outcomes) == (1, {"received": 1})
 
 
 @pytest.mark.parametrize(("message_id", "outcomes"), [(101, {"0x8003": 1, "sent": 1}), (7, {"sent": 2})])
