@@ -138,3 +138,11 @@ def test_mistakes_are_said(
 
 def test_an_empty_capture_has_no_rows(spark: SparkSession, tmp_path: Path) -> None:
     assert load(spark, put(tmp_path, [pcap([])])[0]) == []
+
+
+def test_a_stream_is_refused_with_what_to_use_instead(spark: SparkSession, tmp_path: Path) -> None:
+    (path,) = put(tmp_path, [pcap([])])
+    stream = spark.readStream.format("mqqb").load(str(path)).writeStream.format("noop")
+    query = stream.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    with pytest.raises(PySparkException, match=r"Error: captures are no stream of Spark's: `ordack audit --follow"):
+        query.awaitTermination()

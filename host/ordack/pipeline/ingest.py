@@ -487,5 +487,7 @@ def _serials(offset: str | None) -> dict[str, int]:
 def words(error: PySparkException | Py4JJavaError) -> str:
     """What an exception of Spark's has to say: our own reason, if there is one in it, else its first line."""
     text = str(error.java_exception.toString() if isinstance(error, Py4JJavaError) else error)
+    if "StatusCode.UNAVAILABLE" in text or "INVALID_HANDLE" in text:
+        return f"the Spark Connect server does not answer any more, or was started again; {GOES_ON}"
     own = re.findall(r"^(?:\w+: )?ordack\.[\w.]+: (.+)$", text, re.MULTILINE)
     return str(own[-1]) if own else text.strip().partition("\n")[0]

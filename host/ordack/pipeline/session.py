@@ -34,7 +34,7 @@ _LOGGING = Path(__file__).with_name("log4j2.properties")
 _JAVA_DEADLINE_S = 30
 _SERVER_PORT = 15002  # of Spark Connect, if the URL has none
 _SERVER_DEADLINE_S = 10
-_RETRIES, _RETRY_MS_MAX = 8, 4000  # pyspark would call a server that is gone for ten minutes; this is some 20 s
+_RETRIES, _RETRY_MS_MAX = 5, 4000  # pyspark would call a server that is gone for ten minutes; this is some 8 s
 
 
 class SparkMissing(Exception):
@@ -173,6 +173,7 @@ def _check_settings(settings: Mapping[str, str], refused: list[str], server: str
 def _limit_patience(spark: SparkSession) -> None:
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
+    warnings.filterwarnings("ignore", r"\[RETRIES_EXCEEDED\]")  # the error behind it is told
     spark.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES, max_backoff=_RETRY_MS_MAX)])
 
 
