@@ -7,6 +7,7 @@
 #define NO_DEADLINE 0xFFFFFFFFu
 #define LONG_LIVE_TIME 345600u /* B-401 */
 #define NOWHERE 0xFFFFFFFFu
+#define ON_THE_WAY (240 * (int64_t)NS_PER_S) /* what is sent has arrived by then, or its session is closed (B-148, B-213) */
 
 /* mqqb_audit_slot.flags; the class of the FinalAck is in the high half. */
 #define SEEN 0x01u
@@ -1110,6 +1111,34 @@ static void take_early(const mqqb_audit *a, sequence *s)
     }
 }
 
+static void went_back(mqqb_audit *a, const row *r, sequence *lower, uint32_t number, const sequence *newest,
+                      const mqqb_audit_packet *first, const mqqb_audit_packet *second)
+{
+    mqqb_audit_finding *const found = find(a, r, lower, MQQB_AUDIT_ID_WENT_BACK, MQQB_AUDIT_LOWER_SEQUENCE, 0);
+
+    found->number = number;
+    found->a = newest->ordinal;
+    found->b = newest->time_stamp;
+    show(found, first);
+    show(found, second);
+}
+
+/* The first message of a sequence comes late, behind a gap of the capture: was a lower one in use on a connection that began after it
+ * had been sent? */
+static void check_came_before(mqqb_audit *a, const row *r, const sequence *s, sequence *lower)
+{
+    const mqqb_audit_connection *c;
+
+    if (lower->where == NOWHERE || lower->reported_where == lower->where) {
+        return;
+    }
+    c = &a->connections[lower->where / 2];
+    if (c->begun != 0 && c->first_time > r->time && lower->highest_packet.time > c->first_time) {
+        lower->reported_where = lower->where;
+        went_back(a, r, lower, lower->highest, s, &r->packet, &lower->highest_packet);
+    }
+}
+
 static uint32_t new_sequence(mqqb_audit *a, const row *r, const mqqb_audit_key *key, uint32_t pair)
 {
     const uint32_t ordinal = get(r, MQQB_SCAN_TX_SEQUENCE_ORDINAL), time_stamp = get(r, MQQB_SCAN_TX_SEQUENCE_TIME_STAMP);
@@ -1166,6 +1195,9 @@ static uint32_t new_sequence(mqqb_audit *a, const row *r, const mqqb_audit_key *
         prune(a, f, r->time);
     }
     take_early(a, s);
+    if (lower != 0) {
+        check_came_before(a, r, s, &a->sequences[lower - 1]);
+    }
     return entry;
 }
 
@@ -1175,19 +1207,13 @@ static void check_went_back(mqqb_audit *a, const row *r, const mqqb_audit_flow *
     const uint32_t where = 2 * r->connection | r->direction;
     const mqqb_audit_connection *const c = &a->connections[r->connection];
     const sequence *const newest = &a->sequences[f->newest - 1];
-    mqqb_audit_finding *found;
 
     if (s->reported_where == where || (where != newest->where && where != newest->first_where &&
                                        (c->begun == 0 || c->first_time <= newest->first_time))) {
         return;
     }
     s->reported_where = where;
-    found = find(a, r, s, MQQB_AUDIT_ID_WENT_BACK, MQQB_AUDIT_LOWER_SEQUENCE, 0);
-    found->number = get(r, MQQB_SCAN_TX_SEQUENCE_NUMBER);
-    found->a = newest->ordinal;
-    found->b = newest->time_stamp;
-    show(found, &newest->highest_packet);
-    show(found, &r->packet);
+    went_back(a, r, s, get(r, MQQB_SCAN_TX_SEQUENCE_NUMBER), newest, &newest->highest_packet, &r->packet);
 }
 
 /* Was an acknowledgement found wrong that this message, had it come in time, would have made right? */
@@ -1566,7 +1592,7 @@ static void order_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
     }
     check_doubt(a, r, s, number, MQQB_AUDIT_ORDER_ACK_SKIPS);
     if (s->sure == 0 && s->fresh == 0 && number >= s->since_first && number <= s->since_high &&
-        was_sent(a, s, number) == 1) {
+        r->time - unseen(a, s) >= ON_THE_WAY && was_sent(a, s, number) == 1) {
         be_sure(s, number + 1);
         accept_any_order(a, s, s->highest);
     }

@@ -455,7 +455,7 @@ class _Pair:
         self.repeats = rng.choice([0.0, 0.05, 0.2])
         self.breaks = rng.choice([0.002, 0.01, 0.03])
         self.quiet_start = rng.random() < 0.8  # seconds between the first connection and the first message
-        self.port = rng.randrange(1024, 60000)
+        self.port = rng.randrange(2000, 60000)
 
     # -- the wire
 
@@ -520,6 +520,7 @@ class _Pair:
         used = any(one.open and one.opener == opener and one.ports[0] == self.port for one in self.current.values())
         if used or rng.random() < 0.8:  # else the port of an earlier connection
             self.port = self.port % 60000 + rng.randint(1, 5)
+            self.port += self.port == 1801  # two ends with that port could open the same connection
         ends = (self.ends[opener], self.ends[1 - opener])
         initial = tuple(rng.choice([rng.getrandbits(32), 0xFFFFFFFF - rng.randrange(3000)]) for _ in range(2))
         number = self.first_connection + len(self.connections)

@@ -369,6 +369,23 @@ def test_id_went_back(wire: Wire) -> None:
     assert frames(result) == [high, low]
 
 
+@pytest.mark.rule("B-078", "B-093")
+@pytest.mark.parametrize("began_before", [True, False])
+def test_a_higher_sequence_that_was_captured_late_shows_that_the_id_went_back(wire: Wire, began_before: bool) -> None:
+    ends = ("10.0.0.1:4001", "10.0.0.9:1801")
+    other = wire.connect(ends) if began_before else 0
+    sent = wire.now
+    wire.now += 10_000_000
+    other = other or wire.connect(ends)
+    shown = wire.message(1, ordinal=1, connection=other)
+    wire.now = sent
+    late = wire.message(1, ordinal=2)
+    result = wire.result()
+    assert kinds(result) == ([] if began_before else ["id_went_back"])
+    if not began_before:
+        assert frames(result) == [late, shown]
+
+
 def test_an_older_connection_may_deliver_an_older_sequence_late(wire: Wire) -> None:
     wire.message(1, ordinal=1)
     late = wire.connect(("10.0.0.1:4001", "10.0.0.9:1801"))
@@ -409,6 +426,7 @@ def test_a_sequence_that_may_be_older_than_the_capture_is_unknown(wire: Wire) ->
 
 
 def test_an_order_ack_for_a_number_that_was_seen_makes_the_rest_certain(wire: Wire) -> None:
+    wire.now += 241 * 10**9
     wire.message(1, fresh=False)
     wire.message(2, fresh=False)
     wire.order_ack(2)
@@ -708,6 +726,19 @@ def test_what_follows_on_what_was_only_said_to_be_accepted_may_be_accepted_too(w
     assert (kinds(result), unknown(result)) == ([], ["skipped"])
 
 
+@pytest.mark.parametrize(("seconds", "found"), [(1, []), (241, ["ack_beyond_receipt"])])
+def test_an_order_ack_accounts_for_what_follows_once_nothing_older_is_on_its_way(
+    wire: Wire, seconds: int, found: list[str]
+) -> None:
+    wire.now += seconds * 10**9
+    wire.message(3, 0, fresh=False)
+    wire.order_ack(3)  # perhaps of the transmission before, with number 4 still behind it in the receiver's queue
+    wire.final_ack(4)
+    result = wire.result()
+    assert kinds(result) == found
+    assert len(unknown(result)) == 1 - len(found)
+
+
 def test_a_clock_that_is_ahead_proves_nothing(wire: Wire) -> None:
     wire.message(5, message_id=5, sent_time=START + 100)
     wire.now += 3 * 10**9
@@ -941,6 +972,12 @@ def test_the_command(tmp_path: Path, violations: bool) -> None:
     text = _ordack("audit", tmp_path / "captures")
     assert text.returncode == done.returncode
     assert ("no violations" in text.stdout) is not violations
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_no_file_at_all_is_unusable(parts: int) -> None:
+    with pytest.raises(audit.CaptureUnusable, match="there is no capture"):
+        audit.run([], parts=parts)
 
 
 def test_the_command_with_unusable_input(tmp_path: Path) -> None:

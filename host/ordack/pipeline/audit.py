@@ -444,6 +444,8 @@ def run(
     CaptureUnusable, and OSError for a file that cannot be read.
     """
     files = captures.in_order(paths)
+    if not files:
+        raise CaptureUnusable("there is no capture")
     start = start_of(files)
     parts = parts or (1 if spark is None else _places(spark))
     by_ports = captures.divides_by_ports(files, parts)

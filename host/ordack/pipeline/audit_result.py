@@ -15,8 +15,8 @@ holds:
     second in the future, those of its queue manager prove nothing;
   - a lower sequence of the stream was seen after `unseen` (a sender begins a new one when the old one is drained,
     B-093, B-096);
-  - after `unseen` an OrderAck named a number that was seen before it, n is greater, and so was every transmission
-    then.
+  - four minutes or more after `unseen`, when nothing older is on its way any more, an OrderAck named a number that was
+    seen since, and n is greater.
 
 What is remembered of single messages is bounded: of each sequence the last ones, 64 at least, and up to 1,024 while
 something is to be expected for them. Of older ones nothing is reported that needs their MessageID or their
