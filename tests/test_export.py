@@ -1011,7 +1011,7 @@ def test_a_recorded_segment_goes_with_its_folder(store: Path, to: Path, tmp_path
     _leave_pending(store, to)
     to.rename(tmp_path / "moved")
     _refused(store, to, "was it moved?")
-    _refused(store, tmp_path / "other", "3 messages of the queue line1, lookup ids 1 to 3, are in the segment "
+    _refused(store, tmp_path / "other", "3 messages of the queue line1, lookup ids 1 to 3: in the segment "
              f"line1-0000000001-1-3.parquet, which has not become visible: its folder was {to}, and this is another")
     assert _json("export", "line1", "--store", store, "--to", tmp_path / "moved")[0]["recovered"] is True
     assert _exported(tmp_path / "moved") == ids
@@ -1022,7 +1022,7 @@ def test_a_recorded_segment_that_is_lost_is_told_and_given_up_when_asked(
     _fill(store, 3)
     _leave_pending(store, to).unlink()
     _fill(store, 1, 4)
-    _refused(store, to, "3 messages of the queue line1, lookup ids 1 to 3, are in the segment "
+    _refused(store, to, "3 messages of the queue line1, lookup ids 1 to 3: in the segment "
                         "line1-0000000001-1-3.parquet, which has not become visible: the file")
     _refused(store, tmp_path / "other", "its folder was")
     done = _ordack("export", "line1", "--store", store, "--to", to, "--anew")

@@ -80,7 +80,7 @@ def test_each_run_adds_what_is_new_and_nothing_else(spark: SparkSession, folder:
         assert figures is not None
         assert before <= figures.p50 <= figures.max <= before + waited
         assert sum(latency.milliseconds.values()) == 4
-    assert "4 rows in 2 batches of 2 segments; the bodies of 1 do not fit the schema" in str(done)
+    assert "4 rows of 2 segments, in 2 batches; 1 with a body that does not fit the schema, the" in str(done)
     write(folder, 3, 5, 6)
     again = ingest(spark, what)
     assert (again.batches, again.rows, again.malformed) == (1, 2, 2)
@@ -224,7 +224,7 @@ def test_what_cannot_be_is_told_before_anything_is_written(spark: SparkSession, 
 
 
 def test_the_summary_of_nothing_is_no_figure() -> None:
-    assert str(Summary("t")) == "t: 0 rows in 0 batches of 0 segments"
+    assert str(Summary("t")) == "t: 0 rows"
     assert Summary("t").as_json()["latency_s"] == {"arrived_to_table": None, "sent_to_table": None, "resolution": 1}
 
 
@@ -251,7 +251,7 @@ def test_the_command_reports_for_people_and_for_machines(
     write(folder, 1, 1, 3)
     status, output, errors = run(capfd, monkeypatch, str(folder), "--to", str(table))
     assert (status, errors) == (0, "")
-    assert output.startswith(f"{table}: 3 rows in 1 batches of 1 segments\nfrom arrival in the queue to the table: ")
+    assert output.startswith(f"{table}: 3 rows of 1 segment, in 1 batch\nfrom arrival in the queue to the table: ")
     assert output.endswith("(of arrival and sending only the second is known)\n")
     write(folder, 2, 4, 5)
     status, output, errors = run(capfd, monkeypatch, str(folder), "--to", str(table), "--json")

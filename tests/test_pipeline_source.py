@@ -131,8 +131,11 @@ def test_a_segment_that_was_deleted_unread_fails_the_stream_and_the_batch(folder
     paths[1].unlink()
     for attempt in (lambda: reader.latestOffset(start, everything()), lambda: reader.partitions(start, end),
                     lambda: batch_read(folder)):  # fmt: skip
-        with pytest.raises(FolderError, match=r"segment 2 of the queue line1 is missing in .*: it was deleted before"):
+        with pytest.raises(FolderError, match=r"segment 2 of the queue line1 is missing in .*: the file line1-0{9}2-\*"
+                                              r"\.parquet was deleted.* lookup ids above 1 and below 3, .* Put the"):
             attempt()
+    with pytest.raises(FolderError, match=r"line1-0{9}2-2-2\.parquet was .* with the lookup ids 2 to 2, are in no"):
+        numbers(reader.read(Part([str(paths[1])])))
     paths[2].unlink()
     with pytest.raises(FolderError, match="segment 2 of the queue line1 is missing"):
         reader.partitions(start, end)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ordack.store import BadName, Store, StoreBusy, StoreError, legible
+from ordack.store import BadName, Store, StoreBusy, StoreError, counted, legible
 
 if TYPE_CHECKING:
     from ordack.client import Message
@@ -162,7 +162,7 @@ def queue_purge(name: NameArgument, store: StoreOption, as_json: JsonOption = Fa
 
     with Client(store) as client:
         removed = client.purge_queue(name)
-    _done(as_json, f"removed {removed} messages", name=name, removed=removed)
+    _done(as_json, f"removed {counted(removed, 'message')}", name=name, removed=removed)
 
 
 @queue_app.command("delete")
@@ -172,7 +172,7 @@ def queue_delete(name: NameArgument, store: StoreOption, as_json: JsonOption = F
 
     with Client(store) as client:
         removed = client.delete_queue(name)
-    _done(as_json, f"deleted {name} with {removed} messages", name=name, removed=removed)
+    _done(as_json, f"deleted {name} with {counted(removed, 'message')}", name=name, removed=removed)
 
 
 @outgoing_app.command("list")
@@ -235,7 +235,7 @@ def outgoing_purge(name: FormatNameArgument, store: StoreOption, as_json: JsonOp
             raise StoreError(f"{name} holds acknowledgements for another queue manager: without them it would never "
                              "know what became of its messages")
         removed = opened.request_purge(queue.identifier)
-    _done(as_json, f"{removed} messages will be removed from {name}", format_name=name, removed=removed)
+    _done(as_json, f"{counted(removed, 'message')} will be removed from {name}", format_name=name, removed=removed)
 
 
 @app.command()
@@ -478,12 +478,13 @@ def export(
 
             for made in exporter.follow(stop, age) if follow else exporter.run(stop):
                 messages += made.messages
-                _done(as_json, f"{made.queue}: {made.messages} messages, {made.bytes} bytes, in {made.segment}"
+                count = counted(made.messages, "message")
+                _done(as_json, f"{made.queue}: {count}, {made.bytes} bytes, in {made.segment}"
                       + (", of an earlier export" if made.recovered else ""), **made._asdict())
     except FolderError as error:
         raise StoreError(str(error)) from None
     if not as_json:
-        _write(f"{messages} messages exported\n")
+        _write(f"{counted(messages, 'message')} exported\n")
 
 
 @pipeline_app.command("ingest")
@@ -569,7 +570,8 @@ def _ingest_progress() -> Iterator[Callable[[Any], None]]:
             nonlocal total
             total += batch.rows
             rate = batch.rows / max(batch.seconds, 1e-3)
-            show(f"batch {batch.number}: {rate:,.0f} rows/s, {total:,} rows in all, {batch.behind} segments to go")
+            show(f"batch {batch.number}: {rate:,.0f} rows/s, {total:,} rows in all, "
+                 f"{counted(batch.behind, 'segment')} to go")
 
         yield told
 

@@ -334,6 +334,11 @@ def legible(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def counted(number: int, noun: str) -> str:
+    """1 message, 2 messages, 2 batches."""
+    return f"{number} {noun}{'' if number == 1 else 'es' if noun.endswith('ch') else 's'}"
+
+
 def queue_name(text: str) -> str:
     """The bare name in `line1` or `private$\\line1`; raises BadName with what is wrong with it (wire.md 1.5)."""
     name = text[9:] if text[:9].lower() == "private$\\" else text

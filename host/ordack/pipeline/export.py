@@ -42,7 +42,7 @@ from ordack.pipeline.segments import (
     parse_name,
     read_marker,
 )
-from ordack.store import Export, Stored, StoreError, legible
+from ordack.store import Export, Stored, StoreError, counted, legible
 
 ROWS = 10_000  # of a segment, at most
 SEGMENT_BYTES = 32 << 20  # of packets in a segment; one is begun when it has less, to bound memory
@@ -316,8 +316,8 @@ class Exporter:
     def _give_up(self, export: Export, problem: str) -> None:
         """Do without a segment that was recorded, if that is what the operator wants."""
         _, _, first, last = parse_name(export.name) or ("", 0, 0, 0)
-        text = (f"{export.messages} messages of the queue {export.queue}, lookup ids {first} to {last}, are in the "
-                f"segment {export.name}, which has not become visible: {problem}")
+        text = (f"{counted(export.messages, 'message')} of the queue {export.queue}, lookup ids {first} to {last}: in "
+                f"the segment {export.name}, which has not become visible: {problem}")
         if not self._anew:
             raise FolderError(f"{text}. Bring it back, or export to the folder where it is now; if it is lost for "
                               "good, say --anew")
@@ -431,9 +431,9 @@ class Exporter:
         try:
             self._folder.rename(hidden(name), name)
         except FolderError as error:
-            raise FolderError(f"{error}. {export.messages} messages of the queue {export.queue} are in {hidden(name)} "
-                              "there, no longer in the queue: the next export to this folder makes them visible"
-                              ) from None
+            count = counted(export.messages, "message")
+            raise FolderError(f"{error}. {count} of the queue {export.queue}: in {hidden(name)} there, no longer in "
+                              "the queue: the next export to this folder makes them visible") from None
         export = export._replace(pending=DONE)
         self._store.save_export(export)
         self._last[queue.identifier] = export

@@ -38,6 +38,7 @@ from ordack.pipeline.bodies import SchemaError
 from ordack.pipeline.session import is_remote
 from ordack.pipeline.source import MALFORMED, OptionError, Rows, Settings, last_serials
 from ordack.pipeline.table import METADATA
+from ordack.store import counted
 
 PARQUET, ICEBERG = "parquet", "iceberg"
 FILES = (PARQUET, "orc")  # of those that Spark's file sink writes, the ones that hold all columns in their types
@@ -142,9 +143,11 @@ class Summary:
 
     def __str__(self) -> str:
         """The report that `ordack pipeline ingest` prints."""
-        text = f"{self.table}: {self.rows} rows in {self.batches} batches of {self.segments} segments"
+        text = f"{self.table}: {counted(self.rows, 'row')}"
+        if self.batches:
+            text += f" of {counted(self.segments, 'segment')}, in {counted(self.batches, 'batch')}"
         if self.malformed:
-            text += f"; the bodies of {self.malformed} do not fit the schema, see the column {MALFORMED}"
+            text += (f"; {self.malformed} with a body that does not fit the schema, the column {MALFORMED} says why")
         for name, latency in (("arrival in the queue", self.arrived_to_table), ("sending", self.sent_to_table)):
             if figures := latency.figures():
                 text += f"\nfrom {name} to the table: " + ", ".join(

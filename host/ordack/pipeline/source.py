@@ -193,7 +193,9 @@ class Rows:
                         columns = [*columns, *decoded, malformed]
                     yield pa.RecordBatch.from_arrays(columns, schema=self.arrow)
         except FileNotFoundError:
-            raise FolderError(f"the segment {path} is missing: it was deleted before it was read") from None
+            file = Path(path)
+            queue, serial, _, _ = segments.parse_name(file.name) or ("", 0, 0, 0)
+            raise _missing(file.parent, queue, serial, file.name) from None
         except pa.ArrowInvalid as error:
             raise FolderError(f"the segment {path} is damaged: {error}") from None
 
@@ -309,14 +311,30 @@ def _readable(settings: Settings, read: Mapping[str, int], until: Mapping[str, i
         for segment in waiting:
             expected[segment.queue] = serial = expected.get(segment.queue, 0) + 1
             if segment.serial != serial and last_try:
-                raise FolderError(f"segment {serial} of the queue {segment.queue} is missing in {settings.folder}, "
-                                  f"while {segment.path.name} is there: it was deleted before it was read; put it "
-                                  "back, or begin a new table")
+                raise _missing(settings.folder, segment.queue, serial)
             if segment.serial != serial:
                 break
         else:
             break
     return waiting
+
+
+def _missing(folder: Path, queue: str, serial: int, name: str = "") -> FolderError:
+    """What to say of a segment that is not there, although later ones were read or are there. name: its file's, where
+    that is known; else the segments beside it tell roughly which messages are in it."""
+    known = segments.parse_name(name)
+    if known:
+        ids = f", with the lookup ids {known[2]} to {known[3]}"
+    else:
+        name = f"{segments.encode(queue)}-{serial:010d}-*{segments.SUFFIX}"
+        there = segments.segments(folder, [queue])
+        before = [f"above {one.last_lookup_id}" for one in there if one.serial == serial - 1]
+        after = [f"below {one.first_lookup_id}" for one in there if one.serial > serial][:1]
+        ids = f", with lookup ids {' and '.join(before + after)}" if before or after else ""
+    return FolderError(f"segment {serial} of the queue {queue} is missing in {folder}: the file {name} was deleted or "
+                       f"moved before it was read. Its messages{ids}, are in no queue any more. Put the file back; if "
+                       "it is lost for good, move the older segments of this queue elsewhere, and begin a new table "
+                       "with those behind it")
 
 
 class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -353,9 +371,7 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reached = first | {segment.queue: segment.serial for segment in found}
         for queue, serial in last.items():
             if reached.get(queue, 0) < serial:
-                raise FolderError(f"segment {reached.get(queue, 0) + 1} of the queue {queue} is missing in "
-                                  f"{self._settings.folder}: it was deleted before it was read; put it back, or begin "
-                                  "a new table")
+                raise _missing(self._settings.folder, queue, reached.get(queue, 0) + 1)
         return parts(found)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
