@@ -17,6 +17,7 @@
 #define PENDING_MAX (4u << 20)  /* bytes kept out of order for one direction: more than a TCP window */
 #define AHEAD_MAX (16u << 20)   /* an acknowledgement of more bytes than this that were not seen says nothing */
 #define HOLD_FRAMES 64u         /* so many frames later nothing that was acknowledged before will come */
+#define FETCH_AHEAD 1024u       /* bytes of the file that are on their way into the cache: a few frames */
 
 /* Values of direction.flags */
 #define IS_OPEN 1u      /* sequence is known */
@@ -53,6 +54,14 @@
 #else
 #define PREFETCH(address) ((void)(address))
 #endif
+
+/* A file is read once, from record to record: steps of which the processor cannot guess the next. */
+static inline void fetch(const uint8_t *from, uint64_t size)
+{
+    for (uint64_t at = 0; at < size; at += 64) {
+        PREFETCH(from + at);
+    }
+}
 
 typedef mqqb_capture_segment piece;
 
@@ -336,7 +345,8 @@ static void put_details(mqqb_capture *c, mqqb_capture_direction *d, const uint8_
     put(r, MQQB_CAPTURE_EXTENSION_SIZE, le32(in + 52));
 }
 
-/* A row for the packet at packet[0..room), which is complete or malformed. s: where it begins. Returns its size, 0 if unknown. */
+/* A row for the packet at packet[0..room), at least 16 bytes; none if it has more. s: where it begins. Returns its size, 0 if
+ * unknown. */
 static uint32_t add_packet(mqqb_capture *c, uint32_t connection, uint32_t side, const uint8_t *packet, uint32_t room,
                            const piece *s, uint64_t offset)
 {
@@ -345,6 +355,9 @@ static uint32_t add_packet(mqqb_capture *c, uint32_t connection, uint32_t side, 
     uint32_t total;
     const int32_t status = scan_packet(packet, room, r, 0, &total);
 
+    if (status == MQQB_NEED_MORE) {
+        return total;
+    }
     put(r, MQQB_SCAN_OFFSET, (uint32_t)offset);
     if (status == MQQB_OK && r[MQQB_SCAN_SOURCE_OFFSET * BLOCK] != 0) {
         const uint32_t selector = r[MQQB_SCAN_USER_FLAGS * BLOCK] >> 10 & 7;
@@ -562,24 +575,15 @@ static int32_t consume(mqqb_capture *c, uint32_t connection, uint32_t side, piec
             continue;
         }
         {
-            const uint8_t *const in = bytes_of(c, s);
-            if (s->size < 16) {
-                d->need = 16;
+            const uint32_t size = s->size < 16 ? 16 : add_packet(c, connection, side, bytes_of(c, s), s->size, s, d->offset);
+            if (size > s->size) {
+                d->need = size;
                 carry(c, d, s);
-                continue;
-            }
-            if (check_base_header(in) != MQQB_OK) {
-                (void)add_packet(c, connection, side, in, s->size, s, d->offset);
+            } else if (size == 0) {
                 d->flags |= IS_DEAD;
-                continue;
+            } else {
+                skip(d, s, size);
             }
-            d->need = mqqb_packet_total(le16(in + 2), le32(in + 8));
-            if (s->size < d->need) {
-                carry(c, d, s);
-                continue;
-            }
-            (void)add_packet(c, connection, side, in, s->size, s, d->offset);
-            skip(d, s, d->need);
         }
     }
     return 0;
@@ -1573,8 +1577,9 @@ int32_t mqqb_capture_read(mqqb_capture *c)
         if (status != 0) {
             return answer(c, status);
         }
-        PREFETCH(file + c->next); /* the next record, while this one is read */
-        PREFETCH(file + c->next + 64);
+        if (c->size - c->next > FETCH_AHEAD) {
+            fetch(file + c->cursor + FETCH_AHEAD, c->next - c->cursor);
+        }
         c->frame++;
         status = v.wire < v.size ? read_frame(c, link, (view){v.in, v.size, v.size}) : read_frame(c, link, v);
         if (status == FRAME_AGAIN) {

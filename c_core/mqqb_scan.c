@@ -39,26 +39,36 @@ static inline const uint8_t *here(const walk *w)
     return w->packet + w->cursor;
 }
 
-/* Text of so many WCHARs: is the last one its only NUL? Four at a time: (x - 1) & ~x has a top bit exactly if a WCHAR is 0. */
+#define TOP_BITS 0x8000800080008000u
+
+/* Of four WCHARs. One of the top bits is set exactly if a WCHAR is 0. */
+static inline uint64_t zeros(const uint8_t *text)
+{
+    uint64_t x;
+
+    memcpy(&x, text, 8);
+    return (x - 0x0001000100010001u) & ~x;
+}
+
+/* Text of so many WCHARs: is the last one its only NUL? Of the others, some are looked at twice. */
 static inline int terminated(const uint8_t *text, uint64_t length)
 {
-    const uint64_t ones = 0x0001000100010001u;
     const uint8_t *const last = text + 2 * length - 2;
+    uint64_t found = 0;
 
-    for (; last - text >= 8; text += 8) {
-        uint64_t x;
-        memcpy(&x, text, 8);
-        if (((x - ones) & ~x & ones << 15) != 0) {
-            return 0;
+    if (length > 8) {
+        for (; last - text > 16; text += 16) {
+            found |= zeros(text) | zeros(text + 8);
+        }
+        found |= zeros(last - 16) | zeros(last - 8);
+    } else if (length > 4) {
+        found = zeros(text) | zeros(last - 8);
+    } else {
+        for (; text < last; text += 2) {
+            found |= le16(text) == 0 ? TOP_BITS : 0;
         }
     }
-    while (text < last) {
-        if (le16(text) == 0) {
-            return 0;
-        }
-        text += 2;
-    }
-    return le16(last) == 0;
+    return (found & TOP_BITS) == 0 && le16(last) == 0;
 }
 
 /* Step over a queue name (wire.md 1.5). selector: DQ, AQ or RQ, checked; kind 1 takes no bytes. */
