@@ -1016,11 +1016,12 @@ static void set_deadlines(const row *r, mqqb_audit_slot *slot)
     }
 }
 
-/* The receiver's rule, as if it had everything that was seen: so this is the most that it can have accepted. */
-static void replay(mqqb_audit *a, const row *r, const mqqb_audit_flow *f, sequence *s, uint32_t number, uint32_t previous,
+/* The receiver's rule, as if it had everything that was seen: so this is the most that it can have accepted. 1: it accepts. */
+static int replay(mqqb_audit *a, const row *r, const mqqb_audit_flow *f, sequence *s, uint32_t number, uint32_t previous,
                    int resent)
 {
     const int old = s->superseded != 0 && a->sequences[f->newest - 1].accepted != 0;
+    unsigned reason;
 
     if (resent && s->back != 0 && previous <= s->back_to && number > s->back_to && number <= s->back_from) {
         s->back_to = number;
@@ -1033,16 +1034,19 @@ static void replay(mqqb_audit *a, const row *r, const mqqb_audit_flow *f, sequen
             s->doubt_from = s->accepted;
         }
         s->accepted = number;
-        if (old) {
-            s->counts.rejects[MQQB_AUDIT_OLD_SEQUENCE]++;
+        if (!old) {
+            return 1;
         }
+        reason = MQQB_AUDIT_OLD_SEQUENCE;
     } else if (old) {
-        s->counts.rejects[MQQB_AUDIT_OLD_SEQUENCE]++;
+        reason = MQQB_AUDIT_OLD_SEQUENCE;
     } else if (number <= s->accepted) {
-        s->counts.rejects[MQQB_AUDIT_DUPLICATE]++;
+        reason = MQQB_AUDIT_DUPLICATE;
     } else {
-        s->counts.rejects[s->accepted == 0 ? MQQB_AUDIT_START_MISSING : MQQB_AUDIT_GAP]++;
+        reason = s->accepted == 0 ? MQQB_AUDIT_START_MISSING : MQQB_AUDIT_GAP;
     }
+    s->counts.rejects[reason]++;
+    return 0;
 }
 
 /* Keep of old sequences only what may still matter. */
@@ -1284,7 +1288,7 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
     const uint32_t where = 2 * r->connection | r->direction, pair = c->pair ^ r->direction;
     const uint32_t sent_time = get(r, MQQB_SCAN_SENT_TIME);
     uint32_t at = sequence_place(a, key.source, ordinal, time_stamp), entry;
-    int resent;
+    int resent, accepted;
     mqqb_audit_flow *f;
     mqqb_audit_slot *slot;
     sequence *s;
@@ -1384,7 +1388,10 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
         s->highest_packet = r->packet;
     }
     s->lowest = least(s->lowest, number);
-    replay(a, r, f, s, number, previous, resent);
+    accepted = replay(a, r, f, s, number, previous, resent);
+    if (a->verdicts != NULL) {
+        a->verdicts[r->i] = (uint8_t)(MQQB_AUDIT_MESSAGE | (resent ? MQQB_AUDIT_RESENT : 0) | (accepted ? 0 : MQQB_AUDIT_REJECTED));
+    }
     if (s->fresh != 0) {
         s->fresh = 0;
         s->since_first = number;

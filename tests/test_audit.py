@@ -137,17 +137,19 @@ class Wire:
     def hole(self, connection: int = 0, direction: int = 0) -> int:
         return self.row(captures.HOLE, connection, direction, total_size=100)
 
+    def batch(self, rows: list[dict[str, int]]) -> captures.Batch:
+        table = captures._Table(max(16, len(rows)), audit.COLUMNS, False, False)
+        batch = table.batch(len(rows), self.decoder)  # type: ignore[arg-type]
+        for name, column in batch.columns.items():
+            column[:] = [row.get(name, 0) for row in rows]
+        batch.time[:] = [row["time"] for row in rows]
+        return batch
+
     def result(self, size: int = 1 << 20) -> Result:
         """size: rows of a batch."""
         auditor = audit.Auditor(START * 10**9)
         for begin in range(0, len(self.rows), size):
-            rows = self.rows[begin:begin + size]
-            table = captures._Table(max(16, len(rows)), audit.COLUMNS, False, False)
-            batch = table.batch(len(rows), self.decoder)  # type: ignore[arg-type]
-            for name, column in batch.columns.items():
-                column[:] = [row.get(name, 0) for row in rows]
-            batch.time[:] = [row["time"] for row in rows]
-            auditor.feed(batch)
+            auditor.feed(self.batch(self.rows[begin:begin + size]))
         return audit.result_of(self.decoder.paths, [auditor.partial()])
 
 
@@ -939,6 +941,86 @@ def test_what_is_no_capture_is_unusable(tmp_path: Path) -> None:
     path.write_bytes(b"not a capture, not at all")
     with pytest.raises(audit.CaptureUnusable, match=r"a\.pcap"):
         audit.run([path])
+
+
+@pytest.mark.parametrize(("before", "after", "missing"), [
+    ("plant.pcap", "plant.pcap1", 0), ("plant.pcap", "plant.pcap2", 1), ("plant.pcap09", "plant.pcap12", 2),
+    ("plant.pcap9", "plant.pcap0", 0), ("plant1.pcap", "plant2.pcap", 0), ("plant1.pcap", "plant3.pcap", 1),
+    ("plant1.pcap", "plant3.pcapng", 1), ("plant.pcap", "plant-000002.pcap", 0), ("plant.pcap", "plant-000004.pcap", 2),
+    ("plant-000002.pcap", "plant-000003.pcap", 0), ("plant-000002.pcap", "plant-000005.pcap", 2),
+    ("p_00001_20261121210000.pcap", "p_00002_20261121220000.pcap", 0),
+    ("p_00001_20261121210000.pcap", "p_00004_20261121220000.pcap", 2),
+    ("p-20261121-210000.pcap", "p-20261121-210100.pcap", 0), ("p-2026-11-20.pcap", "p-2026-11-22.pcap", 0),
+    ("a1.pcap", "b3.pcap", 0), ("x/plant1.pcap", "y/plant3.pcap", 0), ("plant1.pcap", "plant20261.pcap", 0),
+    ("one.pcap", "two.pcap", 0), ("1.pcap", "3.pcap", 1), ("plant1", "plant3", 1),
+])
+def test_numbers_of_files_tell_what_is_missing(before: str, after: str, missing: int) -> None:
+    assert audit.missing_between(before, after) == missing
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_file_missing_between_two_is_a_hole(tmp_path: Path, parts: int) -> None:
+    checked = 0
+    for seed in range(60, 80):
+        capture = capture_generator.generate(seed, tmp_path / str(seed), violations=False, faults=["rotation"])
+        if len(capture.paths) < 3:
+            continue
+        whole = audit.run(capture.paths, parts=parts)
+        assert (whole.damages, whole.summary["holes"]) == ([], 0)
+        cut = audit.run([capture.paths[0], capture.paths[2]], parts=parts)
+        [(path, text)] = cut.damages
+        assert path == str(capture.paths[2])
+        assert f"1 file between {capture.paths[0].name} and this one is missing" in text
+        assert cut.summary["holes"] >= 1
+        assert [item.kind for item in cut.violations] == []
+        checked += 1
+        if checked == 4:
+            break
+    assert checked == 4
+
+
+def test_captures_of_two_places_at_the_same_time_follow_on_nothing(tmp_path: Path) -> None:
+    paths = []
+    for number in (1, 3):
+        [made] = capture_generator.generate(5, tmp_path / str(number), violations=False, faults=[]).paths
+        paths.append(made.rename(tmp_path / f"plant{number}.pcap"))
+    assert audit.run(paths).damages == []
+
+
+def test_the_points_of_a_plot_agree_with_the_counts(wire: Wire) -> None:
+    """After a skip the receiver goes on from there."""
+    wire.message(1)
+    wire.message(3)
+    wire.message(3)
+    wire.order_ack(3)
+    for number in (4, 5, 6):
+        wire.message(number)
+    wire.message(5)
+    auditor, batch = audit.Auditor(START * 10**9, verdicts=True), wire.batch(wire.rows)
+    auditor.feed(batch)
+    assert auditor.verdicts is not None
+    said = auditor.verdicts[batch["tx_sequence_number"] > 0].tolist()
+    first, again, no = lib.MQQB_AUDIT_MESSAGE, lib.MQQB_AUDIT_RESENT, lib.MQQB_AUDIT_REJECTED
+    assert said == [first, first | no, first | again | no, first, first, first, first | again | no]
+    [stream] = wire.result().streams
+    assert (stream.resends, stream.rejects) == (2, {"hole": 2, "duplicate": 1})
+
+
+def test_the_plot_of_a_stream_that_was_skipped(tmp_path: Path) -> None:
+    for seed in range(1000):
+        capture = capture_generator.generate(seed, tmp_path / "captures", violations=True, faults=[])
+        if any(one.kind == "skipped" and one.shown for one in capture.planted):
+            break
+    result = audit.run(capture.paths, series=True)
+    skipped = {item.stream for item in result.violations if item.kind == "skipped"}
+    assert skipped
+    for series in result.series:
+        [stream] = [one for one in result.streams if one.stream == series.stream]
+        counts = [sum(point[2] == what for point in series.points) for what in range(3)]
+        assert not series.thinned
+        assert (counts[0] + counts[2], counts[1]) == (stream.messages, stream.resends)
+        if series.stream in skipped:
+            assert counts[2] <= sum(stream.rejects.values())
 
 
 @pytest.mark.parametrize("seed", [3, 11])

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -136,6 +137,7 @@ class Partial:
     last_time: int
     paths: list[str]
     damages: list[tuple[str, str]]
+    gaps: list[tuple[str, str]]
     suppressed: int = 0
 
 
@@ -214,6 +216,45 @@ _GROWTH = {
 }
 
 
+# How rotated files are numbered: tcpdump -C (a.pcap, a.pcap1; with -W from a.pcap0), dumpcap -b
+# (a_00001_20261121210000.pcap), ordack (a.pcap, a-000002.pcap), and whoever ends the names with numbers. Dates and
+# times are no such numbers.
+_ENDING = r"\.(?:p?cap|pcapng|dmp|dump)"
+_NUMBERED = (
+    re.compile(rf"(.+{_ENDING})(\d{{0,5}})"),
+    re.compile(r"(.+_)(\d{5})_\d{14}(?:\.\w+)?"),
+    re.compile(rf"(.*?(?<!\d))(?<!\d{{4}}-\d\d-)(\d{{1,5}}|000\d{{3}})(?:{_ENDING})?"),
+)
+_FILES_MISSING = 1000  # more are no gap, but other numbers
+
+
+def _numbers(path: str) -> set[tuple[str, int]]:
+    """(what its siblings have in common, number) of a file."""
+    folder, name = os.path.split(path)
+    found = set()
+    for form, pattern in enumerate(_NUMBERED):
+        match = pattern.fullmatch(name)
+        if match is not None:
+            found.add((f"{form} {folder} {match[1]}", int(match[2] or 0)))
+    stem, dot, _ = name.rpartition(".")
+    if dot:  # the first one of ordack's
+        found.add((f"2 {folder} {stem}-", 1))
+    return found
+
+
+def missing_between(before: str, after: str) -> int:
+    """How many files of a rotation are missing between these two, by the numbers in their names.
+
+    0 if none, or if that is not known: after the highest number, it begins with the lowest again.
+    """
+    numbers = dict(_numbers(before))
+    for name, number in _numbers(after):
+        if name in numbers and number > numbers[name]:
+            gap = number - numbers[name] - 1
+            return gap if gap <= _FILES_MISSING else 0
+    return 0
+
+
 def host_of(end: str) -> str:
     """The address of an end of a connection."""
     return end.rpartition(":")[0]
@@ -223,10 +264,15 @@ class Auditor:
     """Takes batches in order; `partial` says what they show.
 
     start: of the capture, ns since 1970. strays: keep acknowledgements of sequences that are not seen, for another
-    task. wanted: which connections to look at, by their ends; None: all.
+    task. wanted: which connections to look at, by their ends; None: all. gaps: (path, text) of files whose numbers show
+    that others before them are missing. verdicts: of the last batch's rows, if asked for: MQQB_AUDIT_MESSAGE and so on.
     """
 
-    def __init__(self, start: int, strays: bool = False, wanted: Wanted | None = None) -> None:
+    verdicts: NDArray[np.uint8] | None = None
+
+    def __init__(
+        self, start: int, strays: bool = False, wanted: Wanted | None = None, verdicts: bool = False
+    ) -> None:
         self._tables = _Tables(start, strays)
         self._wanted = wanted
         self._pairs: dict[tuple[str, str], int] = {}
@@ -236,6 +282,9 @@ class Auditor:
         self._suppressed = 0
         self._strays: set[tuple[int, int, int]] = set()
         self._damages = 0
+        self._files = 1  # whose names were compared with the one before
+        self._verdicts = verdicts
+        self.gaps: list[tuple[str, str]] = []
         self._interrupted: list[int] = []  # files of which something is missing, and nothing of a later one was seen
         self._decoder: captures.Decoder | None = None
         self._done = ffi.new("uint32_t *")
@@ -255,12 +304,16 @@ class Auditor:
         self._connect(batch.decoder)
         if not batch.rows:
             return
+        if self._verdicts:
+            self.verdicts = np.zeros(batch.rows, np.uint8)
+            self._tables.c.verdicts = ffi.from_buffer("uint8_t[]", self.verdicts)
         begin = 0
         damaged = batch.decoder.damages[self._damages:]
         self._damages += len(damaged)
-        marks = [*self._interrupted, *(batch.decoder.paths.index(damage.path) for damage in damaged)]
+        marks = [*self._interrupted, *(batch.decoder.paths.index(damage.path) for damage in damaged),
+                 *self._missing(batch)]
         self._interrupted = []
-        for number in marks:
+        for number in sorted(set(marks)):
             # What follows in this file is missing: from the first row of a later one on, everything may have been.
             later = np.flatnonzero(batch["file"] > number)
             if len(later):
@@ -271,6 +324,22 @@ class Auditor:
                 self._interrupted.append(number)
         self._rows(batch, begin, batch.rows)
         self.last_time = max(self.last_time, int(batch.time[:batch.rows].max()))
+
+    def _missing(self, batch: captures.Batch) -> Iterator[int]:
+        """Files behind which others are missing, by the names: of those that this batch has reached."""
+        paths = batch.decoder.paths
+        last = int(batch["file"].max())
+        for number in range(self._files, last + 1):
+            missing = missing_between(paths[number - 1], paths[number])
+            earlier, times = batch["file"] < number, batch.time[:batch.rows]
+            before = max([self.last_time, *times[earlier][-1:].tolist()])
+            if missing and times[~earlier][0] >= before:  # else they are of different places at the same time
+                name, verb = Path(paths[number - 1]).name, "is" if missing == 1 else "are"
+                self.gaps.append((
+                    paths[number],
+                    f"by their numbers, {count_text(missing, 'file')} between {name} and this one {verb} missing"))
+                yield number - 1
+        self._files = max(self._files, last + 1)
 
     def _rows(self, batch: captures.Batch, begin: int, end: int) -> None:
         tables, done = self._tables, self._done
@@ -360,7 +429,7 @@ class Auditor:
             frames=decoder.frames if decoder else 0, unread=decoder.unread if decoder else 0, last_time=self.last_time,
             paths=decoder.paths if decoder else [],
             damages=[(damage.path, damage.text) for damage in decoder.damages] if decoder else [],
-            suppressed=self._suppressed,
+            suppressed=self._suppressed, gaps=self.gaps,
         )
 
 
@@ -640,6 +709,7 @@ class _Merged:
         violations.sort(key=lambda item: item.packets[-1].time if item.packets else 0)
         unknowns.sort(key=lambda item: item.packets[-1].time if item.packets else 0)
         latency = _latencies(totals[None], longest[None])[0]
+        gaps = max((partial.gaps for partial in self._partials), key=len)
         messages = sum(report.messages for report in streams)
         unsettled = sum(report.unsettled for report in streams)
         summary = {
@@ -651,7 +721,7 @@ class _Merged:
             "rejects": sum(sum(report.rejects.values()) for report in streams),
             "settled": messages - unsettled,
             "unsettled": unsettled,
-            "holes": sum(partial.holes for partial in self._partials),
+            "holes": sum(partial.holes for partial in self._partials) + len(gaps),
             "malformed": sum(partial.malformed for partial in self._partials),
             "violations": counted,
             "unknown": open_verdicts,
@@ -668,6 +738,7 @@ class _Merged:
         # Each task has read all files; one that saw no row does not tell.
         damages = max((partial.damages for partial in self._partials), key=len)
         result.add_damages(damages)
+        result.add_damages(gaps)
         return result
 
     def _connections(self, violations: Iterable[Violation], unknowns: Iterable[Unknown]) -> dict[int, ConnectionReport]:
@@ -947,9 +1018,6 @@ class _Line:
         self.connections: set[int] = set()
         self.thinned = False
         self._bases: dict[SequenceId, int] = {}
-        self._highest: dict[SequenceId, int] = {}
-        self._accepted: dict[SequenceId, int] = {}
-        self._seen: set[tuple[SequenceId, int]] = set()
         self._next = 0
         self._kept_every = 1
         self._skipped = 0
@@ -967,18 +1035,9 @@ class _Line:
     def knows(self, sequence: SequenceId) -> bool:
         return sequence in self._bases
 
-    def message(self, time: int, sequence: SequenceId, number: int, previous: int) -> None:
-        accepted = self._accepted.get(sequence)
-        takes = accepted is None or (number > accepted and previous <= accepted)
-        again = (sequence, number) in self._seen or number < self._highest.get(sequence, 0) - 4096
-        self._seen.add((sequence, number))
-        if len(self._seen) > 8192:
-            low = self._highest.get(sequence, 0) - 4096
-            self._seen = {item for item in self._seen if item[0] == sequence and item[1] >= low}
-        self._highest[sequence] = max(self._highest.get(sequence, 0), number)
-        if takes:
-            self._accepted[sequence] = number
-        self.add(time, self.place(sequence, number, time), 1 if again else 0 if takes else 2)
+    def message(self, time: int, sequence: SequenceId, number: int, verdict: int) -> None:
+        what = 1 if verdict & lib.MQQB_AUDIT_RESENT else 2 if verdict & lib.MQQB_AUDIT_REJECTED else 0
+        self.add(time, self.place(sequence, number, time), what)
 
     def add(self, time: int, position: int, what: int) -> None:
         """What happens often is thinned out; resends and what is not accepted stay longer."""
@@ -1001,20 +1060,22 @@ class _Line:
 
 
 def _series(files: Sequence[str], result: Result) -> list[Series]:
-    """The streams with most trouble, read once more."""
+    """The streams with most trouble, read and replayed once more."""
     chosen = sorted(result.streams, key=_trouble, reverse=True)[:SERIES_STREAMS]
     lines = {report.stream: _Line(report) for report in chosen}
     sources = {stream.source_queue_manager for stream in lines}
     keys: dict[tuple[int, int, int, int], _Line | None] = {}
     codes: dict[int, bool] = {}
+    auditor = Auditor(start_of(files), verdicts=True)
     for batch in captures.batches(files, rows=BATCH_ROWS, columns=COLUMNS, ordered=True):
-        _points(batch, lines, sources, keys, codes)
+        auditor.feed(batch)
+        _points(batch, auditor.verdicts, lines, sources, keys, codes)
     return [Series(stream, tuple(sorted(line.points)), tuple(line.boundaries), line.thinned)
             for stream, line in lines.items()]
 
 
-def _points(batch: captures.Batch, lines: dict[StreamKey, _Line], sources: set[str],
-            keys: dict[tuple[int, int, int, int], _Line | None], codes: dict[int, bool]) -> None:
+def _points(batch: captures.Batch, verdicts: NDArray[np.uint8] | None, lines: dict[StreamKey, _Line],
+            sources: set[str], keys: dict[tuple[int, int, int, int], _Line | None], codes: dict[int, bool]) -> None:
     decoder = batch.decoder
 
     def wanted(code: int) -> bool:
@@ -1034,6 +1095,8 @@ def _points(batch: captures.Batch, lines: dict[StreamKey, _Line], sources: set[s
             keys[key] = lines.get(_stream_key(name, queue.text))
         return keys[key]
 
+    if verdicts is None:
+        return
     kinds = batch["kind"]
     used = np.unique(batch["source_queue_manager"]).tolist()
     codes_wanted = [code for code in used if wanted(code)]
@@ -1048,8 +1111,7 @@ def _points(batch: captures.Batch, lines: dict[StreamKey, _Line], sources: set[s
             if line is not None:
                 sequence = SequenceId(int(batch["tx_sequence_ordinal"][row]), int(batch["tx_sequence_time_stamp"][row]))
                 line.connections.add(int(batch["connection"][row]))
-                line.message(time, sequence, int(batch["tx_sequence_number"][row]),
-                             int(batch["previous_tx_sequence_number"][row]))
+                line.message(time, sequence, int(batch["tx_sequence_number"][row]), int(verdicts[row]))
                 acknowledged.add(sequence)
             continue
         sequence = SequenceId(int(batch["ack_tx_sequence_ordinal"][row]), int(batch["ack_tx_sequence_time_stamp"][row]))

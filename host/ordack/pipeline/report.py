@@ -164,8 +164,8 @@ def _verdict(result: Result, violations: int, unknowns: int) -> tuple[str, str, 
                       "capture ended: on the way, or waiting for an application. A longer capture tells what "
                       "becomes of them.")
     if result.damages:
-        advice.append(f"{_count(len(result.damages), 'file')} could not be read to the end; the last part of this page "
-                      "has the reason.")
+        advice.append(f"{_count(len(result.damages), 'file')} could not be read to the end, or did not follow on the "
+                      "one before; the last part of this page has the reason.")
     told = "".join(
         f"<div><dt>{_text(kind.replace('_', ' '))} ({count:,})</dt><dd>{_text(KINDS.get(kind, ''))}</dd></div>"
         for kind, count in kinds.items())
