@@ -12,19 +12,23 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from ordack import cli
 from ordack.pipeline import ingest as ingest_module
 from ordack.pipeline.bodies import SchemaError
 from ordack.pipeline.ingest import CHECKPOINT, LOCK, Batch, IngestError, Job, Latency, Summary, ingest
-from ordack.pipeline.segments import FolderError
+from ordack.pipeline.segments import SCHEMA, FolderError
 from ordack.pipeline.source import OptionError
 from ordack.pipeline.table import METADATA, TableError, committed_files
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
 
 from tests.segment_files import make_folder, row, write, write_rows
 
@@ -206,7 +210,7 @@ def test_what_cannot_be_is_told_before_anything_is_written(spark: SparkSession, 
     assert not table.exists()
     with pytest.raises(IngestError, match=r"this Spark has no format delta: give it io\.delta:delta-spark_2\.13, with "
                                           r"spark\.sql\.extensions=.*--conf spark\.jars\.packages=.* or write parquet"):
-        ingest(spark, job(folder, table, table_format="delta"))
+        job(folder, table, table_format="delta").check(spark.newSession(), StructType())
     iceberg = Job({"path": str(folder)}, "lake.plant.readings", "iceberg", str(table / "checkpoint"))
     with pytest.raises(IngestError, match=r"this Spark has no catalog lake: give it org\.apache\.iceberg:iceberg"):
         ingest(spark, iceberg)
@@ -221,6 +225,109 @@ def test_what_cannot_be_is_told_before_anything_is_written(spark: SparkSession, 
         job(folder / "nowhere", table)
     with pytest.raises(OptionError, match="maxSegmentsPerTrigger is '-1'"):
         job(folder, table, maxSegmentsPerTrigger="-1")
+
+
+def transactional_table() -> type[DataSource]:
+    """Stands in for Delta, under its name: a table that keeps the number of the last batch with its rows, and takes no
+    batch twice. It dies once, behind a commit, when there is a file `die` beside it. Defined here, so that it is sent
+    to Spark's workers whole."""
+
+    class Message(WriterCommitMessage):
+        def __init__(self, numbers: list[int]) -> None:
+            self.numbers = numbers
+
+    class Writer(DataSourceStreamArrowWriter):
+        def __init__(self, table: Path) -> None:
+            self.table = table
+
+        def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+            return Message([number for batch in iterator for number in batch.column("lookup_id").to_pylist()])
+
+        def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+            numbers = [number for one in messages if isinstance(one, Message) for number in one.numbers]
+            with (self.table / "asked").open("a") as asked:
+                asked.write(f"{batchId} ")
+            log = self.table / f"{batchId}.json"
+            if not log.exists():
+                log.write_text(json.dumps(numbers))
+            if (self.table.with_name("die")).exists():
+                (self.table.with_name("die")).unlink()
+                raise RuntimeError("killed behind the commit")
+
+    class Reader(DataSourceReader):
+        def __init__(self, table: Path) -> None:
+            self.table = table
+
+        def read(self, partition: Any) -> Iterator[tuple[int]]:
+            for log in self.table.glob("*.json"):
+                yield from ((number,) for number in json.loads(log.read_text()))
+
+    class Table(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "delta"
+
+        def schema(self) -> str:
+            if not Path(self.options["path"]).exists():
+                raise ValueError("there is no such table")
+            return "lookup_id BIGINT"
+
+        def reader(self, schema: StructType) -> DataSourceReader:
+            return Reader(Path(self.options["path"]))
+
+        def streamWriter(self, schema: StructType, overwrite: bool) -> Writer:  # noqa: N802
+            table = Path(self.options["path"])
+            table.mkdir(exist_ok=True)
+            (table / "options").write_text(json.dumps([dict(self.options), overwrite, schema.names]))
+            return Writer(table)
+
+    return Table
+
+
+def test_a_table_that_knows_its_last_batch_gets_each_row_once_and_the_right_options(
+    spark: SparkSession, folder: Path, table: Path
+) -> None:
+    spark.dataSource.register(transactional_table())
+    for serial in (1, 2, 3):
+        write(folder, serial, 2 * serial - 1, 2 * serial)
+    what = job(folder, table, table_format="delta", maxSegmentsPerTrigger="1", checkpoint=f"{table}-checkpoint")
+    (table.parent / "die").touch()
+    with pytest.raises(IngestError):
+        ingest(spark, what)
+    assert ingest(spark, what).rows == 6
+    committed = {int(log.stem): json.loads(log.read_text()) for log in table.glob("*.json")}
+    assert committed == {0: [1, 2], 1: [3, 4], 2: [5, 6]}
+    assert (table / "asked").read_text().split() == ["0", "0", "1", "2"]
+    options, overwrite, columns = json.loads((table / "options").read_text())
+    assert options == {"path": str(table), "checkpointlocation": f"{table}-checkpoint"}
+    assert (overwrite, columns) == (False, SCHEMA.names)
+    with pytest.raises(IngestError, match=r"with another checkpoint than .*would put rows into it again"):
+        ingest(spark, job(folder, table, table_format="delta"))
+    table.rename(table.with_name("moved"))
+    with pytest.raises(IngestError, match=r"belongs to a table that is not in .*table any more"):
+        ingest(spark, what)
+
+
+def test_iceberg_is_written_by_the_name_in_its_catalog(folder: Path) -> None:
+    calls: list[tuple[Any, ...]] = []
+
+    class Writer:
+        """What a DataStreamWriter is told."""
+
+        def __getattr__(self, name: str) -> Any:
+            def call(*words: Any, **named: Any) -> Writer:
+                calls.append((name, *words, *named.items()))
+                return self
+
+            return call
+
+    what = Job({"path": str(folder)}, "lake.plant.readings", "iceberg", "/checkpoints/readings")
+    frame: Any = SimpleNamespace(writeStream=Writer())
+    ingest_module._start(what, frame, continuous=True, interval=0.5)
+    assert calls == [
+        ("format", "iceberg"), ("option", "checkpointLocation", "/checkpoints/readings"), ("outputMode", "append"),
+        ("trigger", ("processingTime", "500 milliseconds")), ("toTable", "lake.plant.readings"),
+    ]  # fmt: skip
 
 
 def test_the_summary_of_nothing_is_no_figure() -> None:
