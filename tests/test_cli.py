@@ -303,11 +303,21 @@ def test_help_names_every_command() -> None:
     assert _ordack("nonsense").returncode == 2
 
 
+def test_arrival_is_known_better_than_to_the_second(store: Path) -> None:
+    before = time.time()
+    arrivals = []
+    for _ in range(2):
+        _ordack("send", "--store", store, "plain", "--body", "x")
+        arrivals.append(time.time())
+    first, second = (message["arrived"] for message in _json("receive", "--store", store, "plain"))
+    assert before - 1e-5 <= first <= arrivals[0] + 1e-5 <= second + 2e-5 <= arrivals[1] + 3e-5
+
+
 def test_half_a_character_in_a_label_is_shown_escaped_everywhere(store: Path) -> None:
     with Client(store) as client:
         queue = client.store.queue("plain")
         packet = packets.user_message(client.store.guid, 1, direct("plain"), b"x", label="a\ud800")
-        client.store.add_messages([NewMessage(queue.identifier, 0, 0, packet)])
+        client.store.add_messages([NewMessage(queue.identifier, 0, packet)])
     assert repr("a\\ud800") in _ordack("receive", "--store", store, "plain", "--peek").stdout
     done = _ordack("receive", "--store", store, "plain", "--json")
     assert json.loads(done.stdout)["label"].encode() == b"a\\ud800"

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -92,7 +92,7 @@ def _fill(store: Path, count: int, first: int = 1, queue: str = "line1") -> list
 def _arrive(opened: Store, ids: list[int], queue: str = "line1", **columns: Any) -> None:
     identifier = opened.queue(queue).identifier
     opened.add_messages([NewMessage(
-        identifier, 7, 1000, packets.user_message(PEER, number, HERE, b"%d" % number, delivery="transactional",
+        identifier, 7, packets.user_message(PEER, number, HERE, b"%d" % number, delivery="transactional",
                                                   journal=core.USER_JN),
         wants=FINAL_ACK | DIRECT, peer=PEER, address="10.0.0.9", **columns) for number in ids])
 
@@ -169,7 +169,7 @@ def _expected(stored: Stored) -> dict[str, Any]:
     life, limit = message.base.time_to_reach_queue, user.time_to_be_received
     flags = transaction.flags if transaction else 0
     row = {
-        "queue": "line1", "lookup_id": stored.lookup_id, "arrived": _time(stored.arrived),
+        "queue": "line1", "lookup_id": stored.lookup_id, "arrived": _time(0) + timedelta(microseconds=stored.arrived),
         "in_doubt": bool(stored.in_doubt), "source_queue_manager": _guid(source), "message_id": user.message_id,
         "destination_queue": name(user.destination_queue, user.flags >> 10 & 7),
         "queue_manager_address": None if address == bytes(16) else _guid(address),
@@ -244,7 +244,7 @@ def test_a_damaged_message_is_named_and_stays(store: Path, to: Path) -> None:
     with Store(store) as opened:
         _arrive(opened, [1])
         good = packets.user_message(PEER, 2, HERE, b"2")
-        opened.add_messages([NewMessage(opened.queue("line1").identifier, 7, 1, good[:-4])])
+        opened.add_messages([NewMessage(opened.queue("line1").identifier, 7, good[:-4])])
     with Client(store) as client, Exporter(client, ["line1"], to) as exporter, Store(store) as other:
         with pytest.raises(StoreError, match="lookup id 2 is damaged"):
             list(exporter.run())
@@ -1120,9 +1120,12 @@ def test_a_store_of_the_format_before_is_upgraded(store: Path, to: Path) -> None
     ids = _fill(store, 2)
     with Store(store) as opened:
         opened._db.execute("DROP TABLE exports")
+        opened._db.execute("UPDATE messages SET arrived = 1700000000")
         opened._db.pragma("user_version", 3)
     _export(store, to)
     assert _exported(to) == ids
+    for segment in segments(to):
+        assert pq.read_table(segment.path)["arrived"].to_pylist() == [_time(1_700_000_000)] * 2
     with Store(store) as opened:
         opened._db.pragma("user_version", 2)
     with pytest.raises(StoreError, match="format version 2"):

@@ -38,7 +38,7 @@ SPAWN = multiprocessing.get_context("forkserver")
 
 def _add(store: Store, queue: str, *packets: bytes, priority: int = 0) -> None:
     identifier = store.queue(queue).identifier
-    store.add_messages([NewMessage(identifier, 7 - priority, 1000, packet) for packet in packets])
+    store.add_messages([NewMessage(identifier, 7 - priority, packet) for packet in packets])
 
 
 def _content(store: Store, queue: str) -> list[bytes]:
@@ -80,7 +80,7 @@ class StoreMachine(RuleBasedStateMachine):
     def add(self, data: st.DataObject, which: int, messages: list[tuple[int, bytes]], abort: bool) -> None:
         name = data.draw(st.sampled_from(sorted(self.model)))
         store = self.stores[which]
-        rows = [NewMessage(store.queue(name).identifier, 7 - priority, 1, packet) for priority, packet in messages]
+        rows = [NewMessage(store.queue(name).identifier, 7 - priority, packet) for priority, packet in messages]
         if abort:
             with contextlib.suppress(ZeroDivisionError), store.transaction():
                 store.add_messages(rows)
@@ -371,7 +371,7 @@ def test_a_missing_store_is_not_made_by_looking(tmp_path: Path) -> None:
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
         store._db.pragma("user_version", store_module.FORMAT_VERSION + 1)
-    with pytest.raises(StoreError, match="format version 5; this ordack reads version 4: use a newer one"):
+    with pytest.raises(StoreError, match="format version 6; this ordack reads version 5: use a newer one"):
         Store(tmp_path)
 
 

@@ -517,7 +517,7 @@ def pipeline_ingest(
     """Put exported messages into a table, each exactly once.
 
     Killed at any time, nothing is lost or doubled; the next ingest goes on. Reports how long messages took from arrival
-    in the queue, and from sending, until they were in the table: of both times only the second is known. Exit status:
+    in the queue, and from sending, until they were in the table: of sending only the second is known. Exit status:
     0 done, 1 not all (the rest comes with the next ingest), 2 wrong usage, Spark is missing, or unusable input: a
     folder that holds other files, a table of another checkpoint or with other columns.
     """

@@ -67,13 +67,13 @@ class Reject(Exception):  # noqa: N818: an application's decision, not a failure
 
 
 class Message:
-    """A message as an application sees it. Times: seconds since 1970. in_doubt: of a dead letter, it may have been
-    received all the same (C-84 to C-86).
+    """A message as an application sees it. Times: seconds since 1970; that of arrival to the microsecond.
+    in_doubt: of a dead letter, it may have been received all the same (C-84 to C-86).
     """
 
     def __init__(self, stored: Stored) -> None:
         self.lookup_id = stored.lookup_id
-        self.arrived = stored.arrived
+        self.arrived = stored.arrived / 1e6
         self.in_doubt = bool(stored.in_doubt)
         message = packets.parse(stored.packet)
         assert isinstance(message, packets.UserMessage)
@@ -405,7 +405,7 @@ class Client:
         rank = 7 - (packet[2] & core.BASE_PR)
         own = message.user.message_id if message.transaction is not None else None
         self.store.add_messages([NewMessage(
-            queue.identifier, rank, now, packet, outcome.expires(message, now),
+            queue.identifier, rank, packet, outcome.expires(message, now),
             outcome.wants(message, own is not None), own=own, dead_letter=dead_letter_queue)])
         outcomes = self.outcomes()
         if message.properties.flags & packets.WANT_PA:

@@ -806,7 +806,7 @@ class Manager:
             wanted |= outcome.DIRECT
         priority = 0 if message.transaction is not None else message.base.flags & core.BASE_PR  # B-287
         batch.messages.append(NewMessage(
-            queue.identifier, LOWEST_PRIORITY_RANK - priority, wall, raw, outcome.expires(message, wall), wanted,
+            queue.identifier, LOWEST_PRIORITY_RANK - priority, raw, outcome.expires(message, wall), wanted,
             back.peer if wanted else None, back.address if wanted else None))
         batch.queued[queue.identifier] = batch.queued.get(queue.identifier, 0) + len(raw)
         batch.outcomes.room -= len(raw)

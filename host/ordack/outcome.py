@@ -254,7 +254,7 @@ class Outcomes:
             packets.set_message_class(copied, message_class)
         priority = copied[2] & core.BASE_PR
         self.room -= len(packet)
-        self.store.add_messages([NewMessage(queue.identifier, 7 - priority, self.now, copied, in_doubt=in_doubt)])
+        self.store.add_messages([NewMessage(queue.identifier, 7 - priority, copied, in_doubt=in_doubt)])
         return True
 
     # ---- acknowledgements
@@ -354,7 +354,7 @@ class Outcomes:
         if isinstance(queue, Queue):
             if queue.has_room(len(packet)):
                 self.room -= len(packet)
-                self.store.add_messages([NewMessage(queue.identifier, 7 - priority, self.now, packet)])
+                self.store.add_messages([NewMessage(queue.identifier, 7 - priority, packet)])
         elif isinstance(name, packets.DirectQueueFormatName):
             self._file(packets.format_name(name).lower(), message_id, packet, recoverable, priority)
         elif back is not None and host == source:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import apsw
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 APPLICATION_ID = 0x4C494F52  # in the file's header, so that no other program's database is taken for a store
 FILE_NAME = "ordack.sqlite"
 SERVE_LOCK = "serve.lock"
@@ -64,7 +64,7 @@ CREATE TABLE exports (                           -- the last segment of a queue 
     pending INTEGER NOT NULL,                    -- 1: it is not known to be visible; 2: nor is that expected any more
     PRIMARY KEY (queue, folder)) WITHOUT ROWID;
 """
-UPGRADES = {3: EXPORTS}  # format version -> what makes the next one of it
+UPGRADES = {3: EXPORTS, 4: "UPDATE messages SET arrived = arrived * 1000000"}  # what makes the next version of one
 
 SCHEMA = """
 CREATE TABLE settings (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -81,7 +81,7 @@ CREATE TABLE messages (
     lookup_id INTEGER PRIMARY KEY AUTOINCREMENT, -- order of arrival
     queue INTEGER NOT NULL,
     rank INTEGER NOT NULL,                       -- 7 - priority: order of reading is (rank, lookup_id)
-    arrived INTEGER NOT NULL,                    -- seconds since 1970
+    arrived INTEGER NOT NULL,                    -- microseconds since 1970
     receiver INTEGER,                            -- who has it in an unfinished receive
     expires INTEGER,                             -- when TimeToBeReceived is over, seconds since 1970; NULL: never
     wants INTEGER NOT NULL,                      -- what its removal leads to, bits of outcome.py
@@ -193,7 +193,8 @@ class Queue(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """One message in a queue: its place (rank, lookup_id), arrival in seconds since 1970, and the packet as it came."""
+    """One message in a queue: its place (rank, lookup_id), arrival in microseconds since 1970 by this machine's clock,
+    and the packet as it came."""
 
     rank: int
     lookup_id: int
@@ -207,7 +208,6 @@ class NewMessage(NamedTuple):
 
     queue: int
     rank: int
-    arrived: int
     packet: bytes | bytearray | memoryview
     expires: int | None = None
     wants: int = 0
@@ -661,9 +661,10 @@ class Store:
     # ---- messages in queues
 
     def add_messages(self, messages: Iterable[NewMessage]) -> None:
-        """Put messages in queues, in order of arrival."""
-        self._many("INSERT INTO messages (queue, rank, arrived, packet, expires, wants, peer, address, own, in_doubt, "
-                   "dead_letter) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", messages)
+        """Put messages in queues, in order of arrival, which is now."""
+        now = time.time_ns() // 1000
+        self._many("INSERT INTO messages (arrived, queue, rank, packet, expires, wants, peer, address, own, in_doubt, "
+                   "dead_letter) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", [(now, *message) for message in messages])
 
     def begin_receive(self, queue: int, limit: int = 1, now: int = 0) -> list[Stored]:
         """Take up to `limit` messages in the queue's order (B-287) that have not expired at `now`, seconds since 1970.

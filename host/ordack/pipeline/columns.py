@@ -96,7 +96,7 @@ class Columns:
         made: dict[str, Any] = {
             "queue": pa.DictionaryArray.from_arrays(np.zeros(count, np.int8), [queue]).dictionary_decode(),
             "lookup_id": keys,
-            "arrived": _time(np.array([message.arrived for message in messages], np.int64)),
+            "arrived": pa.array([message.arrived for message in messages], pa.int64()).cast(TIME),
             "in_doubt": pa.array([message.in_doubt for message in messages], pa.int8()).cast(pa.bool_()),
             "source_queue_manager": _remember(self._guids, sources, packets.guid_text),
             "message_id": column("MESSAGE_ID"),

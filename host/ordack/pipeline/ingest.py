@@ -80,7 +80,7 @@ class Figures(NamedTuple):
 
 @dataclass
 class Latency:
-    """How long messages took. Of arrival and sending only the second is known: each figure is up to 1 s too long."""
+    """How long messages took. Of sending only the second is known, as the protocol has it: up to 1 s too long."""
 
     milliseconds: Counter[int] = field(default_factory=Counter)
 
@@ -151,8 +151,8 @@ class Summary:
         for name, latency in (("arrival in the queue", self.arrived_to_table), ("sending", self.sent_to_table)):
             if figures := latency.figures():
                 text += f"\nfrom {name} to the table: " + ", ".join(
-                    f"{label} {value:.1f} s" for label, value in figures._asdict().items())
-        return text + ("\n(of arrival and sending only the second is known)" if self.rows else "")
+                    f"{label} {value:.2f} s" for label, value in figures._asdict().items())
+        return text + ("\n(of sending only the second is known: up to 1 s too long)" if self.rows else "")
 
     def as_json(self) -> dict[str, Any]:
         """The last object that `ordack pipeline ingest --json` prints."""
@@ -160,7 +160,8 @@ class Summary:
             "table": self.table, "batches": self.batches, "rows": self.rows, "malformed": self.malformed,
             "segments": self.segments, "seconds": round(self.seconds, 3),
             "latency_s": {"arrived_to_table": _rounded(self.arrived_to_table.figures()),
-                          "sent_to_table": _rounded(self.sent_to_table.figures()), "resolution": 1},
+                          "sent_to_table": _rounded(self.sent_to_table.figures()),
+                          "resolution": {"arrived_to_table": 0.001, "sent_to_table": 1}},
         }
 
 

@@ -14,7 +14,7 @@ them any more, the oldest first; their serials are not given again. Lookup ids g
 segment's rows are in that order. Ranges of two segments of a queue may overlap: where priorities differ, and where an
 application had a message in its hands while those behind it were exported.
 
-Times in the columns are UTC; those of the protocol and of arrival are whole seconds.
+Times in the columns are UTC; those of the protocol are whole seconds.
 """
 
 from __future__ import annotations
