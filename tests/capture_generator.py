@@ -365,7 +365,7 @@ class Capture:
     clouded: set[int]
     pairs: dict[int, list[Line]]
     connections: list[Connection]
-    cuts: list[int]  # when files end early
+    cuts: list[int]  # when files end early, or are missing
 
     @property
     def whole(self) -> bool:
@@ -1375,15 +1375,20 @@ def generate(
     missing = rng.randrange(parts) if "lost file" in faults else -1
     paths: list[Path] = []
     cuts: list[int] = []
+    number = 0
     for part in range(parts):
         mine = frames[borders[part] : borders[part + 1]]
-        if part == missing or not mine:
+        if not mine:
             continue
-        writer = _Writer(rng, folder / f"capture-{seed}-{part}.{rng.choice(['pcap', 'pcapng', 'cap'])}")
+        number += 1
+        if part == missing:
+            cuts += [mine[0].time] if paths else []  # the next file's number tells
+            continue
+        writer = _Writer(rng, folder / f"capture-{seed}-{number}.{rng.choice(['pcap', 'pcapng', 'cap'])}")
         for frame in mine:
             packet = _segment(frame, rng.getrandbits(16))
-            number, kept = writer.add(rng, frame.time, packet, vlans[frame.connection.number], snap)
-            frame.file, frame.number = len(paths), number
+            place, kept = writer.add(rng, frame.time, packet, vlans[frame.connection.number], snap)
+            frame.file, frame.number = len(paths), place
             if frame.noise:
                 continue
             frame.kept = max(0, len(frame.payload) - (len(packet) - kept))
