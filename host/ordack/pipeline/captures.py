@@ -1,6 +1,5 @@
 """Captures to column batches: the C core's mqqb_capture behind numpy arrays."""
 
-import contextlib
 import ipaddress
 import mmap
 from collections import Counter
@@ -13,8 +12,6 @@ import numpy as np
 from _mqqb import ffi, lib
 from mqqb import packets
 from numpy.typing import NDArray
-
-from ordack import capture
 
 Words = NDArray[np.uint32]
 
@@ -292,6 +289,16 @@ class Decoder:
             yield tables[turn].batch(c.rows, self)
             c.rows = 0
 
+    def begin(self) -> tuple[bool, float]:
+        """Reads no more than the first file's first frame: does the file begin as pcap and pcapng do; the frame's time,
+        s since 1970, infinity if there is none."""
+        c, file = self._c, _File(self.paths[0])
+        pointers = ffi.new("uint8_t *[]", [file.pointer])
+        c.files, c.size, c.capacity, c.pause = ffi.cast("const uint8_t *const *", pointers), file.size, 16, 1
+        while lib.mqqb_capture_read(c) == lib.MQQB_CAPTURE_PAUSE and not c.frames:
+            c.pause = c.cursor + 1
+        return bool(c.format), c.time / 1e9 if c.frames else float("inf")
+
     @property
     def frames(self) -> int:
         return int(self._c.frames)
@@ -420,12 +427,14 @@ class _File:
             self._released = end
 
 
+def is_capture(path: str) -> bool:
+    """Does this file begin as pcap and pcapng do? OSError if it cannot be read."""
+    return Decoder([path], 0, 1, False).begin()[0]
+
+
 def first_time(path: str) -> float:
-    """Time of a file's first frame, s since 1970; infinity if it has none."""
-    with Path(path).open("rb") as file, contextlib.suppress(capture.CaptureError):
-        for frame in capture.frames(file):
-            return frame.time
-    return float("inf")
+    """Time of a file's first frame, s since 1970; infinity if it has none. OSError if it cannot be read."""
+    return Decoder([path], 0, 1, False).begin()[1]
 
 
 def in_order(paths: Sequence[str | Path]) -> list[str]:

@@ -36,7 +36,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from _mqqb import lib
 from mqqb import packets
 from numpy.typing import NDArray
@@ -53,9 +52,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from ordack import capture
 from ordack.pipeline import captures
-from ordack.pipeline.captures import Batch, Decoder
+from ordack.pipeline.captures import Batch, Decoder, Words
 
 OPTIONS = ("path", "columns", "partitions")
 BATCH_ROWS = 16384  # what a batch's columns take stays in the processor's second cache
@@ -86,11 +84,15 @@ Mask = NDArray[np.bool_]
 
 
 class _View:
-    """A batch with what several columns need: which rows have a header, as Arrow's bits."""
+    """A batch with what several columns need: which rows have a header, as Arrow's bits.
 
-    def __init__(self, batch: Batch, cache: _Texts) -> None:
+    part, parts: of which task.
+    """
+
+    def __init__(self, batch: Batch, cache: _Texts, part: int, parts: int) -> None:
         self.batch = batch
         self.cache = cache
+        self.part, self.parts = part, parts
         self._bits: dict[str, tuple[pa.Buffer | None, int]] = {}
 
     def bits(self, group: str) -> tuple[pa.Buffer | None, int]:
@@ -147,7 +149,7 @@ class _Texts:
         self._queues = pa.array([None], pa.string())
         self._senders = pa.array([], pa.string())
         self.paths = pa.array(decoder.paths, pa.string())
-        self.reasons: dict[tuple[int, int], str] = {}
+        self.kinds = pa.array(KINDS, pa.string())
 
     def managers(self) -> pa.Array:
         known, count = len(self._managers), self._decoder.queue_managers
@@ -214,22 +216,24 @@ def _seconds(name: str, group: str) -> Column:
 
 
 def _guid(name: str) -> Column:
-    return Column(name, StringType(), (name,), lambda view: view.cache.managers().take(_places(view.batch[name])))
+    return Column(name, StringType(), (name,), lambda view: _coded(view.batch[name], view.cache.managers))
 
 
 def _queue(name: str) -> Column:
-    return Column(name, StringType(), (name,), lambda view: view.cache.queues().take(_places(view.batch[name])))
+    return Column(name, StringType(), (name,), lambda view: _coded(view.batch[name], view.cache.queues))
+
+
+def _coded(codes: Words, texts: Callable[[], pa.Array]) -> pa.Array:
+    """Many of these columns have nothing in most batches."""
+    return texts().take(_places(codes)) if codes.any() else pa.nulls(len(codes), pa.string())
 
 
 def _places(words: NDArray[Any]) -> pa.Array:
     return pa.Array.from_buffers(pa.int32(), len(words), [None, pa.py_buffer(np.ascontiguousarray(words))])
 
 
-_KIND_TEXTS = pa.array(KINDS, pa.string())
-
-
 def _kind(view: _View) -> pa.Array:
-    return _KIND_TEXTS.take(_places(view.batch["kind"]))
+    return view.cache.kinds.take(_places(view.batch["kind"]))
 
 
 def _reason_text(kind: int, status: int) -> str:
@@ -260,6 +264,11 @@ def _end(name: str, other: int) -> Column:
     return Column(name, StringType(), ("connection", "direction"), make)
 
 
+def _connection(view: _View) -> pa.Array:
+    """Numbers of tasks must not meet."""
+    return view.array(pa.int64(), "", view.batch["connection"].astype(np.int64) * view.parts + view.part)
+
+
 def _time(view: _View) -> pa.Array:
     return view.array(pa.timestamp("us", "UTC"), "", view.batch.time // 1000)
 
@@ -283,7 +292,7 @@ COLUMNS = (
     _FILE,
     _int("frame", ""),
     Column("time", TimestampType(), (), _time),
-    _long("connection", ""),
+    Column("connection", LongType(), ("connection",), _connection),
     _int("direction", ""),
     _end("sender", 0),
     _end("receiver", 1),
@@ -377,13 +386,8 @@ def arrow_batches(part: Part, columns: Sequence[Column], schema: pa.Schema) -> I
         if cache is None:
             decoder = batch.decoder
             cache = _Texts(decoder)
-        view = _View(batch, cache)
-        arrays = [column.make(view) for column in columns]
-        if "connection" in names:
-            # Numbers of tasks must not meet.
-            place = schema.get_field_index("connection")
-            arrays[place] = pc.add(pc.multiply(arrays[place], part.of), part.number)
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        view = _View(batch, cache, part.number, part.of)
+        yield pa.RecordBatch.from_arrays([column.make(view) for column in columns], schema=schema)
     if decoder is not None and part.number == 0:
         yield from _damage_rows(decoder, schema)
 
@@ -407,8 +411,7 @@ class Part(InputPartition):  # type: ignore[misc, unused-ignore]
 
 def _is_capture(path: str) -> bool:
     try:
-        with Path(path).open("rb") as file:
-            return capture.is_capture(file.read(4))
+        return captures.is_capture(path)
     except OSError as error:
         raise OptionError(f"cannot read the capture {path}: {error.strerror}; make it readable, or leave it out"
                           ) from None
