@@ -102,6 +102,11 @@ def test_a_server_reads_and_audits_with_what_it_was_given(server: Server, tmp_pa
     assert pickle.loads((tmp_path / "summary").read_bytes()) == local
     assert "there is no folder" in found["problems"][0]
     assert "nowhere" in found["problems"][1]
+    refused = client(tmp_path, *ORDACK, "audit", "--follow", tmp_path, "--checkpoint", "audit", "--once", "--master",
+                     server.url)  # fmt: skip
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "the Python of the Spark Connect server does not have this package" in refused.stderr
+    assert "Traceback" not in refused.stderr
 
 
 @pytest.mark.timeout(300)

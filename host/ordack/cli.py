@@ -617,9 +617,11 @@ def audit_command(
     if (follow is None) != (checkpoint is None) or (once and follow is None):
         raise typer.BadParameter("--follow FOLDER and --checkpoint FOLDER go together, and --once with them")
     with _pipeline_packages():
+        from pyspark.errors import PySparkException
+
         from ordack.pipeline import audit
         from ordack.pipeline.packets import OptionError, find_files
-        from ordack.pipeline.session import SparkMissing, session
+        from ordack.pipeline.session import SparkMissing, session, words
 
         if html is not None:
             from ordack.pipeline import report  # noqa: F401 - needs packages of its own
@@ -638,6 +640,9 @@ def audit_command(
         _save_audit(result, out, html)
     except (audit.CaptureUnusable, OptionError, SparkMissing, OSError) as error:
         _complain(_in_words(error))
+        raise typer.Exit(2) from None
+    except PySparkException as error:
+        _complain(words(error))
         raise typer.Exit(2) from None
     _show_audit(result, as_json)
     if any(result.summary["violations"].values()):
@@ -687,10 +692,12 @@ def _follow_audit(folder: Path, checkpoint: Path, once: bool, master: str | None
     import threading
 
     with _pipeline_packages():
+        from pyspark.errors import PySparkException
+
         from ordack.pipeline import audit, audit_tables
         from ordack.pipeline.audit_result import count_text
         from ordack.pipeline.follow import Follower, FollowError
-        from ordack.pipeline.session import SparkMissing, session
+        from ordack.pipeline.session import SparkMissing, session, words
 
         if html is not None:
             from ordack.pipeline import report  # noqa: F401 - needs packages of its own
@@ -717,6 +724,9 @@ def _follow_audit(folder: Path, checkpoint: Path, once: bool, master: str | None
                             step=step.number, files=len(result.paths), **result.summary)
     except (audit.CaptureUnusable, FollowError, SparkMissing, OSError) as error:
         _complain(_in_words(error))
+        raise typer.Exit(2) from None
+    except PySparkException as error:
+        _complain(words(error))
         raise typer.Exit(2) from None
     if bad:
         raise typer.Exit(1)

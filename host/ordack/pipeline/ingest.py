@@ -35,7 +35,7 @@ from pyspark.sql.types import StructType
 
 from ordack.pipeline import segments
 from ordack.pipeline.bodies import SchemaError
-from ordack.pipeline.session import is_remote
+from ordack.pipeline.session import is_remote, words
 from ordack.pipeline.source import MALFORMED, OptionError, Rows, Settings, last_serials
 from ordack.pipeline.table import METADATA
 from ordack.store import counted
@@ -486,12 +486,3 @@ def _malformed(observed: Row | None) -> int | None:
 def _serials(offset: str | None) -> dict[str, int]:
     queues: dict[str, int] = (json.loads(offset or "null") or {"queues": {}})["queues"]
     return queues
-
-
-def words(error: PySparkException | Py4JJavaError) -> str:
-    """What an exception of Spark's has to say: our own reason, if there is one in it, else its first line."""
-    text = str(error.java_exception.toString() if isinstance(error, Py4JJavaError) else error)
-    if "StatusCode.UNAVAILABLE" in text or "INVALID_HANDLE" in text:
-        return f"the Spark Connect server does not answer any more, or was started again; {GOES_ON}"
-    own = re.findall(r"^(?:\w+: )?ordack\.[\w.]+: (.+)$", text, re.MULTILINE)
-    return str(own[-1]) if own else text.strip().partition("\n")[0]

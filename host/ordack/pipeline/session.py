@@ -217,7 +217,24 @@ def _ship(spark: SparkSession, remote: bool) -> None:
             spark.sparkContext.addFile(compiled)
 
 
-def _first_line(error: Exception) -> str:
-    """Of what Java says, if it is that, else of the error."""
+def words(error: Exception) -> str:
+    """What an exception of Spark's has to say: our own reason, if there is one in it, else its first line."""
+    text = _text(error)
+    if "StatusCode.UNAVAILABLE" in text or "INVALID_HANDLE" in text:
+        return ("the Spark Connect server does not answer any more, or was started again; what is done is whole, and "
+                "the next run goes on")
+    if re.search(r"^ModuleNotFoundError: No module named '(ordack|mqqb|_mqqb)", text, re.MULTILINE):
+        return ("the Python of the Spark Connect server does not have this package, which this stream needs there: "
+                "install it, of the same version, where the server runs, or do without the server (leave --master out)")
+    own = re.findall(r"^(?:\w+: )?ordack\.[\w.]+: (.+)$", text, re.MULTILINE)
+    return str(own[-1]) if own else _first_line(error)
+
+
+def _text(error: Exception) -> str:
+    """What Java says, if it is that, else the error."""
     java = getattr(error, "java_exception", None)
-    return str(error if java is None else java.toString()).strip().partition("\n")[0]
+    return str(error if java is None else java.toString())
+
+
+def _first_line(error: Exception) -> str:
+    return _text(error).strip().partition("\n")[0]
