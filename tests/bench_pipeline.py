@@ -7,6 +7,7 @@ Captures come from tests/capture_generator.py: so many packets over up to 10,000
 """
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -154,6 +156,7 @@ def spark_session() -> Any:
     """Spark on as many cores as DuckDB has threads."""
     from ordack.pipeline.session import session
 
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each query of a source would compile this package again
     return session(f"local[{CORES}]", settings={"spark.ui.enabled": "false"})
 
 
@@ -531,22 +534,68 @@ def spark_counts(spark: Any, folder: Path, checkpoint: Path) -> None:
 
 # ---- decode: captures to rows against a bare Arrow data source and against a UDF that takes a packet at a time
 
+NUMBERS = (
+    "frame", "time", "connection", "direction", "offset", "size", "base_flags", "message_id", "tx_sequence_ordinal",
+    "tx_sequence_time_stamp", "tx_sequence_number", "previous_tx_sequence_number", "message_class",
+    "ack_sequence_number", "body_size",
+)  # fmt: skip
 NARROW = (
     "frame", "time", "packet", "connection", "direction", "source_queue_manager", "destination_queue", "message_id",
     "tx_sequence_ordinal", "tx_sequence_time_stamp", "tx_sequence_number", "previous_tx_sequence_number",
     "message_class", "ack_sequence_number", "body_size",
 )  # fmt: skip
-UDF_PACKETS = 200_000
+UDF_PACKETS = 1_000_000
 SCAN_PACKETS = 20_000
+BARE_RECORDS = 4_000_000  # in the file; more are the same again
 
 
-def bare_source(width: int, records: int) -> type:
-    """A data source that copies fixed-size records from a file into columns of 8 bytes, and does nothing else."""
+class Field(NamedTuple):
+    """A column of the bare source: its type in Spark and in Arrow, bytes a value, and whether all are null."""
+
+    kind: Any
+    arrow: Any
+    width: int
+    null: bool
+
+
+def like(batch: Any, schema: Any) -> list[Field]:
+    """What a bare source needs for columns of the same types, sizes and mostly nulls as these."""
+    import pyarrow as pa
+
+    fields = []
+    for column, field in zip(batch.columns, schema.fields, strict=True):
+        texts = pa.types.is_string(column.type) or pa.types.is_binary(column.type)
+        width = column.nbytes // batch.num_rows - 4 if texts else column.type.bit_width // 8
+        fields.append(Field(field.dataType, column.type, max(width, 1), 2 * column.null_count > batch.num_rows))
+    return fields
+
+
+def write_records(path: Path, fields: list[Field], records: int) -> None:
+    """What a bare source reads; the values do not matter."""
+    with path.open("wb") as file:
+        for at in range(0, records, 1 << 16):
+            file.write(b"1" * (min(records - at, 1 << 16) * sum(field.width for field in fields)))
+
+
+def bare_source(title: str, fields: list[Field], records: int) -> type:
+    """A data source that copies the fields of fixed-size records from a file into columns, and does nothing else."""
     import pyarrow as pa
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+    from pyspark.sql.types import StructField, StructType
 
-    longs = round(width / 8)
-    names = [f"c{number}" for number in range(longs)]
+    names = [f"c{number}" for number in range(len(fields))]
+    stored = min(records, BARE_RECORDS)
+
+    def column(values: Any, field: Field) -> Any:
+        import numpy as np
+
+        count = len(values)
+        buffers = [pa.py_buffer(np.ascontiguousarray(values))]
+        if pa.types.is_string(field.arrow) or pa.types.is_binary(field.arrow):
+            ends = np.zeros(count + 1, np.int32) if field.null else np.arange(count + 1, dtype=np.int32) * field.width
+            buffers.insert(0, pa.py_buffer(ends))
+        bits = pa.py_buffer(bytes(count // 8 + 1)) if field.null else None
+        return pa.Array.from_buffers(field.arrow, count, [bits, *buffers], count if field.null else 0)
 
     class Reader(DataSourceReader):
         def __init__(self, path: str) -> None:
@@ -558,21 +607,24 @@ def bare_source(width: int, records: int) -> type:
         def read(self, partition: InputPartition) -> Any:
             import numpy as np
 
-            table = np.memmap(self.path, np.int64, "r", shape=(records, longs))
+            table = np.memmap(self.path, [(name, f"V{field.width}") for name, field in zip(names, fields)], "r")
+            schema = pa.schema(zip(names, (field.arrow for field in fields)))
             first, last = (records * (partition.value + step) // CORES for step in (0, 1))
-            for at in range(first, last, 16384):
-                columns = np.ascontiguousarray(table[at : min(last, at + 16384)].T)
-                arrays = [pa.Array.from_buffers(pa.int64(), columns.shape[1], [None, pa.py_buffer(column)])
-                          for column in columns]
-                yield pa.RecordBatch.from_arrays(arrays, names)
+            while first < last:
+                at = first % stored
+                count = min(16384, last - first, stored - at)
+                rows = table[at : at + count]
+                arrays = [column(rows[name], field) for name, field in zip(names, fields)]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+                first += count
 
     class Bare(DataSource):
         @classmethod
         def name(cls) -> str:
-            return f"bare{longs}"
+            return title
 
-        def schema(self) -> str:
-            return ", ".join(f"{name} BIGINT" for name in names)
+        def schema(self) -> StructType:
+            return StructType([StructField(name, field.kind) for name, field in zip(names, fields)])
 
         def reader(self, schema: Any) -> DataSourceReader:
             return Reader(self.options["path"])
@@ -582,8 +634,6 @@ def bare_source(width: int, records: int) -> type:
 
 def packets_of(paths: list[Path], count: int) -> list[bytes]:
     """The first packets of a capture, by the reader that is not measured."""
-    import itertools
-
     from ordack import capture
 
     with paths[0].open("rb") as file:
@@ -592,18 +642,33 @@ def packets_of(paths: list[Path], count: int) -> list[bytes]:
         return [cut.data for cut in itertools.islice(cuts, count)]
 
 
-def decode_one(raw: bytes) -> tuple[int, ...]:
+def decode_numbers(raw: bytes) -> tuple[int, ...]:
     """The fixed fields of one packet with struct: the decoder of a row-at-a-time UDF."""
     _, _, flags, _, size, _ = struct.unpack_from("<BBHIII", raw)
     if flags & 8:
-        return flags, size, struct.unpack_from("<H", raw, 18)[0], 0, 0, 0, 0, 0
+        return flags, size, struct.unpack_from("<H", raw, 20)[0], 0, 0, 0, 0, 0, 0, 0
     message_id, user_flags = struct.unpack_from("<II", raw, 56)
     at = 64
     for shift in (10, 13, 16):
         kind = user_flags >> shift & 7
         at += (2 + struct.unpack_from("<H", raw, at)[0] + 3 & ~3) if kind == 7 else (0, 0, 4, 4, 4, 16, 20)[kind]
-    sequence = struct.unpack_from("<4I", raw, at + 4) if user_flags & 0x100000 else (0, 0, 0, 0)
-    return flags, size, message_id, user_flags, *sequence
+    sequence = (0, 0, 0, 0)
+    if user_flags & 0x100000:
+        sequence = struct.unpack_from("<4I", raw, at + 4)
+        at += 36 if raw[at] & 1 else 20
+    (message_class,) = struct.unpack_from("<H", raw, at + 2)
+    (body_size,) = struct.unpack_from("<I", raw, at + 32)
+    return flags, size, 0, message_id, *sequence, message_class, body_size
+
+
+def decode_texts(raw: bytes) -> tuple[Any, ...]:
+    """The same, with names as text."""
+    numbers = decode_numbers(raw)
+    if numbers[0] & 8:
+        return "internal", None, None, *numbers[2:]
+    source = str(uuid.UUID(bytes_le=raw[16:32]))
+    size = struct.unpack_from("<H", raw, 64)[0] if raw[61] >> 2 & 7 == 7 else 0
+    return "UserMessage", source, raw[66 : 64 + size].decode("utf-16-le"), *numbers[2:]
 
 
 def scan_alone(packets: list[bytes], rounds: int) -> float:
@@ -627,11 +692,13 @@ def scan_alone(packets: list[bytes], rounds: int) -> float:
 
 def bench_decode(fleet: Fleet, size: int, rounds: int) -> None:
     """The C scan, the way from a capture to columns, and both with Spark's rows behind."""
-    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
     from ordack.pipeline import captures
     from ordack.pipeline.packets import PacketSource
     from pyspark import cloudpickle
     from pyspark.sql.functions import udf
+    from pyspark.sql.types import LongType
 
     paths, truth = fleet.capture(size)
     pattern = str(paths[0].parent / f"{paths[0].name.rpartition('-')[0]}-*.pcap")
@@ -646,39 +713,66 @@ def bench_decode(fleet: Fleet, size: int, rounds: int) -> None:
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     spark = spark_session()
-    raw = packets_of(paths, UDF_PACKETS)
-    plain = fleet.folder / "packets.parquet"
-    spark.createDataFrame([(packet,) for packet in raw], "packet BINARY").write.mode("overwrite").parquet(str(plain))
-    fields = ", ".join(f"f{number} BIGINT" for number in range(8))
-    one = udf(decode_one, fields)
-    for name, columns in (("narrow", NARROW), ("all", None)):
+    raw = packets_of(paths, UDF_PACKETS // 5) * 5
+    plain = fleet.folder / "packets"
+    plain.mkdir(exist_ok=True)
+    for part in range(CORES):
+        pq.write_table(pa.table({"packet": raw[part::CORES]}), plain / f"{part}.parquet", compression="none")
+    udfs = {
+        "numbers": udf(decode_numbers, ", ".join(f"f{number} BIGINT" for number in range(10))),
+        "narrow": udf(decode_texts, "kind STRING, source STRING, queue STRING, "
+                                    + ", ".join(f"f{number} BIGINT" for number in range(8))),
+    }  # fmt: skip
+    for name, columns in (("numbers", NUMBERS), ("narrow", NARROW), ("all", None)):
         options = {} if columns is None else {"columns": ",".join(columns)}
         source = PacketSource({"path": pattern, **options})
-        reader = source.reader(source.schema())
-        batch = next(batch for batch in reader.read(reader.partitions()[0]))
-        width = round(batch.nbytes / batch.num_rows)
-        records = fleet.folder / "records.bin"
-        np.zeros((truth.packets, round(width / 8)), np.int64).tofile(records)
-        bare: Any = bare_source(width, truth.packets)
-        spark.dataSource.register(bare)
-        taken: dict[str, list[Cost]] = {}
+        schema = source.schema()
+        reader = source.reader(schema)
+        batch = next(itertools.islice(reader.read(reader.partitions()[0]), 3, None))  # not the beginnings
+        fields = {
+            "bare": like(batch, schema),
+            "longs": [Field(LongType(), pa.int64(), 8, False)] * len(schema.fields),
+        }
         calls: dict[str, Callable[[], object]] = {
-            "bare": lambda bare=bare, at=records: sink(spark.read.format(bare.name()).load(str(at))),
             "mqqb": lambda options=options: sink(spark.read.format("mqqb").options(**options).load(pattern)),
-            "udf": lambda: sink(spark.read.parquet(str(plain)).select(one("packet").alias("f")).select("f.*")),
         }  # fmt: skip
+        for peer, made in fields.items():
+            records = fleet.folder / f"records-{peer}.bin"
+            write_records(records, made, min(truth.packets, BARE_RECORDS))
+            bare: Any = bare_source(f"{peer}_{name}", made, truth.packets)
+            spark.dataSource.register(bare)
+            calls[peer] = lambda bare=bare, at=records: sink(spark.read.format(bare.name()).load(str(at)))
+        if name in udfs:
+            one = udfs[name]
+            calls["udf"] = lambda one=one: sink(
+                spark.read.parquet(str(plain)).select(one("packet").alias("f")).select("f.*"))
+        taken: dict[str, list[Cost]] = {}
         for turn in range(rounds + 1):
             for which, call in calls.items():
                 measured(taken if turn else {}, which, call)
-        records.unlink()
-        median = {which: Cost(*map(statistics.median, zip(*costs))) for which, costs in taken.items()}
-        rate = {which: (len(raw) if which == "udf" else truth.packets) / cost.seconds for which, cost in median.items()}
-        report(bench="decode in Spark", columns=name, packets=truth.packets, bytes_per_row=width,
-               rows_per_s=rate["mqqb"], bare_per_s=rate["bare"], udf_per_s=rate["udf"], udf_packets=len(raw),
-               ratio=rate["mqqb"] / rate["bare"], ratio_udf=rate["mqqb"] / rate["udf"],
-               cpu_ns_per_row=median["mqqb"].cpu_seconds / truth.packets * 1e9,
-               bare_cpu_ns_per_row=median["bare"].cpu_seconds / truth.packets * 1e9,
-               ratio_cpu=median["bare"].cpu_seconds / median["mqqb"].cpu_seconds)  # fmt: skip
+        counts = {which: len(raw) if which == "udf" else truth.packets for which in taken}
+        rates = {which: [counts[which] / cost.seconds for cost in costs] for which, costs in taken.items()}
+        cpu = {which: statistics.median(cost.cpu_seconds for cost in costs) / counts[which] * 1e9
+               for which, costs in taken.items()}  # fmt: skip
+
+        def ratio(peer: str, rates: dict[str, list[float]] = rates) -> float:
+            return statistics.median(ours / theirs for ours, theirs in zip(rates["mqqb"], rates[peer], strict=True))
+
+        compared = {
+            "bare": "copies fixed-size records into columns of our types, sizes and mostly nulls",
+            "longs": "copies fixed-size records into as many columns of 8 bytes",
+            "udf": "decodes a packet that is cut out already, in one row-at-a-time UDF, into 10 or 11 columns",
+        }
+        peers = [peer for peer in calls if peer != "mqqb"]
+        report(bench="decode in Spark", columns=f"{name}: {len(schema.fields)}", packets=truth.packets,
+               bytes_per_row=batch.nbytes / batch.num_rows, compared={peer: compared[peer] for peer in peers},
+               rows_per_s={which: float(f"{statistics.median(found):.4g}") for which, found in rates.items()},
+               ratio={peer: float(f"{ratio(peer):.3g}") for peer in peers},
+               wanted_ratio={"bare": 0.9, "udf": 10},
+               cpu_ns_per_row={which: round(found) for which, found in cpu.items()},
+               ratio_cpu={peer: float(f"{cpu[peer] / cpu['mqqb']:.3g}") for peer in peers},
+               rounds={which: [round(cost.seconds, 2) for cost in costs]
+                       for which, costs in taken.items()})  # fmt: skip
     spark.stop()
 
 

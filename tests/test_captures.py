@@ -22,7 +22,7 @@ from mqqb import packets
 from ordack import capture
 from ordack.pipeline import captures
 
-from tests.test_capture import ETHERNET, FRAMES, block, enhanced, interface, pcap, samples, section
+from tests.test_capture import ETHERNET, FRAMES, START, block, enhanced, interface, pcap, samples, section
 from tests.test_scan import internals, messages, scan
 
 SYN, FIN, RST, ACK = dpkt.tcp.TH_SYN, dpkt.tcp.TH_FIN, dpkt.tcp.TH_RST, dpkt.tcp.TH_ACK
@@ -630,6 +630,28 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         next(captures.batches([tmp_path / "none"]))
     assert list(captures.batches([])) == []
+
+
+@pytest.mark.parametrize(
+    ("data", "known", "time"),
+    [
+        (b"", False, None),
+        (b"GIF89a" + bytes(40), False, None),
+        (pcap([])[:10], True, None),
+        (pcap([]), True, None),
+        (pcap([FRAMES[3]])[:-1], True, None),
+        (pcap([FRAMES[3], FRAMES[3]]), True, 1_700_000_000.25),
+        (pcap([FRAMES[3]], order=">", nano=True), True, 1_700_000_000.25),
+        (pcap([FRAMES[3]], link=147), True, 1_700_000_000.25),
+        (section(), True, None),
+        (section() + block("<", 10, bytes(90)) + interface(101) + enhanced(FRAMES[3]), True, START),
+    ],
+)
+def test_what_a_file_begins_with(data: bytes, known: bool, time: float | None, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    assert captures.is_capture(str(path)) is known
+    assert captures.first_time(str(path)) == pytest.approx(float("inf") if time is None else time, abs=1e-6)
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:

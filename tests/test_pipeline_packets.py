@@ -1,6 +1,8 @@
 """The data source "mqqb": captures as rows of Spark."""
 
 import struct
+import subprocess
+import sys
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
@@ -146,3 +148,12 @@ def test_a_stream_is_refused_with_what_to_use_instead(spark: SparkSession, tmp_p
     query = stream.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     with pytest.raises(PySparkException, match=r"Error: captures are no stream of Spark's: `ordack audit --follow"):
         query.awaitTermination()
+
+
+def test_planning_a_query_needs_no_large_package() -> None:
+    """Spark starts a process for it each time."""
+    code = ("import sys, pyspark.sql.worker.plan_data_source_read; known = set(sys.modules); "
+            "import ordack.pipeline.packets; "
+            "print({'pandas', 'dpkt', 'scipy', 'pyarrow.compute'} & (set(sys.modules) - known))")
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.strip() == "set()"
