@@ -15,7 +15,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -34,7 +33,6 @@ from tests.segment_files import make_folder, write
 from tests.spark_cluster import Server, connect_server
 
 DEADLINE_S = 100
-ORDACK = [sys.executable, "-m", "ordack"]
 
 # Reads with both sources and audits, in one session; one line of JSON.
 READS = """
@@ -58,6 +56,22 @@ for name in ("ordack", "mqqb"):
 print(json.dumps({"rows": rows, "packets": packets, "problems": problems}))
 """
 
+# Several commands in one session; the last line has their exit statuses.
+COMMANDS = """
+import json, sys
+from ordack import cli
+
+statuses = []
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["ordack", *words]
+    try:
+        cli.main()
+        statuses.append(0)
+    except SystemExit as ended:
+        statuses.append(ended.code or 0)
+print(json.dumps(statuses))
+"""
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
@@ -79,13 +93,6 @@ def rows(table: Path) -> list[int]:
     return sorted(number for file in committed_files(table) for number in pq.read_table(file)["lookup_id"].to_pylist())
 
 
-def reported(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """The summary of an ingest that has done all."""
-    assert (done.returncode, done.stderr) == (0, "")
-    summary: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return summary
-
-
 @pytest.mark.timeout(200)
 def test_a_server_reads_and_audits_with_what_it_was_given(server: Server, tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "segments")
@@ -102,11 +109,6 @@ def test_a_server_reads_and_audits_with_what_it_was_given(server: Server, tmp_pa
     assert pickle.loads((tmp_path / "summary").read_bytes()) == local
     assert "there is no folder" in found["problems"][0]
     assert "nowhere" in found["problems"][1]
-    refused = client(tmp_path, *ORDACK, "audit", "--follow", tmp_path, "--checkpoint", "audit", "--once", "--master",
-                     server.url)  # fmt: skip
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert "the Python of the Spark Connect server does not have this package" in refused.stderr
-    assert "Traceback" not in refused.stderr
 
 
 @pytest.mark.timeout(300)
@@ -115,9 +117,9 @@ def test_an_ingest_puts_each_message_into_the_table_once_also_if_its_client_is_k
 ) -> None:
     folder = make_folder(tmp_path / "segments")
     write(folder, 1, 1, 3, body=b'{"t": 1.5}')
-    words = [*ORDACK, "pipeline", "ingest", "segments", "--to", "table", "--schema", "t DOUBLE", "--json"]
+    words = ["pipeline", "ingest", "segments", "--to", "table", "--schema", "t DOUBLE", "--json"]
     with subprocess.Popen(
-        [*words, "--continuous", "--interval", "0.1"],
+        [sys.executable, "-m", "ordack", *words, "--continuous", "--interval", "0.1"],
         env=environment(SPARK_REMOTE=server.url),
         cwd=tmp_path,
         stdout=subprocess.PIPE,
@@ -132,11 +134,13 @@ def test_an_ingest_puts_each_message_into_the_table_once_also_if_its_client_is_k
     assert (first["batch"], first["rows"], first["malformed"]) == (0, 3, 0)
     write(folder, 2, 4, 5, body=b"{}")  # the stream is still at work on the server, and may take it
     write(folder, 3, 6, 6)
-    done = client(tmp_path, *words, SPARK_REMOTE=server.url)
-    summary = reported(done)
+    follow = ["audit", "--follow", ".", "--checkpoint", "audit", "--once"]
+    commands = [words, [*words, "--checkpoint", "other"], follow]
+    done = client(tmp_path, sys.executable, "-c", COMMANDS,
+                  json.dumps([[*command, "--master", server.url] for command in commands]))  # fmt: skip
+    *_, summary, statuses = map(json.loads, done.stdout.splitlines())
+    assert (statuses, summary["rows"] <= 3) == ([0, 2, 2], True), done.stderr
     assert rows(tmp_path / "table") == [1, 2, 3, 4, 5, 6]
-    assert summary["rows"] <= 3
-    refused = client(tmp_path, *words, "--checkpoint", "other", "--master", server.url)
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert "has been written with another checkpoint than" in refused.stderr
-    assert "Traceback" not in refused.stderr
+    refused, not_there = done.stderr.splitlines()
+    assert "has been written with another checkpoint than" in refused
+    assert "the Python of the Spark Connect server does not have this package" in not_there

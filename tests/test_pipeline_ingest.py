@@ -330,6 +330,33 @@ def test_iceberg_is_written_by_the_name_in_its_catalog(folder: Path) -> None:
     ]  # fmt: skip
 
 
+def test_a_server_is_asked_what_is_in_a_folder_and_what_is_in_the_table(
+    spark: SparkSession, folder: Path, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a session here in the place of the server's: both are asked by reading."""
+    monkeypatch.setattr(ingest_module, "is_remote", lambda spark: True)
+    asked = table.with_name("a [b]{c,d}*?")
+    assert not ingest_module._holds_files(spark, str(asked))
+    asked.mkdir()
+    (asked / "_hidden").touch()
+    (asked / ".hidden").touch()
+    assert not ingest_module._holds_files(spark, str(asked))
+    (asked / "0").touch()
+    assert ingest_module._holds_files(spark, str(asked))
+    what = job(folder, table)
+    assert ingest_module._in_table(spark, what, {})
+    assert not ingest_module._in_table(spark, what, {"line1": 1})
+    write(folder, 1, 1, 1)
+    write(folder, 2, 2, 2)
+    ingest(spark, what)
+    assert ingest_module._in_table(spark, what, {"line1": 2})
+    assert not ingest_module._in_table(spark, what, {"line1": 3})
+    assert not ingest_module._in_table(spark, what, {"line1": 2, "other": 1})
+    monkeypatch.setattr(ingest_module, "_in_table", lambda *_: False)
+    with pytest.raises(IngestError, match="the stream was stopped on the server, by another ingest with the check"):
+        ingest(spark, what)
+
+
 def test_the_summary_of_nothing_is_no_figure() -> None:
     assert str(Summary("t")) == "t: 0 rows"
     assert Summary("t").as_json()["latency_s"] == {
