@@ -11,14 +11,14 @@
 #define CRC_BYTES 4u
 #define CRC_OF_ALL 0x2144DF1Cu /* of anything with its own CRC behind it */
 
-static uint32_t crc32(const uint8_t *in, size_t size)
+uint32_t mqqb_crc32(uint32_t value, const uint8_t *in, size_t size)
 {
     /* For each half of a byte: a table for whole ones is a kilobyte. */
     static const uint32_t table[16] = {
         0x00000000u, 0x1DB71064u, 0x3B6E20C8u, 0x26D930ACu, 0x76DC4190u, 0x6B6B51F4u, 0x4DB26158u, 0x5005713Cu,
         0xEDB88320u, 0xF00F9344u, 0xD6D6A3E8u, 0xCB61B38Cu, 0x9B64C2B0u, 0x86D3D2D4u, 0xA00AE278u, 0xBDBDF21Cu,
     };
-    uint32_t crc = 0xFFFFFFFFu;
+    uint32_t crc = ~value;
 
     for (; size != 0; size--) {
         crc ^= *in++;
@@ -35,7 +35,7 @@ void mqqb_seal(uint8_t *frame, size_t size)
     uint32_t crc;
 
     MQQB_ASSERT(size <= MQQB_FRAME_MAX - MQQB_FRAME_OVERHEAD);
-    crc = crc32(frame + 1, size);
+    crc = mqqb_crc32(0, frame + 1, size);
     for (size = CRC_BYTES; size != 0; size--) {
         *end++ = (uint8_t)crc;
         crc >>= 8;
@@ -64,7 +64,7 @@ int mqqb_unseal(uint8_t *frame, size_t size)
         frame[at] = 0;
         at += step;
     }
-    return at == size && crc32(frame + 1, size - 1) == CRC_OF_ALL;
+    return at == size && mqqb_crc32(0, frame + 1, size - 1) == CRC_OF_ALL;
 }
 
 size_t mqqb_frames(uint8_t *out, uint8_t *head, const uint8_t *data, size_t count, size_t most)

@@ -30,6 +30,9 @@ int mqqb_unseal(uint8_t *frame, size_t size);
  * count, and MQQB_FRAME_OVERHEAD + MQQB_FRAME_HEAD for each frame. */
 size_t mqqb_frames(uint8_t *out, uint8_t *head, const uint8_t *data, size_t count, size_t most);
 
+/* The CRC-32 of Ethernet and zlib of `size` bytes, carried on from the value of those before them; 0: there are none. */
+uint32_t mqqb_crc32(uint32_t value, const uint8_t *in, size_t size);
+
 #ifdef __cplusplus
 }
 #endif

@@ -123,7 +123,7 @@ def figures(machine: Machine) -> dict[str, float]:
 def test_a_steady_session_takes_no_memory(mps2: Start) -> None:  # noqa: F811
     program = (ROOT / "tests" / "mp" / "steady.py").read_text(encoding="utf-8")
     # Without a collection in between, and with both ends in it, the heap has to be larger than a board's.
-    found = figures(mps2(program + "\nimport mps2\nmps2.power_off(0)\n", settings="heap=128"))
+    found = figures(mps2(program + "\nimport mps2\nmps2.power_off(0)\n", settings="heap=192"))
     found["live"] -= found["warm"]
     keep("allocation", found)
 

@@ -420,11 +420,11 @@ def test_only_the_message_that_did_not_fit_is_refused_when_others_wait_for_the_s
         await queue.send(b"first")
 
         def fail(disk: Any, what: str, data: Any) -> None:
-            if what == "append" and len(data) > 5000:
+            if what == "append" and len(data) > 15000:
                 raise OSError(errno.ENOSPC, "no space")
 
         disk.before = fail
-        bodies = (b"small", bytes(6000), b"also small")
+        bodies = (b"small", bytes(20000), b"also small")
         results = await asyncio.gather(*[queue.send(body) for body in bodies], return_exceptions=True)
         assert [isinstance(result, Message) for result in results] == [True, False, True]
         again = Node("", files=disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))

@@ -24,8 +24,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent / "mp"))
 
 import power
-from mqqb import confirm, core, packets, session, streams
+from mqqb import confirm, confirm_names, constants, core, packets, session, streams
 from node import Message, Node, OutboxDamaged, OutboxFull, OutboxWriteFailed
+from node import board as board_module
+from node import inbox as inbox_module
 from node import message as message_module
 from node import node as node_module
 from node.link import Backoff, TcpLink
@@ -783,14 +785,19 @@ def test_states_are_the_words_of_conclusion() -> None:
         assert message.state == answer == message.conclusion().answer
 
 
-@pytest.mark.parametrize("module", [node_module, message_module])
+@pytest.mark.parametrize("module", [confirm, node_module, message_module, inbox_module, board_module])
 def test_folded_constants_are_those_of_the_engine(module: Any) -> None:
     """On a board they are numbers in the code, which saves their look-up."""
+    states = {name: ord(getattr(confirm, name)) for name in ("Q", "S", "O", "J", "X", "GONE")}
+    compared = 0
     for name, value in vars(module).items():
-        known = getattr(confirm, name[1:], getattr(core, name[1:], None))
-        if name[:1] == "_" and isinstance(known, int):
+        public = name[1:]
+        known = states.get(public, getattr(confirm_names, public, getattr(constants, public, None)))
+        if name[:1] == "_" and isinstance(known, int | str):
+            compared += 1
             assert value == known, name
-    assert message_module.JOURNAL == (core.USER_JN | core.USER_JP) // core.USER_JN
+    assert compared
+    assert confirm._JOURNAL_BITS == (core.USER_JN | core.USER_JP) // core.USER_JN
 
 
 def test_a_packet_larger_than_the_buffer_goes_between_small_ones() -> None:

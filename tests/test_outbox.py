@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent / "mp"))
 
 import power
 from mqqb import confirm, core
-from node import outbox
+from node import outbox, replay
 
 from tests import run_mp
 
@@ -128,9 +128,12 @@ class Scarce:
         self.left = 0
         for place, name in (
             (outbox, "crc32"),
-            (outbox, "_copy"),
-            (outbox, "_following"),
-            (outbox, "_name"),
+            (outbox.core, "copy"),
+            (outbox.core, "copy_words"),
+            (outbox.core, "put_crc"),
+            (outbox.core, "put_words"),
+            (outbox, "following"),
+            (outbox, "file_name"),
             (outbox.struct, "pack_into"),
             (outbox.struct, "unpack_from"),
             (outbox.Outbox, "_word"),
@@ -193,7 +196,7 @@ def test_want_of_memory_loses_nothing_and_doubles_nothing(
             come(box, b"came")
             come_in.append(("commands", b"came"))
             box.sync()
-        while small and box.size + box._margin + size + 100 < box.capacity:
+        while small and box.size + box._segment_size + size + 100 < box.capacity:
             boards.end(box, [boards.put(box, bytes(200))])
         queue = box.queue(LINE)
         source = box.source(PEER, "commands")
@@ -486,7 +489,7 @@ def test_writes_that_come_out_short_are_continued(tmp_path: Path, monkeypatch: p
             return tail.write(memoryview(data)[:3])
 
     files._tail = Short()  # type: ignore[assignment]
-    files.append(b"0123456789")
+    files.append(b"0123456789, and more", 10)
     files._tail = tail
     files.close()
     assert (tmp_path / "00000001.log").read_bytes() == b"0123456789"
@@ -787,7 +790,7 @@ def test_want_of_memory_while_changes_are_noted_loses_none_of_them(monkeypatch: 
     memory = Scarce(monkeypatch)
     ScarceList.memory = memory
     monkeypatch.setattr(outbox.struct, "pack", memory._failing(outbox.struct.pack))
-    monkeypatch.setattr(outbox, "_Mark", memory._failing(outbox._Mark))
+    monkeypatch.setattr(outbox, "array", memory._failing(outbox.array))
     failed = 0
     for k in range(1, 100):
         memory.left = 0
@@ -1102,3 +1105,14 @@ def test_the_wear_that_the_readme_states_is_what_is_measured() -> None:
     assert [line[:2] for line in stated] == [line[:2] for line in measured]
     for said, found in zip(stated, measured):
         assert [int(said[2]), int(said[3])] == pytest.approx([int(found[2]), int(found[3])], rel=0.1), said
+
+
+def test_both_halves_have_the_same_constants() -> None:
+    """MicroPython folds private constants into the code of the file that names them."""
+    halves = [
+        {name: value for name, value in vars(half).items() if name[0] == "_" and name[1:2].isupper()}
+        for half in (outbox, replay)
+    ]
+    shared = halves[0].keys() & halves[1].keys()
+    assert len(shared) > 20
+    assert {name: halves[0][name] for name in shared} == {name: halves[1][name] for name in shared}

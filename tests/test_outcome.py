@@ -935,18 +935,20 @@ def test_a_local_message_dead_letters_when_its_time_is_over_and_not_later(host: 
 
 
 @pytest.mark.rule("C-36", "B-243", "B-396")
-@pytest.mark.parametrize("there", [True, False])
-def test_a_local_dead_letter_goes_to_the_queue_that_the_application_named(host: Host, there: bool) -> None:
+@pytest.mark.parametrize("later", ["there", "gone", "plain"])
+def test_a_local_dead_letter_goes_to_the_queue_that_the_application_named(host: Host, later: str) -> None:
     world = world_of([host], [])
     with application(world, host) as client:
         client.create_queue("dead", transactional=True)
     send_here(world, host, ttbr=10, dead_letter=True, dead_letter_queue="dead")
-    if not there:
+    if later != "there":
         with application(world, host) as client:
             client.delete_queue("dead")
+            if later == "plain":
+                client.create_queue("dead")
     run(world, 11_000)
-    assert copies(host, "dead" if there else DEAD_XACT) == [(0xC002, b"x")]
-    assert copies(host, DEAD_XACT) == ([] if there else [(0xC002, b"x")])
+    assert copies(host, "dead" if later == "there" else DEAD_XACT) == [(0xC002, b"x")]
+    assert copies(host, DEAD_XACT) == ([] if later == "there" else [(0xC002, b"x")])
 
 
 @pytest.mark.rule("B-407", "B-390", "B-393", "B-336", "B-291")

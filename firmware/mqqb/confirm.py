@@ -26,46 +26,35 @@ from array import array
 from mqqb import const
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-UNSET = const(0xFFFFFFFF)  # of TTRQ: the machine's default; of TTBR: infinite
-LONG_LIVE_TIME = const(345600)  # B-401
-
-_USER_JN = const(0x00000100)  # of constants.py (a test compares them)
-
-# States of the copy (section 1).
-Q = const("Q")  # committed, never transmitted
-S = const("S")  # transmitted, not order-acknowledged
-O = const("O")  # noqa: E741 - order-acknowledged, or in a queue of this machine: it is stored at its destination
-J = const("J")  # confirmed, copy in the journal
-X = const("X")  # dead-lettered
-GONE = const("-")
-
-# Words of a record.
-STATE = const(0)  # the character code of the state
-MARKS = const(1)
-SENT_TIME = const(2)  # T0
-TTRQ = const(3)
-TTBR = const(4)
-CLASS = const(5)  # 0 until the end; then what ended it
-RECORD_WORDS = const(6)
-
-_JOURNAL = const(0x03)  # MARKS: 1 JN, 2 JP (B-389)
-_NACK_REQUESTED = const(0x04)
-_LOCAL = const(0x08)
-_TRANSMITTED = const(0x10)
-_CONFIRMED = const(0x20)  # CLASS came in a FinalAck: what tells C-85 from C-86
-
-# What the owner has to do, bits. 0: nothing.
-STORE = const(0x01)  # the record has changed
-JOURNAL = const(0x02)  # move the message to the journal, its class unchanged (C-25)
-DEAD_LETTER = const(0x04)  # move the message, with message_class, to a dead-letter queue (C-36)
-DELETE = const(0x08)  # delete the message
-NACK = const(0x10)  # send an administration acknowledgement of class NACK_REACH_QUEUE_TIMEOUT
-LOG = const(0x20)  # say that a positive FinalAck came too late (C-34)
-
-# Of classes.py (a test compares them).
+# Of confirm_names.py and constants.py (tests compare them).
+_UNSET = const(0xFFFFFFFF)
+_LONG_LIVE_TIME = const(345600)
+_USER_JN = const(0x00000100)
+_Q = const(0x51)
+_S = const(0x53)
+_O = const(0x4F)
+_J = const(0x4A)
+_X = const(0x58)
+_GONE = const(0x2D)
+_STATE = const(0)
+_MARKS = const(1)
+_SENT_TIME = const(2)
+_TTRQ = const(3)
+_TTBR = const(4)
+_CLASS = const(5)
+_RECORD_WORDS = const(6)
+_NO_RECORD = b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"  # a literal takes no memory of a board
+_STORE = const(0x01)
+_JOURNAL = const(0x02)
+_DEAD_LETTER = const(0x04)
+_DELETE = const(0x08)
+_NACK = const(0x10)
+_LOG = const(0x20)
+_WAITING = const("waiting")
+_STORED = const("stored at destination")
+_RECEIVED = const("received")
+_DEAD_LETTERED = const("dead-lettered")
+_DISCARDED = const("discarded")
 _ACK_RECEIVE = const(0x4000)
 _NACK_DELETED = const(0x8001)
 _NACK_REACH_QUEUE_TIMEOUT = const(0x8002)
@@ -74,58 +63,39 @@ _NACK_SOURCE_COMPUTER_GUID_CHANGED = const(0x800C)
 _NACK_RECEIVE_TIMEOUT = const(0xC002)
 _NACK_RECEIVE_TIMEOUT_AT_SENDER = const(0xC003)
 
-# Answers of `conclusion`.
-WAITING = "waiting"
-STORED = "stored at destination"
-RECEIVED = "received"
-DEAD_LETTERED = "dead-lettered"
-DISCARDED = "discarded"
+_JOURNAL_BITS = const(0x03)  # MARKS: 1 JN, 2 JP (B-389)
+_NACK_REQUESTED = const(0x04)
+_LOCAL = const(0x08)
+_TRANSMITTED = const(0x10)
+_CONFIRMED = const(0x20)  # CLASS came in a FinalAck: what tells C-85 from C-86
 
-# Events.
-_SENT = const("sent")
-_ORDER_ACK = const("order ack")
-_POSITIVE = const("positive FinalAck")
-_NEGATIVE = const("negative FinalAck")
-_REACH = const("T0 + TTRQ")
-_LIFETIME = const("T0 + TTBR")
-_CONFIRMATION = const("C")
+# Events: what the source does to a message has its class. Others have the marks that they leave in their low byte.
+_MARKS_LEFT = const(0x30)
+_SENT = const(0x110)
+_ORDER_ACKED = const(0x210)
+_POSITIVE = const(0x330)  # a FinalAck
+_NEGATIVE = const(0x430)
+_REACH = const(0x500)  # T0 + TTRQ
+_LIFETIME = const(0x600)  # T0 + TTBR
+_CONFIRMATION = const(0x700)  # C
 
-# What an event leads to: the next state by journal value (none, JN, JP, JN and JP), and whether it makes an
-# administration NACK where one is asked for, by the same. What is not here is ignored (C-35); "." cannot be: a message
-# without journal is not held, and in S only such a one ends at T0 + TTBR. A row that stays in its state is logged.
-TABLE = {
-    (Q, _SENT): ("SSSS", "...."),
-    (Q, _ORDER_ACK): ("-OOO", "...."),  # a record that did not learn of the transmission (inferred)
-    (S, _ORDER_ACK): ("-OOO", "...."),  # C-27, C-40, C-04 to C-06
-    (Q, _POSITIVE): ("--JJ", "...."),  # C-25, C-43
-    (S, _POSITIVE): ("--JJ", "...."),
-    (O, _POSITIVE): ("--JJ", "...."),  # and C-70
-    (X, _POSITIVE): ("XXXX", "...."),  # C-34
-    (Q, _NEGATIVE): ("-X-X", "...."),  # C-26, C-42, C-44
-    (S, _NEGATIVE): ("-X-X", "...."),
-    (O, _NEGATIVE): ("-X-X", "...."),  # and C-73
-    (Q, _REACH): ("-X-X", "NNNN"),  # C-20, C-41, B-312
-    (S, _REACH): ("-X-X", "NNNN"),
-    (Q, _LIFETIME): ("-X-X", "N.N."),  # C-21, C-41
-    (S, _LIFETIME): ("-...", "N..."),  # C-41
-    (O, _LIFETIME): ("-X-X", "...."),  # C-71
-    (S, _CONFIRMATION): (".X-X", "...."),  # C-22, C-45
-    (O, _CONFIRMATION): (".X-X", "...."),  # C-23, C-45
-    (Q, _NACK_DELETED): ("-X-X", "...."),  # C-29
-    (S, _NACK_DELETED): ("-X-X", "...."),
-    (O, _NACK_DELETED): ("-X-X", "...."),  # test case 13: an administrator can end the wait of C-24
-    (Q, _NACK_COULD_NOT_ENCRYPT): ("-X-X", "...."),  # C-28
-    (Q, _NACK_SOURCE_COMPUTER_GUID_CHANGED): ("-X-X", "...."),  # C-30
-    (S, _NACK_SOURCE_COMPUTER_GUID_CHANGED): ("-X-X", "...."),
-    (O, _NACK_SOURCE_COMPUTER_GUID_CHANGED): ("-X-X", "...."),
-}
-_MARKS_OF: "dict[str | int, int]" = {
-    _SENT: _TRANSMITTED,
-    _ORDER_ACK: _TRANSMITTED,
-    _POSITIVE: _TRANSMITTED | _CONFIRMED,
-    _NEGATIVE: _TRANSMITTED | _CONFIRMED,
-}
-_ACTIONS = {S: STORE, O: STORE, J: STORE | JOURNAL, X: STORE | DEAD_LETTER, GONE: STORE | DELETE}
+# States, event, and what that leads to: the next state by journal value (none, JN, JP, JN and JP). What is not here is
+# ignored (C-35); "." cannot be: a message without journal is not held, and in S only such a one ends at T0 + TTBR. A
+# row that stays in its state is logged. What happens to every message comes first. On boards this takes no memory.
+_TABLE = (
+    (b"Q", _SENT, b"SSSS"),
+    (b"QS", _ORDER_ACKED, b"-OOO"),  # C-27, C-40, C-04 to C-06; Q: nobody noted that it was sent (inferred)
+    (b"QSO", _POSITIVE, b"--JJ"),  # C-25, C-43, C-70
+    (b"X", _POSITIVE, b"XXXX"),  # C-34
+    (b"QSO", _NEGATIVE, b"-X-X"),  # C-26, C-42, C-44, C-73
+    (b"QS", _REACH, b"-X-X"),  # C-20, C-41, B-312
+    (b"QO", _LIFETIME, b"-X-X"),  # C-21, C-41, C-71
+    (b"S", _LIFETIME, b"-..."),  # C-41
+    (b"SO", _CONFIRMATION, b".X-X"),  # C-22, C-23, C-45
+    (b"QSO", _NACK_DELETED, b"-X-X"),  # C-29; O: an administrator can end the wait of C-24 (test case 13)
+    (b"Q", _NACK_COULD_NOT_ENCRYPT, b"-X-X"),  # C-28
+    (b"QSO", _NACK_SOURCE_COMPUTER_GUID_CHANGED, b"-X-X"),  # C-30
+)
 
 
 class Settings:
@@ -135,20 +105,27 @@ class Settings:
     for an unset TTRQ. The three classes are those of C-21, C-22 and C-23, which no document settles (section 10, A-44).
     """
 
-    __slots__ = ("classes", "long_live_time", "xact_dead_letter_always", "xact_delay_receive_nack")
+    __slots__ = (
+        "class_never_sent",
+        "class_sent",
+        "class_stored",
+        "long_live_time",
+        "xact_dead_letter_always",
+        "xact_delay_receive_nack",
+    )
 
     def __init__(
         self,
         xact_delay_receive_nack: "int | None" = None,
         xact_dead_letter_always: bool = False,
-        long_live_time: int = LONG_LIVE_TIME,
+        long_live_time: int = _LONG_LIVE_TIME,
         class_never_sent: int = _NACK_RECEIVE_TIMEOUT_AT_SENDER,
         class_sent: int = _NACK_RECEIVE_TIMEOUT_AT_SENDER,
         class_stored: int = _NACK_RECEIVE_TIMEOUT,
     ) -> None:
-        if xact_delay_receive_nack is not None and not 0 <= xact_delay_receive_nack < UNSET:
+        if xact_delay_receive_nack is not None and not 0 <= xact_delay_receive_nack < _UNSET:
             raise ValueError("XactDelayReceiveNack is 0 to 0xFFFFFFFE")
-        if not 0 <= long_live_time < UNSET:
+        if not 0 <= long_live_time < _UNSET:
             raise ValueError("LongLiveTime is 0 to 0xFFFFFFFE")
         for message_class in (class_never_sent, class_sent, class_stored):
             if not 0x8000 <= message_class <= 0xFFFF:
@@ -156,12 +133,9 @@ class Settings:
         self.xact_delay_receive_nack = xact_delay_receive_nack
         self.xact_dead_letter_always = xact_dead_letter_always
         self.long_live_time = long_live_time
-        self.classes = {
-            (Q, _LIFETIME): class_never_sent,
-            (S, _CONFIRMATION): class_sent,
-            (O, _CONFIRMATION): class_stored,
-            (O, _LIFETIME): _NACK_RECEIVE_TIMEOUT,
-        }
+        self.class_never_sent = class_never_sent
+        self.class_sent = class_sent
+        self.class_stored = class_stored
 
 
 class Conclusion:
@@ -189,8 +163,8 @@ def new(
     sent_time: int,
     settings: Settings,
     journal: int = 0,
-    ttrq: int = UNSET,
-    ttbr: int = UNSET,
+    ttrq: int = _UNSET,
+    ttbr: int = _UNSET,
     nack: bool = False,
     local: bool = False,
 ) -> "array[int]":
@@ -205,16 +179,13 @@ def new(
         marks |= _NACK_REQUESTED
     if local:
         marks |= _LOCAL
-    return array("I", (ord(O if local else Q), marks, sent_time, ttrq, ttbr, 0))
-
-
-def dead_letter_queue(named: "str | None", is_transactional: "Callable[[str], bool | None]") -> "str | None":
-    """Where a copy that is dead-lettered goes: the application's queue, or None for the system's transactional one
-    (C-36).
-
-    named: the application's choice, if it made one. is_transactional: of a local queue; None if there is none.
-    """
-    return named if named is not None and is_transactional(named) else None
+    record = array("I", _NO_RECORD)
+    record[_STATE] = _O if local else _Q
+    record[_MARKS] = marks
+    record[_SENT_TIME] = sent_time
+    record[_TTRQ] = ttrq
+    record[_TTBR] = ttbr
+    return record
 
 
 class Confirmation:
@@ -225,7 +196,7 @@ class Confirmation:
     __slots__ = ("_settings", "record")
 
     def __init__(self, record: "array[int]", settings: Settings) -> None:
-        if len(record) != RECORD_WORDS:
+        if len(record) != _RECORD_WORDS:
             raise ValueError("a record has six words")
         self.record = record
         self._settings = settings
@@ -233,14 +204,14 @@ class Confirmation:
     @property
     def state(self) -> str:
         """Q, S, O, J, X or GONE."""
-        return chr(self.record[STATE])
+        return chr(self.record[_STATE])
 
     @property
     def message_class(self) -> int:
         """The class for the dead-letter copy (B-394): what ended the process; 0 before the end, and for one that an
         OrderAck ended.
         """
-        return self.record[CLASS]
+        return self.record[_CLASS]
 
     # ---- what happens -------------------------------------------------------------------------
 
@@ -250,7 +221,7 @@ class Confirmation:
 
     def order_ack(self) -> int:
         """An OrderAck covers it, and where the owner wants that too, a SessionAck (C-27, A-17). Returns the action."""
-        return self._apply(_ORDER_ACK, 0)
+        return self._apply(_ORDER_ACKED, 0)
 
     def final_ack(self, message_class: int) -> int:
         """A FinalAck names it, whatever the time is; or it left a local queue for this reason (C-25, C-26, C-70, C-73).
@@ -270,25 +241,28 @@ class Confirmation:
             raise ValueError("the source ends no message for this reason")
         return self._apply(message_class, message_class)
 
-    def discard(self) -> None:
-        """The dead-letter queue took no copy: its quota is used up (C-37). The application is not told of a letter that
-        is nowhere.
-        """
-        self.record[STATE] = ord(GONE)
-
     def handle_deadline(self, now: int) -> int:
         """Act on what is due at `now`, overdue or not (C-33). Returns the action."""
         time, event = self._next()
         if time is None or now < time:
             return 0
-        return self._apply(event, self._settings.classes.get((self.state, event), _NACK_REACH_QUEUE_TIMEOUT))
+        settings = self._settings
+        state = self.record[_STATE]
+        message_class = _NACK_REACH_QUEUE_TIMEOUT
+        if event == _CONFIRMATION:
+            message_class = settings.class_sent if state == _S else settings.class_stored
+        elif event == _LIFETIME and state == _Q:
+            message_class = settings.class_never_sent
+        elif event == _LIFETIME and state == _O:
+            message_class = _NACK_RECEIVE_TIMEOUT
+        return self._apply(event, message_class)
 
     def overdue(self, limit: int) -> int:
         """The time to be sent is over. limit: T0 + the smaller of TTRQ and TTBR, as the packet has them: whatever the
         machine's default has become since, a message that ran out of TTRQ ends here (C-20, C-41). Returns the action;
         0: it is TTBR that ran out, and the message waits for C (C-22).
         """
-        if limit >= self.record[SENT_TIME] + self.record[TTBR]:
+        if limit >= self.record[_SENT_TIME] + self.record[_TTBR]:
             return 0
         return self._apply(_REACH, _NACK_REACH_QUEUE_TIMEOUT)
 
@@ -297,8 +271,8 @@ class Confirmation:
     def may_send(self, now: int) -> bool:
         """May it be transmitted, or transmitted again, at `now` (C-18, C-22)? Not after T0 + TTRQ or T0 + TTBR."""
         # An unset TTBR is above every TTRQ.
-        life = min(self._time_to_reach_queue(), self.record[TTBR])
-        return self.state in (Q, S) and now <= self.record[SENT_TIME] + life
+        life = min(self._time_to_reach_queue(), self.record[_TTBR])
+        return self.record[_STATE] in (_Q, _S) and now <= self.record[_SENT_TIME] + life
 
     def confirmation_deadline(self) -> "int | None":
         """C (C-11 to C-14, C-71): from then on an empty dead-letter queue proves receipt, if JN is set (C-80, C-81).
@@ -306,15 +280,15 @@ class Confirmation:
         None: never, TTBR is unset (C-87).
         """
         record = self.record
-        ttbr = record[TTBR]
-        if ttbr == UNSET:
+        ttbr = record[_TTBR]
+        if ttbr == _UNSET:
             return None
         extension = self._settings.xact_delay_receive_nack
-        if record[MARKS] & _LOCAL:
+        if record[_MARKS] & _LOCAL:
             extension = 0
         elif extension is None:
-            extension = min(ttbr, record[TTRQ])  # TTBR also where TTRQ is unset, however long it is (C-13, C-16)
-        return record[SENT_TIME] + ttbr + extension
+            extension = min(ttbr, record[_TTRQ])  # TTBR also where TTRQ is unset, however long it is (C-13, C-16)
+        return record[_SENT_TIME] + ttbr + extension
 
     def next_deadline(self) -> "int | None":
         """When `handle_deadline` will act, or None: it has ended, or is at its destination with TTBR unset (C-24)."""
@@ -322,59 +296,69 @@ class Confirmation:
 
     def conclusion(self) -> Conclusion:
         """What the application may be told."""
-        state = self.state
-        message_class = self.record[CLASS]
-        if state in (Q, S):
-            return Conclusion(WAITING, 0)
+        state = self.record[_STATE]
+        message_class = self.record[_CLASS]
+        if state in (_Q, _S):
+            return Conclusion(_WAITING, 0)
         if message_class == 0:
-            return Conclusion(STORED, 0)
+            return Conclusion(_STORED, 0)
         if message_class == _ACK_RECEIVE:
-            return Conclusion(RECEIVED, message_class)
-        marks = self.record[MARKS]
+            return Conclusion(_RECEIVED, message_class)
+        marks = self.record[_MARKS]
         # C-82 calls classes 0x8001 and 0x800C definite as well. Where the source wrote them on a message that it had
         # transmitted, the destination has not spoken: it may be received, as in C-84 (B-315).
         in_doubt = bool(marks & _TRANSMITTED) and not (marks & _CONFIRMED and _is_definite(message_class))
-        return Conclusion(DEAD_LETTERED if state == X else DISCARDED, message_class, in_doubt)
+        return Conclusion(_DEAD_LETTERED if state == _X else _DISCARDED, message_class, in_doubt)
 
     def _time_to_reach_queue(self) -> int:
-        ttrq = self.record[TTRQ]
-        return self._settings.long_live_time if ttrq == UNSET else ttrq
+        ttrq = self.record[_TTRQ]
+        return self._settings.long_live_time if ttrq == _UNSET else ttrq
 
-    def _next(self) -> "tuple[int | None, str]":
+    def _next(self) -> "tuple[int | None, int]":
         record = self.record
-        state = self.state
-        if state not in (Q, S, O):
-            return None, ""
-        marks = record[MARKS]
+        state = record[_STATE]
+        if state not in (_Q, _S, _O):
+            return None, 0
+        marks = record[_MARKS]
         time: "int | None" = None
-        if state != Q and marks & _JOURNAL and not marks & _LOCAL:
+        if state != _Q and marks & _JOURNAL_BITS and not marks & _LOCAL:
             event = _CONFIRMATION
             time = self.confirmation_deadline()
         else:
             event = _LIFETIME
-            if record[TTBR] != UNSET:
-                time = record[SENT_TIME] + record[TTBR]
-        if state != O:
-            reach = record[SENT_TIME] + self._time_to_reach_queue()
+            if record[_TTBR] != _UNSET:
+                time = record[_SENT_TIME] + record[_TTBR]
+        if state != _O:
+            reach = record[_SENT_TIME] + self._time_to_reach_queue()
             if time is None or reach <= time:
                 return reach, _REACH
         return time, event
 
-    def _apply(self, event: "str | int", message_class: int) -> int:
-        row = TABLE.get((self.state, event))
-        if row is None:
-            return 0
+    def _apply(self, event: int, message_class: int) -> int:
         record = self.record
-        journal = record[MARKS] & _JOURNAL
-        state = row[0][journal]
-        if state == self.state:
-            return LOG
-        action = _ACTIONS[state]
-        if row[1][journal] == "N" and record[MARKS] & _NACK_REQUESTED:
-            action |= NACK
-        record[STATE] = ord(state)
-        record[MARKS] |= _MARKS_OF.get(event, 0)
-        record[CLASS] = message_class
+        before = record[_STATE]
+        for row in _TABLE:
+            if row[1] == event and before in row[0]:
+                break
+        else:
+            return 0
+        journal = record[_MARKS] & _JOURNAL_BITS
+        state = row[2][journal]
+        if state == before:
+            return _LOG
+        action = _STORE
+        if state == _J:
+            action = _STORE | _JOURNAL
+        elif state == _X:
+            action = _STORE | _DEAD_LETTER
+        elif state == _GONE:
+            action = _STORE | _DELETE
+        has_failed = event == _REACH or (event == _LIFETIME and before != _O and not journal & 1)  # C-20, C-21, C-41
+        if has_failed and record[_MARKS] & _NACK_REQUESTED:
+            action |= _NACK
+        record[_STATE] = state
+        record[_MARKS] |= event & _MARKS_LEFT
+        record[_CLASS] = message_class
         return action
 
 
@@ -386,11 +370,11 @@ def _is_definite(message_class: int) -> bool:
 
 
 if TYPE_CHECKING:
-    from mqqb.classes import *  # noqa: F403 - they are reached as names of this module
+    from mqqb.confirm_names import *  # noqa: F403 - they are reached as names of this module
 else:
 
-    def __getattr__(name: str) -> int:
-        """A message class; few boards ask for one."""
-        from mqqb import classes
+    def __getattr__(name: str) -> object:
+        """A name of confirm_names; few boards ask for one."""
+        from mqqb import confirm_names
 
-        return getattr(classes, name)
+        return getattr(confirm_names, name)

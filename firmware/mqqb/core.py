@@ -32,6 +32,13 @@ Byte strings (GUIDs, CorrelationID) take words too, as raw memory: leave those a
     order_ack_received(outgoing, ack) -> status         ack: an ORDER_ACK (B-230, B-233)
     roll(outgoing)                                      B-096
 
+And what on a board would take memory in Python:
+
+    copy(to, at, data, begin, end)                      bytes: to[at:] becomes as data[begin:end] is
+    copy_words(to, words)                               the beginning of an array becomes as all of another is
+    put_words(to, at, words, begin, end)                words[begin:end] little-endian at to[at:]
+    put_crc(data, at, begin, end, value)                CRC-32 of data[begin:end], carried on from value, at data[at:]
+
 What came from the wire is answered with a status. A caller's mistake (array too short, range outside the buffer, number
 out of range) raises ValueError and has changed nothing.
 """
@@ -116,3 +123,7 @@ accept = _core.accept
 stamp = _core.stamp
 order_ack_received = _core.order_ack_received
 roll = _core.roll
+copy = _core.copy
+copy_words = _core.copy_words
+put_words = _core.put_words
+put_crc = _core.put_crc

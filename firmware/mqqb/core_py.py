@@ -5,6 +5,7 @@ Words of byte strings hold their bytes in little-endian order, which is raw memo
 
 import struct
 from array import array
+from binascii import crc32
 
 from mqqb import const
 
@@ -540,3 +541,34 @@ def roll(outgoing: "array[int]") -> None:
         outgoing[_OUTGOING_TIME_STAMP] = (outgoing[_OUTGOING_TIME_STAMP] + 1) & _M32
     outgoing[_OUTGOING_NUMBER] = 1
     outgoing[_OUTGOING_LAST_ACK] = 0
+
+
+def copy(to: "bytearray | memoryview", at: int, data: "bytes | bytearray | memoryview", begin: int, end: int) -> None:
+    """to[at:] becomes as data[begin:end] is."""
+    _check_range(data, begin, end)
+    _check_range(to, at, at + end - begin)
+    to[at : at + end - begin] = memoryview(data)[begin:end]
+
+
+def copy_words(to: "array[int]", words: "array[int]") -> None:
+    """The beginning of one array becomes as all of the other is."""
+    _check_words(to, len(words))
+    to[: len(words)] = words
+
+
+def put_words(to: "bytearray | memoryview", at: int, words: "array[int]", begin: int, end: int) -> None:
+    """words[begin:end], little-endian, at to[at:]."""
+    _check_words(words, end)
+    _check_number(begin, 0, end)
+    _check_range(to, at, at + 4 * (end - begin))
+    for place in range(begin, end):
+        struct.pack_into("<I", to, at, words[place])
+        at += 4
+
+
+def put_crc(data: "bytearray | memoryview", at: int, begin: int, end: int, value: int) -> None:
+    """The CRC-32 of data[begin:end], carried on from value, goes to data[at:], little-endian."""
+    _check_range(data, begin, end)
+    _check_range(data, at, at + 4)
+    _check_number(value, 0, _M32)
+    struct.pack_into("<I", data, at, crc32(memoryview(data)[begin:end], value))

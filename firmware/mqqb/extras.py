@@ -9,7 +9,6 @@ from struct import pack_into, unpack_from
 
 from mqqb import core
 from mqqb.messages import (
-    FOUR_DAYS,
     BaseHeader,
     FinalAck,
     FinalAckBody,
@@ -823,7 +822,7 @@ def user_message(
     label: str = "",
     priority: int = 3,
     delivery: str = "express",
-    ttrq: int = FOUR_DAYS,
+    ttrq: int = 345600,  # four days
     ttbr: int = FOREVER,
     sent_time: int = 0,
     journal: int = 0,

@@ -43,9 +43,6 @@ if TYPE_CHECKING:
     )
     from mqqb.packets import Buffer, Word
 
-FOUR_DAYS = 0x54600  # default TimeToReachQueue, s
-SHA_1 = 0x8004  # default HashAlgorithm
-RC4 = 0x6801  # default EncryptionAlgorithm
 CLASS_FINAL_ACK = 0x4000  # this one and every higher one
 WANT_PA = 0x01  # MessagePropertiesHeader.Flags: acknowledge that the message reached the queue,
 WANT_PR = 0x02  # that an application took it,

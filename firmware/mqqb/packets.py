@@ -28,11 +28,8 @@ if TYPE_CHECKING:
         def __set__(self, instance: object, value: int) -> None: ...
 
 
-NULL_GUID: bytes = bytes(16)
+NULL_GUID: bytes = b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"  # a literal takes no memory of a board
 FOREVER = 0xFFFFFFFF  # TimeToReachQueue, TimeToBeReceived
-FOUR_DAYS = 0x54600  # default TimeToReachQueue, s
-SHA_1 = 0x8004  # default HashAlgorithm
-RC4 = 0x6801  # default EncryptionAlgorithm
 CLASS_ORDER_ACK = 0x00FF
 ORDER_QUEUE_ID = 4  # the order queue as a private queue of the destination host (wire.md 4.3)
 ORDER_QUEUE_PATH = "\\PRIVATE$\\order_queue$"
@@ -68,6 +65,8 @@ _CONNECTION_PARAMETERS_SIZE = const(32)
 _SESSION_ACK_SIZE = const(36)
 _NOT_OF_ORDER_ACKS = const(0x10DFE000)  # UserHeader.Flags: AQ, RQ, SH, TH, CQ, MQ, HH
 _TRANSACTIONAL = const(0x00100020)  # UserHeader.Flags: TH, DM 1
+_SHA_1 = const(0x8004)  # default HashAlgorithm
+_RC4 = const(0x6801)  # default EncryptionAlgorithm
 _NO_SESSION_HEADER = const(4)
 _SESSION_ACK_LENGTH = const(5)
 _PARAMETERS_LENGTH = const(6)
@@ -219,12 +218,11 @@ def parse_format_name(text: str) -> "DirectQueueFormatName | PublicQueueFormatNa
 # ---- headers ------------------------------------------------------------------------------------
 
 _SIZES = (24, 8, 28, 20, 16, 48, 64, 24, 8, 44, 36, 36, 28)  # of the words of each part, in bytes
-_ZEROS = bytes(64)
 
 
 def words(part: int) -> "array[int]":
     """The words of a part, all 0."""
-    return array("I", _ZEROS[: _SIZES[part]])
+    return array("I", bytes(_SIZES[part]))
 
 
 class Header:
@@ -268,7 +266,7 @@ class OrderAck:
 
 # ---- read ---------------------------------------------------------------------------------------
 
-ORDER_LABEL_RAW = terminated("QM Ordering Ack")
+ORDER_LABEL_RAW = b"Q\0M\0 \0O\0r\0d\0e\0r\0i\0n\0g\0 \0A\0c\0k\0\0\0"
 
 
 
@@ -474,8 +472,8 @@ def compose(
         core.pack(_TRANSACTION_HEADER, array("I", (_TX_FM | _TX_LM, 0, 0, 1, 0)), out, transaction_at)
     properties[1] = len(label_raw) >> 1
     properties[10] = properties[11] = len(body)
-    properties[13] = SHA_1
-    properties[14] = RC4
+    properties[13] = _SHA_1
+    properties[14] = _RC4
     properties[15] = len(extension)
     core.pack(_MESSAGE_PROPERTIES_HEADER, properties, out, at)
     if len(correlation) != 20:
@@ -545,11 +543,11 @@ class Draft:
         head = self._head
         at = offset + len(head)
         end = at + len(body)
-        buffer[offset:at] = head
-        buffer[at:end] = body
+        count = len(body)
+        core.copy(buffer, offset, head, 0, len(head))
+        core.copy(buffer, at, body, 0, count)
         for at in range(end, offset + size):
             buffer[at] = 0
-        count = len(body)
         pack_into("<II", buffer, offset + 8, size, check_u32(ttrq))
         flags = self._flags | journal
         pack_into("<IIII", buffer, offset + 48, check_u32(ttbr), check_u32(sent_time), check_u32(message_id), flags)

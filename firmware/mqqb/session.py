@@ -26,26 +26,26 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-WAITING_EC_MSG = "WAITING_EC_MSG"
-WAITING_ECR_MSG = "WAITING_ECR_MSG"
-WAITING_CP_MSG = "WAITING_CP_MSG"
-WAITING_CPR_MSG = "WAITING_CPR_MSG"
-OPEN = "OPEN"
-CLOSED = "CLOSED"
+WAITING_EC_MSG = const("WAITING_EC_MSG")
+WAITING_ECR_MSG = const("WAITING_ECR_MSG")
+WAITING_CP_MSG = const("WAITING_CP_MSG")
+WAITING_CPR_MSG = const("WAITING_CPR_MSG")
+OPEN = const("OPEN")
+CLOSED = const("CLOSED")
 
 # Which packet is welcome in which state, and what takes it (B-180 to B-188). Anything else closes the session.
-TABLE = {
-    (WAITING_EC_MSG, "EstablishConnection"): "_establish_request",
-    (WAITING_ECR_MSG, "EstablishConnection"): "_establish_response",
-    (WAITING_CP_MSG, "ConnectionParameters"): "_parameters_request",
-    (WAITING_CPR_MSG, "ConnectionParameters"): "_parameters_response",
-    (OPEN, "SessionAck"): "_session_ack",
-    (OPEN, "OrderAck"): "_message",
-    (OPEN, "FinalAck"): "_message",
-    (OPEN, "UserMessage"): "_message",
-}
+TABLE = (
+    (WAITING_EC_MSG, "EstablishConnection", "_establish_request"),
+    (WAITING_ECR_MSG, "EstablishConnection", "_establish_response"),
+    (WAITING_CP_MSG, "ConnectionParameters", "_parameters_request"),
+    (WAITING_CPR_MSG, "ConnectionParameters", "_parameters_response"),
+    (OPEN, "SessionAck", "_session_ack"),
+    (OPEN, "OrderAck", "_message"),
+    (OPEN, "FinalAck", "_message"),
+    (OPEN, "UserMessage", "_message"),
+)
 
-NULL_GUID = bytes(16)
+NULL_GUID = packets.NULL_GUID
 _INTERNAL = ("", "SessionAck", "EstablishConnection", "ConnectionParameters")  # by PT
 
 # Of constants.py (a test compares them).
@@ -185,28 +185,14 @@ class Closed:
         self.reason = reason
 
 
-class _KnownOrderAck:
-    """An OrderAck that has come, as the measure of the next ones.
-
-    event: what is told of them, again and again; fields: of its body. size: without SessionHeader. flags: the low byte
-    of BaseHeader.Flags, without SH. head: the bytes between MessageID and body, which tell that it is an OrderAck.
-    direct: DQ is 7.
-    """
-
-    __slots__ = ("direct", "event", "fields", "flags", "head", "size")
-
-    def __init__(
-        self, event: MessageReceived, fields: "array[int]", size: int, flags: int, head: bytes, direct: bool
-    ) -> None:
-        self.event = event
-        self.fields = fields
-        self.size = size
-        self.flags = flags
-        self.head = head
-        self.direct = direct
+# An OrderAck that has come, as the measure of the next ones: what is told of them, again and again; the fields of its
+# body; its size without SessionHeader; the low byte of BaseHeader.Flags, without SH; the bytes between MessageID and
+# body, which tell that it is an OrderAck; is DQ 7.
+if TYPE_CHECKING:
+    KnownOrderAck = tuple[MessageReceived, array[int], int, int, bytes, bool]
 
 
-def _known(raw: bytes) -> "_KnownOrderAck | None":
+def _known(raw: bytes) -> "KnownOrderAck | None":
     """The measure, if this is an OrderAck like all."""
     body_at = packets.order_ack_body(raw)
     if not body_at:
@@ -217,7 +203,7 @@ def _known(raw: bytes) -> "_KnownOrderAck | None":
     nothing: "packets.UserMessage" = None  # type: ignore[assignment]  # a board has no room for it
     event = MessageReceived(packets.OrderAck(nothing, body), b"", flags & _USER_DM != 0)
     size = body_at + _ORDER_ACK_SIZE
-    return _KnownOrderAck(event, body.fields, size, raw[2] & ~_BASE_SH, head, flags & _USER_DQ == _USER_DQ)
+    return event, body.fields, size, raw[2] & ~_BASE_SH, head, flags & _USER_DQ == _USER_DQ
 
 
 def _earlier(one: "int | None", other: "int | None") -> "int | None":
@@ -263,7 +249,7 @@ class Session:
         self._end = 0
         self._view = memoryview(b"")  # of the buffer, if it is a bytearray
         self._events: "list[object]" = []  # what next_event has not told yet
-        self._known: "_KnownOrderAck | None" = None
+        self._known: "KnownOrderAck | None" = None
         self._out: "list[bytes | bytearray]" = []
         self._ack = b""  # a SessionAck, in which only the SessionHeader changes
         # what was sent and not yet covered by an AckSequenceNumber, oldest first
@@ -412,27 +398,28 @@ class Session:
             self._session_ack(now, events)  # as the table says; it takes no memory
             return
         name = _INTERNAL[kind]
-        handler = TABLE.get((self.state, name))
-        if handler is None:
-            events += self._close("B-180", name + " is not expected in " + self.state)
-        else:
-            getattr(self, handler)(buffer, start, now, events)
+        for state, welcome, handler in TABLE:
+            if state == self.state and welcome == name:
+                getattr(self, handler)(buffer, start, now, events)
+                return
+        events += self._close("B-180", name + " is not expected in " + self.state)
 
     def _is_known(self, buffer: "bytes | bytearray", start: int, total: int) -> bool:
         """An OrderAck that differs from an earlier one in what it acknowledges, and in nothing that matters; read."""
         known = self._known
         if known is None:
             return False
+        _, fields, size, flags, head, _ = known
         carries = buffer[start + 2] & _BASE_SH
-        limit = start + known.size
+        limit = start + size
         at = start + _USER_FLAGS_OFFSET
         body = limit - _ORDER_ACK_SIZE
         return (
-            total == known.size + carries  # a SessionHeader has 16 bytes, SH is 0x10
-            and buffer[start + 2] & ~_BASE_SH == known.flags
+            total == size + carries  # a SessionHeader has 16 bytes, SH is 0x10
+            and buffer[start + 2] & ~_BASE_SH == flags
             and buffer[start + 3] == 0
-            and buffer.find(known.head, at, body) == at
-            and core.unpack(_ORDER_ACK, known.fields, buffer, body, limit) == _OK
+            and buffer.find(head, at, body) == at
+            and core.unpack(_ORDER_ACK, fields, buffer, body, limit) == _OK
             and (not carries or core.unpack(_SESSION_HEADER, self._heard, buffer, limit, start + total) == _OK)
         )
 
@@ -446,8 +433,9 @@ class Session:
     def _order_ack(self, carries: bool, now: int, events: "list[object]") -> None:
         known = self._known
         assert known is not None
-        self._count(known.event.recoverable, known.direct, now)
-        events.append(known.event)
+        event = known[0]
+        self._count(event.recoverable, known[5], now)
+        events.append(event)
         if carries:
             self._session_header(True, now, events)
 

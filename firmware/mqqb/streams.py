@@ -172,8 +172,11 @@ class OutgoingStream:
         """The current OutgoingTxSequenceID as one 64-bit number (B-078)."""
         ordinal = self.record[_OUTGOING_ORDINAL]
         if ordinal != self._ordinal:
+            if ordinal == self._ordinal + 1 and ordinal:  # core.roll; it takes less memory so
+                self._tx_sequence_id += 1
+            else:
+                self._tx_sequence_id = self.record[_OUTGOING_TIME_STAMP] << 32 | ordinal
             self._ordinal = ordinal
-            self._tx_sequence_id = self.record[_OUTGOING_TIME_STAMP] << 32 | ordinal
         return self._tx_sequence_id
 
     @property

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from io import FileIO
     from typing import Any
 
+    Buffer = bytes | bytearray | memoryview
+
 
 def ticks_ms() -> int:
     """Milliseconds from any start; what is between two of them tells ticks_diff."""
@@ -19,6 +21,11 @@ def ticks_ms() -> int:
 def ticks_diff(later: int, earlier: int) -> int:
     """Milliseconds between two ticks_ms."""
     return later - earlier
+
+
+def append(file: "Any", data: "Buffer", size: int) -> int:
+    """Write the beginning of data; how much of it was."""
+    return int(file.write(memoryview(data)[:size]))
 
 
 def sync(file: "FileIO") -> None:

@@ -18,7 +18,7 @@ session hear that the messages are stored. Times: `now` monotonic ms, `time` s s
 import struct
 from array import array
 
-from mqqb import confirm, const, packets, streams
+from mqqb import const, packets, streams
 
 from node import outbox
 
@@ -30,7 +30,15 @@ if TYPE_CHECKING:
     from node.peer import Peer
 
 REFUSALS_MAX = 16  # FinalAcks that wait for a session, for messages of which the log has nothing
-_GONE = const(0x2D)  # confirm.GONE
+_GONE = const(0x2D)  # this and what follows: of confirm
+_ACK_RECEIVE = const(0x4000)
+_NACK_BAD_DST_Q = const(0x8000)
+_NACK_BAD_ENCRYPTION = const(0x8007)
+_NACK_BAD_SIGNATURE = const(0x8006)
+_NACK_Q_EXCEED_QUOTA = const(0x8003)
+_NACK_REACH_QUEUE_TIMEOUT = const(0x8002)
+_NACK_RECEIVE_REJECTED = const(0xC004)
+_NACK_RECEIVE_TIMEOUT = const(0xC002)
 _STATE = const(0)  # words of an arrival's record, as of confirm's
 _MARKS = const(1)
 _SENT_TIME = const(2)
@@ -152,11 +160,11 @@ class Inbox:
         Raises ValueError if it is not the one that `get` gave; OutboxError: the file system refused, after a cut of
         the power it may come again.
         """
-        self._end(message, confirm.ACK_RECEIVE)
+        self._end(message, _ACK_RECEIVE)
 
     def reject(self, message: Received) -> None:
         """The application does not want this message: its sender is told, class 0xC004 (B-342). Otherwise as `take`."""
-        self._end(message, confirm.NACK_RECEIVE_REJECTED)
+        self._end(message, _NACK_RECEIVE_REJECTED)
 
     def _end(self, message: Received, message_class: int) -> None:
         if self._given is None or message is not self._given:
@@ -261,7 +269,6 @@ class Inboxes:
         for arrival in restored:
             self._count(arrival, 1)
             self._deliver(arrival)
-        self._log.restored_arrivals = []
 
     # ---- for the application --------------------------------------------------------------------
 
@@ -452,7 +459,7 @@ class Inboxes:
         self._due = None
         for inbox in self.inboxes:
             for arrival in inbox.expired(time):
-                self.end(arrival, confirm.NACK_RECEIVE_TIMEOUT)
+                self.end(arrival, _NACK_RECEIVE_TIMEOUT)
             for arrival in inbox.waiting:
                 self._expect(arrival)
 
@@ -489,14 +496,14 @@ class Inboxes:
         security = message.security
         if security is not None:
             if security.fields[_SIGNATURE_SIZE]:
-                return confirm.NACK_BAD_SIGNATURE  # no key here to match it with
+                return _NACK_BAD_SIGNATURE  # no key here to match it with
             if security.fields[0] & _ENCRYPTED_BODY:
-                return confirm.NACK_BAD_ENCRYPTION
+                return _NACK_BAD_ENCRYPTION
         life = message.base.fields[_TIME_TO_REACH_QUEUE]
         if time and life != packets.FOREVER and time - message.user.fields[_USER_SENT_TIME] > life:
-            return confirm.NACK_REACH_QUEUE_TIMEOUT  # B-265, B-266
+            return _NACK_REACH_QUEUE_TIMEOUT  # B-265, B-266
         if self.bytes + size > self._quota[0] or self.messages >= self._quota[1]:
-            return confirm.NACK_Q_EXCEED_QUOTA
+            return _NACK_Q_EXCEED_QUOTA
         return 0
 
     def _accept(
@@ -581,7 +588,7 @@ class Inboxes:
             return  # it comes again
         self._refusals = self._refusals + 1 & 0xFFFFFF
         nowhere: "Any" = None
-        arrival = Arrival(self._refusals, array("I", (outbox.TAKEN, _ASKED, 0, 0, 0, confirm.NACK_BAD_DST_Q)), nowhere)
+        arrival = Arrival(self._refusals, array("I", (outbox.TAKEN, _ASKED, 0, 0, 0, _NACK_BAD_DST_Q)), nowhere)
         arrival.packet = packet
         arrival.peer = bytes(peer.remote_guid)
         self.owed.append(arrival)

@@ -8,15 +8,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import asyncio
 
-NEGATIVE = 0x8000  # this bit is set in every negative class, and
-RECEIVING = 0x4000  # this one in those about receiving: the message has arrived
-JOURNAL = 0x03  # JN and JP, of a record's MARKS
-Q = ord(confirm.Q)
-S = ord(confirm.S)
-O = ord(confirm.O)  # noqa: E741 - the specification's letter
-_STATE = const(0)  # this and what follows: of confirm
+_NEGATIVE = const(0x8000)  # this bit is set in every negative class, and
+_RECEIVING = const(0x4000)  # this one in those about receiving: the message has arrived
+_Q = const(0x51)  # this and what follows: of confirm
+_S = const(0x53)
+_O = const(0x4F)
+_STATE = const(0)
 _MARKS = const(1)
 _CLASS = const(5)
+_JOURNAL_BITS = const(0x03)
 _ACK_RECEIVE = const(0x4000)
 _NACK_RECEIVE_TIMEOUT_AT_SENDER = const(0xC003)
 
@@ -44,13 +44,13 @@ class Message(outbox.Stored):
 
     def is_settled(self) -> bool:
         """Is it known whether it is stored at the destination?"""
-        return self.record[_STATE] not in (Q, S)
+        return self.record[_STATE] not in (_Q, _S)
 
     def is_stored(self) -> bool:
         """Does the destination have it, once and in order (OrderAck)?"""
         message_class = self.record[_CLASS]
-        if message_class & NEGATIVE:
-            return bool(message_class & RECEIVING) and message_class != _NACK_RECEIVE_TIMEOUT_AT_SENDER
+        if message_class & _NEGATIVE:
+            return bool(message_class & _RECEIVING) and message_class != _NACK_RECEIVE_TIMEOUT_AT_SENDER
         return self.is_settled()
 
     def is_received(self) -> bool:
@@ -59,7 +59,7 @@ class Message(outbox.Stored):
 
     def is_ended(self) -> bool:
         """Will nothing more be learned of it?"""
-        return self.record[_STATE] not in (Q, S, O)
+        return self.record[_STATE] not in (_Q, _S, _O)
 
     async def stored(self) -> bool:
         """Wait until the destination has it, once and in order (OrderAck): True. False: it failed before.
@@ -74,7 +74,7 @@ class Message(outbox.Stored):
         """Wait until an application there has received it (positive FinalAck): True. False: it failed, or may have;
         `conclusion` says how. Raises as `stored`; ValueError without JN and JP, for nobody will say (C-05).
         """
-        if not self.record[_MARKS] & JOURNAL:
+        if not self.record[_MARKS] & _JOURNAL_BITS:
             raise ValueError("nobody will say whether it is received: send it with dead_letter or journal")
         return await self.dead_lettered() == 0
 

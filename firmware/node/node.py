@@ -36,7 +36,7 @@ from mqqb import confirm, const, core, packets, session, streams
 from node import outbox
 from node.clock import CLOCK_SET, Clock, unix_time
 from node.link import TICK_MS, Backoff, TcpLink
-from node.message import JOURNAL, NEGATIVE, Message, Q, S
+from node.message import Message
 from node.peer import Peer
 
 TYPE_CHECKING = False
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from node.inbox import Inbox, Inboxes
     from node.interfaces import Link, Receiver, Waitable
     from node.listener import TcpListener
+    from node.replay import Restored
     from node.tasks import Tasks
     from node.wait import Waiter
 
@@ -55,6 +56,8 @@ LAZY_SYNC_MS = 1000  # marks of settlement are durable after that, if no message
 ACCEPTED_MAX = 4  # connections that others have made to this node, at a time
 _CACHE_BYTES = const(1048576)  # of packets that are kept in memory until they are sent, at most, and
 _CACHE_SHARE = const(32)  # of the heap, one part in so many
+_WRITE_BYTES_MAX = const(16384)  # that the outbox writes at once, if it may be less: again
+_WRITE_SHARE = const(128)
 
 _USER_JN = const(0x00000100)
 _USER_JP = const(0x00000200)
@@ -70,6 +73,8 @@ _TTBR = const(4)
 _CLASS = const(5)
 _RECORD_WORDS = const(6)
 _JOURNAL = const(0x02)
+_JOURNAL_BITS = const(0x03)
+_NEGATIVE = const(0x8000)
 _DEAD_LETTER = const(0x04)
 _LOG = const(0x20)
 _ACK_RECEIVE = const(0x4000)
@@ -77,9 +82,15 @@ _NACK_DELETED = const(0x8001)
 _SPARES_MAX = const(64)
 _LARGE_HEAP = const(1048576)
 _HELD = const(0x80)  # of a record's MARKS, ours: TTBR is over, it is not transmitted any more (C-22)
-_J = ord(confirm.J)
-_X = ord(confirm.X)
-_GONE = ord(confirm.GONE)
+_Q = const(0x51)
+_S = const(0x53)
+_J = const(0x4A)
+_X = const(0x58)
+_GONE = const(0x2D)
+_FOREVER = const(0xFFFFFFFF)
+_UNSET = const(0xFFFFFFFF)
+_TRANSACTIONAL = const(0x01)  # of outbox
+_RECOVERABLE = const(0x02)
 # Where a packet has its times (wire.md 2.1 and 2.4).
 _TTRQ_OFFSET = const(12)
 _TTBR_OFFSET = const(48)
@@ -133,8 +144,8 @@ class Queue:
         self,
         body: "bytes | bytearray | memoryview",
         label: str = "",
-        ttrq: int = packets.FOREVER,
-        ttbr: int = packets.FOREVER,
+        ttrq: int = _FOREVER,
+        ttbr: int = _FOREVER,
         priority: int = 3,
         dead_letter: bool = False,
         journal: bool = False,
@@ -150,8 +161,8 @@ class Queue:
         self,
         bodies: "list[bytes]",
         label: str = "",
-        ttrq: int = packets.FOREVER,
-        ttbr: int = packets.FOREVER,
+        ttrq: int = _FOREVER,
+        ttbr: int = _FOREVER,
         priority: int = 3,
         dead_letter: bool = False,
         journal: bool = False,
@@ -168,8 +179,8 @@ class Queue:
         self,
         body: "bytes | bytearray | memoryview",
         label: str = "",
-        ttrq: int = packets.FOREVER,
-        ttbr: int = packets.FOREVER,
+        ttrq: int = _FOREVER,
+        ttbr: int = _FOREVER,
         priority: int = 3,
         dead_letter: bool = False,
         journal: bool = False,
@@ -185,8 +196,8 @@ class Queue:
         self,
         bodies: "list[bytes]",
         label: str = "",
-        ttrq: int = packets.FOREVER,
-        ttbr: int = packets.FOREVER,
+        ttrq: int = _FOREVER,
+        ttbr: int = _FOREVER,
         priority: int = 3,
         dead_letter: bool = False,
         journal: bool = False,
@@ -231,7 +242,7 @@ class Queue:
         packet = node.packet(self.draft.size(len(body), label))
         self.draft.write_into(packet, 0, node.next_message_id, body, label, ttrq, ttbr, sent_time, journal_flags)
         record = confirm.new(sent_time, node.confirmation, flags, ttrq, ttbr)
-        return node.accept(self, packet, record, not sent_time or ttrq != packets.FOREVER or ttbr != packets.FOREVER)
+        return node.accept(self, packet, record, not sent_time or ttrq != _FOREVER or ttbr != _FOREVER)
 
 
 def _check(body: object, label: str, ttrq: int, ttbr: int, priority: int) -> None:
@@ -240,9 +251,9 @@ def _check(body: object, label: str, ttrq: int, ttbr: int, priority: int) -> Non
         raise ValueError("a body is bytes: encode the text")
     if len(label) > 249:
         raise ValueError("a label has at most 249 characters, this one " + str(len(label)))
-    if not 0 <= ttrq <= packets.FOREVER:
+    if not 0 <= ttrq <= _FOREVER:
         raise ValueError("ttrq is 0 to 4294967295 s, not " + str(ttrq))
-    if not 0 <= ttbr <= packets.FOREVER:
+    if not 0 <= ttbr <= _FOREVER:
         raise ValueError("ttbr is 0 to 4294967295 s, not " + str(ttbr))
     if not 0 <= priority <= 7:
         raise ValueError("priority is 0 to 7, not " + str(priority))
@@ -291,7 +302,6 @@ class Node:
         inbox_quota: "tuple[int, int] | None" = None,
     ) -> None:
         self.heap = _collect_often()  # bytes
-        self._cache_max = min(self.heap // _CACHE_SHARE, _CACHE_BYTES)
         copies = capacity // 4 if quota is None else quota, max(waiting_max // 4, 1)
         inbox_quota = inbox_quota or copies
         for where, address in (("connect", connect), ("listen", listen)):
@@ -307,11 +317,12 @@ class Node:
             starts,
             2 * inbox_quota[1] + 32,  # as many again may have ended, while their acknowledgements are under way
             make_arrival,
+            min(self.heap // _WRITE_SHARE, _WRITE_BYTES_MAX),
         )
         assert self.outbox.guid is not None
         self.guid = self.outbox.guid  # of this queue manager, 16 bytes
         self.settings = settings
-        self.confirmation = confirmation or confirm.Settings(long_live_time=confirm.UNSET - 1)
+        self.confirmation = confirmation or confirm.Settings(long_live_time=_UNSET - 1)
         self.stats = Stats()
         self.error: "Exception | None" = None  # what ended delivery
         self.waiting = 0  # messages in the states Q and S
@@ -332,12 +343,10 @@ class Node:
         self._connect = connect
         self._random = random
         self._on_failed = on_failed
-        self._quota = copies
-        self._inbox_quota = inbox_quota
+        self._quotas = copies, inbox_quota
         self._kept = {_X: [0, 0], _J: [0, 0]}  # bytes, messages in the dead-letter queue and in the journal
         self._queues: "list[Queue]" = []
         self._peers: "list[Peer]" = []
-        self._addresses: "dict[Any, Peer]" = {}
         self._listener: "TcpListener | None" = None
         self._tasks: "Tasks | None" = None
         self._waiter: "Waiter | None" = None
@@ -345,7 +354,7 @@ class Node:
         self._marked_at: "int | None" = None  # when the oldest change of state was made that is not durable yet
         self._due: "int | None" = None  # no deadline is earlier
         self._undated = False  # some T0 is not known
-        self._is_endless = self.confirmation.long_live_time == confirm.UNSET - 1  # without TTRQ and TTBR
+        self._is_endless = self.confirmation.long_live_time == _UNSET - 1  # without TTRQ and TTBR
         if listen:
             from node.listener import TcpListener  # not before a program uses it
 
@@ -397,7 +406,7 @@ class Node:
         if self.inboxes is None:
             from node.inbox import Inboxes  # not before a program uses it
 
-            self.inboxes = Inboxes(self, self._inbox_quota)
+            self.inboxes = Inboxes(self, self._quotas[1])
             self.receive_with(self.inboxes)
         return self.inboxes.open(name, number)
 
@@ -570,7 +579,7 @@ class Node:
         stream = queue.stream
         message = Message(self.outbox.next_message_id, record)
         offset = queue.draft.transaction_at
-        journal = record[_MARKS] & JOURNAL != 0
+        journal = record[_MARKS] & _JOURNAL_BITS != 0
         spare: "Any" = self._spare
         if spare is not None:
             self._spare = spare.key
@@ -582,7 +591,7 @@ class Node:
             self._renew(queue)
             entry = stream.number(packet, offset, message, message.message_id, journal, spare)
             assert entry is not None
-        flags = outbox.TRANSACTIONAL | outbox.RECOVERABLE
+        flags = _TRANSACTIONAL | _RECOVERABLE
         try:
             self.outbox.append(message, queue.logged, flags, stream.record, packet)
         except Exception as error:
@@ -594,7 +603,7 @@ class Node:
         if may_expire or not self._is_endless:
             self._expect(message)
         size = len(packet)
-        if size <= queue.peer.room and self._cached + size <= self._cache_max:
+        if size <= queue.peer.room and self._cached + size <= min(self.heap // _CACHE_SHARE, _CACHE_BYTES):
             message.packet = packet
             self._cached += size
         return message
@@ -713,6 +722,8 @@ class Node:
         self.receiver = receiver
         if self._connect is not None:
             self._peer(self._connect)
+        for peer in self._peers:
+            peer.receives()
         self.touch()
 
     def touch(self) -> None:
@@ -766,19 +777,20 @@ class Node:
 
     def _peer(self, address: "tuple[str, int] | Link") -> Peer:
         """The peer that is reached there."""
-        key = address if isinstance(address, tuple) else None
-        peer = self._addresses.get(key)
-        if peer is None:
-            link: "Link" = TcpLink(address[0], address[1]) if isinstance(address, tuple) else address
-            peer = self._addresses[key] = Peer(self, link, Backoff(self._random))
-            self._peers.append(peer)
-            self.links.append(link)
+        for peer in self._peers:
+            known: "Any" = peer.link
+            if peer.initiator and (known is address or (peer.address and (known.host, known.port) == address)):
+                return peer
+        link: "Link" = TcpLink(address[0], address[1]) if isinstance(address, tuple) else address
+        peer = Peer(self, link, Backoff(self._random))
+        self._peers.append(peer)
+        self.links.append(link)
         return peer
 
     def _add(self, logged: outbox.LoggedQueue) -> Queue:
         peer = self._peer(self._address(logged.name))
         queue = Queue(self, logged, packets.parse_format_name(logged.name), peer)
-        peer.queues.append(queue)
+        peer.add(queue)
         self._queues.append(queue)
         return queue
 
@@ -808,7 +820,7 @@ class Node:
         self._peers.remove(peer)
         self.links.remove(peer.link)
 
-    def _restore(self, restored: outbox.Restored) -> None:
+    def _restore(self, restored: "Restored") -> None:
         """Take a message that the outbox held at the start."""
         message: "Any" = restored.handle
         record = message.record
@@ -822,16 +834,16 @@ class Node:
         entry = streams.Entry(
             message,
             message.message_id,
-            bool(restored.flags & outbox.RECOVERABLE),
-            record[_MARKS] & JOURNAL != 0,
+            bool(restored.flags & _RECOVERABLE),
+            record[_MARKS] & _JOURNAL_BITS != 0,
             restored.tx_sequence_id,
             restored.tx_sequence_number,
         )
         if restored.sent:
             self._confirmation(entry.key).sent()
-        if state in (Q, S):
+        if state in (_Q, _S):
             self.waiting += 1
-        if state not in (Q, S) or record[_MARKS] & _HELD:
+        if state not in (_Q, _S) or record[_MARKS] & _HELD:
             stream.awaiting_final_ack.append(entry)
         else:
             stream.append(entry)
@@ -887,7 +899,7 @@ class Node:
         if not record[_SENT_TIME]:
             self._undated = True
             return
-        if self._is_endless and record[_TTRQ] == packets.FOREVER and record[_TTBR] == packets.FOREVER:
+        if self._is_endless and record[_TTRQ] == _FOREVER and record[_TTBR] == _FOREVER:
             return
         due = self._confirmation(message).next_deadline()
         if due is not None and (self._due is None or due < self._due):
@@ -913,8 +925,8 @@ class Node:
         if sent_time:
             struct.pack_into("<I", part, _SENT_TIME_OFFSET, sent_time)
         else:
-            struct.pack_into("<I", part, _TTRQ_OFFSET, packets.FOREVER)
-            struct.pack_into("<I", part, _TTBR_OFFSET, packets.FOREVER)
+            struct.pack_into("<I", part, _TTRQ_OFFSET, _FOREVER)
+            struct.pack_into("<I", part, _TTBR_OFFSET, _FOREVER)
 
     def _uncache(self, message: "Any") -> None:
         self._free.append(message.packet)
@@ -934,7 +946,7 @@ class Node:
             messages.append(message)
             confirmation = self._confirmation(message)
             before = confirmation.record[_STATE]
-            if before == Q or before == S:  # noqa: SIM109 - takes no memory
+            if before == _Q or before == _S:  # noqa: SIM109 - takes no memory
                 self._count(message, before, confirmation.order_ack())
         self.log(messages)
         self._covered = None
@@ -966,9 +978,9 @@ class Node:
         record = message.record
         message_class = record[_CLASS]
         stats = self.stats
-        if before == Q or before == S:  # noqa: SIM109 - takes no memory
+        if before == _Q or before == _S:  # noqa: SIM109 - takes no memory
             self.waiting -= 1
-            if not message_class & NEGATIVE:
+            if not message_class & _NEGATIVE:
                 stats.stored += 1
         if message_class:
             is_received = message_class == _ACK_RECEIVE
@@ -978,7 +990,8 @@ class Node:
             self._uncache(message)
         if action & (_DEAD_LETTER | _JOURNAL):
             kept = self._kept[record[_STATE]]
-            if kept[0] + message.size > self._quota[0] or kept[1] >= self._quota[1]:
+            quota = self._quotas[0]
+            if kept[0] + message.size > quota[0] or kept[1] >= quota[1]:
                 record[_STATE] = _GONE  # C-37
             else:
                 kept[0] += message.size

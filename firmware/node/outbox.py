@@ -16,18 +16,22 @@ Nothing here blocks for longer than the file system does. Bodies are not kept in
 buffer, a packet that is larger goes to the file as it is.
 """
 
+import gc
 import os
 import struct
+import sys
 from array import array
 from binascii import crc32
 
-from mqqb import const
+from mqqb import const, core
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
     from io import FileIO
     from typing import Any
+
+    from node.replay import Restored
 
     Buffer = bytes | bytearray | memoryview
 
@@ -50,19 +54,15 @@ _ARRIVAL_STATE = const(0xC2)
 _SOURCE = const(0xC3)
 _ARRIVAL_COPY = const(0xC5)
 _AFTER_SYNC = const(0x08)  # flag of a record's type: everything before it was durable when it was written
-_TYPES = (_MESSAGE, _STATE, _QUEUE, _STARTED, _COPY, _ARRIVAL, _ARRIVAL_STATE, _SOURCE, _ARRIVAL_COPY)
 _RECORD_BYTES = const(8)  # CRC; type and length
-# queue or source, flags, number, the stream's four counters after this message; then, also alone, the confirmation:
-# state, marks, class, T0, TTRQ, TTBR
-_MESSAGE_PREFIX = const("<HHIIIIIBBHIII")
-_CONFIRMATION = const("<BBHIII")
-_CONFIRMATION_OFFSET = const(24)
+# After those: queue or source, flags, number; then
+_COUNTERS_OFFSET = const(16)  # the stream's four counters after this message,
+_CONFIRMATION_OFFSET = const(32)  # state, marks, class,
+_TIMES_OFFSET = const(36)  # T0, TTRQ, TTBR, then the packet
 _MESSAGE_PREFIX_BYTES = const(40)
 _HEAD_BYTES = const(48)  # of a message: all but the packet
-_QUEUE_PREFIX = const("<HIIII")  # queue, counters; the format name follows in UTF-8
-_QUEUE_PREFIX_BYTES = const(18)
-_SOURCE_PREFIX = const("<HIIII16s")  # source, counters, GUID of the queue manager; the queue's name follows in UTF-8
-_SOURCE_PREFIX_BYTES = const(34)
+_QUEUE_PREFIX_BYTES = const(18)  # queue, counters; the format name follows in UTF-8
+_SOURCE_PREFIX_BYTES = const(34)  # source, counters, GUID of the queue manager; the queue's name follows in UTF-8
 _SOURCE_HEAD_BYTES = const(42)  # all of the record but the name; a queue's is smaller
 _INDEX_MAX = const(0xFFFF)
 _STATE_PREFIX = const("<BBHI")  # state, marks, class, T0 or 0: as it was; MessageIDs or numbers of arrivals follow
@@ -74,7 +74,6 @@ _STARTS_SHIFT = const(8)  # where a TimeStamp comes from the number of starts: s
 
 TRANSACTIONAL = 0x01  # flags of a message
 RECOVERABLE = 0x02
-JOURNAL = 0x04
 
 RECEIVED = 0x52  # states of an arrival: waiting for the application,
 TAKEN = 0x54  # taken, and a FinalAck is still owed; then confirm.GONE
@@ -86,10 +85,10 @@ _WORD_SENT_TIME = const(2)
 _WORD_TTRQ = const(3)
 _WORD_TTBR = const(4)
 _WORD_CLASS = const(5)
-_BUFFER_BYTES = const(512)  # what is read at the start passes through it, and
-_PIECE_BYTES = const(128)  # through so much what is read later
-_OUT_BYTES = const(1024)  # what is written, too
-_QUEUE_NAME_MAX = const(486)  # a record of it fits into _BUFFER_BYTES
+_ZEROS_BYTES = const(512)
+_PIECE_BYTES = const(128)  # what is read later passes through so much
+_OUT_BYTES_MIN = const(520)  # what is written, too: a record of any name and its length and CRC in a header
+_QUEUE_NAME_MAX = const(486)
 _SOURCE_NAME_MAX = const(470)
 _EINTR = const(4)
 _EIO = const(5)
@@ -171,9 +170,9 @@ class Files:
         """A new file becomes the one that is written, from its begin. size: its bytes, if files do not grow."""
         self._open(name, "wb")
         if self.fixed:
-            zeros = bytes(_BUFFER_BYTES)
-            for done in range(0, size, _BUFFER_BYTES):
-                self.append(memoryview(zeros)[: size - done])
+            zeros = bytes(_ZEROS_BYTES)
+            for done in range(0, size, _ZEROS_BYTES):
+                self.append(zeros, min(size - done, _ZEROS_BYTES))
             self.sync()
             assert self._tail is not None
             self._tail.seek(0)
@@ -185,14 +184,14 @@ class Files:
             assert self._tail is not None
             self._tail.seek(offset)
 
-    def append(self, data: "Buffer") -> None:
-        """Write all of data behind what was written last. After an OSError any part of it may be there."""
+    def append(self, data: "Buffer", size: int) -> None:
+        """Write data[:size] behind what was written last. After an OSError any part of it may be there."""
         assert self._tail is not None
-        done = self._tail.write(data)
-        if done != len(data):
+        done = _write(self._tail, data, size)
+        if done != size:
             view = memoryview(data)
-            while done < len(view):
-                done += self._tail.write(view[done:])
+            while done < size:
+                done += self._tail.write(view[done:size])
 
     def sync(self) -> None:
         """Make the file that is written durable as it is, and its name."""
@@ -272,6 +271,7 @@ def _is_fat(folder: str) -> bool:
 
 
 if hasattr(os, "fsync"):  # CPython
+    from node.cpython import append as _write
     from node.cpython import sync as _sync
     from node.cpython import sync_folder as _sync_folder
 
@@ -279,6 +279,9 @@ else:  # MicroPython: flush() is fsync(), or the sync of the board's file system
 
     def _sync(file: "FileIO") -> None:
         file.flush()
+
+    def _write(file: "Any", data: "Buffer", size: int) -> int:
+        return int(file.write(data, size))  # without a view of the part
 
     def _sync_folder(folder: str) -> None:
         try:
@@ -322,17 +325,17 @@ class Arrival(Stored):
 
 
 class Segment:
-    """One file of the log: `size` in bytes that count, `space` in bytes of a file that does not grow, `handles` of the
-    messages kept in it, which take `live` bytes, `seed` of its CRCs.
+    """One file of the log: `size` in bytes that count, of which it began with `base`, `space` in bytes of a file that
+    does not grow; `handles` of the messages kept in it, which take `live` bytes; `seed` of its CRCs.
     """
 
-    __slots__ = ("handles", "live", "name", "number", "seed", "size", "space")
+    __slots__ = ("base", "handles", "live", "name", "number", "seed", "size", "space")
 
     def __init__(self, number: int, seed: int, size: int, space: int) -> None:
         self.number = number
-        self.name = _name(number)
+        self.name = file_name(number)
         self.seed = seed
-        self.size = size
+        self.size = self.base = size
         self.space = space
         self.handles: "list[Stored]" = []
         self.live = 0
@@ -375,49 +378,20 @@ class LoggedSource:
         self.dirty = False  # `noted` is not in the log
 
 
-class _Mark:
-    """Changes of state that are to be logged: one STATE record."""
+def _replay(box: "Outbox", handle: "type[Stored]", arrival: "type[Arrival]") -> None:
+    """Take in what the files hold. A board has no memory for the program that does it, once it is done."""
+    import node
+    from node import replay
 
-    __slots__ = ("ids", "kind", "prefix")
-
-    def __init__(self, kind: int, prefix: bytes) -> None:
-        self.kind = kind
-        self.prefix = prefix
-        self.ids = array("I")
-
-
-class Restored:
-    """A message that the log held at start: what its owner's table needs.
-
-    `sent`: it may have been transmitted, whatever the state in its record is.
-    """
-
-    __slots__ = ("flags", "handle", "queue", "sent", "tx_sequence_id", "tx_sequence_number")
-
-    def __init__(
-        self, queue: LoggedQueue, handle: Stored, flags: int, tx_sequence_id: int, tx_sequence_number: int
-    ) -> None:
-        self.queue = queue
-        self.handle = handle
-        self.flags = flags
-        self.tx_sequence_id = tx_sequence_id
-        self.tx_sequence_number = tx_sequence_number
-        self.sent = False
+    replay.Replay(box, handle, arrival)
+    if hasattr(gc, "mem_free"):
+        del node.replay
+        del sys.modules["node.replay"]
 
 
-def _name(number: int) -> str:
+def file_name(number: int) -> str:
+    """Of a segment."""
     return "{:08x}.log".format(number)
-
-
-def _numbers(names: "list[str]") -> "list[int]":
-    numbers = []
-    for name in names:
-        if len(name) == 12 and name.endswith(".log"):
-            try:
-                numbers.append(int(name[:8], 16))
-            except ValueError:
-                continue
-    return sorted(numbers)
 
 
 class Outbox:
@@ -428,10 +402,10 @@ class Outbox:
     at the next start; arrivals_max: so many arrivals. handle: makes the handle of a stored message from its MessageID
     and record.
     starts: how often this board has started, 0 to 0xFFFFFF, where somebody else counts that too. arrival: makes the
-    handle of an arrival from its number, record and source. `restored`: the messages that are kept, those of a queue in
-    the order of their numbers; `restored_arrivals`: the arrivals that are kept, in their order; both for the owner to
-    take. Raises OutboxDamaged, OutboxError (another board's folder, another format), OutboxWriteFailed, OSError,
-    ValueError.
+    handle of an arrival from its number, record and source. write_bytes: records are put together in so much memory
+    until they are written. `restored`: the messages that are kept, those of a queue in the order of their numbers,
+    for the owner to take. Raises OutboxDamaged,
+    OutboxError (another board's folder, another format), OutboxWriteFailed, OSError, ValueError.
     """
 
     def __init__(
@@ -445,6 +419,7 @@ class Outbox:
         starts: int = 0,
         arrivals_max: int = 500,
         arrival: "type[Arrival]" = Arrival,
+        write_bytes: int = 1024,
     ) -> None:
         if not 0 <= starts <= _STARTS_MAX:
             raise ValueError("starts is 0 to 0xFFFFFF")
@@ -457,7 +432,6 @@ class Outbox:
         self.queues: "list[LoggedQueue]" = []
         self.sources: "list[LoggedSource]" = []
         self.restored: "list[Restored]" = []
-        self.restored_arrivals: "list[Arrival]" = []
         self.live = 0  # messages that are kept
         self.arrivals = 0  # arrivals that are kept
         self.bytes_written = 0
@@ -469,12 +443,10 @@ class Outbox:
             segment_size = max(segment_size, capacity // max(files.files_max - 3, 1))
         segment_size = min(segment_size, capacity // 4)  # room comes back by whole files
         self._segment_size = segment_size
-        self._margin = segment_size * (2 if files.fixed else 1)  # so much of the capacity free: no need to look closer
         self._time_stamp = 0  # the highest that any sequence has
         self._segments: "list[Segment]" = []
         self._current: "Segment | None" = None
         self._older = 0  # bytes of the other segments
-        self._base = 0  # bytes with which the current segment began
         self._queues_logged = 0  # so many of the queues are in the log
         self._queues_synced = 0  # so many of them durably
         self._sources_logged = 0
@@ -486,20 +458,14 @@ class Outbox:
         self._unsynced: "list[Stored]" = []  # messages and arrivals that are not durable, in the order of the log
         self._touched: "list[LoggedQueue | LoggedSource]" = []  # whose counters have changed since the last sync
         self._advanced: "list[LoggedSource]" = []  # those that are dirty
-        self._marks: "list[_Mark]" = []  # changes of state that are not durable
+        # Changes of state that are not durable, a record of STATE each: its kind, the words that are the same, the ids.
+        self._marks: "list[tuple[int, bytes, array[int]]]" = []
         self._marks_logged = 0  # how many of them stand in the log
-        self._buffer = bytearray(_BUFFER_BYTES)
-        self._view = memoryview(self._buffer)
-        self._out = bytearray(_OUT_BYTES)
-        self._out_view = memoryview(self._out)
-        self._from = 0  # at the start: the part of a file that is in _buffer
-        self._to = 0
-        self._payload = _RECORD_BYTES  # where in _buffer the payload of a record begins
+        self._piece = memoryview(bytearray(_PIECE_BYTES))
+        self._out = memoryview(bytearray(max(write_bytes, _OUT_BYTES_MIN)))
         self._fill = 0  # bytes in _out: the end of the current segment, which the file does not have yet
         try:
-            self._replay(handle, arrival)
-            self._buffer = bytearray(_PIECE_BYTES)
-            self._view = memoryview(self._buffer)
+            _replay(self, handle, arrival)
             self.starts = max(self.starts + 1, starts)
             self._sent = False
             if self._current is None:
@@ -516,6 +482,12 @@ class Outbox:
     def size(self) -> int:
         """Bytes of all files."""
         return self._older + (self._current.bytes() if self._current is not None else 0)
+
+    @property
+    def restored_arrivals(self) -> "list[Arrival]":
+        """The arrivals that are kept, in their order."""
+        kept: "list[Any]" = [handle for segment in self._segments for handle in segment.handles if handle.source]
+        return sorted(kept, key=lambda arrival: arrival.message_id - self.next_arrival & 0xFFFFFFFF)
 
     def handles(self) -> "list[Stored]":
         """Of all messages that are kept."""
@@ -571,9 +543,9 @@ class Outbox:
             )
         self._prepare(len(packet), queue, self._queues_logged)
         self._log_queues(queue.index + 1)
-        following = _following(handle.message_id)
+        next_message_id = following(handle.message_id)  # now, for want of memory ends it
         self._log_message(_MESSAGE, handle, queue, flags, record, queue.record, packet)
-        self.next_message_id = following
+        self.next_message_id = next_message_id
 
     def arrive(self, handle: Stored, source: LoggedSource, packet: "Buffer") -> None:
         """Log a message that was received, and the counters of its source, which have moved on to it.
@@ -589,12 +561,12 @@ class Outbox:
                 raise OutboxFull("not accepted, {} messages received are kept: take some of them".format(self.arrivals))
             self._prepare(len(packet), source, self._sources_logged)
             self._log_sources(source.index + 1)
-            following = _following(handle.message_id)
+            next_arrival = following(handle.message_id)
             self._log_message(_ARRIVAL, handle, source, 0, source.record, source.noted, packet)
         except Exception:
-            _copy(source.noted, source.record)
+            core.copy_words(source.record, source.noted)
             raise
-        self.next_arrival = following
+        self.next_arrival = next_arrival
 
     def advance(self, source: LoggedSource) -> None:
         """The counters of a source have moved on, and no message is kept: it was rejected.
@@ -604,7 +576,7 @@ class Outbox:
         """
         self._log_later(source)
         self._touch(source, source.noted)
-        _copy(source.record, source.noted)
+        core.copy_words(source.noted, source.record)
 
     def change(self, handles: "list[Stored]", with_time: bool = False) -> None:
         """The records of these messages or arrivals have changed; those that are GONE need not be kept any more.
@@ -621,10 +593,10 @@ class Outbox:
             time = record[_WORD_SENT_TIME] if with_time else 0
             kind = _STATE if handle.source is None else _ARRIVAL_STATE
             prefix = struct.pack(_STATE_PREFIX, state, record[_WORD_MARKS], record[_WORD_CLASS], time)
-            if last is None or last.prefix != prefix or last.kind != kind or len(last.ids) >= _STATE_IDS_MAX:
-                last = _Mark(kind, prefix)
+            if last is None or last[0] != kind or last[1] != prefix or len(last[2]) >= _STATE_IDS_MAX:
+                last = kind, prefix, array("I")
                 marks.append(last)
-            last.ids.append(handle.message_id)
+            last[2].append(handle.message_id)
             if state == _GONE:
                 gone = True
                 self._drop(handle)
@@ -682,9 +654,9 @@ class Outbox:
             self._flush()
         is_right = True
         if not offset:
-            self._files.read_into(segment.name, handle.offset, self._view[:_HEAD_BYTES])
-            crc, word = struct.unpack_from("<II", self._buffer, 0)
-            value = crc32(self._view[4:_HEAD_BYTES], segment.seed)
+            self._files.read_into(segment.name, handle.offset, self._piece[:_HEAD_BYTES])
+            crc, word = struct.unpack_from("<II", self._piece, 0)
+            value = crc32(self._piece[4:_HEAD_BYTES], segment.seed)
             if len(part) < handle.size:
                 for chunk in self._chunks(handle):
                     value = crc32(chunk, value)
@@ -723,9 +695,10 @@ class Outbox:
         segment = self._current
         assert segment is not None
         size = segment.size + need
-        if not self._ended and size <= self._segment_size and self.size + need + self._margin <= self.capacity:
+        margin = self._segment_size << self._files.fixed  # with so much of the capacity free, no need to look closer
+        if not self._ended and size <= self._segment_size and self.size + need + margin <= self.capacity:
             return
-        self._compact(need)
+        self._compact(need, margin)
         full = self.size + self._growth(need) > self.capacity
         if full:
             self._reclaim()  # a file that could not be removed before may go now
@@ -739,7 +712,7 @@ class Outbox:
         segment = self._current
         assert segment is not None
         overflows = segment.size + need > self._segment_size or full
-        if (self._ended or (overflows and segment.size > self._base)) and self._base + need <= self.capacity:
+        if (self._ended or (overflows and segment.size > segment.base)) and segment.base + need <= self.capacity:
             self._begin(need)
         if self.size + self._growth(need) > self.capacity:
             raise OutboxFull("not accepted, the message is too large for an outbox of {} bytes".format(self.capacity))
@@ -752,9 +725,9 @@ class Outbox:
             return need
         if not self._ended and segment.size + need <= segment.space:
             return 0
-        return max(self._segment_size, self._base + need)
+        return max(self._segment_size, segment.base + need)
 
-    def _compact(self, need: int) -> None:
+    def _compact(self, need: int, margin: int) -> None:
         """While there is hardly room for another segment, and a quarter of all is waste: give up the oldest segments.
 
         So what is kept for long costs at most three bytes copied for each that it would hold back. While the copy of a
@@ -764,7 +737,7 @@ class Outbox:
             size = self.size
             if (
                 len(self._segments) < 2
-                or size + self._growth(need) + self._margin <= self.capacity
+                or size + self._growth(need) + margin <= self.capacity
                 or 4 * sum([segment.live for segment in self._segments]) > 3 * size
             ):
                 return
@@ -799,38 +772,23 @@ class Outbox:
         segment = self._current
         assert segment is not None
         offset = segment.size
-        record = handle.record
-        struct.pack_into(
-            _MESSAGE_PREFIX,
-            self._out,
-            start + _RECORD_BYTES,
-            thing.index,
-            flags,
-            handle.message_id,
-            counters[0],
-            counters[1],
-            counters[2],
-            counters[3],
-            record[_WORD_STATE],
-            record[_WORD_MARKS],
-            record[_WORD_CLASS],
-            record[_WORD_SENT_TIME],
-            record[_WORD_TTRQ],
-            record[_WORD_TTBR],
-        )
-        end = start + _HEAD_BYTES
         self._torn = True
-        if end + size <= _OUT_BYTES:
-            self._out[end : end + size] = packet
+        out = self._out
+        struct.pack_into("<HHI", out, start + _RECORD_BYTES, thing.index, flags, handle.message_id)
+        core.put_words(out, start + _COUNTERS_OFFSET, counters, 0, 4)
+        self._put_confirmation(handle.record, start)
+        end = start + _HEAD_BYTES
+        if end + size <= len(out):
+            core.copy(out, end, packet, 0, size)
             self._finish(kind, _MESSAGE_PREFIX_BYTES + size)
         else:
-            struct.pack_into("<I", self._out, start + 4, self._word(kind, _MESSAGE_PREFIX_BYTES + size))
-            crc = crc32(packet, crc32(self._out_view[start + 4 : end], segment.seed))
-            struct.pack_into("<I", self._out, start, crc)
+            struct.pack_into("<I", out, start + 4, self._word(kind, _MESSAGE_PREFIX_BYTES + size))
+            crc = crc32(packet, crc32(self._out[start + 4 : end], segment.seed))
+            struct.pack_into("<I", out, start, crc)
             self._fill = end
             self._flush()
             try:
-                self._files.append(packet)
+                self._files.append(packet, size)
             except OSError as error:
                 self._torn = False
                 self._ended = True  # those before it are whole
@@ -841,12 +799,24 @@ class Outbox:
         self._touch(thing, noted)
         self._keep(handle, segment, offset)
         try:
-            _copy(counters, noted)
+            core.copy_words(noted, counters)
         except MemoryError:
             self._drop(handle)
             raise
         self._count(handle, 1)
         self._torn = False
+
+    def _put_confirmation(self, record: "array[int]", start: int) -> None:
+        """Into the message record that begins there in the write buffer."""
+        struct.pack_into(
+            "<BBH",
+            self._out,
+            start + _CONFIRMATION_OFFSET,
+            record[_WORD_STATE],
+            record[_WORD_MARKS],
+            record[_WORD_CLASS],
+        )
+        core.put_words(self._out, start + _TIMES_OFFSET, record, _WORD_SENT_TIME, _WORD_TTBR + 1)
 
     def _log_copy(self, handle: Stored) -> int:
         """Log a message again, from its place in the log: its offset in the current segment."""
@@ -858,25 +828,14 @@ class Outbox:
         offset = current.size
         end = start + _HEAD_BYTES
         self._torn = True  # until all of it is in the buffer or written: the file may fail to be read meanwhile
-        self._files.read_into(segment.name, handle.offset, self._view[:_HEAD_BYTES])
-        crc, word = struct.unpack_from("<II", self._buffer, 0)
-        value = crc32(self._view[4:_HEAD_BYTES], segment.seed)
-        self._out[start:end] = self._view[:_HEAD_BYTES]
+        self._files.read_into(segment.name, handle.offset, self._piece[:_HEAD_BYTES])
+        crc, word = struct.unpack_from("<II", self._piece, 0)
+        value = crc32(self._piece[4:_HEAD_BYTES], segment.seed)
+        self._out[start:end] = self._piece[:_HEAD_BYTES]
         kind = _COPY if handle.source is None else _ARRIVAL_COPY
-        record = handle.record
         struct.pack_into("<I", self._out, start + 4, self._word(kind, word >> 8))
-        struct.pack_into(
-            _CONFIRMATION,
-            self._out,
-            start + _RECORD_BYTES + _CONFIRMATION_OFFSET,
-            record[_WORD_STATE],
-            record[_WORD_MARKS],
-            record[_WORD_CLASS],
-            record[_WORD_SENT_TIME],
-            record[_WORD_TTRQ],
-            record[_WORD_TTBR],
-        )
-        new = crc32(self._out_view[start + 4 : end], current.seed)
+        self._put_confirmation(handle.record, start)
+        new = crc32(self._out[start + 4 : end], current.seed)
         for chunk in self._chunks(handle):
             value = crc32(chunk, value)
             new = crc32(chunk, new)
@@ -885,7 +844,7 @@ class Outbox:
         struct.pack_into("<I", self._out, start, new)
         self._fill = end
         for chunk in self._chunks(handle):
-            if self._fill + len(chunk) > _OUT_BYTES:
+            if self._fill + len(chunk) > len(self._out):
                 self._flush()
             self._out[self._fill : self._fill + len(chunk)] = chunk
             self._fill += len(chunk)
@@ -900,10 +859,10 @@ class Outbox:
         offset = handle.offset + _HEAD_BYTES
         left = handle.size
         while left:
-            count = self._files.read_into(segment.name, offset, self._view[: min(_PIECE_BYTES, left)])
+            count = self._files.read_into(segment.name, offset, self._piece[: min(_PIECE_BYTES, left)])
             if not count:
                 raise OutboxDamaged(segment.name, handle.offset, "a message cannot be read back")
-            yield self._view[:count]
+            yield self._piece[:count]
             offset += count
             left -= count
 
@@ -914,15 +873,12 @@ class Outbox:
         if self._torn:
             self._give_up()
         while self._marks_logged < len(self._marks):
-            mark = self._marks[self._marks_logged]
-            size = _STATE_PREFIX_BYTES + 4 * len(mark.ids)
+            kind, prefix, ids = self._marks[self._marks_logged]
+            size = _STATE_PREFIX_BYTES + 4 * len(ids)
             place = self._room(_RECORD_BYTES + size, 0) + _RECORD_BYTES
-            self._out[place : place + _STATE_PREFIX_BYTES] = mark.prefix
-            place += _STATE_PREFIX_BYTES
-            for number in mark.ids:
-                struct.pack_into("<I", self._out, place, number)
-                place += 4
-            self._finish(mark.kind, size)
+            core.copy(self._out, place, prefix, 0, _STATE_PREFIX_BYTES)
+            core.put_words(self._out, place + _STATE_PREFIX_BYTES, ids, 0, len(ids))
+            self._finish(kind, size)
             self._marks_logged += 1
         while self._advanced:
             source = self._advanced[-1]
@@ -938,7 +894,7 @@ class Outbox:
         while self._queues_logged < end:
             queue = self.queues[self._queues_logged]
             start = self._room(_SOURCE_HEAD_BYTES + len(queue.name.encode()), 0)
-            self._finish(_QUEUE, self._pack_queue(queue, start + _RECORD_BYTES))
+            self._finish(_QUEUE, self._pack(start + _RECORD_BYTES, queue, queue.record, b""))
             self._queues_logged += 1
 
     def _log_sources(self, end: int) -> None:
@@ -950,7 +906,7 @@ class Outbox:
     def _log_source(self, source: LoggedSource) -> None:
         start = self._room(_SOURCE_HEAD_BYTES + len(source.name.encode()), 0)
         self._touch(source, source.noted)  # not before: to begin a segment forgets it
-        self._finish(_SOURCE, self._pack_source(source, start + _RECORD_BYTES))
+        self._finish(_SOURCE, self._pack(start + _RECORD_BYTES, source, source.noted, source.guid))
         source.dirty = False
 
     def _log_later(self, source: LoggedSource) -> None:
@@ -965,28 +921,19 @@ class Outbox:
             self._finish(_STARTED, 8)
             self._start_logged = True
 
-    def _pack_queue(self, queue: LoggedQueue, place: int) -> int:
-        """Put a QUEUE payload into the write buffer; its size."""
-        record = queue.record
-        struct.pack_into(_QUEUE_PREFIX, self._out, place, queue.index, record[0], record[1], record[2], record[3])
-        name = queue.name.encode()
-        self._out[place + _QUEUE_PREFIX_BYTES : place + _QUEUE_PREFIX_BYTES + len(name)] = name
-        return _QUEUE_PREFIX_BYTES + len(name)
-
-    def _pack_source(self, source: LoggedSource, place: int) -> int:
-        """Put a SOURCE payload into the write buffer; its size."""
-        noted = source.noted
-        struct.pack_into(
-            _SOURCE_PREFIX, self._out, place, source.index, noted[0], noted[1], noted[2], noted[3], source.guid
-        )
-        name = source.name.encode()
-        self._out[place + _SOURCE_PREFIX_BYTES : place + _SOURCE_PREFIX_BYTES + len(name)] = name
-        return _SOURCE_PREFIX_BYTES + len(name)
+    def _pack(self, place: int, thing: "LoggedQueue | LoggedSource", counters: "array[int]", guid: bytes) -> int:
+        """Put a QUEUE or SOURCE payload into the write buffer; its size."""
+        out = self._out
+        struct.pack_into("<H", out, place, thing.index)
+        core.put_words(out, place + 2, counters, 0, 4)
+        rest = guid + thing.name.encode()
+        core.copy(out, place + _QUEUE_PREFIX_BYTES, rest, 0, len(rest))
+        return _QUEUE_PREFIX_BYTES + len(rest)
 
     def _touch(self, thing: "LoggedQueue | LoggedSource", counters: "array[int]") -> None:
         """These counters are about to change: remember what is durable of them."""
         if not thing.touched:
-            _copy(counters, thing.before)
+            core.copy_words(thing.before, counters)
             self._touched.append(thing)
             thing.touched = True
 
@@ -1027,7 +974,8 @@ class Outbox:
         assert segment is not None
         if self._ended or 0 < segment.space < segment.size + need:
             self._begin(need)
-        if self._fill + (need if need <= _OUT_BYTES else head) > _OUT_BYTES:
+        most = len(self._out)
+        if self._fill + (need if need <= most else head) > most:
             self._flush()
         return self._fill
 
@@ -1044,7 +992,7 @@ class Outbox:
         start = self._fill
         end = start + _RECORD_BYTES + size
         struct.pack_into("<I", self._out, start + 4, self._word(kind, size))
-        struct.pack_into("<I", self._out, start, crc32(self._out_view[start + 4 : end], segment.seed))
+        core.put_crc(self._out, start, start + 4, end, segment.seed)
         self._grow(_RECORD_BYTES + size)
         self._fill = end
 
@@ -1057,19 +1005,17 @@ class Outbox:
 
     def _flush(self) -> None:
         """Give the file what is in the write buffer."""
-        if self._fill:
-            self._write(self._out_view[: self._fill])
-            self._fill = 0
-
-    def _write(self, data: "Buffer") -> None:
+        if not self._fill:
+            return
         torn = self._torn
         self._torn = True  # until all of it is written: whatever interrupts this, nothing is appended to half a record
         try:
-            self._files.append(data)
+            self._files.append(self._out, self._fill)
         except OSError as error:
             self._abandon()
             raise OutboxWriteFailed(error)  # noqa: B904 - MicroPython has no `from`
         self._torn = torn
+        self._fill = 0
 
     def _sync_tail(self) -> None:
         segment = self._current
@@ -1091,9 +1037,11 @@ class Outbox:
         for thing in self._touched:
             thing.touched = False
         self._touched.clear()
-        if self._marks_logged:
+        if self._marks_logged == len(self._marks):
+            self._marks.clear()
+        else:
             del self._marks[: self._marks_logged]
-            self._marks_logged = 0
+        self._marks_logged = 0
 
     def _give_up(self) -> None:
         """A write was interrupted: nobody knows how much of it the file has."""
@@ -1107,10 +1055,10 @@ class Outbox:
         for thing in self._touched:
             thing.touched = False
             if isinstance(thing, LoggedQueue):
-                _copy(thing.before, thing.record)
+                core.copy_words(thing.record, thing.before)
             else:
-                _copy(thing.before, thing.noted)
-                _copy(thing.before, thing.record)
+                core.copy_words(thing.noted, thing.before)
+                core.copy_words(thing.record, thing.before)
                 self._log_later(thing)  # part of it may have been logged, but not durably
         self._touched = []
         for handle in reversed(self._unsynced):
@@ -1163,23 +1111,25 @@ class Outbox:
         self._ended = True  # from here on the files' tail is not the current segment
         try:
             space = max(self._segment_size, size + need) if self._files.fixed else 0
-            self._files.begin(_name(number), space)
+            self._files.begin(file_name(number), space)
             fill = _HEADER_BYTES
             seed = 0
             for i in range(self._queues_logged + self._sources_logged):
-                if fill + _BUFFER_BYTES > _OUT_BYTES:
-                    seed = crc32(self._out_view[:fill], seed)
-                    self._files.append(self._out_view[:fill])
+                if fill + _OUT_BYTES_MIN > len(out):
+                    seed = crc32(self._out[:fill], seed)
+                    self._files.append(out, fill)
                     fill = 0
                 if i < self._queues_logged:
-                    count = self._pack_queue(self.queues[i], fill + 2)
+                    queue = self.queues[i]
+                    count = self._pack(fill + 2, queue, queue.record, b"")
                 else:
-                    count = self._pack_source(self.sources[i - self._queues_logged], fill + 2)
+                    source = self.sources[i - self._queues_logged]
+                    count = self._pack(fill + 2, source, source.noted, source.guid)
                 struct.pack_into("<H", out, fill, count)
                 fill += 2 + count
-            seed = crc32(self._out_view[:fill], seed)
+            seed = crc32(self._out[:fill], seed)
             struct.pack_into("<I", out, fill, seed)
-            self._files.append(self._out_view[: fill + 4])
+            self._files.append(out, fill + 4)
             self._files.sync()
         except OSError as error:
             raise OutboxWriteFailed(error)  # noqa: B904
@@ -1188,12 +1138,20 @@ class Outbox:
         self.bytes_written += size
         self._reclaim()
 
+    def _header_size(self) -> int:
+        """Bytes of the header of a segment, if it were begun now."""
+        size = _HEADER_BYTES + 4
+        for queue in self.queues[: self._queues_logged]:
+            size += 2 + _QUEUE_PREFIX_BYTES + len(queue.name.encode())
+        for source in self.sources[: self._sources_logged]:
+            size += 2 + _SOURCE_PREFIX_BYTES + len(source.name.encode())
+        return size
+
     def _adopt(self, segment: Segment) -> None:
         self._segments.append(segment)
         if self._current is not None:
             self._older += self._current.bytes()
         self._current = segment
-        self._base = segment.size
         self._synced_size = segment.size
         self._ended = False
 
@@ -1207,316 +1165,12 @@ class Outbox:
 
     def _remove(self, number: int) -> bool:
         try:
-            self._files.remove(_name(number))
+            self._files.remove(file_name(number))
         except OSError:
             return False  # it does no harm, and is tried again: with the next segment, or at the next start
         return True
 
-    # ---- start ----------------------------------------------------------------------------------
 
-    def _replay(self, make: "type[Stored]", make_arrival: "type[Arrival]") -> None:
-        numbers = _numbers(self._files.names())
-        headers = [self._read_header(number) for number in numbers]
-        unfinished = 0
-        if headers and headers[-1] is None:  # the cut came while it was begun; nothing can be in it yet
-            headers.pop()
-            unfinished = numbers.pop()
-        first = headers[-1][5] if headers and headers[-1] is not None else 0
-        stale = [number for number in numbers if number < first]
-        log = _Log(make, make_arrival)
-        torn = False
-        numbers = numbers[len(stale) :]
-        headers = headers[len(stale) :]
-        for i in range(1, len(numbers)):
-            if numbers[i] != numbers[i - 1] + 1:
-                raise OutboxDamaged(_name(numbers[i] - 1), 0, "the file is missing")
-        for i in range(len(numbers)):
-            header = headers[i]
-            if header is None:
-                raise OutboxDamaged(_name(numbers[i]), 0, "the header is broken")
-            following = headers[i + 1] if i + 1 < len(numbers) else None
-            torn = self._replay_segment(numbers[i], header, following, log)
-        self._queues_logged = self._queues_synced = len(self.queues)
-        self._sources_logged = self._sources_synced = len(self.sources)
-        if unfinished:
-            name = _name(unfinished)
-            size = self._files.size(name)
-            base = self._header_size()
-            if (size > base and not self._is_blank(name, base, size)) or (not numbers and unfinished != 1):
-                raise OutboxDamaged(_name(unfinished), 0, "the header is broken")
-            self._remove(unfinished)
-        for number in stale:
-            self._remove(number)
-        self.restored = list(log.kept.values())
-        self.restored.sort(key=_place)
-        self.restored_arrivals = list(log.arrivals.values())
-        self.restored_arrivals.sort(key=self._age)
-        self.live = len(log.kept)
-        self.arrivals = len(log.arrivals)
-        for source in self.sources:
-            _copy(source.record, source.noted)
-        current = self._current
-        if current is not None:
-            # Killed, not cut off from power: what was read may not be durable yet, and it is about to be built upon.
-            self._files.resume(current.name, current.size)
-            self._files.sync()
-            self._synced_size = current.size
-            self._ended = torn
-            self._reclaim()
-
-    def _age(self, arrival: Arrival) -> int:
-        return arrival.message_id - self.next_arrival & 0xFFFFFFFF  # of the last one the highest
-
-    def _header_size(self) -> int:
-        """Bytes of the header of a segment, if it were begun now."""
-        size = _HEADER_BYTES + 4
-        for queue in self.queues[: self._queues_logged]:
-            size += 2 + _QUEUE_PREFIX_BYTES + len(queue.name.encode())
-        for source in self.sources[: self._sources_logged]:
-            size += 2 + _SOURCE_PREFIX_BYTES + len(source.name.encode())
-        return size
-
-    def _read_header(self, number: int) -> "tuple[Any, ...] | None":
-        """The fields of a segment's header, its CRC last; None if it is not whole."""
-        name = _name(number)
-        size = self._files.read_into(name, 0, self._view[:_HEADER_BYTES])
-        if size < _VERSION_BYTES:
-            return None
-        magic, version, _, base = struct.unpack_from("<4sHHI", self._buffer, 0)
-        if magic != MAGIC or not _VERSION_BYTES + 4 <= base <= self._files.size(name):
-            return None
-        header = struct.unpack_from(_HEADER, self._buffer, 0)
-        crc = self._crc(name, 0, base - 4, 0)
-        self._files.read_into(name, base - 4, self._view[:4])
-        if struct.unpack_from("<I", self._buffer, 0)[0] != crc:
-            return None
-        if version != VERSION:
-            raise OutboxError(
-                "{} has format version {}, this program knows {}: "
-                "let the program that wrote it deliver what is in it, then empty the folder".format(
-                    name, version, VERSION
-                )
-            )
-        if size < _HEADER_BYTES or base < _HEADER_BYTES + 4 or header[4] != number:
-            return None
-        if self.guid is None:
-            self.guid = header[13]
-        if header[13] != self.guid:
-            raise OutboxError("{} belongs to another board: its folder must not be used under this GUID".format(name))
-        return header + (crc,)
-
-    def _replay_segment(
-        self, number: int, header: "tuple[Any, ...]", following: "tuple[Any, ...] | None", log: "_Log"
-    ) -> bool:
-        """Take in one segment; True if its end is torn. following: the next header, which says where this one ends."""
-        name = _name(number)
-        size = self._files.size(name)
-        segment = Segment(number, header[14], header[3], size if self._files.fixed else 0)
-        end = size if following is None else following[6]
-        if end > size:
-            raise OutboxDamaged(segment.name, size, "the file is cut short")
-        self._adopt(segment)
-        offset = _HEADER_BYTES
-        self._to = 0
-        for i in range(header[2] + header[11]):
-            length = 0
-            for _ in range(2):  # first it may be that not even the length is in the buffer
-                if offset + 2 + length > self._to:
-                    self._read(segment, offset, header[3])
-                length = struct.unpack_from("<H", self._buffer, offset - self._from)[0]
-            self._payload = offset + 2 - self._from
-            self._apply(_QUEUE if i < header[2] else _SOURCE, length, segment, log)
-            offset += 2 + length
-        self.next_message_id = header[7]
-        self.next_arrival = header[8]
-        self._time_stamp = max(self._time_stamp, header[9])
-        self._started(header[10], header[12], log)
-        while segment.size < end:
-            word = self._check(segment, segment.size, end)
-            if not word:
-                if following is None and self._is_blank(name, segment.size, end):
-                    return False
-                if following is not None or self._durable_after(segment, segment.size + 1, end):
-                    raise OutboxDamaged(segment.name, segment.size, "the record is broken")
-                return True
-            self._apply(word & 0xFF & ~_AFTER_SYNC, word >> 8, segment, log)
-            segment.size += _RECORD_BYTES + (word >> 8)
-        return False
-
-    def _read(self, segment: Segment, offset: int, end: int) -> None:
-        """Fill the buffer with the file from offset on."""
-        self._from = offset
-        self._to = offset + self._files.read_into(segment.name, offset, self._view[: min(_BUFFER_BYTES, end - offset)])
-
-    def _check(self, segment: Segment, offset: int, end: int) -> int:
-        """The second word of the record at offset if it is whole, else 0. Its beginning is then in the buffer, the
-        payload at _payload.
-        """
-        if offset < self._from or offset + _RECORD_BYTES > self._to:
-            self._read(segment, offset, end)
-        if self._to - offset < _RECORD_BYTES:
-            return 0
-        crc, word = struct.unpack_from("<II", self._buffer, offset - self._from)
-        stop = offset + _RECORD_BYTES + (word >> 8)
-        if word & 0xFF & ~_AFTER_SYNC not in _TYPES or stop > end:
-            return 0
-        if stop > self._to and offset > self._from:
-            self._read(segment, offset, end)
-        start = offset - self._from
-        self._payload = start + _RECORD_BYTES
-        value = crc32(self._view[start + 4 : min(self._to, stop) - self._from], segment.seed)
-        if self._to < stop:
-            value = self._crc(segment.name, self._to, stop, value)
-        return int(word) if value == crc else 0
-
-    def _crc(self, name: str, offset: int, end: int, value: int) -> int:
-        """Carry a CRC on over bytes of a file, through the write buffer, which is empty at the start."""
-        while offset < end:
-            count = self._files.read_into(name, offset, self._out_view[: min(_OUT_BYTES, end - offset)])
-            if not count:
-                raise OSError("a file became shorter while it was read")
-            value = crc32(self._out_view[:count], value)
-            offset += count
-        return value
-
-    def _is_blank(self, name: str, offset: int, end: int) -> bool:
-        """Is this the part of a file that does not grow to which nothing was written yet?"""
-        blank = self._files.fixed
-        while blank and offset < end:
-            count = self._files.read_into(name, offset, self._out_view[: min(_OUT_BYTES, end - offset)])
-            blank = count > 0 and bytes(self._out_view[:count]) == bytes(count)
-            offset += count
-        return blank
-
-    def _durable_after(self, segment: Segment, offset: int, end: int) -> bool:
-        """Does a whole record behind a broken one say that everything before it was durable?"""
-        while offset < end:
-            self._read(segment, offset, end)
-            count = self._to - offset
-            chunk = bytes(self._view[:count])
-            for kind in _TYPES:
-                place = chunk.find(bytes((kind | _AFTER_SYNC,)))
-                while place >= 0:
-                    if self._check(segment, offset + place - 4, end):
-                        return True
-                    place = chunk.find(bytes((kind | _AFTER_SYNC,)), place + 1)
-            offset += count
-        return False
-
-    def _apply(self, kind: int, length: int, segment: Segment, log: "_Log") -> None:
-        """Repeat what a whole record says, which is in the buffer."""
-        if kind in (_QUEUE, _SOURCE):
-            self._apply_counters(kind, length)
-        elif kind in (_MESSAGE, _COPY, _ARRIVAL, _ARRIVAL_COPY):
-            self._apply_message(kind, length, segment, log)
-        elif kind == _STARTED:
-            starts, sent = struct.unpack_from(_START, self._buffer, self._payload)
-            self._started(starts, sent, log)
-        else:
-            self._apply_state(kind, length, log)
-
-    def _apply_counters(self, kind: int, length: int) -> None:
-        buffer = self._buffer
-        end = self._payload + length
-        if kind == _QUEUE:
-            index, *counters = struct.unpack_from(_QUEUE_PREFIX, buffer, self._payload)
-            if index == len(self.queues):
-                name = bytes(self._view[self._payload + _QUEUE_PREFIX_BYTES : end]).decode()
-                self.queues.append(LoggedQueue(index, name, array("I", (0, 0, 0, 0))))
-            self._queue_counters(self.queues[index], array("I", counters))
-        else:
-            index, *counters, guid = struct.unpack_from(_SOURCE_PREFIX, buffer, self._payload)
-            if index == len(self.sources):
-                name = bytes(self._view[self._payload + _SOURCE_PREFIX_BYTES : end]).decode()
-                self.sources.append(LoggedSource(index, guid, name, array("I", (0, 0, 0, 0))))
-            _copy(array("I", counters), self.sources[index].record)
-
-    def _queue_counters(self, queue: LoggedQueue, counters: "array[int]") -> None:
-        _copy(counters, queue.record)
-        self._time_stamp = max(self._time_stamp, counters[1])
-
-    def _apply_message(self, kind: int, length: int, segment: Segment, log: "_Log") -> None:
-        index, flags, number, *rest = struct.unpack_from(_MESSAGE_PREFIX, self._buffer, self._payload)
-        counters = array("I", rest[:4])
-        state, marks, message_class, sent_time, ttrq, ttbr = rest[4:]
-        record = array("I", (state, marks, sent_time, ttrq, ttbr, message_class))
-        handle: Stored
-        if kind in (_ARRIVAL, _ARRIVAL_COPY):
-            source = self.sources[index]
-            old_arrival = log.arrivals.pop(number, None)
-            if old_arrival is not None:
-                self._drop(old_arrival)
-            handle = log.arrivals[number] = log.make_arrival(number, record, source)
-            if kind == _ARRIVAL:
-                self.next_arrival = _following(number)
-                _copy(counters, source.record)
-        else:
-            queue = self.queues[index]
-            old = log.kept.pop(number, None)
-            if old is not None:
-                self._drop(old.handle)
-            handle = log.make(number, record)
-            own = (counters[2] - 1) & 0xFFFFFFFF if flags & TRANSACTIONAL else 0
-            tx_sequence_id = counters[1] << 32 | counters[0] if own else 0
-            restored = log.kept[number] = Restored(queue, handle, flags, tx_sequence_id, own)
-            restored.sent = self._sent
-            if kind == _MESSAGE:
-                self.next_message_id = _following(number)
-                self._queue_counters(queue, counters)
-        handle.size = length - _MESSAGE_PREFIX_BYTES
-        self._keep(handle, segment, segment.size)
-
-    def _apply_state(self, kind: int, length: int, log: "_Log") -> None:
-        state, marks, message_class, sent_time = struct.unpack_from(_STATE_PREFIX, self._buffer, self._payload)
-        for place in range(self._payload + _STATE_PREFIX_BYTES, self._payload + length, 4):
-            number = struct.unpack_from("<I", self._buffer, place)[0]
-            if kind == _STATE:
-                restored = log.kept.get(number)
-                handle: "Stored | None" = restored.handle if restored is not None else None
-            else:
-                handle = log.arrivals.get(number)
-            if handle is None:
-                continue
-            record = handle.record
-            record[_WORD_STATE] = state
-            record[_WORD_MARKS] = marks
-            record[_WORD_CLASS] = message_class
-            if sent_time:
-                record[_WORD_SENT_TIME] = sent_time
-            if state == _GONE:
-                self._drop(handle)
-                if kind == _STATE:
-                    del log.kept[number]
-                else:
-                    del log.arrivals[number]
-
-    def _started(self, starts: int, sent: int, log: "_Log") -> None:
-        self.starts = starts
-        self._sent = bool(sent)
-        if sent:
-            for restored in log.kept.values():
-                restored.sent = True
-
-
-class _Log:
-    """What the log has told so far, at the start."""
-
-    __slots__ = ("arrivals", "kept", "make", "make_arrival")
-
-    def __init__(self, make: "type[Stored]", make_arrival: "type[Arrival]") -> None:
-        self.make = make
-        self.make_arrival = make_arrival
-        self.kept: "dict[int, Restored]" = {}
-        self.arrivals: "dict[int, Arrival]" = {}
-
-
-def _following(number: int) -> int:
-    return number + 1 & 0xFFFFFFFF or 1  # 0 means "none" (A-46)
-
-
-def _place(restored: Restored) -> "tuple[int, int]":
-    return restored.tx_sequence_id, restored.tx_sequence_number
-
-
-def _copy(words: "array[int]", to: "array[int]") -> None:
-    to[:] = words  # at once: there may be memory for a part of it only
+def following(number: int) -> int:
+    """The MessageID, or number of an arrival, after this one; 0 means "none" (A-46)."""
+    return number + 1 & 0xFFFFFFFF or 1

@@ -2,7 +2,7 @@
 
 import gc
 
-from mqqb import packets, session
+from mqqb import const, packets, session
 
 from node import outbox
 from node.link import TICK_MS
@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from node.node import Node, Queue
 
 WRITE_BYTES = 8192  # so much is put together for one write, or
-_HEAP_SHARE = 64  # one part of the heap in so many, whatever is less, but
-_WRITE_BYTES_MIN = 1088  # at least so much: the longest format name and the TransactionHeader behind it have to fit
-_HEADER_BYTES = 16  # a SessionHeader, which the session may put behind a message
+_HEAP_SHARE = const(128)  # one part of the heap in so many, whatever is less, but
+_HANDSHAKE_BYTES = const(592)  # at least so much, and
+_FROM_HERE_BYTES = const(1088)  # so much where acknowledgements go out: two of the longest format names fit into it
+_TRANSACTION_BYTES = const(20)  # a TransactionHeader, as far as to which the first part of a large message goes
+_HEADER_BYTES = const(16)  # a SessionHeader, which the session may put behind a message
 
 
 class Peer:
@@ -50,7 +52,8 @@ class Peer:
         self._large: "Any" = None  # a message whose packet the buffer does not hold: it goes in parts, and
         self._large_at = 0  # so much of it has been in the buffer
         self._trailer = 0  # bytes of its SessionHeader, which waits at the end of the buffer
-        self._write_bytes = max(min(WRITE_BYTES, node.heap // _HEAP_SHARE), _WRITE_BYTES_MIN)
+        self._write_bytes = min(WRITE_BYTES, node.heap // _HEAP_SHARE)
+        self._least = _HANDSHAKE_BYTES if node.receiver is None else _FROM_HERE_BYTES
         if not self.initiator:
             self._begin(node.now())
 
@@ -58,6 +61,15 @@ class Peer:
     def address(self) -> str:
         """The host at the other end as the link knows it, "" if it has no address."""
         return getattr(self.link, "host", "")
+
+    def add(self, queue: "Queue") -> None:
+        """Carry what is sent to that queue, too."""
+        self.queues.append(queue)
+        self._least = max(self._least, queue.draft.transaction_at + _TRANSACTION_BYTES + _HEADER_BYTES)
+
+    def receives(self) -> None:
+        """Messages may come from now on."""
+        self._least = max(self._least, _FROM_HERE_BYTES)
 
     def wake(self) -> None:
         """Something has changed in a queue."""
@@ -77,11 +89,10 @@ class Peer:
         except OSError as error:
             self.end(now, str(error))
         except MemoryError as error:  # nothing is lost by another attempt, and it needs less
-            self._write_bytes = max(self._write_bytes // 2, _WRITE_BYTES_MIN)
+            self._write_bytes //= 2
             self.end(now, str(error))
-            if len(self._out) > self._write_bytes:
-                self._out = bytearray()
-                self._view = memoryview(self._out)
+            self._out = bytearray()
+            self._view = memoryview(self._out)
             gc.collect()
         return 1
 
@@ -129,11 +140,15 @@ class Peer:
         self._was_open = False
         for queue in self.queues:
             queue.stream.restart()
-        if not self._out:
-            self._out = bytearray(self._write_bytes)
+        self._make_room()
+        conversation.connected(now)
+
+    def _make_room(self) -> None:
+        """See that the buffer, of which nothing is needed, is as large as it has to be."""
+        if len(self._out) < self._least:
+            self._out = bytearray(max(self._write_bytes, self._least))
             self._view = memoryview(self._out)
         self.room = len(self._out) - _HEADER_BYTES
-        conversation.connected(now)
 
     def _converse(self, now: int) -> int:
         conversation = self.session
@@ -179,6 +194,7 @@ class Peer:
                 self._go_on()
                 is_full = True
             else:
+                self._make_room()
                 self._end = conversation.take_output(self._out, 0)
                 is_full = self._fill(conversation, now)
             if not self._end:

@@ -234,13 +234,11 @@ class Outcomes:
     def dead_letter(self, packet: bytes | bytearray, named: str | None, confirmation: Confirmation) -> None:
         """Put a transactional message sent here in the dead-letter queue that the application has named, if that is a
         transactional queue here, else in the system's (C-36, B-243, B-396)."""
-        def is_transactional(name: str) -> bool | None:
-            queue = self.store.find_queue(name)
-            return queue.transactional if queue and queue.kind == PRIVATE else None
-
-        name = confirm.dead_letter_queue(named, is_transactional) or DEAD_XACT
+        queue = None if named is None else self.store.find_queue(named)
+        is_fit = queue is not None and queue.kind == PRIVATE and queue.transactional
+        name = named if named is not None and is_fit else DEAD_XACT
         if not self.copy(name, packet, confirmation.message_class, confirmation.conclusion().in_doubt):
-            confirmation.discard()
+            confirmation.record[confirm.STATE] = ord(confirm.GONE)  # the application is not told of a letter nowhere
 
     def copy(self, name: str, packet: bytes | bytearray, message_class: int | None, in_doubt: bool = False) -> bool:
         """Put a copy in a journal or dead-letter queue, with that class if one is given (B-394); nowhere, False, if its

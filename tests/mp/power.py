@@ -72,7 +72,8 @@ class Disk(outbox.Files):
     def resume(self, name, offset):
         self.tail = self.files[name]
 
-    def append(self, data):
+    def append(self, data, size):
+        data = bytes(memoryview(data)[:size])
         self._step("append", data)
         self.tail.data += data
 

@@ -30,7 +30,7 @@ class Board:
         self.size = self.draft.size(len(BODY))
         self.stride = self.size + 16  # a SessionHeader may follow
         self.buffer = bytearray(BATCH * self.stride)
-        self.free = [streams.Entry(None, 0) for _ in range(BATCH)]
+        self.spare = [streams.Entry(None, 0) for _ in range(BATCH)]  # a list that grows again would count
         self.out = bytearray(600)
         self.begin = 0  # what is to be written
         self.sent = 0
@@ -39,7 +39,7 @@ class Board:
         for place in range(BATCH):
             at = place * self.stride
             self.draft.write_into(self.buffer, at, first + place, BODY)
-            entry = self.free.pop()
+            entry = self.spare[place]
             self.stream.number(self.buffer, at + self.draft.transaction_at, place, first + place, False, entry)
 
     def send(self, now):
@@ -57,7 +57,7 @@ class Board:
         event = self.session.next_event(now)
         while event is not None:
             for entry in self.stream.order_ack(event.packet.body, now):
-                self.free.append(entry)
+                self.spare[entry.key] = entry
             self.session.stored(event.recoverable, now)
             event = self.session.next_event(now)
 

@@ -486,6 +486,17 @@ def mistakes_are_refused(c):
     refused(c.order_ack_received, words(3), words(9))
     refused(c.order_ack_received, stream, words(8))
     refused(c.roll, words(3))
+    out = bytearray(b"it stays")
+    for at, begin, end in ((0, 0, 5), (0, 3, 2), (-1, 0, 1), (7, 0, 2), (9, 0, 0), (1 << 40, 0, 1)):
+        refused(c.copy, out, at, b"data", begin, end)
+    for at, begin, end in ((5, 0, 1), (-1, 0, 1), (0, 0, 9), (0, 3, 2), (0, -1, 2)):
+        refused(c.put_crc, out, at, begin, end, 0)
+    assert out == b"it stays"
+    for at, begin, end in ((0, 0, 5), (0, 2, 1), (1, 0, 2), (-1, 0, 1)):
+        refused(c.put_words, bytearray(8), at, words(4), begin, end)
+    refused(c.copy_words, words(3), words(4))
+    for value in (-1, 1 << 32):
+        refused(c.put_crc, bytearray(8), 0, 0, 4, value)
 
 
 # ---- the C core against its twin --------------------------------------------------------------
@@ -658,6 +669,41 @@ def streams_agree(c):
             assert list(in_one) == list(in_two)
 
 
+def memory_is_moved(c):
+    for at, begin, end in ((0, 0, 4), (4, 0, 4), (3, 1, 3), (8, 4, 4)):
+        for data in (b"data", bytearray(b"data"), memoryview(b"data")):
+            out = bytearray(b"........")
+            c.copy(out, at, data, begin, end)
+            assert out == b"........"[:at] + b"data"[begin:end] + b"........"[at + end - begin :]
+    part = memoryview(out)[2:5]
+    c.copy(part, 1, b"xyz", 1, 3)
+    assert out == b"...yz..."
+    c.copy(out, 0, out, 3, 5)
+    assert out == b"yz.yz..."
+    numbers = array("I", (1, 0x80000002, 0xFFFFFFFF, 4))
+    out = bytearray(14)
+    c.put_words(out, 1, numbers, 0, 3)
+    assert out[:13] == b"\0" + struct.pack("<III", 1, 0x80000002, 0xFFFFFFFF)
+    c.put_words(out, 10, numbers, 3, 4)
+    c.put_words(out, 14, numbers, 4, 4)
+    assert out == b"\0" + struct.pack("<IIB", 1, 0x80000002, 0xFF) + struct.pack("<I", 4)
+    longer = array("I", (5, 6, 7, 8, 9))
+    c.copy_words(longer, numbers)
+    assert longer == array("I", (1, 0x80000002, 0xFFFFFFFF, 4, 9))
+
+
+def sums_are_those_of_zlib(c):
+    data = bytearray(b"....123456789")
+    c.put_crc(data, 0, 4, 13, 0)
+    assert data == struct.pack("<I", 0xCBF43926) + b"123456789"  # the check value in every list of CRCs
+    c.put_crc(data, 0, 4, 8, 0)
+    first = struct.unpack_from("<I", data, 0)[0]
+    c.put_crc(data, 0, 8, 13, first)
+    assert struct.unpack_from("<I", data, 0)[0] == 0xCBF43926
+    c.put_crc(data, 9, 0, 0, 0x89ABCDEF)
+    assert data[4:] == b"12345" + struct.pack("<I", 0x89ABCDEF)
+
+
 def nothing_is_allocated(c):
     """On a board a core in C allocates nothing, whatever the result."""
     fields = words(6)
@@ -670,6 +716,8 @@ def nothing_is_allocated(c):
     transaction = words(5)
     incoming = words(4)
     ack = words(9)
+    large = array("I", (0xFFFFFFFF, 0x80000000))
+    seed = 0x9ABCDEF0
     c.session_init(session, 64)
     gc.collect()
     gc.disable()
@@ -689,12 +737,18 @@ def nothing_is_allocated(c):
     c.accept(incoming, transaction)
     c.order_ack_received(outgoing, ack)
     c.roll(outgoing)
+    c.copy(out, 1, raw, 2, 5)
+    c.copy_words(header, outgoing)
+    c.put_words(out, 0, large, 0, 2)
+    c.put_crc(out, 0, 4, 12, seed)
     used = gc.mem_alloc() - before
     gc.enable()
     assert used == 0, used
 
 
 CHECKS = (
+    memory_is_moved,
+    sums_are_those_of_zlib,
     captured_frames,
     bits_of_the_worked_example,
     nothing_is_acknowledged_before_it_is_stored,

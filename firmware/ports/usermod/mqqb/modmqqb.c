@@ -20,6 +20,11 @@ void *memset(void *to, int byte, size_t size)
     return mp_fun_table.memset_(to, byte, size);
 }
 
+void *memmove(void *to, const void *from, size_t size)
+{
+    return mp_fun_table.memmove_(to, from, size);
+}
+
 int memcmp(const void *a, const void *b, size_t size)
 {
     const uint8_t *left = a;
@@ -326,6 +331,82 @@ static mp_obj_t roll(mp_obj_t outgoing)
 }
 static MP_DEFINE_CONST_FUN_OBJ_1(roll_obj, roll);
 
+/* buffer[offset:], for size bytes that are to be written */
+static uint8_t *place(mp_obj_t object, mp_obj_t offset, size_t size)
+{
+    mp_buffer_info_t buffer;
+    mp_uint_t at;
+
+    mp_get_buffer_raise(object, &buffer, MP_BUFFER_RW);
+    at = number(offset, 0, buffer.len);
+    if (buffer.len - at < size) {
+        mp_raise_ValueError(MP_ERROR_TEXT("range outside the buffer"));
+    }
+    return (uint8_t *)buffer.buf + at;
+}
+
+/* copy(to, at, data, begin, end): to[at:] = data[begin:end] of bytes, without the objects that Python makes of a slice */
+static mp_obj_t copy(size_t count, const mp_obj_t *arguments)
+{
+    size_t size;
+    const uint8_t *from = range(arguments + 2, &size);
+
+    (void)count;
+    memmove(place(arguments[0], arguments[1], size), from, size);
+    return mp_const_none;
+}
+static MP_DEFINE_CONST_FUN_OBJ_VAR_BETWEEN(copy_obj, 5, 5, copy);
+
+static uint8_t *put_u32(uint8_t *to, uint32_t value)
+{
+    for (int i = 0; i < 4; i++) {
+        *to++ = (uint8_t)value;
+        value >>= 8;
+    }
+    return to;
+}
+
+/* put_words(to, at, words, begin, end): words[begin:end], little-endian, without an object for each above 2^30 */
+static mp_obj_t put_words(size_t count, const mp_obj_t *arguments)
+{
+    const mp_uint_t end = number(arguments[4], 0, 0xFFFFFF);
+    const mp_uint_t begin = number(arguments[3], 0, end);
+    const uint32_t *words = structure(arguments[2], end, MP_BUFFER_READ);
+    uint8_t *to = place(arguments[0], arguments[1], 4 * (end - begin));
+
+    (void)count;
+    for (mp_uint_t i = begin; i < end; i++) {
+        to = put_u32(to, words[i]);
+    }
+    return mp_const_none;
+}
+static MP_DEFINE_CONST_FUN_OBJ_VAR_BETWEEN(put_words_obj, 5, 5, put_words);
+
+/* copy_words(to, words): the beginning of one array becomes as all of the other is */
+static mp_obj_t copy_words(mp_obj_t to, mp_obj_t from)
+{
+    mp_buffer_info_t words;
+
+    mp_get_buffer_raise(from, &words, MP_BUFFER_READ);
+    memmove(structure(to, words.len / 4, MP_BUFFER_RW), structure(from, 0, MP_BUFFER_READ), words.len);
+    return mp_const_none;
+}
+static MP_DEFINE_CONST_FUN_OBJ_2(copy_words_obj, copy_words);
+
+/* put_crc(data, at, begin, end, value): the CRC-32 of data[begin:end], carried on from value, goes to data[at:] */
+static mp_obj_t put_crc(size_t count, const mp_obj_t *arguments)
+{
+    const mp_obj_t data_begin_end[3] = {arguments[0], arguments[2], arguments[3]};
+    size_t size;
+    const uint8_t *from = range(data_begin_end, &size);
+    uint8_t *to = place(arguments[0], arguments[1], 4);
+
+    (void)count;
+    put_u32(to, mqqb_crc32((uint32_t)number(arguments[4], 0, 0xFFFFFFFF), from, size));
+    return mp_const_none;
+}
+static MP_DEFINE_CONST_FUN_OBJ_VAR_BETWEEN(put_crc_obj, 5, 5, put_crc);
+
 /* seal(buffer, view of it, start, end), for which the twin needs the view: see mqqb.line. */
 static mp_obj_t seal(size_t count, const mp_obj_t *arguments)
 {
@@ -404,6 +485,10 @@ static MP_DEFINE_CONST_FUN_OBJ_VAR_BETWEEN(frames_obj, 7, 7, frames);
     FUNCTION(MP_QSTR_stamp, stamp_obj) \
     FUNCTION(MP_QSTR_order_ack_received, order_ack_received_obj) \
     FUNCTION(MP_QSTR_roll, roll_obj) \
+    FUNCTION(MP_QSTR_copy, copy_obj) \
+    FUNCTION(MP_QSTR_copy_words, copy_words_obj) \
+    FUNCTION(MP_QSTR_put_words, put_words_obj) \
+    FUNCTION(MP_QSTR_put_crc, put_crc_obj) \
     FUNCTION(MP_QSTR_seal, seal_obj) \
     FUNCTION(MP_QSTR_unseal, unseal_obj) \
     FUNCTION(MP_QSTR_frames, frames_obj)
