@@ -300,7 +300,7 @@ static mqqb_audit_slot *seen_slot(const mqqb_audit *a, const sequence *s, uint32
     return (slot->flags & SEEN) != 0 ? slot : NULL;
 }
 
-/* The lowest number that may have a slot, and the one after the greatest. */
+/* The lowest number that may have a slot, and the one after the greatest. Without any slots both are above all numbers seen. */
 static inline uint32_t slots_begin(const sequence *s)
 {
     return s->first_block * MQQB_AUDIT_BLOCK;
@@ -308,12 +308,13 @@ static inline uint32_t slots_begin(const sequence *s)
 
 static inline uint64_t slots_end(const sequence *s)
 {
-    return s->has_slots == 0 ? 0 : ((uint64_t)s->last_block + 1) * MQQB_AUDIT_BLOCK;
+    return ((uint64_t)s->last_block + 1) * MQQB_AUDIT_BLOCK;
 }
 
+/* Is it, without a FinalAck? */
 static int settled(const mqqb_audit_slot *slot)
 {
-    return (slot->flags & FINAL) != 0 || (slot->flags & (ORDERED | HELD)) == ORDERED;
+    return (slot->flags & (ORDERED | HELD)) == ORDERED;
 }
 
 /* Is nothing more to be expected for it? */
@@ -553,11 +554,10 @@ static void refresh(const mqqb_audit *a, sequence *s)
     }
 }
 
+/* From this number on, which is lower than before, all is seen. */
 static void be_sure(sequence *s, uint32_t number)
 {
-    if (s->sure == 0 || number < s->sure) {
-        s->sure = number;
-    }
+    s->sure = number;
     if (s->accepted < s->sure - 1) {
         if (s->counts.messages != 0 && s->doubt == 0) {
             s->doubt = s->sure;
@@ -680,7 +680,7 @@ static void cover_session(mqqb_audit *a, const row *r, mqqb_audit_direction *oth
         }
         PREFETCH(&a->slots[a->sent[other->sent - 1 + ((other->sent_first + 4) & mask)].slot]);
         /* Otherwise it was sent again since, or the slot serves another message. */
-        if (slot->index == sent->index && slot->where == where && (slot->flags & SEEN) != 0) {
+        if (slot->index == sent->index && slot->where == where) {
             slot->session_index = session_index;
             slot->flags = bare ? slot->flags | BARE : slot->flags & ~BARE;
             if ((slot->flags & SESSIONED) == 0) {
@@ -1131,13 +1131,9 @@ static void went_back(mqqb_audit *a, const row *r, sequence *lower, uint32_t num
  * had been sent? */
 static void check_came_before(mqqb_audit *a, const row *r, const sequence *s, sequence *lower)
 {
-    const mqqb_audit_connection *c;
+    const mqqb_audit_connection *const c = &a->connections[lower->where / 2];
 
-    if (lower->where == NOWHERE || lower->reported_where == lower->where) {
-        return;
-    }
-    c = &a->connections[lower->where / 2];
-    if (c->begun != 0 && c->first_time > r->time && lower->highest_packet.time > c->first_time) {
+    if (lower->reported_where != lower->where && c->begun != 0 && c->first_time > r->time && lower->highest_packet.time > c->first_time) {
         lower->reported_where = lower->where;
         went_back(a, r, lower, lower->highest, s, &r->packet, &lower->highest_packet);
     }
@@ -1423,7 +1419,7 @@ static void accept_any_order(const mqqb_audit *a, sequence *s, uint32_t number)
 {
     uint64_t k;
 
-    for (k = greatest(s->accepted + 1, slots_begin(s)); k <= number && k < slots_end(s); k++) {
+    for (k = greatest(s->accepted + 1, slots_begin(s)); k <= number; k++) {
         const mqqb_audit_slot *const slot = seen_slot(a, s, (uint32_t)k);
         if (slot != NULL && slot->previous <= s->accepted) {
             s->accepted = (uint32_t)k;
@@ -1451,7 +1447,7 @@ static void check_doubt(mqqb_audit *a, const row *r, sequence *s, uint32_t numbe
     if (s->doubt == 0 || number < s->doubt) {
         return;
     }
-    for (k = greatest(accepted + 1, slots_begin(s)); k <= s->doubt && k < slots_end(s); k++) {
+    for (k = greatest(accepted + 1, slots_begin(s)); k <= s->doubt; k++) {
         const mqqb_audit_slot *const slot = seen_slot(a, s, (uint32_t)k);
         if (slot != NULL && slot->previous <= accepted) {
             accepted = (uint32_t)k;
@@ -1606,9 +1602,9 @@ static void order_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
     if (last <= s->covered) {
         return;
     }
-    for (k = greatest(s->covered + 1, slots_begin(s)); k <= last && k < slots_end(s); k++) {
+    for (k = greatest(s->covered + 1, slots_begin(s)); k <= last; k++) {
         mqqb_audit_slot *const slot = seen_slot(a, s, (uint32_t)k);
-        if (slot != NULL && (slot->flags & ORDERED) == 0) {
+        if (slot != NULL) {
             slot->flags |= ORDERED;
             s->counts.order_acked++;
             add_latency(f, MQQB_AUDIT_ORDER, r->time - slot->time);
