@@ -363,11 +363,15 @@ static uint32_t add_packet(mqqb_capture *c, uint32_t connection, uint32_t side, 
         const uint32_t selector = r[MQQB_SCAN_USER_FLAGS * BLOCK] >> 10 & 7;
         const uint32_t name_size = r[MQQB_SCAN_DESTINATION_SIZE * BLOCK];
 
-        put_guid(c, r, MQQB_CAPTURE_SOURCE_QUEUE_MANAGER, &d->code[0], packet + 16);
-        if (selector == 7) {
-            put(r, MQQB_CAPTURE_DESTINATION_QUEUE, code_of(&c->dictionary[1], &d->code[1], 7, packet + 66, le16(packet + 64)));
-        } else if (selector != 0) {
-            put(r, MQQB_CAPTURE_DESTINATION_QUEUE, code_of(&c->dictionary[1], &d->code[1], selector, packet + 64, name_size));
+        if (c->columns.column[MQQB_CAPTURE_SOURCE_QUEUE_MANAGER] != NULL) {
+            put_guid(c, r, MQQB_CAPTURE_SOURCE_QUEUE_MANAGER, &d->code[0], packet + 16);
+        }
+        if (c->columns.column[MQQB_CAPTURE_DESTINATION_QUEUE] != NULL) {
+            if (selector == 7) {
+                put(r, MQQB_CAPTURE_DESTINATION_QUEUE, code_of(&c->dictionary[1], &d->code[1], 7, packet + 66, le16(packet + 64)));
+            } else if (selector != 0) {
+                put(r, MQQB_CAPTURE_DESTINATION_QUEUE, code_of(&c->dictionary[1], &d->code[1], selector, packet + 64, name_size));
+            }
         }
         if (r[MQQB_SCAN_ACK_SOURCE_OFFSET * BLOCK] != 0) {
             put_guid(c, r, MQQB_CAPTURE_ACK_SOURCE, &d->code[2], packet + r[MQQB_SCAN_ACK_SOURCE_OFFSET * BLOCK]);

@@ -39,11 +39,11 @@ enum {
     MQQB_CAPTURE_FRAME,                    /* in the file, from 1: the frame in which the packet begins */
     MQQB_CAPTURE_CONNECTION,               /* index of mqqb_capture_connection */
     MQQB_CAPTURE_DIRECTION,                /* 0: from the end that opened the connection, or, if no SYN tells, from the lower address and port; 1 */
-    MQQB_CAPTURE_SOURCE_QUEUE_MANAGER,     /* dictionary 0 */
+    MQQB_CAPTURE_SOURCE_QUEUE_MANAGER,     /* from here on: found out only if wanted. Dictionary 0 */
     MQQB_CAPTURE_DESTINATION_QUEUE,        /* dictionary 1 */
     MQQB_CAPTURE_ACK_SOURCE,               /* FinalAck: SourceGUID, dictionary 0 */
 
-    MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS,    /* from here on: found out only if one of these columns is wanted. Dictionary 0 */
+    MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS,    /* from here on: found out only if one of these is wanted. Dictionary 0 */
     MQQB_CAPTURE_ADMINISTRATION_QUEUE,     /* dictionary 1 */
     MQQB_CAPTURE_RESPONSE_QUEUE,           /* dictionary 1 */
     MQQB_CAPTURE_CONNECTOR_QUEUE_MANAGER,  /* dictionary 0 */

@@ -195,7 +195,7 @@ static inline void read_rows(reading *r, mqqb_capture_columns *columns)
 }
 
 /* Everything in these files, 16 rows at a time. Whatever has no room gets a little more of it, again and again.
- * all_columns: 0, without the details; 1, all; 2, every other one. */
+ * all_columns: 0, without the details; 1, all; 2, every other one; 3, the others. */
 static inline void read_files(reading *r, const file *files, unsigned count, uint32_t part, uint32_t parts, uint32_t by_ports,
                               int all_columns)
 {
@@ -207,7 +207,8 @@ static inline void read_files(reading *r, const file *files, unsigned count, uin
 
     memset(r, 0, sizeof *r);
     for (unsigned i = 0; i < MQQB_CAPTURE_COLUMNS; i++) {
-        const int wanted = all_columns == 2 ? i % 2 == 0 : all_columns == 1 || i < MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS;
+        const int wanted = all_columns >= 2 ? (int)i % 2 == all_columns - 2
+                                            : all_columns == 1 || i < MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS;
         columns.column[i] = wanted ? r->column[i] : NULL;
     }
     if (all_columns == 1) {

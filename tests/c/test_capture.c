@@ -588,6 +588,14 @@ static void test_all_columns(void)
     read_files(r, &f, 1, 0, 1, 0, 0);
     CHECK_EQ(K(ACK_SOURCE)[i], 2);
     CHECK_EQ(K(BODY_TYPE)[i], 0);
+    read_files(r, &f, 1, 0, 1, 0, 2); /* the source is not wanted, nor has it a code */
+    CHECK_EQ(K(SOURCE_QUEUE_MANAGER)[i], 0);
+    CHECK_EQ(K(DESTINATION_QUEUE)[i], 1);
+    CHECK(K(QUEUE_MANAGER_ADDRESS)[i] > 0);
+    read_files(r, &f, 1, 0, 1, 0, 3); /* the destination is not */
+    CHECK_EQ(K(DESTINATION_QUEUE)[i], 0);
+    CHECK_EQ(K(ADMINISTRATION_QUEUE)[i], 1);
+    CHECK_EQ(K(SOURCE_QUEUE_MANAGER)[i], 1);
 }
 
 static void test_labels(void)
