@@ -31,8 +31,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset
-import pyarrow.fs
+import pyarrow.parquet as pq
 from pyspark.sql import datasource as filters
 from pyspark.sql.datasource import (
     DataSource,
@@ -181,11 +180,7 @@ class Rows:
 
     def _read_segment(self, path: str, decoder: Bodies | None) -> Iterator[pa.RecordBatch]:
         try:
-            fragment = pyarrow.dataset.ParquetFileFormat().make_fragment(path, pyarrow.fs.LocalFileSystem())
-            size = sum(group.total_byte_size for group in fragment.row_groups)
-            rows = BATCH_BYTES * fragment.metadata.num_rows // max(size, 1)
-            for batch in fragment.to_batches(SCHEMA, columns=SCHEMA.names, filter=self.condition, use_threads=False,
-                                             batch_size=max(1, min(rows, BATCH_ROWS_MAX)), batch_readahead=1):
+            for batch in self._batches(path):
                 if batch.num_rows:
                     columns = batch.columns
                     if decoder is not None:
@@ -198,6 +193,22 @@ class Rows:
             raise _missing(file.parent, queue, serial, file.name) from None
         except pa.ArrowInvalid as error:
             raise FolderError(f"the segment {path} is damaged: {error}") from None
+
+
+    def _batches(self, path: str) -> Iterator[pa.RecordBatch]:
+        with pq.ParquetFile(path) as file:
+            groups = range(file.metadata.num_row_groups)
+            size = sum(file.metadata.row_group(group).total_byte_size for group in groups)
+            rows = max(1, min(BATCH_BYTES * file.metadata.num_rows // max(size, 1), BATCH_ROWS_MAX))
+            if self.condition is None and file.schema_arrow.equals(SCHEMA):
+                yield from file.iter_batches(rows, use_threads=False)
+                return
+        import pyarrow.dataset  # with all of pandas, which costs each process of Spark's more than to read a segment
+        from pyarrow.fs import LocalFileSystem
+
+        fragment = pyarrow.dataset.ParquetFileFormat().make_fragment(path, LocalFileSystem())
+        yield from fragment.to_batches(SCHEMA, columns=SCHEMA.names, filter=self.condition, use_threads=False,
+                                       batch_size=rows, batch_readahead=1)
 
 
 def parts(found: Sequence[Segment]) -> list[InputPartition]:
