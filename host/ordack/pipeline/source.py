@@ -53,9 +53,10 @@ OPTIONS = ("path", "queue", "schema", "format", "prefix", "maxSegmentsPerTrigger
 
 BATCH_BYTES = 4 << 20  # of a batch of Arrow rows, about
 BATCH_ROWS_MAX = 1 << 16
-# What one task reads: a segment more costs it little, a task more some 20 ms. But all processors want some.
+# What one task reads: a segment more costs it little, a task more 150 ms of processors, most of it for one more file of
+# the table. But all processors want some.
 TASKS = 16
-TASK_BYTES_MIN, TASK_BYTES_MAX = 512 << 10, 32 << 20
+TASK_BYTES_MIN, TASK_BYTES_MAX = 2 << 20, 32 << 20
 TASK_SEGMENTS = 64
 
 _COMPARED = {
