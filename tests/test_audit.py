@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -1165,5 +1166,6 @@ def test_places_that_cannot_be_written_to_are_told_in_words(
 
 def test_a_capture_that_cannot_be_read_is_told_in_words() -> None:
     done = _ordack("audit", "/proc/self/mem")  # whoever reads it at 0 gets an error
-    assert (done.returncode, done.stderr) == (
-        2, "ordack: cannot read the capture /proc/self/mem: Input/output error; make it readable, or leave it out\n")
+    said = r"ordack: cannot read the capture /proc/self/mem: [A-Z][a-z/ ]+; make it readable, or leave it out\n"
+    assert done.returncode == 2
+    assert re.fullmatch(said, done.stderr)

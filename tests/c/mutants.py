@@ -12,14 +12,17 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 CORE = HERE.parent.parent / "c_core"
-PROGRAMS = ("test_mqqb", "test_scan", "test_line")
+PROGRAMS = {  # which test what, and what they are linked with
+    "mqqb_audit.c": (("test_audit",), ("mqqb.c", "mqqb_audit.c")),
+    "": (("test_mqqb", "test_scan", "test_line"), ("mqqb.c", "mqqb_scan.c", "mqqb_line.c")),
+}
 FLAGS = ["-std=c99", "-O1", "-w", f"-I{CORE}"]
 HOOK = ["-include", str(HERE / "assert_hook.h")]
 SECONDS = 30
 
 
 def compile_tests(folder: Path) -> None:
-    for program in (*PROGRAMS, "assert_hook"):
+    for program in (*(program for programs, _ in PROGRAMS.values() for program in programs), "assert_hook"):
         command = ["gcc", *FLAGS, "-c", str(HERE / f"{program}.c"), "-o", str(folder / f"{program}.o")]
         subprocess.run(command, check=True)
 
@@ -45,8 +48,9 @@ def verdict(folder: Path, number: int, file: str, code: str, mutant: str) -> str
                 return f"the code is there {text.count(code)} times"
             text = text.replace(code, mutant)
         (place / source.name).write_text(text)
-    sources = [str(place / name) for name in ("mqqb.c", "mqqb_scan.c", "mqqb_line.c")]
-    for program in PROGRAMS:
+    programs, names = PROGRAMS.get(file, PROGRAMS[""])
+    sources = [str(place / name) for name in names]
+    for program in programs:
         objects = [str(folder / f"{name}.o") for name in (program, "assert_hook")]
         command = ["gcc", *FLAGS, *HOOK, *sources, *objects, "-o", str(place / program)]
         if subprocess.run(command, capture_output=True).returncode != 0:

@@ -447,7 +447,7 @@ static void test_outcomes(void)
 static void test_deadlines(void)
 {
     start();
-    (void)message(1, 0, WITH(.flags = JN, .ttbr = 5));                 /* until 10 s */
+    (void)message(1, 0, WITH(.flags = JN, .ttbr = 15));                /* until 30 s */
     (void)message(2, 1, WITH(.flags = JN, .ttbr = 500, .ttrq = 5));    /* 5 s before the OrderAck, then 505 s */
     (void)message(3, 2, WITH(.ttrq = 5));
     (void)message(4, 3, WITH(.ttrq = 60));
@@ -457,7 +457,7 @@ static void test_deadlines(void)
     (void)order_ack(2, USUAL);
     now += 20 * SECOND;
     CHECK_FOUND("");
-    CHECK_OUTCOMES(&a.flows[0], 0, 0, 1, 2, 4);
+    CHECK_OUTCOMES(&a.flows[0], 0, 0, 2, 2, 3);
 }
 
 static void test_an_answer_after_the_deadline(void)
@@ -608,6 +608,10 @@ static void test_messages_without_a_slot(void)
         }
     }
     (void)message(5, 4, USUAL); /* has lost its slot: that is still a resend */
+    (void)order_ack(1983, USUAL);
+    give();
+    CHECK_EQ(a.flows[0].outcomes[MQQB_AUDIT_WAITING], 992); /* of the 1983 without a slot */
+    CHECK_EQ(a.flows[0].outcomes[MQQB_AUDIT_STORED], 991);
     (void)order_ack(2900, USUAL);
     (void)final_ack(7, WITH(.class = 0xC001));
     (void)final_ack(9, USUAL);
@@ -672,12 +676,12 @@ static void test_what_is_asked_for_keeps_its_slot(void)
 {
     start();
     for (uint32_t number = 1; number <= 500; number++) {
-        (void)message(number, number - 1, WITH(.tx_flags = number == 3 ? MQQB_TX_FA : 0, .flags = number == 5 ? JN : 0));
+        (void)message(number, number - 1, WITH(.tx_flags = number == 3 ? MQQB_TX_FA : 0, .flags = number == 200 ? JN : 0));
         (void)session_ack(1, USUAL);
         (void)order_ack(number, USUAL);
     }
     (void)final_ack(3, WITH(.id = 77)); /* is compared: it has its slot */
-    (void)final_ack(5, USUAL);
+    (void)final_ack(200, USUAL);
     CHECK_FOUND("A");
     CHECK_OUTCOMES(&a.flows[0], 1, 499, 0, 0, 0);
 }
@@ -833,6 +837,12 @@ static void test_renumbered(void)
     CHECK_SHOWN(0, shown, again);
 
     start();
+    shown = message(1, 0, WITH(.id = 500));
+    again = message(1, 0, WITH(.ordinal = 2, .id = 500)); /* under the same number of another one */
+    CHECK_FOUND("R");
+    CHECK_SHOWN(0, shown, again);
+
+    start();
     (void)message(1, 0, WITH(.id = 500));
     (void)message(1, 0, WITH(.queue = SECOND_QUEUE, .ordinal = 2, .id = 500)); /* of another stream nothing is compared */
     CHECK_FOUND("");
@@ -953,6 +963,7 @@ static void test_ack_beyond_receipt(void)
         shown = message(1, 0, USUAL);
         wrong = k == 0 ? order_ack(2, USUAL) : final_ack(2, USUAL);
         (void)order_ack(2, USUAL); /* said once */
+        (void)message(2, 1, USUAL); /* only now: that justifies nothing */
         CHECK_FOUND("A");
         CHECK_SHOWN(0, shown, wrong);
         CHECK_EQ(found[0].number, 2);
@@ -978,6 +989,14 @@ static void test_a_number_that_was_left_out(void)
     (void)message(3, 1, USUAL);
     (void)order_ack(2, USUAL);
     CHECK_FOUND("A");
+
+    start();
+    (void)message(1, 0, WITH(.old = 1));
+    (void)message(3, 1, WITH(.old = 1));
+    (void)order_ack(2, USUAL);
+    (void)message(2, 1, WITH(.old = 1));
+    CHECK_FOUND("a");
+    CHECK_EQ(counts_of(0).order_acked, 2);
 
     start();
     for (uint32_t number = 1; number <= 3000; number++) {
@@ -1154,7 +1173,7 @@ static void test_what_follows_on_what_was_only_said(void)
         (void)message(number, number - 1, WITH(.old = 1));
     }
     (void)order_ack(41, USUAL);
-    (void)message(44, 43, USUAL);
+    (void)message(44, 43, WITH(.old = 1));
     (void)order_ack(44, USUAL);
     CHECK_FOUND("s");
 }
@@ -1226,6 +1245,16 @@ static void test_a_hole_makes_unsure(void)
         CHECK_EQ(a.malformed, k == 2 ? 2 : 0);
         CHECK_EQ(a.connections[0].direction[0].holes, k == 0 ? 2 : 0);
         CHECK(k != 0 || a.connections[0].direction[0].first_hole < a.connections[0].direction[0].last_hole);
+    }
+    for (uint32_t k = 0; k < 2; k++) { /* of the sender; of its host, nobody knows whose */
+        start();
+        (void)plain(BEGIN, 1, 0);
+        (void)message(1, 0, USUAL);
+        now += 5 * SECOND;
+        (void)plain(HOLE, k, 0);
+        (void)message(2, 1, WITH(.sent_time = START + 2)); /* handed over before the hole */
+        (void)order_ack(3, USUAL);
+        CHECK_FOUND("a");
     }
     start();
     (void)message(1, 0, USUAL);
@@ -1307,6 +1336,14 @@ static void test_an_interrupted_capture(void)
     (void)message(1, 0, USUAL);
     give();
     mqqb_audit_interrupted(&a, now + SECOND);
+    (void)order_ack(2, USUAL);
+    CHECK_FOUND("a");
+
+    setup();
+    mqqb_audit_interrupted(&a, now + 5 * SECOND); /* before its source was known */
+    now += 6 * SECOND;
+    opened(0, 0, SENDER);
+    (void)message(1, 0, WITH(.sent_time = START + 2));
     (void)order_ack(2, USUAL);
     CHECK_FOUND("a");
 }
@@ -1459,6 +1496,9 @@ static void test_a_header_in_a_message(void)
         (void)message(2, 1, WITH(.header = 1, .user = 0u - left_out, .recoverable = 0u - left_out));
         CHECK_FOUND(left_out < 2 ? "" : "C");
     }
+    start();
+    (void)message(1, 0, WITH(.header = 1, .recoverable = 0xFFFF)); /* counts itself in one place only */
+    CHECK_FOUND("C");
 }
 
 static void test_counts_after_a_hole(void)
@@ -1496,6 +1536,12 @@ static void test_counts_after_a_hole(void)
         (void)session_ack(0, USUAL);
         CHECK_FOUND(k == 2 ? "cC" : "c");
     }
+    start();
+    (void)plain(HOLE, 0, 0);
+    (void)session_ack(0, USUAL);
+    (void)session_ack(0, WITH(.user = 1)); /* nothing carries them */
+    CHECK_FOUND("cC");
+
     start(); /* one more than counted, too */
     (void)plain(HOLE, 0, 0);
     (void)message(1, 0, WITH(.header = 1, .user = 0xFFFF, .recoverable = 0xFFFF));
@@ -1584,6 +1630,8 @@ static void test_resent_after_the_order_ack(void)
 
 static void test_session_acks_of_two_transmissions(void)
 {
+    uint32_t sum = 0;
+
     start();
     (void)message(1, 0, USUAL);
     opened(1, 0, SENDER);
@@ -1595,7 +1643,17 @@ static void test_session_acks_of_two_transmissions(void)
     (void)message(1, 0, WITH(.connection = 1));
     (void)session_ack(1, WITH(.connection = 1));
     CHECK_FOUND("");
-    CHECK_EQ(a.flows[0].histogram[MQQB_AUDIT_SESSION][mqqb_audit_bucket(a.flows[0].latency_max[MQQB_AUDIT_SESSION])], 1);
+    for (uint32_t k = 0; k < MQQB_AUDIT_BUCKETS; k++) {
+        sum += a.flows[0].histogram[MQQB_AUDIT_SESSION][k];
+    }
+    CHECK_EQ(sum, 1);
+
+    start();
+    (void)message(1, 0, USUAL);
+    (void)message(1, 0, USUAL);
+    (void)session_ack(1, WITH(.ack = 0xFFFF)); /* for the first of them */
+    CHECK_FOUND("");
+    CHECK_EQ(a.flows[0].latency_max[MQQB_AUDIT_SESSION], 0);
 }
 
 static void test_proofs_on_several_connections(void)
@@ -1820,6 +1878,18 @@ static void test_two_final_acks(void)
     CHECK_SHOWN(0, shown, first, second);
     CHECK_EQ(counts_of(0).final_acked, 1);
 
+    start(); /* purged, and expired in the queue */
+    (void)message(1, 0, USUAL);
+    (void)final_ack(1, WITH(.class = 0xC001));
+    (void)final_ack(1, WITH(.class = 0xC002));
+    CHECK_FOUND("D");
+
+    start();
+    (void)message(1, 0, USUAL);
+    (void)final_ack(1, USUAL);
+    (void)final_ack(1, WITH(.class = 0x8003)); /* another copy */
+    CHECK_FOUND("");
+
     start();
     (void)message(1, 0, USUAL);
     (void)final_ack(1, WITH(.class = 0x8003)); /* another copy */
@@ -1868,9 +1938,11 @@ static void test_final_acks_before_their_message(void)
     (void)final_ack(5, WITH(.own_id = 904, .stamp = 8));
     (void)final_ack(5, WITH(.own_id = 905, .source = OTHER));
     shown = message(1, 0, WITH(.old = 1));
+    (void)message(5, 4, WITH(.old = 1));
     CHECK_FOUND("D");
     CHECK_SHOWN(0, shown, first, second);
     CHECK_EQ(a.unattributed, 6);
+    CHECK_EQ(counts_of(0).final_acked, 1);
 
     start(); /* rejected, then received; sent again, the same answers */
     (void)final_ack(1, WITH(.own_id = 900, .class = 0x8003));
