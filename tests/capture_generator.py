@@ -1527,12 +1527,11 @@ def _judge(capture: Capture, pairs: list[_Pair], everything: list[Frame]) -> Non
         violation.certain = violation.shown and (
             _within_reach(capture, violation) and (standing or (clear and _accounted(capture, violation)))
         )
+        shown = [packet for group in groups for packet in group]
+        finals = {(id(packet.line), packet.own_id) for packet in shown if packet.kind == "final"}
+        again = [p for p in capture.packets if p.kind == "final" and (id(p.line), p.own_id) in finals]  # shows it too
         violation.frames = {
-            (frame.file, frame.number)
-            for group in groups
-            for packet in group
-            for frame in packet.frames
-            if frame.kept >= 0
+            (frame.file, frame.number) for packet in (*shown, *again) for frame in packet.frames if frame.kept >= 0
         }
         if violation.line is not None:
             sequence = next(packet.sequence for group in violation.evidence[::-1] for packet in group)
