@@ -606,6 +606,9 @@ class Node:
         if size <= queue.peer.room and self._cached + size <= min(self.heap // _CACHE_SHARE, _CACHE_BYTES):
             message.packet = packet
             self._cached += size
+        elif not self._free:
+            self._free.append(packet)
+            self._cached += size
         return message
 
     def packet(self, size: int) -> bytearray:
