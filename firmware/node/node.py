@@ -603,12 +603,11 @@ class Node:
         if may_expire or not self._is_endless:
             self._expect(message)
         size = len(packet)
-        if size <= queue.peer.room and self._cached + size <= min(self.heap // _CACHE_SHARE, _CACHE_BYTES):
+        self._cached += size
+        if size <= queue.peer.room and self._cached <= min(self.heap // _CACHE_SHARE, _CACHE_BYTES):
             message.packet = packet
-            self._cached += size
-        elif not self._free:
+        else:
             self._free.append(packet)
-            self._cached += size
         return message
 
     def packet(self, size: int) -> bytearray:

@@ -380,10 +380,9 @@ class LoggedSource:
 
 def _replay(box: "Outbox", handle: "type[Stored]", arrival: "type[Arrival]") -> None:
     """Take in what the files hold. A board has no memory for the program that does it, once it is done."""
-    import node
-    from node import replay
+    import node.replay
 
-    replay.Replay(box, handle, arrival)
+    node.replay.Replay(box, handle, arrival)
     if hasattr(gc, "mem_free"):
         del node.replay
         del sys.modules["node.replay"]
