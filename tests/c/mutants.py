@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 CORE = HERE.parent.parent / "c_core"
 PROGRAMS = {  # which test what, and what they are linked with
     "mqqb_audit.c": (("test_audit",), ("mqqb.c", "mqqb_audit.c")),
+    "mqqb_capture.c": (("test_capture",), ("mqqb.c", "mqqb_scan.c", "mqqb_capture.c")),
     "": (("test_mqqb", "test_scan", "test_line"), ("mqqb.c", "mqqb_scan.c", "mqqb_line.c")),
 }
 FLAGS = ["-std=c99", "-O1", "-w", f"-I{CORE}"]
