@@ -1,6 +1,5 @@
 """Captures to column batches: the C core's mqqb_capture behind numpy arrays."""
 
-import contextlib
 import ipaddress
 import mmap
 from collections import Counter
@@ -44,7 +43,6 @@ DETAIL_COLUMNS = (
 COLUMNS = SCAN_COLUMNS + PLACE_COLUMNS + DETAIL_COLUMNS
 _NUMBERS = {name: number for number, name in enumerate(COLUMNS)}
 
-_MADV_POPULATE_READ = 22  # Linux's; Python has no name for it
 _WINDOW = 64 << 20  # bytes of a file that stay in this process's memory behind the place that is read
 _SAMPLE = 16 << 20  # bytes that decide how connections are divided
 _LABEL_BYTES = 64  # of an average label at most, before a batch is full early
@@ -268,8 +266,6 @@ class Decoder:
                     c.file, c.size, c.pause = number, file.size, _WINDOW
                     if stop is not None and stop < file.size:
                         c.pause = stop
-                    else:
-                        file.fetch(0)
                 status = lib.mqqb_capture_read(c)
                 file.release(c.cursor)
             else:
@@ -281,7 +277,6 @@ class Decoder:
                 c.columns = tables[turn].pointers[0]
             elif status == lib.MQQB_CAPTURE_PAUSE and stop is None:
                 c.pause = c.cursor + _WINDOW
-                file.fetch(c.cursor)
             elif status in (lib.MQQB_CAPTURE_END_OF_FILE, lib.MQQB_CAPTURE_PAUSE) or status < 0:
                 if status < 0:
                     text = f"at byte {c.cursor}, behind frame {c.frame}: {_ERRORS[status]}"
@@ -423,12 +418,6 @@ class _File:
         self.size = size
         self.pointer = ffi.from_buffer("uint8_t[]", self._map) if self._map is not None else ffi.new("uint8_t[1]")
         self._released = 0
-
-    def fetch(self, cursor: int) -> None:
-        """The window from here on is put into this process's memory at once, not by a fault for every few pages."""
-        if self._map is not None:
-            with contextlib.suppress(OSError):  # a kernel before 5.14
-                self._map.madvise(_MADV_POPULATE_READ, cursor // mmap.PAGESIZE * mmap.PAGESIZE, _WINDOW)
 
     def release(self, cursor: int) -> None:
         """These pages count for the process no longer. They are read again if something refers to them."""
