@@ -15,6 +15,7 @@
 #define TCP_PORT 1801u
 #define RECORD_MAX (16u << 20)  /* bytes of one frame or block; more is no capture but a corrupt length */
 #define PENDING_MAX (4u << 20)  /* bytes kept out of order for one direction: more than a TCP window */
+#define LATE_MAX (64u << 10)    /* a SYN that is captured behind bytes of its connection has a number at most so far below */
 #define AHEAD_MAX (16u << 20)   /* an acknowledgement of more bytes than this that were not seen says nothing */
 #define HOLD_FRAMES 64u         /* so many frames later nothing that was acknowledged before will come */
 #define FETCH_AHEAD 1024u       /* bytes of the file that are on their way into the cache: a few frames */
@@ -911,7 +912,7 @@ static uint32_t connect(mqqb_capture *c, uint32_t *place, const mqqb_capture_end
 static int is_new(const mqqb_capture_direction *d, uint32_t sequence)
 {
     if ((d->flags & IS_OPEN) != 0) {
-        return sequence != d->initial && ((d->flags & HAS_BEGUN) != 0 || d->sequence - sequence > AHEAD_MAX);
+        return sequence != d->initial && ((d->flags & (HAS_BEGUN | IS_ENDED)) != 0 || d->initial - sequence > LATE_MAX);
     }
     return (d->flags & HAS_HEARD) != 0 && d->heard - sequence > AHEAD_MAX;
 }

@@ -430,11 +430,16 @@ static void test_whose_syn(void)
     CHECK_KINDS(0, "8A");
     for (uint32_t far = 0; far < 2; far++) { /* bytes that follow it were captured first; or they are of the one before */
         pcap(&f, 101, 0, 0);
-        say(0, far << 25 | 100, 0, 0, stream, size);
+        say(0, (64u << 10) + far, 0, 0, stream, size);
         say(0, (uint32_t)-1, 0, SYN, NOTHING, 0);
         finish();
         CHECK_EQ(r->c.connections_used, 1 + far);
     }
+    pcap(&f, 101, 0, 0); /* the one before, whose beginning was not captured, has come to its end */
+    say(0, 100, 0, ACK | FIN, stream, size);
+    say(0, (uint32_t)-1, 0, SYN, NOTHING, 0);
+    finish();
+    CHECK_EQ(r->c.connections_used, 2);
 }
 
 /* ---- fragments ----------------------------------------------------------------------------------- */
