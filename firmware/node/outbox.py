@@ -16,7 +16,6 @@ Nothing here blocks for longer than the file system does. Bodies are not kept in
 buffer, a packet that is larger goes to the file as it is.
 """
 
-import gc
 import os
 import struct
 import sys
@@ -90,6 +89,7 @@ _PIECE_BYTES = const(128)  # what is read later passes through so much
 _OUT_BYTES_MIN = const(520)  # what is written, too: a record of any name and its length and CRC in a header
 _QUEUE_NAME_MAX = const(486)
 _SOURCE_NAME_MAX = const(470)
+_LARGE_OUT_BYTES = const(8192)  # who has so much need not save
 _EINTR = const(4)
 _EIO = const(5)
 
@@ -379,11 +379,11 @@ class LoggedSource:
 
 
 def _replay(box: "Outbox", handle: "type[Stored]", arrival: "type[Arrival]") -> None:
-    """Take in what the files hold. A board has no memory for the program that does it, once it is done."""
+    """Take in what the files hold. A small board has no memory for the program that does it, once it is done."""
     import node.replay
 
     node.replay.Replay(box, handle, arrival)
-    if hasattr(gc, "mem_free"):
+    if len(box._out) < _LARGE_OUT_BYTES:  # noqa: SLF001
         del node.replay
         del sys.modules["node.replay"]
 
@@ -399,12 +399,12 @@ class Outbox:
     segment_size: bytes after which a new file is begun, at most a quarter of capacity. capacity: bytes of all files
     together, beyond which messages are refused. waiting_max: so many may be kept at once, for each needs memory, also
     at the next start; arrivals_max: so many arrivals. handle: makes the handle of a stored message from its MessageID
-    and record.
-    starts: how often this board has started, 0 to 0xFFFFFF, where somebody else counts that too. arrival: makes the
-    handle of an arrival from its number, record and source. write_bytes: records are put together in so much memory
-    until they are written. `restored`: the messages that are kept, those of a queue in the order of their numbers,
-    for the owner to take. Raises OutboxDamaged,
-    OutboxError (another board's folder, another format), OutboxWriteFailed, OSError, ValueError.
+    and record. starts: how often this board has started, 0 to 0xFFFFFF, where somebody else counts that too. arrival:
+    makes the handle of an arrival from its number, record and source. write_bytes: in so much memory records are put
+    together until they are written; less than the default is for small boards, which also give up what only the
+    start needs.
+    `restored`: the messages that are kept, those of a queue in the order of their numbers, for the owner to take.
+    Raises OutboxDamaged, OutboxError (another board's folder, another format), OutboxWriteFailed, OSError, ValueError.
     """
 
     def __init__(
@@ -418,7 +418,7 @@ class Outbox:
         starts: int = 0,
         arrivals_max: int = 500,
         arrival: "type[Arrival]" = Arrival,
-        write_bytes: int = 1024,
+        write_bytes: int = 8192,
     ) -> None:
         if not 0 <= starts <= _STARTS_MAX:
             raise ValueError("starts is 0 to 0xFFFFFF")
