@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import shutil
 import socket
@@ -229,6 +230,17 @@ def queue_manager(folder: Path) -> Iterator[int]:
             server.terminate()
 
 
+def syncs(folder: Path) -> float:
+    """Appends of 340 bytes, each synced, that the disk takes in a second: what bounds messages one at a time."""
+    count = 1000
+    with (folder / "syncs").open("wb", buffering=0) as file:
+        begin = time.monotonic()
+        for _ in range(count):
+            file.write(bytes(340))
+            os.fsync(file.fileno())
+        return count / (time.monotonic() - begin)
+
+
 def messages(report: Callable[..., None], rounds: int) -> None:
     """Messages per second of 64 bytes, each synced to its file before it counts as accepted."""
     found: dict[str, list[float]] = {}
@@ -239,6 +251,7 @@ def messages(report: Callable[..., None], rounds: int) -> None:
             with mosquitto(folder) as port:
                 rates = micropython(UMQTT, f".frozen:{peers}", port, 100)
                 found.setdefault("umqtt", []).append(rates["stored"])
+            found.setdefault("syncs", []).append(syncs(folder))
             for batch, count in ((1, 2000), (64, 6400)):
                 with queue_manager(folder / f"store-{number}-{batch}") as port:
                     outbox = folder / f"outbox-{number}-{batch}"
@@ -253,6 +266,7 @@ def messages(report: Callable[..., None], rounds: int) -> None:
                 unit="messages per second", ordack="node, each synced to its file", ordack_value=round(value),
                 peer="umqtt.simple, QoS 1, mosquitto as shipped", peer_value=round(peer), ratio=value / peer,
             )  # fmt: skip
+    report(bench="this disk, appends synced", unit="per second", value=round(statistics.median(found["syncs"])))
     report(bench="unix port", peer="mqtt_as", left_out="it is not on the package index that pip uses")
 
 
