@@ -183,7 +183,7 @@ def test_a_queue_manager_that_breaks_the_promise(run_standin: RunStandin, fault:
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        ("deaf:20", "no progress for 2 s: stored 19 of 30, acknowledged 19 of 30"),
+        ("deaf:20", r"no progress for 2 s: stored 19 of 30, acknowledged \d+ of 30"),  # a cut may take the last ones
         ("port:1", "was to listen on port"),
         ("dirty:1", "the queue manager ended with status 3 after SIGTERM"),
         ("slow:1", "the queue manager does not say that it is listening"),
@@ -196,7 +196,7 @@ def test_a_queue_manager_that_misbehaves(
     monkeypatch.setattr(campaign, "LISTENING_DEADLINE_S", 1.0)
     figures = run_standin(fault=fault, patience_s=2.0, cuts=2)
     assert figures.failure is not None
-    assert reason in figures.failure.splitlines()[0]
+    assert re.search(reason, figures.failure.splitlines()[0])
     assert "--- the last lines of the queue manager:" in figures.failure
     assert not figures.ok
 
