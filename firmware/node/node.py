@@ -724,8 +724,6 @@ class Node:
         self.receiver = receiver
         if self._connect is not None:
             self._peer(self._connect)
-        for peer in self._peers:
-            peer.receives()
         self.touch()
 
     def touch(self) -> None:

@@ -53,7 +53,7 @@ class Peer:
         self._large_at = 0  # so much of it has been in the buffer
         self._trailer = 0  # bytes of its SessionHeader, which waits at the end of the buffer
         self._write_bytes = min(WRITE_BYTES, node.heap // _HEAP_SHARE)
-        self._least = _HANDSHAKE_BYTES if node.receiver is None else _FROM_HERE_BYTES
+        self._least = _HANDSHAKE_BYTES
         if not self.initiator:
             self._begin(node.now())
 
@@ -66,10 +66,6 @@ class Peer:
         """Carry what is sent to that queue, too."""
         self.queues.append(queue)
         self._least = max(self._least, queue.draft.transaction_at + _TRANSACTION_BYTES + _HEADER_BYTES)
-
-    def receives(self) -> None:
-        """Messages may come from now on."""
-        self._least = max(self._least, _FROM_HERE_BYTES)
 
     def wake(self) -> None:
         """Something has changed in a queue."""
@@ -145,8 +141,9 @@ class Peer:
 
     def _make_room(self) -> None:
         """See that the buffer, of which nothing is needed, is as large as it has to be."""
-        if len(self._out) < self._least:
-            self._out = bytearray(max(self._write_bytes, self._least))
+        least = self._least if self.node.receiver is None else max(self._least, _FROM_HERE_BYTES)
+        if len(self._out) < least:
+            self._out = bytearray(max(self._write_bytes, least))
             self._view = memoryview(self._out)
         self.room = len(self._out) - _HEADER_BYTES
 

@@ -334,9 +334,10 @@ def legible(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def counted(number: int, noun: str) -> str:
-    """1 message, 2 messages, 2 batches."""
-    return f"{number} {noun}{'' if number == 1 else 'es' if noun.endswith('ch') else 's'}"
+def counted(number: int, noun: str, grouped: bool = False) -> str:
+    """1 message, 2 messages, 2 batches; 2,000 messages if grouped."""
+    text = f"{number:,}" if grouped else str(number)
+    return f"{text} {noun}{'' if number == 1 else 'es' if noun.endswith('ch') else 's'}"
 
 
 def queue_name(text: str) -> str:

@@ -548,8 +548,9 @@ def require_packets(result: Result) -> None:
     files = ", ".join(result.paths[:FILES_NAMED])
     if len(result.paths) > FILES_NAMED:
         files += f" and {len(result.paths) - FILES_NAMED:,} more"
-    seen = ", ".join(count_text(result.summary[name], word) for name, word in (
-        ("connections", "connection to TCP port 1801"), ("malformed", "malformed packet"), ("holes", "hole")))
+    summary = result.summary
+    seen = (f"{count_text(summary['connections'], 'connection')} to TCP port 1801, "
+            f"{count_text(summary['malformed'], 'malformed packet')}, {count_text(summary['holes'], 'hole')}")
     damages = "".join(f"; {path}: {text}" for path, text in result.damages)
     raise CaptureUnusable(f"there was nothing to judge: no packet of the protocol in {files} ({seen}){damages}")
 

@@ -68,6 +68,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
+from ordack.store import counted
+
 KINDS = (
     "renumbered", "ack_beyond_receipt", "id_went_back", "skipped", "count_mismatch", "resent_after_ack",
     "delivered_twice",
@@ -104,9 +106,8 @@ class SequenceId(NamedTuple):
 
 
 def count_text(number: int, word: str) -> str:
-    """A number of things: 1 hole, 2,000 holes, 2 connections to ..."""
-    first, space, rest = word.partition(" to ")
-    return f"{number:,} {first}{'' if number == 1 else 's'}{space}{rest}"
+    """A number of things, in a report: 1 hole, 2,000 holes."""
+    return counted(number, word, grouped=True)
 
 
 @dataclass(frozen=True, slots=True)
