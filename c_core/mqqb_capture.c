@@ -50,12 +50,6 @@
 #define IS_WAITING 1u
 #define IS_KNOWN 2u
 
-#ifdef __GNUC__
-#define PREFETCH(address) __builtin_prefetch(address)
-#else
-#define PREFETCH(address) ((void)(address))
-#endif
-
 /* A file is read once, from record to record: steps of which the processor cannot guess the next. */
 static inline void fetch(const uint8_t *from, uint64_t size)
 {
