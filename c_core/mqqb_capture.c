@@ -18,7 +18,7 @@
 #define LATE_MAX (64u << 10)    /* a SYN that is captured behind bytes of its connection has a number at most so far below */
 #define AHEAD_MAX (16u << 20)   /* an acknowledgement of more bytes than this that were not seen says nothing */
 #define HOLD_FRAMES 64u         /* so many frames later nothing that was acknowledged before will come */
-#define FETCH_AHEAD 1024u       /* bytes of the file that are on their way into the cache: a few frames */
+#define FETCH_AHEAD 8192u       /* bytes of the file that are on their way into the cache: some tens of frames */
 
 /* Values of direction.flags */
 #define IS_OPEN 1u      /* sequence is known */
@@ -167,10 +167,12 @@ static void flush(mqqb_capture *c)
 {
     const uint32_t count = c->details != 0 ? MQQB_CAPTURE_COLUMNS : MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS;
     const size_t rows = c->rows - c->flushed;
+    const size_t ahead = c->capacity - c->flushed >= 3 * BLOCK ? 2 * BLOCK : 0; /* the lines that are written next */
 
     for (unsigned column = 0; column < count; column++) {
         uint32_t *const to = c->columns.column[column];
         if (to != NULL && rows == BLOCK) {
+            PREFETCH_TO_WRITE(to + c->flushed + ahead);
             memcpy(to + c->flushed, c->block + column * BLOCK, BLOCK * sizeof(row)); /* of a size that the compiler knows */
         } else if (to != NULL) {
             memcpy(to + c->flushed, c->block + column * BLOCK, rows * sizeof(row));
@@ -1046,15 +1048,15 @@ static inline piece piece_of(const mqqb_capture *c, const view *v, uint32_t sequ
 }
 
 /* A TCP header and what follows. partial: what follows is not all of it. */
-static int32_t read_tcp_header(mqqb_capture *c, mqqb_capture_end end[2], view v, uint32_t partial, uint32_t *found,
+static int32_t read_tcp_header(mqqb_capture *c, mqqb_capture_end end[2], view *v, uint32_t partial, uint32_t *found,
                                uint32_t *side)
 {
-    const uint8_t *const in = v.in;
+    const uint8_t *const in = v->in;
     uint32_t flags, sequence;
     piece s;
 
     *found = NONE;
-    if (v.size < 20 || in[12] >> 4 < 5 || !pass(&v, (uint64_t)(in[12] >> 4) * 4)) {
+    if (v->size < 20 || in[12] >> 4 < 5 || !pass(v, (uint64_t)(in[12] >> 4) * 4)) {
         return FRAME_DONE;
     }
     if (be16(in) != TCP_PORT && be16(in + 2) != TCP_PORT) {
@@ -1067,8 +1069,8 @@ static int32_t read_tcp_header(mqqb_capture *c, mqqb_capture_end end[2], view v,
     }
     flags = partial ? in[13] & ~FIN : in[13];
     sequence = be32(in + 4);
-    s = piece_of(c, &v, sequence);
-    return read_tcp(c, end, flags, be32(in + 8), &s, (uint32_t)v.wire, found, side);
+    s = piece_of(c, v, sequence);
+    return read_tcp(c, end, flags, be32(in + 8), &s, (uint32_t)v->wire, found, side);
 }
 
 static void count_fragment(mqqb_capture_datagram *g, const view *v, uint32_t place, uint32_t more)
@@ -1097,13 +1099,13 @@ static uint32_t take_fragment(mqqb_capture *c, const mqqb_capture_datagram *g, u
 }
 
 /* A part of an IP datagram that carries TCP. place: in the datagram, in bytes. */
-static int32_t read_fragment(mqqb_capture *c, mqqb_capture_end end[2], const view *v, uint32_t id, uint32_t place, uint32_t more)
+static int32_t read_fragment(mqqb_capture *c, mqqb_capture_end end[2], view *v, uint32_t id, uint32_t place, uint32_t more)
 {
     mqqb_capture_datagram *g = NULL;
     uint32_t number, side = 0;
 
     if (!place && !more) {
-        return read_tcp_header(c, end, *v, 0, &number, &side);
+        return read_tcp_header(c, end, v, 0, &number, &side);
     }
     for (unsigned i = 0; i < MQQB_CAPTURE_FRAGMENTS && g == NULL; i++) {
         g = &c->datagrams[i];
@@ -1132,7 +1134,8 @@ static int32_t read_fragment(mqqb_capture *c, mqqb_capture_end end[2], const vie
         return FRAME_DONE;
     }
     if (place == 0) {
-        const int32_t status = read_tcp_header(c, end, *v, 1, &number, &side);
+        view header = *v;
+        const int32_t status = read_tcp_header(c, end, &header, 1, &number, &side);
         if (status != FRAME_DONE) {
             return status;
         }
@@ -1153,48 +1156,48 @@ static int32_t read_fragment(mqqb_capture *c, mqqb_capture_end end[2], const vie
     return FRAME_DONE;
 }
 
-static int32_t read_ip4(mqqb_capture *c, view v)
+static int32_t read_ip4(mqqb_capture *c, view *v)
 {
-    const uint8_t *const in = v.in;
+    const uint8_t *const in = v->in;
     mqqb_capture_end end[2] = {{{0}}, {{0}}};
     uint32_t head, total;
 
-    if (v.size < 20 || in[0] >> 4 != 4 || in[9] != 6) {
+    if (v->size < 20 || in[0] >> 4 != 4 || in[9] != 6) {
         return FRAME_DONE;
     }
     head = (uint32_t)(in[0] & 15) * 4;
     total = be16(in + 2);
     if (total != 0) { /* else the sender's network card divides what is more than 64 KiB here */
-        shorten(&v, total);
+        shorten(v, total);
     }
-    if (head < 20 || !pass(&v, head)) {
+    if (head < 20 || !pass(v, head)) {
         return FRAME_DONE;
     }
     memcpy(&end[0].word[0], in + 12, 4);
     memcpy(&end[1].word[0], in + 16, 4);
-    return read_fragment(c, end, &v, be16(in + 4), (be16(in + 6) & 0x1FFF) * 8, in[6] & 0x20);
+    return read_fragment(c, end, v, be16(in + 4), (be16(in + 6) & 0x1FFF) * 8, in[6] & 0x20);
 }
 
-static int32_t read_ip6(mqqb_capture *c, view v)
+static int32_t read_ip6(mqqb_capture *c, view *v)
 {
-    const uint8_t *const in = v.in;
+    const uint8_t *const in = v->in;
     mqqb_capture_end end[2] = {{{0}}, {{0}}};
     uint32_t next, id = 0, place = 0, more = 0;
 
-    if (!pass(&v, 40) || in[0] >> 4 != 6) {
+    if (!pass(v, 40) || in[0] >> 4 != 6) {
         return FRAME_DONE;
     }
     if (be16(in + 4) != 0) {
-        shorten(&v, be16(in + 4));
+        shorten(v, be16(in + 4));
     }
     memcpy(end[0].word, in + 8, 16);
     memcpy(end[1].word, in + 24, 16);
     end[0].word[4] = end[1].word[4] = 1u << 16;
     next = in[6];
     while (next != 6) {
-        const uint8_t *const header = v.in;
+        const uint8_t *const header = v->in;
         uint32_t size = 8;
-        if (v.size < 8) {
+        if (v->size < 8) {
             return FRAME_DONE;
         }
         if (next == 0 || next == 43 || next == 60) {
@@ -1212,11 +1215,11 @@ static int32_t read_ip6(mqqb_capture *c, view v)
             return FRAME_DONE;
         }
         next = header[0];
-        if (!pass(&v, size)) {
+        if (!pass(v, size)) {
             return FRAME_DONE;
         }
     }
-    return read_fragment(c, end, &v, id, place, more);
+    return read_fragment(c, end, v, id, place, more);
 }
 
 /* The Ethernet type of what begins with IP. */
@@ -1225,46 +1228,47 @@ static uint32_t ip_type(const view *v)
     return v->size > 0 && v->in[0] >> 4 == 6 ? 0x86DD : 0x0800;
 }
 
-/* A frame: link header, IP. Whatever is broken or no TCP is passed over. */
-static int32_t read_frame(mqqb_capture *c, uint32_t link, view v)
+/* A frame: link header, IP. Whatever is broken or no TCP is passed over. The view is passed on, not copied: a copy of what was just
+ * written has to wait until that is in the cache. */
+static int32_t read_frame(mqqb_capture *c, uint32_t link, view *v)
 {
     uint32_t type = 0;
 
     switch (link) {
     case 1: /* Ethernet, with any number of VLAN tags */
-        if (!pass(&v, 14)) {
+        if (!pass(v, 14)) {
             return FRAME_DONE;
         }
-        type = be16(v.in - 2);
-        while ((type == 0x8100 || type == 0x88A8 || type == 0x9100 || type == 0x9200) && pass(&v, 4)) {
-            type = be16(v.in - 2);
+        type = be16(v->in - 2);
+        while ((type == 0x8100 || type == 0x88A8 || type == 0x9100 || type == 0x9200) && pass(v, 4)) {
+            type = be16(v->in - 2);
         }
         break;
     case 113: /* Linux cooked */
-        if (!pass(&v, 16)) {
+        if (!pass(v, 16)) {
             return FRAME_DONE;
         }
-        type = be16(v.in - 2);
+        type = be16(v->in - 2);
         break;
     case 276: /* Linux cooked, version 2 */
-        if (!pass(&v, 20)) {
+        if (!pass(v, 20)) {
             return FRAME_DONE;
         }
-        type = be16(v.in - 20);
+        type = be16(v->in - 20);
         break;
     case 0: /* loopback */
     case 108:
-        if (!pass(&v, 4)) {
+        if (!pass(v, 4)) {
             return FRAME_DONE;
         }
-        type = ip_type(&v);
+        type = ip_type(v);
         break;
     case 12: /* raw IP */
     case 14:
     case 101:
     case 228:
     case 229:
-        type = ip_type(&v);
+        type = ip_type(v);
         break;
     default:
         c->unread++;
@@ -1580,7 +1584,10 @@ int32_t mqqb_capture_read(mqqb_capture *c)
             fetch(file + c->cursor + FETCH_AHEAD, c->next - c->cursor);
         }
         c->frame++;
-        status = v.wire < v.size ? read_frame(c, link, (view){v.in, v.size, v.size}) : read_frame(c, link, v);
+        if (v.wire < v.size) {
+            v.wire = v.size;
+        }
+        status = read_frame(c, link, &v);
         if (status == FRAME_AGAIN) {
             c->frame--;
         } else {
