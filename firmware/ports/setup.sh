@@ -211,10 +211,9 @@ build_unix() {
     local folder=$root/build/micropython/$1
     made_for "$folder" "$2"
     shift 2
-    # Nothing that would need another library: no TLS, no ffi, no btree.
     make -j"$cpus" -C build/micropython/source/ports/unix BUILD="$folder" MICROPY_MPYCROSS="$root/build/micropython/mpy-cross/mpy-cross" \
-        FROZEN_MANIFEST="$root/firmware/ports/unix/manifest.py" \
-        MICROPY_PY_BTREE=0 MICROPY_PY_SSL=0 MICROPY_SSL_MBEDTLS=0 MICROPY_PY_FFI=0 MICROPY_PY_BLUETOOTH=0 "$@"
+        VARIANT_DIR="$root/firmware/ports/unix" FROZEN_MANIFEST="$root/firmware/ports/unix/manifest.py" \
+        MICROPY_PY_SSL=0 MICROPY_SSL_MBEDTLS=0 "$@"
 }
 
 micropython_part() {
@@ -263,8 +262,8 @@ build_unix_board() {
     frozen_again "$folder"
     shift 2
     make -j"$cpus" -C build/micropython/source/ports/unix BUILD="$folder" MICROPY_MPYCROSS="$root/build/micropython/mpy-cross/mpy-cross" \
-        FROZEN_MANIFEST="$root/firmware/ports/manifest.py" USER_C_MODULES="$root/firmware/ports/usermod" \
-        MICROPY_PY_BTREE=0 MICROPY_PY_FFI=0 MICROPY_PY_BLUETOOTH=0 "$@"
+        VARIANT_DIR="$root/firmware/ports/unix" FROZEN_MANIFEST="$root/firmware/ports/manifest.py" \
+        USER_C_MODULES="$root/firmware/ports/usermod" "$@"
 }
 
 # What the emulated Pi boots besides MicroPython: Debian's kernel for clouds and busybox.
@@ -309,7 +308,7 @@ firmware_part() {
         step firmware-mps2-an385-stock "$key $(digest firmware/ports/mps2)" \
             build_mps2 mps2-an385-stock "$key" FROZEN_MANIFEST=manifest_stock.py
     fi
-    key="$(cat build/stamps/micropython-source) $(recipe build_unix_board)"
+    key="$(cat build/stamps/micropython-source) $(recipe build_unix_board) $(digest firmware/ports/unix)"
     step firmware-pi "$key $frozen $c" build_unix_board pi "$key" \
         CROSS_COMPILE=aarch64-linux-gnu- LDFLAGS_EXTRA=-static MICROPY_PY_SSL=0 MICROPY_SSL_MBEDTLS=0
     step firmware-pi-linux "$root $(recipe fetch_pi_linux apt_with)" fetch_pi_linux

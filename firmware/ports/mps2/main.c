@@ -14,7 +14,10 @@
 
 #define HEAP_KIB 64          // unless heap= says something else
 #define HEAP_KIB_MIN 16
-#define STACK_BYTES (16 << 10) // that Python code may use: what a board has; mps2.ld keeps more for C code and interrupts
+// What a board has for Python code, in two parts: the C stack (mps2.ld keeps more, for C code and interrupts), and what
+// calls keep their variables in.
+#define STACK_BYTES (12 << 10)
+#define PYTHON_STACK_BYTES (4 << 10)
 
 extern uint8_t _heap_start[], _heap_limit[]; // from mps2.ld
 
@@ -47,11 +50,14 @@ static void run(void) {
 }
 
 int main(void) {
+    static mp_obj_t python_stack[PYTHON_STACK_BYTES / sizeof(mp_obj_t)];
+
     mp_stack_ctrl_init();
     mp_stack_set_limit(STACK_BYTES);
     lwip_init();
     for (;;) {
         gc_init(_heap_start, heap_end());
+        mp_pystack_init(python_stack, &python_stack[MP_ARRAY_SIZE(python_stack)]);
         mp_init();
         mod_network_init();
         readline_init0();

@@ -13,6 +13,7 @@
 
 // The interpreter.
 #define MICROPY_ENABLE_GC (1)
+#define MICROPY_ENABLE_PYSTACK (1) // calls do not look for room on the heap
 #define MICROPY_GC_ALLOC_THRESHOLD (1)
 #define MICROPY_ENABLE_EMERGENCY_EXCEPTION_BUF (1)
 #define MICROPY_LONGINT_IMPL (MICROPY_LONGINT_IMPL_MPZ)
