@@ -37,6 +37,7 @@ And what on a board would take memory in Python:
     copy(to, at, data, begin, end)                      bytes: to[at:] becomes as data[begin:end] is
     copy_words(to, words)                               the beginning of an array becomes as all of another is
     put_words(to, at, words, begin, end)                words[begin:end] little-endian at to[at:]
+    drop(items, count)                                  the first of a list go
     put_crc(data, at, begin, end, value)                CRC-32 of data[begin:end], carried on from value, at data[at:]
 
 What came from the wire is answered with a status. A caller's mistake (array too short, range outside the buffer, number
@@ -126,4 +127,5 @@ roll = _core.roll
 copy = _core.copy
 copy_words = _core.copy_words
 put_words = _core.put_words
+drop = _core.drop
 put_crc = _core.put_crc

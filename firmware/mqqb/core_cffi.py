@@ -10,7 +10,7 @@ from typing import Any
 from _mqqb import ffi, lib
 
 from mqqb.constants import PACKET_SIZE_MAX, PARTS
-from mqqb.core_py import copy, copy_words, put_crc, put_words  # noqa: F401 - C does no better here
+from mqqb.core_py import copy, copy_words, drop, put_crc, put_words  # noqa: F401 - C does no better here
 
 _BYTES = ffi.typeof("uint8_t[]")
 _WORDS = ffi.typeof("uint32_t[]")

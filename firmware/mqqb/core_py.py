@@ -9,6 +9,10 @@ from binascii import crc32
 
 from mqqb import const
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 _M32 = const(0xFFFFFFFF)
 
 # Of constants.py (a test compares them).
@@ -564,6 +568,12 @@ def put_words(to: "bytearray | memoryview", at: int, words: "array[int]", begin:
     for place in range(begin, end):
         struct.pack_into("<I", to, at, words[place])
         at += 4
+
+
+def drop(items: "list[Any]", count: int) -> None:
+    """The first items of a list go."""
+    _check_number(count, 0, len(items))
+    del items[:count]
 
 
 def put_crc(data: "bytearray | memoryview", at: int, begin: int, end: int, value: int) -> None:

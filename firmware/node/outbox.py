@@ -1039,7 +1039,7 @@ class Outbox:
         if self._marks_logged == len(self._marks):
             self._marks.clear()
         else:
-            del self._marks[: self._marks_logged]
+            core.drop(self._marks, self._marks_logged)
         self._marks_logged = 0
 
     def _give_up(self) -> None:

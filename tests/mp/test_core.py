@@ -495,6 +495,8 @@ def mistakes_are_refused(c):
     for at, begin, end in ((0, 0, 5), (0, 2, 1), (1, 0, 2), (-1, 0, 1)):
         refused(c.put_words, bytearray(8), at, words(4), begin, end)
     refused(c.copy_words, words(3), words(4))
+    for count in (-1, 3):
+        refused(c.drop, [1, 2], count)
     for value in (-1, 1 << 32):
         refused(c.put_crc, bytearray(8), 0, 0, 4, value)
 
@@ -692,6 +694,16 @@ def memory_is_moved(c):
     assert longer == array("I", (1, 0x80000002, 0xFFFFFFFF, 4, 9))
 
 
+def the_first_of_a_list_go(c):
+    for size in range(6):
+        for count in range(size + 1):
+            items = list(range(size))
+            c.drop(items, count)
+            assert items == list(range(count, size))
+            items.extend("ab")
+            assert items == list(range(count, size)) + ["a", "b"]
+
+
 def sums_are_those_of_zlib(c):
     data = bytearray(b"....123456789")
     c.put_crc(data, 0, 4, 13, 0)
@@ -717,6 +729,7 @@ def nothing_is_allocated(c):
     incoming = words(4)
     ack = words(9)
     large = array("I", (0xFFFFFFFF, 0x80000000))
+    items = [1, 2, 3]
     seed = 0x9ABCDEF0
     c.session_init(session, 64)
     gc.collect()
@@ -739,6 +752,7 @@ def nothing_is_allocated(c):
     c.roll(outgoing)
     c.copy(out, 1, raw, 2, 5)
     c.copy_words(header, outgoing)
+    c.drop(items, 2)
     c.put_words(out, 0, large, 0, 2)
     c.put_crc(out, 0, 4, 12, seed)
     used = gc.mem_alloc() - before
@@ -748,6 +762,7 @@ def nothing_is_allocated(c):
 
 CHECKS = (
     memory_is_moved,
+    the_first_of_a_list_go,
     sums_are_those_of_zlib,
     captured_frames,
     bits_of_the_worked_example,

@@ -41,6 +41,7 @@ int memcmp(const void *a, const void *b, size_t size)
 #include "py/objint.h"
 #include "py/runtime.h"
 #endif
+#include "py/objlist.h"
 
 #include "mqqb.c"
 #include "mqqb_line.c"
@@ -393,6 +394,23 @@ static mp_obj_t copy_words(mp_obj_t to, mp_obj_t from)
 }
 static MP_DEFINE_CONST_FUN_OBJ_2(copy_words_obj, copy_words);
 
+/* drop(list, count): its first items go; no slice is made, and the list keeps its memory */
+static mp_obj_t drop(mp_obj_t list, mp_obj_t items)
+{
+    mp_obj_list_t *from = MP_OBJ_TO_PTR(list);
+    size_t count;
+
+    if (mp_obj_get_type(list) != &mp_type_list) {
+        mp_raise_ValueError(MP_ERROR_TEXT("not a list"));
+    }
+    count = number(items, 0, from->len);
+    from->len -= count;
+    memmove(from->items, from->items + count, from->len * sizeof *from->items);
+    memset(from->items + from->len, 0, count * sizeof *from->items); /* else what is gone would not be collected */
+    return mp_const_none;
+}
+static MP_DEFINE_CONST_FUN_OBJ_2(drop_obj, drop);
+
 /* put_crc(data, at, begin, end, value): the CRC-32 of data[begin:end], carried on from value, goes to data[at:] */
 static mp_obj_t put_crc(size_t count, const mp_obj_t *arguments)
 {
@@ -488,6 +506,7 @@ static MP_DEFINE_CONST_FUN_OBJ_VAR_BETWEEN(frames_obj, 7, 7, frames);
     FUNCTION(MP_QSTR_copy, copy_obj) \
     FUNCTION(MP_QSTR_copy_words, copy_words_obj) \
     FUNCTION(MP_QSTR_put_words, put_words_obj) \
+    FUNCTION(MP_QSTR_drop, drop_obj) \
     FUNCTION(MP_QSTR_put_crc, put_crc_obj) \
     FUNCTION(MP_QSTR_seal, seal_obj) \
     FUNCTION(MP_QSTR_unseal, unseal_obj) \
