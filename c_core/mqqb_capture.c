@@ -53,8 +53,8 @@
 /* A file is read once, from record to record: steps of which the processor cannot guess the next. */
 static inline void fetch(const uint8_t *from, uint64_t size)
 {
-    for (uint64_t at = 0; at < size; at += 64) {
-        PREFETCH(from + at);
+    for (const uint8_t *const end = from + size; from < end; from += 64) {
+        PREFETCH(from);
     }
 }
 
@@ -167,7 +167,7 @@ static void flush(mqqb_capture *c)
 {
     const uint32_t count = c->details != 0 ? MQQB_CAPTURE_COLUMNS : MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS;
     const size_t rows = c->rows - c->flushed;
-    const size_t ahead = c->capacity - c->flushed >= 3 * BLOCK ? 2 * BLOCK : 0; /* the lines that are written next */
+    const size_t ahead = smaller(c->capacity - c->flushed, 2 * BLOCK); /* rows up to the lines that are written next */
 
     for (unsigned column = 0; column < count; column++) {
         uint32_t *const to = c->columns.column[column];
@@ -1098,15 +1098,12 @@ static uint32_t take_fragment(mqqb_capture *c, const mqqb_capture_datagram *g, u
     return next;
 }
 
-/* A part of an IP datagram that carries TCP. place: in the datagram, in bytes. */
-static int32_t read_fragment(mqqb_capture *c, mqqb_capture_end end[2], view *v, uint32_t id, uint32_t place, uint32_t more)
+/* A part of an IP datagram that carries TCP, with more of them. place: in the datagram, in bytes. */
+static int32_t read_fragment(mqqb_capture *c, mqqb_capture_end end[2], const view *v, uint32_t id, uint32_t place, uint32_t more)
 {
     mqqb_capture_datagram *g = NULL;
     uint32_t number, side = 0;
 
-    if (!place && !more) {
-        return read_tcp_header(c, end, v, 0, &number, &side);
-    }
     for (unsigned i = 0; i < MQQB_CAPTURE_FRAGMENTS && g == NULL; i++) {
         g = &c->datagrams[i];
         if (g->state == 0 || g->id != id || memcmp(g->end, end, sizeof g->end) != 0) {
@@ -1156,6 +1153,14 @@ static int32_t read_fragment(mqqb_capture *c, mqqb_capture_end end[2], view *v, 
     return FRAME_DONE;
 }
 
+/* An IP datagram that carries TCP, or a part of one. */
+static inline int32_t read_datagram(mqqb_capture *c, mqqb_capture_end end[2], view *v, uint32_t id, uint32_t place, uint32_t more)
+{
+    uint32_t number, side;
+
+    return (place | more) == 0 ? read_tcp_header(c, end, v, 0, &number, &side) : read_fragment(c, end, v, id, place, more);
+}
+
 static int32_t read_ip4(mqqb_capture *c, view *v)
 {
     const uint8_t *const in = v->in;
@@ -1175,7 +1180,7 @@ static int32_t read_ip4(mqqb_capture *c, view *v)
     }
     memcpy(&end[0].word[0], in + 12, 4);
     memcpy(&end[1].word[0], in + 16, 4);
-    return read_fragment(c, end, v, be16(in + 4), (be16(in + 6) & 0x1FFF) * 8, in[6] & 0x20);
+    return read_datagram(c, end, v, be16(in + 4), (be16(in + 6) & 0x1FFF) * 8, in[6] & 0x20);
 }
 
 static int32_t read_ip6(mqqb_capture *c, view *v)
@@ -1219,7 +1224,7 @@ static int32_t read_ip6(mqqb_capture *c, view *v)
             return FRAME_DONE;
         }
     }
-    return read_fragment(c, end, v, id, place, more);
+    return read_datagram(c, end, v, id, place, more);
 }
 
 /* The Ethernet type of what begins with IP. */
@@ -1240,7 +1245,7 @@ static int32_t read_frame(mqqb_capture *c, uint32_t link, view *v)
             return FRAME_DONE;
         }
         type = be16(v->in - 2);
-        while ((type == 0x8100 || type == 0x88A8 || type == 0x9100 || type == 0x9200) && pass(v, 4)) {
+        while (type > 0x80FF && (type == 0x8100 || type == 0x88A8 || type == 0x9100 || type == 0x9200) && pass(v, 4)) {
             type = be16(v->in - 2);
         }
         break;

@@ -340,6 +340,14 @@ class Decoder:
         found = self._c.connections[number]
         return Connection((_end_text(found.end[0]), _end_text(found.end[1])), bool(found.flags & 1))
 
+    def hosts(self) -> list[frozenset[bytes]]:
+        """Of each connection, the addresses of its two ends, as bytes."""
+        size, at = ffi.sizeof("mqqb_capture_connection"), ffi.offsetof("mqqb_capture_connection", "end")
+        ends = self._connections.reshape(-1, size)[: self.connections, at : at + 2 * ffi.sizeof("mqqb_capture_end")]
+        words = ends.copy().view(np.uint32).reshape(-1, 2, 5)
+        words[:, :, 4] >>= 16  # the port goes
+        return [frozenset((one.tobytes(), other.tobytes())) for one, other in words]
+
 
 def _end_text(end: Any) -> str:
     raw = ffi.buffer(end.word)[:]
@@ -446,14 +454,16 @@ def divides_by_ports(paths: Sequence[str], parts: int) -> bool:
     """Is the traffic of too few hosts to be divided by them? Told from the beginnings of three of the files."""
     if parts <= 1:
         return False
-    pairs: Counter[frozenset[str]] = Counter()
+    pairs: Counter[frozenset[bytes]] = Counter()
+    counts = np.zeros(0, np.int64)
     chosen = sorted({0, len(paths) // 2, len(paths) - 1})
     decoder = Decoder([paths[number] for number in chosen], 0, 1, False)
     for batch in decoder.batches([_Table(1 << 14, ("connection",), False, False)], 1 << 14, _SAMPLE // len(chosen)):
-        for number, count in enumerate(np.bincount(batch["connection"]).tolist()):
-            if count:
-                ends = decoder.connection(number).ends
-                pairs[frozenset(end.rpartition(":")[0] for end in ends)] += count
+        found = np.bincount(batch["connection"], minlength=len(counts))
+        found[: len(counts)] += counts
+        counts = found
+    for hosts, count in zip(decoder.hosts(), counts.tolist(), strict=False):  # the last ones may have no rows
+        pairs[hosts] += count
     return bool(pairs) and max(pairs.values()) * 2 * parts > pairs.total()
 
 
