@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import os
 import random
+import subprocess
 import sys
 from pathlib import Path
 
@@ -166,3 +167,44 @@ def test_killed_at_any_instant_it_neither_loses_nor_repeats_a_message(tmp_path: 
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+HOLDER = """
+import sys
+from node import Node
+
+node = Node(sys.argv[1])
+node.close()
+node = Node(sys.argv[1])
+sys.stdout.write("open\\n")
+hasattr(sys.stdout, "flush") and sys.stdout.flush()
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("interpreter", [BOARD, Path(sys.executable)], ids=["MicroPython", "CPython"])
+def test_two_programs_never_have_one_folder(tmp_path: Path, interpreter: Path) -> None:
+    if not interpreter.exists():
+        pytest.skip("there is no build of MicroPython: make setup-test")
+    program, folder = tmp_path / "main.py", tmp_path / "outbox"
+    program.write_text(HOLDER)
+    command = [str(interpreter), str(program), str(folder)]
+    paths = {"MICROPYPATH": f".frozen:{ROOT / 'firmware'}", "PYTHONPATH": str(ROOT / "firmware")}
+
+    def again() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, env=paths, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    first = subprocess.Popen(command, env=paths, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "open\n", "and one program may open it again and again"
+        refused = again()
+        assert refused.returncode == 1
+        expected = f"OSError: another program holds {folder}/lock: end it, or use another folder"
+        assert (refused.stdout + refused.stderr).strip().splitlines()[-1] == expected
+    finally:
+        first.kill()
+        first.communicate()
+    assert again().stdout == "open\n", "a killed program holds nothing"

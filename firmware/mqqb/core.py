@@ -40,6 +40,10 @@ And what on a board would take memory in Python:
     drop(items, count)                                  the first of a list go
     put_crc(data, at, begin, end, value)                CRC-32 of data[begin:end], carried on from value, at data[at:]
 
+And what keeps two programs apart that would use the same files:
+
+    lock(name)                                          a file is this process's; OSError if it is another's
+
 What came from the wire is answered with a status. A caller's mistake (array too short, range outside the buffer, number
 out of range) raises ValueError and has changed nothing.
 """
@@ -129,3 +133,4 @@ copy_words = _core.copy_words
 put_words = _core.put_words
 drop = _core.drop
 put_crc = _core.put_crc
+lock = _core.lock

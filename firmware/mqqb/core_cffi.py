@@ -4,6 +4,8 @@ What C asserts is checked here and raises ValueError.
 """
 # mypy: disable-error-code="no-any-return"
 
+import fcntl
+import os
 from array import array
 from typing import Any
 
@@ -23,6 +25,7 @@ _ORDER_ACK = ffi.typeof("mqqb_order_ack[]")
 _SIZES = tuple([lib.mqqb_part_size(part) for part in range(PARTS)])
 _PART_WORDS = tuple([lib.mqqb_part_words(part) for part in range(PARTS)])
 _from_buffer = ffi.from_buffer
+_locks: "dict[str, int]" = {}  # descriptors of locked files, which stay open: closing any of a file would end its lock
 
 
 def _check_part(part: int) -> None:
@@ -170,3 +173,17 @@ def order_ack_received(outgoing: "array[int]", ack: "array[int]") -> int:
 
 def roll(outgoing: "array[int]") -> None:
     lib.mqqb_roll(_structure(_OUTGOING, outgoing, True))
+
+
+def lock(name: str) -> None:
+    if name in _locks and os.path.exists(name) and os.path.samestat(os.fstat(_locks[name]), os.stat(name)):
+        return
+    file = os.open(name, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError) as error:
+        os.close(file)
+        raise OSError(f"another program holds {name}: end it, or use another folder") from error
+    if name in _locks:
+        os.close(_locks[name])  # of a file that is no more
+    _locks[name] = file

@@ -576,6 +576,10 @@ def drop(items: "list[Any]", count: int) -> None:
     del items[:count]
 
 
+def lock(name: str) -> None:
+    """Nothing: there is one program on a board, or nobody who could lock a file for it."""
+
+
 def put_crc(data: "bytearray | memoryview", at: int, begin: int, end: int, value: int) -> None:
     """The CRC-32 of data[begin:end], carried on from value, goes to data[at:], little-endian."""
     _check_range(data, begin, end)

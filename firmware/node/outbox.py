@@ -130,7 +130,8 @@ class Files:
     fixed: files do not grow. Each is filled with zeros when it is begun, and then written over, so that neither its
     size nor its place changes any more: on FAT a torn directory entry could lose both. None: where the folder is on
     FAT, as far as `vfs` tells. Everything here may raise OSError. Demanded: what was appended before a `sync` is
-    durable after it, the file's name included; names appear and vanish in the order of the calls.
+    durable after it, the file's name included; names appear and vanish in the order of the calls. Where there are other
+    processes, a file `lock` keeps them out of the folder until this one ends.
     """
 
     fixed = False
@@ -151,6 +152,7 @@ class Files:
                 os.stat(folder)  # there already
             except OSError:
                 raise error  # noqa: B904 - why not: no room, for example
+        core.lock(self._path("lock"))
         if self.fixed and hasattr(os, "statvfs"):
             self.files_max = os.statvfs(folder)[0] // 32 - 2  # names in a cluster, without "." and ".."
 

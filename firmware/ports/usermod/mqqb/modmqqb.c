@@ -43,6 +43,15 @@ int memcmp(const void *a, const void *b, size_t size)
 #endif
 #include "py/objlist.h"
 
+#if !MICROPY_ENABLE_DYNRUNTIME && defined(__linux__)
+#define OTHER_PROCESSES 1 /* which may use the same folder */
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+#else
+#define OTHER_PROCESSES 0
+#endif
+
 #include "mqqb.c"
 #include "mqqb_line.c"
 
@@ -480,6 +489,26 @@ static mp_obj_t frames(size_t arguments_count, const mp_obj_t *arguments)
 static MP_DEFINE_CONST_FUN_OBJ_VAR_BETWEEN(frames_obj, 7, 7, frames);
 
 /* The functions, each with its name written out: what collects names reads this file as text. */
+/* lock(file): it is this process's until it ends: the descriptor stays open, for closing any of them would end the lock. OSError
+ * if it is another's. A file that cannot be opened is in a file system of MicroPython's own, which no other process sees. */
+static mp_obj_t lock(mp_obj_t name)
+{
+#if OTHER_PROCESSES
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    int file = open(mp_obj_str_get_str(name), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+
+    if (file >= 0 && fcntl(file, F_SETLK, &whole) != 0 && (errno == EAGAIN || errno == EACCES)) {
+        close(file);
+        mp_raise_msg_varg(&mp_type_OSError, MP_ERROR_TEXT("another program holds %s: end it, or use another folder"),
+            mp_obj_str_get_str(name));
+    }
+#else
+    (void)name;
+#endif
+    return mp_const_none;
+}
+static MP_DEFINE_CONST_FUN_OBJ_1(lock_obj, lock);
+
 #define FUNCTIONS(FUNCTION) \
     FUNCTION(MP_QSTR_part_size, part_size_obj) \
     FUNCTION(MP_QSTR_part_words, part_words_obj) \
@@ -508,6 +537,7 @@ static MP_DEFINE_CONST_FUN_OBJ_VAR_BETWEEN(frames_obj, 7, 7, frames);
     FUNCTION(MP_QSTR_put_words, put_words_obj) \
     FUNCTION(MP_QSTR_drop, drop_obj) \
     FUNCTION(MP_QSTR_put_crc, put_crc_obj) \
+    FUNCTION(MP_QSTR_lock, lock_obj) \
     FUNCTION(MP_QSTR_seal, seal_obj) \
     FUNCTION(MP_QSTR_unseal, unseal_obj) \
     FUNCTION(MP_QSTR_frames, frames_obj)
