@@ -118,9 +118,9 @@ static void show_slot(mqqb_audit_finding *found, const mqqb_audit_slot *slot)
     show(found, &packet);
 }
 
-/* s is NULL if it is the connection that shows it. */
-static mqqb_audit_finding *find(mqqb_audit *a, const row *r, const sequence *s, mqqb_audit_kind kind,
-                                mqqb_audit_detail detail, int unknown)
+/* flow: its index and 1; 0 if it is the connection that shows it. */
+static mqqb_audit_finding *find_of(mqqb_audit *a, const row *r, uint32_t flow, mqqb_audit_kind kind, mqqb_audit_detail detail,
+                                   int unknown)
 {
     mqqb_audit_finding *const found = &a->findings[a->findings_used++];
 
@@ -130,15 +130,23 @@ static mqqb_audit_finding *find(mqqb_audit *a, const row *r, const sequence *s, 
     found->unknown = unknown != 0;
     found->connection = r->connection;
     found->direction = r->direction;
-    if (s == NULL) {
+    found->flow = flow;
+    if (flow == 0) {
         (unknown ? a->unknowns : a->violations)[kind]++;
     } else {
-        mqqb_audit_flow *const f = &a->flows[s->flow - 1];
-        found->flow = s->flow;
-        found->ordinal = s->ordinal;
-        found->time_stamp = s->time_stamp;
+        mqqb_audit_flow *const f = &a->flows[flow - 1];
         (unknown ? f->unknowns : f->violations)[kind]++;
     }
+    return found;
+}
+
+static mqqb_audit_finding *find(mqqb_audit *a, const row *r, const sequence *s, mqqb_audit_kind kind, mqqb_audit_detail detail,
+                                int unknown)
+{
+    mqqb_audit_finding *const found = find_of(a, r, s->flow, kind, detail, unknown);
+
+    found->ordinal = s->ordinal;
+    found->time_stamp = s->time_stamp;
     return found;
 }
 
@@ -515,11 +523,11 @@ static void miss(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
     own->missed |= UNCOUNTED;
     own->based = 0;
     if (own->owner != 0) {
-        count_missed(&a->sources[own->owner], r->time);
+        count_missed(&a->sources[own->owner].missed, r->time);
         named = 1;
     }
     for (k = 0; k < MQQB_AUDIT_SOURCES && own->sources[k] != 0; k++) {
-        count_missed(&a->sources[own->sources[k]], r->time);
+        count_missed(&a->sources[own->sources[k]].missed, r->time);
         named = 1;
     }
     if (!named || own->more != 0) {
@@ -532,8 +540,8 @@ static int64_t unseen(const mqqb_audit *a, const sequence *s)
 {
     int64_t time = a->start;
 
-    if (a->sources[s->key.source].time > time) {
-        time = a->sources[s->key.source].time;
+    if (a->sources[s->key.source].missed.time > time) {
+        time = a->sources[s->key.source].missed.time;
     }
     if (a->pairs[s->pair].missed.time > time) {
         time = a->pairs[s->pair].missed.time;
@@ -544,13 +552,14 @@ static int64_t unseen(const mqqb_audit *a, const sequence *s)
 /* Forget what was certain if something of this sender may have been missed since the last look. */
 static void refresh(const mqqb_audit *a, sequence *s)
 {
-    const uint32_t source_missed = a->sources[s->key.source].missed, pair_missed = a->pairs[s->pair].missed.missed;
+    const uint32_t source_missed = a->sources[s->key.source].missed.missed, pair_missed = a->pairs[s->pair].missed.missed;
 
     if (s->source_missed != source_missed || s->pair_missed != pair_missed) {
         s->source_missed = source_missed;
         s->pair_missed = pair_missed;
         s->sure = 0;
         s->fresh = 1;
+        s->handed = 0;
     }
 }
 
@@ -610,16 +619,16 @@ static void come_late(mqqb_audit *a, const row *r, const mqqb_audit_connection *
         withdraw(a, r, MQQB_AUDIT_LATE_CONNECTION, 0, since);
     }
     if (source != 0) {
-        if (a->sources[source].accused >= since) {
+        if (a->sources[source].missed.accused >= since) {
             withdraw(a, r, MQQB_AUDIT_LATE_SOURCE, source, since);
         }
         return;
     }
-    if (own->owner != 0 && a->sources[own->owner].accused >= since) {
+    if (own->owner != 0 && a->sources[own->owner].missed.accused >= since) {
         withdraw(a, r, MQQB_AUDIT_LATE_SOURCE, own->owner, since);
     }
     for (k = 0; k < MQQB_AUDIT_SOURCES && own->sources[k] != 0; k++) {
-        if (a->sources[own->sources[k]].accused >= since) {
+        if (a->sources[own->sources[k]].missed.accused >= since) {
             withdraw(a, r, MQQB_AUDIT_LATE_SOURCE, own->sources[k], since);
         }
     }
@@ -704,7 +713,7 @@ static int differs(uint32_t difference, uint32_t last)
 /* b: what the number should be. */
 static mqqb_audit_finding *wrong_count(mqqb_audit *a, const row *r, mqqb_audit_detail detail, uint32_t stated, uint32_t b, int unknown)
 {
-    mqqb_audit_finding *const found = find(a, r, NULL, MQQB_AUDIT_COUNT_MISMATCH, detail, unknown);
+    mqqb_audit_finding *const found = find_of(a, r, 0, MQQB_AUDIT_COUNT_MISMATCH, detail, unknown);
 
     found->a = stated;
     found->b = b & 0xFFFF;
@@ -816,7 +825,7 @@ static int check_acks(mqqb_audit *a, const row *r, mqqb_audit_connection *c, con
     if (!unknown) {
         c->accused = r->time;
     }
-    found = find(a, r, NULL, MQQB_AUDIT_ACK_BEYOND_RECEIPT, user ? MQQB_AUDIT_SESSION_ACK : MQQB_AUDIT_RECOVERABLE_ACK,
+    found = find_of(a, r, 0, MQQB_AUDIT_ACK_BEYOND_RECEIPT, user ? MQQB_AUDIT_SESSION_ACK : MQQB_AUDIT_RECOVERABLE_ACK,
                  unknown);
     found->a = stated;
     found->b = (user ? other->messages : other->recoverable) & 0xFFFF;
@@ -1049,6 +1058,14 @@ static int replay(mqqb_audit *a, const row *r, const mqqb_audit_flow *f, sequenc
     return 0;
 }
 
+static void keep_highest(mqqb_audit_source *source, const sequence *s)
+{
+    if (mqqb_tx_compare(s->ordinal, s->time_stamp, source->folded_ordinal, source->folded_time_stamp) > 0) {
+        source->folded_ordinal = s->ordinal;
+        source->folded_time_stamp = s->time_stamp;
+    }
+}
+
 /* Keep of old sequences only what may still matter. */
 static void prune(mqqb_audit *a, mqqb_audit_flow *f, int64_t time)
 {
@@ -1074,6 +1091,7 @@ static void prune(mqqb_audit *a, mqqb_audit_flow *f, int64_t time)
             if (s->last_time > f->last_time) {
                 f->last_time = s->last_time;
             }
+            keep_highest(&a->sources[s->key.source], s);
             unindex_sequence(a, entry);
             memset(s, 0, sizeof *s);
             s->older = a->sequences_free;
@@ -1115,14 +1133,22 @@ static void take_early(const mqqb_audit *a, sequence *s)
     }
 }
 
+static mqqb_audit_finding *find_went_back(mqqb_audit *a, const row *r, sequence *lower, uint32_t number, const sequence *higher,
+                                          int unknown)
+{
+    mqqb_audit_finding *const found = find(a, r, lower, MQQB_AUDIT_ID_WENT_BACK, MQQB_AUDIT_LOWER_SEQUENCE, unknown);
+
+    found->number = number;
+    found->a = higher->ordinal;
+    found->b = higher->time_stamp;
+    return found;
+}
+
 static void went_back(mqqb_audit *a, const row *r, sequence *lower, uint32_t number, const sequence *newest,
                       const mqqb_audit_packet *first, const mqqb_audit_packet *second)
 {
-    mqqb_audit_finding *const found = find(a, r, lower, MQQB_AUDIT_ID_WENT_BACK, MQQB_AUDIT_LOWER_SEQUENCE, 0);
+    mqqb_audit_finding *const found = find_went_back(a, r, lower, number, newest, 0);
 
-    found->number = number;
-    found->a = newest->ordinal;
-    found->b = newest->time_stamp;
     show(found, first);
     show(found, second);
 }
@@ -1133,9 +1159,36 @@ static void check_came_before(mqqb_audit *a, const row *r, const sequence *s, se
 {
     const mqqb_audit_connection *const c = &a->connections[lower->where / 2];
 
-    if (lower->reported_where != lower->where && c->begun != 0 && c->first_time > r->time && lower->highest_packet.time > c->first_time) {
+    if (s->key.hops == 0 && lower->reported_where != lower->where && c->begun != 0 && c->first_time > r->time &&
+        lower->highest_packet.time > c->first_time) {
         lower->reported_where = lower->where;
         went_back(a, r, lower, lower->highest, s, &r->packet, &lower->highest_packet);
+    }
+}
+
+static int may_have_missed(const mqqb_audit *a, const mqqb_audit_pair *pair)
+{
+    return pair->source_missed != a->sources[a->flows[pair->begun_flow - 1].key.source].missed.missed ||
+           pair->pair_missed != pair->missed.missed;
+}
+
+/* A sequence that follows on one that was in use after all that may have been missed. Not what others forward: what is on its way
+ * there is sent later than it was numbered. */
+static void has_begun(const mqqb_audit *a, const row *r, sequence *s)
+{
+    mqqb_audit_pair *const pair = &a->pairs[s->pair];
+
+    if (s->key.hops != 0) {
+        return;
+    }
+    s->handed = 1;
+    if (pair->begun_flow == 0 || may_have_missed(a, pair)) {
+        pair->begun_flow = s->flow;
+        pair->begun_ordinal = s->ordinal;
+        pair->begun_time_stamp = s->time_stamp;
+        pair->source_missed = s->source_missed;
+        pair->pair_missed = s->pair_missed;
+        pair->begun = r->packet;
     }
 }
 
@@ -1161,7 +1214,7 @@ static uint32_t new_sequence(mqqb_audit *a, const row *r, const mqqb_audit_key *
     s->fresh = 1;
     s->pair = pair;
     s->pair_missed = a->pairs[pair].missed.missed;
-    s->source_missed = a->sources[key->source].missed;
+    s->source_missed = a->sources[key->source].missed.missed;
     s->first_where = 2 * r->connection | r->direction;
     s->where = NOWHERE;
     s->reported_where = NOWHERE;
@@ -1191,6 +1244,9 @@ static uint32_t new_sequence(mqqb_audit *a, const row *r, const mqqb_audit_key *
         if (before->fresh == 0 && before->pair == pair) { /* it was in use until now (B-093) */
             be_sure(s, 1);
             s->fresh = 0;
+            if (before->handed != 0) {
+                has_begun(a, r, s);
+            }
         }
         prune(a, f, r->time);
     }
@@ -1201,15 +1257,44 @@ static uint32_t new_sequence(mqqb_audit *a, const row *r, const mqqb_audit_key *
     return entry;
 }
 
-/* A message of a sequence lower than the flow's newest. */
+/* A message of a lower sequence on a connection that is older than the higher one: it may have been sent before that began. Not if
+ * the sender has shown, in this direction and before this message, that it had an OrderAck for the higher one. */
+static void check_went_back_late(mqqb_audit *a, const row *r, const mqqb_audit_flow *f, sequence *s)
+{
+    const uint32_t where = 2 * r->connection | r->direction, number = get(r, MQQB_SCAN_TX_SEQUENCE_NUMBER);
+    uint32_t entry;
+
+    for (entry = f->newest; &a->sequences[entry - 1] != s; entry = a->sequences[entry - 1].older) {
+        sequence *const higher = &a->sequences[entry - 1];
+        int shown;
+        settle_acks(a, higher);
+        shown = higher->shown.number != 0 && higher->shown.where == (where ^ 1);
+        if (shown || (higher->acked != 0 && higher->ack_where == (where ^ 1) &&
+                      may_be_shown(a, where ^ 1, higher->ack_packet.time))) {
+            mqqb_audit_finding *const found = find_went_back(a, r, s, number, higher, !shown);
+            s->reported_where = where;
+            show(found, shown ? &higher->shown.packet : &higher->ack_packet);
+            if (shown) {
+                show(found, &a->connections[r->connection].direction[r->direction].shown_packet);
+            }
+            show(found, &r->packet);
+            return;
+        }
+    }
+}
+
+/* A message of a sequence lower than the flow's newest. What others forward may have waited there. */
 static void check_went_back(mqqb_audit *a, const row *r, const mqqb_audit_flow *f, sequence *s)
 {
     const uint32_t where = 2 * r->connection | r->direction;
     const mqqb_audit_connection *const c = &a->connections[r->connection];
     const sequence *const newest = &a->sequences[f->newest - 1];
 
-    if (s->reported_where == where || (where != newest->where && where != newest->first_where &&
-                                       (c->begun == 0 || c->first_time <= newest->first_time))) {
+    if (s->key.hops != 0 || s->reported_where == where) {
+        return;
+    }
+    if (where != newest->where && where != newest->first_where && (c->begun == 0 || c->first_time <= newest->first_time)) {
+        check_went_back_late(a, r, f, s);
         return;
     }
     s->reported_where = where;
@@ -1217,10 +1302,14 @@ static void check_went_back(mqqb_audit *a, const row *r, const mqqb_audit_flow *
 }
 
 /* Was an acknowledgement found wrong that this message, had it come in time, would have made right? */
-static int would_justify(const sequence *s, uint32_t number)
+static int would_justify(const mqqb_audit *a, const sequence *s, uint32_t number)
 {
+    const mqqb_audit_source *const source = &a->sources[s->key.source];
     uint32_t k;
 
+    if (source->stray_ordinal == s->ordinal && source->stray_time_stamp == s->time_stamp) {
+        return 1;
+    }
     for (k = 0; k < MQQB_AUDIT_REPORTED; k++) {
         if ((s->reported_skips >> k & 1) != 0 ? number < s->reported[k] : number == s->reported[k]) {
             return 1;
@@ -1310,6 +1399,7 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
         if (a->pairs[pair].missed.time >= s->first_time) {
             s->sure = 0;
             s->fresh = 1;
+            s->handed = 0;
         }
     }
     if (where != s->first_where) {
@@ -1319,15 +1409,18 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
         check_went_back(a, r, f, s);
     }
     if ((int64_t)sent_time * NS_PER_S > r->time + NS_PER_S) {
-        a->sources[key.source].ahead = 1;
-    } else if ((s->sure == 0 || number < s->sure) && a->sources[key.source].ahead == 0 &&
+        a->sources[key.source].missed.ahead = 1;
+    } else if ((s->handed == 0 || number < s->sure) && a->sources[key.source].missed.ahead == 0 &&
                (int64_t)sent_time * NS_PER_S >= unseen(a, s)) {
-        be_sure(s, number);
+        s->handed = 1;
+        if (s->sure == 0 || number < s->sure) {
+            be_sure(s, number);
+        }
     }
 
     slot = make_slot(a, s, number, r->time);
     resent = slot == NULL || (slot->flags & SEEN) != 0;
-    if (r->time < a->latest && would_justify(s, number)) {
+    if (r->time < a->latest && would_justify(a, s, number)) {
         come_late(a, r, c, key.source);
     }
     if (slot == NULL) {
@@ -1514,7 +1607,7 @@ static int check_number(mqqb_audit *a, const row *r, sequence *s, uint32_t numbe
         found->number = number;
         show(found, &r->packet);
         remember_reported(s, number, skipped != 0);
-        a->sources[s->key.source].accused = r->time;
+        a->sources[s->key.source].missed.accused = r->time;
         a->pairs[s->pair].missed.accused = r->time;
     }
     if (skipped || unknown) {
@@ -1696,7 +1789,7 @@ static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
     if (slot->message_id != message_id && (slot->flags & TWO_IDS) == 0) {
         mqqb_audit_finding *const found =
             find(a, r, s, MQQB_AUDIT_ACK_BEYOND_RECEIPT, MQQB_AUDIT_FINAL_ACK_OTHER, s->sure == 0 || number < s->sure);
-        a->sources[s->key.source].accused = r->time;
+        a->sources[s->key.source].missed.accused = r->time;
         a->pairs[s->pair].missed.accused = r->time;
         slot->flags |= TWO_IDS;
         found->number = number;
@@ -1758,6 +1851,47 @@ static uint32_t addressees(const mqqb_audit *a, const row *r, const mqqb_audit_c
     return k;
 }
 
+/* An acknowledgement of a sequence of which nothing was seen. Identifiers of a queue manager only rise (B-079): one above a sequence
+ * that began when everything was seen began later still, so its messages would have been seen. Unknown if they may have been missed, or
+ * if the time stamp is another one: then it may be a queue's of its own, or another queue manager's. */
+static void check_stray(mqqb_audit *a, const row *r, const mqqb_audit_connection *c, uint32_t source)
+{
+    mqqb_audit_pair *const pair = &a->pairs[c->pair ^ r->direction ^ 1];
+    mqqb_audit_source *const sender = &a->sources[source];
+    const uint32_t ordinal = get(r, MQQB_SCAN_ACK_TX_SEQUENCE_ORDINAL);
+    const uint32_t time_stamp = get(r, MQQB_SCAN_ACK_TX_SEQUENCE_TIME_STAMP);
+    const int order = get(r, MQQB_SCAN_KIND) == MQQB_KIND_ORDER_ACK;
+    mqqb_audit_finding *found;
+    int unknown;
+
+    if (pair->begun_flow == 0 || a->flows[pair->begun_flow - 1].key.source != source || sender->missed.ahead != 0 ||
+        mqqb_tx_compare(ordinal, time_stamp, pair->begun_ordinal, pair->begun_time_stamp) <= 0 ||
+        mqqb_tx_compare(ordinal, time_stamp, sender->folded_ordinal, sender->folded_time_stamp) <= 0 ||
+        (ordinal == sender->stray_ordinal && time_stamp == sender->stray_time_stamp)) {
+        return;
+    }
+    /* An OrderAck does not name its source, and may be addressed to who forwards (B-361). */
+    if (order && pair->sources[1] != 0) {
+        return;
+    }
+    unknown = may_have_missed(a, pair) || time_stamp != pair->begun_time_stamp;
+    sender->stray_ordinal = ordinal;
+    sender->stray_time_stamp = time_stamp;
+    found = find_of(a, r, pair->begun_flow, MQQB_AUDIT_ACK_BEYOND_RECEIPT,
+                    order ? MQQB_AUDIT_ORDER_ACK_STRAY : MQQB_AUDIT_FINAL_ACK_STRAY, unknown);
+    found->ordinal = ordinal;
+    found->time_stamp = time_stamp;
+    found->number = get(r, MQQB_SCAN_ACK_TX_SEQUENCE_NUMBER);
+    found->a = pair->begun_ordinal;
+    found->b = pair->begun_time_stamp;
+    show(found, &pair->begun);
+    show(found, &r->packet);
+    if (!unknown) {
+        sender->missed.accused = r->time;
+        pair->missed.accused = r->time;
+    }
+}
+
 static void acknowledgement(mqqb_audit *a, const row *r, const mqqb_audit_connection *c)
 {
     const uint32_t ordinal = get(r, MQQB_SCAN_ACK_TX_SEQUENCE_ORDINAL);
@@ -1778,6 +1912,9 @@ static void acknowledgement(mqqb_audit *a, const row *r, const mqqb_audit_connec
     }
     if (source == 0) {
         a->unattributed++;
+        if (count != 0) {
+            check_stray(a, r, c, sources[0]);
+        }
         if (get(r, MQQB_SCAN_KIND) == MQQB_KIND_FINAL_ACK) {
             mqqb_audit_early *const early = &a->early[a->early_next++ % MQQB_AUDIT_EARLY];
             early->final = final_at(r);
@@ -1821,7 +1958,7 @@ static void message_format(mqqb_audit *a, const row *r, mqqb_audit_connection *c
     }
     if ((own->missed & UNNAMED) != 0) {
         own->missed &= ~UNNAMED;
-        count_missed(&a->sources[source], r->time);
+        count_missed(&a->sources[source].missed, r->time);
     }
     if (get(r, MQQB_SCAN_SESSION_OFFSET) != 0) {
         session_header(a, r, c, 1);
@@ -2039,7 +2176,7 @@ void mqqb_audit_interrupted(mqqb_audit *a, int64_t time)
     uint32_t k;
 
     for (k = 0; k < a->sources_size; k++) {
-        count_missed(&a->sources[k], time);
+        count_missed(&a->sources[k].missed, time);
     }
     a->start = time;
 }

@@ -66,6 +66,8 @@ typedef enum {
     MQQB_AUDIT_RESENT_FINAL,      /* FinalAck of class a */
     MQQB_AUDIT_TWO_FINAL_ACKS,    /* with their own MessageIDs a and b */
     MQQB_AUDIT_WENT_BACK,         /* OrderAcks named a, then b, then number */
+    MQQB_AUDIT_ORDER_ACK_STRAY,   /* of a sequence that was not seen, though it is younger than ordinal a, time stamp b */
+    MQQB_AUDIT_FINAL_ACK_STRAY,   /* as for OrderAcks. Both are shown with the flow of the sequence a, b */
     /* No findings: what was found before, at packet[0].time or later, is not certain any more: */
     MQQB_AUDIT_LATE_CONNECTION,   /* MQQB_AUDIT_SESSION_ACK, MQQB_AUDIT_RECOVERABLE_ACK of this connection */
     MQQB_AUDIT_LATE_SOURCE,       /* acknowledgements of numbers of source code a */
@@ -150,6 +152,7 @@ typedef struct {
     uint32_t ack_number, ack_id, acked, back, back_from, back_to, back_number; /* the OrderAck before, and whether they went back */
     uint32_t evicted, evicted_held, evicted_top; /* without OrderAck when they lost their slot: without JN and JP, with, the last */
     uint32_t doubt, doubt_from;      /* what is between them was not seen, and taken as received; 0: nothing */
+    uint32_t handed, spare;          /* 1: its id was in use, or new, after all that may have been missed */
     int64_t first_time;
     mqqb_audit_ack shown;            /* the highest that the sender has shown to have */
     mqqb_audit_ack acks[MQQB_AUDIT_ACKS];
@@ -174,8 +177,21 @@ typedef struct { uint32_t slot, flow, index, next; } mqqb_audit_sent;
  * was last found wrong. ahead: 1: its clock was seen to be ahead of the capture's, so a SentTime proves nothing. */
 typedef struct { int64_t time, accused; uint32_t missed, ahead; } mqqb_audit_missed;
 
-/* Packets of one host to another. */
-typedef struct { mqqb_audit_missed missed; uint32_t sources[MQQB_AUDIT_SOURCES], more; uint32_t spare; } mqqb_audit_pair;
+/* A queue manager that sends. folded: its highest sequence that was seen and is not kept; stray: the last one that an acknowledgement
+ * named, was not seen, and was reported. */
+typedef struct {
+    mqqb_audit_missed missed;
+    uint32_t folded_ordinal, folded_time_stamp, stray_ordinal, stray_time_stamp;
+} mqqb_audit_source;
+
+/* Packets of one host to another. begun: a sequence between them that is younger than the capture; flow: its flow's index and 1, 0:
+ * none; source_missed, pair_missed: what had been missed then. */
+typedef struct {
+    mqqb_audit_missed missed;
+    uint32_t sources[MQQB_AUDIT_SOURCES], more;
+    uint32_t begun_flow, begun_ordinal, begun_time_stamp, source_missed, pair_missed;
+    mqqb_audit_packet begun;
+} mqqb_audit_pair;
 
 typedef struct {
     int64_t last_time, first_message;
@@ -207,7 +223,7 @@ typedef struct { uint32_t source, ordinal, time_stamp; } mqqb_audit_stray;
 /* All zeros at first, but for what is marked: that is the caller's to set, before the first call and when a status asks for it. */
 typedef struct {
     int64_t start;                         /* caller: of the capture's first frame, ns since 1970 */
-    mqqb_audit_missed *sources;            /* caller: by code of dictionary 0 */
+    mqqb_audit_source *sources;            /* caller: by code of dictionary 0 */
     mqqb_audit_pair *pairs;                /* caller: two for each two hosts */
     mqqb_audit_connection *connections;    /* caller: as mqqb_capture numbers them */
     mqqb_audit_flow *flows;                /* caller */

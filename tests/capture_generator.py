@@ -42,10 +42,12 @@ KINDS = (
 )
 # What else a reader may rightly say of a stream with this violation.
 CONSEQUENCES = {
+    "id_went_back": {"resent_after_ack"},
     "renumbered": {"delivered_twice", "resent_after_ack"},
     "ack_beyond_receipt": {"resent_after_ack", "skipped", "delivered_twice"},
     "skipped": {"ack_beyond_receipt"},
 }
+OLDER = "older connection"  # variant of id_went_back: a SessionHeader shows it, which has to be counted
 # Shown by the packets alone, whatever else the capture misses. The others need counts or earlier packets.
 STANDING_ALONE = {"renumbered", "id_went_back", "delivered_twice"}
 
@@ -866,6 +868,8 @@ class _Pair:
         """One thing happens."""
         rng = self.rng
         line = rng.choice(self.lines)
+        if rng.random() < 0.005:
+            self._older_connection(line, False)
         connection = line.connection
         if connection is None or not connection.open:
             if rng.random() < 0.5:
@@ -882,10 +886,10 @@ class _Pair:
         elif what < 0.36 and line.received:
             self._take(line)
         elif what < 0.37 and line.hops and line.acknowledged and self._room(connection, 0):
-            # The one that forwards has the OrderAck, the source may not have it yet.
-            entry, _ = line.acknowledged[-1]
-            if entry.sequence == line.sequence:
-                self._transmit_as(line, connection, entry, entry.number - 1)
+            # The one that forwards has the OrderAck, the source may not have it yet. And it keeps what it has no
+            # session acknowledgement for, also if the source has gone on to the next sequence.
+            entry, _ = rng.choice(line.acknowledged[-5:])
+            self._transmit_as(line, connection, entry, entry.number - 1)
         elif what < 0.38:
             self._plain_message(connection, rng.randrange(2))
         elif what < 0.385:  # the resend timer, 30 s (B-151)
@@ -993,7 +997,9 @@ class _Pair:
         path = self._ack_path(line)
         if not number or path is None or not self._room(*path):
             return None
-        variant = self.rng.choice(["order", "final", "session", "bits"])
+        variant = self.rng.choice(["order", "final", "session", "bits", "sequence order", "sequence final"])
+        if variant.startswith("sequence"):
+            return self._plant_stray(line, variant)
         if variant in ("order", "final"):
             beyond = line.highest_sent[sequence] + self.rng.randint(1000, 2000)
             message_class = ORDER_ACK if variant == "order" else ACK_RECEIVE
@@ -1004,8 +1010,67 @@ class _Pair:
         packet = self._session_ack(connection, direction, **({"ack": far} if variant == "session" else {"base": far}))
         return self._violation("ack_beyond_receipt", variant, line, 0, [packet], own=False)
 
+    def _plant_stray(self, line: Line, variant: str) -> Planted | None:
+        """An acknowledgement of a sequence that the sender has not begun."""
+        if line.hops:
+            return None
+        sequence = (line.source.ordinal + self.rng.randint(1000, 2000), line.source.stamp)
+        message_class = ORDER_ACK if variant == "sequence order" else ACK_RECEIVE
+        packet = self._acknowledge(line, message_class, sequence, 1, 0, line.source.next_id + 100_000)
+        return None if packet is None else self._violation("ack_beyond_receipt", variant, line, 1, [packet])
+
+    def _older_connection(self, line: Line, violation: bool) -> Planted | None:
+        """A message of a lower sequence on a connection that is older than the higher one's, behind the higher one.
+
+        violation: sent when the sender had an OrderAck for the higher one, and had shown it; else it was under way.
+        """
+        old = line.connection
+        if old is None or not old.open or line.hops or line.stubborn or line.planted or self.own_ack_connection:
+            return None
+        self.settle()
+        numbered = [entry for entry in line.table if entry.number]
+        if not old.open or not numbered or line.incoming != (line.sequence, numbered[-1].number):
+            return None
+        if not self._room(old, 0) or not self._room(old, 1) or any(not entry.in_flight for entry in numbered):
+            return None
+        entry, lower = numbered[0], line.sequence
+        if not violation:
+            self._transmit_as(line, old, entry, 0)
+        self._order_ack(line)
+        self._arrive(old, 1)
+        if line.sequence == lower:
+            if any(other.number for other in line.table):
+                return None
+            line.sequence, line.next_number = line.source.sequence(), 1
+        line.connection = new = self._open(line.sender, 2)
+        self._send_messages(line, 1)
+        self._arrive(new, 0)
+        planted = None
+        line.connection = old
+        if violation and line.incoming == (line.sequence, 1) and self._room(old, 0) and self._room(old, 1):
+            self._order_ack(line)
+            order_ack = old.halves[1].log[-1]
+            self._arrive(old, 1)
+            shown = self._session_ack(old, 0)
+            higher = [p for p in self.packets if p.line is line and p.kind == "message" and p.connection is new]
+            again = self._transmit_as(line, old, entry, 0)
+            planted = self._violation("id_went_back", OLDER, line, entry.number, higher, [order_ack], [shown], [again])
+        self._pass(old, 0, len(old.halves[0].before))
+        self._break(new)
+        for other in line.table:
+            other.in_flight = False
+        return planted
+
+    def _arrive(self, connection: Connection, direction: int) -> None:
+        self._pass(connection, direction, len(connection.halves[direction].before))
+        self._receive(connection, direction, len(connection.halves[direction].behind))
+
     def _plant_id_went_back(self, line: Line) -> Planted | None:
         connection = line.connection
+        if line.hops:
+            return None
+        if self.rng.random() < 0.5:
+            return self._older_connection(line, True)
         seen = [
             packet
             for packet in self.packets
@@ -1425,10 +1490,16 @@ def _is_syn(frame: Frame) -> bool:
 def _within_reach(capture: Capture, violation: Planted) -> bool:
     """Do both packets that show it come close enough together, and in an order that the capture shows?"""
     line, last = violation.line, violation.evidence[-1][-1]
-    if violation.kind == "id_went_back":
-        syns = {frame.direction for frame in capture.frames if frame.connection is last.connection and _is_syn(frame)}
-        same = any(packet.visible and packet.connection is last.connection for packet in violation.evidence[0])
-        return same or syns == {0, 1}
+    if violation.kind == "id_went_back" and violation.variant != OLDER:
+        syns = {
+            frame.direction: frame.time
+            for frame in capture.frames
+            if frame.connection is last.connection and _is_syn(frame)
+        }
+        higher = [packet for packet in violation.evidence[0] if packet.visible]
+        same = any(packet.connection is last.connection for packet in higher)
+        first = min((packet.frames[-1].time for packet in higher), default=0)
+        return same or (len(syns) == 2 and min(syns.values()) > first)
     if violation.kind in ("delivered_twice", "resent_after_ack"):
         moment = last.frames[0].time
         sent = [
@@ -1456,8 +1527,10 @@ def _accounted(capture: Capture, violation: Planted) -> bool:
     It may if a message seen was handed over after the capture began. Counts of a connection it always knows.
     """
     line = violation.line
-    if line is None or violation.kind == "resent_after_ack":
+    if line is None or violation.kind == "resent_after_ack" or violation.variant == OLDER:
         return True
+    if violation.variant.startswith("sequence"):
+        return _has_begun(capture, violation)
     sequence = violation.evidence[-1][0].sequence
     begin = min(frame.time for frame in capture.frames if frame.kept >= 0)
     evidence = min(frame.time for group in violation.evidence[-1:] for packet in group for frame in packet.frames)
@@ -1471,6 +1544,32 @@ def _accounted(capture: Capture, violation: Planted) -> bool:
         for packet in capture.packets
         if packet.kind == "message"
     )
+
+
+def _has_begun(capture: Capture, violation: Planted) -> bool:
+    """Is there, between these hosts, a sequence of the same source that began within the capture?
+
+    It did if it followed on one with a message seen that was handed over after the capture began. An OrderAck names no
+    source: if there are several, it is not certain whose it is.
+    """
+    line, begin = violation.line, min(frame.time for frame in capture.frames if frame.kept >= 0)
+    assert line is not None
+    lines = [other for other in capture.pairs[violation.pair] if other.sender == line.sender]
+    if violation.variant == "sequence order" and any(other.hops for other in lines):
+        return False
+    end = min(frame.time for packet in violation.evidence[-1] for frame in packet.frames)
+    for other in lines:
+        first: dict[tuple[int, int], int] = {}  # (time stamp, ordinal) -> when its first message was seen
+        handed: dict[tuple[int, int], int] = {}  # of one handed over after the capture began
+        for packet in capture.packets:
+            if packet.line is other and packet.kind == "message" and packet.visible and not other.hops:
+                key, time = packet.sequence[::-1], packet.frames[-1].time
+                first[key] = min(first.get(key, time), time)
+                if packet.sent_time * 10**9 >= begin:
+                    handed[key] = min(handed.get(key, time), time)
+        if any(lower < key and seen < time < end for key, time in first.items() for lower, seen in handed.items()):
+            return True
+    return False
 
 
 FAULTS = ("loss", "duplicates", "late start", "snap length", "file end", "rotation", "lost file")
@@ -1519,7 +1618,7 @@ def _judge(capture: Capture, pairs: list[_Pair], everything: list[Frame]) -> Non
         groups = [[packet for packet in group if packet.visible] for group in violation.evidence]
         violation.shown = all(groups)
         last = max((frame.time for group in groups[-1:] for packet in group[:1] for frame in packet.frames), default=0)
-        standing = violation.kind in STANDING_ALONE
+        standing = violation.kind in STANDING_ALONE and violation.variant != OLDER
         concerned = {violation.pair}  # and other pairs of the stream's source: its messages may have gone there
         if violation.line is not None:
             concerned |= {pair.number for pair in pairs if violation.line.source in pair.ends}

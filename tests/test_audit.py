@@ -17,7 +17,7 @@ pytest.importorskip("pyarrow", reason="the pipeline is not installed")
 from _mqqb import lib
 from mqqb import core
 from ordack.pipeline import audit, audit_tables, captures
-from ordack.pipeline.audit_result import KINDS, Latency, Result
+from ordack.pipeline.audit_result import KINDS, Latency, Result, SequenceId
 
 from tests import capture_generator
 from tests.test_cli import _ordack
@@ -978,6 +978,55 @@ def test_a_file_missing_between_two_is_a_hole(tmp_path: Path, parts: int) -> Non
         if checked == 4:
             break
     assert checked == 4
+
+
+def test_an_ack_of_a_sequence_that_was_not_sent(wire: Wire) -> None:
+    wire.message(1)
+    shown = wire.message(1, ordinal=2)
+    wrong = wire.order_ack(1, ordinal=9)
+    wire.final_ack(1, ordinal=1, stamp=FIRST + 5)
+    wire.message(2, ordinal=2)
+    wire.hole()
+    wire.final_ack(3, ordinal=10)
+    result = wire.result()
+    [violation] = result.violations
+    assert (violation.kind, violation.number, violation.sequence) == ("ack_beyond_receipt", 1, SequenceId(9, FIRST))
+    assert violation.stream == result.streams[0].stream
+    assert [packet.frame for packet in violation.packets] == [shown, wrong]
+    assert violation.text == (
+        f"an OrderAck names number 1 of sequence 9/{FIRST}, of which nothing was sent: it is above sequence 2/{FIRST}, "
+        "which began in this capture")
+    assert [(unknown.sequence, unknown.reason) for unknown in result.unknowns] == [
+        (SequenceId(1, FIRST + 5), "sequence identifiers with another time stamp need not be younger"),
+        (SequenceId(10, FIRST), "something of this sender's may be missing in the capture")]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_sequence_that_comes_late_takes_its_acks_verdict_back(wire: Wire, late: bool) -> None:
+    wire.message(1)
+    wire.message(1, ordinal=2)
+    then = wire.now
+    wire.now += 10**9
+    wire.order_ack(1, ordinal=9)
+    if late:
+        wire.now = then
+    wire.message(1, ordinal=9)
+    result = wire.result()
+    assert (len(result.violations), len(result.unknowns)) == ((0, 1) if late else (1, 0))
+
+
+@pytest.mark.parametrize("seed", [38, 118, 1069])
+def test_shares_of_a_capture_agree_on_sequences_that_were_not_sent(tmp_path: Path, seed: int) -> None:
+    """Which sequences began within the capture, and which were sent at all, no share knows alone.
+
+    By these seeds a share that trusts itself invents a violation (38, 118) or does not find one (1069).
+    """
+    capture = capture_generator.generate(seed, tmp_path, violations=True, faults=[])
+    verdicts = []
+    for parts in (1, 2, 5):
+        result = audit.run(capture.paths, parts=parts)
+        verdicts.append([(item.text, item.stream, item.packets) for item in result.violations if item.stream])
+    assert verdicts[0] == verdicts[1] == verdicts[2]
 
 
 def test_captures_of_two_places_at_the_same_time_follow_on_nothing(tmp_path: Path) -> None:

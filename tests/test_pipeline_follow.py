@@ -189,7 +189,7 @@ def test_a_late_file_that_cannot_be_put_in_its_place_makes_verdicts_open_and_inv
     assert {(one.kind, one.stream) for one in found.violations} <= {(one.kind, one.stream) for one in wanted.violations}
 
 
-@pytest.mark.parametrize(("seed", "lost"), [(3027, 1), (3034, 4), (3035, 2), (3061, 4)])
+@pytest.mark.parametrize(("seed", "lost"), [(3022, 4), (3035, 3), (3042, 1)])
 def test_a_file_that_goes_before_it_is_read_is_told_and_makes_no_violations(
     tmp_path: Path, seed: int, lost: int
 ) -> None:
@@ -213,7 +213,7 @@ def test_of_old_states_few_are_kept(tmp_path: Path) -> None:
     folder = tmp_path / "captures"
     folder.mkdir()
     follower = Follower(folder, tmp_path / "checkpoint", step_bytes=1)
-    sources = capture_files(2001, tmp_path / "made", 40)
+    sources = capture_files(2003, tmp_path / "made", 40)
     for path in sources:
         (folder / path.name).write_bytes(path.read_bytes())
     follow_all(follower)

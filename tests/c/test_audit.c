@@ -906,6 +906,67 @@ static void test_id_went_back(void)
     CHECK_FOUND("I");
 }
 
+/* Connection 0 is as old as connection 1, which has the higher sequence. */
+static void test_a_lower_sequence_on_an_older_connection(void)
+{
+    enum { PROVEN, NOT_ACKED, ACKED_ELSEWHERE, SHOWN_ELSEWHERE, NOT_SHOWN, SHOWN_BEFORE, FORWARDED, HOLE_IN_ANSWERS,
+           HOLE_AND_NOTHING_SHOWN, HOLE_AND_ACKED_ELSEWHERE, CASES };
+    const char *const expected[CASES] = {[PROVEN] = "I", [HOLE_IN_ANSWERS] = "i"};
+
+    for (uint32_t k = 0; k < CASES; k++) {
+        const uint32_t hops = k == FORWARDED, elsewhere = k == ACKED_ELSEWHERE || k == HOLE_AND_ACKED_ELSEWHERE;
+        uint32_t answer = 0, shown = 0, wrong;
+        start_two();
+        (void)message(1, 0, WITH(.flags = hops));
+        (void)message(1, 0, WITH(.ordinal = 2, .connection = 1, .flags = hops));
+        if (k >= HOLE_IN_ANSWERS) {
+            (void)plain(HOLE, 0, 1);
+        }
+        if (k == SHOWN_BEFORE) {
+            (void)session_ack(0, USUAL);
+        }
+        if (k != NOT_ACKED) {
+            answer = order_ack(1, WITH(.ordinal = 2, .connection = elsewhere));
+        }
+        if (elsewhere || k == SHOWN_ELSEWHERE) {
+            (void)session_ack(0, WITH(.connection = 1));
+        }
+        if (k == HOLE_AND_ACKED_ELSEWHERE) {
+            (void)session_ack(0, USUAL);
+        } else if (!elsewhere && k != SHOWN_ELSEWHERE && k != NOT_SHOWN && k != SHOWN_BEFORE && k != HOLE_AND_NOTHING_SHOWN) {
+            shown = session_ack(0, USUAL);
+        }
+        wrong = message(2, 1, WITH(.flags = hops));
+        (void)message(3, 2, WITH(.flags = hops)); /* once for a connection */
+        CHECK_FOUND(expected[k] == NULL ? "" : expected[k]);
+        if (k == PROVEN) {
+            CHECK_SHOWN(0, answer, shown, wrong);
+            CHECK_EQ(found[0].ordinal, 1);
+            CHECK_EQ(found[0].number, 2);
+            CHECK_EQ(found[0].a, 2);
+        } else if (k == HOLE_IN_ANSWERS) {
+            CHECK_SHOWN(0, answer, wrong);
+        }
+    }
+
+    start_two(); /* not the highest one */
+    (void)message(1, 0, USUAL);
+    (void)message(1, 0, WITH(.ordinal = 2, .connection = 1));
+    (void)order_ack(1, WITH(.ordinal = 2));
+    (void)session_ack(0, USUAL);
+    (void)message(1, 0, WITH(.ordinal = 3, .connection = 1));
+    (void)message(2, 1, USUAL);
+    CHECK_FOUND("I");
+    CHECK_EQ(found[0].a, 2);
+
+    start(); /* what waits where it is forwarded */
+    (void)message(1, 0, WITH(.ordinal = 2, .flags = 1));
+    (void)message(1, 0, WITH(.ordinal = 1, .flags = 1));
+    opened(1, 0, SENDER);
+    (void)message(2, 1, WITH(.ordinal = 1, .flags = 1, .connection = 1));
+    CHECK_FOUND("");
+}
+
 static void test_a_higher_sequence_that_comes_late(void)
 {
     int64_t then;
@@ -951,6 +1012,15 @@ static void test_a_higher_sequence_that_comes_late(void)
             CHECK_SHOWN(0, late, shown);
         }
     }
+
+    start(); /* forwarded */
+    then = now;
+    now += SECOND;
+    (void)plain(BEGIN, 1, 0);
+    (void)message(1, 0, WITH(.connection = 1, .flags = 1));
+    now = then;
+    (void)message(1, 0, WITH(.ordinal = 2, .flags = 1));
+    CHECK_FOUND("");
 }
 
 /* ---- acknowledgements of messages ---------------------------------------------------------------- */
@@ -979,6 +1049,165 @@ static void test_ack_beyond_receipt(void)
         (void)message(5, 4, USUAL);
         (void)(k == 0 ? order_ack(4, USUAL) : final_ack(4, USUAL)); /* was before */
         CHECK_FOUND("");
+    }
+}
+
+/* A sequence that began within the capture. */
+static uint32_t begin_second(void)
+{
+    start();
+    (void)message(1, 0, USUAL);
+    return message(1, 0, WITH(.ordinal = 2));
+}
+
+static uint32_t ack(uint32_t final, what w)
+{
+    return final ? final_ack(1, w) : order_ack(1, w);
+}
+
+static void test_an_ack_of_a_sequence_that_was_not_sent(void)
+{
+    for (uint32_t final = 0; final < 2; final++) {
+        uint32_t shown = begin_second(), wrong;
+        (void)message(1, 0, WITH(.ordinal = 3)); /* began later, and so tells less */
+        wrong = ack(final, WITH(.ordinal = 4, .own_id = 70));
+        (void)ack(final, WITH(.ordinal = 4, .own_id = 70)); /* said once */
+        (void)ack(final, WITH(.ordinal = 9));
+        (void)message(1, 0, WITH(.ordinal = 4)); /* only now: that justifies nothing */
+        CHECK_FOUND("AA");
+        CHECK_SHOWN(0, shown, wrong);
+        CHECK_EQ(found[0].detail, final ? MQQB_AUDIT_FINAL_ACK_STRAY : MQQB_AUDIT_ORDER_ACK_STRAY);
+        CHECK_EQ(found[0].flow, 1);
+        CHECK_EQ(found[0].ordinal, 4);
+        CHECK_EQ(found[0].time_stamp, FIRST);
+        CHECK_EQ(found[0].number, 1);
+        CHECK_EQ(found[0].a, 2);
+        CHECK_EQ(found[0].b, FIRST);
+        CHECK_EQ(a.flows[0].violations[MQQB_AUDIT_ACK_BEYOND_RECEIPT], 2);
+
+        (void)begin_second(); /* another stream: its sequences count too */
+        (void)message(1, 0, WITH(.ordinal = 4, .queue = SECOND_QUEUE));
+        (void)ack(final, WITH(.ordinal = 3));
+        (void)ack(final, WITH(.ordinal = 4));
+        CHECK_FOUND("A");
+    }
+}
+
+static void test_an_ack_of_a_sequence_that_may_have_been_sent(void)
+{
+    for (uint32_t final = 0; final < 2; final++) {
+        start();
+        (void)message(1, 0, USUAL);
+        (void)ack(final, WITH(.ordinal = 4)); /* may be of another queue, from before the capture */
+        CHECK_FOUND("");
+
+        start();
+        (void)message(1, 0, WITH(.ordinal = 3));
+        (void)message(1, 0, WITH(.ordinal = 5));
+        (void)ack(final, WITH(.ordinal = 4)); /* as above */
+        (void)ack(final, WITH(.ordinal = 2));
+        (void)ack(final, WITH(.ordinal = 9, .stamp = FIRST - 1));
+        CHECK_FOUND("");
+
+        (void)begin_second();
+        (void)ack(final, WITH(.ordinal = 4, .stamp = FIRST + 1)); /* a queue's that counts by itself */
+        (void)ack(final, WITH(.ordinal = 4, .stamp = FIRST + 1));
+        (void)ack(final, WITH(.ordinal = 4));
+        CHECK_FOUND("aA");
+
+        start(); /* the first one may have been sent before the capture, and came late; so may those that followed */
+        (void)message(1, 0, WITH(.old = 1));
+        (void)message(1, 0, WITH(.ordinal = 2, .old = 1));
+        (void)ack(final, WITH(.ordinal = 4));
+        CHECK_FOUND("");
+
+        start(); /* what followed on one that began within the capture, did so too */
+        (void)message(1, 0, USUAL);
+        (void)message(1, 0, WITH(.ordinal = 2, .old = 1));
+        (void)plain(HOLE, 0, 0);
+        (void)message(2, 1, WITH(.ordinal = 2, .old = 1));
+        (void)message(1, 0, WITH(.ordinal = 3, .old = 1));
+        (void)ack(final, WITH(.ordinal = 4)); /* in the hole? */
+        CHECK_FOUND("a");
+
+        (void)begin_second();
+        (void)plain(HOLE, 0, 0);
+        (void)message(2, 1, WITH(.ordinal = 2, .sent_time = START + 1));
+        (void)message(1, 0, WITH(.ordinal = 3));
+        (void)ack(final, WITH(.ordinal = 4)); /* not in the hole: began later */
+        CHECK_FOUND("A");
+        CHECK_EQ(found[0].a, 3);
+
+        setup(); /* the same on another way, which it takes then */
+        pair_of[1] = 2;
+        opened(0, 0, SENDER);
+        opened(1, 0, SENDER);
+        (void)message(1, 0, USUAL);
+        (void)message(1, 0, WITH(.ordinal = 2, .old = 1));
+        (void)message(2, 1, WITH(.ordinal = 2, .old = 1, .connection = 1));
+        (void)ack(final, WITH(.ordinal = 4, .connection = 1)); /* there none has begun yet */
+        (void)message(1, 0, WITH(.ordinal = 3, .old = 1, .connection = 1));
+        (void)ack(final, WITH(.ordinal = 5, .connection = 1));
+        CHECK_FOUND("A");
+        CHECK_EQ(found[0].a, 3);
+
+        (void)begin_second();
+        (void)plain(BEGIN, 1, 0);
+        (void)plain(HOLE, 1, 0); /* of an unknown sender of the same host */
+        (void)ack(final, WITH(.ordinal = 4));
+        CHECK_FOUND("a");
+
+        start();
+        (void)message(1, 0, WITH(.flags = 1));
+        (void)message(1, 0, WITH(.flags = 1, .ordinal = 2)); /* forwarded: other streams may take other ways */
+        (void)ack(final, WITH(.ordinal = 4));
+        CHECK_FOUND("");
+
+        (void)begin_second();
+        (void)message(2, 1, WITH(.ordinal = 2, .sent_time = START + 100)); /* its clock is ahead */
+        (void)ack(final, WITH(.ordinal = 4));
+        CHECK_FOUND("");
+
+        (void)begin_second();
+        (void)ack(final, WITH(.ordinal = 4, .source = OTHER, .host = OTHER));
+        CHECK_FOUND("");
+
+        (void)begin_second();
+        (void)message(1, 0, WITH(.source = OTHER)); /* the sender forwards for it: an OrderAck may be for either */
+        (void)ack(final, WITH(.ordinal = 4));
+        CHECK_FOUND(final ? "A" : "");
+    }
+}
+
+static void test_an_ack_of_a_sequence_that_is_not_kept(void)
+{
+    start();
+    for (uint32_t ordinal = 101; ordinal <= 140; ordinal++) {
+        (void)message(1, 0, WITH(.ordinal = ordinal));
+        (void)order_ack(1, WITH(.ordinal = ordinal));
+        (void)message(1, 0, WITH(.ordinal = ordinal - 100, .queue = SECOND_QUEUE));
+        (void)order_ack(1, WITH(.ordinal = ordinal - 100));
+    }
+    (void)final_ack(1, WITH(.ordinal = 105)); /* was seen, and is forgotten */
+    (void)final_ack(1, WITH(.ordinal = 200));
+    CHECK_FOUND("A");
+    CHECK_EQ(found[0].ordinal, 200);
+    CHECK_EQ(a.unattributed, 2);
+}
+
+static void test_a_sequence_that_comes_late(void)
+{
+    for (uint32_t k = 0; k < 4; k++) { /* 0: the one that was acknowledged; 1, 2: another; 3: a later packet of it */
+        int64_t then;
+        (void)begin_second();
+        then = now;
+        now += SECOND;
+        (void)order_ack(1, WITH(.ordinal = 4));
+        if (k != 3) {
+            now = then;
+        }
+        (void)message(1, 0, WITH(.ordinal = k == 1 ? 5 : 4, .stamp = k == 2 ? FIRST + 1 : FIRST));
+        CHECK_FOUND(k == 0 ? "A!" : "A");
     }
 }
 
@@ -2135,8 +2364,13 @@ int main(int argc, char **argv)
     RUN("A-08 B-309 B-317 B-318", test_renumbered);
     RUN("A-08", test_a_renumbered_message_has_no_other_verdicts);
     RUN("B-078 B-093", test_id_went_back);
+    RUN("B-012 B-093 B-236", test_a_lower_sequence_on_an_older_connection);
     RUN("B-078 B-093", test_a_higher_sequence_that_comes_late);
     RUN("B-110 B-230", test_ack_beyond_receipt);
+    RUN("B-079 B-110 B-241", test_an_ack_of_a_sequence_that_was_not_sent);
+    RUN("B-079 B-361", test_an_ack_of_a_sequence_that_may_have_been_sent);
+    RUN("mqqb_audit.h", test_an_ack_of_a_sequence_that_is_not_kept);
+    RUN("B-079", test_a_sequence_that_comes_late);
     RUN("B-110", test_a_number_that_was_left_out);
     RUN("B-241", test_a_final_ack_for_another_message);
     RUN("B-110 B-270 B-337", test_skipped);

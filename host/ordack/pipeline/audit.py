@@ -150,7 +150,7 @@ class _Tables:
         self._held: dict[str, NDArray[Any]] = {}
         self._kinds: dict[str, str] = {}
         for name, kind, size in (
-            ("sources", "mqqb_audit_missed", 1 << 12), ("pairs", "mqqb_audit_pair", 1 << 12),
+            ("sources", "mqqb_audit_source", 1 << 12), ("pairs", "mqqb_audit_pair", 1 << 12),
             ("connections", "mqqb_audit_connection", 1 << 12), ("flows", "mqqb_audit_flow", 1 << 10),
             ("sequences", "mqqb_audit_sequence", 1 << 11), ("slots", "mqqb_audit_slot", 1 << 20),
             ("sent", "mqqb_audit_sent", 1 << 15), ("findings", "mqqb_audit_finding", 1 << 12),
@@ -208,7 +208,7 @@ class _Tables:
 
 _GROWTH = {
     lib.MQQB_AUDIT_GROW_CONNECTIONS: ("connections", "mqqb_audit_connection"),
-    lib.MQQB_AUDIT_GROW_SOURCES: ("sources", "mqqb_audit_missed"),
+    lib.MQQB_AUDIT_GROW_SOURCES: ("sources", "mqqb_audit_source"),
     lib.MQQB_AUDIT_GROW_FLOWS: ("flows", "mqqb_audit_flow"),
     lib.MQQB_AUDIT_GROW_SEQUENCES: ("sequences", "mqqb_audit_sequence"),
     lib.MQQB_AUDIT_GROW_SLOTS: ("slots", "mqqb_audit_slot"),
@@ -421,7 +421,7 @@ class Auditor:
             flows=flows, sequences=sequences[sequences["flow"] != 0].copy(),
             connections=tables["connections"][:len(self._ends)].copy(),
             findings=findings, names=names, texts=texts, ends=self._ends, guids=guids,
-            missed=tables["sources"]["missed"][:len(guids)].copy(), pairs=list(self._pairs),
+            missed=tables["sources"]["missed"]["missed"][:len(guids)].copy(), pairs=list(self._pairs),
             pair_missed=tables["pairs"]["missed"]["missed"][:2 * len(self._pairs)].copy(),
             strays={(guids[source], ordinal, stamp) for source, ordinal, stamp in self._strays},
             kind_counts=kind_counts,
@@ -433,9 +433,10 @@ class Auditor:
         )
 
 
+_STRAY = (lib.MQQB_AUDIT_ORDER_ACK_STRAY, lib.MQQB_AUDIT_FINAL_ACK_STRAY)
 _OF_NUMBERS = (
     lib.MQQB_AUDIT_ORDER_ACK_UNSENT, lib.MQQB_AUDIT_ORDER_ACK_SKIPS, lib.MQQB_AUDIT_FINAL_ACK_UNSENT,
-    lib.MQQB_AUDIT_FINAL_ACK_SKIPS, lib.MQQB_AUDIT_FINAL_ACK_OTHER,
+    lib.MQQB_AUDIT_FINAL_ACK_SKIPS, lib.MQQB_AUDIT_FINAL_ACK_OTHER, *_STRAY,
 )
 _OF_COUNTS = (lib.MQQB_AUDIT_SESSION_ACK, lib.MQQB_AUDIT_RECOVERABLE_ACK)
 
@@ -633,10 +634,30 @@ class _Merged:
                 hosts = partial.pairs[pair // 2]
                 if pair_missed[hosts] > (hosts in own_pairs) or missed[name.source] > (name.source in own_missed):
                     split.add(name)
+        rolled = self._rolled()
         for partial in self._partials:
             for stray in partial.strays:
                 split |= sequences.get(stray, set())
+                if stray not in sequences:
+                    source, ordinal, stamp = stray
+                    split |= {name for name, lowest in rolled[source] if lowest < (stamp, ordinal)}
+            # Its task does not know what others have seen of the sequence.
+            judged = partial.findings["flow"][np.isin(partial.findings["detail"], _STRAY)]
+            split |= {partial.names[flow - 1] for flow in judged.tolist()}
         return split
+
+    def _rolled(self) -> defaultdict[bytes, list[tuple[StreamName, tuple[int, int]]]]:
+        """By source: streams of several sequences, which may tell when one began, and the lowest kept: time stamp,
+        ordinal."""
+        rolled: defaultdict[bytes, list[tuple[StreamName, tuple[int, int]]]] = defaultdict(list)
+        for partial in self._partials:
+            lowest: dict[int, tuple[int, int]] = {}
+            for flow, *key in zip(*(partial.sequences[key].tolist() for key in ("flow", "time_stamp", "ordinal"))):
+                lowest[flow] = min(lowest.get(flow, (key[0], key[1])), (key[0], key[1]))
+            for flow in (np.flatnonzero(partial.flows["sequences"] > 1) + 1).tolist():
+                name = partial.names[flow - 1]
+                rolled[name.source].append((name, lowest[flow]))
+        return rolled
 
     def wanted(self) -> Wanted:
         """The connections that have to be read again for the split streams: by their hosts."""
@@ -929,6 +950,12 @@ _TEXTS: dict[int, tuple[str, str]] = {
         "two FinalAcks, MessageIDs {a} and {b}, say that number {number} was removed from its queue", "B-116"),
     lib.MQQB_AUDIT_WENT_BACK: (
         "the OrderAcks went back from {a}, and number {number} was accepted once more", "A-01, B-271"),
+    lib.MQQB_AUDIT_ORDER_ACK_STRAY: (
+        ("an OrderAck names number {number} of sequence {sequence}, of which nothing was sent: it is above sequence "
+         "{a}/{b}, which began in this capture"), "B-079, B-110, B-230"),
+    lib.MQQB_AUDIT_FINAL_ACK_STRAY: (
+        ("a FinalAck names number {number} of sequence {sequence}, of which nothing was sent: it is above sequence "
+         "{a}/{b}, which began in this capture"), "B-079, B-241, B-360"),
 }
 
 
@@ -943,6 +970,8 @@ def _reason(partial: Partial, found: Any) -> str:
             return "a packet of this connection is malformed"
         return "the connection is older than the capture"
     source = partial.flows[found["flow"] - 1]["key"]["source"]
+    if found["detail"] in _STRAY and found["time_stamp"] != found["b"]:
+        return "sequence identifiers with another time stamp need not be younger"
     if partial.missed[source] or partial.pair_missed.any():
         return "something of this sender's may be missing in the capture"
     return "the sequence may be older than the capture"

@@ -29,9 +29,12 @@ Kinds of violation, and when one is reported:
                       still has. Needs no other packet.
   id_went_back        A message of a sequence lower than one that the stream has used (B-078, B-093), on the
                       connection that carried the higher one, or on one that began afterwards. On an older connection
-                      it may be late: no verdict.
+                      it may be late: there only if a SessionHeader of the sender, before it in its direction, covers an
+                      OrderAck for the higher one. Not of streams that another queue manager forwards: what waits there
+                      is sent later than it was numbered.
   ack_beyond_receipt  An OrderAck, or a FinalAck, names a number that is accounted for and was not sent so far (B-110,
-                      B-230). Or a SessionHeader's AckSequenceNumber, or its recoverable bits, exceed what the other
+                      B-230). Or it names a sequence of which nothing was sent (the next paragraph). Or a
+                      SessionHeader's AckSequenceNumber, or its recoverable bits, exceed what the other
                       side has sent on a connection that was seen from its beginning without a hole (B-229).
   skipped             An OrderAck names a number that was sent, but which the receiver's rule (B-270), applied to all
                       that was seen, cannot have reached: what PreviousTxSequenceNumber points at is accounted for and
@@ -54,12 +57,23 @@ Kinds of violation, and when one is reported:
                       the receiver's OrderAcks went back (generated later, by their own MessageIDs), and then came
                       back over a number that was sent again in between: it was accepted twice (A-01, B-271).
 
+An acknowledgement of a sequence of which nothing was seen: most are legal, because a FinalAck comes when the
+application takes the message, and an OrderAck may come on a later session (A-30), long after the messages. That a
+connection was seen whole proves nothing: the sequence may be older. One thing does: identifiers of a queue manager
+only rise (B-079). If a sequence L of it followed, between these two hosts, on one that was in use after `unseen` (by a
+SentTime, as above; not a forwarded stream), then L began within the capture, and what is above L began later still:
+its messages would have been seen. So an acknowledgement of a sequence above L is ack_beyond_receipt, shown with L's
+stream and the first message of L; one of an OrderAck only where a single source sends from that host (an OrderAck
+names no source, and may be addressed to who forwards, B-361). It is `unknown` if something of that sender was missed
+since; or if its time stamp is not L's: a queue that began to count by itself, or another queue manager, could have
+such an identifier. Below L, or below what is not remembered any more, or where no sequence followed on another,
+nothing is said: every capture that begins in the middle has such acknowledgements.
+
 What becomes `unknown` where packets are missing: ack_beyond_receipt and skipped of numbers not accounted for; a
 skip that a hole may have bridged; acknowledgements of a SessionHeader beyond what was counted in a direction with a
 hole (again when they are twice as far beyond); the counts of the first SessionHeader after a hole (once for a
 direction); a resend after an acknowledgement, if the sender has sent a SessionHeader since, and what that covers cannot
-be counted (once for a sequence and connection). Acknowledgements of sequences that were not seen at all are passed
-over.
+be counted (once for a sequence and connection); a lower sequence on an older connection, in the same way.
 """
 
 from __future__ import annotations
