@@ -1079,11 +1079,13 @@ def test_changes_that_a_file_has_no_room_for_go_to_the_next(tmp_path: Path) -> N
     again.close()
 
 
-def test_a_folder_whose_names_cannot_be_read_is_an_error_of_the_file_system(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_whose_names_cannot_be_read_is_an_error_of_the_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def garbage(folder: str) -> list[str]:
         raise UnicodeError
 
-    files = outbox.Files(".")
+    files = outbox.Files(str(tmp_path))
     monkeypatch.setattr("os.listdir", garbage)
     with pytest.raises(OSError, match="5"):
         files.names()
