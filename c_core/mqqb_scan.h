@@ -1,7 +1,8 @@
 /* mqqb_scan.h: split a run of bytes into packets and put their fixed fields into columns, thousands of packets a call.
  * For hosts (captures, pipelines); firmware leaves this file out. The read/write rule and the statuses are mqqb.h's.
  *
- * COST. About 20 ns a packet on a desktop core, bodies are not touched, nothing is allocated, 3 KiB of stack. */
+ * COST. About 20 ns a packet on a desktop core while packets and columns stay in its caches, twice that if both come from and go
+ * to memory: arrays for a few thousand rows, used again, are best. Nothing is allocated, 3 KiB of stack. */
 #ifndef MQQB_SCAN_H
 #define MQQB_SCAN_H
 
