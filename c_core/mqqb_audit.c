@@ -24,6 +24,7 @@
 /* mqqb_audit_direction.missed, and .unknown: what was reported already. */
 #define UNCOUNTED 1u
 #define UNNAMED 2u      /* whose messages were missed is not known yet */
+#define INTERRUPTED 4u  /* the capture was, and nothing of this direction has come since that goes on where it was */
 #define UNKNOWN_ACK 1u
 #define UNKNOWN_COUNT 2u
 
@@ -802,7 +803,7 @@ static int check_acks(mqqb_audit *a, const row *r, mqqb_audit_connection *c, con
 {
     mqqb_audit_direction *const own = &c->direction[r->direction];
     const mqqb_audit_direction *const other = &c->direction[r->direction ^ 1];
-    const int user = names_unsent(h->ack_sequence_number, other->messages), unknown = (other->missed & UNCOUNTED) != 0;
+    const int user = names_unsent(h->ack_sequence_number, other->messages), unknown = (other->missed & (UNCOUNTED | INTERRUPTED)) != 0;
     uint32_t *const last = user ? &own->beyond : &own->recoverable_beyond;
     const uint32_t stated = user ? h->ack_sequence_number : h->recoverable_msg_ack_seq_number;
     uint32_t bits = h->recoverable_msg_ack_flags, top = h->recoverable_msg_ack_seq_number, excess;
@@ -2034,6 +2035,9 @@ static void take(mqqb_audit *a, const row *r, uint32_t kind)
     }
     a->packets++;
     own->packets++;
+    if (r->time >= a->start) {
+        own->missed &= ~INTERRUPTED;
+    }
     if (kind >= MQQB_KIND_USER_MESSAGE) {
         message_format(a, r, c, kind);
     } else if (kind == MQQB_KIND_SESSION_ACK) {
@@ -2177,6 +2181,12 @@ void mqqb_audit_interrupted(mqqb_audit *a, int64_t time)
 
     for (k = 0; k < a->sources_size; k++) {
         count_missed(&a->sources[k].missed, time);
+    }
+    for (k = 0; k < a->connections_size; k++) {
+        if (a->connections[k].first_time != 0) {
+            a->connections[k].direction[0].missed |= INTERRUPTED;
+            a->connections[k].direction[1].missed |= INTERRUPTED;
+        }
     }
     a->start = time;
 }

@@ -189,7 +189,7 @@ def test_a_late_file_that_cannot_be_put_in_its_place_makes_verdicts_open_and_inv
     assert {(one.kind, one.stream) for one in found.violations} <= {(one.kind, one.stream) for one in wanted.violations}
 
 
-@pytest.mark.parametrize(("seed", "lost"), [(3022, 4), (3035, 3), (3042, 1)])
+@pytest.mark.parametrize(("seed", "lost"), [(3022, 4), (3035, 1), (3035, 3), (3035, 6), (3042, 1)])
 def test_a_file_that_goes_before_it_is_read_is_told_and_makes_no_violations(
     tmp_path: Path, seed: int, lost: int
 ) -> None:

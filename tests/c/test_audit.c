@@ -1575,6 +1575,28 @@ static void test_an_interrupted_capture(void)
     (void)message(1, 0, WITH(.sent_time = START + 2));
     (void)order_ack(2, USUAL);
     CHECK_FOUND("a");
+
+    for (uint32_t k = 0; k < 3; k++) { /* what it sent in the meantime may be acknowledged */
+        start();
+        (void)plain(BEGIN, 2, 0);
+        (void)message(1, 0, USUAL);
+        give();
+        mqqb_audit_interrupted(&a, now + SECOND);
+        if (k != 0) {
+            now += k == 1 ? 0 : 2 * SECOND; /* 1: still from before; 2: goes on where it was, so nothing was missed */
+            (void)message(2, 1, WITH(.old = 1));
+        }
+        (void)session_ack(1, WITH(.ack = 5));
+        CHECK_FOUND(k == 2 ? "A" : "a");
+    }
+
+    start();
+    (void)plain(BEGIN, 2, 0);
+    give();
+    mqqb_audit_interrupted(&a, now);
+    (void)plain(BEGIN, 1, 0); /* only now */
+    (void)session_ack(1, WITH(.ack = 5, .connection = 1));
+    CHECK_FOUND("A");
 }
 
 /* ---- what comes late ----------------------------------------------------------------------------- */

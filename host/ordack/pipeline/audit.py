@@ -968,6 +968,8 @@ def _reason(partial: Partial, found: Any) -> str:
             return "not all of this connection was captured"
         if own["malformed"]:
             return "a packet of this connection is malformed"
+        if connection["begun"]:
+            return "a part of the capture is missing"
         return "the connection is older than the capture"
     source = partial.flows[found["flow"] - 1]["key"]["source"]
     if found["detail"] in _STRAY and found["time_stamp"] != found["b"]:

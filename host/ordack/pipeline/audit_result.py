@@ -21,7 +21,8 @@ holds:
 What is remembered of single messages is bounded: of each sequence the last ones, 64 at least, and up to 1,024 while
 something is to be expected for them. Of older ones nothing is reported that needs their MessageID or their
 acknowledgements. A file that is missing altogether leaves no trace of connections that were wholly in it, but for the
-numbers in the files' names: one left out between two that follow on one another is a hole for every sender.
+numbers in the files' names: one left out between two that follow on one another is a hole for every sender, and for
+each direction of the connections that were open, until something comes that goes on where it was.
 
 Kinds of violation, and when one is reported:
   renumbered          One (sequence, number) with two MessageIDs, or one MessageID of a source under two (sequence,
