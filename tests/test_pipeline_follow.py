@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import json
 import os
+import pickle
 import random
 import signal
 import struct
@@ -21,6 +22,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
+import pyarrow as pa
 from ordack.pipeline import audit, captures, follow
 from ordack.pipeline.audit_result import Result
 from ordack.pipeline.follow import Follower
@@ -207,6 +209,34 @@ def test_a_file_that_goes_before_it_is_read_is_told_and_makes_no_violations(
     wanted = audit.run(sources)
     assert 0 < found.summary["packets"] < wanted.summary["packets"]
     assert {(one.kind, one.stream) for one in found.violations} <= {(one.kind, one.stream) for one in wanted.violations}
+
+
+class _Touch:
+    """A pickle that does something when it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_a_state_that_would_run_code_is_refused(tmp_path: Path) -> None:
+    folder, ran = tmp_path / "captures", tmp_path / "ran"
+    folder.mkdir()
+    for path in capture_files(3042, tmp_path / "made", 8):
+        (folder / path.name).write_bytes(path.read_bytes())
+    follower = Follower(folder, tmp_path / "checkpoint")
+    assert follow_all(follower) is not None
+    follow._live.clear()
+    state = follower._state(follower.last_done())
+    with pa.CompressedOutputStream(str(state), "lz4") as target:
+        pickle.dump(_Touch(ran), target)
+    with pytest.raises(follow.FollowError, match="is no part of a state; begin a new one"):
+        follower.result(follower.last_done())
+    assert not ran.exists()
+    pickle.loads(pickle.dumps(_Touch(ran)))
+    assert ran.exists()
 
 
 def test_of_old_states_few_are_kept(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ import json
 import os
 import pickle
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -363,7 +364,7 @@ class Follower:
     def _read(self, number: int) -> State:
         try:
             with pa.CompressedInputStream(str(self._state(number)), "lz4") as file:
-                state: State = pickle.load(file)
+                state: State = _Unpickler(file).load()
         except (OSError, EOFError, pickle.UnpicklingError) as error:
             raise FollowError(f"the checkpoint {self.checkpoint} is damaged: the state behind step {number} cannot be "
                               f"read, {error}; begin a new one") from None
@@ -422,6 +423,31 @@ def _layout() -> str:
     said = [(name, [(field, item.offset, str(item.type)) for field, item in kind.fields])
             for name, kind in types.items() if kind.kind == "struct" and kind.fields]
     return hashlib.sha256(repr((STATE_FORMAT, sorted(said))).encode()).hexdigest()[:12]
+
+
+def _named(part: Any) -> tuple[str, str]:
+    return part.__module__, part.__qualname__
+
+
+# What a state consists of. numpy names the functions that make arrays differently from version to version: one for
+# arrays that are a piece of memory, one for others.
+_PARTS = {_named(part) for part in (
+    State, captures.Decoder, captures.Damage, audit.Auditor, Counter, np.dtype, np.ndarray,
+    np.zeros(1).__reduce_ex__(pickle.HIGHEST_PROTOCOL)[0],
+    np.zeros((2, 2))[:, :1].__reduce_ex__(pickle.HIGHEST_PROTOCOL)[0])} | {(audit.__name__, "_Tables")}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes nothing but the parts of a state: a pickle may name any function, and others may write there.
+
+    Against who writes wrong tables for the C core it does not help: the checkpoint is to be kept as what it audits is.
+    """
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Raises UnpicklingError for what is no part of a state."""
+        if (module, name) not in _PARTS:
+            raise pickle.UnpicklingError(f"{module}.{name} is no part of a state")
+        return super().find_class(module, name)
 
 
 # The state that this process has left behind its last step: what reads it need not.
