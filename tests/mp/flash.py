@@ -23,6 +23,10 @@ _SIZE = 5
 _ERASE = 6
 
 
+class Lost(Exception):
+    """What had to survive a cut did not. Nothing above the flash may catch it, as it does errors of the flash."""
+
+
 class Flash:
     """A block device. `before(block, offset, data)`, if set, is called before each write, data None for an erase: it
     may raise PowerCut, or return True for an error; after `off` every call fails. `written` bytes, `erased` blocks.
@@ -119,7 +123,7 @@ class Cutter:
 
     positions(size, dice): after how many bytes of a write of that size to cut. garbage: the byte at which the power
     went may be any. fixed: see outbox.Files. limit: of cuts. count_losses: those that the outbox or the file system
-    reports go to `loud`, the others to `silent`; else they raise. `cuts` so far, `writes`.
+    reports go to `loud`, the others to `silent`; else they raise Lost. `cuts` so far, `writes`.
     """
 
     def __init__(self, kind, seed, positions, limit, garbage=True, fixed=None, count_losses=False, **options):
@@ -175,8 +179,8 @@ class Cutter:
                 self.survives()
             except (AssertionError, outbox.OutboxError, OSError) as error:
                 if not self.count_losses:
-                    print("seed", self.seed, "cut at write", self.writes, "of block", block, "after", count, "of", size)
-                    raise
+                    place = "cut at write %d of block %d after %d of %d" % (self.writes, block, count, size)
+                    raise Lost("seed %d, %s: %r" % (self.seed, place, error))
                 (self.silent if isinstance(error, AssertionError) else self.loud).append((block, count, error))
 
     def survives(self):
