@@ -180,7 +180,7 @@ class Cutter:
             except (AssertionError, outbox.OutboxError, OSError) as error:
                 if not self.count_losses:
                     place = "cut at write %d of block %d after %d of %d" % (self.writes, block, count, size)
-                    raise Lost("seed %d, %s: %r" % (self.seed, place, error))
+                    raise Lost("seed %d, %s: %r" % (self.seed, place, error)) from error
                 (self.silent if isinstance(error, AssertionError) else self.loud).append((block, count, error))
 
     def survives(self):
