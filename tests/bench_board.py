@@ -37,19 +37,18 @@ NS_PER_INSTRUCTION = 64  # QEMU's -icount shift=6
 
 # ---- Cortex-M3
 
-# Behind tests/mp/steady.py: microseconds of virtual time that each step of a message takes.
+# Behind tests/mp/steady.py: microseconds of virtual time that each step of a message takes, in place of bytes.
 INSTRUCTIONS = """
 import mps2, time
 
 ROUNDS = 20
-spent = {}
 
 def timed(name, step, *arguments):
     gc.collect()
     gc.disable()
     begin = time.ticks_us()
     result = step(*arguments)
-    spent[name] = spent.get(name, 0) + time.ticks_diff(time.ticks_us(), begin)
+    TAKEN[name] = TAKEN.get(name, 0) + time.ticks_diff(time.ticks_us(), begin)
     gc.enable()
     return result
 
@@ -57,9 +56,6 @@ taken = timed
 MESSAGES = ROUNDS * BATCH
 WARM_UP = 0
 main()
-for name in spent:
-    print(name, spent[name] / MESSAGES)
-print("messages", MESSAGES)
 mps2.power_off(0)
 """
 
@@ -81,7 +77,7 @@ def microseconds(folder: Path) -> dict[str, float]:
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DEADLINE, check=False
         )
     found = {name: float(value) for name, value in FIGURE.findall(result.stdout)}
-    if "messages" not in found:
+    if "done" not in found:
         raise RuntimeError(result.stdout)
     return found
 
