@@ -175,6 +175,8 @@ class _ModelsLast:
 def run_tests(folder: Path, file: str) -> None:
     """In a process of its own: exit status 0 if all tests pass. Compiled files are not left: they outlive a mutant."""
     os.chdir(folder)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mqqb"]:
+        del sys.modules[name]  # else the copy's package would not be looked for
     sys.dont_write_bytecode = True
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     null = os.open(os.devnull, os.O_WRONLY)
@@ -247,6 +249,10 @@ def main() -> int:
         broken = set(files) - {mutant.file for mutant in well}
         if broken:
             print(f"mutants: without any, the tests of {', '.join(sorted(broken))} fail", file=sys.stderr)
+            return 1
+        dead = [Mutant(file, 0, file, "raise SystemError\n") for file in files]
+        if survivors(folders, sources, dead, lambda _mutant, _survived: None):
+            print("mutants: the tests do not run the copy of the engine", file=sys.stderr)
             return 1
         task = progress.add_task("mutants", total=len(chosen))
 

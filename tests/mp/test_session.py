@@ -411,6 +411,29 @@ def test_direct_format_session_is_remembered() -> None:
     assert receiver.session.direct_format_session
 
 
+def _read_in_place(at: session.Session, data: bytes) -> "list[object]":
+    """As a board does, which has no memory for what came."""
+    at.room()[: len(data)] = data
+    at.took(len(data))
+    events = []
+    event = at.next_event(0)
+    while event is not None:
+        events.append(event)
+        event = at.next_event(0)
+    return events
+
+
+@rule("B-253", "B-048")
+def test_an_order_ack_that_is_read_in_place_makes_a_direct_session_too() -> None:
+    for direct in (True, False):
+        sender, _ = ends.open_pair()
+        name = ends.ORDER_QUEUE if direct else packets.PrivateQueueFormatNameId(packets.ORDER_QUEUE_ID)
+        ack = packets.order_ack(name, ends.RECEIVER, 1, 0, 1, 7, 1, **({} if direct else {"address": ends.SENDER}))
+        (event,) = _read_in_place(sender.session, bytes(ack))
+        assert isinstance(event.packet.body, packets.OrderAckBody)
+        assert sender.session.direct_format_session == direct
+
+
 @rule("A-24", "B-057")
 def test_a_used_up_sequence_waits_until_it_is_drained() -> None:
     stream = streams.OutgoingStream(array("I", (1, 7, 0xFFFFFFFE, 0)))
