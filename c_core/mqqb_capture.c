@@ -394,7 +394,7 @@ static uint32_t add_packet(mqqb_capture *c, uint32_t connection, uint32_t side, 
 
 /* ---- segments --------------------------------------------------------------------------------- */
 
-/* Are there two free ones? */
+/* Are there two free ones? A frame takes one at most, so that drain has one, too. */
 static inline int has_segments(const mqqb_capture *c)
 {
     return c->segments_size - c->segments_used + c->segments_spare >= 2;
@@ -723,7 +723,7 @@ static int32_t drain_direction(mqqb_capture *c, uint32_t connection, uint32_t si
         if (!must && (ahead > 0 || (s->waits != 0 && unseen(other, s->ack) > 0))) {
             break;
         }
-        status = has_segments(c) ? ready(c) : MQQB_CAPTURE_GROW_SEGMENTS;
+        status = ready(c); /* and a segment is free: what is taken here gives one back */
         if (status != 0) {
             return status;
         }

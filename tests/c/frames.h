@@ -5,6 +5,7 @@
 #include "mqqb_capture.h"
 #include "packets.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #define ROWS_MAX 4096
@@ -242,6 +243,11 @@ static inline void read_files(reading *r, const file *files, unsigned count, uin
         }
         if (status > 0) {
             r->grown[status]++;
+        }
+        if (c->segments_used > c->segments_size || c->dictionary[0].end[c->dictionary[0].count] > c->dictionary[0].size ||
+            c->dictionary[1].end[c->dictionary[1].count] > c->dictionary[1].size) {
+            fprintf(stderr, "frames.h: a table holds more than it has room for\n");
+            abort();
         }
         if (status == MQQB_CAPTURE_ROWS) {
             r->rows = r->rows + c->rows < ROWS_MAX ? r->rows + c->rows : 0; /* more than any test looks at */

@@ -133,6 +133,11 @@ static void test_segments_of_every_size(void)
     size_t size = put_internal(stream, 3);
 
     size += make_message(stream + size, 300);
+    {
+        const message m = {.base_flags = 0x10, .user_flags = DQ_DIRECT | DM_RECOVERABLE, .name = "TCP:a", .body_size = 4};
+        memset(stream + size, 0, 512);
+        size += put_message(stream + size, &m, NULL); /* with a SessionHeader, whose bytes its size leaves out */
+    }
     size += put_internal(stream + size, 1);
     for (size_t step = 1; step < size; step += step < 40 ? 1 : 37) {
         opening();
@@ -140,8 +145,9 @@ static void test_segments_of_every_size(void)
             say(0, (uint32_t)at, 0, ACK, stream + at, at + step > size ? size - at : step);
         }
         finish();
-        CHECK_KINDS(-1, "8243AA");
+        CHECK_KINDS(-1, "82443AA");
         CHECK_EQ(K(FRAME)[row_of(MSG)], 3 + 32 / step);
+        CHECK_EQ(S(TOTAL_SIZE)[4], 36);
     }
 }
 
@@ -163,6 +169,14 @@ static void test_segments_in_any_order_and_twice(void)
     finish();
     CHECK_EQ(strspn(kinds(0) + 1, "4"), strlen(kinds(0)) - 2);
     CHECK_EQ(S(OFFSET)[r->rows - 2], size);
+    size = make_message(stream, 5); /* a packet's frame is the first that had its bytes */
+    opening();
+    say(0, (uint32_t)size, 0, ACK, stream, size);
+    say(0, (uint32_t)size, 0, ACK, stream, size);
+    say(0, 0, 0, ACK, stream, size);
+    finish();
+    CHECK_KINDS(0, "844A");
+    CHECK_EQ(K(FRAME)[2], 3);
 }
 
 static void test_a_packet_that_cannot_be(void)
@@ -361,6 +375,14 @@ static void test_a_gap_larger_than_a_window(void)
     CHECK_EQ(S(KIND)[1], HOLE);
     CHECK_EQ(strlen(kinds(0)), 75 + 3);
     CHECK_EQ(K(DIRECTION)[r->rows - 3], 1);
+    opening(); /* out of order all the time, but never far */
+    (void)make_message(stream, 60000 - 200);
+    for (uint32_t i = 0; i < 150; i++) {
+        say(0, (i ^ 1) * (uint32_t)size, 0, ACK, stream, size);
+    }
+    finish();
+    CHECK_EQ(strlen(kinds(0)), 150 + 2);
+    CHECK_EQ(strspn(kinds(0) + 1, "4"), 150);
 }
 
 static void test_how_connections_end(void)
@@ -416,6 +438,13 @@ static void test_whose_syn(void)
     finish();
     CHECK_KINDS(-1, "8AA");
     CHECK_EQ(K(DIRECTION)[0], 1);
+    for (uint32_t answer = 0; answer < 2; answer++) { /* direction 0 is of the end that opened it, here the higher one */
+        pcap(&f, 101, 0, 0);
+        say(answer ? 0 : 1, (uint32_t)-1, 0, answer ? SYN | ACK : SYN, NOTHING, 0);
+        finish();
+        CHECK_KINDS(-1, "8A");
+        CHECK_EQ(K(DIRECTION)[0], answer);
+    }
     pcap(&f, 101, 0, 0); /* of the connection before, only the other end was captured */
     say(1, 0, 1 << 25, ACK, stream, size);
     say(0, (uint32_t)-1, 0, SYN, NOTHING, 0);
@@ -493,6 +522,16 @@ static void test_fragments(void)
     put_fragments(tcp(0, 0, 0, ACK, stream, size), places, 3, orders[0], 3, 4);
     finish();
     CHECK_KINDS(0, "84A");
+    for (six = 0; six < 2; six++) { /* two datagrams at once */
+        opening();
+        for (unsigned i = 0; i < 3; i++) {
+            put_fragments(tcp(0, 0, 0, ACK, stream, size), places, 3, orders[0] + i, 1, 9);
+            put_fragments(tcp(0, (uint32_t)size, 0, ACK, stream, size), places, 3, orders[0] + i, 1, 10);
+        }
+        finish();
+        CHECK_KINDS(0, "844A");
+    }
+    six = 0;
     opening(); /* of a connection that is not ours, and of one that was replaced */
     {
         const size_t n = put_tcp(frame, 0, 0, 50000, 1, 1, 0, stream, size);
@@ -504,7 +543,8 @@ static void test_fragments(void)
     say(0, 1 << 20, 0, SYN, NOTHING, 0);
     put_fragments(tcp(0, 0, 0, ACK, stream, size), places, 3, orders[5], 2, 13);
     finish();
-    CHECK(r->c.connections_used == 2);
+    CHECK_KINDS(-1, "8AA8A"); /* nothing behind a direction's end */
+    CHECK_EQ(S(TOTAL_SIZE)[1], 60);
     opening(); /* never a first one, too many of them; the same number from others */
     for (uint32_t i = 0; i < 70; i++) {
         put_fragments(tcp(0, 0, 0, ACK, stream, size), places, 3, orders[5], 2, 100 + i);
@@ -614,6 +654,7 @@ static void test_labels(void)
         {{0xD83D, 0xDE00, 'b', 'c'}, "\xF0\x9F\x98\x80" "bc"},
         {{0xD83D, 'b', 0xDE00, 'c'}, "\xEF\xBF\xBD" "b\xEF\xBF\xBD" "c"},
         {{'a', 'b', 'c', 0xD83D}, "abc\xEF\xBF\xBD"},
+        {{0xDE00, 0xDE01, 'b', 'c'}, "\xEF\xBF\xBD\xEF\xBF\xBD" "bc"},
     };
     const message m = {.user_flags = DM_RECOVERABLE, .label = "....", .body_size = 4};
 
@@ -673,6 +714,31 @@ static void test_tables_that_are_full(void)
             CHECK(r->grown[i] > 0);
         }
         CHECK_EQ(r->c.dictionary[0].count, all ? 61 : 60);
+    }
+}
+
+/* Names as long as they can be: bytes of a dictionary run out long before its entries. */
+static void test_long_names(void)
+{
+    enum { LONG = 30000, NAMES = 64 };
+    static char name[LONG + 1];
+    static uint8_t packet[2 * LONG + 512];
+    message m = {.user_flags = DQ_DIRECT | DM_RECOVERABLE, .name = name, .body_size = 4};
+
+    memset(name, 'x', LONG);
+    opening();
+    for (uint32_t i = 0; i < 2 * NAMES; i++) {
+        size_t size;
+        name[LONG - 1] = (char)('0' + i % NAMES);
+        memset(packet, 0, sizeof packet);
+        size = put_message(packet, &m, NULL);
+        say(0, i * (uint32_t)size, 0, ACK, packet, size);
+    }
+    finish();
+    CHECK_EQ(r->rows, 1 + 2 * NAMES + 2);
+    CHECK_EQ(r->c.dictionary[1].count, NAMES);
+    for (uint32_t i = 0; i < 2 * NAMES; i++) {
+        CHECK_EQ(K(DESTINATION_QUEUE)[1 + i], 1 + i % NAMES);
     }
 }
 
@@ -1105,6 +1171,7 @@ int main(int argc, char **argv)
     RUN("wire.md 2.2 2.4 2.5 5", test_all_columns);
     RUN("B-431", test_labels);
     RUN("mqqb_capture.h", test_tables_that_are_full);
+    RUN("mqqb_capture.h", test_long_names);
     RUN("mqqb_capture.h", test_few_segments);
     RUN("mqqb_capture.h", test_many_connections_of_one_port);
     RUN("mqqb_capture.h", test_parts);
