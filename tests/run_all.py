@@ -47,6 +47,7 @@ LANES: list[list[Part]] = [
     [
         ("lint", [[*MAKE, "lint"]]),
         ("C core", [[*MAKE, "test-c"]]),
+        ("mutants", [[*MAKE, "mutants", "SAMPLE=4", "SEED=1"]]),
         ("MicroPython", [[*MAKE, "test-mp"]]),
         ("boards", [[PYTHON, *PYTEST, *BOARDS]]),
         ("pipeline", [[PYTHON, *PYTEST, *PIPELINE]]),
