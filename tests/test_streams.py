@@ -278,6 +278,22 @@ def test_a_renewed_stream_drains_the_older_sequence_first() -> None:
     assert stream.order_ack(ends.order_ack_body(5 << 32 | 1, 2), 0) == [], "that sequence is over"
 
 
+@pytest.mark.rule("B-093")
+def test_a_newer_sequence_waits_whatever_else_is_in_the_table() -> None:
+    stream = streams.OutgoingStream(streams.OutgoingStream.new(5))
+    for key in (1, 2):
+        stream.append(streams.Entry(key, key))
+    old = _number(stream, 3)
+    stream.renew(6)
+    new = _number(stream, 4)
+    for expected in (*stream.table[:2], old):
+        assert stream.next_to_send() is expected
+        expected.awaiting_ack = True
+    assert stream.next_to_send() is None
+    stream.remove([old])
+    assert stream.next_to_send() is new
+
+
 @pytest.mark.rule("B-079", "B-078")
 @pytest.mark.parametrize(("time_stamp", "ordinal"), [(5, 1), (4, 9), (5, 0)])
 def test_a_sequence_is_never_renewed_with_an_id_that_is_not_greater(time_stamp: int, ordinal: int) -> None:

@@ -434,6 +434,23 @@ def test_an_order_ack_that_is_read_in_place_makes_a_direct_session_too() -> None
         assert sender.session.direct_format_session == direct
 
 
+@rule("B-106")
+def test_a_malformed_session_header_is_noticed_in_an_order_ack_that_is_read_in_place() -> None:
+    ack = packets.order_ack(ends.ORDER_QUEUE, ends.RECEIVER, 1, 0, 1, 7, 1)
+    sender, receiver = ends.open_pair()
+    for now in (0, 1000):  # the second time it is like one before
+        sender.send(b"x")
+        sender.pump(now)
+        receiver.receive(sender.session.data_to_send(), now)
+        receiver.session.send(None, ack, False, now + 499)
+        raw = bytearray(receiver.session.data_to_send())
+        assert raw[2] & 0x10, "it carries a SessionHeader"
+        (event,) = _read_in_place(sender.session, bytes(raw))
+        assert isinstance(event, session.MessageReceived)
+    raw[-4:-2] = b"\0\0"  # WindowSize
+    assert _closed(_read_in_place(sender.session, bytes(raw))).rule == "B-106"
+
+
 @rule("A-24", "B-057")
 def test_a_used_up_sequence_waits_until_it_is_drained() -> None:
     stream = streams.OutgoingStream(array("I", (1, 7, 0xFFFFFFFE, 0)))
