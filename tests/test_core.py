@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import runpy
 import struct
+import subprocess
 import sys
 import types
 from array import array
@@ -741,3 +742,35 @@ def test_two_ends_agree_about_what_is_stored(
             assert [(n - stored) & 0xFFFF for n in in_doubt] == [k + 1 for k in range(sum(waiting))]
     assert in_doubt == []
     assert c.session_unacked_sent(sender) == 0
+
+
+# ---- files that two programs would use
+
+
+OTHER_PROGRAM = """
+import fcntl, sys
+file = open(sys.argv[1], "ab")
+try:
+    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    print("its own", flush=True)
+    sys.stdin.read()
+except BlockingIOError:
+    print("another's")
+"""
+
+
+def test_a_file_of_another_program_is_refused_until_that_ends(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    command = [sys.executable, "-c", OTHER_PROGRAM, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "its own\n"
+        with pytest.raises(OSError, match=f"another program holds {path}: end it, or use another folder"):
+            core.lock(str(path))
+        other.kill()
+    for _ in range(2):
+        core.lock(str(path))
+        assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "another's\n"
+    path.unlink()
+    core.lock(str(path))
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "another's\n", "a new file"
