@@ -827,7 +827,7 @@ static int check_acks(mqqb_audit *a, const row *r, mqqb_audit_connection *c, con
         c->accused = r->time;
     }
     found = find_of(a, r, 0, MQQB_AUDIT_ACK_BEYOND_RECEIPT, user ? MQQB_AUDIT_SESSION_ACK : MQQB_AUDIT_RECOVERABLE_ACK,
-                 unknown);
+                    unknown);
     found->a = stated;
     found->b = (user ? other->messages : other->recoverable) & 0xFFFF;
     show(found, &r->packet);
@@ -1302,6 +1302,13 @@ static void check_went_back(mqqb_audit *a, const row *r, const mqqb_audit_flow *
     went_back(a, r, s, get(r, MQQB_SCAN_TX_SEQUENCE_NUMBER), newest, &newest->highest_packet, &r->packet);
 }
 
+/* An acknowledgement was found wrong: a message that comes late may make it right. */
+static void accuse(mqqb_audit *a, const row *r, uint32_t source, uint32_t pair)
+{
+    a->sources[source].missed.accused = r->time;
+    a->pairs[pair].missed.accused = r->time;
+}
+
 /* Was an acknowledgement found wrong that this message, had it come in time, would have made right? */
 static int would_justify(const mqqb_audit *a, const sequence *s, uint32_t number)
 {
@@ -1608,8 +1615,7 @@ static int check_number(mqqb_audit *a, const row *r, sequence *s, uint32_t numbe
         found->number = number;
         show(found, &r->packet);
         remember_reported(s, number, skipped != 0);
-        a->sources[s->key.source].missed.accused = r->time;
-        a->pairs[s->pair].missed.accused = r->time;
+        accuse(a, r, s->key.source, s->pair);
     }
     if (skipped || unknown) {
         accept_said(a, s, number); /* said once is enough */
@@ -1790,8 +1796,7 @@ static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
     if (slot->message_id != message_id && (slot->flags & TWO_IDS) == 0) {
         mqqb_audit_finding *const found =
             find(a, r, s, MQQB_AUDIT_ACK_BEYOND_RECEIPT, MQQB_AUDIT_FINAL_ACK_OTHER, s->sure == 0 || number < s->sure);
-        a->sources[s->key.source].missed.accused = r->time;
-        a->pairs[s->pair].missed.accused = r->time;
+        accuse(a, r, s->key.source, s->pair);
         slot->flags |= TWO_IDS;
         found->number = number;
         found->a = message_id;
@@ -1857,7 +1862,8 @@ static uint32_t addressees(const mqqb_audit *a, const row *r, const mqqb_audit_c
  * if the time stamp is another one: then it may be a queue's of its own, or another queue manager's. */
 static void check_stray(mqqb_audit *a, const row *r, const mqqb_audit_connection *c, uint32_t source)
 {
-    mqqb_audit_pair *const pair = &a->pairs[c->pair ^ r->direction ^ 1];
+    const uint32_t hosts = c->pair ^ r->direction ^ 1;
+    const mqqb_audit_pair *const pair = &a->pairs[hosts];
     mqqb_audit_source *const sender = &a->sources[source];
     const uint32_t ordinal = get(r, MQQB_SCAN_ACK_TX_SEQUENCE_ORDINAL);
     const uint32_t time_stamp = get(r, MQQB_SCAN_ACK_TX_SEQUENCE_TIME_STAMP);
@@ -1888,8 +1894,7 @@ static void check_stray(mqqb_audit *a, const row *r, const mqqb_audit_connection
     show(found, &pair->begun);
     show(found, &r->packet);
     if (!unknown) {
-        sender->missed.accused = r->time;
-        pair->missed.accused = r->time;
+        accuse(a, r, source, hosts);
     }
 }
 

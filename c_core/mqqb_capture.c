@@ -1245,7 +1245,7 @@ static int32_t read_frame(mqqb_capture *c, uint32_t link, view *v)
             return FRAME_DONE;
         }
         type = be16(v->in - 2);
-        while (type > 0x80FF && (type == 0x8100 || type == 0x88A8 || type == 0x9100 || type == 0x9200) && pass(v, 4)) {
+        while ((type == 0x8100 || type == 0x88A8 || type == 0x9100 || type == 0x9200) && pass(v, 4)) {
             type = be16(v->in - 2);
         }
         break;

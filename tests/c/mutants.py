@@ -47,8 +47,9 @@ def count(file: str, code: str) -> int:
 
 def verdict(folder: Path, number: int, file: str, code: str, mutant: str) -> str:
     """`killed`, or why not."""
-    if count(file, code) != 1:
-        return f"the code is there {count(file, code)} times"
+    times = count(file, code)
+    if times != 1:
+        return f"the code is there {times} times"
     place = folder / str(number)
     place.mkdir(exist_ok=True)
     for source in CORE.glob("mqqb*.[ch]"):

@@ -634,13 +634,14 @@ class _Merged:
                 hosts = partial.pairs[pair // 2]
                 if pair_missed[hosts] > (hosts in own_pairs) or missed[name.source] > (name.source in own_missed):
                     split.add(name)
-        rolled = self._rolled()
+        strays = set().union(*(partial.strays for partial in self._partials))
+        for stray in strays & sequences.keys():
+            split |= sequences[stray]
+        unseen = strays - sequences.keys()
+        rolled = self._rolled() if unseen else {}
+        for source, ordinal, stamp in unseen:
+            split |= {name for name, lowest in rolled.get(source, ()) if lowest < (stamp, ordinal)}
         for partial in self._partials:
-            for stray in partial.strays:
-                split |= sequences.get(stray, set())
-                if stray not in sequences:
-                    source, ordinal, stamp = stray
-                    split |= {name for name, lowest in rolled[source] if lowest < (stamp, ordinal)}
             # Its task does not know what others have seen of the sequence.
             judged = partial.findings["flow"][np.isin(partial.findings["detail"], _STRAY)]
             split |= {partial.names[flow - 1] for flow in judged.tolist()}
@@ -652,8 +653,8 @@ class _Merged:
         rolled: defaultdict[bytes, list[tuple[StreamName, tuple[int, int]]]] = defaultdict(list)
         for partial in self._partials:
             lowest: dict[int, tuple[int, int]] = {}
-            for flow, *key in zip(*(partial.sequences[key].tolist() for key in ("flow", "time_stamp", "ordinal"))):
-                lowest[flow] = min(lowest.get(flow, (key[0], key[1])), (key[0], key[1]))
+            for flow, stamp, ordinal in partial.sequences[["flow", "time_stamp", "ordinal"]].tolist():
+                lowest[flow] = min(lowest.get(flow, (stamp, ordinal)), (stamp, ordinal))
             for flow in (np.flatnonzero(partial.flows["sequences"] > 1) + 1).tolist():
                 name = partial.names[flow - 1]
                 rolled[name.source].append((name, lowest[flow]))
