@@ -1105,14 +1105,14 @@ class Manager:
             entry = stream.next_to_send()
             if entry is None:
                 break
+            if entry.tx_sequence_number and not outgoing.told_open:
+                self.store.set_session_open(outgoing.identifier, True)  # before anything leaves
+                outgoing.told_open = True
             packet, until = self.store.outgoing_packet(_key(entry))
             if wall > until:
-                self._end_what_is_due(now, wall, [_key(entry)])  # B-311
+                self._end_what_is_due(now, wall, [_key(entry)])  # B-311, C-29
                 continue
             if entry.tx_sequence_number:
-                if not outgoing.told_open:
-                    self.store.set_session_open(outgoing.identifier, True)  # before anything leaves
-                    outgoing.told_open = True
                 outgoing.transmitted.add(_key(entry))
                 stream.prepare(entry, packet, packets.transaction_offset(packet))
             session.send(entry, packet, entry.recoverable, now)

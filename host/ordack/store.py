@@ -1010,8 +1010,9 @@ class Store:
         return found or 0
 
     def outgoing_packet(self, key: int) -> tuple[bytearray, int]:
-        """The packet of one outgoing message, and until when it may be sent; raises StoreError if it is gone."""
-        rows = self._all("SELECT packet, send_until FROM outgoing_messages WHERE id = ?", (key,))
+        """The packet of one outgoing message, and until when it may be sent: -1 if an operator has withdrawn it. Raises
+        StoreError if it is gone."""
+        rows = self._all("SELECT packet, iif(deleted, -1, send_until) FROM outgoing_messages WHERE id = ?", (key,))
         if not rows:
             raise StoreError(f"{self.path}: outgoing message {key} is gone")
         return bytearray(rows[0][0]), rows[0][1]
@@ -1044,8 +1045,10 @@ class Store:
             "FROM outgoing_messages WHERE " + where, arguments)]
 
     def keep_outgoing(self, messages: Iterable[tuple[bytes | None, int | None, bool, int]]) -> None:
-        """Keep what has become of outgoing messages: (confirmation, due, held, key)."""
-        self._many("UPDATE outgoing_messages SET confirmation = ?, due = ?, held = ? WHERE id = ?", messages)
+        """Keep what has become of outgoing messages: (confirmation, due, held, key). One that was withdrawn stays due
+        at once."""
+        self._many("UPDATE outgoing_messages SET confirmation = ?, due = iif(deleted, 0, ?), held = ? WHERE id = ?",
+                   messages)
 
     def delete_outgoing(self, keys: Iterable[int]) -> None:
         """Remove settled messages from their outgoing queues."""
