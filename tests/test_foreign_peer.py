@@ -387,7 +387,8 @@ class Server:
 
     def received(self, name: str = "line1") -> list[bytes]:
         """Take what the queue holds, with the application's command."""
-        return [base64.b64decode(line["body_base64"]) for line in ordack("receive", "--store", self.store, name)]
+        taken = ordack("receive", "--store", self.store, name, "--all")
+        return [base64.b64decode(line["body_base64"]) for line in taken]
 
     def connect(self, **handshake: Any) -> Line:
         """A session that is open."""

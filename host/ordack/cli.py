@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ordack.output import OutputError, write
 from ordack.store import BadName, Store, StoreBusy, StoreError, counted, legible
 
 if TYPE_CHECKING:
     from ordack.client import Message
     from ordack.config import Config, SerialSettings
     from ordack.pipeline.audit_result import Result
-
-RECEIVE_BATCH = 256  # messages that `receive` removes with one commit
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
                   help="A queue manager for the MSMQ binary protocol.")
@@ -50,34 +49,15 @@ FormatNameArgument = Annotated[str, typer.Argument(help="Format name of the outg
 NameArgument = Annotated[str, typer.Argument(help="Queue name, with or without private$\\.")]
 
 
-class _OutputError(Exception):
-    """Standard output does not take what is written."""
-
-
-def _write(text: str) -> None:
-    """Write all of it to standard output, or raise. With PYTHONUNBUFFERED set, sys.stdout would drop what a pipe does
-    not take at once, without a word."""
-    if sys.stdout is None:  # closed from the start; descriptor 1 may be the store's by now
-        raise _OutputError("it is closed")
-    left = memoryview(legible(text).encode())
-    try:
-        while left:
-            left = left[os.write(sys.stdout.fileno(), left):]
-    except BrokenPipeError:  # the reader has seen enough
-        raise
-    except OSError as error:
-        raise _OutputError(error.strerror) from None
-
-
 def _report(as_json: bool, text: str, **values: Any) -> None:
-    _write((json.dumps(values) if as_json else text) + "\n")
+    write((json.dumps(values) if as_json else text) + "\n")
 
 
 def _done(as_json: bool, text: str, **values: Any) -> None:
     """Report what has been done: whoever reads the exit status must not do it again."""
     try:
         _report(as_json, text, **values)
-    except (OSError, _OutputError):
+    except (OSError, OutputError):
         _complain(f"{text}; standard output does not take this")
         sys.exit(4)
 
@@ -126,7 +106,7 @@ def _table(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence
         table.add_row(*row)
     text = io.StringIO()
     Console(file=text, force_terminal=sys.stdout is not None and sys.stdout.isatty()).print(table)
-    _write(text.getvalue())
+    write(text.getvalue())
 
 
 @queue_app.command("quota")
@@ -407,35 +387,48 @@ def send(
 @app.command()
 def receive(
     name: NameArgument, store: StoreOption, as_json: JsonOption = False,
-    count: Annotated[int | None, typer.Option(min=0, help="At most this many messages.")] = None,
-    peek: Annotated[bool, typer.Option("--peek", help="Leave the messages in the queue.")] = False,
+    count: Annotated[int | None, typer.Option(min=0, help="At most this many messages instead of one.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All that is in the queue instead of one message.")] = False,
+    peek: Annotated[bool, typer.Option(
+        "--peek", help="Leave the messages in the queue; shows all of them without --count.")] = False,
     follow: Annotated[bool, typer.Option(
-        "--follow", help="Wait for more instead of ending when the queue is empty.")] = False,
+        "--follow", help="All that is in the queue, then what comes, until --count or a signal ends it.")] = False,
 ) -> None:
-    """Print the messages of a queue and remove them.
+    """Take one message from a queue, or more if told so: print it and remove it.
 
-    A message is removed after its line was written and flushed: if this is killed in between, it is shown once more.
+    A message is removed after its own line was written: when standard output is a file, after it is on the disk; when
+    it is a pipe, after its reader has taken it. What was not written stays in the queue. If that ends early, standard
+    error says how many were removed, and which was the last. Killed in between, the last line comes once more.
     """
     if peek and follow:
         raise typer.BadParameter("--peek and --follow do not go together")
+    if count is not None and everything:
+        raise typer.BadParameter("--count and --all do not go together")
     from itertools import islice
 
     from ordack.client import Client
+    from ordack.drain import Drain, Interrupted
 
-    show = _show_json if as_json else _show_text
-    left = sys.maxsize if count is None else min(count, sys.maxsize)
+    show = _json_of if as_json else _text_of
+    one = 1 if not (everything or peek or follow) else sys.maxsize
+    left = one if count is None else min(count, sys.maxsize)
     with Client(store) as client:
         queue = client.queue(name)
         if peek:
             for message in islice(queue.peek(), left):
-                show([message])
+                write(show(message))
             return
-        while left:
-            with queue.receive_batch(min(left, RECEIVE_BATCH), float("inf") if follow else 0.0) as messages:
-                show(messages)
-            if not messages:
-                return
-            left -= len(messages)
+        drain = Drain(queue, lambda message: write(show(message)))
+        try:
+            drain.run(left, float("inf") if follow else 0.0)
+        except BrokenPipeError:
+            _complain(f"the reader of standard output has gone; {drain}")
+            raise typer.Exit(1) from None
+        except OutputError as error:
+            raise StoreError(f"cannot write to standard output: {error}; {drain}") from None
+        except Interrupted as error:
+            _complain(str(drain))
+            raise typer.Exit(128 + error.number) from None
 
 
 @app.command()
@@ -484,7 +477,7 @@ def export(
     except FolderError as error:
         raise StoreError(str(error)) from None
     if not as_json:
-        _write(f"{counted(messages, 'message')} exported\n")
+        write(f"{counted(messages, 'message')} exported\n")
 
 
 @pipeline_app.command("ingest")
@@ -682,7 +675,7 @@ def _show_audit(result: Result, as_json: bool) -> None:
         _report(True, "", **result.summary)
     else:
         lines = [*audit_tables.streams_text(result), *audit_tables.text_of(result)]
-        _write("\n".join(map(legible, lines)) + "\n")
+        write("\n".join(map(legible, lines)) + "\n")
 
 
 def _follow_audit(folder: Path, checkpoint: Path, once: bool, master: str | None, out: Path | None, html: Path | None,
@@ -775,31 +768,28 @@ def _class_text(number: int) -> str:
     return f"class 0x{number:04X} {CLASSES.get(number, '')}".rstrip()
 
 
-def _show_json(messages: list[Message]) -> None:
-    _write("".join([json.dumps(message.as_json()) + "\n" for message in messages]))
+def _json_of(message: Message) -> str:
+    return json.dumps(message.as_json()) + "\n"
 
 
-def _show_text(messages: list[Message]) -> None:
+def _text_of(message: Message) -> str:
     from mqqb import packets
 
-    lines = []
-    for message in messages:
-        body = message.body
-        try:
-            shown = body[:200].decode()
-            readable = shown.isprintable()
-        except UnicodeDecodeError:
-            readable = False
-        place = "" if message.tx_sequence_number is None else f" {message.tx_sequence_id}/{message.tx_sequence_number}"
-        about = ""
-        if message.message_class:
-            about = f" {_class_text(message.message_class)}" + (", in doubt" if message.in_doubt else "")
-            if any(message.correlation_id):
-                guid, number = message.correlation_id[:16], int.from_bytes(message.correlation_id[16:], "little")
-                about += f" about {packets.guid_text(guid)}\\{number}"
-        lines.append(f"{message.source}\\{message.message_id} {message.delivery}{place}{about} {message.label!r} "
-                     f"{len(body)} bytes\n    {shown if readable else body[:64].hex(' ')}\n")
-    _write("".join(lines))
+    body = message.body
+    try:
+        shown = body[:200].decode()
+        readable = shown.isprintable()
+    except UnicodeDecodeError:
+        readable = False
+    place = "" if message.tx_sequence_number is None else f" {message.tx_sequence_id}/{message.tx_sequence_number}"
+    about = ""
+    if message.message_class:
+        about = f" {_class_text(message.message_class)}" + (", in doubt" if message.in_doubt else "")
+        if any(message.correlation_id):
+            guid, number = message.correlation_id[:16], int.from_bytes(message.correlation_id[16:], "little")
+            about += f" about {packets.guid_text(guid)}\\{number}"
+    return (f"{message.source}\\{message.message_id} {message.delivery}{place}{about} {message.label!r} "
+            f"{len(body)} bytes\n    {shown if readable else body[:64].hex(' ')}\n")
 
 
 @app.command()
@@ -1023,7 +1013,7 @@ def main() -> None:
     except StoreError as error:
         _complain(str(error))
         sys.exit(1)
-    except _OutputError as error:
+    except OutputError as error:
         _complain(f"cannot write to standard output: {error}")
         sys.exit(1)
     except BadName as error:

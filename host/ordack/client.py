@@ -146,37 +146,24 @@ class Queue:
     @contextlib.contextmanager
     def receive_batch(self, limit: int, timeout: float = 0.0) -> Iterator[list[Message]]:
         """Receive up to `limit` messages in one transaction; an empty list if none came within `timeout` seconds."""
-        stored = self._wait_for_messages(limit, time.monotonic() + timeout)
+        stored = self.begin_receive(limit, timeout)
         keys = [message.lookup_id for message in stored]
         try:
             yield [Message(message) for message in stored]
         except Reject:
             if not self.transactional:
-                self._put_back(keys)
+                self.put_back(keys)
                 raise ValueError(f"{self.name} is not transactional: its messages cannot be rejected") from None
-            self._finish(keys, confirm.NACK_RECEIVE_REJECTED)
+            self.end_receive(keys, confirm.NACK_RECEIVE_REJECTED)
         except BaseException:
-            self._put_back(keys)
+            self.put_back(keys)
             raise
         else:
-            self._finish(keys, confirm.ACK_RECEIVE)
+            self.end_receive(keys, confirm.ACK_RECEIVE)
 
-    def _put_back(self, keys: list[int]) -> None:
-        with contextlib.suppress(StoreError):  # later, then: what the application raises matters more
-            self._store.put_back(keys)
-
-    def _finish(self, keys: list[int], message_class: int) -> None:
-        if not keys:
-            return
-        try:
-            with self._store.transaction():
-                self._store.received(keys)
-                self._client.outcomes().remove(keys, message_class)
-        except BaseException:
-            self._put_back(keys)
-            raise
-
-    def _wait_for_messages(self, limit: int, deadline: float) -> list[Stored]:
+    def begin_receive(self, limit: int, timeout: float) -> list[Stored]:
+        """The first part of receive_batch; `end_receive` or `put_back` is the other, for all of them or for some."""
+        deadline = time.monotonic() + timeout
         while True:
             self._store.changed()  # before looking, so that nothing slips in between
             stored = self._store.begin_receive(self.identifier, limit, self._client.now())
@@ -184,6 +171,23 @@ class Queue:
             if stored or left <= 0:
                 return stored
             self._store.wait(min(left, LOOK_AGAIN_S))
+
+    def end_receive(self, keys: list[int], message_class: int) -> None:
+        """Remove messages of a receive for good, for the reason that the class says; all are put back if it fails."""
+        if not keys:
+            return
+        try:
+            with self._store.transaction():
+                self._store.received(keys)
+                self._client.outcomes().remove(keys, message_class)
+        except BaseException:
+            self.put_back(keys)
+            raise
+
+    def put_back(self, keys: list[int]) -> None:
+        """Put messages of a receive back in their old places."""
+        with contextlib.suppress(StoreError):  # later, then: what the application raises matters more
+            self._store.put_back(keys)
 
     def peek(self) -> Iterator[Message]:
         """The messages in the queue, in its order, without removing them."""
