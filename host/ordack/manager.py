@@ -47,6 +47,7 @@ from ordack.store import (
     Waiting,
     legible,
 )
+from ordack.turns import Turns
 
 EVERYDAY_ENDS = ("B-147", "B-163", "B-298")  # idle, stopped, the peer went away: nothing to tell an operator
 MESSAGE_ID_BLOCK = 256  # reserved at once for OrderAcks, so that not each of them costs a commit
@@ -75,6 +76,7 @@ class Link:
         self.writable = True
         self.was_open = False
         self.outgoing: list[_Outgoing] = []
+        self.turns = Turns()
         self.incoming: dict[_IncomingState, None] = {}
 
     @property
@@ -122,6 +124,7 @@ class _Outgoing:
         self.returns = outcome.is_return_queue(row.format_name)
         self.routed = routed
         self.link: Link | None = None
+        self.turn = 0  # see Turns
         self.on_hold = row.on_hold
         self.resends = row.resends
         self.rejections = 0
@@ -401,6 +404,7 @@ class Manager:
             if link.is_open:
                 outgoing.link = link
                 outgoing.stream.restart()
+                outgoing.turn = link.turns.count
                 link.outgoing.append(outgoing)
                 return
 
@@ -1082,28 +1086,23 @@ class Manager:
             entry.awaiting_ack or entry.received_session_ack for entry in rejections))
 
     def _dispatch(self, link: Link, now: int, wall: int) -> None:
-        """Send on a link what waits for it: FinalAcks, then overdue OrderAcks, then messages; each queue in order."""
+        """Send on a link what waits for it: FinalAcks, then overdue OrderAcks, then messages."""
         if not link.is_open or self._looked_at < 0:
             return
         with self._isolated(link):
             self._send_what_waits(link, now, wall)
 
     def _send_what_waits(self, link: Link, now: int, wall: int) -> None:
-        for outgoing in list(link.outgoing):  # one that expiry has drained goes
-            if outgoing.returns:
-                self._send_entries(link, outgoing, now, wall)
+        self._send_from(link, [outgoing for outgoing in link.outgoing if outgoing.returns], now, wall)
         for state in self._overdue.pop(link.session.remote_guid, ()):
             self._send_order_ack(state, now, wall)
-        for outgoing in link.outgoing:
-            if not outgoing.returns and not outgoing.on_hold:
-                self._send_entries(link, outgoing, now, wall)
+        self._send_from(link, [outgoing for outgoing in link.outgoing if not outgoing.returns and not outgoing.on_hold],
+                        now, wall)
 
-    def _send_entries(self, link: Link, outgoing: _Outgoing, now: int, wall: int) -> None:
+    def _send_from(self, link: Link, queues: list[_Outgoing], now: int, wall: int) -> None:
         session = link.session
-        stream = outgoing.stream
-        while session.can_send() and (link.writable or outgoing.returns):
-            entry = stream.next_to_send()
-            if entry is None:
+        for outgoing, entry in link.turns.among(queues):
+            if not session.can_send() or not (link.writable or outgoing.returns):
                 break
             if entry.tx_sequence_number and not outgoing.told_open:
                 self.store.set_session_open(outgoing.identifier, True)  # before anything leaves
@@ -1114,7 +1113,7 @@ class Manager:
                 continue
             if entry.tx_sequence_number:
                 outgoing.transmitted.add(_key(entry))
-                stream.prepare(entry, packet, packets.transaction_offset(packet))
+                outgoing.stream.prepare(entry, packet, packets.transaction_offset(packet))
             session.send(entry, packet, entry.recoverable, now)
             self._touched[link] = None
             if packet[3] & TRACED:
