@@ -25,7 +25,7 @@ class Line:
     """sender -> router -> receiver, whose name is plant; the sender knows only the router."""
 
     def __init__(self, folder: Path, seed: int | None = None, **settings: Any) -> None:
-        self.receiver = Host(folder / "receiver", Config(send_insecure_nacks=True))
+        self.receiver = Host(folder / "receiver", Config(send_insecure_nacks=True, early_order_ack=0))
         self.router = Host(folder / "router", Config(**{
             "route": True, "own_names": frozenset({"router"}), "next_hops": {"plant": HERE}, **settings}), ROUTER[0])
         self.sender = Host(folder / "sender", Config(next_hops={"plant": ROUTER}), "10.0.0.9")

@@ -7,9 +7,11 @@ from mqqb import const, core
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from mqqb import packets
+    from mqqb.session import Session
 
 ORDER_ACK_TIMEOUT = 500  # B-045
 MAXIMUM_ORDER_ACK_DELAY = 10000  # B-047
+EARLY_ORDER_ACK = 20
 _INCOMING_NUMBER = const(2)  # of constants.py (a test compares them)
 
 
@@ -33,6 +35,7 @@ class IncomingStream:
         self._order_ack_timeout = order_ack_timeout
         self._maximum_order_ack_delay = maximum_order_ack_delay
         self._due: "int | None" = None
+        self._come = 0  # messages since the last OrderAck
 
     @property
     def tx_sequence_number(self) -> int:
@@ -45,12 +48,22 @@ class IncomingStream:
         """
         return core.accept(self.record, header.fields)
 
-    def schedule_order_ack(self, now: int) -> None:
+    def schedule_order_ack(self, now: int, session: "Session | None" = None, early: int = EARLY_ORDER_ACK) -> None:
         """A transactional message has come, accepted or not: start or push back the Order Ack Send Timer (B-113,
         B-269).
+
+        session: the one that it came on, if the OrderAck may go out before that timer asks for it: at once when half of
+        the window has come, and after a quiet of `early` ms or of a round trip, whichever is longer (early: 0 for
+        never). Senders take one at any time (B-230 to B-237).
         """
-        if self._due is None or now - self.last_order_ack_send_time < self._maximum_order_ack_delay:
-            self._due = now + self._order_ack_timeout
+        self._come += 1
+        timeout = self._order_ack_timeout
+        if session is not None and early:
+            if self._come >= session.half_window:
+                timeout = 0
+            timeout = min(timeout, max(early, session.round_trip))
+        if not timeout or self._due is None or now - self.last_order_ack_send_time < self._maximum_order_ack_delay:
+            self._due = now + timeout
 
     def next_timeout(self) -> "int | None":
         """When the OrderAck is due, or None. It stays owed when a session closes: the next one sends it
@@ -61,4 +74,5 @@ class IncomingStream:
     def order_ack_sent(self, now: int) -> None:
         """The OrderAck has been handed to a session, or none can be made yet (B-153, B-359)."""
         self._due = None
+        self._come = 0
         self.last_order_ack_send_time = now

@@ -309,6 +309,19 @@ class Session:
         return self._close(rule, reason)
 
     @property
+    def half_window(self) -> int:
+        """Messages of the peer after which it should hear of them (B-124)."""
+        counts = self._counts
+        window = _ONE_MESSAGE if self._is_paused else counts[_SESSION_WINDOW_SIZE]
+        return max(min(window, counts[_SESSION_RECEIVED_WINDOW_SIZE]) // 2, 1)
+
+    @property
+    def round_trip(self) -> int:
+        """ms, as the initiator has measured it; 0: less than 63 (B-210), or not known."""
+        timeout = self.recoverable_ack_send_timeout
+        return timeout // 8 if timeout > _RECOVERABLE_ACK_MIN else 0
+
+    @property
     def half_received(self) -> int:
         """Bytes held of a packet that has not come whole (B-435)."""
         return self._end - self._begin
@@ -654,10 +667,7 @@ class Session:
         flags = counts[_SESSION_ACK_FLAGS]
         if flags == 1 and recoverable:
             self._start_ack_send(self.recoverable_ack_send_timeout, now)  # B-122, B-279
-        window = _ONE_MESSAGE if self._is_paused else counts[_SESSION_WINDOW_SIZE]
-        window = min(window, counts[_SESSION_RECEIVED_WINDOW_SIZE])
-        unacked = (counts[_SESSION_STORED] - counts[_SESSION_ACKED]) & 0xFFFF
-        if unacked >= max(window // 2, 1):
+        if (counts[_SESSION_STORED] - counts[_SESSION_ACKED]) & 0xFFFF >= self.half_window:
             self._send_session_ack(now)  # B-124
 
     def _piggybacks(self, now: int) -> bool:

@@ -231,17 +231,11 @@ class Inboxes:
     """All inboxes of a node, in its log; what waited at the last start is taken up.
 
     quota: (bytes, messages) that may wait here for the application; a message beyond it is refused with
-    NACK_Q_EXCEED_QUOTA (B-284). sources_max: streams remembered, for ever (B-435).
+    NACK_Q_EXCEED_QUOTA (B-284). sources_max: streams remembered, for ever (B-435). `early_order_ack`: ms of quiet after
+    which an OrderAck goes out before the times of B-045 and B-047 ask for it; 0: never.
     """
 
-    def __init__(
-        self,
-        node: "Node",
-        quota: "tuple[int, int]",
-        sources_max: int = 32,
-        order_ack_timeout: int = streams.ORDER_ACK_TIMEOUT,
-        maximum_order_ack_delay: int = streams.MAXIMUM_ORDER_ACK_DELAY,
-    ) -> None:
+    def __init__(self, node: "Node", quota: "tuple[int, int]", sources_max: int = 32) -> None:
         self.inboxes: "list[Inbox]" = []
         self.owed: "list[Arrival]" = []  # FinalAcks, oldest first
         self.bytes = 0  # of what waits for the application, or is about to
@@ -253,7 +247,7 @@ class Inboxes:
         self._log = node.outbox
         self._quota = quota
         self._sources_max = sources_max
-        self._timeouts = (order_ack_timeout, maximum_order_ack_delay)
+        self.early_order_ack = streams.EARLY_ORDER_ACK
         self._sources: "list[Source]" = []
         self._unclaimed: "list[Arrival]" = []  # for inboxes that are not open
         self._pending: "list[Arrival]" = []  # not durable
@@ -264,7 +258,7 @@ class Inboxes:
         self._refusals = 0
         now = node.now()
         for logged in self._log.sources:
-            self._sources.append(Source(logged, self._stream(logged.record, now)))
+            self._sources.append(Source(logged, streams.IncomingStream(logged.record, now)))
         restored: "Any" = self._log.restored_arrivals
         for arrival in restored:
             self._count(arrival, 1)
@@ -325,7 +319,7 @@ class Inboxes:
         inbox = self._meaning(key)
         source = self._find(user.source_queue_manager, key)
         if source is None:
-            stream = self._stream(None, now)
+            stream = streams.IncomingStream(None, now)
             if inbox is not None and not _is_legible(key):
                 inbox = None
         else:
@@ -353,7 +347,7 @@ class Inboxes:
                 self.left += 1
         # else it has come before, or one in between is missing
         if source is not None:
-            source.stream.schedule_order_ack(now)  # B-269
+            source.stream.schedule_order_ack(now, peer.session, self.early_order_ack)  # B-269
 
     def settled(self, _peer: "Peer", _now: int) -> None:
         """The log was made durable, or has failed to be, and has forgotten some messages, with their counters."""
@@ -462,9 +456,6 @@ class Inboxes:
                 self.end(arrival, _NACK_RECEIVE_TIMEOUT)
             for arrival in inbox.waiting:
                 self._expect(arrival)
-
-    def _stream(self, record: "array[int] | None", now: int) -> streams.IncomingStream:
-        return streams.IncomingStream(record, now, self._timeouts[0], self._timeouts[1])
 
     def _key(self, user: packets.UserHeader) -> str:
         """The queue as its sender names it, in lower case; "" if it cannot be one of ours (B-264, A-38)."""

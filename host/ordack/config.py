@@ -16,7 +16,13 @@ from mqqb import confirm, packets
 from mqqb.confirm import LONG_LIVE_TIME, UNSET
 from mqqb.core import HOP_COUNT_MAX
 from mqqb.session import Settings
-from mqqb.streams import MAXIMUM_ORDER_ACK_DELAY, ORDER_ACK_TIMEOUT, RESEND_INTERVALS, resend_intervals
+from mqqb.streams import (
+    EARLY_ORDER_ACK,
+    MAXIMUM_ORDER_ACK_DELAY,
+    ORDER_ACK_TIMEOUT,
+    RESEND_INTERVALS,
+    resend_intervals,
+)
 
 from ordack.store import NEVER, BadName, queue_name
 
@@ -40,6 +46,8 @@ SETTINGS = {
     "AckTimeout": Setting(20000, 20000, 120000, "ms without any packet before a session counts as dead (B-043)"),
     "CleanupInterval": Setting(300000, 1, NEVER, "ms after which an idle session is closed (B-132)"),
     "ClockSkew": Setting(0, 0, NEVER, "s that a sender's clock may be behind when TimeToReachQueue is tested (B-267)"),
+    "EarlyOrderAck": Setting(EARLY_ORDER_ACK, 0, NEVER, "ms of quiet before an OrderAck goes out early; 0: it never "
+                             "does, IdleAckDelay and SeqMaxAckDelay alone say when"),
     "EnablePingService": Setting(0, 0, 1, "1: answer pings (B-202)"),
     "EnableReportMessages": Setting(0, 0, 1, "1: make the report messages that traced messages ask for (B-294)"),
     "HopLimit": Setting(15, 1, HOP_COUNT_MAX, "queue managers that a message may pass, when this one forwards (B-259)"),
@@ -102,7 +110,8 @@ class Config:
     unfinished packets in all. refusals_told: messages of a stream refused in a row before an operator hears (B-426).
     outcomes_kept: ended messages of which a sender can still ask (C-80). route: forward messages for other queue
     managers, as many as hop_limit hops. clock_skew: s. order_ack_timeout: ms, maximum_order_ack_delay: ms,
-    resend_intervals: ms (B-045, B-047, B-136). ping_port: UDP (B-006). try_connect_interval,
+    resend_intervals: ms (B-045, B-047, B-136). early_order_ack: ms of quiet after which an OrderAck goes out before
+    these ask for it; 0: never. ping_port: UDP (B-006). try_connect_interval,
     round_trip_delay: ms; their sum is the longest wait between two attempts to connect (B-133).
     """
 
@@ -128,6 +137,7 @@ class Config:
     report_messages: bool = False
     order_ack_timeout: int = ORDER_ACK_TIMEOUT
     maximum_order_ack_delay: int = MAXIMUM_ORDER_ACK_DELAY
+    early_order_ack: int = EARLY_ORDER_ACK
     resend_intervals: tuple[int, ...] = RESEND_INTERVALS
     ping_port: int = 3527
     answer_pings: bool = False
@@ -149,6 +159,7 @@ class Config:
             "send_insecure_nacks": bool(value["PermitInsecureNacks"]),
             "report_messages": bool(value["EnableReportMessages"]), "order_ack_timeout": value["IdleAckDelay"],
             "maximum_order_ack_delay": 1000 * (value["SeqMaxAckDelay"] or 0),
+            "early_order_ack": value["EarlyOrderAck"],
             "resend_intervals": resend_intervals(
                 *(1000 * (value[f"SeqResend{which}Time"] or 0) for which in ("13", "46", "79", "10"))),
             "ping_port": value["MsmqIpPingPort"], "answer_pings": bool(value["EnablePingService"]),

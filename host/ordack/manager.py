@@ -179,7 +179,8 @@ class Manager:
         for link in self.links:
             link.incoming.clear()
         self._incoming = {(row.source, row.destination): self._restored(row, now) for row in self.store.incoming()}
-        self._owed: dict[_IncomingState, None] = {}  # streams with an OrderAck to send in time
+        self._owed: dict[_IncomingState, None] = {}  # streams with an OrderAck to send in time,
+        self.order_acks_due: int | None = None  # the first of them not before this
         self._overdue: dict[bytes, dict[_IncomingState, None]] = {}  # and those that wait for a session, by its peer
         self._history = {(source, message_id): time for source, message_id, time in self.store.history()}
         self._outgoing: dict[int, _Outgoing] = {}
@@ -447,6 +448,13 @@ class Manager:
                 return True
         return False
 
+    def _owe(self, state: _IncomingState) -> None:
+        """Its OrderAck is to be sent in time."""
+        self._owed[state] = None
+        due = state.stream.next_timeout()
+        if due is not None and (self.order_acks_due is None or due < self.order_acks_due):
+            self.order_acks_due = due
+
     def _wait_for(self, state: _IncomingState, guid: bytes) -> None:
         """Its OrderAck is overdue: to be sent as soon as a session with this peer takes it."""
         state.waits_for = guid
@@ -493,6 +501,7 @@ class Manager:
                 self._close(largest, "B-435", "unfinished packets take too much memory: the largest gives way")
             for link in links:
                 self._dispatch(link, now, wall)
+            self._send_order_acks(now, wall)
 
     def _handle(self, work: list[tuple[Link, object]], now: int, wall: int) -> None:
         """Decide about events and store the outcome. If anything raises, nothing was decided and nothing stored."""
@@ -755,9 +764,9 @@ class Manager:
         if refusal:
             stream.record[:] = before
             return refusal
-        stream.schedule_order_ack(now)  # B-269
+        stream.schedule_order_ack(now, link.session, self.config.early_order_ack)  # B-269
         self._take_off(state)
-        self._owed[state] = None
+        self._owe(state)
         batch.incoming[state] = None
         if accepted:
             state.complained = False
@@ -1067,6 +1076,22 @@ class Manager:
                 return
         stream.order_ack_sent(now)
 
+    def acknowledge(self, now: int, wall: int) -> None:
+        """To be called when `order_acks_due` is over: what is due then goes out."""
+        with self._guard(now):
+            self._send_order_acks(now, wall)
+
+    def _send_order_acks(self, now: int, wall: int) -> None:
+        if self.order_acks_due is None or now < self.order_acks_due:
+            return
+        self.order_acks_due = None
+        for state in list(self._owed):
+            due = state.stream.next_timeout()
+            if due is not None and due <= now:
+                self._send_order_ack(state, now, wall)
+            else:
+                self._owe(state)
+
     @staticmethod
     def _rejections(queue: _Outgoing) -> list[Entry]:
         """Entries up to the last FinalAck in the queue that rejects a message."""
@@ -1138,10 +1163,7 @@ class Manager:
                     if link.session.handle_timeout(now):
                         self._end(link)
                 self._touched[link] = None
-            for state in list(self._owed):
-                due = state.stream.next_timeout()
-                if due is not None and due <= now:
-                    self._send_order_ack(state, now, wall)
+            self._send_order_acks(now, wall)
             for link in self.links:
                 for outgoing in link.outgoing:
                     outgoing.stream.handle_timeout(now)

@@ -29,6 +29,7 @@ from ordack.record import RecordedConnection, Recorder
 from ordack.uart import SerialPort
 
 POLL_INTERVAL_S = 0.05  # for timers, and for what other processes put in the store
+ORDER_ACKS_APART_MS = 5  # of all streams: each time costs a look at all that have one to send
 MAX_BATCH_BYTES = 16 << 20
 CONNECT_TIMEOUT_S = 10.0
 SHUT_TIMEOUT_S = 5.0  # for the last bytes to a peer that does not read
@@ -122,6 +123,7 @@ class _Net:
         self._pinged: tuple[Hop, socket.socket] | None = None
         self._ping_service: socket.socket | None = None
         self._answered = 0
+        self._order_acks: asyncio.TimerHandle | None = None  # sends them when they are due
 
     def arrived(self, link: Link, data: bytes) -> None:
         if not self._arrivals:
@@ -139,6 +141,19 @@ class _Net:
                 if link.hop in self.connectors:
                     self._observe(link, self.connectors[link.hop])
             self.flush()
+            self._expect_order_acks()
+
+    def _expect_order_acks(self) -> None:
+        """See that OrderAcks go out when they are due, rather than at the next poll."""
+        due = self.manager.order_acks_due
+        if due is not None and not self._order_acks:
+            self._order_acks = self._loop.call_later(max(due - now(), ORDER_ACKS_APART_MS) / 1000, self._acknowledge)
+
+    def _acknowledge(self) -> None:
+        self._order_acks = None
+        self.manager.acknowledge(now(), wall())
+        self.flush()
+        self._expect_order_acks()
 
     def flush(self) -> None:
         output = self.manager.output()
@@ -307,6 +322,8 @@ class _Net:
             self._close_socket(self._ping_service)
         if self._pinged:
             self._close_socket(self._pinged[1])
+        if self._order_acks:
+            self._order_acks.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

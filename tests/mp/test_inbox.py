@@ -32,13 +32,29 @@ def taker(world, bodies):
     return handle
 
 
+def an_order_ack_comes_early():
+    """When the sender pauses, or when half of its window has come."""
+    sender = Sender(1, window=8)
+    world = world_of(sender)
+    sender.send(b"on")
+    world.run(200)
+    assert sender.stored == [1]
+    sender.seen.clear()
+    for number in range(1, 9):
+        sender.send(b"on")
+        for _ in range(4):
+            world.step()
+        assert len(sender.seen) == number // 4, sender.seen
+
+
 def a_message_is_handled_and_both_acknowledgements_go_back():
     sender = Sender(1)
     world = world_of(sender)
+    world.node.inboxes.early_order_ack = 0
     sender.send(b"on", label="lamp", sent_time=T0)
-    world.run(300)
+    world.run(500)
     assert sender.seen == [], "the OrderAck may come together with others (B-045)"
-    world.run(300)
+    world.run(100)
     assert sender.seen == [("order", 1)]
     assert sender.stored == [1]
     assert len(world.inbox) == 1
@@ -740,6 +756,7 @@ def random_lives(first=1, count=12):
 
 TESTS = (
     a_message_is_handled_and_both_acknowledgements_go_back,
+    an_order_ack_comes_early,
     who_does_not_ask_gets_no_final_ack,
     messages_of_several_senders_and_names_keep_their_order,
     a_duplicate_is_acknowledged_and_not_delivered,
