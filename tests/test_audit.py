@@ -1198,7 +1198,7 @@ def test_the_text_fits_a_terminal_and_counts_one_as_one(tmp_path: Path, wire: Wi
     ("--out", "file", "is a file"),
     ("--out", "file/below", "cannot write --out"),
     ("--html", "no/x.html", "there is no folder"),
-    ("--html", ".", "is a directory"),
+    ("--html", ".", "is a folder"),
 ])
 def test_places_that_cannot_be_written_to_are_told_in_words(
     tmp_path: Path, option: str, path: str, text: str

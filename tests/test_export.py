@@ -1224,7 +1224,7 @@ def test_a_stop_ends_an_export_with_a_whole_segment(store: Path, to: Path) -> No
     (["a+b"], 2, "'+' is not allowed"),
     (["line1", "--rows", "0"], 2, "--rows"),
     (["line1", "--age", "-1"], 2, "--age"),
-    (["line1", "--to", ""], 2, "the folder has no name"),
+    (["line1", "--to", ""], 2, "it has no name"),
     ([], 2, "QUEUE"),
 ])
 def test_wrong_usage(store: Path, to: Path, arguments: list[str], status: int, text: str) -> None:

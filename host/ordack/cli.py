@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ordack.output import OutputError, write
+from ordack.paths import NotLocal, local_path
 from ordack.store import BadName, Store, StoreBusy, StoreError, counted, legible
 
 if TYPE_CHECKING:
@@ -37,13 +38,23 @@ pipeline_app = typer.Typer(no_args_is_help=True, help="What Spark does with expo
 app.add_typer(pipeline_app, name="pipeline")
 
 
-def _named(folder: str) -> str:
-    if not folder:
-        raise typer.BadParameter("the folder has no name")
-    return folder
+def local(text: str) -> Path:
+    """What each option that names a file or folder is parsed by: before the command does anything."""
+    try:
+        return Path(local_path(text))
+    except NotLocal as error:
+        raise typer.BadParameter(str(error)) from None
 
 
-StoreOption = Annotated[str, typer.Option("--store", metavar="FOLDER", callback=_named, help="Folder of the store.")]
+def _local_file(text: str) -> Path:
+    """One that is there."""
+    path = local(text)
+    if not path.is_file():
+        raise typer.BadParameter(f"the file '{path}' does not exist")
+    return path
+
+
+StoreOption = Annotated[Path, typer.Option("--store", metavar="FOLDER", parser=local, help="Folder of the store.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 FormatNameArgument = Annotated[str, typer.Argument(help="Format name of the outgoing queue, as `list` shows it.")]
 NameArgument = Annotated[str, typer.Argument(help="Queue name, with or without private$\\.")]
@@ -175,7 +186,7 @@ def outgoing_list(store: StoreOption, as_json: JsonOption = False) -> None:
          str(count.messages), str(count.bytes), str(count.not_order_acked), str(count.not_read)) for count in counts])
 
 
-def _change_outgoing(store: str, format_name: str, done: str, as_json: bool,
+def _change_outgoing(store: Path, format_name: str, done: str, as_json: bool,
                      change: Callable[[Store, str], bool]) -> None:
     with Store(store) as opened:
         if not change(opened, format_name):
@@ -247,7 +258,7 @@ def state(
                 "class": conclusion.message_class})
 
 
-def _show_status(store: str, as_json: bool) -> None:
+def _show_status(store: Path, as_json: bool) -> None:
     with Store(store) as opened:
         status = opened.status()
     if status is None:
@@ -339,7 +350,8 @@ def send(
              "DIRECT=OS:plant\\private$\\line1, PRIVATE=<GUID of a queue manager>\\<number of its queue>.")],
     store: StoreOption,
     body: Annotated[str | None, typer.Option(help="The body, as the bytes of this argument.")] = None,
-    file: Annotated[typer.FileBinaryRead | None, typer.Option(
+    file: Annotated[Path | None, typer.Option(
+        metavar="FILE", parser=local,
         help="Read the body from a file; - is standard input, from where it comes without --body too.")] = None,
     label: Annotated[str, typer.Option(help="At most 249 characters.")] = "",
     priority: Annotated[int, typer.Option(min=0, max=7, help="7 is received first.")] = 3,
@@ -366,8 +378,11 @@ def send(
 
     if body is not None:
         content = os.fsencode(body)
-    elif file is not None:
-        content = file.read()
+    elif file is not None and str(file) != "-":
+        try:
+            content = file.read_bytes()
+        except OSError as error:
+            raise typer.BadParameter(f"cannot read {file}: {error.strerror}") from None
     elif sys.stdin is not None:
         content = sys.stdin.buffer.read()
     else:
@@ -435,8 +450,8 @@ def receive(
 def export(
     names: Annotated[list[str], typer.Argument(metavar="QUEUE...", help="Queues, with or without private$\\.")],
     store: StoreOption,
-    to: Annotated[str, typer.Option(
-        metavar="FOLDER", callback=_named, help="Folder of the segments; made if there is none.")],
+    to: Annotated[Path, typer.Option(
+        metavar="FOLDER", parser=local, help="Folder of the segments; made if there is none.")],
     follow: Annotated[bool, typer.Option(
         "--follow", help="Wait for more instead of ending when the queues are empty.")] = False,
     rows: Annotated[int, typer.Option(min=1, max=1_000_000, help="Messages in a segment at most.")] = 10_000,
@@ -482,7 +497,8 @@ def export(
 
 @pipeline_app.command("ingest")
 def pipeline_ingest(
-    segments: Annotated[Path, typer.Argument(metavar="SEGMENTS", help="Folder that `ordack export` writes to.")],
+    segments: Annotated[Path, typer.Argument(
+        metavar="SEGMENTS", parser=local, help="Folder that `ordack export` writes to.")],
     table: Annotated[str, typer.Option(
         "--to", metavar="TABLE", help="Folder or URL of the table; with --format iceberg its name in the catalog.")],
     table_format: Annotated[str, typer.Option(
@@ -569,8 +585,18 @@ def _ingest_progress() -> Iterator[Callable[[Any], None]]:
         yield told
 
 
-def _in_a_folder(path: Path | None) -> Path | None:
-    if path is not None and not path.parent.is_dir():
+def _new_folder(text: str) -> Path:
+    path = local(text)
+    if path.exists() and not path.is_dir():
+        raise typer.BadParameter(f"{path} is a file: name a folder")
+    return path
+
+
+def _report_file(text: str) -> Path:
+    path = local(text)
+    if path.is_dir():
+        raise typer.BadParameter(f"{path} is a folder: name a file in it")
+    if not path.parent.is_dir():
         raise typer.BadParameter(f"there is no folder {path.parent} to write {path.name} to: make it first")
     return path
 
@@ -580,22 +606,25 @@ SMALL_CAPTURE = 256 << 20  # bytes that one process audits sooner than Spark sta
 
 @app.command("audit")
 def audit_command(
-    captures: Annotated[list[str] | None, typer.Argument(
-        metavar="PATH...", help="Captures: files, patterns, folders. All of them are one capture.")] = None,
+    captures: Annotated[list[Path] | None, typer.Argument(
+        metavar="PATH...", parser=local,
+        help="Captures: files, patterns, folders. All of them are one capture.")] = None,
     out: Annotated[Path | None, typer.Option(
-        metavar="FOLDER", file_okay=False,
+        metavar="FOLDER", parser=_new_folder,
         help="Write streams, sequences, senders and violations there, as Parquet and JSON.")] = None,
     html: Annotated[Path | None, typer.Option(
-        metavar="FILE", dir_okay=False, callback=_in_a_folder, help="Write a report with plots.")] = None,
+        metavar="FILE", parser=_report_file, help="Write a report with plots.")] = None,
     master: Annotated[str | None, typer.Option(
         help="Spark's master URL, or sc://HOST:PORT. By default Spark is used, on this machine or where SPARK_REMOTE "
         "says, for captures of more than 256 MiB.")] = None,
     no_spark: Annotated[bool, typer.Option("--no-spark", help="Do all of it in this process.")] = False,
     follow: Annotated[Path | None, typer.Option(
-        metavar="FOLDER", help="Instead of PATH: a folder into which captures keep coming, until SIGTERM or SIGINT. "
-        "Spark is used where --master says.")] = None,
+        metavar="FOLDER", parser=local,
+        help="Instead of PATH: a folder into which captures keep coming, until SIGTERM or SIGINT. Spark is used where "
+        "--master says.")] = None,
     checkpoint: Annotated[Path | None, typer.Option(
-        metavar="FOLDER", help="With --follow: keeps how far that is; the next start goes on there.")] = None,
+        metavar="FOLDER", parser=local,
+        help="With --follow: keeps how far that is; the next start goes on there.")] = None,
     once: Annotated[bool, typer.Option(
         "--once", help="With --follow: end when all that is there has been read.")] = False,
     as_json: JsonOption = False,
@@ -624,7 +653,7 @@ def audit_command(
         _follow_audit(follow, checkpoint, once, None if no_spark else master, out, html, as_json)
         return
     try:
-        files = list(dict.fromkeys(file for path in captures or () for file in find_files(path)))
+        files = list(dict.fromkeys(file for path in captures or () for file in find_files(str(path))))
         small = sum(Path(file).stat().st_size for file in files) <= SMALL_CAPTURE
         with _audit_progress() as show:
             spark = None if no_spark or (small and master is None) else session(master, "ordack audit")
@@ -810,8 +839,8 @@ def serve(
     quota: Annotated[int | None, typer.Option(
         min=0, help="Bytes of packets to keep at most, for `serve` alone; the setting Quota is for all.")] = None,
     capture: Annotated[Path | None, typer.Option(
-        metavar="FILE", help="Write all that is sent and received to this pcap file, then to numbered ones beside it.",
-    )] = None,
+        metavar="FILE", parser=local,
+        help="Write all that is sent and received to this pcap file, then to numbered ones beside it.")] = None,
     capture_size: Annotated[int, typer.Option(
         min=1 << 20, help="Bytes of captures to keep at most; the oldest go first.")] = 1 << 30,
     as_json: JsonOption = False,
@@ -902,11 +931,11 @@ BaudOption = Annotated[int, typer.Option(help="Of a real serial line; USB ports 
 def board_deploy(
     port: PortOption,
     main: Annotated[Path | None, typer.Option(
-        exists=True, dir_okay=False, help="Copy this file as main.py, which the board runs.")] = None,
+        metavar="FILE", parser=_local_file, help="Copy this file as main.py, which the board runs.")] = None,
     config: Annotated[Path | None, typer.Option(
-        exists=True, dir_okay=False, help="Copy this file beside it, under its own name.")] = None,
+        metavar="FILE", parser=_local_file, help="Copy this file beside it, under its own name.")] = None,
     package: Annotated[Path | None, typer.Option(
-        exists=True, dir_okay=False,
+        metavar="FILE", parser=_local_file,
         help="The package.json to copy from; default: what `make natmod` has compiled, else the sources.")] = None,
     baud: BaudOption = 115200, as_json: JsonOption = False,
 ) -> None:

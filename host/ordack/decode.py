@@ -23,6 +23,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from ordack import capture
+from ordack.paths import NotLocal, local_path
 
 Packet = (
     packets.EstablishConnection
@@ -743,8 +744,10 @@ def _complain(name: str, text: str) -> None:
 def _items(name: str) -> Iterator[Decoded]:
     """What a file holds. InputError if it cannot be opened, read or decoded."""
     try:
-        with contextlib.nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb") as file:
+        with contextlib.nullcontext(sys.stdin.buffer) if name == "-" else Path(local_path(name)).open("rb") as file:
             yield from decode(file, functools.partial(_complain, name))
+    except NotLocal as error:
+        raise InputError(str(error)) from None
     except OSError as error:
         raise InputError(error.strerror or str(error)) from error
 

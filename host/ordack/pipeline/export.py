@@ -30,6 +30,7 @@ import pyarrow.parquet as pq
 from mqqb import confirm, packets
 
 from ordack.client import LOOK_AGAIN_S, Client, Queue
+from ordack.paths import NotLocal, local_path
 from ordack.pipeline.columns import Columns
 from ordack.pipeline.segments import (
     MARKER,
@@ -205,7 +206,10 @@ class Exporter:
         with contextlib.ExitStack() as held:
             for queue in self._queues:
                 held.enter_context(self._store.lock_export(queue.identifier, queue.name))
-            path = Path(folder).absolute()
+            try:
+                path = Path(local_path(os.fspath(folder))).absolute()
+            except NotLocal as error:
+                raise FolderError(str(error)) from None
             if not path.exists():
                 self._check_replacement(legible(str(path)))
             self._folder = Folder(path)

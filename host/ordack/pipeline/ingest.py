@@ -33,6 +33,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own manual has
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
+from ordack.paths import NotLocal, local_path, scheme_of
 from ordack.pipeline import segments
 from ordack.pipeline.bodies import SchemaError
 from ordack.pipeline.session import is_remote, words
@@ -59,6 +60,7 @@ PACKAGES = {
              "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions and a catalog, "
              "spark.sql.catalog.NAME=org.apache.iceberg.spark.SparkCatalog",
 }
+REACH = "--conf spark.jars.packages=org.apache.hadoop:hadoop-aws:VERSION"
 
 
 class IngestError(Exception):
@@ -267,13 +269,17 @@ class Job:
 
 
 def _absolute(path: str) -> str:
-    return path if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", path) else str(Path(path).absolute())
+    """A URL as it is. Raises OptionError."""
+    local = _local(path)
+    return path if local is None or scheme_of(path) else str(local.absolute())
 
 
 def _local(path: str) -> Path | None:
-    """A path of this machine; None: it is a URL of another file system."""
-    path = path.removeprefix("file://").removeprefix("file:")
-    return None if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", path) else Path(path)
+    """A path of this machine; None: it is a URL of another file system. Raises OptionError."""
+    try:
+        return Path(local_path(path)) if scheme_of(path) in ("", "file") else None
+    except NotLocal as error:
+        raise OptionError(str(error)) from None
 
 
 def _names(folder: Path) -> list[str]:
@@ -298,13 +304,18 @@ def _jvm(spark: SparkSession) -> Any:
 
 
 def _holds_files(spark: SparkSession, folder: str) -> bool:
-    """Whether there are files in the folder that are for readers."""
+    """Whether there are files in the folder that are for readers. Raises IngestError, IngestUnusable."""
     if not is_remote(spark):
         jvm = _jvm(spark)
-        named = jvm.org.apache.hadoop.fs.Path(folder)
-        system = named.getFileSystem(jvm.org.apache.spark.SparkContext.getOrCreate().hadoopConfiguration())
-        return system.exists(named) and _for_readers(
-            status.getPath().getName() for status in system.listStatus(named))
+        try:
+            named = jvm.org.apache.hadoop.fs.Path(folder)
+            system = named.getFileSystem(jvm.org.apache.spark.SparkContext.getOrCreate().hadoopConfiguration())
+            return system.exists(named) and _for_readers(
+                status.getPath().getName() for status in system.listStatus(named))
+        except (PySparkException, Py4JJavaError) as error:
+            raise IngestUnusable(
+                f"this Spark cannot look into {folder}: {words(error)}. Give it what reaches that ({REACH} for s3a, "
+                "and the like), or name a folder of this machine") from None
     pattern = re.sub(r"([\\*?{}\[\]])", r"\\\1", folder) + "/[!._]*"
     try:  # the server looks, and reads nothing
         spark.read.format("binaryFile").load(pattern).schema  # noqa: B018
@@ -321,10 +332,10 @@ def _locked(spark: SparkSession, job: Job) -> Iterator[None]:
     would go on with its batch beside the next driver's. Only where the checkpoint is on a file system of this machine;
     Spark itself notices two drivers later, at the end of a batch, and a server ends the stream that was there before.
     Raises IngestError."""
-    if is_remote(spark) or "://" in job.place:
+    place = _local(job.place)
+    if is_remote(spark) or place is None:
         yield
         return
-    place = Path(job.place.removeprefix("file:"))
     try:
         place.mkdir(parents=True, exist_ok=True)
         (place / LOCK).touch()

@@ -52,6 +52,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from ordack.paths import NotLocal, local_path
 from ordack.pipeline import captures
 from ordack.pipeline.captures import Batch, Decoder, Words
 
@@ -419,7 +420,10 @@ def _is_capture(path: str) -> bool:
 
 def find_files(path: str) -> list[str]:
     """The captures that a file's name, a pattern or a folder means. OptionError if there are none."""
-    path = path.removeprefix("file://")
+    try:
+        path = local_path(path)
+    except NotLocal as error:
+        raise OptionError(str(error)) from None
     if Path(path).is_dir():
         files = [str(file) for file in sorted(Path(path).iterdir()) if file.is_file() and not file.name.startswith(".")]
         found = [file for file in files if _is_capture(file)]

@@ -44,6 +44,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from ordack.paths import NotLocal, local_path
 from ordack.pipeline import segments
 from ordack.pipeline.bodies import FORMATS, JSON, Bodies, SchemaError
 from ordack.pipeline.segments import SCHEMA, FolderError, OtherFolder, Segment
@@ -103,7 +104,10 @@ class Settings:
         path = options.get("path")
         if not path:
             raise OptionError('say which folder of segments to read: .load("/data/plant")')
-        folder = Path(path.removeprefix("file://")).absolute()  # workers may have another current folder
+        try:
+            folder = Path(local_path(path)).absolute()  # workers may have another current folder
+        except NotLocal as error:
+            raise OptionError(str(error)) from None
         if not folder.is_dir():
             raise FolderError(f"there is no folder {folder}: `ordack export` makes it")
         marker = segments.read_marker(folder)
