@@ -266,7 +266,7 @@ class SerialBoard:
                 # Open until the other has it, so that a port that counts its users does not see the last one go.
                 with serial.Serial(device, timeout=_READ_TIMEOUT_S, write_timeout=_READ_TIMEOUT_S) as port:
                     self._interrupt(port, end)
-                    return Repl(device, reset=True)
+                    return Repl(device).look(reset=True)
             except (BoardError, BoardMissing, OSError) as error:  # OSError: of pyserial too
                 if time.monotonic() >= end:
                     raise OSError(str(error)) from None

@@ -91,7 +91,7 @@ class Machine:
             assert line.read_until(text).endswith(text)
 
     def open(self, *, reset: bool = True) -> Board:
-        return Board(self.port, reset=reset)
+        return Board(self.port).look(reset=reset)
 
     def checks(self, **arguments: Any) -> dict[str, boards.Check]:
         with self.open(reset=False) as board:
@@ -145,7 +145,7 @@ def test_a_stock_board_becomes_a_node(machine: Callable[..., Machine], tmp_path:
     again = json.loads(ordack("deploy", "--port", port, "--json").stdout)
     assert (again["copied"], again["removed"], again["unchanged"]) == ([], [], len(report["copied"]))
     # A message that no queue manager took.
-    with Board(port, reset=True) as board:
+    with Board(port).look(reset=True) as board:
         board.run("import node\nn = node.Node('outbox')\n"
                   "q = n.queue('DIRECT=TCP:10.0.2.2\\\\private$\\\\line1')\nq.put(b'21.5')", 30)
     after = ordack("doctor", "--port", port, "--json")
@@ -390,6 +390,75 @@ def test_a_program_that_cannot_start_is_told(machine: Callable[..., Machine], tm
     assert "nothing_of_that_name" in done.stdout
 
 
+# ---- a watchdog ---------------------------------------------------------------------------------------
+
+WATCHED = """
+import machine, time
+with open('starts', 'a') as file:
+    file.write(str(machine.reset_cause()))
+watchdog = machine.WDT(timeout=3000)
+while True:
+    watchdog.feed()
+    print('alive')
+    time.sleep_ms(20)
+"""
+STALL_S = 4  # longer than the watchdog's time
+
+
+def test_a_board_whose_program_feeds_a_watchdog_takes_a_copy_that_lasts_longer(
+    machine: Callable[..., Machine], tmp_path: Path,
+) -> None:
+    """The watchdog cannot be stopped. The copy stands still for longer than it bears, 3 times of 3 (RP2, ESP32)."""
+    board = machine()
+    main = tmp_path / "watched.py"
+    main.write_text(WATCHED)
+    with board.open() as opened:
+        deploy(opened, package(tmp_path / "old", SMALL), main)
+
+    def stalled(path: str, done: int, total: int) -> None:
+        if done == total:
+            time.sleep(STALL_S)
+
+    for turn in "123":
+        files = {**SMALL, "node/turn.py": turn, "mqqb/__init__.py": f"# {turn}\n"}
+        new = package(tmp_path / turn, files)
+        done = boards.attended(board.port, 115200, lambda opened, new=new: deploy(opened, new, main, None, stalled),
+                               reset=True)
+        assert "/flash/mqqb/__init__.py" in done.copied
+        board.hear(b"alive")  # the program runs again
+    with board.open() as opened:
+        assert opened.read("/flash/node/turn.py") == b"3"
+        # One reset by the watchdog (3) in each turn: the copy that followed was not disturbed.
+        assert opened.read("/flash/starts").count(b"3") == 3
+
+
+def test_a_board_whose_program_feeds_a_watchdog_is_looked_at(machine: Callable[..., Machine], tmp_path: Path) -> None:
+    board = machine()
+    main = tmp_path / "watched.py"
+    main.write_text(WATCHED)
+    assert ordack("deploy", "--port", board.port, "--main", main).returncode == 0
+    board.hear(b"alive")
+
+    def look_slowly(opened: Board) -> dict[str, boards.Check]:
+        time.sleep(STALL_S)
+        return {check.name: check for check in examine(opened)}
+
+    told = boards.attended(board.port, 115200, look_slowly, reset=False)
+    assert told["modules"].verdict == told["watchdog"].verdict == "ok"
+    board.hear(b"alive")
+
+
+def test_an_error_that_no_watchdog_has_caused_is_told_at_once_and_the_program_runs(
+    machine: Callable[..., Machine], tmp_path: Path,
+) -> None:
+    board = machine()
+    with board.open() as opened:
+        opened.write("/flash/main.py", b"print('al' + 'ive')")
+    with pytest.raises(BoardError, match="not a package"):
+        boards.attended(board.port, 115200, lambda opened: deploy(opened, tmp_path), reset=True)
+    board.hear(b"alive")
+
+
 # ---- doctor -----------------------------------------------------------------------------------------
 
 
@@ -572,7 +641,7 @@ def test_what_is_no_board_of_ours_is_told(
 ) -> None:
     monkeypatch.setattr(boards, "ENTER_S", 1)
     with pytest.raises(NoBoard if status == 5 else BoardError, match=text):
-        Board(wire(answer), reset=False)
+        boards.attended(wire(answer), 115200, lambda board: None, reset=False)
 
 
 @pytest.mark.parametrize(("number", "advice"), [(101, "join a network"), (113, "join a network"), (111, "firewall")])

@@ -4,6 +4,9 @@ Both interrupt what the board runs, speak to its raw REPL, and start it again at
 folder with a package.json as mip knows it. A deploy sends each changed file under another name, checks it, and gives
 all of them their names at the end; `ordack.json` beside them says what is there. A deploy that was cut before that
 moment has changed nothing; one that was cut in it is told by doctor and finished by the next deploy.
+
+An application that feeds a watchdog is interrupted too, and most watchdogs cannot be stopped: `attended` does the work
+again when one has reset the board, and feeds it then.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import mqqb
 import serial
@@ -35,12 +38,15 @@ CLOCK_SET = 1700000000  # s since 1970; an earlier time is no time (node.CLOCK_S
 DRIFT_S = 5
 NO_WAY = ("(101,)", "(113,)", "(114,)", "(118,)")  # ENETUNREACH, EHOSTUNREACH: Linux and lwIP, newlib
 ENTER_S = 5
-QUIET_S = 0.5
+BOOT_S = 20  # boot.py may join a network
+RETURN_S = 10  # a USB port is away while its board starts
+QUIET_S = 0.3
 CHUNK_BYTES = 1024
 MANIFEST = "ordack.json"
 CHECKOUT = Path(mqqb.__file__).resolve().parents[2]
 
 Progress = Callable[[str, int, int], None]  # what, bytes done, bytes in all
+Result = TypeVar("Result")
 
 
 class BoardError(Exception):
@@ -85,6 +91,24 @@ gc.collect()
 i = sys.implementation
 m = getattr(i, '_machine', sys.platform)
 print((m, getattr(i, '_mpy', 0), gc.mem_free(), gc.mem_alloc(), list(sys.path), os.getcwd()))
+"""
+# Every command begins with _feed(). What holds it is gone after a reset.
+_UNWATCHED = "_feed = int"
+# A second WDT takes over the first with a longer time: 30 s is about an STM32's limit, 8.388 s is an RP2's.
+_WATCHED = """
+import machine
+try:
+    _feed = machine.WDT(timeout=30000).feed
+except ValueError:
+    _feed = machine.WDT(timeout=8388).feed
+"""
+# Was the board reset since it was told _feed, and not by its power?
+_BITTEN = """
+try:
+    import machine
+    print('_feed' not in globals() and hasattr(machine, 'WDT') and machine.reset_cause() != machine.PWRON_RESET)
+except (ImportError, AttributeError):
+    print(False)
 """
 # Size and CRC of files; None: not there.
 _SUMS = """
@@ -173,10 +197,12 @@ def _reach(host, port, packet):
     step = 'the name is not found'
     try:
         a = socket.getaddrinfo(host, port)[0][-1]
+        _feed()
         step = 'no connection'
         s = socket.socket()
         s.settimeout(5)
         s.connect(a)
+        _feed()
         step = 'it does not answer'
         s.send(packet)
         return ('', s.recv(16))
@@ -195,28 +221,63 @@ except OSError:
 """
 
 
-class Board:
-    """A board's raw REPL. reset: begin with a soft reset, which frees the heap. Raises NoBoard, BoardError."""
+class _Line(SerialTransport):  # type: ignore[misc]
+    """One on which no wait is without end: mpremote's own looks at the time only while the board says nothing."""
 
-    def __init__(self, port: str, baud: int = 115200, *, reset: bool) -> None:
+    limit = float(ENTER_S)  # s
+
+    def read_until(self, _: int, ending: bytes, *__: Any, timeout_overall: Any = None, **___: Any) -> bytes:
+        """What the board says up to `ending`, or until the time is over."""
+        until = time.monotonic() + (timeout_overall or self.limit)
+        data = b""
+        while not data.endswith(ending) and time.monotonic() < until:
+            if self.is_pty or self.serial.in_waiting:
+                data += self.serial.read(1)
+            else:
+                time.sleep(0.01)
+        return data
+
+
+class Board:
+    """A board's raw REPL; the program there is interrupted. `look` comes first. Raises NoBoard, BoardError.
+
+    again: the attempt before was cut off. `watched`: a watchdog has done that; each command feeds it now.
+    """
+
+    def __init__(self, port: str, baud: int = 115200, *, again: bool = False) -> None:
         self.port = port
+        self.watched = False
         try:
-            self._line = SerialTransport(port, baudrate=baud, timeout=2)
+            self._line = _Line(port, baudrate=baud, timeout=2)
         except (TransportError, OSError, ValueError):
             raise NoBoard(_why_not_opened(port, baud)) from None
         try:
-            self._enter(reset=reset)
+            self._enter(reset=False)
+            self.watched = again and self._exec(_BITTEN) is True
+            self._feed()
+        except BaseException:
+            self.close(restart=False)
+            raise
+
+    def look(self, *, reset: bool) -> Board:
+        """Learn what it is. reset: after a soft reset, which frees the heap. Lets go of the port if it raises."""
+        try:
+            if reset:
+                self.reset()
             name, version = self.run(_WHO)
             if name != "micropython":
-                raise NoBoard(f"the board at {port} runs {name}, not MicroPython: install MicroPython 1.25 or newer")
+                raise NoBoard(f"the board at {self.port} runs {name}, not MicroPython: install MicroPython 1.25 or "
+                              "newer")
             self.version: tuple[int, ...] = version
             if version < MINIMUM:
-                raise BoardError(f"the board at {port} has MicroPython {_dotted(version)}: 1.25 or newer is needed")
+                raise BoardError(
+                    f"the board at {self.port} has MicroPython {_dotted(version)}: 1.25 or newer is needed")
             machine, mpy, free, used, path, folder = self.run(_INFO)
             self.info = Info(version, machine, mpy, free, free + used, path, folder)
         except BaseException:
             self.close(restart=False)
             raise
+        return self
 
     def __enter__(self) -> Board:
         return self
@@ -229,15 +290,16 @@ class Board:
     def _enter(self, *, reset: bool) -> None:
         said = io.StringIO()
         self._line.serial.write_timeout = ENTER_S
-        for attempt in range(2):  # a program may have caught the first interrupt
-            if attempt:
-                self._calm()
+        until = time.monotonic() + (BOOT_S if reset else ENTER_S)
+        while True:  # a program may have caught the first interrupt
             try:
                 with contextlib.redirect_stdout(said):
-                    self._line.enter_raw_repl(soft_reset=reset, timeout_overall=ENTER_S)
+                    self._line.enter_raw_repl(soft_reset=reset, timeout_overall=BOOT_S if reset else ENTER_S / 4)
                 return
             except TransportError:
-                continue
+                if time.monotonic() > until:
+                    break
+                self._calm()
             except OSError as error:
                 raise NoBoard(f"the board at {self.port} went away: {error}") from None
         heard = said.getvalue().splitlines()
@@ -252,7 +314,8 @@ class Board:
             for key in (b"\x03\x03", b"\x02"):
                 self._line.serial.write(key)
                 until = time.monotonic() + QUIET_S
-                while time.monotonic() < until:
+                end = until + QUIET_S
+                while time.monotonic() < min(until, end):
                     if waiting := self._line.serial.in_waiting:
                         self._line.serial.read(waiting)
                         until = time.monotonic() + QUIET_S
@@ -261,11 +324,22 @@ class Board:
     def reset(self) -> None:
         """A soft reset: nothing is imported any more, the heap is free, main.py does not run."""
         self._enter(reset=True)
+        self._feed()
+
+    def _feed(self) -> None:
+        self._exec(_WATCHED if self.watched else _UNWATCHED)
 
     def run(self, code: str, seconds: float = 10) -> Any:
-        """Run code there; what it prints, as a Python value, None if nothing. seconds: of silence to bear."""
+        """Run code there; what it prints, as a Python value, None if nothing. seconds: at most so long."""
+        return self._exec("_feed()\n" + code, seconds)
+
+    def _exec(self, code: str, seconds: float = 10) -> Any:
         try:
-            output, errors = self._line.exec_raw(code, timeout=seconds)
+            with contextlib.redirect_stdout(io.StringIO()):
+                self._line.limit = ENTER_S
+                self._line.exec_raw_no_follow(code)
+                self._line.limit = seconds
+                output, errors = self._line.follow(seconds)
         except (TransportError, OSError) as error:
             raise NoBoard(f"the board at {self.port} stopped answering: {error}") from None
         if errors:
@@ -306,15 +380,53 @@ class Board:
         self.run("f.close()")
 
     def close(self, *, restart: bool) -> None:
-        """Let go of the port. restart: with a soft reset, after which the board runs its main.py."""
-        with contextlib.suppress(OSError):
-            if self._line.in_raw_repl:
+        """Let go of the port. restart: with a soft reset, after which the board runs its main.py; a watched one with a
+        hard reset, which stops the watchdog.
+        """
+        with contextlib.suppress(OSError, TransportError):
+            if restart and self.watched:
+                self._line.exec_raw_no_follow("import machine\nmachine.reset()")
+                self._line.serial.flush()
+                restart = False
+            elif self._line.in_raw_repl:
                 self._line.exit_raw_repl()
             if restart:
                 self._line.serial.write(b"\x04")
                 self._line.serial.flush()
         with contextlib.suppress(OSError):
             self._line.close()
+
+
+def attended(port: str, baud: int, work: Callable[[Board], Result], *, reset: bool) -> Result:
+    """What `work` gives for the board at a port, whose program is interrupted, and started again after it.
+
+    If a watchdog resets the board meanwhile, `work` is done once more, and the watchdog fed. reset: as in `Board.look`.
+    Raises NoBoard, BoardError, and what `work` raises.
+    """
+    board = Board(port, baud)
+    try:
+        try:
+            return work(board.look(reset=reset))
+        except BoardError as error:
+            board.close(restart=False)
+            board = _returned(port, baud, error)
+            if not board.watched:
+                raise
+        return work(board.look(reset=reset))
+    finally:
+        board.close(restart=True)
+
+
+def _returned(port: str, baud: int, failure: BoardError) -> Board:
+    """The board that may have been reset just now. Raises `failure` if it does not come back."""
+    until = time.monotonic() + RETURN_S
+    while True:
+        try:
+            return Board(port, baud, again=True)
+        except NoBoard:
+            if time.monotonic() > until:
+                raise failure from None
+            time.sleep(0.1)
 
 
 def _why_not_opened(port: str, baud: int) -> str:
@@ -499,6 +611,8 @@ def examine(board: Board, queue_manager: tuple[str, int] | None = None, outbox: 
             progress: Progress = lambda *_: None) -> Iterator[Check]:
     """Look at a board, and change nothing there."""
     info = board.info
+    if board.watched:
+        yield Check("watchdog", "ok", "the program feeds one; ordack board did, meanwhile")
     yield Check("firmware", "ok", f"MicroPython {_dotted(info.version)} on {info.machine}", "",
                 {"version": _dotted(info.version), "machine": info.machine, "native": info.arch})
     implementation, problem, frozen = board.run(_CORE)
@@ -707,6 +821,6 @@ def _span(seconds: float) -> str:
 
 
 __all__ = [
-    "Board", "BoardError", "Check", "Deployed", "Info", "NoBoard", "chosen_files", "default_package", "deploy",
-    "examine", "read_outbox",
+    "Board", "BoardError", "Check", "Deployed", "Info", "NoBoard", "attended", "chosen_files", "default_package",
+    "deploy", "examine", "read_outbox",
 ]

@@ -944,11 +944,11 @@ def board_deploy(
     The board is stopped for it, and started again. Exit status: 0 a node can run there, 1 not done, or a node cannot
     run, 5 no board with MicroPython answers.
     """
-    from ordack.board import Board, deploy
+    from ordack.board import attended, deploy
 
-    with _board_errors(), _progress() as progress, Board(port, baud, reset=True) as board:
-        done = deploy(board, package, main, config, progress)
-        version = ".".join(map(str, board.version))
+    with _board_errors(), _progress() as progress:
+        version, done = attended(port, baud, lambda board: (
+            ".".join(map(str, board.version)), deploy(board, package, main, config, progress)), reset=True)
     text = f"{port}: copied {len(done.copied)} files, {done.bytes} bytes; {done.unchanged} were there"
     text += f"; removed {len(done.removed)}" if done.removed else ""
     text += "; the modules are frozen into the firmware" if done.frozen else ""
@@ -972,15 +972,15 @@ def board_doctor(
     The board is stopped for it, and started again; nothing is changed there. Exit status: 0 nothing is bad, 1 something
     is, 5 no board with MicroPython answers.
     """
-    from ordack.board import Board, examine
+    from ordack.board import attended, examine
     from ordack.config import parse_address
 
     try:
         address = None if queue_manager is None else parse_address(queue_manager)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    with _board_errors(), _progress() as progress, Board(port, baud, reset=False) as board:
-        checks = list(examine(board, address, outbox, progress))
+    with _board_errors(), _progress() as progress:
+        checks = attended(port, baud, lambda board: list(examine(board, address, outbox, progress)), reset=False)
     if as_json:
         for check in checks:
             _report(True, "", **check.as_json())
