@@ -917,7 +917,7 @@ def test_a_store_that_fails_closes_the_sessions_and_nothing_is_lost(host: Host) 
     exchange(world)
     assert peer.acked == []
     assert host.content("line1") == []
-    assert "no room" in host.log[0]
+    assert "the disk is full" in host.log[0]
     db.pragma("max_page_count", 1 << 30)
     world.settle()
     assert host.content("line1") == [b"%d" % number * 300 for number in range(20)]

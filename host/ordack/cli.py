@@ -19,7 +19,7 @@ import typer
 
 from ordack.output import OutputError, write
 from ordack.paths import NotLocal, local_path
-from ordack.store import BadName, Store, StoreBusy, StoreError, counted, legible
+from ordack.store import BadName, Store, StoreBusy, StoreError, StoreFull, counted, legible
 
 if TYPE_CHECKING:
     from ordack.client import Message
@@ -874,8 +874,7 @@ def serve(
     except OSError as error:
         raise StoreError(f"cannot listen on {listen}: {error.strerror or error}") from None
     devices = [(line, _open_serial(line)) for line in lines]
-    with listener, Store(store, create=True) as opened:
-        opened.lock_manager()
+    with listener, _open_when_there_is_room(store) as opened:
         others = {} if quota is None else {"quota": quota}
         config = Config.of(opened.configuration(), own_names=frozenset(name.lower() for name in own_name or ()),
                            next_hops=hops, public_queues=public, **others)
@@ -896,6 +895,30 @@ def serve(
             except OSError as error:
                 raise StoreError(f"cannot write the capture {capture}: {error.strerror or error}") from None
         asyncio.run(_serve(opened, config, listener, ready, devices, recorder))
+
+
+def _open_when_there_is_room(folder: Path) -> Store:
+    """The store, locked for this queue manager. Waits while its disk is full: who starts `serve` need not do it again.
+    """
+    import time
+
+    told = False
+    while True:
+        opened = None
+        try:
+            opened = Store(folder, create=True)
+            opened.lock_manager()
+            opened.keep_names(opened.names())  # something can be written
+            return opened
+        except StoreError as error:
+            if opened:
+                opened.close()
+            if not isinstance(error, StoreFull):
+                raise
+            if not told:
+                _complain(f"{error}; waiting for it")
+            told = True
+        time.sleep(1)
 
 
 def _open_serial(line: SerialSettings) -> Any:

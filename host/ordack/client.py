@@ -390,9 +390,9 @@ class Client:
             label=label, priority=priority, delivery=delivery, sent_time=self.now(), journal=journaling,
             acknowledge=wanted, ttrq=settings.confirmation.long_live_time if ttrq is None else ttrq,
             ttbr=packets.FOREVER if ttbr is None else ttbr, admin=administration)
-        if self.store.room(settings.quota) < len(packet):
-            raise StoreFull(f"{self.store.path}: the quota of {settings.quota} bytes is used up, messages that wait "
-                            "for their receipt included, or the disk is nearly full: not accepted (B-398, B-424)")
+        room = self.store.room(settings.quota)
+        if room.bytes < len(packet):
+            raise StoreFull(f"the message of {len(packet)} bytes is not accepted: {room.reason} (B-398, B-424)")
         return packet
 
     def _send_here(self, queue: QueueState, format_name: str, packet: bytearray, delivery: str,

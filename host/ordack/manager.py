@@ -56,7 +56,6 @@ PRIVACY_LEVELS = (0, 1, 3, 5)  # wire.md 1.9
 FINAL_ACK_BYTES = 512  # at most, with the longest address
 TRACED = core.BASE_TR >> 8  # BaseHeader.Flags.TR, in the byte at packet offset 3
 LONGEST_KEY = 512  # any name of a queue that can be here fits
-QUOTA = "the quota of the queue manager is reached"
 SAME_AGAIN_MS = 10_000  # an operator is told at most that often of connections that are refused
 
 Hop = tuple[str, int]
@@ -721,7 +720,7 @@ class Manager:
         queue = self._private(self._target(message.user)[1])
         rejection = self._rejection(message, queue, wall)
         if batch.outcomes.room < len(raw) and (not rejection or message.user.flags & core.USER_JN):
-            return QUOTA  # B-283: before the queue's
+            return batch.outcomes.why_full  # B-283: before the queue's
         if not rejection and not self._has_room(batch, queue, raw):
             rejection = confirm.NACK_Q_EXCEED_QUOTA
         if rejection:
@@ -756,7 +755,7 @@ class Manager:
         refusal = ""
         if accepted and not rejection:
             if batch.outcomes.room < len(raw):
-                refusal = QUOTA
+                refusal = batch.outcomes.why_full
             elif not self._has_room(batch, queue, raw):
                 rejection = confirm.NACK_Q_EXCEED_QUOTA  # B-284
         if rejection and is_new:
@@ -849,7 +848,7 @@ class Manager:
             batch.outcomes.undelivered(raw, rejection, self._way_back(link, user))
             return ""
         if batch.outcomes.room < len(raw):
-            return QUOTA  # B-251
+            return batch.outcomes.why_full  # B-251
         batch.outcomes.room -= len(raw)
         packet = bytearray(raw)
         packets.set_hop_count(packet, hops)
@@ -1031,7 +1030,7 @@ class Manager:
         if len(self._ack_queues.keys() | batch.peers | {peer}) > self.config.max_ack_queues:
             return "FinalAcks wait for too many peers already"
         if batch.outcomes.room < FINAL_ACK_BYTES:
-            return QUOTA
+            return batch.outcomes.why_full
         batch.outcomes.final_ack(message, message_class, back)
         batch.peers.add(peer)
         if state:

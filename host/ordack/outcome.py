@@ -19,6 +19,7 @@ from mqqb import confirm, core, packets
 from mqqb.confirm import Confirmation
 
 from ordack.config import Config, split_direct
+from ordack.room import Room
 from ordack.store import (
     DEAD_LETTER,
     DEAD_XACT,
@@ -121,8 +122,17 @@ class Outcomes:
         self.sent = False
 
     @cached_property
-    def room(self) -> int:
+    def _room(self) -> Room:
         return self.store.room(self.config.quota)
+
+    @cached_property
+    def room(self) -> int:
+        return self._room.bytes
+
+    @property
+    def why_full(self) -> str:
+        """What limits the room, for a person."""
+        return self._room.reason
 
     # ---- messages in queues here
 

@@ -23,6 +23,8 @@ from typing import Any, NamedTuple
 
 import apsw
 
+from ordack.room import LOG_BYTES, Disk, Room, room
+
 FORMAT_VERSION = 5
 APPLICATION_ID = 0x4C494F52  # in the file's header, so that no other program's database is taken for a store
 FILE_NAME = "ordack.sqlite"
@@ -32,7 +34,7 @@ INCARNATION = "incarnation"
 BUSY_TIMEOUT_S = 10.0
 FIRST_WAIT_S = 0.0002
 LAST_WAIT_S = 0.02
-RESERVE_BYTES = 16 << 20  # of the disk: what is stored can be received and acknowledged when it is nearly full
+PIECE_BYTES = 1 << 20  # messages that are moved in one transaction: their copies go through the log
 RECEIVE_BYTES = 8 << 20  # one receive or peek of several messages ends when it has as many, to bound memory
 
 PRIVATE = 0
@@ -340,6 +342,18 @@ def counted(number: int, noun: str, grouped: bool = False) -> str:
     return f"{text} {noun}{'' if number == 1 else 'es' if noun.endswith('ch') else 's'}"
 
 
+def _piece(rows: Iterable[tuple[int, int]]) -> list[int]:
+    """The first keys of (key, bytes), as many as may be moved in one transaction; one at least."""
+    keys: list[int] = []
+    total = 0
+    for key, size in rows:
+        total += size
+        if keys and total > PIECE_BYTES:
+            break
+        keys.append(key)
+    return keys
+
+
 def queue_name(text: str) -> str:
     """The bare name in `line1` or `private$\\line1`; raises BadName with what is wrong with it (wire.md 1.5)."""
     name = text[9:] if text[:9].lower() == "private$\\" else text
@@ -400,6 +414,8 @@ class Store:
         with self._errors():
             self._db.set_busy_timeout(int(busy_timeout * 1000))
             self._db.pragma("synchronous", "full")
+            self._db.pragma("journal_size_limit", LOG_BYTES)  # a large transaction leaves no large log behind
+            self._db.pragma("temp_store", "memory")  # another file system may be full
             if self._one("PRAGMA application_id") == APPLICATION_ID:
                 self._check_version()
             elif self._one("SELECT count(*) FROM sqlite_master"):
@@ -508,14 +524,19 @@ class Store:
         except apsw.BusyError:
             raise StoreBusy(f"{self.path} is locked by another process") from None
         except apsw.FullError:
-            raise StoreFull(f"{self.path}: no room left to write") from None
+            raise self._full() from None
         except (apsw.NotADBError, apsw.CorruptError):
             raise StoreError(f"{self.path} is damaged, or no store at all") from None
         except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError):
             raise StoreError(f"cannot open {self.path} for writing: check the folder's and the file's permissions"
                              ) from None
         except apsw.Error as error:
+            if isinstance(error, apsw.IOError) and os.statvfs(self.folder).f_bavail == 0:
+                raise self._full() from None  # no room for the index of the log
             raise StoreError(f"{self.path}: {error}") from error
+
+    def _full(self) -> StoreFull:
+        return StoreFull(f"{self.path}: the disk is full, nothing can be written until there is room again")
 
     def _all(self, sql: str, arguments: Sequence[Any] = ()) -> list[Any]:
         with self._errors():
@@ -558,8 +579,9 @@ class Store:
             pid = (self.folder / SERVE_LOCK).read_text().strip()
             raise StoreBusy(f"another `ordack serve` (process {pid or 'unknown'}) is running on {self.folder}")
         self._locks.append(descriptor)
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"{os.getpid()}\n".encode())
+        with contextlib.suppress(OSError):  # a full disk; the lock itself needs no room
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"{os.getpid()}\n".encode())
         with self.transaction():
             self._mark_incarnation()
         self._end_mark()
@@ -574,7 +596,11 @@ class Store:
         name = self._receiver_file(receiver)
         descriptor = self._open_lock(name + ".new", os.O_CREAT)
         assert descriptor is not None
-        (self.folder / (name + ".new")).rename(self.folder / name)  # under this name it was never without its lock
+        try:
+            (self.folder / (name + ".new")).rename(self.folder / name)  # under this name it was never without its lock
+        except OSError as error:
+            os.close(descriptor)
+            raise StoreError(f"cannot make {self.folder / name}: {error.strerror}") from None
         self._locks.append(descriptor)
         self._receiver = receiver
 
@@ -653,11 +679,15 @@ class Store:
         used: int = self._one("SELECT (SELECT total(bytes) FROM queues) + (SELECT total(bytes) FROM outgoing)")
         return int(used)
 
-    def room(self, quota: int) -> int:
-        """Bytes of packets that may still be stored: within the quota, and so that the disk keeps what removing
-        messages needs, too (B-285). Not above 0: none."""
-        disk = os.statvfs(self.folder)
-        return min(quota - self.usage(), disk.f_bavail * disk.f_frsize - RESERVE_BYTES)
+    def room(self, quota: int) -> Room:
+        """How much may still be stored, within the quota and on the disk (B-285, B-398)."""
+        page, pages, unused = (self._one(f"PRAGMA {name}") for name in ("page_size", "page_count", "freelist_count"))
+        try:
+            disk, file = os.statvfs(self.folder), self.path.stat().st_size
+        except OSError as error:
+            raise StoreError(f"cannot look at {self.path}: {error.strerror}") from None
+        return room(quota, self.usage(), Disk(disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize, file,
+                                              page * pages, page * unused))
 
     # ---- messages in queues
 
@@ -720,11 +750,11 @@ class Store:
         return found
 
     def over(self, now: int, limit: int) -> tuple[list[int], list[int]]:
-        """Keys of up to `limit` messages in no receive whose time to be received is over (B-407), and of those that
-        were in a receive when their queue was purged (B-340)."""
+        """Keys of up to `limit` messages in no receive whose time to be received is over (B-407), fewer if they are
+        large, and of those that were in a receive when their queue was purged (B-340)."""
         self._put_back_for_the_dead()
-        return (self._column("SELECT lookup_id FROM messages WHERE expires <= ? AND receiver IS NULL AND NOT purged "
-                             "ORDER BY lookup_id LIMIT ?", (now, limit)),
+        return (_piece(self._all("SELECT lookup_id, length(packet) FROM messages WHERE expires <= ? AND receiver IS "
+                                 "NULL AND NOT purged ORDER BY lookup_id LIMIT ?", (now, limit))),
                 self._column("SELECT lookup_id FROM messages WHERE purged AND receiver IS NULL "
                              "ORDER BY lookup_id LIMIT ?", (limit,)))
 
@@ -1027,8 +1057,11 @@ class Store:
         return found[0] if found else None
 
     def due_outgoing(self, now: int, limit: int) -> list[Waiting]:
-        """Up to `limit` outgoing messages of which something becomes by now, in order of sending."""
-        return self._waiting("due <= ? ORDER BY id LIMIT ?", (now, limit))
+        """Up to `limit` outgoing messages of which something becomes by now, in order of sending; fewer if they are
+        large."""
+        keys = _piece(self._all("SELECT id, length(packet) FROM outgoing_messages WHERE due <= ? ORDER BY id LIMIT ?",
+                                (now, limit)))
+        return self.waiting(keys)
 
     def waiting_in(self, outgoing: int) -> list[Waiting]:
         """What decides about all messages of an outgoing queue."""

@@ -1,0 +1,52 @@
+"""How much more a store may take, and in words why not: the quota of the queue manager (B-398), and the disk, of which
+something is kept back so that what is stored can still be received and acknowledged (B-285). No files, no SQLite.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+RESERVE_BYTES = 16 << 20  # kept back of a disk, or an eighth of one that is small
+LOG_BYTES = 4 << 20  # of the write-ahead log between two checkpoints
+LOG_SPARE_BYTES = 64 << 10  # for what else a transaction writes, and the small files beside the store
+
+
+class Disk(NamedTuple):
+    """What a store takes of its disk. All in bytes: size: of the file system. free: of it, for this process. file: the
+    database's. planned: what that will have when the write-ahead log is in it. unused: of these, pages that messages
+    have left."""
+
+    size: int
+    free: int
+    file: int
+    planned: int
+    unused: int
+
+
+class Room(NamedTuple):
+    """bytes: of packets that may still be stored; not above 0: none. reason: what sets that limit, for a person."""
+
+    bytes: int
+    reason: str
+
+
+def room(quota: int, used: int, disk: Disk) -> Room:
+    """What may still be stored. quota, used: bytes of packets.
+
+    Pages that messages have left are room: the file never gets smaller. What is written to them goes to the log first,
+    which needs the disk, and pages that are only in the log yet will make the file longer.
+    """
+    free = disk.free - max(disk.planned - disk.file, 0)
+    reserve = min(RESERVE_BYTES, disk.size // 8)
+    by_disk = min(free + disk.unused - reserve, free - LOG_SPARE_BYTES)
+    if quota - used <= by_disk:
+        return Room(quota - used, f"the quota is {quota} bytes, and {used} are kept, messages that wait for their "
+                                  "receipt included; the setting Quota raises it")
+    shown, kept = (free + disk.unused, reserve) if by_disk < free - LOG_SPARE_BYTES else (free, LOG_SPARE_BYTES)
+    return Room(by_disk, f"disk nearly full: {megabytes(shown)} free, {megabytes(kept)} kept back")
+
+
+def megabytes(count: int) -> str:
+    """Bytes as MB; with a digit after the point below ten."""
+    number = max(count, 0) / 1e6
+    return f"{number:.1f} MB" if number < 9.95 else f"{number:.0f} MB"
