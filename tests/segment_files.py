@@ -28,6 +28,7 @@ def row(number: int, queue: str = "line1", body: bytes = b"", **properties: Any)
     values = {column.name: None if column.nullable else _ABSENT.get(column.type, 0) for column in segments.SCHEMA}
     values |= {
         "queue": queue, "lookup_id": number, "message_id": number, "source_queue_manager": SOURCE, "body": body,
+        "message_key": f"{SOURCE}\\{number}",
         "arrived": BEGIN + datetime.timedelta(seconds=number), "delivery": "transactional",
         "label": f"reading {number}", "tx_sequence_ordinal": 1, "tx_sequence_time_stamp": 1,
         "tx_sequence_number": number, "previous_tx_sequence_number": number - 1,

@@ -170,7 +170,8 @@ def _expected(stored: Stored) -> dict[str, Any]:
     flags = transaction.flags if transaction else 0
     row = {
         "queue": "line1", "lookup_id": stored.lookup_id, "arrived": _time(0) + timedelta(microseconds=stored.arrived),
-        "in_doubt": bool(stored.in_doubt), "source_queue_manager": _guid(source), "message_id": user.message_id,
+        "in_doubt": bool(stored.in_doubt), "message_key": f"{_guid(source)}\\{user.message_id}",
+        "source_queue_manager": _guid(source), "message_id": user.message_id,
         "destination_queue": name(user.destination_queue, user.flags >> 10 & 7),
         "queue_manager_address": None if address == bytes(16) else _guid(address),
         "tx_sequence_ordinal": transaction and transaction.tx_sequence_ordinal,

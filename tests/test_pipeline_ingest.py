@@ -21,16 +21,18 @@ import pyarrow.parquet as pq
 import pytest
 from ordack import cli
 from ordack.pipeline import ingest as ingest_module
+from ordack.pipeline import segments
 from ordack.pipeline.bodies import SchemaError
 from ordack.pipeline.ingest import CHECKPOINT, LOCK, Batch, IngestError, Job, Latency, Summary, ingest
-from ordack.pipeline.segments import SCHEMA, FolderError
+from ordack.pipeline.segments import KEYLESS, SCHEMA, FolderError
 from ordack.pipeline.source import OptionError
 from ordack.pipeline.table import METADATA, TableError, committed_files
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own manual has it
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from tests.segment_files import make_folder, row, write, write_rows
+from tests.segment_files import SOURCE, make_folder, row, write, write_rows
 
 
 @pytest.fixture
@@ -139,6 +141,27 @@ def test_a_table_whose_columns_come_in_another_order_is_refused(spark: SparkSess
     ingest(spark, job(folder, table, schema="b DOUBLE, a DOUBLE"))
     with pytest.raises(IngestError, match=r"has its columns in another order \(queue string, .*b double, a double"):
         ingest(spark, job(folder, table, schema="a DOUBLE, b DOUBLE"))
+
+
+@pytest.mark.parametrize("table_format", ["parquet", "orc"])
+def test_segments_and_tables_of_a_version_without_message_keys_are_gone_on_with(
+    spark: SparkSession, folder: Path, table: Path, monkeypatch: pytest.MonkeyPatch, table_format: str
+) -> None:
+    new = table.with_name("new")
+    with monkeypatch.context() as older:
+        older.setattr(segments, "SCHEMA", KEYLESS)
+        write(folder, 1, 1, 3)
+        older.setattr(Job, "fitted", lambda _self, _spark, frame: frame.drop("message_key"))
+        ingest(spark, job(folder, table, table_format=table_format))
+    write(folder, 2, 4, 5)
+    for place in (table, new):
+        ingest(spark, job(folder, place, table_format=table_format))
+    assert spark.read.format(table_format).load(str(table)).columns == KEYLESS.names
+    assert spark.read.format(table_format).load(str(table)).count() == 5
+    found = spark.read.format(table_format).load(str(new)).orderBy("lookup_id").select("message_key").collect()
+    assert [one.message_key for one in found] == [f"{SOURCE}\\{number}" for number in range(1, 6)]
+    frame = spark.read.format("ordack").load(str(folder))
+    assert frame.where(F.col("message_key") == f"{SOURCE}\\2").select("lookup_id").collect() == [Row(lookup_id=2)]
 
 
 def test_a_table_and_its_checkpoint_stay_together(
@@ -258,9 +281,9 @@ def transactional_table() -> type[DataSource]:
         def __init__(self, table: Path) -> None:
             self.table = table
 
-        def read(self, partition: Any) -> Iterator[tuple[int]]:
+        def read(self, partition: Any) -> Iterator[tuple[int, str]]:
             for log in self.table.glob("*.json"):
-                yield from ((number,) for number in json.loads(log.read_text()))
+                yield from ((number, "") for number in json.loads(log.read_text()))
 
     class Table(DataSource):
         @classmethod
@@ -270,7 +293,7 @@ def transactional_table() -> type[DataSource]:
         def schema(self) -> str:
             if not Path(self.options["path"]).exists():
                 raise ValueError("there is no such table")
-            return "lookup_id BIGINT"
+            return "lookup_id BIGINT, message_key STRING"
 
         def reader(self, schema: StructType) -> DataSourceReader:
             return Reader(Path(self.options["path"]))

@@ -817,7 +817,7 @@ def _text_of(message: Message) -> str:
         if any(message.correlation_id):
             guid, number = message.correlation_id[:16], int.from_bytes(message.correlation_id[16:], "little")
             about += f" about {packets.guid_text(guid)}\\{number}"
-    return (f"{message.source}\\{message.message_id} {message.delivery}{place}{about} {message.label!r} "
+    return (f"{message.message_key} {message.delivery}{place}{about} {message.label!r} "
             f"{len(body)} bytes\n    {shown if readable else body[:64].hex(' ')}\n")
 
 

@@ -69,6 +69,14 @@ class Reject(Exception):  # noqa: N818: an application's decision, not a failure
 class Message:
     """A message as an application sees it. Times: seconds since 1970; that of arrival to the microsecond.
     in_doubt: of a dead letter, it may have been received all the same (C-84 to C-86).
+
+    message_key: what to know a message by, to process each once: MSMQ's message identifier as text, `{GUID}\\NNN`, the
+    GUID of the queue manager that it was sent on and its MessageID there (B-020). No two messages have the same, in
+    whatever store they are; one that comes again, because a receive did not end or a store was put back from a backup,
+    has its own. Within a queue it is unique. A journal copy or dead letter has the key of its message, so with
+    several queues in one table the key is (queue, message_key). An acknowledgement is a message with a key of its own,
+    and names the other by correlation_id. lookup_id is no such key: it counts what arrived in this store, and a store
+    that was put back from a backup gives the same numbers again.
     """
 
     def __init__(self, stored: Stored) -> None:
@@ -81,6 +89,7 @@ class Message:
         user, transaction = message.user, message.transaction
         self.source = packets.guid_text(user.source_queue_manager)
         self.message_id = user.message_id
+        self.message_key = f"{self.source}\\{self.message_id}"
         self.sent_time = user.sent_time
         self.destination = "" if user.destination_queue is None else legible(
             packets.format_name(user.destination_queue, bytes(user.queue_manager_address)))
@@ -100,7 +109,8 @@ class Message:
     def as_json(self) -> dict[str, Any]:
         """The object that `ordack receive --json` prints."""
         return {
-            "source": self.source, "message_id": self.message_id, "destination": self.destination,
+            "message_key": self.message_key, "source": self.source, "message_id": self.message_id,
+            "destination": self.destination,
             "correlation_id": self.correlation_id.hex(), "label": self.label,
             "body_base64": base64.b64encode(self._message.properties.body).decode(),
             "class": self.message_class, "in_doubt": self.in_doubt,

@@ -15,7 +15,7 @@ from _mqqb import ffi, lib
 from mqqb import core, packets
 
 from ordack.outcome import parse
-from ordack.pipeline.segments import SCHEMA, TIME
+from ordack.pipeline.segments import MESSAGE_KEY, SCHEMA, TIME, message_keys
 from ordack.store import Stored, StoreError, legible
 
 if TYPE_CHECKING:
@@ -93,13 +93,15 @@ class Columns:
 
         delivery = np.where(transactional, 2, (user_flags & core.USER_DM) != 0).astype(np.int8)
         sources = [data[at:at + 16] for at in column("SOURCE_OFFSET").tolist()]
+        source_texts, message_ids = _remember(self._guids, sources, packets.guid_text), pa.array(column("MESSAGE_ID"))
         made: dict[str, Any] = {
             "queue": pa.DictionaryArray.from_arrays(np.zeros(count, np.int8), [queue]).dictionary_decode(),
             "lookup_id": keys,
             "arrived": pa.array([message.arrived for message in messages], pa.int64()).cast(TIME),
             "in_doubt": pa.array([message.in_doubt for message in messages], pa.int8()).cast(pa.bool_()),
-            "source_queue_manager": _remember(self._guids, sources, packets.guid_text),
-            "message_id": column("MESSAGE_ID"),
+            MESSAGE_KEY: message_keys(source_texts, message_ids),
+            "source_queue_manager": source_texts,
+            "message_id": message_ids,
             "tx_sequence_ordinal": sequenced(column("TX_SEQUENCE_ORDINAL")),
             "tx_sequence_time_stamp": sequenced(column("TX_SEQUENCE_TIME_STAMP")),
             "tx_sequence_number": sequenced(column("TX_SEQUENCE_NUMBER")),

@@ -34,6 +34,7 @@ from ordack.paths import NotLocal, local_path
 from ordack.pipeline.columns import Columns
 from ordack.pipeline.segments import (
     MARKER,
+    MESSAGE_KEY,
     SCHEMA,
     FolderError,
     Marker,
@@ -59,7 +60,7 @@ STOP_S = 0.5  # until a stop is heeded while nothing comes
 DONE, PENDING, GIVEN_UP = 0, 1, 2
 
 # Columns that hardly repeat: a dictionary of them costs time and saves nothing.
-_PLAIN = ("lookup_id", "message_id", "body")
+_PLAIN = ("lookup_id", MESSAGE_KEY, "message_id", "body")
 
 
 class Exported(NamedTuple):

@@ -219,6 +219,25 @@ class Job:
         Rows(self.settings, schema)
         return frame.observe(OBSERVED, F.count(MALFORMED).alias("malformed")) if self.settings.schema else frame
 
+    def fitted(self, spark: SparkSession, frame: DataFrame) -> DataFrame:
+        """The stream, without MESSAGE_KEY if the table was begun before there was such a column: a table keeps its
+        columns."""
+        columns = self._columns(spark)
+        return frame.drop(segments.MESSAGE_KEY) if columns and segments.MESSAGE_KEY not in columns else frame
+
+    def _columns(self, spark: SparkSession) -> list[str]:
+        """Those of a table that is there; none if it cannot be read, which `check` looks into."""
+        if self.table_format in FILES and not _holds_files(spark, f"{self.table}/{METADATA}"):
+            return []
+        try:
+            return self._read(spark).columns
+        except (PySparkException, Py4JJavaError):
+            return []
+
+    def _read(self, spark: SparkSession) -> DataFrame:
+        return spark.table(self.table) if self.table_format == ICEBERG else (
+            spark.read.format(self.table_format).load(self.table))
+
     def check(self, spark: SparkSession, schema: StructType) -> None:
         """Refuse a table that this checkpoint has not written. Raises IngestUnusable, IngestError."""
         begun, committed = (_holds_files(spark, f"{self.place}/{part}") for part in ("offsets", "commits"))
@@ -235,7 +254,7 @@ class Job:
         if not files:
             return
         if there:
-            before = _comparable(spark.read.format(self.table_format).load(self.table).schema)
+            before = _comparable(self._read(spark).schema)
             now = _comparable(schema)
             if before != now:
                 gone, new = (", ".join(one for one in these if one not in others) or "nothing"
@@ -250,9 +269,7 @@ class Job:
     def _holds_rows(self, spark: SparkSession) -> bool | None:
         """Whether rows are in a table of Delta or Iceberg; None: there is no such table. Raises IngestError."""
         try:
-            table = spark.table(self.table) if self.table_format == ICEBERG else (
-                spark.read.format(self.table_format).load(self.table))
-            return bool(table.take(1))
+            return bool(self._read(spark).take(1))
         except (PySparkException, Py4JJavaError) as error:
             self.check_format(error)
             return None
@@ -368,7 +385,7 @@ def ingest(spark: SparkSession, job: Job, *, continuous: bool = False, interval:
 
     Raises IngestError, FolderError, OptionError, SchemaError.
     """
-    frame = job.source(spark)
+    frame = job.fitted(spark, job.source(spark))
     job.check(spark, frame.schema)
     with _locked(spark, job):
         begun = time.monotonic()

@@ -14,6 +14,12 @@ them any more, the oldest first; their serials are not given again. Lookup ids g
 segment's rows are in that order. Ranges of two segments of a queue may overlap: where priorities differ, and where an
 application had a message in its hands while those behind it were exported.
 
+MESSAGE_KEY is what a message is known by over stores and segments: MSMQ's message identifier as text, `{GUID}\\NNN`,
+the GUID of the queue manager that it was sent on and its MessageID there. Within a queue it is unique; a journal copy
+or a dead letter has the key of its message, so over several queues the key is (queue, MESSAGE_KEY). Lookup ids are
+unique within a store only as long as that is not put back from a backup. Segments of older versions have no such
+column: it is made of the two that they have (`with_key`).
+
 Times in the columns are UTC; those of the protocol are whole seconds.
 """
 
@@ -28,20 +34,23 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 MARKER = "_ordack.json"  # Spark and Hadoop pass over names with _ or . in front
 MARKER_VERSION = 1
 SUFFIX = ".parquet"
 NAME_MAX = 255  # bytes, of a file's name on every file system that matters
 TIME = pa.timestamp("us", "UTC")
+MESSAGE_KEY = "message_key"
 
 SCHEMA = pa.schema([
     # where it was
     pa.field("queue", pa.string(), False),  # as in the segment's name: names differ by more than case
-    pa.field("lookup_id", pa.int64(), False),  # unique within the store, order of arrival
+    pa.field("lookup_id", pa.int64(), False),  # order of arrival in the store
     pa.field("arrived", TIME, False),
     pa.field("in_doubt", pa.bool_(), False),  # of a dead letter: it may have been received all the same
     # which one it is
+    pa.field(MESSAGE_KEY, pa.string(), False),  # unique within queue
     pa.field("source_queue_manager", pa.string(), False),  # GUID, as `ordack receive` shows it
     pa.field("message_id", pa.int64(), False),  # unique within source_queue_manager
     pa.field("destination_queue", pa.string()),  # format name; so are the other queues
@@ -93,6 +102,8 @@ SCHEMA = pa.schema([
     pa.field("response_queues", pa.string()),
 ])
 
+KEYLESS = pa.schema([field for field in SCHEMA if field.name != MESSAGE_KEY])  # what older versions have written
+
 _KEPT = re.compile(r"[A-Za-z0-9_.$@!^()-]")  # in a file's name; no Hadoop path makes a pattern of these
 _NAME = re.compile(r"(?P<queue>[^/]+)-(?P<serial>\d{10,})-(?P<first>\d+)-(?P<last>\d+)\.parquet")
 
@@ -120,6 +131,18 @@ class Marker(NamedTuple):
 
     queue_manager: str
     folder: str
+
+
+def message_keys(sources: pa.Array, message_ids: pa.Array) -> pa.Array:
+    """The values of MESSAGE_KEY for columns source_queue_manager and message_id."""
+    return pc.binary_join_element_wise(sources, message_ids.cast(pa.string()), "\\")
+
+
+def with_key(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows of KEYLESS as rows of SCHEMA."""
+    keys = message_keys(batch.column("source_queue_manager"), batch.column("message_id"))
+    columns = {**dict(zip(batch.schema.names, batch.columns)), MESSAGE_KEY: keys}
+    return pa.RecordBatch.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
 
 
 def encode(queue: str) -> str:

@@ -47,7 +47,7 @@ from pyspark.sql.types import StructType
 from ordack.paths import NotLocal, local_path
 from ordack.pipeline import segments
 from ordack.pipeline.bodies import FORMATS, JSON, Bodies, SchemaError
-from ordack.pipeline.segments import SCHEMA, FolderError, OtherFolder, Segment
+from ordack.pipeline.segments import KEYLESS, SCHEMA, FolderError, OtherFolder, Segment, with_key
 
 MALFORMED = "_malformed"
 OPTIONS = ("path", "queue", "schema", "format", "prefix", "maxSegmentsPerTrigger")
@@ -205,6 +205,9 @@ class Rows:
             groups = range(file.metadata.num_row_groups)
             size = sum(file.metadata.row_group(group).total_byte_size for group in groups)
             rows = max(1, min(BATCH_BYTES * file.metadata.num_rows // max(size, 1), BATCH_ROWS_MAX))
+            if file.schema_arrow.equals(KEYLESS):  # Spark applies conditions itself, too
+                yield from map(with_key, file.iter_batches(rows, use_threads=False))
+                return
             if self.condition is None and file.schema_arrow.equals(SCHEMA):
                 yield from file.iter_batches(rows, use_threads=False)
                 return
