@@ -25,7 +25,7 @@ from array import array
 
 from mqqb import const
 
-TYPE_CHECKING = False
+TYPE_CHECKING = const(0)
 # Of confirm_names.py and constants.py (tests compare them).
 _UNSET = const(0xFFFFFFFF)
 _LONG_LIVE_TIME = const(345600)

@@ -9,7 +9,7 @@ from binascii import crc32
 
 from mqqb import const
 
-TYPE_CHECKING = False
+TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from typing import Any
 

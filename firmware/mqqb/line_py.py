@@ -5,7 +5,7 @@ from binascii import crc32
 
 from mqqb import const
 
-TYPE_CHECKING = False
+TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     Buffer = bytes | bytearray | memoryview
 

@@ -16,7 +16,7 @@ from struct import pack_into, unpack_from
 
 from mqqb import const, core
 
-TYPE_CHECKING = False
+TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     Buffer = bytes | bytearray | memoryview
 

@@ -22,7 +22,7 @@ from collections import deque
 
 from mqqb import const, core, packets, streams
 
-TYPE_CHECKING = False
+TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from collections.abc import Callable
 

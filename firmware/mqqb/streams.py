@@ -13,7 +13,7 @@ from array import array
 
 from mqqb import const, core
 
-TYPE_CHECKING = False
+TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from mqqb import packets
     from mqqb.transfer import TransferInfo

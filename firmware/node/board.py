@@ -18,7 +18,7 @@ from mqqb import const
 from node import outbox
 from node.clock import CLOCK_SET, UNIX_EPOCH, ticks_diff, ticks_ms
 
-TYPE_CHECKING = False
+TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any

@@ -22,7 +22,7 @@ from mqqb import const, packets, streams
 
 from node import outbox
 
-TYPE_CHECKING = False
+TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from typing import Any
 

@@ -4,7 +4,7 @@ from mqqb import confirm, const
 
 from node import outbox
 
-TYPE_CHECKING = False
+TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     import asyncio
 

@@ -39,7 +39,7 @@ from node.link import TICK_MS, Backoff, TcpLink
 from node.message import Message
 from node.peer import Peer
 
-TYPE_CHECKING = False
+TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any

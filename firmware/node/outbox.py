@@ -24,7 +24,7 @@ from binascii import crc32
 
 from mqqb import const, core
 
-TYPE_CHECKING = False
+TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from collections.abc import Generator
     from io import FileIO

@@ -7,7 +7,7 @@ from mqqb import const, packets, session
 from node import outbox
 from node.link import TICK_MS
 
-TYPE_CHECKING = False
+TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from typing import Any
 

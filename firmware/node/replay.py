@@ -11,7 +11,7 @@ from mqqb import const
 
 from node import outbox
 
-TYPE_CHECKING = False
+TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from typing import Any
 
