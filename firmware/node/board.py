@@ -1,6 +1,6 @@
 """What a real board needs around the node: identity, Wi-Fi, the time, deep sleep, the watchdog. Each works alone.
 
-Nothing here waits longer than it says. What the hardware gives is found in `machine` and `network`, or handed in.
+Nothing here waits longer than it says, but for a host name to be looked up (link.look_up). What the hardware gives is found in `machine` and `network`, or handed in.
 """
 
 import os
@@ -15,7 +15,7 @@ except ImportError:  # a board without a network
 
 from mqqb import const
 
-from node import outbox
+from node import link, outbox
 from node.clock import CLOCK_SET, UNIX_EPOCH, ticks_diff, ticks_ms
 
 TYPE_CHECKING = const(0)
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from node.node import Node
 
 NTP_PORT = 123
-_NTP_BYTES = 48
-_NTP_EPOCH = 2208988800  # s from 1900, where NTP counts from, to 1970
-_NTP_ERA = 0x100000000  # its seconds begin anew after so many, in 2036
+_NTP_BYTES = const(48)
+_NTP_EPOCH = const(2208988800)  # s from 1900, where NTP counts from, to 1970
+_NTP_ERA = const(0x100000000)  # its seconds begin anew after so many, in 2036
 _O = const(0x4F)  # this and what follows: of confirm
 _STATE = const(0)
-_GOT_REASON = 200  # status of ESP32's WLAN from here to 999: why it is not connected
+_GOT_REASON = const(200)  # status of ESP32's WLAN from here to 999: why it is not connected
 
 
 class _Timer:
@@ -152,14 +152,14 @@ class Wifi:
 class NetworkTime:
     """Sets the clock of a board by SNTP (RFC 4330), again every interval_s. `poll` it as the node; it never waits.
 
-    But the look-up of a name does, as long as the board's network stack tries: a numeric address has none. `time`: what
-    the server said last, s since 1970; 0: nothing yet. set_clock: takes that; None: the board's RTC. answer_ms: after
-    that a request is lost, and repeated after retry_ms.
+    host: the address of an NTP server; a name is looked up, which blocks (link.look_up). `time`: what it said last, s
+    since 1970; 0: nothing yet. set_clock: takes that; None: the board's RTC. answer_ms: after that a request is lost,
+    and repeated after retry_ms.
     """
 
     def __init__(
         self,
-        host: str = "pool.ntp.org",
+        host: str,
         port: int = NTP_PORT,
         interval_s: int = 43200,
         answer_ms: int = 2000,
@@ -175,6 +175,7 @@ class NetworkTime:
         self._set_clock = set_clock or _set_rtc
         self._socket: "Any" = None
         self._cookie = b""
+        self._again = False  # the last request had no answer
         self._timer = _Timer()
 
     def poll(self) -> bool:
@@ -191,6 +192,7 @@ class NetworkTime:
         now = self._said(answer) if answer else 0
         if now:
             self.time = now
+            self._again = False
             self._set_clock(now)
             self._end(self._interval_ms)
             return True
@@ -205,7 +207,8 @@ class NetworkTime:
     def _ask(self) -> None:
         self._timer.start(self._answer_ms)
         try:
-            address = socket.getaddrinfo(self._host, self._port, 0, socket.SOCK_DGRAM)[0][-1]
+            address = link.look_up(self._host, self._port, socket.SOCK_DGRAM, self._again)[-1]
+            self._again = True
             self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
             self._socket.setblocking(False)
             self._cookie = os.urandom(8)
@@ -233,10 +236,10 @@ class NetworkTime:
         return now if now >= CLOCK_SET else 0
 
 
-def set_clock(host: str = "pool.ntp.org", timeout_ms: int = 5000, **options: "Any") -> bool:
-    """Set the clock from the network, once, within timeout_ms (and the look-up of the name). False: nobody answered.
+def set_clock(host: str, timeout_ms: int = 5000, **options: "Any") -> bool:
+    """Set the clock from the network, once, within timeout_ms. False: nobody answered.
 
-    options: as NetworkTime has them.
+    host, options: as NetworkTime has them.
     """
     network_time = NetworkTime(host, **options)
     timer = _Timer()
@@ -296,7 +299,8 @@ def deep_sleep(
 
 class Watchdog:
     """Feeds the hardware's watchdog while the node is well: a node that has failed for good, or a program that hangs,
-    resets the board. timeout_ms: at most 8388 on RP2. wdt: in place of machine.WDT.
+    resets the board. timeout_ms: at most 8388 on RP2. wdt: in place of machine.WDT. The look-up of a host name begins with
+    a full timeout_ms.
 
     In a program without asyncio call `poll` in place of Node.poll, and `wait` in place of Node.wait. With asyncio run
     `watch` in a task.
@@ -310,6 +314,7 @@ class Watchdog:
         self._node = node
         self._timeout_ms = timeout_ms
         self._wdt = wdt
+        link.before_look_up = self.feed
 
     def feed(self) -> None:
         """Feed it, unless the node has failed."""

@@ -1,6 +1,6 @@
 """Links: how bytes reach the peer, without waiting. TcpLink is one; a UART's can stand beside it.
 
-interfaces.Link says what each method does.
+interfaces.Link says what each method does. Nothing here waits, but for the look-up of a host name (`look_up`).
 """
 
 import errno
@@ -23,6 +23,35 @@ CONNECT_TIMEOUT_MS = 10000
 _IPPROTO_TCP = 6
 _TCP_NODELAY = getattr(socket, "TCP_NODELAY", 1)  # lwIP has a number of its own
 _MICROPYTHON = not hasattr(getattr(socket, "socket", None), "recv_into")
+
+
+_names: "dict[Any, Any]" = {}  # (host, port, kind) -> (what was found, when in ticks, ms without another look-up)
+before_look_up: "Callable[[], Any]" = int  # or a watchdog's feed
+
+
+def look_up(host: str, port: int, kind: int, again: bool) -> "Any":
+    """What getaddrinfo says first. Raises OSError: it is not known, or not yet looked up again.
+
+    An address is known at once. A name blocks as long as the board's resolver does (lwIP with a dead server: 7 s), at
+    most a tenth of the time: it is looked up once, and again only if there is nothing at what was found (again).
+    """
+    key = (host, port, kind)
+    found, when, pause = _names.get(key, (None, 0, 0))
+    began = ticks_ms()
+    if not found or again:
+        try:
+            if 0 <= ticks_diff(began, when) < pause:
+                raise OSError(errno.EHOSTUNREACH)
+            before_look_up()
+            found = socket.getaddrinfo(host, port, 0, kind)[0]
+        except OSError:
+            if not found:
+                raise
+        finally:
+            pause = 9 * ticks_diff(ticks_ms(), began)
+            if pause > 99:
+                _names[key] = (found, ticks_ms(), pause)
+    return found
 
 
 class Backoff:
@@ -49,7 +78,7 @@ class Backoff:
 
 
 class TcpLink:
-    """A TCP connection to host and port (B-001). A host name is looked up while `open` runs, which may block it.
+    """A TCP connection to host and port (B-001). `open` looks a host name up (`look_up`).
 
     accepted: a connection that is there already; it cannot be opened again.
     """
@@ -60,11 +89,13 @@ class TcpLink:
         self.stream: "Any" = accepted
         self.wants_write = False
         self._connecting: "Any" = None  # a poll object
+        self._again = False  # the last attempt has failed
         self._began: "Any" = 0  # ticks
 
     def open(self) -> None:
         """Begin to connect."""
-        family, kind, protocol, _, address = socket.getaddrinfo(self.host, self.port, 0, socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, address = look_up(self.host, self.port, socket.SOCK_STREAM, self._again)
+        self._again = True
         stream = socket.socket(family, kind, protocol)
         self.stream = stream
         set_up(stream)
@@ -91,7 +122,7 @@ class TcpLink:
             self.readinto(memoryview(bytearray(1)))  # raises what happened
             raise OSError(errno.ECONNABORTED)
         self._connecting = None
-        self.wants_write = False
+        self.wants_write = self._again = False
         return True
 
     if _MICROPYTHON:

@@ -3,7 +3,7 @@
 import select
 import socket
 
-from node.link import TcpLink, set_up
+from node.link import TcpLink, look_up, set_up
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class TcpListener:
 
     def open(self) -> None:
         """Begin to listen. Raises OSError."""
-        family, kind, protocol, _, address = socket.getaddrinfo(self.host, self.port, 0, socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, address = look_up(self.host, self.port, socket.SOCK_STREAM, True)
         stream = socket.socket(family, kind, protocol)
         try:
             stream.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
