@@ -1,5 +1,6 @@
 """The command `ordack`. Exit status: 0 done, 1 negative answer or a store that cannot be used, 2 wrong usage or input,
-3 (decode) a malformed packet, 4 done, but standard output did not take the report of it, 5 (board) no board answers.
+3 (decode) a malformed packet, 4 done, but standard output did not take the report of it, 5 (board) no board answers,
+6 the disk failed, and it is not known whether it was done.
 
 What only one command needs is imported when that one runs: a receive in a script should cost milliseconds.
 """
@@ -19,7 +20,7 @@ import typer
 
 from ordack.output import OutputError, write
 from ordack.paths import NotLocal, local_path
-from ordack.store import BadName, Store, StoreBusy, StoreError, StoreFull, counted, legible
+from ordack.store import BadName, Store, StoreBusy, StoreError, StoreFull, StoreUnknown, counted, legible
 
 if TYPE_CHECKING:
     from ordack.client import Message
@@ -1064,7 +1065,7 @@ def main() -> None:
         app()
     except StoreError as error:
         _complain(str(error))
-        sys.exit(1)
+        sys.exit(6 if isinstance(error, StoreUnknown) else 1)
     except OutputError as error:
         _complain(f"cannot write to standard output: {error}")
         sys.exit(1)

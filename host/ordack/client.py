@@ -40,6 +40,7 @@ from ordack.store import (
     Stored,
     StoreError,
     StoreFull,
+    StoreUnknown,
     legible,
 )
 from ordack.store import Queue as QueueState
@@ -299,7 +300,8 @@ class Client:
         received (JN); dead_letter_queue: in this local transactional queue instead of the system's. journal: keep a
         copy in the journal when it has arrived, or a transactional one when it was received (JP). acknowledge: of
         ACKNOWLEDGE, what is to be told to administration_queue, a local queue that is not transactional or a format
-        name. Raises NoSuchQueue, BadName, ValueError (which says what is out of range), StoreError.
+        name. Raises NoSuchQueue, BadName, ValueError (which says what is out of range), StoreError; StoreUnknown if the
+        disk failed at the very end: sent again by this Client it is sent once, another must look for it first.
         """
         if legible(label) != label:
             raise ValueError(f"the label {legible(label)} is not text: it holds half a character")
@@ -343,13 +345,18 @@ class Client:
                 raise ValueError(f"{named.name} is no transactional private queue: it takes no dead letters (B-396)")
             dead_letter_queue = named.name
         journaling = (core.USER_JN if dead_letter else 0) | (core.USER_JP if journal else 0)
-        with self.store.transaction():
-            packet = self._packet(format_name, body, label, priority, delivery, ttrq, ttbr, journaling,
-                                  self._wanted(acknowledge), self._administration_queue(administration_queue,
-                                                                                        bool(acknowledge)))
-            if queue is not None:
-                return self._send_here(queue, format_name, packet, delivery, dead_letter_queue)
-            return self._send_away(format_name, packet, delivery, ttrq, dead_letter_queue)
+        sent = None
+        try:
+            with self.store.transaction():
+                packet = self._packet(format_name, body, label, priority, delivery, ttrq, ttbr, journaling,
+                                      self._wanted(acknowledge), self._administration_queue(administration_queue,
+                                                                                            bool(acknowledge)))
+                sent = self._send_here(queue, format_name, packet, delivery, dead_letter_queue) \
+                    if queue is not None else self._send_away(format_name, packet, delivery, ttrq, dead_letter_queue)
+        except StoreUnknown as error:
+            number = "" if sent is None else f" {sent.message_id}"
+            raise StoreUnknown(f"the message{number} to {destination} was sent, or not: {error}") from None
+        return sent
 
     def _private(self, destination: str) -> str:
         """The format name of a private queue on another queue manager, as there is only one."""

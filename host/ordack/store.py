@@ -154,7 +154,8 @@ CREATE TRIGGER outgoing_removed AFTER DELETE ON outgoing_messages BEGIN
 
 
 class StoreError(Exception):
-    """The store cannot do what was asked; the text says why, for a person to read. Nothing was changed."""
+    """The store cannot do what was asked; the text says why, for a person to read. Nothing was changed, unless it is
+    StoreUnknown."""
 
 
 class StoreBusy(StoreError):
@@ -163,6 +164,12 @@ class StoreBusy(StoreError):
 
 class StoreFull(StoreError):
     """No room: the disk, or the file's own limit."""
+
+
+class StoreUnknown(StoreError):
+    """The disk failed while a change was made durable, and with all that came after: after a power cut the change may
+    be there, whole, or not. Done again by this very Store, Client or queue manager it cannot happen twice, because they
+    first make sure that it has not happened. Another process, or a later one, has to look before it does it again."""
 
 
 class BadName(ValueError):
@@ -383,6 +390,7 @@ class Store:
         self._locks: list[int] = []  # descriptors
         self._receiver = 0
         self._to_put_back: list[int] = []
+        self._in_doubt = False  # the last transaction may be in the log
         self._seen_version = -1
         self._token = ""  # of a mark that is being made
         self.restored = ""  # what an operator should know, if the file is not the one that was here before
@@ -484,18 +492,55 @@ class Store:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Everything written inside becomes durable together, or not at all if an exception leaves it. Nests."""
+        """Everything written inside becomes durable together, or not at all if an exception leaves it, but for
+        StoreUnknown. Nests."""
         if not self._db.get_autocommit():
             yield
             return
+        if self._in_doubt:
+            self._end_doubt()
         self._all("BEGIN IMMEDIATE")
         try:
             yield
-            self._all("COMMIT")
+            self._commit()
         except BaseException:
-            if not self._db.get_autocommit():  # SQLite itself has ended it after some errors
-                self._db.execute("ROLLBACK")
+            self._roll_back()
             raise
+
+    def _commit(self) -> None:
+        """End the running transaction. If the disk fails in that, all of it may be in the log already, where only the
+        next process to recover the log would find it."""
+        try:
+            with self._errors():
+                try:
+                    self._db.execute("COMMIT")
+                except apsw.IOError:
+                    self._in_doubt = True
+                    raise
+        except StoreError:
+            if self._in_doubt:
+                self._roll_back()
+                self._end_doubt()
+            raise
+
+    def _roll_back(self) -> None:
+        if not self._db.get_autocommit():  # SQLite itself has ended it after some errors
+            self._db.execute("ROLLBACK")
+
+    def _end_doubt(self) -> None:
+        """Make sure that a transaction whose end is unknown has not happened: the next one takes its place in the log.
+        Raises StoreUnknown."""
+        try:
+            self._all("BEGIN IMMEDIATE")
+            try:
+                self._all("UPDATE settings SET value = value + 1 WHERE name = 'receiver'")  # it may skip some
+                self._all("COMMIT")
+            finally:
+                self._roll_back()
+        except StoreError as error:
+            raise StoreUnknown(f"{error}. It is not known whether the change was made: look, before another process "
+                               "makes it again") from None
+        self._in_doubt = False
 
     def changed(self) -> bool:
         """Has another process changed the store since this was last asked? True the first time. Costs microseconds."""

@@ -1,0 +1,122 @@
+"""A disk that fails while a transaction is made durable: the log may hold all of it. Nothing is told stored or removed
+that is not, the rest is called unknown, and what is done again is done once (B-098)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ordack.client import Client
+from ordack.store import StoreError, StoreUnknown
+
+from tests.faulty_disk import FaultyDisk, after_power_cut, faulty_disk
+from tests.host_world import Host, exchange, peer_of, world_of
+from tests.test_cli import DEADLINE_S, ENVIRONMENT
+
+pytestmark = pytest.mark.rule("B-098")
+
+
+@pytest.fixture
+def disk() -> Iterator[FaultyDisk]:
+    with faulty_disk() as faulty:
+        yield faulty
+
+
+@pytest.fixture
+def client(disk: FaultyDisk, tmp_path: Path) -> Iterator[Client]:
+    with Client(tmp_path / "store", create=True) as opened:
+        opened.create_queue("line1", transactional=True)
+        opened.send("line1", b"1")
+        yield opened
+        disk.fail = ""
+
+
+def _bodies(client: Client, name: str = "line1") -> list[bytes]:
+    return [message.body for message in client.queue(name).peek()]
+
+
+def _bodies_after_power_cut(client: Client, disk: FaultyDisk) -> list[bytes]:
+    folder = client.store.folder
+    with disk.repaired(), Client(after_power_cut(folder, folder.parent / "cut")) as opened:
+        return _bodies(opened)
+
+
+@pytest.mark.parametrize("fail", ["sync-once", "write-once"])
+def test_a_commit_that_fails_once_has_not_happened_for_good(disk: FaultyDisk, client: Client, fail: str) -> None:
+    disk.fail = fail
+    with pytest.raises(StoreError) as raised:
+        client.send("line1", b"2")
+    assert disk.failed == 1
+    assert not isinstance(raised.value, StoreUnknown)
+    assert _bodies_after_power_cut(client, disk) == [b"1"]
+    client.send("line1", b"2")
+    assert _bodies_after_power_cut(client, disk) == _bodies(client) == [b"1", b"2"]
+
+
+def test_a_send_of_which_nobody_knows_says_so_and_can_be_done_again(disk: FaultyDisk, client: Client) -> None:
+    disk.fail = "sync"
+    for _ in range(2):
+        with pytest.raises(StoreUnknown, match=r"message( 2)? to line1 was sent, or not: .*not known"):
+            client.send("line1", b"2")
+    assert _bodies_after_power_cut(client, disk) == [b"1", b"2"], "the log has it: this test shows the doubt"
+    disk.fail = ""
+    assert client.send("line1", b"2").message_id == 2
+    assert _bodies_after_power_cut(client, disk) == _bodies(client) == [b"1", b"2"]
+
+
+def test_a_receive_of_which_nobody_knows_says_so_and_leaves_the_message_there_or_not(
+        disk: FaultyDisk, client: Client) -> None:
+    taken = client.queue("line1").receive()
+    assert taken.__enter__().body == b"1"
+    disk.fail = "sync"
+    with pytest.raises(StoreUnknown):
+        taken.__exit__(None, None, None)
+    assert _bodies_after_power_cut(client, disk) == [], "the log has its removal: this test shows the doubt"
+    disk.fail = ""
+    with client.queue("line1").receive() as message:
+        assert message.body == b"1"
+    assert _bodies_after_power_cut(client, disk) == _bodies(client) == []
+
+
+@pytest.mark.rule("B-098", "B-285")
+@pytest.mark.parametrize("fail", ["sync", "sync-once", "write", "write-once"])
+@pytest.mark.parametrize("cut", [False, True], ids=["goes on", "power cut"])
+def test_a_batch_of_which_nobody_knows_is_stored_once(disk: FaultyDisk, tmp_path: Path, fail: str, cut: bool) -> None:
+    host = Host(tmp_path)
+    peer = peer_of(1)
+    world = world_of([host], [peer])
+    peer.send(b"1")
+    world.settle()
+    for number in (b"2", b"3", b"4"):
+        peer.send(number)
+    disk.fail = fail
+    exchange(world)
+    assert disk.failed
+    assert host.content("line1")[:1] == [b"1"]
+    assert fail.endswith("-once") or len(peer.acked) == 1, "nothing is acknowledged that may be lost"
+    if cut:
+        host._snapshot()
+        disk.fail = ""
+        host.restart(world.now)
+    disk.fail = ""
+    world.settle()
+    assert host.content("line1") == [b"1", b"2", b"3", b"4"]
+    assert peer.is_settled
+    host.store.close()
+
+
+def test_the_command_says_that_it_is_not_known_and_exits_with_6(client: Client) -> None:
+    program = ("import sys\nfrom tests.faulty_disk import FaultyDisk\nfrom ordack import cli, client\n"
+               "disk = FaultyDisk()\nsend = client.Client._send_here\n"
+               "def failing(*arguments):\n    disk.fail = 'sync'\n    return send(*arguments)\n"
+               "client.Client._send_here = failing\ncli.main()\n")
+    environment = {**ENVIRONMENT, "PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{Path(__file__).parent.parent}"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, "send", "--store", str(client.store.folder), "line1", "--body", "2"],
+        capture_output=True, text=True, env=environment, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 6, done.stderr
+    assert "message 2 to line1 was sent, or not" in done.stderr
+    assert "Traceback" not in done.stderr
