@@ -1,6 +1,7 @@
 """What a real board needs around the node: identity, Wi-Fi, the time, deep sleep, the watchdog. Each works alone.
 
-Nothing here waits longer than it says, but for a host name to be looked up (link.look_up). What the hardware gives is found in `machine` and `network`, or handed in.
+Nothing here waits longer than it says, but for a host name to be looked up (link.look_up). What the hardware gives is
+found in `machine` and `network`, or handed in.
 """
 
 import os
@@ -299,8 +300,8 @@ def deep_sleep(
 
 class Watchdog:
     """Feeds the hardware's watchdog while the node is well: a node that has failed for good, or a program that hangs,
-    resets the board. timeout_ms: at most 8388 on RP2. wdt: in place of machine.WDT. The look-up of a host name begins with
-    a full timeout_ms.
+    resets the board. timeout_ms: at most 8388 on RP2. wdt: in place of machine.WDT. A name's look-up begins
+    with all of timeout_ms.
 
     In a program without asyncio call `poll` in place of Node.poll, and `wait` in place of Node.wait. With asyncio run
     `watch` in a task.

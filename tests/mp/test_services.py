@@ -403,38 +403,6 @@ def a_node_with_a_name_that_nobody_knows_blocks_a_tenth_of_the_time():
 
 
 class Slow:
-            def getaddrinfo(self, *_):
-                began = link.ticks_ms()
-                while link.ticks_diff(link.ticks_ms(), began) < 50:
-                    pass
-                took.append(link.ticks_diff(link.ticks_ms(), began))
-                raise OSError(-2)
-
-            def __getattr__(self, name):
-                return getattr(socket, name)
-
-        async def run(node):
-            node.start()
-            await asyncio.sleep(1)
-            await node.close()
-
-        link.socket = Slow()
-        began = link.ticks_ms()
-        try:
-            node = Node("", files=power.Disk(), connect=("gateway.example", 1801))
-            node.queue(power.NAMES[0]).put(b"1")
-            if with_asyncio:
-                asyncio.run(run(node))
-            else:
-                node.wait(lambda: False, 1000)
-        finally:
-            link.socket = socket
-        passed = link.ticks_diff(link.ticks_ms(), began)
-        assert took
-        assert sum(took[:-1]) * 10 <= passed, (took, passed)
-
-
-class Slow:
     """In place of the module socket of node.link: nothing is found, after 50 ms of real time."""
 
     def __init__(self):
