@@ -24,11 +24,12 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Entry:
-    """One accepted reading in the application's ledger: its number, body size in bytes, CRC-32 of the body."""
+    """One accepted reading in the application's ledger: its number, size and CRC-32 of the body, MessageID."""
 
     k: int
     size: int
     crc32: int
+    message_id: int
     found: bool = False
 
 
@@ -61,10 +62,10 @@ def read_ledger(data: bytes) -> list[Entry]:
     """
     entries = []
     for line in data.split(b"\n")[:-1]:
-        match = re.fullmatch(rb"(\d+) (\d+) ([0-9a-f]{8})( found)?", line)
+        match = re.fullmatch(rb"(\d+) (\d+) ([0-9a-f]{8}) (\d+)( found)?", line)
         if match is None:
             raise ValueError(f"not a line of a ledger: {line!r}")
-        entries.append(Entry(int(match[1]), int(match[2]), int(match[3], 16), match[4] is not None))
+        entries.append(Entry(int(match[1]), int(match[2]), int(match[3], 16), int(match[4]), match[5] is not None))
     return entries
 
 
@@ -126,7 +127,7 @@ def compare(messages: int, ledger: list[Entry], received: list[Received]) -> Com
     """Hold the queue against the ledger of an application that was to send readings 1 to `messages`.
 
     A reading is told by its label. It must be there once, as large and with the CRC-32 that the ledger says, with
-    MessageID k, from one source, as a normal transactional message; reading numbers and (TxSequenceID,
+    that MessageID, from one source, as a normal transactional message; reading numbers and (TxSequenceID,
     TxSequenceNumber) must both rise.
     """
     recorded = {entry.k: entry for entry in ledger}
@@ -156,7 +157,7 @@ def _differences(entry: Entry, message: Received, source: str) -> Iterable[str]:
         yield f"{message.size} bytes instead of {entry.size}"
     elif message.crc32 != entry.crc32:
         yield f"CRC-32 {message.crc32:08x} instead of {entry.crc32:08x}"
-    if message.message_id != entry.k:
+    if message.message_id != entry.message_id:
         yield f"MessageID {message.message_id}"
     if message.source != source:
         yield f"source {message.source} instead of {source}"

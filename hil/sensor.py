@@ -10,11 +10,14 @@ Runs on MicroPython, where a heap of 64 KiB is enough, and on CPython: `sensor.p
     seed, count, max_size   readings 1 to `count`, bodies of 0 to `max_size` bytes (65536 if left out)
     ahead                   at most so many accepted readings that are not stored yet (64 if left out)
     pace_ms                 pause between readings (0 if left out)
+    clockless               the node gets no time, as on a board whose clock is at its epoch (false if left out)
+    erasures                the outbox may be found erased (false if left out)
 
-Reading k has MessageID k, the label "reading k", and a body made from `seed` and `k`. The ledger `ledger.txt` has one
-line per accepted reading, `k size crc32`, written after `send()` returned. If the power goes between the two, the node
-knows more than the ledger: after the restart the sensor asks the node for its next MessageID and adds the missing
-line, with `found` at its end.
+Reading k has the label "reading k", and a body made from `seed` and `k`. The ledger `ledger.txt` has one line per
+accepted reading, `k size crc32 MessageID`, written after `send()` returned. If the power goes between the two, the node
+knows more than the ledger: after the restart the sensor asks the node for the last MessageID and adds the missing
+line, with `found` at its end. If the outbox was erased, the sensor goes on behind the last reading in the ledger, and
+says with `base` behind which one its knowledge of what is stored begins anew.
 
 Prints JSON lines: {"event": "started", ...} first, {"accepted": n, "stored": n} as the figures grow, {"event": "done"}
 when all is stored, from then on every second, and {"event": "error", "reason": ...} before it gives up.
@@ -82,13 +85,13 @@ def body_of(seed: int, k: int, size: int) -> bytearray:
     return body
 
 
-def line_of(k: int, body: "bytes | bytearray", found: bool = False) -> bytes:
+def line_of(k: int, body: "bytes | bytearray", message_id: int, found: bool = False) -> bytes:
     """The ledger's line of one accepted reading."""
-    return ("%d %d %08x%s\n" % (k, len(body), binascii.crc32(body), " found" if found else "")).encode()
+    return ("%d %d %08x %d%s\n" % (k, len(body), binascii.crc32(body), message_id, " found" if found else "")).encode()
 
 
-def last_noted(path: str) -> int:
-    """The last reading in the ledger, 0 if there is none. Cuts off a torn last line."""
+def last_noted(path: str) -> "tuple[int, int]":
+    """The last reading in the ledger and its MessageID, zeros if there is none. Cuts off a torn last line."""
     last = b""
     try:
         with open(path, "rb") as ledger:
@@ -98,8 +101,11 @@ def last_noted(path: str) -> int:
                 else:
                     without_torn_line(path)
     except OSError:
-        return 0
-    return int(last.split()[0]) if last else 0
+        return 0, 0
+    if not last:
+        return 0, 0
+    words = last.split()
+    return int(words[0]), int(words[3])
 
 
 def without_torn_line(path: str) -> None:
@@ -126,6 +132,7 @@ class Sensor:
         self.node = node
         self.core = core
         self.accepted = 0
+        self.base = 0
         self.shown = (-1, -1)
 
     def stored(self) -> int:
@@ -138,24 +145,31 @@ class Sensor:
         return body_of(config["seed"], k, size_of(config["seed"], k, config["count"], config.get("max_size", 65536)))
 
     def note(self, k: int, body: "bytes | bytearray", found: bool = False) -> None:
-        """Append reading k to the ledger, for good."""
+        """Append reading k, which was accepted last, to the ledger, for good."""
         with open(LEDGER, "ab") as ledger:
-            ledger.write(line_of(k, body, found))
+            ledger.write(line_of(k, body, self.node.last_message_id, found))
             ledger.flush()
 
     def resume(self) -> None:
         """Make the ledger agree with the node. Raises ValueError if the node has forgotten, or has made up, an
         acceptance.
         """
-        noted = last_noted(LEDGER)
-        self.accepted = self.node.next_message_id - 1
-        if not noted <= self.accepted <= noted + 1:
-            raise ValueError("the ledger ends at reading %d, but the node has accepted %d" % (noted, self.accepted))
-        found = self.accepted == noted + 1
-        if found:
+        self.accepted, noted = last_noted(LEDGER)
+        last = self.node.last_message_id
+        found = False
+        if not last and self.config.get("erasures"):
+            self.base = self.accepted
+        elif last != noted:
+            found = (last - noted) & 0xFFFFFFFF < 0x80000000 and last != 0
+            if not found:
+                raise ValueError(
+                    "the ledger ends at reading %d, MessageID %d, but the node's last is %d"
+                    % (self.accepted, noted, last)
+                )
+            self.accepted += 1
             self.note(self.accepted, self.reading(self.accepted), True)
         self.shown = (self.accepted, self.stored())
-        say(event="started", accepted=self.accepted, stored=self.stored(), found=found, core=self.core)
+        say(event="started", accepted=self.accepted, stored=self.stored(), found=found, base=self.base, core=self.core)
 
     def show(self) -> None:
         """Print the figures if they have changed."""
@@ -176,11 +190,12 @@ class Sensor:
                 await asyncio.sleep(POLL_S)
                 self.show()
             k = self.accepted + 1
+            message_id = self.node.next_message_id
             try:
                 body = self.reading(k)
                 await queue.send(body, label="reading %d" % k)
             except MemoryError:
-                if self.node.next_message_id != k:
+                if self.node.next_message_id != message_id:
                     raise
                 gc.collect()  # not accepted: when others are stored, there is room
                 await asyncio.sleep(POLL_S)
@@ -188,9 +203,10 @@ class Sensor:
                 continue
             self.note(k, body)
             self.accepted = k
-            if self.node.next_message_id != k + 1:
+            if self.node.last_message_id != message_id:
                 raise ValueError(
-                    "reading %d was accepted, but the next MessageID is %d" % (k, self.node.next_message_id)
+                    "reading %d was accepted as MessageID %d, but the last is %d"
+                    % (k, message_id, self.node.last_message_id)
                 )
             self.show()
             if config.get("pace_ms"):
@@ -231,7 +247,9 @@ async def open_node(config: "dict[str, Any]") -> "Any":
         connect = (config["host"], config["port"])
         if config.get("lan"):
             await lan_up()
-    bounds = {name: config[name] for name in ("capacity", "waiting_max") if name in config}
+    bounds: "dict[str, Any]" = {name: config[name] for name in ("capacity", "waiting_max") if name in config}
+    if config.get("clockless"):
+        bounds["clock"] = lambda: 0
     return Node(config["outbox"], connect=connect, **bounds)
 
 

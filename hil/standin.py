@@ -126,7 +126,7 @@ def board(config: dict[str, Any]) -> None:
     sys.path.insert(0, str(ROOT))
     from hil import sensor
 
-    accepted = sensor.last_noted(sensor.LEDGER)
+    accepted, _ = sensor.last_noted(sensor.LEDGER)
     stored = 0
     count = config["count"]
 
@@ -151,7 +151,7 @@ def board(config: dict[str, Any]) -> None:
                         if sent > accepted:
                             accepted = sent
                             with Path(sensor.LEDGER).open("ab") as ledger:
-                                ledger.write(sensor.line_of(sent, body))
+                                ledger.write(sensor.line_of(sent, body, sent))
                             sensor.say(accepted=accepted, stored=stored)
                         link.sendall(struct.pack("<II", sent, len(body)) + body)
         except OSError:

@@ -23,7 +23,7 @@ def body(k: int) -> bytes:
 
 
 def entry(k: int) -> Entry:
-    return Entry(k, len(body(k)), binascii.crc32(body(k)))
+    return Entry(k, len(body(k)), binascii.crc32(body(k)), k)
 
 
 def message(k: int, **changes: Any) -> dict[str, Any]:
@@ -193,10 +193,11 @@ def test_nothing_sent_and_nothing_received_is_once_and_in_order() -> None:
 
 
 def test_ledger() -> None:
-    text = b"1 0 00000000\n2 65536 deadbeef\n3 5 0000000a found\n4 77 01"
-    assert read_ledger(text) == [Entry(1, 0, 0), Entry(2, 65536, 0xDEADBEEF), Entry(3, 5, 10, found=True)]
+    text = b"1 0 00000000 7\n2 65536 deadbeef 8\n3 5 0000000a 4294967295 found\n4 77 01"
+    last = Entry(3, 5, 10, 4294967295, found=True)
+    assert read_ledger(text) == [Entry(1, 0, 0, 7), Entry(2, 65536, 0xDEADBEEF, 8), last]
     assert read_ledger(b"") == []
-    assert read_ledger(b"1 0 00000000") == []
+    assert read_ledger(b"1 0 00000000 7") == []
 
 
 @pytest.mark.parametrize("line", [b"1 2\n", b"\n", b"1 0 00000000 lost\n", b"x 0 00000000\n", b"1 0 0000000G\n"])

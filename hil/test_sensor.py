@@ -41,6 +41,10 @@ class StandinNode:
         return len(self.accepted) + 1
 
     @property
+    def last_message_id(self) -> int:
+        return len(self.accepted)
+
+    @property
     def waiting(self) -> int:
         waiting = len(self.accepted) - self.destination_has
         self.most_waiting = max(self.most_waiting, waiting)
@@ -114,14 +118,14 @@ sys.path.insert(0, sys.argv[1])
 import sensor
 for k in range(1, 41):
     body = sensor.body_of(123456789, k, sensor.size_of(123456789, k, 40))
-    print(sensor.line_of(k, body).decode(), end="")
+    print(sensor.line_of(k, body, k).decode(), end="")
 """
     Path("script.py").write_text(code)
     environment = {"MICROPYPATH": f".frozen:{FIRMWARE}", "PYTHONPATH": str(FIRMWARE)}
     command = [*command, "script.py", str(SENSOR.parent)]
     output = subprocess.run(command, capture_output=True, env=environment, timeout=30, check=True).stdout
     bodies = {k: sensor.body_of(123456789, k, sensor.size_of(123456789, k, 40)) for k in range(1, 41)}
-    assert output == b"".join(sensor.line_of(k, body) for k, body in bodies.items())
+    assert output == b"".join(sensor.line_of(k, body, k) for k, body in bodies.items())
     sensor_lines = [(one.k, one.size, one.crc32) for one in read_ledger(output)]
     assert sensor_lines == [(k, len(body), binascii.crc32(body)) for k, body in bodies.items()]
 
@@ -139,7 +143,7 @@ def test_every_accepted_reading_is_in_the_ledger_once(capsys: pytest.CaptureFixt
     assert [label for _, label in node.accepted] == [f"reading {k}" for k in range(1, 9)]
     assert node.most_waiting == 3
     lines = said(capsys)
-    assert lines[0] == {"event": "started", "accepted": 0, "stored": 0, "found": False, "core": "stand-in"}
+    assert lines[0] == {"event": "started", "accepted": 0, "stored": 0, "found": False, "base": 0, "core": "stand-in"}
     assert lines[-1] == {"event": "done", "accepted": 8, "stored": 8, "core": "stand-in"}
     figures = [(line["accepted"], line["stored"]) for line in lines[1:-1]]
     assert sorted(set(figures)) == figures
@@ -179,26 +183,37 @@ def test_a_restart_without_a_cut_finds_nothing(capsys: pytest.CaptureFixture[str
     before = ledger()
     live(StandinNode(node.accepted, stored=8))
     assert ledger() == before
-    assert {"event": "started", "accepted": 8, "stored": 8, "found": False, "core": "stand-in"} in said(capsys)
+    started = {"event": "started", "accepted": 8, "stored": 8, "found": False, "base": 0, "core": "stand-in"}
+    assert started in said(capsys)
 
 
 def test_a_node_that_forgot_an_acceptance_is_found_out() -> None:
     node = StandinNode([])
     live(node)
-    with pytest.raises(ValueError, match="ends at reading 8, but the node has accepted 7"):
+    with pytest.raises(ValueError, match="ends at reading 8, MessageID 8, but the node's last is 7"):
         live(StandinNode(node.accepted[:-1]))
+    with pytest.raises(ValueError, match="ends at reading 8, MessageID 8, but the node's last is 0"):
+        live(StandinNode([]))
+
+
+def test_after_an_erasure_the_readings_go_on_and_what_is_known_begins_anew(capsys: pytest.CaptureFixture[str]) -> None:
+    live(StandinNode([]), count=5)
+    capsys.readouterr()
+
+    node = StandinNode([])
+    live(node, erasures=True)
+    assert [entry.k for entry in read_ledger(ledger())] == list(range(1, 9))
+    assert [label for _, label in node.accepted] == ["reading 6", "reading 7", "reading 8"]
+    assert said(capsys)[0]["base"] == 5
 
 
 def test_a_node_that_skips_a_message_id_is_found_out() -> None:
-    with pytest.raises(ValueError, match="ends at reading 0, but the node has accepted 2"):
-        live(StandinNode([(b"", ""), (b"", "")]))
-
     class Skipping(StandinNode):
         @property
         def next_message_id(self) -> int:
-            return 2 * len(self.accepted) + 1
+            return len(self.accepted) + 5
 
-    with pytest.raises(ValueError, match="reading 1 was accepted, but the next MessageID is 3"):
+    with pytest.raises(ValueError, match="reading 1 was accepted as MessageID 5, but the last is 1"):
         live(Skipping([]))
 
 

@@ -492,7 +492,7 @@ def test_what_is_in_an_outbox_is_told_with_its_reason(tmp_path: Path) -> None:
     queue = "DIRECT=TCP:10.0.0.5\\private$\\line1"
 
     async def fill() -> None:
-        node = Node(str(tmp_path))
+        node = Node(str(tmp_path), name="press 7")
         line1 = node.queue(queue)
         await node.delete(await line1.send(b"given up", dead_letter=True))
         await line1.send(b"waits", ttrq=3600)
@@ -520,6 +520,10 @@ def test_what_is_in_an_outbox_is_told_with_its_reason(tmp_path: Path) -> None:
     asyncio.run(fill())
     command()
     found = told()
+    identity = found["identity"]
+    assert identity.values["name"] == "press 7"
+    assert identity.verdict == "ok"
+    assert identity.text == f"press 7, GUID {identity.values['guid']}"
     assert found["inbox"].values == {"messages": 1}
     assert found["outbox"].values["messages"] == 3
     assert found["dead letters"].values == {"queue": queue, "messages": 1, "classes": ["0x8001 NACK_DELETED"]}
@@ -534,9 +538,14 @@ def test_what_is_in_an_outbox_is_told_with_its_reason(tmp_path: Path) -> None:
     assert "does the queue exist" in told(reached=reached)["waiting"].advice
     assert "can be reached" in told(reached=reached._replace(verdict="bad"))["waiting"].advice
     files = log.Files(str(tmp_path))
-    log.Outbox(files).will_send()  # from here on they may have been transmitted
+    opened = log.Outbox(files)
+    opened.is_ahead(1 << 31)
+    opened.will_send()  # from here on they may have been transmitted
     files.close()
     assert told()["waiting"].values["never_sent"] == 0
+    assert told()["identity"].verdict == "warning"
+    assert "a twin has its GUID" in told()["identity"].text
+    assert "begins anew under another GUID" in told()["identity"].advice
     # A byte of the first message changes on the flash.
     (segment,) = tmp_path.glob("*.log")
     data = segment.read_bytes()

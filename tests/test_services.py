@@ -109,7 +109,7 @@ def test_a_board_on_batteries_sleeps_when_its_reading_is_in_the_queue(tmp_path: 
     try:
         for reachable in (False, True):
             place = f'connect=("127.0.0.1", {port.port if reachable else 9}), '
-            command = _program("On a real board", tmp_path, ('guid=guid(), ', 'guid=guid(), ' + place),
+            command = _program("On a real board", tmp_path, ('"outbox", ', '"outbox", ' + place),
                                ("192.168.1.1", "127.0.0.1"), ("2000)", "50)"),
                                ("10000", "9000" if reachable else "300"))
             done = subprocess.run(command, cwd=tmp_path, env=_environment(tmp_path), capture_output=True, text=True,

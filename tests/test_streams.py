@@ -340,7 +340,7 @@ def test_a_held_message_is_sent_no_more_but_can_still_be_settled() -> None:
     assert stream.awaiting_final_ack == []
 
 
-@pytest.mark.rule("B-240", "B-238", "B-055")
+@pytest.mark.rule("B-240", "B-238", "B-055", "C-27")
 def test_holding_the_last_message_ends_the_sequence_and_its_timer() -> None:
     stream = streams.OutgoingStream(streams.OutgoingStream.new(5))
     entry = _number(stream, 1, journal=True)
@@ -348,7 +348,8 @@ def test_holding_the_last_message_ends_the_sequence_and_its_timer() -> None:
     stream.hold([entry])
     assert stream.next_timeout() is None
     assert stream.tx_sequence_id == 5 << 32 | 2
-    assert stream.order_ack(ends.order_ack_body(5 << 32 | 1, 1), 0) == [], "its sequence is over (B-230)"
+    assert stream.order_ack(ends.order_ack_body(5 << 32 | 1, 1), 0) == [entry], "its sequence is over, it is not (C-27)"
+    assert entry.received_order_ack
     _number(stream, 2)
     assert stream.order_ack(ends.order_ack_body(5 << 32 | 1, 1), 0) == []
     assert stream.final_ack(1, 0) is entry

@@ -384,14 +384,13 @@ class OutgoingStream:
             number = body.fields[_ACK_NUMBER]
             if is_current or tx_sequence_id < self.tx_sequence_id:  # else B-230, A-04
                 self._cover(covered, self.table, tx_sequence_id, number)
-            if not is_current and not covered:
-                return covered
-            self._progress(now)
-            for entry in covered:
-                if entry.journal and not entry.received_order_ack:
-                    self.awaiting_final_ack.append(entry)
-                entry.received_order_ack = True  # B-235
-            self._take(covered)
+            if is_current or covered:
+                self._progress(now)
+                for entry in covered:
+                    if entry.journal and not entry.received_order_ack:
+                        self.awaiting_final_ack.append(entry)
+                    entry.received_order_ack = True  # B-235
+                self._take(covered)
         except MemoryError:
             self.record[_OUTGOING_LAST_ACK] = last_ack  # so that the same OrderAck counts when it comes again
             raise

@@ -1,4 +1,4 @@
-"""What a real board needs around the node: identity, Wi-Fi, the time, deep sleep, the watchdog. Each works alone.
+"""What a real board needs around the node: Wi-Fi, the time, deep sleep, the watchdog. Each works alone.
 
 Nothing here waits longer than it says, but for a host name to be looked up (link.look_up). What the hardware gives is
 found in `machine` and `network`, or handed in.
@@ -7,7 +7,6 @@ found in `machine` and `network`, or handed in.
 import os
 import struct
 import time
-from hashlib import sha256
 
 try:
     import socket
@@ -54,26 +53,10 @@ class _Timer:
         return self._length and self._length - ticks_diff(ticks_ms(), self._began)
 
 
-def guid(unique_id: "bytes | None" = None) -> "bytes | None":
-    """The GUID of this board as a queue manager, 16 bytes: always the same, made from machine.unique_id().
-
-    A UUID of version 8 and the variant of RFC 4122 (RFC 9562, 5.8): the first 16 bytes of SHA-256 of "ordack board\\0"
-    and the identifier, with these 6 bits set; in the byte order of packets. None: the board has no identifier of its
-    own, or one that says nothing; then Node makes a random one and keeps it in the outbox.
+def guid() -> None:
+    """What programs of the versions before give to Node: None, for the identity belongs to the outbox's folder. Made
+    from the chip alone it came back after the folder was erased, and used its numbers again.
     """
-    if unique_id is None:
-        try:
-            import machine  # type: ignore[import-not-found,unused-ignore]
-
-            unique_id = machine.unique_id()
-        except (ImportError, AttributeError):
-            unique_id = b""
-    if not unique_id or unique_id in (b"\0" * len(unique_id), b"\xff" * len(unique_id)):
-        return None
-    made = bytearray(sha256(b"ordack board\0" + unique_id).digest()[:16])
-    made[7] = made[7] & 0x0F | 0x80  # the third group is little-endian in packets
-    made[8] = made[8] & 0x3F | 0x80
-    return bytes(made)
 
 
 class Wifi:

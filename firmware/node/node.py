@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 PORT = 1801  # B-001
 LAZY_SYNC_MS = 1000  # marks of settlement are durable after that, if no message came
 ACCEPTED_MAX = 4  # connections that others have made to this node, at a time
+_STAMPS_END = const(0xF0000000)  # a TimeStamp above that is no time, and would leave no room for newer ones
 _CACHE_BYTES = const(1048576)  # of packets that are kept in memory until they are sent, at most, and
 _CACHE_SHARE = const(32)  # of the heap, one part in so many
 _WRITE_BYTES_MAX = const(16384)  # that the outbox writes at once, if it may be less: again
@@ -79,6 +80,7 @@ _DEAD_LETTER = const(0x04)
 _LOG = const(0x20)
 _ACK_RECEIVE = const(0x4000)
 _NACK_DELETED = const(0x8001)
+_NACK_REACH_QUEUE_TIMEOUT = const(0x8002)
 _SPARES_MAX = const(64)
 _LARGE_HEAP = const(1048576)
 _HELD = const(0x80)  # of a record's MARKS, ours: TTBR is over, it is not transmitted any more (C-22)
@@ -121,9 +123,10 @@ class Stats:
 class Queue:
     """A destination queue and the stream of messages to it. Made by Node.queue, for the application to send to.
 
-    The properties that a message may be sent with: label. ttrq, ttbr: TimeToReachQueue and TimeToBeReceived in s.
-    dead_letter (JN): keep it until it is known to be received, and if it is not, or that remains unknown, in the
-    dead-letter queue. journal (JP): keep it until it is known to be received, and then in the journal (B-389).
+    The properties that a message may be sent with: label, the board's name if it has none. ttrq, ttbr: TimeToReachQueue
+    and TimeToBeReceived in s. dead_letter (JN): keep it until it is known to be received, and if it is not, or that
+    remains unknown, in the dead-letter queue. journal (JP): keep it until it is known to be received, and then in the
+    journal (B-389).
     priority: without effect, transactional messages have none (B-287). A body has at most about 4 MiB.
 
     Every form of sending raises OutboxFull, OutboxWriteFailed: it was not accepted. ValueError: it cannot be a message.
@@ -239,6 +242,7 @@ class Queue:
         _check(body, label, ttrq, ttbr, priority)
         journal_flags = confirm.journal_of(flags, node.confirmation)
         node.check_deadlines()  # what expires now makes room; what its sync gives up gives its MessageID back
+        label = label or node.outbox.name
         packet = node.packet(self.draft.size(len(body), label))
         self.draft.write_into(packet, 0, node.next_message_id, body, label, ttrq, ttbr, sent_time, journal_flags)
         record = confirm.new(sent_time, node.confirmation, flags, ttrq, ttbr)
@@ -270,8 +274,10 @@ class Node:
     """A board's queue manager. folder: of the outbox, made if it is missing.
 
     connect: (host, port) through which everything goes, or a link (of link.py, or uart.py); None: each queue's own
-    address, port 1801. listen: (host, port) where others may connect; None: nowhere. guid: 16 bytes;
-    None: the one in the outbox, a random one at first. capacity, waiting_max, segment_size: see outbox.Outbox. quota:
+    address, port 1801. listen: (host, port) where others may connect; None: nowhere. guid: 16 bytes; None: the one in
+    the outbox, at first one that nobody has had, so that an erased folder uses no number again. name: of this board,
+    for people: `ordack board doctor` shows it, and it is the label of messages that have none. capacity, waiting_max,
+    segment_size: see outbox.Outbox. quota:
     bytes of the dead-letter queue and of the journal, each; None: a quarter of capacity. Neither takes more than a
     quarter of waiting_max either; then copies are discarded (C-37). starts: how often the board has started, where
     something outside of the folder counts that. inbox_quota: (bytes, messages) that may wait in all inboxes; None: as
@@ -300,6 +306,7 @@ class Node:
         clock: "Callable[[], int]" = unix_time,
         listen: "tuple[str, int] | None" = None,
         inbox_quota: "tuple[int, int] | None" = None,
+        name: str = "",
     ) -> None:
         self.heap = _collect_often()  # bytes
         copies = capacity // 4 if quota is None else quota, max(waiting_max // 4, 1)
@@ -318,6 +325,7 @@ class Node:
             2 * inbox_quota[1] + 32,  # as many again may have ended, while their acknowledgements are under way
             make_arrival,
             min(self.heap // _WRITE_SHARE, _WRITE_BYTES_MAX),
+            name,
         )
         assert self.outbox.guid is not None
         self.guid = self.outbox.guid  # of this queue manager, 16 bytes
@@ -337,6 +345,7 @@ class Node:
         self._free: "list[bytearray]" = []  # these among them, which may be used again
         self._spare: "streams.Entry | None" = None  # an entry that nothing needs any more; its key is the next such one
         self._spares = 0
+        self._acked = 0  # the TxSequenceID of the OrderAck that covered
         self._covered: "list[streams.Entry] | None" = None  # by an OrderAck that could not be noted, for want of memory
         self._clock = Clock()
         self._unix_time = clock
@@ -372,11 +381,16 @@ class Node:
 
     @property
     def next_message_id(self) -> int:
-        """The MessageID that the next accepted message gets.
+        """The MessageID that the next accepted message gets. They jump at each start, and count up after that."""
+        return self.outbox.next_message_id
+
+    @property
+    def last_message_id(self) -> int:
+        """MessageID of the last message that was accepted, also before this start; 0: there was none.
 
         After a restart it tells an application whether the send() that the power cut interrupted has counted.
         """
-        return self.outbox.next_message_id
+        return self.outbox.last_message_id
 
     def queue(self, name: str) -> Queue:
         """The queue of a direct format name, DIRECT=TCP:10.0.0.5\\private$\\line1. Raises ValueError for others.
@@ -393,9 +407,7 @@ class Node:
         host = name[name.index(":") + 1 : name.index("\\")]
         if not host or " " in host or "/" in host or host.count(":") == 1:
             raise ValueError("the host in a format name is a name or an address without a port, not " + repr(host))
-        queue = self._add(self.outbox.queue(name, self.time()))
-        queue.renewed = True
-        return queue
+        return self._add(self.outbox.queue(name, self.time()))
 
     def inbox(self, name: str, number: int = 0) -> "Inbox":
         """The private queue of that name here: others send to DIRECT=...\\private$\\name, and with a number also to
@@ -710,6 +722,7 @@ class Node:
                 covered = queue.stream.order_ack(packet.body, now)
                 if covered:
                     self._covered = covered
+                    self._acked = packet.body.tx_sequence_id
                     self._settle()
         elif isinstance(packet, packets.FinalAck):
             if packet.body.source_guid == self.guid:
@@ -850,8 +863,11 @@ class Node:
         self._expect(message)
 
     def _renew(self, queue: Queue) -> None:
-        """Begin a sequence that nobody can have seen (A-22)."""
-        queue.stream.renew(self.outbox.time_stamp(self.time()))
+        """Begin a sequence that nobody can have seen (A-22): not with another copy of this log either, if the clock is
+        not set, and both have counted as many starts.
+        """
+        ordinal = struct.unpack("<I", outbox.jump(3) + b"\0")[0] + 1
+        queue.stream.renew(self.outbox.time_stamp(self.time()), ordinal)
         queue.renewed = True
 
     def _compare(self, body: packets.OrderAckBody) -> None:
@@ -861,16 +877,27 @@ class Node:
             if core.order_ack_received(self._scratch, body.fields) == 0:
                 return
         acked = body.tx_sequence_id, body.fields[_OUTGOING_NUMBER]
-        newest = 0, 0
+        stamp = body.fields[_OUTGOING_TIME_STAMP]
+        is_newest = stamp < _STAMPS_END
         for queue in self._queues:
             record = queue.stream.record
-            following = queue.stream.tx_sequence_id, record[_OUTGOING_NUMBER]
-            newest = max(newest, following)
-            if body.fields[_OUTGOING_TIME_STAMP] == record[_OUTGOING_TIME_STAMP] and acked >= following:
-                self._renew(queue)  # what is numbered stood there before the copy was made: the OrderAck covers it
-                self.stats.ahead += 1
+            is_newer = acked >= (queue.stream.tx_sequence_id, record[_OUTGOING_NUMBER])
+            if stamp == record[_OUTGOING_TIME_STAMP]:  # what is numbered stood there before the copy was made: covered
+                if is_newer:
+                    self._is_ahead(stamp, [queue])
                 return
-        self.stats.ahead += acked >= newest
+            is_newest = is_newest and is_newer
+        if is_newest:
+            self._is_ahead(stamp, self._queues)
+
+    def _is_ahead(self, time_stamp: int, queues: "list[Queue]") -> None:
+        """These queues number above that from now on, and whoever asks is told why."""
+        self.stats.ahead += 1
+        self.outbox.is_ahead(time_stamp)
+        for queue in queues:
+            self._renew(queue)
+        for peer in self._peers:
+            peer.reason = outbox.AHEAD
 
     def _roll_back(self, error: Exception) -> None:
         """Take back the numbers of the messages that the outbox had to abandon, newest first."""
@@ -943,9 +970,12 @@ class Node:
             message = entry.key
             if message.segment is None:
                 continue  # done before memory ran out
-            messages.append(message)
             confirmation = self._confirmation(message)
             before = confirmation.record[_STATE]
+            if entry.tx_sequence_id != self._acked:
+                self._end_unknown(entry)
+                continue
+            messages.append(message)
             if before == _Q or before == _S:  # noqa: SIM109 - takes no memory
                 self._count(message, before, confirmation.order_ack())
         self.log(messages)
@@ -957,6 +987,17 @@ class Node:
                 entry.key = self._spare
                 self._spare = entry
                 self._spares += 1
+
+    def _end_unknown(self, entry: streams.Entry) -> None:
+        """Its sequence had ended before this copy of the outbox was made or put back: how, nobody knows (B-426)."""
+        message: "Any" = entry.key
+        assert entry.stream is not None
+        entry.stream.remove([entry])
+        confirmation = self._confirmation(message)
+        before = confirmation.record[_STATE]
+        if before == _Q or before == _S:  # noqa: SIM109 - takes no memory
+            self._count(message, before, confirmation.final_ack(_NACK_REACH_QUEUE_TIMEOUT))
+        self._tell([message])
 
     def _final_ack(self, message_id: int, message_class: int, now: int) -> None:
         for queue in self._queues:

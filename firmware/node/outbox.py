@@ -43,6 +43,12 @@ _HEADER = const("<4sHHIIIIIIIIHH16s")
 _HEADER_BYTES = const(60)
 _VERSION_BYTES = const(12)  # so much of it is the same in every version
 
+AHEAD = (
+    "an acknowledgement names numbers that this outbox never gave: it was put back from a copy, or erased under a "
+    "fixed GUID, or a twin has its GUID (B-426)"
+)
+jump = os.urandom  # how far MessageIDs go on from those of the start before
+
 _MESSAGE = const(0xB1)
 _STATE = const(0xB2)
 _QUEUE = const(0xB3)
@@ -67,7 +73,11 @@ _INDEX_MAX = const(0xFFFF)
 _STATE_PREFIX = const("<BBHI")  # state, marks, class, T0 or 0: as it was; MessageIDs or numbers of arrivals follow
 _STATE_PREFIX_BYTES = const(8)
 _STATE_IDS_MAX = const(64)  # in one record
-_START = const("<II")  # starts, has this one sent
+_START_BYTES = const(8)
+_NAME_MAX = const(100)
+_START = const("<II")  # starts, flags; the board's name follows in UTF-8
+_SENT = const(1)  # flags of a start: something may have been transmitted; an OrderAck has named what was never given
+_AHEAD = const(2)
 _STARTS_MAX = const(0xFFFFFF)
 _STARTS_SHIFT = const(8)  # where a TimeStamp comes from the number of starts: so many low bits are the sequence's
 
@@ -396,7 +406,7 @@ def file_name(number: int) -> str:
 
 
 class Outbox:
-    """The log. guid: 16 bytes, the board's; None takes the one in the log, or a random one if there is no log yet.
+    """The log. guid: 16 bytes, the board's; None takes the one in the log, or a `fresh_guid` if there is no log yet.
 
     segment_size: bytes after which a new file is begun, at most a quarter of capacity. capacity: bytes of all files
     together, beyond which messages are refused. waiting_max: so many may be kept at once, for each needs memory, also
@@ -421,9 +431,12 @@ class Outbox:
         arrivals_max: int = 500,
         arrival: "type[Arrival]" = Arrival,
         write_bytes: int = 8192,
+        name: str = "",
     ) -> None:
         if not 0 <= starts <= _STARTS_MAX:
             raise ValueError("starts is 0 to 0xFFFFFF")
+        if len(name.encode()) > _NAME_MAX:
+            raise ValueError("a board's name has at most {} bytes".format(_NAME_MAX))
         self.capacity = capacity
         self.waiting_max = waiting_max
         self.arrivals_max = arrivals_max
@@ -437,6 +450,9 @@ class Outbox:
         self.arrivals = 0  # arrivals that are kept
         self.bytes_written = 0
         self.starts = 0  # of this board, this one included
+        self._first_message_id = self._last_message_id = 0  # the first that this start may give; the last before that
+        self.name = ""  # of the board, for people
+        self.ahead = False  # an OrderAck has named what was never given here; in the start before, too
         self._sent = False  # in this start something may have been transmitted
         self._start_logged = False
         self._files = files
@@ -469,15 +485,21 @@ class Outbox:
             _replay(self, handle, arrival)
             self.starts = max(self.starts + 1, starts)
             self._sent = False
+            self.name = name or self.name
             if self._current is None:
-                if self.guid is None:
-                    self.guid = os.urandom(16)
                 self._begin()
         except (OutboxError, OSError):
             files.close()
             raise
 
     # ---- use ------------------------------------------------------------------------------------
+
+    @property
+    def last_message_id(self) -> int:
+        """MessageID of the last message that was accepted, also before this start; 0: of none."""
+        if self.next_message_id == self._first_message_id:
+            return self._last_message_id
+        return self.next_message_id - 1
 
     @property
     def size(self) -> int:
@@ -617,6 +639,15 @@ class Outbox:
         except OutboxWriteFailed:
             self._sent = False
             raise
+
+    def is_ahead(self, time_stamp: int) -> None:
+        """An OrderAck has named what was never given here, with this TimeStamp: every new one is above it.
+
+        That it was so is in the log with the next message.
+        """
+        self._time_stamp = max(self._time_stamp, time_stamp)
+        self.ahead = True
+        self._start_logged = False
 
     def sync(self) -> bool:
         """Make everything durable: this is what accepts a message. False: all but the changes of state, not yet.
@@ -917,10 +948,16 @@ class Outbox:
 
     def _log_start(self) -> None:
         if not self._start_logged:
-            start = self._room(_RECORD_BYTES + 8, 0)
-            struct.pack_into(_START, self._out, start + _RECORD_BYTES, self.starts, self._sent)
-            self._finish(_STARTED, 8)
+            name = self.name.encode()
+            size = _START_BYTES + len(name)
+            place = self._room(_RECORD_BYTES + size, 0) + _RECORD_BYTES
+            struct.pack_into(_START, self._out, place, self.starts, self._flags())
+            core.copy(self._out, place + _START_BYTES, name, 0, len(name))
+            self._finish(_STARTED, size)
             self._start_logged = True
+
+    def _flags(self) -> int:
+        return _SENT * self._sent | _AHEAD * self.ahead
 
     def _pack(self, place: int, thing: "LoggedQueue | LoggedSource", counters: "array[int]", guid: bytes) -> int:
         """Put a QUEUE or SOURCE payload into the write buffer; its size."""
@@ -1101,12 +1138,12 @@ class Outbox:
             number,
             self._segments[0].number if self._segments else number,
             current.size if current is not None else 0,
-            self.next_message_id,
+            following(self.last_message_id),
             self.next_arrival,
             self._time_stamp,
             self.starts,
             self._sources_logged,
-            self._sent,
+            self._flags(),
             self.guid,
         )
         self._ended = True  # from here on the files' tail is not the current segment
@@ -1135,7 +1172,7 @@ class Outbox:
         except OSError as error:
             raise OutboxWriteFailed(error)  # noqa: B904
         self._adopt(Segment(number, seed, size, space))
-        self._start_logged = True
+        self._start_logged = not self.name
         self.bytes_written += size
         self._reclaim()
 

@@ -95,7 +95,7 @@ class Peer:
     def end(self, now: int, reason: str) -> None:
         """End the connection, whatever its state."""
         conversation = self.session
-        self.reason = reason
+        self.reason = outbox.AHEAD + "; " + reason if self.node.outbox.ahead else reason
         self.session = None
         self._is_opening = False
         self._at = self._end = self.room = 0

@@ -3,9 +3,11 @@ in memory only until it has started.
 """
 # ruff: noqa: SLF001 - what they share is nobody else's
 
+import os
 import struct
 from array import array
 from binascii import crc32
+from hashlib import sha256
 
 from mqqb import const
 
@@ -38,6 +40,9 @@ _SOURCE_PREFIX_BYTES = const(34)
 _STATE_PREFIX = const("<BBHI")
 _STATE_PREFIX_BYTES = const(8)
 _START = const("<II")
+_START_BYTES = const(8)
+_SENT = const(1)
+_AHEAD = const(2)
 _GONE = const(45)
 _WORD_STATE = const(0)
 _WORD_MARKS = const(1)
@@ -48,6 +53,7 @@ _QUEUE_PREFIX = const("<HIIII")
 _SOURCE_PREFIX = const("<HIIII16s")
 _BUFFER_BYTES = const(512)  # a record of any name fits into it
 
+nonce = os.urandom
 _TYPES = (_MESSAGE, _STATE, _QUEUE, _STARTED, _COPY, _ARRIVAL, _ARRIVAL_STATE, _SOURCE, _ARRIVAL_COPY)
 
 
@@ -83,6 +89,24 @@ def _numbers(names: "list[str]") -> "list[int]":
 
 def _place(restored: Restored) -> "tuple[int, int]":
     return restored.tx_sequence_id, restored.tx_sequence_number
+
+
+def fresh_guid() -> bytes:
+    """An identity that nobody has had: a UUID of version 8 (RFC 9562, 5.8), in the byte order of packets.
+
+    Of the chip's identifier, so that boards with a poor source of randomness differ, and of a nonce, so that a folder
+    that was erased begins another identity: nothing tells what the one before has numbered.
+    """
+    try:
+        import machine  # type: ignore[import-not-found,unused-ignore]
+
+        chip = machine.unique_id()
+    except (ImportError, AttributeError):
+        chip = b""
+    made = bytearray(sha256(chip + nonce(16)).digest()[:16])
+    made[7] = made[7] & 0x0F | 0x80  # the third group is little-endian in packets
+    made[8] = made[8] & 0x3F | 0x80
+    return bytes(made)
 
 
 class Replay:
@@ -144,6 +168,21 @@ class Replay:
             box._synced_size = current.size
             box._ended = torn
             box._reclaim()
+        self._jump()
+
+    def _jump(self) -> None:
+        """Number on at a distance: the log may be an old copy, whose next numbers were given (B-020)."""
+        box = self._box
+        box._last_message_id = box.next_message_id - 1
+        low, high, arrivals = struct.unpack("<HHH", outbox.jump(6))
+        if box._current is None:
+            if box.guid is None:
+                box.guid = fresh_guid()
+                low = high = arrivals = 0
+            low += high >> 1 << 16  # else it was here before its log was erased: nothing is known of it
+        box.next_message_id = box.next_message_id + low & 0xFFFFFFFF or 1
+        box.next_arrival = box.next_arrival + arrivals & 0xFFFFFFFF or 1
+        box._first_message_id = box.next_message_id
 
     def _read_header(self, number: int) -> "tuple[Any, ...] | None":
         """The fields of a segment's header, its CRC last; None if it is not whole."""
@@ -281,8 +320,10 @@ class Replay:
         elif kind in (_MESSAGE, _COPY, _ARRIVAL, _ARRIVAL_COPY):
             self._apply_message(kind, length, segment)
         elif kind == _STARTED:
-            starts, sent = struct.unpack_from(_START, self._buffer, self._payload)
-            self._started(starts, sent)
+            starts, flags = struct.unpack_from(_START, self._buffer, self._payload)
+            end = self._payload + length
+            self._box.name = bytes(self._view[self._payload + _START_BYTES : end]).decode()
+            self._started(starts, flags)
         else:
             self._apply_state(kind, length)
 
@@ -363,9 +404,10 @@ class Replay:
                 else:
                     del self._arrivals[number]
 
-    def _started(self, starts: int, sent: int) -> None:
+    def _started(self, starts: int, flags: int) -> None:
         self._box.starts = starts
-        self._box._sent = bool(sent)
-        if sent:
+        self._box.ahead = bool(flags & _AHEAD)
+        self._box._sent = bool(flags & _SENT)
+        if flags & _SENT:
             for restored in self._kept.values():
                 restored.sent = True

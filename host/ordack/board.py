@@ -28,7 +28,7 @@ import mqqb
 import serial
 from mpremote.transport import TransportError
 from mpremote.transport_serial import SerialTransport
-from mqqb import confirm, core, session
+from mqqb import confirm, core, packets, session
 
 MINIMUM = (1, 25)  # of MicroPython
 MPY_VERSION = 6  # of the files that mpy-cross makes
@@ -755,6 +755,7 @@ def read_outbox(copy: str, name: str, now: float, *, clock_is_set: bool = True,
         return
     finally:
         files.close()
+    yield _identity(opened, log.AHEAD)
     settings = confirm.Settings()
     queues: dict[str, list[confirm.Confirmation]] = {}
     for message in restored:
@@ -784,6 +785,17 @@ def read_outbox(copy: str, name: str, now: float, *, clock_is_set: bool = True,
             yield Check("dead letters", "warning", f"{queue}: {len(dead)}, class {', '.join(classes)}",
                         "node.dead_letters() lists them, node.take() removes one",
                         {"queue": queue, "messages": len(dead), "classes": classes})
+
+
+def _identity(opened: Any, ahead: str) -> Check:
+    """Who the board is to others; the name is for people."""
+    guid = packets.guid_text(opened.guid)
+    values = {"guid": guid, "name": opened.name, "ahead": opened.ahead}
+    text = f"{opened.name}, GUID {guid}" if opened.name else f"GUID {guid}"
+    if opened.ahead:
+        return Check("identity", "warning", f"{text}: {ahead}", "let nothing else send under this GUID; when all that "
+                     "waits is delivered or given up, erase the outbox: it begins anew under another GUID", values)
+    return Check("identity", "ok", text, "", values)
 
 
 def _waiting(queue: str, waiting: list[confirm.Confirmation], now: float, clock_is_set: bool,

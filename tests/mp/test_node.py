@@ -4,6 +4,7 @@ Prints `N passed, N failed`.
 """
 
 import asyncio
+import os
 import sys
 
 sys.path.insert(0, "tests/mp")
@@ -481,6 +482,111 @@ def a_copy_that_is_put_back_is_told_by_what_its_destination_has():
         assert board.node.waiting == 0, (offset, board.node.waiting)
 
 
+def what_an_old_copy_has_of_an_ended_sequence_ended_in_a_way_that_is_not_known():
+    """B-426: the destination has gone on to a later sequence; whether it took or refused these, nobody can say."""
+    for journal in (0, JN):
+        board = Board()
+        board.send(b"refused", journal=journal)
+        sequence = board.queue.stream.tx_sequence_id
+        board.node.commit_now()
+        copy = board.disk.after_cut(power.KEEP_SYNCED, power.Dice(1))
+        board.transmit()
+        board.final_ack(1, 0x8003)
+        assert board.queue.stream.tx_sequence_id == sequence + 1, "it has rolled"
+        board.told.clear()
+        board.open(copy)
+        message = board.node.find(1)
+        board.transmit()
+        board.order_ack(sequence + 1, 1)
+        assert message.is_settled()
+        assert not message.is_stored()
+        conclusion = message.conclusion()
+        assert (conclusion.message_class, conclusion.in_doubt) == (0x8002, True)
+        assert board.state() == ("X" if journal else "-")
+        assert board.told == [(1, 0x8002)]
+        assert board.node.waiting == 0
+        assert board.node.stats.stored == 0
+
+
+def what_is_held_is_stored_by_an_order_ack_after_its_sequence_has_rolled():
+    """C-22, C-27."""
+    board = Board()
+    board.send(b"1", journal=JN, ttbr=10)
+    entry = board.queue.stream.table[0]
+    place = entry.tx_sequence_id, entry.tx_sequence_number
+    board.transmit()
+    board.time = 11
+    assert board.transmit() == []
+    assert board.queue.stream.tx_sequence_id > place[0], "nothing is left of it in the table"
+    assert board.state() == "S"
+    board.order_ack(*place)
+    assert board.state() == "O"
+
+
+def two_copies_never_use_the_same_numbers():
+    """Not even without a clock, when both have counted as many starts (B-020, B-079, A-22)."""
+    board = Board(time=-T0)
+    board.send(b"1")
+    copy = board.disk.after_cut(power.KEEP_SYNCED, power.Dice(1))
+    outbox.jump = os.urandom
+    try:
+        used = []
+        for _ in range(2):
+            for erased in (False, True):
+                board.open(power.Disk() if erased else copy.after_cut(power.KEEP_ALL, power.Dice(1)))
+                before = board.node.last_message_id
+                assert before == (0 if erased else 1), "the last one that was accepted"
+                message = board.send(b"2")
+                assert board.node.last_message_id == message.message_id
+                used.append((message.message_id, board.queue.stream.tx_sequence_id))
+                board.restart()
+                assert board.node.last_message_id == message.message_id, "it counts after a restart, too"
+                board.restart()
+                assert board.node.last_message_id == message.message_id
+        assert len({one[0] for one in used}) == len({one[1] for one in used}) == 4, used
+    finally:
+        outbox.jump = bytes
+
+
+def an_emptied_folder_is_another_queue_manager():
+    nodes = [Node("", files=power.Disk()) for _ in range(2)]
+    assert nodes[0].guid != nodes[1].guid
+    disk = power.Disk()
+    named = Node("", files=disk, name="press 7")
+    asyncio.run(named.queue(LINE).send(b"1"))
+    asyncio.run(named.queue(LINE).send(b"2", label="own"))
+    assert [named.read(named.find(k)).properties.label for k in (1, 2)] == ["press 7", "own"]
+    again = Node("", files=disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
+    assert (again.guid, again.outbox.name) == (named.guid, "press 7")
+    try:
+        said = str(Node("", files=power.Disk(), name="x" * 101))
+    except ValueError as error:
+        said = str(error)
+    assert "100 bytes" in said
+
+
+def who_is_ahead_is_told_once_and_overtaken():
+    """B-426: also by a time stamp that is above the time; also after a restart."""
+    board = Board()
+    board.send(b"1")
+    sequence = board.queue.stream.tx_sequence_id
+    peer = board.queue.peer
+    assert not peer.reason
+    for ahead in ((sequence + (9 << 32), 5), (sequence + (9 << 32), 6)):
+        board.order_ack(*ahead)
+        assert board.node.stats.ahead == 1
+        assert peer.reason == outbox.AHEAD
+    peer.end(0, "a cut")
+    assert peer.reason == outbox.AHEAD + "; a cut"
+    board.send(b"2")
+    assert board.queue.stream.tx_sequence_id > sequence + (9 << 32)
+    board.restart()
+    assert board.node.outbox.ahead, "doctor reads it"
+    board.order_ack(0xFFFFFFFF << 32 | 5, 1)
+    board.send(b"3")  # no such time stamp can be overtaken
+    assert board.node.stats.ahead == 0
+
+
 def a_sequence_that_is_used_up_is_followed_by_another():
     """A-24."""
     board = Board()
@@ -585,6 +691,11 @@ OTHERS = (
     each_start_begins_a_sequence_and_the_older_one_goes_first,
     a_copy_that_is_put_back_uses_no_number_again,
     a_copy_that_is_put_back_is_told_by_what_its_destination_has,
+    what_an_old_copy_has_of_an_ended_sequence_ended_in_a_way_that_is_not_known,
+    what_is_held_is_stored_by_an_order_ack_after_its_sequence_has_rolled,
+    two_copies_never_use_the_same_numbers,
+    an_emptied_folder_is_another_queue_manager,
+    who_is_ahead_is_told_once_and_overtaken,
     a_sequence_that_is_used_up_is_followed_by_another,
     power_goes_at_every_change_of_the_disk,
 )

@@ -13,7 +13,7 @@ sys.path.insert(0, "tests/mp")
 import power
 from engine_cases import run_calls
 from inbox_world import Sender, World
-from node import Node, board, link, outbox
+from node import Node, board, link, outbox, replay
 
 T0 = 1800000000
 
@@ -130,20 +130,26 @@ def wifi_that_is_lost_is_begun_anew_at_once():
     assert wifi.attempts == before + 2, "the wait is short again"
 
 
-def a_guid_is_made_from_the_identifier_and_stays():
-    made = board.guid(b"\xe6\x61\x64\x08\x43\x2b\x5a\x27")
-    assert made == board.guid(b"\xe6\x61\x64\x08\x43\x2b\x5a\x27")
-    assert len(made) == 16
-    assert made[7] >> 4 == 8, "the version"
-    assert made[8] >> 6 == 2, "the variant"
-    assert made != board.guid(b"\xe6\x61\x64\x08\x43\x2b\x5a\x28")
-    for nothing in (b"", bytes(8), b"\xff" * 6):
-        assert board.guid(nothing) is None
+def a_guid_is_of_the_chip_and_of_a_nonce():
+    """Two boards with the same poor randomness differ, and a chip whose folder was erased is another queue manager."""
+    first, second = replay.fresh_guid(), replay.fresh_guid()
+    assert first != second
+    assert len(first) == 16
+    assert first[7] >> 4 == 8, "the version"
+    assert first[8] >> 6 == 2, "the variant"
     sys.modules["machine"] = Machine()
-    assert board.guid() == board.guid(b"12345678")
-    del sys.modules["machine"]
-    node = Node("", files=power.Disk(), guid=made)
-    assert node.guid == made
+    nonce = replay.nonce
+    replay.nonce = bytes
+    try:
+        of_this_chip = replay.fresh_guid()
+        del sys.modules["machine"]
+        assert replay.fresh_guid() != of_this_chip
+    finally:
+        replay.nonce = nonce
+        sys.modules.pop("machine", None)
+    disk = power.Disk()
+    made = Node("", files=disk).guid
+    assert Node("", files=disk, guid=board.guid()).guid == made, "it stays; and what older programs give is no other"
 
 
 class Server:
@@ -610,7 +616,7 @@ TESTS = (
     wifi_tries_again_later_and_later,
     wifi_that_is_refused_does_not_wait_for_the_end_of_the_attempt,
     wifi_that_is_lost_is_begun_anew_at_once,
-    a_guid_is_made_from_the_identifier_and_stays,
+    a_guid_is_of_the_chip_and_of_a_nonce,
     the_time_comes_from_the_network,
     answers_that_are_none_set_no_clock,
     the_time_is_asked_for_again,

@@ -9,9 +9,11 @@ import sys
 
 sys.path.insert(0, "tests/mp")
 
-from node import Node
+from node import Node, outbox
 from node.uart import UartLink
 from tty_uart import Uart
+
+outbox.jump = bytes  # message k has MessageID k in every life
 
 
 def main(port, folder, count):
