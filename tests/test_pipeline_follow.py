@@ -37,11 +37,12 @@ ROOT = Path(__file__).resolve().parent.parent
 DEADLINE_S = 90
 
 
-def capture_files(seed: int, folder: Path, pieces: int) -> list[Path]:
+def capture_files(seed: int, folder: Path, pieces: int, length: int = 0) -> list[Path]:
     """A generated capture in so many files, or in as many as it has, in the order of time."""
     chance = random.Random(seed)
     folder.mkdir(parents=True)
-    paths = [Path(path) for path in captures.in_order(capture_generator.generate(seed, folder).paths)]
+    paths = [Path(path) for path in captures.in_order(
+        capture_generator.generate(seed, folder, length=length).paths)]
     data = paths[0].read_bytes()
     order = {b"\xd4\xc3\xb2\xa1": "<", b"\x4d\x3c\xb2\xa1": "<", b"\xa1\xb2\xc3\xd4": ">",
              b"\xa1\xb2\x3c\x4d": ">"}.get(data[:4])

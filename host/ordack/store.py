@@ -11,11 +11,13 @@ A message is kept as the packet that came, one truth; only what is searched by i
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import re
 import secrets
+import struct
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,6 +31,7 @@ FORMAT_VERSION = 5
 APPLICATION_ID = 0x4C494F52  # in the file's header, so that no other program's database is taken for a store
 FILE_NAME = "ordack.sqlite"
 SERVE_LOCK = "serve.lock"
+EXPORT_LOCK = "export.lock"
 STATUS = "status.json"
 INCARNATION = "incarnation"
 BUSY_TIMEOUT_S = 10.0
@@ -832,12 +835,25 @@ class Store:
     # ---- exports
 
     @contextlib.contextmanager
-    def lock_export(self, queue: int, name: str) -> Iterator[None]:
-        """Be the only one who exports this queue, called `name`; raises StoreBusy if another process does."""
-        descriptor = self._open_lock(f"export-{queue}.lock", os.O_CREAT)
-        if descriptor is None:
-            raise StoreBusy(f"another `ordack export` is working on the queue {name}: only one can")
+    def lock_exports(self, queues: Mapping[int, str]) -> Iterator[None]:
+        """Be the only one who exports these queues, {identifier: name}; raises StoreBusy if another exporter does one.
+
+        A byte of one file is locked for each: a file for each would be a descriptor for each.
+        """
+        path = self.folder / EXPORT_LOCK
         try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise StoreError(f"cannot open {path}: {error.strerror}") from None
+        try:
+            for queue, name in queues.items():
+                whose = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, queue, 1, 0)  # a struct flock
+                try:
+                    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, whose)
+                except OSError as error:
+                    if error.errno not in (errno.EAGAIN, errno.EACCES):
+                        raise StoreError(f"cannot lock {path}: {error.strerror}") from None
+                    raise StoreBusy(f"another `ordack export` is working on the queue {name}: only one can") from None
             yield
         finally:
             os.close(descriptor)

@@ -173,7 +173,7 @@ class Decoder:
         self._scratch = np.empty(lib.MQQB_CAPTURE_SCRATCH, np.uint8)
         c.scratch = ffi.from_buffer("uint8_t[]", self._scratch)
         self._read = 0
-        self._maps: dict[int, Any] = {}
+        self._kept: dict[int, Any] = {}
         self._connections = np.zeros(0, np.uint8)
         self._segments = np.zeros(0, np.uint8)
         self._grow_connections(1 << 10)
@@ -181,19 +181,13 @@ class Decoder:
         lib.mqqb_capture_start(c)
 
     def __getstate__(self) -> dict[str, Any]:
-        """To read on elsewhere, with more paths. What waits in the files read so far comes along, so they may go."""
+        """To read on elsewhere, with more paths. What waits of the files read so far comes along, so they may go."""
         c = self._c
-        segments = self._segments.view(_SEGMENT)[: c.segments_used]
-        waits, number = np.ones(len(segments), np.bool_), c.segments_free
-        while number:
-            waits[number - 1] = False
-            number = int(segments["next"][number - 1])
         return {
             "paths": self.paths, "damages": self.damages, "read": self._read, "c": bytes(ffi.buffer(c)),
             "connections": self._connections[: c.connections_used * ffi.sizeof("mqqb_capture_connection")].copy(),
-            "segments": segments.view(np.uint8).copy(),
-            "waiting": [(file, place, bytes(ffi.buffer(self._maps[file] + place, size)))
-                        for file, place, size in segments[waits][["file", "place", "size"]].tolist()],
+            "segments": self._segments[: c.segments_used * _SEGMENT.itemsize].copy(),
+            "kept": {file: bytes(ffi.buffer(kept)) for file, kept in self._kept.items()},
             "dictionaries": (self._managers.saved(), self._queues.saved()),
         }  # fmt: skip
 
@@ -210,14 +204,28 @@ class Decoder:
         self._grow_connections(c.connections_size)
         self._grow_segments(c.segments_size)
         lib.mqqb_capture_rehash(c)
-        self._maps = {}
-        sizes: dict[int, int] = {}
-        for file, place, raw in state["waiting"]:
-            sizes[file] = max(sizes.get(file, 0), place + len(raw))
-        for file, size in sizes.items():  # as large as the file, but only what is written takes memory
-            self._maps[file] = ffi.from_buffer("uint8_t[]", mmap.mmap(-1, size, mmap.MAP_PRIVATE))
-        for file, place, raw in state["waiting"]:
-            ffi.memmove(self._maps[file] + place, raw, len(raw))
+        self._kept = {file: ffi.from_buffer("uint8_t[]", bytearray(raw)) for file, raw in state["kept"].items()}
+
+    def _keep(self, number: int, file: "_File") -> None:
+        """This file has been read: what waits in it moves to memory, and it can be closed. Else thousands were open."""
+        c = self._c
+        segments = self._segments.view(_SEGMENT)[: c.segments_used]
+        waits, free = np.ones(len(segments), np.bool_), c.segments_free
+        if c.segments_spare == len(segments):
+            waits[:], free = False, 0
+        while free:
+            waits[free - 1] = False
+            free = int(segments["next"][free - 1])
+        there = set(np.unique(segments["file"][waits]).tolist())
+        self._kept = {at: kept for at, kept in self._kept.items() if at in there}
+        rows = np.flatnonzero(waits & (segments["file"] == number))
+        if len(rows):
+            sizes = segments["size"][rows].astype(np.uint64)
+            ends = np.cumsum(sizes)
+            kept = self._kept[number] = ffi.from_buffer("uint8_t[]", bytearray(int(ends[-1])))
+            for end, size, place in zip(ends.tolist(), sizes.tolist(), segments["place"][rows].tolist(), strict=True):
+                ffi.memmove(kept + end - size, file.pointer + place, size)
+            segments["place"][rows] = ends - sizes
 
     def _grow_connections(self, size: int) -> None:
         c = self._c
@@ -251,18 +259,18 @@ class Decoder:
         """
         c = self._c
         number, self._read = self._read, len(self.paths)
-        files = {at: _File(self.paths[at]) for at in range(number, self._read)}
-        self._maps |= {at: file.pointer for at, file in files.items()}
         pointers = ffi.new("uint8_t *[]", self._read + 1)
-        for at, pointer in self._maps.items():
-            pointers[at] = pointer
+        for at, kept in self._kept.items():
+            pointers[at] = kept
         c.files, c.capacity = ffi.cast("const uint8_t *const *", pointers), rows
         turn = 0
+        file = None
         c.columns = tables[0].pointers[0]
         while number < self._read + finish:
             if number < self._read:
-                file = files[number]
-                if not c.started and not c.cursor:
+                if file is None:
+                    file = _File(self.paths[number])
+                    pointers[number] = file.pointer
                     c.file, c.size, c.pause = number, file.size, _WINDOW
                     if stop is not None and stop < file.size:
                         c.pause = stop
@@ -281,6 +289,11 @@ class Decoder:
                 if status < 0:
                     text = f"at byte {c.cursor}, behind frame {c.frame}: {_ERRORS[status]}"
                     self.damages.append(Damage(self.paths[number], text, c.frame))
+                if file is not None:
+                    self._keep(number, file)
+                    pointers[number] = self._kept.get(number, ffi.NULL)
+                    file.close()
+                file = None
                 number += 1
                 c.cursor = c.started = 0
             else:
@@ -297,6 +310,7 @@ class Decoder:
         c.files, c.size, c.capacity, c.pause = ffi.cast("const uint8_t *const *", pointers), file.size, 16, 1
         while lib.mqqb_capture_read(c) == lib.MQQB_CAPTURE_PAUSE and not c.frames:
             c.pause = c.cursor + 1
+        file.close()
         return bool(c.format), c.time / 1e9 if c.frames else float("inf")
 
     @property
@@ -426,6 +440,12 @@ class _File:
         self.size = size
         self.pointer = ffi.from_buffer("uint8_t[]", self._map) if self._map is not None else ffi.new("uint8_t[1]")
         self._released = 0
+
+    def close(self) -> None:
+        """Nothing refers to it any more."""
+        if self._map is not None:
+            ffi.release(self.pointer)
+            self._map.close()
 
     def release(self, cursor: int) -> None:
         """These pages count for the process no longer. They are read again if something refers to them."""

@@ -205,8 +205,7 @@ class Exporter:
         self._last: dict[int, Export] = {}  # by queue; serial 0 if there is none yet
         self._recovered: list[Exported] = []
         with contextlib.ExitStack() as held:
-            for queue in self._queues:
-                held.enter_context(self._store.lock_export(queue.identifier, queue.name))
+            held.enter_context(self._store.lock_exports({queue.identifier: queue.name for queue in self._queues}))
             try:
                 path = Path(local_path(os.fspath(folder))).absolute()
             except NotLocal as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import re
+import resource
 import shutil
 import socket
 import subprocess
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_MIN = 17  # of Spark 4
+DESCRIPTORS_MIN = 512  # 4.3 starts with 400 and not with 300
 SPARK_MIN = (4, 2)  # data sources in Python with a bound for a micro-batch and a target for Trigger.AvailableNow
 LOCAL = "local[*]"
 INSTALL = "install it with: pip install 'ordack[spark]'"
@@ -179,6 +181,10 @@ def _limit_patience(spark: SparkSession) -> None:
 
 
 def _check_java() -> None:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if limit != resource.RLIM_INFINITY and limit < DESCRIPTORS_MIN:
+        raise SparkMissing(f"Spark's JVM opens some {DESCRIPTORS_MIN} files, and this process may have {limit}: allow "
+                           "it more (ulimit -n)")
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if java is None or not Path(java).is_file():
