@@ -638,28 +638,6 @@ def test_a_final_ack_goes_back_to_the_session_that_the_message_came_on(host: Hos
     assert {(packet.body.source_guid, packet.body.message_id) for packet in final_acks} == {(origin.guid, 1)}
 
 
-@pytest.mark.rule("B-435", "B-285")
-def test_final_acks_that_nobody_takes_are_bounded_and_those_taken_leave_nothing(tmp_path: Path) -> None:
-    host = Host(tmp_path, Config(max_ack_queues=3))
-    peers = [peer_of(number, f"nowhere{number}") for number in range(1, 7)]
-    world = world_of([host], peers)
-    for peer in peers:
-        peer.send(b"x")
-    handshake(world)
-    world.deliver(1 << 20)  # the FinalAcks are made, and lost
-    assert len({row.outgoing for row in host.store.outgoing_messages()}) == 3
-    assert sum("too many peers" in line for line in host.log) == 3
-    assert len(host.store.incoming()) == 3
-    for wire in list(world.wires):
-        wire.cut()
-    host.restart(world.now, snapshot=True)
-    world.settle(lambda: not host.store.outgoing_messages())
-    assert all(peer.rejected == {1: 0x8000} for peer in peers)
-    assert host.store.outgoing_queues() == []
-    assert host.manager._ack_queues == {}
-    host.store.close()
-
-
 @pytest.mark.rule("B-285", "B-398")
 def test_final_acks_count_towards_the_quota(tmp_path: Path) -> None:
     host = Host(tmp_path, Config(quota=2000))

@@ -105,9 +105,11 @@ class Config:
     GUID of a public queue -> format name, in place of a directory. quota: bytes of all packets kept, local and outgoing
     (B-084, B-285). history_size, history_lifetime: bound of the duplicate filter, entries and seconds (B-019).
     max_sessions*: from one address, with one queue manager GUID, and in all (B-435). max_unknown_streams: incoming
-    streams remembered that lead to no transactional queue, or of which nothing was accepted. max_ack_queues: peers for
-    which FinalAcks wait. max_unwritten: bytes a peer may leave unread before it is cut off. max_half_received: bytes of
-    unfinished packets in all. refusals_told: messages of a stream refused in a row before an operator hears (B-426).
+    streams remembered that lead to no transactional queue, or of which nothing was accepted. max_ack_queues: peers
+    without a session for which FinalAcks wait; max_final_acks: how many wait in all, and max_peer_final_acks for one
+    peer, before the next message of it is rejected (returns.py). max_unwritten: bytes a peer may leave unread before it
+    is cut off. max_half_received: bytes of unfinished packets in all. refusals_told: messages of a stream refused in a
+    row before an operator hears (B-426).
     outcomes_kept: ended messages of which a sender can still ask (C-80). route: forward messages for other queue
     managers, as many as hop_limit hops. clock_skew: s. order_ack_timeout: ms, maximum_order_ack_delay: ms,
     resend_intervals: ms (B-045, B-047, B-136). early_order_ack: ms of quiet after which an OrderAck goes out before
@@ -126,6 +128,8 @@ class Config:
     max_sessions: int = 1024
     max_unknown_streams: int = 1000
     max_ack_queues: int = 1000
+    max_final_acks: int = 100_000
+    max_peer_final_acks: int = 1000
     max_unwritten: int = 16 << 20
     max_half_received: int = 256 << 20
     refusals_told: int = 100

@@ -31,7 +31,7 @@ from mqqb.confirm import Confirmation
 from mqqb.session import OPEN, Acknowledged, Closed, MessageReceived, Noted, Opened, Session
 from mqqb.streams import Entry, IncomingStream, OutgoingStream
 
-from ordack import outcome
+from ordack import outcome, returns
 from ordack.config import PORT, SERIAL_PORT, Config, split_direct
 from ordack.outcome import PIECE, Back, Outcomes
 from ordack.store import (
@@ -56,6 +56,7 @@ PRIVACY_LEVELS = (0, 1, 3, 5)  # wire.md 1.9
 FINAL_ACK_BYTES = 512  # at most, with the longest address
 TRACED = core.BASE_TR >> 8  # BaseHeader.Flags.TR, in the byte at packet offset 3
 LONGEST_KEY = 512  # any name of a queue that can be here fits
+NOT_NOW = "too many FinalAcks wait for the peer already"  # the message is dropped, and comes again (B-151)
 SAME_AGAIN_MS = 10_000  # an operator is told at most that often of connections that are refused
 
 Hop = tuple[str, int]
@@ -90,19 +91,27 @@ class _IncomingState:
     key: the destination's format name as the source uses it, in lower case. The source numbers its messages for each
     name (B-099), so two names of one queue are two streams: under one key the one with the lower sequence would be
     refused for ever. The name outlives the queue, so that one made again gets nothing twice. target: name or identifier
-    of the queue that it means here, "" for none.
+    of the queue that it means here, "" for none. limit: as in Incoming.
     """
 
-    def __init__(self, source: bytes, key: str, target: str | int, stream: IncomingStream, last_access: int) -> None:
+    def __init__(self, source: bytes, key: str, target: str | int, stream: IncomingStream, last_access: int,
+                 limit: int | None) -> None:
         self.source = source
         self.key = key
         self.target = target
         self.stream = stream
         self.last_access = last_access
+        self.limit = limit
         self.complained = False
         self.link: Link | None = None
         self.final_acks: _Outgoing | None = None  # where the last one that rejected a message waits or waited
         self.waits_for = b""  # GUID of the peer whose session an overdue OrderAck waits for
+
+    @property
+    def order_ack_number(self) -> int:
+        """What an OrderAck may name; 0: there can be none yet (B-359)."""
+        number = self.stream.tx_sequence_number
+        return number if self.limit is None else min(number, self.limit)
 
 
 class _Outgoing:
@@ -159,7 +168,7 @@ class Manager:
         self._shown: object = None
         self._has_failed = False
         self._told_of_newer = False
-        self._told_of_ends: dict[str, int] = {}  # outgoing queue -> not again before this second
+        self._told: dict[str, int] = {}  # of what an operator hears -> not again before this second
         self.connections: Callable[[], dict[Hop, dict[str, Any]]] = dict  # what the network tells of its hops
         with store.transaction():
             self._load(now)
@@ -191,14 +200,13 @@ class Manager:
         self._note_transmitted(row for row in self.store.outgoing_queues() if row.session_open)
         self.store.changed()
         self._refresh()
+        sequences = returns.by_sequence(self._incoming.values())
         for outgoing in self._ack_queues.values():
             outgoing.rejections = self._last_key  # nothing says which of them reject
             for entry in outgoing.stream.table:
-                waiting = packets.parse(self.store.outgoing_packet(_key(entry))[0])
-                if isinstance(waiting, packets.FinalAck):
-                    for state in self._incoming.values():
-                        if state.source == waiting.body.source_guid:
-                            state.final_acks = outgoing
+                found = returns.rejected(self.store.outgoing_packet(_key(entry))[0])
+                if found and found[0] in sequences:
+                    sequences[found[0]].final_acks = outgoing
         self._delete_drained(self._ack_queues.values())
 
     def _note_transmitted(self, queues: Iterable[Outgoing]) -> None:
@@ -547,6 +555,7 @@ class Manager:
                     self._incoming[place] = self._restored(row, now)
             for place, state in self._incoming.items():
                 state.stream.record[:] = array("I", records[place].record if place in records else (0, 0, 0, 0))
+                state.limit = records[place].limit if place in records else None
             self._history = {(source, message_id): time for source, message_id, time in self.store.history()}
             self._last_key = last_key
             for outgoing, (table, awaiting, record) in batch.before.items():
@@ -565,7 +574,7 @@ class Manager:
 
     def _restored(self, row: Incoming, now: int) -> _IncomingState:
         return _IncomingState(row.source, row.destination, self._meaning(row.destination),
-                              self._incoming_stream(array("I", row.record), now), row.last_access)
+                              self._incoming_stream(array("I", row.record), now), row.last_access, row.limit)
 
     def _incoming_stream(self, record: array[int] | None, now: int) -> IncomingStream:
         return IncomingStream(record, now, self.config.order_ack_timeout, self.config.maximum_order_ack_delay)
@@ -587,7 +596,9 @@ class Manager:
             return
         if isinstance(event, MessageReceived):
             refusal = self._packet(batch, link, event, now, wall)
-            if refusal:
+            if refusal == NOT_NOW:
+                self._seldom(link.address, wall, f"{link.address}: a message was not rejected, {refusal}")
+            elif refusal:
                 batch.refused.add(link)
                 self._close(link, "B-285", refusal)
                 return
@@ -637,7 +648,7 @@ class Manager:
             store.delete_incoming(batch.forgotten)  # before the next: a stream may have come back in the same batch
         if batch.incoming:
             store.save_incoming(
-                [Incoming(state.source, state.key, tuple(state.stream.record), state.last_access)
+                [Incoming(state.source, state.key, tuple(state.stream.record), state.last_access, state.limit)
                  for state in batch.incoming if state.stream.tx_sequence_number])
         if batch.passed_on:
             store.delete_outgoing(batch.passed_on)
@@ -758,11 +769,18 @@ class Manager:
                 refusal = batch.outcomes.why_full
             elif not self._has_room(batch, queue, raw):
                 rejection = confirm.NACK_Q_EXCEED_QUOTA  # B-284
-        if rejection and is_new:
+        is_unknown = not accepted and returns.is_unknown(state.limit, before, transaction)
+        if is_unknown:
+            rejection = confirm.NACK_REACH_QUEUE_TIMEOUT
+        if rejection and (is_new or is_unknown):
             refusal = self._reject(batch, state, link, message, rejection)
         if refusal:
             stream.record[:] = before
             return refusal
+        if is_unknown:
+            state.limit = transaction.tx_sequence_number
+        elif accepted and place[0] != last:
+            state.limit = None
         stream.schedule_order_ack(now, link.session, self.config.early_order_ack)  # B-269
         self._take_off(state)
         self._owe(state)
@@ -929,7 +947,7 @@ class Manager:
             if len(self._strays) >= self.config.max_unknown_streams:
                 self._forget_strays(batch)  # before this one joins them
             state = self._incoming[source, key] = _IncomingState(
-                source, key, target, self._incoming_stream(None, now), 0)
+                source, key, target, self._incoming_stream(None, now), 0, None)
             self._strays[state] = None
         return state
 
@@ -1027,8 +1045,9 @@ class Manager:
         """
         back = self._way_back(link, message.user)
         peer = back.peer
-        if len(self._ack_queues.keys() | batch.peers | {peer}) > self.config.max_ack_queues:
-            return "FinalAcks wait for too many peers already"
+        waiting = self._ack_queues.get(peer)
+        if waiting and len(waiting.stream.table) >= self.config.max_peer_final_acks:
+            return NOT_NOW
         if batch.outcomes.room < FINAL_ACK_BYTES:
             return batch.outcomes.why_full
         batch.outcomes.final_ack(message, message_class, back)
@@ -1049,10 +1068,10 @@ class Manager:
         the FinalAcks of messages that it covers."""
         stream = state.stream
         self._take_off(state)
-        if stream.tx_sequence_number:  # B-359
+        if state.order_ack_number:
             final_acks = state.final_acks
             peer = state.link.session.remote_guid if state.link else state.source
-            if final_acks and self._rejections(final_acks):
+            if final_acks and returns.rejections(final_acks):
                 assert final_acks.peer
                 peer = final_acks.peer
                 candidates = [final_acks.link] if final_acks.link else []
@@ -1060,13 +1079,13 @@ class Manager:
                 candidates = [state.link] if state.link else []
                 candidates += self._by_guid.get(peer, []) + self._by_guid.get(state.source, [])
             for link in candidates:
-                if link.session.can_send() and self._final_acks_are_ahead(link):
+                if link.session.can_send() and (final_acks is None or self._final_acks_are_ahead(link)):
                     direct = link.session.direct_format_session and state.source == link.session.remote_guid
                     destination, host = outcome.order_queue(link.address if direct else None, state.source)
                     record = stream.record
                     packet = packets.order_ack(
                         destination, self.store.guid, self._message_id(), wall, record[core.INCOMING_ORDINAL],
-                        record[core.INCOMING_TIME_STAMP], record[core.INCOMING_NUMBER], host)
+                        record[core.INCOMING_TIME_STAMP], state.order_ack_number, host)
                     link.session.send(None, packet, False, now)
                     self._touched[link] = None
                     break
@@ -1091,21 +1110,11 @@ class Manager:
             else:
                 self._owe(state)
 
-    @staticmethod
-    def _rejections(queue: _Outgoing) -> list[Entry]:
-        """Entries up to the last FinalAck in the queue that rejects a message."""
-        found = []
-        for entry in queue.stream.table:
-            if _key(entry) > queue.rejections:
-                break
-            found.append(entry)
-        return found
-
     def _final_acks_are_ahead(self, link: Link) -> bool:
         """Is every FinalAck for this link's peer that rejects a message on its disk already, or on the wire of this
         very link?"""
         queue = self._ack_queues.get(link.session.remote_guid)
-        rejections = self._rejections(queue) if queue else []
+        rejections = returns.rejections(queue) if queue else []
         return not rejections or (queue is not None and queue.link is link and all(
             entry.awaiting_ack or entry.received_session_ack for entry in rejections))
 
@@ -1203,6 +1212,7 @@ class Manager:
     def _look_for_what_is_due(self, now: int, wall: int) -> None:
         """Once in a second: what time itself does to messages, and what others may see of it."""
         self._looked_at = wall
+        self._give_up_final_acks(wall)
         while due := [waiting.key for waiting in self.store.due_outgoing(wall, PIECE)]:
             self._end_what_is_due(now, wall, due)
         while any(self.store.over(wall, 1)):
@@ -1220,6 +1230,20 @@ class Manager:
             with contextlib.suppress(StoreError):  # a full disk: nothing depends on it
                 self.store.write_status(status)
 
+    def _give_up_final_acks(self, wall: int) -> None:
+        """Those for peers that have not come back, the oldest, if too many wait (B-435)."""
+        known = (state.source for state in self._incoming.values() if state not in self._strays)
+        for identifier, count in returns.surplus(self._ack_queues.values(), known, self.config):
+            self.store.give_up_acknowledgements(identifier, count)
+            self._seldom("FinalAcks", wall, "too many FinalAcks wait for peers that do not come back; the oldest are "
+                         f"given up, now those of {self._outgoing[identifier].format_name}")
+
+    def _seldom(self, kind: str, wall: int, text: str) -> None:
+        """Tell the operator something of this kind, unless that was done a moment ago."""
+        if wall >= self._told.get(kind, 0):
+            self._told[kind] = wall + SAME_AGAIN_MS // 1000
+            self.log(text)
+
     def _forsake_foreign(self, batch: _Batch) -> None:
         """Messages that were sent under an identifier that this queue manager no longer has: nobody can acknowledge
         them to it (C-30)."""
@@ -1236,12 +1260,12 @@ class Manager:
     def _decide_what_is_due(self, batch: _Batch, wall: int, keys: list[int]) -> None:
         """Apply deadlines to outgoing messages (B-314, B-316, C-20 to C-24, C-33)."""
         due = self.store.waiting(keys)
-        settled, kept, gone, held = [], [], [], []
+        settled, kept, gone, held, given_up = [], [], [], [], []
         for waiting in due:
             confirmation = self._confirmation(waiting)
             if confirmation is None:
-                batch.outcomes.give_up(
-                    waiting, confirm.NACK_DELETED if waiting.deleted else confirm.NACK_REACH_QUEUE_TIMEOUT)
+                given_up.append(batch.outcomes.give_up(
+                    waiting, confirm.NACK_DELETED if waiting.deleted else confirm.NACK_REACH_QUEUE_TIMEOUT))
                 gone.append(waiting.key)
                 continue
             if waiting.key in self._outgoing[waiting.outgoing].transmitted and confirmation.state == confirm.Q:
@@ -1258,12 +1282,12 @@ class Manager:
                              waiting.key))
                 if stop:
                     held.append(waiting.key)
+        batch.incoming.update(dict.fromkeys(returns.given_up(given_up, self._incoming.values())))
         self.store.keep_outgoing(kept)
         gone += batch.outcomes.settle(settled)
         for name in {self._outgoing[waiting.outgoing].format_name for waiting in due if waiting.key in gone}:
-            if wall >= self._told_of_ends.get(name, 0):
-                self._told_of_ends[name] = wall + SAME_AGAIN_MS // 1000
-                self.log(f"{name}: messages were not delivered, or not received, in time; `ordack state` tells of each")
+            self._seldom(name, wall, f"{name}: messages were not delivered, or not received, in time; `ordack state` "
+                         "tells of each")
         self._take_out(batch, gone, due)
         for outgoing, entries in self._entries(batch, held, due):
             outgoing.stream.hold(entries)

@@ -225,12 +225,13 @@ class Outcomes:
         self.store.add_outcomes(outcomes)
         return gone
 
-    def give_up(self, waiting: Waiting, message_class: int) -> None:
-        """A message that is not transactional, or only passes through, will not be delivered (B-311 to B-313, B-390).
-        """
+    def give_up(self, waiting: Waiting, message_class: int) -> bytearray:
+        """A message that is not transactional, or only passes through, will not be delivered (B-311 to B-313, B-390);
+        its packet."""
         packet, _ = self.store.outgoing_packet(waiting.key)
         self.undelivered(packet, message_class, None)
         self.store.delete_outgoing([waiting.key])
+        return packet
 
     def undelivered(self, packet: bytes | bytearray, message_class: int, back: Back | None) -> None:
         """This queue manager fails to deliver a message: administration acknowledgement if asked for, and if it is not

@@ -27,7 +27,7 @@ import apsw
 
 from ordack.room import LOG_BYTES, Disk, Room, room
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 APPLICATION_ID = 0x4C494F52  # in the file's header, so that no other program's database is taken for a store
 FILE_NAME = "ordack.sqlite"
 SERVE_LOCK = "serve.lock"
@@ -69,7 +69,8 @@ CREATE TABLE exports (                           -- the last segment of a queue 
     pending INTEGER NOT NULL,                    -- 1: it is not known to be visible; 2: nor is that expected any more
     PRIMARY KEY (queue, folder)) WITHOUT ROWID;
 """
-UPGRADES = {3: EXPORTS, 4: "UPDATE messages SET arrived = arrived * 1000000"}  # what makes the next version of one
+UPGRADES = {3: EXPORTS, 4: "UPDATE messages SET arrived = arrived * 1000000",
+            5: "ALTER TABLE incoming ADD COLUMN order_ack_limit INTEGER"}  # what makes the next version of one
 
 SCHEMA = """
 CREATE TABLE settings (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -107,6 +108,7 @@ CREATE TABLE incoming (
     destination TEXT NOT NULL,                   -- the name that the source's stream has, see Manager
     ordinal INTEGER NOT NULL, time_stamp INTEGER NOT NULL, number INTEGER NOT NULL, reject_count INTEGER NOT NULL,
     last_access INTEGER NOT NULL,                -- seconds since 1970
+    order_ack_limit INTEGER,                     -- no OrderAck names a higher number, see returns.py; NULL: none
     PRIMARY KEY (source, destination)) WITHOUT ROWID;
 CREATE TABLE outgoing (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -256,12 +258,14 @@ class Export(NamedTuple):
 
 
 class Incoming(NamedTuple):
-    """State of one incoming transactional stream (B-058 to B-060, B-081). `record`: the words of mqqb_incoming."""
+    """State of one incoming transactional stream (B-058 to B-060, B-081). `record`: the words of mqqb_incoming.
+    `limit`: no OrderAck names a higher number (returns.py); None: it may name what was accepted."""
 
     source: bytes
     destination: str
     record: tuple[int, ...]
     last_access: int
+    limit: int | None = None
 
 
 class Outgoing(NamedTuple):
@@ -994,14 +998,16 @@ class Store:
 
     def incoming(self) -> list[Incoming]:
         """The state of all incoming streams."""
-        return [Incoming(row[0], row[1], row[3:], row[2]) for row in self._all(
-            "SELECT source, destination, last_access, ordinal, time_stamp, number, reject_count FROM incoming")]
+        return [Incoming(row[0], row[1], row[4:], *row[2:4]) for row in self._all(
+            "SELECT source, destination, last_access, order_ack_limit, ordinal, time_stamp, number, reject_count "
+            "FROM incoming")]
 
     def save_incoming(self, records: Iterable[Incoming]) -> None:
         """Keep the new state of these streams."""
-        self._many("INSERT OR REPLACE INTO incoming (source, destination, last_access, ordinal, time_stamp, "
-                   "number, reject_count) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                   [(record.source, record.destination, record.last_access, *record.record) for record in records])
+        self._many("INSERT OR REPLACE INTO incoming (source, destination, last_access, order_ack_limit, ordinal, "
+                   "time_stamp, number, reject_count) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                   [(record.source, record.destination, record.last_access, record.limit, *record.record)
+                    for record in records])
 
     def delete_incoming(self, streams: Iterable[tuple[bytes, str]]) -> None:
         """Forget the state of these streams (source, destination)."""
@@ -1062,6 +1068,12 @@ class Store:
         """Ask the queue manager to end all messages in an outgoing queue (C-29); how many."""
         return len(self._all("UPDATE outgoing_messages SET deleted = 1, due = 0 WHERE outgoing = ? RETURNING 1",
                              (outgoing,)))
+
+    def give_up_acknowledgements(self, outgoing: int, count: int) -> None:
+        """The queue manager gives up the oldest so many of its acknowledgements in an outgoing queue, as a purge does;
+        not messages that only pass through."""
+        self._all("UPDATE outgoing_messages SET deleted = 1, due = 0 WHERE id IN (SELECT id FROM outgoing_messages "
+                  "WHERE outgoing = ? AND NOT own AND due IS NULL ORDER BY id LIMIT ?)", (outgoing, count))
 
     def set_session_open(self, outgoing: int, session_open: bool) -> None:
         """Note that what is in an outgoing queue may be transmitted from now on, or is not any more."""

@@ -1,0 +1,120 @@
+"""FinalAcks for peers that may never come back: how many wait, which are given up, and what holds then.
+
+An OrderAck covers rejected messages too, and their FinalAcks go in front of it, so that no source takes one for stored.
+A FinalAck that is given up, for want of room or by an operator's purge, would break that. From then on the OrderAcks of
+its stream end below the message that it rejected (`Incoming.limit`). If the source comes back it sends from there again
+(B-151), and each message that was passed before is answered with NACK_REACH_QUEUE_TIMEOUT: whether it is in the queue
+is not known here any more, and that class says so to the source (C-84).
+"""
+
+from __future__ import annotations
+
+import itertools
+from array import array
+from collections.abc import Iterable
+from typing import Protocol, TypeVar
+
+from mqqb import core, packets
+from mqqb.streams import Entry, IncomingStream, OutgoingStream
+
+from ordack.config import Config
+
+
+class Returns(Protocol):
+    """An outgoing queue with what goes back to a peer. rejections: key of the last FinalAck in it that rejects a
+    message."""
+
+    identifier: int
+    stream: OutgoingStream
+    rejections: int
+
+    @property
+    def peer(self) -> bytes | None: ...
+
+    @property
+    def link(self) -> object | None: ...
+
+
+class State(Protocol):
+    """An incoming stream with its limit."""
+
+    source: bytes
+    stream: IncomingStream
+    limit: int | None
+
+
+AnyState = TypeVar("AnyState", bound=State)
+Sequence = tuple[bytes, int, int]  # source, TimeStamp and ordinal: no other stream has the same
+
+
+def rejections(queue: Returns) -> list[Entry]:
+    """Entries up to the last FinalAck in the queue that rejects a message."""
+    return list(itertools.takewhile(lambda entry: _key(entry) <= queue.rejections, queue.stream.table))
+
+
+def _key(entry: Entry) -> int:
+    assert isinstance(entry.key, int)
+    return entry.key
+
+
+def surplus(queues: Iterable[Returns], known: Iterable[bytes], config: Config) -> list[tuple[int, int]]:
+    """Of which outgoing queues so many of the oldest acknowledgements are to be given up: (identifier, how many).
+
+    known: peers that have sent messages to queues that are here. Strangers go before them: anybody can make up GUIDs.
+    Of each kind, the peer goes first that nothing was filed for the longest; none that has a session.
+    """
+    waiting = [queue for queue in queues if queue.stream.table]
+    absent = [queue for queue in waiting if queue.link is None]
+    peers = len(absent) - config.max_ack_queues
+    messages = sum(len(queue.stream.table) for queue in waiting) - config.max_final_acks
+    if peers <= 0 and messages <= 0:
+        return []
+    friends = frozenset(known)
+    found = []
+    for queue in sorted(absent, key=lambda queue: (queue.peer in friends, _key(queue.stream.table[-1]))):
+        count = len(queue.stream.table)
+        if peers <= 0:
+            count = min(count, messages)
+        if count <= 0:
+            break
+        found.append((queue.identifier, count))
+        peers -= 1
+        messages -= count
+    return found
+
+
+def by_sequence(states: Iterable[AnyState]) -> dict[Sequence, AnyState]:
+    """The streams by the sequence that each is at."""
+    return {(state.source, state.stream.record[core.INCOMING_TIME_STAMP],
+             state.stream.record[core.INCOMING_ORDINAL]): state for state in states}
+
+
+def rejected(packet: bytes | bytearray) -> tuple[Sequence, int] | None:
+    """What the FinalAck that this packet is has rejected, sequence and number. None: it is something else, or says what
+    became of a message that had been accepted."""
+    found = packets.parse(packet)
+    if not isinstance(found, packets.FinalAck) or found.message.properties.message_class & 0xC000 != 0x8000:
+        return None
+    body = found.body
+    return ((bytes(body.source_guid), body.tx_sequence_time_stamp, body.tx_sequence_ordinal), body.tx_sequence_number)
+
+
+def given_up(acknowledgements: Iterable[bytearray], states: Iterable[AnyState]) -> list[AnyState]:
+    """These packets will not be sent: limit the OrderAcks of streams whose messages they reject; which were."""
+    found = [known for packet in acknowledgements if (known := rejected(packet))]
+    sequences = by_sequence(states) if found else {}
+    limited = []
+    for sequence, number in found:
+        if state := sequences.get(sequence):
+            state.limit = number - 1 if state.limit is None else min(state.limit, number - 1)
+            limited.append(state)
+    return limited
+
+
+def is_unknown(limit: int | None, record: array[int], transaction: packets.TransactionHeader) -> bool:
+    """Is this a message that the stream has passed, of which nobody knows here whether it was rejected, and the first
+    such one that its source still has?"""
+    return (limit is not None and transaction.tx_sequence_time_stamp == record[core.INCOMING_TIME_STAMP]
+            and transaction.tx_sequence_ordinal == record[core.INCOMING_ORDINAL]
+            and transaction.previous_tx_sequence_number <= limit < transaction.tx_sequence_number
+            <= record[core.INCOMING_NUMBER])
