@@ -23,9 +23,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "firmware")]
 
 from tests import test_firmware  # noqa: E402 - the checkout is not a package that is installed
+from tests.test_slow_lines import TO_HOST, OverUart  # noqa: E402
 
 FIGURE = re.compile(r"^(\w+) (-?[\d.]+)\r?$", re.MULTILINE)
 MICROPYTHON = ROOT / "build" / "micropython" / "unix-c" / "micropython"
@@ -34,6 +35,7 @@ DEADLINE = 120  # s for one measurement
 QUEUE = "bench"
 BODY_BYTES = 64
 STEADY_S = 12  # longer than an OrderAck may be put off
+LINE_READINGS = 300
 STEADY_RATES = (5, 10, 30, 100, 300)  # readings a second
 NS_PER_INSTRUCTION = 64  # QEMU's -icount shift=6
 
@@ -327,8 +329,39 @@ def stored(report: Callable[..., None]) -> None:
         )  # fmt: skip
 
 
+def line_bytes(report: Callable[..., None]) -> None:
+    """Bytes that a UART carries for each reading, both ways and with everything, in simulated time: with OrderAcks that
+    come early, and as the specification times them.
+    """
+    for baud in (115200, 9600):
+        for apart in (1000, 200, 100):
+            found = []
+            for early in (20, 0):
+                with tempfile.TemporaryDirectory(prefix="ordack-bench-") as name:
+                    world = OverUart(Path(name), baud // 10, early_order_ack=early)
+                    world.step_ms = 10
+                    queue = world.node.queue(TO_HOST)
+                    queue.put(b"21.5")
+                    world.run(lambda world=world: not world.node.waiting, 60)
+                    begin, before = world.now, (world.up.total, world.down.total)
+                    for number in range(LINE_READINGS):
+                        queue.put(b"21.5")
+                        world.run(lambda world=world, end=begin + apart * (number + 1): world.now >= end, 3600)
+                    world.run(lambda world=world: not world.node.waiting, 3600)
+                    found.append([(now - then) / LINE_READINGS for now, then in zip(
+                        (world.up.total, world.down.total), before, strict=True)])
+                    world.host.store.close()
+            (up, down), (up_before, down_before) = found
+            report(
+                bench=f"UART of {baud} baud, a reading every {apart} ms", unit="bytes per reading, up and down",
+                ordack="EarlyOrderAck 20 ms, as installed", ordack_value=up, ordack_down=down,
+                peer="EarlyOrderAck 0, the specification's timing", peer_value=up_before, peer_down=down_before,
+            )  # fmt: skip
+
+
 def board(report: Callable[..., None], rounds: int) -> None:
     """All of them."""
     stored(report)
+    line_bytes(report)
     instructions(report)
     messages(report, rounds)

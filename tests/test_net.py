@@ -547,3 +547,52 @@ def test_while_one_ping_waits_for_its_answer_others_do_without(tmp_path: Path) -
                     assert history == {"127.0.0.2": "PingFailure", "127.0.0.1": "InProcess"}
 
     asyncio.run(run())
+
+
+# ---- slow peers ---------------------------------------------------------------------------------
+
+
+@pytest.mark.rule("B-148", "B-151", "B-435")
+def test_what_leaves_slowly_is_neither_given_up_nor_sent_again_nor_put_in_memory_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most of it waits in the kernel, which takes megabytes at once. The clock stands still but for what is read."""
+    clock = [0]
+    polls = [0]
+    monkeypatch.setattr(net, "now", lambda: clock[0])
+    monkeypatch.setattr(net, "POLL_INTERVAL_S", 0.001)
+    bodies = [bytes([number]) * 4_000_000 for number in range(3)]
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+            listener.setblocking(False)
+            hops = {"plant": ("127.0.0.1", listener.getsockname()[1])}
+            async with serving(tmp_path, Config(next_hops=hops, max_unwritten=6 << 20)) as server:
+                poll = server.manager.poll
+                monkeypatch.setattr(server.manager, "poll", lambda *times: (poll(*times), polls.__setitem__(
+                    0, polls[0] + 1)))
+                server.send(*bodies)
+                async with asyncio.timeout(DEADLINE_S):
+                    reader, _ = await loop.sock_accept(listener)
+                reader.setblocking(False)
+                session = Session(False, PEER_GUID, clock[0])
+                came: list[bytes] = []
+                with reader:
+                    while len(came) < len(bodies):
+                        async with asyncio.timeout(DEADLINE_S):
+                            data = await loop.sock_recv(reader, 1 << 16)
+                        assert data, server.log
+                        for event in session.receive_data(data, clock[0]):
+                            if isinstance(event, MessageReceived):
+                                came.append(body_of(event.raw))
+                                session.stored(event.recoverable, clock[0])
+                        await loop.sock_sendall(reader, session.data_to_send())
+                        before = polls[0]
+                        await until(lambda before=before: polls[0] > before + 1)
+                        clock[0] += 10_000
+                    assert came == bodies
+                    assert clock[0] > 600_000
+
+    asyncio.run(run())

@@ -244,7 +244,7 @@ class Session:
         self._header = array("I", bytes(4 * _SESSION_HEADER_WORDS))  # the next one to send
         self._heard = array("I", bytes(4 * _ESTABLISH_WORDS))  # one that has come, or another internal header
         self._total = array("I", (0,))
-        self._buffer: "bytes | bytearray" = b""  # bytes that have come: those from _begin to _end
+        self._buffer = bytearray()  # bytes that have come: those from _begin to _end
         self._begin = 0
         self._end = 0
         self._view = memoryview(b"")  # of the buffer, if it is a bytearray
@@ -308,6 +308,12 @@ class Session:
         """End the session from this side: shut the transport afterwards. No packet says so (B-004)."""
         return self._close(rule, reason)
 
+    def progressed(self) -> None:
+        """A part of a packet has come, or more of what was written before has left: the peer is there, however long a
+        packet takes, as if one had come (B-167).
+        """
+        self._received_ack = self._session_active = True
+
     @property
     def half_window(self) -> int:
         """Messages of the peer after which it should hear of them (B-124)."""
@@ -332,9 +338,11 @@ class Session:
         """Take bytes from the peer: Opened, MessageReceived, Acknowledged, Closed events, in order of cause."""
         events: "list[object]" = []
         if self.closed is None:
-            self._buffer = bytes(self._buffer[self._begin : self._end]) + bytes(data)
-            self._view = memoryview(b"")
-            self._begin = 0
+            if self._begin or self._view:
+                self._view = memoryview(b"")
+                self._buffer = self._buffer[self._begin : self._end]
+                self._begin = 0
+            self._buffer += data  # in place: a packet in small pieces is not copied for each of them
             self._end = len(self._buffer)
             while self._next(now, events):
                 pass
@@ -390,6 +398,8 @@ class Session:
         elif left >= 16 and not buffer[start + 2] & _BASE_IN and self.state != OPEN:
             events += self._close("B-434", "a message came before the session was open")
         elif status != _OK:
+            if self.state == OPEN:
+                self.progressed()
             return False
         else:
             self._begin = start + total
@@ -767,7 +777,7 @@ class Session:
         self.closed = Closed(rule, reason)
         if not keep_output:
             self._out = []
-        self._buffer = b""
+        self._buffer = bytearray()
         self._view = memoryview(b"")
         self._begin = 0
         self._end = 0

@@ -457,6 +457,11 @@ class OutgoingStream:
             self.resend_interval_index = min(self.resend_interval_index + 1, len(self._intervals) - 1)
             self.resend(now)
 
+    def postpone(self, now: int) -> None:
+        """What was sent has not left yet: the Transactional Ack Wait Timer begins again."""
+        if self._resend_time is not None:
+            self._resend_time = now + self.resend_interval
+
     def resend(self, now: int) -> None:
         """Offer every transactional entry again, as the timer does, by order of an operator (B-425)."""
         for entry in self.table:
@@ -482,8 +487,7 @@ class OutgoingStream:
 
     def _progress(self, now: int) -> None:
         self.resend_interval_index = 0
-        if self._resend_time is not None:
-            self._resend_time = now + self._intervals[0]
+        self.postpone(now)
 
 
 if TYPE_CHECKING:

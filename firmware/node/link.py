@@ -5,11 +5,14 @@ interfaces.Link says what each method does. Nothing here waits, but for the look
 
 import errno
 import select
+import sys
 
 try:
     import socket
 except ImportError:  # a board without a network: its link is a UART
     socket = None  # type: ignore[assignment]
+
+from mqqb import const
 
 from node.clock import ticks_diff, ticks_ms
 
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
 TICK_MS = 100
 CONNECT_TIMEOUT_MS = 10000
 _IPPROTO_TCP = 6
+# Linux keeps megabytes of what was written. To a slow line they would leave long after, and the session, which hears of
+# that from writes that take more, would be closed for silence.
+_SEND_BYTES = const(16384)
 _TCP_NODELAY = getattr(socket, "TCP_NODELAY", 1)  # lwIP has a number of its own
 _MICROPYTHON = not hasattr(getattr(socket, "socket", None), "recv_into")
 
@@ -156,3 +162,5 @@ def set_up(stream: "Any") -> None:
     """Make a socket one that never waits."""
     stream.setblocking(False)
     stream.setsockopt(_IPPROTO_TCP, _TCP_NODELAY, 1)
+    if sys.platform == "linux":
+        stream.setsockopt(1, 7, _SEND_BYTES)  # SOL_SOCKET, SO_SNDBUF

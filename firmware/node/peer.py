@@ -51,6 +51,7 @@ class Peer:
         self._end = 0  # and so much has to be
         self._large: "Any" = None  # a message whose packet the buffer does not hold: it goes in parts, and
         self._large_at = 0  # so much of it has been in the buffer
+        self._leaving: "Queue | None" = None  # the queue of such a message, until the link has taken all of it
         self._trailer = 0  # bytes of its SessionHeader, which waits at the end of the buffer
         self._write_bytes = min(WRITE_BYTES, node.heap // _HEAP_SHARE)
         self._least = _HANDSHAKE_BYTES
@@ -99,7 +100,7 @@ class Peer:
         self.session = None
         self._is_opening = False
         self._at = self._end = self.room = 0
-        self._large = None
+        self._large = self._leaving = None
         if self.link.stream is not None:
             self.node.leave(self.link)
         self.link.close()
@@ -159,6 +160,8 @@ class Peer:
         if due is not None and due <= now:
             for event in conversation.handle_timeout(now):
                 self._take(event, now)
+        if self._leaving is not None:
+            self._leaving.stream.postpone(now)
         for queue in self.queues:
             due = queue.stream.next_timeout()
             if due is not None and due <= now:
@@ -191,12 +194,16 @@ class Peer:
                 self._go_on()
                 is_full = True
             else:
+                self._leaving = None
                 self._make_room()
                 self._end = conversation.take_output(self._out, 0)
                 is_full = self._fill(conversation, now)
             if not self._end:
                 return False
-        self._at += self.link.write(self._view[self._at : self._end])
+        count = self.link.write(self._view[self._at : self._end])
+        if count and self._leaving is not None:
+            conversation.progressed()
+        self._at += count
         return is_full and self._at == self._end
 
     def _go_on(self) -> None:
@@ -260,6 +267,7 @@ class Peer:
             self._end = at + conversation.send_in(entry, self._out, at, size, entry.recoverable, now)
             if size < message.size:
                 self._large = message
+                self._leaving = queue
                 self._large_at = size
                 self._trailer = self._end - size
                 self._end = size

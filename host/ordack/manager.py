@@ -47,6 +47,7 @@ from ordack.store import (
     Waiting,
     legible,
 )
+from ordack.transfer import Transfer
 from ordack.turns import Turns
 
 EVERYDAY_ENDS = ("B-147", "B-163", "B-298")  # idle, stopped, the peer went away: nothing to tell an operator
@@ -75,6 +76,7 @@ class Link:
         self.hop = hop
         self.writable = True
         self.was_open = False
+        self.transfer = Transfer(session)
         self.outgoing: list[_Outgoing] = []
         self.turns = Turns()
         self.incoming: dict[_IncomingState, None] = {}
@@ -368,6 +370,8 @@ class Manager:
         """For each link with news: the bytes to write to it, and whether its transport is to be shut after that."""
         news = [(link, link.session.data_to_send(), link.session.closed is not None) for link in self._touched]
         self._touched.clear()
+        for link, data, _ in news:
+            link.transfer.wrote(len(data))
         return news
 
     def _opened(self, link: Link) -> None:
@@ -1135,7 +1139,7 @@ class Manager:
     def _send_from(self, link: Link, queues: list[_Outgoing], now: int, wall: int) -> None:
         session = link.session
         for outgoing, entry in link.turns.among(queues):
-            if not session.can_send() or not (link.writable or outgoing.returns):
+            if not session.can_send() or not (outgoing.returns or (link.writable and link.transfer.has_room)):
                 break
             if entry.tx_sequence_number and not outgoing.told_open:
                 self.store.set_session_open(outgoing.identifier, True)  # before anything leaves
@@ -1148,6 +1152,7 @@ class Manager:
                 outgoing.transmitted.add(_key(entry))
                 outgoing.stream.prepare(entry, packet, packets.transaction_offset(packet))
             session.send(entry, packet, entry.recoverable, now)
+            link.transfer.sends(len(packet))
             self._touched[link] = None
             if packet[3] & TRACED:
                 self._report_leaving(link, packet, now, wall)
@@ -1174,7 +1179,7 @@ class Manager:
             self._send_order_acks(now, wall)
             for link in self.links:
                 for outgoing in link.outgoing:
-                    outgoing.stream.handle_timeout(now)
+                    link.transfer.run_timer(outgoing.stream, now)
             if now >= self._history_due:  # B-154
                 self._history_due = now + 1000 * self.config.history_lifetime
                 self._forget_history([identifier for identifier, time in self._history.items()

@@ -12,10 +12,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import fcntl
 import ipaddress
 import resource
 import socket
+import termios
 import time
+from array import array
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -202,8 +205,15 @@ class _Net:
         elif link.session.state == WAITING_CPR_MSG:
             connector.answered(wall())
 
+    def _look_at_transfers(self) -> None:
+        """Tell the links whose bytes have not all left how many are still here."""
+        for link, connection in self.connections.items():
+            if link.transfer.is_under_way:
+                link.transfer.holds(_held(connection.transport))
+
     async def poll(self) -> None:
         while True:
+            self._look_at_transfers()
             self.manager.poll(now(), wall())
             self.flush()
             for port in self.serial.values():
@@ -335,6 +345,18 @@ class _Net:
             await asyncio.sleep(0.01)
         for port in self.serial.values():
             port.close()
+
+
+def _held(transport: asyncio.Transport) -> int:
+    """Bytes that were written and have not left this machine, or not reached the other one yet."""
+    count = transport.get_write_buffer_size()
+    connected = transport.get_extra_info("socket")
+    if connected is not None:
+        in_kernel = array("i", (0,))
+        with contextlib.suppress(OSError, ValueError):  # closed meanwhile
+            fcntl.ioctl(connected.fileno(), termios.TIOCOUTQ, in_kernel)
+        count += in_kernel[0]
+    return count
 
 
 def _datagram_socket(address: str) -> socket.socket:

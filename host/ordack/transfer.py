@@ -1,0 +1,68 @@
+"""How the bytes of one connection move, so that a long packet on a slow line is not taken for silence.
+
+A message of 4 MiB takes 73 minutes at 960 bytes a second. Its session must neither be closed meanwhile, for nobody has
+acknowledged anything (B-148), nor the message be sent once more, for no OrderAck has come (B-151): those times count
+from when it has left.
+"""
+
+from __future__ import annotations
+
+from mqqb.session import Session
+from mqqb.streams import OutgoingStream
+
+AHEAD_BYTES = 1 << 20  # given to a transport at once, before it has said whether it takes more; and a packet
+
+
+class Transfer:
+    """What was written to one connection, and how much of it has left."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._written = 0
+        self._held = 0  # of them, when that was told last; then
+        self._seen = 0  # so many had been written
+        self._waiting = 0  # bytes of messages that are about to be written
+        self._timers: dict[OutgoingStream, tuple[int, int]] = {}  # when it is over, and what has to have left before
+
+    @property
+    def has_room(self) -> bool:
+        """May another message be sent before what was sent has been written?"""
+        return self._waiting < AHEAD_BYTES
+
+    @property
+    def is_under_way(self) -> bool:
+        """Has not all left that was written, as far as `holds` was told?"""
+        return self._held > 0 or self._seen < self._written
+
+    def sends(self, count: int) -> None:
+        """A message of so many bytes was given to the session."""
+        self._waiting += count
+
+    def wrote(self, count: int) -> None:
+        """So many bytes were given to the transport, all that the session had."""
+        self._written += count
+        self._waiting = 0
+
+    def holds(self, count: int) -> None:
+        """So many of the bytes that were written are still on this machine; as long as nothing is told, none."""
+        if self._held and self._written - count > self._seen - self._held:
+            self._session.progressed()
+        self._held = count
+        self._seen = self._written
+
+    def run_timer(self, stream: OutgoingStream, now: int) -> None:
+        """Run the timer of a stream that this connection serves; its time counts from when what was written has left.
+        """
+        due = stream.next_timeout()
+        if due is None:
+            self._timers.pop(stream, None)
+            return
+        known, mark = self._timers.get(stream, (None, 0))
+        if due != known:  # it has been started since
+            mark = self._written
+        if self._written - self._held < mark:
+            stream.postpone(now)
+        stream.handle_timeout(now)
+        due = stream.next_timeout()
+        assert due is not None
+        self._timers[stream] = due, mark
