@@ -1120,7 +1120,7 @@ def test_a_restored_store_does_not_go_on_in_the_folder(store: Path, to: Path, tm
 def test_a_store_of_the_format_before_is_upgraded(store: Path, to: Path) -> None:
     ids = _fill(store, 2)
     with Store(store) as opened:
-        opened._db.execute("DROP TABLE exports")
+        opened._db.execute("DROP TABLE exports; ALTER TABLE messages DROP COLUMN aborts; DROP TRIGGER message_moved")
         opened._db.execute("UPDATE messages SET arrived = 1700000000")
         opened._db.execute("ALTER TABLE incoming DROP COLUMN order_ack_limit")
         opened._db.pragma("user_version", 3)

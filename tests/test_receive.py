@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -253,3 +254,72 @@ def test_kill_9_at_any_time_loses_nothing(thousand: Path, tmp_path: Path, form: 
     bodies = [base64.b64decode(json.loads(line)["body_base64"]).decode() if form else line.strip()
               for line in shown.read_text().splitlines()[0 if form else 1::1 if form else 2]]
     assert {int(body) for body in bodies} == set(range(1000))
+
+
+# ---- what is shown --------------------------------------------------------------------------------------
+
+
+def test_a_body_that_is_text_is_shown_as_text_and_any_body_as_it_is(store: Path, tmp_path: Path) -> None:  # noqa: F811
+    with Client(store) as client:
+        for body in ("grün 21.5".encode(), b"\xff\x00", b""):
+            client.send("plain", body)
+    lines = _json("receive", "--store", store, "plain", "--peek")
+    assert [line["body"] for line in lines] == ["grün 21.5", None, ""]
+    assert [base64.b64decode(line["body_base64"]) for line in lines] == ["grün 21.5".encode(), b"\xff\x00", b""]
+    body = tmp_path / "body"
+    done = _ordack("receive", "--store", store, "plain", "--raw", body)
+    assert (done.returncode, done.stdout, done.stderr, body.read_bytes()) == (0, "", "", "grün 21.5".encode())
+    again = _ordack("receive", "--store", store, "plain", "--raw", body)
+    assert again.returncode == 1
+    assert "is there already, and would be lost: name a new file; nothing was removed from plain" in again.stderr
+    assert body.read_bytes() == "grün 21.5".encode()
+    assert _ordack("receive", "--store", store, "plain", "--raw", tmp_path / "no" / "folder").returncode == 1
+    peeked = subprocess.run([sys.executable, "-m", "ordack", "receive", "--store", store, "plain", "--peek", "--raw", "-"],
+                            env=ENVIRONMENT, capture_output=True, timeout=DEADLINE_S, check=True)
+    assert peeked.stdout == b"\xff\x00"
+    taken = subprocess.run([sys.executable, "-m", "ordack", "receive", "--store", store, "plain", "--raw", "/dev/stdout"],
+                           env=ENVIRONMENT, capture_output=True, timeout=DEADLINE_S, check=True)
+    assert taken.stdout == b"\xff\x00"
+    _ordack("receive", "--store", store, "plain")
+    for options in ([], ["--peek"]):
+        nothing = _ordack("receive", "--store", store, "plain", "--raw", tmp_path / "new", *options)
+        assert (nothing.returncode, nothing.stderr) == (1, "ordack: there is no message in plain\n")
+        assert not (tmp_path / "new").exists()
+    assert _ordack("receive", "--store", store, "plain", "--raw", tmp_path / "new", "--all").returncode == 2
+
+
+def test_a_disk_that_takes_no_body_leaves_the_message_and_no_half_of_it(store: Path, tmp_path: Path) -> None:  # noqa: F811
+    with Client(store) as client:
+        client.send("plain", bytes(100_000))
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["/bin/mount", "-t", "tmpfs", "-o", "size=8k", "none", disk], check=False,
+                      stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("this user cannot mount a small file system")
+    try:
+        done = _ordack("receive", "--store", store, "plain", "--raw", disk / "body")
+        assert list(disk.iterdir()) == []
+    finally:
+        subprocess.run(["/bin/umount", disk], check=True)
+    assert done.returncode == 1
+    assert "No space left on device; nothing was removed from plain" in done.stderr
+    assert len(_json("receive", "--store", store, "plain", "--peek")) == 1
+
+
+def test_a_line_for_a_person_has_the_time_and_a_dead_letter_where_it_should_have_gone(store: Path) -> None:  # noqa: F811
+    begun = datetime.now().astimezone().replace(microsecond=0)
+    with Client(store) as client:
+        client.send("plain", b"x")
+        client.send("DIRECT=TCP:127.0.0.9\\private$\\lime1", b"x", delivery="recoverable", dead_letter=True, ttrq=0)
+    shown = _ordack("receive", "--store", store, "plain").stdout
+    assert begun <= datetime.fromisoformat(" ".join(shown.split()[:2])) <= datetime.now().astimezone()
+    process = subprocess.Popen([sys.executable, "-m", "ordack", "serve", "--store", str(store), "--listen",
+                                "127.0.0.1:0"], env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with Store(store) as opened:
+        while not opened.queue("system$;deadletter").messages:
+            opened.wait(0.1)
+    process.terminate()
+    process.wait(DEADLINE_S)
+    letter = _ordack("receive", "--store", store, "system$;deadletter").stdout
+    assert " to direct=tcp:127.0.0.9\\private$\\lime1 " in letter.lower()
+    assert "NACK_REACH_QUEUE_TIMEOUT" in letter

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ordack.output import OutputError, write
+from ordack.output import OutputError, save, write, write_bytes
 from ordack.paths import NotLocal, local_path
-from ordack.store import BadName, Store, StoreBusy, StoreError, StoreFull, StoreUnknown, counted, legible
+from ordack.store import SYSTEM, BadName, Store, StoreBusy, StoreError, StoreFull, StoreUnknown, counted, legible
 
 if TYPE_CHECKING:
     from ordack.client import Message
@@ -94,11 +94,11 @@ def queue_list(
 ) -> None:
     """Show the queues and what is in them."""
     with Store(store) as opened:
-        queues = [queue for queue in opened.queues() if system or not queue.kind]
+        queues = [queue for queue in opened.queues() if system or queue.kind != SYSTEM]
     if as_json:
         for queue in queues:
             _report(True, "", name=queue.name, id=queue.identifier, transactional=queue.transactional,
-                    system=bool(queue.kind), quota=queue.quota, messages=queue.messages, bytes=queue.bytes)
+                    system=queue.kind == SYSTEM, quota=queue.quota, messages=queue.messages, bytes=queue.bytes)
         return
     _table(("queue", "kind"), ("messages", "bytes", "quota"), [
         (queue.name, "transactional" if queue.transactional else "", str(queue.messages), str(queue.bytes),
@@ -409,6 +409,9 @@ def receive(
         "--peek", help="Leave the messages in the queue; shows all of them without --count.")] = False,
     follow: Annotated[bool, typer.Option(
         "--follow", help="All that is in the queue, then what comes, until --count or a signal ends it.")] = False,
+    raw: Annotated[Path | None, typer.Option(
+        metavar="FILE", parser=local, help="Write the body of one message as it is to this new file, and print "
+        "nothing; - is standard output.")] = None,
 ) -> None:
     """Take one message from a queue, or more if told so: print it and remove it.
 
@@ -420,31 +423,39 @@ def receive(
         raise typer.BadParameter("--peek and --follow do not go together")
     if count is not None and everything:
         raise typer.BadParameter("--count and --all do not go together")
+    if raw is not None and (as_json or everything or follow or count is not None):
+        raise typer.BadParameter("--raw takes the body of one message: it does not go with --json, --count, --all, "
+                                 "--follow")
     from itertools import islice
 
     from ordack.client import Client
     from ordack.drain import Drain, Interrupted
 
-    show = _json_of if as_json else _text_of
-    one = 1 if not (everything or peek or follow) else sys.maxsize
+    one = 1 if raw is not None or not (everything or peek or follow) else sys.maxsize
     left = one if count is None else min(count, sys.maxsize)
+    show = _shown(raw, as_json)
     with Client(store) as client:
         queue = client.queue(name)
         if peek:
-            for message in islice(queue.peek(), left):
-                write(show(message))
+            shown = [show(message) for message in islice(queue.peek(), left)]
+            if raw is not None and not shown:
+                raise StoreError(f"there is no message in {queue.name}")
             return
-        drain = Drain(queue, lambda message: write(show(message)))
+        drain = Drain(queue, show)
         try:
             drain.run(left, float("inf") if follow else 0.0)
         except BrokenPipeError:
             _complain(f"the reader of standard output has gone; {drain}")
             raise typer.Exit(1) from None
         except OutputError as error:
-            raise StoreError(f"cannot write to standard output: {error}; {drain}") from None
+            raise StoreError(f"{error}; {drain}") from None
+        except StoreError as error:
+            raise type(error)(f"{error}; {drain}") from None
         except Interrupted as error:
             _complain(str(drain))
             raise typer.Exit(128 + error.number) from None
+        if raw is not None and not drain.removed:
+            raise StoreError(f"there is no message in {queue.name}")
 
 
 @app.command()
@@ -798,28 +809,44 @@ def _class_text(number: int) -> str:
     return f"class 0x{number:04X} {CLASSES.get(number, '')}".rstrip()
 
 
+def _shown(raw: Path | None, as_json: bool) -> Callable[[Message], None]:
+    """How one message is shown."""
+    if raw is None:
+        line = _json_of if as_json else _text_of
+        return lambda message: write(line(message))
+    if str(raw) == "-":
+        return lambda message: write_bytes(message.body)
+    return lambda message: save(raw, message.body)
+
+
 def _json_of(message: Message) -> str:
     return json.dumps(message.as_json()) + "\n"
 
 
 def _text_of(message: Message) -> str:
+    """Arrival, key, delivery, place in its stream, label, size; the body, if it is readable, or its first bytes."""
+    from datetime import datetime
+
+    arrived = datetime.fromtimestamp(message.arrived).astimezone().isoformat(" ", "milliseconds")
+    place = "" if message.tx_sequence_number is None else f" {message.tx_sequence_id}/{message.tx_sequence_number}"
+    came_back = f" came back {counted(message.abort_count, 'time')}" if message.abort_count else ""
+    text = message.text()
+    shown = text[:200] if text is not None and text[:200].isprintable() else message.body[:64].hex(" ")
+    return (f"{arrived} {message.message_key} {message.delivery}{place}{_reason_of(message)}{came_back} "
+            f"{message.label!r} {len(message.body)} bytes\n    {shown}\n")
+
+
+def _reason_of(message: Message) -> str:
+    """Of a dead letter, where it should have gone and why it has not; of an acknowledgement, what it says of which."""
     from mqqb import packets
 
-    body = message.body
-    try:
-        shown = body[:200].decode()
-        readable = shown.isprintable()
-    except UnicodeDecodeError:
-        readable = False
-    place = "" if message.tx_sequence_number is None else f" {message.tx_sequence_id}/{message.tx_sequence_number}"
-    about = ""
-    if message.message_class:
-        about = f" {_class_text(message.message_class)}" + (", in doubt" if message.in_doubt else "")
-        if any(message.correlation_id):
-            guid, number = message.correlation_id[:16], int.from_bytes(message.correlation_id[16:], "little")
-            about += f" about {packets.guid_text(guid)}\\{number}"
-    return (f"{message.message_key} {message.delivery}{place}{about} {message.label!r} "
-            f"{len(body)} bytes\n    {shown if readable else body[:64].hex(' ')}\n")
+    if not message.message_class:
+        return ""
+    about = f" {_class_text(message.message_class)}" + (", in doubt" if message.in_doubt else "")
+    if any(message.correlation_id):
+        guid, number = message.correlation_id[:16], int.from_bytes(message.correlation_id[16:], "little")
+        return f"{about} about {packets.guid_text(guid)}\\{number}"
+    return f" to {message.destination}{about}"
 
 
 @app.command()
@@ -1067,7 +1094,7 @@ def main() -> None:
         _complain(str(error))
         sys.exit(6 if isinstance(error, StoreUnknown) else 1)
     except OutputError as error:
-        _complain(f"cannot write to standard output: {error}")
+        _complain(str(error))
         sys.exit(1)
     except BadName as error:
         _complain(str(error))

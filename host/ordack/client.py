@@ -30,7 +30,9 @@ from ordack.outcome import Outcomes
 from ordack.store import (
     CLOSED_QUEUES,
     JOURNAL,
+    POISON,
     PRIVATE,
+    SUBQUEUE,
     SYSTEM,
     BadName,
     NewMessage,
@@ -78,12 +80,17 @@ class Message:
     several queues in one table the key is (queue, message_key). An acknowledgement is a message with a key of its own,
     and names the other by correlation_id. lookup_id is no such key: it counts what arrived in this store, and a store
     that was put back from a backup gives the same numbers again.
+
+    abort_count: how often a receive of it by a Client has ended without a commit before, as MSMQ's AbortCount has it:
+    the application has raised an exception, or died. With the setting PoisonAfter so many put it into the sub-queue
+    `NAME;poison`.
     """
 
     def __init__(self, stored: Stored) -> None:
         self.lookup_id = stored.lookup_id
         self.arrived = stored.arrived / 1e6
         self.in_doubt = bool(stored.in_doubt)
+        self.abort_count = stored.aborts
         message = packets.parse(stored.packet)
         assert isinstance(message, packets.UserMessage)
         self._message = message
@@ -107,17 +114,25 @@ class Message:
         """The message's content."""
         return bytes(self._message.properties.body)
 
+    def text(self) -> str | None:
+        """The body as text, if it is UTF-8."""
+        try:
+            return self.body.decode()
+        except UnicodeDecodeError:
+            return None
+
     def as_json(self) -> dict[str, Any]:
-        """The object that `ordack receive --json` prints."""
+        """The object that `ordack receive --json` prints. body: None if it is not UTF-8."""
         return {
             "message_key": self.message_key, "source": self.source, "message_id": self.message_id,
             "destination": self.destination,
-            "correlation_id": self.correlation_id.hex(), "label": self.label,
+            "correlation_id": self.correlation_id.hex(), "label": self.label, "body": self.text(),
             "body_base64": base64.b64encode(self._message.properties.body).decode(),
             "class": self.message_class, "in_doubt": self.in_doubt,
             "priority": self.priority, "delivery": self.delivery,
             "tx_sequence_id": self.tx_sequence_id, "tx_sequence_number": self.tx_sequence_number,
             "sent_time": self.sent_time, "arrived": self.arrived, "lookup_id": self.lookup_id,
+            "abort_count": self.abort_count,
         }
 
 
@@ -139,6 +154,7 @@ class Queue:
         self.identifier = state.identifier
         self.name = state.name
         self.transactional = state.transactional
+        self._has_poison = state.kind == PRIVATE
 
     def send(self, body: bytes | bytearray | memoryview, **properties: Any) -> Sent:
         """As Client.send, to this queue."""
@@ -157,7 +173,7 @@ class Queue:
     @contextlib.contextmanager
     def receive_batch(self, limit: int, timeout: float = 0.0) -> Iterator[list[Message]]:
         """Receive up to `limit` messages in one transaction; an empty list if none came within `timeout` seconds."""
-        stored = self.begin_receive(limit, timeout)
+        stored = self.begin_receive(limit, timeout, counted=True)
         keys = [message.lookup_id for message in stored]
         try:
             yield [Message(message) for message in stored]
@@ -172,12 +188,15 @@ class Queue:
         else:
             self.end_receive(keys, confirm.ACK_RECEIVE)
 
-    def begin_receive(self, limit: int, timeout: float) -> list[Stored]:
-        """The first part of receive_batch; `end_receive` or `put_back` is the other, for all of them or for some."""
+    def begin_receive(self, limit: int, timeout: float, counted: bool = False) -> list[Stored]:
+        """The first part of receive_batch; `end_receive` or `put_back` is the other, for all of them or for some.
+        counted: a message that comes back from it may be the reason."""
         deadline = time.monotonic() + timeout
         while True:
             self._store.changed()  # before looking, so that nothing slips in between
-            stored = self._store.begin_receive(self.identifier, limit, self._client.now())
+            stored = self._store.begin_receive(
+                self.identifier, limit, self._client.now(), counted,
+                self._client.config().poison_after if counted and self._has_poison else None)
             left = deadline - time.monotonic()
             if stored or left <= 0:
                 return stored
@@ -264,7 +283,8 @@ class Client:
             return self.outcomes().purge(self.store.queue(name))
 
     def delete_queue(self, name: str) -> int:
-        """Remove a private queue and its messages; how many there were. Senders that asked for it are told (B-339).
+        """Remove a private queue, its sub-queue and their messages; how many there were. Senders that asked for it are
+        told (B-339).
 
         Raises BadName, NoSuchQueue, StoreError for a system queue or while messages are being received from it.
         """
@@ -272,10 +292,13 @@ class Client:
             queue = self.store.queue(name)
             if queue.kind == SYSTEM:
                 raise StoreError(f"{queue.name} is a system queue: it cannot be deleted")
-            if self.store.locked(queue.identifier):
-                raise StoreError(f"messages of {queue.name} are being received: delete it when that has ended")
-            removed = self.outcomes().empty(queue)
-            self.store.remove_queue(queue.identifier)
+            poison = self.store.find_queue(queue.name + POISON)
+            removed = 0
+            for one in (queue, poison) if poison else (queue,):
+                if self.store.locked(one.identifier):
+                    raise StoreError(f"messages of {one.name} are being received: delete it when that has ended")
+                removed += self.outcomes().empty(one)
+                self.store.remove_queue(one.identifier)
             return removed
 
     def _open(self, name: str) -> QueueState:
@@ -331,6 +354,8 @@ class Client:
             format_name = f"DIRECT=OS:.\\private$\\{queue.name}"
         if queue is not None and queue.kind == SYSTEM:
             raise StoreError(f"{queue.name} is a system queue: only the queue manager writes to it (B-395)")
+        if queue is not None and queue.kind == SUBQUEUE:
+            raise StoreError(f"{queue.name} is a sub-queue: only messages of its queue are moved there")
         if delivery is None:
             delivery = "transactional" if queue is None or queue.transactional else "recoverable"
         if queue is not None and queue.transactional != (delivery == "transactional"):

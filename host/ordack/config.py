@@ -57,6 +57,8 @@ SETTINGS = {
     "MaxUnackedPacket": Setting(64, 1, 0xFFFF, "window size in packets (B-039)"),
     "MsmqIpPingPort": Setting(3527, 0, 0xFFFF, "UDP port of pings (B-006)"),
     "PermitInsecureNacks": Setting(0, 0, 1, "1: tell senders of missing queues and rights (B-349, B-409)"),
+    "PoisonAfter": Setting(None, 1, NEVER, "receives of a message by an application that may end without a commit "
+                           "before it is moved to the sub-queue NAME;poison; absent: any number"),
     "QosCleanupIntervalMultiplier": Setting(2, 1, 100, "AckTimeout times that is the Ack Wait timer (B-134)"),
     "Quota": Setting(8 << 30, 0, NEVER, "bytes of all packets kept (B-084, B-285)"),
     "RemoveDuplicateCleanup": Setting(1800000, 1000, NEVER, "ms that the duplicate filter remembers (B-138)"),
@@ -114,7 +116,8 @@ class Config:
     managers, as many as hop_limit hops. clock_skew: s. order_ack_timeout: ms, maximum_order_ack_delay: ms,
     resend_intervals: ms (B-045, B-047, B-136). early_order_ack: ms of quiet after which an OrderAck goes out before
     these ask for it; 0: never. ping_port: UDP (B-006). try_connect_interval,
-    round_trip_delay: ms; their sum is the longest wait between two attempts to connect (B-133).
+    round_trip_delay: ms; their sum is the longest wait between two attempts to connect (B-133). poison_after: receives
+    without a commit after which a message is poison; None: never.
     """
 
     own_names: frozenset[str] = frozenset()
@@ -148,6 +151,7 @@ class Config:
     send_pings: bool = False
     try_connect_interval: int = 5000
     round_trip_delay: int = 0
+    poison_after: int | None = None
     session: Settings = field(default_factory=Settings)
     confirmation: confirm.Settings = field(default_factory=confirm.Settings)
 
@@ -168,7 +172,7 @@ class Config:
                 *(1000 * (value[f"SeqResend{which}Time"] or 0) for which in ("13", "46", "79", "10"))),
             "ping_port": value["MsmqIpPingPort"], "answer_pings": bool(value["EnablePingService"]),
             "send_pings": bool(value["SendPings"]), "try_connect_interval": value["TryConnectInterval"],
-            "round_trip_delay": delay,
+            "round_trip_delay": delay, "poison_after": value["PoisonAfter"],
             "session": Settings(
                 window_size=value["MaxUnackedPacket"] or 1,
                 ack_wait_timeout=value["AckTimeout"] or 0, ack_wait_multiple=value["QosCleanupIntervalMultiplier"] or 1,

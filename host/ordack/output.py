@@ -10,15 +10,17 @@ import stat
 import sys
 import termios
 import time
+from pathlib import Path
 
 from ordack.store import legible
 
 FIRST_WAIT_S = 0.0002
 LAST_WAIT_S = 0.02
+_REFUSED = "cannot write to standard output"
 
 
 class OutputError(Exception):
-    """Standard output does not take what is written."""
+    """What is written is not taken; the text says why."""
 
 
 def write(text: str) -> None:
@@ -39,7 +41,7 @@ def write_bytes(data: bytes | memoryview) -> None:
         except BrokenPipeError:  # the reader has seen enough
             raise
         except OSError as error:
-            raise OutputError(error.strerror) from None
+            raise OutputError(f"{_REFUSED}: {error.strerror}") from None
 
 
 def is_file() -> bool:
@@ -56,9 +58,39 @@ def settle() -> None:
         try:
             os.fsync(descriptor)
         except OSError as error:
-            raise OutputError(error.strerror) from None
+            raise OutputError(f"{_REFUSED}: {error.strerror}") from None
     elif stat.S_ISFIFO(mode):
         _wait_for_reader(descriptor)
+
+
+def save(path: Path, data: bytes) -> None:
+    """Write a new file, which is on the disk when this returns, or not there if this raises OutputError; or write to
+    what is no file, such as a pipe that has a name."""
+    is_new = not path.exists() or path.is_file()
+    try:
+        with path.open("xb" if is_new else "wb") as file:
+            try:
+                file.write(data)
+                file.flush()
+                if is_new:
+                    os.fsync(file.fileno())
+                    _sync_folder(path.absolute().parent)
+            except BaseException:
+                if is_new:
+                    path.unlink(missing_ok=True)
+                raise
+    except FileExistsError:
+        raise OutputError(f"{path} is there already, and would be lost: name a new file") from None
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _wait_for_reader(descriptor: int) -> None:
@@ -79,5 +111,5 @@ def _wait_for_reader(descriptor: int) -> None:
 
 def _descriptor() -> int:
     if sys.stdout is None:  # closed from the start; descriptor 1 may be the store's by now
-        raise OutputError("it is closed")
+        raise OutputError(f"{_REFUSED}: it is closed")
     return sys.stdout.fileno()

@@ -27,7 +27,7 @@ import apsw
 
 from ordack.room import LOG_BYTES, Disk, Room, room
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 APPLICATION_ID = 0x4C494F52  # in the file's header, so that no other program's database is taken for a store
 FILE_NAME = "ordack.sqlite"
 SERVE_LOCK = "serve.lock"
@@ -42,6 +42,7 @@ RECEIVE_BYTES = 8 << 20  # one receive or peek of several messages ends when it 
 
 PRIVATE = 0
 SYSTEM = 1
+SUBQUEUE = 2  # of a private queue: only what was moved from there comes into it
 NEVER = 1 << 62  # seconds since 1970
 ORDER_QUEUE_ID = 4
 
@@ -57,6 +58,7 @@ SYSTEM_QUEUES = (  # B-085; only the order queue's identifier is fixed by the pr
 )
 CLOSED_QUEUES = ("order_queue$", "notify_queue$")  # not open to applications (B-085)
 FIRST_PRIVATE_ID = 16
+POISON = ";poison"  # behind a queue's name: its sub-queue for messages that came back too often
 
 EXPORTS = """
 CREATE TABLE exports (                           -- the last segment of a queue in a folder, see pipeline/segments.py
@@ -69,8 +71,17 @@ CREATE TABLE exports (                           -- the last segment of a queue 
     pending INTEGER NOT NULL,                    -- 1: it is not known to be visible; 2: nor is that expected any more
     PRIMARY KEY (queue, folder)) WITHOUT ROWID;
 """
-UPGRADES = {3: EXPORTS, 4: "UPDATE messages SET arrived = arrived * 1000000",
-            5: "ALTER TABLE incoming ADD COLUMN order_ack_limit INTEGER"}  # what makes the next version of one
+MOVED = """
+CREATE TRIGGER message_moved AFTER UPDATE OF queue ON messages BEGIN
+    UPDATE queues SET messages = messages - 1, bytes = bytes - length(OLD.packet) WHERE id = OLD.queue;
+    UPDATE queues SET messages = messages + 1, bytes = bytes + length(NEW.packet) WHERE id = NEW.queue; END;
+"""
+UPGRADES = {  # what makes the next version of one
+    3: EXPORTS,
+    4: "UPDATE messages SET arrived = arrived * 1000000",
+    5: "ALTER TABLE incoming ADD COLUMN order_ack_limit INTEGER",
+    6: "ALTER TABLE messages ADD COLUMN aborts INTEGER NOT NULL DEFAULT 0;" + MOVED,
+}
 
 SCHEMA = """
 CREATE TABLE settings (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -97,6 +108,7 @@ CREATE TABLE messages (
     dead_letter TEXT,                            -- then: the application's dead-letter queue
     purged INTEGER NOT NULL DEFAULT 0,           -- it goes when its receive ends without a commit
     in_doubt INTEGER NOT NULL DEFAULT 0,         -- of a dead letter: it may have been received all the same
+    aborts INTEGER NOT NULL DEFAULT 0,           -- how often a receive of it by an application was begun
     packet BLOB NOT NULL);
 CREATE INDEX messages_expiry ON messages (expires) WHERE expires IS NOT NULL;
 CREATE INDEX messages_purged ON messages (lookup_id) WHERE purged;
@@ -155,7 +167,7 @@ CREATE TRIGGER outgoing_added AFTER INSERT ON outgoing_messages BEGIN
     UPDATE outgoing SET messages = messages + 1, bytes = bytes + length(NEW.packet) WHERE id = NEW.outgoing; END;
 CREATE TRIGGER outgoing_removed AFTER DELETE ON outgoing_messages BEGIN
     UPDATE outgoing SET messages = messages - 1, bytes = bytes - length(OLD.packet) WHERE id = OLD.outgoing; END;
-""" + EXPORTS
+""" + MOVED + EXPORTS
 
 
 class StoreError(Exception):
@@ -208,13 +220,14 @@ class Queue(NamedTuple):
 
 class Stored(NamedTuple):
     """One message in a queue: its place (rank, lookup_id), arrival in microseconds since 1970 by this machine's clock,
-    and the packet as it came."""
+    and the packet as it came. aborts: how often a counted receive of it was begun and has not ended with a commit."""
 
     rank: int
     lookup_id: int
     arrived: int
     in_doubt: int
     packet: bytes
+    aborts: int = 0
 
 
 class NewMessage(NamedTuple):
@@ -368,9 +381,14 @@ def _piece(rows: Iterable[tuple[int, int]]) -> list[int]:
     return keys
 
 
+def bare_name(text: str) -> str:
+    """A queue's name without private$\\ in front."""
+    return text[9:] if text[:9].lower() == "private$\\" else text
+
+
 def queue_name(text: str) -> str:
     """The bare name in `line1` or `private$\\line1`; raises BadName with what is wrong with it (wire.md 1.5)."""
-    name = text[9:] if text[:9].lower() == "private$\\" else text
+    name = bare_name(text)
     if not 1 <= len(name) <= 124:
         raise BadName(f"queue name {text!r}: has {len(name)} characters; 1 to 124 are allowed")
     bad = re.search(r"[^\x21-\x7f]|[\\;+,\"]", name)
@@ -690,7 +708,7 @@ class Store:
             self._all("INSERT INTO queues (name, transactional, kind) VALUES (?, ?, ?)", (name, transactional, PRIVATE))
             return self.queue(name)
 
-    def queues(self, where: str = "true ORDER BY kind DESC, name", arguments: Sequence[Any] = ()) -> list[Queue]:
+    def queues(self, where: str = "true ORDER BY kind = 1 DESC, name", arguments: Sequence[Any] = ()) -> list[Queue]:
         """All queues, system queues first."""
         rows = self._all("SELECT id, name, transactional, kind, quota, messages, bytes FROM queues WHERE " + where,
                          arguments)
@@ -708,7 +726,7 @@ class Store:
 
     def queue(self, name: str) -> Queue:
         """The queue of this name (system queues by their full name); raises BadName, NoSuchQueue."""
-        found = self.find_queue(name) if name.isascii() else None
+        found = self.find_queue(bare_name(name)) if name.isascii() else None
         found = found or self.find_queue(queue_name(name))
         if not found:
             raise NoSuchQueue(f"there is no queue {name}; `ordack queue list` shows them")
@@ -749,19 +767,39 @@ class Store:
         self._many("INSERT INTO messages (arrived, queue, rank, packet, expires, wants, peer, address, own, in_doubt, "
                    "dead_letter) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", [(now, *message) for message in messages])
 
-    def begin_receive(self, queue: int, limit: int = 1, now: int = 0) -> list[Stored]:
+    def begin_receive(self, queue: int, limit: int = 1, now: int = 0, counted: bool = False,
+                      poison_after: int | None = None) -> list[Stored]:
         """Take up to `limit` messages in the queue's order (B-287) that have not expired at `now`, seconds since 1970.
         They stay on disk, hidden from other receivers, until `delete_messages` or `put_back`; if this process dies
-        before that they are available again, in their old place."""
+        before that they are available again, in their old place.
+
+        counted: of each it is counted that a receive was begun; if it ends without a commit, that stays. poison_after:
+        instead of being received once more, a message that came back so often is moved to the queue's sub-queue POISON;
+        one that came back at all is received alone, so that others do not come back for its sake."""
         self._become_receiver()
         with self.transaction():
             self.put_back(())
             self._put_back_for_the_dead()
             found = self._first(queue, limit, now)
+            if poison_after is not None:
+                while poisonous := [message.lookup_id for message in found if message.aborts >= poison_after]:
+                    self._move_to_poison(queue, poisonous)
+                    found = self._first(queue, limit, now)
+                suspects = (index for index, message in enumerate(found) if message.aborts)
+                found = found[:max(next(suspects, len(found)), 1)]
             if found:
-                self._all("UPDATE messages SET receiver = ? WHERE lookup_id IN (SELECT value FROM json_each(?))",
-                          (self._receiver, json.dumps([message.lookup_id for message in found])))
+                self._all("UPDATE messages SET receiver = ?, aborts = aborts + ? WHERE lookup_id IN "
+                          "(SELECT value FROM json_each(?))",
+                          (self._receiver, counted, json.dumps([message.lookup_id for message in found])))
             return found
+
+    def _move_to_poison(self, queue: int, lookup_ids: Sequence[int]) -> None:
+        """They keep everything but their queue: also what follows when they are received, or expire."""
+        self._all("INSERT OR IGNORE INTO queues (name, transactional, kind) SELECT name || ?, transactional, ? "
+                  "FROM queues WHERE id = ?", (POISON, SUBQUEUE, queue))
+        self._all("UPDATE messages SET queue = (SELECT id FROM queues WHERE name = "
+                  "(SELECT name || ? FROM queues WHERE id = ?)) WHERE lookup_id IN (SELECT value FROM json_each(?))",
+                  (POISON, queue, json.dumps(lookup_ids)))
 
     def put_back(self, lookup_ids: Iterable[int]) -> None:
         """End a receive without a commit: the messages are available again in their old place (B-343). If the store
@@ -826,7 +864,7 @@ class Store:
         size = 0
         with self._errors():
             for row in self._db.execute(
-                    "SELECT rank, lookup_id, arrived, in_doubt, packet FROM messages INDEXED BY messages_order "
+                    "SELECT rank, lookup_id, arrived, in_doubt, packet, aborts FROM messages INDEXED BY messages_order "
                     "WHERE queue = ? AND receiver IS NULL AND (rank, lookup_id) > (?, ?) AND NOT purged "
                     "AND (expires IS NULL OR expires > ?) ORDER BY rank, lookup_id LIMIT ?",
                     (queue, *after, now, limit)):
