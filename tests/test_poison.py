@@ -77,9 +77,9 @@ def test_an_exception_counts_and_an_exporter_or_a_closed_pipe_does_not(store: Pa
         with pytest.raises(ZeroDivisionError), client.queue("line1").receive():
             raise ZeroDivisionError
         (tmp_path / "to").mkdir()
-        with pytest.raises(StoreError), Exporter(client, ["line1"], tmp_path / "to") as exporter:
-            client.store._db.execute("CREATE TEMP TRIGGER no BEFORE DELETE ON messages BEGIN "
-                                     "SELECT raise(FAIL, 'no'); END")
+        client.store._db.execute("CREATE TEMP TRIGGER no BEFORE DELETE ON messages BEGIN "
+                                 "SELECT raise(FAIL, 'no'); END")
+        with Exporter(client, ["line1"], tmp_path / "to") as exporter, pytest.raises(StoreError):
             list(exporter.run())
     with open("/dev/full", "wb") as full:  # noqa: PTH123
         subprocess.run([sys.executable, "-m", "ordack", "receive", "--store", str(store), "line1"], env=ENVIRONMENT,

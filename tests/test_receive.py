@@ -274,12 +274,10 @@ def test_a_body_that_is_text_is_shown_as_text_and_any_body_as_it_is(store: Path,
     assert "is there already, and would be lost: name a new file; nothing was removed from plain" in again.stderr
     assert body.read_bytes() == "grün 21.5".encode()
     assert _ordack("receive", "--store", store, "plain", "--raw", tmp_path / "no" / "folder").returncode == 1
-    peeked = subprocess.run([sys.executable, "-m", "ordack", "receive", "--store", store, "plain", "--peek", "--raw", "-"],
-                            env=ENVIRONMENT, capture_output=True, timeout=DEADLINE_S, check=True)
-    assert peeked.stdout == b"\xff\x00"
-    taken = subprocess.run([sys.executable, "-m", "ordack", "receive", "--store", store, "plain", "--raw", "/dev/stdout"],
-                           env=ENVIRONMENT, capture_output=True, timeout=DEADLINE_S, check=True)
-    assert taken.stdout == b"\xff\x00"
+    for to in (["--peek", "--raw", "-"], ["--raw", "/dev/stdout"]):
+        shown = subprocess.run([sys.executable, "-m", "ordack", "receive", "--store", store, "plain", *to],
+                               env=ENVIRONMENT, capture_output=True, timeout=DEADLINE_S, check=True)
+        assert shown.stdout == b"\xff\x00"
     _ordack("receive", "--store", store, "plain")
     for options in ([], ["--peek"]):
         nothing = _ordack("receive", "--store", store, "plain", "--raw", tmp_path / "new", *options)
