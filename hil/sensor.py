@@ -20,7 +20,8 @@ line, with `found` at its end. If the outbox was erased, the sensor goes on behi
 says with `base` behind which one its knowledge of what is stored begins anew.
 
 Prints JSON lines: {"event": "started", ...} first, {"accepted": n, "stored": n} as the figures grow, {"event": "done"}
-when all is stored, from then on every second, and {"event": "error", "reason": ...} before it gives up.
+when all is stored, from then on every second, and {"event": "error", "reason": ...} before it gives up, and of a
+reading that was refused.
 """
 
 import asyncio
@@ -232,6 +233,11 @@ async def lan_up() -> None:
         await asyncio.sleep(POLL_S)
 
 
+def failed(message: "Any") -> None:
+    """Say that a reading will not be in the queue."""
+    say(event="error", reason="refused, class 0x%04X" % message.conclusion().message_class)
+
+
 async def open_node(config: "dict[str, Any]") -> "Any":
     """The node that the configuration asks for, with its link."""
     from node import Node
@@ -250,7 +256,7 @@ async def open_node(config: "dict[str, Any]") -> "Any":
     bounds: "dict[str, Any]" = {name: config[name] for name in ("capacity", "waiting_max") if name in config}
     if config.get("clockless"):
         bounds["clock"] = lambda: 0
-    return Node(config["outbox"], connect=connect, **bounds)
+    return Node(config["outbox"], connect=connect, on_failed=failed, **bounds)
 
 
 async def main(path: str) -> None:

@@ -189,15 +189,18 @@ STUBS = {
 }
 
 
-def test_the_page_for_a_pico_w_leads_to_a_reading(tmp_path: Path) -> None:
-    """Its program on MicroPython, with a thermometer and a Wi-Fi that are not there; its commands exist."""
+@pytest.mark.parametrize("queue", ["line1", "lime1"])
+def test_the_page_for_a_pico_w_leads_to_a_reading(queue: str, tmp_path: Path) -> None:
+    """Its program on MicroPython, with a thermometer and a Wi-Fi that are not there; its commands exist. A typo in the
+    queue's name is told.
+    """
     page = (ROOT / "firmware" / "README.md").read_text()
     page = page[page.index("## From a boxed Pico W"):page.index("## Your own board")]
     program, settings = (textwrap.dedent(found) for found in (
         re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)[0] for language in ("python", "json")))
     for command in re.findall(r"ordack board (\w+)", page):
         assert ordack(command, "--help").returncode == 0
-    for name, text in {**STUBS, "config.json": settings}.items():
+    for name, text in {**STUBS, "config.json": settings.replace("line1", queue)}.items():
         (tmp_path / name).write_text(text)
     with Client(tmp_path / "store", create=True) as client:
         client.create_queue("line1", transactional=True)
@@ -206,15 +209,19 @@ def test_the_page_for_a_pico_w_leads_to_a_reading(tmp_path: Path) -> None:
             program.replace('Node("outbox", ', f'Node("outbox", connect=("127.0.0.1", {port}), '))
         board = subprocess.Popen(
             [ROOT / "build" / "micropython" / "unix-c" / "micropython", "main.py"], cwd=tmp_path,
-            env={"MICROPYPATH": f"{tmp_path}:.frozen:{ROOT / 'firmware'}"})
+            env={"MICROPYPATH": f"{tmp_path}:.frozen:{ROOT / 'firmware'}"}, stdout=subprocess.PIPE, text=True)
         try:
+            if queue == "lime1":
+                assert board.stdout
+                assert board.stdout.readline() == "not delivered, class 0x8000\n"
+                return
             with Client(tmp_path / "store") as client:
                 with client.queue("line1").receive_batch(1, 30) as messages:
                     assert [(message.body, message.label) for message in messages] == [(b"27.0", "temperature")]
             assert board.poll() is None
         finally:
             board.kill()
-            board.wait()
+            board.communicate()
 
 
 # ---- deploy -----------------------------------------------------------------------------------------

@@ -386,14 +386,16 @@ def test_mps2_sleeps_when_it_has_nothing_to_do(mps2: Callable[..., Machine]) -> 
     assert processor_seconds(machine) - before < 0.5
 
 
-def test_the_walk_through_with_no_board_works(tmp_path: Path) -> None:
+@pytest.mark.parametrize("queue", ["line1", "lime1"])
+def test_the_walk_through_with_no_board_works(queue: str, tmp_path: Path) -> None:
+    """With a typo in the queue's name, too: then the program says so."""
     page = (ROOT / "firmware" / "README.md").read_text(encoding="utf-8").partition("## With no board at all")[2]
     program, commands = (
         re.search(rf"```{language}\n(.*?)```", page, re.DOTALL)[1] for language in ("python", "sh")  # type: ignore[index]
     )
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = str(probe.getsockname()[1])
-    (tmp_path / "main.py").write_text(program.replace("1801", port), encoding="utf-8")
+    (tmp_path / "main.py").write_text(program.replace("1801", port).replace('line1"', f'{queue}"'), encoding="utf-8")
     make, flash, create, serve, qemu, receive = commands.replace("\\\n", "").replace("1801", port).splitlines()
     assert make == "make firmware"
     (tmp_path / "build").symlink_to(ROOT / "build")
@@ -415,11 +417,13 @@ def test_the_walk_through_with_no_board_works(tmp_path: Path) -> None:
         try:
             assert server.stdout is not None
             assert server.stdout.readline() == f"listening on 127.0.0.1:{port}\n"
-            assert run(qemu).splitlines()[-2:] == ["on flash", "in the queue"]
-            (message,) = map(json.loads, run(receive).splitlines())
+            end = "in the queue" if queue == "line1" else "refused"
+            assert run(qemu).splitlines()[-2:] == ["on flash", end]
+            received = [json.loads(line) for line in run(receive).splitlines()]
         finally:
             server.terminate()
-    assert (message["label"], message["body_base64"]) == ("temperature", "MjEuNQ==")
+    there = [(message["label"], message["body_base64"]) for message in received]
+    assert there == ([("temperature", "MjEuNQ==")] if queue == "line1" else [])
 
 
 def processor_seconds(machine: Machine) -> float:

@@ -115,6 +115,12 @@ def test_a_board_on_batteries_sleeps_when_its_reading_is_in_the_queue(tmp_path: 
             done = subprocess.run(command, cwd=tmp_path, env=_environment(tmp_path), capture_output=True, text=True,
                                   timeout=60, check=False)
             assert done.stdout == f"{0 if reachable else 1} to send\nasleep 300000\n", done.stdout + done.stderr
+        typo = _program("On a real board", tmp_path, ("line1\")", "lime1\")"),
+                        ('"outbox", ', '"outbox", ' + place), ("192.168.1.1", "127.0.0.1"),
+                        ("2000)", "50)"), ("10000", "9000"))
+        done = subprocess.run(typo, cwd=tmp_path, env=_environment(tmp_path), capture_output=True, text=True,
+                              timeout=60, check=False)
+        assert done.stdout == "not delivered, class 0x8000\n0 to send\nasleep 300000\n", done.stdout + done.stderr
         with Client(tmp_path / "store") as client, client.queue("line1").receive_batch(5, 10) as messages:
             assert [message.body for message in messages] == [b"14022"] * 2
     finally:

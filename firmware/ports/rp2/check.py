@@ -31,7 +31,7 @@ async def main():
     node.start()
     for number in range(READINGS):
         message = await queue.send(b"%d" % number)
-    await message.stored()
+    assert await message.stored(), "refused"
     await asyncio.sleep(3)  # what was settled is in the log a second later
     print("all stored")
 
