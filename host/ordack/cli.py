@@ -858,7 +858,8 @@ def serve(
         help="ADDRESS=HOST:PORT: connect there for destinations on ADDRESS, a host or the GUID of a queue manager, "
              "instead of port 1801 on it.")] = None,
     own_name: Annotated[list[str] | None, typer.Option(
-        help="Address in direct names that means this machine; without any, all do.")] = None,
+        help="Address in direct names that means this queue manager. Without any, messages to all addresses are taken, "
+             "and this machine's own stay here.")] = None,
     public_queue: Annotated[list[str] | None, typer.Option(
         help="GUID=FORMATNAME: where the public queue of that GUID is, in place of a directory.")] = None,
     serial: Annotated[list[str] | None, typer.Option(
@@ -904,9 +905,9 @@ def serve(
     devices = [(line, _open_serial(line)) for line in lines]
     with listener, _open_when_there_is_room(store) as opened:
         others = {} if quota is None else {"quota": quota}
-        config = Config.of(opened.configuration(), own_names=frozenset(name.lower() for name in own_name or ()),
-                           next_hops=hops, public_queues=public, **others)
         host, port = listener.getsockname()[:2]
+        config = Config.of(opened.configuration(), own_names=frozenset(name.lower() for name in own_name or ()),
+                           listening=(host, port), next_hops=hops, public_queues=public, **others)
         text = format_address(host, port)
         import asyncio
 

@@ -261,6 +261,7 @@ class Client:
         if self._config is None or self._configuration != (configuration, names):
             self._configuration = configuration, names
             self._config = Config.of(configuration, own_names=frozenset(names.get("own", ())),
+                                     next_hops={name: tuple(hop) for name, hop in names.get("hops", {}).items()},
                                      public_queues=names.get("public", {}))
         return self._config
 

@@ -24,9 +24,11 @@ from mqqb.streams import (
     resend_intervals,
 )
 
+from ordack import machine
 from ordack.store import NEVER, BadName, queue_name
 
 PORT = 1801  # B-001
+EVERY_ADDRESS = ("0.0.0.0", "::")  # to listen on
 SERIAL_PORT = 0  # stands for the port of a hop that is a serial line: nobody connects there
 BAUD = 115200
 _SERIAL = re.compile(r"(?:([\w.-]+)=)?(.+?)(?:@([^@/]*))?", re.DOTALL)
@@ -101,8 +103,9 @@ def check_setting(name: str, text: str) -> int:
 class Config:
     """Settings of one queue manager.
 
-    own_names: host parts of direct names that mean this machine; empty accepts any (B-416). next_hops: address as in a
-    direct name, or GUID of a queue manager -> (host, port) to connect to instead of port 1801 there; port SERIAL_PORT:
+    own_names: host parts of direct names that mean this queue manager; empty: messages to any are taken, and what goes
+    out to this machine's addresses stays here (B-416). listening: where it takes connections. next_hops: address as in
+    a direct name, or GUID of a queue manager -> (host, port) to connect to instead of port 1801 there; with SERIAL_PORT
     it is the name of a serial line, over which that machine connects. public_queues:
     GUID of a public queue -> format name, in place of a directory. quota: bytes of all packets kept, local and outgoing
     (B-084, B-285). history_size, history_lifetime: bound of the duplicate filter, entries and seconds (B-019).
@@ -121,6 +124,7 @@ class Config:
     """
 
     own_names: frozenset[str] = frozenset()
+    listening: tuple[str, int] | None = None
     next_hops: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     public_queues: Mapping[str, str] = field(default_factory=dict)
     quota: int = 8 << 30
@@ -180,6 +184,22 @@ class Config:
             "confirmation": confirmation_settings(configuration),
         }
         return cls(**(fields | others))
+
+
+    def is_own(self, address: str) -> bool:
+        """Does this host part of a direct name mean this queue manager, whatever port it listens on (B-416)? Those of
+        next_hops do not, and with own_names no others than these."""
+        if address in self.next_hops:
+            return False
+        return address in self.own_names if self.own_names else machine.has(address)
+
+    def way(self, address: str) -> tuple[str, int]:
+        """Where to connect to for a direct name with this host part: to itself if that is its own."""
+        known = self.next_hops.get(address)
+        if known is None and self.listening and self.is_own(address):
+            host, port = self.listening
+            return (address if host in EVERY_ADDRESS else host), port
+        return known or (address, PORT)
 
 
 def confirmation_settings(configuration: Mapping[str, int]) -> confirm.Settings:

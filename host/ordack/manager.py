@@ -174,7 +174,8 @@ class Manager:
         self.connections: Callable[[], dict[Hop, dict[str, Any]]] = dict  # what the network tells of its hops
         with store.transaction():
             self._load(now)
-            store.keep_names({"own": sorted(self.config.own_names), "public": dict(self.config.public_queues)})
+            store.keep_names({"own": sorted(self.config.own_names), "hops": dict(self.config.next_hops),
+                              "public": dict(self.config.public_queues)})
         if store.restored:
             self.log(store.restored)
 
@@ -255,11 +256,11 @@ class Manager:
         if kind.upper() == "PRIVATE":
             guid = rest.partition("\\")[0]
             peer = packets.guid_bytes(guid)
-            hop = self.config.next_hops.get(guid.lower())
-            routed = hop is not None
+            hop = self.config.listening if peer == self.store.guid else self.config.next_hops.get(guid.lower())
+            routed = hop is not None  # to this queue manager itself, too
         else:
             address = (split_direct(row.format_name) or ("", ""))[0]
-            hop = self.config.next_hops.get(address, (address, PORT))
+            hop = self.config.way(address)
         outgoing = self._outgoing[row.identifier] = _Outgoing(row, hop, peer, routed, self.config)
         if peer:
             self._by_peer.setdefault(peer, []).append(outgoing)

@@ -379,7 +379,7 @@ class Outcomes:
             queue = self.store.find_queue(name.private_queue_identifier)
         else:
             address, queue_name = split_direct(legible(packets.format_name(name))) or ("", "")
-            if address != "." and address not in self.config.own_names:
+            if address != "." and not self.config.is_own(address):
                 return None if address else False
             queue = self.store.find_queue(queue_name)
         return queue if queue and queue.kind == PRIVATE and not queue.transactional else False
