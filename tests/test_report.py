@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mqqb import confirm
+from ordack import classes
 
 pytest.importorskip("plotly", reason="plotly is not installed")
 
@@ -266,7 +268,7 @@ def test_a_report_in_a_browser(browser: Any, tmp_path: Path) -> None:
     assert "plant-000002.pcap frame 100, 2025-11-21 04:40:00.132456" in first[5]
     outcomes = {row[0]: row[1] for row in opened.rows("outcomes")}
     assert outcomes["received by an application"] == f"{sum(one.outcomes['received'] for one in result.streams):,}"
-    assert outcomes["not received: class 0x8003 NACK_Q_EXCEED_QUOTA"] == "76"
+    assert outcomes[f"not received: {classes.words(confirm.NACK_Q_EXCEED_QUOTA)}"] == "76"
     assert opened.rows("files")[1] == [
         "/var/captures/plant-000002.pcap", "the file ends at byte 123456, inside <frame> 78"]
     assert [row[0] for row in opened.rows("latency .scroll")][:3] == [

@@ -30,6 +30,8 @@ from mpremote.transport import TransportError
 from mpremote.transport_serial import SerialTransport
 from mqqb import confirm, core, packets, session
 
+from ordack import classes
+
 MINIMUM = (1, 25)  # of MicroPython
 MPY_VERSION = 6  # of the files that mpy-cross makes
 HEAP_NEEDED = {True: 36 * 1024, False: 108 * 1024}  # bytes of a running node, its modules frozen or not
@@ -778,13 +780,11 @@ def read_outbox(copy: str, name: str, now: float, *, clock_is_set: bool = True,
             yield Check("unread", "ok", f"{queue}: {unread} stored at the destination, not known to be received", "",
                         {"queue": queue, "messages": unread})
         if dead:
-            from ordack.decode import CLASSES  # slow to import
-
             numbers = sorted({process.message_class for process in dead})
-            classes = [f"0x{number:04X} {CLASSES.get(number, '')}".rstrip() for number in numbers]
-            yield Check("dead letters", "warning", f"{queue}: {len(dead)}, class {', '.join(classes)}",
+            yield Check("dead letters", "warning",
+                        f"{queue}: {len(dead)}: {', or '.join(classes.words(number, queue) for number in numbers)}",
                         "node.dead_letters() lists them, node.take() removes one",
-                        {"queue": queue, "messages": len(dead), "classes": classes})
+                        {"queue": queue, "messages": len(dead), "classes": list(map(classes.label, numbers))})
 
 
 def _identity(opened: Any, ahead: str) -> Check:

@@ -241,6 +241,7 @@ def state(
 
     Without a MessageID: the sessions and the serial lines of a running `ordack serve`. Exit status 1: none runs.
     """
+    from ordack import classes
     from ordack.client import Client
 
     if message_id is None:
@@ -253,10 +254,11 @@ def state(
         _report(as_json, f"nothing is known of a transactional message {message_id} sent from here",
                 message_id=message_id, state=None)
         raise typer.Exit(1)
-    text = conclusion.answer + (f", {_class_text(conclusion.message_class)}" if conclusion.message_class else "")
-    _report(as_json, text + (", in doubt: it may have been received" if conclusion.in_doubt else ""),
-            message_id=message_id, state=conclusion.answer, in_doubt=conclusion.in_doubt, **{
-                "class": conclusion.message_class})
+    number = conclusion.message_class
+    text = conclusion.answer + (", in doubt: it may have been received" if conclusion.in_doubt else "")
+    _report(as_json, text + (f": {classes.words(number)}" if number else ""),
+            message_id=message_id, state=conclusion.answer, in_doubt=conclusion.in_doubt,
+            **{"class": number, "class_name": classes.name(number) if number else None})
 
 
 def _show_status(store: Path, as_json: bool) -> None:
@@ -803,12 +805,6 @@ def _pipeline_packages() -> Iterator[None]:
         raise typer.Exit(2) from None
 
 
-def _class_text(number: int) -> str:
-    from ordack.decode import CLASSES  # slow to import
-
-    return f"class 0x{number:04X} {CLASSES.get(number, '')}".rstrip()
-
-
 def _shown(raw: Path | None, as_json: bool) -> Callable[[Message], None]:
     """How one message is shown."""
     if raw is None:
@@ -840,13 +836,15 @@ def _reason_of(message: Message) -> str:
     """Of a dead letter, where it should have gone and why it has not; of an acknowledgement, what it says of which."""
     from mqqb import packets
 
+    from ordack import classes
+
     if not message.message_class:
         return ""
-    about = f" {_class_text(message.message_class)}" + (", in doubt" if message.in_doubt else "")
+    doubt = ", in doubt" if message.in_doubt else ""
     if any(message.correlation_id):
         guid, number = message.correlation_id[:16], int.from_bytes(message.correlation_id[16:], "little")
-        return f"{about} about {packets.guid_text(guid)}\\{number}"
-    return f" to {message.destination}{about}"
+        return f" {classes.words(message.message_class)}{doubt} about {packets.guid_text(guid)}\\{number}"
+    return f" to {message.destination}: {classes.words(message.message_class, message.destination)}{doubt}"
 
 
 @app.command()

@@ -24,7 +24,7 @@ from mqqb import confirm, core, packets
 from mqqb.confirm import Confirmation
 from mqqb.streams import OutgoingStream
 
-from ordack import outcome
+from ordack import classes, outcome
 from ordack.config import Config, check_host, split_direct
 from ordack.outcome import Outcomes
 from ordack.store import (
@@ -128,7 +128,7 @@ class Message:
             "destination": self.destination,
             "correlation_id": self.correlation_id.hex(), "label": self.label, "body": self.text(),
             "body_base64": base64.b64encode(self._message.properties.body).decode(),
-            "class": self.message_class, "in_doubt": self.in_doubt,
+            "class": self.message_class, "class_name": classes.name(self.message_class), "in_doubt": self.in_doubt,
             "priority": self.priority, "delivery": self.delivery,
             "tx_sequence_id": self.tx_sequence_id, "tx_sequence_number": self.tx_sequence_number,
             "sent_time": self.sent_time, "arrived": self.arrived, "lookup_id": self.lookup_id,

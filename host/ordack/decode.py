@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
-from ordack import capture
+from ordack import capture, classes
 from ordack.paths import NotLocal, local_path
 
 Packet = (
@@ -131,28 +131,6 @@ PING: Layout = (
 
 # ---- meanings of values, for people -------------------------------------------------------------
 
-CLASSES = {
-    0x0000: "NORMAL",
-    0x0001: "REPORT",
-    0x0002: "ACK_REACH_QUEUE",
-    0x00FF: "ORDER_ACK",
-    0x4000: "ACK_RECEIVE",
-    0x8000: "NACK_BAD_DST_Q",
-    0x8001: "NACK_DELETED",
-    0x8002: "NACK_REACH_QUEUE_TIMEOUT",
-    0x8003: "NACK_Q_EXCEED_QUOTA",
-    0x8004: "NACK_ACCESS_DENIED",
-    0x8005: "NACK_HOP_COUNT_EXCEEDED",
-    0x8006: "NACK_BAD_SIGNATURE",
-    0x8007: "NACK_BAD_ENCRYPTION",
-    0x8009: "NACK_NOT_TRANSACTIONAL_Q",
-    0x800A: "NACK_NOT_TRANSACTIONAL_MSG",
-    0x800B: "NACK_UNSUPPORTED_CRYPTO_PROVIDER",
-    0xC000: "NACK_Q_DELETED",
-    0xC001: "NACK_Q_PURGED",
-    0xC002: "NACK_RECEIVE_TIMEOUT",
-    0xC004: "NACK_RECEIVE_REJECTED",
-}
 BODY_TYPES = {
     0: "VT_EMPTY", 1: "VT_NULL", 2: "VT_I2", 3: "VT_I4", 0x0B: "VT_BOOL", 0x10: "VT_I1", 0x11: "VT_UI1",
     0x12: "VT_UI2", 0x13: "VT_UI4", 0x14: "VT_I8", 0x15: "VT_UI8", 0x1F: "VT_LPWSTR", 0x41: "VT_BLOB", 0x48: "VT_CLSID",
@@ -187,8 +165,8 @@ def _note(name: str, value: int) -> str:
         return '"LIOR"' if value == core.SIGNATURE else '"HU"'
     if name in ("RecoverableAckTimeout", "AckTimeout", "TimeStamp"):
         return "ms"
-    tables = {
-        "MessageClass": CLASSES,
+    tables: dict[str, dict[int, str]] = {
+        "MessageClass": classes.NAMES,
         "BodyType": BODY_TYPES,
         "PrivacyLevel": PRIVACY_LEVELS,
         "HashAlgorithm": HASHES,
@@ -222,7 +200,10 @@ class Section(NamedTuple):
 
 def _as_json(value: Any) -> Any:
     if isinstance(value, tuple):
-        return {field.name: _as_json(field.value) for field in value}
+        fields = {field.name: _as_json(field.value) for field in value}
+        if "MessageClass" in fields:
+            fields["MessageClass_name"] = classes.name(fields["MessageClass"])
+        return fields
     return [_as_json(item) for item in value] if isinstance(value, list) else value
 
 

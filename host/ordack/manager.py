@@ -31,7 +31,7 @@ from mqqb.confirm import Confirmation
 from mqqb.session import OPEN, Acknowledged, Closed, MessageReceived, Noted, Opened, Session
 from mqqb.streams import Entry, IncomingStream, OutgoingStream
 
-from ordack import outcome, returns
+from ordack import classes, outcome, returns
 from ordack.config import PORT, SERIAL_PORT, Config, split_direct
 from ordack.outcome import PIECE, Back, Outcomes
 from ordack.store import (
@@ -695,8 +695,9 @@ class Manager:
                 more = confirmation.final_ack(message_class) if message_class else confirmation.order_ack()
                 settled[key] = confirmation, action | more
                 if message_class >= confirm.NACK_BAD_DST_Q and more:
-                    self.log(f"message {waiting.message_id} to {batch.outgoing_of[key].format_name}: not received, "
-                             f"class 0x{message_class:04X}")
+                    name = batch.outgoing_of[key].format_name
+                    self.log(f"message {waiting.message_id} to {name}: not received: "
+                             f"{classes.words(message_class, name)}")
         batch.gone += batch.outcomes.settle(
             (found[key], confirmation, action) for key, (confirmation, action) in settled.items() if confirmation)
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
-from ordack.decode import CLASSES
+from ordack import classes
 from ordack.pipeline.audit_result import (
     ConnectionReport,
     Latency,
@@ -198,7 +198,7 @@ def _reason(reason: str) -> str:
 
 def _class(text: str) -> str:
     try:
-        return f"class {text} {CLASSES.get(int(text, 16), '')}".rstrip()
+        return classes.words(int(text, 16))
     except ValueError:
         return text.replace("_", " ")
 
