@@ -77,7 +77,7 @@ class Peer:
             self.acked += [entry.message_id for entry in self.stream.order_ack(packet.body, now)]
         elif isinstance(packet, packets.FinalAck):
             self.rejected[packet.body.message_id] = packet.message.properties.message_class
-            self.stream.final_ack(packet.body.message_id, now)
+            self.stream.final_ack(packet.body, now)
         else:
             self.received.append(packet)
 

@@ -32,6 +32,7 @@ class Host:
         self.wires: dict[Link, Wire] = {}
         self.log: list[str] = []
         self.crashes = 0
+        self.behind = 0  # seconds that its clock is, when numbers are given
         self._life = folder / "life"
         self._left: dict[str, bytes] = {}
         with Store(self._life, create=True) as store:
@@ -40,7 +41,8 @@ class Host:
         self._open(0)
 
     def _open(self, now: int) -> None:
-        self.store = Store(self._life)
+        self.store = Store(self._life, clock=lambda: WALL + now // 1000 - self.behind)
+        self.store.lock_manager()
         self.manager = Manager(self.store, now, self.config, self.log.append)
         self.manager.poll(now, WALL + now // 1000)
 
@@ -78,7 +80,7 @@ class Host:
 
     def client(self, wall: int = WALL) -> Client:
         """An application on this machine, at that time."""
-        return Client(self._life, clock=lambda: wall)
+        return Client(self._life, clock=lambda: wall - self.behind)
 
     def content(self, queue: str) -> list[bytes]:
         return [body_of(message.packet) for message in self.store.peek(self.store.queue(queue).identifier, -1)]

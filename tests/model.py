@@ -200,13 +200,17 @@ class Host:
         self.last_key = 0
         self.monitor = apsw.Connection(str(folder / FILE_NAME))
         self.seen_version = -1
-        self.store = Store(folder)
+        self._open()
         self.applications = [Application(self), Application(self)]
-        self.manager = self._manager()
 
     @property
     def now(self) -> int:
         return self.world.now - self.boot
+
+    def _open(self) -> None:
+        self.store = Store(self.folder, clock=lambda: self.world.wall)
+        self.store.lock_manager()
+        self.manager = self._manager()
 
     def _manager(self) -> Manager:
         return Manager(self.store, self.now, self.config, self._log)
@@ -228,8 +232,7 @@ class Host:
             self.boot = self.world.now
         self.store._db.exec_trace = None
         self.store.close()
-        self.store = Store(self.folder)
-        self.manager = self._manager()
+        self._open()
         self.look()
 
     def kill(self, application: Application) -> None:
@@ -352,7 +355,6 @@ def _template(index: int) -> Path:
             for name, transactional in MADE.items():
                 store.create_queue(name, transactional)
             store._db.execute("UPDATE settings SET value = ? WHERE name = 'guid'", (bytes([0xA0 + index]) * 16,))
-            store._db.execute("UPDATE settings SET value = '' WHERE name = 'incarnation'")  # so that it may be copied
         _templates[index] = folder
     return _templates[index]
 

@@ -861,7 +861,7 @@ def test_a_new_identity_needs_a_new_folder_but_finishes_the_old_one(store: Path,
     _fill(store, 2)
     _leave_pending(store, to)
     with Store(store) as opened:
-        opened.renew_identity(5000)
+        opened.renew_identity()
     _fill(store, 1, 3)
     _refused(store, to, "was given a new identifier since: export to a new folder")
     assert _exported(to) == [1, 2]

@@ -300,9 +300,13 @@ def test_a_final_ack_for_another_board_settles_nothing() -> None:
         node = make(destination, files=power.Disk())
         message = await node.queue(LINE).send(b"waits")
         await until(lambda: destination.bodies == [b"waits"])
+        (entry,) = node.queue(LINE).stream.table
+        ordinal, time_stamp = entry.tx_sequence_id & 0xFFFFFFFF, entry.tx_sequence_id >> 32
         for source, outcome in ((bytes(16), confirm.WAITING), (node.guid, confirm.DISCARDED)):
             name = packets.order_queue("127.0.0.1")
-            packet = packets.final_ack(name, GUID, 1, 0, 1, 1, 1, 0, source, message.message_id, 0xC001)
+            packet = packets.final_ack(
+                name, GUID, 1, 0, ordinal, time_stamp, 1, 0, source, message.message_id, 0xC001
+            )
             acked = destination.connections[0]
             acked.send(packet, True)
             await until(lambda: not core.session_unacked_sent(acked.session._counts))  # noqa: B023 - it ends here

@@ -223,13 +223,52 @@ def test_a_queue_made_again_does_not_get_the_old_identifier(tmp_path: Path) -> N
 @pytest.mark.rule("B-020", "A-46")
 def test_message_ids_are_never_given_twice_and_skip_zero(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store, Store(tmp_path) as other:
-        assert store.reserve_message_ids() == 1
-        assert other.reserve_message_ids(256) == 2
-        assert store.reserve_message_ids() == 258
-        with store.transaction():
-            store._all("UPDATE settings SET value = ? WHERE name = 'message_id_ordinal'", (0xFFFFFFFE,))
+        store.lock_manager()
+        first = store.reserve_message_ids()
+        assert other.reserve_message_ids(256) == first + 1
+        assert store.reserve_message_ids() == first + 257
+
+        def go_on_at(last: int) -> None:
+            with store.transaction():
+                store._all("UPDATE settings SET value = ? WHERE name = 'message_id_ordinal'", (last,))
+
+        go_on_at(0xFFFFFFFE)
         assert other.reserve_message_ids() == 0xFFFFFFFF
         assert store.reserve_message_ids() == 1
+        store.add_outcomes([(7, b"", 0), (300, b"", 0)])  # of earlier messages
+        go_on_at(6)
+        assert store.reserve_message_ids() == 8
+        assert store.reserve_message_ids(256) == 9
+        assert store.reserve_message_ids(256) == 301
+
+
+@pytest.mark.rule("B-056", "B-079", "B-426")
+def test_a_sequence_of_an_earlier_run_is_not_gone_on_with(tmp_path: Path) -> None:
+    with Store(tmp_path, create=True) as store:
+        queue = store.number_in(store.outgoing_queue("DIRECT=TCP:10.0.0.1\\private$\\a", 500), 500)
+        assert store.number_in(queue, 500) == queue
+    with Store(tmp_path) as again:
+        with contextlib.suppress(KeyError), again.transaction():
+            again.number_in(queue, 500)
+            raise KeyError
+        assert again.number_in(queue, 500).record[1] > queue.record[1], "the run that began there has not"
+
+
+@pytest.mark.rule("B-020")
+def test_message_ids_go_on_at_another_place_in_each_run(tmp_path: Path) -> None:
+    with Store(tmp_path, create=True) as store:
+        store.lock_manager()
+        places = [store.reserve_message_ids()]
+    for _ in range(3):
+        with Store(tmp_path) as store:  # without a queue manager each process begins a run
+            places.append(store.reserve_message_ids())
+            assert store.reserve_message_ids() == places[-1] + 1
+    with Store(tmp_path) as store:
+        store.lock_manager()
+        places.append(store.reserve_message_ids())
+        with Store(tmp_path) as other:
+            assert other.reserve_message_ids() == places[-1] + 1
+    assert min(abs(one - another) for one in places for another in places if one is not another) > 1000, "or 1 in 2e5"
 
 
 @pytest.mark.rule("B-056", "B-079", "B-099", "A-21", "A-22")
@@ -238,7 +277,8 @@ def test_each_outgoing_queue_begins_with_a_later_time_stamp(tmp_path: Path) -> N
         first = store.outgoing_queue("DIRECT=TCP:10.0.0.1\\private$\\a", 500)
         second = store.outgoing_queue("DIRECT=TCP:10.0.0.1\\private$\\b", 400)
         third = store.outgoing_queue("DIRECT=TCP:10.0.0.1\\private$\\c", 900)
-        assert [queue.record for queue in (first, second, third)] == [(1, 500, 1, 0), (1, 501, 1, 0), (1, 900, 1, 0)]
+        assert [queue.record[1:] for queue in (first, second, third)] == [(500, 1, 0), (501, 1, 0), (900, 1, 0)]
+        assert len({queue.record[0] for queue in (first, second, third)}) == 3, "or 1 in 7e8"
         assert store.outgoing_queue("direct=tcp:10.0.0.1\\PRIVATE$\\A", 9999) == first
 
 
@@ -463,14 +503,26 @@ def _send_many(folder: Path, count: int) -> None:
 
 
 @pytest.mark.rule("B-057", "B-317", "B-098")
-def test_processes_that_send_to_one_destination_share_its_numbers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("served", [True, False])
+def test_processes_that_send_to_one_destination_share_its_numbers(tmp_path: Path, served: bool) -> None:
+    """While `ordack serve` runs; without it each process has a sequence of its own."""
     with Store(tmp_path, create=True) as store:
+        if served:
+            store.lock_manager()
         processes = [SPAWN.Process(target=_send_many, args=(tmp_path, 15)) for _ in range(3)]
         for process in processes:
             process.start()
         for process in processes:
             process.join()
         entries = store.outgoing_messages()
-        assert [entry.number for entry in entries] == list(range(1, 46))
-        assert sorted(entry.message_id for entry in entries) == list(range(1, 46))
-        assert store.outgoing_queues()[0].record[2] == 46
+        assert len({entry.message_id for entry in entries}) == 45
+        if served:
+            assert [entry.number for entry in entries] == list(range(1, 46))
+            assert store.outgoing_queues()[0].record[2] == 46
+            return
+        sequences = [(entry.time_stamp, entry.ordinal) for entry in entries]
+        assert sequences == sorted(sequences)
+        assert 3 <= len(set(sequences)) <= 45
+        for sequence in set(sequences):
+            numbers = [entry.number for entry in entries if (entry.time_stamp, entry.ordinal) == sequence]
+            assert numbers == list(range(1, len(numbers) + 1))

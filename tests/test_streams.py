@@ -168,8 +168,12 @@ class Model(RuleBasedStateMachine):
                 entry = entries[pick]
                 if entry.tx_sequence_number:
                     entries.remove(entry)
-                    assert self.stream.final_ack(entry.message_id, 0) is entry
-                assert self.stream.final_ack(entry.message_id, 0) is None  # none is for other messages
+                    for wrong in (0, 1, 2):  # of another sequence, number, or message
+                        body = ends.final_ack_body(entry)
+                        body.fields[(core.ACK_ORDINAL, core.ACK_TIME_STAMP, core.ACK_NUMBER)[wrong]] += 1000
+                        assert self.stream.final_ack(body, 0) is None
+                    assert self.stream.final_ack(ends.final_ack_body(entry), 0) is entry
+                    assert self.stream.final_ack(ends.final_ack_body(entry), 0) is None
 
     @rule()
     def reconnect(self) -> None:
@@ -334,8 +338,9 @@ def test_a_held_message_is_sent_no_more_but_can_still_be_settled() -> None:
     assert not entries[2].received_order_ack
     assert stream.awaiting_final_ack == [entries[2], *entries[:2], entries[3]]
     for key in (3, 1):
-        assert stream.final_ack(key, 0) is entries[key - 1]
-        assert stream.final_ack(key, 0) is None
+        body = ends.final_ack_body(entries[key - 1])
+        assert stream.final_ack(body, 0) is entries[key - 1]
+        assert stream.final_ack(body, 0) is None
     stream.remove([entries[1], entries[3]])
     assert stream.awaiting_final_ack == []
 
@@ -352,7 +357,7 @@ def test_holding_the_last_message_ends_the_sequence_and_its_timer() -> None:
     assert entry.received_order_ack
     _number(stream, 2)
     assert stream.order_ack(ends.order_ack_body(5 << 32 | 1, 1), 0) == []
-    assert stream.final_ack(1, 0) is entry
+    assert stream.final_ack(ends.final_ack_body(entry), 0) is entry
 
 
 @pytest.mark.rule("B-151", "B-425")

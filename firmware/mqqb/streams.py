@@ -26,6 +26,7 @@ _TX_PREVIOUS = const(4)
 _ACK_ORDINAL = const(0)
 _ACK_TIME_STAMP = const(1)
 _ACK_NUMBER = const(2)
+_ACKED_MESSAGE_ID = const(8)
 _OUTGOING_ORDINAL = const(0)
 _OUTGOING_TIME_STAMP = const(1)
 _OUTGOING_NUMBER = const(2)
@@ -428,21 +429,22 @@ class OutgoingStream:
                     break
                 covered.append(entry)
 
-    def final_ack(self, message_id: int, now: int) -> "Entry | None":
-        """A FinalAck names this message: it is settled, whatever else is outstanding (B-241, B-244, B-245). None: not
-        here.
+    def final_ack(self, body: "packets.FinalAckBody", now: int) -> "Entry | None":
+        """A FinalAck names this message, also by its number, for a MessageID may be given again (B-020): it is settled,
+        whatever else is outstanding (B-241, B-244, B-245). None: not here.
         """
-        for entry in self.awaiting_final_ack:  # all transactional, and from here
-            if entry.message_id == message_id:
-                self.awaiting_final_ack.remove(entry)
-                if entry in self._held:
-                    self._held.remove(entry)
-                return entry
-        for entry in self.table:  # others may have been given the same MessageID elsewhere (A-18, B-012)
-            if entry.message_id == message_id and entry.tx_sequence_number:
-                self._progress(now)
-                self.remove([entry])
-                return entry
+        fields = body.fields  # number 0, of other messages (A-18, B-012), cannot come
+        for entries in (self.awaiting_final_ack, self.table):
+            for entry in entries:
+                if (
+                    entry.message_id == fields[_ACKED_MESSAGE_ID]
+                    and entry.tx_sequence_number == fields[_ACK_NUMBER]
+                    and entry.tx_sequence_id == body.tx_sequence_id
+                ):
+                    if entries is self.table:
+                        self._progress(now)
+                    self.remove([entry])
+                    return entry
         return None
 
     def next_timeout(self) -> "int | None":

@@ -77,7 +77,6 @@ _JOURNAL = const(0x02)
 _JOURNAL_BITS = const(0x03)
 _NEGATIVE = const(0x8000)
 _DEAD_LETTER = const(0x04)
-_LOG = const(0x20)
 _ACK_RECEIVE = const(0x4000)
 _NACK_DELETED = const(0x8001)
 _NACK_REACH_QUEUE_TIMEOUT = const(0x8002)
@@ -727,7 +726,7 @@ class Node:
         elif isinstance(packet, packets.FinalAck):
             if packet.body.source_guid == self.guid:
                 message_class = packet.message.properties.fields[_MESSAGE_CLASS]
-                self._final_ack(packet.body.fields[_ACKED_MESSAGE_ID], message_class, now)
+                self._final_ack(packet.body, message_class, now)
                 self.must_commit = True
         else:
             self.stats.dropped += 1
@@ -999,9 +998,9 @@ class Node:
             self._count(message, before, confirmation.final_ack(_NACK_REACH_QUEUE_TIMEOUT))
         self._tell([message])
 
-    def _final_ack(self, message_id: int, message_class: int, now: int) -> None:
+    def _final_ack(self, body: packets.FinalAckBody, message_class: int, now: int) -> None:
         for queue in self._queues:
-            entry = queue.stream.final_ack(message_id, now)
+            entry = queue.stream.final_ack(body, now)
             if entry is not None:
                 queue.sending = 0
                 confirmation = self._confirmation(entry.key)
@@ -1009,10 +1008,9 @@ class Node:
                 self._count(entry.key, before, confirmation.final_ack(message_class))
                 self._tell([entry.key])
                 return
-        message = self.find(message_id)
-        if message is not None:
-            action = self._confirmation(message).final_ack(message_class)
-            self.stats.late += action == _LOG
+        message = self.find(body.fields[_ACKED_MESSAGE_ID])
+        if message is not None and message.record[_STATE] == _X:
+            self.stats.late += message_class == _ACK_RECEIVE  # C-34
 
     def _count(self, message: "Any", before: int, action: int) -> None:
         """An event has led a message out of its stream: state before, what confirm asks for. `_tell` follows."""

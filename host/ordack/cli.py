@@ -334,13 +334,11 @@ def identity(
 
     What is waiting under the old one ends, in the dead-letter queue if it asks for that: nobody can acknowledge it.
     """
-    import time
-
     from mqqb import packets
 
     with Store(store) as opened:
         try:
-            guid = packets.guid_text(opened.renew_identity(int(time.time())) if renew else opened.guid)
+            guid = packets.guid_text(opened.renew_identity() if renew else opened.guid)
         except StoreBusy as error:
             raise StoreError(f"{error}: stop it first") from None
     (_done if renew else _report)(as_json, guid, guid=guid, renewed=renew)
@@ -935,7 +933,6 @@ def _open_when_there_is_room(folder: Path) -> Store:
         try:
             opened = Store(folder, create=True)
             opened.lock_manager()
-            opened.keep_names(opened.names())  # something can be written
             return opened
         except StoreError as error:
             if opened:

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 from mqqb import confirm, core, packets
 from mqqb.confirm import Confirmation
-from mqqb.streams import OutgoingStream
 
 from ordack import classes, outcome
 from ordack.config import Config, check_host, split_direct
@@ -236,7 +235,7 @@ class Client:
 
     def __init__(self, folder: str | os.PathLike[str], create: bool = False,
                  clock: Callable[[], float] = time.time) -> None:
-        self.store = Store(folder, create=create)
+        self.store = Store(folder, create=create, clock=clock)
         self._clock = clock
         self._configuration: object = None
         self._config: Config | None = None
@@ -506,11 +505,12 @@ class Client:
         offset = packets.transaction_offset(packet)
         header = array("I", bytes(4 * core.part_words(core.TRANSACTION_HEADER)))
         core.unpack(core.TRANSACTION_HEADER, header, packet, offset, len(packet))
+        outgoing = self.store.number_in(outgoing, self.now())
         record = array("I", outgoing.record)
         ordinal, time_stamp = record[core.OUTGOING_ORDINAL], record[core.OUTGOING_TIME_STAMP]
         previous = self.store.last_outgoing_number(outgoing.identifier, ordinal, time_stamp)
         if core.stamp(record, previous, header) != core.OK:  # the numbers are used up: the next sequence
-            record = OutgoingStream.new(self.store.new_time_stamp(self.now()))
+            record = array("I", self.store.new_sequence(self.now()))
             ordinal, time_stamp = record[core.OUTGOING_ORDINAL], record[core.OUTGOING_TIME_STAMP]
             core.stamp(record, 0, header)
         core.pack(core.TRANSACTION_HEADER, header, packet, offset)

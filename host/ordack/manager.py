@@ -31,7 +31,7 @@ from mqqb.confirm import Confirmation
 from mqqb.session import OPEN, Acknowledged, Closed, MessageReceived, Noted, Opened, Session
 from mqqb.streams import Entry, IncomingStream, OutgoingStream
 
-from ordack import classes, outcome, returns
+from ordack import classes, lives, outcome, returns
 from ordack.config import PORT, SERIAL_PORT, Config, split_direct
 from ordack.outcome import PIECE, Back, Outcomes
 from ordack.store import (
@@ -169,6 +169,7 @@ class Manager:
         self._looked_at = -1  # the second when what is due was last looked for
         self._shown: object = None
         self._has_failed = False
+        self._strangers = lives.Strangers()
         self._told_of_newer = False
         self._told: dict[str, int] = {}  # of what an operator hears -> not again before this second
         self.connections: Callable[[], dict[Hop, dict[str, Any]]] = dict  # what the network tells of its hops
@@ -176,8 +177,6 @@ class Manager:
             self._load(now)
             store.keep_names({"own": sorted(self.config.own_names), "hops": dict(self.config.next_hops),
                               "public": dict(self.config.public_queues)})
-        if store.restored:
-            self.log(store.restored)
 
     def log(self, text: str) -> None:
         """Tell the operator. Nothing depends on whether it works."""
@@ -634,7 +633,7 @@ class Manager:
                 return ""  # B-363; if the source still waits for an OrderAck, it sends again and gets another
             return self._message(batch, link, packet.message, event.raw, now, wall)
         if isinstance(packet, packets.OrderAck):
-            self._order_ack(batch, packet, now)
+            self._order_ack(batch, link, packet, now)
         else:
             self._final_ack(batch, packet, now)
         return ""
@@ -696,8 +695,9 @@ class Manager:
                 settled[key] = confirmation, action | more
                 if message_class >= confirm.NACK_BAD_DST_Q and more:
                     name = batch.outgoing_of[key].format_name
-                    self.log(f"message {waiting.message_id} to {name}: not received: "
-                             f"{classes.words(message_class, name)}")
+                    said = "in doubt, it may have arrived" if confirmation.conclusion().in_doubt \
+                        else f"not received: {classes.words(message_class, name)}"
+                    self.log(f"message {waiting.message_id} to {name}: {said}")
         batch.gone += batch.outcomes.settle(
             (found[key], confirmation, action) for key, (confirmation, action) in settled.items() if confirmation)
 
@@ -985,28 +985,49 @@ class Manager:
 
     # ---- acknowledgements that come
 
-    def _order_ack(self, batch: _Batch, packet: packets.OrderAck, now: int) -> None:
+    def _order_ack(self, batch: _Batch, link: Link, packet: packets.OrderAck, now: int) -> None:
         body = packet.body
-        for outgoing in self._outgoing.values():
-            stream = outgoing.stream
-            if stream.tx_sequence_id == body.tx_sequence_id or (
-                    stream.next_timeout() is not None and _oldest_time_stamp(stream) == body.tx_sequence_time_stamp):
-                batch.keep(outgoing)
-                for entry in stream.order_ack(body, now):
-                    if entry.tx_sequence_id == body.tx_sequence_id:
-                        batch.answer(outgoing, entry, 0)
-                    else:  # of a sequence that had ended before the store was restored: how, nobody knows (B-426)
-                        stream.remove([entry])
-                        batch.answer(outgoing, entry, confirm.NACK_REACH_QUEUE_TIMEOUT)
-                batch.outgoing[outgoing] = None
-                return
-        newest = max((outgoing.stream.tx_sequence_id for outgoing in self._outgoing.values()),
-                     default=body.tx_sequence_id)
-        if body.tx_sequence_id > newest and not self._told_of_newer:
+        acked, number = body.tx_sequence_id, body.tx_sequence_number
+        outgoing = self._stream_of(acked >> 32)
+        is_given = outgoing is not None and lives.is_given(outgoing.stream, acked, number)
+        if not is_given and self.store.outrun(acked >> 32) and not self._told_of_newer:
             self._told_of_newer = True
-            self.log(f"an OrderAck names the sequence {body.tx_sequence_id}, newer than any given here: a copy of this "
-                     "store has sent under the same identifier. What is sent here will be refused until `ordack "
-                     "identity --renew` gives this one a new identifier (B-426, B-413)")
+            self.log(f"an OrderAck names the number {acked}/{number}, newer than any given here: this store was put "
+                     "back from a backup and the clock is behind, or a copy of it sends under the same identifier. "
+                     "What is sent from now on is numbered above that. If there is a copy: `ordack identity --renew` "
+                     "gives it an identifier of its own (B-426, B-413)")
+        if outgoing is None:
+            peer = link.session.remote_guid
+            served = {outgoing.stream: outgoing for outgoing in self._outgoing.values()
+                      if outgoing.link and outgoing.link.session.remote_guid == peer}
+            for stream in self._strangers.refused(acked, served, now):
+                self._is_over(batch, served[stream], lives.over(stream, acked))
+            return
+        batch.keep(outgoing)
+        self._is_over(batch, outgoing, lives.over(outgoing.stream, acked, 0 if is_given else number))
+        for entry in outgoing.stream.order_ack(body, now):
+            if entry.tx_sequence_id == acked:
+                batch.answer(outgoing, entry, 0)
+            else:
+                self._is_over(batch, outgoing, [entry])
+        batch.outgoing[outgoing] = None
+
+    def _stream_of(self, time_stamp: int) -> _Outgoing | None:
+        """The outgoing queue that an OrderAck with this time stamp is for."""
+        for outgoing in self._outgoing.values():
+            if outgoing.stream.record[core.OUTGOING_TIME_STAMP] == time_stamp:
+                return outgoing
+        return next((outgoing for outgoing in self._outgoing.values() if lives.has_sent(outgoing.stream, time_stamp)),
+                    None)
+
+    def _is_over(self, batch: _Batch, outgoing: _Outgoing, entries: list[Entry]) -> None:
+        """These messages have ended in another life of this store; how, nobody knows (B-426)."""
+        if entries:
+            batch.keep(outgoing)
+            outgoing.stream.remove(entries)
+            for entry in entries:
+                batch.answer(outgoing, entry, confirm.NACK_REACH_QUEUE_TIMEOUT)
+            batch.outgoing[outgoing] = None
 
     def _final_ack(self, batch: _Batch, packet: packets.FinalAck, now: int) -> None:
         body = packet.body
@@ -1019,7 +1040,7 @@ class Manager:
         elif waiting.confirmation is not None and waiting.outgoing in self._outgoing:  # A-18
             outgoing = self._outgoing[waiting.outgoing]
             batch.keep(outgoing)
-            entry = outgoing.stream.final_ack(body.message_id, now)
+            entry = outgoing.stream.final_ack(body, now)
             if entry is not None:
                 batch.answer(outgoing, entry, message_class)
                 batch.outgoing[outgoing] = None
@@ -1388,12 +1409,6 @@ class _Batch:
         """Note what an acknowledgement says of a message."""
         self.answers.append((_key(entry), message_class))
         self.outgoing_of[_key(entry)] = outgoing
-
-
-def _oldest_time_stamp(stream: OutgoingStream) -> int:
-    """Of the sequence that is being sent: not the current one of the stream while an older one drains (B-093, B-230).
-    """
-    return next((entry.tx_sequence_id >> 32 for entry in stream.table if entry.tx_sequence_number), 0)
 
 
 def _key(entry: Entry) -> int:

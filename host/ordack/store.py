@@ -19,7 +19,7 @@ import re
 import secrets
 import struct
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +33,6 @@ FILE_NAME = "ordack.sqlite"
 SERVE_LOCK = "serve.lock"
 EXPORT_LOCK = "export.lock"
 STATUS = "status.json"
-INCARNATION = "incarnation"
 BUSY_TIMEOUT_S = 10.0
 FIRST_WAIT_S = 0.0002
 LAST_WAIT_S = 0.02
@@ -59,6 +58,9 @@ SYSTEM_QUEUES = (  # B-085; only the order queue's identifier is fixed by the pr
 CLOSED_QUEUES = ("order_queue$", "notify_queue$")  # not open to applications (B-085)
 FIRST_PRIVATE_ID = 16
 POISON = ";poison"  # behind a queue's name: its sub-queue for messages that came back too often
+LAST_TIME_STAMP = 0xF0000000  # in 2097: an OrderAck, which anybody can forge (B-411), raises TimeStamps no further
+FIRST_ORDINALS = 1 << 31
+MESSAGE_IDS = 0xFFFFFFFF  # 1 to that
 
 EXPORTS = """
 CREATE TABLE exports (                           -- the last segment of a queue in a folder, see pipeline/segments.py
@@ -408,8 +410,9 @@ class Store:
     guid: bytes  # QueueManager.Identifier (B-023), 16 wire bytes
 
     def __init__(self, folder: str | os.PathLike[str], create: bool = False,
-                 busy_timeout: float = BUSY_TIMEOUT_S) -> None:
-        """Open the store in `folder`; make it there first if `create`. `busy_timeout` in seconds."""
+                 busy_timeout: float = BUSY_TIMEOUT_S, clock: Callable[[], float] = time.time) -> None:
+        """Open the store in `folder`; make it there first if `create`. `busy_timeout` in seconds; clock: gives seconds
+        since 1970."""
         self.folder = Path(folder)
         self.path = self.folder / FILE_NAME
         self._locks: list[int] = []  # descriptors
@@ -417,8 +420,8 @@ class Store:
         self._to_put_back: list[int] = []
         self._in_doubt = False  # the last transaction may be in the log
         self._seen_version = -1
-        self._token = ""  # of a mark that is being made
-        self.restored = ""  # what an operator should know, if the file is not the one that was here before
+        self._clock = clock
+        self._knows_run = False  # this store object was open all the time since the run began
         if legible(str(self.path)) != str(self.path):
             raise StoreError(f"the folder's name {str(folder)!r} is not UTF-8")
         if create:
@@ -460,8 +463,6 @@ class Store:
             self._check_version()
             self._upgrade()
             self.guid = self._one("SELECT value FROM settings WHERE name = 'guid'")
-            self._check_incarnation(int(time.time()))
-        self._end_mark()
 
     def _use_write_ahead_log(self, deadline: float) -> None:
         while True:
@@ -489,8 +490,7 @@ class Store:
         self._db.pragma("application_id", APPLICATION_ID)
         self._db.pragma("user_version", FORMAT_VERSION)
         self._many("INSERT INTO settings VALUES (?, ?)", [
-            ("guid", secrets.token_bytes(16)), ("message_id_ordinal", 0), ("tx_time_stamp", 0), ("receiver", 0),
-            ("incarnation", "")])
+            ("guid", secrets.token_bytes(16)), ("message_id_ordinal", 0), ("tx_time_stamp", 0), ("receiver", 0)])
         self._many("INSERT INTO queues (id, name, transactional, kind) VALUES (?, ?, ?, ?)",
                    [(identifier, name, transactional, SYSTEM) for identifier, name, transactional in SYSTEM_QUEUES])
         self._all("UPDATE sqlite_sequence SET seq = ? WHERE name = 'queues'", (FIRST_PRIVATE_ID - 1,))
@@ -549,6 +549,7 @@ class Store:
             raise
 
     def _roll_back(self) -> None:
+        self._knows_run = False  # it may have begun in this transaction
         if not self._db.get_autocommit():  # SQLite itself has ended it after some errors
             self._db.execute("ROLLBACK")
 
@@ -643,18 +644,25 @@ class Store:
         return descriptor
 
     def lock_manager(self) -> None:
-        """Become the store's only queue manager, until close; raises StoreBusy if another process is."""
-        descriptor = self._open_lock(SERVE_LOCK, os.O_CREAT)
+        """Become the store's only queue manager, until close, and begin a run; raises StoreBusy if another process is.
+        """
+        with self.transaction():  # nobody gives a number between the two
+            descriptor = self._open_lock(SERVE_LOCK, os.O_CREAT)
+            if descriptor is None:
+                pid = (self.folder / SERVE_LOCK).read_text().strip()
+                raise StoreBusy(f"another `ordack serve` (process {pid or 'unknown'}) is running on {self.folder}")
+            self._locks.append(descriptor)
+            with contextlib.suppress(OSError):  # a full disk; the lock itself needs no room
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, f"{os.getpid()}\n".encode())
+            self.begin_run()
+
+    def _is_served(self) -> bool:
+        descriptor = self._open_lock(SERVE_LOCK, 0)
         if descriptor is None:
-            pid = (self.folder / SERVE_LOCK).read_text().strip()
-            raise StoreBusy(f"another `ordack serve` (process {pid or 'unknown'}) is running on {self.folder}")
-        self._locks.append(descriptor)
-        with contextlib.suppress(OSError):  # a full disk; the lock itself needs no room
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, f"{os.getpid()}\n".encode())
-        with self.transaction():
-            self._mark_incarnation()
-        self._end_mark()
+            return (self.folder / SERVE_LOCK).exists()
+        os.close(descriptor)
+        return False
 
     def _become_receiver(self) -> None:
         """Have a number to mark messages with, and the lock that tells that its owner lives."""
@@ -954,7 +962,7 @@ class Store:
             return None
         return shown
 
-    def renew_identity(self, now: int) -> bytes:
+    def renew_identity(self) -> bytes:
         """Give the queue manager a new identifier (B-023), as a copy of another one's store needs it; the new one.
 
         Raises StoreBusy while `ordack serve` runs on it."""
@@ -962,75 +970,84 @@ class Store:
         with self.transaction():
             self.guid = secrets.token_bytes(16)
             self._all("UPDATE settings SET value = ? WHERE name = 'guid'", (self.guid,))
-            self._renew_streams(now)
         return self.guid
 
-    def _renew_streams(self, now: int) -> None:
-        for outgoing in self.outgoing_queues():
-            self.save_outgoing([outgoing._replace(record=(1, self.new_time_stamp(now), 1, 0))])
+    # ---- runs
 
-    def _check_incarnation(self, now: int) -> None:
-        """Begin new sequences if this file is not the one that was last used here, but an older one that was put back,
-        or a copy: its numbers may have been given to other messages since (B-056, B-426, A-22)."""
-        known = self._one("SELECT value FROM settings WHERE name = 'incarnation'")
-        if known:
-            place, _, token = known.partition(" ")
-            if place == self._place() and token in self._tokens():
-                return
-            self.restored = (f"{self.path} was restored from a backup, copied or moved: new sequences begin. What was "
-                             "sent after the copy was made is not in it; what was still waiting in it is sent again. "
-                             "If the original is in use too, `ordack identity --renew` must give one of them a new "
-                             "identifier before this one sends, and both afterwards (B-426, B-413)")
-            self._renew_streams(now)
-        self._mark_incarnation()
+    def begin_run(self, above: int = 0) -> None:
+        """From now on numbers are given in new sequences, and MessageIDs from another place on.
 
-    def _place(self) -> str:
-        status = self.path.stat()
-        return f"{status.st_dev}:{status.st_ino}"
+        What a store says of the numbers that it has given is true only while a process has it open: before that it may
+        have been a backup that was put back, or a copy, and the numbers may be known at their destination as those of
+        other messages. So `ordack serve` begins a run at its start, as a board does, and without it each process that
+        sends; what has a number keeps it. above: see `outrun`.
 
-    def _tokens(self) -> list[str]:
-        try:
-            return (self.folder / INCARNATION).read_text().split()
-        except OSError:
-            return []
+        A TimeStamp comes from the clock, and is later than any that the store knows (B-056, B-079, A-22). If the clock
+        is behind what was used after the backup was made, the destination refuses what is numbered, and its OrderAck
+        tells (see lives.py). A first Ordinal is random rather than 1 (B-056), so that not even the same TimeStamp makes
+        the same sequence.
 
-    def _mark_incarnation(self) -> None:
-        """Write beside the file, and into it, what an older copy of it does not have. Until that is durable the token
-        before stays valid too: a crash between the two is no restore. `_end_mark` then ends that."""
-        before = self._one("SELECT value FROM settings WHERE name = 'incarnation'").partition(" ")[2]
-        self._token = secrets.token_hex(8)
-        self._write_tokens(f"{before} {self._token}")
-        self._all("UPDATE settings SET value = ? WHERE name = 'incarnation'", (f"{self._place()} {self._token}",))
+        MessageIDs go on at a random place. So one is given twice only if the run comes to ids that were given in
+        another life and are still remembered somewhere: the probability is about (ids of the run + ids remembered) /
+        2**32. With 20,000 ids in the run and 10,000 in a duplicate filter that is 1 in 140,000.
+        """
+        with self.transaction():
+            self._knows_run = True
+            self._all("UPDATE settings SET value = max(value, ?) WHERE name = 'tx_time_stamp'", (above,))
+            self._many("INSERT OR REPLACE INTO settings VALUES (?, ?)", [
+                ("run", self.new_time_stamp(int(self._clock()))),
+                ("message_id_ordinal", secrets.randbelow(MESSAGE_IDS))])
 
-    def _end_mark(self) -> None:
-        if self._token:
-            with self.transaction():  # another process may have made the next mark by now
-                if self._one("SELECT value FROM settings WHERE name = 'incarnation'").endswith(self._token):
-                    self._write_tokens(self._token)
-            self._token = ""
+    def outrun(self, time_stamp: int) -> bool:
+        """Begin a run with later TimeStamps than this one, which was not given here; False if this one is earlier."""
+        with self.transaction():
+            if not self._run() < time_stamp < LAST_TIME_STAMP:
+                return False
+            self.begin_run(time_stamp)
+            return True
 
-    def _write_tokens(self, tokens: str) -> None:
-        path = self.folder / INCARNATION
-        new = self.folder / (INCARNATION + ".new")
-        try:
-            with new.open("w") as file:
-                file.write(tokens)
-                file.flush()
-                os.fsync(file.fileno())
-            new.rename(path)
-            descriptor = os.open(self.folder, os.O_RDONLY)
-            os.fsync(descriptor)
-            os.close(descriptor)
-        except OSError as error:
-            raise StoreError(f"cannot write {path}: {error.strerror}") from None
+    def _run(self) -> int:
+        return self._one("SELECT value FROM settings WHERE name = 'run'") or 0
+
+    def _join_run(self) -> None:
+        """Give numbers in the run of the queue manager, or without one begin a run for this process."""
+        if not self._knows_run:
+            if not self._is_served():
+                self.begin_run()
+            self._knows_run = True
 
     def reserve_message_ids(self, count: int = 1) -> int:
-        """The first of `count` consecutive MessageIDs that nothing else will get (B-020; 0 is skipped, A-46)."""
+        """The first of `count` consecutive MessageIDs that nothing else will get (B-020; 0 is skipped, A-46), nor any
+        message has that this store remembers; see `begin_run`."""
         with self.transaction():
-            last: int = self._one("SELECT value FROM settings WHERE name = 'message_id_ordinal'")
-            first = 1 if last + count > 0xFFFFFFFF else last + 1
+            self._join_run()
+            last: int | None = self._one("SELECT value FROM settings WHERE name = 'message_id_ordinal'")
+            while last is not None:
+                first = 1 if last + count > MESSAGE_IDS else last + 1
+                last = self._one(
+                    "SELECT max(id) FROM (SELECT message_id AS id FROM outcomes WHERE message_id BETWEEN ?1 AND ?2 "
+                    "UNION ALL SELECT message_id FROM outgoing_messages WHERE own AND message_id BETWEEN ?1 AND ?2 "
+                    "UNION ALL SELECT own FROM messages WHERE own BETWEEN ?1 AND ?2)", (first, first + count - 1))
             self._all("UPDATE settings SET value = ? WHERE name = 'message_id_ordinal'", (first + count - 1,))
             return first
+
+    def new_time_stamp(self, now: int) -> int:
+        """A TimeStamp for a new sequence, later than any before (B-056, B-079)."""
+        time_stamp: int = self._one("UPDATE settings SET value = max(value + 1, ?) WHERE name = 'tx_time_stamp' "
+                                    "RETURNING value", (now,))
+        return time_stamp
+
+    def new_sequence(self, now: int) -> tuple[int, ...]:
+        """The record of a new sequence (mqqb_outgoing). now: seconds since 1970."""
+        return 1 + secrets.randbelow(FIRST_ORDINALS), self.new_time_stamp(now), 1, 0
+
+    def number_in(self, outgoing: Outgoing, now: int) -> Outgoing:
+        """The outgoing queue with the sequence in which its next message is to be numbered, in the same transaction:
+        a new one if that which it has was not begun in this run."""
+        self._join_run()
+        if outgoing.record[1] > self._run():
+            return outgoing
+        return outgoing._replace(record=self.new_sequence(now))
 
     # ---- streams
 
@@ -1066,9 +1083,8 @@ class Store:
         return found[0] if found else None
 
     def outgoing_queue(self, format_name: str, now: int, address: str | None = None) -> Outgoing:
-        """The outgoing queue of this format name, made if there is none. Its first sequence then has a TimeStamp later
-        than any before (B-056, B-079): `now`, in seconds since 1970, unless that is not later. address: where the peer
-        that the queue is for was last."""
+        """The outgoing queue of this format name, made if there is none, with a new sequence. now: seconds since 1970.
+        address: where the peer that the queue is for was last."""
         with self.transaction():
             found = self.find_outgoing_queue(format_name)
             if found and address in (None, found.address):
@@ -1077,14 +1093,8 @@ class Store:
                 self._all("UPDATE outgoing SET address = ? WHERE id = ?", (address, found.identifier))
             else:
                 self._all("INSERT INTO outgoing (format_name, ordinal, time_stamp, number, last_ack, address) "
-                          "VALUES (?, 1, ?, 1, 0, ?)", (format_name, self.new_time_stamp(now), address))
+                          "VALUES (?, ?, ?, ?, ?, ?)", (format_name, *self.new_sequence(now), address))
             return self.outgoing_queue(format_name, now, address)
-
-    def new_time_stamp(self, now: int) -> int:
-        """A TimeStamp for a new sequence, later than any before (B-056, B-079)."""
-        time_stamp: int = self._one("UPDATE settings SET value = max(value + 1, ?) WHERE name = 'tx_time_stamp' "
-                                    "RETURNING value", (now,))
-        return time_stamp
 
     def save_outgoing(self, records: Iterable[Outgoing]) -> None:
         """Keep the new state of the streams of these outgoing queues."""

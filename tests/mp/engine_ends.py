@@ -103,7 +103,7 @@ class Sender:
                     covered = self.stream.order_ack(packet.body, now)
                     self._settle([entry for entry in covered if not entry.journal])
                 elif isinstance(packet, packets.FinalAck):
-                    entry = self.stream.final_ack(packet.body.message_id, now)
+                    entry = self.stream.final_ack(packet.body, now)
                     if entry is not None:
                         self.rejected.append((entry.message_id, packet.message.properties.message_class))
                         self._settle([entry])
@@ -300,6 +300,16 @@ def order_ack_body(tx_sequence_id, number):
     body.fields[core.ACK_ORDINAL] = tx_sequence_id & 0xFFFFFFFF
     body.fields[core.ACK_TIME_STAMP] = tx_sequence_id >> 32
     body.fields[core.ACK_NUMBER] = number
+    return body
+
+
+def final_ack_body(entry):
+    """The body of a FinalAck for this entry."""
+    body = packets.FinalAckBody()
+    body.fields[core.ACK_ORDINAL] = entry.tx_sequence_id & 0xFFFFFFFF
+    body.fields[core.ACK_TIME_STAMP] = entry.tx_sequence_id >> 32
+    body.fields[core.ACK_NUMBER] = entry.tx_sequence_number
+    body.message_id = entry.message_id
     return body
 
 

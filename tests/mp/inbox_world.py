@@ -87,7 +87,7 @@ class Sender:
             self.seen.append(("final", message_id, message_class))
             assert self.said.get(message_id, message_class) == message_class, "two answers"
             self.said[message_id] = message_class
-            self.stream.final_ack(message_id, now)
+            self.stream.final_ack(packet.body, now)
 
     def output(self, now):
         """Run the timers, send what may be sent; the bytes for the wire."""

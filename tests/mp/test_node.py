@@ -82,8 +82,22 @@ class Board:
         self.node.received(packets.parse(bytes(packet)))
 
     def final_ack(self, message_id, message_class):
+        sequence, number = 1 << 32 | 1, 1  # of one that has ended: its number is not known any more
+        for entry in self.queue.stream.table + self.queue.stream.awaiting_final_ack:
+            if entry.message_id == message_id:
+                sequence, number = entry.tx_sequence_id, entry.tx_sequence_number
         packet = packets.final_ack(
-            packets.order_queue("h"), PEER, 1, 0, 1, 1, 1, 0, self.node.guid, message_id, message_class
+            packets.order_queue("h"),
+            PEER,
+            1,
+            0,
+            sequence & 0xFFFFFFFF,
+            sequence >> 32,
+            number,
+            number - 1,
+            self.node.guid,
+            message_id,
+            message_class,
         )
         self.node.received(packets.parse(bytes(packet)))
         return self.node.commit_now()

@@ -10,7 +10,17 @@ from array import array
 sys.path.insert(0, "tests/mp")
 
 from engine_cases import TESTS, rule, run_tests
-from engine_ends import Receiver, Sender, exchange, open_pair, order_ack_body, run, session_headers, transaction
+from engine_ends import (
+    Receiver,
+    Sender,
+    exchange,
+    final_ack_body,
+    open_pair,
+    order_ack_body,
+    run,
+    session_headers,
+    transaction,
+)
 from mqqb import core, packets, streams
 
 
@@ -208,6 +218,7 @@ def rejection_settles_and_its_successor_is_taken_at_once():
     receiver.refuse = {5: 0x8003}
     for k in range(6):
         sender.send(b"%d" % k)
+    rejected = sender.stream.table[4]
     sender.pump(0, 5)
     receiver.receive(sender.session.data_to_send(), 0)
     assert receiver.incoming.record[core.INCOMING_NUMBER] == 5
@@ -220,7 +231,7 @@ def rejection_settles_and_its_successor_is_taken_at_once():
     assert receiver.incoming.record[core.INCOMING_REJECT_COUNT] == 0
     run(sender, receiver, 0, 1000)
     assert sender.stream.table == []
-    assert sender.stream.final_ack(5, 0) is None, "a second FinalAck finds nothing"
+    assert sender.stream.final_ack(final_ack_body(rejected), 0) is None, "a second FinalAck finds nothing"
 
 
 @rule("B-285", "B-299", "B-301", "B-158")

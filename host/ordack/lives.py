@@ -1,0 +1,67 @@
+"""Other lives of a store: what OrderAcks tell of a backup that was put back, or of a copy.
+
+What is in a backup is in it with its number, and a destination knows it by that, however often it is sent. But it may
+also have passed on since: to numbers, or sequences, that were given after the backup was made, and that the store does
+not know. Then it refuses what is older, for ever (B-275), and an OrderAck names what it has (B-269):
+
+* A number not given here, later than any in its sequence or in a sequence later than any of this run: the clock is
+  behind, or a twin is at work (B-413). The store begins a run above it (`Store.outrun`).
+* A sequence later than one that still waits here. That one is over, since no sequence is sent before the one before has
+  drained (B-093): its messages arrived, were refused, or were ended by an operator, and only the life that is gone was
+  told. They are not sent again, and are in doubt: exactly once forbids to number them again (A-08).
+
+An OrderAck names no queue. Its time stamp says which stream it is for, if that stream has or had one like it. If no
+stream had, it proves nothing at first: it may have come late, for a sequence that has drained. `Strangers` waits until
+it comes again when a resend is due, which only what is sent again can cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mqqb import core
+from mqqb.streams import Entry, OutgoingStream
+
+REMEMBERED = 100
+
+
+def has_sent(stream: OutgoingStream, time_stamp: int) -> bool:
+    """Is something of an older sequence with this time stamp on its way?"""
+    if stream.next_timeout() is not None:
+        for entry in stream.table:
+            if entry.tx_sequence_number and entry.tx_sequence_id >> 32 >= time_stamp:
+                return entry.tx_sequence_id >> 32 == time_stamp
+    return False
+
+
+def is_given(stream: OutgoingStream, tx_sequence_id: int, number: int) -> bool:
+    """Was this number given in the stream, as far as that knows?"""
+    return (tx_sequence_id, number) < (stream.tx_sequence_id, stream.record[core.OUTGOING_NUMBER])
+
+
+def over(stream: OutgoingStream, tx_sequence_id: int, number: int = 0) -> list[Entry]:
+    """What the destination refuses for ever, having passed on to this number. It is over, nobody knows how."""
+    last = tx_sequence_id, number
+    return [entry for entry in stream.table
+            if entry.tx_sequence_number and (entry.tx_sequence_id, entry.tx_sequence_number) <= last]
+
+
+class Strangers:
+    """OrderAcks that no stream has a sequence for."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, int] = {}
+
+    def refused(self, tx_sequence_id: int, streams: Iterable[OutgoingStream], now: int) -> list[OutgoingStream]:
+        """Those of the streams with that peer which it refuses: what they have sent is older, and they have heard
+        nothing of their own since such an OrderAck came for the first time, before it was sent again. now: ms."""
+        first = self._seen.setdefault(tx_sequence_id, now)
+        if len(self._seen) > REMEMBERED:
+            del self._seen[next(iter(self._seen))]
+        found = []
+        for stream in streams:
+            due = stream.next_timeout()
+            if (due is not None and first < due - stream.resend_interval and stream.time_of_last_ack <= first
+                    and over(stream, tx_sequence_id)):
+                found.append(stream)
+        return found

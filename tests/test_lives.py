@@ -1,0 +1,229 @@
+"""What OrderAcks tell a queue manager of a life of its store that it knows nothing of: a backup was put back, or there
+is a copy. Numbers that it gives anew must be taken for new ones; what cannot be known must be said to be in doubt."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from mqqb import confirm, packets, streams
+from ordack.client import Sent
+from ordack.lives import Strangers, has_sent
+from ordack.store import Store
+
+from tests.host_world import Host, World, exchange, two_hosts
+
+LINE1 = "DIRECT=OS:plant\\private$\\line1"
+IN_DOUBT = (confirm.DISCARDED, 0x8002, True)
+STORED = (confirm.STORED, 0, False)
+
+
+def _send(sender: Host, *bodies: bytes) -> list[Sent]:
+    with sender.client() as client:
+        return [client.send(LINE1, body) for body in bodies]
+
+
+def _seconds(world: World, count: int) -> None:
+    for _ in range(2 * count):
+        exchange(world)
+        world.pass_time(500)
+
+
+def _states(sender: Host, sent: list[Sent]) -> list[tuple[str, int, bool]]:
+    with sender.client() as client:
+        found = [client.state(one.message_id) for one in sent]
+    return [(one.answer, one.message_class, one.in_doubt) for one in found if one]
+
+
+def _reopen(world: World, sender: Host) -> None:
+    """An orderly stop, and another start."""
+    for wire in list(world.wires):
+        wire.cut()
+    sender.manager.close()
+    sender.store.close()
+    sender._open(world.now)
+
+
+def _back_up(sender: Host) -> Path:
+    """A copy while it runs."""
+    backup = sender._life.parent / "backup"
+    shutil.rmtree(backup, ignore_errors=True)
+    shutil.copytree(sender._life, backup)
+    return backup
+
+
+def _put_back(world: World, sender: Host) -> None:
+    for wire in list(world.wires):
+        wire.cut()
+    sender.store.close()
+    shutil.rmtree(sender._life)
+    shutil.copytree(sender._life.parent / "backup", sender._life)
+    sender.log.clear()
+    sender._open(world.now)
+
+
+def _from_destination(receiver: Host, packet: bytearray, world: World) -> None:
+    [link] = receiver.wires
+    link.session.send(None, packet, False, world.now)
+    receiver.manager._touched[link] = None
+
+
+def _newer(sender: Host) -> int:
+    return sum("newer than any given here" in line for line in sender.log)
+
+
+@pytest.mark.rule("B-426", "A-22", "B-079", "B-230", "A-04", "B-413")
+def test_a_clock_that_is_behind_is_noticed_and_what_was_numbered_by_it_is_in_doubt(tmp_path: Path) -> None:
+    world, receiver, sender = two_hosts(tmp_path)
+    _send(sender, b"1")
+    _seconds(world, 2)
+    _back_up(sender)
+    _send(sender, b"2", b"3")
+    _seconds(world, 2)
+    _reopen(world, sender)
+    _send(sender, b"4")
+    _seconds(world, 2)
+    sender.behind = 1000
+    _put_back(world, sender)
+    refused = _send(sender, b"5", b"6")
+    _seconds(world, 2)
+    assert _newer(sender) == 1
+    later = _send(sender, b"7")
+    _seconds(world, 40)  # two OrderAcks, and a resend between them
+    assert receiver.content("line1") == [b"1", b"2", b"3", b"4", b"7"]
+    assert _states(sender, refused) == [IN_DOUBT] * 2
+    assert _states(sender, later) == [STORED]
+    assert sum("in doubt, it may have arrived" in line for line in sender.log) == 2
+    _send(sender, b"8")
+    _seconds(world, 2)
+    assert receiver.content("line1")[-1] == b"8"
+    assert sender.store.outgoing_messages() == []
+    packet = packets.order_ack(packets.order_queue("10.0.0.9"), receiver.store.guid, 1, 0, 1, 1_900_000_000, 1)
+    _from_destination(receiver, packet, world)  # once more, as of a twin that is at work
+    _seconds(world, 1)
+    assert _newer(sender) == 1, "told once"
+
+
+@pytest.mark.rule("B-426", "B-096", "B-230", "B-275", "B-079")
+def test_what_waited_while_its_stream_went_on_to_the_next_sequence_is_in_doubt(tmp_path: Path) -> None:
+    """The backup has two messages on their way; in the life that is lost they arrived, and two more did."""
+    world, receiver, sender = two_hosts(tmp_path)
+    before = _send(sender, b"1", b"2")
+    _back_up(sender)
+    _seconds(world, 2)
+    _send(sender, b"3", b"4")
+    _seconds(world, 2)
+    _put_back(world, sender)
+    after = _send(sender, b"5")
+    _seconds(world, 3)
+    assert receiver.content("line1") == [b"1", b"2", b"3", b"4", b"5"]
+    assert _states(sender, before) == [IN_DOUBT] * 2
+    assert _states(sender, after) == [STORED]
+    assert _newer(sender) == 0
+
+
+@pytest.mark.rule("B-426", "B-093", "B-230", "B-235")
+def test_what_waited_is_stored_where_the_order_ack_is_of_its_own_sequence(tmp_path: Path) -> None:
+    """Other numbers of that sequence were given after the backup was made: its own mean the same in both lives."""
+    world, receiver, sender = two_hosts(tmp_path)
+    before = _send(sender, b"1", b"2")
+    _back_up(sender)
+    _send(sender, b"3", b"4")
+    _seconds(world, 2)
+    _put_back(world, sender)
+    after = _send(sender, b"5")
+    _seconds(world, 3)
+    assert receiver.content("line1") == [b"1", b"2", b"3", b"4", b"5"]
+    assert _states(sender, before + after) == [STORED] * 3
+
+
+@pytest.mark.rule("B-426", "B-093", "B-230")
+@pytest.mark.parametrize("newer_waits", [True, False])
+def test_what_waited_in_an_older_run_is_over_when_the_destination_has_a_later_one(
+    tmp_path: Path, newer_waits: bool
+) -> None:
+    """newer_waits: the backup has messages of that later run, too; else only the destination knows of it, and it takes
+    a resend until it is clear which stream it speaks of."""
+    world, receiver, sender = two_hosts(tmp_path)
+    older = _send(sender, b"1", b"2")
+    if not newer_waits:
+        _back_up(sender)
+    _reopen(world, sender)
+    newer = _send(sender, b"3")
+    if newer_waits:
+        _back_up(sender)
+    _seconds(world, 3)
+    assert receiver.content("line1") == [b"1", b"2", b"3"]
+    _put_back(world, sender)
+    after = _send(sender, b"4")
+    _seconds(world, 3 if newer_waits else 40)
+    assert receiver.content("line1") == [b"1", b"2", b"3", b"4"]
+    assert _states(sender, older) == [IN_DOUBT] * 2
+    if newer_waits:
+        assert _states(sender, newer) == [STORED]
+    assert _states(sender, after) == [STORED]
+    assert _newer(sender) == 0
+
+
+@pytest.mark.rule("B-426", "B-230", "B-413")
+def test_a_number_not_given_yet_in_this_run_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A virtual machine that goes on from a snapshot goes on in its run: nothing begins there."""
+    world, receiver, sender = two_hosts(tmp_path)
+    _send(sender, b"1")
+    _back_up(sender)
+    _send(sender, b"2", b"3")
+    _seconds(world, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "begin_run", lambda self: setattr(self, "_knows_run", True))
+        _put_back(world, sender)
+    same = _send(sender, b"4")  # has the number of 2
+    _seconds(world, 3)
+    assert _newer(sender) == 1
+    after = _send(sender, b"5")
+    _seconds(world, 3)
+    assert receiver.content("line1") == [b"1", b"2", b"3", b"5"]
+    assert _states(sender, same + after) == [IN_DOUBT, STORED]
+    assert _newer(sender) == 1
+
+
+@pytest.mark.rule("B-411", "B-079")
+def test_an_order_ack_that_anybody_can_forge_uses_up_no_time_stamps(tmp_path: Path) -> None:
+    world, receiver, sender = two_hosts(tmp_path)
+    _send(sender, b"1")
+    _seconds(world, 2)
+    packet = packets.order_ack(packets.order_queue("10.0.0.9"), receiver.store.guid, 1, 0, 1, 0xFFFFFFFF, 1)
+    _from_destination(receiver, packet, world)
+    _seconds(world, 2)
+    _send(sender, b"2")
+    _seconds(world, 2)
+    assert receiver.content("line1") == [b"1", b"2"]
+    assert _newer(sender) == 0
+
+
+@pytest.mark.rule("B-230", "A-04")
+def test_an_order_ack_of_a_drained_sequence_proves_nothing() -> None:
+    stream = streams.OutgoingStream(streams.OutgoingStream.new(9))
+    packet = packets.user_message(bytes(16), 1, packets.order_queue("h"), b"", delivery="transactional")
+    entry = stream.number(packet, packets.transaction_offset(packet), 1, 1)
+    assert entry
+    strangers = Strangers()
+    assert strangers.refused(20 << 32 | 1, [stream], 0) == [], "nothing was sent yet"
+    stream.sent(entry, 100)
+    assert strangers.refused(10 << 32 | 1, [stream], 200) == [], "it may be late"
+    assert strangers.refused(10 << 32 | 1, [stream], 29_000) == [], "and be late twice"
+    stream.handle_timeout(30_100)
+    stream.sent(entry, 30_100)
+    assert strangers.refused(11 << 32 | 1, [stream], 30_200) == [], "another one is late"
+    assert strangers.refused(8 << 32 | 1, [stream], 300) == []
+    assert strangers.refused(8 << 32 | 1, [stream], 30_300) == [], "what is older refuses nothing"
+    assert strangers.refused(10 << 32 | 1, [stream], 30_300) == [stream]
+    stream.time_of_last_ack = 30_250
+    assert strangers.refused(10 << 32 | 1, [stream], 30_400) == [], "it has heard of its own since"
+    stream.time_of_last_ack = 0
+    for time_stamp in range(12, 112):
+        assert strangers.refused(time_stamp << 32, [stream], 30_500) == []
+    assert strangers.refused(10 << 32 | 1, [stream], 30_600) == [], "forgotten, as anybody can send many"
+    assert not has_sent(stream, 8)
+    assert has_sent(stream, 9)
+    assert not has_sent(stream, 10)
