@@ -468,3 +468,23 @@ def test_the_command_says_what_is_wrong_in_words(
     (table / "readme.txt").unlink()
     status, errors = fails(str(folder), *to)
     assert (status, "Spark needs a Java runtime, 17 or newer" in errors) == (2, True)
+
+
+@pytest.mark.parametrize("schema", ["", "at TIMESTAMP"])
+def test_the_files_of_a_table_have_timestamps_in_microseconds_and_are_packed_with_zstd(
+    spark: SparkSession, folder: Path, tmp_path: Path, schema: str
+) -> None:
+    write_rows(folder, 1, [row(1, body=b'{"at": "2026-11-21T18:30:00.123456Z"}')])
+    before = spark.conf.get(ingest_module.TIMESTAMPS)
+    table = tmp_path / "table"
+    ingest(spark, Job({"path": str(folder), **({"schema": schema} if schema else {})}, str(table)))
+    files = committed_files(table)
+    assert files
+    times = {"arrived", "sent_time"} | ({"at"} if schema else set())
+    for file in map(pq.ParquetFile, files):
+        kinds = {column.name: column.physical_type for column in map(file.schema.column, range(len(file.schema)))}
+        assert {name: kinds[name] for name in times} == dict.fromkeys(times, "INT64")
+        assert {str(file.schema_arrow.field(name).type) for name in times} == {"timestamp[us, tz=UTC]"}
+        group = file.metadata.row_group(0)
+        assert {group.column(number).compression for number in range(group.num_columns)} == {"ZSTD"}
+    assert spark.conf.get(ingest_module.TIMESTAMPS) == before  # the session is as it was

@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from pyspark.sql.types import StringType, StructField, StructType
 
-from tests import segment_files
+from tests import capture_generator, segment_files
 from tests.segment_files import BEGIN, make_folder, row, write, write_rows
 
 OWN = from_arrow_schema(SCHEMA)
@@ -390,3 +390,53 @@ def test_a_stream_in_spark_is_bounded_and_goes_on_from_its_checkpoint(
 
 def test_the_helper_writes_what_the_source_takes() -> None:
     assert set(segment_files.row(1)) == set(SCHEMA.names)
+
+
+@pytest.mark.parametrize("said", ["LOCATION '{}'", "OPTIONS (path '{}')", "OPTIONS (path '{}', queue 'LINE1')",
+                                  "TBLPROPERTIES ('serialization.format' = '1', note = 'x') LOCATION 'file://{}'"])
+def test_a_table_of_a_catalog_reads_the_segments(spark: SparkSession, tmp_path: Path, said: str) -> None:
+    folder = make_folder(tmp_path / "plant 1's %41")
+    write(folder, 1, 1, 3)
+    _with_table(spark, f"USING ordack {_escaped(said, folder)}", "SELECT lookup_id FROM made", [(1,), (2,), (3,)])
+
+
+def test_a_table_of_a_catalog_has_the_columns_of_the_bodies(spark: SparkSession, tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "segments")
+    write(folder, 1, 1, 1, body=b'{"kelvin": 294.5}')
+    _with_table(spark, f"USING ordack OPTIONS (path '{folder}', schema 'kelvin DOUBLE')",
+                "SELECT kelvin, _malformed FROM made WHERE queue = 'line1'", [(294.5, None)])
+
+
+@pytest.mark.parametrize(("said", "text"), [
+    ("USING ordack", "say which folder of segments to read"), ("USING mqqb", "say which captures to read"),
+    ("USING ordack OPTIONS (path '{}', qeue 'line1')", "there is no option 'qeue'"),
+    ("USING mqqb OPTIONS (path '{}', partition '2')", "there is no option 'partition'"),
+    ("USING ordack LOCATION 's3a://bucket/x'", "is a URL of s3a"),
+    ("USING mqqb LOCATION '{}/none'", "there is no file"),
+])
+def test_a_table_of_a_catalog_that_cannot_be_read_is_not_made(
+    spark: SparkSession, tmp_path: Path, said: str, text: str
+) -> None:
+    folder = make_folder(tmp_path / "segments")
+    with pytest.raises(PySparkException, match=text):
+        spark.sql(f"CREATE TABLE made {said.format(folder)}")
+    assert not spark.catalog.tableExists("made")
+
+
+@pytest.mark.parametrize("said", ["LOCATION '{}'", "OPTIONS (path '{}/*.cap', columns 'packet,file', partitions '3')"])
+def test_a_table_of_a_catalog_reads_captures(spark: SparkSession, tmp_path: Path, said: str) -> None:
+    capture_generator.generate(4, tmp_path)
+    expected = spark.read.format("mqqb").load(str(tmp_path)).count()
+    _with_table(spark, f"USING mqqb {_escaped(said, tmp_path)}", "SELECT count(packet) FROM made", [(expected,)])
+
+
+def _escaped(said: str, folder: Path) -> str:
+    return said.format(str(folder).replace("'", "\\'"))
+
+
+def _with_table(spark: SparkSession, made: str, query: str, expected: list[tuple[Any, ...]]) -> None:
+    spark.sql(f"CREATE TABLE made {made}")
+    try:
+        assert sorted(map(tuple, spark.sql(query).collect())) == expected
+    finally:
+        spark.sql("DROP TABLE made")

@@ -545,9 +545,9 @@ def pipeline_ingest(
     with _pipeline_packages():
         from ordack.pipeline import ingest
         from ordack.pipeline.bodies import SchemaError
+        from ordack.pipeline.options import OptionError
         from ordack.pipeline.segments import FolderError
         from ordack.pipeline.session import SparkMissing, session
-        from ordack.pipeline.source import OptionError
     import signal
 
     settings = {}
@@ -654,7 +654,8 @@ def audit_command(
         from pyspark.errors import PySparkException
 
         from ordack.pipeline import audit
-        from ordack.pipeline.packets import OptionError, find_files
+        from ordack.pipeline.options import OptionError
+        from ordack.pipeline.packets import find_files
         from ordack.pipeline.session import SparkMissing, session, words
 
         if html is not None:

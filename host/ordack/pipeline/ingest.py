@@ -36,8 +36,9 @@ from pyspark.sql.types import StructType
 from ordack.paths import NotLocal, local_path, scheme_of
 from ordack.pipeline import segments
 from ordack.pipeline.bodies import SchemaError
+from ordack.pipeline.options import OptionError
 from ordack.pipeline.session import is_remote, words
-from ordack.pipeline.source import MALFORMED, OptionError, Rows, Settings, last_serials
+from ordack.pipeline.source import MALFORMED, Rows, Settings, last_serials
 from ordack.pipeline.table import METADATA
 from ordack.store import counted
 
@@ -46,6 +47,7 @@ FILES = (PARQUET, "orc")  # of those that Spark's file sink writes, the ones tha
 FORMATS = (*FILES, "delta", ICEBERG)
 CHECKPOINT = "_ordack_checkpoint"  # Spark passes over names with _ in front
 LOCK = "ordack.lock"
+TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 SEGMENTS_MAX = 256  # in a micro-batch: it bounds what is done again after a kill, and how old progress can be
 INTERVAL_S = 1.0
 POLL_S = 0.2
@@ -391,7 +393,8 @@ def ingest(spark: SparkSession, job: Job, *, continuous: bool = False, interval:
         begun = time.monotonic()
         summary = Summary(job.table, malformed=0 if job.settings.schema else None)
         due = {} if continuous else last_serials(job.settings)
-        query = _start(job, frame, continuous, interval)
+        with _timestamps_in_microseconds(spark):
+            query = _start(job, frame, continuous, interval)
         watch = Watch(job, summary, tell)
         stopped = False
         try:
@@ -422,8 +425,23 @@ def _in_table(spark: SparkSession, job: Job, due: Mapping[str, int]) -> bool:
     return all(serial <= reached.get(queue, 0) for queue, serial in due.items())
 
 
+@contextlib.contextmanager
+def _timestamps_in_microseconds(spark: SparkSession) -> Iterator[None]:
+    """Parquet files have TIMESTAMP columns then, not INT96 that was given up years ago. It is a setting of the session,
+    which a stream takes along when it is started; the session may be another's, so it gets its own back."""
+    before = spark.conf.get(TIMESTAMPS)
+    spark.conf.set(TIMESTAMPS, "TIMESTAMP_MICROS")
+    try:
+        yield
+    finally:
+        if before is not None:
+            spark.conf.set(TIMESTAMPS, before)
+
+
 def _start(job: Job, frame: DataFrame, continuous: bool, interval: float) -> StreamingQuery:
     writer = frame.writeStream.format(job.table_format).option("checkpointLocation", job.place).outputMode("append")
+    if job.table_format in FILES:
+        writer = writer.option("compression", "zstd")
     writer = writer.trigger(processingTime=f"{round(interval * 1000)} milliseconds") if continuous else (
         writer.trigger(availableNow=True))
     try:

@@ -55,6 +55,7 @@ from pyspark.sql.types import (
 from ordack.paths import NotLocal, local_path
 from ordack.pipeline import captures
 from ordack.pipeline.captures import Batch, Decoder, Words
+from ordack.pipeline.options import OptionError, noted, options_of, recalled
 
 OPTIONS = ("path", "columns", "partitions")
 BATCH_ROWS = 16384  # what a batch's columns take stays in the processor's second cache
@@ -73,10 +74,6 @@ _SCAN_PROBLEMS = {
     lib.MQQB_SCAN_BAD_SOAP: ("wire.md 2.7", "SoapHeader", "wrong section id, or unterminated text"),
     lib.MQQB_SCAN_BAD_LIST: ("wire.md 2.8", "MultiQueueFormatHeader", "wrong id, HeaderSize or ElementCount"),
 }
-
-
-class OptionError(Exception):
-    """An option of the data source cannot be used; the text names it, its value and what to do."""
 
 
 # ---- columns ------------------------------------------------------------------------------------
@@ -470,14 +467,16 @@ class PacketSource(DataSource):
         return "mqqb"
 
     def schema(self) -> StructType:
-        known = {name.lower() for name in OPTIONS}
-        for name in self.options:
-            if name.lower() not in known:
-                raise OptionError(f"there is no option {name!r}; there are {', '.join(OPTIONS)}")
-        return StructType([StructField(column.name, column.kind) for column in _columns(self.options)])
+        options = options_of(self.options, OPTIONS)
+        note = noted(self.options, options)
+        schema = StructType([StructField(column.name, column.kind) for column in _columns(options)])
+        if note:
+            PacketReader(options, schema)  # tells what is wrong with the path
+            schema.fields[0].metadata = {"comment": note}
+        return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return PacketReader(self.options, schema)
+        return PacketReader(recalled(self.options, schema), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's names
         return NoStream()
@@ -498,9 +497,10 @@ class PacketReader(DataSourceReader):
     """Reads what the path means when the query is planned."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        options = options_of(options, OPTIONS)
         path = options.get("path")
         if not path:
-            raise OptionError('say which captures to read: .load("/captures/*.pcap")')
+            raise OptionError('say which captures to read: .load("/captures/*.pcap"), or LOCATION \'/captures\'')
         self._paths = find_files(path)
         self._count = _partitions(options)
         self._names = schema.names

@@ -47,6 +47,7 @@ from pyspark.sql.types import StructType
 from ordack.paths import NotLocal, local_path
 from ordack.pipeline import segments
 from ordack.pipeline.bodies import FORMATS, JSON, Bodies, SchemaError
+from ordack.pipeline.options import OptionError, noted, options_of, recalled
 from ordack.pipeline.segments import KEYLESS, SCHEMA, FolderError, OtherFolder, Segment, with_key
 
 MALFORMED = "_malformed"
@@ -65,10 +66,6 @@ _COMPARED = {
     filters.GreaterThanOrEqual: pc.Expression.__ge__, filters.LessThan: pc.Expression.__lt__,
     filters.LessThanOrEqual: pc.Expression.__le__,
 }
-
-
-class OptionError(Exception):
-    """An option of the data source cannot be used; the text names it, its value and what to do."""
 
 
 @dataclass
@@ -97,13 +94,10 @@ class Settings:
     @staticmethod
     def of(options: Mapping[str, str]) -> Settings:
         """Raises OptionError, FolderError."""
-        known = {name.lower() for name in OPTIONS}
-        for name in options:
-            if name.lower() not in known:
-                raise OptionError(f"there is no option {name!r}; there are {', '.join(OPTIONS)}")
+        options = options_of(options, OPTIONS)
         path = options.get("path")
         if not path:
-            raise OptionError('say which folder of segments to read: .load("/data/plant")')
+            raise OptionError('say which folder of segments to read: .load("/data/plant"), or LOCATION \'/data/plant\'')
         try:
             folder = Path(local_path(path)).absolute()  # workers may have another current folder
         except NotLocal as error:
@@ -125,6 +119,11 @@ class Settings:
                         body_format, options.get("prefix", ""), None if at_most is None else int(at_most))
 
 
+def _quoted(text: str) -> str:
+    """As a literal of SQL."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
 class SegmentSource(DataSource):
     """See the head of this file."""
 
@@ -135,18 +134,22 @@ class SegmentSource(DataSource):
     def schema(self) -> StructType | str:
         settings = Settings.of(self.options)
         own = from_arrow_schema(SCHEMA)
+        note = noted(self.options, options_of(self.options, OPTIONS))
+        if note:
+            own.fields[0].metadata = {"comment": note}
         if not settings.schema:
             return own
         # Only Spark's JVM parses DDL.
+        said = f" COMMENT {_quoted(note)}" if note else ""
         head = ", ".join(f"`{column.name}` {column.dataType.simpleString()}{'' if column.nullable else ' NOT NULL'}"
-                         for column in own)
+                         f"{said if column is own.fields[0] else ''}" for column in own)
         return f"{head}, {settings.schema}, `{MALFORMED}` STRING"
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return SegmentReader(Settings.of(self.options), schema)
+        return SegmentReader(Settings.of(recalled(self.options, schema)), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        return SegmentStreamReader(Settings.of(self.options), schema)
+        return SegmentStreamReader(Settings.of(recalled(self.options, schema)), schema)
 
 
 @dataclass
