@@ -30,6 +30,8 @@ PI_DISK_SIZE = 16 << 20
 PI_HEAP_KIB = 2048
 BAUD = 115200
 RXBUF = 1024
+ERASE_MS = 45
+"""What an RP2040 needs to erase 4 KiB; it runs from that flash, so its UART is deaf meanwhile."""
 HOST = "10.0.2.2"
 """Where QEMU's user network shows this machine's loopback."""
 
@@ -202,7 +204,8 @@ class QemuBoard:
 class Mps2Board(QemuBoard):
     """A Cortex-M3, ARM's MPS2 board with image AN385, with a heap of `heap` KiB.
 
-    With `network` it reaches the queue manager over its Ethernet, else over its UART 1. UART 0 is its log.
+    With `network` it reaches the queue manager over its Ethernet, else over its UART 1, which hears nothing while the
+    flash erases. UART 0 is its log.
     """
 
     ways: tuple[str, ...] = (POWER, RESET)
@@ -220,7 +223,8 @@ class Mps2Board(QemuBoard):
         flash = f"memory-backend-file,id=psram,size={MPS2_PSRAM_SIZE},mem-path=flash,share=on"
         command: list[str | Path] = [program("qemu-system-arm", self.target)]
         command += ["-machine", "mps2-an385,memory-backend=psram", "-object", flash, "-display", "none"]
-        command += ["-monitor", "none", "-semihosting", "-kernel", MPS2_FIRMWARE, "-append", f"heap={self._heap}"]
+        settings = f"heap={self._heap}" if self._network else f"heap={self._heap} erase_ms={ERASE_MS}"
+        command += ["-monitor", "none", "-semihosting", "-kernel", MPS2_FIRMWARE, "-append", settings]
         command += ["-chardev", "stdio,id=uart0,signal=off", "-serial", "chardev:uart0"]
         if self._network:
             return [*command, "-nic", "user,model=lan9118"]

@@ -322,6 +322,37 @@ def test_mps2_uart_carries_all_it_has_room_for(mps2: Callable[..., Machine], tmp
         machine.until("lost some 32")
 
 
+DEAF_MAIN = """\
+import machine, mps2, time
+uart = machine.UART(1, 115200, rxbuf=4096)
+flash = mps2.Flash()
+print("ready")
+while not uart.any():
+    pass
+begin = time.ticks_ms()
+flash.ioctl(6, 500)
+print("took", time.ticks_diff(time.ticks_ms(), begin) >= 100)
+print("has lost", "overruns=0" not in str(uart), uart.any() < 2000)
+"""
+
+
+def test_mps2_hears_nothing_while_it_erases_if_that_takes_time(mps2: Callable[..., Machine], tmp_path: Path) -> None:
+    """As on an RP2, which stops interrupts meanwhile. 2000 bytes at 115200 baud take longer than 100 ms."""
+    for settings, lost in (("heap=64 erase_ms=100", True), ("heap=64", False)):
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(tmp_path / f"uart1-{lost}"))
+            server.listen()
+            server.settimeout(DEADLINE_S)
+            machine = mps2(DEAF_MAIN, "-chardev", f"socket,id=uart1,path={tmp_path / f'uart1-{lost}'}",
+                           "-serial", "chardev:uart1", settings=settings)
+            line, _ = server.accept()
+        with line:
+            machine.until("ready")
+            line.sendall(bytes(2000))
+            machine.until(f"took {lost}")
+            machine.until(f"has lost {lost}")
+
+
 LAN_MAIN = """\
 import errno, mps2, network, select, socket, time
 lan = network.LAN()

@@ -26,7 +26,8 @@ class UartLink:
 
     uart: a machine.UART; or a stream that does not block, such as a file or a socket. What it got while no link was
     open does not matter. rxbuf: the size of its receive buffer in bytes, 112 or more: the other end never has more
-    under way than fits in it, so nothing is lost however long the board is busy.
+    under way than fits in it, so nothing is lost however long the program is busy. Bytes are lost while nothing puts
+    them there: where interrupts stop as long as flash is erased (RP2: 45 ms for 4 KiB). That costs a session.
 
     A machine.UART takes what is written, at most 1020 bytes each time, at once or as fast as it goes out: its txbuf
     and its timeout say which.

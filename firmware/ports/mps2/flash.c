@@ -2,6 +2,7 @@
 //
 //     Flash   2 MiB at its start, as NOR flash is: erased in blocks of 4 KiB to 0xFF, programmed at any place; programming
 //             only clears bits. LittleFS lives on it. Without an offset (FAT) a block is erased and then programmed.
+//             `erase_ms=` on the command line: an erase takes so long, and UARTs are deaf meanwhile.
 //     Card    8 MiB from its middle, as an SD card is: sectors of 512 bytes, written over. FAT lives on it.
 //
 // With the PSRAM in a shared file, killing QEMU is a power cut between two stores of the processor: a block may be half
@@ -14,6 +15,7 @@
 
 #include "board.h"
 #include "flash.h"
+#include "uart.h"
 
 #define FLASH_BLOCK_BYTES 4096u
 #define FLASH_BLOCKS 512u
@@ -57,8 +59,13 @@ static uint8_t *place(const device_t *self, size_t n_args, const mp_obj_t *args,
 }
 
 static void erase(device_t *self, uint8_t *at) {
+    uint32_t ms = setting_number("erase_ms", 0);
+
     memset(at, ERASED, self->block_bytes);
     self->erased++;
+    if (ms != 0) {
+        uarts_deaf(ms);
+    }
 }
 
 // readblocks(block, buffer[, offset])

@@ -22,6 +22,8 @@ enum {
 
 #define DIVISOR_MIN 16 // the hardware's
 #define IDLE_AFTER_MS 2
+#define BITS_PER_BYTE 10
+#define FIFO_BYTES 32 // what an RP2040's hardware holds while nobody comes for it
 
 static uint8_t terminal_received[1024], terminal_outgoing[256];
 
@@ -91,6 +93,38 @@ void uarts_tick(void) {
         uart_t *uart = &uarts[number];
         if (uart->idle_in != 0 && --uart->idle_in == 0 && uart->on_idle != NULL) {
             uart->on_idle(number);
+        }
+    }
+}
+
+void uarts_deaf(uint32_t ms) {
+    uint32_t begin = mp_hal_ticks_us();
+    uint32_t heard[UART_COUNT] = {0}; // bytes that could have come
+    uint32_t came[UART_COUNT] = {0};
+    uint32_t us;
+
+    for (int number = 1; number < UART_COUNT; number++) {
+        NVIC_DisableIRQ(UART0_RX_IRQn + 2 * number);
+    }
+    while ((us = mp_hal_ticks_us() - begin) < 1000 * ms) {
+        for (int number = 1; number < UART_COUNT; number++) {
+            uart_t *uart = &uarts[number];
+            registers_t *hardware = registers(uart);
+            if (uart->received.buf == NULL || uart->flow_control || us * (CLOCK_HZ / 1000000) / BITS_PER_BYTE / hardware->divisor <= heard[number]) {
+                continue;
+            }
+            heard[number]++;
+            if (hardware->state & STATE_RECEIVED_FULL) {
+                uint8_t byte = hardware->data;
+                if (++came[number] > FIFO_BYTES || ringbuf_put(&uart->received, byte) != 0) {
+                    uart->overruns++;
+                }
+            }
+        }
+    }
+    for (int number = 1; number < UART_COUNT; number++) {
+        if (uarts[number].received.buf != NULL) {
+            NVIC_EnableIRQ(UART0_RX_IRQn + 2 * number);
         }
     }
 }

@@ -27,6 +27,9 @@ void uarts_tick(void);
 // `received` and `outgoing` must be there.
 void uart_start(uart_t *uart, uint32_t baud_rate);
 void uart_stop(uart_t *uart);
+// For so long nobody comes for what UARTs 1 and 2 receive, and it is lost: so it is on boards that run from the flash which
+// is erased meanwhile. QEMU has no baud rate, so only as much as could have come is; a line with RTS holds it.
+void uarts_deaf(uint32_t ms);
 // Bytes read; 0 if there are none now.
 size_t uart_read(uart_t *uart, void *data, size_t size);
 // Bytes taken; 0 if there is no room now.
