@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import os
@@ -557,9 +558,73 @@ def test_what_is_in_an_outbox_is_told_with_its_reason(tmp_path: Path) -> None:
     (segment,) = tmp_path.glob("*.log")
     data = segment.read_bytes()
     segment.write_bytes(data.replace(b"given up", b"given uq"))
-    (damaged,) = told().values()
-    assert (damaged.name, damaged.verdict) == ("outbox", "bad")
-    assert "keep a copy of the folder" in damaged.text
+    damaged = told()
+    assert damaged["damage"].verdict == "warning"
+    assert re.match(r"00000001\.log at byte \d+: a bit was flipped", damaged["damage"].text)
+    assert damaged["outbox"].values["messages"] == 3
+    segment.write_bytes(bytes(len(data)))
+    (lost,) = told().values()
+    assert (lost.name, lost.verdict) == ("outbox", "bad")
+    assert "keep a copy of the folder" in lost.text
+
+
+def test_an_outbox_is_copied_off_a_board(machine: Callable[..., Machine], tmp_path: Path) -> None:
+    board = machine()
+    node = Node(str(tmp_path / "made"))
+    node.queue("DIRECT=TCP:10.0.0.5\\private$\\line1").put(b"21.5", label="reading")
+    node.close_now()
+    data = (tmp_path / "made" / "00000001.log").read_bytes()
+    with board.open() as opened:
+        opened.run("import os\nos.mkdir('outbox')")
+        opened.write(opened.info.root("outbox/00000001.log"), data)
+    done = ordack("rescue", "--port", board.port, "--to", tmp_path / "copy")
+    assert done.returncode == 0, done.stderr
+    assert "1 DIRECT=TCP:10.0.0.5\\private$\\line1 'reading': 4 bytes, waiting" in done.stdout
+    assert (tmp_path / "copy" / "00000001.log").read_bytes() == data
+    none = ordack("rescue", "--port", board.port, "--to", tmp_path / "other", "--outbox", "nothing")
+    assert none.returncode == 1
+    assert "there is no outbox in" in none.stderr
+
+
+def test_an_outbox_is_rescued_and_what_is_in_it_listed(tmp_path: Path) -> None:
+    queue = "DIRECT=TCP:10.0.0.5\\private$\\line1"
+    folder = tmp_path / "outbox"
+
+    async def fill() -> None:
+        node = Node(str(folder), name="press 7")
+        line1 = node.queue(queue)
+        await line1.send_all([b"\xff\x00", b"21.5", b"x" * 300], label="reading")
+        await node.delete(await line1.send(b"given up", dead_letter=True))
+        await node.close()
+
+    asyncio.run(fill())
+    (segment,) = folder.glob("*.log")
+    whole = segment.read_bytes()
+    to = tmp_path / "copy"
+    done = ordack("rescue", str(folder), "--to", str(to), "--json")
+    assert done.returncode == 0, done.stderr
+    *messages, summary = map(json.loads, done.stdout.splitlines())
+    assert [message["message_id"] for message in messages] == [1, 2, 3, 4]
+    assert [message["state"] for message in messages] == ["waiting"] * 3 + ["dead-lettered"]
+    assert [message.get("body") for message in messages] == [None, "21.5", "x" * 300, "given up"]
+    assert base64.b64decode(messages[0]["body_base64"]) == b"\xff\x00"
+    assert {message["queue"] for message in messages} == {queue}
+    assert (summary["name"], summary["messages"], summary["damage"]) == ("press 7", 4, [])
+    assert (to / segment.name).read_bytes() == segment.read_bytes() == whole, "nothing is changed"
+    again = ordack("rescue", str(folder), "--to", str(to))
+    assert again.returncode == 1
+    assert "is not empty" in again.stderr
+    segment.write_bytes(whole.replace(b"x" * 300, b"x" * 100 + bytes(100) + b"x" * 100))
+    done = ordack("rescue", str(folder))
+    assert done.returncode == 1
+    assert "4 DIRECT=TCP" in done.stdout
+    assert "21.5" not in done.stdout
+    assert "bytes cannot be read\nmessage 3 cannot be read, and is not known to have ended" in done.stdout
+    assert ordack("rescue").returncode == 2
+    assert ordack("rescue", "--port", "x").returncode == 2
+    empty = ordack("rescue", str(tmp_path / "nothing"))
+    assert (empty.returncode, empty.stdout) == (1, "")
+    assert "there is no outbox" in empty.stderr
 
 
 @contextlib.contextmanager

@@ -460,7 +460,7 @@ def test_a_hole_in_what_was_never_durable_is_a_torn_tail() -> None:
         box.append(handle, queue, FLAGS, record, body)
         offsets.append(handle.offset)
     box.sync()
-    disk.tail.data[offsets[0] + 20] ^= 1
+    disk.tail.data[offsets[0] : offsets[0] + 20] = bytes(20)
     assert boards.bodies(outbox.Outbox(disk)) == [b"durable"]
 
 

@@ -391,6 +391,11 @@ class Node:
         """
         return self.outbox.last_message_id
 
+    @property
+    def damage(self) -> "list[str]":
+        """What this start could not read of the outbox as it was written, a sentence each."""
+        return self.outbox.damage
+
     def queue(self, name: str) -> Queue:
         """The queue of a direct format name, DIRECT=TCP:10.0.0.5\\private$\\line1. Raises ValueError for others.
 

@@ -8,8 +8,9 @@ durable (B-098). The format is in firmware/node/README.md. What the log promises
 * Order in the log is order of durability: a segment is synced before the next one is begun, and replay stops at the
   first record that is not whole. A change of state that stands before a message is durable if the message is.
 * A tail that a power cut tore is dropped and never appended to: the next segment says where its predecessor ends.
-* A broken record that was durable once is never skipped: OutboxDamaged. It is told from a torn one by the records
-  behind it, whose AFTER_SYNC flag says that everything before them was durable.
+* A broken record that was durable once is told from a torn one by the records behind it, whose AFTER_SYNC flag says
+  that everything before them was durable. One flipped bit is told by the CRC, and passed over whenever it is read; what
+  is broken worse is left out, and all of it is said (`damage`). No number that may have been given is given again.
 * Files go oldest first. What is kept for long does not hold them: near the capacity it is copied to the end of the log.
 
 Nothing here blocks for longer than the file system does. Bodies are not kept in memory: records go through one small
@@ -415,6 +416,7 @@ class Outbox:
     makes the handle of an arrival from its number, record and source. write_bytes: in so much memory records are put
     together until they are written; less than the default is for small boards, which also give up what only the
     start needs.
+    `damage`: what the start could not read as it was written, a sentence each.
     `restored`: the messages that are kept, those of a queue in the order of their numbers, for the owner to take.
     Raises OutboxDamaged, OutboxError (another board's folder, another format), OutboxWriteFailed, OSError, ValueError.
     """
@@ -452,6 +454,8 @@ class Outbox:
         self.starts = 0  # of this board, this one included
         self._first_message_id = self._last_message_id = 0  # the first that this start may give; the last before that
         self.name = ""  # of the board, for people
+        self.damage: "list[str]" = []
+        self._mended: "list[tuple[str, int, int]]" = []  # flipped bits: file, place, mask
         self.ahead = False  # an OrderAck has named what was never given here; in the start before, too
         self._sent = False  # in this start something may have been transmitted
         self._start_logged = False
@@ -686,14 +690,14 @@ class Outbox:
             self._flush()
         is_right = True
         if not offset:
-            self._files.read_into(segment.name, handle.offset, self._piece[:_HEAD_BYTES])
+            self._read(segment.name, handle.offset, self._piece[:_HEAD_BYTES])
             crc, word = struct.unpack_from("<II", self._piece, 0)
             value = crc32(self._piece[4:_HEAD_BYTES], segment.seed)
             if len(part) < handle.size:
                 for chunk in self._chunks(handle):
                     value = crc32(chunk, value)
                 is_right = value == crc
-        count = self._files.read_into(segment.name, handle.offset + _HEAD_BYTES + offset, part)
+        count = self._read(segment.name, handle.offset + _HEAD_BYTES + offset, part)
         if count == handle.size:
             is_right = crc32(part, value) == crc
         if not is_right or count < len(part) or (not offset and word >> 8 != _MESSAGE_PREFIX_BYTES + handle.size):
@@ -706,6 +710,14 @@ class Outbox:
         except OutboxWriteFailed:
             pass
         self._files.close()
+
+    def _read(self, name: str, offset: int, buffer: memoryview) -> int:
+        """As Files.read_into, with the bits that the start found flipped as they were."""
+        count = self._files.read_into(name, offset, buffer)
+        for file, place, mask in self._mended:
+            if file == name and offset <= place < offset + count:
+                buffer[place - offset] ^= mask
+        return count
 
     # ---- writing --------------------------------------------------------------------------------
 
@@ -860,7 +872,7 @@ class Outbox:
         offset = current.size
         end = start + _HEAD_BYTES
         self._torn = True  # until all of it is in the buffer or written: the file may fail to be read meanwhile
-        self._files.read_into(segment.name, handle.offset, self._piece[:_HEAD_BYTES])
+        self._read(segment.name, handle.offset, self._piece[:_HEAD_BYTES])
         crc, word = struct.unpack_from("<II", self._piece, 0)
         value = crc32(self._piece[4:_HEAD_BYTES], segment.seed)
         self._out[start:end] = self._piece[:_HEAD_BYTES]
@@ -891,7 +903,7 @@ class Outbox:
         offset = handle.offset + _HEAD_BYTES
         left = handle.size
         while left:
-            count = self._files.read_into(segment.name, offset, self._piece[: min(_PIECE_BYTES, left)])
+            count = self._read(segment.name, offset, self._piece[: min(_PIECE_BYTES, left)])
             if not count:
                 raise OutboxDamaged(segment.name, handle.offset, "a message cannot be read back")
             yield self._piece[:count]

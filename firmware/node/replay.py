@@ -51,6 +51,10 @@ _WORD_CLASS = const(5)
 _MESSAGE_PREFIX = const("<HHIIIIIBBHIII")
 _QUEUE_PREFIX = const("<HIIII")
 _SOURCE_PREFIX = const("<HIIII16s")
+_HEAD_BYTES = const(48)
+_POLYNOMIAL = const(0xEDB88320)  # of the CRC
+# So much is looked through for a flipped bit; up to 11,450 bytes two that are flipped are never taken for another one.
+_MEND_BYTES_MAX = const(8192)
 _BUFFER_BYTES = const(512)  # a record of any name fits into it
 
 nonce = os.urandom
@@ -121,6 +125,10 @@ class Replay:
         self._arrivals: "dict[int, Arrival]" = {}
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
+        self._left_out = 0  # bytes that cannot be read,
+        self._gap = 0  # of them those before the record that is next,
+        self._gap_from = 0  # and what would have been the first MessageID in there
+        self._missing: "set[int]" = set()  # MessageIDs that were in there
         self._from = 0  # the part of a file that is in _buffer
         self._to = 0
         self._payload = _RECORD_BYTES  # where in _buffer the payload of a record begins
@@ -155,6 +163,9 @@ class Replay:
             box._remove(unfinished)
         for number in stale:
             box._remove(number)
+        box._last_message_id = box.next_message_id - 1
+        if box.damage:
+            self._go_beyond()
         box.restored = sorted(self._kept.values(), key=_place)
         box.live = len(self._kept)
         box.arrivals = len(self._arrivals)
@@ -170,10 +181,20 @@ class Replay:
             box._reclaim()
         self._jump()
 
+    def _go_beyond(self) -> None:
+        """What could not be read may have said anything: be above all numbers that it can have given."""
+        box = self._box
+        for number in sorted(self._missing):
+            box.damage.append("message {} cannot be read, and is not known to have ended".format(number))
+        box.next_message_id = box.next_message_id + self._left_out & 0xFFFFFFFF or 1
+        box.next_arrival = box.next_arrival + self._left_out & 0xFFFFFFFF or 1
+        box.starts += 1
+        for restored in self._kept.values():
+            restored.sent = True
+
     def _jump(self) -> None:
         """Number on at a distance: the log may be an old copy, whose next numbers were given (B-020)."""
         box = self._box
-        box._last_message_id = box.next_message_id - 1
         low, high, arrivals = struct.unpack("<HHH", outbox.jump(6))
         if box._current is None:
             if box.guid is None:
@@ -185,10 +206,31 @@ class Replay:
         box._first_message_id = box.next_message_id
 
     def _read_header(self, number: int) -> "tuple[Any, ...] | None":
-        """The fields of a segment's header, its CRC last; None if it is not whole."""
+        """The fields of a segment's header, its CRC last; None if it is not whole, and not by one flipped bit."""
         box = self._box
         name = outbox.file_name(number)
-        size = self._files.read_into(name, 0, self._view[:_HEADER_BYTES])
+        header = self._whole_header(number, name)
+        if header is None:
+            self._box._read(name, 8, self._view[:4])
+            stated = struct.unpack_from("<I", self._buffer, 0)[0]
+            for bit in range(-1, 32):
+                base = stated ^ 1 << bit if bit >= 0 else stated
+                if header is None and _HEADER_BYTES + 4 <= base <= self._files.size(name):
+                    count = len(box._mended)
+                    if bit >= 0:
+                        box._mended.append((name, 8 + (bit >> 3), 1 << (bit & 7)))
+                    elif not self._mend(name, base - 4, 0, base - 4, 0):
+                        continue
+                    header = self._whole_header(number, name)
+                    if header is None:
+                        del box._mended[count:]
+            if header is not None:
+                self._say(name, 0, "a bit was flipped; it is read as it was")
+        return header
+
+    def _whole_header(self, number: int, name: str) -> "tuple[Any, ...] | None":
+        box = self._box
+        size = self._box._read(name, 0, self._view[:_HEADER_BYTES])
         if size < _VERSION_BYTES:
             return None
         magic, version, _, base = struct.unpack_from("<4sHHI", self._buffer, 0)
@@ -196,7 +238,7 @@ class Replay:
             return None
         header = struct.unpack_from(_HEADER, self._buffer, 0)
         crc = self._crc(name, 0, base - 4, 0)
-        self._files.read_into(name, base - 4, self._view[:4])
+        self._box._read(name, base - 4, self._view[:4])
         if struct.unpack_from("<I", self._buffer, 0)[0] != crc:
             return None
         if version != outbox.VERSION:
@@ -235,6 +277,8 @@ class Replay:
             self._payload = offset + 2 - self._from
             self._apply(_QUEUE if i < header[2] else _SOURCE, length, segment)
             offset += 2 + length
+        if self._gap:
+            self._end_gap(header[7])
         box.next_message_id = header[7]
         box.next_arrival = header[8]
         box._time_stamp = max(box._time_stamp, header[9])
@@ -244,17 +288,93 @@ class Replay:
             if not word:
                 if following is None and self._is_blank(name, segment.size, end):
                     return False
-                if following is not None or self._durable_after(segment, segment.size + 1, end):
-                    raise outbox.OutboxDamaged(name, segment.size, "the record is broken")
-                return True
+                word = self._mend_record(segment, end, following is not None)
+            if not word:
+                behind = self._whole_behind(segment, segment.size + 1, end, following is not None)
+                if not behind:
+                    return True  # torn: it was never durable
+                self._leave_out(segment, behind)
+                continue
             self._apply(word & 0xFF & ~_AFTER_SYNC, word >> 8, segment)
             segment.size += _RECORD_BYTES + (word >> 8)
         return False
 
+    def _mend_record(self, segment: "Segment", end: int, is_followed: bool) -> int:
+        """Is one flipped bit all that is wrong with this record? Its second word then, else 0.
+
+        What follows has to begin where it ends, or the bits may be those of a torn one.
+        """
+        start = segment.size
+        mended = self._box._mended
+        count = len(mended)
+        self._to = 0
+        if self._box._read(segment.name, start, self._view[:_RECORD_BYTES]) < _RECORD_BYTES:
+            return 0
+        size = struct.unpack_from("<I", self._buffer, 4)[0] >> 8
+        word = 0
+        stop = start + _RECORD_BYTES + size
+        if stop <= end and self._mend(segment.name, start, start + 4, stop, segment.seed):
+            word = self._check(segment, start, end)
+        for bit in range(24):
+            if word:
+                break
+            stop = start + _RECORD_BYTES + (size ^ 1 << bit)
+            if stop <= end:
+                del mended[count:]
+                mended.append((segment.name, start + 5 + (bit >> 3), 1 << (bit & 7)))
+                self._to = 0
+                word = self._check(segment, start, end)
+        if word and not is_followed and stop != end and not self._check(segment, stop, end):
+            word = word if self._is_blank(segment.name, stop, end) else 0
+        self._to = 0
+        if not word:
+            del mended[count:]
+            return 0
+        self._say(segment.name, start, "a bit was flipped; it is read as it was")
+        return self._check(segment, start, end)
+
+    def _mend(self, name: str, crc_at: int, start: int, stop: int, seed: int) -> bool:
+        """If one flipped bit explains why the bytes from start to stop do not have the CRC that is kept, unflip it."""
+        self._box._read(name, crc_at, self._view[:4])
+        difference = struct.unpack_from("<I", self._buffer, 0)[0] ^ self._crc(name, start, stop, seed)
+        for bit in range(32):
+            if difference == 1 << bit:
+                self._box._mended.append((name, crc_at + (bit >> 3), 1 << (bit & 7)))
+                return True
+        if stop - start > _MEND_BYTES_MAX:
+            return False
+        value = _POLYNOMIAL  # what the last bit makes different
+        for bit in range(8 * (stop - start)):
+            if value == difference:
+                self._box._mended.append((name, stop - 1 - (bit >> 3), 0x80 >> (bit & 7)))
+                return True
+            value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)
+        return False
+
+    def _leave_out(self, segment: "Segment", stop: int) -> None:
+        """What stands until there cannot be read."""
+        count = stop - segment.size
+        self._say(segment.name, segment.size, "{} bytes cannot be read".format(count))
+        self._left_out += count
+        if not self._gap:
+            self._gap_from = self._box.next_message_id
+        self._gap += count
+        segment.size = stop
+
+    def _end_gap(self, number: int) -> None:
+        """The MessageID that comes after what could not be read: those between may have stood there."""
+        missing = number - self._gap_from & 0xFFFFFFFF
+        if missing <= self._gap // _HEAD_BYTES:  # else a start has jumped
+            self._missing.update([self._gap_from + k & 0xFFFFFFFF for k in range(missing)])
+        self._gap = 0
+
+    def _say(self, name: str, offset: int, what: str) -> None:
+        self._box.damage.append("{} at byte {}: {}".format(name, offset, what))
+
     def _read(self, segment: "Segment", offset: int, end: int) -> None:
         """Fill the buffer with the file from offset on."""
         self._from = offset
-        self._to = offset + self._files.read_into(segment.name, offset, self._view[: min(_BUFFER_BYTES, end - offset)])
+        self._to = offset + self._box._read(segment.name, offset, self._view[: min(_BUFFER_BYTES, end - offset)])
 
     def _check(self, segment: "Segment", offset: int, end: int) -> int:
         """The second word of the record at offset if it is whole, else 0. Its beginning is then in the buffer, the
@@ -281,7 +401,7 @@ class Replay:
         """Carry a CRC on over bytes of a file, through the box's write buffer, which is empty at the start."""
         view = self._box._out
         while offset < end:
-            count = self._files.read_into(name, offset, view[: min(len(view), end - offset)])
+            count = self._box._read(name, offset, view[: min(len(view), end - offset)])
             if not count:
                 raise OSError("a file became shorter while it was read")
             value = crc32(view[:count], value)
@@ -293,25 +413,30 @@ class Replay:
         view = self._box._out
         blank = self._files.fixed
         while blank and offset < end:
-            count = self._files.read_into(name, offset, view[: min(len(view), end - offset)])
+            count = self._box._read(name, offset, view[: min(len(view), end - offset)])
             blank = count > 0 and bytes(view[:count]) == bytes(count)
             offset += count
         return blank
 
-    def _durable_after(self, segment: "Segment", offset: int, end: int) -> bool:
-        """Does a whole record behind a broken one say that everything before it was durable?"""
+    def _whole_behind(self, segment: "Segment", offset: int, end: int, is_followed: bool) -> int:
+        """Where the first whole record behind a broken one begins, or the end if the segment is_followed.
+
+        0: no record says that everything before it was durable.
+        """
+        first = 0
         while offset < end:
             self._read(segment, offset, end)
             count = self._to - offset
             chunk = bytes(self._view[:count])
-            for kind in _TYPES:
-                place = chunk.find(bytes((kind | _AFTER_SYNC,)))
-                while place >= 0:
-                    if self._check(segment, offset + place - 4, end):
-                        return True
-                    place = chunk.find(bytes((kind | _AFTER_SYNC,)), place + 1)
-            offset += count
-        return False
+            for place in range(4, count):
+                if chunk[place] & ~_AFTER_SYNC in _TYPES and self._check(segment, offset + place - 4, end):
+                    first = first or offset + place - 4
+                    if is_followed or chunk[place] & _AFTER_SYNC:
+                        self._to = 0
+                        return first
+            offset += max(count - 4, 1) if offset + count < end else count
+        self._to = 0
+        return end if is_followed else 0
 
     def _apply(self, kind: int, length: int, segment: "Segment") -> None:
         """Repeat what a whole record says, which is in the buffer."""
@@ -336,13 +461,15 @@ class Replay:
             if index == len(box.queues):
                 name = bytes(self._view[self._payload + _QUEUE_PREFIX_BYTES : end]).decode()
                 box.queues.append(outbox.LoggedQueue(index, name, array("I", (0, 0, 0, 0))))
-            self._queue_counters(box.queues[index], array("I", counters))
+            if index < len(box.queues):
+                self._queue_counters(box.queues[index], array("I", counters))
         else:
             index, *counters, guid = struct.unpack_from(_SOURCE_PREFIX, buffer, self._payload)
             if index == len(box.sources):
                 name = bytes(self._view[self._payload + _SOURCE_PREFIX_BYTES : end]).decode()
                 box.sources.append(outbox.LoggedSource(index, guid, name, array("I", (0, 0, 0, 0))))
-            box.sources[index].record[:] = array("I", counters)
+            if index < len(box.sources):
+                box.sources[index].record[:] = array("I", counters)
 
     def _queue_counters(self, queue: "LoggedQueue", counters: "array[int]") -> None:
         queue.record[:] = counters
@@ -351,6 +478,9 @@ class Replay:
     def _apply_message(self, kind: int, length: int, segment: "Segment") -> None:
         box = self._box
         index, flags, number, *rest = struct.unpack_from(_MESSAGE_PREFIX, self._buffer, self._payload)
+        if index >= len(box.sources if kind in (_ARRIVAL, _ARRIVAL_COPY) else box.queues):
+            self._say(segment.name, segment.size, "the queue of message {} cannot be read".format(number))
+            return
         counters = array("I", rest[:4])
         state, marks, message_class, sent_time, ttrq, ttbr = rest[4:]
         record = array("I", (state, marks, sent_time, ttrq, ttbr, message_class))
@@ -375,6 +505,8 @@ class Replay:
             restored = self._kept[number] = Restored(queue, handle, flags, tx_sequence_id, own)
             restored.sent = box._sent
             if kind == _MESSAGE:
+                if self._gap:
+                    self._end_gap(number)
                 box.next_message_id = outbox.following(number)
                 self._queue_counters(queue, counters)
         handle.size = length - _MESSAGE_PREFIX_BYTES
@@ -390,6 +522,8 @@ class Replay:
             else:
                 handle = self._arrivals.get(number)
             if handle is None:
+                if state == _GONE:
+                    self._missing.discard(number)
                 continue
             record = handle.record
             record[_WORD_STATE] = state

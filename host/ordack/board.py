@@ -214,7 +214,7 @@ def _reach(host, port, packet):
         if s:
             s.close()
 """
-_FILES = """
+FILES = """
 import os
 try:
     print([(f[0], os.stat({0!r} + '/' + f[0])[6]) for f in os.ilistdir({0!r})])
@@ -724,26 +724,37 @@ def _reach(board: Board, host: str, port: int) -> Check:
 def _outbox(board: Board, info: Info, folder: str, clock_is_set: bool, reached: Check | None,
             progress: Progress) -> Iterator[Check]:
     path = folder if folder.startswith("/") else info.root(folder)
-    found = board.run(_FILES.format(path))
+    found = board.run(FILES.format(path))
     if not found:
         yield Check("outbox", "ok", f"{path} is empty", "", {"messages": 0})
         return
-    total, done = sum(size for _, size in found), 0
     with tempfile.TemporaryDirectory() as copy:
-        for name, size in found:
-            data = board.read(f"{path}/{name}", _part_of(progress, "the outbox", done, total))
-            (Path(copy) / name).write_bytes(data)
-            done += size
+        fetch_outbox(board, path, found, Path(copy), progress)
         yield from read_outbox(copy, path, time.time(), clock_is_set=clock_is_set, reached=reached)
+
+
+def fetch_outbox(board: Board, path: str, found: list[tuple[str, int]], to: Path, progress: Progress) -> None:
+    """Copy the files of an outbox off a board, as they are."""
+    total, done = sum(size for _, size in found), 0
+    for name, size in found:
+        (to / name).write_bytes(board.read(f"{path}/{name}", _part_of(progress, "the outbox", done, total)))
+        done += size
+
+
+def node_log() -> Any:
+    """The module node.outbox, of the checkout. Raises ImportError: this ordack has none."""
+    if str(CHECKOUT / "firmware") not in sys.path:
+        sys.path.append(str(CHECKOUT / "firmware"))
+    from node import outbox
+
+    return outbox
 
 
 def read_outbox(copy: str, name: str, now: float, *, clock_is_set: bool = True,
                 reached: Check | None = None) -> Iterator[Check]:
     """Say what is in a copy of an outbox, which is changed by this. now: s since 1970."""
-    if str(CHECKOUT / "firmware") not in sys.path:
-        sys.path.append(str(CHECKOUT / "firmware"))
     try:
-        from node import outbox as log
+        log = node_log()
     except ImportError:
         yield Check("outbox", "warning", "not looked at: this ordack has no node to read it with", "use a checkout")
         return
@@ -753,11 +764,15 @@ def read_outbox(copy: str, name: str, now: float, *, clock_is_set: bool = True,
         restored = opened.restored
         untaken = sum(arrival.record[confirm.STATE] == log.RECEIVED for arrival in opened.restored_arrivals)
     except (log.OutboxError, OSError) as error:
-        yield Check("outbox", "bad", f"{name}: {error}", "ask its maker before anything is deleted")
+        yield Check("outbox", "bad", f"{name}: {error}", "`ordack board rescue` copies it, before anything is deleted")
         return
     finally:
         files.close()
     yield _identity(opened, log.AHEAD)
+    if opened.damage:
+        more = f", and {len(opened.damage) - 1} more" if opened.damage[1:] else ""
+        yield Check("damage", "warning", f"{opened.damage[0]}{more}", "`ordack board rescue` copies the outbox, and "
+                    "lists what is in it; flash that does this again wears out", {"damage": opened.damage})
     settings = confirm.Settings()
     queues: dict[str, list[confirm.Confirmation]] = {}
     for message in restored:

@@ -33,7 +33,7 @@ queue_app = typer.Typer(no_args_is_help=True, help="Create, list, limit, purge, 
 app.add_typer(queue_app, name="queue")
 outgoing_app = typer.Typer(no_args_is_help=True, help="What waits for other machines: list, pause, resend, purge.")
 app.add_typer(outgoing_app, name="outgoing")
-board_app = typer.Typer(no_args_is_help=True, help="Boards with MicroPython on a serial port: deploy, doctor.")
+board_app = typer.Typer(no_args_is_help=True, help="Boards with MicroPython on a serial port: deploy, doctor, rescue.")
 app.add_typer(board_app, name="board")
 pipeline_app = typer.Typer(no_args_is_help=True, help="What Spark does with exported messages: ingest.")
 app.add_typer(pipeline_app, name="pipeline")
@@ -1036,6 +1036,45 @@ def board_doctor(
         _table(("check", "verdict", "found", "what to do"), (), [
             (check.name, check.verdict, check.text, check.advice) for check in checks])
     if any(check.verdict == "bad" for check in checks):
+        raise typer.Exit(1)
+
+
+@board_app.command("rescue")
+def board_rescue(
+    folder: Annotated[Path | None, typer.Argument(
+        metavar="[FOLDER]", help="An outbox on this machine, in place of a board's.")] = None,
+    port: Annotated[str | None, typer.Option(
+        metavar="PORT", help="The board: serial port, pty or URL of pyserial.")] = None,
+    to: Annotated[Path | None, typer.Option(metavar="DIR", help="Put the copy there: a new folder.")] = None,
+    outbox: Annotated[str, typer.Option(metavar="FOLDER", help="Folder of the node's outbox on the board.")] = "outbox",
+    baud: BaudOption = 115200, as_json: JsonOption = False,
+) -> None:
+    """Copy an outbox off a board, and list what is in it: each message with its state, and what cannot be read.
+
+    Also for a copy on this machine: ordack board rescue FOLDER. Nothing is changed there or on the board. Exit status:
+    0 all of it could be read, 1 something could not, or nothing was done, 5 no board with MicroPython answers.
+    """
+    from ordack import rescue
+    from ordack.board import attended
+
+    if (port is None) == (folder is None) or (port is not None and to is None):
+        raise typer.BadParameter("name a board with --port PORT and the folder for the copy with --to DIR, or a FOLDER")
+    with _board_errors(), _progress() as progress:
+        if to is not None:
+            rescue.make_folder(to)
+        if folder is not None and to is not None:
+            rescue.copy_of(folder, to)
+        elif port is not None and to is not None:
+            attended(port, baud, lambda board: rescue.copy_from_board(board, outbox, to, progress), reset=False)
+        found = list(rescue.listing(to or folder or Path()))
+    summary = found.pop()
+    for message in found:
+        state = message["state"] + (f", class 0x{message['class']:04X}" if message.get("class") else "")
+        what = f"{message['message_id']} {message['queue']} {message['label']!r}: {message['size']} bytes"
+        _report(as_json, f"{what}, {state}", **message)
+    about = f"{summary['name']}, GUID {summary['guid']}" if summary["name"] else f"GUID {summary['guid']}"
+    _report(as_json, "\n".join([f"{len(found)} messages; {about}", *summary["damage"]]), **summary, messages=len(found))
+    if summary["damage"]:
         raise typer.Exit(1)
 
 

@@ -119,6 +119,77 @@ def a_torn_tail_is_dropped_and_never_built_upon():
     assert bodies(outbox.Outbox(disk)) == [b"whole", b"after it"]
 
 
+def holds(box):
+    """All that a start finds, but for what jumps."""
+    messages = [(one.queue.name, one.tx_sequence_id, one.tx_sequence_number) for one in box.restored]
+    handles = [one.handle for one in box.restored] + box.restored_arrivals
+    messages += [(one.message_id, bytes(box.load(one)), bytes(one.record)) for one in handles]
+    arrivals = [one.source.name for one in box.restored_arrivals]
+    counters = [(one.name, bytes(one.record)) for one in box.queues + box.sources]
+    return box.guid, messages, arrivals, counters, box.last_message_id
+
+
+def any_flipped_bit_is_read_as_it_was():
+    """At any state of a log: nothing stops, nothing is lost or made up, no number is used again, and it is said."""
+    dice = power.Dice(8)
+    states = []
+
+    def note(disk, step, data):
+        if dice.below(3) == 0:
+            states.append(disk.after_cut(power.KEEP_ALL, dice))
+
+    disk = power.Disk()
+    disk.before = note
+    box = outbox.Outbox(disk, power.GUID, segment_size=700, capacity=6000, name="press 7")
+    queues = [box.queue(name) for name in power.NAMES]
+    source = box.source(*power.SOURCES[0])
+    handles = []
+    for k in range(40):
+        handles.append(put(box, b"reading %d" % k + bytes(k), queues[k % 2].name))
+        source.record[2] += 1
+        arrival = outbox.Arrival(box.next_arrival, confirm.new(k + 1, power.CONFIRMATION), source)
+        arrival.record[confirm.STATE] = outbox.RECEIVED
+        box.arrive(arrival, source, b"command %d" % k)
+        box.sync()
+        arrival.record[confirm.STATE] = ord(confirm.GONE)
+        box.change([arrival])
+        if k % 3 == 2:
+            box.will_send()
+            end(box, handles[: k % 7])
+            del handles[: k % 7]
+        if k % 11 == 10:
+            box = outbox.Outbox(disk, segment_size=700, capacity=6000)
+            handles = [one.handle for one in box.restored]
+            queues = box.queues
+            source = box.sources[0]
+    flips = 0
+    for state in states[:: max(len(states) // 12, 1)]:
+        clean = outbox.Outbox(state.after_cut(power.KEEP_ALL, dice))
+        expected = holds(clean)
+        for name in sorted(state.files):
+            size = len(state.files[name].data)
+            for _ in range(10):
+                place, mask = dice.below(size), 1 << dice.below(8)
+                flipped = state.after_cut(power.KEEP_ALL, dice)
+                data = flipped.files[name].data
+                data[place] ^= mask
+                before = bytes(data)
+                box = outbox.Outbox(flipped)
+                found = holds(box)
+                flips += 1
+                assert found[:3] == expected[:3], (name, place, mask)
+                assert found[3:] == expected[3:], (name, place, mask)
+                assert box.next_message_id >= clean.next_message_id
+                assert box.next_arrival >= clean.next_arrival
+                assert box.starts >= clean.starts
+                if name in flipped.files:
+                    assert box.damage, (name, place, mask)
+                    assert name in box.damage[0]
+                    assert bytes(data[: len(before)]) == before, "nothing is changed by looking"
+    print(flips, "flipped bits")
+    assert flips > 200
+
+
 def damage_is_reported():
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID)
@@ -129,15 +200,39 @@ def damage_is_reported():
     for place in range(len(tail.data)):
         tail.data[place] ^= 0x10
         if place < handles[2].offset:
-            error = raises(outbox.OutboxDamaged, outbox.Outbox, disk)
-            assert error.name == "00000001.log"
-            assert error.offset == max([start for start in records if start <= place])
+            (said,) = outbox.Outbox(disk).damage
+            start = max([start for start in records if start <= place])
+            assert said == "00000001.log at byte %d: a bit was flipped; it is read as it was" % start, said
             if place >= handles[0].offset:
-                assert raises(outbox.OutboxDamaged, box.load, handles[place >= handles[1].offset]).name == error.name
-        else:  # nothing behind the last record says that it was durable: it looks like one that was torn
-            assert bodies(outbox.Outbox(disk)) == [b"reading 0", b"reading 1"]
+                handle = handles[place >= handles[1].offset]
+                assert raises(outbox.OutboxDamaged, box.load, handle).name == "00000001.log", "since it was looked at"
+        assert bodies(outbox.Outbox(disk)) == [b"reading 0", b"reading 1", b"reading 2"]
         tail.data[place] ^= 0x10
     assert files == {name: bytes(disk.files[name].data) for name in disk.files}, "nothing is changed by looking"
+
+
+def what_is_broken_worse_is_left_out_and_said():
+    """What is behind it is delivered; of what was in there, only what is known to have ended is not missed."""
+    for settled in (False, True):
+        disk = power.Disk()
+        box = outbox.Outbox(disk, power.GUID)
+        handles = [put(box, b"reading %d" % k) for k in range(4)]
+        if settled:
+            end(box, handles[:2])
+        put(box, b"last")
+        place = handles[1].offset
+        for k in range(6):
+            disk.tail.data[place + 5 * k] ^= 0xA5
+        again = outbox.Outbox(disk)
+        whole = [b"reading 2", b"reading 3", b"last"]
+        assert bodies(again) == (whole if settled else [b"reading 0"] + whole)
+        assert again.damage[0].startswith("00000001.log at byte %d: " % place)
+        assert "bytes cannot be read" in again.damage[0]
+        assert again.damage[1:] == ([] if settled else ["message 2 cannot be read, and is not known to have ended"])
+        assert again.next_message_id > box.next_message_id
+        assert all(one.sent for one in again.restored), "they may have been: it was not read"
+        put(again, b"new")
+        assert bodies(outbox.Outbox(disk))[-1] == b"new"
 
 
 TESTS = (
@@ -146,6 +241,8 @@ TESTS = (
     real_files_keep_what_was_sent,
     a_torn_tail_is_dropped_and_never_built_upon,
     damage_is_reported,
+    what_is_broken_worse_is_left_out_and_said,
+    any_flipped_bit_is_read_as_it_was,
 )
 
 
