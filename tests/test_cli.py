@@ -300,7 +300,7 @@ def test_serve_says_where_it_listens_and_stops_cleanly(tmp_path: Path, number: s
     assert running.line == f"listening on 127.0.0.1:{running.port}\n"
     assert running.port > 0
     with socket.create_connection(("127.0.0.1", running.port)) as connection:
-        assert running.stop(number) == (0, "", "")
+        assert running.stop(number) == (0, "", f"ordack: new store made in {tmp_path}/new\n")
         assert connection.recv(1) == b""
 
 

@@ -18,9 +18,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ordack.look import open_to_look
 from ordack.output import OutputError, save, write, write_bytes
 from ordack.paths import NotLocal, local_path
-from ordack.store import SYSTEM, BadName, Store, StoreBusy, StoreError, StoreFull, StoreUnknown, counted, legible
+from ordack.store import (
+    SYSTEM,
+    BadName,
+    QueueExists,
+    QueueNotEmpty,
+    Store,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StoreUnknown,
+    counted,
+    legible,
+)
 
 if TYPE_CHECKING:
     from ordack.client import Message
@@ -28,7 +41,7 @@ if TYPE_CHECKING:
     from ordack.pipeline.audit_result import Result
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
-                  help="A queue manager for the MSMQ binary protocol.")
+                  context_settings={"help_option_names": ["-h", "--help"]})
 queue_app = typer.Typer(no_args_is_help=True, help="Create, list, limit, purge, delete queues.")
 app.add_typer(queue_app, name="queue")
 outgoing_app = typer.Typer(no_args_is_help=True, help="What waits for other machines: list, pause, resend, purge.")
@@ -37,6 +50,25 @@ board_app = typer.Typer(no_args_is_help=True, help="Boards with MicroPython on a
 app.add_typer(board_app, name="board")
 pipeline_app = typer.Typer(no_args_is_help=True, help="What Spark does with exported messages: ingest.")
 app.add_typer(pipeline_app, name="pipeline")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib import metadata
+
+        try:
+            write(f"ordack {metadata.version('ordack')}\n")
+        except metadata.PackageNotFoundError:
+            write("ordack, of a folder and not installed\n")
+        raise typer.Exit
+
+
+@app.callback()
+def ordack(
+    version: Annotated[bool, typer.Option(
+        "--version", callback=_show_version, is_eager=True, help="Show the version and exit.")] = False,
+) -> None:
+    """A queue manager for the MSMQ binary protocol."""
 
 
 def local(text: str) -> Path:
@@ -55,7 +87,8 @@ def _local_file(text: str) -> Path:
     return path
 
 
-StoreOption = Annotated[Path, typer.Option("--store", metavar="FOLDER", parser=local, help="Folder of the store.")]
+StoreOption = Annotated[Path, typer.Option(
+    "--store", metavar="FOLDER", parser=local, envvar="ORDACK_STORE", help="Folder of the store.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 FormatNameArgument = Annotated[str, typer.Argument(help="Format name of the outgoing queue, as `list` shows it.")]
 NameArgument = Annotated[str, typer.Argument(help="Queue name, with or without private$\\.")]
@@ -79,12 +112,26 @@ def queue_create(
     name: NameArgument, store: StoreOption,
     transactional: Annotated[bool, typer.Option(
         "--transactional", help="For transactional messages, and only them.")] = False,
+    if_not_exists: Annotated[bool, typer.Option(
+        "--if-not-exists", help="Leave one that is there, of the same kind, as it is.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Make a private queue, and the store if there is none."""
     with Store(store, create=True) as opened:
-        queue = opened.create_queue(name, transactional)
-    _done(as_json, f"created {queue.name}", name=queue.name, transactional=queue.transactional, id=queue.identifier)
+        _tell_if_new(opened)
+        try:
+            queue = opened.create_queue(name, transactional)
+            created = True
+        except QueueExists:
+            queue = opened.queue(name)
+            if not if_not_exists:
+                raise
+            if queue.transactional != transactional:
+                raise StoreError(f"the queue {queue.name} exists and is {'' if queue.transactional else 'not '}"
+                                 "transactional: delete it first, or take it as it is") from None
+            created = False
+    _done(as_json, f"created {queue.name}" if created else f"{queue.name} exists", name=queue.name, created=created,
+          transactional=queue.transactional, id=queue.identifier)
 
 
 @queue_app.command("list")
@@ -93,7 +140,7 @@ def queue_list(
     system: Annotated[bool, typer.Option("--system", help="System queues too.")] = False,
 ) -> None:
     """Show the queues and what is in them."""
-    with Store(store) as opened:
+    with open_to_look(store) as opened:
         queues = [queue for queue in opened.queues() if system or queue.kind != SYSTEM]
     if as_json:
         for queue in queues:
@@ -135,7 +182,7 @@ def queue_quota(
         limit = parse_quota(quota) if quota is not None else None
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    with Store(store) as opened:
+    with open_to_look(store) if quota is None else Store(store) as opened:
         queue = opened.queue(name)
         if quota is None:
             limit = queue.quota
@@ -158,12 +205,24 @@ def queue_purge(name: NameArgument, store: StoreOption, as_json: JsonOption = Fa
 
 
 @queue_app.command("delete")
-def queue_delete(name: NameArgument, store: StoreOption, as_json: JsonOption = False) -> None:
-    """Remove a queue and its messages; senders who asked for it are told."""
+def queue_delete(
+    name: NameArgument, store: StoreOption,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete its messages, too, without asking.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove a queue and, if you say so, its messages; senders who asked for it are told."""
     from ordack.client import Client
 
     with Client(store) as client:
-        removed = client.delete_queue(name)
+        try:
+            removed = client.delete_queue(name, only_empty=not yes)
+        except QueueNotEmpty as error:
+            if not (sys.stdin is not None and sys.stdin.isatty()):
+                raise StoreError(f"{error}; --yes deletes them") from None
+            typer.echo(f"{error}. Delete them? [y/N] ", nl=False, err=True)  # a prompt would write to standard output
+            if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+                raise typer.Exit(1) from None
+            removed = client.delete_queue(name)
     _done(as_json, f"deleted {name} with {counted(removed, 'message')}", name=name, removed=removed)
 
 
@@ -174,7 +233,7 @@ def outgoing_list(store: StoreOption, as_json: JsonOption = False) -> None:
     "not acknowledged": not known to have arrived. "not read": arrived, kept until it is known to be received. The rest
     is told by a running `ordack serve`, with --json in full.
     """
-    with Store(store) as opened:
+    with open_to_look(store) as opened:
         counts = opened.outgoing_counts()
         status = opened.status() or {"outgoing": []}
     running = {queue.pop("format_name"): queue for queue in status["outgoing"]}
@@ -248,7 +307,7 @@ def state(
         _show_status(store, as_json)
         return
 
-    with Client(store) as client:
+    with Client(store, look=True) as client:
         conclusion = client.state(message_id)
     if conclusion is None:
         _report(as_json, f"nothing is known of a transactional message {message_id} sent from here",
@@ -262,7 +321,7 @@ def state(
 
 
 def _show_status(store: Path, as_json: bool) -> None:
-    with Store(store) as opened:
+    with open_to_look(store) as opened:
         status = opened.status()
     if status is None:
         raise StoreError(f"no queue manager runs on {store}")
@@ -293,7 +352,7 @@ def config(
     from ordack.config import SETTINGS, check_setting, setting_name
 
     if name is None:
-        with Store(store) as opened:
+        with open_to_look(store) as opened:
             changed = opened.configuration()
         rows = [(known, changed.get(known, setting.absent), setting) for known, setting in SETTINGS.items()]
         if as_json:
@@ -308,7 +367,8 @@ def config(
         number = None if value is None or value == "default" else check_setting(known, value)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    with Store(store, create=value is not None) as opened:
+    with open_to_look(store) if value is None else Store(store, create=True) as opened:
+        _tell_if_new(opened)
         if value is not None:
             opened.configure(known, number)
         held = opened.configuration().get(known, SETTINGS[known].absent)
@@ -336,7 +396,7 @@ def identity(
     """
     from mqqb import packets
 
-    with Store(store) as opened:
+    with Store(store) if renew else open_to_look(store) as opened:
         try:
             guid = packets.guid_text(opened.renew_identity() if renew else opened.guid)
         except StoreBusy as error:
@@ -434,7 +494,7 @@ def receive(
     one = 1 if raw is not None or not (everything or peek or follow) else sys.maxsize
     left = one if count is None else min(count, sys.maxsize)
     show = _shown(raw, as_json)
-    with Client(store) as client:
+    with Client(store, look=peek) as client:
         queue = client.queue(name)
         if peek:
             shown = [show(message) for message in islice(queue.peek(), left)]
@@ -933,6 +993,7 @@ def _open_when_there_is_room(folder: Path) -> Store:
         opened = None
         try:
             opened = Store(folder, create=True)
+            _tell_if_new(opened)
             opened.lock_manager()
             return opened
         except StoreError as error:
@@ -1108,6 +1169,11 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
             shown.update(tasks[total], description=what, completed=done)
 
         yield told
+
+
+def _tell_if_new(store: Store) -> None:
+    if store.is_new:
+        _complain(f"new store made in {store.folder}")
 
 
 def _complain(text: str) -> None:

@@ -25,6 +25,7 @@ from mqqb.confirm import Confirmation
 
 from ordack import classes, outcome
 from ordack.config import Config, check_host, split_direct
+from ordack.look import open_to_look
 from ordack.outcome import Outcomes
 from ordack.store import (
     CLOSED_QUEUES,
@@ -37,11 +38,13 @@ from ordack.store import (
     NewMessage,
     NewOutgoing,
     Outgoing,
+    QueueNotEmpty,
     Store,
     Stored,
     StoreError,
     StoreFull,
     StoreUnknown,
+    counted,
     legible,
 )
 from ordack.store import Queue as QueueState
@@ -228,14 +231,15 @@ class Queue:
 
 
 class Client:
-    """An application's access to the store in `folder`, which is made if `create`. Raises StoreError and its kinds.
+    """An application's access to the store in `folder`, which is made if `create`. look: only to look at, for who may
+    not write it. Raises StoreError and its kinds.
 
     clock: gives seconds since 1970. Not for use by several threads at once.
     """
 
     def __init__(self, folder: str | os.PathLike[str], create: bool = False,
-                 clock: Callable[[], float] = time.time) -> None:
-        self.store = Store(folder, create=create, clock=clock)
+                 clock: Callable[[], float] = time.time, look: bool = False) -> None:
+        self.store = open_to_look(folder) if look else Store(folder, create=create, clock=clock)
         self._clock = clock
         self._configuration: object = None
         self._config: Config | None = None
@@ -282,11 +286,12 @@ class Client:
         with self.store.transaction():
             return self.outcomes().purge(self.store.queue(name))
 
-    def delete_queue(self, name: str) -> int:
+    def delete_queue(self, name: str, only_empty: bool = False) -> int:
         """Remove a private queue, its sub-queue and their messages; how many there were. Senders that asked for it are
         told (B-339).
 
-        Raises BadName, NoSuchQueue, StoreError for a system queue or while messages are being received from it.
+        Raises BadName, NoSuchQueue, StoreError for a system queue or while messages are being received from it;
+        QueueNotEmpty if only_empty and a message is in it.
         """
         with self.store.transaction():
             queue = self.store.queue(name)
@@ -294,7 +299,10 @@ class Client:
                 raise StoreError(f"{queue.name} is a system queue: it cannot be deleted")
             poison = self.store.find_queue(queue.name + POISON)
             removed = 0
-            for one in (queue, poison) if poison else (queue,):
+            queues = (queue, poison) if poison else (queue,)
+            if only_empty and (count := sum(one.messages for one in queues)):
+                raise QueueNotEmpty(f"{counted(count, 'message')} in {queue.name} would be deleted, too")
+            for one in queues:
                 if self.store.locked(one.identifier):
                     raise StoreError(f"messages of {one.name} are being received: delete it when that has ended")
                 removed += self.outcomes().empty(one)

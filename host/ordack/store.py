@@ -199,6 +199,10 @@ class QueueExists(StoreError):
     """A queue of this name is there already."""
 
 
+class QueueNotEmpty(StoreError):
+    """A queue with messages in it was to be deleted only if there are none."""
+
+
 class NoSuchQueue(StoreError):
     """There is no queue of this name."""
 
@@ -415,6 +419,7 @@ class Store:
         since 1970."""
         self.folder = Path(folder)
         self.path = self.folder / FILE_NAME
+        self.is_new = False  # it was not there before
         self._locks: list[int] = []  # descriptors
         self._receiver = 0
         self._to_put_back: list[int] = []
@@ -439,7 +444,7 @@ class Store:
                 raise StoreError(f"cannot open {self.path}: {error.strerror}") from None
         flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
         with self._errors():
-            self._db = apsw.Connection(str(self.path), flags=flags, statementcachesize=64)
+            self._db = self._connect(flags)
         try:
             self._prepare(busy_timeout)
         except BaseException:
@@ -452,17 +457,27 @@ class Store:
             self._db.pragma("synchronous", "full")
             self._db.pragma("journal_size_limit", LOG_BYTES)  # a large transaction leaves no large log behind
             self._db.pragma("temp_store", "memory")  # another file system may be full
-            if self._one("PRAGMA application_id") == APPLICATION_ID:
+            if self._check_program():
                 self._check_version()
-            elif self._one("SELECT count(*) FROM sqlite_master"):
-                raise StoreError(f"{self.path} is a database of another program")
             self._use_write_ahead_log(time.monotonic() + busy_timeout)
         with self.transaction():
             if not self._one("SELECT count(*) FROM sqlite_master"):
                 self._fill()
+                self.is_new = True
             self._check_version()
             self._upgrade()
             self.guid = self._one("SELECT value FROM settings WHERE name = 'guid'")
+
+    def _connect(self, flags: int) -> apsw.Connection:
+        return apsw.Connection(str(self.path), flags=flags, statementcachesize=64)
+
+    def _check_program(self) -> bool:
+        """Is there a store in the file already? Raises StoreError if it is another program's."""
+        if self._one("PRAGMA application_id") == APPLICATION_ID:
+            return True
+        if self._one("SELECT count(*) FROM sqlite_master"):
+            raise StoreError(f"{self.path} is a database of another program")
+        return False
 
     def _use_write_ahead_log(self, deadline: float) -> None:
         while True:
@@ -599,7 +614,7 @@ class Store:
         except (apsw.NotADBError, apsw.CorruptError):
             raise StoreError(f"{self.path} is damaged, or no store at all") from None
         except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError):
-            raise StoreError(f"cannot open {self.path} for writing: check the folder's and the file's permissions"
+            raise StoreError(f"cannot open {self.path}: check the permissions of the folder and of the files in it"
                              ) from None
         except apsw.Error as error:
             if isinstance(error, apsw.IOError) and os.statvfs(self.folder).f_bavail == 0:
@@ -643,11 +658,32 @@ class Store:
             return None
         return descriptor
 
+    def _is_locked(self, name: str) -> bool:
+        """Does a process hold this lock? Asked as a reader, so that it needs no permission to write, and of two who ask
+        at once none takes the other for it."""
+        path = self.folder / name
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise StoreError(f"cannot open {path}: {error.strerror}") from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
     def lock_manager(self) -> None:
         """Become the store's only queue manager, until close, and begin a run; raises StoreBusy if another process is.
         """
         with self.transaction():  # nobody gives a number between the two
             descriptor = self._open_lock(SERVE_LOCK, os.O_CREAT)
+            if descriptor is None:  # it may be one who asks, who has it for an instant
+                time.sleep(LAST_WAIT_S)
+                descriptor = self._open_lock(SERVE_LOCK, os.O_CREAT)
             if descriptor is None:
                 pid = (self.folder / SERVE_LOCK).read_text().strip()
                 raise StoreBusy(f"another `ordack serve` (process {pid or 'unknown'}) is running on {self.folder}")
@@ -656,13 +692,6 @@ class Store:
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, f"{os.getpid()}\n".encode())
             self.begin_run()
-
-    def _is_served(self) -> bool:
-        descriptor = self._open_lock(SERVE_LOCK, 0)
-        if descriptor is None:
-            return (self.folder / SERVE_LOCK).exists()
-        os.close(descriptor)
-        return False
 
     def _become_receiver(self) -> None:
         """Have a number to mark messages with, and the lock that tells that its owner lives."""
@@ -872,8 +901,8 @@ class Store:
         size = 0
         with self._errors():
             for row in self._db.execute(
-                    "SELECT rank, lookup_id, arrived, in_doubt, packet, aborts FROM messages INDEXED BY messages_order "
-                    "WHERE queue = ? AND receiver IS NULL AND (rank, lookup_id) > (?, ?) AND NOT purged "
+                    "SELECT rank, lookup_id, arrived, in_doubt, packet, aborts FROM messages " + self._available() +
+                    " AND queue = ? AND (rank, lookup_id) > (?, ?) AND NOT purged "
                     "AND (expires IS NULL OR expires > ?) ORDER BY rank, lookup_id LIMIT ?",
                     (queue, *after, now, limit)):
                 found.append(Stored(*row))
@@ -881,6 +910,10 @@ class Store:
                 if size >= RECEIVE_BYTES:
                     break
         return found
+
+    def _available(self) -> str:
+        """The condition for messages that nobody has in his hands, and the index that holds only them."""
+        return "INDEXED BY messages_order WHERE receiver IS NULL"
 
     # ---- exports
 
@@ -952,9 +985,7 @@ class Store:
 
     def status(self) -> dict[str, Any] | None:
         """What the queue manager has last shown; None if none is running."""
-        descriptor = self._open_lock(SERVE_LOCK, 0)
-        if descriptor is not None:
-            os.close(descriptor)
+        if not self._is_locked(SERVE_LOCK):
             return None
         try:
             shown: dict[str, Any] = json.loads((self.folder / STATUS).read_text())
@@ -1012,7 +1043,7 @@ class Store:
     def _join_run(self) -> None:
         """Give numbers in the run of the queue manager, or without one begin a run for this process."""
         if not self._knows_run:
-            if not self._is_served():
+            if not self._is_locked(SERVE_LOCK):
                 self.begin_run()
             self._knows_run = True
 

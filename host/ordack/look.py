@@ -1,0 +1,72 @@
+"""Looking at a store, for who may read its files and not write them: what it says is what a writer would see, or it
+says that it cannot tell.
+
+SQLite reads a store that is in use through the files beside it (`-wal`, `-shm`). When nobody has it open these are not
+there, and who may not write cannot make them: then the file itself is read, and it must not change meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import apsw
+
+from ordack.store import FILE_NAME, FORMAT_VERSION, Store, StoreBusy, StoreError
+
+
+def open_to_look(folder: str | os.PathLike[str]) -> Store:
+    """The store, to look at: as it always is if this process may write it, else read only. Raises StoreError."""
+    path = Path(folder) / FILE_NAME
+    beside = [file for file in (_beside(path, "-wal"), _beside(path, "-shm")) if file.exists()]
+    writable = all(os.access(file, os.W_OK, effective_ids=True) for file in (path.parent, path, *beside))
+    return Store(folder) if writable else ReadOnlyStore(folder)
+
+
+def _beside(path: Path, end: str) -> Path:
+    return path.with_name(path.name + end)
+
+
+class ReadOnlyStore(Store):
+    """A store that is only looked at. Methods that write raise StoreError."""
+
+    def _connect(self, flags: int) -> apsw.Connection:
+        del flags
+        self._still = None if _beside(self.path, "-wal").exists() else self._state()
+        options = "mode=ro" if self._still is None else "mode=ro&immutable=1"
+        return apsw.Connection(f"file:{quote(str(self.path.absolute()))}?{options}", statementcachesize=64,
+                               flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+
+    def _state(self) -> tuple[object, ...]:
+        """What differs when the file, which nobody had open, has been changed."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return ()
+        return found.st_ino, found.st_size, found.st_mtime_ns, _beside(self.path, "-wal").exists()
+
+    def _prepare(self, busy_timeout: float) -> None:
+        with self._errors():
+            self._db.set_busy_timeout(int(busy_timeout * 1000))
+            self._check_program()
+        if self._one("PRAGMA user_version") != FORMAT_VERSION:
+            raise StoreError(f"{self.path} is of an older version: a command of somebody who may write it makes it new")
+        self.guid = self._one("SELECT value FROM settings WHERE name = 'guid'")
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        with super()._errors():
+            yield
+        if self._still not in (None, self._state()):
+            raise StoreBusy(f"{self.path} was changed while it was looked at: look again")
+
+    def _put_back_for_the_dead(self) -> None:
+        """What they had received counts as available, see `_available`."""
+
+    def _available(self) -> str:
+        receivers = self._column("SELECT DISTINCT receiver FROM messages WHERE receiver IS NOT NULL")
+        dead = [str(receiver) for receiver in receivers if not self._is_locked(self._receiver_file(receiver))]
+        return f"WHERE (receiver IS NULL OR receiver IN ({', '.join(dead)}))" if dead else super()._available()
