@@ -87,15 +87,24 @@ def test_the_consumer_of_the_readme_is_killed_again_and_again_and_processes_each
     assert _processed(folder) == list(range(MESSAGES))
 
 
-def test_what_comes_again_from_a_store_that_is_put_back_from_a_backup_is_known(folder: Path) -> None:
+def test_a_store_that_is_put_back_from_a_backup_repeats_messages_and_never_a_key(folder: Path) -> None:
+    """What was processed since the backup comes again, and is known; what is sent afterwards is new, although its
+    lookup ids were given before."""
     plant = folder / "plant"
     _send(plant, 0, 3)
     shutil.copytree(plant, folder / "backup")
-    _run(folder, "behind", 3)
+    _send(plant, 3, 3)
+    before = {line["lookup_id"] for line in _json("receive", "--store", plant, "line1", "--peek")}
+    _run(folder, "behind", 6)
     shutil.rmtree(plant)
     shutil.copytree(folder / "backup", plant)
-    _run(folder, "behind", 3)
-    assert _processed(folder) == [0, 1, 2]
+    _send(plant, 6, 3)
+    again = _json("receive", "--store", plant, "line1", "--peek")
+    assert {line["lookup_id"] for line in again} == before, "lookup ids are given again"
+    _run(folder, "behind", 6)
+    assert _processed(folder) == list(range(9))
+    with sqlite3.connect(folder / "readings.sqlite") as table:
+        assert len(set(table.execute("SELECT message_key FROM readings"))) == 9
 
 
 def test_a_copy_has_the_key_of_its_message_and_an_acknowledgement_its_own(folder: Path) -> None:

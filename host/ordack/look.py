@@ -21,7 +21,7 @@ from ordack.store import FILE_NAME, FORMAT_VERSION, Store, StoreBusy, StoreError
 def open_to_look(folder: str | os.PathLike[str]) -> Store:
     """The store, to look at: as it always is if this process may write it, else read only. Raises StoreError."""
     path = Path(folder) / FILE_NAME
-    beside = [file for file in (_beside(path, "-wal"), _beside(path, "-shm")) if file.exists()]
+    beside = [file for file in (_beside(path, "-wal"), _beside(path, "-shm")) if os.access(file, os.F_OK)]
     writable = all(os.access(file, os.W_OK, effective_ids=True) for file in (path.parent, path, *beside))
     return Store(folder) if writable else ReadOnlyStore(folder)
 
