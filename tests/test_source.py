@@ -681,6 +681,27 @@ def test_outcomes_are_kept_for_as_many_messages_as_configured(tmp_path: Path) ->
 # ---- bad input -------------------------------------------------------------------------------------
 
 
+@pytest.mark.rule("C-21", "C-83", "C-84", "B-163")
+@pytest.mark.parametrize("orderly", [True, False])
+def test_what_expires_while_nothing_runs_is_in_doubt_only_if_it_may_have_been_sent(
+        tmp_path: Path, orderly: bool) -> None:
+    world, _, sender = _hosts(tmp_path)
+    _send(world, sender)
+    _seconds(world, 1)  # the session stays open
+    sent = _send(world, sender, ttrq=5, dead_letter=True)
+    world.pass_time(10)  # transmitted, and not delivered
+    for wire in list(world.wires):
+        wire.to_host.clear()
+    if orderly:
+        sender.manager.close()
+    sender.store.close()
+    waiting = _send(world, sender, ttrq=5, dead_letter=True)
+    world.now += 10_000
+    sender._open(world.now)
+    assert _state(sender, sent) == (confirm.DEAD_LETTERED, 0x8002, True)
+    assert _state(sender, waiting) == (confirm.DEAD_LETTERED, 0x8002, not orderly)
+
+
 @pytest.mark.parametrize(("properties", "reason"), [
     ({"ttrq": -1}, "TimeToReachQueue is -1 s"), ({"ttbr": 1 << 32}, "TimeToBeReceived is 4294967296 s"),
     ({"acknowledge": ["receive"]}, "go together"), ({"administration_queue": "plain"}, "go together"),

@@ -1245,13 +1245,7 @@ class Manager:
             self._end_what_is_due(now, wall, due)
         while any(self.store.over(wall, 1)):
             self._transact(now, wall, lambda batch: batch.outcomes.remove_over())
-        for outgoing in self._outgoing.values():
-            if outgoing.told_open and outgoing.link is None:
-                with self.store.transaction():
-                    self._save_sent(self.store.waiting(outgoing.transmitted))
-                    self.store.set_session_open(outgoing.identifier, False)
-                outgoing.told_open = False
-                outgoing.transmitted.clear()
+        self._note_closed()
         status = self.report()
         if status != self._shown:
             self._shown = status
@@ -1371,9 +1365,21 @@ class Manager:
                 self._dispatch(link, now, wall)
 
     def close(self) -> None:
-        """End all sessions (B-163)."""
+        """End all sessions (B-163), in the records too: what is sent until the next start was never transmitted."""
         for link in list(self.links):
             self._close(link, "B-163", "the queue manager stops")
+        with contextlib.suppress(StoreError):  # then it is as after a crash
+            self._note_closed()
+
+    def _note_closed(self) -> None:
+        """Note which messages were transmitted in sessions that are over, so that no other one is in doubt (C-83)."""
+        for outgoing in self._outgoing.values():
+            if outgoing.told_open and outgoing.link is None:
+                with self.store.transaction():
+                    self._save_sent(self.store.waiting(outgoing.transmitted))
+                    self.store.set_session_open(outgoing.identifier, False)
+                outgoing.told_open = False
+                outgoing.transmitted.clear()
 
 
 class _Batch:
