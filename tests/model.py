@@ -15,6 +15,7 @@ After every action:
   - journal, dead-letter and administration queues get what was asked for, once, and nothing else;
   - a queue hands out what is in it, in its order, and nothing leaves it unasked;
   - no session between two of us ends with a protocol error.
+Once a backup was put back somewhere, less is asked of the messages sent before: some of them are lost with a life.
 When the accidents stop, everything comes to its end within a bounded time, and every accepted message has one.
 """
 
@@ -120,6 +121,12 @@ class Message:
         self.acknowledgements: set[int] = set()  # classes of those that came
         self.copies: set[tuple[int, str]] = set()  # hosts and their system queues with a copy
         self.holders: Counter[int] = Counter()  # hosts with a copy in an outgoing queue
+        self.blurred = False  # a backup was put back since: what was promised may be lost with a life
+
+    @property
+    def can_come_again(self) -> bool:
+        """May it arrive a second time? Its target has lost it, or the history that would tell."""
+        return self.blurred and (not self.transactional or self.target.put_back_at > self.step)
 
     @property
     def transactional(self) -> bool:
@@ -198,8 +205,8 @@ class Host:
         self.last_lookup = 0
         self.outgoing: dict[int, Message | None] = {}  # key -> message; None: an acknowledgement
         self.last_key = 0
-        self.monitor = apsw.Connection(str(folder / FILE_NAME))
-        self.seen_version = -1
+        self.put_back_at = 0  # the step
+        self._watch()
         self._open()
         self.applications = [Application(self), Application(self)]
 
@@ -234,6 +241,59 @@ class Host:
         self.store.close()
         self._open()
         self.look()
+
+    def _watch(self) -> None:
+        self.monitor = apsw.Connection(str(self.folder / FILE_NAME))
+        self.seen_version = -1
+
+    def back_up(self) -> None:
+        """Copy the files as they are, while everything runs."""
+        self.backup.mkdir(exist_ok=True)
+        for name in (FILE_NAME, FILE_NAME + "-wal"):
+            shutil.copy(self.folder / name, self.backup / name)
+
+    @property
+    def backup(self) -> Path:
+        return self.folder.with_suffix(".backup")
+
+    def put_back(self) -> None:
+        """The machine is dead, and comes up again from the backup."""
+        self.world.figures["put back"] += 1
+        for link in list(self.links):
+            wire, end = self.links.pop(link)
+            wire.sever(end, tell=True)
+        self.close()
+        shutil.rmtree(self.folder)
+        shutil.copytree(self.backup, self.folder)
+        self.boot = self.world.now
+        self._watch()
+        self._open()
+        self.applications = [Application(self), Application(self)]
+        self.locked.clear()
+        self.leaving.clear()
+
+    def look_anew(self) -> None:
+        """What is in the store now has been there before."""
+        for message in self.outgoing.values():
+            if message:
+                message.holders[self.index] -= 1
+        self.content.clear()
+        self.outgoing.clear()
+        self.last_lookup = self.last_key = 0
+        self.queues = dict(self.monitor.execute("SELECT id, lower(name) FROM queues"))
+        there = dict(self.monitor.execute("SELECT lower(name), transactional FROM queues"))
+        for name in QUEUES:
+            self.kinds[name].append((self.world.step, bool(there[name]) if name in there else None))
+        for key, queue, rank, expires, packet in self.monitor.execute(
+            "SELECT lookup_id, queue, rank, expires, packet FROM messages ORDER BY lookup_id"
+        ).fetchall():
+            self.last_lookup = key
+            name = self.queues[queue]
+            message, _ = self.world.identify(packets.parse(packet))
+            assert message
+            if name != ADMIN and not name.startswith("system$;"):
+                message.received = message.removed = message.refused = False
+                self.content[key] = queue, rank, NEVER if expires is None else expires, message
 
     def kill(self, application: Application) -> None:
         application.die()
@@ -428,9 +488,9 @@ class World:
         """A message is in a queue."""
         if message.target is not host or message.queue != queue:
             raise Violation(f"it is in {queue} of host {host.index}: {message}")
-        if message.arrived:
+        if message.arrived and not message.can_come_again:
             raise Violation(f"it has arrived twice: {message}")
-        if message.rejected:
+        if message.rejected and not message.blurred:
             raise Violation(f"it has arrived, but was rejected with 0x{message.rejected:04X}: {message}")
         if host.kinds[queue][-1][1] is not message.transactional:
             raise Violation(f"its queue is of the other kind: {message}")
@@ -438,6 +498,9 @@ class World:
             raise Violation(f"it was never accepted: {message}")
         message.arrived = True
         self.figures["arrived"] += 1
+        if message.blurred:
+            message.received = message.removed = message.refused = False
+            return
         if message.certain:
             raise Violation(f"it has arrived after all: {message}")
         stream = (message.source.index, message.name, message.delivery, message.priority)
@@ -463,6 +526,8 @@ class World:
     def acknowledged(self, host: Host, message: Message, message_class: int) -> None:
         """An administration acknowledgement is in its queue."""
         again = message_class in message.acknowledgements  # each hop that has a copy may say that its time is over
+        if message.blurred:
+            return
         if (
             message.source is not host
             or not message.acknowledge
@@ -486,7 +551,7 @@ class World:
 
     def copied(self, host: Host, message: Message, queue: str) -> None:
         """A copy is in a journal or dead-letter queue."""
-        if (host.index, queue) in message.copies:
+        if (host.index, queue) in message.copies and not message.blurred:
             raise Violation(f"{queue} of host {host.index} has it twice: {message}")
         message.copies.add((host.index, queue))
         asked = 2 if queue == JOURNAL else 1
@@ -500,7 +565,11 @@ class World:
             if host is message.source:
                 self._told(message)
         elif not (
-            message.arrived or any(message.holders.values()) or self.may_be_unfit(message) or self.may_be_late(message)
+            message.blurred
+            or message.arrived
+            or any(message.holders.values())
+            or self.may_be_unfit(message)
+            or self.may_be_late(message)
         ):
             raise Violation(f"host {host.index} has dropped it: {message}")
 
@@ -511,6 +580,8 @@ class World:
             raise Violation(f"its source has forgotten it: {message}")
         message.told = f"{said.answer} 0x{said.message_class:04X}{' in doubt' if said.in_doubt else ''}"
         self.figures[said.answer] += 1
+        if message.blurred:
+            return
         reason = said.message_class
         dead = (message.source.index, DEAD_XACT) in message.copies
         journaled = (message.source.index, JOURNAL) in message.copies
@@ -525,8 +596,8 @@ class World:
             right = message.received and journaled == bool(message.journal & 2)
         elif said.answer in (confirm.DEAD_LETTERED, confirm.DISCARDED):
             right = dead == (said.answer == confirm.DEAD_LETTERED) == bool(message.journal & 1)
-            if said.in_doubt:
-                right &= timed_out and self.may_be_late(message)
+            if said.in_doubt:  # a clock that is behind that of a life which is lost numbers what is refused
+                right &= timed_out and (self.may_be_late(message) or message.source.put_back_at > 0)
             elif timed_out and reason != confirm.NACK_RECEIVE_TIMEOUT:
                 right &= self.may_be_late(message) and not message.arrived
                 message.certain = True
@@ -614,7 +685,7 @@ class World:
             raise Violation(f"host {host.index} counts {header.user_msg_sequence_number} messages sent, not {own}")
 
     def _must_be_settled(self, host: Host, message: Message | None) -> None:
-        if message is None or message.transactional or message.arrived:
+        if message is None or message.transactional or message.arrived or message.blurred:
             return
         elsewhere = any(count for index, count in message.holders.items() if index != message.source.index)
         if not (elsewhere or self.may_be_unfit(message) or self.may_be_late(message)):
@@ -631,7 +702,9 @@ class World:
         first = self.order_checked.get(key, 0)
         for place in range(first, bisect.bisect_right(numbers, body.tx_sequence_number)):
             message = self.numbers[*key, numbers[place]]
-            if not (message.arrived or message.rejected or message.told or self.may_be_late(message)):
+            if not (
+                message.arrived or message.rejected or message.told or message.blurred or self.may_be_late(message)
+            ):
                 raise Violation(f"an OrderAck up to {body.tx_sequence_number} covers it: {message}")
             self.order_checked[key] = place + 1
 
@@ -645,7 +718,7 @@ class World:
                 if message_class == confirm.NACK_REACH_QUEUE_TIMEOUT
                 else self.may_be_unfit(message)
             )
-            if message.arrived or not reason:
+            if (message.arrived or not reason) and not message.blurred:
                 raise Violation(f"it is rejected with 0x{message_class:04X} for no reason: {message}")
             message.rejected = message_class
             self.figures["rejected"] += 1
@@ -723,6 +796,8 @@ class World:
         )
         self.figures["sent"] += 1
         message.message_id = sent.message_id
+        if (host.index, sent.message_id) in self.by_id:
+            raise Violation(f"two messages have the MessageID: {message}")
         self.by_id[host.index, sent.message_id] = message
         if sent.tx_sequence_id is not None and sent.tx_sequence_number is not None:
             message.number = sent.tx_sequence_id, sent.tx_sequence_number
@@ -773,7 +848,7 @@ class World:
         opened.__exit__(*((Reject, Reject(), None) if how == 5 else (None, None, None)))
         host.leaving.update(application.keys)
         for message in messages:
-            if message.received or message.refused:
+            if (message.received or message.refused) and not message.blurred:
                 raise Violation(f"it was received twice: {message}")
             message.received = how != 5
             message.refused = how == 5
@@ -943,9 +1018,30 @@ class World:
     def stop(self, where: int) -> None:
         """A queue manager is stopped in order, and started again."""
         host = self.hosts[where % self.size]
-        host.manager.close()
-        self._collect(host)
+        self._act(host, lambda: host.manager.close())
         host.restart(reboot=False)
+
+    def back_up(self, where: int) -> None:
+        """Somebody copies the store of a queue manager that runs."""
+        self.hosts[where % self.size].back_up()
+
+    def put_back(self, where: int) -> None:
+        """Somebody puts the backup back; without one, the copy is made now, and started instead: nothing is lost."""
+        host = self.hosts[where % self.size]
+        if host.backup.exists():
+            for message in self.messages.values():
+                message.blurred = True
+            host.put_back_at = self.step + 1  # nothing later is blurred by it
+            host.put_back()
+            host.look_anew()
+        else:
+            for application in host.applications:
+                host.kill(application)
+            host.look()
+            host.back_up()
+            host.put_back()
+        shutil.rmtree(host.backup)
+        self._collect(host)
 
     def arm(self, where: int, statements: int, how: int) -> None:
         """A queue manager will die, or its disk will fail, in the middle of something."""
@@ -1000,10 +1096,10 @@ class World:
             if host.content:
                 raise Violation(f"host {host.index} still has {list(host.content.values())}")
         for message in self.messages.values():
-            if message.acknowledge and message.message_id and not self.limited:
+            if message.acknowledge and message.message_id and not (self.limited or message.blurred):
                 self._must_be_acknowledged(message)
             ended = message.received or message.removed or message.refused or message.told or not message.message_id
-            if not ended and (
+            if not ended and not message.blurred and (
                 message.arrived
                 or message.transactional
                 or not (self.may_be_unfit(message) or self.may_be_late(message))
@@ -1036,7 +1132,7 @@ class World:
                 message
                 for host in self.hosts
                 for message in host.outgoing.values()
-                if message is None or not may_wait(message)
+                if message is None or not (may_wait(message) or (message.blurred and message.journal))
             ]
             if not left:
                 return
@@ -1081,6 +1177,8 @@ ACTIONS: dict[str, tuple[int, tuple[tuple[int, int], ...]]] = {
     "jump": (1, ((0, 7),)),
     "crash": (1, ((0, 2), (0, 1))),
     "stop": (1, ((0, 2),)),
+    "back_up": (1, ((0, 2),)),
+    "put_back": (1, ((0, 2),)),
     "arm": (2, ((0, 2), (1, 30), (0, 3))),
     "quota": (2, ((0, 2), (0, 2))),
 }

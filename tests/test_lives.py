@@ -187,6 +187,29 @@ def test_a_number_not_given_yet_in_this_run_is_noticed(tmp_path: Path, monkeypat
     assert _newer(sender) == 1
 
 
+@pytest.mark.rule("B-241", "B-020", "B-426")
+@pytest.mark.parametrize("same_id", [False, True])
+def test_a_final_ack_from_a_life_that_is_lost_settles_no_new_message(tmp_path: Path, same_id: bool) -> None:
+    """same_id: by chance, or because MessageIDs have rolled over."""
+    world, receiver, sender = two_hosts(tmp_path)
+    _back_up(sender)
+    with sender.client() as client:
+        lost = client.send(LINE1, b"lost", dead_letter=True)
+    _seconds(world, 2)
+    world.wires[0].cut()
+    with receiver.client() as client, client.queue("line1").receive():
+        pass  # its FinalAck waits for a session
+    _put_back(world, sender)
+    if same_id:
+        sender.store._all("UPDATE settings SET value = ? WHERE name = 'message_id_ordinal'", (lost.message_id - 1,))
+    with sender.client() as client:
+        new = client.send("DIRECT=TCP:10.0.0.66\\private$\\line1", b"new", dead_letter=True)
+    assert (new.message_id == lost.message_id) == same_id
+    _seconds(world, 3)
+    assert receiver.store.outgoing_messages() == [], "the FinalAck has come"
+    assert _states(sender, [new]) == [(confirm.WAITING, 0, False)]
+
+
 @pytest.mark.rule("B-411", "B-079")
 def test_an_order_ack_that_anybody_can_forge_uses_up_no_time_stamps(tmp_path: Path) -> None:
     world, receiver, sender = two_hosts(tmp_path)

@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from mqqb import core
 from mqqb.session import MessageReceived, Session
 from mqqb.streams import IncomingStream, OutgoingStream
+from ordack import lives
 from ordack.manager import Manager, _IncomingState
 from ordack.store import Store, StoreError
 
@@ -85,7 +86,7 @@ def test_a_short_walk() -> None:
         except BaseException as error:
             error.add_note(f"again: .venv/bin/python tests/model.py --seed {walk.seed} --episode {episode} --trace")
             raise
-    assert all(walk.figures[name] for name in ("received", "rejected", "dead-lettered", "cuts", "crashes"))
+    assert all(walk.figures[name] for name in ("received", "rejected", "dead-lettered", "cuts", "crashes", "put back"))
 
 
 # ---- the model can fail: broken on purpose, a walk finds it ----------------------------------------
@@ -188,6 +189,14 @@ def _forget_duplicates(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Store, "save_history", lambda self, entries: None)
 
 
+def _go_on_with_the_numbers_of_a_backup(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Store, "begin_run", lambda self, above=0: setattr(self, "_knows_run", True))
+
+
+def _wait_for_lives_that_are_lost(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(lives, "over", lambda stream, tx_sequence_id, number=0: [])
+
+
 def _walk() -> None:
     walk = model.Walk(1, 0)
     for episode in range(200):
@@ -213,6 +222,8 @@ def _acknowledged_between_two() -> None:
         (_acknowledge_before_the_commit, _walk),
         (_order_ack_overtakes, _walk),
         (_forget_duplicates, _walk),
+        (_go_on_with_the_numbers_of_a_backup, _walk),
+        (_wait_for_lives_that_are_lost, _walk),
         (_zero_matches, _acknowledged_between_two),
     ],
 )
