@@ -24,6 +24,7 @@ SENSOR = ROOT / "hil" / "sensor.py"
 LOOPBACK = "127.0.0.1"
 POWER = "power"
 RESET = "reset"
+ERASE = "erase"
 
 _EXIT_DEADLINE_S = 10.0
 
@@ -195,6 +196,11 @@ class Board(Protocol):
     def read_file(self, name: str) -> bytes:
         """A file of the board's flash, empty if it does not exist. The board is switched off."""
 
+    def erase(self, folder: str, to: Path) -> None:
+        """A folder of the board's flash is gone; its files go to the new folder `to`. The board is switched off. Raises
+        OSError: this rig cannot do that to such a board.
+        """
+
     def close(self) -> None:
         """Switch off and let go of the board."""
 
@@ -253,6 +259,9 @@ class ProcessBoard:
     def read_file(self, name: str) -> bytes:
         path = self._folder / name
         return path.read_bytes() if path.exists() else b""
+
+    def erase(self, folder: str, to: Path) -> None:
+        (self._folder / folder).rename(to)
 
     def close(self) -> None:
         self.kill()

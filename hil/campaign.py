@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -27,9 +27,9 @@ from typing import BinaryIO, Protocol
 from rich.console import Console
 
 from hil import sensor
-from hil.boards import POWER, RESET, ROOT, SENSOR, Board, BoardMissing, Limits, Log, Process
+from hil.boards import ERASE, POWER, RESET, ROOT, SENSOR, Board, BoardMissing, Limits, Log, Process
 from hil.faults import TCP_KINDS, CutSchedule, FaultProxy, TcpFaultProxy, plan_cuts
-from hil.report import Comparison, Figures, View, compare, read_ledger, read_received
+from hil.report import Comparison, Erased, Figures, View, compare, read_ledger, read_received
 from hil.serial_faults import SERIAL_KINDS, SerialFaultProxy
 from hil.targets import KINDS, open_board
 
@@ -55,7 +55,8 @@ class CampaignFailed(Exception):
 @dataclass(frozen=True)
 class Settings:
     """What a campaign is to do. `patience_s`: seconds without any progress until it fails; `deadline_s`: seconds for
-    all of it. `max_size` and both times are those of the kind of board if they are None.
+    all of it. `max_size` and both times are those of the kind of board if they are None. `erase`: the first, third ...
+    time that the board is killed its outbox is erased, too, and its clock is never set.
     """
 
     messages: int = 1000
@@ -70,6 +71,7 @@ class Settings:
     header_bytes: int = HEADER_BYTES
     application: Path = SENSOR
     artefacts: Path = ARTEFACTS
+    erase: bool = False
 
     def __post_init__(self) -> None:
         if min(self.messages, self.cuts, self.kills, self.seed, self.max_size or 0) < 0:
@@ -228,8 +230,9 @@ class Mortal(Protocol):
 class Victim:
     """Killed and switched on again as planned while a count grows."""
 
-    def __init__(self, name: str, end: Mortal, plan: list[Kill]) -> None:
+    def __init__(self, name: str, end: Mortal, plan: list[Kill], erase: Callable[[], None] = lambda: None) -> None:
         self.name = name
+        self.erase = erase
         self.end = end
         self.kills = 0
         self._plan = plan
@@ -264,6 +267,8 @@ class Victim:
                 self.end.reset()
                 return
             self.end.kill()
+            if kill.way == ERASE:
+                self.erase()
             self._off_until = now + kill.off_s
 
 
@@ -277,6 +282,9 @@ class Progress:
     started: bool = False
     error: str | None = None
     mark: int = 0
+    base: int = 0
+    bases: set[int] = field(default_factory=set)
+    claimed: set[int] = field(default_factory=set)
 
     def read(self, log: Log) -> None:
         """Take in what the log has got since the last time. Lines that are no JSON objects (torn, tracebacks) are
@@ -289,6 +297,9 @@ class Progress:
                 said = json.loads(line.text)
                 if not isinstance(said, dict):
                     continue
+                self.base = said.get("base", self.base)
+                self.bases.update({self.base} - {0})
+                self.claimed.update(range(self.base + 1, said.get("stored", 0) + 1))
                 self.accepted = max(self.accepted, said.get("accepted", 0))
                 self.stored = max(self.stored, said.get("stored", 0))
                 self.core = said.get("core", self.core)
@@ -305,7 +316,9 @@ class Campaign:
     manager: QueueManager
     schedule: CutSchedule
     proxy: FaultProxy
+    folder: Path
     progress: Progress = field(default_factory=Progress)
+    erased: list[Path] = field(default_factory=list)
     in_queue: int = 0
 
     def figures(self, victims: dict[str, Victim]) -> dict[str, int]:
@@ -323,6 +336,26 @@ class Campaign:
         settings = self.settings
         counts = dict.fromkeys(("sent", "stored", "acknowledged"), settings.messages)
         return {**counts, "cuts": settings.cuts, "restarts": 2 * settings.kills}
+
+    def erase_outbox(self) -> None:
+        """The board is off, and its outbox is gone: what was in it is kept here, for the verdict."""
+        with suppress(FileNotFoundError):  # it had not been made yet
+            self.board.erase("outbox", to := self.folder / f"erased-{len(self.erased) + 1}")
+            self.erased.append(to)
+
+    async def held(self) -> frozenset[int]:
+        """The readings that waited in the outboxes that were erased."""
+        found = set()
+        for folder in self.erased:
+            process = await asyncio.create_subprocess_exec(
+                self.settings.ordack[0], "board", "rescue", folder, "--json", stdout=subprocess.PIPE
+            )
+            output, _ = await process.communicate()
+            for line in output.decode().splitlines():
+                said = json.loads(line)
+                if said.get("state") == "waiting":
+                    found.add(int(said["label"].removeprefix("reading ")))
+        return frozenset(found)
 
     async def count_queue(self) -> None:
         """Keep `in_queue` up to date through `ordack queue list`."""
@@ -354,6 +387,8 @@ class Campaign:
             "count": settings.messages,
             "max_size": settings.max_size,
             "ahead": self.board.limits.ahead,
+            "erasures": settings.erase,
+            "clockless": settings.erase,
         }
         self.board.start({**application, **self.proxy.board_settings(self.board.host)})
         counting = asyncio.create_task(self.count_queue())
@@ -410,7 +445,9 @@ class Campaign:
         self.manager.stop()
         received = read_received(await self.manager.command("receive", QUEUE, "--all", "--json"))
         ledger = read_ledger(self.board.read_file(sensor.LEDGER))
-        return compare(self.settings.messages, ledger, received), sum(entry.found for entry in ledger)
+        self.progress.read(self.board.log)
+        erased = Erased(await self.held(), frozenset(self.progress.bases), frozenset(self.progress.claimed))
+        return compare(self.settings.messages, ledger, received, erased), sum(entry.found for entry in ledger)
 
     async def close(self) -> None:
         """Kill every process and drop every connection."""
@@ -447,7 +484,7 @@ async def run_campaign(settings: Settings, console: Console) -> Figures:
         settings = settings.for_board(board.limits)
         kinds = TCP_KINDS if board.line is None else SERIAL_KINDS
         cuts = plan_cuts(settings.seed, settings.cuts, settings.traffic(), 2 * settings.kills, kinds)
-        ways = {"board": board.ways, "queue manager": (POWER,)}
+        ways = {"board": (ERASE, POWER) if settings.erase else board.ways, "queue manager": (POWER,)}
         plans = {
             name: plan_kills(settings.seed, name, settings.kills, settings.messages, ways[name]) for name in VICTIMS
         }
@@ -457,10 +494,18 @@ async def run_campaign(settings: Settings, console: Console) -> Figures:
         }
         schedule = CutSchedule(cuts)
         campaign = Campaign(
-            settings, board, QueueManager(settings.ordack, folder), schedule, proxy_of(board, schedule, settings.seed)
+            settings,
+            board,
+            QueueManager(settings.ordack, folder),
+            schedule,
+            proxy_of(board, schedule, settings.seed),
+            folder,
         )
         ends: tuple[Board | QueueManager, ...] = (board, campaign.manager)
-        victims = {name: Victim(name, end, plans[name]) for name, end in zip(VICTIMS, ends, strict=True)}
+        victims = {
+            name: Victim(name, end, plans[name], campaign.erase_outbox)
+            for name, end in zip(VICTIMS, ends, strict=True)
+        }
         figures = Figures(
             settings.seed, settings.board, board.describe(), settings.messages, settings.cuts, settings.kills
         )
@@ -518,6 +563,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> tuple[Settings, bool]:
     parser.add_argument("--max-size", type=int, help="bytes of the largest body (default: what the board takes)")
     parser.add_argument("--patience", type=float, help="seconds without progress (default: by the kind of board)")
     parser.add_argument("--deadline", type=float, help="seconds in all (default: by the kind of board)")
+    parser.add_argument(
+        "--erase", action="store_true", help="every second kill of the board erases its outbox; it has no clock"
+    )
     parser.add_argument("--json", action="store_true", help="write the figures to standard output as one JSON object")
     chosen = parser.parse_args(arguments)
     seed = random.SystemRandom().randrange(1 << 31) if chosen.seed is None else chosen.seed
@@ -531,6 +579,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> tuple[Settings, bool]:
             chosen.max_size,
             patience_s=chosen.patience,
             deadline_s=chosen.deadline,
+            erase=chosen.erase,
         )
     except ValueError as error:
         parser.error(str(error))

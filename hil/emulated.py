@@ -88,6 +88,23 @@ class Flash:
             return b""
 
 
+    def take(self, folder: str, to: Path) -> None:
+        """Move a folder with its files to the new folder `to` of this machine."""
+        with self._path.open("r+b") as image:
+            content = bytearray(image.read(self._size))
+            system = self._open(content, mount=True)
+            names = system.listdir(folder)
+            to.mkdir()
+            for name in names:
+                with system.open(f"{folder}/{name}", "rb") as file:
+                    (to / name).write_bytes(file.read())
+                system.remove(f"{folder}/{name}")
+            system.remove(folder)
+            system.unmount()
+            image.seek(0)
+            image.write(content)
+
+
 def mps2_flash(path: Path) -> Flash:
     """The flash of a Cortex-M3, in the file of its PSRAM."""
     return Flash(path, MPS2_FLASH_SIZE, MPS2_BLOCK_SIZE)
@@ -178,6 +195,9 @@ class QemuBoard:
         """See Board."""
         raise NotImplementedError
 
+    def erase(self, folder: str, to: Path) -> None:
+        raise OSError(f"{folder} of board {self.target} cannot be erased into {to} by this rig")
+
     @property
     def alive(self) -> bool:
         return self.qemu.alive
@@ -247,6 +267,9 @@ class Mps2Board(QemuBoard):
 
     def read_file(self, name: str) -> bytes:
         return self._flash.read(name)
+
+    def erase(self, folder: str, to: Path) -> None:
+        self._flash.take(folder, to)
 
 
 class PiBoard(QemuBoard):

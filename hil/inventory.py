@@ -236,6 +236,9 @@ class SerialBoard:
             raise OSError(f"board {self.target} has no reset command")
         self._switch(self._entry.reset)
 
+    def erase(self, folder: str, to: Path) -> None:
+        raise OSError(f"{folder} of board {self.target} cannot be erased into {to} by this rig")
+
     def read_file(self, name: str) -> bytes:
         self._switch(self._entry.on)
         try:

@@ -89,12 +89,23 @@ def read_received(text: str) -> list[Received]:
     return messages
 
 
+@dataclass(frozen=True)
+class Erased:
+    """What is known of the outboxes that were erased: the readings that waited in them (`held`), the last ones accepted
+    before (`bases`); and of all readings that the board has called stored (`claimed`).
+    """
+
+    held: frozenset[int] = frozenset()
+    bases: frozenset[int] = frozenset()
+    claimed: frozenset[int] = frozenset()
+
+
 @dataclass
 class Comparison:
     """What became of each accepted reading. All lists empty means exactly once, in order.
 
-    `unrecorded` (readings that the ledger lacks) and `misrecorded` (entries out of turn) accuse the board; the others,
-    the queue.
+    `unrecorded` (readings that the ledger lacks), `misrecorded` (entries out of turn) and `false` (called stored, and
+    not in the queue) accuse the board; the others, the queue. `erased`: those that went with an outbox; no fault.
     """
 
     sent: int
@@ -107,11 +118,13 @@ class Comparison:
     reordered: list[int] = field(default_factory=list)
     corrupt: list[str] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
+    false: list[int] = field(default_factory=list)
+    erased: list[int] = field(default_factory=list)
 
     @property
     def faults(self) -> dict[str, list[int] | list[str]]:
         """The lists that are not empty, by name."""
-        names = ("unrecorded", "misrecorded", "lost", "duplicated", "reordered", "corrupt", "unexpected")
+        names = ("unrecorded", "misrecorded", "lost", "duplicated", "reordered", "corrupt", "unexpected", "false")
         return {name: getattr(self, name) for name in names if getattr(self, name)}
 
     def line(self) -> str:
@@ -119,34 +132,50 @@ class Comparison:
         order = "not in order" if self.reordered else "in order"
         text = f"{self.sent} sent, {self.once} received once, {order}"
         text += f", {len(self.lost)} lost, {len(self.duplicated)} duplicated"
+        text += f", {len(self.erased)} erased with the outbox" if self.erased else ""
         said = ("lost", "duplicated", "reordered")
         return ", ".join([text, *(f"{len(found)} {name}" for name, found in self.faults.items() if name not in said)])
 
 
-def compare(messages: int, ledger: list[Entry], received: list[Received]) -> Comparison:
+def compare(messages: int, ledger: list[Entry], received: list[Received], erased: Erased = Erased()) -> Comparison:
     """Hold the queue against the ledger of an application that was to send readings 1 to `messages`.
 
     A reading is told by its label. It must be there once, as large and with the CRC-32 that the ledger says, with
     that MessageID, from one source, as a normal transactional message; reading numbers and (TxSequenceID,
-    TxSequenceNumber) must both rise.
+    TxSequenceNumber) must both rise. After an outbox was erased another source begins, once for each; the reading that
+    was under way then may have come from the one before, too.
     """
     recorded = {entry.k: entry for entry in ledger}
+    received = [
+        message
+        for message in received
+        if message.k is None or message.k - 1 not in erased.bases or message.k not in recorded
+        or message.message_id == recorded[message.k].message_id
+    ]
     times = Counter(message.k for message in received if message.k in recorded)
     result = Comparison(len(ledger), len(received), sum(count == 1 for count in times.values()))
     result.unrecorded = [k for k in range(1, messages + 1) if k not in recorded]
     result.misrecorded = [entry.k for turn, entry in enumerate(ledger, 1) if entry.k != turn]
-    result.lost = sorted(k for k in recorded if not times[k])
+    missing = {k for k in recorded if not times[k]}
+    result.erased = sorted(missing & erased.held)
+    result.lost = sorted(missing - erased.held)
+    result.false = sorted(missing & erased.claimed)
     result.duplicated = sorted(k for k, count in times.items() if count > 1 and k is not None)
     highest = 0
     last_tx: tuple[int, int] | None = None
+    source = received[0].source if received else ""
+    sources = {source}
     for message in received:
+        if message.source not in sources and len(sources) <= len(erased.bases):
+            source, last_tx = message.source, None
+            sources.add(source)
         if message.k is None or message.k not in recorded:
             result.unexpected.append(f"{message.label!r} with MessageID {message.message_id} from {message.source}")
             continue
         if message.k < highest or (last_tx is not None and message.tx <= last_tx):
             result.reordered.append(message.k)
         highest, last_tx = max(highest, message.k), message.tx
-        for reason in _differences(recorded[message.k], message, received[0].source):
+        for reason in _differences(recorded[message.k], message, source):
             result.corrupt.append(f"reading {message.k}: {reason}")
     return result
 
@@ -203,8 +232,9 @@ class Figures:
                 reasons.append(f"{len(found)} {name}: {shown}{', ...' if len(found) > _SHOWN else ''}")
             if self.comparison.sent != self.messages:
                 reasons.append(f"{self.comparison.sent} sent instead of {self.messages}")
-            if self.comparison.once != self.messages:
-                reasons.append(f"{self.comparison.once} received once instead of {self.messages}")
+            expected = self.messages - len(self.comparison.erased)
+            if self.comparison.once != expected:
+                reasons.append(f"{self.comparison.once} received once instead of {expected}")
         if len(self.cuts) < self.cuts_asked:
             reasons.append(f"{len(self.cuts)} cuts instead of {self.cuts_asked}")
         for name, kills in (("board", self.board_kills), ("queue manager", self.manager_kills)):
@@ -234,7 +264,7 @@ class Figures:
             )
             table.add_row("in the queue", str(self.comparison.received))
             table.add_row("received once", str(self.comparison.once))
-            for name in ("lost", "duplicated", "reordered", "corrupt", "unexpected"):
+            for name in ("lost", "erased", "duplicated", "reordered", "corrupt", "unexpected"):
                 table.add_row(name, str(len(getattr(self.comparison, name))))
         cuts = Counter((cut.kind, cut.direction) for cut in self.cuts)
         detail = ", ".join(f"{count} {way} {kind}" for (kind, way), count in sorted(cuts.items()))

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 LEDGER = "ledger.txt"
+BASE = "base.txt"
 POLL_S = 0.005
 
 
@@ -158,9 +159,15 @@ class Sensor:
         self.accepted, noted = last_noted(LEDGER)
         last = self.node.last_message_id
         found = False
-        if not last and self.config.get("erasures"):
-            self.base = self.accepted
-        elif last != noted:
+        if self.config.get("erasures"):
+            if not last:
+                with open(BASE, "wb") as file:
+                    file.write(b"%d" % self.accepted)
+            with open(BASE, "rb") as file:
+                self.base = int(file.read())
+            if self.base == self.accepted:
+                noted = 0  # by another identity
+        if last != noted:
             found = (last - noted) & 0xFFFFFFFF < 0x80000000 and last != 0
             if not found:
                 raise ValueError(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from hil.faults import DOWN, FIN, RST, UP, Cut, CutMade
-from hil.report import Comparison, Entry, Figures, Received, View, compare, read_ledger, read_received
+from hil.report import Comparison, Entry, Erased, Figures, Received, View, compare, read_ledger, read_received
 
 SOURCE = "00000000-0000-0000-0000-000000000001"
 COUNT = 12
@@ -187,6 +187,46 @@ def test_nothing_sent_and_nothing_received_is_once_and_in_order() -> None:
     result = compare(0, [], [])
     assert result.line() == "0 sent, 0 received once, in order, 0 lost, 0 duplicated"
     assert result.faults == {}
+
+
+# Erased outboxes
+
+OTHER = "00000000-0000-0000-0000-000000000002"
+
+
+def after_an_erasure(messages: list[dict[str, Any]], **known: set[int]) -> Comparison:
+    """Reading 6 was accepted last before; what followed came from another source."""
+    erased = Erased(bases=frozenset({6}), **{name: frozenset(value) for name, value in known.items()})
+    late = [one | {"source": OTHER, "tx_sequence_id": 1} if one["message_id"] > 6 else one for one in messages]
+    text = "".join(json.dumps(one) + "\n" for one in late)
+    return compare(COUNT, [entry(k) for k in range(1, COUNT + 1)], read_received(text), erased)
+
+
+def test_what_an_erased_outbox_held_is_counted_and_no_fault() -> None:
+    left = [one for one in good() if one["message_id"] not in (5, 6)]
+    result = after_an_erasure(left, held={4, 5, 6}, claimed={1, 2, 3, 4})
+    assert (result.faults, result.erased) == ({}, [5, 6])
+    assert result.line().endswith("0 lost, 0 duplicated, 2 erased with the outbox")
+    assert figures(result).ok
+    assert after_an_erasure(left, held={5}).faults == {"lost": [6]}
+    assert after_an_erasure(left, held={5, 6}, claimed={1, 6}).faults == {"false": [6]}
+    assert not figures(after_an_erasure(left, held={5, 6}, claimed={6})).ok
+
+
+def test_only_an_erasure_begins_another_source_and_only_once() -> None:
+    assert after_an_erasure(good()).faults == {}
+    assert "corrupt" in judge([one | {"source": OTHER} if one["message_id"] > 6 else one for one in good()]).faults
+    back = [*good()[:9], *(one | {"source": SOURCE[:-1] + "3"} for one in good()[9:])]
+    text = "".join(json.dumps(one) + "\n" for one in back)
+    erased = Erased(bases=frozenset({9}))
+    assert "corrupt" not in compare(COUNT, [entry(k) for k in range(1, 13)], read_received(text), erased).faults
+    assert "corrupt" in judge(back).faults
+
+
+def test_the_reading_that_was_under_way_may_have_come_before_it_was_accepted_again() -> None:
+    before = [*good()[:6], message(7, message_id=99), *good()[6:]]
+    assert after_an_erasure(before).faults == {}
+    assert "duplicated" in judge(before).faults
 
 
 # Reading
