@@ -1,6 +1,6 @@
 """`make bench`: speed against a peer, measured in the same run, one JSON object a line.
 
-    python tests/bench.py [codec] [messaging] [--rounds N]
+    python tests/bench.py [codec] [messaging] [drip] [board] [--rounds N]
 
 Figures are medians over the rounds; `ratio` is more than 1 where we are faster. Nothing is asserted: machines differ.
 Peers: `struct` and construct for the codec; for the messaging mosquitto at QoS 2, told to save on every change (it does
@@ -404,6 +404,47 @@ def messaging(rounds: int) -> None:
         report(**values)
 
 
+def copying(self: session.Session, data: bytes, now: int) -> list[object]:
+    """Session.receive_data as it would be if what has come were copied together with each piece."""
+    self._buffer = bytearray(bytes(self._buffer[self._begin : self._end]) + bytes(data))
+    self._begin, self._end = 0, len(self._buffer)
+    events: list[object] = []
+    while self._next(now, events):
+        pass
+    return events
+
+
+def drip(rounds: int) -> None:
+    """Processor time of the queue manager for each byte of a packet of 4 MiB that comes byte by byte, nearly whole."""
+    sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
+    from tests.host_world import Host, handshake, peer_of, world_of
+
+    packet = bytes(packets.user_message(bytes([1]) * 16, 1, DESTINATION, bytes(4_000_000), delivery="transactional"))
+    begins, count = 3_900_000, 200
+    costs: dict[str, list[float]] = {"in place": [], "copied": []}
+    straight = session.Session.receive_data
+    for _ in range(rounds):
+        for how, found in costs.items():
+            with tempfile.TemporaryDirectory(prefix="ordack-bench-") as folder:
+                host = Host(Path(folder))
+                world = world_of([host], [peer_of(1)])
+                handshake(world)
+                link = world.wires[0].link
+                host.manager.receive([(link, packet[:begins])], 0, 1)
+                session.Session.receive_data = straight if how == "in place" else copying  # type: ignore[method-assign, assignment]
+                begun = time.process_time_ns()
+                for at in range(begins, begins + count):
+                    host.manager.receive([(link, packet[at : at + 1])], 0, 1)
+                found.append((time.process_time_ns() - begun) / count / 1000)
+                session.Session.receive_data = straight  # type: ignore[method-assign]
+                host.store.close()
+    ours, before = (statistics.median(costs[how]) for how in ("in place", "copied"))
+    report(
+        bench="a packet of 4 MiB, byte by byte", unit="us of processor time per byte", ordack="appended in place",
+        ordack_value=ours, peer="copied together with what has come, as before", peer_value=before, ratio=before / ours,
+    )  # fmt: skip
+
+
 def board(rounds: int) -> None:
     """A board: instructions on a Cortex-M3, messages per second on MicroPython's unix port."""
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -414,7 +455,7 @@ def board(rounds: int) -> None:
 
 def main() -> None:
     """Runs the benches named, or all."""
-    benches = {"codec": codec, "messaging": messaging, "board": board}
+    benches = {"codec": codec, "messaging": messaging, "drip": drip, "board": board}
     parser = argparse.ArgumentParser(description="speed against a peer, one JSON object a line")
     parser.add_argument("benches", nargs="*", metavar="bench", help=f"{', '.join(benches)}; all by default")
     parser.add_argument("--rounds", type=int, default=3)

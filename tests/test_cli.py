@@ -618,7 +618,7 @@ def test_dead_letters_are_shown_with_their_reason(store: Path) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while _json("state", "--store", store, sent.message_id)[0]["state"] != "dead-lettered":
         assert time.monotonic() < deadline
-    running.stop(signal.SIGHUP)
+    running.stop()
     dead = _ordack("receive", "--store", store, "system$;deadxact").stdout
     assert "no application is known to have received it in time" in dead
     [identity] = _json("identity", "--store", store)

@@ -931,7 +931,9 @@ def serve(
         min=1 << 20, help="Bytes of captures to keep at most; the oldest go first.")] = 1 << 30,
     as_json: JsonOption = False,
 ) -> None:
-    """Run the queue manager until SIGTERM, SIGINT or SIGHUP."""
+    """Run the queue manager until SIGTERM or SIGINT. SIGHUP, the end of the terminal, changes nothing."""
+    import signal
+
     from ordack.config import (
         SERIAL_PORT,
         Config,
@@ -944,6 +946,7 @@ def serve(
     from ordack.net import listen as open_listener
     from ordack.record import Recorder
 
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         address = parse_address(listen)
         hops = dict(parse_next_hop(text) for text in next_hop or ())
@@ -1025,7 +1028,7 @@ async def _serve(store: Store, config: Config, listener: Any, ready: Any, serial
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     manager = Manager(store, net.now(), config, _complain)
     await net.serve(manager, listener, stop, ready, serial, recorder)

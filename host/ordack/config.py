@@ -57,7 +57,9 @@ SETTINGS = {
     "LongLiveTime": Setting(LONG_LIVE_TIME, 0, UNSET - 1, "s of TimeToReachQueue, where none is given (B-401)"),
     "MaxInSessions": Setting(1024, 1, NEVER, "sessions at once (B-206)"),
     "MaxUnackedPacket": Setting(64, 1, 0xFFFF, "window size in packets (B-039)"),
+    "MinimumRate": Setting(50, 1, NEVER, "bytes a second that a packet has to come with, when PacketTimeout is over"),
     "MsmqIpPingPort": Setting(3527, 0, 0xFFFF, "UDP port of pings (B-006)"),
+    "PacketTimeout": Setting(60000, 1000, NEVER, "ms that any packet may take to come"),
     "PermitInsecureNacks": Setting(0, 0, 1, "1: tell senders of missing queues and rights (B-349, B-409)"),
     "PoisonAfter": Setting(None, 1, NEVER, "receives of a message by an application that may end without a commit "
                            "before it is moved to the sub-queue NAME;poison; absent: any number"),
@@ -113,7 +115,8 @@ class Config:
     streams remembered that lead to no transactional queue, or of which nothing was accepted. max_ack_queues: peers
     without a session for which FinalAcks wait; max_final_acks: how many wait in all, and max_peer_final_acks for one
     peer, before the next message of it is rejected (returns.py). max_unwritten: bytes a peer may leave unread before it
-    is cut off. max_half_received: bytes of unfinished packets in all. refusals_told: messages of a stream refused in a
+    is cut off. max_half_received: bytes of unfinished packets in all. packet_timeout: ms in which a packet has to
+    come, or after that minimum_rate bytes of it a second. refusals_told: messages of a stream refused in a
     row before an operator hears (B-426).
     outcomes_kept: ended messages of which a sender can still ask (C-80). route: forward messages for other queue
     managers, as many as hop_limit hops. clock_skew: s. order_ack_timeout: ms, maximum_order_ack_delay: ms,
@@ -139,6 +142,8 @@ class Config:
     max_peer_final_acks: int = 1000
     max_unwritten: int = 16 << 20
     max_half_received: int = 256 << 20
+    packet_timeout: int = 60000
+    minimum_rate: int = 50
     refusals_told: int = 100
     outcomes_kept: int = 100_000
     route: bool = False
@@ -172,6 +177,7 @@ class Config:
             "report_messages": bool(value["EnableReportMessages"]), "order_ack_timeout": value["IdleAckDelay"],
             "maximum_order_ack_delay": 1000 * (value["SeqMaxAckDelay"] or 0),
             "early_order_ack": value["EarlyOrderAck"],
+            "packet_timeout": value["PacketTimeout"], "minimum_rate": value["MinimumRate"],
             "resend_intervals": resend_intervals(
                 *(1000 * (value[f"SeqResend{which}Time"] or 0) for which in ("13", "46", "79", "10"))),
             "ping_port": value["MsmqIpPingPort"], "answer_pings": bool(value["EnablePingService"]),

@@ -315,9 +315,10 @@ class Manager:
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the other sessions have no part in it
-            self._defect(link, error)
+            self.defect(link, error)
 
-    def _defect(self, link: Link, error: Exception) -> None:
+    def defect(self, link: Link, error: Exception) -> None:
+        """End this link, for something that it has met has failed in a way that nobody thought of."""
         self.log("".join(traceback.format_exception(error)).rstrip())
         self._close(link, "B-435", f"defect in the queue manager, {error!r}")
 
@@ -493,6 +494,7 @@ class Manager:
                     work += [(link, event) for event in link.session.receive_data(data, now)]
                 if link in self.links:
                     self._half_received[link] = link.session.half_received
+                    link.transfer.came(len(data), now)
             self._touched.update(links)
             try:
                 self._handle(work, now, wall)
@@ -506,7 +508,7 @@ class Manager:
                     except StoreError:
                         raise
                     except Exception as cause:  # noqa: BLE001
-                        self._defect(link, cause)
+                        self.defect(link, cause)
             while sum(self._half_received.values()) > self.config.max_half_received:
                 largest = max(self._half_received, key=self._half_received.__getitem__)
                 self._close(largest, "B-435", "unfinished packets take too much memory: the largest gives way")
@@ -1196,7 +1198,9 @@ class Manager:
         with self._guard(now):
             for link in list(self.links):
                 with self._isolated(link):
-                    if link.session.handle_timeout(now):
+                    if link.transfer.is_too_slow(self.config.packet_timeout, self.config.minimum_rate, now):
+                        self._close(link, "B-435", "a packet comes too slowly")
+                    elif link.session.handle_timeout(now):
                         self._end(link)
                 self._touched[link] = None
             self._send_order_acks(now, wall)

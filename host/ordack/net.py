@@ -13,14 +13,16 @@ import asyncio
 import contextlib
 import dataclasses
 import fcntl
+import functools
 import ipaddress
 import resource
 import socket
 import termios
 import time
+import traceback
 from array import array
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from mqqb.session import OPEN, WAITING_CPR_MSG
 
@@ -29,6 +31,7 @@ from ordack.connect import Connector, Step
 from ordack.manager import Hop, Link, Manager
 from ordack.ping import Pings
 from ordack.record import RecordedConnection, Recorder
+from ordack.store import StoreError
 from ordack.uart import SerialPort
 
 POLL_INTERVAL_S = 0.05  # for timers, and for what other processes put in the store
@@ -53,6 +56,22 @@ def wall() -> int:
     return int(time.time())
 
 
+_Method = TypeVar("_Method", bound=Callable[..., None])
+
+
+def _alone(method: _Method) -> _Method:
+    """What fails in it, other than the store, ends that connection and nothing else."""
+    @functools.wraps(method)
+    def call(self: _Connection, *arguments: Any) -> None:
+        try:
+            method(self, *arguments)
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others have no part in it
+            self.fail(error)
+    return cast(_Method, call)
+
+
 class _Connection(asyncio.Protocol):
     """One transport and its link. A hop is given where this side has connected, or where it is a serial line."""
 
@@ -65,6 +84,7 @@ class _Connection(asyncio.Protocol):
         self.recorded: RecordedConnection | None = None
         self.ended_here = False
 
+    @_alone
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
@@ -88,26 +108,39 @@ class _Connection(asyncio.Protocol):
             self.net.connections[self.link] = self
             self.net.flush()
 
+    @_alone
     def data_received(self, data: bytes) -> None:
         if self.recorded:
             self.recorded.received(data)
         if self.link is not None:
             self.net.arrived(self.link, data)
 
+    @_alone
     def pause_writing(self) -> None:
         if self.link is not None:
             self.link.writable = False
 
+    @_alone
     def resume_writing(self) -> None:
         if self.link is not None:
             self.net.manager.resume(self.link, now(), wall())
             self.net.flush()
 
+    @_alone
     def connection_lost(self, error: Exception | None) -> None:
         if self.recorded:
             self.recorded.closed(self.ended_here, error is not None)
         if self.link is not None:
             self.net.lost(self.link)
+
+    def fail(self, error: Exception) -> None:
+        """End it, for something that nobody thought of."""
+        if self.link is not None:
+            self.net.manager.defect(self.link, error)
+        else:
+            self.net.defect(f"a connection with {self.transport.get_extra_info('peername')}", error)
+        self.ended_here = True
+        self.transport.abort()
 
 
 class _Net:
@@ -126,6 +159,7 @@ class _Net:
         self._pinged: tuple[Hop, socket.socket] | None = None
         self._ping_service: socket.socket | None = None
         self._answered = 0
+        self._told: dict[str, float] = {}  # what an operator was told of -> not again before this
         self._order_acks: asyncio.TimerHandle | None = None  # sends them when they are due
 
     def arrived(self, link: Link, data: bytes) -> None:
@@ -139,10 +173,16 @@ class _Net:
     def handle(self) -> None:
         if self._arrivals:
             arrivals, self._arrivals, self._bytes = self._arrivals, [], 0
-            self.manager.receive(arrivals, now(), wall())
-            for link in {link for link, _ in arrivals if link.hop}:
-                if link.hop in self.connectors:
-                    self._observe(link, self.connectors[link.hop])
+            try:
+                self.manager.receive(arrivals, now(), wall())
+                for link in {link for link, _ in arrivals if link.hop}:
+                    if link.hop in self.connectors:
+                        self._observe(link, self.connectors[link.hop])
+            except StoreError:
+                raise
+            except Exception as error:  # noqa: BLE001 - how much of what came was taken, nobody knows
+                for link in {link for link, _ in arrivals}:
+                    self.manager.defect(link, error)
             self.flush()
             self._expect_order_acks()
 
@@ -212,21 +252,44 @@ class _Net:
                 link.transfer.holds(_held(connection.transport))
 
     async def poll(self) -> None:
+        """Do what is due, again and again. Raises StoreError."""
         while True:
-            self._look_at_transfers()
-            self.manager.poll(now(), wall())
-            self.flush()
-            for port in self.serial.values():
-                port.tick()
-            self._answered = 0
-            if self._pings.timed_out(now()):
-                self._ponged(None)
-            self._wanted = self.manager.wanted_hops()
-            for hop in self._wanted - self.connectors.keys():
-                self.connectors[hop] = Connector(*hop, self.manager.config, self.manager.log)
-            for hop in list(self.connectors):
-                self._advance(hop)
+            for step in (self._look_at_transfers, self._poll_manager, self._poll_ports, self._poll_connectors):
+                try:
+                    step()
+                except StoreError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - the others have no part in it, and it may work next time
+                    self.defect("what is done every 50 ms", error)
             await asyncio.sleep(POLL_INTERVAL_S)
+
+    def _poll_manager(self) -> None:
+        self.manager.poll(now(), wall())
+        self.flush()
+
+    def _poll_ports(self) -> None:
+        for port in self.serial.values():
+            port.tick()
+
+    def _poll_connectors(self) -> None:
+        self._answered = 0
+        if self._pings.timed_out(now()):
+            self._ponged(None)
+        self._wanted = self.manager.wanted_hops()
+        for hop in self._wanted - self.connectors.keys():
+            self.connectors[hop] = Connector(*hop, self.manager.config, self.manager.log)
+        for hop in list(self.connectors):
+            self._advance(hop)
+
+    def tell(self, text: str, of: str) -> None:
+        """Tell the operator, of one thing at most every SAME_AGAIN_S."""
+        if self._loop.time() >= self._told.get(of, 0.0):
+            self._told[of] = self._loop.time() + SAME_AGAIN_S
+            self.manager.log(text)
+
+    def defect(self, of: str, error: Exception) -> None:
+        """Something has failed in a way that nobody thought of; it belongs to no link."""
+        self.tell(f"{of}: a defect, {''.join(traceback.format_exception(error)).rstrip()}", of)
 
     def report(self) -> dict[Hop, dict[str, Any]]:
         """What is to be told of the ways to the hops."""
@@ -249,7 +312,13 @@ class _Net:
         elif step:
             task = self._loop.create_task((self._resolve if step is Step.RESOLVE else self._connect)(hop, connector))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(functools.partial(self._done, connector))
+
+    def _done(self, connector: Connector, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self.defect(f"a connection to {connector.address}", error)
 
     async def _resolve(self, hop: Hop, connector: Connector) -> None:
         host, port = hop
@@ -404,29 +473,26 @@ async def serve(manager: Manager, listener: socket.socket, stop: asyncio.Event,
 
     serial: lines and their open devices; their names are next hops in the Config of the manager. recorder: is told of
     everything that goes over a connection. `ready` is called when
-    peers may come. Pings are answered on the listener's address, if the Config says so. Raises
-    what went wrong inside, for example StoreError when the store cannot be read any more.
+    peers may come. Pings are answered on the listener's address, if the Config says so. Raises StoreError
+    when the store cannot be read any more; whatever else goes wrong ends at most a connection, and is told.
     """
     loop = asyncio.get_running_loop()
     failed: asyncio.Future[object] = loop.create_future()
 
-    told = -SAME_AGAIN_S
-
     def fail(_loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        nonlocal told
         error = context.get("exception")
         if isinstance(error, OSError):  # no file left, or broken early: accepting goes on in a second
-            if loop.time() - told >= SAME_AGAIN_S:
-                told = loop.time()
-                manager.log(f"a connection failed: {error}")
+            net.tell(f"a connection failed: {error}", "a connection")
+        elif not isinstance(error, StoreError):
+            net.defect("serve", error if isinstance(error, Exception) else RuntimeError(str(context["message"])))
         elif not failed.done():
-            failed.set_exception(error if isinstance(error, Exception) else RuntimeError(str(context["message"])))
+            failed.set_exception(error)
 
-    previous = loop.get_exception_handler()
-    loop.set_exception_handler(fail)
     manager.config = fit_to_files(manager.config)
     net = _Net(manager, recorder)
     manager.connections = net.report
+    previous = loop.get_exception_handler()
+    loop.set_exception_handler(fail)
     server = await loop.create_server(lambda: _Connection(net, None), sock=listener, backlog=BACKLOG)
     poll: asyncio.Task[object] = loop.create_task(net.poll())
     stopped: asyncio.Task[object] = loop.create_task(stop.wait())

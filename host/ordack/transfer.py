@@ -1,4 +1,5 @@
-"""How the bytes of one connection move, so that a long packet on a slow line is not taken for silence.
+"""How the bytes of one connection move, so that a long packet on a slow line is not taken for silence, and one that
+drips is given up.
 
 A message of 4 MiB takes 73 minutes at 960 bytes a second. Its session must neither be closed meanwhile, for nobody has
 acknowledged anything (B-148), nor the message be sent once more, for no OrderAck has come (B-151): those times count
@@ -23,6 +24,10 @@ class Transfer:
         self._seen = 0  # so many had been written
         self._waiting = 0  # bytes of messages that are about to be written
         self._timers: dict[OutgoingStream, tuple[int, int]] = {}  # when it is over, and what has to have left before
+        self._come = 0
+        self._packet = 0  # where in what has come the unfinished packet begins; it has
+        self._half = 0  # so many bytes of it,
+        self._began = 0  # the first of them since then
 
     @property
     def has_room(self) -> bool:
@@ -66,3 +71,15 @@ class Transfer:
         due = stream.next_timeout()
         assert due is not None
         self._timers[stream] = due, mark
+
+    def came(self, count: int, now: int) -> None:
+        """So many bytes have come, and the session has taken them."""
+        self._come += count
+        self._half = self._session.half_received
+        if self._come - self._half != self._packet:
+            self._packet = self._come - self._half
+            self._began = now
+
+    def is_too_slow(self, timeout: int, rate: int, now: int) -> bool:
+        """Has the packet that is arriving taken more than `timeout` ms, and come at less than `rate` bytes a second?"""
+        return self._half > 0 and now - self._began > timeout + 1000 * self._half // rate

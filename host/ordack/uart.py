@@ -12,6 +12,7 @@ import os
 import secrets
 import termios
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from mqqb.line import ENDED, OPENED, PAYLOAD_MAX, Line
 
 from ordack.config import SERIAL_PORT, SerialSettings
 from ordack.connect import CONNECTED, DISCONNECTED, WAITING
+from ordack.store import StoreError
 
 RETRY_S = 1.0  # between attempts to open a port that is gone
 WINDOW = 16384  # the kernel keeps more than that for a terminal
@@ -136,6 +138,9 @@ class SerialPort:
 
     def tick(self) -> None:
         """Do what is due."""
+        self._guarded(self._tick)
+
+    def _tick(self) -> None:
         if self._device is None:
             self._reopen()
             return
@@ -188,7 +193,7 @@ class SerialPort:
         if self._device is not None and self._writing != bool(self._wire):
             self._writing = bool(self._wire)
             if self._writing:
-                self._loop.add_writer(self._fd, self.pump)
+                self._loop.add_writer(self._fd, self._guarded, self.pump)
             else:
                 self._loop.remove_writer(self._fd)
 
@@ -201,11 +206,22 @@ class SerialPort:
 
     # ---- inside
 
+    def _guarded(self, act: Callable[[], None]) -> None:
+        """What fails in it, other than the store, closes this port, and it is opened again."""
+        try:
+            act()
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others have no part in it
+            self._log("".join(traceback.format_exception(error)).rstrip())
+            if self._device is not None:
+                self._lost(f"a defect, {error!r}")
+
     def _use(self, device: Any) -> None:
         self._device = device
         self._fd = device.fileno()
         self._wire.clear()
-        self._loop.add_reader(self._fd, self._read)
+        self._loop.add_reader(self._fd, self._guarded, self._read)
 
     def _reopen(self) -> None:
         """The port is gone: try to open it, in a thread, for some take their time."""
