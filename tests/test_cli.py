@@ -506,7 +506,8 @@ def test_what_waits_is_listed_paused_resumed_resent_and_ended(store: Path, tmp_p
     assert _json("outgoing", "purge", "--store", store, name) == [{"format_name": name, "removed": 1}]
     while (found := _json("state", "--store", store, sent["message_id"])[0])["state"] == "waiting":
         assert time.monotonic() < deadline
-    assert found == {"message_id": sent["message_id"], "state": "dead-lettered", "in_doubt": False, "class": 0x8001}
+    assert found == {"message_id": sent["message_id"], "state": "dead-lettered", "in_doubt": False, "class": 0x8001,
+                     "class_name": "NACK_DELETED"}
     assert running.stop()[0] == 0
     [letter] = _json("receive", "--store", store, "system$;deadxact")
     assert (letter["class"], letter["message_id"], letter["in_doubt"]) == (0x8001, sent["message_id"], False)
