@@ -275,17 +275,15 @@ def outgoing_resend(name: FormatNameArgument, store: StoreOption, as_json: JsonO
 @outgoing_app.command("purge")
 def outgoing_purge(name: FormatNameArgument, store: StoreOption, as_json: JsonOption = False) -> None:
     """End all messages of an outgoing queue: `ordack serve` removes them, to the dead-letter queue if they ask for
-    that. What has arrived may still be received."""
-    from ordack.outcome import is_return_queue
+    that. What has arrived may still be received. If they are acknowledgements for another queue manager, it will not
+    know what became of its messages."""
+    from ordack.pieces import purge_outgoing
 
     with Store(store) as opened:
         queue = opened.find_outgoing_queue(name)
         if queue is None:
             raise StoreError(f"there is no outgoing queue {name}; `ordack outgoing list` shows them")
-        if is_return_queue(name):
-            raise StoreError(f"{name} holds acknowledgements for another queue manager: without them it would never "
-                             "know what became of its messages")
-        removed = opened.request_purge(queue.identifier)
+        removed = purge_outgoing(opened, queue.identifier)
     _done(as_json, f"{counted(removed, 'message')} will be removed from {name}", format_name=name, removed=removed)
 
 

@@ -27,6 +27,7 @@ from ordack import classes, outcome
 from ordack.config import Config, check_host, split_direct
 from ordack.look import open_to_look
 from ordack.outcome import Outcomes
+from ordack.pieces import in_pieces
 from ordack.store import (
     CLOSED_QUEUES,
     JOURNAL,
@@ -281,33 +282,48 @@ class Client:
         return Queue(self, self._open(name))
 
     def purge_queue(self, name: str) -> int:
-        """Remove all messages of a queue, those in an unfinished receive when that ends without a commit (B-340); how
-        many. Senders that asked for it are told. Raises BadName, NoSuchQueue."""
-        with self.store.transaction():
-            return self.outcomes().purge(self.store.queue(name))
+        """Remove all messages that a queue has now, those in an unfinished receive when that ends without a commit
+        (B-340); how many. Senders that asked for it are told. Raises BadName, NoSuchQueue.
+
+        In pieces (`pieces.py`): if it is killed, a part is gone, and its senders know.
+        """
+        queue = self.store.queue(name)
+        last = self.store.last_lookup_id()
+        removed = in_pieces(self.store, lambda limit: self.outcomes().empty(queue, confirm.NACK_Q_PURGED, limit, last))
+        return removed + self.store.mark_purged(queue.identifier, last)
 
     def delete_queue(self, name: str, only_empty: bool = False) -> int:
         """Remove a private queue, its sub-queue and their messages; how many there were. Senders that asked for it are
         told (B-339).
 
         Raises BadName, NoSuchQueue, StoreError for a system queue or while messages are being received from it;
-        QueueNotEmpty if only_empty and a message is in it.
+        QueueNotEmpty if only_empty and a message is in it. In pieces, as a purge: the queue goes with the last one.
         """
+        removed = 0
+        if not only_empty:
+            last = self.store.last_lookup_id()
+            removed = sum(in_pieces(self.store, lambda limit, one=one: self.outcomes().empty(  # type: ignore[misc]
+                one, confirm.NACK_Q_DELETED, limit, last)) for one in self._deletable(name))
         with self.store.transaction():
-            queue = self.store.queue(name)
-            if queue.kind == SYSTEM:
-                raise StoreError(f"{queue.name} is a system queue: it cannot be deleted")
-            poison = self.store.find_queue(queue.name + POISON)
-            removed = 0
-            queues = (queue, poison) if poison else (queue,)
+            queues = self._deletable(name)
             if only_empty and (count := sum(one.messages for one in queues)):
-                raise QueueNotEmpty(f"{counted(count, 'message')} in {queue.name} would be deleted, too")
+                raise QueueNotEmpty(f"{counted(count, 'message')} in {queues[0].name} would be deleted, too")
             for one in queues:
-                if self.store.locked(one.identifier):
-                    raise StoreError(f"messages of {one.name} are being received: delete it when that has ended")
-                removed += self.outcomes().empty(one)
+                removed += self.outcomes().empty(one, confirm.NACK_Q_DELETED, -1)  # what has come since
                 self.store.remove_queue(one.identifier)
-            return removed
+        return removed
+
+    def _deletable(self, name: str) -> list[QueueState]:
+        """A private queue and its sub-queue, of which no message is being received."""
+        queue = self.store.queue(name)
+        if queue.kind == SYSTEM:
+            raise StoreError(f"{queue.name} is a system queue: it cannot be deleted")
+        poison = self.store.find_queue(queue.name + POISON)
+        queues = [queue, poison] if poison else [queue]
+        for one in queues:
+            if self.store.locked(one.identifier):
+                raise StoreError(f"messages of {one.name} are being received: delete it when that has ended")
+        return queues
 
     def _open(self, name: str) -> QueueState:
         queue = self.store.queue(name)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import traceback
 from array import array
 from collections.abc import Callable, Iterable, Iterator
@@ -33,7 +34,7 @@ from mqqb.streams import Entry, IncomingStream, OutgoingStream
 
 from ordack import classes, lives, outcome, returns
 from ordack.config import PORT, SERIAL_PORT, Config, split_direct
-from ordack.outcome import PIECE, Back, Outcomes
+from ordack.outcome import Back, Outcomes
 from ordack.store import (
     JOURNAL,
     PRIVATE,
@@ -58,6 +59,8 @@ FINAL_ACK_BYTES = 512  # at most, with the longest address
 TRACED = core.BASE_TR >> 8  # BaseHeader.Flags.TR, in the byte at packet offset 3
 LONGEST_KEY = 512  # any name of a queue that can be here fits
 NOT_NOW = "too many FinalAcks wait for the peer already"  # the message is dropped, and comes again (B-151)
+PIECE = 100  # messages that time, or an operator, ends in one transaction: the writer is free again after 50 ms
+PIECES_AT_ONCE = 3
 SAME_AGAIN_MS = 10_000  # an operator is told at most that often of connections that are refused
 
 Hop = tuple[str, int]
@@ -667,8 +670,9 @@ class Manager:
         if batch.outcomes.sent:
             self._take_up(batch)
         for outgoing in batch.outgoing:
-            if not any(entry.tx_sequence_number for entry in outgoing.stream.table):
-                core.roll(outgoing.stream.record)  # B-096, in the transaction that finds the stream empty
+            stream = outgoing.stream
+            if stream.record[core.OUTGOING_NUMBER] != 1 and not any(entry.tx_sequence_number for entry in stream.table):
+                core.roll(stream.record)  # B-096, in the transaction that finds the stream empty
         if batch.outgoing:
             store.save_outgoing([Outgoing(outgoing.identifier, outgoing.format_name, tuple(outgoing.stream.record))
                                  for outgoing in batch.outgoing])
@@ -1245,10 +1249,17 @@ class Manager:
         """Once in a second: what time itself does to messages, and what others may see of it."""
         self._looked_at = wall
         self._give_up_final_acks(wall)
-        while due := [waiting.key for waiting in self.store.due_outgoing(wall, PIECE)]:
-            self._end_what_is_due(now, wall, due)
-        while any(self.store.over(wall, 1)):
-            self._transact(now, wall, lambda batch: batch.outcomes.remove_over())
+        for _ in range(PIECES_AT_ONCE):
+            due = [waiting.key for waiting in self.store.due_outgoing(wall, PIECE)]
+            if due:
+                self._end_what_is_due(now, wall, due)
+            is_over = any(self.store.over(wall, 1))
+            if is_over:
+                self._transact(now, wall, lambda batch: batch.outcomes.remove_over(PIECE))
+            if not due and not is_over:
+                break
+        else:
+            self._looked_at = max(wall - 1, 0)  # more at the next poll: sessions are served in between
         self._note_closed()
         status = self.report()
         if status != self._shown:
@@ -1290,8 +1301,10 @@ class Manager:
         for waiting in due:
             confirmation = self._confirmation(waiting)
             if confirmation is None:
-                given_up.append(batch.outcomes.give_up(
-                    waiting, confirm.NACK_DELETED if waiting.deleted else confirm.NACK_REACH_QUEUE_TIMEOUT))
+                packet = batch.outcomes.give_up(
+                    waiting, confirm.NACK_DELETED if waiting.deleted else confirm.NACK_REACH_QUEUE_TIMEOUT)
+                if self._outgoing[waiting.outgoing].returns:
+                    given_up.append(packet)
                 gone.append(waiting.key)
                 continue
             if waiting.key in self._outgoing[waiting.outgoing].transmitted and confirmation.state == confirm.Q:
@@ -1328,12 +1341,13 @@ class Manager:
                  messages: list[Waiting]) -> list[tuple[_Outgoing, list[Entry]]]:
         """The entries with these keys, by outgoing queue; it is about to be changed."""
         wanted = set(keys)
+        last = max(wanted, default=0)
         found = []
         for identifier in dict.fromkeys(waiting.outgoing for waiting in messages if waiting.key in wanted):
             outgoing = self._outgoing[identifier]
             batch.keep(outgoing)
-            entries = [entry for entry in (*outgoing.stream.table, *outgoing.stream.awaiting_final_ack)
-                       if entry.key in wanted]
+            first = itertools.takewhile(lambda entry: _key(entry) <= last, outgoing.stream.table)  # keys rise along it
+            entries = [entry for entry in (*first, *outgoing.stream.awaiting_final_ack) if entry.key in wanted]
             batch.outgoing_of.update((_key(entry), outgoing) for entry in entries)
             found.append((outgoing, entries))
         return found

@@ -170,27 +170,17 @@ class Outcomes:
             self.dead_letter(leaving.packet, leaving.dead_letter, confirmation)
         self.store.add_outcomes([(user.message_id, record.tobytes(), self.now)])
 
-    def purge(self, queue: Queue) -> int:
-        """Remove all messages of a queue; one in an unfinished receive goes when that ends without a commit (B-340).
+    def empty(self, queue: Queue, message_class: int, limit: int, last: int = NEVER) -> int:
+        """Remove messages of a queue that is purged or deleted (B-339, B-340), `limit` at most, none with a lookup id
+        above `last`; how many."""
+        keys = self.store.unlocked(queue.identifier, limit, last)
+        self.remove(keys, message_class)
+        return len(keys)
 
-        How many were removed, or will be unless they are received."""
-        return self._empty(queue, confirm.NACK_Q_PURGED) + self.store.mark_purged(queue.identifier)
-
-    def empty(self, queue: Queue) -> int:
-        """Remove all messages of a queue that is about to be deleted (B-339); how many."""
-        return self._empty(queue, confirm.NACK_Q_DELETED)
-
-    def _empty(self, queue: Queue, message_class: int) -> int:
-        count = 0
-        while keys := self.store.unlocked(queue.identifier, PIECE):
-            self.remove(keys, message_class)
-            count += len(keys)
-        return count
-
-    def remove_over(self) -> int:
-        """Remove messages whose time to be received is over (B-341, B-407), and purged ones whose receive has ended;
-        how many."""
-        expired, purged = self.store.over(self.now, PIECE)
+    def remove_over(self, limit: int = PIECE) -> int:
+        """Remove messages whose time to be received is over (B-341, B-407), and purged ones whose receive has ended,
+        `limit` of each at most; how many."""
+        expired, purged = self.store.over(self.now, limit)
         if expired:
             self.remove(expired, confirm.NACK_RECEIVE_TIMEOUT)
         if purged:

@@ -769,12 +769,17 @@ class Store:
             raise NoSuchQueue(f"there is no queue {name}; `ordack queue list` shows them")
         return found
 
-    def mark_purged(self, queue: int) -> int:
-        """Messages of a queue that are in an unfinished receive go when that ends without a commit (B-340); how many.
-        """
+    def mark_purged(self, queue: int, last: int) -> int:
+        """Messages of a queue up to this lookup id that are in an unfinished receive go when that ends without a commit
+        (B-340); how many."""
         self._put_back_for_the_dead()
-        return len(self._all("UPDATE messages SET purged = 1 WHERE queue = ? AND receiver IS NOT NULL RETURNING 1",
-                             (queue,)))
+        return len(self._all("UPDATE messages SET purged = 1 WHERE queue = ? AND lookup_id <= ? AND receiver IS NOT "
+                             "NULL RETURNING 1", (queue, last)))
+
+    def last_lookup_id(self) -> int:
+        """What the newest message of all queues has, or had."""
+        found: int | None = self._one("SELECT seq FROM sqlite_sequence WHERE name = 'messages'")
+        return found or 0
 
     def remove_queue(self, queue: int) -> None:
         """Remove a private queue that is empty. What streams delivered to it stays noted by its name, so that a queue
@@ -864,11 +869,11 @@ class Store:
         self._all("DELETE FROM messages WHERE lookup_id IN (SELECT value FROM json_each(?))",
                   (json.dumps(list(lookup_ids)),))
 
-    def unlocked(self, queue: int, limit: int) -> list[int]:
-        """Keys of up to `limit` messages of a queue that are in no receive."""
+    def unlocked(self, queue: int, limit: int, last: int = NEVER) -> list[int]:
+        """Keys of up to `limit` messages of a queue that are in no receive, none above `last`."""
         self._put_back_for_the_dead()
-        return self._column("SELECT lookup_id FROM messages WHERE queue = ? AND receiver IS NULL "
-                            "ORDER BY lookup_id LIMIT ?", (queue, limit))
+        return self._column("SELECT lookup_id FROM messages INDEXED BY messages_order WHERE queue = ? AND receiver IS "
+                            "NULL AND lookup_id <= ? ORDER BY rank, lookup_id LIMIT ?", (queue, last, limit))
 
     def locked(self, queue: int) -> int:
         """How many messages of a queue are in an unfinished receive."""
@@ -881,7 +886,7 @@ class Store:
         large, and of those that were in a receive when their queue was purged (B-340)."""
         self._put_back_for_the_dead()
         return (_piece(self._all("SELECT lookup_id, length(packet) FROM messages WHERE expires <= ? AND receiver IS "
-                                 "NULL AND NOT purged ORDER BY lookup_id LIMIT ?", (now, limit))),
+                                 "NULL AND NOT purged ORDER BY expires, lookup_id LIMIT ?", (now, limit))),
                 self._column("SELECT lookup_id FROM messages WHERE purged AND receiver IS NULL "
                              "ORDER BY lookup_id LIMIT ?", (limit,)))
 
@@ -1143,10 +1148,19 @@ class Store:
         return bool(self._all("UPDATE outgoing SET resends = resends + 1 WHERE format_name = ? RETURNING 1",
                               (format_name,)))
 
-    def request_purge(self, outgoing: int) -> int:
-        """Ask the queue manager to end all messages in an outgoing queue (C-29); how many."""
-        return len(self._all("UPDATE outgoing_messages SET deleted = 1, due = 0 WHERE outgoing = ? RETURNING 1",
-                             (outgoing,)))
+    def request_purge(self, outgoing: int, limit: int = -1, after: int = 0, last: int = NEVER) -> list[int]:
+        """Ask the queue manager to end the messages in an outgoing queue with keys above `after` up to `last` (C-29),
+        `limit` at most; their keys."""
+        keys = self._column("SELECT id FROM outgoing_messages WHERE outgoing = ? AND id > ? AND id <= ? ORDER BY id "
+                            "LIMIT ?", (outgoing, after, last, limit))
+        self._all("UPDATE outgoing_messages SET deleted = 1, due = 0 WHERE id IN (SELECT value FROM json_each(?))",
+                  (json.dumps(keys),))
+        return keys
+
+    def last_outgoing_key(self) -> int:
+        """What the newest message of all outgoing queues has, or had."""
+        found: int | None = self._one("SELECT seq FROM sqlite_sequence WHERE name = 'outgoing_messages'")
+        return found or 0
 
     def give_up_acknowledgements(self, outgoing: int, count: int) -> None:
         """The queue manager gives up the oldest so many of its acknowledgements in an outgoing queue, as a purge does;
@@ -1209,10 +1223,10 @@ class Store:
         return found[0] if found else None
 
     def due_outgoing(self, now: int, limit: int) -> list[Waiting]:
-        """Up to `limit` outgoing messages of which something becomes by now, in order of sending; fewer if they are
+        """Up to `limit` outgoing messages of which something becomes by now, what was due first; fewer if they are
         large."""
-        keys = _piece(self._all("SELECT id, length(packet) FROM outgoing_messages WHERE due <= ? ORDER BY id LIMIT ?",
-                                (now, limit)))
+        keys = _piece(self._all("SELECT id, length(packet) FROM outgoing_messages WHERE due <= ? ORDER BY due, id "
+                                "LIMIT ?", (now, limit)))
         return self.waiting(keys)
 
     def waiting_in(self, outgoing: int) -> list[Waiting]:
