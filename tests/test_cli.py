@@ -19,7 +19,7 @@ import pytest
 from mqqb import packets
 from ordack import net
 from ordack.client import Client
-from ordack.store import NewMessage, Store
+from ordack.store import NewMessage, NewOutgoing, Store
 
 from tests.host_peer import Peer, direct
 
@@ -602,13 +602,20 @@ def test_what_was_done_but_could_not_be_reported_is_not_called_undone(store: Pat
         "line1": 0, "plain": 1, "new": 0}
 
 
-def test_acknowledgements_that_wait_cannot_be_purged(store: Path) -> None:
+@pytest.mark.rule("C-29")
+def test_acknowledgements_for_a_peer_that_does_not_come_back_can_be_purged(store: Path) -> None:
     name = "PRIVATE=01010101-0101-0101-0101-010101010101\\00000004"
     with Client(store) as client:
-        client.store.outgoing_queue(name, 1)
-    done = _ordack("outgoing", "purge", "--store", store, name)
-    assert done.returncode == 1
-    assert "acknowledgements for another queue manager" in done.stderr
+        packet = packets.final_ack(packets.order_queue("127.0.0.1"), client.store.guid, 1, 0, 1, 100, 1, 0, b"\1" * 16, 1,
+                                   0x8000, packets.NULL_GUID)
+        queue = client.store.outgoing_queue(name, 1)
+        client.store.add_outgoing([NewOutgoing(queue.identifier, 1, 0, 0, 0, True, 0, packet, own=False)])
+    assert _json("outgoing", "purge", "--store", store, name) == [{"format_name": name, "removed": 1}]
+    running = _Serve(store)
+    deadline = time.monotonic() + DEADLINE_S
+    while _json("outgoing", "list", "--store", store):
+        assert time.monotonic() < deadline
+    assert running.stop()[0] == 0
 
 
 def test_dead_letters_are_shown_with_their_reason(store: Path) -> None:

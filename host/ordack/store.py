@@ -769,7 +769,7 @@ class Store:
             raise NoSuchQueue(f"there is no queue {name}; `ordack queue list` shows them")
         return found
 
-    def mark_purged(self, queue: int, last: int) -> int:
+    def mark_purged(self, queue: int, last: int = NEVER) -> int:
         """Messages of a queue up to this lookup id that are in an unfinished receive go when that ends without a commit
         (B-340); how many."""
         self._put_back_for_the_dead()
