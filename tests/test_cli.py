@@ -606,8 +606,8 @@ def test_what_was_done_but_could_not_be_reported_is_not_called_undone(store: Pat
 def test_acknowledgements_for_a_peer_that_does_not_come_back_can_be_purged(store: Path) -> None:
     name = "PRIVATE=01010101-0101-0101-0101-010101010101\\00000004"
     with Client(store) as client:
-        packet = packets.final_ack(packets.order_queue("127.0.0.1"), client.store.guid, 1, 0, 1, 100, 1, 0, b"\1" * 16, 1,
-                                   0x8000, packets.NULL_GUID)
+        packet = packets.final_ack(packets.order_queue("127.0.0.1"), client.store.guid, 1, 0, 1, 100, 1, 0, b"\1" * 16,
+                                   1, 0x8000, packets.NULL_GUID)
         queue = client.store.outgoing_queue(name, 1)
         client.store.add_outgoing([NewOutgoing(queue.identifier, 1, 0, 0, 0, True, 0, packet, own=False)])
     assert _json("outgoing", "purge", "--store", store, name) == [{"format_name": name, "removed": 1}]
