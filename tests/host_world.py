@@ -4,6 +4,7 @@ tests of the queue manager have in common."""
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ class Host:
         self.wires: dict[Link, Wire] = {}
         self.log: list[str] = []
         self.crashes = 0
-        self.behind = 0  # seconds that its clock is, when numbers are given
+        self.behind = 0  # seconds that its clock is
         self._life = folder / "life"
         self._left: dict[str, bytes] = {}
         with Store(self._life, create=True) as store:
@@ -44,7 +45,7 @@ class Host:
         self.store = Store(self._life, clock=lambda: WALL + now // 1000 - self.behind)
         self.store.lock_manager()
         self.manager = Manager(self.store, now, self.config, self.log.append)
-        self.manager.poll(now, WALL + now // 1000)
+        self.manager.poll(now, WALL + now // 1000 - self.behind)
 
     def arm(self, statements: int) -> None:
         """Die before so many more statements have been run."""
@@ -77,6 +78,22 @@ class Host:
             Path(f"{self._life / FILE_NAME}{suffix}").write_bytes(content)
         Path(f"{self._life / FILE_NAME}-shm").unlink(missing_ok=True)
         self._open(now)
+
+    def back_up(self) -> None:
+        """Copy the store while it runs."""
+        backup = self._life.with_name("backup")
+        shutil.rmtree(backup, ignore_errors=True)
+        shutil.copytree(self._life, backup)
+
+    def put_back(self, world: World) -> None:
+        """Stop, put the backup in the place of the store, and start."""
+        for wire in list(self.wires.values()):
+            wire.cut()
+        self.store.close()
+        shutil.rmtree(self._life)
+        shutil.copytree(self._life.with_name("backup"), self._life)
+        self.log.clear()
+        self._open(world.now)
 
     def client(self, wall: int = WALL) -> Client:
         """An application on this machine, at that time."""
@@ -164,12 +181,13 @@ class World:
             elif data and isinstance(wire.initiator, Peer):
                 wire.initiator.receive(data, self.now)
         for host, batch in batches.items():
-            self._survive(host, lambda host=host, batch=batch: host.manager.receive(batch, self.now, self.wall))
+            wall = self.wall - host.behind
+            self._survive(host, lambda host=host, batch=batch, wall=wall: host.manager.receive(batch, self.now, wall))
 
     def pass_time(self, milliseconds: int) -> None:
         self.now += milliseconds
         for host in self.hosts:
-            self._survive(host, lambda host=host: host.manager.poll(self.now, self.wall))
+            self._survive(host, lambda host=host: host.manager.poll(self.now, self.wall - host.behind))
 
     def _survive(self, host: Host, act: Any) -> None:
         try:

@@ -315,7 +315,12 @@ class Host:
             return
         self.seen_version = version
         self.queues = dict(self.monitor.execute("SELECT id, lower(name) FROM queues"))
-        there = {key for (key,) in self.monitor.execute("SELECT lookup_id FROM messages")}
+        there = set()
+        for key, expires in self.monitor.execute("SELECT lookup_id, expires FROM messages"):
+            there.add(key)
+            if expires is not None and key in self.content:  # it is moved with a clock that is put forward
+                queue, rank, _, message = self.content[key]
+                self.content[key] = queue, rank, expires, message
         for key in self.content.keys() - there:
             _, _, expires, message = self.content.pop(key)
             if key not in self.leaving and not message.removed:

@@ -272,6 +272,24 @@ def test_a_final_ack_for_a_source_that_is_away_waits_at_the_router_over_a_restar
     assert line.waiting() == [0, 0, 0]
 
 
+@pytest.mark.rule("B-427", "B-248", "B-318", "B-020")
+@pytest.mark.parametrize("acknowledged", [True, False])
+def test_a_destination_put_back_behind_the_router_goes_on_within_a_resend(line: Line, acknowledged: bool) -> None:
+    """The sender's session is with the router, and stays: only a resend tells the destination what it has lost. Its
+    OrderAcks must not have the MessageIDs of those that the router has seen."""
+    line.receiver.back_up()
+    for body in (b"1", b"2"):
+        line.send(body)
+    run(line.world, 2000 if acknowledged else 200)
+    assert line.receiver.content("line1") == [b"1", b"2"]
+    line.receiver.put_back(line.world)
+    later = [line.send(body) for body in (b"3", b"4")]
+    run(line.world, 35_000)
+    assert line.receiver.content("line1") == ([b"3", b"4"] if acknowledged else [b"1", b"2", b"3", b"4"])
+    assert [line.answer(each)[0] for each in later] == [confirm.STORED] * 2
+    assert line.waiting() == [0, 0, 0]
+
+
 # ---- what ends at the router ----------------------------------------------------------------------
 
 

@@ -3,7 +3,6 @@ is a copy. Numbers that it gives anew must be taken for new ones; what cannot be
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -45,24 +44,6 @@ def _reopen(world: World, sender: Host) -> None:
     sender._open(world.now)
 
 
-def _back_up(sender: Host) -> Path:
-    """A copy while it runs."""
-    backup = sender._life.parent / "backup"
-    shutil.rmtree(backup, ignore_errors=True)
-    shutil.copytree(sender._life, backup)
-    return backup
-
-
-def _put_back(world: World, sender: Host) -> None:
-    for wire in list(world.wires):
-        wire.cut()
-    sender.store.close()
-    shutil.rmtree(sender._life)
-    shutil.copytree(sender._life.parent / "backup", sender._life)
-    sender.log.clear()
-    sender._open(world.now)
-
-
 def _from_destination(receiver: Host, packet: bytearray, world: World) -> None:
     [link] = receiver.wires
     link.session.send(None, packet, False, world.now)
@@ -78,14 +59,14 @@ def test_a_clock_that_is_behind_is_noticed_and_what_was_numbered_by_it_is_in_dou
     world, receiver, sender = two_hosts(tmp_path)
     _send(sender, b"1")
     _seconds(world, 2)
-    _back_up(sender)
+    sender.back_up()
     _send(sender, b"2", b"3")
     _seconds(world, 2)
     _reopen(world, sender)
     _send(sender, b"4")
     _seconds(world, 2)
     sender.behind = 1000
-    _put_back(world, sender)
+    sender.put_back(world)
     refused = _send(sender, b"5", b"6")
     _seconds(world, 2)
     assert _newer(sender) == 1
@@ -110,11 +91,11 @@ def test_what_waited_while_its_stream_went_on_to_the_next_sequence_is_in_doubt(t
     """The backup has two messages on their way; in the life that is lost they arrived, and two more did."""
     world, receiver, sender = two_hosts(tmp_path)
     before = _send(sender, b"1", b"2")
-    _back_up(sender)
+    sender.back_up()
     _seconds(world, 2)
     _send(sender, b"3", b"4")
     _seconds(world, 2)
-    _put_back(world, sender)
+    sender.put_back(world)
     after = _send(sender, b"5")
     _seconds(world, 3)
     assert receiver.content("line1") == [b"1", b"2", b"3", b"4", b"5"]
@@ -128,10 +109,10 @@ def test_what_waited_is_stored_where_the_order_ack_is_of_its_own_sequence(tmp_pa
     """Other numbers of that sequence were given after the backup was made: its own mean the same in both lives."""
     world, receiver, sender = two_hosts(tmp_path)
     before = _send(sender, b"1", b"2")
-    _back_up(sender)
+    sender.back_up()
     _send(sender, b"3", b"4")
     _seconds(world, 2)
-    _put_back(world, sender)
+    sender.put_back(world)
     after = _send(sender, b"5")
     _seconds(world, 3)
     assert receiver.content("line1") == [b"1", b"2", b"3", b"4", b"5"]
@@ -148,14 +129,14 @@ def test_what_waited_in_an_older_run_is_over_when_the_destination_has_a_later_on
     world, receiver, sender = two_hosts(tmp_path)
     older = _send(sender, b"1", b"2")
     if not newer_waits:
-        _back_up(sender)
+        sender.back_up()
     _reopen(world, sender)
     newer = _send(sender, b"3")
     if newer_waits:
-        _back_up(sender)
+        sender.back_up()
     _seconds(world, 3)
     assert receiver.content("line1") == [b"1", b"2", b"3"]
-    _put_back(world, sender)
+    sender.put_back(world)
     after = _send(sender, b"4")
     _seconds(world, 3 if newer_waits else 40)
     assert receiver.content("line1") == [b"1", b"2", b"3", b"4"]
@@ -171,12 +152,12 @@ def test_a_number_not_given_yet_in_this_run_is_noticed(tmp_path: Path, monkeypat
     """A virtual machine that goes on from a snapshot goes on in its run: nothing begins there."""
     world, receiver, sender = two_hosts(tmp_path)
     _send(sender, b"1")
-    _back_up(sender)
+    sender.back_up()
     _send(sender, b"2", b"3")
     _seconds(world, 1)
     with monkeypatch.context() as patch:
         patch.setattr(Store, "begin_run", lambda self: setattr(self, "_knows_run", True))
-        _put_back(world, sender)
+        sender.put_back(world)
     same = _send(sender, b"4")  # has the number of 2
     _seconds(world, 3)
     assert _newer(sender) == 1
@@ -192,14 +173,14 @@ def test_a_number_not_given_yet_in_this_run_is_noticed(tmp_path: Path, monkeypat
 def test_a_final_ack_from_a_life_that_is_lost_settles_no_new_message(tmp_path: Path, same_id: bool) -> None:
     """same_id: by chance, or because MessageIDs have rolled over."""
     world, receiver, sender = two_hosts(tmp_path)
-    _back_up(sender)
+    sender.back_up()
     with sender.client() as client:
         lost = client.send(LINE1, b"lost", dead_letter=True)
     _seconds(world, 2)
     world.wires[0].cut()
     with receiver.client() as client, client.queue("line1").receive():
         pass  # its FinalAck waits for a session
-    _put_back(world, sender)
+    sender.put_back(world)
     if same_id:
         sender.store._all("UPDATE settings SET value = ? WHERE name = 'message_id_ordinal'", (lost.message_id - 1,))
     with sender.client() as client:

@@ -32,7 +32,7 @@ from mqqb.confirm import Confirmation
 from mqqb.session import OPEN, Acknowledged, Closed, MessageReceived, Noted, Opened, Session
 from mqqb.streams import Entry, IncomingStream, OutgoingStream
 
-from ordack import classes, lives, outcome, returns
+from ordack import classes, clock, lives, outcome, returns
 from ordack.config import PORT, SERIAL_PORT, Config, split_direct
 from ordack.outcome import Back, Outcomes
 from ordack.store import (
@@ -173,6 +173,7 @@ class Manager:
         self._shown: object = None
         self._has_failed = False
         self._strangers = lives.Strangers()
+        self._clock = clock.Clock()
         self._told_of_newer = False
         self._told: dict[str, int] = {}  # of what an operator hears -> not again before this second
         self.connections: Callable[[], dict[Hop, dict[str, Any]]] = dict  # what the network tells of its hops
@@ -489,6 +490,7 @@ class Manager:
                 self._close(link, "B-285", "the store fails")
             return
         with self._guard(now):
+            self._watch_clock(now, wall)
             work: list[tuple[Link, object]] = []
             links: dict[Link, None] = {}
             for link, data in arrivals:
@@ -1180,6 +1182,7 @@ class Manager:
             if entry.tx_sequence_number:
                 outgoing.transmitted.add(_key(entry))
                 outgoing.stream.prepare(entry, packet, packets.transaction_offset(packet))
+            clock.hide_limits(packet)
             session.send(entry, packet, entry.recoverable, now)
             link.transfer.sends(len(packet))
             self._touched[link] = None
@@ -1200,6 +1203,7 @@ class Manager:
         if self._has_failed and not self._recover(now):
             return
         with self._guard(now):
+            self._watch_clock(now, wall)
             for link in list(self.links):
                 with self._isolated(link):
                     if link.transfer.is_too_slow(self.config.packet_timeout, self.config.minimum_rate, now):
@@ -1228,6 +1232,13 @@ class Manager:
                 self._dispatch(link, now, wall)
             if wall != self._looked_at:
                 self._look_for_what_is_due(now, wall)
+
+    def _watch_clock(self, now: int, wall: int) -> None:
+        def move(first: int, last: int, step: int) -> None:
+            self.store.move(first, last, step)
+            self._history = {(source, message_id): time for source, message_id, time in self.store.history()}
+
+        self._clock.watch(now, wall, move)
 
     def _obey(self, outgoing: _Outgoing, now: int) -> None:
         """Do what an operator has asked for: pause, resume, resend (B-345, B-346, B-425)."""

@@ -19,12 +19,15 @@ import re
 import secrets
 import struct
 import time
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import apsw
+from mqqb.confirm import SENT_TIME
 
+from ordack.clock import SENT_TIME_AT, sent_time
 from ordack.room import LOG_BYTES, Disk, Room, room
 
 FORMAT_VERSION = 7
@@ -1252,6 +1255,27 @@ class Store:
     def delete_outgoing(self, keys: Iterable[int]) -> None:
         """Remove settled messages from their outgoing queues."""
         self._many("DELETE FROM outgoing_messages WHERE id = ?", [(key,) for key in keys])
+
+    def move(self, first: int, last: int, step: int) -> None:
+        """What was sent here between these times, seconds since 1970, was sent so many seconds later; what came then
+        came later, too."""
+        with self.transaction():
+            rows = [row for row in self._all(
+                "SELECT substr(packet, 1, 60), confirmation, send_until, due, id FROM outgoing_messages WHERE own")
+                if first <= sent_time(row[0]) <= last]
+            for start, confirmation, until, due, key in rows:
+                later = sent_time(start) + step
+                record = array("I", confirmation or b"")
+                if record:
+                    record[SENT_TIME] = later
+                self._all("UPDATE outgoing_messages SET send_until = ?, due = ?, confirmation = ?, "
+                          "packet = CAST(substr(packet, 1, ?4) || ?5 || substr(packet, ?4 + 5) AS BLOB) WHERE id = ?6",
+                          (until if until >= NEVER else until + step, due and due + step, record.tobytes() or None,
+                           SENT_TIME_AT, later.to_bytes(4, "little"), key))
+            times = step, first, last
+            self._all("UPDATE messages SET expires = expires + ? WHERE expires IS NOT NULL "
+                      "AND arrived / 1000000 BETWEEN ? AND ?", times)
+            self._all("UPDATE history SET time = time + ? WHERE time BETWEEN ? AND ?", times)
 
     # ---- outcomes
 

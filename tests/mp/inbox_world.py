@@ -31,6 +31,7 @@ class Sender:
         self.said = {}
         self.stored = []
         self.seen = []
+        self.acknowledged_by = []  # MessageIDs of the acknowledgements
         self.session = None
 
     def send(self, body, delivery="transactional", journal=JN, ttrq=packets.FOREVER, **properties):
@@ -77,6 +78,7 @@ class Sender:
                 self.stream.remove(event.entries)
 
     def _message(self, packet, now):
+        self.acknowledged_by.append(packet.message.user.message_id)
         if isinstance(packet, packets.OrderAck):
             self.seen.append(("order", packet.body.tx_sequence_number))
             self.stored += [entry.message_id for entry in self.stream.order_ack(packet.body, now)]

@@ -77,6 +77,19 @@ def a_message_is_handled_and_both_acknowledgements_go_back():
     assert world.node.outbox.arrivals == 0
 
 
+def acknowledgements_have_other_message_ids_after_each_start():
+    """A router between keeps only one of the same MessageID (B-020, B-248)."""
+    sender = Sender(1)
+    world = world_of(sender)
+    for _ in range(5):
+        for _ in range(2):
+            sender.send(b"on")
+            world.run(2000, taker(world, []))
+        world.restart()
+    assert len(sender.acknowledged_by) == 20, "an OrderAck and a FinalAck for each"
+    assert len(set(sender.acknowledged_by)) == 20, sender.acknowledged_by
+
+
 def who_does_not_ask_gets_no_final_ack():
     sender = Sender(1)
     world = world_of(sender)
@@ -757,6 +770,7 @@ def random_lives(first=1, count=12):
 TESTS = (
     a_message_is_handled_and_both_acknowledgements_go_back,
     an_order_ack_comes_early,
+    acknowledgements_have_other_message_ids_after_each_start,
     who_does_not_ask_gets_no_final_ack,
     messages_of_several_senders_and_names_keep_their_order,
     a_duplicate_is_acknowledged_and_not_delivered,
