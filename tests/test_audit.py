@@ -7,6 +7,7 @@ import random
 import re
 import struct
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ pytest.importorskip("pyarrow", reason="the pipeline is not installed")
 
 from _mqqb import lib
 from mqqb import core
-from ordack.pipeline import audit, audit_tables, captures
+from ordack.pipeline import audit, audit_tables, captures, rotation
 from ordack.pipeline.audit_result import KINDS, Latency, Result, SequenceId
 
 from tests import capture_generator
@@ -36,6 +37,7 @@ class _Decoder:
         self.paths = ["capture.pcap"]
         self.damages: list[Any] = []
         self.frames, self.unread = 1, 0
+        self.spans: dict[int, tuple[int, int]] = {}
         self.queue_managers, self.queues = 40, 3
 
     @property
@@ -956,7 +958,51 @@ def test_what_is_no_capture_is_unusable(tmp_path: Path) -> None:
     ("one.pcap", "two.pcap", 0), ("1.pcap", "3.pcap", 1), ("plant1", "plant3", 1),
 ])
 def test_numbers_of_files_tell_what_is_missing(before: str, after: str, missing: int) -> None:
-    assert audit.missing_between(before, after) == missing
+    minute = 60 * 10**9
+    assert rotation.missing_between(before, (0, minute), after, (5 * minute, 6 * minute)) == missing
+    # Nothing that long is in a pause that short, whatever the names say; and these are two places at the same time.
+    assert rotation.missing_between(before, (0, minute), after, (minute + 10**7, 2 * minute)) == 0
+    assert rotation.missing_between(before, (0, minute), after, (minute - 1, 2 * minute)) == 0
+
+
+@pytest.mark.parametrize(("form", "step", "missing"), [
+    ("cap-%Y%m%d-%H%M.pcap", 600, 0), ("cap-%Y%m%d-%H%M.pcap.gz", 300, 0), ("cap_%Y-%m-%d_%H-%M.pcap", 900, 0),
+    ("%Y%m%d%H/%M.pcap", 300, 0), ("plant %H%M.cap", 1200, 0), ("plant-%y%m%d-%H%M%S.pcap", 150, 0),
+    ("%d.%m.%Y %H.pcapng", 4 * 3600, 0), ("plant-%Y%m%d-{:02}.pcap", 600, 1), ("plant-{:04}.pcap", 660, 1),
+    ("plant.pcap{}", 600, 1), ("plant_{:05}_%Y%m%d%H%M%S.pcap", 600, 1), ("plant-%Y%m%d-{:05}.pcap", 60, 1),
+])
+@pytest.mark.parametrize("zone", [0, 3600, -9.5 * 3600, 5.75 * 3600])
+def test_times_in_names_are_no_numbers_of_files(form: str, step: int, missing: int, zone: float) -> None:
+    """Files that follow on one another, but for a pause that one more would fill where they are counted."""
+    for day in range(0, 365, 13):
+        start = 1795219200 + day * 86400
+        moments = [start + number * step for number in range(86400 // step)]
+        names = [datetime.fromtimestamp(moment + zone, UTC).strftime(form).format(2 * number)
+                 for number, moment in enumerate(moments, 20)]
+        for one, other, then, now in zip(names, names[1:], moments, moments[1:]):
+            if "{" in form and "%" in form and (then + zone) // 86400 != (now + zone) // 86400:
+                continue
+            its, others = (((first + 2) * 10**9, (first + step // (1 + missing) - 3) * 10**9) for first in (then, now))
+            assert rotation.missing_between(one, its, other, others) == missing, (one, other)
+
+
+@pytest.mark.parametrize("form", ["cap-%Y%m%d-%H%M.pcap", "cap %H.%M.pcap", "cap_%Y-%m-%d_%H-%M.cap", "%H%M"])
+def test_complete_captures_that_are_named_by_minute_are_complete(tmp_path: Path, form: str) -> None:
+    whole = capture_generator.generate(10, tmp_path / "whole", violations=False, faults=[], length=1500).paths[0]
+    expected = audit.run([whole])
+    data = Path(whole).read_bytes()
+    at = 24
+    while at < len(data):
+        seconds, _, size, _ = struct.unpack_from("<IIII", data, at)
+        path = tmp_path / "parts" / datetime.fromtimestamp(seconds + 3600, UTC).strftime(form)
+        path.parent.mkdir(exist_ok=True)
+        with path.open("ab") as file:
+            file.write((b"" if file.tell() else data[:24]) + data[at:at + 16 + size])
+        at += 16 + size
+    paths = sorted((tmp_path / "parts").iterdir())
+    assert len(paths) > 3
+    result = audit.run(paths)
+    assert (result.damages, result.summary) == ([], expected.summary)
 
 
 @pytest.mark.parametrize("parts", [1, 2])
@@ -1218,3 +1264,66 @@ def test_a_capture_that_cannot_be_read_is_told_in_words() -> None:
     said = r"ordack: cannot read the capture /proc/self/mem: [A-Z][a-z/ ]+; make it readable, or leave it out\n"
     assert done.returncode == 2
     assert re.fullmatch(said, done.stderr)
+
+
+def _shortened(path: Path, target: Path, snap: int) -> None:
+    """The same capture with no more than so many bytes of each frame."""
+    data, at = path.read_bytes(), 24
+    assert data[:4] == b"\xd4\xc3\xb2\xa1"
+    made = bytearray(data[:24])
+    while at < len(data):
+        seconds, rest, size, whole = struct.unpack_from("<IIII", data, at)
+        made += struct.pack("<IIII", seconds, rest, min(size, snap), whole) + data[at + 16:at + 16 + min(size, snap)]
+        at += 16 + size
+    target.write_bytes(made)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A capture without violations in which nothing is missing."""
+    return Path(capture_generator.generate(
+        10, tmp_path_factory.mktemp("sound"), violations=False, faults=[], length=1500).paths[0])
+
+
+@pytest.mark.parametrize(("damage", "status", "reason"), [
+    ("none", 0, ""), ("snap", 3, "hole"), ("link", 3, "unreadable frames"),
+    ("cut", 3, "1 damaged or missing file"), ("between", 3, "1 damaged or missing file"),
+])
+@pytest.mark.parametrize("follow", [False, True])
+def test_incomplete_evidence_has_an_exit_status_of_its_own(
+    sound: Path, tmp_path: Path, damage: str, status: int, reason: str, follow: bool
+) -> None:
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    data = sound.read_bytes()
+    if damage == "snap":
+        _shortened(sound, folder / "a.pcap", 120)
+    else:
+        (folder / "a.pcap").write_bytes(data[:-5] if damage == "cut" else data)
+    if damage == "link":  # and nine times as much that cannot be read
+        (folder / "b.pcap").write_bytes(data[:20] + struct.pack("<I", 147) + 9 * data[24:])
+    if damage == "between":
+        (folder / "a.pcap").rename(folder / "a.pcap2")
+        (folder / "a.pcap").write_bytes(data[:24] + struct.pack("<IIII", 1, 0, 0, 0))
+    where = ["--follow", folder, "--checkpoint", tmp_path / "checkpoint", "--once"] if follow else [folder]
+    done = _ordack("audit", *where, "--json")
+    assert done.returncode == status, done.stderr
+    [said] = map(json.loads, done.stdout.splitlines())
+    assert said["verdict"] == ("incomplete" if status else "no violations")
+    assert any(reason in text for text in said["incomplete"]) is bool(reason)
+    if not follow:
+        text = _ordack("audit", folder)
+        assert text.returncode == status
+        assert text.stdout.splitlines()[-1].startswith(
+            "no violations, but the evidence is incomplete: " if status else "no violations")
+
+
+def test_violations_count_more_than_incomplete_evidence(tmp_path: Path) -> None:
+    for seed in range(100, 130):
+        made = capture_generator.generate(seed, tmp_path / str(seed), violations=True)
+        result = audit.run(made.paths)
+        if any(result.summary["violations"].values()) and result.summary["incomplete"]:
+            assert result.summary["verdict"] == "violations"
+            assert _ordack("audit", *made.paths).returncode == 1
+            return
+    pytest.fail("no capture has both")

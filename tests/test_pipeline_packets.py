@@ -14,6 +14,7 @@ from ordack.pipeline.packets import COLUMNS, KINDS
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from tests import capture_generator
 from tests.test_capture import FRAMES, pcap, samples
 from tests.test_captures import ACK, FULL, ONE, OPENING, SERVER, SYN, TWO, End, back, ip, put, there
 
@@ -157,3 +158,16 @@ def test_planning_a_query_needs_no_large_package() -> None:
             "print({'pandas', 'dpkt', 'scipy', 'pyarrow.compute'} & (set(sys.modules) - known))")
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert said.strip() == "set()"
+
+
+@pytest.mark.parametrize("partitions", [1, 5, 16])
+def test_a_damaged_file_is_told_however_many_tasks_read_it(
+    spark: SparkSession, tmp_path: Path, partitions: int
+) -> None:
+    data = Path(capture_generator.generate(
+        10, tmp_path / "whole", violations=False, faults=[], length=1500).paths[0]).read_bytes()
+    path = tmp_path / "cut.pcap"
+    path.write_bytes(data[:3000])
+    rows = spark.read.format("mqqb").option("partitions", partitions).load(str(path)).where("packet = 'damage'")
+    [row] = rows.select("file", "reason").collect()
+    assert (row["file"], "the file ends inside the record" in row["reason"]) == (str(path), True)

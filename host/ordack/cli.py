@@ -1,6 +1,6 @@
 """The command `ordack`. Exit status: 0 done, 1 negative answer or a store that cannot be used, 2 wrong usage or input,
-3 (decode) a malformed packet, 4 done, but standard output did not take the report of it, 5 (board) no board answers,
-6 the disk failed, and it is not known whether it was done.
+3 (decode) a malformed packet, (audit) incomplete evidence, 4 done, but standard output did not take the report of
+it, 5 (board) no board answers, 6 the disk failed, and it is not known whether it was done.
 
 What only one command needs is imported when that one runs: a receive in a script should cost milliseconds.
 """
@@ -671,6 +671,7 @@ def _report_file(text: str) -> Path:
     return path
 
 
+AUDIT_STATUS = {"no violations": 0, "violations": 1, "incomplete": 3}
 SMALL_CAPTURE = 256 << 20  # bytes that one process audits sooner than Spark starts
 
 
@@ -701,8 +702,9 @@ def audit_command(
 ) -> None:
     """Check from captures that every transactional stream was exactly once and in order.
 
-    Exit status: 0 no violations, 1 violations, 2 unusable input (also if no packet of the protocol is in it), wrong
-    usage, or Spark is missing.
+    Exit status: 0 no violations; 1 violations; 2 unusable input (also if no packet of the protocol is in it), wrong
+    usage, or Spark is missing; 3 no violations, but the evidence is incomplete: verdicts are unknown, or packets were
+    not captured or could not be read. With --follow it is that of all that was read, when it is stopped.
     """
     if (follow is None) == (not captures):
         raise typer.BadParameter("give either captures or --follow FOLDER")
@@ -738,8 +740,7 @@ def audit_command(
         _complain(words(error))
         raise typer.Exit(2) from None
     _show_audit(result, as_json)
-    if any(result.summary["violations"].values()):
-        raise typer.Exit(1)
+    raise typer.Exit(AUDIT_STATUS[result.summary["verdict"]])
 
 
 def _in_words(error: Exception) -> str:
@@ -797,7 +798,7 @@ def _follow_audit(folder: Path, checkpoint: Path, once: bool, master: str | None
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: stopped.set())
-    bad = False
+    verdict = "no violations"
     try:
         follower = Follower(folder, checkpoint)
         with follower.lock():
@@ -805,7 +806,7 @@ def _follow_audit(folder: Path, checkpoint: Path, once: bool, master: str | None
                 _complain(going_on)
             spark = None if master is None else session(master, "ordack audit")
             for step, result in follower.reports(once, spark, stopped.is_set):
-                bad = any(result.summary["violations"].values())
+                verdict = result.summary["verdict"]
                 if once:
                     audit.require_packets(result)
                 _save_audit(result, out, html)
@@ -821,8 +822,7 @@ def _follow_audit(folder: Path, checkpoint: Path, once: bool, master: str | None
     except PySparkException as error:
         _complain(words(error))
         raise typer.Exit(2) from None
-    if bad:
-        raise typer.Exit(1)
+    raise typer.Exit(AUDIT_STATUS[verdict])
 
 
 @contextlib.contextmanager

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -49,6 +48,7 @@ from ordack.pipeline.audit_result import (
     Violation,
     count_text,
 )
+from ordack.pipeline.rotation import missing_between
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -216,45 +216,6 @@ _GROWTH = {
 }
 
 
-# How rotated files are numbered: tcpdump -C (a.pcap, a.pcap1; with -W from a.pcap0), dumpcap -b
-# (a_00001_20261121210000.pcap), ordack (a.pcap, a-000002.pcap), and whoever ends the names with numbers. Dates and
-# times are no such numbers.
-_ENDING = r"\.(?:p?cap|pcapng|dmp|dump)"
-_NUMBERED = (
-    re.compile(rf"(.+{_ENDING})(\d{{0,5}})"),
-    re.compile(r"(.+_)(\d{5})_\d{14}(?:\.\w+)?"),
-    re.compile(rf"(.*?(?<!\d))(?<!\d{{4}}-\d\d-)(\d{{1,5}}|000\d{{3}})(?:{_ENDING})?"),
-)
-_FILES_MISSING = 1000  # more are no gap, but other numbers
-
-
-def _numbers(path: str) -> set[tuple[str, int]]:
-    """(what its siblings have in common, number) of a file."""
-    folder, name = os.path.split(path)
-    found = set()
-    for form, pattern in enumerate(_NUMBERED):
-        match = pattern.fullmatch(name)
-        if match is not None:
-            found.add((f"{form} {folder} {match[1]}", int(match[2] or 0)))
-    stem, dot, _ = name.rpartition(".")
-    if dot:  # the first one of ordack's
-        found.add((f"2 {folder} {stem}-", 1))
-    return found
-
-
-def missing_between(before: str, after: str) -> int:
-    """How many files of a rotation are missing between these two, by the numbers in their names.
-
-    0 if none, or if that is not known: after the highest number, it begins with the lowest again.
-    """
-    numbers = dict(_numbers(before))
-    for name, number in _numbers(after):
-        if name in numbers and number > numbers[name]:
-            gap = number - numbers[name] - 1
-            return gap if gap <= _FILES_MISSING else 0
-    return 0
-
-
 def host_of(end: str) -> str:
     """The address of an end of a connection."""
     return end.rpartition(":")[0]
@@ -326,14 +287,14 @@ class Auditor:
         self.last_time = max(self.last_time, int(batch.time[:batch.rows].max()))
 
     def _missing(self, batch: captures.Batch) -> Iterator[int]:
-        """Files behind which others are missing, by the names: of those that this batch has reached."""
-        paths = batch.decoder.paths
+        """Files behind which others are missing, by names and times: of those that this batch has reached."""
+        paths, spans = batch.decoder.paths, batch.decoder.spans
         last = int(batch["file"].max())
         for number in range(self._files, last + 1):
-            missing = missing_between(paths[number - 1], paths[number])
-            earlier, times = batch["file"] < number, batch.time[:batch.rows]
-            before = max([self.last_time, *times[earlier][-1:].tolist()])
-            if missing and times[~earlier][0] >= before:  # else they are of different places at the same time
+            if number - 1 not in spans or number not in spans:
+                continue  # has no frame
+            missing = missing_between(paths[number - 1], spans[number - 1], paths[number], spans[number])
+            if missing:
                 name, verb = Path(paths[number - 1]).name, "is" if missing == 1 else "are"
                 self.gaps.append((
                     paths[number],
@@ -746,6 +707,7 @@ class _Merged:
             "unsettled": unsettled,
             "holes": sum(partial.holes for partial in self._partials) + len(gaps),
             "malformed": sum(partial.malformed for partial in self._partials),
+            "unsupported_frames": max(partial.unread for partial in self._partials),
             "violations": counted,
             "unknown": open_verdicts,
             "latency_ms": {kind: value.as_json() for kind, value in latency.items()},

@@ -21,7 +21,8 @@ holds:
 What is remembered of single messages is bounded: of each sequence the last ones, 64 at least, and up to 1,024 while
 something is to be expected for them. Of older ones nothing is reported that needs their MessageID or their
 acknowledgements. A file that is missing altogether leaves no trace of connections that were wholly in it, but for the
-numbers in the files' names: one left out between two that follow on one another is a hole for every sender, and for
+numbers in the files' names, if the times inside leave room for it: one left out between two that follow on one another
+is a hole for every sender, and for
 each direction of the connections that were open, until something comes that goes on where it was.
 
 Kinds of violation, and when one is reported:
@@ -319,3 +320,15 @@ class Result:
         """More that could not be read."""
         self.damages.extend(damages)
         self.summary["damages"] = list(map(list, self.damages))
+        self.summary["incomplete"] = self.incomplete()
+        self.summary["verdict"] = ("violations" if any(self.summary["violations"].values()) else
+                                   "incomplete" if self.summary["incomplete"] else "no violations")
+
+    def incomplete(self) -> list[str]:
+        """Why the evidence is incomplete: what was not seen may have been a violation."""
+        summary = self.summary
+        unknown = sum(summary["unknown"].values())
+        counts = {"unknown verdict": unknown, "hole": summary["holes"], "malformed packet": summary["malformed"],
+                  "unreadable frame": summary["unsupported_frames"],
+                  "damaged or missing file": len({path for path, _ in self.damages})}
+        return [count_text(count, what) for what, count in counts.items() if count]

@@ -192,7 +192,9 @@ def text_of(result: Result, violations_max: int = 20) -> list[str]:
     if not summary["packets"]:
         lines.append("nothing to judge: no packet of the protocol")
     else:
-        lines.append(f"{count_text(total, 'violation')}: {_kinds(summary['violations'])}" if total else "no violations")
+        verdict = f"{count_text(total, 'violation')}: {_kinds(summary['violations'])}" if total else "no violations"
+        less = f", but the evidence is incomplete: {', '.join(summary['incomplete'])}" if summary["incomplete"] else ""
+        lines.append(verdict + (less if not total else ""))
     return lines
 
 

@@ -159,7 +159,8 @@ class Decoder:
     """What the codes in batches mean. It grows while batches are taken.
 
     paths: the files, in the order of their first frames. damages: files that could be read only in part, so far.
-    frames: frames read so far; unread: those of them with a link type that is not supported.
+    frames: frames read so far; unread: those of them with a link type that is not supported. spans: {number of a file:
+    times of its first and of its last frame so far, ns since 1970}, of the last one before those read now, and these.
     """
 
     def __init__(self, paths: Sequence[str], part: int, parts: int, by_ports: bool) -> None:
@@ -174,6 +175,7 @@ class Decoder:
         c.scratch = ffi.from_buffer("uint8_t[]", self._scratch)
         self._read = 0
         self._kept: dict[int, Any] = {}
+        self.spans: dict[int, tuple[int, int]] = {}
         self._connections = np.zeros(0, np.uint8)
         self._segments = np.zeros(0, np.uint8)
         self._grow_connections(1 << 10)
@@ -185,6 +187,7 @@ class Decoder:
         c = self._c
         return {
             "paths": self.paths, "damages": self.damages, "read": self._read, "c": bytes(ffi.buffer(c)),
+            "spans": self.spans,
             "connections": self._connections[: c.connections_used * ffi.sizeof("mqqb_capture_connection")].copy(),
             "segments": self._segments[: c.segments_used * _SEGMENT.itemsize].copy(),
             "kept": {file: bytes(ffi.buffer(kept)) for file, kept in self._kept.items()},
@@ -193,6 +196,7 @@ class Decoder:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.paths, self.damages, self._read = state["paths"], state["damages"], state["read"]
+        self.spans = state["spans"]
         self._c = c = ffi.new("mqqb_capture *")
         ffi.memmove(c, state["c"], ffi.sizeof("mqqb_capture"))
         self._managers, self._queues = (_Dictionary(*saved) for saved in zip(
@@ -259,11 +263,12 @@ class Decoder:
         """
         c = self._c
         number, self._read = self._read, len(self.paths)
+        self.spans = {at: span for at, span in self.spans.items() if at == number - 1}
         pointers = ffi.new("uint8_t *[]", self._read + 1)
         for at, kept in self._kept.items():
             pointers[at] = kept
         c.files, c.capacity = ffi.cast("const uint8_t *const *", pointers), rows
-        turn = 0
+        turn, end, begun = 0, 0, 0
         file = None
         c.columns = tables[0].pointers[0]
         while number < self._read + finish:
@@ -271,11 +276,13 @@ class Decoder:
                 if file is None:
                     file = _File(self.paths[number])
                     pointers[number] = file.pointer
-                    c.file, c.size, c.pause = number, file.size, _WINDOW
-                    if stop is not None and stop < file.size:
-                        c.pause = stop
+                    c.file, c.size, c.pause = number, file.size, 1
+                    end = file.size if stop is None else stop
+                    begun = c.frames
                 status = lib.mqqb_capture_read(c)
                 file.release(c.cursor)
+                if c.frames > begun:
+                    self.spans[number] = self.spans.get(number, (c.time, 0))[0], c.time
             else:
                 status = lib.mqqb_capture_finish(c)
             if status == lib.MQQB_CAPTURE_ROWS:
@@ -283,8 +290,8 @@ class Decoder:
                 c.rows = 0
                 turn = (turn + 1) % len(tables)
                 c.columns = tables[turn].pointers[0]
-            elif status == lib.MQQB_CAPTURE_PAUSE and stop is None:
-                c.pause = c.cursor + _WINDOW
+            elif status == lib.MQQB_CAPTURE_PAUSE and c.cursor < end:
+                c.pause = min(c.cursor + (_WINDOW if number in self.spans else 1), end)
             elif status in (lib.MQQB_CAPTURE_END_OF_FILE, lib.MQQB_CAPTURE_PAUSE) or status < 0:
                 if status < 0:
                     text = f"at byte {c.cursor}, behind frame {c.frame}: {_ERRORS[status]}"
@@ -513,13 +520,15 @@ def batches(
     files = list(map(str, paths)) if ordered else in_order(paths)
     if by_ports is None:
         by_ports = divides_by_ports(files, parts)
-    decoder = Decoder(files, part, parts, by_ports)
-    yield from decoder.batches([_Table(rows, columns, labels, correlations) for _ in range(2)], rows)
+    yield from read_on(Decoder(files, part, parts, by_ports), rows, columns, True, labels, correlations)
 
 
-def read_on(decoder: Decoder, rows: int, columns: Sequence[str], finish: bool = False) -> Iterator[Batch]:
+def read_on(
+    decoder: Decoder, rows: int, columns: Sequence[str], finish: bool = False, labels: bool = False,
+    correlations: bool = False,
+) -> Iterator[Batch]:
     """The packets of the paths that were added to this decoder since it was made, or since this was called last.
 
     finish: the capture ends there, and nothing can be added any more.
     """
-    yield from decoder.batches([_Table(rows, columns, False, False) for _ in range(2)], rows, finish=finish)
+    yield from decoder.batches([_Table(rows, columns, labels, correlations) for _ in range(2)], rows, finish=finish)

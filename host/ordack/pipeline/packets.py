@@ -374,19 +374,12 @@ def arrow_batches(part: Part, columns: Sequence[Column], schema: pa.Schema) -> I
     """The rows of one task."""
     names = {column.name for column in columns}
     needs = tuple(dict.fromkeys(["kind", *(need for column in columns for need in column.needs)]))
-    found = captures.batches(
-        part.paths, part.number, part.of, BATCH_ROWS, needs,
-        labels="label" in names, correlations="correlation_id" in names, by_ports=part.by_ports, ordered=True,
-    )  # fmt: skip
-    decoder = None
-    cache = None
-    for batch in found:
-        if cache is None:
-            decoder = batch.decoder
-            cache = _Texts(decoder)
+    decoder = Decoder(part.paths, part.number, part.of, part.by_ports)
+    cache = _Texts(decoder)
+    for batch in captures.read_on(decoder, BATCH_ROWS, needs, True, "label" in names, "correlation_id" in names):
         view = _View(batch, cache, part.number, part.of)
         yield pa.RecordBatch.from_arrays([column.make(view) for column in columns], schema=schema)
-    if decoder is not None and part.number == 0:
+    if part.number == 0:  # each task has read all files, and this one may have none of their rows
         yield from _damage_rows(decoder, schema)
 
 
