@@ -1104,10 +1104,11 @@ def board_doctor(
 @board_app.command("rescue")
 def board_rescue(
     folder: Annotated[Path | None, typer.Argument(
-        metavar="[FOLDER]", help="An outbox on this machine, in place of a board's.")] = None,
+        metavar="[FOLDER]", parser=local, help="An outbox on this machine, in place of a board's.")] = None,
     port: Annotated[str | None, typer.Option(
         metavar="PORT", help="The board: serial port, pty or URL of pyserial.")] = None,
-    to: Annotated[Path | None, typer.Option(metavar="DIR", help="Put the copy there: a new folder.")] = None,
+    to: Annotated[Path | None, typer.Option(
+        metavar="DIR", parser=local, help="Put the copy there: a new folder.")] = None,
     outbox: Annotated[str, typer.Option(metavar="FOLDER", help="Folder of the node's outbox on the board.")] = "outbox",
     baud: BaudOption = 115200, as_json: JsonOption = False,
 ) -> None:
