@@ -48,7 +48,8 @@ from mqqb.session import Settings
 from ordack.client import ACKNOWLEDGE, Client, Queue, Reject
 from ordack.config import Config
 from ordack.manager import Link, Manager
-from ordack.store import DEAD_XACT, FILE_NAME, JOURNAL, NEVER, Store, StoreError
+from ordack.names import DEAD_XACT, JOURNAL
+from ordack.store import FILE_NAME, NEVER, Store, StoreError
 
 START = 1_800_000_000  # of the wall clock
 QUEUES = ("tx", "tx2", "plain", "later")

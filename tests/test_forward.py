@@ -11,7 +11,7 @@ import pytest
 from mqqb import confirm, core, packets
 from ordack.client import Empty, Reject
 from ordack.config import Config
-from ordack.store import DEAD_LETTER, DEAD_XACT
+from ordack.names import DEAD_LETTER, DEAD_XACT
 
 from tests.host_peer import Peer
 from tests.host_world import HERE, WALL, AtOnce, Host, World, exchange, world_of

@@ -13,7 +13,8 @@ import pytest
 from mqqb import confirm, core, packets
 from ordack.client import Client, Empty, Reject
 from ordack.config import Config
-from ordack.store import DEAD_LETTER, DEAD_XACT, JOURNAL, StoreError, StoreFull
+from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL
+from ordack.store import StoreError, StoreFull
 
 from tests.host_peer import Peer, direct
 from tests.host_world import WALL, AtOnce, Crash, Host, World, exchange, world_of

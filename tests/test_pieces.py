@@ -11,8 +11,9 @@ import pytest
 from ordack import pieces
 from ordack.client import Client
 from ordack.config import Config
+from ordack.names import DEAD_LETTER
 from ordack.pieces import in_pieces, purge_outgoing
-from ordack.store import DEAD_LETTER, Store, StoreError
+from ordack.store import Store, StoreError
 
 from tests.host_world import HERE, Host, world_of
 

@@ -13,7 +13,8 @@ from mqqb import confirm, core, packets
 from mqqb.session import Settings
 from ordack.client import Client, Reject, Sent
 from ordack.config import Config
-from ordack.store import DEAD_LETTER, DEAD_XACT, JOURNAL, Store, StoreBusy, StoreError, StoreFull
+from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL
+from ordack.store import Store, StoreBusy, StoreError, StoreFull
 
 from tests.host_peer import body_of
 from tests.host_world import HERE, WALL, Host, World, exchange, packets_in, peer_of, world_of

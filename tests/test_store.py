@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from ordack import store as store_module
 from ordack.client import Client, Empty
+from ordack.names import BadName, queue_name
 from ordack.store import (
     NEVER,
-    BadName,
     Incoming,
     NewMessage,
     NewOutgoing,
@@ -30,7 +30,6 @@ from ordack.store import (
     StoreError,
     StoreFull,
     Waiting,
-    queue_name,
 )
 
 SPAWN = multiprocessing.get_context("forkserver")

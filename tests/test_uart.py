@@ -25,8 +25,9 @@ from ordack import net, uart
 from ordack.client import Client
 from ordack.config import BAUD, SERIAL_PORT, Config, SerialSettings, parse_serial
 from ordack.manager import Manager
+from ordack.names import BadName
 from ordack.record import Recorder
-from ordack.store import BadName, Store
+from ordack.store import Store
 
 from tests.host_peer import Peer, direct
 from tests.test_cli import ENVIRONMENT, ROOT, _ordack

@@ -1,7 +1,8 @@
 """ordack: a queue manager for the MSMQ binary protocol, and the Python API of applications on the same machine."""
 
 from ordack.client import Client, Empty, Message, Queue
-from ordack.store import BadName, NoSuchQueue, QueueExists, StoreBusy, StoreError, StoreFull, StoreUnknown
+from ordack.names import BadName
+from ordack.store import NoSuchQueue, QueueExists, StoreBusy, StoreError, StoreFull, StoreUnknown
 
 __all__ = ["BadName", "Client", "Empty", "Message", "NoSuchQueue", "Queue", "QueueExists", "StoreBusy", "StoreError",
            "StoreFull", "StoreUnknown"]

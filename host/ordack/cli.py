@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ordack.look import open_to_look
+from ordack.names import BadName, destination
 from ordack.output import OutputError, save, write, write_bytes
 from ordack.paths import NotLocal, local_path
 from ordack.store import (
     SYSTEM,
-    BadName,
     QueueExists,
     QueueNotEmpty,
     Store,
@@ -91,7 +91,7 @@ StoreOption = Annotated[Path, typer.Option(
     "--store", metavar="FOLDER", parser=local, envvar="ORDACK_STORE", help="Folder of the store.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 FormatNameArgument = Annotated[str, typer.Argument(help="Format name of the outgoing queue, as `list` shows it.")]
-NameArgument = Annotated[str, typer.Argument(help="Queue name, with or without private$\\.")]
+NameArgument = Annotated[str, typer.Argument(help="Queue name: line1, or as MSMQ has it, .\\private$\\line1.")]
 
 
 def _report(as_json: bool, text: str, **values: Any) -> None:
@@ -248,6 +248,7 @@ def outgoing_list(store: StoreOption, as_json: JsonOption = False) -> None:
 
 def _change_outgoing(store: Path, format_name: str, done: str, as_json: bool,
                      change: Callable[[Store, str], bool]) -> None:
+    format_name = destination(format_name)
     with Store(store) as opened:
         if not change(opened, format_name):
             raise StoreError(f"there is no outgoing queue {format_name}; `ordack outgoing list` shows them")
@@ -279,6 +280,7 @@ def outgoing_purge(name: FormatNameArgument, store: StoreOption, as_json: JsonOp
     know what became of its messages."""
     from ordack.pieces import purge_outgoing
 
+    name = destination(name)
     with Store(store) as opened:
         queue = opened.find_outgoing_queue(name)
         if queue is None:

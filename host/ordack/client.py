@@ -23,19 +23,18 @@ from typing import Any, NamedTuple
 from mqqb import confirm, core, packets
 from mqqb.confirm import Confirmation
 
-from ordack import classes, outcome
+from ordack import classes, names, outcome
 from ordack.config import Config, check_host, split_direct
 from ordack.look import open_to_look
+from ordack.names import JOURNAL, BadName
 from ordack.outcome import Outcomes
 from ordack.pieces import in_pieces
 from ordack.store import (
     CLOSED_QUEUES,
-    JOURNAL,
     POISON,
     PRIVATE,
     SUBQUEUE,
     SYSTEM,
-    BadName,
     NewMessage,
     NewOutgoing,
     Outgoing,
@@ -359,6 +358,7 @@ class Client:
             if value is not None and not 0 <= value <= TIME_MAX:
                 raise ValueError(f"{name} is {value} s; 0 to {TIME_MAX} are allowed")
         queue = None
+        destination = names.destination(destination)
         if destination[:7].upper() == "DIRECT=":
             address, name = split_direct(destination) or ("", "")
             if not name:
@@ -433,6 +433,7 @@ class Client:
             raise ValueError("acknowledgements and an administration queue go together")
         if name is None:
             return None
+        name = names.destination(name)
         if "=" in name:
             try:
                 return packets.parse_format_name(name)

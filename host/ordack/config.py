@@ -25,7 +25,8 @@ from mqqb.streams import (
 )
 
 from ordack import machine
-from ordack.store import NEVER, BadName, queue_name
+from ordack.names import BadName, destination, queue_name
+from ordack.store import NEVER
 
 PORT = 1801  # B-001
 EVERY_ADDRESS = ("0.0.0.0", "::")  # to listen on
@@ -298,6 +299,7 @@ def parse_public_queue(text: str) -> tuple[str, str]:
     guid, equals, name = text.partition("=")
     if not equals:
         raise ValueError(f"{text!r} is not GUID=FORMATNAME")
+    name = destination(name)
     packets.parse_format_name(name)
     return packets.guid_text(packets.guid_bytes(guid))[1:-1].lower(), name
 

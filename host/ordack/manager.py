@@ -34,9 +34,9 @@ from mqqb.streams import Entry, IncomingStream, OutgoingStream
 
 from ordack import classes, clock, lives, outcome, returns
 from ordack.config import PORT, SERIAL_PORT, Config, split_direct
+from ordack.names import JOURNAL
 from ordack.outcome import Back, Outcomes
 from ordack.store import (
-    JOURNAL,
     PRIVATE,
     Incoming,
     NewMessage,

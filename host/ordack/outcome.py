@@ -19,11 +19,9 @@ from mqqb import confirm, core, packets
 from mqqb.confirm import Confirmation
 
 from ordack.config import Config, split_direct
+from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL
 from ordack.room import Room
 from ordack.store import (
-    DEAD_LETTER,
-    DEAD_XACT,
-    JOURNAL,
     NEVER,
     ORDER_QUEUE_ID,
     PRIVATE,

@@ -15,7 +15,6 @@ import errno
 import fcntl
 import json
 import os
-import re
 import secrets
 import struct
 import time
@@ -28,6 +27,7 @@ import apsw
 from mqqb.confirm import SENT_TIME
 
 from ordack.clock import SENT_TIME_AT, sent_time
+from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL, local_queue, queue_name
 from ordack.room import LOG_BYTES, Disk, Room, room
 
 FORMAT_VERSION = 7
@@ -48,9 +48,6 @@ SUBQUEUE = 2  # of a private queue: only what was moved from there comes into it
 NEVER = 1 << 62  # seconds since 1970
 ORDER_QUEUE_ID = 4
 
-DEAD_LETTER = "system$;deadletter"
-DEAD_XACT = "system$;deadxact"
-JOURNAL = "system$;journal"
 SYSTEM_QUEUES = (  # B-085; only the order queue's identifier is fixed by the protocol
     (1, DEAD_LETTER, False),
     (2, DEAD_XACT, True),
@@ -192,10 +189,6 @@ class StoreUnknown(StoreError):
     """The disk failed while a change was made durable, and with all that came after: after a power cut the change may
     be there, whole, or not. Done again by this very Store, Client or queue manager it cannot happen twice, because they
     first make sure that it has not happened. Another process, or a later one, has to look before it does it again."""
-
-
-class BadName(ValueError):
-    """A queue name or address that breaks the rules of wire.md 1.5; the text says which."""
 
 
 class QueueExists(StoreError):
@@ -388,23 +381,6 @@ def _piece(rows: Iterable[tuple[int, int]]) -> list[int]:
             break
         keys.append(key)
     return keys
-
-
-def bare_name(text: str) -> str:
-    """A queue's name without private$\\ in front."""
-    return text[9:] if text[:9].lower() == "private$\\" else text
-
-
-def queue_name(text: str) -> str:
-    """The bare name in `line1` or `private$\\line1`; raises BadName with what is wrong with it (wire.md 1.5)."""
-    name = bare_name(text)
-    if not 1 <= len(name) <= 124:
-        raise BadName(f"queue name {text!r}: has {len(name)} characters; 1 to 124 are allowed")
-    bad = re.search(r"[^\x21-\x7f]|[\\;+,\"]", name)
-    if bad:
-        raise BadName(f"queue name {text!r}: the character {bad[0]!r} is not allowed "
-                      '(visible ASCII without \\ ; + , ")')
-    return name
 
 
 class Store:
@@ -741,7 +717,7 @@ class Store:
 
     def create_queue(self, name: str, transactional: bool = False) -> Queue:
         """Make a private queue; raises BadName, QueueExists (names do not differ by case)."""
-        name = queue_name(name)
+        name = queue_name(local_queue(name))
         with self.transaction():
             if self.find_queue(name):
                 raise QueueExists(f"the queue {name} exists already")
@@ -766,8 +742,9 @@ class Store:
 
     def queue(self, name: str) -> Queue:
         """The queue of this name (system queues by their full name); raises BadName, NoSuchQueue."""
-        found = self.find_queue(bare_name(name)) if name.isascii() else None
-        found = found or self.find_queue(queue_name(name))
+        meant = local_queue(name)
+        found = self.find_queue(meant) if meant.isascii() else None
+        found = found or self.find_queue(queue_name(meant))
         if not found:
             raise NoSuchQueue(f"there is no queue {name}; `ordack queue list` shows them")
         return found

@@ -44,6 +44,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from ordack.names import BadName, local_queue
 from ordack.paths import NotLocal, local_path
 from ordack.pipeline import segments
 from ordack.pipeline.bodies import FORMATS, JSON, Bodies, SchemaError
@@ -114,7 +115,10 @@ class Settings:
         at_most = options.get("maxSegmentsPerTrigger")
         if at_most is not None and (not at_most.isdecimal() or int(at_most) < 1):
             raise OptionError(f"option maxSegmentsPerTrigger is {at_most!r}; it is a number from 1")
-        queue = options.get("queue")
+        try:
+            queue = local_queue(options["queue"]) if "queue" in options else None
+        except BadName as error:
+            raise OptionError(f"option queue (--queue): {error}") from None
         return Settings(folder, marker, None if queue is None else [queue], options.get("schema", "").strip(),
                         body_format, options.get("prefix", ""), None if at_most is None else int(at_most))
 

@@ -1,0 +1,102 @@
+r"""What people call queues. MSMQ knows a queue by many spellings, and all that can be meant here are understood, in any
+case of letters: `line1`, `private$\line1`, `.\private$\line1`, `thismachine\private$\line1`,
+`DIRECT=OS:.\private$\line1`, each with `FormatName:` in front, too. What cannot be meant is answered with the spelling
+that can.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+from ordack import machine
+
+DEAD_LETTER = "system$;deadletter"
+DEAD_XACT = "system$;deadxact"
+JOURNAL = "system$;journal"
+_SYSTEM = {"deadletter$": DEAD_LETTER, "xactdeadletter$": DEAD_XACT, "journal$": JOURNAL}  # as path names have them
+_LABEL = re.compile(r"formatname:\s*", re.IGNORECASE)
+_PLACE = re.compile(r"(?:(?:DIRECT=)?(?:TCP|OS):)?(?P<host>[^\\]+)\\(?P<rest>.+)", re.IGNORECASE)
+_KIND = re.compile(r"(DIRECT|PUBLIC|PRIVATE|MULTICAST|DL|MACHINE|CONNECTOR)=", re.IGNORECASE)
+_PRIVATE = "private$\\"
+
+
+class BadName(ValueError):
+    """A queue name or address that breaks the rules of wire.md 1.5; the text says which."""
+
+
+def queue_name(text: str) -> str:
+    """The bare name in `line1` or `private$\\line1`; raises BadName with what is wrong with it (wire.md 1.5)."""
+    name = _bare(text)
+    if not 1 <= len(name) <= 124:
+        raise BadName(f"queue name {text!r}: has {len(name)} characters; 1 to 124 are allowed")
+    bad = re.search(r"[^\x21-\x7f]|[\\;+,\"]", name)
+    if bad:
+        raise BadName(f"queue name {text!r}: the character {bad[0]!r} is not allowed "
+                      '(visible ASCII without \\ ; + , ")')
+    return name
+
+
+def local_queue(text: str) -> str:
+    """The name in the store of the queue here that a person means; whether there is one, and whether a new one may be
+    called so, is not looked at. Raises BadName."""
+    name = _bare(_LABEL.sub("", text, 1))
+    _check_backslashes(text, name)
+    if "\\" not in name:
+        if _KIND.match(name):
+            raise BadName(f"{text} is no name of a queue here: use the queue's name; `ordack queue list` shows them")
+        return name
+    place = _PLACE.fullmatch(name)
+    host = place["host"] if place else ""
+    if not place or "=" in host:
+        raise BadName(f"{text} is no name of a queue here: name it as line1, private$\\line1 or .\\private$\\line1")
+    if host != "." and not machine.has(host.lower()):
+        raise BadName(f"{text} is a queue of the machine {host}: this command is about queues here, such as line1 or "
+                      ".\\private$\\line1")
+    return _on_machine(text, host, place["rest"])
+
+
+def destination(text: str) -> str:
+    """What a person means to send to: the name of a queue here, or a format name, DIRECT= or PRIVATE=. Raises BadName.
+    """
+    name = _LABEL.sub("", text, 1)
+    _check_backslashes(text, name)
+    kind = _KIND.match(name)
+    if kind and kind[1].upper() in ("DIRECT", "PRIVATE"):
+        return name
+    if kind:
+        raise BadName(f"{text}: {kind[1].upper()} names need a directory service or multicast; name a queue as "
+                      "DIRECT=OS:host\\private$\\queue")
+    place = _PLACE.fullmatch(name)
+    if not place or name.lower().startswith(_PRIVATE) or place["host"] == ".":
+        return local_queue(name)
+    queue = _on_machine(text, place["host"], place["rest"])
+    if machine.has(place["host"].lower()) and ":" not in name:
+        return queue
+    try:
+        ipaddress.ip_address(place["host"])
+    except ValueError:
+        return f"DIRECT=OS:{place['host']}\\private$\\{queue}"
+    return f"DIRECT=TCP:{place['host']}\\private$\\{queue}"
+
+
+def _bare(name: str) -> str:
+    return name[len(_PRIVATE):] if name.lower().startswith(_PRIVATE) else name
+
+
+def _on_machine(text: str, host: str, rest: str) -> str:
+    """The name of a queue by what stands behind the machine."""
+    if rest.lower().startswith(_PRIVATE):
+        return rest[len(_PRIVATE):]
+    if rest.lower().startswith("system$;"):
+        return rest.lower()
+    if rest.lower() in _SYSTEM:
+        return _SYSTEM[rest.lower()]
+    raise BadName(f"{text} names a public queue, which needs a directory service; the private one of that name is "
+                  f"{host}\\private$\\{rest}")
+
+
+def _check_backslashes(text: str, name: str) -> None:
+    if "\\" not in name and "private$" in name.lower():
+        raise BadName(f"{text} has no backslash, perhaps because a shell took it away: write the name in single "
+                      "quotes, as in 'private$\\line1'")
