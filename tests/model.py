@@ -285,15 +285,16 @@ class Host:
         there = dict(self.monitor.execute("SELECT lower(name), transactional FROM queues"))
         for name in QUEUES:
             self.kinds[name].append((self.world.step, bool(there[name]) if name in there else None))
-        for key, queue, rank, expires, packet in self.monitor.execute(
-            "SELECT lookup_id, queue, rank, expires, packet FROM messages ORDER BY lookup_id"
+        for key, queue, rank, expires, purged, packet in self.monitor.execute(
+            "SELECT lookup_id, queue, rank, expires, purged, packet FROM messages ORDER BY lookup_id"
         ).fetchall():
             self.last_lookup = key
             name = self.queues[queue]
             message, _ = self.world.identify(packets.parse(packet))
             assert message
             if name != ADMIN and not name.startswith("system$;"):
-                message.received = message.removed = message.refused = False
+                message.received = message.refused = False
+                message.removed = bool(purged)
                 self.content[key] = queue, rank, NEVER if expires is None else expires, message
 
     def kill(self, application: Application) -> None:

@@ -3,6 +3,7 @@ is a copy. Numbers that it gives anew must be taken for new ones; what cannot be
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -166,6 +167,31 @@ def test_a_number_not_given_yet_in_this_run_is_noticed(tmp_path: Path, monkeypat
     assert receiver.content("line1") == [b"1", b"2", b"3", b"5"]
     assert _states(sender, same + after) == [IN_DOUBT, STORED]
     assert _newer(sender) == 1
+
+
+@pytest.mark.rule("B-413", "B-426", "B-230")
+def test_of_two_copies_at_work_none_calls_stored_what_is_not_and_both_are_told(tmp_path: Path) -> None:
+    world, receiver, sender = two_hosts(tmp_path)
+    _send(sender, b"0")
+    _seconds(world, 2)
+    twin = Host(tmp_path / "twin", sender.config, "10.0.0.10")
+    twin.store.close()
+    shutil.rmtree(twin._life)
+    shutil.copytree(sender._life, twin._life)
+    twin._open(world.now)
+    world.hosts.append(twin)
+    sent: list[tuple[Host, Sent, bytes]] = []
+    for number in range(6):
+        for host, name in ((sender, b"sender"), (twin, b"twin")):
+            body = b"%s %d" % (name, number)
+            sent += [(host, one, body) for one in _send(host, body)]
+            _seconds(world, 40)
+    assert (_newer(sender), _newer(twin)) == (1, 1)
+    arrived = receiver.content("line1")
+    assert len(set(arrived)) == len(arrived)
+    states = [(_states(host, [one])[0], body in arrived) for host, one, body in sent]
+    assert set(states) == {(STORED, True), (IN_DOUBT, False)}
+    assert states.count((STORED, True)) >= 6
 
 
 @pytest.mark.rule("B-241", "B-020", "B-426")
