@@ -18,7 +18,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import serial
@@ -496,6 +496,23 @@ def test_the_board_is_asked_whether_it_reaches_the_queue_manager(
     assert clock.verdict == "warning"  # it is not that day
 
 
+@pytest.mark.parametrize(("main", "limits"), [
+    (b'Node("outbox", capacity=262144, waiting_max=100)', {"capacity": 262144, "waiting_max": 100}),
+    (b"capacity = 64 * 1024\nwaiting_max=1_000", {"capacity": 65536, "waiting_max": 1000}),
+    (b"capacity=1 << 18, waiting_max=CONFIG['n']", {"capacity": 1 << 18}),
+    (None, {})])
+def test_the_limits_of_an_outbox_are_those_in_main(main: bytes | None, limits: dict[str, int]) -> None:
+    class OnlyMain:
+        def read(self, path: str) -> bytes:
+            assert path == "/flash/main.py"
+            if main is None:
+                raise FileNotFoundError(path)
+            return main
+
+    info = boards.Info((1, 25, 0), "a board", 0, 0, 0, [], "/flash")
+    assert boards._limits(cast(Any, OnlyMain()), info) == limits
+
+
 def test_what_is_in_an_outbox_is_told_with_its_reason(tmp_path: Path) -> None:
     queue = "DIRECT=TCP:10.0.0.5\\private$\\line1"
 
@@ -526,6 +543,16 @@ def test_what_is_in_an_outbox_is_told_with_its_reason(tmp_path: Path) -> None:
         return {check.name: check for check in boards.read_outbox(str(copy), "outbox", time.time() + 600, **how)}
 
     asyncio.run(fill())
+    for limits, said in (
+        ({"waiting_max": 3}, "3 messages; full, waiting_max lets 3 be kept"),
+        ({"waiting_max": 4, "capacity": 700}, r"3 messages; full, \d+ bytes of its capacity, 700, are used"),
+        ({"flash": 700}, r"3 messages; full, \d+ bytes that the flash has for it, 700, are used"),
+        ({"waiting_max": 4, "capacity": 4096, "flash": 65536}, "3 messages"),
+    ):
+        check = told(limits=limits)["outbox"]
+        assert re.fullmatch("outbox: " + said, check.text), check.text
+        assert (check.verdict, check.values["full"], "OutboxFull" in check.advice) == (
+            ("bad", True, True) if "full" in said else ("ok", False, False))
     command()
     found = told()
     identity = found["identity"]

@@ -16,10 +16,11 @@ import binascii
 import contextlib
 import io
 import json
+import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
@@ -35,6 +36,7 @@ from ordack import classes
 MINIMUM = (1, 25)  # of MicroPython
 MPY_VERSION = 6  # of the files that mpy-cross makes
 HEAP_NEEDED = {True: 36 * 1024, False: 108 * 1024}  # bytes of a running node, its modules frozen or not
+SMALL_MESSAGE = 512  # bytes: with less room than that an outbox is full
 FLASH_NEEDED = 64 * 1024  # bytes: a segment of the outbox
 CLOCK_SET = 1700000000  # s since 1970; an earlier time is no time (node.CLOCK_SET)
 DRIFT_S = 5
@@ -730,7 +732,9 @@ def _outbox(board: Board, info: Info, folder: str, clock_is_set: bool, reached: 
         return
     with tempfile.TemporaryDirectory() as copy:
         fetch_outbox(board, path, found, Path(copy), progress)
-        yield from read_outbox(copy, path, time.time(), clock_is_set=clock_is_set, reached=reached)
+        flash = sum(size for _, size in found) + board.run(_FREE.format(info.folder))[1]
+        limits = {**_limits(board, info), "flash": flash}
+        yield from read_outbox(copy, path, time.time(), clock_is_set=clock_is_set, reached=reached, limits=limits)
 
 
 def fetch_outbox(board: Board, path: str, found: list[tuple[str, int]], to: Path, progress: Progress) -> None:
@@ -750,9 +754,31 @@ def node_log() -> Any:
     return outbox
 
 
-def read_outbox(copy: str, name: str, now: float, *, clock_is_set: bool = True,
-                reached: Check | None = None) -> Iterator[Check]:
-    """Say what is in a copy of an outbox, which is changed by this. now: s since 1970."""
+def _limits(board: Board, info: Info) -> dict[str, int]:
+    """What main.py gives a Node as capacity and waiting_max, where it says so in figures."""
+    try:
+        main = board.read(info.root("main.py")).decode(errors="replace")
+    except FileNotFoundError:
+        return {}
+    found = re.findall(r"\b(capacity|waiting_max)\s*=\s*(\d[\d_]*)(?:\s*(\*|<<)\s*(\d+))?", main)
+    return {name: int(number) * int(more) if by == "*" else int(number) << int(more or 0)
+            for name, number, by, more in found}
+
+
+def _full(limits: Mapping[str, int], kept: int, size: int) -> str:
+    """Why an outbox takes nothing more; "" if it does. limits: as in read_outbox. kept: messages. size: bytes."""
+    if kept >= limits.get("waiting_max", kept + 1):
+        return f"full, waiting_max lets {limits['waiting_max']} be kept"
+    for name, text in (("capacity", "of its capacity"), ("flash", "that the flash has for it")):
+        if name in limits and size + SMALL_MESSAGE > limits[name]:
+            return f"full, {size} bytes {text}, {limits[name]}, are used"
+    return ""
+
+
+def read_outbox(copy: str, name: str, now: float, *, clock_is_set: bool = True, reached: Check | None = None,
+                limits: Mapping[str, int] = {}) -> Iterator[Check]:
+    """Say what is in a copy of an outbox, which is changed by this. now: s since 1970. limits: waiting_max, capacity
+    and flash (bytes that it can have), as far as they are known."""
     try:
         log = node_log()
     except ImportError:
@@ -762,6 +788,7 @@ def read_outbox(copy: str, name: str, now: float, *, clock_is_set: bool = True,
     try:
         opened = log.Outbox(files, capacity=1 << 31, waiting_max=1 << 24)
         restored = opened.restored
+        used = opened.size
         untaken = sum(arrival.record[confirm.STATE] == log.RECEIVED for arrival in opened.restored_arrivals)
     except (log.OutboxError, OSError) as error:
         yield Check("outbox", "bad", f"{name}: {error}", "`ordack board rescue` copies it, before anything is deleted")
@@ -781,7 +808,10 @@ def read_outbox(copy: str, name: str, now: float, *, clock_is_set: bool = True,
             process.sent()  # the log says of a whole start whether it may have sent
         queues.setdefault(message.queue.name, []).append(process)
     kept = sum(map(len, queues.values()))
-    yield Check("outbox", "ok", f"{name}: {kept} messages", "", {"messages": kept})
+    full = _full(limits, kept, used)
+    yield Check("outbox", "bad" if full else "ok", f"{name}: {kept} messages" + (f"; {full}" if full else ""),
+                "send() raises OutboxFull until some of them are gone: see below what they wait for" if full else "",
+                {"messages": kept, "bytes": used, "full": bool(full)})
     if untaken:
         yield Check("inbox", "ok", f"{untaken} received and not handled yet", "does main.py ask for them?",
                     {"messages": untaken})

@@ -38,6 +38,7 @@ from ordack.store import (
 if TYPE_CHECKING:
     from ordack.client import Message
     from ordack.config import Config, SerialSettings
+    from ordack.log import Log
     from ordack.pipeline.audit_result import Result
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
@@ -228,22 +229,31 @@ def queue_delete(
 
 @outgoing_app.command("list")
 def outgoing_list(store: StoreOption, as_json: JsonOption = False) -> None:
-    """Show what waits for other queue managers.
+    """Show what waits for other queue managers, and why.
 
     "not acknowledged": not known to have arrived. "not read": arrived, kept until it is known to be received. The rest
     is told by a running `ordack serve`, with --json in full.
     """
+    import time
+
+    from ordack import status
+
     with open_to_look(store) as opened:
-        counts = opened.outgoing_counts()
-        status = opened.status() or {"outgoing": []}
-    running = {queue.pop("format_name"): queue for queue in status["outgoing"]}
+        queues = status.outgoing(opened, opened.status(), time.time())
     if as_json:
-        for count in counts:
-            _report(True, "", **count._asdict(), **running.get(count.format_name, {}))
+        for queue in queues:
+            _report(True, "", **queue)
         return
+    _table_of_outgoing(queues)
+
+
+def _table_of_outgoing(queues: Sequence[dict[str, Any]]) -> None:
     _table(("outgoing queue", "state"), ("messages", "bytes", "not acknowledged", "not read"), [
-        (count.format_name, running.get(count.format_name, {}).get("state", "OnHold" if count.on_hold else ""),
-         str(count.messages), str(count.bytes), str(count.not_order_acked), str(count.not_read)) for count in counts])
+        (queue["format_name"], queue["state"], *(str(queue[name]) for name in (
+            "messages", "bytes", "not_order_acked", "not_read"))) for queue in queues])
+    for queue in queues:
+        if queue["why"]:
+            write(f"{queue['format_name']}: {queue['why']}\n")
 
 
 def _change_outgoing(store: Path, format_name: str, done: str, as_json: bool,
@@ -296,46 +306,71 @@ def state(
         min=1, max=0xFFFFFFFF, help="MessageID, as `send` has printed it.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """What became of a transactional message sent from here. Exit status 1: nothing is known of it.
+    """What became of a transactional message sent from here, and why it waits. Exit status 1: nothing is known of it.
 
     Without a MessageID: the sessions and the serial lines of a running `ordack serve`. Exit status 1: none runs.
     """
-    from ordack import classes
+    from ordack import status
     from ordack.client import Client
 
     if message_id is None:
-        _show_status(store, as_json)
+        with open_to_look(store) as opened:
+            shown = opened.status()
+        if shown is None:
+            raise StoreError(f"no queue manager runs on {store}")
+        if as_json:
+            _report(True, "", sessions=shown["sessions"], serial=shown["serial"])
+        else:
+            _tables_of_sessions(shown)
         return
-
     with Client(store, look=True) as client:
-        conclusion = client.state(message_id)
-    if conclusion is None:
+        told = status.of_message(client, message_id)
+    if told is None:
         _report(as_json, f"nothing is known of a transactional message {message_id} sent from here",
                 message_id=message_id, state=None)
         raise typer.Exit(1)
-    number = conclusion.message_class
-    text = conclusion.answer + (", in doubt: it may have been received" if conclusion.in_doubt else "")
-    _report(as_json, text + (f": {classes.words(number)}" if number else ""),
-            message_id=message_id, state=conclusion.answer, in_doubt=conclusion.in_doubt,
-            **{"class": number, "class_name": classes.name(number) if number else None})
+    _report(as_json, told["why"], **told)
 
 
-def _show_status(store: Path, as_json: bool) -> None:
+@app.command("status")
+def status_command(store: StoreOption, as_json: JsonOption = False) -> None:
+    """The store at a glance: is it served and since when, who is connected, what is in the queues, what waits, and why.
+
+    Exit status: 0 all goes on, 1 something keeps messages from going on, or the store is not served: the last lines say
+    what.
+    """
+    from ordack import status
+
     with open_to_look(store) as opened:
-        status = opened.status()
-    if status is None:
-        raise StoreError(f"no queue manager runs on {store}")
-    lines = status.get("serial", [])
+        told = status.glance(opened)
     if as_json:
-        _report(True, "", sessions=status["sessions"], serial=lines)
-        return
-    _table(("session with", "address", "state", "opened by"), (), [
-        (session["guid"], session["address"], session["state"], "this side" if session["initiator"] else "it")
-        for session in status["sessions"]])
-    if lines:
+        _report(True, "", **told)
+    else:
+        write(status.served_text(told) + "\n")
+        _table(("queue", "kind"), ("messages", "bytes", "quota"), [
+            (queue["name"], "system" if queue["system"] else "transactional" if queue["transactional"] else "",
+             str(queue["messages"]), str(queue["bytes"]), "" if queue["quota"] is None else str(queue["quota"]))
+            for queue in told["queues"]])
+        if told["served"]:
+            _tables_of_sessions(told)
+        waiting = [queue for queue in told["outgoing"] if queue["messages"]]
+        if waiting:
+            _table_of_outgoing(waiting)
+        for problem in told["problems"]:
+            if not any(problem.endswith(f": {queue['why']}") for queue in waiting):  # these stand there already
+                write(f"{problem}\n")
+    if told["problems"]:
+        raise typer.Exit(1)
+
+
+def _tables_of_sessions(shown: dict[str, Any]) -> None:
+    _table(("session with", "address", "queue manager", "state", "opened by"), (), [
+        (session["name"], session["address"], session["guid"], session["state"],
+         "this side" if session["initiator"] else "it") for session in shown["sessions"]])
+    if shown["serial"]:
         _table(("serial line", "port", "state", "last end"), ("baud", "connections", "faults"), [
             (line["host"], line["serial"], line["state"], line["last_end"], str(line["baud"]),
-             str(line["connections"]), str(line["faults"])) for line in lines])
+             str(line["connections"]), str(line["faults"])) for line in shown["serial"]])
 
 
 @app.command()
@@ -1024,14 +1059,32 @@ async def _serve(store: Store, config: Config, listener: Any, ready: Any, serial
     import signal
 
     from ordack import net
+    from ordack.config import format_address
+    from ordack.log import Log
     from ordack.manager import Manager
 
+    log = Log(_log_line)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    manager = Manager(store, net.now(), config, _complain)
-    await net.serve(manager, listener, stop, ready, serial, recorder)
+    manager = Manager(store, net.now(), config, log)
+    manager.about = {"since": net.wall(), "process": os.getpid(), "quota": config.quota,
+                     "listening": format_address(*listener.getsockname()[:2])}
+    counting = asyncio.create_task(_count(log))
+    try:
+        await net.serve(manager, listener, stop, ready, serial, recorder)
+    finally:
+        counting.cancel()
+        log.close()
+
+
+async def _count(log: Log) -> None:
+    import asyncio
+
+    while True:
+        await asyncio.sleep(1)
+        log.tick()
 
 
 PortOption = Annotated[str, typer.Option(
@@ -1182,14 +1235,18 @@ def _tell_if_new(store: Store) -> None:
 
 def _complain(text: str) -> None:
     """Tell on standard error, if that takes it: nothing ends because nobody listens."""
+    _log_line(f"ordack: {text}")
+
+
+def _log_line(text: str) -> None:
     if sys.stderr is not None:  # None: closed from the start; descriptor 2 may be the store's by now
         with contextlib.suppress(OSError, ValueError):
-            os.write(sys.stderr.fileno(), f"ordack: {legible(text)}\n".encode())
+            os.write(sys.stderr.fileno(), f"{legible(text)}\n".encode())
 
 
 def main() -> None:
     """Entry point of the console script. Typer ends it quietly, with 1, when the reader of a pipe has gone."""
-    if not {"queue", "outgoing", "send", "receive", "state", "config", "identity", "serve",
+    if not {"queue", "outgoing", "send", "receive", "state", "status", "config", "identity", "serve",
             "board", "export", "pipeline", "audit"}.intersection(sys.argv[1:2]):
         from ordack.decode import command  # slow to import
 

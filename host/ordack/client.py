@@ -101,8 +101,7 @@ class Message:
         self.message_id = user.message_id
         self.message_key = f"{self.source}\\{self.message_id}"
         self.sent_time = user.sent_time
-        self.destination = "" if user.destination_queue is None else legible(
-            packets.format_name(user.destination_queue, bytes(user.queue_manager_address)))
+        self.destination = outcome.format_name(user)
         self.correlation_id = bytes(message.properties.correlation_id)
         self.label = legible(message.properties.label)
         self.message_class = message.properties.message_class

@@ -13,15 +13,19 @@ from __future__ import annotations
 
 import enum
 import errno
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ordack.config import Config, format_address
+from ordack.log import INFO, Line
+from ordack.store import counted
 
 FIRST_RETRY_MS = 100  # doubled after each failure, up to TryConnectInterval + RoundTripDelay (B-133)
 HISTORY_SIZE = 20
 OWN_ENDS = ("B-147", "B-163")  # idle, stopped: this side ended the session, and nothing is wrong with the peer
+OWN_FAILURES = ("B-285", "B-435")  # a full disk, too many sessions: not the peer's either
 
 INACTIVE = "Inactive"
 WAITING = "Waiting"
@@ -42,6 +46,12 @@ _HOST_NOT_FOUND = _HRESULT_WIN32 | 11001
 _TIMED_OUT = _HRESULT_WIN32 | 10060
 _REFUSED = _HRESULT_WIN32 | 10061
 _UNSPECIFIED = 0x80004005
+
+# What it means when a transport ends before a queue manager has answered; by any other rule it was no answer of one.
+_HANDSHAKES = {
+    "B-155": "it takes the connection and says nothing: is it a queue manager?",
+    "B-298": "it closes the connection without a word: it has too many sessions, or is no queue manager",
+}
 
 
 class Step(enum.Enum):
@@ -101,6 +111,10 @@ class Connector:
         self._not_before: int | None = None
         self._opened = 0
         self._told: set[str] = set()
+        self._ended_at_once = False  # the last session
+        self.tries = 0  # that have failed since a session has held,
+        self.reason = ""  # the last for this reason;
+        self.next_try = 0.0  # s since 1970
 
     @property
     def address(self) -> str:
@@ -111,6 +125,7 @@ class Connector:
         """State, next hops as `ADDRESS:PORT` and history, ready for JSON."""
         return {"host": self.host, "port": self.port, "state": self.state,
                 "next_hops": [format_address(address, self.port) for address in self.next_hops],
+                "tries": self.tries, "reason": self.reason, "next_try": self.next_try,
                 "history": [event._asdict() for event in self.history]}
 
     def next_step(self, now: int, wall: int, wanted: bool, may_ping: bool = True) -> Step | None:
@@ -177,7 +192,8 @@ class Connector:
             number = errno.ETIMEDOUT
         code = _HRESULT_WIN32 | _WINSOCK[number] if number in _WINSOCK else _UNSPECIFIED
         status = "SocketCreateFailure" if number in _NO_SOCKET else "SocketConnectFailure"
-        self._fail(status, code, str(error) or "no answer", now, wall)
+        reason = os.strerror(number).lower() if number and number != errno.ETIMEDOUT else ""
+        self._fail(status, code, reason or (not number and str(error)) or "no answer", now, wall)
 
     def connected(self) -> None:
         """CONNECT has succeeded, the EstablishConnection request is on its way."""
@@ -198,6 +214,10 @@ class Connector:
             self._opened = now
             self.next_hops = (self.address,)
             self._note("Established", wall)
+            if self.tries and not self._ended_at_once:
+                where = format_address(self.host, self.port)
+                text = f"{where}: connected after {counted(self.tries, 'failed attempt')}"
+                self._log(Line(text, INFO, f"{where}: up"))
 
     def closing(self) -> None:
         """The session is over, its transport is being shut (B-297)."""
@@ -209,27 +229,36 @@ class Connector:
         A session that ends soon after it was opened, with messages left, counts as a failed attempt: the peer will do
         the same again (B-421).
         """
-        opened = self._stage is _Stage.OPEN
+        opened = self._ended_at_once = self._stage is _Stage.OPEN
         self.state = DISCONNECTED
         if rule in OWN_ENDS or (opened and (not wanted or now - self._opened >= self._longest_wait)):
             self._told.clear()
             self._wait = 0
+            self.tries = 0
+            self._ended_at_once = False
             self._retry(now, wanted)
         elif opened:
-            self._fail("UnknownFailure", _UNSPECIFIED, f"the session ended at once, {reason} ({rule})", now, wall)
+            reason = f"the session ended at once, {reason} ({rule}): quota or disk may be full there, see its log"
+            self._fail("UnknownFailure", _UNSPECIFIED, reason, now, wall)
+        elif rule == "B-209":
+            self._fail("ConnectionRefused", _REFUSED, f"{reason} ({rule})", now, wall)
         else:
-            self._fail("ConnectionRefused" if rule == "B-209" else "UnknownFailure",
-                       _REFUSED if rule == "B-209" else _UNSPECIFIED, f"{reason} ({rule})", now, wall)
+            if self._stage is _Stage.HANDSHAKE and rule not in OWN_FAILURES:
+                reason = _HANDSHAKES.get(rule, f"what answers at that address is not MSMQ: {reason}")
+            self._fail("UnknownFailure", _UNSPECIFIED, f"{reason} ({rule})", now, wall)
 
     def _note(self, status: str, wall: int, error: int = 0, reason: str = "") -> None:
         self.history.append(Event(status, wall, error, (self.address,) if self.addresses else (), reason))
 
     def _fail(self, status: str, error: int, reason: str, now: int, wall: int) -> None:
         self._note(status, wall, error, reason)  # B-191
+        self.tries += 1
+        self.reason = reason
         if status not in self._told:
             self._told.add(status)
             self._log(f"{format_address(self.host, self.port)}: no connection, {reason}; trying again")
         self._retry(now, wanted=True)
+        self.next_try = wall + self._wait / 1000
 
     def _retry(self, now: int, wanted: bool) -> None:
         self._stage = _Stage.IDLE

@@ -23,7 +23,10 @@ def open_to_look(folder: str | os.PathLike[str]) -> Store:
     path = Path(folder) / FILE_NAME
     beside = [file for file in (_beside(path, "-wal"), _beside(path, "-shm")) if os.access(file, os.F_OK)]
     writable = all(os.access(file, os.W_OK, effective_ids=True) for file in (path.parent, path, *beside))
-    return Store(folder) if writable else ReadOnlyStore(folder)
+    try:
+        return Store(folder) if writable else ReadOnlyStore(folder)
+    except StoreFull:
+        return ReadOnlyStore(folder)
 
 
 def _beside(path: Path, end: str) -> Path:

@@ -34,6 +34,7 @@ from mqqb.streams import Entry, IncomingStream, OutgoingStream
 
 from ordack import classes, clock, lives, outcome, returns
 from ordack.config import PORT, SERIAL_PORT, Config, split_direct
+from ordack.log import ERROR, WARNING, Line
 from ordack.names import JOURNAL
 from ordack.outcome import Back, Outcomes
 from ordack.store import (
@@ -176,16 +177,18 @@ class Manager:
         self._clock = clock.Clock()
         self._told_of_newer = False
         self._told: dict[str, int] = {}  # of what an operator hears -> not again before this second
+        self.about: dict[str, Any] = {}
         self.connections: Callable[[], dict[Hop, dict[str, Any]]] = dict  # what the network tells of its hops
         with store.transaction():
             self._load(now)
             store.keep_names({"own": sorted(self.config.own_names), "hops": dict(self.config.next_hops),
                               "public": dict(self.config.public_queues)})
 
-    def log(self, text: str) -> None:
-        """Tell the operator. Nothing depends on whether it works."""
+    def log(self, text: str, level: str = WARNING, fact: str = "") -> None:
+        """Tell the operator; see log.Line. Nothing depends on whether it works."""
         with contextlib.suppress(Exception):
-            self._log(legible(text))
+            line = text if isinstance(text, Line) else Line(text, level, fact)
+            self._log(Line(legible(line), line.level, line.fact))
 
     # ---- what the store holds
 
@@ -295,7 +298,7 @@ class Manager:
         try:
             yield
         except StoreError as error:
-            self.log(f"all sessions are closed: {error}")
+            self.log(f"all sessions are closed: {error}", ERROR)
             for link in list(self.links):
                 self._close(link, "B-285", "the store failed")
             self._recover(now)
@@ -323,7 +326,7 @@ class Manager:
 
     def defect(self, link: Link, error: Exception) -> None:
         """End this link, for something that it has met has failed in a way that nobody thought of."""
-        self.log("".join(traceback.format_exception(error)).rstrip())
+        self.log("".join(traceback.format_exception(error)).rstrip(), ERROR)
         self._close(link, "B-435", f"defect in the queue manager, {error!r}")
 
     # ---- connections
@@ -436,7 +439,8 @@ class Manager:
             return
         closed = link.session.closed
         if closed and closed.rule not in EVERYDAY_ENDS:
-            self.log(f"{link.address}: session closed, {closed.reason} ({closed.rule})")
+            self.log(f"{link.address}: session closed, {closed.reason} ({closed.rule})",
+                     fact=f"{link.address}: {closed.rule}")
         self.links.remove(link)
         self._half_received.pop(link, None)
         same = self._by_guid.get(link.session.remote_guid, [])
@@ -705,7 +709,7 @@ class Manager:
                     name = batch.outgoing_of[key].format_name
                     said = "in doubt, it may have arrived" if confirmation.conclusion().in_doubt \
                         else f"not received: {classes.words(message_class, name)}"
-                    self.log(f"message {waiting.message_id} to {name}: {said}")
+                    self.log(f"message {waiting.message_id} to {name}: {said}", fact=f"{name}: {message_class}")
         batch.gone += batch.outcomes.settle(
             (found[key], confirmation, action) for key, (confirmation, action) in settled.items() if confirmation)
 
@@ -749,6 +753,7 @@ class Manager:
         if not rejection and not self._has_room(batch, queue, raw):
             rejection = confirm.NACK_Q_EXCEED_QUOTA
         if rejection:
+            self._tell_of_refusal(link, message, rejection)
             batch.outcomes.undelivered(raw, rejection, self._way_back(link, message.user))
         else:
             self._insert(batch, link, message, raw, queue, wall)
@@ -877,6 +882,7 @@ class Manager:
         if rejection:
             if message.transaction is not None:
                 return self._reject(batch, None, link, message, rejection)
+            self._tell_of_refusal(link, message, rejection)
             batch.outcomes.undelivered(raw, rejection, self._way_back(link, user))
             return ""
         if batch.outcomes.room < len(raw):
@@ -1085,6 +1091,7 @@ class Manager:
             return NOT_NOW
         if batch.outcomes.room < FINAL_ACK_BYTES:
             return batch.outcomes.why_full
+        self._tell_of_refusal(link, message, message_class)
         batch.outcomes.final_ack(message, message_class, back)
         batch.peers.add(peer)
         if state:
@@ -1092,6 +1099,11 @@ class Manager:
         if message.properties.flags & packets.WANT_NA:
             batch.outcomes.administer(message, message_class, back)
         return ""
+
+    def _tell_of_refusal(self, link: Link, message: packets.UserMessage, message_class: int) -> None:
+        name = outcome.format_name(message.user)
+        self.log(f"{link.address}: a message for {name} is refused: {classes.words(message_class, name)}",
+                 fact=f"{link.address} {name}: {message_class}")
 
     def _delete_drained(self, queues: Iterable[_Outgoing]) -> None:
         for queue in [queue for queue in queues if queue.returns and not queue.stream.table]:
@@ -1364,7 +1376,8 @@ class Manager:
         return found
 
     def report(self) -> dict[str, Any]:
-        """What it is doing, for operators: sessions, and the state of outgoing queues (B-082, B-239)."""
+        """What it is doing, for operators: sessions, and the state of outgoing queues (B-082, B-239). `about`: what
+        whoever runs it wants to be shown too."""
         connections = self.connections()
         queues = []
         for outgoing in self._outgoing.values():
@@ -1380,9 +1393,10 @@ class Manager:
                 "resend_interval_ms": info.resend_interval,
                 "connection": connection,
             })
-        return {"sessions": [{"address": link.address, "guid": packets.guid_text(link.session.remote_guid),
-                              "state": link.session.state, "initiator": link.session.initiator}
-                             for link in self.links],
+        return {**self.about,
+                "sessions": [{"name": link.hop[0] if link.hop else link.address, "address": link.address,
+                              "guid": packets.guid_text(link.session.remote_guid), "state": link.session.state,
+                              "initiator": link.session.initiator} for link in self.links],
                 "serial": [connection for connection in connections.values() if "serial" in connection],
                 "outgoing": queues}
 

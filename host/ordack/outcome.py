@@ -389,6 +389,12 @@ def destination(format_name: str) -> tuple[packets.QueueName, bytes]:
     return name, packets.NULL_GUID
 
 
+def format_name(user: packets.UserHeader) -> str:
+    """Where a message is to go, for a person; "" if its destination is no queue."""
+    return "" if user.destination_queue is None else legible(
+        packets.format_name(user.destination_queue, bytes(user.queue_manager_address)))
+
+
 def order_queue(address: str | None, source: bytes) -> tuple[packets.QueueName, bytes]:
     """Destination and QueueManagerAddress of an acknowledgement to `source` (B-361, B-362)."""
     if address is not None:

@@ -47,6 +47,8 @@ def room(quota: int, used: int, disk: Disk) -> Room:
 
 
 def megabytes(count: int) -> str:
-    """Bytes as MB; with a digit after the point below ten."""
+    """Bytes as MB, with a digit after the point below ten; as GB from 10,000 MB on."""
     number = max(count, 0) / 1e6
+    if number >= 10_000:
+        return f"{number / 1000:.0f} GB"
     return f"{number:.1f} MB" if number < 9.95 else f"{number:.0f} MB"

@@ -298,7 +298,8 @@ class Outgoing(NamedTuple):
 
 class OutgoingCount(NamedTuple):
     """What is in an outgoing queue: all messages and their bytes; of the transactional ones sent here those that no
-    OrderAck covers, EodNoAckCount, and those that wait for their FinalAck, EodNoReadCount (B-239, B-423)."""
+    OrderAck covers, EodNoAckCount, and those that wait for their FinalAck, EodNoReadCount (B-239, B-423). oldest_sent:
+    SentTime of the first one that is still to be sent."""
 
     format_name: str
     on_hold: bool
@@ -306,6 +307,7 @@ class OutgoingCount(NamedTuple):
     bytes: int
     not_order_acked: int
     not_read: int
+    oldest_sent: int | None
 
 
 class NewOutgoing(NamedTuple):
@@ -1154,12 +1156,15 @@ class Store:
 
     def outgoing_counts(self) -> list[OutgoingCount]:
         """What is in the outgoing queues, by format name."""
-        return [OutgoingCount(row[0], bool(row[1]), *row[2:]) for row in self._all(
+        return [OutgoingCount(row[0], bool(row[1]), row[2], row[3], row[4], row[5],
+                              row[6] and int.from_bytes(row[6], "little")) for row in self._all(
             "SELECT format_name, on_hold, messages, bytes, "
             "(SELECT count(*) FROM outgoing_messages WHERE outgoing = outgoing.id AND number "
             "AND substr(confirmation, 1, 1) <> x'4F'), "
             "(SELECT count(*) FROM outgoing_messages WHERE outgoing = outgoing.id AND number "
-            "AND substr(confirmation, 1, 1) = x'4F') "
+            "AND substr(confirmation, 1, 1) = x'4F'), "
+            "(SELECT substr(packet, 53, 4) FROM outgoing_messages WHERE outgoing = outgoing.id AND NOT held "
+            "ORDER BY id LIMIT 1) "
             "FROM outgoing ORDER BY format_name")]
 
     def delete_outgoing_queue(self, identifier: int) -> None:

@@ -1,0 +1,87 @@
+"""The log of `ordack serve`: a line for each new fact, with its time and level. What comes again is counted, and told
+together, less and less often."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+INFO, WARNING, ERROR = "info", "warning", "error"
+AGAIN_S = 60.0  # in which the same fact is not told again; twice as long each time that it keeps coming,
+AGAIN_MAX_S = 3600.0  # up to this
+FACTS_MAX = 1000  # that are remembered
+
+
+class Line(str):
+    """A line for the log. level: INFO, WARNING, ERROR. fact: what makes it the same as another one, although numbers in
+    the text differ; by default the text."""
+
+    __slots__ = ("fact", "level")
+
+    level: str
+    fact: str
+
+    def __new__(cls, text: str, level: str = WARNING, fact: str = "") -> Line:
+        line = super().__new__(cls, text)
+        line.level = level
+        line.fact = fact or text
+        return line
+
+
+class _Fact:
+    """When it was told last, how long it is not told again, and what has come meanwhile."""
+
+    def __init__(self, told: float) -> None:
+        self.told = told
+        self.quiet = AGAIN_S
+        self.count = 0
+        self.last: Line | None = None
+
+
+class Log:
+    """Takes lines, also plain text, which is a warning. write: takes each line as it is to appear. clock: gives seconds
+    since 1970. `tick` is to be called now and then, `close` at the end: both tell what has come again."""
+
+    def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.time) -> None:
+        self._write = write
+        self._clock = clock
+        self._facts: dict[str, _Fact] = {}
+
+    def __call__(self, text: str) -> None:
+        line = text if isinstance(text, Line) else Line(text)
+        fact = self._facts.get(line.fact)
+        if fact:
+            fact.count += 1
+            fact.last = line
+            return
+        if len(self._facts) >= FACTS_MAX:
+            self._tell_again(next(iter(self._facts)))
+        self._facts[line.fact] = _Fact(self._clock())
+        self._tell(line, line.level)
+
+    def tick(self) -> None:
+        """Tell what has come again for long enough; forget what has not."""
+        now = self._clock()
+        for name in [name for name, fact in self._facts.items() if not 0 <= now - fact.told < fact.quiet]:
+            fact = self._facts[name]
+            if self._tell_again(name):
+                fact.told, fact.count, fact.quiet = now, 0, min(2 * fact.quiet, AGAIN_MAX_S)
+                self._facts[name] = fact
+
+    def close(self) -> None:
+        """Tell all that has come again."""
+        for name in list(self._facts):
+            self._tell_again(name)
+
+    def _tell_again(self, name: str) -> bool:
+        fact = self._facts.pop(name)
+        if fact.last:
+            since = datetime.fromtimestamp(fact.told, UTC).strftime("%H:%M:%S")
+            self._tell(f"{fact.last} ({'once' if fact.count == 1 else f'{fact.count} times'} more since {since})",
+                       fact.last.level)
+        return fact.count > 0
+
+    def _tell(self, text: str, level: str) -> None:
+        when = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self._write(f"{when} {level}: {text}")

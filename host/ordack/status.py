@@ -1,0 +1,152 @@
+"""What a store is doing, for people: is it served, who is connected, what waits, where and why. It only looks.
+
+What a running `ordack serve` tells of itself (Manager.report) is put together with what the store says.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from mqqb import confirm, packets
+
+from ordack import classes
+from ordack.client import Client
+from ordack.config import Config, format_address, split_direct
+from ordack.outcome import is_return_queue
+from ordack.room import megabytes
+from ordack.store import PRIVATE, OutgoingCount, Store, counted
+
+LARGE_MESSAGE = 5_000_000  # bytes: with less room than this not every message is taken
+
+
+def span(seconds: float) -> str:
+    """A time that has passed or is to come, as people say it."""
+    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def why(count: OutgoingCount, running: Mapping[str, Any], served: bool, now: float) -> str:
+    """Why messages wait in an outgoing queue, in a sentence; "" if none does.
+
+    running: what the queue manager tells of this queue, empty if it tells nothing. now: seconds since 1970.
+    """
+    if not count.messages:
+        return ""
+    if count.oldest_sent is None:
+        return "arrived; kept until it is known that an application has received it"
+    waiting = f"waiting {span(now - count.oldest_sent)}"
+    if count.on_hold:
+        return f"{waiting}: on hold, `ordack outgoing resume` lets it go on"
+    if not served:
+        return f"{waiting}: no queue manager runs on this store, start `ordack serve`"
+    connection = running.get("connection")
+    where = _where(count.format_name, connection)
+    if running.get("state") == "Connected":
+        resent = running["resend_count"]
+        return f"{waiting} for {where}: connected, " + (
+            f"but not acknowledged as stored after {counted(resent, 'repetition')}; see the log there" if resent
+            else "being sent, or not acknowledged yet")
+    if not connection:
+        return f"{waiting} for {where}: it has not connected, and no address of it is known"
+    if "serial" in connection:
+        return f"{waiting} for {where}: nothing answers on {connection['serial']}"
+    if connection["tries"]:
+        left = connection["next_try"] - now
+        tries = "1 try" if connection["tries"] == 1 else f"{connection['tries']} tries"
+        return f"{waiting} for {where}: {connection['reason']} ({tries}, next in {span(left)})"
+    return f"{waiting} for {where}: connecting"
+
+
+def _where(name: str, connection: Mapping[str, Any] | None) -> str:
+    if connection:
+        if "serial" in connection:
+            return f"the board {connection['host']}"
+        return format_address(connection["host"], connection["port"])
+    direct = split_direct(name)
+    return direct[0] if direct else name.partition("=")[2].partition("\\")[0]
+
+
+def outgoing(store: Store, shown: Mapping[str, Any] | None, now: float) -> list[dict[str, Any]]:
+    """The outgoing queues: what is in them, what the queue manager tells of them, and `why` their messages wait."""
+    running = {queue["format_name"]: queue for queue in (shown or {}).get("outgoing", ())}
+    found = []
+    for count in store.outgoing_counts():
+        told = running.get(count.format_name, {"state": "OnHold" if count.on_hold else ""})
+        found.append({**count._asdict(), **told, "returns": is_return_queue(count.format_name),
+                      "why": why(count, told, shown is not None, now)})
+    return found
+
+
+def glance(store: Store, now: float | None = None) -> dict[str, Any]:
+    """The store at a glance, ready for JSON. problems: sentences, of what keeps messages from going on; none: all is
+    well."""
+    now = time.time() if now is None else now
+    shown = store.status()
+    queues: list[dict[str, Any]] = [
+        {"name": queue.name, "transactional": queue.transactional, "system": queue.kind != PRIVATE,
+         "messages": queue.messages, "bytes": queue.bytes, "quota": queue.quota}
+        for queue in store.queues() if queue.kind == PRIVATE or queue.messages]
+    waiting = outgoing(store, shown, now)
+    quota = (shown or {}).get("quota")
+    room = store.room(Config.of(store.configuration()).quota if quota is None else quota)
+    problems = []
+    if shown is None:
+        problems.append("no queue manager runs on this store, so that nothing comes in and nothing goes out; start "
+                        f"`ordack serve --store {store.folder}`")
+    if room.bytes < LARGE_MESSAGE:
+        problems.append(room.reason)
+    problems += [f"the queue {queue['name']} is full: {queue['bytes']} of {queue['quota']} bytes" for queue in queues
+                 if queue["quota"] is not None and queue["bytes"] >= queue["quota"]]
+    problems += [f"{queue['format_name']}: {queue['why']}" for queue in waiting if shown and _is_stuck(queue)]
+    return {"store": str(store.folder), "guid": packets.guid_text(store.guid), "served": shown is not None,
+            "since": shown and shown.get("since"), "process": shown and shown.get("process"),
+            "listening": shown and shown.get("listening"), "queues": queues,
+            "sessions": (shown or {}).get("sessions", []), "serial": (shown or {}).get("serial", []),
+            "outgoing": waiting, "room": room.bytes, "problems": problems}
+
+
+def _is_stuck(queue: Mapping[str, Any]) -> bool:
+    if queue["oldest_sent"] is None:
+        return False
+    connection = queue.get("connection")
+    return bool(queue["on_hold"] or not connection or connection.get("tries") or queue.get("resend_count")
+                or (queue["state"] != "Connected" and "serial" in connection))
+
+
+def served_text(told: Mapping[str, Any]) -> str:
+    """Whether a store is served, since when, and where."""
+    if not told["served"]:
+        return f"{told['store']}: not served; room for {megabytes(told['room'])}"
+    text = f"{told['store']}: served"
+    if told["since"]:
+        text += datetime.fromtimestamp(told["since"], UTC).strftime(" since %Y-%m-%d %H:%M:%S UTC")
+    if told["listening"]:
+        text += f" by process {told['process']}, listening on {told['listening']}"
+    return f"{text}; room for {megabytes(told['room'])}"
+
+
+def of_message(client: Client, message_id: int, now: float | None = None) -> dict[str, Any] | None:
+    """What became of a transactional message sent from here, ready for JSON; `why` says it in a sentence. None: nothing
+    is known of it."""
+    now = time.time() if now is None else now
+    conclusion = client.state(message_id)
+    if conclusion is None:
+        return None
+    number = conclusion.message_class
+    said = conclusion.answer + (", in doubt: it may have been received" if conclusion.in_doubt else "")
+    told: dict[str, Any] = {
+        "message_id": message_id, "state": conclusion.answer, "in_doubt": conclusion.in_doubt, "class": number,
+        "class_name": classes.name(number) if number else None,
+        "why": f"{said}: {classes.words(number)}" if number else said}
+    waiting = client.store.waiting_own(message_id) if conclusion.answer == confirm.WAITING else None
+    if waiting:
+        shown = client.store.status()
+        [name] = [queue.format_name for queue in client.store.outgoing_queues() if queue.identifier == waiting.outgoing]
+        [queue] = [queue for queue in outgoing(client.store, shown, now) if queue["format_name"] == name]
+        told |= {"outgoing": name, "why": queue["why"], "connection": queue.get("connection")}
+    return told
