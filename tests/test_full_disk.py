@@ -181,6 +181,9 @@ def test_serve_that_is_started_on_a_full_disk_waits_until_it_is_freed(disk: Path
     _ballast(disk)
     done = _ordack("receive", "--store", store, "line1")
     assert (done.returncode, "disk is full" in done.stderr) == (1, True)
+    done = _ordack("status", "--store", store)
+    assert "line1" in done.stdout
+    assert "disk nearly full: 0.0 MB free" in done.stdout
     process = subprocess.Popen(
         [sys.executable, "-m", "ordack", "serve", "--store", str(store), "--listen", "127.0.0.1:0"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)

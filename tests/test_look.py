@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import pty
 import shutil
 import subprocess
@@ -82,7 +83,7 @@ def _run_as(who: str, store: Path, *commands: list[str]) -> tuple[str, str]:  # 
                           capture_output=True, check=False, env=ENVIRONMENT, timeout=DEADLINE_S)
     assert "Traceback" not in done.stderr
     assert done.returncode == 0
-    return done.stdout, done.stderr
+    return re.sub(r"waiting \d+ s", "waiting", done.stdout), done.stderr
 
 
 def _same_for_nobody(store: Path, *more: list[str]) -> None:  # noqa: F811

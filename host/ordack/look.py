@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import apsw
 
-from ordack.store import FILE_NAME, FORMAT_VERSION, Store, StoreBusy, StoreError
+from ordack.store import FILE_NAME, FORMAT_VERSION, Store, StoreBusy, StoreError, StoreFull
 
 
 def open_to_look(folder: str | os.PathLike[str]) -> Store:
@@ -38,7 +38,7 @@ class ReadOnlyStore(Store):
 
     def _connect(self, flags: int) -> apsw.Connection:
         del flags
-        self._still = None if _beside(self.path, "-wal").exists() else self._state()
+        self._still = None if self._has_log() else self._state()
         options = "mode=ro" if self._still is None else "mode=ro&immutable=1"
         return apsw.Connection(f"file:{quote(str(self.path.absolute()))}?{options}", statementcachesize=64,
                                flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
@@ -49,7 +49,13 @@ class ReadOnlyStore(Store):
             found = self.path.stat()
         except OSError:
             return ()
-        return found.st_ino, found.st_size, found.st_mtime_ns, _beside(self.path, "-wal").exists()
+        return found.st_ino, found.st_size, found.st_mtime_ns, self._has_log()
+
+    def _has_log(self) -> bool:
+        try:
+            return _beside(self.path, "-wal").stat().st_size > 0  # a full disk leaves one without anything in it
+        except OSError:
+            return False
 
     def _prepare(self, busy_timeout: float) -> None:
         with self._errors():
