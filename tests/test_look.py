@@ -5,8 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 import pty
+import re
 import shutil
 import subprocess
 import sys
