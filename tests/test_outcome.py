@@ -802,7 +802,7 @@ def test_a_body_that_leaves_no_room_for_longer_names_is_not_sent_back(host: Host
         sender.send(bytes(size), "express", acknowledge=NA, admin=ADMIN, ttrq=0, sent_time=1, label=label)
     exchange(world)
     assert [len(message.properties.body) for message in sender.received] == [0, 100]
-    assert host.log == []
+    assert all("did not reach its queue in time" in line for line in host.log)
 
 
 @pytest.mark.rule("B-355", "B-085", "B-398")

@@ -67,9 +67,9 @@ def _send(store: Path, destination: str = AWAY, sent_ago: float = 0, **propertie
 
 
 def test_a_store_that_nobody_serves_says_so(store: Path) -> None:
-    message_id = _send(store, sent_ago=200)
+    message_id = _send(store, sent_ago=8000)
     said = _ordack("state", "--store", store, message_id).stdout
-    assert said == "waiting 3 min: no queue manager runs on this store, start `ordack serve`\n"
+    assert said == "waiting 2 h: no queue manager runs on this store, start `ordack serve`\n"
     done = _ordack("status", "--store", store)
     assert done.returncode == 1
     assert "not served" in done.stdout
@@ -83,9 +83,9 @@ def test_a_machine_that_refuses_connections_is_named_with_tries_and_the_next_one
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # and does not listen
         port = nobody.getsockname()[1]
-        message_id = _send(store, sent_ago=200)
+        message_id = _send(store, sent_ago=8000)
         with _serving(store, "--next-hop", f"10.0.0.5=127.0.0.1:{port}") as serve:
-            said = rf"waiting 3 min for 127\.0\.0\.1:{port}: connection refused \((\d+) tries, next in \d s\)"
+            said = rf"waiting 2 h for 127\.0\.0\.1:{port}: connection refused \((\d+) tries, next in \d s\)"
             _why(store, message_id, said)
             [queue] = _json("outgoing", "list", "--store", store)
             assert re.fullmatch(said, queue["why"])
