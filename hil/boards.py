@@ -26,7 +26,7 @@ POWER = "power"
 RESET = "reset"
 ERASE = "erase"
 
-_EXIT_DEADLINE_S = 10.0
+_EXIT_DEADLINE_S = 30.0
 
 
 class BoardMissing(Exception):
@@ -133,7 +133,7 @@ class Process:
             self._popen.terminate()
 
     def stop(self) -> None:
-        """SIGTERM, and SIGKILL if it has not ended by a deadline of 10 s."""
+        """SIGTERM, and SIGKILL if it has not ended by a deadline of 30 s."""
         self.terminate()
         with suppress(subprocess.TimeoutExpired):
             self._popen.wait(_EXIT_DEADLINE_S)

@@ -31,7 +31,7 @@ def run_standin(tmp_path: Path) -> RunStandin:
             "board": "cpython",
             "max_size": 4096,
             "header_bytes": 8,
-            "patience_s": 10.0,
+            "patience_s": 60.0,
             "ordack": (sys.executable, str(STANDIN), "--fault", fault),
             "application": STANDIN,
             "artefacts": tmp_path / "campaign",

@@ -13,7 +13,7 @@ from hil import boards, targets
 from hil.boards import BoardMissing, Line, Log, Process, ProcessBoard
 from hil.targets import interpreter, open_board
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 APPLICATION = """
 import json, os, subprocess, sys, time

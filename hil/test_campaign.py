@@ -28,6 +28,7 @@ from hil.campaign import (
 )
 from hil.conftest import STANDIN, RunStandin
 from hil.faults import Cut
+from hil.signals import heed
 
 # Plans
 
@@ -184,7 +185,7 @@ def test_a_queue_manager_that_breaks_the_promise(run_standin: RunStandin, fault:
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        ("deaf:20", r"no progress for 2 s: stored 19 of 30, acknowledged \d+ of 30"),  # a cut may take the last ones
+        ("deaf:20", r"no progress for 10 s: stored 19 of 30, acknowledged \d+ of 30"),  # a cut may take the last ones
         ("port:1", "was to listen on port"),
         ("dirty:1", "the queue manager ended with status 3 after SIGTERM"),
         ("slow:1", "the queue manager does not say that it is listening"),
@@ -194,8 +195,9 @@ def test_a_queue_manager_that_breaks_the_promise(run_standin: RunStandin, fault:
 def test_a_queue_manager_that_misbehaves(
     run_standin: RunStandin, fault: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(campaign, "LISTENING_DEADLINE_S", 1.0)
-    figures = run_standin(fault=fault, patience_s=2.0, cuts=2)
+    if fault == "slow:1":
+        monkeypatch.setattr(campaign, "LISTENING_DEADLINE_S", 1.0)
+    figures = run_standin(fault=fault, patience_s=10.0 if fault == "deaf:20" else 60.0, cuts=2)
     assert figures.failure is not None
     assert re.search(reason, figures.failure.splitlines()[0])
     assert "--- the last lines of the queue manager:" in figures.failure
@@ -216,7 +218,8 @@ def test_a_queue_manager_that_misbehaves(
 def test_a_board_that_fails(run_standin: RunStandin, tmp_path: Path, script: str, reason: str) -> None:
     application = tmp_path / "application.py"
     application.write_text(script)
-    figures = run_standin(application=application, patience_s=1.0, cuts=0, kills=0)
+    patience_s = 1.0 if reason.startswith("no progress") else 60.0
+    figures = run_standin(application=application, patience_s=patience_s, cuts=0, kills=0)
     assert figures.failure is not None
     assert figures.failure.startswith(reason)
     assert "--- the last lines of the board:" in figures.failure
@@ -359,6 +362,7 @@ sys.exit(campaign.main({WORDS!r}))
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=heed,
     )
     assert process.stdout is not None
     with process.stdout:
@@ -367,7 +371,7 @@ sys.exit(campaign.main({WORDS!r}))
                 break
         assert len(group_of(tmp_path)) >= 2
         process.send_signal(number)
-        assert process.wait(30) == 130
+        assert process.wait(60) == 130
         assert process.stdout.read().splitlines()[-1] == "interrupted"
     assert group_of(tmp_path) == []
     assert list(tmp_path.iterdir()) == []

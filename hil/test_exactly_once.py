@@ -41,7 +41,7 @@ def test_every_accepted_reading_is_in_the_queue_once_and_in_order(board: str, tm
     seed = random.SystemRandom().randrange(1 << 31)
     print(f"seed {seed}")
     messages, cuts, kills = FORM.get(board, (60, 12, 2))
-    settings = Settings(messages, cuts, kills, seed, board, deadline_s=100.0, artefacts=tmp_path)
+    settings = Settings(messages, cuts, kills, seed, board, deadline_s=250.0, artefacts=tmp_path)
     try:
         figures = asyncio.run(run_campaign(settings, Console()))
     except BoardMissing as reason:

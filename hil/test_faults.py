@@ -28,7 +28,7 @@ from hil.faults import (
     plan_cuts,
 )
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 NO_LINGER = struct.pack("ii", 1, 0)
 
 

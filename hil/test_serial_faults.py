@@ -26,7 +26,7 @@ from hil.serial_faults import (
     SerialFaultProxy,
 )
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 def pattern(count: int) -> bytes:

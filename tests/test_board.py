@@ -404,13 +404,13 @@ WATCHED = """
 import machine, time
 with open('starts', 'a') as file:
     file.write(str(machine.reset_cause()))
-watchdog = machine.WDT(timeout=3000)
+watchdog = machine.WDT(timeout=6000)
 while True:
     watchdog.feed()
     print('alive')
     time.sleep_ms(20)
 """
-STALL_S = 4  # longer than the watchdog's time
+STALL_S = 7  # longer than the watchdog's time
 
 
 def test_a_board_whose_program_feeds_a_watchdog_takes_a_copy_that_lasts_longer(

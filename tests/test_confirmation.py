@@ -65,14 +65,14 @@ def test_a_board_hears_the_end_of_each_message(interpreter: str, tmp_path: Path)
                 assert lines == ["32768\n", "stored\n"]
                 with Client(store) as client:
                     queue = client.queue("line1")
-                    with queue.receive(timeout=10) as message:
+                    with queue.receive(timeout=60) as message:
                         assert message.body == b"taken"
-                    with queue.receive(timeout=10):
+                    with queue.receive(timeout=60):
                         raise Reject
                     client.purge_queue("line1")
                 assert board.stdout.read().splitlines() == [
                     "True 49156 49153", "dead-lettered 49156 False", "dead-lettered 49153 False",
                     "dead-lettered 32768 False"]
-                assert board.wait(30) == 0
+                assert board.wait(60) == 0
         finally:
             server.terminate()

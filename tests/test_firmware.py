@@ -24,10 +24,10 @@ FIRMWARE = ROOT / "build" / "firmware"
 MPS2 = FIRMWARE / "mps2-an385"
 TWIN = FIRMWARE / "mps2-an385-twin"
 PI = FIRMWARE / "pi"
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 FAULT_STATUS = 3
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 
 class Machine:

@@ -66,7 +66,7 @@ class _Line:
         """Send what is to be sent, take what has come."""
         try:
             if self.socket is None:
-                self.socket = socket.create_connection(("127.0.0.1", self.server.port), timeout=5)
+                self.socket = socket.create_connection(("127.0.0.1", self.server.port), timeout=DEADLINE_S)
                 self.peer.connect(net.now())
             data = self.peer.output(net.now())
             if data:

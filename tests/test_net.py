@@ -24,7 +24,7 @@ from ordack.store import Store
 
 from tests.host_peer import Peer, body_of, direct
 
-DEADLINE_S = 30
+DEADLINE_S = 60
 NAME = "DIRECT=OS:plant\\private$\\q"
 PEER_GUID = b"\2" * 16
 

@@ -25,7 +25,7 @@ from tests.destination import GUID, Connection, Destination
 
 LINE = "DIRECT=TCP:127.0.0.1\\private$\\line1"
 ALARMS = "DIRECT=OS:plant\\private$\\alarms"
-DEADLINE_S = 20
+DEADLINE_S = 60
 
 
 def run(main: Callable[[], Awaitable[None]]) -> None:

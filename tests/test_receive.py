@@ -17,6 +17,7 @@ import pytest
 from ordack.client import Client
 from ordack.store import Store
 
+from hil.signals import heed
 from tests.test_cli import DEADLINE_S, ENVIRONMENT, _json, _ordack, store  # noqa: F401 - a fixture
 
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -54,11 +55,7 @@ def _shell(command: str, store: Path) -> subprocess.CompletedProcess[str]:  # no
 
 def _start(store: Path, *options: str, stdout: Any = subprocess.PIPE,  # noqa: F811
            **environment: str) -> subprocess.Popen[str]:
-    """`receive` on the queue plain; signals are not ignored there, whatever this process does."""
-    def heed() -> None:
-        for number in (signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
-
+    """`receive` on the queue plain."""
     return subprocess.Popen([sys.executable, "-m", "ordack", "receive", "--store", str(store), "plain", *options],
                             stdout=stdout, stderr=subprocess.PIPE, text=True, preexec_fn=heed,
                             env={**ENVIRONMENT, **environment})

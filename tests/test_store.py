@@ -319,7 +319,7 @@ def test_a_change_of_another_process_is_noticed_and_an_own_one_is_not(tmp_path: 
         assert not store.changed()
         assert not store.wait(0.0)
         other.create_queue("b")
-        assert store.wait(5.0)
+        assert store.wait(60.0)
         assert not store.changed()
 
 
