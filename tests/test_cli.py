@@ -634,3 +634,34 @@ def test_dead_letters_are_shown_with_their_reason(store: Path) -> None:
     [identity] = _json("identity", "--store", store)
     shown = _ordack("receive", "--store", store, "plain").stdout
     assert f"(class 0xC002 NACK_RECEIVE_TIMEOUT) about {identity['guid']}\\{sent.message_id} " in shown
+
+
+def test_send_warns_who_asks_for_no_dead_letter_where_a_message_was_lost(store: Path, tmp_path: Path) -> None:
+    near, to = tmp_path / "near", "plant\\private$\\lime1"
+    receiver = _Serve(store)
+    sender = _Serve(near, "--next-hop", f"plant=127.0.0.1:{receiver.port}")
+
+    def send(*options: str) -> str:
+        done = _ordack("send", "--store", near, to, "--body", "x", "--json", *options)
+        message_id = json.loads(done.stdout)["message_id"]
+        deadline = time.monotonic() + DEADLINE_S
+        with Client(near) as client:
+            while (state := client.state(message_id)) is None or state.answer in ("waiting", "stored at destination"):
+                assert time.monotonic() < deadline
+                if state is not None and state.answer == "stored at destination":
+                    break
+                client.store.wait(0.1)
+        return done.stderr
+
+    assert send() == ""
+    warning = send()
+    assert warning.startswith(f"ordack: the latest message to {to} is lost: there is no queue lime1 at plant; ")
+    assert "NACK_BAD_DST_Q" in warning
+    assert "--dead-letter keeps it" in warning
+    assert send("--dead-letter") == ""
+    assert send() == "", "the one before was kept"
+    assert send() != ""
+    _ordack("queue", "create", "--store", store, "lime1", "--transactional")
+    assert send() != ""
+    assert send() == "", "the one before was delivered"
+    assert receiver.stop()[0] == sender.stop()[0] == 0

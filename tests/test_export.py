@@ -1123,6 +1123,7 @@ def test_a_store_of_the_format_before_is_upgraded(store: Path, to: Path) -> None
         opened._db.execute("DROP TABLE exports; ALTER TABLE messages DROP COLUMN aborts; DROP TRIGGER message_moved")
         opened._db.execute("UPDATE messages SET arrived = 1700000000")
         opened._db.execute("ALTER TABLE incoming DROP COLUMN order_ack_limit")
+        opened._db.execute("ALTER TABLE outgoing DROP COLUMN discarded")
         opened._db.pragma("user_version", 3)
     _export(store, to)
     assert _exported(to) == ids

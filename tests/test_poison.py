@@ -125,7 +125,8 @@ def test_nobody_sends_to_a_sub_queue_over_the_network(store: Path) -> None:  # n
 def test_a_store_of_version_6_is_upgraded(store: Path) -> None:  # noqa: F811
     _fill(store, 3)
     database = apsw.Connection(str(store / store_module.FILE_NAME))
-    database.execute("ALTER TABLE messages DROP COLUMN aborts; DROP TRIGGER message_moved; PRAGMA user_version = 6")
+    database.execute("ALTER TABLE messages DROP COLUMN aborts; DROP TRIGGER message_moved; "
+                     "ALTER TABLE outgoing DROP COLUMN discarded; PRAGMA user_version = 6")
     database.close()
     _json("config", "--store", store, "PoisonAfter", "1")
     assert _consume(store, "1") == (-9, [])

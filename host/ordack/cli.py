@@ -491,6 +491,13 @@ def send(
                 administration_queue=administration_queue)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
+        discarded = 0 if dead_letter else client.last_discarded(destination)
+    if discarded:
+        from ordack import classes, names
+
+        named = names.destination(destination)
+        _complain(f"the latest message to {destination} is lost: {classes.words(discarded, named)}. This one asks "
+                  "for no dead letter either: --dead-letter keeps it if it is not delivered")
     _done(as_json, f"sent message {sent.message_id} to {destination}, {sent.delivery}", destination=destination,
             **sent._asdict())
 

@@ -77,11 +77,12 @@ class Message:
 
     message_key: what to know a message by, to process each once: MSMQ's message identifier as text, `{GUID}\\NNN`, the
     GUID of the queue manager that it was sent on and its MessageID there (B-020). No two messages have the same, in
-    whatever store they are; one that comes again, because a receive did not end or a store was put back from a backup,
-    has its own. Within a queue it is unique. A journal copy or dead letter has the key of its message, so with
-    several queues in one table the key is (queue, message_key). An acknowledgement is a message with a key of its own,
-    and names the other by correlation_id. lookup_id is no such key: it counts what arrived in this store, and a store
-    that was put back from a backup gives the same numbers again.
+    whatever store they are, as far as a MessageID is not given twice (see Store.begin_run); one that comes again,
+    because a receive did not end or a store was put back from a backup, has its own. Within a queue it is unique. A
+    journal copy or dead letter has the key of its message, so with several queues in one table the key is (queue,
+    message_key). An acknowledgement is a message with a key of its own, and names the other by correlation_id.
+    lookup_id is no such key: it counts what arrived in this store, and a store that was put back from a backup gives
+    the same numbers again.
 
     abort_count: how often a receive of it by a Client has ended without a commit before, as MSMQ's AbortCount has it:
     the application has raised an exception, or died. With the setting PoisonAfter so many put it into the sub-queue
@@ -510,6 +511,11 @@ class Client:
             stream.identifier, user.message_id, ordinal, time_stamp, number, delivery != "express", journal, packet,
             packet[2] & core.BASE_PR, send_until=until, due=due, confirmation=record, dead_letter=dead_letter_queue)])
         return Sent(user.message_id, delivery, *place)
+
+    def last_discarded(self, destination: str) -> int:
+        """The class that ended the latest transactional message to this destination elsewhere, if it was not delivered
+        and is in no dead-letter queue; 0 if it was, or none has ended."""
+        return self.store.discarded(names.destination(destination).lower())
 
     def state(self, message_id: int) -> confirm.Conclusion | None:
         """What is known of a transactional message that was sent here (C-80 to C-87); None: nothing, it was never sent

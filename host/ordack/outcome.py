@@ -193,6 +193,7 @@ class Outcomes:
         gone: list[int] = []
         kept = []
         outcomes = []
+        discarded: dict[int, int] = {}
         for waiting, confirmation, action in settled:
             if action & (confirm.JOURNAL | confirm.DEAD_LETTER | confirm.NACK):
                 packet, _ = self.store.outgoing_packet(waiting.key)
@@ -205,12 +206,15 @@ class Outcomes:
             if action & (confirm.DELETE | confirm.JOURNAL | confirm.DEAD_LETTER):
                 gone.append(waiting.key)
                 outcomes.append((waiting.message_id, confirmation.record.tobytes(), self.now))
+                end = confirmation.conclusion()
+                discarded[waiting.outgoing] = end.message_class if end.answer == confirm.DISCARDED else 0
             elif action & confirm.STORE:
                 deadline = due(confirmation, waiting.send_until, held=True)
                 kept.append((confirmation.record.tobytes(), deadline, True, waiting.key))
         self.store.delete_outgoing(gone)
         self.store.keep_outgoing(kept)
         self.store.add_outcomes(outcomes)
+        self.store.note_discarded(discarded)
         return gone
 
     def give_up(self, waiting: Waiting, message_class: int) -> bytearray:

@@ -30,7 +30,7 @@ from ordack.clock import SENT_TIME_AT, sent_time
 from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL, local_queue, queue_name
 from ordack.room import LOG_BYTES, Disk, Room, room
 
-FORMAT_VERSION = 7
+FORMAT_VERSION = 8
 APPLICATION_ID = 0x4C494F52  # in the file's header, so that no other program's database is taken for a store
 FILE_NAME = "ordack.sqlite"
 SERVE_LOCK = "serve.lock"
@@ -83,6 +83,7 @@ UPGRADES = {  # what makes the next version of one
     4: "UPDATE messages SET arrived = arrived * 1000000",
     5: "ALTER TABLE incoming ADD COLUMN order_ack_limit INTEGER",
     6: "ALTER TABLE messages ADD COLUMN aborts INTEGER NOT NULL DEFAULT 0;" + MOVED,
+    7: "ALTER TABLE outgoing ADD COLUMN discarded INTEGER NOT NULL DEFAULT 0",
 }
 
 SCHEMA = """
@@ -131,6 +132,7 @@ CREATE TABLE outgoing (
     on_hold INTEGER NOT NULL DEFAULT 0,
     session_open INTEGER NOT NULL DEFAULT 0,     -- what is in it may have been transmitted
     resends INTEGER NOT NULL DEFAULT 0,          -- how often an operator has asked for one
+    discarded INTEGER NOT NULL DEFAULT 0,        -- class of the latest message that has ended, if it is lost
     address TEXT,                                -- where the peer was last, if the queue is for one
     messages INTEGER NOT NULL DEFAULT 0,
     bytes INTEGER NOT NULL DEFAULT 0);
@@ -1149,6 +1151,16 @@ class Store:
         not messages that only pass through."""
         self._all("UPDATE outgoing_messages SET deleted = 1, due = 0 WHERE id IN (SELECT id FROM outgoing_messages "
                   "WHERE outgoing = ? AND NOT own AND due IS NULL ORDER BY id LIMIT ?)", (outgoing, count))
+
+    def note_discarded(self, classes: Mapping[int, int]) -> None:
+        """Note of outgoing queues how their latest message has ended: 0, or the class of one that was discarded."""
+        self._many("UPDATE outgoing SET discarded = ?1 WHERE id = ?2 AND discarded <> ?1",
+                   [(number, outgoing) for outgoing, number in classes.items()])
+
+    def discarded(self, format_name: str) -> int:
+        """What `note_discarded` has noted; 0 if there is no such queue."""
+        found: int | None = self._one("SELECT discarded FROM outgoing WHERE format_name = ?", (format_name,))
+        return found or 0
 
     def set_session_open(self, outgoing: int, session_open: bool) -> None:
         """Note that what is in an outgoing queue may be transmitted from now on, or is not any more."""
