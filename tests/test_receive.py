@@ -316,5 +316,5 @@ def test_a_line_for_a_person_has_the_time_and_a_dead_letter_where_it_should_have
     process.terminate()
     process.wait(DEADLINE_S)
     letter = _ordack("receive", "--store", store, "system$;deadletter").stdout
-    assert " to direct=tcp:127.0.0.9\\private$\\lime1 " in letter.lower()
+    assert " to direct=tcp:127.0.0.9\\private$\\lime1" in letter.lower()
     assert "NACK_REACH_QUEUE_TIMEOUT" in letter
