@@ -29,6 +29,7 @@ such a message is the moment in which the clock becomes known: it may live longe
 import gc
 import random as _random
 import struct
+import sys
 from array import array
 
 from mqqb import confirm, const, core, packets, session, streams
@@ -59,6 +60,9 @@ _CACHE_BYTES = const(1048576)  # of packets that are kept in memory until they a
 _CACHE_SHARE = const(32)  # of the heap, one part in so many
 _WRITE_BYTES_MAX = const(16384)  # that the outbox writes at once, if it may be less: again
 _WRITE_SHARE = const(128)
+_PLACE_BYTES = const(512)  # of heap for each message that waits, on 32 bits: a start needs so much, running the half
+_SESSION_BYTES = const(12288)  # for all else
+_PLACES_MIN = const(8)
 
 _USER_JN = const(0x00000100)
 _USER_JP = const(0x00000200)
@@ -276,7 +280,7 @@ class Node:
     address, port 1801. listen: (host, port) where others may connect; None: nowhere. guid: 16 bytes; None: the one in
     the outbox, at first one that nobody has had, so that an erased folder uses no number again. name: of this board,
     for people: `ordack board doctor` shows it, and it is the label of messages that have none. capacity, waiting_max,
-    segment_size: see outbox.Outbox. quota:
+    segment_size: see outbox.Outbox; waiting_max None: as many as there is memory for now, at most 500. quota:
     bytes of the dead-letter queue and of the journal, each; None: a quarter of capacity. Neither takes more than a
     quarter of waiting_max either; then copies are discarded (C-37). starts: how often the board has started, where
     something outside of the folder counts that. inbox_quota: (bytes, messages) that may wait in all inboxes; None: as
@@ -293,7 +297,7 @@ class Node:
         connect: "tuple[str, int] | Link | None" = None,
         guid: "bytes | None" = None,
         capacity: int = 4194304,
-        waiting_max: int = 500,
+        waiting_max: "int | None" = None,
         segment_size: int = 65536,
         settings: "session.Settings | None" = None,
         random: "Callable[[], float]" = _random.random,
@@ -308,6 +312,9 @@ class Node:
         name: str = "",
     ) -> None:
         self.heap = _collect_often()  # bytes
+        hold = _places()
+        if waiting_max is None:
+            waiting_max = min(hold, 500)
         copies = capacity // 4 if quota is None else quota, max(waiting_max // 4, 1)
         inbox_quota = inbox_quota or copies
         for where, address in (("connect", connect), ("listen", listen)):
@@ -325,6 +332,7 @@ class Node:
             make_arrival,
             min(self.heap // _WRITE_SHARE, _WRITE_BYTES_MAX),
             name,
+            hold,
         )
         assert self.outbox.guid is not None
         self.guid = self.outbox.guid  # of this queue manager, 16 bytes
@@ -345,6 +353,7 @@ class Node:
         self._spare: "streams.Entry | None" = None  # an entry that nothing needs any more; its key is the next such one
         self._spares = 0
         self._acked = 0  # the TxSequenceID of the OrderAck that covered
+        self._tight = 0
         self._covered: "list[streams.Entry] | None" = None  # by an OrderAck that could not be noted, for want of memory
         self._clock = Clock()
         self._unix_time = clock
@@ -372,9 +381,7 @@ class Node:
             self.links.append(self._listener)
         for logged in self.outbox.queues:
             self._add(logged)
-        for restored in self.outbox.restored:
-            self._restore(restored)
-        self.outbox.restored = []
+        self._take_restored()
 
     # ---- for the application --------------------------------------------------------------------
 
@@ -494,6 +501,7 @@ class Node:
         try:
             self._settle()
             self.check_deadlines()
+            self._take_more()
             now = self.now()
             self.lazy_sync(now)
             wait = TICK_MS
@@ -837,6 +845,29 @@ class Node:
         self._peers.remove(peer)
         self.links.remove(peer.link)
 
+    def _take_restored(self) -> None:
+        for restored in self.outbox.restored:
+            self._restore(restored)
+        self.outbox.restored = []
+        self.waiting += len(self.outbox.deferred)
+
+    def _take_more(self) -> None:
+        """All messages in memory are settled: take those that the start has left on the flash."""
+        box = self.outbox
+        deferred = len(box.deferred)
+        if deferred and self.waiting == deferred:
+            box.hold = box.live + max(_places() >> self._tight, 1)
+            try:
+                make_arrival: "Any" = _arrival
+                box.more(Message, make_arrival)
+            except outbox.OutboxWriteFailed:
+                return
+            except MemoryError:
+                self._tight += 1  # with fewer at a time
+                raise
+            self.waiting -= deferred
+            self._take_restored()
+
     def _restore(self, restored: "Restored") -> None:
         """Take a message that the outbox held at the start."""
         message: "Any" = restored.handle
@@ -1091,6 +1122,17 @@ def _arrival(number: int, record: "array[int]", source: outbox.LoggedSource) -> 
     from node.inbox import Arrival  # not before there is one
 
     return Arrival(number, record, source)
+
+
+def _places() -> int:
+    """So many messages fit into the memory that is free now, also at the next start, beside a session."""
+    heap: "Any" = gc
+    if not hasattr(heap, "mem_free"):
+        return 1 << 24
+    gc.collect()
+    wide = sys.maxsize >> 32 != 0  # 64 bits
+    free = int(heap.mem_free())
+    return max((free - (_SESSION_BYTES << wide)) // (_PLACE_BYTES << wide), _PLACES_MIN)
 
 
 def _collect_often() -> int:

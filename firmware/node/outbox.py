@@ -416,6 +416,8 @@ class Outbox:
     makes the handle of an arrival from its number, record and source. write_bytes: in so much memory records are put
     together until they are written; less than the default is for small boards, which also give up what only the
     start needs.
+    hold: so many messages the start takes into memory, those that are sent first; `deferred` has the MessageIDs of the
+    others, which `more` takes when these are gone. Nothing is accepted before that. only: the MessageIDs to look for.
     `damage`: what the start could not read as it was written, a sentence each.
     `restored`: the messages that are kept, those of a queue in the order of their numbers, for the owner to take.
     Raises OutboxDamaged, OutboxError (another board's folder, another format), OutboxWriteFailed, OSError, ValueError.
@@ -434,6 +436,8 @@ class Outbox:
         arrival: "type[Arrival]" = Arrival,
         write_bytes: int = 8192,
         name: str = "",
+        hold: int = 1 << 24,
+        only: "list[int] | None" = None,
     ) -> None:
         if not 0 <= starts <= _STARTS_MAX:
             raise ValueError("starts is 0 to 0xFFFFFF")
@@ -454,6 +458,9 @@ class Outbox:
         self.starts = 0  # of this board, this one included
         self._first_message_id = self._last_message_id = 0  # the first that this start may give; the last before that
         self.name = ""  # of the board, for people
+        self.deferred: "list[int]" = []
+        self.only = only
+        self.hold = hold
         self.damage: "list[str]" = []
         self._mended: "list[tuple[str, int, int]]" = []  # flipped bits: file, place, mask
         self.ahead = False  # an OrderAck has named what was never given here; in the start before, too
@@ -528,6 +535,33 @@ class Outbox:
         self._time_stamp = max(self._time_stamp + 1, now or self.starts << _STARTS_SHIFT)
         return self._time_stamp
 
+    def more(self, handle: "type[Stored]" = Stored, arrival: "type[Arrival]" = Arrival) -> None:
+        """Take into memory what the start has left on the flash, as far as it can be held: it is `restored` then.
+
+        Raises as the start does; OutboxWriteFailed: it is to be tried again.
+        """
+        if not self.sync():
+            raise OutboxWriteFailed(OSError(_EIO))
+        again = Outbox(
+            self._files,
+            self.guid,
+            handle=handle,
+            arrival=arrival,
+            write_bytes=len(self._out),
+            hold=self.hold - self.live,
+            only=self.deferred,
+        )
+        segments = {segment.number: segment for segment in self._segments}
+        self.restored = again.restored
+        for restored in self.restored:
+            restored.queue = self.queues[restored.queue.index]
+            stored = restored.handle
+            assert stored.segment is not None
+            self._keep_in(stored, segments[stored.segment.number])
+            self.live += 1
+        self.deferred = again.deferred
+        self._reclaim()
+
     def queue(self, name: str, now: int = 0) -> LoggedQueue:
         """The queue of that format name. A new one gets a `time_stamp(now)`. Raises ValueError for a name too long."""
         for queue in self.queues:
@@ -564,10 +598,9 @@ class Outbox:
         and the caller takes its number back. Those before it are not concerned, unless their `segment` is None now.
         """
         assert handle.message_id == self.next_message_id
-        if self.live >= self.waiting_max:
-            raise OutboxFull(
-                "not accepted, {} messages are kept: send again when some of them are gone".format(self.live)
-            )
+        if self.live >= self.waiting_max or self.deferred:
+            kept = self.live + len(self.deferred)
+            raise OutboxFull("not accepted, {} messages are kept: send again when some of them are gone".format(kept))
         self._prepare(len(packet), queue, self._queues_logged)
         self._log_queues(queue.index + 1)
         next_message_id = following(handle.message_id)  # now, for want of memory ends it
@@ -780,7 +813,8 @@ class Outbox:
         for _ in range(len(self._segments) - 1):
             size = self.size
             if (
-                len(self._segments) < 2
+                self.deferred
+                or len(self._segments) < 2
                 or size + self._growth(need) + margin <= self.capacity
                 or 4 * sum([segment.live for segment in self._segments]) > 3 * size
             ):
@@ -989,12 +1023,15 @@ class Outbox:
 
     def _keep(self, handle: Stored, segment: Segment, offset: int) -> None:
         """It stands there, no longer where it stood."""
-        segment.handles.append(handle)
-        segment.live += _HEAD_BYTES + handle.size
         if handle.segment is not None:
             self._drop(handle)
-        handle.segment = segment
+        self._keep_in(handle, segment)
         handle.offset = offset
+
+    def _keep_in(self, handle: Stored, segment: Segment) -> None:
+        segment.handles.append(handle)
+        segment.live += _HEAD_BYTES + handle.size
+        handle.segment = segment
 
     def _drop(self, handle: Stored) -> None:
         segment = handle.segment
@@ -1207,7 +1244,7 @@ class Outbox:
 
     def _reclaim(self) -> None:
         """Remove segments that hold nothing any more, oldest first: what became of it stands in them and later ones."""
-        while len(self._segments) > 1 and not self._segments[0].handles:
+        while len(self._segments) > 1 and not self._segments[0].handles and not self.deferred:
             if not self._remove(self._segments[0].number):
                 return
             self._older -= self._segments[0].bytes()

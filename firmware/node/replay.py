@@ -128,6 +128,7 @@ class Replay:
         self._left_out = 0  # bytes that cannot be read,
         self._gap = 0  # of them those before the record that is next,
         self._gap_from = 0  # and what would have been the first MessageID in there
+        self._first_deferred: "tuple[int, int] | tuple[()]" = ()  # the place of the first message that is
         self._missing: "set[int]" = set()  # MessageIDs that were in there
         self._from = 0  # the part of a file that is in _buffer
         self._to = 0
@@ -178,7 +179,8 @@ class Replay:
             self._files.sync()
             box._synced_size = current.size
             box._ended = torn
-            box._reclaim()
+            if box.only is None:
+                box._reclaim()
         self._jump()
 
     def _go_beyond(self) -> None:
@@ -499,18 +501,39 @@ class Replay:
             old = self._kept.pop(number, None)
             if old is not None:
                 box._drop(old.handle)
+            elif number in box.deferred:
+                box.deferred.remove(number)
+            if kind == _MESSAGE:
+                self._numbered(queue, number, counters)
+            if box.only is not None and number not in box.only:
+                return
             handle = self._make(number, record)
             own = (counters[2] - 1) & 0xFFFFFFFF if flags & outbox.TRANSACTIONAL else 0
             tx_sequence_id = counters[1] << 32 | counters[0] if own else 0
             restored = self._kept[number] = Restored(queue, handle, flags, tx_sequence_id, own)
             restored.sent = box._sent
-            if kind == _MESSAGE:
-                if self._gap:
-                    self._end_gap(number)
-                box.next_message_id = outbox.following(number)
-                self._queue_counters(queue, counters)
         handle.size = length - _MESSAGE_PREFIX_BYTES
         box._keep(handle, segment, segment.size)
+        if handle.source is None and (self._first_deferred or len(self._kept) > box.hold):
+            self._defer()
+
+    def _numbered(self, queue: "LoggedQueue", number: int, counters: "array[int]") -> None:
+        if self._gap:
+            self._end_gap(number)
+        self._box.next_message_id = outbox.following(number)
+        self._queue_counters(queue, counters)
+
+    def _defer(self) -> None:
+        """Of the messages that are more than can be held, leave the last one on the flash; and all that are behind it,
+        whatever room there is: what is sent without those before it would count as if they had arrived.
+        """
+        last = max(self._kept.values(), key=_place)
+        if len(self._kept) > self._box.hold or _place(last) > self._first_deferred:
+            if not self._first_deferred or _place(last) < self._first_deferred:
+                self._first_deferred = _place(last)
+            self._box._drop(last.handle)
+            del self._kept[last.handle.message_id]
+            self._box.deferred.append(last.handle.message_id)
 
     def _apply_state(self, kind: int, length: int) -> None:
         state, marks, message_class, sent_time = struct.unpack_from(_STATE_PREFIX, self._buffer, self._payload)
@@ -524,6 +547,8 @@ class Replay:
             if handle is None:
                 if state == _GONE:
                     self._missing.discard(number)
+                    if kind == _STATE and number in self._box.deferred:
+                        self._box.deferred.remove(number)
                 continue
             record = handle.record
             record[_WORD_STATE] = state

@@ -15,6 +15,7 @@ from confirm_cases import JN, JP, T0
 from engine_cases import run_calls
 from mqqb import confirm, core, packets
 from node import Node, outbox
+from node import node as node_module
 
 LINE = power.NAMES[0]
 PEER = bytes(range(100, 116))
@@ -601,6 +602,48 @@ def who_is_ahead_is_told_once_and_overtaken():
     assert board.node.stats.ahead == 0
 
 
+def what_cannot_be_held_is_taken_later_in_order():
+    """Each start has four places, and so has each taking."""
+    places = node_module._places
+    node_module._places = lambda: 4
+    try:
+        board = Board(segment_size=800, waiting_max=40)
+        sent = [board.send(b"%d" % k, journal=JN if k % 5 == 0 else 0).message_id for k in range(14)]
+        board.restart()
+        assert len(board.node.outbox.deferred) == 10
+        assert board.node.waiting == 14
+        numbers = []
+        failed = None
+        for turn in range(40):
+            if not board.node.waiting:
+                break
+            for packet in board.transmit():
+                number = packet.transaction.tx_sequence_id, packet.transaction.tx_sequence_number
+                numbers.append(number)
+                board.order_ack(*number)
+            if turn == 1:
+                board.restart()
+                board.transmit()
+            for k in sent:
+                if board.state(k) == "O":
+                    board.final_ack(k, 0x4000)
+            if board.node.outbox.deferred:
+                try:
+                    board.send(b"too early")
+                except outbox.OutboxFull:
+                    failed = True
+            board.node._take_more()
+        assert failed
+        assert board.node.waiting == 0
+        first = [number for k, number in enumerate(numbers) if number not in numbers[:k]]
+        assert [number[1] for number in first] == list(range(1, 15)), numbers
+        board.send(b"new")
+        board.restart()
+        assert board.node.waiting == 1
+    finally:
+        node_module._places = places
+
+
 def a_sequence_that_is_used_up_is_followed_by_another():
     """A-24."""
     board = Board()
@@ -710,6 +753,7 @@ OTHERS = (
     two_copies_never_use_the_same_numbers,
     an_emptied_folder_is_another_queue_manager,
     who_is_ahead_is_told_once_and_overtaken,
+    what_cannot_be_held_is_taken_later_in_order,
     a_sequence_that_is_used_up_is_followed_by_another,
     power_goes_at_every_change_of_the_disk,
 )
