@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from ordack.client import Client
 from ordack.status import span
+from ordack.store import NewOutgoing
 
 from tests.test_cli import DEADLINE_S, _json, _ordack, _Serve
 
@@ -165,6 +166,22 @@ def test_sessions_have_names_and_what_is_on_hold_is_said(store: Path, tmp_path: 
         assert _why(store, _send(store), "waiting .*").endswith(
             ": on hold, `ordack outgoing resume` lets it go on")
         assert _ordack("status", "--store", store).returncode == 1
+
+
+def test_an_acknowledgement_for_a_machine_that_sleeps_is_no_problem(store: Path) -> None:
+    name = "PRIVATE=01020304-0506-0708-090a-0b0c0d0e0f10\\00000004"
+    with Client(store) as client, client.store.transaction():
+        message_id = client.send(AWAY, b"x").message_id
+        [(packet, _)] = [client.store.outgoing_packet(entry.key) for entry in client.store.outgoing_messages()]
+        client.store.delete_outgoing([entry.key for entry in client.store.outgoing_messages()])
+        queue = client.store.outgoing_queue(name, int(time.time()))
+        client.store.add_outgoing([NewOutgoing(queue.identifier, message_id, 0, 0, 0, True, 0, packet, own=False)])
+    with _serving(store):
+        told = _status(store)
+        [waiting] = [queue for queue in told["outgoing"] if queue["messages"]]
+        assert waiting["returns"]
+        assert waiting["why"].endswith("it has not connected, and no address of it is known")
+        assert told["problems"] == []
 
 
 def test_a_full_queue_and_a_full_store_are_problems(store: Path) -> None:

@@ -111,7 +111,7 @@ def glance(store: Store, now: float | None = None) -> dict[str, Any]:
 
 
 def _is_stuck(queue: Mapping[str, Any]) -> bool:
-    if queue["oldest_sent"] is None:
+    if queue["oldest_sent"] is None or queue["returns"]:  # an acknowledgement may wait for a peer that sleeps
         return False
     connection = queue.get("connection")
     return bool(queue["on_hold"] or not connection or connection.get("tries") or queue.get("resend_count")
