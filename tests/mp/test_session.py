@@ -371,6 +371,65 @@ def test_a_silent_peer_is_noticed_after_one_to_two_periods_and_a_quiet_one_is_no
     assert sender.session.handle_timeout(200000) == [], "session-acknowledged: nothing is awaited of the session"
 
 
+@rule("B-148", "B-167", "B-147")
+def test_a_packet_that_takes_long_is_no_silence() -> None:
+    sender, receiver = ends.open_pair()
+    sender.send(bytes(1000))
+    sender.pump(0)
+    packet = sender.session.data_to_send()
+    assert sender.session.handle_timeout(40000) == []
+    sender.session.progressed()  # more of it has left
+    assert sender.session.handle_timeout(80000) == []
+    assert _closed(sender.session.handle_timeout(120000)).rule == "B-148"
+    sender, receiver = ends.open_pair()
+    for end in (sender, receiver):
+        assert end.session.handle_timeout(299999) == []
+    sender.session.progressed()
+    receiver.receive(packet[:100], 299999)
+    for end in (sender, receiver):
+        assert end.session.handle_timeout(300000) == [], "it is not idle"
+        assert _closed(end.session.handle_timeout(600000)).rule == "B-147"
+    sender, receiver = ends.open_pair()
+    receiver.session.send(None, bytearray(packet), True, 0)
+    assert receiver.session.handle_timeout(40000) == []
+    receiver.receive(packet[:100], 50000)
+    assert receiver.session.handle_timeout(80000) == [], "a part of a packet has come in this period"
+    assert _closed(receiver.session.handle_timeout(120000)).rule == "B-148"
+
+
+@rule("B-181", "B-147")
+def test_a_part_of_a_handshake_does_not_keep_a_session_that_is_idle_then() -> None:
+    acceptor = session.Session(False, ends.RECEIVER, 0)
+    initiator = session.Session(True, ends.SENDER, 0)
+    initiator.connected(0)
+    request = initiator.data_to_send()
+    acceptor.receive_data(request[:100], 0)
+    acceptor.receive_data(request[100:], 0)
+    initiator.receive_data(acceptor.data_to_send(), 0)
+    acceptor.receive_data(initiator.data_to_send(), 0)
+    assert acceptor.state == session.OPEN
+    assert _closed(acceptor.handle_timeout(300000)).rule == "B-147"
+
+
+@rule("B-429")
+def test_what_comes_in_pieces_is_put_together_however_it_is_handed_in() -> None:
+    sender, receiver = ends.open_pair()
+    for _ in range(3):
+        sender.send(bytes(300))
+    sender.pump(0)
+    data = sender.session.data_to_send()
+    subject = receiver.session
+    room = subject.room()
+    room[:100] = data[:100]
+    subject.took(100)
+    assert subject.next_event(0) is None
+    found = subject.receive_data(data[100:150], 0)
+    for at in range(150, len(data), 7):
+        found += subject.receive_data(data[at : at + 7], 0)
+    size = len(data) // 3
+    assert [event.raw for event in found] == [data[at : at + size] for at in range(0, len(data), size)]
+
+
 @rule("B-131", "B-155", "A-41")
 def test_a_handshake_that_takes_too_long_is_given_up() -> None:
     for state, subject in _states().items():
@@ -1474,6 +1533,73 @@ def test_the_times_of_an_order_ack_are_the_specification_s_unless_set():
                 break
         assert due[0] == first
         assert now == last
+
+
+class _Window:
+    """What of a session says when an OrderAck goes out early."""
+
+    def __init__(self, half_window, round_trip):
+        self.half_window = half_window
+        self.round_trip = round_trip
+
+
+@rule("B-113", "B-045", "B-047")
+def test_an_order_ack_goes_out_early_when_half_of_the_window_has_come_or_nothing_more_comes():
+    for of, quiet in (
+        (_Window(4, 0), 20),
+        (_Window(4, 19), 20),
+        (_Window(4, 120), 120),
+        (_Window(4, 700), 500),
+    ):
+        incoming = streams.IncomingStream()
+        for now in (0, 10, 20):
+            incoming.schedule_order_ack(now, of)
+            assert incoming.next_timeout() == now + quiet
+        incoming.schedule_order_ack(25, of)
+        assert incoming.next_timeout() == 25, "half of the window has come"
+        incoming.schedule_order_ack(26, of)
+        assert incoming.next_timeout() == 26, "and more than that"
+        incoming.order_ack_sent(26)
+        assert incoming.next_timeout() is None
+        incoming.schedule_order_ack(30, of)
+        assert incoming.next_timeout() == 30 + quiet, "it is counted anew"
+    incoming.schedule_order_ack(40, of, 0)
+    assert incoming.next_timeout() == 540, "never early"
+    incoming = streams.IncomingStream()
+    for now in range(0, 10001, 10):
+        incoming.schedule_order_ack(now, _Window(2000, 0))
+    assert incoming.next_timeout() == 10010, "put off no longer than it may"
+    incoming = streams.IncomingStream()
+    incoming.schedule_order_ack(0, _Window(2, 0), 7)
+    assert incoming.next_timeout() == 7
+
+
+@rule("B-124", "B-210", "B-118", "B-128")
+def test_half_of_the_window_and_the_round_trip_are_known():
+    for mine, other, half in ((64, 64, 32), (64, 9, 4), (9, 64, 4), (64, 1, 1), (3, 3, 1)):
+        _, receiver = ends.open_pair(settings=session.Settings(window_size=mine))
+        receiver.receive(packets.session_ack(array("I", (0, 0, 0, 0, 0, other, 0))), 0)
+        assert receiver.session.half_window == half
+    receiver.session.pause(0)
+    assert receiver.session.half_window == 1
+    subject = session.Session(False, ends.RECEIVER, 0)
+    for timeout, round_trip in ((500, 0), (501, 62), (960, 120), (120000, 15000)):
+        subject.recoverable_ack_send_timeout = timeout
+        assert subject.round_trip == round_trip
+
+
+@rule("B-136", "B-151")
+def test_what_has_not_left_is_not_sent_again_yet():
+    stream = streams.OutgoingStream(streams.OutgoingStream.new(1), streams.resend_intervals(10, 20, 30, 40))
+    stream.postpone(5)
+    assert stream.next_timeout() is None
+    packet = packets.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
+    stream.sent(stream.number(packet, packets.transaction_offset(packet), 1, 1), 0)
+    for _ in range(4):
+        stream.handle_timeout(stream.next_timeout())
+    assert stream.resend_interval == 20
+    stream.postpone(1000)
+    assert (stream.next_timeout(), stream.resend_interval) == (1020, 20)
 
 
 @rule("B-015", "B-016", "B-017", "B-018", "B-014")
