@@ -132,7 +132,7 @@ class _File:
 
 
 def is_capture(first: bytes) -> bool:
-    """Do these first four (or more) bytes of a file begin a pcap or pcapng capture?"""
+    """Do these first four (or more) bytes of a file begin a pcap or pcapng capture? See `packed` for others."""
     return first[:4] in PCAP_MAGICS or first[:4] == PCAPNG_MAGIC
 
 

@@ -770,7 +770,7 @@ def audit_command(
         _follow_audit(follow, checkpoint, once, None if no_spark else master, out, html, as_json)
         return
     try:
-        files = list(dict.fromkeys(file for path in captures or () for file in find_files(str(path))))
+        files = list(dict.fromkeys(file for path in captures or () for file in find_files(str(path), _complain)))
         small = sum(Path(file).stat().st_size for file in files) <= SMALL_CAPTURE
         with _audit_progress() as show:
             spark = None if no_spark or (small and master is None) else session(master, "ordack audit")
@@ -842,7 +842,7 @@ def _follow_audit(folder: Path, checkpoint: Path, once: bool, master: str | None
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: stopped.set())
-    verdict = "no violations"
+    verdict, named = "no violations", set[str]()
     try:
         follower = Follower(folder, checkpoint)
         with follower.lock():
@@ -851,6 +851,9 @@ def _follow_audit(folder: Path, checkpoint: Path, once: bool, master: str | None
             spark = None if master is None else session(master, "ordack audit")
             for step, result in follower.reports(once, spark, stopped.is_set):
                 verdict = result.summary["verdict"]
+                for path in sorted(follower.passed_over - named):
+                    _complain(f"passed over: {path} is no pcap or pcapng file, packed with gzip or zstd or not")
+                named |= follower.passed_over
                 if once:
                     audit.require_packets(result)
                 _save_audit(result, out, html)

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
-from ordack import capture, classes
+from ordack import capture, classes, packed
 from ordack.paths import NotLocal, local_path
 
 Packet = (
@@ -622,6 +622,16 @@ def decode(file: BinaryIO, warn: Warn) -> Iterator[Decoded]:
     warn gets what is to be said beside the packets. InputError if the file is none of these, or damaged.
     """
     first = file.read(8)
+    if packed.is_packed(first):
+        unpacked, damage = packed.unpack(file, first)
+        with unpacked:
+            try:
+                yield from decode(unpacked, warn)
+            except InputError as error:
+                raise InputError(f"{error}; {damage}" if damage else str(error)) from None
+        if damage:
+            raise InputError(damage)
+        return
     if capture.is_capture(first):
         yield from decode_capture(file, first, warn)
         return

@@ -27,7 +27,6 @@ from _mqqb import ffi, lib
 from mqqb import core, packets
 from numpy.typing import NDArray
 
-from ordack import capture
 from ordack.pipeline import captures
 from ordack.pipeline.audit_result import (
     KINDS,
@@ -437,14 +436,8 @@ def _withdraw(findings: Structure, flows: Structure, kind_counts: NDArray[np.int
 
 def start_of(paths: Sequence[str]) -> int:
     """Time of the capture's first frame, ns since 1970; not later, by less than a microsecond."""
-    for path in paths:
-        with Path(path).open("rb") as file:
-            try:
-                for frame in capture.frames(file):
-                    return int(frame.time * 1e6) * 1000 - 1000
-            except capture.CaptureError:
-                continue
-    return 0
+    first = next((time for time in map(captures.first_time, paths) if time < float("inf")), None)
+    return 0 if first is None else int(first * 1e6) * 1000 - 1000
 
 
 def audit_part(

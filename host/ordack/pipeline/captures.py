@@ -1,17 +1,20 @@
 """Captures to column batches: the C core's mqqb_capture behind numpy arrays."""
 
+import contextlib
 import ipaddress
 import mmap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from _mqqb import ffi, lib
 from mqqb import packets
 from numpy.typing import NDArray
+
+from ordack import packed
 
 Words = NDArray[np.uint32]
 
@@ -44,6 +47,7 @@ COLUMNS = SCAN_COLUMNS + PLACE_COLUMNS + DETAIL_COLUMNS
 _NUMBERS = {name: number for number, name in enumerate(COLUMNS)}
 
 _WINDOW = 64 << 20  # bytes of a file that stay in this process's memory behind the place that is read
+_BEGINNING = 1 << 18  # bytes of what was packed that have its first frame, but for odd cases
 _SAMPLE = 16 << 20  # bytes that decide how connections are divided
 _LABEL_BYTES = 64  # of an average label at most, before a batch is full early
 
@@ -295,7 +299,11 @@ class Decoder:
             elif status in (lib.MQQB_CAPTURE_END_OF_FILE, lib.MQQB_CAPTURE_PAUSE) or status < 0:
                 if status < 0:
                     text = f"at byte {c.cursor}, behind frame {c.frame}: {_ERRORS[status]}"
+                    if file is not None and file.packed:
+                        text += f"; {file.damage}" if file.damage else ", in what was packed"
                     self.damages.append(Damage(self.paths[number], text, c.frame))
+                if file is not None and file.damage and status >= 0 and c.cursor >= file.size:
+                    self.damages.append(Damage(self.paths[number], file.damage, c.frame))
                 if file is not None:
                     self._keep(number, file)
                     pointers[number] = self._kept.get(number, ffi.NULL)
@@ -309,10 +317,10 @@ class Decoder:
             yield tables[turn].batch(c.rows, self)
             c.rows = 0
 
-    def begin(self) -> tuple[bool, float]:
-        """Reads no more than the first file's first frame: does the file begin as pcap and pcapng do; the frame's time,
-        s since 1970, infinity if there is none."""
-        c, file = self._c, _File(self.paths[0])
+    def begin(self, most: int) -> tuple[bool, float]:
+        """Reads no more than the first file's first frame, and of a packed file about `most` bytes: does the file begin
+        as pcap and pcapng do; the frame's time, s since 1970, infinity if there is none."""
+        c, file = self._c, _File(self.paths[0], most)
         pointers = ffi.new("uint8_t *[]", [file.pointer])
         c.files, c.size, c.capacity, c.pause = ffi.cast("const uint8_t *const *", pointers), file.size, 16, 1
         while lib.mqqb_capture_read(c) == lib.MQQB_CAPTURE_PAUSE and not c.frames:
@@ -438,10 +446,18 @@ class _Table:
 
 
 class _File:
-    """A file in memory; what lies behind is given back."""
+    """A file in memory; what lies behind is given back. damage: why not all of a packed one is in it. most: bytes of a
+    packed one that are needed."""
 
-    def __init__(self, path: str) -> None:
-        with Path(path).open("rb") as file:
+    def __init__(self, path: str, most: int = packed.UNPACKED_MAX) -> None:
+        self.damage = ""
+        with contextlib.ExitStack() as opened:
+            file: BinaryIO = opened.enter_context(Path(path).open("rb"))
+            first = file.read(4)
+            self.packed = packed.is_packed(first)
+            if self.packed:
+                unpacked, self.damage = packed.unpack(file, first, most)
+                file = opened.enter_context(unpacked)
             size = file.seek(0, 2)
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else None
         self.size = size
@@ -464,12 +480,13 @@ class _File:
 
 def is_capture(path: str) -> bool:
     """Does this file begin as pcap and pcapng do? OSError if it cannot be read."""
-    return Decoder([path], 0, 1, False).begin()[0]
+    return Decoder([path], 0, 1, False).begin(_BEGINNING)[0]
 
 
 def first_time(path: str) -> float:
     """Time of a file's first frame, s since 1970; infinity if it has none. OSError if it cannot be read."""
-    return Decoder([path], 0, 1, False).begin()[1]
+    found = Decoder([path], 0, 1, False).begin(_BEGINNING)[1]
+    return found if found < float("inf") else Decoder([path], 0, 1, False).begin(packed.UNPACKED_MAX)[1]
 
 
 def in_order(paths: Sequence[str | Path]) -> list[str]:

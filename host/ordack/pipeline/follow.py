@@ -23,7 +23,7 @@ import os
 import pickle
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,7 @@ from _mqqb import ffi
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
-from ordack import capture
+from ordack.packed import SUFFIXES
 from ordack.pipeline import audit, captures
 from ordack.pipeline.audit_result import Result, count_text
 
@@ -133,6 +133,7 @@ class Follower:
         if found != mark:
             raise FollowError(f"{checkpoint} is the checkpoint for the folder {found['folder']} in format "
                               f"{found['format']}; take another one for {folder}")
+        self.passed_over: set[str] = set()  # what is no capture
         self._first_times: dict[tuple[str, int], float] = {}
         self._order: tuple[int, list[File]] = 0, []  # behind the last step that was asked for
 
@@ -233,9 +234,9 @@ class Follower:
     def _first_time(self, path: str, size: int) -> float | None:
         """None: it is no capture, or has no frame yet."""
         if (path, size) not in self._first_times:
-            with Path(path).open("rb") as file:
-                if not capture.is_capture(file.read(4)):
-                    return None
+            if not captures.is_capture(path):
+                self.passed_over.add(path)
+                return None
             first = captures.first_time(path)
             if first == float("inf"):
                 return None
@@ -283,7 +284,8 @@ class Follower:
         new = {file.path: file for file in present if file.path not in known or file.size != known[file.path].size}
         if new:  # those that only have another name now were read
             gone = {(file.time, file.size) for file in before if not Path(file.path).exists()}
-            new = {path: file for path, file in new.items() if path in known or (file.time, file.size) not in gone}
+            new = {path: file for path, file in new.items() if path in known or (
+                (file.time, file.size) not in gone and not _was_packed(file, known))}
         whole = number == 1 or self._state(number - 1).exists()  # not if another version has written it
         if not new and whole:
             return None
@@ -415,6 +417,12 @@ class Follower:
             file.close()
             raise FollowError(f"another process works on the checkpoint {self.checkpoint}") from None
         return file
+
+
+def _was_packed(file: File, known: Mapping[str, File]) -> bool:
+    """Whether this is what a file that was read has become since."""
+    return any(file.path.endswith(suffix) and file.path.removesuffix(suffix) in known
+               and known[file.path.removesuffix(suffix)].time == file.time for suffix in SUFFIXES)
 
 
 def _layout() -> str:

@@ -52,12 +52,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from ordack.packed import SUFFIXES
 from ordack.paths import NotLocal, local_path
 from ordack.pipeline import captures
 from ordack.pipeline.captures import Batch, Decoder, Words
 from ordack.pipeline.options import OptionError, noted, options_of, recalled
 
 OPTIONS = ("path", "columns", "partitions")
+NAMED_MAX = 10  # of what is passed over in a folder
 BATCH_ROWS = 16384  # what a batch's columns take stays in the processor's second cache
 
 KINDS = (
@@ -408,15 +410,26 @@ def _is_capture(path: str) -> bool:
                           ) from None
 
 
-def find_files(path: str) -> list[str]:
-    """The captures that a file's name, a pattern or a folder means. OptionError if there are none."""
+def find_files(path: str, tell: Callable[[str], None] = lambda _: None) -> list[str]:
+    """The captures that a file's name, a pattern or a folder means. OptionError if there are none.
+
+    tell: is told what is passed over in a folder.
+    """
     try:
         path = local_path(path)
     except NotLocal as error:
         raise OptionError(str(error)) from None
     if Path(path).is_dir():
-        files = [str(file) for file in sorted(Path(path).iterdir()) if file.is_file() and not file.name.startswith(".")]
-        found = [file for file in files if _is_capture(file)]
+        entries = sorted(Path(path).iterdir())
+        packed_too = {f"{entry.name}{suffix}" for entry in entries for suffix in SUFFIXES}
+        found = [str(entry) for entry in entries if entry.is_file() and not entry.name.startswith(".")
+                 and entry.name not in packed_too
+                 and _is_capture(str(entry))]
+        others = [entry.name for entry in entries if str(entry) not in found]
+        if others:
+            more = f" and {len(others) - NAMED_MAX:,} more" if len(others) > NAMED_MAX else ""
+            tell(f"passed over in {path}: {', '.join(others[:NAMED_MAX])}{more} (no pcap or pcapng file, hidden, a "
+                 "folder, or packed beside what it was made of)")
     else:
         pattern = has_magic(path) and not Path(path).exists()
         found = sorted(glob(path, recursive=True)) if pattern else [path]  # noqa: PTH207 - Path's takes no absolute one
@@ -424,7 +437,7 @@ def find_files(path: str) -> list[str]:
             if not Path(file).is_file():
                 raise OptionError(f"there is no file {file}")
             if not _is_capture(file):
-                raise OptionError(f"{file} is neither a pcap nor a pcapng file")
+                raise OptionError(f"{file} is neither a pcap nor a pcapng file, packed with gzip or zstd or not")
     if not found:
         raise OptionError(f"there are no pcap or pcapng files at {path}")
     return [str(Path(file).absolute()) for file in found]  # workers may have another current folder
