@@ -99,6 +99,8 @@ def test_what_is_there_packed_and_plain_is_read_once(plain: Path, tmp_path: Path
     assert json.loads(done.stdout) == json.loads(expected)
     assert "passed over" in done.stderr
     assert "a.pcap.gz" in done.stderr
+    followed = _ordack("audit", "--follow", tmp_path, "--checkpoint", tmp_path / "checkpoint", "--once", "--json")
+    assert json.loads(followed.stdout) == json.loads(expected)
 
 
 @pytest.mark.parametrize("way", PACKS)

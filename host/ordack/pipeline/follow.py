@@ -282,10 +282,10 @@ class Follower:
         before = self.order(number - 1)
         known = {file.path: file for file in before}
         new = {file.path: file for file in present if file.path not in known or file.size != known[file.path].size}
-        if new:  # those that only have another name now were read
+        if new:  # those that only have another name now, or are packed beside what they were made of, were read
             gone = {(file.time, file.size) for file in before if not Path(file.path).exists()}
             new = {path: file for path, file in new.items() if path in known or (
-                (file.time, file.size) not in gone and not _was_packed(file, known))}
+                (file.time, file.size) not in gone and not _was_packed(file, {**known, **new}))}
         whole = number == 1 or self._state(number - 1).exists()  # not if another version has written it
         if not new and whole:
             return None
@@ -420,7 +420,7 @@ class Follower:
 
 
 def _was_packed(file: File, known: Mapping[str, File]) -> bool:
-    """Whether this is what a file that was read has become since."""
+    """Whether this is another file, packed."""
     return any(file.path.endswith(suffix) and file.path.removesuffix(suffix) in known
                and known[file.path.removesuffix(suffix)].time == file.time for suffix in SUFFIXES)
 
