@@ -11,8 +11,8 @@ not know. Then it refuses what is older, for ever (B-275), and an OrderAck names
   told. They are not sent again, and are in doubt: exactly once forbids to number them again (A-08).
 
 An OrderAck names no queue. Its time stamp says which stream it is for, if that stream has or had one like it. If no
-stream had, it proves nothing at first: it may have come late, for a sequence that has drained. `Strangers` waits until
-it comes again when a resend is due, which only what is sent again can cause.
+stream had, or its sequence is later than that stream's, it proves nothing at first: it may have come late, for a
+sequence that has drained, or be wrong. `Strangers` waits until it comes again after a resend, which causes it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def over(stream: OutgoingStream, tx_sequence_id: int, number: int = 0) -> list[E
 
 
 class Strangers:
-    """OrderAcks that no stream has a sequence for."""
+    """OrderAcks for sequences that no stream has begun."""
 
     def __init__(self) -> None:
         self._seen: dict[int, int] = {}

@@ -1010,10 +1010,10 @@ class Manager:
                      "back from a backup and the clock is behind, or a copy of it sends under the same identifier. "
                      "What is sent from now on is numbered above that. If there is a copy: `ordack identity --renew` "
                      "gives it an identifier of its own (B-426, B-413)")
-        if outgoing is None:
+        if outgoing is None or acked > outgoing.stream.tx_sequence_id:
             peer = link.session.remote_guid
-            served = {outgoing.stream: outgoing for outgoing in self._outgoing.values()
-                      if outgoing.link and outgoing.link.session.remote_guid == peer}
+            served = {one.stream: one for one in self._outgoing.values() if one is outgoing or (
+                outgoing is None and one.link and one.link.session.remote_guid == peer)}
             for stream in self._strangers.refused(acked, served, now):
                 self._is_over(batch, served[stream], lives.over(stream, acked))
             return
