@@ -243,6 +243,7 @@ class Inboxes:
         self.dropped = 0  # messages that are not transactional
         self.refused = 0
         self.left = 0  # with their senders, for lack of room
+        self.forgotten = 0  # FinalAcks that nobody fetched
         self._node = node
         self._log = node.outbox
         self._quota = quota
@@ -536,6 +537,8 @@ class Inboxes:
             source = Source(logged, stream)
             source.carrier = peer
             self._sources.append(source)
+        if self._log.arrivals >= self._log.arrivals_max:
+            self._forget()
         arrival = Arrival(self._log.next_arrival, array("I", words), source.logged)
         self._pending.append(arrival)
         self._node.must_commit = True
@@ -584,6 +587,18 @@ class Inboxes:
         arrival.peer = bytes(peer.remote_guid)
         self.owed.append(arrival)
         self._unsent += 1
+
+    def _forget(self) -> None:
+        """Give up the FinalAck that waits longest for a peer that does not come: anybody can make more, and none must
+        keep others out. A positive one first: without it its sender does not know, without a negative one it is wrong.
+        """
+        waiting = [arrival for arrival in self.owed if arrival.carrier is None and arrival.packet is None]
+        if waiting:
+            arrival = min(waiting, key=lambda one: one.record[_CLASS] & _NEGATIVE)
+            self.owed.remove(arrival)
+            self._unsent -= 1
+            self.forgotten += 1
+            self._gone(arrival)
 
     def _gone(self, arrival: Arrival) -> None:
         arrival.record[_STATE] = _GONE

@@ -9,9 +9,10 @@ sys.path.insert(0, "tests/mp")
 
 import power
 from engine_cases import run_calls
-from inbox_world import BOARD, Sender, World
+from inbox_world import BOARD, Sender, Wire, World
 from mqqb import packets, session
 from node import OutboxError
+from node.peer import Peer
 
 NUMBERED = "PRIVATE=" + packets.guid_text(BOARD)[1:-1] + "\\7"
 OTHER = "DIRECT=OS:board\\private$\\Commands"
@@ -577,6 +578,56 @@ def a_log_that_is_full_leaves_messages_with_their_sender_and_the_session_open():
     assert sender.is_settled
 
 
+def who_never_fetches_an_acknowledgement_keeps_nobody_out():
+    """B-435: anybody can send as somebody who never comes back."""
+    world = world_of(inbox_quota=(100000, 4))
+    room = world.node.outbox.arrivals_max
+    for k in range(room + 5):
+        world.senders = [Sender(100 + k, time_stamp=100)]
+        world.senders[0].send(b"%d" % k)
+        world.node.inboxes._sources_max = 1000
+        for _ in range(40):
+            if world.inbox.waiting:
+                break
+            world.run(100)
+        world.cut(world.senders[0])
+        world.node.poll()
+        world.inbox.take(world.inbox.get())
+    assert world.node.outbox.arrivals <= room
+    good = Sender(1)
+    world.senders = [good]
+    good.send(b"good")
+    taken = []
+    world.run(3000, taker(world, taken))
+    assert taken == [b"good"]
+    assert good.said == {1: 0x4000}
+    assert world.node.inboxes.forgotten > 0
+
+
+def what_is_not_durable_is_not_handed_out():
+    """B-098: what a session has brought that died before the commit waits for one, and for one that succeeds."""
+    sender = Sender(1)
+    world = world_of()
+    packet = bytes(sender.packets[sender.send(b"1")])
+    peer = Peer(world.node, Wire(), None)
+    inboxes = world.node.inboxes
+    inboxes.arrived(peer, packets.parse(packet), packet, 0)
+
+    def fail(disk, step, data):
+        if step == "sync":
+            raise OSError(5)
+
+    world.disk.before = fail
+    assert inboxes.next_packet(peer, 0) is None
+    assert world.inbox.get() is None
+    world.disk.before = None
+    inboxes.next_packet(peer, 0)
+    assert world.inbox.get() is None, "it was given up, and comes again"
+    inboxes.arrived(peer, packets.parse(packet), packet, 0)
+    inboxes.next_packet(peer, 0)
+    assert world.inbox.get().body == b"1"
+
+
 def too_many_senders_are_not_remembered():
     world = world_of()
     world.node.inboxes._sources_max = 2
@@ -781,6 +832,8 @@ TESTS = (
     names_that_the_log_could_not_keep_are_not_here,
     what_is_not_transactional_is_dropped_and_the_session_goes_on,
     a_full_inbox_refuses_before_it_acknowledges,
+    who_never_fetches_an_acknowledgement_keeps_nobody_out,
+    what_is_not_durable_is_not_handed_out,
     more_refusals_than_can_be_kept_are_left_with_the_sender,
     a_refusal_survives_a_reset_and_goes_first,
     no_order_ack_passes_a_refusal_on_another_session,
