@@ -1652,7 +1652,7 @@ def test_a_queue_purged_or_deleted_is_told_by_final_acks(server: Server, command
     with server.connect() as line:
         line.send(*(message(line.guid, queue_name, b"x", tx, user_flags=JN) for tx in numbered(1, 3)))
         line.works()
-        ordack("queue", command, "--store", server.store, command)
+        ordack("queue", command, "--store", server.store, command, *(["--yes"] if command == "delete" else []))
         acks = [line.until(FINAL_ACK) for _ in range(3)]
         assert [ack.message_class for ack in acks] == [message_class] * 3
         assert [ack.tx for ack in acks] == numbered(1, 3)
