@@ -47,9 +47,11 @@ from mqqb import confirm, core, packets
 from mqqb.session import Settings
 from ordack.client import ACKNOWLEDGE, Client, Queue, Reject
 from ordack.config import Config
-from ordack.manager import Link, Manager
+from ordack.manager import Hop, Link, Manager
 from ordack.names import DEAD_XACT, JOURNAL
 from ordack.store import FILE_NAME, NEVER, Store, StoreError
+
+from tests.host_peer import Peer
 
 START = 1_800_000_000  # of the wall clock
 QUEUES = ("tx", "tx2", "plain", "later")
@@ -66,6 +68,7 @@ JUMPS = (-100_000, -3600, -61, -2, 2, 61, 3600, 100_000)  # s
 STARTS = (0, 1, 5, 30, 20_000)
 WINDOWS = (64, 64, 7, 2)
 SETTLE = (0, *[600] * 40, *[5000] * 30, *[60_000] * 30, *[600_000] * 20, *[21_600_000] * 3)  # ms, until all is settled
+STRANGE = "10.9.9.9"
 TAG = re.compile(rb"<(\d+)>")
 CLOSED = re.compile(r"session closed, .* \((B-\d+)\)$")
 ACCIDENTS = ("B-147", "B-148", "B-155", "B-163", "B-285", "B-298", "B-435")  # between two of us nothing else ends one
@@ -122,6 +125,9 @@ class Message:
         self.acknowledgements: set[int] = set()  # classes of those that came
         self.copies: set[tuple[int, str]] = set()  # hosts and their system queues with a copy
         self.holders: Counter[int] = Counter()  # hosts with a copy in an outgoing queue
+        self.transmitted = False  # by its source
+        self.withdrawn = False  # somebody has purged an outgoing queue that it was in
+        self.recalled = False  # before it was ever transmitted
         self.blurred = False  # a backup was put back since: what was promised may be lost with a life
 
     @property
@@ -194,10 +200,13 @@ class Host:
         self.guid = guid
         self.address = f"10.0.0.{index + 1}"
         self.config = Config(
-            own_names=frozenset({self.address, f"host{index}"}), history_lifetime=10**9, outcomes_kept=10**9
+            own_names=frozenset({self.address, f"host{index}"}), history_lifetime=10**9, outcomes_kept=10**9,
+            max_ack_queues=3,
         )
         self.boot = 0  # world time at which its monotonic clock was 0
         self.links: dict[Link, tuple[Wire, int]] = {}
+        self.stranger: tuple[Link, Peer] | None = None
+        self.given_up = False  # acknowledgements that waited here: what they said, nobody knows
         self.queues: dict[int, str] = {}
         self.kinds: dict[str, list[tuple[int, bool | None]]] = {name: [(0, MADE.get(name))] for name in QUEUES}
         self.content: dict[int, tuple[int, int, int, Message]] = {}  # lookup id -> queue, rank, expiry, message
@@ -224,6 +233,7 @@ class Host:
         return Manager(self.store, self.now, self.config, self._log)
 
     def _log(self, line: str) -> None:
+        self.given_up |= "the oldest are given up" in line
         closed = CLOSED.search(line)
         if (closed and closed[1] not in ACCIDENTS) or any(word in line for word in DEFECTS):
             self.world.problem = f"host {self.index}: {line}"
@@ -349,7 +359,10 @@ class Host:
             "SELECT id, packet FROM outgoing_messages WHERE id > ? ORDER BY id", (self.last_key,)
         ).fetchall():
             self.last_key = key
-            message, message_class = self.world.identify(packets.parse(packet))
+            parsed = packets.parse(packet)
+            if isinstance(parsed, packets.FinalAck) and self.world.is_stranger(parsed.body.source_guid):
+                continue
+            message, message_class = self.world.identify(parsed)
             self.outgoing[key] = None if message_class else message
             if message := self.outgoing[key]:
                 message.holders[self.index] += 1
@@ -451,6 +464,7 @@ class World:
         self.last_arrival: dict[tuple[Any, ...], int] = {}
         self.order_checked: dict[tuple[int, int], int] = {}
         self.wires: list[Wire] = []
+        self.strangers = 0
         self.limited = False  # a quota was set: there may have been no room for an administration acknowledgement
         self.wrap = (0, 0, 0, 0)
         self.walls = [(0, START)]  # step, what the wall clock said then
@@ -549,6 +563,8 @@ class World:
             right = message.received
         elif message_class == confirm.NACK_REACH_QUEUE_TIMEOUT:
             right = self.may_be_late(message)
+        elif message_class == confirm.NACK_DELETED:
+            right = message.withdrawn
         elif message_class & 0xC000 == 0x8000:
             right = self.may_be_unfit(message) and not message.arrived
         else:
@@ -573,6 +589,7 @@ class World:
                 self._told(message)
         elif not (
             message.blurred
+            or message.withdrawn
             or message.arrived
             or any(message.holders.values())
             or self.may_be_unfit(message)
@@ -603,7 +620,9 @@ class World:
             right = message.received and journaled == bool(message.journal & 2)
         elif said.answer in (confirm.DEAD_LETTERED, confirm.DISCARDED):
             right = dead == (said.answer == confirm.DEAD_LETTERED) == bool(message.journal & 1)
-            if said.in_doubt:  # a clock that is behind that of a life which is lost numbers what is refused
+            if reason == confirm.NACK_DELETED:
+                right &= message.withdrawn and (said.in_doubt or not message.transmitted)
+            elif said.in_doubt:  # a clock that is behind that of a life which is lost numbers what is refused
                 right &= timed_out and (self.may_be_late(message) or message.source.put_back_at > 0)
             elif timed_out and reason != confirm.NACK_RECEIVE_TIMEOUT:
                 right &= self.may_be_late(message) and not message.arrived
@@ -655,15 +674,19 @@ class World:
                     if message_class:
                         message = None
                     elif message:
-                        self._message_leaves(message, packet)
+                        self._message_leaves(host, message, packet)
                 wire.sent[end].append(message)
                 if outer.user.flags & core.USER_DM:
                     wire.recoverable[end].append(message)
             if session is not None:
                 self._session_header_leaves(host, wire, end, session)
 
-    def _message_leaves(self, message: Message, packet: packets.UserMessage) -> None:
+    def _message_leaves(self, host: Host, message: Message, packet: packets.UserMessage) -> None:
         self.figures["transmitted"] += 1
+        if host is message.source:
+            if message.recalled and not message.blurred:
+                raise Violation(f"it is sent, and had been withdrawn: {message}")
+            message.transmitted = True
         transaction = packet.transaction
         if transaction is not None:
             number = transaction.tx_sequence_id, transaction.tx_sequence_number
@@ -719,6 +742,8 @@ class World:
         source = next(other for other in self.hosts if other.guid == packet.body.source_guid)
         message = self.by_id[source.index, packet.body.message_id]
         message_class = packet.message.properties.message_class
+        if host.given_up and message_class == confirm.NACK_REACH_QUEUE_TIMEOUT:
+            message.blurred = True
         if message.target is host and message_class & 0xC000 == 0x8000:
             reason = (
                 self.may_be_late(message)
@@ -884,6 +909,34 @@ class World:
             self._clear(host, name)
             host.applications[0].client.purge_queue(name)
 
+    def withdraw(self, where: int, number: int, restarts: int) -> None:
+        """An operator purges an outgoing queue; the queue manager may die before it has heard of it."""
+        host = self.hosts[where % self.size]
+        store = host.applications[0].client.store
+        queue = self._pick(sorted(store.outgoing_queues(), key=lambda queue: queue.format_name), number)
+        if queue is None:
+            return
+        self.figures["withdrawn"] += 1
+        for key in store.request_purge(queue.identifier):
+            if key not in host.outgoing:
+                continue
+            message = host.outgoing[key]
+            if message is None:
+                host.given_up = self.limited = True
+            else:
+                message.withdrawn = True
+                message.recalled = not message.transmitted
+        if restarts:
+            self.crash(where, restarts == 1)
+
+    def pause(self, where: int, number: int) -> None:
+        """An operator puts an outgoing queue on hold, or takes it off."""
+        host = self.hosts[where % self.size]
+        store = host.applications[0].client.store
+        queue = self._pick(sorted(store.outgoing_queues(), key=lambda queue: queue.format_name), number)
+        if queue is not None:
+            store.set_on_hold(queue.format_name, not queue.on_hold)
+
     def change_queue(self, where: int, queue_number: int, transactional: int) -> None:
         """An operator deletes a queue, or makes one that is not there."""
         host = self.hosts[where % self.size]
@@ -906,7 +959,7 @@ class World:
     def connect(self, where: int) -> None:
         """A queue manager makes the connections that it wants."""
         host = self.hosts[where % self.size]
-        for hop in sorted(host.manager.wanted_hops()):
+        for hop in self._hops(host):
             other = next(other for other in self.hosts if other.address == hop[0])
             theirs = other.manager.accept(host.address, other.now)
             if theirs is not None:
@@ -916,9 +969,19 @@ class World:
         for other in self.hosts:
             self._collect(other)
 
+    def _hops(self, host: Host) -> list[Hop]:
+        """Where it wants to connect to; strangers are not there any more."""
+        return sorted(hop for hop in host.manager.wanted_hops() if hop[0] != STRANGE)
+
+    def is_stranger(self, guid: bytes) -> bool:
+        """Is this none of the queue managers here?"""
+        return all(host.guid != guid for host in self.hosts)
+
     def _collect(self, host: Host) -> None:
         host.look()
         for link, data, shut in host.manager.output():
+            if host.stranger and link is host.stranger[0]:
+                host.stranger[1].receive(data, self.now)
             if link not in host.links:
                 continue
             wire, end = host.links[link]
@@ -985,6 +1048,34 @@ class World:
             inbox = wire.inbox[end]
             del inbox[len(inbox) * kept // 16 :]
             wire.over[end] |= bool(tell >> end & 1)
+
+    def stranger(self, where: int, count: int) -> None:
+        """Somebody that nobody will see again connects, sends messages to a queue that is not there, and is gone before
+        it is answered."""
+        host = self.hosts[where % self.size]
+        self.strangers += 1
+        self.figures["strangers"] += 1
+        nowhere = packets.DirectQueueFormatName(f"TCP:{host.address}\\private$\\none")
+        peer = Peer(self.strangers.to_bytes(16, "big"), nowhere)
+        link = host.manager.accept(STRANGE, host.now)
+        if link is None:
+            return
+        host.stranger = link, peer
+        peer.connect(self.now)
+        for _ in range(8):
+            if link.is_open:
+                break
+            self._collect(host)
+            data = peer.output(self.now)
+            self._act(host, lambda data=data: host.manager.receive([(link, data)], host.now, self.wall))
+        for _ in range(count):
+            peer.send(b"strange", sent_time=self.wall)
+        if link in host.manager.links:
+            data = peer.output(self.now)
+            self._act(host, lambda: host.manager.receive([(link, data)], host.now, self.wall))
+        host.stranger = None
+        if link in host.manager.links:
+            self._act(host, lambda: host.manager.lost(link))
 
     def block(self, number: int, end: int) -> None:
         """A connection takes no more bytes, or takes them again."""
@@ -1091,6 +1182,8 @@ class World:
         for host in self.hosts:
             host.manager.config = host.config = dataclasses.replace(host.config, quota=8 << 30)
             host.store._db.exec_trace = None
+            for queue in host.store.outgoing_queues():
+                host.applications[0].client.store.set_on_hold(queue.format_name, False)
             for link in host.links:
                 if not link.writable:
                     self._act(host, lambda host=host, link=link: host.manager.resume(link, host.now, self.wall))
@@ -1098,6 +1191,10 @@ class World:
         for host in self.hosts:
             self._receive_everything(host)
         self.now += 1000
+        if any(host.given_up for host in self.hosts):  # some wait for what nobody will say: operators end that
+            for host in self.hosts:
+                for number in range(len(host.store.outgoing_queues())):
+                    self.withdraw(host.index, number, 0)
         self._settle(lambda message: False)
         for host in self.hosts:
             if host.content:
@@ -1109,7 +1206,7 @@ class World:
             if not ended and not message.blurred and (
                 message.arrived
                 or message.transactional
-                or not (self.may_be_unfit(message) or self.may_be_late(message))
+                or not (message.withdrawn or self.may_be_unfit(message) or self.may_be_late(message))
             ):
                 raise Violation(f"it has no end: {message}")
 
@@ -1149,7 +1246,7 @@ class World:
         moved = False
         for host in self.hosts:
             self._act(host, lambda host=host: host.manager.poll(host.now, self.wall))
-            if host.manager.wanted_hops():
+            if self._hops(host):
                 self.connect(host.index)
                 moved = True
         for host in self.hosts:
@@ -1186,6 +1283,9 @@ ACTIONS: dict[str, tuple[int, tuple[tuple[int, int], ...]]] = {
     "stop": (1, ((0, 2),)),
     "back_up": (1, ((0, 2),)),
     "put_back": (1, ((0, 2),)),
+    "withdraw": (1, ((0, 2), (0, 7), (0, 2))),
+    "pause": (2, ((0, 2), (0, 7))),
+    "stranger": (1, ((0, 2), (1, 3))),
     "arm": (2, ((0, 2), (1, 30), (0, 3))),
     "quota": (2, ((0, 2), (0, 2))),
 }

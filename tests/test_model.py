@@ -16,9 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from mqqb import core
 from mqqb.session import MessageReceived, Session
 from mqqb.streams import IncomingStream, OutgoingStream
-from ordack import lives
+from ordack import lives, returns
 from ordack.manager import Manager, _IncomingState
-from ordack.store import Store, StoreError
+from ordack.store import NEVER, Store, StoreError
 
 from tests import model
 
@@ -197,6 +197,16 @@ def _wait_for_lives_that_are_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(lives, "over", lambda stream, tx_sequence_id, number=0: [])
 
 
+def _send_what_was_withdrawn(patch: pytest.MonkeyPatch) -> None:
+    packet = Store.outgoing_packet
+    patch.setattr(Store, "outgoing_packet", lambda self, key: (packet(self, key)[0], NEVER))
+
+
+def _give_up_without_a_word(patch: pytest.MonkeyPatch) -> None:
+    """OrderAcks cover what a FinalAck has rejected that was given up."""
+    patch.setattr(returns, "given_up", lambda acknowledgements, states: [])
+
+
 def _walk() -> None:
     walk = model.Walk(1, 0)
     for episode in range(200):
@@ -222,6 +232,8 @@ def _acknowledged_between_two() -> None:
         (_acknowledge_before_the_commit, _walk),
         (_order_ack_overtakes, _walk),
         (_forget_duplicates, _walk),
+        (_send_what_was_withdrawn, _walk),
+        (_give_up_without_a_word, _walk),
         (_go_on_with_the_numbers_of_a_backup, _walk),
         (_wait_for_lives_that_are_lost, _walk),
         (_zero_matches, _acknowledged_between_two),
