@@ -1,0 +1,119 @@
+"""Limits and borders of which a change went unnoticed: who gives way, what is forgotten, what a purge leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from mqqb import core, packets
+from mqqb.streams import Entry
+from ordack.config import Config
+from ordack.names import DEAD_LETTER
+
+from tests.host_peer import Peer, direct
+from tests.host_world import WALL, Host, Wire, exchange, peer_of, send_from, two_hosts, world_of
+
+
+@pytest.mark.rule("B-435")
+def test_the_oldest_session_of_a_queue_manager_gives_way(tmp_path: Path) -> None:
+    host = Host(tmp_path, Config(max_sessions_per_guid=2))
+    world = world_of([host], [])
+    wires = []
+    for _ in range(3):
+        wires.append(Wire(world, peer_of(1), host))
+        while not any(wire.link.is_open for wire in wires[-1:]):
+            world.collect()
+            world.deliver(1 << 20)
+    assert [wire.link in host.manager.links for wire in wires] == [False, True, True]
+    host.store.close()
+
+
+@pytest.mark.rule("B-435")
+def test_of_streams_that_lead_nowhere_the_oldest_are_forgotten(tmp_path: Path) -> None:
+    host = Host(tmp_path, Config(max_unknown_streams=4))
+    world = world_of([host], [])
+    for number in range(1, 6):
+        peer = peer_of(number, "nowhere")
+        peer.send(b"x", sent_time=WALL)
+        world.peers = [peer]
+        exchange(world)
+        for wire in list(world.wires):
+            wire.cut()
+        world.pass_time(2000)
+    assert sorted(row.source[0] for row in host.store.incoming()) == [4, 5]
+    host.store.close()
+
+
+@pytest.mark.rule("B-346")
+def test_a_session_stays_slow_while_another_queue_of_it_is_on_hold(tmp_path: Path) -> None:
+    world, _, sender = two_hosts(tmp_path)
+    names = [f"direct=os:plant\\private$\\{queue}" for queue in ("line1", "plain")]
+    send_from(sender, b"1")
+    send_from(sender, b"2", queue="plain")
+    world.pass_time(100)
+    exchange(world)
+    with sender.client() as client:
+        for name in names:
+            assert client.store.set_on_hold(name, True)
+        world.pass_time(100)
+        [link] = [link for link in sender.manager.links if link.is_open]
+        assert link.session._is_paused
+        client.store.set_on_hold(names[0], False)
+        world.pass_time(100)
+        assert link.session._is_paused
+        client.store.set_on_hold(names[1], False)
+        world.pass_time(100)
+        assert not link.session._is_paused
+
+
+@pytest.mark.rule("B-407", "B-340")
+def test_a_purge_leaves_no_dead_letter_and_an_expiry_does(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    with host.client() as client:
+        client.send("plain", b"purged", delivery="recoverable", dead_letter=True, ttbr=100)
+        client.purge_queue("plain")
+        assert host.content(DEAD_LETTER) == []
+        client.send("plain", b"late", delivery="recoverable", dead_letter=True, ttbr=5)
+    host.manager.poll(4000, WALL + 4)
+    assert host.content("plain") == [b"late"]  # B-402: not before its time
+    host.manager.poll(5000, WALL + 5)
+    assert host.content(DEAD_LETTER) == [b"late"]
+    host.store.close()
+
+
+@pytest.mark.rule("B-284")
+def test_a_quota_takes_what_fits_to_the_byte(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    peer = peer_of(1)
+    peer.send(b"x", sent_time=WALL)
+    size = len(peer.packets[1])
+    with host.client() as client:
+        client.store.set_quota("line1", 2 * size)
+    for _ in range(2):
+        peer.send(b"x", sent_time=WALL)
+    world = world_of([host], [peer])
+    world.settle()
+    assert len(host.content("line1")) == 2
+    assert peer.rejected == {3: 0x8003}
+    host.store.close()
+
+
+@pytest.mark.rule("A-20", "B-361", "B-362")
+def test_an_order_ack_for_a_source_behind_a_router_is_not_addressed_by_the_routers_address(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    source, router = peer_of(1), Peer(b"\2" * 16, direct("line1"))
+    seen: list[packets.OrderAck] = []
+    router._message = lambda packet, _now: seen.append(packet)  # type: ignore[method-assign, assignment]
+    world = world_of([host], [router])
+    message_id = source.send(b"x", sent_time=WALL)
+    router.packets[message_id] = bytearray(source.packets[message_id])
+    router.stream.append(Entry(message_id, message_id))
+    for _ in range(4):
+        exchange(world)
+        world.pass_time(600)
+    assert seen
+    for ack in seen:
+        user = ack.message.user
+        assert user.flags & core.USER_DQ != core.USER_DQ  # by GUID, not by an address
+        assert user.queue_manager_address == source.guid
+    host.store.close()
