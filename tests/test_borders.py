@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mqqb import core, packets
@@ -98,22 +99,59 @@ def test_a_quota_takes_what_fits_to_the_byte(tmp_path: Path) -> None:
     host.store.close()
 
 
+class Behind:
+    """A source whose messages reach the host through a router, and what the router gets for it."""
+
+    def __init__(self, host: Host, queue: str = "line1", **properties: Any) -> None:
+        self.host = host
+        self.source = peer_of(1, queue)
+        self.router = Peer(b"\2" * 16, direct(queue))
+        self.seen: list[packets.UserMessage | packets.OrderAck | packets.FinalAck] = []
+        self.router._message = lambda packet, _now: self.seen.append(packet)  # type: ignore[method-assign]
+        self.world = world_of([host], [self.router])
+        message_id = self.source.send(b"x", sent_time=WALL, **properties)
+        self.router.packets[message_id] = bytearray(self.source.packets[message_id])
+        self.router.stream.append(Entry(message_id, message_id))
+        self.run()
+
+    def run(self) -> None:
+        for _ in range(4):
+            exchange(self.world)
+            self.world.pass_time(600)
+
+    def is_addressed(self, user: packets.UserHeader) -> bool:
+        """By the source's GUID, not by the router's address."""
+        return (user.flags & core.USER_DQ != core.USER_DQ and bytes(user.queue_manager_address) == self.source.guid)
+
+
 @pytest.mark.rule("A-20", "B-361", "B-362")
 def test_an_order_ack_for_a_source_behind_a_router_is_not_addressed_by_the_routers_address(tmp_path: Path) -> None:
     host = Host(tmp_path)
-    source, router = peer_of(1), Peer(b"\2" * 16, direct("line1"))
-    seen: list[packets.OrderAck] = []
-    router._message = lambda packet, _now: seen.append(packet)  # type: ignore[method-assign, assignment]
-    world = world_of([host], [router])
-    message_id = source.send(b"x", sent_time=WALL)
-    router.packets[message_id] = bytearray(source.packets[message_id])
-    router.stream.append(Entry(message_id, message_id))
-    for _ in range(4):
-        exchange(world)
-        world.pass_time(600)
-    assert seen
-    for ack in seen:
-        user = ack.message.user
-        assert user.flags & core.USER_DQ != core.USER_DQ  # by GUID, not by an address
-        assert user.queue_manager_address == source.guid
+    behind = Behind(host)
+    acks = [packet for packet in behind.seen if isinstance(packet, packets.OrderAck)]
+    assert acks
+    assert all(behind.is_addressed(ack.message.user) for ack in acks)
+    host.store.close()
+
+
+@pytest.mark.rule("A-20", "B-361", "B-362", "B-351")
+@pytest.mark.parametrize(("queue", "message_class"), [("line1", 0xC001), ("plain", 0x8009)])
+def test_what_a_source_behind_a_router_is_told_of_a_message_goes_to_the_source_through_the_router(
+        tmp_path: Path, queue: str, message_class: int) -> None:
+    """It is purged there after a restart, or refused at once."""
+    host = Host(tmp_path)
+    behind = Behind(host, queue, journal=core.USER_JN, acknowledge=packets.WANT_NA | packets.WANT_NR,
+                    admin=packets.PrivateQueueFormatName(b"\1" * 16, 9))
+    if queue == "line1":
+        host.restart(behind.world.now, snapshot=True)
+        with host.client() as client:
+            client.purge_queue("line1")
+        behind.run()
+    told = [packet for packet in behind.seen if not isinstance(packet, packets.OrderAck)]
+    found = {type(packet): packet if isinstance(packet, packets.UserMessage) else packet.message for packet in told}
+    assert len(told) == 2
+    assert found.keys() == {packets.FinalAck, packets.UserMessage}
+    for message in found.values():
+        assert message.properties.message_class == message_class
+        assert behind.is_addressed(message.user)
     host.store.close()
