@@ -23,12 +23,17 @@ def make_folder(folder: Path, identifier: str = "folder-1") -> Path:
     return folder
 
 
+def key(number: int) -> str:
+    """The message key of the `number`th message."""
+    return f"{SOURCE}\\{(1 << 32) + 1}/{number}"
+
+
 def row(number: int, queue: str = "line1", body: bytes = b"", **properties: Any) -> dict[str, Any]:
     """A transactional message, the `number`th of its stream; it arrived so many seconds after BEGIN."""
     values = {column.name: None if column.nullable else _ABSENT.get(column.type, 0) for column in segments.SCHEMA}
     values |= {
         "queue": queue, "lookup_id": number, "message_id": number, "source_queue_manager": SOURCE, "body": body,
-        "message_key": f"{SOURCE}\\{number}",
+        "message_key": key(number),
         "arrived": BEGIN + datetime.timedelta(seconds=number), "delivery": "transactional",
         "label": f"reading {number}", "tx_sequence_ordinal": 1, "tx_sequence_time_stamp": 1,
         "tx_sequence_number": number, "previous_tx_sequence_number": number - 1,

@@ -115,5 +115,18 @@ def test_a_copy_has_the_key_of_its_message_and_an_acknowledgement_its_own(folder
     [message] = _json("receive", "--store", plant, "line1")
     [copy] = _json("receive", "--store", plant, "system$;journal")
     [acknowledgement] = _json("receive", "--store", plant, "plain")
-    assert message["message_key"] == copy["message_key"] == f"{message['source']}\\{message['message_id']}"
-    assert acknowledgement["message_key"] != message["message_key"]
+    place = f"{message['tx_sequence_id']}/{message['tx_sequence_number']}"
+    assert message["message_key"] == copy["message_key"] == f"{message['source']}\\{place}"
+    assert acknowledgement["message_key"] == f"{acknowledgement['source']}\\{acknowledgement['message_id']}"
+
+
+def test_messages_that_were_given_one_message_id_are_different_ones(
+        folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has 32 bits and goes on at a random place at each start, so that in a long life it is given again (B-020)."""
+    monkeypatch.setattr(Store, "reserve_message_ids", lambda _store, _count=1: 7)
+    for body in (b"first start", b"second start"):
+        with Client(folder / "plant") as client:
+            client.send("line1", body)
+    _run(folder, "behind", 2)
+    with sqlite3.connect(folder / "readings.sqlite") as table:
+        assert len(table.execute("SELECT body FROM readings").fetchall()) == 2

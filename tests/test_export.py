@@ -168,9 +168,10 @@ def _expected(stored: Stored) -> dict[str, Any]:
                  for part in (parts.destination, parts.administration, parts.response)]
     life, limit = message.base.time_to_reach_queue, user.time_to_be_received
     flags = transaction.flags if transaction else 0
+    place = f"{transaction.tx_sequence_id}/{transaction.tx_sequence_number}" if transaction else user.message_id
     row = {
         "queue": "line1", "lookup_id": stored.lookup_id, "arrived": _time(0) + timedelta(microseconds=stored.arrived),
-        "in_doubt": bool(stored.in_doubt), "message_key": f"{_guid(source)}\\{user.message_id}",
+        "in_doubt": bool(stored.in_doubt), "message_key": f"{_guid(source)}\\{place}",
         "source_queue_manager": _guid(source), "message_id": user.message_id,
         "destination_queue": name(user.destination_queue, user.flags >> 10 & 7),
         "queue_manager_address": None if address == bytes(16) else _guid(address),

@@ -32,7 +32,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own manual has
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from tests.segment_files import SOURCE, make_folder, row, write, write_rows
+from tests.segment_files import key, make_folder, row, write, write_rows
 
 
 @pytest.fixture
@@ -159,9 +159,9 @@ def test_segments_and_tables_of_a_version_without_message_keys_are_gone_on_with(
     assert spark.read.format(table_format).load(str(table)).columns == KEYLESS.names
     assert spark.read.format(table_format).load(str(table)).count() == 5
     found = spark.read.format(table_format).load(str(new)).orderBy("lookup_id").select("message_key").collect()
-    assert [one.message_key for one in found] == [f"{SOURCE}\\{number}" for number in range(1, 6)]
+    assert [one.message_key for one in found] == [key(number) for number in range(1, 6)]
     frame = spark.read.format("ordack").load(str(folder))
-    assert frame.where(F.col("message_key") == f"{SOURCE}\\2").select("lookup_id").collect() == [Row(lookup_id=2)]
+    assert frame.where(F.col("message_key") == key(2)).select("lookup_id").collect() == [Row(lookup_id=2)]
 
 
 def test_a_table_and_its_checkpoint_stay_together(

@@ -924,7 +924,7 @@ def _json_of(message: Message) -> str:
 
 
 def _text_of(message: Message) -> str:
-    """Arrival, key, delivery, place in its stream, label, size; the body, if it is readable, or its first bytes."""
+    """Arrival, identifier, delivery, place in its stream, label, size; the body, if readable, or its first bytes."""
     from datetime import datetime
 
     arrived = datetime.fromtimestamp(message.arrived).astimezone().isoformat(" ", "milliseconds")
@@ -932,8 +932,8 @@ def _text_of(message: Message) -> str:
     came_back = f" came back {counted(message.abort_count, 'time')}" if message.abort_count else ""
     text = message.text()
     shown = text[:200] if text is not None and text[:200].isprintable() else message.body[:64].hex(" ")
-    return (f"{arrived} {message.message_key} {message.delivery}{place}{_reason_of(message)}{came_back} "
-            f"{message.label!r} {len(message.body)} bytes\n    {shown}\n")
+    return (f"{arrived} {message.source}\\{message.message_id} {message.delivery}{place}{_reason_of(message)}"
+            f"{came_back} {message.label!r} {len(message.body)} bytes\n    {shown}\n")
 
 
 def _reason_of(message: Message) -> str:

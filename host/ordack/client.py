@@ -75,12 +75,14 @@ class Message:
     """A message as an application sees it. Times: seconds since 1970; that of arrival to the microsecond.
     in_doubt: of a dead letter, it may have been received all the same (C-84 to C-86).
 
-    message_key: what to know a message by, to process each once: MSMQ's message identifier as text, `{GUID}\\NNN`, the
-    GUID of the queue manager that it was sent on and its MessageID there (B-020). No two messages have the same, in
-    whatever store they are, as far as a MessageID is not given twice (see Store.begin_run); one that comes again,
-    because a receive did not end or a store was put back from a backup, has its own. Within a queue it is unique. A
-    journal copy or dead letter has the key of its message, so with several queues in one table the key is (queue,
-    message_key). An acknowledgement is a message with a key of its own, and names the other by correlation_id.
+    message_key: what to know a message by, to process each once. Of a transactional one, its place in its stream as
+    text, `{GUID}\\SEQUENCE/NUMBER`: the GUID of the queue manager that it was sent on, its TxSequenceID, which no other
+    stream or start of that queue manager has (B-079), and its number there. No two messages have the same, in whatever
+    store they are; one that comes again, because a receive did not end or a store was put back from a backup, has its
+    own. Of another one, MSMQ's message identifier, `{GUID}\\NNN` with its MessageID, which may be given again after
+    some 2**32 messages or, by chance, after a restart (B-020). A journal copy or dead letter has the key of its
+    message, so with several queues in one table the key is (queue, message_key). An acknowledgement is a message with
+    a key of its own, and names the other by correlation_id.
     lookup_id is no such key: it counts what arrived in this store, and a store that was put back from a backup gives
     the same numbers again.
 
@@ -100,7 +102,6 @@ class Message:
         user, transaction = message.user, message.transaction
         self.source = packets.guid_text(user.source_queue_manager)
         self.message_id = user.message_id
-        self.message_key = f"{self.source}\\{self.message_id}"
         self.sent_time = user.sent_time
         self.destination = outcome.format_name(user)
         self.correlation_id = bytes(message.properties.correlation_id)
@@ -110,6 +111,8 @@ class Message:
         self.priority = 0 if transaction else message.base.flags & core.BASE_PR
         self.tx_sequence_id = transaction.tx_sequence_id if transaction else None
         self.tx_sequence_number = transaction.tx_sequence_number if transaction else None
+        place = f"{self.tx_sequence_id}/{self.tx_sequence_number}" if transaction else self.message_id
+        self.message_key = f"{self.source}\\{place}"
 
     @property
     def body(self) -> bytes:

@@ -93,15 +93,13 @@ class Columns:
 
         delivery = np.where(transactional, 2, (user_flags & core.USER_DM) != 0).astype(np.int8)
         sources = [data[at:at + 16] for at in column("SOURCE_OFFSET").tolist()]
-        source_texts, message_ids = _remember(self._guids, sources, packets.guid_text), pa.array(column("MESSAGE_ID"))
         made: dict[str, Any] = {
             "queue": pa.DictionaryArray.from_arrays(np.zeros(count, np.int8), [queue]).dictionary_decode(),
             "lookup_id": keys,
             "arrived": pa.array([message.arrived for message in messages], pa.int64()).cast(TIME),
             "in_doubt": pa.array([message.in_doubt for message in messages], pa.int8()).cast(pa.bool_()),
-            MESSAGE_KEY: message_keys(source_texts, message_ids),
-            "source_queue_manager": source_texts,
-            "message_id": message_ids,
+            "source_queue_manager": _remember(self._guids, sources, packets.guid_text),
+            "message_id": pa.array(column("MESSAGE_ID")),
             "tx_sequence_ordinal": sequenced(column("TX_SEQUENCE_ORDINAL")),
             "tx_sequence_time_stamp": sequenced(column("TX_SEQUENCE_TIME_STAMP")),
             "tx_sequence_number": sequenced(column("TX_SEQUENCE_NUMBER")),
@@ -131,6 +129,7 @@ class Columns:
             **self._named(data, parts, sources, scanned),
             **_rare(parts, ((user_flags & _RARE) != 0) | ((base_flags & core.BASE_DH) != 0)),
         }
+        made[MESSAGE_KEY] = message_keys(made)
         return pa.table([_as(made[field.name], field.type) for field in SCHEMA], SCHEMA)
 
     def _named(self, data: bytes, parts: Sequence[bytes], sources: Sequence[bytes],

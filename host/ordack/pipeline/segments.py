@@ -52,7 +52,7 @@ SCHEMA = pa.schema([
     # which one it is
     pa.field(MESSAGE_KEY, pa.string(), False),  # unique within queue
     pa.field("source_queue_manager", pa.string(), False),  # GUID, as `ordack receive` shows it
-    pa.field("message_id", pa.int64(), False),  # unique within source_queue_manager
+    pa.field("message_id", pa.int64(), False),
     pa.field("destination_queue", pa.string()),  # format name; so are the other queues
     pa.field("queue_manager_address", pa.string()),  # GUID; null for a direct name
     # its stream; null if it is not transactional
@@ -133,15 +133,22 @@ class Marker(NamedTuple):
     folder: str
 
 
-def message_keys(sources: pa.Array, message_ids: pa.Array) -> pa.Array:
-    """The values of MESSAGE_KEY for columns source_queue_manager and message_id."""
-    return pc.binary_join_element_wise(sources, message_ids.cast(pa.string()), "\\")
+def message_keys(columns: Mapping[str, pa.Array]) -> pa.Array:
+    """The values of MESSAGE_KEY (see client.Message) for these columns of SCHEMA, which are there but for that one."""
+    def text(column: pa.Array) -> pa.Array:
+        return column.cast(pa.string())
+
+    halves = [columns[f"tx_sequence_{half}"].cast(pa.uint64()) for half in ("time_stamp", "ordinal")]
+    sequence = pc.bit_wise_or(pc.shift_left(halves[0], pa.scalar(32, pa.uint64())), halves[1])
+    place = pc.binary_join_element_wise(text(sequence), text(columns["tx_sequence_number"]), "/")
+    return pc.binary_join_element_wise(
+        columns["source_queue_manager"], pc.coalesce(place, text(columns["message_id"])), "\\")
 
 
 def with_key(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Rows of KEYLESS as rows of SCHEMA."""
-    keys = message_keys(batch.column("source_queue_manager"), batch.column("message_id"))
-    columns = {**dict(zip(batch.schema.names, batch.columns)), MESSAGE_KEY: keys}
+    columns = dict(zip(batch.schema.names, batch.columns))
+    columns[MESSAGE_KEY] = message_keys(columns)
     return pa.RecordBatch.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
 
 
