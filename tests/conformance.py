@@ -104,7 +104,8 @@ def verdict(rule: Rule, tests: list[str]) -> str:
     if tests:
         more = len(tests) - NAMED_PER_RULE
         names = [test.removeprefix("tests/") for test in tests[:NAMED_PER_RULE]]
-        return ", ".join(names) + (f" and {more} more" if more > 0 else "")
+        shown = ", ".join(names) + (f" and {more} more" if more > 0 else "")
+        return f"out of scope: {rule.reason} (its name or table: {shown})" if rule.kind == "out" else shown
     return {
         "demand": "**not shown yet**",
         "fact": f"fact: {rule.reason}",

@@ -123,5 +123,7 @@ def test_rule_listed_twice_is_refused(tmp_path: Path) -> None:
 def test_long_list_of_tests_is_counted_and_summary_adds_up() -> None:
     rule = Rule("B-001", "demand", "MUST", "1", "text", "")
     assert verdict(rule, [f"tests/test_a.py::test_{n}" for n in range(6)]).endswith(" test_a.py::test_3 and 2 more")
+    unreached = rule._replace(kind="out", reason="why")
+    assert verdict(unreached, ["tests/test_a.py::test_0"]) == "out of scope: why (its name or table: test_a.py::test_0)"
     rules = {"B-001": rule, "B-002": rule._replace(number="B-002", level="MAY"), "B-003": rule._replace(number="B-003")}
     assert summary(rules, {"B-001": ["t"]})[:2] == ["demands shown: 1 of 3 (MUST: 1 of 2)", "demands not shown yet: 2"]
