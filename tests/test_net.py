@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from mqqb import packets
-from mqqb.session import MessageReceived, Session, Settings
+from mqqb.session import OPEN, MessageReceived, Session, Settings
 from ordack import net
 from ordack.client import Client
 from ordack.config import Config
@@ -594,5 +594,38 @@ def test_what_leaves_slowly_is_neither_given_up_nor_sent_again_nor_put_in_memory
                         clock[0] += 10_000
                     assert came == bodies
                     assert clock[0] > 600_000
+
+    asyncio.run(run())
+
+
+@pytest.mark.rule("B-435")
+def test_a_peer_that_never_reads_is_left_when_too_much_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the kernel takes no more, the next message stays here. No clock runs that could end the session, too."""
+    monkeypatch.setattr(net, "now", lambda: 0)
+    monkeypatch.setattr(net, "POLL_INTERVAL_S", 0.001)
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+            listener.setblocking(False)
+            hops = {"plant": ("127.0.0.1", listener.getsockname()[1])}
+            async with serving(tmp_path, Config(next_hops=hops, max_unwritten=1 << 16)) as server:
+                server.send(*([bytes(4_000_000)] * 8))
+                async with asyncio.timeout(DEADLINE_S):
+                    reader, _ = await loop.sock_accept(listener)
+                    session = Session(False, PEER_GUID, 0)
+                    await until(lambda: server.manager.links)
+                    [link] = server.manager.links
+                    with reader:
+                        reader.setblocking(False)
+                        while session.state != OPEN:
+                            session.receive_data(await loop.sock_recv(reader, 1 << 9), 0)
+                            await loop.sock_sendall(reader, session.data_to_send())
+                        await until(lambda: not link.writable)
+                        await asyncio.sleep(0)  # the end of a transport is told in the next turn
+                        assert link not in server.manager.links
 
     asyncio.run(run())
