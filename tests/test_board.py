@@ -461,7 +461,7 @@ def test_an_error_that_no_watchdog_has_caused_is_told_at_once_and_the_program_ru
 ) -> None:
     board = machine()
     with board.open() as opened:
-        opened.write("/flash/main.py", b"print('al' + 'ive')")
+        opened.write("/flash/main.py", b"import time\nwhile True:\n    print('al' + 'ive')\n    time.sleep_ms(100)")
     with pytest.raises(BoardError, match="not a package"):
         boards.attended(board.port, 115200, lambda opened: deploy(opened, tmp_path), reset=True)
     board.hear(b"alive")
