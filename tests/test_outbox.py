@@ -756,6 +756,47 @@ def test_what_could_not_be_stored_on_arrival_does_not_count(step: str) -> None:
         assert [list(source.record) for source in again.sources][:1] == [[1, 77, 2, 0]]
 
 
+def one_taken(box: Any) -> Any:
+    """The source of a message that was taken; that is not durable yet."""
+    handle = come(box, b"on")
+    box.sync()
+    handle.record[confirm.STATE] = ord(confirm.GONE)
+    box.change([handle])
+    return box.sources[0]
+
+
+@pytest.mark.rule("B-098")
+def test_a_source_that_takes_the_place_of_another_has_none_of_its_counters_after_an_error() -> None:
+    disk = power.Disk()
+    box = outbox.Outbox(disk, power.GUID)
+    source = one_taken(box)
+    second = come(box, b"off")
+    second.record[confirm.STATE] = ord(confirm.GONE)
+    box.change([second])
+    box.replace(source, power.GUID, "settings")
+    disk.before = failing("sync")
+    with pytest.raises(outbox.OutboxWriteFailed):
+        box.sync()
+    assert list(source.record) == list(source.noted) == [0, 0, 0, 0]
+    disk.before = None
+    come(box, b"5", "settings", power.GUID)
+    box.sync()
+    again = outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
+    assert arrived(again) == [("settings", b"5")]
+    assert [(one.guid, list(one.record)) for one in again.sources] == [(power.GUID, [1, 77, 1, 0])]
+
+
+def test_nothing_comes_back_for_a_source_that_took_the_place_of_its_own() -> None:
+    """The next file begins with the new source, before it says that the old one's message is gone."""
+    disk = power.Disk()
+    box = outbox.Outbox(disk, power.GUID)
+    box.replace(one_taken(box), power.GUID, "settings")
+    box._begin()
+    again = outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
+    assert (arrived(again), again.arrivals) == ([], 0)
+    assert [(one.guid, one.name, list(one.record)) for one in again.sources] == [(power.GUID, "settings", [0, 0, 0, 0])]
+
+
 def one_rejected() -> tuple[Any, Any, Any]:
     """A disk and the outbox on it, with a source whose second message was rejected; that is not durable yet."""
     disk = power.Disk()

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from node.peer import Peer
 
 REFUSALS_MAX = 16  # FinalAcks that wait for a session, for messages of which the log has nothing
+_QUIET = const(86400000)  # ms for which a stream says nothing that may be forgotten: who sends again does it sooner
 _GONE = const(0x2D)  # this and what follows: of confirm
 _ACK_RECEIVE = const(0x4000)
 _NACK_BAD_DST_Q = const(0x8000)
@@ -89,11 +90,12 @@ class Arrival(outbox.Arrival):
 
 
 class Source:
-    """One stream from a sender to a queue. `carrier`: the peer whose session brought its last message."""
+    """One stream from a sender to a queue. `carrier`: the peer whose session brought its last message, `heard` then."""
 
     def __init__(self, logged: outbox.LoggedSource, stream: streams.IncomingStream) -> None:
         self.logged = logged
         self.stream = stream
+        self.heard = -_QUIET  # not in this start
         self.carrier: "Peer | None" = None
 
 
@@ -231,8 +233,8 @@ class Inboxes:
     """All inboxes of a node, in its log; what waited at the last start is taken up.
 
     quota: (bytes, messages) that may wait here for the application; a message beyond it is refused with
-    NACK_Q_EXCEED_QUOTA (B-284). sources_max: streams remembered, for ever (B-435). `early_order_ack`: ms of quiet after
-    which an OrderAck goes out before the times of B-045 and B-047 ask for it; 0: never.
+    NACK_Q_EXCEED_QUOTA (B-284). sources_max: streams remembered (B-435). `early_order_ack`: ms of quiet after which
+    an OrderAck goes out before the times of B-045 and B-047 ask for it; 0: never.
     """
 
     def __init__(self, node: "Node", quota: "tuple[int, int]", sources_max: int = 32) -> None:
@@ -244,6 +246,7 @@ class Inboxes:
         self.refused = 0
         self.left = 0  # with their senders, for lack of room
         self.forgotten = 0  # FinalAcks that nobody fetched
+        self.streams_forgotten = 0
         self._node = node
         self._log = node.outbox
         self._quota = quota
@@ -316,7 +319,7 @@ class Inboxes:
             self.dropped += 1
             return
         user = message.user
-        key = self._key(user)
+        key = _key(user, self._node.guid)
         inbox = self._meaning(key)
         source = self._find(user.source_queue_manager, key)
         if source is None:
@@ -348,6 +351,7 @@ class Inboxes:
                 self.left += 1
         # else it has come before, or one in between is missing
         if source is not None:
+            source.heard = now
             source.stream.schedule_order_ack(now, peer.session, self.early_order_ack)  # B-269
 
     def settled(self, _peer: "Peer", _now: int) -> None:
@@ -458,17 +462,6 @@ class Inboxes:
             for arrival in inbox.waiting:
                 self._expect(arrival)
 
-    def _key(self, user: packets.UserHeader) -> str:
-        """The queue as its sender names it, in lower case; "" if it cannot be one of ours (B-264, A-38)."""
-        if user.queue_manager_address not in (packets.NULL_GUID, self._node.guid):
-            return ""
-        name = user.destination_queue
-        if isinstance(name, packets.DirectQueueFormatName):
-            return name.direct_format_name.lower()
-        if isinstance(name, packets.PrivateQueueFormatNameId):
-            return "#{}".format(name.private_queue_identifier)
-        return ""
-
     def _meaning(self, key: str) -> "Inbox | None":
         place = key.find("\\private$\\")
         name = key[place + 10 :] if place > 3 and key[3:place] != ":" and key[:3] in ("tcp", "os:") else ""
@@ -528,9 +521,7 @@ class Inboxes:
         ttrq = message.base.fields[_TIME_TO_REACH_QUEUE]
         words = (state, 1 if asked else 0, sent_time, ttrq, user.fields[_TIME_TO_BE_RECEIVED], message_class)
         if source is None:
-            if len(self._sources) >= self._sources_max:
-                raise outbox.OutboxFull("enough senders are known")
-            logged = self._log.source(guid, key)
+            logged = self._place_for(guid, key)
             for i in range(_INCOMING_WORDS):
                 logged.record[i] = stream.record[i]
             stream.record = logged.record
@@ -594,11 +585,31 @@ class Inboxes:
         """
         waiting = [arrival for arrival in self.owed if arrival.carrier is None and arrival.packet is None]
         if waiting:
-            arrival = min(waiting, key=lambda one: one.record[_CLASS] & _NEGATIVE)
-            self.owed.remove(arrival)
-            self._unsent -= 1
-            self.forgotten += 1
-            self._gone(arrival)
+            self._give_up(min(waiting, key=lambda one: one.record[_CLASS] & _NEGATIVE))
+
+    def _give_up(self, arrival: Arrival) -> None:
+        self.owed.remove(arrival)
+        self._unsent -= 1
+        self.forgotten += 1
+        self._gone(arrival)
+
+    def _place_for(self, guid: bytes, key: str) -> outbox.LoggedSource:
+        """Where the log keeps another stream: where there is none yet, or else that of one which it forgets.
+
+        Its FinalAcks, which nobody has fetched, go with it. Raises OutboxFull: none is to be forgotten.
+        """
+        log = self._log
+        if len(self._sources) < self._sources_max:
+            return log.source(guid, key)
+        arrivals: "Any" = log.restored_arrivals
+        old = _longest_quiet(self._sources, arrivals, self._pending, self._node.now() - _QUIET)
+        for arrival in arrivals:
+            if arrival.source is old.logged:
+                self._give_up(arrival)
+        log.replace(old.logged, guid, key)
+        self._sources.remove(old)
+        self.streams_forgotten += 1
+        return old.logged
 
     def _gone(self, arrival: Arrival) -> None:
         arrival.record[_STATE] = _GONE
@@ -670,6 +681,35 @@ def _expiry(arrival: Arrival) -> int:
     record = arrival.record
     life = record[_TTBR]
     return packets.FOREVER if life == packets.FOREVER else record[_SENT_TIME] + life
+
+
+def _longest_quiet(
+    sources: "list[Source]", arrivals: "list[Arrival]", pending: "list[Arrival]", latest: int
+) -> Source:
+    """The stream heard from longest ago, by its TimeStamp if not in this start; of those first that are owed nothing.
+
+    Not one of which a message waits here, a session is open, or something came after `latest`: its sender may lack its
+    OrderAck, and send again. Raises OutboxFull: there is no other.
+    """
+    owing = [one.source for one in arrivals]
+    waits = outbox.RECEIVED
+    busy = [one.source for one in arrivals if one.record[_STATE] == waits or one.carrier or one in pending]
+    idle = [one for one in sources if one.carrier is None and one.heard <= latest and one.logged not in busy]
+    if not idle:
+        raise outbox.OutboxFull("enough senders are known")
+    return min(idle, key=lambda one: (one.logged in owing, one.heard, one.logged.record[_INCOMING_TIME_STAMP]))
+
+
+def _key(user: packets.UserHeader, guid: bytes) -> str:
+    """The queue as its sender names it, in lower case; "" if it cannot be one of ours, the board's (B-264, A-38)."""
+    if user.queue_manager_address not in (packets.NULL_GUID, guid):
+        return ""
+    name = user.destination_queue
+    if isinstance(name, packets.DirectQueueFormatName):
+        return name.direct_format_name.lower()
+    if isinstance(name, packets.PrivateQueueFormatNameId):
+        return "#{}".format(name.private_queue_identifier)
+    return ""
 
 
 def _is_legible(key: str) -> bool:

@@ -591,6 +591,17 @@ class Outbox:
         self.sources.append(source)
         return source
 
+    def replace(self, source: LoggedSource, guid: bytes, name: str) -> None:
+        """Forget a source of which no arrival is kept: its place in the log becomes that of another one, from 0 on.
+
+        It is written before anything that arrives from there. A power cut before leaves the one or the other.
+        """
+        nothing = array("I", (0, 0, 0, 0))
+        self._log_later(source)
+        source.guid = guid
+        source.name = name
+        source.record[:] = source.noted[:] = source.before[:] = nothing
+
     def append(self, handle: Stored, queue: LoggedQueue, flags: int, record: "array[int]", packet: "Buffer") -> None:
         """Log a message as numbered; record: the stream's counters after it. It is accepted only by the next `sync`.
 

@@ -467,11 +467,17 @@ class Replay:
                 self._queue_counters(box.queues[index], array("I", counters))
         else:
             index, *counters, guid = struct.unpack_from(_SOURCE_PREFIX, buffer, self._payload)
+            name = bytes(self._view[self._payload + _SOURCE_PREFIX_BYTES : end]).decode()
             if index == len(box.sources):
-                name = bytes(self._view[self._payload + _SOURCE_PREFIX_BYTES : end]).decode()
                 box.sources.append(outbox.LoggedSource(index, guid, name, array("I", (0, 0, 0, 0))))
             if index < len(box.sources):
-                box.sources[index].record[:] = array("I", counters)
+                source = box.sources[index]
+                if (source.guid, source.name) != (guid, name):  # it was replaced: no arrival of it is kept
+                    source.guid = guid
+                    source.name = name
+                    for arrival in [one for one in self._arrivals.values() if one.source is source]:
+                        box._drop(self._arrivals.pop(arrival.message_id))
+                source.record[:] = array("I", counters)
 
     def _queue_counters(self, queue: "LoggedQueue", counters: "array[int]") -> None:
         queue.record[:] = counters

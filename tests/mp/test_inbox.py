@@ -18,6 +18,7 @@ NUMBERED = "PRIVATE=" + packets.guid_text(BOARD)[1:-1] + "\\7"
 OTHER = "DIRECT=OS:board\\private$\\Commands"
 NOWHERE = "DIRECT=TCP:10.0.0.7\\private$\\nowhere"
 T0 = 1800000000
+DAY = 86400000  # ms
 WAYS = (power.KEEP_ALL, power.KEEP_SYNCED, power.TEAR, power.KILL)
 
 
@@ -628,16 +629,201 @@ def what_is_not_durable_is_not_handed_out():
     assert world.inbox.get().body == b"1"
 
 
-def too_many_senders_are_not_remembered():
+def of_too_many_senders_nobody_is_forgotten_who_may_send_again_soon():
     world = world_of()
     world.node.inboxes._sources_max = 2
     world.senders = [Sender(number) for number in range(1, 4)]
     for sender in world.senders:
-        sender.send(b"x")
-    world.run(1000)
-    assert len(world.inbox) == 2
+        sender.send(b"%d" % sender.guid[0], journal=0)
+    bodies = []
+    world.run(1000, taker(world, bodies))
+    assert sorted(bodies) == [b"1", b"2"]
     assert len(world.node.outbox.sources) == 2
     assert world.node.inboxes.left > 0
+    for source in world.node.inboxes._sources:
+        source.heard = -DAY
+    world.run(31000, taker(world, bodies))
+    assert len(bodies) == 2, "their sessions are open"
+    third = world.senders[2]
+    world.senders = []
+    for source in world.node.inboxes._sources:
+        source.heard = world.clock.ms
+    for sender in list(world.wires):
+        world.cut(sender)
+    world.node.poll()
+    for ms, count in ((DAY // 2, 2), (DAY // 2, 3)):
+        world.clock.ms += ms
+        world.senders = [third]
+        world.run(1000, taker(world, bodies))
+        world.cut(third)
+        world.node.poll()
+        assert len(bodies) == count, bodies
+    assert third.stored == [1]
+    assert (len(world.node.outbox.sources), world.node.inboxes.streams_forgotten) == (2, 1)
+
+
+def addresses(count):
+    """A sender as it calls a board that gets another address each time, with a sequence for each."""
+    return [Sender(1, "DIRECT=TCP:10.0.1.{}\\private$\\commands".format(k), time_stamp=100 + k) for k in range(count)]
+
+
+def a_board_whose_address_changes_hears_from_all_of_them():
+    """DHCP: to its senders a queue at another address is another queue (B-099)."""
+    world = world_of()
+    senders = addresses(80)
+    bodies = []
+    for k, sender in enumerate(senders):
+        world.senders = [sender]
+        for number in range(2):
+            sender.send(b"%d %d" % (k, number))
+        world.run(2000, taker(world, bodies))
+        assert bodies[-2:] == [b"%d 0" % k, b"%d 1" % k], (k, bodies[-2:])
+        assert sender.is_settled
+        world.restart(WAYS[k & 3])
+    assert len(world.node.outbox.sources) == 32
+    assert len(bodies) == 160
+    for twin in addresses(80)[-32:]:  # what is sent again to one of the last 32 is known
+        twin.send(b"again")
+        twin.send(b"again")
+        world.senders = [twin]
+        world.run(1000, taker(world, bodies))
+        assert twin.stored == [1, 2]
+        world.cut(twin)
+    assert len(bodies) == 160, bodies[160:]
+
+
+def a_stream_with_a_message_that_waits_is_not_forgotten():
+    first, second, third = addresses(3)
+    world = world_of(second)
+    second.send(b"1", journal=0)
+    world.run(1000, taker(world, []))
+    world.senders = [first]
+    first.send(b"0")
+    world.run(1000)
+    world.restart()
+    world.node.inboxes._sources_max = 2
+    world.senders = [third]
+    third.send(b"2")
+    world.run(1000)
+    assert [source.name for source in world.node.outbox.sources] == [
+        sender.name.direct_format_name.lower() for sender in (third, first)
+    ]
+    world.restart()
+    world.node.inboxes._sources_max = 2
+    fourth = addresses(4)[3]
+    world.senders = [fourth]
+    fourth.send(b"3")
+    world.run(1000)
+    assert (fourth.seen, world.node.inboxes.left) == ([], 1), "both have one"
+    bodies = []
+    world.run(400000, taker(world, bodies))
+    assert bodies == [b"0", b"2", b"3"], bodies
+
+
+def who_never_fetches_an_acknowledgement_keeps_no_stream_out():
+    first, second = Sender(1), Sender(2)
+    world = world_of(first)
+    world.node.inboxes._sources_max = 1
+    first.send(b"0")
+    world.run(1000)
+    world.cut(first)
+    world.inbox.take(world.inbox.get())
+    world.restart()
+    inboxes = world.node.inboxes
+    inboxes._sources_max = 1
+    assert len(inboxes.owed) == 1
+    world.senders = [second]
+    second.send(b"1")
+    bodies = []
+    world.run(2000, taker(world, bodies))
+    assert bodies == [b"1"]
+    assert (inboxes.forgotten, inboxes.streams_forgotten, inboxes.owed) == (1, 1, [])
+    assert second.said == {1: 0x4000}
+
+
+def of_two_streams_the_one_that_is_owed_nothing_is_forgotten():
+    first, second, third = Sender(1, time_stamp=100), Sender(2, time_stamp=200), Sender(3)
+    world = world_of(first)
+    first.send(b"0")
+    world.run(1000)
+    world.cut(first)
+    world.node.poll()
+    world.inbox.take(world.inbox.get())
+    for sender in (second, third):
+        world.restart()
+        world.node.inboxes._sources_max = 2
+        world.senders = [sender]
+        sender.send(b"1", journal=0)
+        world.run(1000, taker(world, []))
+    assert [source.guid for source in world.node.outbox.sources] == [first.guid, third.guid]
+    world.senders = [first]
+    world.run(1000)
+    assert first.said == {1: 0x4000}
+
+
+def a_cut_while_a_stream_is_forgotten_leaves_the_old_one_or_the_new_one():
+    """At every third byte that is written. Both use the same numbers: with the counters of the old one none is new."""
+    cuts = 0
+    for start, how in enumerate(WAYS + ("error",)):
+        for is_owed in (False, True):
+            at = -3 * (start & 3)
+            is_through = False
+            while not is_through:
+                at += 12 if how != "error" else 1
+                first = Sender(1)
+                second = Sender(2)
+                world = world_of(first, segment_size=700, capacity=8000)
+                world.node.inboxes._sources_max = 1
+                for _ in range(3):
+                    first.send(b"first")
+                world.run(1000, None if is_owed else taker(world, []))
+                while is_owed and world.inbox.waiting:
+                    world.cut(first)
+                    world.node.poll()
+                    world.inbox.take(world.inbox.get())
+                world.restart()
+                world.node.inboxes._sources_max = 1
+                world.senders = [second]
+                second.send(b"second")
+                left = [at]
+
+                def fail(disk, step, data, left=left, how=how):
+                    if how == "error":
+                        left[0] -= 1
+                        if left[0] == 0:
+                            raise OSError(5)
+                        return
+                    size = len(data) + 1
+                    if 0 < left[0] <= size:
+                        raise power.PowerCut(data[: left[0] - 1])
+                    left[0] -= size
+
+                world.disk.before = fail
+                bodies = []
+                try:
+                    world.run(1000 if how != "error" else 8000, taker(world, bodies))
+                    is_through = left[0] > 0
+                except power.PowerCut as cut:
+                    world.disk.before = None
+                    world.restart(how, power.Dice(at), cut.args[0])
+                    (source,) = world.node.outbox.sources
+                    counters = list(source.record)
+                    if source.guid == first.guid:
+                        assert (counters, bodies) == ([1, 100, 3, 0], []), (how, at)
+                    else:
+                        assert source.guid == second.guid
+                        assert counters in ([0, 0, 0, 0], [1, 100, 1, 0]), (how, at, counters)
+                    cuts += 1
+                except OutboxError:
+                    assert how == "error", "taken, but not durably"
+                world.disk.before = None
+                world.node.inboxes._sources_max = 1
+                world.run(3000, taker(world, bodies))
+                again = how != "error" and len(bodies) == 2  # handled, and not taken before the cut
+                assert bodies == [b"second"] * (1 + again), (how, at, bodies)
+                assert second.said == {1: 0x4000}, (how, at, second.seen)
+    print(cuts, "cuts while a stream is forgotten")
+    assert cuts > 100
 
 
 def acknowledgements_go_back_the_way_the_message_came():
@@ -850,7 +1036,12 @@ TESTS = (
     memory_that_runs_out_loses_no_message,
     a_sender_that_nothing_was_accepted_from_gets_no_order_ack,
     a_log_that_is_full_leaves_messages_with_their_sender_and_the_session_open,
-    too_many_senders_are_not_remembered,
+    of_too_many_senders_nobody_is_forgotten_who_may_send_again_soon,
+    a_board_whose_address_changes_hears_from_all_of_them,
+    a_stream_with_a_message_that_waits_is_not_forgotten,
+    who_never_fetches_an_acknowledgement_keeps_no_stream_out,
+    of_two_streams_the_one_that_is_owed_nothing_is_forgotten,
+    a_cut_while_a_stream_is_forgotten_leaves_the_old_one_or_the_new_one,
     acknowledgements_go_back_the_way_the_message_came,
     names_and_numbers_are_checked,
     a_sender_that_lost_its_memory_begins_anew,
