@@ -9,7 +9,7 @@ import pytest
 from mqqb import core, packets
 from mqqb.streams import Entry
 from ordack.config import Config
-from ordack.names import DEAD_LETTER
+from ordack.names import DEAD_LETTER, DEAD_XACT
 
 from tests.host_peer import Peer, direct
 from tests.host_world import WALL, Host, Wire, exchange, peer_of, send_from, two_hosts, world_of
@@ -155,3 +155,21 @@ def test_what_a_source_behind_a_router_is_told_of_a_message_goes_to_the_source_t
         assert message.properties.message_class == message_class
         assert behind.is_addressed(message.user)
     host.store.close()
+
+
+@pytest.mark.rule("B-405", "B-265", "B-311")
+@pytest.mark.parametrize(("queue", "delivery"), [("line1", "transactional"), ("plain", "recoverable")])
+@pytest.mark.parametrize("seconds", [3, 11])
+def test_a_time_to_reach_the_queue_of_nothing_is_as_long_as_connecting_may_take(
+        tmp_path: Path, queue: str, delivery: str, seconds: int) -> None:
+    """The peer is reached after three seconds, or is off."""
+    world, receiver, sender = two_hosts(tmp_path)
+    with sender.client() as client:
+        client.send(f"DIRECT=OS:plant\\private$\\{queue}", b"x", delivery=delivery, ttrq=0, dead_letter=True)
+    for _ in range(seconds):
+        world.pass_time(1000)
+    for _ in range(4):
+        exchange(world)
+        world.pass_time(600)
+    dead = sender.content(DEAD_LETTER) + sender.content(DEAD_XACT)
+    assert (receiver.content(queue), dead) == (([b"x"], []) if seconds == 3 else ([], [b"x"]))

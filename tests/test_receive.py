@@ -305,7 +305,7 @@ def test_a_line_for_a_person_has_the_time_and_a_dead_letter_where_it_should_have
     begun = datetime.now().astimezone().replace(microsecond=0)
     with Client(store) as client:
         client.send("plain", b"x")
-        client.send("DIRECT=TCP:127.0.0.9\\private$\\lime1", b"x", delivery="recoverable", dead_letter=True, ttrq=0)
+        client.send("DIRECT=TCP:127.0.0.9\\private$\\lime1", b"x", delivery="recoverable", dead_letter=True, ttrq=1)
     shown = _ordack("receive", "--store", store, "plain").stdout
     assert begun <= datetime.fromisoformat(" ".join(shown.split()[:2])) <= datetime.now().astimezone()
     process = subprocess.Popen([sys.executable, "-m", "ordack", "serve", "--store", str(store), "--listen",

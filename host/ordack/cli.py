@@ -454,7 +454,7 @@ def send(
     delivery: Annotated[str | None, typer.Option(
         help="express, recoverable or transactional; by default what a local queue needs, else the last.")] = None,
     ttrq: Annotated[int | None, typer.Option(
-        help="Seconds in which it has to reach its queue; default four days.")] = None,
+        help="Seconds in which it has to reach its queue; 0 counts as 10, one attempt; default four days.")] = None,
     ttbr: Annotated[int | None, typer.Option(help="Seconds in which it has to be received; default no limit.")] = None,
     dead_letter: Annotated[bool, typer.Option(
         "--dead-letter", help="Keep it in a dead-letter queue if it is not known to be delivered.")] = False,

@@ -24,7 +24,7 @@ from mqqb import confirm, core, packets
 from mqqb.confirm import Confirmation
 
 from ordack import classes, names, outcome
-from ordack.config import Config, check_host, split_direct
+from ordack.config import CONNECT_TIMEOUT_S, Config, check_host, split_direct
 from ordack.look import open_to_look
 from ordack.names import JOURNAL, BadName
 from ordack.outcome import Outcomes
@@ -344,7 +344,8 @@ class Client:
         label: at most 249 characters; priority: 0 to 7, ignored for transactional messages; delivery: "express",
         "recoverable" or "transactional", by default as the local queue needs it, and transactional to other machines.
 
-        ttrq, ttbr: TimeToReachQueue and TimeToBeReceived in seconds from now; by default four days and no limit.
+        ttrq, ttbr: TimeToReachQueue and TimeToBeReceived in seconds from now; by default four days and no limit. A
+        ttrq of 0 is one attempt to deliver, and counts as the 10 s that connecting may take (B-405).
         dead_letter: keep it in a dead-letter queue if it is not delivered, or a transactional one not known to be
         received (JN); dead_letter_queue: in this local transactional queue instead of the system's. journal: keep a
         copy in the journal when it has arrived, or a transactional one when it was received (JP). acknowledge: of
@@ -360,6 +361,8 @@ class Client:
         for name, value in (("TimeToReachQueue", ttrq), ("TimeToBeReceived", ttbr)):
             if value is not None and not 0 <= value <= TIME_MAX:
                 raise ValueError(f"{name} is {value} s; 0 to {TIME_MAX} are allowed")
+        if ttrq == 0:  # one attempt to deliver it (B-405)
+            ttrq = CONNECT_TIMEOUT_S
         queue = None
         destination = names.destination(destination)
         if destination[:7].upper() == "DIRECT=":

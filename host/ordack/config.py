@@ -31,6 +31,7 @@ from ordack.store import NEVER
 PORT = 1801  # B-001
 EVERY_ADDRESS = ("0.0.0.0", "::")  # to listen on
 SERIAL_PORT = 0  # stands for the port of a hop that is a serial line: nobody connects there
+CONNECT_TIMEOUT_S = 10  # for an attempt to connect; also what a TimeToReachQueue of 0 counts as (B-405)
 BAUD = 115200
 _SERIAL = re.compile(r"(?:([\w.-]+)=)?(.+?)(?:@([^@/]*))?", re.DOTALL)
 _DIRECT = re.compile(r"(?:DIRECT=)?(TCP|OS):([^\\]{1,255})\\(?:(private\$)\\)?(.+)", re.IGNORECASE)

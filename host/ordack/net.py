@@ -26,7 +26,7 @@ from typing import Any, TypeVar, cast
 
 from mqqb.session import OPEN, WAITING_CPR_MSG
 
-from ordack.config import SERIAL_PORT, Config, SerialSettings
+from ordack.config import CONNECT_TIMEOUT_S, SERIAL_PORT, Config, SerialSettings
 from ordack.connect import Connector, Step
 from ordack.manager import Hop, Link, Manager
 from ordack.ping import Pings
@@ -37,7 +37,6 @@ from ordack.uart import SerialPort
 POLL_INTERVAL_S = 0.05  # for timers, and for what other processes put in the store
 ORDER_ACKS_APART_MS = 5  # of all streams: each time costs a look at all that have one to send
 MAX_BATCH_BYTES = 16 << 20
-CONNECT_TIMEOUT_S = 10.0
 SHUT_TIMEOUT_S = 5.0  # for the last bytes to a peer that does not read
 SPARE_FILES = 24  # of the store, the event loop, the listener, connections that wait to be refused
 BACKLOG = 100  # connections that are taken in one turn, before the first of them can be refused
