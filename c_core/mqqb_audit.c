@@ -20,6 +20,8 @@
 #define TWICE 0x80u     /* two FinalAcks were reported */
 #define ASKED 0x100u    /* JN, JP or FA: a FinalAck should come (B-116) */
 #define BARE 0x200u     /* the SessionHeader that covers it names no recoverable message (B-224) */
+#define ACCEPTED 0x400u /* an OrderAck covers it, and nothing that was seen leads past it (B-270) */
+#define RENUMBERED 0x800u /* its MessageID came under another number too; and no other MessageID under this one */
 
 /* mqqb_audit_direction.missed, and .unknown: what was reported already. */
 #define UNCOUNTED 1u
@@ -973,34 +975,48 @@ static void check_resend(mqqb_audit *a, const row *r, sequence *s, const mqqb_au
     show(found, &r->packet);
 }
 
+/* Another message of the flow with this MessageID and these flags, or NULL. *entry, *k: its sequence, as in the index, and number. */
+static mqqb_audit_slot *find_id(const mqqb_audit *a, const mqqb_audit_flow *f, const sequence *s, uint32_t number, uint32_t id,
+                                uint32_t flags, uint32_t *entry, uint64_t *k)
+{
+    for (*entry = f->newest; *entry != 0; *entry = a->sequences[*entry - 1].older) {
+        const sequence *const other = &a->sequences[*entry - 1];
+        for (*k = slots_begin(other); *k < slots_end(other); ++*k) {
+            mqqb_audit_slot *const slot = seen_slot(a, other, (uint32_t)*k);
+            if (slot != NULL && slot->message_id == id && (slot->flags & flags) == flags && (other != s || *k != number)) {
+                return slot;
+            }
+        }
+    }
+    return NULL;
+}
+
 /* One MessageID under two numbers? Identifiers rise with first transmissions, so mostly there is nothing to compare. 1: it was
  * reported. */
 static int check_id(mqqb_audit *a, const row *r, const mqqb_audit_flow *f, sequence *s, uint32_t number, uint32_t id)
 {
     uint32_t entry;
+    uint64_t k;
     sequence *const newest = s->superseded == 0 ? s : &a->sequences[f->newest - 1];
+    mqqb_audit_slot *slot;
+    mqqb_audit_finding *found;
 
     if (id > newest->message_id) {
         newest->message_id = id;
         return 0;
     }
-    for (entry = f->newest; entry != 0; entry = a->sequences[entry - 1].older) {
-        const sequence *const other = &a->sequences[entry - 1];
-        uint64_t k;
-        for (k = slots_begin(other); k < slots_end(other); k++) {
-            const mqqb_audit_slot *const slot = seen_slot(a, other, (uint32_t)k);
-            if (slot != NULL && slot->message_id == id && (other != s || k != number)) {
-                mqqb_audit_finding *const found = find(a, r, s, MQQB_AUDIT_RENUMBERED, MQQB_AUDIT_TWO_NUMBERS, 0);
-                found->number = number;
-                found->a = id;
-                found->b = (uint32_t)k;
-                show_slot(found, slot);
-                show(found, &r->packet);
-                return 1;
-            }
-        }
+    slot = find_id(a, f, s, number, id, SEEN, &entry, &k);
+    if (slot == NULL) {
+        return 0;
     }
-    return 0;
+    slot->flags |= (slot->flags & TWO_IDS) != 0 ? 0 : RENUMBERED;
+    found = find(a, r, s, MQQB_AUDIT_RENUMBERED, MQQB_AUDIT_TWO_NUMBERS, 0);
+    found->number = number;
+    found->a = id;
+    found->b = (uint32_t)k;
+    show_slot(found, slot);
+    show(found, &r->packet);
+    return 1;
 }
 
 static uint32_t seconds_after(uint32_t time, uint32_t interval)
@@ -1453,13 +1469,14 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
             s->counts.order_acked++;
         }
         if (check_id(a, r, f, s, number, id)) {
-            slot->flags |= TWO_IDS;
+            slot->flags |= TWO_IDS | RENUMBERED;
         }
         if (number <= s->finals_unseen) {
             settle_seen_late(a, r, s, slot, number);
         }
     } else {
         s->counts.resends++;
+        slot->flags &= slot->message_id != id ? ~RENUMBERED : ~0u;
         if (slot->message_id != id && (slot->flags & TWO_IDS) == 0) {
             mqqb_audit_finding *const found = find(a, r, s, MQQB_AUDIT_RENUMBERED, MQQB_AUDIT_TWO_IDS, 0);
             slot->flags |= TWO_IDS;
@@ -1681,15 +1698,63 @@ static void remember_ack(const mqqb_audit *a, const row *r, sequence *s, const m
     ack->index = own->messages;
 }
 
+static int is_rejected(const mqqb_audit_slot *slot)
+{
+    return (slot->flags & (FINAL | INSERTED)) == FINAL;
+}
+
+/* From this number on all transmissions are seen? */
+static int is_sure(const sequence *s, uint32_t number)
+{
+    return s->sure != 0 && number >= s->sure;
+}
+
+/* An OrderAck shows that a message was accepted, whose MessageID came under another number too: was that accepted, and neither of them
+ * rejected (B-115)? Unknown if a transmission, or a FinalAck that rejects, may have been missed. */
+static void check_accepted_twice(mqqb_audit *a, const row *r, const sequence *s, uint32_t number, const mqqb_audit_slot *slot)
+{
+    const uint32_t receiver = get(r, MQQB_CAPTURE_SOURCE_QUEUE_MANAGER);
+    uint32_t entry;
+    uint64_t k;
+    const mqqb_audit_slot *const other =
+        find_id(a, &a->flows[s->flow - 1], s, number, slot->message_id, ACCEPTED | RENUMBERED, &entry, &k);
+    const mqqb_audit_slot *first;
+    mqqb_audit_finding *found;
+    sequence *others;
+
+    if (other == NULL || is_rejected(slot) || is_rejected(other)) {
+        return;
+    }
+    others = &a->sequences[entry - 1];
+    refresh(a, others);
+    first = slot->time < other->time ? slot : other;
+    found = find(a, r, s, MQQB_AUDIT_DELIVERED_TWICE, MQQB_AUDIT_TWO_ACCEPTED,
+                 !is_sure(s, number) || !is_sure(others, (uint32_t)k) || a->sources[receiver].missed.time >= first->time ||
+                     a->pairs[s->pair ^ 1].missed.time >= first->time);
+    found->number = number;
+    found->a = slot->message_id;
+    found->b = (uint32_t)k;
+    show_slot(found, first);
+    show_slot(found, first == slot ? other : slot);
+    if (others != s) {
+        show(found, &others->ack_packet);
+    }
+    show(found, &r->packet);
+    accuse(a, r, s->key.source, s->pair);
+    accuse(a, r, receiver, s->pair ^ 1);
+}
+
 static void order_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *own, uint32_t entry)
 {
     sequence *const s = &a->sequences[entry - 1];
     mqqb_audit_flow *const f = &a->flows[s->flow - 1];
     const uint32_t number = get(r, MQQB_SCAN_ACK_TX_SEQUENCE_NUMBER), last = least(number, s->highest);
-    uint64_t k;
+    uint32_t k, previous = 0xFFFFFFFFu; /* previous: the lowest of those above k */
+    int wrong;
 
     refresh(a, s);
-    if (!check_number(a, r, s, number, 1, 1) || number <= s->highest) {
+    wrong = check_number(a, r, s, number, 1, 1);
+    if (!wrong || number <= s->highest) {
         check_back(a, r, s, number);
         remember_ack(a, r, s, own, number);
     }
@@ -1702,12 +1767,16 @@ static void order_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
     if (last <= s->covered) {
         return;
     }
-    for (k = greatest(s->covered + 1, slots_begin(s)); k <= last; k++) {
-        mqqb_audit_slot *const slot = seen_slot(a, s, (uint32_t)k);
+    for (k = last; k > s->covered && k >= slots_begin(s); k--) {
+        mqqb_audit_slot *const slot = seen_slot(a, s, k);
         if (slot != NULL) {
-            slot->flags |= ORDERED;
+            slot->flags |= ORDERED | (!wrong && previous >= k ? ACCEPTED : 0);
+            previous = least(previous, slot->previous);
             s->counts.order_acked++;
             add_latency(f, MQQB_AUDIT_ORDER, r->time - slot->time);
+            if ((slot->flags & (ACCEPTED | RENUMBERED)) == (ACCEPTED | RENUMBERED)) {
+                check_accepted_twice(a, r, s, k, slot);
+            }
         }
     }
     if (last >= s->evicted_top) { /* what lost its slot before this came */
@@ -1777,6 +1846,11 @@ static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
     (void)check_number(a, r, s, number, 0, inserted);
     if (inserted) {
         check_doubt(a, r, s, number, MQQB_AUDIT_FINAL_ACK_SKIPS);
+    } else if ((f->violations[MQQB_AUDIT_DELIVERED_TWICE] | f->unknowns[MQQB_AUDIT_DELIVERED_TWICE]) != 0 &&
+               (slot == NULL || (slot->flags & RENUMBERED) != 0)) {
+        withdraw(a, r, MQQB_AUDIT_LATE_REJECT, message_id, 0);
+        a->findings[a->findings_used - 1].flow = s->flow;
+        a->findings[a->findings_used - 1].number = number;
     }
     if (slot == NULL) {
         const int sent = was_sent(a, s, number) == 1;

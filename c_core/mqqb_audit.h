@@ -32,7 +32,7 @@ enum {
     MQQB_AUDIT_SENT_MIN = 4,     /* messages of a direction that wait for a session acknowledgement: powers of 2 */
     MQQB_AUDIT_SENT_MAX = 12,
     MQQB_AUDIT_SENT_SIZES = 13,
-    MQQB_AUDIT_FINDINGS = 24     /* of one row at most */
+    MQQB_AUDIT_FINDINGS = 8 * (3 + MQQB_AUDIT_BLOCKS * MQQB_AUDIT_BLOCK) /* of one row at most */
 };
 
 typedef enum {
@@ -68,10 +68,13 @@ typedef enum {
     MQQB_AUDIT_WENT_BACK,         /* OrderAcks named a, then b, then number */
     MQQB_AUDIT_ORDER_ACK_STRAY,   /* of a sequence that was not seen, though it is younger than ordinal a, time stamp b */
     MQQB_AUDIT_FINAL_ACK_STRAY,   /* as for OrderAcks. Both are shown with the flow of the sequence a, b */
-    /* No findings: what was found before, at packet[0].time or later, is not certain any more: */
+    MQQB_AUDIT_TWO_ACCEPTED,      /* MessageID a was accepted with number b, of this or another sequence, and with number */
+    /* No findings: what was found before, at packet[0].time or later, is not certain any more (the last: is not true). With the
+     * first three but LATE_CONNECTION goes MQQB_AUDIT_TWO_ACCEPTED, of whatever source: */
     MQQB_AUDIT_LATE_CONNECTION,   /* MQQB_AUDIT_SESSION_ACK, MQQB_AUDIT_RECOVERABLE_ACK of this connection */
     MQQB_AUDIT_LATE_SOURCE,       /* acknowledgements of numbers of source code a */
-    MQQB_AUDIT_LATE_HOSTS         /* acknowledgements of numbers between the two hosts of this connection */
+    MQQB_AUDIT_LATE_HOSTS,        /* acknowledgements of numbers between the two hosts of this connection */
+    MQQB_AUDIT_LATE_REJECT        /* MQQB_AUDIT_TWO_ACCEPTED of flow, with MessageID a: this number of it was rejected */
 } mqqb_audit_detail;
 
 typedef struct { int64_t time; uint32_t file, frame; } mqqb_audit_packet;

@@ -353,6 +353,75 @@ def test_a_message_under_a_new_sequence_is_renumbered(wire: Wire) -> None:
     assert kinds(wire.result()) == ["renumbered"]
 
 
+@pytest.mark.rule("A-08", "B-271", "B-309")
+def test_a_message_accepted_under_two_numbers_is_delivered_twice(wire: Wire) -> None:
+    shown = wire.message(1, message_id=500)
+    again = wire.message(2, message_id=500)
+    accepted = wire.order_ack(2)
+    result = wire.result()
+    [renumbered, twice] = result.violations
+    assert (renumbered.kind, twice.kind, result.unknowns) == ("renumbered", "delivered_twice", [])
+    assert [packet.frame for packet in twice.packets] == [shown, again, accepted]
+    assert "MessageID 500 was accepted twice" in twice.text
+    assert twice.rule == "A-08, B-271, B-309"
+    assert result.summary["violations"]["delivered_twice"] == 1
+
+
+@pytest.mark.rule("A-08", "B-271", "B-309")
+def test_a_message_accepted_under_two_sequences_is_delivered_twice(wire: Wire) -> None:
+    shown = wire.message(1, message_id=500)
+    accepted = wire.order_ack(1)
+    again = wire.message(1, ordinal=2, message_id=500)
+    assert kinds(wire.result()) == ["renumbered"]
+    accepted_again = wire.order_ack(1, ordinal=2)
+    [_, twice] = wire.result().violations
+    assert twice.kind == "delivered_twice"
+    assert [packet.frame for packet in twice.packets] == [shown, again, accepted, accepted_again]
+
+
+@pytest.mark.rule("B-115", "B-262")
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_renumbered_message_that_was_rejected_once_is_not_delivered_twice(
+    wire: Wire, number: int, late: bool
+) -> None:
+    wire.message(1, message_id=500)
+    wire.message(2, message_id=500)
+    for ordered in (late, not late):
+        if ordered:
+            wire.order_ack(2)
+        else:
+            wire.final_ack(number, message_id=500, message_class=0x8003)
+    result = wire.result()
+    assert (kinds(result), result.unknowns) == (["renumbered"], [])
+    assert result.summary["violations"]["delivered_twice"] == result.summary["unknown"]["delivered_twice"] == 0
+
+
+@pytest.mark.rule("B-115")
+def test_what_the_receiver_said_unseen_makes_no_second_delivery(wire: Wire) -> None:
+    wire.connect(("10.0.0.1:4001", "10.0.0.9:1801"))
+    wire.message(1, message_id=500)
+    wire.message(2, message_id=500)
+    wire.order_ack(2)
+    assert kinds(wire.result()) == ["renumbered", "delivered_twice"]
+    wire.hole(1, 1)  # something was lost there before the OrderAck, maybe; only now it is known
+    result = wire.result()
+    assert (kinds(result), unknown(result)) == (["renumbered"], ["delivered_twice"])
+    assert "rejects" in result.unknowns[0].reason
+    wire.final_ack(1, message_id=500, message_class=0x8003)
+    assert unknown(wire.result()) == []
+
+
+@pytest.mark.rule("B-115")
+def test_where_the_receivers_packets_are_missing_a_second_delivery_is_not_known(wire: Wire) -> None:
+    wire.message(1, message_id=500)
+    wire.hole(0, 1)
+    wire.message(2, message_id=500)
+    wire.order_ack(2)
+    result = wire.result()
+    assert (kinds(result), unknown(result)) == (["renumbered"], ["delivered_twice"])
+
+
 def test_a_resend_keeps_its_number_and_is_none(wire: Wire) -> None:
     wire.message(1)
     wire.message(2)

@@ -848,6 +848,169 @@ static void test_renumbered(void)
     CHECK_FOUND("");
 }
 
+static void test_a_message_accepted_under_two_numbers(void)
+{
+    uint32_t first, again, ack, other_ack;
+
+    start();
+    first = message(1, 0, WITH(.id = 500));
+    (void)order_ack(1, USUAL);
+    again = message(2, 1, WITH(.id = 500));
+    (void)message(3, 2, USUAL);
+    ack = order_ack(3, USUAL);
+    (void)order_ack(3, USUAL);
+    CHECK_FOUND("RD");
+    CHECK_EQ(found[1].detail, MQQB_AUDIT_TWO_ACCEPTED);
+    CHECK_EQ(found[1].unknown, 0);
+    CHECK_EQ(found[1].number, 2);
+    CHECK_EQ(found[1].a, 500);
+    CHECK_EQ(found[1].b, 1);
+    CHECK_SHOWN(1, first, again, ack);
+
+    start();
+    first = message(1, 0, WITH(.id = 500));
+    again = message(1, 0, WITH(.ordinal = 2, .id = 500)); /* under a new sequence */
+    other_ack = order_ack(1, WITH(.ordinal = 2));
+    (void)message(2, 1, WITH(.ordinal = 2)); /* of another MessageID */
+    (void)order_ack(2, WITH(.ordinal = 2));
+    ack = order_ack(1, USUAL); /* the acknowledgement of the first comes late */
+    CHECK_FOUND("RD");
+    CHECK_SHOWN(1, first, again, other_ack + 2, ack); /* the last one for the other */
+}
+
+static void test_a_renumbered_message_that_was_not_accepted_twice(void)
+{
+    /* Rejected under one of its numbers (B-115). */
+    for (uint32_t rejected = 1; rejected <= 2; rejected++) {
+        start();
+        (void)message(1, 0, WITH(.id = 500));
+        (void)message(2, 1, WITH(.id = 500));
+        (void)final_ack(rejected, WITH(.id = 500, .class = 0x8003));
+        (void)order_ack(2, USUAL);
+        CHECK_FOUND("R");
+    }
+
+    start();
+    (void)message(1, 0, WITH(.id = 500));
+    (void)message(2, 1, WITH(.id = 500));
+    (void)final_ack(1, WITH(.id = 500));
+    (void)order_ack(2, USUAL); /* received is not rejected */
+    CHECK_FOUND("RD");
+
+    start();
+    (void)message(1, 0, WITH(.id = 500));
+    (void)message(2, 0, WITH(.id = 500)); /* accepted by a receiver that has not had number 1 (B-270) */
+    (void)order_ack(2, USUAL);
+    CHECK_FOUND("R");
+
+    start();
+    (void)message(1, 0, WITH(.id = 500));
+    (void)message(2, 1, WITH(.id = 500));
+    (void)message(2, 1, WITH(.id = 777)); /* which of the two was accepted? */
+    (void)order_ack(2, USUAL);
+    CHECK_FOUND("R");
+
+    start();
+    (void)message(1, 0, WITH(.id = 500));
+    (void)message(1, 0, WITH(.id = 501));
+    (void)message(2, 1, WITH(.id = 500));
+    (void)order_ack(2, USUAL);
+    CHECK_FOUND("RR");
+
+    start();
+    (void)message(1, 0, WITH(.id = 500));
+    (void)message(3, 2, WITH(.id = 500)); /* without number 2 the receiver cannot have accepted it: that is said */
+    (void)order_ack(3, USUAL);
+    CHECK_FOUND("RS");
+}
+
+static void test_a_rejection_that_comes_after_the_order_ack(void)
+{
+    start();
+    (void)message(1, 0, WITH(.id = 500));
+    (void)message(2, 1, WITH(.id = 500));
+    (void)message(3, 2, USUAL);
+    (void)order_ack(3, USUAL);
+    give();
+    take();
+    CHECK_EQ(found_count, 2);
+    found_count = 0;
+    (void)final_ack(3, WITH(.class = 0x8003)); /* of another message */
+    (void)final_ack(2, WITH(.id = 500));
+    give();
+    take();
+    CHECK_EQ(found_count, 0);
+    (void)final_ack(1, WITH(.id = 500, .class = 0x8003));
+    give();
+    take();
+    CHECK_EQ(found_count, 1);
+    CHECK_EQ(found[0].detail, MQQB_AUDIT_LATE_REJECT);
+    CHECK_EQ(found[0].flow, 1);
+    CHECK_EQ(found[0].number, 1);
+    CHECK_EQ(found[0].a, 500);
+    CHECK_EQ(found[0].packet[0].time, 0);
+
+    /* The message has lost its slot. */
+    for (uint32_t number = 4; number <= 300; number++) {
+        (void)message(number, number - 1, USUAL);
+        (void)order_ack(number, USUAL);
+    }
+    give();
+    take();
+    found_count = 0;
+    (void)final_ack(2, WITH(.id = 500, .class = 0x8003));
+    give();
+    take();
+    CHECK_EQ(found_count, 1);
+    CHECK_EQ(found[0].detail, MQQB_AUDIT_LATE_REJECT);
+}
+
+static void test_whether_a_message_was_accepted_twice_is_not_known(void)
+{
+    start();
+    (void)message(1, 0, WITH(.id = 500, .old = 1)); /* numbers before it may have led past it */
+    (void)message(2, 1, WITH(.id = 500, .old = 1));
+    (void)order_ack(2, USUAL);
+    CHECK_FOUND("Rd");
+
+    start();
+    (void)message(1, 0, WITH(.id = 500, .old = 1));
+    (void)message(2, 1, WITH(.id = 500));
+    (void)order_ack(2, USUAL);
+    CHECK_FOUND("Rd");
+
+    start();
+    (void)message(1, 0, WITH(.id = 500, .old = 1));
+    (void)message(1, 0, WITH(.ordinal = 2, .id = 500));
+    (void)order_ack(1, USUAL);
+    (void)order_ack(1, WITH(.ordinal = 2));
+    CHECK_FOUND("Rd");
+
+    start();
+    (void)message(1, 0, WITH(.id = 500));
+    (void)plain(HOLE, 0, 1); /* a FinalAck that rejects it may have been there */
+    (void)message(2, 1, WITH(.id = 500));
+    (void)order_ack(2, USUAL);
+    CHECK_FOUND("Rd");
+
+    start();
+    (void)plain(HOLE, 0, 1);
+    (void)order_ack(9, WITH(.ordinal = 9));
+    (void)message(1, 0, WITH(.id = 500)); /* all of what the receiver says to it is seen */
+    (void)message(2, 1, WITH(.id = 500));
+    (void)order_ack(2, USUAL);
+    CHECK_FOUND("RD");
+
+    setup(); /* whose messages were missed is not known */
+    opened(0, 0, 0);
+    (void)message(1, 0, WITH(.id = 500));
+    (void)plain(BEGIN, 1, 0);
+    (void)plain(HOLE, 1, 1);
+    (void)message(2, 1, WITH(.id = 500));
+    (void)order_ack(2, USUAL);
+    CHECK_FOUND("Rd");
+}
+
 static void test_a_renumbered_message_has_no_other_verdicts(void)
 {
     start();
@@ -2384,6 +2547,10 @@ int main(int argc, char **argv)
     RUN("mqqb_audit.h", test_a_window_without_end);
     RUN("mqqb_audit.h", test_connections_that_are_passed_over);
     RUN("A-08 B-309 B-317 B-318", test_renumbered);
+    RUN("A-08 B-271 B-309", test_a_message_accepted_under_two_numbers);
+    RUN("B-115 B-262 B-270", test_a_renumbered_message_that_was_not_accepted_twice);
+    RUN("B-115", test_a_rejection_that_comes_after_the_order_ack);
+    RUN("A-08 B-115", test_whether_a_message_was_accepted_twice_is_not_known);
     RUN("A-08", test_a_renumbered_message_has_no_other_verdicts);
     RUN("B-078 B-093", test_id_went_back);
     RUN("B-012 B-093 B-236", test_a_lower_sequence_on_an_older_connection);

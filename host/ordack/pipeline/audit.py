@@ -152,7 +152,7 @@ class _Tables:
             ("sources", "mqqb_audit_source", 1 << 12), ("pairs", "mqqb_audit_pair", 1 << 12),
             ("connections", "mqqb_audit_connection", 1 << 12), ("flows", "mqqb_audit_flow", 1 << 10),
             ("sequences", "mqqb_audit_sequence", 1 << 11), ("slots", "mqqb_audit_slot", 1 << 20),
-            ("sent", "mqqb_audit_sent", 1 << 15), ("findings", "mqqb_audit_finding", 1 << 12),
+            ("sent", "mqqb_audit_sent", 1 << 15), ("findings", "mqqb_audit_finding", 1 << 14),
         ):
             self.grow(name, kind, size)
         if strays:
@@ -408,19 +408,23 @@ def _withdraw(findings: Structure, flows: Structure, kind_counts: NDArray[np.int
     times = findings["packet"]["time"][np.arange(len(findings)), findings["packets"].astype(np.int64) - 1]
     of_numbers = np.isin(findings["detail"], _OF_NUMBERS)
     of_counts = np.isin(findings["detail"], _OF_COUNTS)
+    accepted = findings["detail"] == lib.MQQB_AUDIT_TWO_ACCEPTED  # depends on what the receiver sent, too
     sources = flows["key"]["source"][np.maximum(findings["flow"].astype(np.int64) - 1, 0)] if len(flows) else None
     for mark in np.flatnonzero(late).tolist():
         found = findings[mark]
+        if found["detail"] == lib.MQQB_AUDIT_LATE_REJECT:
+            late |= _rejected(findings, accepted & ~late, mark, flows)
+            continue
         concerned = (findings["unknown"] == 0) & (times >= times[mark])
         concerned[mark:] = False
         if found["detail"] == lib.MQQB_AUDIT_LATE_CONNECTION:
             concerned &= of_counts & (findings["connection"] == found["connection"])
         elif found["detail"] == lib.MQQB_AUDIT_LATE_SOURCE and sources is not None:
-            concerned &= of_numbers & (sources == found["a"])
+            concerned &= of_numbers & (sources == found["a"]) | accepted
         else:
             hosts = set(map(host_of, ends[found["connection"]][0]))
-            concerned &= of_numbers
-            for row in np.flatnonzero(concerned).tolist():
+            concerned &= of_numbers | accepted
+            for row in np.flatnonzero(concerned & of_numbers).tolist():
                 concerned[row] = set(map(host_of, ends[findings["connection"][row]][0])) == hosts
         for row in np.flatnonzero(concerned).tolist():
             kind, flow = findings["kind"][row], findings["flow"][row]
@@ -432,6 +436,17 @@ def _withdraw(findings: Structure, flows: Structure, kind_counts: NDArray[np.int
                 kind_counts[:, kind] += (-1, 1)
     kept: Structure = findings[~late]
     return kept
+
+
+def _rejected(findings: Structure, accepted: NDArray[np.bool_], mark: int, flows: Structure) -> NDArray[np.bool_]:
+    """Which findings, that a message was accepted twice, a FinalAck that came later disproves. They are not counted."""
+    found = findings[mark]
+    wrong: NDArray[np.bool_] = accepted & (findings["flow"] == found["flow"]) & (findings["a"] == found["a"])
+    wrong &= (findings["number"] == found["number"]) | (findings["b"] == found["number"])
+    wrong[mark:] = False
+    for finding in findings[wrong]:
+        flows["unknowns" if finding["unknown"] else "violations"][finding["flow"] - 1, finding["kind"]] -= 1
+    return wrong
 
 
 def start_of(paths: Sequence[str]) -> int:
@@ -906,6 +921,9 @@ _TEXTS: dict[int, tuple[str, str]] = {
         "two FinalAcks, MessageIDs {a} and {b}, say that number {number} was removed from its queue", "B-116"),
     lib.MQQB_AUDIT_WENT_BACK: (
         "the OrderAcks went back from {a}, and number {number} was accepted once more", "A-01, B-271"),
+    lib.MQQB_AUDIT_TWO_ACCEPTED: (
+        "MessageID {a} was accepted twice: OrderAcks cover it under number {b}, and under number {number}",
+        "A-08, B-271, B-309"),
     lib.MQQB_AUDIT_ORDER_ACK_STRAY: (
         ("an OrderAck names number {number} of sequence {sequence}, of which nothing was sent: it is above sequence "
          "{a}/{b}, which began in this capture"), "B-079, B-110, B-230"),
@@ -927,6 +945,8 @@ def _reason(partial: Partial, found: Any) -> str:
         if connection["begun"]:
             return "a part of the capture is missing"
         return "the connection is older than the capture"
+    if found["detail"] == lib.MQQB_AUDIT_TWO_ACCEPTED:
+        return "a FinalAck that rejects one of the two, or a transmission between them, may be missing in the capture"
     source = partial.flows[found["flow"] - 1]["key"]["source"]
     if found["detail"] in _STRAY and found["time_stamp"] != found["b"]:
         return "sequence identifiers with another time stamp need not be younger"

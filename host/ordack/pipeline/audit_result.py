@@ -57,7 +57,11 @@ Kinds of violation, and when one is reported:
   delivered_twice     Two FinalAcks of classes that follow insertion, for one message, that are two messages (by their
                       own MessageIDs; one sent again keeps its own): it was removed from the queue twice (B-116). Or
                       the receiver's OrderAcks went back (generated later, by their own MessageIDs), and then came
-                      back over a number that was sent again in between: it was accepted twice (A-01, B-271).
+                      back over a number that was sent again in between: it was accepted twice (A-01, B-271). Or a
+                      renumbered message, one MessageID under two (sequence, number), of which both are covered by
+                      OrderAcks (A-08, B-271, B-309). Not if a FinalAck says that one was rejected on arrival (B-115,
+                      B-262), and not if a number after it, which the OrderAck covers as well, leads past it: then
+                      the receiver need not have had it (B-270).
 
 An acknowledgement of a sequence of which nothing was seen: most are legal, because a FinalAck comes when the
 application takes the message, and an OrderAck may come on a later session (A-30), long after the messages. That a
@@ -75,7 +79,9 @@ What becomes `unknown` where packets are missing: ack_beyond_receipt and skipped
 skip that a hole may have bridged; acknowledgements of a SessionHeader beyond what was counted in a direction with a
 hole (again when they are twice as far beyond); the counts of the first SessionHeader after a hole (once for a
 direction); a resend after an acknowledgement, if the sender has sent a SessionHeader since, and what that covers cannot
-be counted (once for a sequence and connection); a lower sequence on an older connection, in the same way.
+be counted (once for a sequence and connection); a lower sequence on an older connection, in the same way; a message
+accepted under two numbers that are not both accounted for, or if something of the receiver's was missed since the
+first was sent.
 """
 
 from __future__ import annotations

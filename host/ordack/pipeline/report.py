@@ -62,7 +62,8 @@ KINDS = {
         "A message was sent again after its sender knew that it had been settled. Look at the sender: what it has "
         "learned is not kept.",
     "delivered_twice":
-        "A message was accepted or received twice. Look for a store at the receiver that was put back from a backup.",
+        "A message was accepted or received twice. If it is renumbered, too, look for a store or outbox at the sender "
+        "that was copied, or put back from a backup; otherwise for such a store at the receiver.",
 }
 _OUTCOMES = {
     "received": ("received by an application", "order"),
