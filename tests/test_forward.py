@@ -374,7 +374,8 @@ def test_a_name_that_leads_nowhere_is_refused_by_the_router(
     exchange(world)
     assert sender.classes == [0x8000]
     assert router.manager.wanted_hops() == set()
-    assert [line.partition(": ")[0] for line in router.log] == ["10.0.0.9"] and "NACK_BAD_DST_Q" in router.log[0]
+    assert [line.partition(": ")[0] for line in router.log] == ["10.0.0.9"]
+    assert "NACK_BAD_DST_Q" in router.log[0]
 
 
 # ---- accidents ------------------------------------------------------------------------------------
