@@ -701,8 +701,8 @@ def test_one_byte_at_a_time_and_everything_in_one_segment(server: Server) -> Non
         for byte in stream:
             line.write(bytes([byte]))
         line.sent = line.recoverable_sent = 3
-        order_ack = line.until(ORDER_ACK)
-        assert order_ack.tx == Tx(100, 1, 3, 2)
+        while line.until(ORDER_ACK).tx != Tx(100, 1, 3, 2):
+            pass  # one of fewer messages, if the bytes went slowly
     with Line(socket.create_connection(("127.0.0.1", server.port))) as line:
         line.sent = line.recoverable_sent = 3
         line.write(
