@@ -168,6 +168,24 @@ def test_three_answers() -> None:
     run(main)
 
 
+@pytest.mark.rule("B-405")
+def test_a_time_to_reach_the_queue_of_nothing_is_as_long_as_connecting_may_take() -> None:
+    async def main() -> None:
+        plant = await Plant().start()
+        await plant.destination.stop()
+        queue = plant.node.queue(LINE)
+        late = await queue.send(b"1", ttrq=0)
+        plant.time += 10
+        assert not await late.stored()
+        early = await queue.send(b"2", ttrq=0)
+        plant.time += 3
+        await plant.destination.start(plant.destination.port)
+        assert await early.stored()
+        await plant.stop()
+
+    run(main)
+
+
 @pytest.mark.rule("C-20", "C-21", "B-311", "B-313")
 def test_deadlines_act_without_a_connection_and_wake_who_waits() -> None:
     async def main() -> None:

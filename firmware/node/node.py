@@ -97,6 +97,7 @@ _UNSET = const(0xFFFFFFFF)
 _TRANSACTIONAL = const(0x01)  # of outbox
 _RECOVERABLE = const(0x02)
 # Where a packet has its times (wire.md 2.1 and 2.4).
+_CONNECT_TIMEOUT_S = const(10)  # of link.py
 _TTRQ_OFFSET = const(12)
 _TTBR_OFFSET = const(48)
 _SENT_TIME_OFFSET = const(52)
@@ -127,9 +128,9 @@ class Queue:
     """A destination queue and the stream of messages to it. Made by Node.queue, for the application to send to.
 
     The properties that a message may be sent with: label, the board's name if it has none. ttrq, ttbr: TimeToReachQueue
-    and TimeToBeReceived in s. dead_letter (JN): keep it until it is known to be received, and if it is not, or that
-    remains unknown, in the dead-letter queue. journal (JP): keep it until it is known to be received, and then in the
-    journal (B-389).
+    and TimeToBeReceived in s; a ttrq of 0 counts as the 10 s that connecting may take. dead_letter (JN): keep it until
+    it is known to be received, and if it is not, or that remains unknown, in the dead-letter queue. journal (JP): keep
+    it until it is known to be received, and then in the journal (B-389).
     priority: without effect, transactional messages have none (B-287). A body has at most about 4 MiB.
 
     Every form of sending raises OutboxFull, OutboxWriteFailed: it was not accepted. ValueError: it cannot be a message.
@@ -243,6 +244,7 @@ class Queue:
         flags = _USER_JN * dead_letter | _USER_JP * journal
         sent_time = node.time()
         _check(body, label, ttrq, ttbr, priority)
+        ttrq = ttrq or _CONNECT_TIMEOUT_S  # 0: one attempt to deliver it (B-405)
         journal_flags = confirm.journal_of(flags, node.confirmation)
         node.check_deadlines()  # what expires now makes room; what its sync gives up gives its MessageID back
         label = label or node.outbox.name
