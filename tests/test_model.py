@@ -222,6 +222,7 @@ def _acknowledged_between_two() -> None:
     model.play(2, trace)
 
 
+@pytest.mark.timeout(900)  # a walk ends when it meets what is broken
 @pytest.mark.parametrize(
     ("breakage", "run"),
     [
