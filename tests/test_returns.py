@@ -43,6 +43,12 @@ def _visit(world: World, host: Host, *peers: Peer) -> None:
         wire.cut()
 
 
+def _give_up(world: World) -> None:
+    """Once in a second, and then in pieces."""
+    for _ in range(20):
+        world.pass_time(100)
+
+
 @pytest.mark.rule("B-435", "B-115")
 def test_peers_that_were_made_up_fill_nothing_and_block_nobody(tmp_path: Path) -> None:
     host = Host(tmp_path, Config(max_final_acks=3000))
@@ -60,8 +66,7 @@ def test_peers_that_were_made_up_fill_nothing_and_block_nobody(tmp_path: Path) -
             stranger.send(b"x")
         _visit(world, host, *strangers)
         if number % 500 == 0:
-            for _ in range(20):  # once in a second, and then in pieces
-                world.pass_time(100)
+            _give_up(world)
             assert sum(queue.link is None for queue in host.manager._ack_queues.values()) <= 1000
             honest.send(b"%d" % number)
             typo.send(b"")
@@ -74,7 +79,7 @@ def test_peers_that_were_made_up_fill_nothing_and_block_nobody(tmp_path: Path) -
     assert host.content("line1") == [b"%d" % number for number in range(0, STRANGERS, 500)]
     assert not any("session closed" in line for line in host.log)
     assert sum("the oldest are given up" in line for line in host.log) >= 1
-    world.pass_time(1000)
+    _give_up(world)
     assert len(host.store.outgoing_messages()) <= 1000
     world.peers = [known]  # strangers went before one that has sent to a queue here
     world.settle()
