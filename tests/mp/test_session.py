@@ -510,6 +510,21 @@ def test_a_malformed_session_header_is_noticed_in_an_order_ack_that_is_read_in_p
     assert _closed(_read_in_place(sender.session, bytes(raw))).rule == "B-106"
 
 
+@rule("B-169")
+def test_an_order_ack_that_says_it_has_a_header_more_is_not_like_one_before() -> None:
+    ack = packets.order_ack(ends.ORDER_QUEUE, ends.RECEIVER, 1, 0, 1, 7, 1)
+    wrong = bytearray(ack)
+    wrong[2] |= 0x20  # DH: a DebugHeader, which is not there
+    rules = []
+    for known in (False, True):
+        sender, _ = ends.open_pair()
+        if known:
+            (event,) = _read_in_place(sender.session, bytes(ack))
+            assert isinstance(event, session.MessageReceived)
+        rules.append(_closed(_read_in_place(sender.session, bytes(wrong))).rule)
+    assert rules[0] == rules[1]
+
+
 @rule("A-24", "B-057")
 def test_a_used_up_sequence_waits_until_it_is_drained() -> None:
     stream = streams.OutgoingStream(array("I", (1, 7, 0xFFFFFFFE, 0)))
