@@ -15,7 +15,7 @@ from tests.host_world import WALL, Host, Wire, World, exchange, handshake, peer_
 STRANGERS = 5000
 
 
-def _give_up(host: Host) -> None:
+def _purge_outgoing(host: Host) -> None:
     """An operator purges every outgoing queue."""
     with host.client() as client:
         for queue in client.store.outgoing_queues():
@@ -156,7 +156,7 @@ def test_what_was_rejected_is_never_reported_as_stored_whatever_is_given_up(tmp_
         elif action == 5 and not world.wires:
             _visit(world, host, peer)
         elif action == 8:
-            _give_up(host)
+            _purge_outgoing(host)
             world.pass_time(1000)
         elif action == 6 and pick.random() < 0.3:
             host.restart(world.now, snapshot=True)
@@ -186,7 +186,7 @@ def test_what_is_given_up_stays_noted_over_a_restart(tmp_path: Path) -> None:
     _quota(host, None)
     peer.send(b"taken", sent_time=WALL)
     _visit(world, host, peer)
-    _give_up(host)
+    _purge_outgoing(host)
     world.pass_time(1000)
     assert host.store.outgoing_queues() == []
     assert [row.limit for row in host.store.incoming()] == [0]
