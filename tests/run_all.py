@@ -1,9 +1,11 @@
-"""`make test`: every part, two at a time, one line each, and a summary. The output of a part that fails is shown.
+"""`make test`: every part, two at a time, one line each, the slowest tests, and a summary.
 
+The output of a part that fails is shown.
 The full output of each part is in build/logs/test-NAME.log.
 """
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -15,23 +17,28 @@ ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "logs"
 PYTHON = sys.executable
 MAKE = ["make", "--no-print-directory", "SETUP=:"]  # what called us has done the set-up
-PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
+SLOWEST = 10  # tests that the summary names
+PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider", f"--durations={SLOWEST}"]
 SHOWN_OF_FAILURE = 80  # lines
 
-# Of emulated boards and of programs that talk to them: more waiting than work, and of no use to the coverage of mqqb.
+# These alone reach every line of mqqb: only they are slowed down by being traced.
+PROTOCOL = "confirm confirmation core engine engine_board line packets ping scan streams"
+ENGINE = [f"tests/test_{name}.py" for name in PROTOCOL.split()]
+# Of emulated boards and of programs that talk to them: more waiting than work.
 BOARDS = ["tests/test_board.py", "tests/test_firmware.py", "tests/test_natmod.py", "tests/test_uart.py"]
 # One Spark session for all of them, which uses both processors by itself.
 PIPELINE = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/test_pipeline_*.py"))
-OTHERS = ["tests", *[f"--ignore={name}" for name in (*BOARDS, *PIPELINE)]]
+OTHERS = ["tests", *[f"--ignore={name}" for name in (*ENGINE, *BOARDS, *PIPELINE)]]
+DURATION = re.compile(r"([\d.]+)s (?:call|setup|teardown) +(.*)")  # as pytest prints it
 # Name -> commands, run one after another. Two lanes, for two processors; the parts of a lane follow each other.
 Part = tuple[str, list[list[str]]]
 LANES: list[list[Part]] = [
     [
         (
-            "python",
+            "engine",
             [
                 [PYTHON, "-m", "coverage", "erase"],
-                [PYTHON, "-m", "coverage", "run", *PYTEST, "-n", "2", *OTHERS],
+                [PYTHON, "-m", "coverage", "run", *PYTEST, "-n", "2", *ENGINE],
             ],
         ),
         (
@@ -41,6 +48,7 @@ LANES: list[list[Part]] = [
                 [PYTHON, "-m", "coverage", "report", "--include=firmware/mqqb/*", "--fail-under=100"],
             ],
         ),
+        ("python", [[PYTHON, *PYTEST, "-n", "2", *OTHERS]]),
         ("conformance", [[PYTHON, "tests/conformance.py", "--check"]]),
         ("rig", [[PYTHON, *PYTEST, "hil"]]),
     ],
@@ -56,12 +64,13 @@ LANES: list[list[Part]] = [
 
 
 class Verdict(NamedTuple):
-    """How a part ended."""
+    """How a part ended. closing: the last line it printed; slow: its slowest tests, (seconds, name)."""
 
     name: str
     passed: bool
     seconds: float
-    closing: str  # the last line it printed
+    closing: str
+    slow: list[tuple[float, str]]
 
 
 def run(part: Part) -> Verdict:
@@ -82,7 +91,8 @@ def run(part: Part) -> Verdict:
     if not passed:
         print("\n".join(lines[-SHOWN_OF_FAILURE:]))
     print(f"  {name}: {'passed' if passed else 'FAILED'}, {seconds:.1f} s", flush=True)
-    return Verdict(name, passed, seconds, lines[-1] if lines else "")
+    slow = [(float(found[1]), found[2]) for line in lines if (found := DURATION.match(line))]
+    return Verdict(name, passed, seconds, lines[-1] if lines else "", slow)
 
 
 def main() -> int:
@@ -92,6 +102,9 @@ def main() -> int:
     started = time.monotonic()
     with ThreadPoolExecutor(max_workers=len(LANES)) as pool:
         verdicts = [verdict for lane in pool.map(lambda lane: [run(part) for part in lane], LANES) for verdict in lane]
+    print(f"\nThe {SLOWEST} slowest tests:")
+    for duration, name in sorted((test for verdict in verdicts for test in verdict.slow), reverse=True)[:SLOWEST]:
+        print(f"  {duration:6.1f} s  {name}")
     print()
     for verdict in verdicts:
         word = "passed" if verdict.passed else "FAILED"
