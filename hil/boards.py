@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from firmware.ports import modules
+
 ROOT = Path(__file__).resolve().parent.parent
 FIRMWARE = ROOT / "firmware"
 SENSOR = ROOT / "hil" / "sensor.py"
@@ -248,7 +250,7 @@ class ProcessBoard:
     def power_up(self) -> None:
         self._life += 1
         # Both interpreters find the firmware; nothing else of the caller's environment reaches the board.
-        paths = {"MICROPYPATH": f".frozen:{FIRMWARE}", "PYTHONPATH": str(FIRMWARE)}
+        paths = {"MICROPYPATH": f".frozen:{modules.write()}", "PYTHONPATH": str(FIRMWARE)}
         quiet = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         command = [*self._command, "config.json"]
         self._process = Process(command, self.log, self._life, self._folder, {**paths, **quiet, "PATH": os.defpath})

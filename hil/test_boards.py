@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from firmware.ports.modules import BOARD
 from hil import boards, targets
 from hil.boards import BoardMissing, Line, Log, Process, ProcessBoard
 from hil.targets import interpreter, open_board
@@ -141,7 +142,7 @@ def test_only_the_firmware_of_the_environment_reaches_the_board(
         board.close()
     assert "SECRET_OF_THE_CALLER" not in environment
     assert environment["PYTHONPATH"] == str(boards.FIRMWARE)
-    assert environment["MICROPYPATH"].split(":") == [".frozen", str(boards.FIRMWARE)]
+    assert environment["MICROPYPATH"].split(":") == [".frozen", str(BOARD)]
 
 
 # Log

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from firmware.ports.modules import BOARD
 from hil import sensor
 from hil.boards import FIRMWARE, SENSOR, BoardMissing
 from hil.report import read_ledger
@@ -121,7 +122,7 @@ for k in range(1, 41):
     print(sensor.line_of(k, body, k).decode(), end="")
 """
     Path("script.py").write_text(code)
-    environment = {"MICROPYPATH": f".frozen:{FIRMWARE}", "PYTHONPATH": str(FIRMWARE)}
+    environment = {"MICROPYPATH": f".frozen:{BOARD}", "PYTHONPATH": str(FIRMWARE)}
     command = [*command, "script.py", str(SENSOR.parent)]
     output = subprocess.run(command, capture_output=True, env=environment, timeout=30, check=True).stdout
     bodies = {k: sensor.body_of(123456789, k, sensor.size_of(123456789, k, 40)) for k in range(1, 41)}

@@ -25,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "firmware")]
 
-from tests import test_firmware  # noqa: E402 - the checkout is not a package that is installed
+from tests import on_mps2, test_firmware  # noqa: E402 - the checkout is not a package that is installed
 from tests.test_slow_lines import TO_HOST, OverUart  # noqa: E402
 
 FIGURE = re.compile(r"^(\w+) (-?[\d.]+)\r?$", re.MULTILINE)
@@ -66,7 +66,7 @@ mps2.power_off(0)
 
 def microseconds(folder: Path) -> dict[str, float]:
     """Virtual microseconds per message of each step, on the firmware in `folder`."""
-    program = (ROOT / "tests" / "mp" / "steady.py").read_text(encoding="utf-8")
+    program = (on_mps2.board() / "tests" / "mp" / "steady.py").read_text(encoding="utf-8")
     program = program.replace('if __name__ == "__main__":\n    main()\n', INSTRUCTIONS)
     with tempfile.TemporaryDirectory() as name:
         flash = Path(name) / "flash"
@@ -291,7 +291,8 @@ def messages(report: Callable[..., None], rounds: int) -> None:
             for batch, count in ((1, 2000), (64, 6400)):
                 with queue_manager(folder / f"store-{number}-{batch}") as port:
                     outbox = folder / f"outbox-{number}-{batch}"
-                    for kind, rate in micropython(OURS, ".frozen:firmware", outbox, port, count, batch).items():
+                    rates = micropython(OURS, f".frozen:{on_mps2.board()}", outbox, port, count, batch)
+                    for kind, rate in rates.items():
                         found.setdefault(f"{kind} {batch}", []).append(rate)
     peer = statistics.median(found["umqtt"])
     for batch in (1, 64):
@@ -317,7 +318,7 @@ def stored(report: Callable[..., None]) -> None:
             with queue_manager(folder / f"store-{early}", "EarlyOrderAck", early) as port:
                 outbox = folder / f"outbox-{early}"
                 rates = STEADY_RATES[: 3 if early == "0" else None]
-                found[early] = micropython(STORED, ".frozen:firmware", outbox, port, 20, STEADY_S, *rates)
+                found[early] = micropython(STORED, f".frozen:{on_mps2.board()}", outbox, port, 20, STEADY_S, *rates)
     rates = f"unix port, waiting_max=100: rate borne for {STEADY_S} s, of {STEADY_RATES}"
     for figure, bench, unit in (
         ("stored", "unix port, one at a time: p50 until stored() returns", "ms"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests import on_mps2
 from tests.conformance import UnknownRule, check_known, cited_by, load_rules
 from tests.host_world import Host
 
@@ -23,6 +24,10 @@ SPARK = {
 # No deadline: the machine is shared, and pytest-timeout ends what hangs. A failure prints how to repeat it.
 settings.register_profile("ordack", deadline=None, print_blob=True)
 settings.load_profile("ordack")
+
+
+def pytest_configure() -> None:
+    on_mps2.board()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

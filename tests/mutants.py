@@ -27,7 +27,6 @@ import hypothesis
 import libcst
 import pytest
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
-from mqqb import constants
 from mutmut.mutation.mutators import mutation_operators, operator_string
 from rich.progress import Progress
 
@@ -68,12 +67,9 @@ class _Finder(libcst.CSTVisitor):
             return False
         if isinstance(node, libcst.Assign) and isinstance(node.value, libcst.SimpleString):
             return False  # the name of a state or an event: all that counts is that it is not another's
-        if isinstance(node, libcst.Assign) and isinstance(node.targets[0].target, libcst.Name):
-            name = node.targets[0].target.value
-            if name.startswith("_") and hasattr(constants, name[1:]):
-                return False  # test_budgets.py compares them
-            if name == "TYPE_CHECKING":
-                return False  # read by mypy alone
+        target = node.targets[0].target if isinstance(node, libcst.Assign) else None
+        if isinstance(target, libcst.Name) and target.value == "TYPE_CHECKING":
+            return False  # read by mypy alone
         position = self.get_metadata(PositionProvider, node, None)
         for kind, operator in mutation_operators:
             if isinstance(position, CodeRange) and isinstance(node, kind) and operator is not operator_string:

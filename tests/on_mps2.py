@@ -1,8 +1,8 @@
 """Runs a MicroPython script of this checkout on a Cortex-M3: python -m tests.on_mps2 SCRIPT [HEAP_KIB]
 
-The board's flash gets the modules of firmware/ and tests/mp as they are now, compiled, so that no firmware has to be
-built for a change in them; the script itself is compiled on the board. It runs in the checkout's place: paths such as
-tests/vectors.json are valid. Nothing but the interpreter and the C core is the firmware's.
+The board's flash gets the modules of firmware/ and tests/mp as they are now, in the board's form and compiled, so that
+no firmware has to be built for a change in them; the script itself is compiled on the board. It runs in the checkout's
+place: paths such as tests/vectors.json are valid. Nothing but the interpreter and the C core is the firmware's.
 """
 
 import subprocess
@@ -10,6 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from firmware.ports import modules
 from hil.emulated import MPS2_FIRMWARE as FIRMWARE
 from hil.emulated import MPS2_PSRAM_SIZE, MPY_CROSS, mps2_flash
 
@@ -17,8 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 HEAP_KIB = 3800
 """All that the machine has: the tests need more than a board would."""
 
-# Folder in the checkout -> on the flash.
-MODULES = {"firmware/mqqb": "mqqb", "firmware/node": "node", "tests/mp": "tests/mp"}
+# Folders on the flash, in the form that boards run.
+MODULES = ("mqqb", "node", "tests/mp")
 DATA = ("tests/vectors.json",)
 MAIN = """\
 import mps2
@@ -37,17 +38,23 @@ mps2.power_off(status)
 """
 
 
+def board() -> Path:
+    """The modules of firmware/ and tests/mp as boards run them, from the sources as they are now."""
+    return modules.write(others=("tests/mp/*.py", "tests/vectors.json"))
+
+
 def files(script: str) -> "dict[str, bytes]":
     """What is on the flash of a board that runs `script` when it is switched on."""
     content = {}
     with tempfile.TemporaryDirectory() as folder:
         compiled = Path(folder) / "module.mpy"
-        for source, target in MODULES.items():
-            for module in sorted((ROOT / source).glob("*.py")):
+        for place in MODULES:
+            for module in sorted((board() / place).glob("*.py")):
                 subprocess.run([MPY_CROSS, "-s", module.name, "-o", compiled, module], check=True, timeout=30)
-                content[f"{target}/{module.stem}.mpy"] = compiled.read_bytes()
+                content[f"{place}/{module.stem}.mpy"] = compiled.read_bytes()
     for name in DATA:
         content[name] = (ROOT / name).read_bytes()
+    script = modules.inlined(script, modules.stated(), "script")
     return {**content, "script.py": script.encode(), "main.py": MAIN.encode()}
 
 

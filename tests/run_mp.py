@@ -43,15 +43,15 @@ class Outcome(NamedTuple):
 
 
 def micropython(build: str, *arguments: str, timeout: float = TIMEOUT) -> "subprocess.CompletedProcess[str]":
-    """Runs a build's interpreter in the checkout; its output and errors come back together."""
+    """Runs a build's interpreter in the board's form of the checkout; its output and errors come back together."""
     command = [str(ROOT / "build" / "micropython" / build / "micropython"), *arguments]
-    path = ".frozen:firmware:tests/mp"
+    path = ".frozen:.:tests/mp"
     if build == "pi":
         command = ["qemu-aarch64", str(ROOT / "build" / "firmware" / "pi" / "micropython"), *arguments]
-        path = "firmware:tests/mp:.frozen"  # the modules of the checkout, not those frozen in
+        path = ".:tests/mp:.frozen"  # the modules of the checkout, not those frozen in
     return subprocess.run(
         command,
-        cwd=ROOT,
+        cwd=on_mps2.board(),
         env={"MICROPYPATH": path, "PATH": os.environ["PATH"]},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -28,6 +28,7 @@ from ordack import board as boards
 from ordack.board import Board, BoardError, NoBoard, deploy, examine
 from ordack.client import Client
 
+from firmware.ports.modules import BOARD
 from tests.conformance import ROOT
 
 FIRMWARE = ROOT / "build" / "firmware"
@@ -210,7 +211,7 @@ def test_the_page_for_a_pico_w_leads_to_a_reading(queue: str, tmp_path: Path) ->
             program.replace('Node("outbox", ', f'Node("outbox", connect=("127.0.0.1", {port}), '))
         board = subprocess.Popen(
             [ROOT / "build" / "micropython" / "unix-c" / "micropython", "main.py"], cwd=tmp_path,
-            env={"MICROPYPATH": f"{tmp_path}:.frozen:{ROOT / 'firmware'}"}, stdout=subprocess.PIPE, text=True)
+            env={"MICROPYPATH": f"{tmp_path}:.frozen:{BOARD}"}, stdout=subprocess.PIPE, text=True)
         try:
             if queue == "lime1":
                 assert board.stdout
@@ -387,7 +388,7 @@ def test_a_board_gets_the_native_module_for_its_processor_alone(mpy: int, own_co
 def test_a_board_that_loads_no_such_files_gets_sources() -> None:
     info = boards.Info((1, 30, 0), "", 7, 0, 0, [], "/")
     package = boards.default_package(info)
-    assert package == ROOT / "package.json"
+    assert package == BOARD / "package.json"
     assert "mqqb/core.py" in boards.chosen_files(package, info, own_core=False)
 
 

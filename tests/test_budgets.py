@@ -1,7 +1,6 @@
 """Our part of a firmware keeps to firmware/budgets.toml: flash, heap, garbage. Each test prints what it measured."""
 
 import ast
-import os
 import re
 import subprocess
 import sys
@@ -10,8 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from mqqb import constants
 
+from firmware.ports import modules
 from tests.conformance import ROOT
 from tests.test_firmware import MPS2, Machine, machines, mps2  # noqa: F401 - fixtures
 
@@ -19,11 +18,6 @@ FIRMWARE = ROOT / "firmware"
 SOURCE = ROOT / "build" / "micropython" / "source"
 MPY_CROSS = ROOT / "build" / "micropython" / "mpy-cross" / "mpy-cross"
 BUDGETS = tomllib.loads((FIRMWARE / "budgets.toml").read_text(encoding="utf-8"))
-# What manifest.py does not freeze beside the C core.
-NOT_FROZEN = {
-    "mqqb/constants.py", "mqqb/core_cffi.py", "mqqb/core_py.py", "mqqb/extras.py", "mqqb/line_py.py",
-    "mqqb/transfer.py", "node/cpython.py", "node/interfaces.py",
-}
 FIGURE = re.compile(r"^(\w+) (-?[\d.]+)\r?$", re.MULTILINE)
 
 Start = Callable[..., Machine]
@@ -43,11 +37,9 @@ def keep(part: str, measured: dict[str, float]) -> None:
 def frozen(folder: Path) -> dict[str, int]:
     """What mpy-tool counts of the modules that boards have."""
     compiled = []
-    for path in sorted([*FIRMWARE.glob("mqqb/*.py"), *FIRMWARE.glob("node/*.py")]):
-        name = path.relative_to(FIRMWARE).as_posix()
-        if name not in NOT_FROZEN:
-            compiled.append(folder / name.replace("/", "-").replace(".py", ".mpy"))
-            subprocess.run([MPY_CROSS, "-O3", "-s", name, "-o", compiled[-1], path], check=True)
+    for name in modules.of_boards(twin=False):
+        compiled.append(folder / name.replace("/", "-").replace(".py", ".mpy"))
+        subprocess.run([MPY_CROSS, "-O3", "-s", name, "-o", compiled[-1], modules.BOARD / name], check=True)
     names = SOURCE.parent / "unix-twin" / "genhdr" / "qstrdefs.preprocessed.h"
     tool = [sys.executable, SOURCE / "tools" / "mpy-tool.py", "-f", "-q", names, "-mlongint-impl=mpz", *compiled]
     text = subprocess.run(tool, check=True, capture_output=True, text=True).stdout
@@ -66,47 +58,34 @@ def test_flash(tmp_path: Path) -> None:
     keep("flash", dict(frozen(tmp_path)))
 
 
-def test_the_manifest_freezes_what_is_measured() -> None:
-    manifest = (FIRMWARE / "ports" / "manifest.py").read_text(encoding="utf-8")
-    for name in NOT_FROZEN:
-        assert f'"{Path(name).name}"' in manifest, name
-
-
 # ---- constants
 
 
-def private_constants() -> Iterator[tuple[str, str, int]]:
-    """(file, name without underscore, value) of what is folded on boards."""
-    for path in sorted([*FIRMWARE.glob("mqqb/*.py"), *FIRMWARE.glob("node/*.py")]):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if (
-                isinstance(node, ast.Assign)
-                and isinstance(node.value, ast.Call)
-                and isinstance(node.value.func, ast.Name)
-                and node.value.func.id == "const"
-                and isinstance(node.targets[0], ast.Name)
-            ):
-                name = node.targets[0].id
-                value = ast.literal_eval(node.value.args[0]) if node.value.args else None
-                if name.startswith("_") and hasattr(constants, name[1:]) and not isinstance(value, str):
-                    yield path.name, name[1:], value
-
-
-def test_private_constants_are_those_of_the_core() -> None:
-    found = list(private_constants())
-    assert len(found) > 100
-    for file, name, value in found:
-        assert value == getattr(constants, name), (file, name)
-
-
-def test_the_twin_gives_constants_when_asked() -> None:
-    """What a board does, which loads them only then."""
-    program = (
-        "import sys; from mqqb import core; assert core.implementation == 'python';"
-        "assert 'mqqb.constants' not in sys.modules; assert core.USER_JN == 0x100; assert not hasattr(core, 'USER_XX')"
-    )
-    environment = os.environ | {"ORDACK_CORE": "python"}
-    subprocess.run([sys.executable, "-c", program], check=True, env=environment, timeout=60)
+def test_a_board_has_values_where_the_sources_have_names() -> None:
+    """No module of a board states a public constant, names one, or has the table of the core's."""
+    stated = modules.stated()
+    assert len(stated["mqqb.core"]) > 100
+    assert "mqqb/constants.py" not in modules.of_boards()
+    named = 0
+    for name in modules.of_boards():
+        own = stated.get(name.removesuffix(".py").replace("/", "."), {})
+        imported = {}
+        source, board = (ast.parse((folder / name).read_text(encoding="utf-8")) for folder in (FIRMWARE, modules.BOARD))
+        for node in ast.walk(source):
+            if isinstance(node, ast.ImportFrom):
+                imported |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+        for tree in (source, board):
+            for node in ast.walk(tree):
+                of = own
+                if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                    of = stated.get(imported.get(node.value.id, ""), {})
+                if isinstance(node, ast.Attribute | ast.Name) and getattr(node, "attr", getattr(node, "id", "")) in of:
+                    named += 1
+                    assert tree is source, (name, ast.unparse(node), node.lineno)
+                if tree is board and isinstance(node, ast.ImportFrom):
+                    assert node.module != "mqqb.constants", name
+                    assert "constants" not in [alias.name for alias in node.names], name
+    assert named > 500
 
 
 # ---- heap and garbage, on a Cortex-M3
@@ -121,7 +100,7 @@ def figures(machine: Machine) -> dict[str, float]:
 
 
 def test_a_steady_session_takes_no_memory(mps2: Start) -> None:  # noqa: F811
-    program = (ROOT / "tests" / "mp" / "steady.py").read_text(encoding="utf-8")
+    program = (modules.BOARD / "tests" / "mp" / "steady.py").read_text(encoding="utf-8")
     # Without a collection in between, and with both ends in it, the heap has to be larger than a board's.
     found = figures(mps2(program + "\nimport mps2\nmps2.power_off(0)\n", settings="heap=192"))
     found["live"] -= found["warm"]
@@ -141,7 +120,7 @@ def served(mps2: Start, tmp_path: Path) -> "Iterator[Callable[[str], dict[str, f
         port = server.stdout.readline().rpartition(":")[2].strip()
 
         def start(name: str) -> dict[str, float]:
-            program = (ROOT / "tests" / "mp" / name).read_text(encoding="utf-8")
+            program = (modules.BOARD / "tests" / "mp" / name).read_text(encoding="utf-8")
             settings = f"heap=64 id=0102030405 rtc=1 port={port}"
             return figures(mps2(program, "-nic", "user,model=lan9118", settings=settings))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from ordack.client import Client, Reject
 
+from firmware.ports import modules
 from tests.test_readme import INTERPRETERS, ROOT
 
 BOARD = """
@@ -47,7 +48,7 @@ def test_a_board_hears_the_end_of_each_message(interpreter: str, tmp_path: Path)
         pytest.skip(f"{program} is missing: make firmware builds it")
     environment = dict(
         os.environ, PYTHONPATH=f"{ROOT / 'firmware'}:{ROOT / 'host'}", PYTHONUNBUFFERED="1",
-        MICROPYPATH=f".frozen:{ROOT / 'firmware'}",
+        MICROPYPATH=f".frozen:{modules.BOARD}",
     )
     store = tmp_path / "store"
     with Client(store, create=True) as client:

@@ -22,6 +22,7 @@ import pytest
 from mqqb import confirm, packets
 from ordack.client import Client
 
+from firmware.ports import modules
 from tests.test_cli import ROOT, _ordack, _Serve
 from tests.test_firmware import MPS2, Machine, write_flash
 
@@ -75,17 +76,16 @@ class Application:
         self.modules = ROOT / "firmware"
         if BOARD.exists():  # what a board has: not what is for hosts
             self.modules = folder / "modules"
-            shutil.copytree(ROOT / "firmware", self.modules, ignore=shutil.ignore_patterns(
-                "__pycache__", "ports", "extras.py", "transfer.py", "constants.py", "core_cffi.py", "core_py.py",
-                "cpython.py", "line_py.py",
-            ))
+            for name in modules.of_boards(twin=False):
+                (self.modules / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(modules.BOARD / name, self.modules / name)
         self.arguments = arguments
         self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
         interpreter = str(BOARD) if BOARD.exists() else sys.executable
-        modules = f"{self.modules}:{ROOT / 'tests' / 'mp'}"
-        paths = {"MICROPYPATH": f".frozen:{modules}", "PYTHONPATH": modules}
+        both = f"{self.modules}:{ROOT / 'tests' / 'mp'}"
+        paths = {"MICROPYPATH": f".frozen:{self.modules}:{modules.BOARD / 'tests' / 'mp'}", "PYTHONPATH": both}
         self.process = subprocess.Popen(
             [interpreter, str(self.program), str(self.folder), *self.arguments, GUID.hex()], stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, env={**os.environ, **paths, "PYTHONUNBUFFERED": "1"})

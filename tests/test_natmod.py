@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from firmware.ports.modules import BOARD
 from tests import on_mps2
 from tests.conformance import ROOT
 
@@ -26,10 +27,10 @@ def interpreter(arch: str) -> list[str]:
     return [str(MICROPYTHON / "unix-twin" / "micropython")]
 
 
-def run(arch: str, *arguments: str, path: str) -> str:
+def run(arch: str, *arguments: str, path: str, cwd: Path = ROOT) -> str:
     result = subprocess.run(
         [*interpreter(arch), *arguments],
-        cwd=ROOT,
+        cwd=cwd,
         env={"MICROPYPATH": path},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -51,13 +52,13 @@ def test_a_module_is_for_its_processor_and_small(arch: str, number: int) -> None
 
 @pytest.mark.parametrize("arch", ["x64", *ARM])
 def test_the_checks_of_the_core_pass_on_a_native_module(arch: str) -> None:
-    output = run(arch, "tests/mp/test_core.py", path=f".frozen:{NATIVE / arch}:firmware:tests/mp")
+    output = run(arch, "tests/mp/test_core.py", path=f".frozen:{NATIVE / arch}:.:tests/mp", cwd=BOARD)
     assert output.startswith("core: c-module ")
     assert re.search(r"\n\d\d+ passed, 0 failed\s*\Z", output), output
 
 
 def test_the_checks_of_the_line_pass_on_a_native_module() -> None:
-    output = run("x64", "tests/mp/test_line.py", path=f".frozen:{NATIVE / 'x64'}:firmware:tests/mp")
+    output = run("x64", "tests/mp/test_line.py", path=f".frozen:{NATIVE / 'x64'}:.:tests/mp", cwd=BOARD)
     assert re.search(r"\n\d+ passed, 0 failed\s*\Z", "\n" + output), output
 
 
@@ -77,7 +78,7 @@ def test_the_checks_of_the_core_pass_on_a_cortex_m3_with_a_stock_firmware(
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
     """The folder lib of a board: the package with all native modules beside it."""
-    shutil.copytree(ROOT / "firmware" / "mqqb", tmp_path / "mqqb")
+    shutil.copytree(BOARD / "mqqb", tmp_path / "mqqb")
     for arch in NUMBERS:
         shutil.copy(NATIVE / arch / "_mqqb.mpy", tmp_path / "mqqb" / f"core_{arch}.mpy")
     return tmp_path

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from firmware.ports import modules
 from tests.destination import Destination
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,7 +76,7 @@ class Board:
     async def start(application: Path, folder: Path, port: int, last: int) -> Board:
         interpreter = str(BOARD) if BOARD.exists() else sys.executable
         arguments = [interpreter, str(application), str(folder), str(port), LINE, str(last)]
-        paths = {"MICROPYPATH": f".frozen:{ROOT / 'firmware'}", "PYTHONPATH": str(ROOT / "firmware")}
+        paths = {"MICROPYPATH": f".frozen:{modules.BOARD}", "PYTHONPATH": str(ROOT / "firmware")}
         process = await asyncio.create_subprocess_exec(
             *arguments,
             stdout=asyncio.subprocess.PIPE,
@@ -190,7 +191,7 @@ def test_two_programs_never_have_one_folder(tmp_path: Path, interpreter: Path) -
     program, folder = tmp_path / "main.py", tmp_path / "outbox"
     program.write_text(HOLDER)
     command = [str(interpreter), str(program), str(folder)]
-    paths = {"MICROPYPATH": f".frozen:{ROOT / 'firmware'}", "PYTHONPATH": str(ROOT / "firmware")}
+    paths = {"MICROPYPATH": f".frozen:{modules.BOARD}", "PYTHONPATH": str(ROOT / "firmware")}
 
     def again() -> subprocess.CompletedProcess[str]:
         return subprocess.run(

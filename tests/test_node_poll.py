@@ -24,16 +24,13 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent / "mp"))
 
 import power
-from mqqb import confirm, confirm_names, constants, core, packets, session, streams
+from mqqb import confirm, core, packets, session, streams
 from node import Message, Node, OutboxDamaged, OutboxFull, OutboxWriteFailed
-from node import board as board_module
-from node import inbox as inbox_module
-from node import message as message_module
-from node import node as node_module
 from node.link import Backoff, TcpLink
 from node.listener import TcpListener
 from node.tasks import Tasks
 
+from firmware.ports import modules
 from tests.destination import Destination
 from tests.test_node import LINE, make, run, until
 
@@ -215,7 +212,7 @@ def test_what_ends_delivery_is_raised_by_every_poll(monkeypatch: pytest.MonkeyPa
 
 def test_nobody_answers_and_poll_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """A listener whose backlog is full takes no connection and refuses none."""
-    monkeypatch.setattr("node.link.CONNECT_TIMEOUT_MS", LONG_MS)
+    monkeypatch.setattr("node.link.CONNECT_TIMEOUT_S", LONG_MS)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen(0)
@@ -233,7 +230,7 @@ def test_nobody_answers_and_poll_does_not_wait(monkeypatch: pytest.MonkeyPatch) 
             assert 0 <= node.poll() <= 100
             waiting += not queue.peer.reason
             if waiting >= 10:
-                monkeypatch.setattr("node.link.CONNECT_TIMEOUT_MS", 0)
+                monkeypatch.setattr("node.link.CONNECT_TIMEOUT_S", 0)
             select.select([], [], [], 0.005)
         assert str(errno.ETIMEDOUT) in queue.peer.reason
         assert waiting >= 10
@@ -681,7 +678,7 @@ def test_both_forms_of_a_program_react_at_once(interpreter: str, tmp_path: Path)
     application = tmp_path / "application.py"
     application.write_text(APPLICATION)
     with elsewhere(order_ack_timeout=0) as destination:
-        paths = {"MICROPYPATH": f".frozen:{ROOT / 'firmware'}", "PYTHONPATH": str(ROOT / "firmware")}
+        paths = {"MICROPYPATH": f".frozen:{modules.BOARD}", "PYTHONPATH": str(ROOT / "firmware")}
         done = subprocess.run(
             [interpreter, str(application), str(tmp_path), str(destination.port), LINE],
             env={**os.environ, **paths},
@@ -779,21 +776,6 @@ def test_states_are_the_words_of_conclusion() -> None:
     for state, answer in (("Q", confirm.WAITING), ("S", confirm.WAITING), ("O", confirm.STORED)):
         message.record[confirm.STATE] = ord(state)
         assert message.state == answer == message.conclusion().answer
-
-
-@pytest.mark.parametrize("module", [confirm, node_module, message_module, inbox_module, board_module])
-def test_folded_constants_are_those_of_the_engine(module: Any) -> None:
-    """On a board they are numbers in the code, which saves their look-up."""
-    states = {name: ord(getattr(confirm, name)) for name in ("Q", "S", "O", "J", "X", "GONE")}
-    compared = 0
-    for name, value in vars(module).items():
-        public = name[1:]
-        known = states.get(public, getattr(confirm_names, public, getattr(constants, public, None)))
-        if name[:1] == "_" and isinstance(known, int | str):
-            compared += 1
-            assert value == known, name
-    assert compared
-    assert confirm._JOURNAL_BITS == (core.USER_JN | core.USER_JP) // core.USER_JN
 
 
 def test_a_packet_larger_than_the_buffer_goes_between_small_ones() -> None:

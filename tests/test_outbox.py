@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent / "mp"))
 
 import power
 from mqqb import confirm, core
-from node import outbox, replay
+from node import outbox
 
 from tests import run_mp
 
@@ -571,12 +571,9 @@ def test_starts_are_counted_and_lift_the_time_stamps_of_a_board_without_a_clock(
         outbox.Outbox(disk, starts=1 << 24)
 
 
-def test_the_words_and_states_of_a_record_are_those_of_the_confirmation() -> None:
-    """The outbox has them as constants of its own, which take no memory on a board."""
-    names = ("STATE", "MARKS", "SENT_TIME", "TTRQ", "TTBR", "CLASS")
-    assert [getattr(outbox, "_WORD_" + name) for name in names] == [getattr(confirm, name) for name in names]
-    assert chr(outbox._GONE) == confirm.GONE
+def test_the_states_of_an_arrival_are_none_of_a_message() -> None:
     assert (chr(outbox.RECEIVED), chr(outbox.TAKEN)) == ("R", "T")
+    assert not {outbox.RECEIVED, outbox.TAKEN} & {confirm.Q, confirm.S, confirm.O, confirm.J, confirm.X, confirm.GONE}
 
 
 # ---- the confirmation ---------------------------------------------------------------------------------
@@ -762,7 +759,7 @@ def one_taken(box: Any) -> Any:
     """The source of a message that was taken; that is not durable yet."""
     handle = come(box, b"on")
     box.sync()
-    handle.record[confirm.STATE] = ord(confirm.GONE)
+    handle.record[confirm.STATE] = confirm.GONE
     box.change([handle])
     return box.sources[0]
 
@@ -773,7 +770,7 @@ def test_a_source_that_takes_the_place_of_another_has_none_of_its_counters_after
     box = outbox.Outbox(disk, power.GUID)
     source = one_taken(box)
     second = come(box, b"off")
-    second.record[confirm.STATE] = ord(confirm.GONE)
+    second.record[confirm.STATE] = confirm.GONE
     box.change([second])
     box.replace(source, power.GUID, "settings")
     disk.before = failing("sync")
@@ -847,8 +844,8 @@ def test_want_of_memory_while_changes_are_noted_loses_none_of_them(monkeypatch: 
         box._advanced = ScarceList(box._advanced)
         box._touched = ScarceList(box._touched)
         for handle in handles[:3]:
-            handle.record[confirm.STATE] = ord(confirm.GONE)
-        handles[3].record[confirm.STATE] = ord(confirm.X)
+            handle.record[confirm.STATE] = confirm.GONE
+        handles[3].record[confirm.STATE] = confirm.X
         handles[6].record[confirm.STATE] = outbox.TAKEN
         source.record[3] += 1
         memory.left = k
@@ -1150,14 +1147,3 @@ def test_the_wear_that_the_readme_states_is_what_is_measured() -> None:
     assert [line[:2] for line in stated] == [line[:2] for line in measured]
     for said, found in zip(stated, measured):
         assert [int(said[2]), int(said[3])] == pytest.approx([int(found[2]), int(found[3])], rel=0.1), said
-
-
-def test_both_halves_have_the_same_constants() -> None:
-    """MicroPython folds private constants into the code of the file that names them."""
-    halves = [
-        {name: value for name, value in vars(half).items() if name[0] == "_" and name[1:2].isupper()}
-        for half in (outbox, replay)
-    ]
-    shared = halves[0].keys() & halves[1].keys()
-    assert len(shared) > 20
-    assert {name: halves[0][name] for name in shared} == {name: halves[1][name] for name in shared}

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from ordack.client import Client
 
+from firmware.ports.modules import BOARD
 from tests.test_cli import ROOT, _ordack, _Serve
 
 sys.path.insert(0, str(Path(__file__).parent / "mp"))
@@ -98,7 +99,7 @@ def _program(title: str, folder: Path, *changes: tuple[str, str]) -> list[str]:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    return {"MICROPYPATH": f"{folder}:.frozen:{ROOT / 'firmware'}"}
+    return {"MICROPYPATH": f"{folder}:.frozen:{BOARD}"}
 
 
 @pytest.mark.skipif(not MICROPYTHON.exists(), reason="there is no MicroPython")

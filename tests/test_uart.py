@@ -29,6 +29,7 @@ from ordack.names import BadName
 from ordack.record import Recorder
 from ordack.store import Store
 
+from firmware.ports.modules import BOARD
 from tests.host_peer import Peer, direct
 from tests.test_cli import ENVIRONMENT, ROOT, _ordack
 from tests.test_net import until
@@ -558,9 +559,9 @@ def test_micropython_sends_each_message_once_over_a_line_that_spoils_bytes_and_o
     assert serve.stdout
     assert [json.loads(serve.stdout.readline()) for _ in range(2)][1] == {
         "serial": "press7", "port": proxy.host, "baud": 9600}
-    command = [str(ROOT / "build" / "micropython" / build / "micropython"), "tests/mp/uart_board.py", proxy.board,
-               str(tmp_path / "outbox"), str(count)]
-    environment = {"MICROPYPATH": ".frozen:firmware:tests/mp"}
+    command = [str(ROOT / "build" / "micropython" / build / "micropython"), BOARD / "tests/mp/uart_board.py",
+               proxy.board, str(tmp_path / "outbox"), str(count)]
+    environment = {"MICROPYPATH": f".frozen:{BOARD}:{BOARD}/tests/mp"}
 
     deadline = time.monotonic() + DEADLINE_S
     while "press7" not in (done := _ordack("state", "--store", store)).stdout:

@@ -23,47 +23,70 @@ are not transactional, and transactions that were aborted, have no record (C-07,
 
 from array import array
 
-from mqqb import const
+from mqqb import const, core
 
-TYPE_CHECKING = const(0)
-# Of confirm_names.py and constants.py (tests compare them).
-_UNSET = const(0xFFFFFFFF)
-_LONG_LIVE_TIME = const(345600)
-_USER_JN = const(0x00000100)
-_Q = const(0x51)
-_S = const(0x53)
-_O = const(0x4F)
-_J = const(0x4A)
-_X = const(0x58)
-_GONE = const(0x2D)
-_STATE = const(0)
-_MARKS = const(1)
-_SENT_TIME = const(2)
-_TTRQ = const(3)
-_TTBR = const(4)
-_CLASS = const(5)
-_RECORD_WORDS = const(6)
+UNSET = const(0xFFFFFFFF)  # of TTRQ: the machine's default; of TTBR: infinite
+LONG_LIVE_TIME = const(345600)  # B-401
+
+# States of the copy, as character codes (confirmation.md section 1).
+Q = const(0x51)  # committed, never transmitted
+S = const(0x53)  # transmitted, not order-acknowledged
+O = const(0x4F)  # noqa: E741 - order-acknowledged, or in a queue of this machine: it is stored at its destination
+J = const(0x4A)  # confirmed, copy in the journal
+X = const(0x58)  # dead-lettered
+GONE = const(0x2D)  # "-"
+
+# Words of a record.
+STATE = const(0)
+MARKS = const(1)
+SENT_TIME = const(2)  # T0
+TTRQ = const(3)
+TTBR = const(4)
+CLASS = const(5)  # 0 until the end; then what ended it
+RECORD_WORDS = const(6)
 _NO_RECORD = b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"  # a literal takes no memory of a board
-_STORE = const(0x01)
-_JOURNAL = const(0x02)
-_DEAD_LETTER = const(0x04)
-_DELETE = const(0x08)
-_NACK = const(0x10)
-_LOG = const(0x20)
-_WAITING = const("waiting")
-_STORED = const("stored at destination")
-_RECEIVED = const("received")
-_DEAD_LETTERED = const("dead-lettered")
-_DISCARDED = const("discarded")
-_ACK_RECEIVE = const(0x4000)
-_NACK_DELETED = const(0x8001)
-_NACK_REACH_QUEUE_TIMEOUT = const(0x8002)
-_NACK_COULD_NOT_ENCRYPT = const(0x8008)
-_NACK_SOURCE_COMPUTER_GUID_CHANGED = const(0x800C)
-_NACK_RECEIVE_TIMEOUT = const(0xC002)
-_NACK_RECEIVE_TIMEOUT_AT_SENDER = const(0xC003)
 
-_JOURNAL_BITS = const(0x03)  # MARKS: 1 JN, 2 JP (B-389)
+# What the owner has to do, bits. 0: nothing.
+STORE = const(0x01)  # the record has changed
+JOURNAL = const(0x02)  # move the message to the journal, its class unchanged (C-25)
+DEAD_LETTER = const(0x04)  # move the message, with message_class, to a dead-letter queue (C-36)
+DELETE = const(0x08)  # delete the message
+NACK = const(0x10)  # send an administration acknowledgement of class NACK_REACH_QUEUE_TIMEOUT
+LOG = const(0x20)  # say that a positive FinalAck came too late (C-34)
+
+# Answers of `conclusion`.
+WAITING = const("waiting")
+STORED = const("stored at destination")
+RECEIVED = const("received")
+DEAD_LETTERED = const("dead-lettered")
+DISCARDED = const("discarded")
+
+# Message classes (B-365 to B-387), and the bits of them that say what a class is about. ORDER_ACK is in packets.
+CLASS_NEGATIVE = const(0x8000)
+CLASS_RECEIVING = const(0x4000)  # rather than arriving
+REPORT = const(0x0001)
+ACK_REACH_QUEUE = const(0x0002)
+ACK_RECEIVE = const(0x4000)
+NACK_BAD_DST_Q = const(0x8000)
+NACK_DELETED = const(0x8001)
+NACK_REACH_QUEUE_TIMEOUT = const(0x8002)
+NACK_Q_EXCEED_QUOTA = const(0x8003)
+NACK_ACCESS_DENIED = const(0x8004)
+NACK_HOP_COUNT_EXCEEDED = const(0x8005)
+NACK_BAD_SIGNATURE = const(0x8006)
+NACK_BAD_ENCRYPTION = const(0x8007)
+NACK_COULD_NOT_ENCRYPT = const(0x8008)
+NACK_NOT_TRANSACTIONAL_Q = const(0x8009)
+NACK_NOT_TRANSACTIONAL_MSG = const(0x800A)
+NACK_UNSUPPORTED_CRYPTO_PROVIDER = const(0x800B)
+NACK_SOURCE_COMPUTER_GUID_CHANGED = const(0x800C)
+NACK_Q_DELETED = const(0xC000)
+NACK_Q_PURGED = const(0xC001)
+NACK_RECEIVE_TIMEOUT = const(0xC002)
+NACK_RECEIVE_TIMEOUT_AT_SENDER = const(0xC003)
+NACK_RECEIVE_REJECTED = const(0xC004)
+
+JOURNAL_BITS = const(0x03)  # MARKS: 1 JN, 2 JP (B-389)
 _NACK_REQUESTED = const(0x04)
 _LOCAL = const(0x08)
 _TRANSMITTED = const(0x10)
@@ -92,9 +115,9 @@ _TABLE = (
     (b"QO", _LIFETIME, b"-X-X"),  # C-21, C-41, C-71
     (b"S", _LIFETIME, b"-..."),  # C-41
     (b"SO", _CONFIRMATION, b".X-X"),  # C-22, C-23, C-45
-    (b"QSO", _NACK_DELETED, b"-X-X"),  # C-29; O: an administrator can end the wait of C-24 (test case 13)
-    (b"Q", _NACK_COULD_NOT_ENCRYPT, b"-X-X"),  # C-28
-    (b"QSO", _NACK_SOURCE_COMPUTER_GUID_CHANGED, b"-X-X"),  # C-30
+    (b"QSO", NACK_DELETED, b"-X-X"),  # C-29; O: an administrator can end the wait of C-24 (test case 13)
+    (b"Q", NACK_COULD_NOT_ENCRYPT, b"-X-X"),  # C-28
+    (b"QSO", NACK_SOURCE_COMPUTER_GUID_CHANGED, b"-X-X"),  # C-30
 )
 
 
@@ -118,14 +141,14 @@ class Settings:
         self,
         xact_delay_receive_nack: "int | None" = None,
         xact_dead_letter_always: bool = False,
-        long_live_time: int = _LONG_LIVE_TIME,
-        class_never_sent: int = _NACK_RECEIVE_TIMEOUT_AT_SENDER,
-        class_sent: int = _NACK_RECEIVE_TIMEOUT_AT_SENDER,
-        class_stored: int = _NACK_RECEIVE_TIMEOUT,
+        long_live_time: int = LONG_LIVE_TIME,
+        class_never_sent: int = NACK_RECEIVE_TIMEOUT_AT_SENDER,
+        class_sent: int = NACK_RECEIVE_TIMEOUT_AT_SENDER,
+        class_stored: int = NACK_RECEIVE_TIMEOUT,
     ) -> None:
-        if xact_delay_receive_nack is not None and not 0 <= xact_delay_receive_nack < _UNSET:
+        if xact_delay_receive_nack is not None and not 0 <= xact_delay_receive_nack < UNSET:
             raise ValueError("XactDelayReceiveNack is 0 to 0xFFFFFFFE")
-        if not 0 <= long_live_time < _UNSET:
+        if not 0 <= long_live_time < UNSET:
             raise ValueError("LongLiveTime is 0 to 0xFFFFFFFE")
         for message_class in (class_never_sent, class_sent, class_stored):
             if not 0x8000 <= message_class <= 0xFFFF:
@@ -156,15 +179,15 @@ class Conclusion:
 
 def journal_of(journal: int, settings: Settings) -> int:
     """The JN and JP (core.USER_JN, core.USER_JP) with which a transactional message goes out (C-02, B-400)."""
-    return journal | _USER_JN if settings.xact_dead_letter_always else journal
+    return journal | core.USER_JN if settings.xact_dead_letter_always else journal
 
 
 def new(
     sent_time: int,
     settings: Settings,
     journal: int = 0,
-    ttrq: int = _UNSET,
-    ttbr: int = _UNSET,
+    ttrq: int = UNSET,
+    ttbr: int = UNSET,
     nack: bool = False,
     local: bool = False,
 ) -> "array[int]":
@@ -174,17 +197,17 @@ def new(
     asked for a negative arrival acknowledgement (NA). local: the destination is a queue of this machine, which is
     always reached (C-72).
     """
-    marks = journal_of(journal, settings) // _USER_JN
+    marks = journal_of(journal, settings) // core.USER_JN
     if nack:
         marks |= _NACK_REQUESTED
     if local:
         marks |= _LOCAL
     record = array("I", _NO_RECORD)
-    record[_STATE] = _O if local else _Q
-    record[_MARKS] = marks
-    record[_SENT_TIME] = sent_time
-    record[_TTRQ] = ttrq
-    record[_TTBR] = ttbr
+    record[STATE] = O if local else Q
+    record[MARKS] = marks
+    record[SENT_TIME] = sent_time
+    record[TTRQ] = ttrq
+    record[TTBR] = ttbr
     return record
 
 
@@ -196,22 +219,22 @@ class Confirmation:
     __slots__ = ("_settings", "record")
 
     def __init__(self, record: "array[int]", settings: Settings) -> None:
-        if len(record) != _RECORD_WORDS:
+        if len(record) != RECORD_WORDS:
             raise ValueError("a record has six words")
         self.record = record
         self._settings = settings
 
     @property
-    def state(self) -> str:
+    def state(self) -> int:
         """Q, S, O, J, X or GONE."""
-        return chr(self.record[_STATE])
+        return self.record[STATE]
 
     @property
     def message_class(self) -> int:
         """The class for the dead-letter copy (B-394): what ended the process; 0 before the end, and for one that an
         OrderAck ended.
         """
-        return self.record[_CLASS]
+        return self.record[CLASS]
 
     # ---- what happens -------------------------------------------------------------------------
 
@@ -228,16 +251,16 @@ class Confirmation:
 
         Returns the action. Raises ValueError for a class below 0x4000.
         """
-        if message_class < _ACK_RECEIVE:
+        if message_class < ACK_RECEIVE:
             raise ValueError("the class of a FinalAck is 0x4000 or above")
-        return self._apply(_POSITIVE if message_class == _ACK_RECEIVE else _NEGATIVE, message_class)
+        return self._apply(_POSITIVE if message_class == ACK_RECEIVE else _NEGATIVE, message_class)
 
     def failed(self, message_class: int) -> int:
         """The source ends it: NACK_DELETED, NACK_COULD_NOT_ENCRYPT or NACK_SOURCE_COMPUTER_GUID_CHANGED (C-28 to C-30).
 
         Returns the action: 0 in a state where that cannot end it. Raises ValueError for another class.
         """
-        if message_class not in (_NACK_DELETED, _NACK_COULD_NOT_ENCRYPT, _NACK_SOURCE_COMPUTER_GUID_CHANGED):
+        if message_class not in (NACK_DELETED, NACK_COULD_NOT_ENCRYPT, NACK_SOURCE_COMPUTER_GUID_CHANGED):
             raise ValueError("the source ends no message for this reason")
         return self._apply(message_class, message_class)
 
@@ -247,14 +270,14 @@ class Confirmation:
         if time is None or now < time:
             return 0
         settings = self._settings
-        state = self.record[_STATE]
-        message_class = _NACK_REACH_QUEUE_TIMEOUT
+        state = self.record[STATE]
+        message_class = NACK_REACH_QUEUE_TIMEOUT
         if event == _CONFIRMATION:
-            message_class = settings.class_sent if state == _S else settings.class_stored
-        elif event == _LIFETIME and state == _Q:
+            message_class = settings.class_sent if state == S else settings.class_stored
+        elif event == _LIFETIME and state == Q:
             message_class = settings.class_never_sent
-        elif event == _LIFETIME and state == _O:
-            message_class = _NACK_RECEIVE_TIMEOUT
+        elif event == _LIFETIME and state == O:
+            message_class = NACK_RECEIVE_TIMEOUT
         return self._apply(event, message_class)
 
     def overdue(self, limit: int) -> int:
@@ -262,17 +285,17 @@ class Confirmation:
         machine's default has become since, a message that ran out of TTRQ ends here (C-20, C-41). Returns the action;
         0: it is TTBR that ran out, and the message waits for C (C-22).
         """
-        if limit >= self.record[_SENT_TIME] + self.record[_TTBR]:
+        if limit >= self.record[SENT_TIME] + self.record[TTBR]:
             return 0
-        return self._apply(_REACH, _NACK_REACH_QUEUE_TIMEOUT)
+        return self._apply(_REACH, NACK_REACH_QUEUE_TIMEOUT)
 
     # ---- what holds ---------------------------------------------------------------------------
 
     def may_send(self, now: int) -> bool:
         """May it be transmitted, or transmitted again, at `now` (C-18, C-22)? Not after T0 + TTRQ or T0 + TTBR."""
         # An unset TTBR is above every TTRQ.
-        life = min(self._time_to_reach_queue(), self.record[_TTBR])
-        return self.record[_STATE] in (_Q, _S) and now <= self.record[_SENT_TIME] + life
+        life = min(self._time_to_reach_queue(), self.record[TTBR])
+        return self.record[STATE] in (Q, S) and now <= self.record[SENT_TIME] + life
 
     def confirmation_deadline(self) -> "int | None":
         """C (C-11 to C-14, C-71): from then on an empty dead-letter queue proves receipt, if JN is set (C-80, C-81).
@@ -280,15 +303,15 @@ class Confirmation:
         None: never, TTBR is unset (C-87).
         """
         record = self.record
-        ttbr = record[_TTBR]
-        if ttbr == _UNSET:
+        ttbr = record[TTBR]
+        if ttbr == UNSET:
             return None
         extension = self._settings.xact_delay_receive_nack
-        if record[_MARKS] & _LOCAL:
+        if record[MARKS] & _LOCAL:
             extension = 0
         elif extension is None:
-            extension = min(ttbr, record[_TTRQ])  # TTBR also where TTRQ is unset, however long it is (C-13, C-16)
-        return record[_SENT_TIME] + ttbr + extension
+            extension = min(ttbr, record[TTRQ])  # TTBR also where TTRQ is unset, however long it is (C-13, C-16)
+        return record[SENT_TIME] + ttbr + extension
 
     def next_deadline(self) -> "int | None":
         """When `handle_deadline` will act, or None: it has ended, or is at its destination with TTBR unset (C-24)."""
@@ -296,85 +319,74 @@ class Confirmation:
 
     def conclusion(self) -> Conclusion:
         """What the application may be told."""
-        state = self.record[_STATE]
-        message_class = self.record[_CLASS]
-        if state in (_Q, _S):
-            return Conclusion(_WAITING, 0)
+        state = self.record[STATE]
+        message_class = self.record[CLASS]
+        if state in (Q, S):
+            return Conclusion(WAITING, 0)
         if message_class == 0:
-            return Conclusion(_STORED, 0)
-        if message_class == _ACK_RECEIVE:
-            return Conclusion(_RECEIVED, message_class)
-        marks = self.record[_MARKS]
+            return Conclusion(STORED, 0)
+        if message_class == ACK_RECEIVE:
+            return Conclusion(RECEIVED, message_class)
+        marks = self.record[MARKS]
         # C-82 calls classes 0x8001 and 0x800C definite as well. Where the source wrote them on a message that it had
         # transmitted, the destination has not spoken: it may be received, as in C-84 (B-315).
         in_doubt = bool(marks & _TRANSMITTED) and not (marks & _CONFIRMED and _is_definite(message_class))
-        return Conclusion(_DEAD_LETTERED if state == _X else _DISCARDED, message_class, in_doubt)
+        return Conclusion(DEAD_LETTERED if state == X else DISCARDED, message_class, in_doubt)
 
     def _time_to_reach_queue(self) -> int:
-        ttrq = self.record[_TTRQ]
-        return self._settings.long_live_time if ttrq == _UNSET else ttrq
+        ttrq = self.record[TTRQ]
+        return self._settings.long_live_time if ttrq == UNSET else ttrq
 
     def _next(self) -> "tuple[int | None, int]":
         record = self.record
-        state = record[_STATE]
-        if state not in (_Q, _S, _O):
+        state = record[STATE]
+        if state not in (Q, S, O):
             return None, 0
-        marks = record[_MARKS]
+        marks = record[MARKS]
         time: "int | None" = None
-        if state != _Q and marks & _JOURNAL_BITS and not marks & _LOCAL:
+        if state != Q and marks & JOURNAL_BITS and not marks & _LOCAL:
             event = _CONFIRMATION
             time = self.confirmation_deadline()
         else:
             event = _LIFETIME
-            if record[_TTBR] != _UNSET:
-                time = record[_SENT_TIME] + record[_TTBR]
-        if state != _O:
-            reach = record[_SENT_TIME] + self._time_to_reach_queue()
+            if record[TTBR] != UNSET:
+                time = record[SENT_TIME] + record[TTBR]
+        if state != O:
+            reach = record[SENT_TIME] + self._time_to_reach_queue()
             if time is None or reach <= time:
                 return reach, _REACH
         return time, event
 
     def _apply(self, event: int, message_class: int) -> int:
         record = self.record
-        before = record[_STATE]
+        before = record[STATE]
         for row in _TABLE:
             if row[1] == event and before in row[0]:
                 break
         else:
             return 0
-        journal = record[_MARKS] & _JOURNAL_BITS
+        journal = record[MARKS] & JOURNAL_BITS
         state = row[2][journal]
         if state == before:
-            return _LOG
-        action = _STORE
-        if state == _J:
-            action = _STORE | _JOURNAL
-        elif state == _X:
-            action = _STORE | _DEAD_LETTER
-        elif state == _GONE:
-            action = _STORE | _DELETE
-        has_failed = event == _REACH or (event == _LIFETIME and before != _O and not journal & 1)  # C-20, C-21, C-41
-        if has_failed and record[_MARKS] & _NACK_REQUESTED:
-            action |= _NACK
-        record[_STATE] = state
-        record[_MARKS] |= event & _MARKS_LEFT
-        record[_CLASS] = message_class
+            return LOG
+        action = STORE
+        if state == J:
+            action = STORE | JOURNAL
+        elif state == X:
+            action = STORE | DEAD_LETTER
+        elif state == GONE:
+            action = STORE | DELETE
+        has_failed = event == _REACH or (event == _LIFETIME and before != O and not journal & 1)  # C-20, C-21, C-41
+        if has_failed and record[MARKS] & _NACK_REQUESTED:
+            action |= NACK
+        record[STATE] = state
+        record[MARKS] |= event & _MARKS_LEFT
+        record[CLASS] = message_class
         return action
 
 
 def _is_definite(message_class: int) -> bool:
     """Does a FinalAck of this class say that nobody received it (C-82, C-85)? 0x8002 and unknown ones do not (C-84)."""
     if 0x8000 <= message_class <= 0x800C:
-        return message_class != _NACK_REACH_QUEUE_TIMEOUT
-    return message_class in (0xC000, 0xC001, _NACK_RECEIVE_TIMEOUT, 0xC004)
-
-
-if TYPE_CHECKING:
-    from mqqb.confirm_names import *  # noqa: F403 - they are reached as names of this module
-else:
-
-    def __getattr__(name: str) -> object:
-        """A name of confirm_names; few boards ask for one."""
-        from mqqb import confirm_names
-
-        return getattr(confirm_names, name)
+        return message_class != NACK_REACH_QUEUE_TIMEOUT
+    return message_class in (0xC000, 0xC001, NACK_RECEIVE_TIMEOUT, 0xC004)

@@ -51,6 +51,8 @@ out of range) raises ValueError and has changed nothing.
 import os
 import sys
 
+from mqqb.constants import *  # noqa: F403 - this is where all take them from
+
 # ---- the functions ----------------------------------------------------------------------------
 
 
@@ -92,18 +94,6 @@ elif implementation == "native-module":
     _core = _native()
 else:
     import _mqqb as _core
-
-# This module is the one public place of the constants.
-if TYPE_CHECKING or implementation == "c":
-    from mqqb.constants import *  # noqa: F403
-else:
-
-    def __getattr__(name: str) -> int:
-        """A constant. A program that asks for none does not load them: on a board they take 4 KiB of heap."""
-        from mqqb import constants
-
-        return getattr(constants, name)  # type: ignore[no-any-return]
-
 
 functions = _core  # where they are, and where a C core has more than its twin
 part_size = _core.part_size

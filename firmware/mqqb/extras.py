@@ -7,7 +7,7 @@ texts; the words for what is wrong with a packet. packets imports this file if i
 from array import array
 from struct import pack_into, unpack_from
 
-from mqqb import core
+from mqqb import core, packets
 from mqqb.messages import (
     BaseHeader,
     FinalAck,
@@ -28,7 +28,6 @@ from mqqb.messages import (
     unpack,
 )
 from mqqb.packets import (
-    FOREVER,
     NULL_GUID,
     DirectQueueFormatName,
     Header,
@@ -49,11 +48,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from mqqb.packets import Buffer, Word
 
-_ACK_BODY_SIZE = 0x24
-_PADDING_SIZE = 512
-_ESTABLISH_CONNECTION_SIZE = 572
-_CONNECTION_PARAMETERS_SIZE = 32
-_SESSION_ACK_SIZE = 36
 _SOAP_HEADER_ID = 0x0320
 _SOAP_BODY_ID = 0x0384
 _ADDRESS_IDS = (0x0064, 0x00C8, 0x012C)  # Destination, Administration, Response
@@ -248,7 +242,7 @@ def parse_internal(
     header = EstablishConnectionHeader(fields)
     header.client_guid = bytes(data[at : at + 16])
     header.server_guid = bytes(data[at + 16 : at + 32])
-    return EstablishConnection(base, internal, header, memoryview(data)[limit - _PADDING_SIZE : limit])
+    return EstablishConnection(base, internal, header, memoryview(data)[limit - packets.PADDING_SIZE : limit])
 
 
 # ---- names --------------------------------------------------------------------------------------
@@ -676,7 +670,7 @@ def build(
     if isinstance(packet, UserMessage):
         return _build_message(packet)
     if isinstance(packet, (OrderAck, FinalAck)):
-        body = bytearray(_ACK_BODY_SIZE)
+        body = bytearray(packets.ACK_BODY_SIZE)
         core.pack(packet.body.part, packet.body.fields, body, 0)
         body[16:36] = bytes(20)
         if isinstance(packet, FinalAck):
@@ -690,15 +684,15 @@ def build(
         out[8:24] = check_guid(packet.qm_guid)
         return out
     if isinstance(packet, SessionAck):
-        out = _internal(packet.base, packet.internal, _SESSION_ACK_SIZE)
+        out = _internal(packet.base, packet.internal, packets.SESSION_ACK_SIZE)
         core.pack(core.SESSION_HEADER, packet.session.fields, out, 20)
         return out
     if isinstance(packet, ConnectionParameters):
-        out = _internal(packet.base, packet.internal, _CONNECTION_PARAMETERS_SIZE)
+        out = _internal(packet.base, packet.internal, packets.CONNECTION_PARAMETERS_SIZE)
         core.pack(core.CONNECTION_PARAMETERS, packet.header.fields, out, 20)
         return out
-    out = _internal(packet.base, packet.internal, _ESTABLISH_CONNECTION_SIZE)
-    if len(packet.padding) != _PADDING_SIZE:
+    out = _internal(packet.base, packet.internal, packets.ESTABLISH_CONNECTION_SIZE)
+    if len(packet.padding) != packets.PADDING_SIZE:
         raise ValueError("an EstablishConnection packet has 512 bytes of padding")
     core.pack(core.ESTABLISH_CONNECTION, packet.header.fields, out, 20)
     out[20:36] = check_guid(packet.header.client_guid)
@@ -823,7 +817,7 @@ def user_message(
     priority: int = 3,
     delivery: str = "express",
     ttrq: int = 345600,  # four days
-    ttbr: int = FOREVER,
+    ttbr: int = packets.FOREVER,
     sent_time: int = 0,
     journal: int = 0,
     acknowledge: int = 0,

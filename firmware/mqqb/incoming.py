@@ -2,7 +2,7 @@
 
 from array import array
 
-from mqqb import const, core
+from mqqb import core
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 ORDER_ACK_TIMEOUT = 500  # B-045
 MAXIMUM_ORDER_ACK_DELAY = 10000  # B-047
 EARLY_ORDER_ACK = 20
-_INCOMING_NUMBER = const(2)  # of constants.py (a test compares them)
 
 
 class IncomingStream:
@@ -40,7 +39,7 @@ class IncomingStream:
     @property
     def tx_sequence_number(self) -> int:
         """IncomingTxSequenceNumber: the last accepted number, the one that an OrderAck names (B-358)."""
-        return self.record[_INCOMING_NUMBER]
+        return self.record[core.INCOMING_NUMBER]
 
     def accept(self, header: "packets.TransactionHeader") -> bool:
         """Is this message the next one (B-270)? True: the record has advanced (B-271); else only its reject count has

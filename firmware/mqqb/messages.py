@@ -9,12 +9,9 @@ from struct import pack_into, unpack_from
 
 from mqqb import const, core, packets
 from mqqb.packets import (
-    CLASS_ORDER_ACK,
-    FOREVER,
     KINDS,
     NULL_GUID,
     ORDER_LABEL_RAW,
-    ORDER_QUEUE_ID,
     ORDER_QUEUE_PATH,
     DirectQueueFormatName,
     Header,
@@ -49,28 +46,6 @@ WANT_PR = 0x02  # that an application took it,
 WANT_NA = 0x04  # that it did not reach the queue,
 WANT_NR = 0x08  # that no application took it
 
-# Of constants.py (a test compares them), so that a board needs neither the names nor the look-ups.
-_NEED_MORE = const(1)
-_BASE_IN = const(0x0008)
-_BASE_SH = const(0x0010)
-_BASE_DH = const(0x0020)
-_BASE_TR = const(0x0100)
-_USER_TH = const(0x00100000)
-_USER_SH = const(0x00080000)
-_USER_CQ = const(0x00400000)
-_USER_MQ = const(0x00800000)
-_USER_HH = const(0x10000000)
-_TX_CG = const(0x00000001)
-_BASE_HEADER = const(0)
-_SESSION_HEADER = const(2)
-_TRANSACTION_HEADER = const(3)
-_USER_HEADER = const(5)
-_MESSAGE_PROPERTIES_HEADER = const(6)
-_SECURITY_HEADER = const(7)
-_ORDER_ACK = const(10)
-_FINAL_ACK = const(11)
-_ACK_BODY_SIZE = const(0x24)
-_BASE_HEADER_SIZE = const(16)
 _NOT_TERMINATED = const(2)
 _EMPTY_NAME = const(3)
 _TRACE_ALONE = const(8)
@@ -86,11 +61,6 @@ _CONNECTOR_QM_GUID = const(17)
 _LABEL = const(18)
 _EXTENSION_DATA = const(19)
 _PADDING = const(20)
-_NONE = const(0)
-_ID = const(1)
-_PUBLIC = const(2)
-_PRIVATE = const(3)
-_DIRECT = const(4)
 _KIND_SIZES = (0, 4, 16, 20)
 
 
@@ -129,7 +99,7 @@ class PrivateQueueFormatNameId(QueueName):
     """A private queue on a host that the selector names (wire.md 1.5)."""
 
     __slots__ = ()
-    kind = _ID
+    kind = packets.ID
     selector = 2
 
     def __init__(self, private_queue_identifier: int) -> None:
@@ -145,7 +115,7 @@ class PublicQueueFormatName(QueueName):
     """A queue by its directory GUID (wire.md 1.5)."""
 
     __slots__ = ()
-    kind = _PUBLIC
+    kind = packets.PUBLIC
     selector = 5
 
     def __init__(self, public_queue_identifier: bytes) -> None:
@@ -161,7 +131,7 @@ class PrivateQueueFormatName(QueueName):
     """A private queue of a host given by its GUID (wire.md 1.5)."""
 
     __slots__ = ()
-    kind = _PRIVATE
+    kind = packets.PRIVATE
     selector = 6
 
     def __init__(self, source_queue_manager: bytes, private_queue_identifier: int) -> None:
@@ -190,7 +160,7 @@ class BaseHeader(Header):
     """wire.md 2.1. time_to_reach_queue: s."""
 
     __slots__ = ()
-    part = _BASE_HEADER
+    part = core.BASE_HEADER
     version_number: "Word"
     reserved: "Word"
     flags: "Word"
@@ -203,7 +173,7 @@ class SessionHeader(Header):
     """wire.md 2.9."""
 
     __slots__ = ()
-    part = _SESSION_HEADER
+    part = core.SESSION_HEADER
     ack_sequence_number: "Word"
     recoverable_msg_ack_seq_number: "Word"
     recoverable_msg_ack_flags: "Word"
@@ -224,7 +194,7 @@ class UserHeader(Header):
         "response_queue",
         "source_queue_manager",
     )
-    part = _USER_HEADER
+    part = core.USER_HEADER
     time_to_be_received: "Word"
     sent_time: "Word"
     message_id: "Word"
@@ -247,7 +217,7 @@ class _Sequenced(Header):
     def tx_sequence_id(self) -> int:
         """TxSequenceID as the 64-bit number that is compared: TimeStamp high, Ordinal low (wire.md 1.2)."""
         fields = self.fields
-        first = 1 if self.part == _TRANSACTION_HEADER else 0
+        first = 1 if self.part == core.TRANSACTION_HEADER else 0
         return fields[first + 1] << 32 | fields[first]
 
 
@@ -255,7 +225,7 @@ class TransactionHeader(_Sequenced):
     """wire.md 2.3. connector_qm_guid: 16 bytes or None."""
 
     __slots__ = ("connector_qm_guid",)
-    part = _TRANSACTION_HEADER
+    part = core.TRANSACTION_HEADER
     flags: "Word"
     tx_sequence_ordinal: "Word"
     tx_sequence_time_stamp: "Word"
@@ -271,7 +241,7 @@ class SecurityHeader(Header):
     """wire.md 2.4. The five items of SecurityData are bytes, empty if absent; build makes the sizes from them."""
 
     __slots__ = ("encryption_key", "provider_info", "security_id", "sender_cert", "signature")
-    part = _SECURITY_HEADER
+    part = core.SECURITY_HEADER
     flags: "Word"
     sender_id_size: "Word"
     encryption_key_size: "Word"
@@ -299,7 +269,7 @@ class MessagePropertiesHeader(Header):
     """
 
     __slots__ = ("body", "correlation_id", "extension", "label_raw", "surplus")
-    part = _MESSAGE_PROPERTIES_HEADER
+    part = core.MESSAGE_PROPERTIES_HEADER
     flags: "Word"
     label_length: "Word"
     message_class: "Word"
@@ -334,7 +304,7 @@ class FinalAckBody(_Sequenced):
     """wire.md section 6. source_guid and message_id name the message that is acknowledged."""
 
     __slots__ = ("source_guid",)
-    part = _FINAL_ACK
+    part = core.FINAL_ACK
     tx_sequence_ordinal: "Word"
     tx_sequence_time_stamp: "Word"
     tx_sequence_number: "Word"
@@ -411,17 +381,17 @@ def parse(
     """
     if end is None:
         end = len(data)
-    fields = words(_BASE_HEADER)
-    status = core.unpack(_BASE_HEADER, fields, data, offset, end)
-    if status == _NEED_MORE:
-        raise NeedMore(_BASE_HEADER_SIZE)
+    fields = words(core.BASE_HEADER)
+    status = core.unpack(core.BASE_HEADER, fields, data, offset, end)
+    if status == core.NEED_MORE:
+        raise NeedMore(packets.BASE_HEADER_SIZE)
     if status:
-        raise packets.malformed(status, _BASE_HEADER)
+        raise packets.malformed(status, core.BASE_HEADER)
     flags = fields[2]
     total = core.packet_total(flags, fields[4])
     if end - offset < total:
         raise NeedMore(total)
-    if flags & _BASE_IN:
+    if flags & core.BASE_IN:
         return extras.parse_internal(BaseHeader(fields), data, offset, offset + total)
     return _parse_message(BaseHeader(fields), data, offset)
 
@@ -429,14 +399,14 @@ def parse(
 def take(data: "Buffer", at: int, size: int, limit: int, place: "int | str") -> bytes:
     """size bytes at data[at]. Malformed if they go beyond limit (B-429)."""
     if at + size > limit:
-        raise packets.malformed(_NEED_MORE, place)
+        raise packets.malformed(core.NEED_MORE, place)
     return bytes(data[at : at + size])
 
 
 def _parse_name(kind: int, data: "Buffer", at: int, limit: int, place: int) -> "QueueName":
-    if kind == _DIRECT:
+    if kind == packets.DIRECT:
         if at + 2 > limit:
-            raise packets.malformed(_NEED_MORE, place)
+            raise packets.malformed(core.NEED_MORE, place)
         size = data[at] | data[at + 1] << 8
         if size < 4:
             raise packets.malformed(_EMPTY_NAME, place)
@@ -444,26 +414,26 @@ def _parse_name(kind: int, data: "Buffer", at: int, limit: int, place: int) -> "
         check_text(raw, place)
         return DirectQueueFormatName("", raw)
     raw = take(data, at, _KIND_SIZES[kind], limit, place)
-    if kind == _ID:
+    if kind == packets.ID:
         return PrivateQueueFormatNameId(unpack_from("<I", raw, 0)[0])
-    if kind == _PUBLIC:
+    if kind == packets.PUBLIC:
         return PublicQueueFormatName(raw)
     return PrivateQueueFormatName(raw[:16], unpack_from("<I", raw, 16)[0])
 
 
 def _name_size(name: QueueName) -> int:
-    return 2 + len(name.raw) + 3 & ~3 if name.kind == _DIRECT else len(name.raw)
+    return 2 + len(name.raw) + 3 & ~3 if name.kind == packets.DIRECT else len(name.raw)
 
 
 def _parse_message(base: BaseHeader, data: "Buffer", offset: int) -> "UserMessage | OrderAck | FinalAck":
     base_flags = base.fields[2]
     packet_size = base.fields[4]
     limit = offset + packet_size  # the SessionHeader is behind it (OP-1, A-51)
-    if base_flags & _BASE_TR and not base_flags & _BASE_DH:
+    if base_flags & core.BASE_TR and not base_flags & core.BASE_DH:
         raise packets.malformed(_TRACE_ALONE, 0)
 
     at = offset + 16
-    user = UserHeader(unpack(_USER_HEADER, data, at, limit))
+    user = UserHeader(unpack(core.USER_HEADER, data, at, limit))
     user.source_queue_manager = bytes(data[at : at + 16])
     user.queue_manager_address = bytes(data[at + 16 : at + 32])
     flags = user.fields[11]
@@ -480,20 +450,20 @@ def _parse_message(base: BaseHeader, data: "Buffer", offset: int) -> "UserMessag
     if kind:
         user.response_queue = name = _parse_name(kind, data, at, limit, _RESPONSE_QUEUE)
         at += _name_size(name)
-    if flags & _USER_CQ:
+    if flags & core.USER_CQ:
         user.connector_type = take(data, at, 16, limit, _CONNECTOR_TYPE)
         at += 16
 
     transaction = None
-    if flags & _USER_TH:
-        transaction = TransactionHeader(unpack(_TRANSACTION_HEADER, data, at, limit))
+    if flags & core.USER_TH:
+        transaction = TransactionHeader(unpack(core.TRANSACTION_HEADER, data, at, limit))
         at += 20
-        if transaction.fields[0] & _TX_CG:
+        if transaction.fields[0] & core.TX_CG:
             transaction.connector_qm_guid = take(data, at, 16, limit, _CONNECTOR_QM_GUID)
             at += 16
     security = None
-    if flags & _USER_SH:
-        security = SecurityHeader(unpack(_SECURITY_HEADER, data, at, limit))
+    if flags & core.USER_SH:
+        security = SecurityHeader(unpack(core.SECURITY_HEADER, data, at, limit))
         at = _parse_security(security, data, at + 16, limit)
 
     message = UserMessage(base, user, _parse_properties(data, at, limit))
@@ -501,18 +471,18 @@ def _parse_message(base: BaseHeader, data: "Buffer", offset: int) -> "UserMessag
     message.security = security
     body_at = _finish(message, data, at, limit)
 
-    if base_flags & _BASE_SH:
+    if base_flags & core.BASE_SH:
         if packet_size & 3:
             raise packets.malformed(_NOT_ALIGNED, 0)
-        message.session = SessionHeader(unpack(_SESSION_HEADER, data, limit, limit + 16))
+        message.session = SessionHeader(unpack(core.SESSION_HEADER, data, limit, limit + 16))
 
     message_class = message.properties.fields[2]
-    if (message_class == CLASS_ORDER_ACK or message_class >= CLASS_FINAL_ACK) and _to_order_queue(message):
-        if message.properties.fields[10] != _ACK_BODY_SIZE:
+    if (message_class == packets.CLASS_ORDER_ACK or message_class >= CLASS_FINAL_ACK) and _to_order_queue(message):
+        if message.properties.fields[10] != packets.ACK_BODY_SIZE:
             raise packets.malformed(_ACK_LENGTH, 0)
-        if message_class == CLASS_ORDER_ACK:
-            return OrderAck(message, OrderAckBody(unpack(_ORDER_ACK, data, body_at, limit)))
-        final = FinalAckBody(unpack(_FINAL_ACK, data, body_at, limit))
+        if message_class == packets.CLASS_ORDER_ACK:
+            return OrderAck(message, OrderAckBody(unpack(core.ORDER_ACK, data, body_at, limit)))
+        final = FinalAckBody(unpack(core.FINAL_ACK, data, body_at, limit))
         final.source_guid = bytes(data[body_at + 16 : body_at + 32])
         return FinalAck(message, final)
     return message
@@ -525,7 +495,7 @@ def _to_order_queue(message: UserMessage) -> bool:
         return False
     if isinstance(name, DirectQueueFormatName):
         return is_order_queue(name.direct_format_name)
-    return isinstance(name, PrivateQueueFormatNameId) and name.private_queue_identifier == ORDER_QUEUE_ID
+    return isinstance(name, PrivateQueueFormatNameId) and name.private_queue_identifier == packets.ORDER_QUEUE_ID
 
 
 def _parse_security(security: SecurityHeader, data: "Buffer", at: int, limit: int) -> int:
@@ -542,7 +512,7 @@ def _parse_security(security: SecurityHeader, data: "Buffer", at: int, limit: in
 
 def _parse_properties(data: "Buffer", at: int, limit: int) -> MessagePropertiesHeader:
     """The fixed part, label and extension; the body is for _finish."""
-    properties = MessagePropertiesHeader(unpack(_MESSAGE_PROPERTIES_HEADER, data, at, limit))
+    properties = MessagePropertiesHeader(unpack(core.MESSAGE_PROPERTIES_HEADER, data, at, limit))
     fields = properties.fields
     properties.correlation_id = bytes(data[at + 4 : at + 24])
     at += 56
@@ -553,7 +523,7 @@ def _parse_properties(data: "Buffer", at: int, limit: int) -> MessagePropertiesH
         at += size
     size = fields[15]
     if size > limit - at:
-        raise packets.malformed(_NEED_MORE, _EXTENSION_DATA)
+        raise packets.malformed(core.NEED_MORE, _EXTENSION_DATA)
     if size:
         properties.extension = memoryview(data)[at : at + size]
         at += size
@@ -599,8 +569,10 @@ def _parse_tail(message: UserMessage, data: "Buffer", at: int, end: int, limit: 
     """The headers behind the body, which ends at end. Returns where they end."""
     at += end - at + 3 & ~3
     if at > limit:
-        raise packets.malformed(_NEED_MORE, _PADDING)
-    if _has_extras and (message.base.fields[2] & _BASE_DH or message.user.fields[11] & (_USER_HH | _USER_MQ)):
+        raise packets.malformed(core.NEED_MORE, _PADDING)
+    if _has_extras and (
+        message.base.fields[2] & core.BASE_DH or message.user.fields[11] & (core.USER_HH | core.USER_MQ)
+    ):
         return extras.parse_tail(message, data, at, limit)
     return at
 
@@ -619,13 +591,13 @@ def _acknowledgment(
     part: int,
     fields: "array[int]",
 ) -> bytearray:
-    properties = words(_MESSAGE_PROPERTIES_HEADER)
+    properties = words(core.MESSAGE_PROPERTIES_HEADER)
     properties[2] = message_class
     packet = compose(
-        0, FOREVER, source, address, FOREVER, sent_time, message_id, flags, destination, None, None,
-        properties, bytes(20), ORDER_LABEL_RAW, b"", bytes(_ACK_BODY_SIZE),
+        0, packets.FOREVER, source, address, packets.FOREVER, sent_time, message_id, flags, destination, None, None,
+        properties, bytes(20), ORDER_LABEL_RAW, b"", bytes(packets.ACK_BODY_SIZE),
     )  # fmt: skip
-    core.pack(part, fields, packet, len(packet) - _ACK_BODY_SIZE)  # TTBR: B-364
+    core.pack(part, fields, packet, len(packet) - packets.ACK_BODY_SIZE)  # TTBR: B-364
     return packet
 
 
@@ -645,9 +617,11 @@ def order_ack(
     address. source, message_id, sent_time: of this packet itself. ordinal, time_stamp, number (not 0): what is
     acknowledged.
     """
-    fields = words(_ORDER_ACK)
+    fields = words(core.ORDER_ACK)
     _sequence(fields, ordinal, time_stamp, number, number - 1)
-    return _acknowledgment(destination, address, source, message_id, sent_time, CLASS_ORDER_ACK, 0, _ORDER_ACK, fields)
+    return _acknowledgment(
+        destination, address, source, message_id, sent_time, packets.CLASS_ORDER_ACK, 0, core.ORDER_ACK, fields
+    )
 
 
 def final_ack(
@@ -670,11 +644,11 @@ def final_ack(
     """
     if message_class < CLASS_FINAL_ACK:
         raise ValueError("the class of a FinalAck is 0x4000 or above")
-    fields = words(_FINAL_ACK)
+    fields = words(core.FINAL_ACK)
     _sequence(fields, ordinal, time_stamp, number, previous)
     fields[8] = check_u32(acked_message_id)
     packet = _acknowledgment(
-        destination, address, source, message_id, sent_time, message_class, 0x20, _FINAL_ACK, fields
+        destination, address, source, message_id, sent_time, message_class, 0x20, core.FINAL_ACK, fields
     )
     at = len(packet) - 20
     packet[at : at + 16] = check_guid(acked_source)
@@ -693,14 +667,14 @@ def names_end(packet: "Buffer", flags: int) -> int:
     at = 64
     for shift in (10, 13, 16):
         kind = KINDS[flags >> shift & 7]
-        at += 2 + (packet[at] | packet[at + 1] << 8) + 3 & ~3 if kind == _DIRECT else _KIND_SIZES[kind]
-    return at + 16 if flags & _USER_CQ else at
+        at += 2 + (packet[at] | packet[at + 1] << 8) + 3 & ~3 if kind == packets.DIRECT else _KIND_SIZES[kind]
+    return at + 16 if flags & core.USER_CQ else at
 
 
 def transaction_offset(packet: "Buffer") -> int:
     """Where the TransactionHeader of a serialised packet that parses begins; 0 if it has none."""
     flags = unpack_from("<I", packet, 60)[0]
-    if packet[2] & _BASE_IN or not flags & _USER_TH:
+    if packet[2] & core.BASE_IN or not flags & core.USER_TH:
         return 0
     return names_end(packet, flags)
 

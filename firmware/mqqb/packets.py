@@ -29,40 +29,27 @@ if TYPE_CHECKING:
 
 
 NULL_GUID: bytes = b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"  # a literal takes no memory of a board
-FOREVER = 0xFFFFFFFF  # TimeToReachQueue, TimeToBeReceived
-CLASS_ORDER_ACK = 0x00FF
-ORDER_QUEUE_ID = 4  # the order queue as a private queue of the destination host (wire.md 4.3)
+FOREVER = const(0xFFFFFFFF)  # TimeToReachQueue, TimeToBeReceived
+CLASS_ORDER_ACK = const(0x00FF)
+ORDER_QUEUE_ID = const(4)  # the order queue as a private queue of the destination host (wire.md 4.3)
 ORDER_QUEUE_PATH = "\\PRIVATE$\\order_queue$"
 
-# Of constants.py (a test compares them), so that a board needs neither the names nor the look-ups.
-_BASE_IN = const(0x0008)
-_BASE_SH = const(0x0010)
-_INTERNAL_PT = const(0x000F)
-_INTERNAL_CS = const(0x0010)
-_PT_SESSION_ACK = const(1)
-_PT_ESTABLISH_CONNECTION = const(2)
-_PT_CONNECTION_PARAMETERS = const(3)
-_USER_MP = const(0x00200000)
-_USER_TH = const(0x00100000)
-_TX_FM = const(0x00000004)
-_TX_LM = const(0x00000008)
-_VERSION_NUMBER = const(0x10)
-_SIGNATURE = const(0x524F494C)
-_PACKET_SIZE_MAX = const(0x00400000)
-_BASE_HEADER = const(0)
-_INTERNAL_HEADER = const(1)
-_SESSION_HEADER = const(2)
-_TRANSACTION_HEADER = const(3)
-_CONNECTION_PARAMETERS = const(4)
-_USER_HEADER = const(5)
-_MESSAGE_PROPERTIES_HEADER = const(6)
-_ESTABLISH_CONNECTION = const(9)
-_ORDER_ACK = const(10)
-_ACK_BODY_SIZE = const(0x24)
-_PADDING_SIZE = const(512)  # behind the EstablishConnectionHeader
-_ESTABLISH_CONNECTION_SIZE = const(572)
-_CONNECTION_PARAMETERS_SIZE = const(32)
-_SESSION_ACK_SIZE = const(36)
+# Places and sizes in a packet, bytes.
+TTRQ_AT = const(12)
+SOURCE_AT = const(16)
+ADDRESS_AT = const(32)
+TTBR_AT = const(48)
+SENT_TIME_AT = const(52)
+MESSAGE_ID_AT = const(56)
+USER_FLAGS_AT = const(60)
+BASE_HEADER_SIZE = const(16)
+TRANSACTION_HEADER_SIZE = const(20)
+SESSION_HEADER_SIZE = const(16)
+ACK_BODY_SIZE = const(0x24)
+PADDING_SIZE = const(512)  # behind the EstablishConnectionHeader
+ESTABLISH_CONNECTION_SIZE = const(572)
+CONNECTION_PARAMETERS_SIZE = const(32)
+SESSION_ACK_SIZE = const(36)
 _NOT_OF_ORDER_ACKS = const(0x10DFE000)  # UserHeader.Flags: AQ, RQ, SH, TH, CQ, MQ, HH
 _TRANSACTIONAL = const(0x00100020)  # UserHeader.Flags: TH, DM 1
 _SHA_1 = const(0x8004)  # default HashAlgorithm
@@ -90,7 +77,6 @@ class Malformed(Exception):
 # ---- UTF-16 -------------------------------------------------------------------------------------
 
 _HAS_CODEC = b"a\0".decode("utf-16-le") == "a"
-
 
 
 def utf16_decode(raw: bytes) -> str:
@@ -145,19 +131,19 @@ def check_guid(guid: bytes) -> bytes:
 # ---- queue names --------------------------------------------------------------------------------
 
 # What the selectors DQ, AQ, RQ say about the bytes (wire.md 2.2).
-_NONE = const(0)
-_ID = const(1)
-_PUBLIC = const(2)
-_PRIVATE = const(3)
-_DIRECT = const(4)
-KINDS = (_NONE, _NONE, _ID, _ID, _ID, _PUBLIC, _PRIVATE, _DIRECT)
+NONE = const(0)
+ID = const(1)
+PUBLIC = const(2)
+PRIVATE = const(3)
+DIRECT = const(4)
+KINDS = (NONE, NONE, ID, ID, ID, PUBLIC, PRIVATE, DIRECT)
 
 
 class QueueName:
     """What all queue names have in common. raw: the name's bytes without count and padding."""
 
     __slots__ = ("raw",)
-    kind = _NONE
+    kind = NONE
     selector = 0  # of DQ, AQ and RQ; what a name alone does not tell is told by UserHeader.Flags
 
     def __init__(self, raw: bytes) -> None:
@@ -172,7 +158,7 @@ class DirectQueueFormatName(QueueName):
     """A queue by address and path, without the leading DIRECT= (wire.md 1.5). raw: its WCHARs with the NUL."""
 
     __slots__ = ()
-    kind = _DIRECT
+    kind = DIRECT
     selector = 7
 
     def __init__(self, direct_format_name: str, raw: "bytes | None" = None) -> None:
@@ -242,7 +228,7 @@ class OrderAckBody(Header):
     """wire.md section 6. The 20 reserved bytes are written as 0."""
 
     __slots__ = ()
-    part = _ORDER_ACK
+    part = core.ORDER_ACK
     tx_sequence_ordinal: "Word"
     tx_sequence_time_stamp: "Word"
     tx_sequence_number: "Word"
@@ -269,7 +255,6 @@ class OrderAck:
 ORDER_LABEL_RAW = b"Q\0M\0 \0O\0r\0d\0e\0r\0i\0n\0g\0 \0A\0c\0k\0\0\0"
 
 
-
 def malformed(problem: int, place: "int | str") -> Malformed:
     """problem: a status of the core, or of extras.PROBLEMS. place: of extras.PLACES, or its name; of some problems.
 
@@ -283,31 +268,31 @@ def read_internal(data: "Buffer", offset: int, limit: int, fields: "array[int]")
 
     Returns PT and CS of its InternalHeader. The BaseHeader is known to be right. Malformed.
     """
-    part = _INTERNAL_HEADER
+    part = core.INTERNAL_HEADER
     status = core.unpack(part, fields, data, offset + 16, limit)
     if not status:
         flags = fields[1]
-        kind = flags & _INTERNAL_PT
+        kind = flags & core.INTERNAL_PT
         size = limit - offset
-        if kind == _PT_SESSION_ACK:
-            part = _SESSION_HEADER
-            if not data[offset + 2] & _BASE_SH:
+        if kind == core.PT_SESSION_ACK:
+            part = core.SESSION_HEADER
+            if not data[offset + 2] & core.BASE_SH:
                 status = _NO_SESSION_HEADER
-            elif size != _SESSION_ACK_SIZE:
+            elif size != SESSION_ACK_SIZE:
                 status = _SESSION_ACK_LENGTH
-        elif kind == _PT_CONNECTION_PARAMETERS:
-            part = _CONNECTION_PARAMETERS
-            if size != _CONNECTION_PARAMETERS_SIZE:
+        elif kind == core.PT_CONNECTION_PARAMETERS:
+            part = core.CONNECTION_PARAMETERS
+            if size != CONNECTION_PARAMETERS_SIZE:
                 status = _PARAMETERS_LENGTH
         else:
-            part = _ESTABLISH_CONNECTION
-            if size != _ESTABLISH_CONNECTION_SIZE:
+            part = core.ESTABLISH_CONNECTION
+            if size != ESTABLISH_CONNECTION_SIZE:
                 status = _ESTABLISH_LENGTH
         if not status:
             status = core.unpack(part, fields, data, offset + 20, limit)
     if status:
         raise malformed(status, part)
-    return flags & (_INTERNAL_PT | _INTERNAL_CS)
+    return flags & (core.INTERNAL_PT | core.INTERNAL_CS)
 
 
 def is_order_queue(name: str) -> bool:
@@ -322,34 +307,34 @@ def order_ack_body(raw: "Buffer") -> int:
     and SessionHeader are not looked at. 0: `parse` tells what it is.
     """
     size, flags = unpack_from("<I", raw, 8)[0], unpack_from("<I", raw, 60)[0]
-    fields = words(_MESSAGE_PROPERTIES_HEADER)
+    fields = words(core.MESSAGE_PROPERTIES_HEADER)
     if (
-        raw[2] & ~(_BASE_SH | 7) & 0xFF
+        raw[2] & ~(core.BASE_SH | 7) & 0xFF
         or raw[3]
         or flags & _NOT_OF_ORDER_ACKS
-        or core.unpack(_USER_HEADER, fields, raw, 16, size)
+        or core.unpack(core.USER_HEADER, fields, raw, 16, size)
     ):
         return 0
     kind = KINDS[flags >> 10 & 7]
     at = 68
-    if kind == _DIRECT:
+    if kind == DIRECT:
         count = raw[64] | raw[65] << 8
         at = 64 + (2 + count + 3 & ~3)
         name = bytes(raw[66 : 64 + count])
         if count & 1 or raw[64 + count : 66 + count] != b"\0\0" or not is_order_queue(utf16_decode(name)):
             return 0
-    elif kind != _ID or unpack_from("<I", raw, 64)[0] != ORDER_QUEUE_ID:
+    elif kind != ID or unpack_from("<I", raw, 64)[0] != ORDER_QUEUE_ID:
         return 0
     label_at = at + 56
     body_at = label_at + len(ORDER_LABEL_RAW)
     if (
-        body_at + _ACK_BODY_SIZE != size
-        or core.unpack(_MESSAGE_PROPERTIES_HEADER, fields, raw, at, size)
+        body_at + ACK_BODY_SIZE != size
+        or core.unpack(core.MESSAGE_PROPERTIES_HEADER, fields, raw, at, size)
         or raw[label_at:body_at] != ORDER_LABEL_RAW
         or fields[1] != len(ORDER_LABEL_RAW) // 2
         or fields[2] != CLASS_ORDER_ACK
-        or fields[10] != _ACK_BODY_SIZE
-        or fields[11] != _ACK_BODY_SIZE
+        or fields[10] != ACK_BODY_SIZE
+        or fields[11] != ACK_BODY_SIZE
         or fields[15]  # an extension
     ):
         return 0
@@ -361,8 +346,8 @@ def order_ack_body(raw: "Buffer") -> int:
 
 def select(flags: int, shift: int, name: "QueueName | None", allowed: int) -> int:
     """Put the selector for a name into flags; one that is there stays if it fits. allowed: bit n is selector n."""
-    kind = _NONE if name is None else name.kind
-    if name is not None and kind == _NONE:
+    kind = NONE if name is None else name.kind
+    if name is not None and kind == NONE:
         raise ValueError("a distribution list stands only in a MultiQueueFormatHeader")
     selector = flags >> shift & 7
     if KINDS[selector] == kind and allowed >> selector & 1:
@@ -378,9 +363,9 @@ def select(flags: int, shift: int, name: "QueueName | None", allowed: int) -> in
 def _internal(flags: int, kind: int, size: int, part: int, fields: "array[int]") -> bytearray:
     """An internal packet whose one header, at 20, has these words."""
     out = bytearray(size)
-    base = array("I", (_VERSION_NUMBER, 0, flags | _BASE_IN | 3, _SIGNATURE, size, FOREVER))
-    core.pack(_BASE_HEADER, base, out, 0)
-    core.pack(_INTERNAL_HEADER, array("I", (0, kind)), out, 16)
+    base = array("I", (core.VERSION_NUMBER, 0, flags | core.BASE_IN | 3, core.SIGNATURE, size, FOREVER))
+    core.pack(core.BASE_HEADER, base, out, 0)
+    core.pack(core.INTERNAL_HEADER, array("I", (0, kind)), out, 16)
     core.pack(part, fields, out, 20)
     return out
 
@@ -389,14 +374,14 @@ def establish_connection(
     client_guid: bytes, server_guid: bytes, time_stamp: int, operating_system: int = 0x0310, refused: bool = False
 ) -> bytearray:
     """Request or response (B-204, B-208; wire.md 5.2). time_stamp: ms. refused: CS, in a response."""
-    fields = words(_ESTABLISH_CONNECTION)
+    fields = words(core.ESTABLISH_CONNECTION)
     fields[8] = time_stamp
     fields[9] = operating_system
-    kind = _PT_ESTABLISH_CONNECTION | (_INTERNAL_CS if refused else 0)
-    out = _internal(0, kind, _ESTABLISH_CONNECTION_SIZE, _ESTABLISH_CONNECTION, fields)
+    kind = core.PT_ESTABLISH_CONNECTION | (core.INTERNAL_CS if refused else 0)
+    out = _internal(0, kind, ESTABLISH_CONNECTION_SIZE, core.ESTABLISH_CONNECTION, fields)
     out[20:36] = check_guid(client_guid)
     out[36:52] = check_guid(server_guid)
-    for at in range(_ESTABLISH_CONNECTION_SIZE - _PADDING_SIZE, _ESTABLISH_CONNECTION_SIZE):
+    for at in range(ESTABLISH_CONNECTION_SIZE - PADDING_SIZE, ESTABLISH_CONNECTION_SIZE):
         out[at] = 0x5A
     return out
 
@@ -404,12 +389,12 @@ def establish_connection(
 def connection_parameters(recoverable_ack_timeout: int, ack_timeout: int, window_size: int) -> bytearray:
     """Request or response (wire.md 5.3). Time-outs: ms, 500 to 120000 and 20000 to 120000; window_size: packets."""
     fields = array("I", (recoverable_ack_timeout, ack_timeout, 0, window_size))
-    return _internal(0, _PT_CONNECTION_PARAMETERS, _CONNECTION_PARAMETERS_SIZE, _CONNECTION_PARAMETERS, fields)
+    return _internal(0, core.PT_CONNECTION_PARAMETERS, CONNECTION_PARAMETERS_SIZE, core.CONNECTION_PARAMETERS, fields)
 
 
 def session_ack(fields: "array[int]") -> bytearray:
     """A SessionAck with the SessionHeader that core.session_fill has made (wire.md 5.4)."""
-    return _internal(_BASE_SH, _PT_SESSION_ACK, _SESSION_ACK_SIZE, _SESSION_HEADER, fields)
+    return _internal(core.BASE_SH, core.PT_SESSION_ACK, SESSION_ACK_SIZE, core.SESSION_HEADER, fields)
 
 
 def check_u32(value: int) -> int:
@@ -443,39 +428,39 @@ def compose(
     """
     user_flags = select(user_flags, 10, destination, 0xA9)
     user_flags = select(user_flags, 13, admin, 0xED)
-    user_flags = select(user_flags, 16, response, 0xFF) | _USER_MP
+    user_flags = select(user_flags, 16, response, 0xFF) | core.USER_MP
     names = destination.wire()
     if admin is not None:
         names += admin.wire()
     if response is not None:
         names += response.wire()
     transaction_at = 64 + len(names)
-    at = transaction_at + (20 if user_flags & _USER_TH else 0)
+    at = transaction_at + (20 if user_flags & core.USER_TH else 0)
     label_at = at + 56
     body_at = label_at + len(label_raw) + len(extension)
     size = body_at + len(body) + 3 & ~3
-    if size > _PACKET_SIZE_MAX:
+    if size > core.PACKET_SIZE_MAX:
         raise ValueError("a packet has at most 4194304 bytes, this one " + str(size))
     out = bytearray(size)
-    base = array("I", (_VERSION_NUMBER, 0, flags, _SIGNATURE, size, check_u32(ttrq)))
-    core.pack(_BASE_HEADER, base, out, 0)
-    fields = words(_USER_HEADER)
+    base = array("I", (core.VERSION_NUMBER, 0, flags, core.SIGNATURE, size, check_u32(ttrq)))
+    core.pack(core.BASE_HEADER, base, out, 0)
+    fields = words(core.USER_HEADER)
     fields[8] = check_u32(ttbr)
     fields[9] = check_u32(sent_time)
     fields[10] = check_u32(message_id)
     fields[11] = user_flags
-    core.pack(_USER_HEADER, fields, out, 16)
+    core.pack(core.USER_HEADER, fields, out, 16)
     out[16:32] = check_guid(source)
     out[32:48] = check_guid(address)
     out[64:transaction_at] = names
     if at != transaction_at:
-        core.pack(_TRANSACTION_HEADER, array("I", (_TX_FM | _TX_LM, 0, 0, 1, 0)), out, transaction_at)
+        core.pack(core.TRANSACTION_HEADER, array("I", (core.TX_FM | core.TX_LM, 0, 0, 1, 0)), out, transaction_at)
     properties[1] = len(label_raw) >> 1
     properties[10] = properties[11] = len(body)
     properties[13] = _SHA_1
     properties[14] = _RC4
     properties[15] = len(extension)
-    core.pack(_MESSAGE_PROPERTIES_HEADER, properties, out, at)
+    core.pack(core.MESSAGE_PROPERTIES_HEADER, properties, out, at)
     if len(correlation) != 20:
         raise ValueError("a correlation identifier has 20 bytes")
     out[at + 4 : at + 24] = correlation
@@ -501,7 +486,7 @@ class Draft:
 
     def _label_is(self, label: str) -> None:
         raw = terminated(label) if label else b""
-        properties = words(_MESSAGE_PROPERTIES_HEADER)
+        properties = words(core.MESSAGE_PROPERTIES_HEADER)
         packet = compose(
             0, FOREVER, self._source, NULL_GUID, FOREVER, 0, 0, _TRANSACTIONAL, self._destination, None, None,
             properties, bytes(20), raw, b"", b"",
@@ -517,7 +502,7 @@ class Draft:
         if label != self._label:
             self._label_is(label)
         size = len(self._head) + body_size + 3 & ~3
-        if size > _PACKET_SIZE_MAX:
+        if size > core.PACKET_SIZE_MAX:
             raise ValueError("a packet has at most 4194304 bytes, this one " + str(size))
         return size
 

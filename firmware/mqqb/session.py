@@ -48,48 +48,9 @@ TABLE = (
 NULL_GUID = packets.NULL_GUID
 _INTERNAL = ("", "SessionAck", "EstablishConnection", "ConnectionParameters")  # by PT
 
-# Of constants.py (a test compares them).
-_OK = const(0)
-_ACK_FIRST = const(2)
-_BAD_ACK_COUNT = const(-26)
-_BAD_MESSAGE_COUNT = const(-27)
-_BASE_IN = const(0x0008)
-_BASE_SH = const(0x0010)  # all but TR are in the byte at packet offset 2
-_INTERNAL_CS = const(0x0010)
-_INTERNAL_PT = const(0x000F)
-_PT_SESSION_ACK = const(1)
-_USER_DM = const(0x00000060)
-_USER_DQ = const(0x00001C00)
-_SESSION_HEADER = const(2)
-_ORDER_ACK = const(10)
-_ACKS_BASE = const(1)
-_ACKS_FLAGS = const(2)
-_ACKS_WINDOW_SIZE = const(5)
-_BASE_PACKET_SIZE = const(4)
-_USER_FLAGS = const(11)
-_INTERNAL_FLAGS = const(1)
-_ESTABLISH_TIME_STAMP = const(8)
-_ESTABLISH_OPERATING_SYSTEM = const(9)
-_PARAMETERS_RECOVERABLE_ACK_TIMEOUT = const(0)
-_PARAMETERS_ACK_TIMEOUT = const(1)
-_PARAMETERS_WINDOW_SIZE = const(3)
-_SESSION_SENT = const(0)
-_SESSION_RECOVERABLE_SENT = const(1)
-_SESSION_STORED = const(4)
-_SESSION_ACKED = const(6)
-_SESSION_ACK_FLAGS = const(8)
-_SESSION_PEER_ACKED = const(9)
-_SESSION_WINDOW_SIZE = const(10)
-_SESSION_RECEIVED_WINDOW_SIZE = const(11)
-_SESSION_WORDS = const(12)
 
-_ESTABLISH_SIZE = const(572)
-_SESSION_ACK_SIZE = const(36)
-_SESSION_HEADER_SIZE = const(16)
 _SESSION_HEADER_WORDS = const(7)
 _ESTABLISH_WORDS = const(11)  # the longest internal header
-_ORDER_ACK_SIZE = const(36)  # of its body
-_USER_FLAGS_OFFSET = const(60)  # in a message; what an OrderAck has behind that and before its body is always the same
 _USER_TH_BYTE = const(0x10)  # of the third byte there: it is transactional, no OrderAck
 _ROOM = const(384)  # bytes, more than an OrderAck has; grows for as long as a longer packet is coming
 _RECOVERABLE_ACK_MIN = const(500)
@@ -197,13 +158,13 @@ def _known(raw: bytes) -> "KnownOrderAck | None":
     body_at = packets.order_ack_body(raw)
     if not body_at:
         return None
-    head = raw[_USER_FLAGS_OFFSET:body_at]
+    head = raw[packets.USER_FLAGS_AT : body_at]
     flags = head[0] | head[1] << 8
     body = packets.OrderAckBody()
     nothing: "packets.UserMessage" = None  # type: ignore[assignment]  # a board has no room for it
-    event = MessageReceived(packets.OrderAck(nothing, body), b"", flags & _USER_DM != 0)
-    size = body_at + _ORDER_ACK_SIZE
-    return event, body.fields, size, raw[2] & ~_BASE_SH, head, flags & _USER_DQ == _USER_DQ
+    event = MessageReceived(packets.OrderAck(nothing, body), b"", flags & core.USER_DM != 0)
+    size = body_at + packets.ACK_BODY_SIZE
+    return event, body.fields, size, raw[2] & ~core.BASE_SH, head, flags & core.USER_DQ == core.USER_DQ
 
 
 def _earlier(one: "int | None", other: "int | None") -> "int | None":
@@ -239,7 +200,7 @@ class Session:
         self.ack_wait_timeout = min(self.settings.ack_wait_timeout + self.settings.round_trip_delay, _ACK_WAIT_MAX)
         self.recoverable_ack_send_timeout = 0xFFFFFFFF  # B-044: until it is negotiated
         self.is_needed: "Callable[[], bool] | None" = None
-        self._counts = array("I", bytes(4 * _SESSION_WORDS))
+        self._counts = array("I", bytes(4 * core.SESSION_WORDS))
         core.session_init(self._counts, self.settings.window_size)
         self._header = array("I", bytes(4 * _SESSION_HEADER_WORDS))  # the next one to send
         self._heard = array("I", bytes(4 * _ESTABLISH_WORDS))  # one that has come, or another internal header
@@ -318,8 +279,8 @@ class Session:
     def half_window(self) -> int:
         """Messages of the peer after which it should hear of them (B-124)."""
         counts = self._counts
-        window = _ONE_MESSAGE if self._is_paused else counts[_SESSION_WINDOW_SIZE]
-        return max(min(window, counts[_SESSION_RECEIVED_WINDOW_SIZE]) // 2, 1)
+        window = _ONE_MESSAGE if self._is_paused else counts[core.SESSION_WINDOW_SIZE]
+        return max(min(window, counts[core.SESSION_RECEIVED_WINDOW_SIZE]) // 2, 1)
 
     @property
     def round_trip(self) -> int:
@@ -393,11 +354,11 @@ class Session:
         if status < 0:
             error = packets.malformed(status, 0)
             events += self._close(error.rule, error.field + ": " + error.reason)
-        elif left >= 16 and buffer[start + 2] & _BASE_IN and total > _ESTABLISH_SIZE:
+        elif left >= 16 and buffer[start + 2] & core.BASE_IN and total > packets.ESTABLISH_CONNECTION_SIZE:
             events += self._close("B-433", "BaseHeader.PacketSize: no internal packet is so long")
-        elif left >= 16 and not buffer[start + 2] & _BASE_IN and self.state != OPEN:
+        elif left >= 16 and not buffer[start + 2] & core.BASE_IN and self.state != OPEN:
             events += self._close("B-434", "a message came before the session was open")
-        elif status != _OK:
+        elif status != core.OK:
             if self.state == OPEN:
                 self.progressed()
             return False
@@ -405,10 +366,10 @@ class Session:
             self._begin = start + total
             self._received_ack = True  # B-167
             try:
-                if buffer[start + 2] & _BASE_IN:
+                if buffer[start + 2] & core.BASE_IN:
                     self._internal(buffer, start, start + total, now, events)
                 elif reuse and (self._is_known(buffer, start, total) or self._gets_known(buffer, start, total)):
-                    self._order_ack(buffer[start + 2] & _BASE_SH != 0, now, events)
+                    self._order_ack(buffer[start + 2] & core.BASE_SH != 0, now, events)
                 else:
                     self._packet(bytes(buffer[start : start + total]), now, events)
             except packets.Malformed as error:
@@ -416,8 +377,8 @@ class Session:
         return True
 
     def _internal(self, buffer: "bytes | bytearray", start: int, limit: int, now: int, events: "list[object]") -> None:
-        kind = packets.read_internal(buffer, start, limit, self._heard) & _INTERNAL_PT
-        if kind == _PT_SESSION_ACK and self.state == OPEN:
+        kind = packets.read_internal(buffer, start, limit, self._heard) & core.INTERNAL_PT
+        if kind == core.PT_SESSION_ACK and self.state == OPEN:
             self._session_ack(now, events)  # as the table says; it takes no memory
             return
         name = _INTERNAL[kind]
@@ -433,22 +394,22 @@ class Session:
         if known is None:
             return False
         _, fields, size, flags, head, _ = known
-        carries = buffer[start + 2] & _BASE_SH
+        carries = buffer[start + 2] & core.BASE_SH
         limit = start + size
-        at = start + _USER_FLAGS_OFFSET
-        body = limit - _ORDER_ACK_SIZE
+        at = start + packets.USER_FLAGS_AT
+        body = limit - packets.ACK_BODY_SIZE
         return (
             total == size + carries  # a SessionHeader has 16 bytes, SH is 0x10
-            and buffer[start + 2] & ~_BASE_SH == flags
+            and buffer[start + 2] & ~core.BASE_SH == flags
             and buffer[start + 3] == 0
             and buffer.find(head, at, body) == at
-            and core.unpack(_ORDER_ACK, fields, buffer, body, limit) == _OK
-            and (not carries or core.unpack(_SESSION_HEADER, self._heard, buffer, limit, start + total) == _OK)
+            and core.unpack(core.ORDER_ACK, fields, buffer, body, limit) == core.OK
+            and (not carries or core.unpack(core.SESSION_HEADER, self._heard, buffer, limit, start + total) == core.OK)
         )
 
     def _gets_known(self, buffer: "bytes | bytearray", start: int, total: int) -> bool:
         """The same of an OrderAck that is unlike those before."""
-        if buffer[start + _USER_FLAGS_OFFSET + 2] & _USER_TH_BYTE:
+        if buffer[start + packets.USER_FLAGS_AT + 2] & _USER_TH_BYTE:
             return False
         self._known = _known(bytes(buffer[start : start + total])) or self._known
         return self._is_known(buffer, start, total)
@@ -475,8 +436,8 @@ class Session:
             packets.establish_connection(
                 self.remote_guid,
                 self.own_guid,
-                self._heard[_ESTABLISH_TIME_STAMP],
-                self._heard[_ESTABLISH_OPERATING_SYSTEM],
+                self._heard[core.ESTABLISH_TIME_STAMP],
+                self._heard[core.ESTABLISH_OPERATING_SYSTEM],
                 refused,
             )
         )
@@ -489,7 +450,7 @@ class Session:
     def _establish_response(self, buffer: "bytes | bytearray", start: int, now: int, events: "list[object]") -> None:
         client = buffer[start + 20 : start + 36]
         server = bytes(buffer[start + 36 : start + 52])
-        if buffer[start + 18] & _INTERNAL_CS:
+        if buffer[start + 18] & core.INTERNAL_CS:
             events += self._close("B-209", "the peer refused the session")
         elif client != self.own_guid:
             events += self._close("B-209", "the answer is for another queue manager")
@@ -497,7 +458,7 @@ class Session:
             events += self._close("B-209", "another queue manager answered")
         else:
             self.remote_guid = server
-            elapsed = (now - self._heard[_ESTABLISH_TIME_STAMP]) & 0xFFFFFFFF
+            elapsed = (now - self._heard[core.ESTABLISH_TIME_STAMP]) & 0xFFFFFFFF
             timeout = min(max(8 * elapsed, _RECOVERABLE_ACK_MIN), _RECOVERABLE_ACK_MAX)  # B-210
             self.recoverable_ack_send_timeout = timeout
             self._out.append(
@@ -507,23 +468,23 @@ class Session:
 
     def _parameters_request(self, _buffer: "bytes | bytearray", _start: int, _now: int, events: "list[object]") -> None:
         fields = self._heard
-        self.ack_wait_timeout = fields[_PARAMETERS_ACK_TIMEOUT]  # B-214
-        self.recoverable_ack_send_timeout = fields[_PARAMETERS_RECOVERABLE_ACK_TIMEOUT]
+        self.ack_wait_timeout = fields[core.PARAMETERS_ACK_TIMEOUT]  # B-214
+        self.recoverable_ack_send_timeout = fields[core.PARAMETERS_RECOVERABLE_ACK_TIMEOUT]
         self._out.append(
             packets.connection_parameters(
                 self.recoverable_ack_send_timeout, self.ack_wait_timeout, self.settings.window_size
             )
         )  # B-215
-        self._open(fields[_PARAMETERS_WINDOW_SIZE], events)
+        self._open(fields[core.PARAMETERS_WINDOW_SIZE], events)
 
     def _parameters_response(
         self, _buffer: "bytes | bytearray", _start: int, _now: int, events: "list[object]"
     ) -> None:
-        self._open(self._heard[_PARAMETERS_WINDOW_SIZE], events)  # B-216
+        self._open(self._heard[core.PARAMETERS_WINDOW_SIZE], events)  # B-216
 
     def _open(self, window_size: int, events: "list[object]") -> None:
         self._full_window = max(window_size, 1)  # B-213
-        self._counts[_SESSION_RECEIVED_WINDOW_SIZE] = self._full_window
+        self._counts[core.SESSION_RECEIVED_WINDOW_SIZE] = self._full_window
         self._initialization_due = None
         self.state = OPEN  # B-183, B-187
         events.append(Opened())
@@ -539,13 +500,13 @@ class Session:
         events: "list[object]",
     ) -> None:
         message = packet if isinstance(packet, packets.UserMessage) else packet.message
-        flags = message.user.fields[_USER_FLAGS]
-        recoverable = flags & _USER_DM != 0
-        self._count(recoverable, flags & _USER_DQ == _USER_DQ, now)
+        flags = message.user.fields[core.USER_FLAGS]
+        recoverable = flags & core.USER_DM != 0
+        self._count(recoverable, flags & core.USER_DQ == core.USER_DQ, now)
         session = message.session
         if session is not None:
-            stripped = bytearray(memoryview(raw)[: message.base.fields[_BASE_PACKET_SIZE]])
-            stripped[2] &= ~_BASE_SH & 0xFF
+            stripped = bytearray(memoryview(raw)[: message.base.fields[core.BASE_PACKET_SIZE]])
+            stripped[2] &= ~core.BASE_SH & 0xFF
             raw = bytes(stripped)
         events.append(MessageReceived(packet, raw, recoverable))
         if session is not None:
@@ -564,12 +525,12 @@ class Session:
     def _session_header(self, carried: bool, now: int, events: "list[object]") -> None:
         """Take the one in _heard. carried: at the end of a message, which is counted."""
         status = core.session_check(self._counts, self._heard, carried)
-        if status == _BAD_ACK_COUNT:
+        if status == core.BAD_ACK_COUNT:
             events += self._close("B-229", "SessionHeader acknowledges messages that were never sent")
             return
         self._start_window_growth(now)
         self._acknowledge(now, events)
-        if status == _BAD_MESSAGE_COUNT:
+        if status == core.BAD_MESSAGE_COUNT:
             reason = "SessionHeader counts other messages sent than were received"
             if self.settings.close_on_mismatch:
                 events += self._close("B-227", reason)
@@ -581,7 +542,7 @@ class Session:
         """Apply an acknowledgement that has been checked: in-flight entries first, then the bits (B-219 to B-225)."""
         settled: "list[streams.Entry] | None" = None
         in_flight = self._in_flight
-        acked = self._counts[_SESSION_PEER_ACKED]
+        acked = self._counts[core.SESSION_PEER_ACKED]
         left = core.session_unacked_sent(self._counts)
         while len(in_flight) > left:
             entry = in_flight.popleft()
@@ -594,8 +555,8 @@ class Session:
                         settled = []
                     settled.append(entry)
         if self._awaiting_bits:
-            base = self._heard[_ACKS_BASE]
-            flags = self._heard[_ACKS_FLAGS]
+            base = self._heard[core.ACKS_BASE]
+            flags = self._heard[core.ACKS_FLAGS]
             waiting: "list[streams.Entry]" = []
             settled = settled or []
             for entry in self._awaiting_bits:
@@ -619,11 +580,11 @@ class Session:
         without SessionHeader; its SH flag is set here as needed. recoverable: DM = 1.
         """
         carries = self._begin_send(recoverable, now)
-        packet[2] = packet[2] & ~_BASE_SH & 0xFF | carries
+        packet[2] = packet[2] & ~core.BASE_SH & 0xFF | carries
         self._out.append(packet)
         if carries:
-            header = bytearray(_SESSION_HEADER_SIZE)
-            core.pack(_SESSION_HEADER, self._header, header, 0)
+            header = bytearray(packets.SESSION_HEADER_SIZE)
+            core.pack(core.SESSION_HEADER, self._header, header, 0)
             self._out.append(header)
         self._end_send(entry, recoverable, now)
 
@@ -634,10 +595,10 @@ class Session:
         to be room for 16 bytes. Returns how many bytes to write. What `take_output` gives goes before.
         """
         carries = self._begin_send(recoverable, now)
-        buffer[offset + 2] = buffer[offset + 2] & ~_BASE_SH & 0xFF | carries
+        buffer[offset + 2] = buffer[offset + 2] & ~core.BASE_SH & 0xFF | carries
         if carries:
-            core.pack(_SESSION_HEADER, self._header, buffer, offset + size)
-            size += _SESSION_HEADER_SIZE
+            core.pack(core.SESSION_HEADER, self._header, buffer, offset + size)
+            size += packets.SESSION_HEADER_SIZE
         self._end_send(entry, recoverable, now)
         return size
 
@@ -649,12 +610,12 @@ class Session:
         if not self._piggybacks(now):
             return 0
         self._fill(now)  # B-126: after this message was counted
-        return _BASE_SH
+        return core.BASE_SH
 
     def _end_send(self, entry: "streams.Entry | None", recoverable: bool, now: int) -> None:
         if entry is not None:
-            entry.sequence_number = self._counts[_SESSION_SENT]
-            entry.recoverable_sequence_number = self._counts[_SESSION_RECOVERABLE_SENT] if recoverable else 0
+            entry.sequence_number = self._counts[core.SESSION_SENT]
+            entry.recoverable_sequence_number = self._counts[core.SESSION_RECOVERABLE_SENT] if recoverable else 0
             entry.awaiting_ack = True
             if entry.stream is not None:
                 entry.stream.sent(entry, now)
@@ -671,13 +632,13 @@ class Session:
         if self.state != OPEN:
             return
         counts = self._counts
-        if core.session_stored(counts, recoverable) == _ACK_FIRST:  # B-123, B-277
+        if core.session_stored(counts, recoverable) == core.ACK_FIRST:  # B-123, B-277
             self._send_session_ack(now)
             core.session_stored(counts, recoverable)
-        flags = counts[_SESSION_ACK_FLAGS]
+        flags = counts[core.SESSION_ACK_FLAGS]
         if flags == 1 and recoverable:
             self._start_ack_send(self.recoverable_ack_send_timeout, now)  # B-122, B-279
-        if (counts[_SESSION_STORED] - counts[_SESSION_ACKED]) & 0xFFFF >= self.half_window:
+        if (counts[core.SESSION_STORED] - counts[core.SESSION_ACKED]) & 0xFFFF >= self.half_window:
             self._send_session_ack(now)  # B-124
 
     def _piggybacks(self, now: int) -> bool:
@@ -687,7 +648,7 @@ class Session:
     def _fill(self, now: int) -> None:
         core.session_fill(self._counts, self._header)
         if self._is_paused:
-            self._header[_ACKS_WINDOW_SIZE] = _ONE_MESSAGE
+            self._header[core.ACKS_WINDOW_SIZE] = _ONE_MESSAGE
         self._ack_send_due = None
         if core.session_unacked_received(self._counts):
             self._start_ack_send(self.ack_wait_timeout // 2, now)
@@ -697,7 +658,7 @@ class Session:
         if not self._ack:
             self._ack = bytes(packets.session_ack(self._header))
         packet = bytearray(self._ack)
-        core.pack(_SESSION_HEADER, self._header, packet, _SESSION_ACK_SIZE - _SESSION_HEADER_SIZE)
+        core.pack(core.SESSION_HEADER, self._header, packet, packets.SESSION_ACK_SIZE - packets.SESSION_HEADER_SIZE)
         self._out.append(packet)
 
     # ---- pause and resume ---------------------------------------------------------------------
@@ -729,7 +690,7 @@ class Session:
         self._ack_wait_due = now + self.ack_wait_timeout * (self.settings.ack_wait_multiple if direct else 1)
 
     def _start_window_growth(self, now: int) -> None:
-        is_small = self._counts[_SESSION_RECEIVED_WINDOW_SIZE] < self._full_window
+        is_small = self._counts[core.SESSION_RECEIVED_WINDOW_SIZE] < self._full_window
         self._window_due = now + self.settings.window_growth_interval if is_small else None
 
     def _start_ack_send(self, duration: int, now: int) -> None:
@@ -758,7 +719,9 @@ class Session:
             self._received_ack = False
         if self._window_due is not None and now >= self._window_due:  # B-129
             counts = self._counts
-            counts[_SESSION_RECEIVED_WINDOW_SIZE] = min(2 * counts[_SESSION_RECEIVED_WINDOW_SIZE], self._full_window)
+            counts[core.SESSION_RECEIVED_WINDOW_SIZE] = min(
+                2 * counts[core.SESSION_RECEIVED_WINDOW_SIZE], self._full_window
+            )
             self._start_window_growth(now)
         if self._cleanup_due is not None and now >= self._cleanup_due:
             if self._session_active or (self.is_needed is not None and self.is_needed()):  # A-28

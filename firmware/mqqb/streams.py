@@ -18,19 +18,6 @@ if TYPE_CHECKING:
     from mqqb import packets
     from mqqb.transfer import TransferInfo
 
-# Of constants.py (a test compares them).
-_OK = const(0)
-_TRANSACTION_HEADER = const(3)
-_TX_NUMBER = const(3)
-_TX_PREVIOUS = const(4)
-_ACK_ORDINAL = const(0)
-_ACK_TIME_STAMP = const(1)
-_ACK_NUMBER = const(2)
-_ACKED_MESSAGE_ID = const(8)
-_OUTGOING_ORDINAL = const(0)
-_OUTGOING_TIME_STAMP = const(1)
-_OUTGOING_NUMBER = const(2)
-_OUTGOING_LAST_ACK = const(3)
 
 _TRANSACTION_HEADER_WORDS = const(5)
 
@@ -159,7 +146,7 @@ class OutgoingStream:
         Raises ValueError if the new id is not greater than the current one (B-079).
         """
         record = self.record
-        if core.tx_compare(ordinal, time_stamp, record[_OUTGOING_ORDINAL], record[_OUTGOING_TIME_STAMP]) <= 0:
+        if core.tx_compare(ordinal, time_stamp, record[core.OUTGOING_ORDINAL], record[core.OUTGOING_TIME_STAMP]) <= 0:
             raise ValueError("a new TxSequenceID has to be greater than the one before")
         self.adopt(self.new(time_stamp, ordinal))
 
@@ -171,12 +158,12 @@ class OutgoingStream:
     @property
     def tx_sequence_id(self) -> int:
         """The current OutgoingTxSequenceID as one 64-bit number (B-078)."""
-        ordinal = self.record[_OUTGOING_ORDINAL]
+        ordinal = self.record[core.OUTGOING_ORDINAL]
         if ordinal != self._ordinal:
             if ordinal == self._ordinal + 1 and ordinal:  # core.roll; it takes less memory so
                 self._tx_sequence_id += 1
             else:
-                self._tx_sequence_id = self.record[_OUTGOING_TIME_STAMP] << 32 | ordinal
+                self._tx_sequence_id = self.record[core.OUTGOING_TIME_STAMP] << 32 | ordinal
             self._ordinal = ordinal
         return self._tx_sequence_id
 
@@ -202,10 +189,10 @@ class OutgoingStream:
         """
         self._read(packet, offset)
         previous = previous_number(self.table, len(self.table), self.tx_sequence_id)
-        if core.stamp(self.record, previous, self._header) != _OK:
+        if core.stamp(self.record, previous, self._header) != core.OK:
             return None
-        core.pack(_TRANSACTION_HEADER, self._header, packet, offset)
-        number = self._header[_TX_NUMBER]
+        core.pack(core.TRANSACTION_HEADER, self._header, packet, offset)
+        number = self._header[core.TX_NUMBER]
         if entry is None:
             entry = Entry(key, message_id, True, journal, self.tx_sequence_id, number)
         else:
@@ -220,7 +207,7 @@ class OutgoingStream:
         """
         assert self.table[-1] is entry, "only the newest number can be taken back"
         self.table.pop()
-        self.record[_OUTGOING_NUMBER] = entry.tx_sequence_number
+        self.record[core.OUTGOING_NUMBER] = entry.tx_sequence_number
 
     def append(self, entry: Entry) -> None:
         """Add an entry at the end: one that has no number, or at start-up each stored one, in table order."""
@@ -293,8 +280,8 @@ class OutgoingStream:
         previous = previous_number(table, index, entry.tx_sequence_id)
         if self._held:
             self._bridge(entry, previous)
-        self._header[_TX_PREVIOUS] = previous
-        core.pack(_TRANSACTION_HEADER, self._header, packet, offset)
+        self._header[core.TX_PREVIOUS] = previous
+        core.pack(core.TRANSACTION_HEADER, self._header, packet, offset)
 
     def _bridge(self, entry: Entry, previous: int) -> None:
         """What is bridged now may be missing at a receiver that acknowledges this number."""
@@ -378,11 +365,11 @@ class OutgoingStream:
         self.last_ack_count += 1
         covered = self._covered_now
         covered.clear()
-        last_ack = self.record[_OUTGOING_LAST_ACK]
+        last_ack = self.record[core.OUTGOING_LAST_ACK]
         try:
-            is_current = core.order_ack_received(self.record, body.fields) == _OK
+            is_current = core.order_ack_received(self.record, body.fields) == core.OK
             tx_sequence_id = self.tx_sequence_id if is_current else body.tx_sequence_id
-            number = body.fields[_ACK_NUMBER]
+            number = body.fields[core.ACK_NUMBER]
             if is_current or tx_sequence_id < self.tx_sequence_id:  # else B-230, A-04
                 self._cover(covered, self.table, tx_sequence_id, number)
             if is_current or covered:
@@ -393,7 +380,7 @@ class OutgoingStream:
                     entry.received_order_ack = True  # B-235
                 self._take(covered)
         except MemoryError:
-            self.record[_OUTGOING_LAST_ACK] = last_ack  # so that the same OrderAck counts when it comes again
+            self.record[core.OUTGOING_LAST_ACK] = last_ack  # so that the same OrderAck counts when it comes again
             raise
         return self._with_held(covered, tx_sequence_id, number) if self._held else covered
 
@@ -437,8 +424,8 @@ class OutgoingStream:
         for entries in (self.awaiting_final_ack, self.table):
             for entry in entries:
                 if (
-                    entry.message_id == fields[_ACKED_MESSAGE_ID]
-                    and entry.tx_sequence_number == fields[_ACK_NUMBER]
+                    entry.message_id == fields[core.ACK_MESSAGE_ID]
+                    and entry.tx_sequence_number == fields[core.ACK_NUMBER]
                     and entry.tx_sequence_id == body.tx_sequence_id
                 ):
                     if entries is self.table:
@@ -484,8 +471,8 @@ class OutgoingStream:
             cursor[1] = 0
 
     def _read(self, packet: "bytearray | memoryview", offset: int) -> None:
-        status = core.unpack(_TRANSACTION_HEADER, self._header, packet, offset, len(packet))
-        assert status == _OK, "there is no TransactionHeader at this offset"
+        status = core.unpack(core.TRANSACTION_HEADER, self._header, packet, offset, len(packet))
+        assert status == core.OK, "there is no TransactionHeader at this offset"
 
     def _progress(self, now: int) -> None:
         self.resend_interval_index = 0

@@ -1,9 +1,7 @@
 """How far an outgoing stream is, for an operator; only hosts have this file."""
 
+from mqqb import core
 from mqqb.streams import Entry, OutgoingStream, previous_number
-
-_OUTGOING_NUMBER = 2
-_OUTGOING_LAST_ACK = 3
 
 
 class TransferInfo:
@@ -30,8 +28,8 @@ class TransferInfo:
     def __init__(self, stream: "OutgoingStream") -> None:
         record = stream.record
         current = stream.tx_sequence_id
-        number = record[_OUTGOING_NUMBER]
-        last_ack = record[_OUTGOING_LAST_ACK]
+        number = record[core.OUTGOING_NUMBER]
+        last_ack = record[core.OUTGOING_LAST_ACK]
         unacked = [entry for entry in stream.table if entry.tx_sequence_number]
         self.first_non_ack = _sequence_info(unacked, 0)
         self.last_non_ack = _sequence_info(unacked, len(unacked) - 1)

@@ -13,7 +13,7 @@ try:
 except ImportError:  # a board without a network
     socket = None  # type: ignore[assignment]
 
-from mqqb import const
+from mqqb import confirm, const
 
 from node import link, outbox
 from node.clock import CLOCK_SET, UNIX_EPOCH, ticks_diff, ticks_ms
@@ -29,8 +29,6 @@ NTP_PORT = 123
 _NTP_BYTES = const(48)
 _NTP_EPOCH = const(2208988800)  # s from 1900, where NTP counts from, to 1970
 _NTP_ERA = const(0x100000000)  # its seconds begin anew after so many, in 2036
-_O = const(0x4F)  # this and what follows: of confirm
-_STATE = const(0)
 _GOT_REASON = const(200)  # status of ESP32's WLAN from here to 999: why it is not connected
 
 
@@ -246,7 +244,7 @@ class Waits:
     def __init__(self, node: "Node") -> None:
         inboxes = node.inboxes
         self.sending = node.waiting
-        self.confirming = len([handle for handle in node.outbox.handles() if handle.record[_STATE] == _O])
+        self.confirming = len([handle for handle in node.outbox.handles() if handle.record[confirm.STATE] == confirm.O])
         self.received = 0 if inboxes is None else sum([len(inbox) for inbox in inboxes.inboxes])
         self.owed = 0 if inboxes is None else len(inboxes.owed)
 

@@ -18,7 +18,7 @@ session hear that the messages are stored. Times: `now` monotonic ms, `time` s s
 import struct
 from array import array
 
-from mqqb import const, packets, streams
+from mqqb import confirm, const, core, packets, streams
 
 from node import outbox
 
@@ -31,45 +31,10 @@ if TYPE_CHECKING:
 
 REFUSALS_MAX = 16  # FinalAcks that wait for a session, for messages of which the log has nothing
 _QUIET = const(86400000)  # ms for which a stream says nothing that may be forgotten: who sends again does it sooner
-_GONE = const(0x2D)  # this and what follows: of confirm
-_ACK_RECEIVE = const(0x4000)
-_NACK_BAD_DST_Q = const(0x8000)
-_NACK_BAD_ENCRYPTION = const(0x8007)
-_NACK_BAD_SIGNATURE = const(0x8006)
-_NACK_Q_EXCEED_QUOTA = const(0x8003)
-_NACK_REACH_QUEUE_TIMEOUT = const(0x8002)
-_NACK_RECEIVE_REJECTED = const(0xC004)
-_NACK_RECEIVE_TIMEOUT = const(0xC002)
-_STATE = const(0)  # words of an arrival's record, as of confirm's
-_MARKS = const(1)
-_SENT_TIME = const(2)
-_TTBR = const(4)
-_CLASS = const(5)
 _ASKED = const(1)  # MARKS of an arrival: its sender wants a FinalAck (B-116)
-_NEGATIVE = const(0x8000)  # this bit is set in every negative class
-_INCOMING_ORDINAL = const(0)
-_INCOMING_TIME_STAMP = const(1)
-_INCOMING_NUMBER = const(2)
-_INCOMING_WORDS = const(4)
-_USER_JN = const(0x100)
-_USER_JP = const(0x200)
-_TX_FA = const(0x02)
 # Words of headers, by their places.
-_TIME_TO_REACH_QUEUE = const(5)
-_TIME_TO_BE_RECEIVED = const(8)
-_USER_SENT_TIME = const(9)
-_USER_MESSAGE_ID = const(10)
-_USER_FLAGS = const(11)
-_MESSAGE_CLASS = const(2)
-_TX_NUMBER = const(3)
-_KEY_BYTES = const(470)  # outbox takes so much of a source's name
 _ENCRYPTED_BODY = const(0x20)  # SecurityHeader.Flags.EB, the first of its fields
-_SIGNATURE_SIZE = const(3)
 # Where a packet has what a FinalAck repeats (wire.md 2.2).
-_SOURCE = const(16)
-_ADDRESS = const(32)
-_MESSAGE_ID = const(56)
-_TRANSACTION_BYTES = const(20)
 # MessageIDs of acknowledgements, so that a router between tells them apart; those of messages count up from 1.
 _FINAL_ACK_IDS = const(0x80000000)
 _REFUSAL_IDS = const(0xA0000000)
@@ -112,10 +77,10 @@ class Received:
         self.packet = packet
         self.body = bytes(properties.body)
         self.label = properties.label
-        self.message_class = properties.fields[_MESSAGE_CLASS]
-        self.message_id = packet.user.fields[_USER_MESSAGE_ID]
+        self.message_class = properties.fields[core.PROPERTIES_MESSAGE_CLASS]
+        self.message_id = packet.user.fields[core.USER_MESSAGE_ID]
         self.source = packet.user.source_queue_manager
-        self.sent_time = packet.user.fields[_USER_SENT_TIME]
+        self.sent_time = packet.user.fields[core.USER_SENT_TIME]
         self.again = again
 
 
@@ -162,11 +127,11 @@ class Inbox:
         Raises ValueError if it is not the one that `get` gave; OutboxError: the file system refused, after a cut of
         the power it may come again.
         """
-        self._end(message, _ACK_RECEIVE)
+        self._end(message, confirm.ACK_RECEIVE)
 
     def reject(self, message: Received) -> None:
         """The application does not want this message: its sender is told, class 0xC004 (B-342). Otherwise as `take`."""
-        self._end(message, _NACK_RECEIVE_REJECTED)
+        self._end(message, confirm.NACK_RECEIVE_REJECTED)
 
     def _end(self, message: Received, message_class: int) -> None:
         if self._given is None or message is not self._given:
@@ -330,8 +295,8 @@ class Inboxes:
             source.carrier = peer
             stream = source.stream
         record = stream.record
-        place = (transaction.tx_sequence_id, transaction.fields[_TX_NUMBER])
-        last = (record[_INCOMING_TIME_STAMP] << 32 | record[_INCOMING_ORDINAL], record[_INCOMING_NUMBER])
+        place = (transaction.tx_sequence_id, transaction.fields[core.TX_NUMBER])
+        last = (record[core.INCOMING_TIME_STAMP] << 32 | record[core.INCOMING_ORDINAL], record[core.INCOMING_NUMBER])
         if inbox is None and place > last:
             self._refuse(raw, peer)
             return
@@ -344,7 +309,7 @@ class Inboxes:
                     self._pending.pop()
                 source = self._find(user.source_queue_manager, key)
                 if source is not None:
-                    for i in range(_INCOMING_WORDS):
+                    for i in range(core.INCOMING_WORDS):
                         source.logged.record[i] = source.logged.noted[i]
                 if not isinstance(error, outbox.OutboxFull):
                     raise
@@ -431,9 +396,9 @@ class Inboxes:
         """A message leaves its inbox for the reason that the class says; its FinalAck is owed if one was asked for."""
         record = arrival.record
         self._count(arrival, -1)
-        if record[_MARKS] & _ASKED:
-            record[_STATE] = outbox.TAKEN
-            record[_CLASS] = message_class
+        if record[confirm.MARKS] & _ASKED:
+            record[confirm.STATE] = outbox.TAKEN
+            record[confirm.CLASS] = message_class
             self.owed.append(arrival)
             self._unsent += 1
             self._is_durable = False
@@ -458,7 +423,7 @@ class Inboxes:
         self._due = None
         for inbox in self.inboxes:
             for arrival in inbox.expired(time):
-                self.end(arrival, _NACK_RECEIVE_TIMEOUT)
+                self.end(arrival, confirm.NACK_RECEIVE_TIMEOUT)
             for arrival in inbox.waiting:
                 self._expect(arrival)
 
@@ -480,15 +445,15 @@ class Inboxes:
         """The class with which a message that is next has to be refused, 0 for a good one (C-57, C-59, C-60, C-62)."""
         security = message.security
         if security is not None:
-            if security.fields[_SIGNATURE_SIZE]:
-                return _NACK_BAD_SIGNATURE  # no key here to match it with
+            if security.fields[core.SECURITY_SIGNATURE_SIZE]:
+                return confirm.NACK_BAD_SIGNATURE  # no key here to match it with
             if security.fields[0] & _ENCRYPTED_BODY:
-                return _NACK_BAD_ENCRYPTION
-        life = message.base.fields[_TIME_TO_REACH_QUEUE]
-        if time and life != packets.FOREVER and time - message.user.fields[_USER_SENT_TIME] > life:
-            return _NACK_REACH_QUEUE_TIMEOUT  # B-265, B-266
+                return confirm.NACK_BAD_ENCRYPTION
+        life = message.base.fields[core.BASE_TIME_TO_REACH_QUEUE]
+        if time and life != packets.FOREVER and time - message.user.fields[core.USER_SENT_TIME] > life:
+            return confirm.NACK_REACH_QUEUE_TIMEOUT  # B-265, B-266
         if self.bytes + size > self._quota[0] or self.messages >= self._quota[1]:
-            return _NACK_Q_EXCEED_QUOTA
+            return confirm.NACK_Q_EXCEED_QUOTA
         return 0
 
     def _accept(
@@ -506,23 +471,27 @@ class Inboxes:
         assert transaction is not None
         time = self._node.time()
         message_class = self._refusal_class(message, len(raw), time)
-        asked = message_class or user.fields[_USER_FLAGS] & (_USER_JN | _USER_JP) or transaction.fields[0] & _TX_FA
+        asked = (
+            message_class
+            or user.fields[core.USER_FLAGS] & (core.USER_JN | core.USER_JP)
+            or transaction.fields[0] & core.TX_FA
+        )
         guid = user.source_queue_manager
         packet: "bytes | bytearray" = raw
         if message_class:
             packet = _beginning(raw)
         if peer.remote_guid != guid:  # a router: it is kept in the place of the destination, which is here
             packet = bytearray(packet)
-            packet[_ADDRESS : _ADDRESS + 16] = peer.remote_guid
-        sent_time = user.fields[_USER_SENT_TIME]
+            packet[packets.ADDRESS_AT : packets.ADDRESS_AT + 16] = peer.remote_guid
+        sent_time = user.fields[core.USER_SENT_TIME]
         if time:
             sent_time = min(sent_time, time)  # A-42
         state = outbox.TAKEN if message_class else outbox.RECEIVED
-        ttrq = message.base.fields[_TIME_TO_REACH_QUEUE]
-        words = (state, 1 if asked else 0, sent_time, ttrq, user.fields[_TIME_TO_BE_RECEIVED], message_class)
+        ttrq = message.base.fields[core.BASE_TIME_TO_REACH_QUEUE]
+        words = (state, 1 if asked else 0, sent_time, ttrq, user.fields[core.USER_TIME_TO_BE_RECEIVED], message_class)
         if source is None:
             logged = self._place_for(guid, key)
-            for i in range(_INCOMING_WORDS):
+            for i in range(core.INCOMING_WORDS):
                 logged.record[i] = stream.record[i]
             stream.record = logged.record
             source = Source(logged, stream)
@@ -540,7 +509,7 @@ class Inboxes:
 
     def _deliver(self, arrival: Arrival) -> None:
         """It is durable: to its inbox, or its FinalAck to whom it is owed."""
-        if arrival.record[_STATE] == outbox.TAKEN:
+        if arrival.record[confirm.STATE] == outbox.TAKEN:
             self.owed.append(arrival)
             self._unsent += 1
             return
@@ -566,14 +535,17 @@ class Inboxes:
             other = arrival.packet
             if other is not None:
                 count += 1
-                if other[_SOURCE:_ADDRESS] == packet[_SOURCE:_ADDRESS] and other[_MESSAGE_ID:] == packet[_MESSAGE_ID:]:
+                if (
+                    other[packets.SOURCE_AT : packets.ADDRESS_AT] == packet[packets.SOURCE_AT : packets.ADDRESS_AT]
+                    and other[packets.MESSAGE_ID_AT :] == packet[packets.MESSAGE_ID_AT :]
+                ):
                     return
         self.refused += 1
         if count >= REFUSALS_MAX:
             return  # it comes again
         self._refusals = self._refusals + 1 & 0xFFFFFF
         nowhere: "Any" = None
-        arrival = Arrival(self._refusals, array("I", (outbox.TAKEN, _ASKED, 0, 0, 0, _NACK_BAD_DST_Q)), nowhere)
+        arrival = Arrival(self._refusals, array("I", (outbox.TAKEN, _ASKED, 0, 0, 0, confirm.NACK_BAD_DST_Q)), nowhere)
         arrival.packet = packet
         arrival.peer = bytes(peer.remote_guid)
         self.owed.append(arrival)
@@ -585,7 +557,7 @@ class Inboxes:
         """
         waiting = [arrival for arrival in self.owed if arrival.carrier is None and arrival.packet is None]
         if waiting:
-            self._give_up(min(waiting, key=lambda one: one.record[_CLASS] & _NEGATIVE))
+            self._give_up(min(waiting, key=lambda one: one.record[confirm.CLASS] & confirm.CLASS_NEGATIVE))
 
     def _give_up(self, arrival: Arrival) -> None:
         self.owed.remove(arrival)
@@ -612,11 +584,11 @@ class Inboxes:
         return old.logged
 
     def _gone(self, arrival: Arrival) -> None:
-        arrival.record[_STATE] = _GONE
+        arrival.record[confirm.STATE] = confirm.GONE
         self._node.log([arrival])
 
     def _count(self, arrival: Arrival, change: int) -> None:
-        if arrival.record[_STATE] == outbox.RECEIVED:
+        if arrival.record[confirm.STATE] == outbox.RECEIVED:
             self.bytes += change * arrival.size
             self.messages += change
 
@@ -625,7 +597,7 @@ class Inboxes:
         if source.carrier is not peer and (source.carrier is not None or source.logged.guid != peer.remote_guid):
             return False
         for arrival in self.owed:
-            negative = arrival.record[_CLASS] & _NEGATIVE
+            negative = arrival.record[confirm.CLASS] & confirm.CLASS_NEGATIVE
             if arrival.source is source.logged and negative and arrival.carrier is not peer:
                 return False
         return True
@@ -634,13 +606,17 @@ class Inboxes:
         """Who brought this arrival: its sender, or the router that stands in its packet."""
         if arrival.peer is None:
             packet = self._log.load(arrival)
-            peer = bytes(packet[_ADDRESS : _ADDRESS + 16])
-            arrival.peer = bytes(packet[_SOURCE:_ADDRESS]) if peer in (packets.NULL_GUID, self._node.guid) else peer
+            peer = bytes(packet[packets.ADDRESS_AT : packets.ADDRESS_AT + 16])
+            arrival.peer = (
+                bytes(packet[packets.SOURCE_AT : packets.ADDRESS_AT])
+                if peer in (packets.NULL_GUID, self._node.guid)
+                else peer
+            )
         return arrival.peer
 
     def _final_ack(self, arrival: Arrival, peer: "Peer") -> bytearray:
         packet = self._log.load(arrival) if arrival.packet is None else arrival.packet
-        source = bytes(packet[_SOURCE:_ADDRESS])
+        source = bytes(packet[packets.SOURCE_AT : packets.ADDRESS_AT])
         at = packets.transaction_offset(packet)
         _, ordinal, time_stamp, number, previous = struct.unpack_from("<IIIII", packet, at)
         ids = _FINAL_ACK_IDS if arrival.packet is None else _REFUSAL_IDS
@@ -655,8 +631,8 @@ class Inboxes:
             number,
             previous,
             source,
-            struct.unpack_from("<I", packet, _MESSAGE_ID)[0],
-            arrival.record[_CLASS],
+            struct.unpack_from("<I", packet, packets.MESSAGE_ID_AT)[0],
+            arrival.record[confirm.CLASS],
             host,
         )
 
@@ -669,9 +645,9 @@ class Inboxes:
             self._node.guid,
             _ORDER_ACK_IDS | (self._log.starts & 0x3FFF) << 16 | self._order_acks,
             self._node.time(),
-            record[_INCOMING_ORDINAL],
-            record[_INCOMING_TIME_STAMP],
-            record[_INCOMING_NUMBER],
+            record[core.INCOMING_ORDINAL],
+            record[core.INCOMING_TIME_STAMP],
+            record[core.INCOMING_NUMBER],
             host,
         )
 
@@ -679,13 +655,11 @@ class Inboxes:
 def _expiry(arrival: Arrival) -> int:
     """s since 1970 until which it may wait; FOREVER: for ever (B-402, A-43)."""
     record = arrival.record
-    life = record[_TTBR]
-    return packets.FOREVER if life == packets.FOREVER else record[_SENT_TIME] + life
+    life = record[confirm.TTBR]
+    return packets.FOREVER if life == packets.FOREVER else record[confirm.SENT_TIME] + life
 
 
-def _longest_quiet(
-    sources: "list[Source]", arrivals: "list[Arrival]", pending: "list[Arrival]", latest: int
-) -> Source:
+def _longest_quiet(sources: "list[Source]", arrivals: "list[Arrival]", pending: "list[Arrival]", latest: int) -> Source:
     """The stream heard from longest ago, by its TimeStamp if not in this start; of those first that are owed nothing.
 
     Not one of which a message waits here, a session is open, or something came after `latest`: its sender may lack its
@@ -693,11 +667,11 @@ def _longest_quiet(
     """
     owing = [one.source for one in arrivals]
     waits = outbox.RECEIVED
-    busy = [one.source for one in arrivals if one.record[_STATE] == waits or one.carrier or one in pending]
+    busy = [one.source for one in arrivals if one.record[confirm.STATE] == waits or one.carrier or one in pending]
     idle = [one for one in sources if one.carrier is None and one.heard <= latest and one.logged not in busy]
     if not idle:
         raise outbox.OutboxFull("enough senders are known")
-    return min(idle, key=lambda one: (one.logged in owing, one.heard, one.logged.record[_INCOMING_TIME_STAMP]))
+    return min(idle, key=lambda one: (one.logged in owing, one.heard, one.logged.record[core.INCOMING_TIME_STAMP]))
 
 
 def _key(user: packets.UserHeader, guid: bytes) -> str:
@@ -720,12 +694,12 @@ def _is_legible(key: str) -> bool:
         if code < 0x20 or 0xD800 <= code < 0xE000:
             return False
         size += 1 if code < 0x80 else 4
-    return size <= _KEY_BYTES
+    return size <= outbox.SOURCE_NAME_MAX
 
 
 def _beginning(raw: bytes) -> bytes:
     """So much of a packet as its FinalAck is made from."""
-    return bytes(raw[: packets.transaction_offset(raw) + _TRANSACTION_BYTES])
+    return bytes(raw[: packets.transaction_offset(raw) + packets.TRANSACTION_HEADER_SIZE])
 
 
 def _order_queue(peer: "Peer", source: bytes) -> "tuple[packets.QueueName, bytes]":

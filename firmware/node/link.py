@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 TICK_MS = 100
-CONNECT_TIMEOUT_MS = 10000
+CONNECT_TIMEOUT_S = const(10)
 _IPPROTO_TCP = 6
 # Linux keeps megabytes of what was written. To a slow line they would leave long after, and the session, which hears of
 # that from writes that take more, would be closed for silence.
@@ -116,12 +116,12 @@ class TcpLink:
                 raise
 
     def is_open(self) -> bool:
-        """Is it connected? Raises OSError if it was refused, or after CONNECT_TIMEOUT_MS."""
+        """Is it connected? Raises OSError if it was refused, or after CONNECT_TIMEOUT_S."""
         if self._connecting is None:
             return self.stream is not None
         ready = self._connecting.poll(0)
         if not ready:
-            if ticks_diff(ticks_ms(), self._began) > CONNECT_TIMEOUT_MS:
+            if ticks_diff(ticks_ms(), self._began) > CONNECT_TIMEOUT_S * 1000:
                 raise OSError(errno.ETIMEDOUT)
             return False
         if ready[0][1] & (select.POLLERR | select.POLLHUP):

@@ -8,18 +8,6 @@ TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     import asyncio
 
-_NEGATIVE = const(0x8000)  # this bit is set in every negative class, and
-_RECEIVING = const(0x4000)  # this one in those about receiving: the message has arrived
-_Q = const(0x51)  # this and what follows: of confirm
-_S = const(0x53)
-_O = const(0x4F)
-_STATE = const(0)
-_MARKS = const(1)
-_CLASS = const(5)
-_JOURNAL_BITS = const(0x03)
-_ACK_RECEIVE = const(0x4000)
-_NACK_RECEIVE_TIMEOUT_AT_SENDER = const(0xC003)
-
 
 class Message(outbox.Stored):
     """A message on its way, or kept in the dead-letter queue or the journal.
@@ -44,22 +32,25 @@ class Message(outbox.Stored):
 
     def is_settled(self) -> bool:
         """Is it known whether it is stored at the destination?"""
-        return self.record[_STATE] not in (_Q, _S)
+        return self.record[confirm.STATE] not in (confirm.Q, confirm.S)
 
     def is_stored(self) -> bool:
         """Does the destination have it, once and in order (OrderAck)?"""
-        message_class = self.record[_CLASS]
-        if message_class & _NEGATIVE:
-            return bool(message_class & _RECEIVING) and message_class != _NACK_RECEIVE_TIMEOUT_AT_SENDER
+        message_class = self.record[confirm.CLASS]
+        if message_class & confirm.CLASS_NEGATIVE:
+            return (
+                bool(message_class & confirm.CLASS_RECEIVING)
+                and message_class != confirm.NACK_RECEIVE_TIMEOUT_AT_SENDER
+            )
         return self.is_settled()
 
     def is_received(self) -> bool:
         """Is it known that an application there has received it (positive FinalAck)?"""
-        return self.record[_CLASS] == _ACK_RECEIVE
+        return self.record[confirm.CLASS] == confirm.ACK_RECEIVE
 
     def is_ended(self) -> bool:
         """Will nothing more be learned of it?"""
-        return self.record[_STATE] not in (_Q, _S, _O)
+        return self.record[confirm.STATE] not in (confirm.Q, confirm.S, confirm.O)
 
     async def stored(self) -> bool:
         """Wait until the destination has it, once and in order (OrderAck): True. False: it failed before.
@@ -74,7 +65,7 @@ class Message(outbox.Stored):
         """Wait until an application there has received it (positive FinalAck): True. False: it failed, or may have;
         `conclusion` says how. Raises as `stored`; ValueError without JN and JP, for nobody will say (C-05).
         """
-        if not self.record[_MARKS] & _JOURNAL_BITS:
+        if not self.record[confirm.MARKS] & confirm.JOURNAL_BITS:
             raise ValueError("nobody will say whether it is received: send it with dead_letter or journal")
         return await self.dead_lettered() == 0
 
@@ -84,8 +75,8 @@ class Message(outbox.Stored):
         """
         while not self.is_ended():
             await self._change()
-        message_class = self.record[_CLASS]
-        return 0 if message_class == _ACK_RECEIVE else message_class
+        message_class = self.record[confirm.CLASS]
+        return 0 if message_class == confirm.ACK_RECEIVE else message_class
 
     def tell(self) -> None:
         """Wake whoever waits for a change of this message."""

@@ -34,7 +34,7 @@ from array import array
 
 from mqqb import confirm, const, core, packets, session, streams
 
-from node import outbox
+from node import link, outbox
 from node.clock import CLOCK_SET, Clock, unix_time
 from node.link import TICK_MS, Backoff, TcpLink
 from node.message import Message
@@ -64,43 +64,10 @@ _PLACE_BYTES = const(512)  # of heap for each message that waits, on 32 bits: a 
 _SESSION_BYTES = const(12288)  # for all else
 _PLACES_MIN = const(8)
 
-_USER_JN = const(0x00000100)
-_USER_JP = const(0x00000200)
-_OUTGOING_TIME_STAMP = const(1)  # in the words of a stream, and in those of an OrderAck's body
-_OUTGOING_NUMBER = const(2)
-_MESSAGE_CLASS = const(2)
-_ACKED_MESSAGE_ID = const(8)
-_STATE = const(0)  # this and what follows: of confirm
-_MARKS = const(1)
-_SENT_TIME = const(2)
-_TTRQ = const(3)
-_TTBR = const(4)
-_CLASS = const(5)
-_RECORD_WORDS = const(6)
-_JOURNAL = const(0x02)
-_JOURNAL_BITS = const(0x03)
-_NEGATIVE = const(0x8000)
-_DEAD_LETTER = const(0x04)
-_ACK_RECEIVE = const(0x4000)
-_NACK_DELETED = const(0x8001)
-_NACK_REACH_QUEUE_TIMEOUT = const(0x8002)
 _SPARES_MAX = const(64)
 _LARGE_HEAP = const(1048576)
 _HELD = const(0x80)  # of a record's MARKS, ours: TTBR is over, it is not transmitted any more (C-22)
-_Q = const(0x51)
-_S = const(0x53)
-_J = const(0x4A)
-_X = const(0x58)
-_GONE = const(0x2D)
-_FOREVER = const(0xFFFFFFFF)
-_UNSET = const(0xFFFFFFFF)
-_TRANSACTIONAL = const(0x01)  # of outbox
-_RECOVERABLE = const(0x02)
 # Where a packet has its times (wire.md 2.1 and 2.4).
-_CONNECT_TIMEOUT_S = const(10)  # of link.py
-_TTRQ_OFFSET = const(12)
-_TTBR_OFFSET = const(48)
-_SENT_TIME_OFFSET = const(52)
 
 
 class Stats:
@@ -151,8 +118,8 @@ class Queue:
         self,
         body: "bytes | bytearray | memoryview",
         label: str = "",
-        ttrq: int = _FOREVER,
-        ttbr: int = _FOREVER,
+        ttrq: int = packets.FOREVER,
+        ttbr: int = packets.FOREVER,
         priority: int = 3,
         dead_letter: bool = False,
         journal: bool = False,
@@ -168,8 +135,8 @@ class Queue:
         self,
         bodies: "list[bytes]",
         label: str = "",
-        ttrq: int = _FOREVER,
-        ttbr: int = _FOREVER,
+        ttrq: int = packets.FOREVER,
+        ttbr: int = packets.FOREVER,
         priority: int = 3,
         dead_letter: bool = False,
         journal: bool = False,
@@ -186,8 +153,8 @@ class Queue:
         self,
         body: "bytes | bytearray | memoryview",
         label: str = "",
-        ttrq: int = _FOREVER,
-        ttbr: int = _FOREVER,
+        ttrq: int = packets.FOREVER,
+        ttbr: int = packets.FOREVER,
         priority: int = 3,
         dead_letter: bool = False,
         journal: bool = False,
@@ -203,8 +170,8 @@ class Queue:
         self,
         bodies: "list[bytes]",
         label: str = "",
-        ttrq: int = _FOREVER,
-        ttbr: int = _FOREVER,
+        ttrq: int = packets.FOREVER,
+        ttbr: int = packets.FOREVER,
         priority: int = 3,
         dead_letter: bool = False,
         journal: bool = False,
@@ -241,17 +208,17 @@ class Queue:
         journal: bool,
     ) -> Message:
         node = self.node
-        flags = _USER_JN * dead_letter | _USER_JP * journal
+        flags = core.USER_JN * dead_letter | core.USER_JP * journal
         sent_time = node.time()
         _check(body, label, ttrq, ttbr, priority)
-        ttrq = ttrq or _CONNECT_TIMEOUT_S  # 0: one attempt to deliver it (B-405)
+        ttrq = ttrq or link.CONNECT_TIMEOUT_S  # 0: one attempt to deliver it (B-405)
         journal_flags = confirm.journal_of(flags, node.confirmation)
         node.check_deadlines()  # what expires now makes room; what its sync gives up gives its MessageID back
         label = label or node.outbox.name
         packet = node.packet(self.draft.size(len(body), label))
         self.draft.write_into(packet, 0, node.next_message_id, body, label, ttrq, ttbr, sent_time, journal_flags)
         record = confirm.new(sent_time, node.confirmation, flags, ttrq, ttbr)
-        return node.accept(self, packet, record, not sent_time or ttrq != _FOREVER or ttbr != _FOREVER)
+        return node.accept(self, packet, record, not sent_time or ttrq != packets.FOREVER or ttbr != packets.FOREVER)
 
 
 def _check(body: object, label: str, ttrq: int, ttbr: int, priority: int) -> None:
@@ -260,9 +227,9 @@ def _check(body: object, label: str, ttrq: int, ttbr: int, priority: int) -> Non
         raise ValueError("a body is bytes: encode the text")
     if len(label) > 249:
         raise ValueError("a label has at most 249 characters, this one " + str(len(label)))
-    if not 0 <= ttrq <= _FOREVER:
+    if not 0 <= ttrq <= packets.FOREVER:
         raise ValueError("ttrq is 0 to 4294967295 s, not " + str(ttrq))
-    if not 0 <= ttbr <= _FOREVER:
+    if not 0 <= ttbr <= packets.FOREVER:
         raise ValueError("ttbr is 0 to 4294967295 s, not " + str(ttbr))
     if not 0 <= priority <= 7:
         raise ValueError("priority is 0 to 7, not " + str(priority))
@@ -339,7 +306,7 @@ class Node:
         assert self.outbox.guid is not None
         self.guid = self.outbox.guid  # of this queue manager, 16 bytes
         self.settings = settings
-        self.confirmation = confirmation or confirm.Settings(long_live_time=_UNSET - 1)
+        self.confirmation = confirmation or confirm.Settings(long_live_time=confirm.UNSET - 1)
         self.stats = Stats()
         self.error: "Exception | None" = None  # what ended delivery
         self.waiting = 0  # messages in the states Q and S
@@ -348,7 +315,7 @@ class Node:
         self.links: "list[Waitable]" = []  # all that may become ready
         self.uncommitted: "list[streams.Entry]" = []  # numbered, but not durable
         self.must_commit = False  # something is in the log on which others will rely
-        self._process = confirm.Confirmation(array("I", bytes(4 * _RECORD_WORDS)), self.confirmation)
+        self._process = confirm.Confirmation(array("I", bytes(4 * confirm.RECORD_WORDS)), self.confirmation)
         self._scratch = array("I", (0, 0, 0, 0))  # counters of a stream
         self._cached = 0  # bytes of packets in memory, those of
         self._free: "list[bytearray]" = []  # these among them, which may be used again
@@ -363,7 +330,10 @@ class Node:
         self._random = random
         self._on_failed = on_failed
         self._quotas = copies, inbox_quota
-        self._kept = {_X: [0, 0], _J: [0, 0]}  # bytes, messages in the dead-letter queue and in the journal
+        self._kept = {
+            confirm.X: [0, 0],
+            confirm.J: [0, 0],
+        }  # bytes, messages in the dead-letter queue and in the journal
         self._queues: "list[Queue]" = []
         self._peers: "list[Peer]" = []
         self._listener: "TcpListener | None" = None
@@ -373,7 +343,7 @@ class Node:
         self._marked_at: "int | None" = None  # when the oldest change of state was made that is not durable yet
         self._due: "int | None" = None  # no deadline is earlier
         self._undated = False  # some T0 is not known
-        self._is_endless = self.confirmation.long_live_time == _UNSET - 1  # without TTRQ and TTBR
+        self._is_endless = self.confirmation.long_live_time == confirm.UNSET - 1  # without TTRQ and TTBR
         if listen:
             from node.listener import TcpListener  # not before a program uses it
 
@@ -442,11 +412,11 @@ class Node:
 
     def dead_letters(self) -> "list[Message]":
         """The transactional dead-letter queue: what failed, or may have; `conclusion` says which (B-391)."""
-        return [message for message in self._messages() if message.record[_STATE] == _X]
+        return [message for message in self._messages() if message.record[confirm.STATE] == confirm.X]
 
     def journal(self) -> "list[Message]":
         """The journal: messages sent with JP that are known to be received (B-393)."""
-        return [message for message in self._messages() if message.record[_STATE] == _J]
+        return [message for message in self._messages() if message.record[confirm.STATE] == confirm.J]
 
     def read(self, message: Message) -> packets.UserMessage:
         """All of a message that is still in the outbox. A dead letter has the class of its failure (B-394).
@@ -457,8 +427,8 @@ class Node:
         self._load(message, memoryview(data))
         packet = packets.parse(bytes(data))
         assert isinstance(packet, packets.UserMessage)
-        if message.record[_STATE] == _X:
-            packet.properties.fields[_MESSAGE_CLASS] = message.record[_CLASS]
+        if message.record[confirm.STATE] == confirm.X:
+            packet.properties.fields[core.PROPERTIES_MESSAGE_CLASS] = message.record[confirm.CLASS]
         return packet
 
     async def take(self, message: Message) -> None:
@@ -605,7 +575,7 @@ class Node:
         stream = queue.stream
         message = Message(self.outbox.next_message_id, record)
         offset = queue.draft.transaction_at
-        journal = record[_MARKS] & _JOURNAL_BITS != 0
+        journal = record[confirm.MARKS] & confirm.JOURNAL_BITS != 0
         spare: "Any" = self._spare
         if spare is not None:
             self._spare = spare.key
@@ -617,7 +587,7 @@ class Node:
             self._renew(queue)
             entry = stream.number(packet, offset, message, message.message_id, journal, spare)
             assert entry is not None
-        flags = _TRANSACTIONAL | _RECOVERABLE
+        flags = outbox.TRANSACTIONAL | outbox.RECOVERABLE
         try:
             self.outbox.append(message, queue.logged, flags, stream.record, packet)
         except Exception as error:
@@ -702,8 +672,8 @@ class Node:
         confirmation = self._confirmation(entry.key)
         record = confirmation.record
         now = self.time()
-        if self._due is not None and now and record[_SENT_TIME] and not confirmation.may_send(now):
-            before = record[_STATE]
+        if self._due is not None and now and record[confirm.SENT_TIME] and not confirmation.may_send(now):
+            before = record[confirm.STATE]
             action = confirmation.handle_deadline(now)
             queue.sending = 0
             if action:
@@ -711,7 +681,7 @@ class Node:
                 self._count(entry.key, before, action)
                 self._tell([entry.key])
             else:
-                record[_MARKS] |= _HELD
+                record[confirm.MARKS] |= _HELD
                 queue.stream.hold([entry])
                 self.log([entry.key])
             return False
@@ -740,7 +710,7 @@ class Node:
                     self._settle()
         elif isinstance(packet, packets.FinalAck):
             if packet.body.source_guid == self.guid:
-                message_class = packet.message.properties.fields[_MESSAGE_CLASS]
+                message_class = packet.message.properties.fields[core.PROPERTIES_MESSAGE_CLASS]
                 self._final_ack(packet.body, message_class, now)
                 self.must_commit = True
         else:
@@ -783,7 +753,7 @@ class Node:
             for entry in queue.stream.table + queue.stream.awaiting_final_ack:
                 message: "Any" = entry.key
                 confirmation = self._confirmation(message)
-                before = confirmation.record[_STATE]
+                before = confirmation.record[confirm.STATE]
                 action = confirmation.handle_deadline(now)
                 if action:
                     ended.append(entry)
@@ -874,8 +844,8 @@ class Node:
         """Take a message that the outbox held at the start."""
         message: "Any" = restored.handle
         record = message.record
-        state = record[_STATE]
-        if state in (_X, _J):
+        state = record[confirm.STATE]
+        if state in (confirm.X, confirm.J):
             kept = self._kept[state]
             kept[0] += message.size
             kept[1] += 1
@@ -884,16 +854,16 @@ class Node:
         entry = streams.Entry(
             message,
             message.message_id,
-            bool(restored.flags & _RECOVERABLE),
-            record[_MARKS] & _JOURNAL_BITS != 0,
+            bool(restored.flags & outbox.RECOVERABLE),
+            record[confirm.MARKS] & confirm.JOURNAL_BITS != 0,
             restored.tx_sequence_id,
             restored.tx_sequence_number,
         )
         if restored.sent:
             self._confirmation(entry.key).sent()
-        if state in (_Q, _S):
+        if state in (confirm.Q, confirm.S):
             self.waiting += 1
-        if state not in (_Q, _S) or record[_MARKS] & _HELD:
+        if state not in (confirm.Q, confirm.S) or record[confirm.MARKS] & _HELD:
             stream.awaiting_final_ack.append(entry)
         else:
             stream.append(entry)
@@ -913,13 +883,15 @@ class Node:
             self._scratch[:] = queue.stream.record
             if core.order_ack_received(self._scratch, body.fields) == 0:
                 return
-        acked = body.tx_sequence_id, body.fields[_OUTGOING_NUMBER]
-        stamp = body.fields[_OUTGOING_TIME_STAMP]
+        acked = body.tx_sequence_id, body.fields[core.OUTGOING_NUMBER]
+        stamp = body.fields[core.OUTGOING_TIME_STAMP]
         is_newest = stamp < _STAMPS_END
         for queue in self._queues:
             record = queue.stream.record
-            is_newer = acked >= (queue.stream.tx_sequence_id, record[_OUTGOING_NUMBER])
-            if stamp == record[_OUTGOING_TIME_STAMP]:  # what is numbered stood there before the copy was made: covered
+            is_newer = acked >= (queue.stream.tx_sequence_id, record[core.OUTGOING_NUMBER])
+            if (
+                stamp == record[core.OUTGOING_TIME_STAMP]
+            ):  # what is numbered stood there before the copy was made: covered
                 if is_newer:
                     self._is_ahead(stamp, [queue])
                 return
@@ -960,10 +932,10 @@ class Node:
     def _expect(self, message: "Any") -> None:
         """Take a deadline into account, once its T0 is known."""
         record = message.record
-        if not record[_SENT_TIME]:
+        if not record[confirm.SENT_TIME]:
             self._undated = True
             return
-        if self._is_endless and record[_TTRQ] == _FOREVER and record[_TTBR] == _FOREVER:
+        if self._is_endless and record[confirm.TTRQ] == packets.FOREVER and record[confirm.TTBR] == packets.FOREVER:
             return
         due = self._confirmation(message).next_deadline()
         if due is not None and (self._due is None or due < self._due):
@@ -972,10 +944,10 @@ class Node:
     def _date(self, now: int) -> None:
         """The clock has become known: that is T0 of all messages that have none."""
         self.commit_now()
-        undated = [message for message in self._messages() if not message.record[_SENT_TIME]]
+        undated = [message for message in self._messages() if not message.record[confirm.SENT_TIME]]
         self._undated = False
         for message in undated:
-            message.record[_SENT_TIME] = now
+            message.record[confirm.SENT_TIME] = now
             self._expect(message)
         self.log(undated, True)
 
@@ -985,12 +957,12 @@ class Node:
             part[:] = message.packet
         else:
             self.outbox.load_into(message, part)
-        sent_time = message.record[_SENT_TIME]
+        sent_time = message.record[confirm.SENT_TIME]
         if sent_time:
-            struct.pack_into("<I", part, _SENT_TIME_OFFSET, sent_time)
+            struct.pack_into("<I", part, packets.SENT_TIME_AT, sent_time)
         else:
-            struct.pack_into("<I", part, _TTRQ_OFFSET, _FOREVER)
-            struct.pack_into("<I", part, _TTBR_OFFSET, _FOREVER)
+            struct.pack_into("<I", part, packets.TTRQ_AT, packets.FOREVER)
+            struct.pack_into("<I", part, packets.TTBR_AT, packets.FOREVER)
 
     def _uncache(self, message: "Any") -> None:
         self._free.append(message.packet)
@@ -1008,12 +980,12 @@ class Node:
             if message.segment is None:
                 continue  # done before memory ran out
             confirmation = self._confirmation(message)
-            before = confirmation.record[_STATE]
+            before = confirmation.record[confirm.STATE]
             if entry.tx_sequence_id != self._acked:
                 self._end_unknown(entry)
                 continue
             messages.append(message)
-            if before == _Q or before == _S:  # noqa: SIM109 - takes no memory
+            if before == confirm.Q or before == confirm.S:
                 self._count(message, before, confirmation.order_ack())
         self.log(messages)
         self._covered = None
@@ -1031,9 +1003,9 @@ class Node:
         assert entry.stream is not None
         entry.stream.remove([entry])
         confirmation = self._confirmation(message)
-        before = confirmation.record[_STATE]
-        if before == _Q or before == _S:  # noqa: SIM109 - takes no memory
-            self._count(message, before, confirmation.final_ack(_NACK_REACH_QUEUE_TIMEOUT))
+        before = confirmation.record[confirm.STATE]
+        if before == confirm.Q or before == confirm.S:
+            self._count(message, before, confirmation.final_ack(confirm.NACK_REACH_QUEUE_TIMEOUT))
         self._tell([message])
 
     def _final_ack(self, body: packets.FinalAckBody, message_class: int, now: int) -> None:
@@ -1042,34 +1014,34 @@ class Node:
             if entry is not None:
                 queue.sending = 0
                 confirmation = self._confirmation(entry.key)
-                before = confirmation.record[_STATE]
+                before = confirmation.record[confirm.STATE]
                 self._count(entry.key, before, confirmation.final_ack(message_class))
                 self._tell([entry.key])
                 return
-        message = self.find(body.fields[_ACKED_MESSAGE_ID])
-        if message is not None and message.record[_STATE] == _X:
-            self.stats.late += message_class == _ACK_RECEIVE  # C-34
+        message = self.find(body.fields[core.ACK_MESSAGE_ID])
+        if message is not None and message.record[confirm.STATE] == confirm.X:
+            self.stats.late += message_class == confirm.ACK_RECEIVE  # C-34
 
     def _count(self, message: "Any", before: int, action: int) -> None:
         """An event has led a message out of its stream: state before, what confirm asks for. `_tell` follows."""
         record = message.record
-        message_class = record[_CLASS]
+        message_class = record[confirm.CLASS]
         stats = self.stats
-        if before == _Q or before == _S:  # noqa: SIM109 - takes no memory
+        if before == confirm.Q or before == confirm.S:
             self.waiting -= 1
-            if not message_class & _NEGATIVE:
+            if not message_class & confirm.CLASS_NEGATIVE:
                 stats.stored += 1
         if message_class:
-            is_received = message_class == _ACK_RECEIVE
+            is_received = message_class == confirm.ACK_RECEIVE
             stats.received += is_received
             stats.failed += not is_received
         if message.packet is not None:
             self._uncache(message)
-        if action & (_DEAD_LETTER | _JOURNAL):
-            kept = self._kept[record[_STATE]]
+        if action & (confirm.DEAD_LETTER | confirm.JOURNAL):
+            kept = self._kept[record[confirm.STATE]]
             quota = self._quotas[0]
             if kept[0] + message.size > quota[0] or kept[1] >= quota[1]:
-                record[_STATE] = _GONE  # C-37
+                record[confirm.STATE] = confirm.GONE  # C-37
             else:
                 kept[0] += message.size
                 kept[1] += 1
@@ -1079,28 +1051,28 @@ class Node:
         self.log(messages)
         for message in messages:
             message.tell()
-            if message.record[_CLASS] not in (0, _ACK_RECEIVE) and self._on_failed is not None:
+            if message.record[confirm.CLASS] not in (0, confirm.ACK_RECEIVE) and self._on_failed is not None:
                 self._on_failed(message)
 
     def _let_go(self, message: Message) -> None:
         record = message.record
-        state = record[_STATE]
-        if state not in (_X, _J) or message.segment is None:
+        state = record[confirm.STATE]
+        if state not in (confirm.X, confirm.J) or message.segment is None:
             raise ValueError("the message is neither in the dead-letter queue nor in the journal")
         kept = self._kept[state]
         kept[0] -= message.size
         kept[1] -= 1
-        record[_STATE] = _GONE
+        record[confirm.STATE] = confirm.GONE
         self.log([message])
-        record[_STATE] = state  # what may be concluded of it stays
+        record[confirm.STATE] = state  # what may be concluded of it stays
 
     def _give_up(self, message: Message) -> None:
         self.commit_now()
         for queue in self._queues:
             for entry in queue.stream.table + queue.stream.awaiting_final_ack:
                 if entry.key is message:
-                    before = message.record[_STATE]
-                    action = self._confirmation(entry.key).failed(_NACK_DELETED)
+                    before = message.record[confirm.STATE]
+                    action = self._confirmation(entry.key).failed(confirm.NACK_DELETED)
                     queue.sending = 0
                     queue.stream.remove([entry])
                     self._count(message, before, action)

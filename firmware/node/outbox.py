@@ -23,7 +23,7 @@ import sys
 from array import array
 from binascii import crc32
 
-from mqqb import const, core
+from mqqb import confirm, const, core
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ MAGIC = b"ORDK"
 # magic, version, queues, bytes until the first record, segment, first segment needed, end of the one before,
 # next MessageID, next arrival, highest TimeStamp, starts, sources, has this start sent, GUID; the queues and the
 # sources follow, then a CRC of all before it
-_HEADER = const("<4sHHIIIIIIIIHH16s")
-_HEADER_BYTES = const(60)
-_VERSION_BYTES = const(12)  # so much of it is the same in every version
+HEADER = const("<4sHHIIIIIIIIHH16s")
+HEADER_BYTES = const(60)
+VERSION_BYTES = const(12)  # so much of it is the same in every version
 
 AHEAD = (
     "an acknowledgement names numbers that this outbox never gave: it was put back from a copy, or erased under a "
@@ -50,56 +50,51 @@ AHEAD = (
 )
 jump = os.urandom  # how far MessageIDs go on from those of the start before
 
-_MESSAGE = const(0xB1)
-_STATE = const(0xB2)
-_QUEUE = const(0xB3)
-_STARTED = const(0xB4)
-_COPY = const(0xB5)  # as MESSAGE, of one whose first place is given up
-_ARRIVAL = const(0xC1)  # the same four of what was received
-_ARRIVAL_STATE = const(0xC2)
-_SOURCE = const(0xC3)
-_ARRIVAL_COPY = const(0xC5)
-_AFTER_SYNC = const(0x08)  # flag of a record's type: everything before it was durable when it was written
-_RECORD_BYTES = const(8)  # CRC; type and length
+MESSAGE = const(0xB1)
+STATE = const(0xB2)
+QUEUE = const(0xB3)
+STARTED = const(0xB4)
+COPY = const(0xB5)  # as MESSAGE, of one whose first place is given up
+ARRIVAL = const(0xC1)  # the same four of what was received
+ARRIVAL_STATE = const(0xC2)
+SOURCE = const(0xC3)
+ARRIVAL_COPY = const(0xC5)
+AFTER_SYNC = const(0x08)  # flag of a record's type: everything before it was durable when it was written
+RECORD_BYTES = const(8)  # CRC; type and length
 # After those: queue or source, flags, number; then
 _COUNTERS_OFFSET = const(16)  # the stream's four counters after this message,
 _CONFIRMATION_OFFSET = const(32)  # state, marks, class,
 _TIMES_OFFSET = const(36)  # T0, TTRQ, TTBR, then the packet
-_MESSAGE_PREFIX_BYTES = const(40)
-_HEAD_BYTES = const(48)  # of a message: all but the packet
-_QUEUE_PREFIX_BYTES = const(18)  # queue, counters; the format name follows in UTF-8
-_SOURCE_PREFIX_BYTES = const(34)  # source, counters, GUID of the queue manager; the queue's name follows in UTF-8
+MESSAGE_PREFIX_BYTES = const(40)
+HEAD_BYTES = const(48)  # of a message: all but the packet
+QUEUE_PREFIX_BYTES = const(18)  # queue, counters; the format name follows in UTF-8
+SOURCE_PREFIX_BYTES = const(34)  # source, counters, GUID of the queue manager; the queue's name follows in UTF-8
 _SOURCE_HEAD_BYTES = const(42)  # all of the record but the name; a queue's is smaller
 _INDEX_MAX = const(0xFFFF)
-_STATE_PREFIX = const("<BBHI")  # state, marks, class, T0 or 0: as it was; MessageIDs or numbers of arrivals follow
-_STATE_PREFIX_BYTES = const(8)
+STATE_PREFIX = const("<BBHI")  # state, marks, class, T0 or 0: as it was; MessageIDs or numbers of arrivals follow
+STATE_PREFIX_BYTES = const(8)
 _STATE_IDS_MAX = const(64)  # in one record
-_START_BYTES = const(8)
+START_BYTES = const(8)
 _NAME_MAX = const(100)
-_START = const("<II")  # starts, flags; the board's name follows in UTF-8
-_SENT = const(1)  # flags of a start: something may have been transmitted; an OrderAck has named what was never given
-_AHEAD = const(2)
+START = const("<II")  # starts, flags; the board's name follows in UTF-8
+STARTED_SENT = const(
+    1
+)  # flags of a start: something may have been transmitted; an OrderAck has named what was never given
+STARTED_AHEAD = const(2)
 _STARTS_MAX = const(0xFFFFFF)
 _STARTS_SHIFT = const(8)  # where a TimeStamp comes from the number of starts: so many low bits are the sequence's
 
-TRANSACTIONAL = 0x01  # flags of a message
-RECOVERABLE = 0x02
+TRANSACTIONAL = const(0x01)  # flags of a message
+RECOVERABLE = const(0x02)
 
-RECEIVED = 0x52  # states of an arrival: waiting for the application,
-TAKEN = 0x54  # taken, and a FinalAck is still owed; then confirm.GONE
+RECEIVED = const(0x52)  # states of an arrival: waiting for the application,
+TAKEN = const(0x54)  # taken, and a FinalAck is still owed; then confirm.GONE
 
-_GONE = const(45)  # ord(confirm.GONE)
-_WORD_STATE = const(0)  # words of a record of mqqb.confirm
-_WORD_MARKS = const(1)
-_WORD_SENT_TIME = const(2)
-_WORD_TTRQ = const(3)
-_WORD_TTBR = const(4)
-_WORD_CLASS = const(5)
 _ZEROS_BYTES = const(512)
 _PIECE_BYTES = const(128)  # what is read later passes through so much
 _OUT_BYTES_MIN = const(520)  # what is written, too: a record of any name and its length and CRC in a header
 _QUEUE_NAME_MAX = const(486)
-_SOURCE_NAME_MAX = const(470)
+SOURCE_NAME_MAX = const(470)
 _LARGE_OUT_BYTES = const(8192)  # who has so much need not save
 _EINTR = const(4)
 _EIO = const(5)
@@ -583,8 +578,8 @@ class Outbox:
         for source in self.sources:
             if source.guid == guid and source.name.lower() == name.lower():
                 return source
-        if len(name.encode()) > _SOURCE_NAME_MAX:
-            raise ValueError("a queue's name has at most {} bytes here".format(_SOURCE_NAME_MAX))
+        if len(name.encode()) > SOURCE_NAME_MAX:
+            raise ValueError("a queue's name has at most {} bytes here".format(SOURCE_NAME_MAX))
         if len(self.sources) > _INDEX_MAX:
             raise ValueError("too many sources")
         source = LoggedSource(len(self.sources), bytes(guid), name, array("I", (0, 0, 0, 0)))
@@ -615,7 +610,7 @@ class Outbox:
         self._prepare(len(packet), queue, self._queues_logged)
         self._log_queues(queue.index + 1)
         next_message_id = following(handle.message_id)  # now, for want of memory ends it
-        self._log_message(_MESSAGE, handle, queue, flags, record, queue.record, packet)
+        self._log_message(MESSAGE, handle, queue, flags, record, queue.record, packet)
         self.next_message_id = next_message_id
 
     def arrive(self, handle: Stored, source: LoggedSource, packet: "Buffer") -> None:
@@ -633,7 +628,7 @@ class Outbox:
             self._prepare(len(packet), source, self._sources_logged)
             self._log_sources(source.index + 1)
             next_arrival = following(handle.message_id)
-            self._log_message(_ARRIVAL, handle, source, 0, source.record, source.noted, packet)
+            self._log_message(ARRIVAL, handle, source, 0, source.record, source.noted, packet)
         except Exception:
             core.copy_words(source.record, source.noted)
             raise
@@ -660,15 +655,15 @@ class Outbox:
         gone = False
         for handle in handles:
             record = handle.record
-            state = record[_WORD_STATE]
-            time = record[_WORD_SENT_TIME] if with_time else 0
-            kind = _STATE if handle.source is None else _ARRIVAL_STATE
-            prefix = struct.pack(_STATE_PREFIX, state, record[_WORD_MARKS], record[_WORD_CLASS], time)
+            state = record[confirm.STATE]
+            time = record[confirm.SENT_TIME] if with_time else 0
+            kind = STATE if handle.source is None else ARRIVAL_STATE
+            prefix = struct.pack(STATE_PREFIX, state, record[confirm.MARKS], record[confirm.CLASS], time)
             if last is None or last[0] != kind or last[1] != prefix or len(last[2]) >= _STATE_IDS_MAX:
                 last = kind, prefix, array("I")
                 marks.append(last)
             last[2].append(handle.message_id)
-            if state == _GONE:
+            if state == confirm.GONE:
                 gone = True
                 self._drop(handle)
                 self._count(handle, -1)
@@ -734,17 +729,17 @@ class Outbox:
             self._flush()
         is_right = True
         if not offset:
-            self._read(segment.name, handle.offset, self._piece[:_HEAD_BYTES])
+            self._read(segment.name, handle.offset, self._piece[:HEAD_BYTES])
             crc, word = struct.unpack_from("<II", self._piece, 0)
-            value = crc32(self._piece[4:_HEAD_BYTES], segment.seed)
+            value = crc32(self._piece[4:HEAD_BYTES], segment.seed)
             if len(part) < handle.size:
                 for chunk in self._chunks(handle):
                     value = crc32(chunk, value)
                 is_right = value == crc
-        count = self._read(segment.name, handle.offset + _HEAD_BYTES + offset, part)
+        count = self._read(segment.name, handle.offset + HEAD_BYTES + offset, part)
         if count == handle.size:
             is_right = crc32(part, value) == crc
-        if not is_right or count < len(part) or (not offset and word >> 8 != _MESSAGE_PREFIX_BYTES + handle.size):
+        if not is_right or count < len(part) or (not offset and word >> 8 != MESSAGE_PREFIX_BYTES + handle.size):
             raise OutboxDamaged(segment.name, handle.offset, "a message cannot be read back")
 
     def close(self) -> None:
@@ -776,7 +771,7 @@ class Outbox:
         self._log_start()
         if thing.index >= logged:
             size += _SOURCE_HEAD_BYTES + len(thing.name.encode())
-        self._make_room(_HEAD_BYTES + size)
+        self._make_room(HEAD_BYTES + size)
 
     def _make_room(self, need: int) -> None:
         """See that the current segment takes another message of need bytes; drop what is gone before refusing."""
@@ -834,8 +829,8 @@ class Outbox:
             for handle in self._segments[0].handles:
                 segment = self._current
                 assert segment is not None
-                if self._ended or segment.size + _HEAD_BYTES + handle.size > self._segment_size:
-                    self._begin(_HEAD_BYTES + handle.size)
+                if self._ended or segment.size + HEAD_BYTES + handle.size > self._segment_size:
+                    self._begin(HEAD_BYTES + handle.size)
                 places.append((handle, self._log_copy(handle), self._current))
             self._sync_tail()
             for handle, offset, place in places:
@@ -857,21 +852,21 @@ class Outbox:
         since the last sync is given up then, and the handle's segment is None at once.
         """
         size = len(packet)
-        start = self._room(_HEAD_BYTES, size)
+        start = self._room(HEAD_BYTES, size)
         segment = self._current
         assert segment is not None
         offset = segment.size
         self._torn = True
         out = self._out
-        struct.pack_into("<HHI", out, start + _RECORD_BYTES, thing.index, flags, handle.message_id)
+        struct.pack_into("<HHI", out, start + RECORD_BYTES, thing.index, flags, handle.message_id)
         core.put_words(out, start + _COUNTERS_OFFSET, counters, 0, 4)
         self._put_confirmation(handle.record, start)
-        end = start + _HEAD_BYTES
+        end = start + HEAD_BYTES
         if end + size <= len(out):
             core.copy(out, end, packet, 0, size)
-            self._finish(kind, _MESSAGE_PREFIX_BYTES + size)
+            self._finish(kind, MESSAGE_PREFIX_BYTES + size)
         else:
-            struct.pack_into("<I", out, start + 4, self._word(kind, _MESSAGE_PREFIX_BYTES + size))
+            struct.pack_into("<I", out, start + 4, self._word(kind, MESSAGE_PREFIX_BYTES + size))
             crc = crc32(packet, crc32(self._out[start + 4 : end], segment.seed))
             struct.pack_into("<I", out, start, crc)
             self._fill = end
@@ -882,7 +877,7 @@ class Outbox:
                 self._torn = False
                 self._ended = True  # those before it are whole
                 raise OutboxWriteFailed(error)  # noqa: B904 - MicroPython has no `from`
-            self._grow(_HEAD_BYTES + size)
+            self._grow(HEAD_BYTES + size)
         handle.size = size
         self._unsynced.append(handle)
         self._touch(thing, noted)
@@ -901,34 +896,34 @@ class Outbox:
             "<BBH",
             self._out,
             start + _CONFIRMATION_OFFSET,
-            record[_WORD_STATE],
-            record[_WORD_MARKS],
-            record[_WORD_CLASS],
+            record[confirm.STATE],
+            record[confirm.MARKS],
+            record[confirm.CLASS],
         )
-        core.put_words(self._out, start + _TIMES_OFFSET, record, _WORD_SENT_TIME, _WORD_TTBR + 1)
+        core.put_words(self._out, start + _TIMES_OFFSET, record, confirm.SENT_TIME, confirm.TTBR + 1)
 
     def _log_copy(self, handle: Stored) -> int:
         """Log a message again, from its place in the log: its offset in the current segment."""
-        start = self._room(_HEAD_BYTES, handle.size)
+        start = self._room(HEAD_BYTES, handle.size)
         segment = handle.segment
         current = self._current
         assert segment is not None
         assert current is not None
         offset = current.size
-        end = start + _HEAD_BYTES
+        end = start + HEAD_BYTES
         self._torn = True  # until all of it is in the buffer or written: the file may fail to be read meanwhile
-        self._read(segment.name, handle.offset, self._piece[:_HEAD_BYTES])
+        self._read(segment.name, handle.offset, self._piece[:HEAD_BYTES])
         crc, word = struct.unpack_from("<II", self._piece, 0)
-        value = crc32(self._piece[4:_HEAD_BYTES], segment.seed)
-        self._out[start:end] = self._piece[:_HEAD_BYTES]
-        kind = _COPY if handle.source is None else _ARRIVAL_COPY
+        value = crc32(self._piece[4:HEAD_BYTES], segment.seed)
+        self._out[start:end] = self._piece[:HEAD_BYTES]
+        kind = COPY if handle.source is None else ARRIVAL_COPY
         struct.pack_into("<I", self._out, start + 4, self._word(kind, word >> 8))
         self._put_confirmation(handle.record, start)
         new = crc32(self._out[start + 4 : end], current.seed)
         for chunk in self._chunks(handle):
             value = crc32(chunk, value)
             new = crc32(chunk, new)
-        if value != crc or word >> 8 != _MESSAGE_PREFIX_BYTES + handle.size:
+        if value != crc or word >> 8 != MESSAGE_PREFIX_BYTES + handle.size:
             raise OutboxDamaged(segment.name, handle.offset, "a message cannot be read back")
         struct.pack_into("<I", self._out, start, new)
         self._fill = end
@@ -937,7 +932,7 @@ class Outbox:
                 self._flush()
             self._out[self._fill : self._fill + len(chunk)] = chunk
             self._fill += len(chunk)
-        self._grow(_HEAD_BYTES + handle.size)
+        self._grow(HEAD_BYTES + handle.size)
         self._torn = False
         return offset
 
@@ -945,7 +940,7 @@ class Outbox:
         """The packet of a message, through the buffer."""
         segment = handle.segment
         assert segment is not None
-        offset = handle.offset + _HEAD_BYTES
+        offset = handle.offset + HEAD_BYTES
         left = handle.size
         while left:
             count = self._read(segment.name, offset, self._piece[: min(_PIECE_BYTES, left)])
@@ -963,10 +958,10 @@ class Outbox:
             self._give_up()
         while self._marks_logged < len(self._marks):
             kind, prefix, ids = self._marks[self._marks_logged]
-            size = _STATE_PREFIX_BYTES + 4 * len(ids)
-            place = self._room(_RECORD_BYTES + size, 0) + _RECORD_BYTES
-            core.copy(self._out, place, prefix, 0, _STATE_PREFIX_BYTES)
-            core.put_words(self._out, place + _STATE_PREFIX_BYTES, ids, 0, len(ids))
+            size = STATE_PREFIX_BYTES + 4 * len(ids)
+            place = self._room(RECORD_BYTES + size, 0) + RECORD_BYTES
+            core.copy(self._out, place, prefix, 0, STATE_PREFIX_BYTES)
+            core.put_words(self._out, place + STATE_PREFIX_BYTES, ids, 0, len(ids))
             self._finish(kind, size)
             self._marks_logged += 1
         while self._advanced:
@@ -983,7 +978,7 @@ class Outbox:
         while self._queues_logged < end:
             queue = self.queues[self._queues_logged]
             start = self._room(_SOURCE_HEAD_BYTES + len(queue.name.encode()), 0)
-            self._finish(_QUEUE, self._pack(start + _RECORD_BYTES, queue, queue.record, b""))
+            self._finish(QUEUE, self._pack(start + RECORD_BYTES, queue, queue.record, b""))
             self._queues_logged += 1
 
     def _log_sources(self, end: int) -> None:
@@ -995,7 +990,7 @@ class Outbox:
     def _log_source(self, source: LoggedSource) -> None:
         start = self._room(_SOURCE_HEAD_BYTES + len(source.name.encode()), 0)
         self._touch(source, source.noted)  # not before: to begin a segment forgets it
-        self._finish(_SOURCE, self._pack(start + _RECORD_BYTES, source, source.noted, source.guid))
+        self._finish(SOURCE, self._pack(start + RECORD_BYTES, source, source.noted, source.guid))
         source.dirty = False
 
     def _log_later(self, source: LoggedSource) -> None:
@@ -1006,15 +1001,15 @@ class Outbox:
     def _log_start(self) -> None:
         if not self._start_logged:
             name = self.name.encode()
-            size = _START_BYTES + len(name)
-            place = self._room(_RECORD_BYTES + size, 0) + _RECORD_BYTES
-            struct.pack_into(_START, self._out, place, self.starts, self._flags())
-            core.copy(self._out, place + _START_BYTES, name, 0, len(name))
-            self._finish(_STARTED, size)
+            size = START_BYTES + len(name)
+            place = self._room(RECORD_BYTES + size, 0) + RECORD_BYTES
+            struct.pack_into(START, self._out, place, self.starts, self._flags())
+            core.copy(self._out, place + START_BYTES, name, 0, len(name))
+            self._finish(STARTED, size)
             self._start_logged = True
 
     def _flags(self) -> int:
-        return _SENT * self._sent | _AHEAD * self.ahead
+        return STARTED_SENT * self._sent | STARTED_AHEAD * self.ahead
 
     def _pack(self, place: int, thing: "LoggedQueue | LoggedSource", counters: "array[int]", guid: bytes) -> int:
         """Put a QUEUE or SOURCE payload into the write buffer; its size."""
@@ -1022,8 +1017,8 @@ class Outbox:
         struct.pack_into("<H", out, place, thing.index)
         core.put_words(out, place + 2, counters, 0, 4)
         rest = guid + thing.name.encode()
-        core.copy(out, place + _QUEUE_PREFIX_BYTES, rest, 0, len(rest))
-        return _QUEUE_PREFIX_BYTES + len(rest)
+        core.copy(out, place + QUEUE_PREFIX_BYTES, rest, 0, len(rest))
+        return QUEUE_PREFIX_BYTES + len(rest)
 
     def _touch(self, thing: "LoggedQueue | LoggedSource", counters: "array[int]") -> None:
         """These counters are about to change: remember what is durable of them."""
@@ -1041,7 +1036,7 @@ class Outbox:
 
     def _keep_in(self, handle: Stored, segment: Segment) -> None:
         segment.handles.append(handle)
-        segment.live += _HEAD_BYTES + handle.size
+        segment.live += HEAD_BYTES + handle.size
         handle.segment = segment
 
     def _drop(self, handle: Stored) -> None:
@@ -1053,7 +1048,7 @@ class Outbox:
         else:
             handles.remove(handle)
         handle.segment = None
-        segment.live -= _HEAD_BYTES + handle.size
+        segment.live -= HEAD_BYTES + handle.size
 
     def _count(self, handle: Stored, change: int) -> None:
         if handle.source is None:
@@ -1080,7 +1075,7 @@ class Outbox:
     def _word(self, kind: int, size: int) -> int:
         """The second word of the next record."""
         if self._clean:
-            kind |= _AFTER_SYNC
+            kind |= AFTER_SYNC
         return kind | size << 8
 
     def _finish(self, kind: int, size: int) -> None:
@@ -1088,10 +1083,10 @@ class Outbox:
         segment = self._current
         assert segment is not None
         start = self._fill
-        end = start + _RECORD_BYTES + size
+        end = start + RECORD_BYTES + size
         struct.pack_into("<I", self._out, start + 4, self._word(kind, size))
         core.put_crc(self._out, start, start + 4, end, segment.seed)
-        self._grow(_RECORD_BYTES + size)
+        self._grow(RECORD_BYTES + size)
         self._fill = end
 
     def _grow(self, size: int) -> None:
@@ -1188,7 +1183,7 @@ class Outbox:
         size = self._header_size()
         out = self._out
         struct.pack_into(
-            _HEADER,
+            HEADER,
             out,
             0,
             MAGIC,
@@ -1210,7 +1205,7 @@ class Outbox:
         try:
             space = max(self._segment_size, size + need) if self._files.fixed else 0
             self._files.begin(file_name(number), space)
-            fill = _HEADER_BYTES
+            fill = HEADER_BYTES
             seed = 0
             for i in range(self._queues_logged + self._sources_logged):
                 if fill + _OUT_BYTES_MIN > len(out):
@@ -1238,11 +1233,11 @@ class Outbox:
 
     def _header_size(self) -> int:
         """Bytes of the header of a segment, if it were begun now."""
-        size = _HEADER_BYTES + 4
+        size = HEADER_BYTES + 4
         for queue in self.queues[: self._queues_logged]:
-            size += 2 + _QUEUE_PREFIX_BYTES + len(queue.name.encode())
+            size += 2 + QUEUE_PREFIX_BYTES + len(queue.name.encode())
         for source in self.sources[: self._sources_logged]:
-            size += 2 + _SOURCE_PREFIX_BYTES + len(source.name.encode())
+            size += 2 + SOURCE_PREFIX_BYTES + len(source.name.encode())
         return size
 
     def _adopt(self, segment: Segment) -> None:

@@ -19,8 +19,6 @@ WRITE_BYTES = 8192  # so much is put together for one write, or
 _HEAP_SHARE = const(128)  # one part of the heap in so many, whatever is less, but
 _HANDSHAKE_BYTES = const(592)  # at least so much, and
 _FROM_HERE_BYTES = const(1088)  # so much where acknowledgements go out: two of the longest format names fit into it
-_TRANSACTION_BYTES = const(20)  # a TransactionHeader, as far as to which the first part of a large message goes
-_HEADER_BYTES = const(16)  # a SessionHeader, which the session may put behind a message
 
 
 class Peer:
@@ -66,7 +64,9 @@ class Peer:
     def add(self, queue: "Queue") -> None:
         """Carry what is sent to that queue, too."""
         self.queues.append(queue)
-        self._least = max(self._least, queue.draft.transaction_at + _TRANSACTION_BYTES + _HEADER_BYTES)
+        self._least = max(
+            self._least, queue.draft.transaction_at + packets.TRANSACTION_HEADER_SIZE + packets.SESSION_HEADER_SIZE
+        )
 
     def wake(self) -> None:
         """Something has changed in a queue."""
@@ -146,7 +146,7 @@ class Peer:
         if len(self._out) < least:
             self._out = bytearray(max(self._write_bytes, least))
             self._view = memoryview(self._out)
-        self.room = len(self._out) - _HEADER_BYTES
+        self.room = len(self._out) - packets.SESSION_HEADER_SIZE
 
     def _converse(self, now: int) -> int:
         conversation = self.session
@@ -217,7 +217,7 @@ class Peer:
         self.node.outbox.load_into(message, self._view[:end], at)
         self._large_at = at + end
         if self._large_at == message.size:
-            self._out[end : end + _HEADER_BYTES] = self._out[room:]
+            self._out[end : end + packets.SESSION_HEADER_SIZE] = self._out[room:]
             self._end += self._trailer
             self._large = None
 

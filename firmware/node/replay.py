@@ -9,7 +9,7 @@ from array import array
 from binascii import crc32
 from hashlib import sha256
 
-from mqqb import const
+from mqqb import confirm, const
 
 from node import outbox
 
@@ -19,46 +19,26 @@ if TYPE_CHECKING:
 
     from node.outbox import Arrival, LoggedQueue, Outbox, Segment, Stored
 
-# Of outbox.py (a test compares them).
-_HEADER = const("<4sHHIIIIIIIIHH16s")
-_HEADER_BYTES = const(60)
-_VERSION_BYTES = const(12)
-_MESSAGE = const(0xB1)
-_STATE = const(0xB2)
-_QUEUE = const(0xB3)
-_STARTED = const(0xB4)
-_COPY = const(0xB5)
-_ARRIVAL = const(0xC1)
-_ARRIVAL_STATE = const(0xC2)
-_SOURCE = const(0xC3)
-_ARRIVAL_COPY = const(0xC5)
-_AFTER_SYNC = const(0x08)
-_RECORD_BYTES = const(8)
-_MESSAGE_PREFIX_BYTES = const(40)
-_QUEUE_PREFIX_BYTES = const(18)
-_SOURCE_PREFIX_BYTES = const(34)
-_STATE_PREFIX = const("<BBHI")
-_STATE_PREFIX_BYTES = const(8)
-_START = const("<II")
-_START_BYTES = const(8)
-_SENT = const(1)
-_AHEAD = const(2)
-_GONE = const(45)
-_WORD_STATE = const(0)
-_WORD_MARKS = const(1)
-_WORD_SENT_TIME = const(2)
-_WORD_CLASS = const(5)
 _MESSAGE_PREFIX = const("<HHIIIIIBBHIII")
 _QUEUE_PREFIX = const("<HIIII")
 _SOURCE_PREFIX = const("<HIIII16s")
-_HEAD_BYTES = const(48)
 _POLYNOMIAL = const(0xEDB88320)  # of the CRC
 # So much is looked through for a flipped bit; up to 11,450 bytes two that are flipped are never taken for another one.
 _MEND_BYTES_MAX = const(8192)
 _BUFFER_BYTES = const(512)  # a record of any name fits into it
 
 nonce = os.urandom
-_TYPES = (_MESSAGE, _STATE, _QUEUE, _STARTED, _COPY, _ARRIVAL, _ARRIVAL_STATE, _SOURCE, _ARRIVAL_COPY)
+_TYPES = (
+    outbox.MESSAGE,
+    outbox.STATE,
+    outbox.QUEUE,
+    outbox.STARTED,
+    outbox.COPY,
+    outbox.ARRIVAL,
+    outbox.ARRIVAL_STATE,
+    outbox.SOURCE,
+    outbox.ARRIVAL_COPY,
+)
 
 
 class Restored:
@@ -132,7 +112,7 @@ class Replay:
         self._missing: "set[int]" = set()  # MessageIDs that were in there
         self._from = 0  # the part of a file that is in _buffer
         self._to = 0
-        self._payload = _RECORD_BYTES  # where in _buffer the payload of a record begins
+        self._payload = outbox.RECORD_BYTES  # where in _buffer the payload of a record begins
         numbers = _numbers(self._files.names())
         headers = [self._read_header(number) for number in numbers]
         unfinished = 0
@@ -217,7 +197,7 @@ class Replay:
             stated = struct.unpack_from("<I", self._buffer, 0)[0]
             for bit in range(-1, 32):
                 base = stated ^ 1 << bit if bit >= 0 else stated
-                if header is None and _HEADER_BYTES + 4 <= base <= self._files.size(name):
+                if header is None and outbox.HEADER_BYTES + 4 <= base <= self._files.size(name):
                     count = len(box._mended)
                     if bit >= 0:
                         box._mended.append((name, 8 + (bit >> 3), 1 << (bit & 7)))
@@ -232,13 +212,13 @@ class Replay:
 
     def _whole_header(self, number: int, name: str) -> "tuple[Any, ...] | None":
         box = self._box
-        size = self._box._read(name, 0, self._view[:_HEADER_BYTES])
-        if size < _VERSION_BYTES:
+        size = self._box._read(name, 0, self._view[: outbox.HEADER_BYTES])
+        if size < outbox.VERSION_BYTES:
             return None
         magic, version, _, base = struct.unpack_from("<4sHHI", self._buffer, 0)
-        if magic != outbox.MAGIC or not _VERSION_BYTES + 4 <= base <= self._files.size(name):
+        if magic != outbox.MAGIC or not outbox.VERSION_BYTES + 4 <= base <= self._files.size(name):
             return None
-        header = struct.unpack_from(_HEADER, self._buffer, 0)
+        header = struct.unpack_from(outbox.HEADER, self._buffer, 0)
         crc = self._crc(name, 0, base - 4, 0)
         self._box._read(name, base - 4, self._view[:4])
         if struct.unpack_from("<I", self._buffer, 0)[0] != crc:
@@ -250,7 +230,7 @@ class Replay:
                     name, version, outbox.VERSION
                 )
             )
-        if size < _HEADER_BYTES or base < _HEADER_BYTES + 4 or header[4] != number:
+        if size < outbox.HEADER_BYTES or base < outbox.HEADER_BYTES + 4 or header[4] != number:
             return None
         if box.guid is None:
             box.guid = header[13]
@@ -268,7 +248,7 @@ class Replay:
         if end > size:
             raise outbox.OutboxDamaged(name, size, "the file is cut short")
         box._adopt(segment)
-        offset = _HEADER_BYTES
+        offset = outbox.HEADER_BYTES
         self._to = 0
         for i in range(header[2] + header[11]):
             length = 0
@@ -277,7 +257,7 @@ class Replay:
                     self._read(segment, offset, header[3])
                 length = struct.unpack_from("<H", self._buffer, offset - self._from)[0]
             self._payload = offset + 2 - self._from
-            self._apply(_QUEUE if i < header[2] else _SOURCE, length, segment)
+            self._apply(outbox.QUEUE if i < header[2] else outbox.SOURCE, length, segment)
             offset += 2 + length
         if self._gap:
             self._end_gap(header[7])
@@ -297,8 +277,8 @@ class Replay:
                     return True  # torn: it was never durable
                 self._leave_out(segment, behind)
                 continue
-            self._apply(word & 0xFF & ~_AFTER_SYNC, word >> 8, segment)
-            segment.size += _RECORD_BYTES + (word >> 8)
+            self._apply(word & 0xFF & ~outbox.AFTER_SYNC, word >> 8, segment)
+            segment.size += outbox.RECORD_BYTES + (word >> 8)
         return False
 
     def _mend_record(self, segment: "Segment", end: int, is_followed: bool) -> int:
@@ -310,17 +290,17 @@ class Replay:
         mended = self._box._mended
         count = len(mended)
         self._to = 0
-        if self._box._read(segment.name, start, self._view[:_RECORD_BYTES]) < _RECORD_BYTES:
+        if self._box._read(segment.name, start, self._view[: outbox.RECORD_BYTES]) < outbox.RECORD_BYTES:
             return 0
         size = struct.unpack_from("<I", self._buffer, 4)[0] >> 8
         word = 0
-        stop = start + _RECORD_BYTES + size
+        stop = start + outbox.RECORD_BYTES + size
         if stop <= end and self._mend(segment.name, start, start + 4, stop, segment.seed):
             word = self._check(segment, start, end)
         for bit in range(24):
             if word:
                 break
-            stop = start + _RECORD_BYTES + (size ^ 1 << bit)
+            stop = start + outbox.RECORD_BYTES + (size ^ 1 << bit)
             if stop <= end:
                 del mended[count:]
                 mended.append((segment.name, start + 5 + (bit >> 3), 1 << (bit & 7)))
@@ -366,7 +346,7 @@ class Replay:
     def _end_gap(self, number: int) -> None:
         """The MessageID that comes after what could not be read: those between may have stood there."""
         missing = number - self._gap_from & 0xFFFFFFFF
-        if missing <= self._gap // _HEAD_BYTES:  # else a start has jumped
+        if missing <= self._gap // outbox.HEAD_BYTES:  # else a start has jumped
             self._missing.update([self._gap_from + k & 0xFFFFFFFF for k in range(missing)])
         self._gap = 0
 
@@ -382,18 +362,18 @@ class Replay:
         """The second word of the record at offset if it is whole, else 0. Its beginning is then in the buffer, the
         payload at _payload.
         """
-        if offset < self._from or offset + _RECORD_BYTES > self._to:
+        if offset < self._from or offset + outbox.RECORD_BYTES > self._to:
             self._read(segment, offset, end)
-        if self._to - offset < _RECORD_BYTES:
+        if self._to - offset < outbox.RECORD_BYTES:
             return 0
         crc, word = struct.unpack_from("<II", self._buffer, offset - self._from)
-        stop = offset + _RECORD_BYTES + (word >> 8)
-        if word & 0xFF & ~_AFTER_SYNC not in _TYPES or stop > end:
+        stop = offset + outbox.RECORD_BYTES + (word >> 8)
+        if word & 0xFF & ~outbox.AFTER_SYNC not in _TYPES or stop > end:
             return 0
         if stop > self._to and offset > self._from:
             self._read(segment, offset, end)
         start = offset - self._from
-        self._payload = start + _RECORD_BYTES
+        self._payload = start + outbox.RECORD_BYTES
         value = crc32(self._view[start + 4 : min(self._to, stop) - self._from], segment.seed)
         if self._to < stop:
             value = self._crc(segment.name, self._to, stop, value)
@@ -431,9 +411,9 @@ class Replay:
             count = self._to - offset
             chunk = bytes(self._view[:count])
             for place in range(4, count):
-                if chunk[place] & ~_AFTER_SYNC in _TYPES and self._check(segment, offset + place - 4, end):
+                if chunk[place] & ~outbox.AFTER_SYNC in _TYPES and self._check(segment, offset + place - 4, end):
                     first = first or offset + place - 4
-                    if is_followed or chunk[place] & _AFTER_SYNC:
+                    if is_followed or chunk[place] & outbox.AFTER_SYNC:
                         self._to = 0
                         return first
             offset += max(count - 4, 1) if offset + count < end else count
@@ -442,14 +422,14 @@ class Replay:
 
     def _apply(self, kind: int, length: int, segment: "Segment") -> None:
         """Repeat what a whole record says, which is in the buffer."""
-        if kind in (_QUEUE, _SOURCE):
+        if kind in (outbox.QUEUE, outbox.SOURCE):
             self._apply_counters(kind, length)
-        elif kind in (_MESSAGE, _COPY, _ARRIVAL, _ARRIVAL_COPY):
+        elif kind in (outbox.MESSAGE, outbox.COPY, outbox.ARRIVAL, outbox.ARRIVAL_COPY):
             self._apply_message(kind, length, segment)
-        elif kind == _STARTED:
-            starts, flags = struct.unpack_from(_START, self._buffer, self._payload)
+        elif kind == outbox.STARTED:
+            starts, flags = struct.unpack_from(outbox.START, self._buffer, self._payload)
             end = self._payload + length
-            self._box.name = bytes(self._view[self._payload + _START_BYTES : end]).decode()
+            self._box.name = bytes(self._view[self._payload + outbox.START_BYTES : end]).decode()
             self._started(starts, flags)
         else:
             self._apply_state(kind, length)
@@ -458,16 +438,16 @@ class Replay:
         box = self._box
         buffer = self._buffer
         end = self._payload + length
-        if kind == _QUEUE:
+        if kind == outbox.QUEUE:
             index, *counters = struct.unpack_from(_QUEUE_PREFIX, buffer, self._payload)
             if index == len(box.queues):
-                name = bytes(self._view[self._payload + _QUEUE_PREFIX_BYTES : end]).decode()
+                name = bytes(self._view[self._payload + outbox.QUEUE_PREFIX_BYTES : end]).decode()
                 box.queues.append(outbox.LoggedQueue(index, name, array("I", (0, 0, 0, 0))))
             if index < len(box.queues):
                 self._queue_counters(box.queues[index], array("I", counters))
         else:
             index, *counters, guid = struct.unpack_from(_SOURCE_PREFIX, buffer, self._payload)
-            name = bytes(self._view[self._payload + _SOURCE_PREFIX_BYTES : end]).decode()
+            name = bytes(self._view[self._payload + outbox.SOURCE_PREFIX_BYTES : end]).decode()
             if index == len(box.sources):
                 box.sources.append(outbox.LoggedSource(index, guid, name, array("I", (0, 0, 0, 0))))
             if index < len(box.sources):
@@ -486,20 +466,20 @@ class Replay:
     def _apply_message(self, kind: int, length: int, segment: "Segment") -> None:
         box = self._box
         index, flags, number, *rest = struct.unpack_from(_MESSAGE_PREFIX, self._buffer, self._payload)
-        if index >= len(box.sources if kind in (_ARRIVAL, _ARRIVAL_COPY) else box.queues):
+        if index >= len(box.sources if kind in (outbox.ARRIVAL, outbox.ARRIVAL_COPY) else box.queues):
             self._say(segment.name, segment.size, "the queue of message {} cannot be read".format(number))
             return
         counters = array("I", rest[:4])
         state, marks, message_class, sent_time, ttrq, ttbr = rest[4:]
         record = array("I", (state, marks, sent_time, ttrq, ttbr, message_class))
         handle: "Stored"
-        if kind in (_ARRIVAL, _ARRIVAL_COPY):
+        if kind in (outbox.ARRIVAL, outbox.ARRIVAL_COPY):
             source = box.sources[index]
             old_arrival = self._arrivals.pop(number, None)
             if old_arrival is not None:
                 box._drop(old_arrival)
             handle = self._arrivals[number] = self._make_arrival(number, record, source)
-            if kind == _ARRIVAL:
+            if kind == outbox.ARRIVAL:
                 box.next_arrival = outbox.following(number)
                 source.record[:] = counters
         else:
@@ -509,7 +489,7 @@ class Replay:
                 box._drop(old.handle)
             elif number in box.deferred:
                 box.deferred.remove(number)
-            if kind == _MESSAGE:
+            if kind == outbox.MESSAGE:
                 self._numbered(queue, number, counters)
             if box.only is not None and number not in box.only:
                 return
@@ -518,7 +498,7 @@ class Replay:
             tx_sequence_id = counters[1] << 32 | counters[0] if own else 0
             restored = self._kept[number] = Restored(queue, handle, flags, tx_sequence_id, own)
             restored.sent = box._sent
-        handle.size = length - _MESSAGE_PREFIX_BYTES
+        handle.size = length - outbox.MESSAGE_PREFIX_BYTES
         box._keep(handle, segment, segment.size)
         if handle.source is None and (self._first_deferred or len(self._kept) > box.hold):
             self._defer()
@@ -542,37 +522,37 @@ class Replay:
             self._box.deferred.append(last.handle.message_id)
 
     def _apply_state(self, kind: int, length: int) -> None:
-        state, marks, message_class, sent_time = struct.unpack_from(_STATE_PREFIX, self._buffer, self._payload)
-        for place in range(self._payload + _STATE_PREFIX_BYTES, self._payload + length, 4):
+        state, marks, message_class, sent_time = struct.unpack_from(outbox.STATE_PREFIX, self._buffer, self._payload)
+        for place in range(self._payload + outbox.STATE_PREFIX_BYTES, self._payload + length, 4):
             number = struct.unpack_from("<I", self._buffer, place)[0]
-            if kind == _STATE:
+            if kind == outbox.STATE:
                 restored = self._kept.get(number)
                 handle: "Stored | None" = restored.handle if restored is not None else None
             else:
                 handle = self._arrivals.get(number)
             if handle is None:
-                if state == _GONE:
+                if state == confirm.GONE:
                     self._missing.discard(number)
-                    if kind == _STATE and number in self._box.deferred:
+                    if kind == outbox.STATE and number in self._box.deferred:
                         self._box.deferred.remove(number)
                 continue
             record = handle.record
-            record[_WORD_STATE] = state
-            record[_WORD_MARKS] = marks
-            record[_WORD_CLASS] = message_class
+            record[confirm.STATE] = state
+            record[confirm.MARKS] = marks
+            record[confirm.CLASS] = message_class
             if sent_time:
-                record[_WORD_SENT_TIME] = sent_time
-            if state == _GONE:
+                record[confirm.SENT_TIME] = sent_time
+            if state == confirm.GONE:
                 self._box._drop(handle)
-                if kind == _STATE:
+                if kind == outbox.STATE:
                     del self._kept[number]
                 else:
                     del self._arrivals[number]
 
     def _started(self, starts: int, flags: int) -> None:
         self._box.starts = starts
-        self._box.ahead = bool(flags & _AHEAD)
-        self._box._sent = bool(flags & _SENT)
-        if flags & _SENT:
+        self._box.ahead = bool(flags & outbox.STARTED_AHEAD)
+        self._box._sent = bool(flags & outbox.STARTED_SENT)
+        if flags & outbox.STARTED_SENT:
             for restored in self._kept.values():
                 restored.sent = True

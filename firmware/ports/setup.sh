@@ -296,7 +296,7 @@ build_pi_machine() {
 # A build folder is kept when only our own files change: then a few files are compiled, and it is linked again.
 firmware_part() {
     local key frozen c
-    frozen=$(digest firmware/mqqb firmware/node firmware/ports/manifest.py)
+    frozen=$(digest firmware/mqqb firmware/node firmware/ports/manifest.py firmware/ports/modules.py)
     c=$(digest firmware/ports/usermod c_core)
     step lwip-source "$(cat build/stamps/micropython-source)" fetch_lwip
     key="$(cat build/stamps/micropython-source) $(recipe build_mps2) $(digest firmware/ports/mps2/Makefile)"
@@ -334,7 +334,7 @@ natmod_part() {
     local key
     key="$(cat build/stamps/micropython-source) $(digest firmware/ports/natmod firmware/ports/usermod/mqqb/modmqqb.c c_core) $(sha256sum <firmware/ports/natmod/Makefile)"
     step natmods "$key" build_natmods
-    step mip-package "$key $(digest firmware/mqqb firmware/node firmware/ports/natmod)" \
+    step mip-package "$key $(digest firmware/mqqb firmware/node firmware/ports/natmod firmware/ports/modules.py)" \
         .venv/bin/python firmware/ports/natmod/package.py build/micropython/mpy-cross/mpy-cross
 }
 

@@ -17,6 +17,7 @@ import contextlib
 import io
 import json
 import re
+import runpy
 import sys
 import tempfile
 import time
@@ -477,11 +478,12 @@ class Deployed(NamedTuple):
 
 def default_package(info: Info) -> Path:
     """The compiled package if there is one that the board loads, else the sources. Raises BoardError."""
-    compiled, sources = CHECKOUT / "build" / "mip" / "package.json", CHECKOUT / "package.json"
+    compiled, modules = CHECKOUT / "build" / "mip" / "package.json", CHECKOUT / "firmware" / "ports" / "modules.py"
     if info.mpy & 0xFF == MPY_VERSION and compiled.exists():
         return compiled
-    if sources.exists():
-        return sources
+    if modules.exists():
+        folder: Path = runpy.run_path(str(modules))["write"]()
+        return folder / "package.json"
     raise BoardError("there is no package here: name one with --package (make natmod makes build/mip/package.json)")
 
 

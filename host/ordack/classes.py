@@ -4,12 +4,12 @@ the names that the engine has; nothing else here knows a class by its number.
 
 from __future__ import annotations
 
-from mqqb import confirm, confirm_names, packets
+from mqqb import confirm, packets
 
 from ordack.config import split_direct
 
 NAMES = {0x0000: "NORMAL", packets.CLASS_ORDER_ACK: "ORDER_ACK"} | {
-    number: name for name, number in vars(confirm_names).items() if name.startswith(("REPORT", "ACK_", "NACK_"))}
+    number: name for name, number in vars(confirm).items() if name.startswith(("REPORT", "ACK_", "NACK_"))}
 
 # What has happened, and what to do if there is something to do.
 _WORDS = {

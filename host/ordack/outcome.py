@@ -240,7 +240,7 @@ class Outcomes:
         is_fit = queue is not None and queue.kind == PRIVATE and queue.transactional
         name = named if named is not None and is_fit else DEAD_XACT
         if not self.copy(name, packet, confirmation.message_class, confirmation.conclusion().in_doubt):
-            confirmation.record[confirm.STATE] = ord(confirm.GONE)  # the application is not told of a letter nowhere
+            confirmation.record[confirm.STATE] = confirm.GONE  # the application is not told of a letter nowhere
 
     def copy(self, name: str, packet: bytes | bytearray, message_class: int | None, in_doubt: bool = False) -> bool:
         """Put a copy in a journal or dead-letter queue, with that class if one is given (B-394); nowhere, False, if its

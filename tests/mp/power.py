@@ -267,7 +267,7 @@ class Inward:
         for come in some:
             record = come.handle.record
             owed = record[confirm.STATE] == outbox.RECEIVED and dice.below(2)
-            record[confirm.STATE] = outbox.TAKEN if owed else ord(confirm.GONE)
+            record[confirm.STATE] = outbox.TAKEN if owed else confirm.GONE
             record[confirm.CLASS] = confirm.ACK_RECEIVE
             come.records.append(bytes(record))
             come.logged = len(come.records) - 1
@@ -521,14 +521,14 @@ class World:
 
     def take(self, some):
         for sent in some:
-            sent.handle.record[confirm.STATE] = ord(confirm.GONE)
+            sent.handle.record[confirm.STATE] = confirm.GONE
             self._log(sent)
 
     def _log(self, sent):
         sent.records.append(bytes(sent.handle.record))
         sent.logged = len(sent.records) - 1
         table = self.tables[sent.name]
-        if sent.handle.record[confirm.STATE] == ord(confirm.GONE):
+        if sent.handle.record[confirm.STATE] == confirm.GONE:
             table.remove(sent)
             self.gone.append(sent)
         self.outbox.change([sent.handle])

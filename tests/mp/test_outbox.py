@@ -44,7 +44,7 @@ def fill(box):
 def end(box, handles):
     """Nobody needs these messages any more."""
     for handle in handles:
-        handle.record[confirm.STATE] = ord(confirm.GONE)
+        handle.record[confirm.STATE] = confirm.GONE
     box.change(handles)
 
 
@@ -151,7 +151,7 @@ def any_flipped_bit_is_read_as_it_was():
         arrival.record[confirm.STATE] = outbox.RECEIVED
         box.arrive(arrival, source, b"command %d" % k)
         box.sync()
-        arrival.record[confirm.STATE] = ord(confirm.GONE)
+        arrival.record[confirm.STATE] = confirm.GONE
         box.change([arrival])
         if k % 3 == 2:
             box.will_send()

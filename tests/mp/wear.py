@@ -44,7 +44,7 @@ def measure(kind, batch, count=MESSAGES):
         if (number + 1) % batch == 0:
             box.sync()
             for handle in waiting:
-                handle.record[confirm.STATE] = ord(confirm.GONE)
+                handle.record[confirm.STATE] = confirm.GONE
             box.change(waiting)
             waiting = []
     box.close()

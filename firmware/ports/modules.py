@@ -1,0 +1,218 @@
+"""What boards get of mqqb and node: which modules, and in which form.
+
+    modules.py FOLDER    writes mqqb and node for boards there
+
+The sources name every constant: `core.USER_MP`, `confirm.Q`. One module states it, as `USER_MP = const(0x00200000)`. On
+CPython that is an attribute like any other. A board would pay for each name and each look-up; so a board's form has
+the value where the name stood, and neither the statements nor the imports that nothing needs any more. All else is
+where it was, line by line. The sources as they are run on a board as well, with 4 KB of heap less.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+FIRMWARE = Path(__file__).resolve().parents[1]
+BOARD = FIRMWARE.parent / "build" / "board"
+FOLDERS = ("mqqb", "node")
+VERSION = "0.1.0"
+CPYTHON = {"mqqb/core_cffi.py", "node/cpython.py", "node/interfaces.py"}  # the last one is for type checkers
+HOSTS = {"mqqb/extras.py", "mqqb/transfer.py"}
+TWINS = {"mqqb/core_py.py", "mqqb/line_py.py"}  # not needed beside the C core
+
+Constants = dict[str, dict[str, "int | str"]]  # module -> name -> value
+
+
+def sources() -> list[str]:
+    """All modules that MicroPython can run, as paths under firmware/."""
+    found = [f"{folder}/{path.name}" for folder in FOLDERS for path in sorted((FIRMWARE / folder).glob("*.py"))]
+    return [name for name in found if name not in CPYTHON]
+
+
+def of_boards(*, twin: bool = True) -> list[str]:
+    """The modules that a board needs, as paths in its lib. twin: also those that a C core makes needless."""
+    without = HOSTS if twin else HOSTS | TWINS
+    return [name for name in sources() if name not in without and not _only_states(name)]
+
+
+def package(places: list[tuple[str, str]]) -> str:
+    """A package.json as mip knows it: each file's place in lib, and where it is from here."""
+    lines = ",\n".join(f"    {json.dumps(pair)}" for pair in places)
+    return f'{{\n  "version": "{VERSION}",\n  "urls": [\n{lines}\n  ]\n}}\n'
+
+
+def _tree(name: str) -> ast.Module:
+    return ast.parse((FIRMWARE / name).read_text(encoding="utf-8"))
+
+
+def _constant(statement: ast.stmt) -> tuple[str, ast.expr] | None:
+    """The name and the expression of `NAME = const(expression)`."""
+    if (
+        isinstance(statement, ast.Assign)
+        and isinstance(statement.targets[0], ast.Name)
+        and isinstance(statement.value, ast.Call)
+        and isinstance(statement.value.func, ast.Name)
+        and statement.value.func.id == "const"
+    ):
+        return statement.targets[0].id, statement.value.args[0]
+    return None
+
+
+def _only_states(name: str) -> bool:
+    """Is there nothing in it but constants and their import?"""
+    body = _tree(name).body[1:]
+    return any(map(_constant, body)) and all(_constant(part) or isinstance(part, ast.ImportFrom) for part in body)
+
+
+def stated() -> Constants:
+    """The public constants of every module, by the module's dotted name."""
+    every: Constants = {}
+    for name in sorted(sources(), key=lambda name: not _only_states(name)):
+        values: dict[str, int | str] = {}
+        every[_dotted(name)] = values
+        known: dict[str, object] = {"__builtins__": {}}
+        for statement in _tree(name).body:
+            if isinstance(statement, ast.ImportFrom) and statement.names[0].name == "*":
+                values |= every[statement.module or ""]
+            elif pair := _constant(statement):
+                # in the module's own words: const(A | B)
+                value = eval(compile(ast.Expression(pair[1]), name, "eval"), known)
+                known[pair[0]] = value
+                if not pair[0].startswith("_") and pair[0] != "TYPE_CHECKING":
+                    values[pair[0]] = value
+    return every
+
+
+def _dotted(name: str) -> str:
+    return name.removesuffix(".py").replace("/", ".")
+
+
+class _Text:
+    """A source, changed from its end to its beginning, so that places stay right."""
+
+    def __init__(self, text: str) -> None:
+        self._lines = [line.encode() for line in text.splitlines(keepends=True)]
+        self._changes: list[tuple[int, int, int, int, bytes]] = []
+
+    def put(self, node: ast.expr | ast.stmt, text: str) -> None:
+        """Write this where the node is; the lines that it took stay."""
+        end_line, end_column = node.end_lineno or node.lineno, node.end_col_offset or 0
+        self._changes.append((node.lineno, node.col_offset, end_line, end_column, text.encode()))
+
+    def at(self, node: ast.expr) -> str:
+        """What is there."""
+        return self._lines[node.lineno - 1][node.col_offset : node.end_col_offset].decode()
+
+    def result(self) -> str:
+        for line, column, end_line, end_column, text in sorted(self._changes, reverse=True):
+            head, tail = self._lines[line - 1][:column], self._lines[end_line - 1][end_column:]
+            self._lines[line - 1 : end_line] = [head + text + b"\n" * (end_line - line) + tail]
+        return b"".join(self._lines).decode()
+
+
+def _run(tree: ast.AST) -> Iterator[ast.AST]:
+    """All nodes but those that only a type checker reads."""
+    for child in ast.iter_child_nodes(tree):
+        if isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING":
+            yield from _run(ast.Module(child.orelse, []))
+        else:
+            yield child
+            yield from _run(child)
+
+
+def _imports(tree: ast.AST) -> Iterator[tuple[ast.ImportFrom, ast.alias, str]]:
+    for node in _run(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield from ((node, alias, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def inlined(text: str, constants: Constants, name: str) -> str:
+    """The board's form of a module, or of a program for boards. name: the module's dotted name.
+
+    Raises ValueError where a constant stands in an f-string or is imported by its own name.
+    """
+    tree, changed = ast.parse(text), _Text(text)
+    own = constants.get(name, {})
+    modules = {alias.asname or alias.name: constants[full] for _, alias, full in _imports(tree) if full in constants}
+    named: set[str] = set()  # modules in whose constants' places values stand
+    left: set[str] = set()  # modules that are needed
+    inner: set[int] = set()
+    for node in _run(tree):
+        value: int | str | None = None
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            value = modules.get(node.value.id, {}).get(node.attr)
+            if value is not None:
+                expected = f"{node.value.id}.{node.attr}"
+                inner.add(id(node.value))
+                named.add(node.value.id)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and id(node) not in inner:
+            left.add(node.id)
+            value, expected = own.get(node.id), node.id
+        if value is not None:
+            assert isinstance(node, ast.expr)
+            if changed.at(node) != expected:
+                raise ValueError(f"{name}, line {node.lineno}: {expected} stands in an f-string")
+            changed.put(node, repr(value))
+    for statement in tree.body:
+        pair = _constant(statement)
+        if pair and pair[0] in own:
+            changed.put(statement, "")
+    _drop(tree, changed, constants, named - left)
+    return changed.result()
+
+
+def _drop(tree: ast.Module, changed: _Text, constants: Constants, needless: set[str]) -> None:
+    """Leave out the imports of these modules, and those of constants alone."""
+    for node in {id(node): node for node, _, _ in _imports(tree)}.values():
+        kept = [alias for alias in node.names if (alias.asname or alias.name) not in needless]
+        if node.names[0].name == "*" and node.module in constants and _only_states(_path(node.module)):
+            kept = []
+        for alias in kept:
+            if alias.name in constants.get(node.module or "", {}):
+                raise ValueError(f"line {node.lineno}: import the module of {alias.name}, not the constant")
+        if len(kept) != len(node.names):
+            text = f"from {node.module} import {', '.join(ast.unparse(alias) for alias in kept)}"
+            changed.put(node, text if kept else "pass" if node.col_offset else "")
+
+
+def _path(dotted: str) -> str:
+    return dotted.replace(".", "/") + ".py"
+
+
+def write(folder: Path = BOARD, others: Sequence[str] = ()) -> Path:
+    """Make the board's form of the modules under `folder`, with a package.json, and returns it.
+
+    others: files of the checkout that are to be in the same place there, programs in their board's form; as patterns.
+    A file that is as it should be is left alone; others are changed at once, for several may do this at the same time.
+    """
+    constants = stated()
+    wanted = {name: FIRMWARE / name for name in sources() if not _only_states(name)}
+    root = FIRMWARE.parent
+    wanted |= {path.relative_to(root).as_posix(): path for pattern in others for path in sorted(root.glob(pattern))}
+    for old in (path for one in FOLDERS for path in (folder / one).glob("*.py")):
+        if old.relative_to(folder).as_posix() not in wanted:
+            old.unlink(missing_ok=True)
+    for name, path in wanted.items():
+        text = path.read_text(encoding="utf-8")
+        _put(folder / name, inlined(text, constants, _dotted(name)) if name.endswith(".py") else text)
+    _put(folder / "package.json", package([(name, name) for name in of_boards()]))
+    return folder
+
+
+def _put(path: Path, text: str) -> None:
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
+            file.write(text)
+        Path(file.name).chmod(0o644)
+        os.replace(file.name, path)
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))
