@@ -148,6 +148,48 @@ def test_what_waited_in_an_older_run_is_over_when_the_destination_has_a_later_on
     assert _newer(sender) == 0
 
 
+@pytest.mark.rule("B-426", "B-079", "B-230", "B-275")
+@pytest.mark.parametrize("ordinal", [500, 2000])
+def test_an_order_ack_of_a_lost_life_with_the_time_stamp_of_another_queue_is_understood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ordinal: int
+) -> None:
+    """A gateway without a clock counts its TimeStamps on from those of the backup, and so had the life that is lost;
+    then the queues began to send in another order. ordinal: of the sequences now, 1000 of those then."""
+
+    def begin_at(first: int) -> None:
+        monkeypatch.setattr(Store, "new_sequence", lambda self, now: (first, self.new_time_stamp(now), 1, 0))
+
+    world, receiver, sender = two_hosts(tmp_path)
+    with receiver.client() as client:
+        client.create_queue("line2", transactional=True)
+    line2 = "DIRECT=OS:plant\\private$\\line2"
+    _send(sender, b"1")
+    with sender.client() as client:
+        client.send(line2, b"1")
+    _seconds(world, 2)
+    sender.back_up()
+    begin_at(1000)
+    sender.behind = 1000
+    sender.put_back(world)
+    with sender.client() as client:
+        client.send(line2, b"2")
+    _send(sender, b"2")
+    _seconds(world, 2)
+    begin_at(ordinal)
+    sender.put_back(world)
+    refused = _send(sender, b"3")
+    with sender.client() as client:
+        taken = client.send(line2, b"3")
+    _seconds(world, 70)
+    assert _states(sender, [taken]) == [STORED]
+    assert _states(sender, refused) == [IN_DOUBT]
+    later = _send(sender, b"4")
+    _seconds(world, 2)
+    assert _states(sender, later) == [STORED]
+    assert receiver.content("line1") == [b"1", b"2", b"4"]
+    assert receiver.content("line2") == [b"1", b"2", b"3"]
+
+
 @pytest.mark.rule("B-426", "B-230", "B-413")
 def test_a_number_not_given_yet_in_this_run_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A virtual machine that goes on from a snapshot goes on in its run: nothing begins there."""
@@ -238,22 +280,22 @@ def test_an_order_ack_of_a_drained_sequence_proves_nothing() -> None:
     entry = stream.number(packet, packets.transaction_offset(packet), 1, 1)
     assert entry
     strangers = Strangers()
-    assert strangers.refused(20 << 32 | 1, [stream], 0) == [], "nothing was sent yet"
+    assert strangers.refused(20 << 32 | 1, None, [stream], 0) == [], "nothing was sent yet"
     stream.sent(entry, 100)
-    assert strangers.refused(10 << 32 | 1, [stream], 200) == [], "it may be late"
-    assert strangers.refused(10 << 32 | 1, [stream], 29_000) == [], "and be late twice"
+    assert strangers.refused(10 << 32 | 1, None, [stream], 200) == [], "it may be late"
+    assert strangers.refused(10 << 32 | 1, None, [stream], 29_000) == [], "and be late twice"
     stream.handle_timeout(30_100)
     stream.sent(entry, 30_100)
-    assert strangers.refused(11 << 32 | 1, [stream], 30_200) == [], "another one is late"
-    assert strangers.refused(8 << 32 | 1, [stream], 300) == []
-    assert strangers.refused(8 << 32 | 1, [stream], 30_300) == [], "what is older refuses nothing"
-    assert strangers.refused(10 << 32 | 1, [stream], 30_300) == [stream]
+    assert strangers.refused(11 << 32 | 1, None, [stream], 30_200) == [], "another one is late"
+    assert strangers.refused(8 << 32 | 1, None, [stream], 300) == []
+    assert strangers.refused(8 << 32 | 1, None, [stream], 30_300) == [], "what is older refuses nothing"
+    assert strangers.refused(10 << 32 | 1, None, [stream], 30_300) == [stream]
     stream.time_of_last_ack = 30_250
-    assert strangers.refused(10 << 32 | 1, [stream], 30_400) == [], "it has heard of its own since"
+    assert strangers.refused(10 << 32 | 1, None, [stream], 30_400) == [], "it has heard of its own since"
     stream.time_of_last_ack = 0
     for time_stamp in range(12, 112):
-        assert strangers.refused(time_stamp << 32, [stream], 30_500) == []
-    assert strangers.refused(10 << 32 | 1, [stream], 30_600) == [], "forgotten, as anybody can send many"
+        assert strangers.refused(time_stamp << 32, None, [stream], 30_500) == []
+    assert strangers.refused(10 << 32 | 1, None, [stream], 30_600) == [], "forgotten, as anybody can send many"
     assert not has_sent(stream, 8)
     assert has_sent(stream, 9)
     assert not has_sent(stream, 10)

@@ -10,9 +10,10 @@ not know. Then it refuses what is older, for ever (B-275), and an OrderAck names
   drained (B-093): its messages arrived, were refused, or were ended by an operator, and only the life that is gone was
   told. They are not sent again, and are in doubt: exactly once forbids to number them again (A-08).
 
-An OrderAck names no queue. Its time stamp says which stream it is for, if that stream has or had one like it. If no
-stream had, or its sequence is later than that stream's, it proves nothing at first: it may have come late, for a
-sequence that has drained, or be wrong. `Strangers` waits until it comes again after a resend, which causes it.
+An OrderAck names no queue. Its time stamp says which stream it is for, if that stream has or had one like it, and has
+something waiting that it can be about. If not, or if its sequence is later than that stream's, it proves nothing at
+first: it may have come late, for a sequence that has drained, or be wrong, or be for another stream, which had this
+time stamp in a life whose clock was behind. `Strangers` waits until it comes again after a resend, which causes it.
 """
 
 from __future__ import annotations
@@ -47,14 +48,18 @@ def over(stream: OutgoingStream, tx_sequence_id: int, number: int = 0) -> list[E
 
 
 class Strangers:
-    """OrderAcks for sequences that no stream has begun."""
+    """OrderAcks for sequences that no stream is known to have begun."""
 
     def __init__(self) -> None:
         self._seen: dict[int, int] = {}
 
-    def refused(self, tx_sequence_id: int, streams: Iterable[OutgoingStream], now: int) -> list[OutgoingStream]:
+    def refused(self, tx_sequence_id: int, likely: OutgoingStream | None, streams: Iterable[OutgoingStream],
+                now: int) -> list[OutgoingStream]:
         """Those of the streams with that peer which it refuses: what they have sent is older, and they have heard
-        nothing of their own since such an OrderAck came for the first time, before it was sent again. now: ms."""
+        nothing of their own since such an OrderAck came for the first time, before it was sent again. likely: the one
+        with its time stamp; none of the others, while something waits there that it can be about. now: ms."""
+        if likely is not None and over(likely, tx_sequence_id):
+            streams = [likely]
         first = self._seen.setdefault(tx_sequence_id, now)
         if len(self._seen) > REMEMBERED:
             del self._seen[next(iter(self._seen))]

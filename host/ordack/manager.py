@@ -1010,21 +1010,24 @@ class Manager:
                      "back from a backup and the clock is behind, or a copy of it sends under the same identifier. "
                      "What is sent from now on is numbered above that. If there is a copy: `ordack identity --renew` "
                      "gives it an identifier of its own (B-426, B-413)")
-        if outgoing is None or acked > outgoing.stream.tx_sequence_id:
-            peer = link.session.remote_guid
-            served = {one.stream: one for one in self._outgoing.values() if one is outgoing or (
-                outgoing is None and one.link and one.link.session.remote_guid == peer)}
-            for stream in self._strangers.refused(acked, served, now):
-                self._is_over(batch, served[stream], lives.over(stream, acked))
-            return
-        batch.keep(outgoing)
-        self._is_over(batch, outgoing, lives.over(outgoing.stream, acked, 0 if is_given else number))
-        for entry in outgoing.stream.order_ack(body, now):
-            if entry.tx_sequence_id == acked:
-                batch.answer(outgoing, entry, 0)
-            else:
-                self._is_over(batch, outgoing, [entry])
-        batch.outgoing[outgoing] = None
+        if outgoing is not None and acked <= outgoing.stream.tx_sequence_id:
+            batch.keep(outgoing)
+            over = lives.over(outgoing.stream, acked, 0 if is_given else number)
+            self._is_over(batch, outgoing, over)
+            covered = outgoing.stream.order_ack(body, now)
+            for entry in covered:
+                if entry.tx_sequence_id == acked:
+                    batch.answer(outgoing, entry, 0)
+                else:
+                    self._is_over(batch, outgoing, [entry])
+            batch.outgoing[outgoing] = None
+            if over or covered or acked == outgoing.stream.tx_sequence_id:
+                return
+        served = {one.stream: one for one in self._outgoing.values() if one is outgoing or (
+            one.link and one.link.session.remote_guid == link.session.remote_guid)}
+        for stream in self._strangers.refused(acked, outgoing.stream if outgoing else None, served, now):
+            self.store.outrun(acked >> 32)
+            self._is_over(batch, served[stream], lives.over(stream, acked))
 
     def _stream_of(self, time_stamp: int) -> _Outgoing | None:
         """The outgoing queue that an OrderAck with this time stamp is for."""
