@@ -13,11 +13,14 @@ from typing import Any
 
 import pytest
 from mqqb import line, packets
+from mqqb.session import Session
+from mqqb.streams import OutgoingStream
 from node import Node
 from node.link import TcpLink
 from node.uart import UartLink
 from ordack.config import SERIAL_PORT, Config
 from ordack.manager import Link
+from ordack.transfer import Transfer
 
 from tests.host_world import WALL, Host
 from tests.test_inbox import power
@@ -299,6 +302,34 @@ def test_a_queue_manager_s_message_that_travels_for_more_than_an_hour_arrives_by
         assert [client.state(message_id).answer for message_id in sent] == ["stored at destination"] * 2  # type: ignore[union-attr]
     assert world.node.stats.connects == 1
     assert world.down.total < 1.1 * len(LARGE), "it was sent once more while it was leaving"
+
+
+@pytest.mark.rule("B-151")
+def test_what_is_sent_again_over_a_slow_line_is_not_sent_once_more_while_it_is_leaving() -> None:
+    stream = OutgoingStream(OutgoingStream.new(9))
+    transfer = Transfer(Session(True, GUID, 0))
+    packet = packets.user_message(GUID, 1, packets.order_queue("h"), b"", delivery="transactional")
+    entry = stream.number(packet, packets.transaction_offset(packet), 1, 1)
+    assert entry
+
+    def is_offered_at(now: int, held: int) -> bool:
+        transfer.holds(held)
+        transfer.run_timer(stream, now)
+        return stream.next_to_send() is entry
+
+    def send(now: int, size: int) -> None:
+        entry.awaiting_ack = True
+        stream.sent(entry, now)
+        transfer.wrote(size)
+
+    send(0, 500)
+    assert not is_offered_at(50, 0)
+    assert is_offered_at(30_050, 0)
+    send(30_050, 60_000)
+    for now in range(30_100, 90_000, 50):
+        assert not is_offered_at(now, 90_000 - now)
+    assert not is_offered_at(119_000, 0)
+    assert is_offered_at(121_000, 0)
 
 
 def test_little_is_in_the_kernel_of_a_board_that_runs_linux() -> None:

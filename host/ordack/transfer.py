@@ -67,10 +67,10 @@ class Transfer:
             mark = self._written
         if self._written - self._held < mark:
             stream.postpone(now)
-        stream.handle_timeout(now)
-        due = stream.next_timeout()
-        assert due is not None
+            due = stream.next_timeout()
+            assert due is not None
         self._timers[stream] = due, mark
+        stream.handle_timeout(now)  # what is sent again because of it counts the next time
 
     def came(self, count: int, now: int) -> None:
         """So many bytes have come, and the session has taken them."""
