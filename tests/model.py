@@ -14,7 +14,9 @@ After every action:
   - a source forgets a message only with an answer for its application, and the answer is true (C-80 to C-87);
   - journal, dead-letter and administration queues get what was asked for, once, and nothing else;
   - a queue hands out what is in it, in its order, and nothing leaves it unasked;
-  - no session between two of us ends with a protocol error.
+  - no session between two of us ends with a protocol error, nor for a line that takes its bytes slowly;
+  - what an operator has withdrawn is gone when the queue manager has looked, and does not leave any more (C-29);
+  - of what waits for one connection, the highest priority leaves first, but for each 16th turn (B-305).
 Once a backup was put back somewhere, less is asked of the messages sent before: some of them are lost with a life.
 When the accidents stop, everything comes to its end within a bounded time, and every accepted message has one.
 """
@@ -50,6 +52,7 @@ from ordack.config import Config
 from ordack.manager import Hop, Link, Manager
 from ordack.names import DEAD_XACT, JOURNAL
 from ordack.store import FILE_NAME, NEVER, Store, StoreError
+from ordack.turns import PATIENCE
 
 from tests.host_peer import Peer
 
@@ -74,6 +77,12 @@ CLOSED = re.compile(r"session closed, .* \((B-\d+)\)$")
 ACCIDENTS = ("B-147", "B-148", "B-155", "B-163", "B-285", "B-298", "B-435")  # between two of us nothing else ends one
 DEFECTS = ("defect", "Traceback", "handled again")
 EPISODE_STEPS = 300
+LONG = 1150  # from this size on a body is so many times longer:
+LONGER = 10
+SPEEDS = (100, 960, 11_500)  # of a slow line, bytes in a second; a packet may come at 50
+SLOW_STEP = 5000  # ms; looked at so often, and
+SLOW_STEPS = 60  # so often at most
+SILENCE = 50_000  # ms: whoever heard nothing for that long has closed the session (B-148)
 
 
 class Crash(BaseException):
@@ -175,8 +184,9 @@ def _dead(_cursor: Any, _statement: str, _bindings: Any) -> bool:
     raise Crash
 
 
-def _trap(store: Store, statements: int, error: type[BaseException], repeat: int) -> None:
-    """Before so many more statements of this store have run it raises error, `repeat` times."""
+def _trap(store: Store, statements: int, error: type[BaseException], repeat: int,
+          hear: Callable[[], None] = lambda: None) -> None:
+    """Before so many more statements of this store have run it raises error, `repeat` times, and tells that."""
     left = statements
 
     def trace(_cursor: Any, statement: str, _bindings: Any) -> bool:
@@ -184,7 +194,23 @@ def _trap(store: Store, statements: int, error: type[BaseException], repeat: int
         if statement != "ROLLBACK":
             left -= 1
             if -repeat < left <= 0:
+                hear()
                 raise error("model")
+        return True
+
+    store._db.exec_trace = trace
+
+
+def _between(store: Store, statements: int, act: Callable[[], None]) -> None:
+    """Do this before so many more statements of this store have run, as soon as it is in no transaction."""
+    left = statements
+
+    def trace(_cursor: Any, _statement: str, _bindings: Any) -> bool:
+        nonlocal left
+        left -= 1
+        if left < 0 and store._db.get_autocommit():
+            store._db.exec_trace = None
+            act()
         return True
 
     store._db.exec_trace = trace
@@ -215,7 +241,14 @@ class Host:
         self.last_lookup = 0
         self.outgoing: dict[int, Message | None] = {}  # key -> message; None: an acknowledgement
         self.last_key = 0
+        self.known_key = 0  # what the queue manager has seen for certain
+        self.timed_out = 0  # so many in its outgoing queues may have
         self.put_back_at = 0  # the step
+        self.withdrawn: set[int] = set()  # keys of what an operator has withdrawn since the queue manager has looked
+        self.looked_at = -1  # when that was, by the wall clock; it looks once in a second
+        self.failed = False
+        self.recalled: list[Message] = []  # what was withdrawn, and is not to leave any more if it has not yet
+        self.is_busy = False  # something may be on its way out that nobody has seen yet
         self._watch()
         self._open()
         self.applications = [Application(self), Application(self)]
@@ -227,6 +260,7 @@ class Host:
     def _open(self) -> None:
         self.store = Store(self.folder, clock=lambda: self.world.wall)
         self.store.lock_manager()
+        self.looked_at = -1
         self.manager = self._manager()
 
     def _manager(self) -> Manager:
@@ -252,6 +286,17 @@ class Host:
         self.store.close()
         self._open()
         self.look()
+
+    def fails(self) -> None:
+        """Its disk does; then it reads everything again, and has looked at nothing."""
+        self.failed = True
+        self.looked_at = -1
+
+    def recall(self) -> None:
+        """All that has left has been seen: what was withdrawn before must not follow."""
+        for message in self.recalled:
+            message.recalled |= not message.transmitted
+        self.recalled.clear()
 
     def _watch(self) -> None:
         self.monitor = apsw.Connection(str(self.folder / FILE_NAME))
@@ -290,7 +335,8 @@ class Host:
                 message.holders[self.index] -= 1
         self.content.clear()
         self.outgoing.clear()
-        self.last_lookup = self.last_key = 0
+        self.withdrawn.clear()
+        self.last_lookup = self.last_key = self.known_key = 0
         self.queues = dict(self.monitor.execute("SELECT id, lower(name) FROM queues"))
         there = dict(self.monitor.execute("SELECT lower(name), transactional FROM queues"))
         for name in QUEUES:
@@ -368,9 +414,25 @@ class Host:
                 message.holders[self.index] += 1
         there = {key for (key,) in self.monitor.execute("SELECT id FROM outgoing_messages")}
         for key in self.outgoing.keys() - there:
-            if gone := self.outgoing.pop(key):
+            gone = self.outgoing.pop(key)
+            self.timed_out += gone is None or gone.withdrawn or self.world.may_be_late(gone)
+            if gone:
                 gone.holders[self.index] -= 1
                 self.world.dropped(self, gone)
+
+    def turns_without_a_packet(self) -> int:
+        """At most so many messages had a turn to be sent, and were too late or withdrawn."""
+        held: int = self.monitor.execute("SELECT count(*) FROM outgoing_messages WHERE held").fetchone()[0]
+        return self.timed_out + held
+
+    def urgent(self, link: Link) -> dict[Message, int]:
+        """What waits for this link, and the queue manager knows of, with a priority above the lowest."""
+        queues = {outgoing.identifier for outgoing in link.outgoing if not (outgoing.returns or outgoing.on_hold)}
+        rows = self.monitor.execute(
+            "SELECT id, outgoing, priority FROM outgoing_messages WHERE priority > 0 AND NOT deleted AND id <= ? "
+            "AND send_until >= ?", (self.known_key, self.world.wall)).fetchall()
+        found = {self.outgoing.get(key): priority for key, queue, priority in rows if queue in queues}
+        return {message: priority for message, priority in found.items() if message}
 
     def contents(self, queue: int) -> list[int]:
         """Lookup ids of what may be received from a queue, in its order."""
@@ -400,6 +462,12 @@ class Wire:
         self.recoverable: tuple[list[Message | None], ...] = ([], [])
         self.checked = [0, 0]
         self.start = start  # counts at the start: all and recoverable of end 0, of end 1
+        self.held = (bytearray(), bytearray())  # what each end has written, and a slow line has not taken yet
+        self.slow = [False, False]
+        self.written = [0, 0]  # bytes, by each end
+        self.ends_at: tuple[dict[Message, int], ...] = ({}, {})  # where in that a message ended that it sent last
+        self.turns = [0, 0]  # messages and FinalAcks of each end since one that was not the most urgent, and
+        self.unseen = [host.turns_without_a_packet() for host in hosts]  # this, then
         for end, (host, link) in enumerate(zip(hosts, links)):
             host.links[link] = self, end
             counts = link.session._counts
@@ -415,6 +483,7 @@ class Wire:
         """This end is gone. What it had sent may still arrive; the other end may never learn why nothing follows."""
         self.links[end] = None
         self.inbox[end].clear()
+        self.held[end].clear()
         self.severed = True
         self.over[1 - end] |= tell
         self.forget()
@@ -546,13 +615,14 @@ class World:
 
     def acknowledged(self, host: Host, message: Message, message_class: int) -> None:
         """An administration acknowledgement is in its queue."""
-        again = message_class in message.acknowledgements  # each hop that has a copy may say that its time is over
+        again = message_class in message.acknowledgements
+        several = (confirm.NACK_REACH_QUEUE_TIMEOUT, confirm.NACK_DELETED)  # each hop that has a copy may say these
         if message.blurred:
             return
         if (
             message.source is not host
             or not message.acknowledge
-            or (again and message_class != confirm.NACK_REACH_QUEUE_TIMEOUT)
+            or (again and message_class not in several)
         ):
             raise Violation(f"it is acknowledged unasked with 0x{message_class:04X}: {message}")
         message.acknowledgements.add(message_class)
@@ -654,6 +724,11 @@ class World:
         """Bytes go out: nothing in them may say more than what is on the disk."""
         if not host.store._db.get_autocommit():
             raise Violation(f"host {host.index} sends with its transaction open")
+        link = wire.links[end]
+        urgent = host.urgent(link) if link else {}
+        for message in wire.ends_at[end]:
+            urgent.pop(message, None)
+        left = wire.written[end] - len(wire.held[end])
         at = 0
         while at < len(data):
             packet = packets.parse(data, at)
@@ -675,11 +750,30 @@ class World:
                         message = None
                     elif message:
                         self._message_leaves(host, message, packet)
+                        if host is message.source and wire.ends_at[end].get(message, 0) > left:
+                            raise Violation(f"it is sent again while it is still leaving: {message}")
+                        wire.ends_at[end][message] = wire.written[end] + at
+                        self._takes_its_turn(host, wire, end, message, urgent)
+                if not isinstance(packet, packets.OrderAck):
+                    wire.turns[end] += 1
                 wire.sent[end].append(message)
                 if outer.user.flags & core.USER_DM:
                     wire.recoverable[end].append(message)
             if session is not None:
                 self._session_header_leaves(host, wire, end, session)
+        wire.written[end] += len(data)
+
+    def _takes_its_turn(self, host: Host, wire: Wire, end: int, message: Message, urgent: dict[Message, int]) -> None:
+        urgent.pop(message, None)
+        most = max(urgent.values(), default=0)
+        if most <= message.priority:
+            return
+        unseen = host.turns_without_a_packet()
+        if wire.turns[end] + unseen - wire.unseen[end] < PATIENCE - 1:
+            raise Violation(f"it leaves before others of priority {most}: {message}")
+        self.figures["out of turn"] += 1
+        wire.turns[end] = -1  # it counts itself
+        wire.unseen[end] = unseen
 
     def _message_leaves(self, host: Host, message: Message, packet: packets.UserMessage) -> None:
         self.figures["transmitted"] += 1
@@ -715,7 +809,7 @@ class World:
             raise Violation(f"host {host.index} counts {header.user_msg_sequence_number} messages sent, not {own}")
 
     def _must_be_settled(self, host: Host, message: Message | None) -> None:
-        if message is None or message.transactional or message.arrived or message.blurred:
+        if message is None or message.transactional or message.arrived or message.withdrawn or message.blurred:
             return
         elsewhere = any(count for index, count in message.holders.items() if index != message.source.index)
         if not (elsewhere or self.may_be_unfit(message) or self.may_be_late(message)):
@@ -816,7 +910,7 @@ class World:
         message.sent_time = self.wall
         sent = application.client.send(
             destination,
-            b"<%d>" % message.tag + bytes(options),
+            b"<%d>" % message.tag + bytes(options * (LONGER if options >= LONG else 1)),
             delivery=kind,
             priority=message.priority,
             ttrq=ttrq,
@@ -909,15 +1003,26 @@ class World:
             self._clear(host, name)
             host.applications[0].client.purge_queue(name)
 
-    def withdraw(self, where: int, number: int, restarts: int) -> None:
-        """An operator purges an outgoing queue; the queue manager may die before it has heard of it."""
+    def withdraw(self, where: int, number: int, when: int) -> None:
+        """An operator purges an outgoing queue. 0: now; 1, 2: and the queue manager dies before it has heard of it;
+        from 3 on: before so many more of its statements have run, between two of its transactions."""
         host = self.hosts[where % self.size]
+        if when < 3:
+            self._withdraw(host, number)
+            if when:
+                self.crash(where, when == 1)
+        else:
+            _between(host.store, when - 3, lambda: self._withdraw(host, number))
+
+    def _withdraw(self, host: Host, number: int) -> None:
         store = host.applications[0].client.store
         queue = self._pick(sorted(store.outgoing_queues(), key=lambda queue: queue.format_name), number)
         if queue is None:
             return
+        host.look()
         self.figures["withdrawn"] += 1
         for key in store.request_purge(queue.identifier):
+            host.withdrawn.add(key)
             if key not in host.outgoing:
                 continue
             message = host.outgoing[key]
@@ -925,9 +1030,9 @@ class World:
                 host.given_up = self.limited = True
             else:
                 message.withdrawn = True
-                message.recalled = not message.transmitted
-        if restarts:
-            self.crash(where, restarts == 1)
+                host.recalled.append(message)
+        if not host.is_busy:
+            host.recall()
 
     def pause(self, where: int, number: int) -> None:
         """An operator puts an outgoing queue on hold, or takes it off."""
@@ -988,13 +1093,14 @@ class World:
             if data:
                 self._leaves(host, wire, end, data)
                 if not wire.severed:
-                    wire.inbox[1 - end].extend(data)
+                    (wire.held[end] if wire.slow[end] else wire.inbox[1 - end]).extend(data)
             if shut:
                 del host.links[link]
                 wire.sever(end, tell=not wire.severed)
 
     def _act(self, host: Host, act: Callable[[], object]) -> None:
         """The queue manager does something; it may die of it."""
+        host.is_busy = True
         try:
             act()
         except Crash:
@@ -1002,6 +1108,8 @@ class World:
         except StoreError:
             host.restart(reboot=False)
         self._collect(host)
+        host.is_busy = False
+        host.recall()
 
     def deliver(self, where: int, amount: int, only: int) -> None:
         """Bytes reach a host: up to so many on each of its connections, or on one of them, in one batch."""
@@ -1089,19 +1197,69 @@ class World:
             host = wire.hosts[end]
             self._act(host, lambda: host.manager.resume(link, host.now, self.wall))
 
+    def slow(self, number: int, end: int, speed: int, options: int) -> None:
+        """A connection takes its bytes slowly, while an application sends something, until all has left: neither end
+        may give it up."""
+        wire = self._pick([wire for wire in self.wires if None not in wire.links and not wire.severed], number)
+        if wire is None:
+            return
+        links, hosts = list(wire.links), wire.hosts
+        self.figures["slow"] += 1
+        self.send(hosts[end].index, hosts[1 - end].index, options, options, 0, LONG + options, 400)
+        hosts[end].look()
+        wire.slow[end] = True
+        moved = 0  # ms, without a pause
+        for _ in range(SLOW_STEPS):
+            self.now += SLOW_STEP
+            self.walls.append((self.step, self.wall))
+            count = SPEEDS[speed] * SLOW_STEP // 1000
+            taken = bytes(wire.held[end][:count])
+            moved = moved + SLOW_STEP if taken else 0
+            del wire.held[end][:count]
+            wire.inbox[1 - end].extend(taken)
+            links[end].transfer.holds(len(wire.held[end]))
+            for place, host in enumerate(hosts):
+                if links[place] in host.links:
+                    self._deliver(host, 1 << 22, [(links[place], (wire, place))])
+                self._poll(host)
+            closed = [link.session.closed for link in links if link.session.closed]
+            if closed:
+                if moved > SILENCE and closed[0].rule == "B-148":
+                    raise Violation(f"a session is closed whose bytes move: {closed[0].reason}")
+                break
+            if not wire.held[end]:
+                break
+        wire.slow[end] = False
+        wire.inbox[1 - end].extend(wire.held[end])
+        wire.held[end].clear()
+        links[end].transfer.holds(0)
+
     # ---- time and power
 
     def poll(self, where: int) -> None:
         """A queue manager looks at its timers and its store."""
-        host = self.hosts[where % self.size]
+        self._poll(self.hosts[where % self.size])
+
+    def _poll(self, host: Host) -> None:
+        """It looks, unless it dies or its disk fails: what was withdrawn is gone then, wherever it was (C-29)."""
+        manager, withdrawn, host.failed = host.manager, frozenset(host.withdrawn), False
+        host.known_key = host.last_key
         self._act(host, lambda: host.manager.poll(host.now, self.wall))
+        if host.failed or host.manager is not manager:
+            return
+        if self.wall != host.looked_at:
+            left = [host.outgoing[key] for key in withdrawn & host.outgoing.keys()]
+            if left:
+                raise Violation(f"host {host.index} still has what was withdrawn: {left}")
+            host.withdrawn -= withdrawn
+        host.looked_at = self.wall
 
     def tick(self, amount: int, who: int) -> None:
         """Time passes, and those of `who` notice."""
         self.now += TICKS[amount]
         for host in self.hosts:
             if who >> host.index & 1:
-                self._act(host, lambda host=host: host.manager.poll(host.now, self.wall))
+                self._poll(host)
 
     def jump(self, amount: int) -> None:
         """Somebody sets the clock."""
@@ -1144,7 +1302,8 @@ class World:
     def arm(self, where: int, statements: int, how: int) -> None:
         """A queue manager will die, or its disk will fail, in the middle of something."""
         error, repeat = ((Crash, 1), (apsw.FullError, 1), (apsw.IOError, 2), (Crash, 1))[how]
-        _trap(self.hosts[where % self.size].store, statements, error, repeat)
+        host = self.hosts[where % self.size]
+        _trap(host.store, statements, error, repeat, host.fails)
 
     def quota(self, where: int, amount: int) -> None:
         """The quota of a queue manager changes: nothing more, a little more, or no limit."""
@@ -1194,7 +1353,7 @@ class World:
         if any(host.given_up for host in self.hosts):  # some wait for what nobody will say: operators end that
             for host in self.hosts:
                 for number in range(len(host.store.outgoing_queues())):
-                    self.withdraw(host.index, number, 0)
+                    self._withdraw(host, number)
         self._settle(lambda message: False)
         for host in self.hosts:
             if host.content:
@@ -1245,7 +1404,7 @@ class World:
     def _everything_moves(self) -> bool:
         moved = False
         for host in self.hosts:
-            self._act(host, lambda host=host: host.manager.poll(host.now, self.wall))
+            self._poll(host)
             if self._hops(host):
                 self.connect(host.index)
                 moved = True
@@ -1275,6 +1434,7 @@ ACTIONS: dict[str, tuple[int, tuple[tuple[int, int], ...]]] = {
     "finish": (7, ((0, 2), (0, 1), (0, 7))),
     "cut": (4, ((0, 5), (0, 16), (0, 16), (0, 3))),
     "block": (2, ((0, 5), (0, 1))),
+    "slow": (1, ((0, 5), (0, 1), (0, 2), (0, 49))),
     "peek": (1, ((0, 2), (0, 3))),
     "purge": (1, ((0, 2), (0, 3))),
     "change_queue": (2, ((0, 2), (0, 3), (0, 1))),
@@ -1283,7 +1443,7 @@ ACTIONS: dict[str, tuple[int, tuple[tuple[int, int], ...]]] = {
     "stop": (1, ((0, 2),)),
     "back_up": (1, ((0, 2),)),
     "put_back": (1, ((0, 2),)),
-    "withdraw": (1, ((0, 2), (0, 7), (0, 2))),
+    "withdraw": (2, ((0, 2), (0, 7), (0, 20))),
     "pause": (2, ((0, 2), (0, 7))),
     "stranger": (1, ((0, 2), (1, 3))),
     "arm": (2, ((0, 2), (1, 30), (0, 3))),
@@ -1292,11 +1452,12 @@ ACTIONS: dict[str, tuple[int, tuple[tuple[int, int], ...]]] = {
 
 
 class Walk:
-    """Random episodes of a seed, each from a new world."""
+    """Random episodes of a seed, each from a new world. often: actions that are to be so many times more frequent."""
 
-    def __init__(self, seed: int, managers: int) -> None:
+    def __init__(self, seed: int, managers: int, often: dict[str, int] | None = None) -> None:
         self.seed = seed
         self.managers = managers
+        self.often = often or {}
         self.figures: Counter[str] = Counter()
 
     def episode(self, number: int, steps: int = EPISODE_STEPS) -> World:
@@ -1307,6 +1468,7 @@ class Walk:
         for index, name in enumerate(names):  # every episode has its own weather
             if name not in ("send", "deliver", "connect", "poll", "flow", "tick"):
                 weights[index] *= pick.choice((0, 1, 1, 2))
+            weights[index] *= self.often.get(name, 1)
         world = World(self.managers or 2 + number % 2, self.figures)
         try:
             world.do("begin", pick.choice(STARTS), pick.choice(WINDOWS), number // 2 % 2)
