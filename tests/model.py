@@ -52,9 +52,9 @@ from ordack.config import Config
 from ordack.manager import Hop, Link, Manager
 from ordack.names import DEAD_XACT, JOURNAL
 from ordack.store import FILE_NAME, NEVER, Store, StoreError
-from ordack.turns import PATIENCE
 
 from tests.host_peer import Peer
+from tests.model_lines import Sendable, Sending, Violation
 
 START = 1_800_000_000  # of the wall clock
 QUEUES = ("tx", "tx2", "plain", "later")
@@ -87,10 +87,6 @@ SILENCE = 50_000  # ms: whoever heard nothing for that long has closed the sessi
 
 class Crash(BaseException):
     """The process is dead: nothing in it may react."""
-
-
-class Violation(AssertionError):
-    """Something that must hold does not."""
 
 
 class Message:
@@ -425,7 +421,7 @@ class Host:
         held: int = self.monitor.execute("SELECT count(*) FROM outgoing_messages WHERE held").fetchone()[0]
         return self.timed_out + held
 
-    def urgent(self, link: Link) -> dict[Message, int]:
+    def urgent(self, link: Link) -> dict[Sendable, int]:
         """What waits for this link, and the queue manager knows of, with a priority above the lowest."""
         queues = {outgoing.identifier for outgoing in link.outgoing if not (outgoing.returns or outgoing.on_hold)}
         rows = self.monitor.execute(
@@ -462,12 +458,7 @@ class Wire:
         self.recoverable: tuple[list[Message | None], ...] = ([], [])
         self.checked = [0, 0]
         self.start = start  # counts at the start: all and recoverable of end 0, of end 1
-        self.held = (bytearray(), bytearray())  # what each end has written, and a slow line has not taken yet
-        self.slow = [False, False]
-        self.written = [0, 0]  # bytes, by each end
-        self.ends_at: tuple[dict[Message, int], ...] = ({}, {})  # where in that a message ended that it sent last
-        self.turns = [0, 0]  # messages and FinalAcks of each end since one that was not the most urgent, and
-        self.unseen = [host.turns_without_a_packet() for host in hosts]  # this, then
+        self.sending = [Sending(host.turns_without_a_packet) for host in hosts]  # of each end
         for end, (host, link) in enumerate(zip(hosts, links)):
             host.links[link] = self, end
             counts = link.session._counts
@@ -483,7 +474,7 @@ class Wire:
         """This end is gone. What it had sent may still arrive; the other end may never learn why nothing follows."""
         self.links[end] = None
         self.inbox[end].clear()
-        self.held[end].clear()
+        self.sending[end].lose()
         self.severed = True
         self.over[1 - end] |= tell
         self.forget()
@@ -491,6 +482,33 @@ class Wire:
     def forget(self) -> None:
         if self.links == [None, None] and self in self.world.wires:
             self.world.wires.remove(self)
+
+
+def _crawl(world: World, wire: Wire, end: int, speed: int) -> None:
+    """Let time pass while the line takes so many bytes a second of what this end writes, as long as it writes any."""
+    sending = wire.sending[end]
+    links = [link for link in wire.links if link]
+    sending.is_slow = True
+    moved = 0  # ms, without a pause
+    for _ in range(SLOW_STEPS):
+        world.now += SLOW_STEP
+        world.walls.append((world.step, world.wall))
+        taken = sending.take(speed * SLOW_STEP // 1000)
+        moved = moved + SLOW_STEP if taken else 0
+        wire.inbox[1 - end].extend(taken)
+        links[end].transfer.holds(sending.holds)
+        for place, host in enumerate(wire.hosts):
+            if links[place] in host.links:
+                world._deliver(host, 1 << 22, [(links[place], (wire, place))])
+            world._poll(host)
+        closed = [link.session.closed for link in links if link.session.closed]
+        if closed and moved > SILENCE and closed[0].rule == "B-148":
+            raise Violation(f"a session is closed whose bytes move: {closed[0].reason}")
+        if closed or not sending.holds:
+            break
+    sending.is_slow = False
+    wire.inbox[1 - end].extend(sending.take())
+    links[end].transfer.holds(0)
 
 
 _templates: dict[int, Path] = {}
@@ -725,10 +743,8 @@ class World:
         if not host.store._db.get_autocommit():
             raise Violation(f"host {host.index} sends with its transaction open")
         link = wire.links[end]
-        urgent = host.urgent(link) if link else {}
-        for message in wire.ends_at[end]:
-            urgent.pop(message, None)
-        left = wire.written[end] - len(wire.held[end])
+        sending = wire.sending[end]
+        urgent = sending.still_waits(host.urgent(link) if link else {})
         at = 0
         while at < len(data):
             packet = packets.parse(data, at)
@@ -750,30 +766,14 @@ class World:
                         message = None
                     elif message:
                         self._message_leaves(host, message, packet)
-                        if host is message.source and wire.ends_at[end].get(message, 0) > left:
-                            raise Violation(f"it is sent again while it is still leaving: {message}")
-                        wire.ends_at[end][message] = wire.written[end] + at
-                        self._takes_its_turn(host, wire, end, message, urgent)
+                        self.figures["out of turn"] += sending.leaves(message, at, host is message.source, urgent)
                 if not isinstance(packet, packets.OrderAck):
-                    wire.turns[end] += 1
+                    sending.turn()
                 wire.sent[end].append(message)
                 if outer.user.flags & core.USER_DM:
                     wire.recoverable[end].append(message)
             if session is not None:
                 self._session_header_leaves(host, wire, end, session)
-        wire.written[end] += len(data)
-
-    def _takes_its_turn(self, host: Host, wire: Wire, end: int, message: Message, urgent: dict[Message, int]) -> None:
-        urgent.pop(message, None)
-        most = max(urgent.values(), default=0)
-        if most <= message.priority:
-            return
-        unseen = host.turns_without_a_packet()
-        if wire.turns[end] + unseen - wire.unseen[end] < PATIENCE - 1:
-            raise Violation(f"it leaves before others of priority {most}: {message}")
-        self.figures["out of turn"] += 1
-        wire.turns[end] = -1  # it counts itself
-        wire.unseen[end] = unseen
 
     def _message_leaves(self, host: Host, message: Message, packet: packets.UserMessage) -> None:
         self.figures["transmitted"] += 1
@@ -1092,8 +1092,7 @@ class World:
             wire, end = host.links[link]
             if data:
                 self._leaves(host, wire, end, data)
-                if not wire.severed:
-                    (wire.held[end] if wire.slow[end] else wire.inbox[1 - end]).extend(data)
+                wire.inbox[1 - end].extend(wire.sending[end].writes(data, not wire.severed))
             if shut:
                 del host.links[link]
                 wire.sever(end, tell=not wire.severed)
@@ -1201,38 +1200,11 @@ class World:
         """A connection takes its bytes slowly, while an application sends something, until all has left: neither end
         may give it up."""
         wire = self._pick([wire for wire in self.wires if None not in wire.links and not wire.severed], number)
-        if wire is None:
-            return
-        links, hosts = list(wire.links), wire.hosts
-        self.figures["slow"] += 1
-        self.send(hosts[end].index, hosts[1 - end].index, options, options, 0, LONG + options, 400)
-        hosts[end].look()
-        wire.slow[end] = True
-        moved = 0  # ms, without a pause
-        for _ in range(SLOW_STEPS):
-            self.now += SLOW_STEP
-            self.walls.append((self.step, self.wall))
-            count = SPEEDS[speed] * SLOW_STEP // 1000
-            taken = bytes(wire.held[end][:count])
-            moved = moved + SLOW_STEP if taken else 0
-            del wire.held[end][:count]
-            wire.inbox[1 - end].extend(taken)
-            links[end].transfer.holds(len(wire.held[end]))
-            for place, host in enumerate(hosts):
-                if links[place] in host.links:
-                    self._deliver(host, 1 << 22, [(links[place], (wire, place))])
-                self._poll(host)
-            closed = [link.session.closed for link in links if link.session.closed]
-            if closed:
-                if moved > SILENCE and closed[0].rule == "B-148":
-                    raise Violation(f"a session is closed whose bytes move: {closed[0].reason}")
-                break
-            if not wire.held[end]:
-                break
-        wire.slow[end] = False
-        wire.inbox[1 - end].extend(wire.held[end])
-        wire.held[end].clear()
-        links[end].transfer.holds(0)
+        if wire is not None:
+            self.figures["slow"] += 1
+            self.send(wire.hosts[end].index, wire.hosts[1 - end].index, options, options, 0, LONG + options, 400)
+            wire.hosts[end].look()
+            _crawl(self, wire, end, SPEEDS[speed])
 
     # ---- time and power
 
