@@ -40,7 +40,8 @@ TESTS = {
 }
 COPIED = ("pyproject.toml", "tests/mp", "firmware/mqqb")
 JOBS = 2
-SECONDS = 45  # for the tests of one mutant; without one they take a fifth
+SECONDS = 60  # of processor time for the tests of one mutant; without one they take a third
+PATIENCE = 20 * SECONDS  # that the clock may take for it, however busy the machine is
 MEMORY = 4 << 30
 
 
@@ -177,6 +178,7 @@ def run_tests(folder: Path, file: str) -> None:
         del sys.modules[name]  # else the copy's package would not be looked for
     sys.dont_write_bytecode = True
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
@@ -208,7 +210,7 @@ def survivors(
         for folder in folders:
             if folder not in running and waiting:
                 mutant = waiting.pop()
-                running[folder] = start(folder, mutant, sources), mutant, time.monotonic() + SECONDS
+                running[folder] = start(folder, mutant, sources), mutant, time.monotonic() + PATIENCE
         wait([process.sentinel for process, _, _ in running.values()], timeout=1)
         for folder, (process, mutant, until) in list(running.items()):
             if process.is_alive() and time.monotonic() < until:
