@@ -7,6 +7,7 @@ loses power at any change.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import random
@@ -17,7 +18,7 @@ from typing import Any
 
 import pytest
 from mqqb import confirm, packets
-from node import Node
+from node import Node, OutboxFull
 from ordack.config import Config
 from ordack.manager import Link
 
@@ -215,6 +216,75 @@ def test_a_board_that_opens_the_session_sends_and_receives_over_it(tmp_path: Pat
     assert [message.is_stored() for message in readings] == [True] * 3
     assert len(world.host.manager.links) == 1, "one session for both directions"
     assert world.host.content("line1") == [b"0", b"1", b"2"]
+
+
+def taking(world: World, bodies: list[bytes]) -> Callable[[Any], None]:
+    def handle(message: Any) -> None:
+        bodies.append(message.body)
+        world.inbox.take(message)
+
+    return handle
+
+
+SMALL = {"capacity": 3000, "segment_size": 1000, "inbox_quota": (100000, 100)}
+
+
+@pytest.mark.rule("B-110", "B-285")
+@pytest.mark.parametrize("name", list(NAMES))
+def test_what_found_no_room_comes_again_as_soon_as_there_is_some(tmp_path: Path, name: str) -> None:
+    """Only the session says it, by its end: no acknowledgement, and no wait for the sender's own resend (505 s)."""
+    world = World(tmp_path, name, **SMALL)
+    bodies = [b"%d" % k + bytes(300) for k in range(12)]
+    sent = world.send(*bodies, dead_letter=True)
+    world.run(100000)  # the sender's three short intervals are over; the next would be of 300 s
+    few = len(world.inbox)
+    assert 2 < few < 12
+    assert [world.conclusion(message_id) for message_id in sent] == [confirm.STORED] * few + [
+        confirm.WAITING] * (12 - few)
+    taken: list[bytes] = []
+    world.run(30000, taking(world, taken))
+    assert taken == bodies
+    assert [world.conclusion(message_id) for message_id in sent] == [confirm.RECEIVED] * 12
+
+
+@pytest.mark.rule("B-285")
+def test_a_full_board_delivers_its_own_messages_which_makes_room(tmp_path: Path) -> None:
+    """Its log is full of them, and at the beginning of each session there comes something that has no room."""
+    world = World(tmp_path, **SMALL)
+    queue = world.node.queue("DIRECT=TCP:10.0.0.1\\private$\\line1")
+    world.reachable = False
+    readings = []
+    with contextlib.suppress(OutboxFull):
+        while True:
+            readings.append(queue.put(b"%d" % len(readings) + bytes(200)))
+    assert len(readings) > 3
+    sent = world.send(*[b"on %d" % k + bytes(300) for k in range(3)])
+    world.reachable = True
+    taken: list[bytes] = []
+    world.run(30000, taking(world, taken))
+    assert [message.is_stored() for message in readings] == [True] * len(readings)
+    assert [world.conclusion(message_id) for message_id in sent] == [confirm.STORED] * 3
+    assert len(taken) == 3
+
+
+@pytest.mark.rule("B-285")
+@pytest.mark.parametrize("size", [3000, 9000], ids=["in one buffer", "in parts"])
+def test_a_message_on_a_slow_line_is_not_cut_off_by_what_finds_no_room(tmp_path: Path, size: int,
+                                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    """It travels for longer than the session of what finds no room lasts: in each it would begin again."""
+    world = World(tmp_path, capacity=14000, segment_size=1000, inbox_quota=(100000, 100))
+    reading = world.node.queue("DIRECT=TCP:10.0.0.1\\private$\\line1").put(bytes(size))
+    world.send(*[bytes(300)] * 40)
+    write = Wire.write
+    monkeypatch.setattr(Wire, "write", lambda wire, data: write(wire, data[: size // 300]))
+    left = []
+    while not reading.is_stored() and world.now < 30000:
+        world.run(100)
+        assert world.node.inboxes is not None
+        left.append(world.node.inboxes.left)
+    assert reading.is_stored()
+    assert left.count(1) > 60, "it has travelled for longer than 5 s"
+    assert max(left) == 1
 
 
 def test_a_host_waits_for_a_board_that_only_it_can_be_reached_by(tmp_path: Path) -> None:

@@ -266,7 +266,7 @@ def test_nothing_leaves_before_it_is_durable() -> None:
         # One that is numbered, while the session is open and has reason to write, just before its sync.
         packet = packets.user_message(node.guid, 101, queue.destination, b"100", delivery="transactional")
         node.accept(queue, packet, confirm.new(node.time(), node.confirmation))
-        queue.peer.wake()
+        node.touch()
         await until(lambda: len(destination.queue) == 101)
         assert missing == []
         await node.close()

@@ -269,20 +269,17 @@ class Inboxes:
 
     # ---- for the node -----------------------------------------------------------------------------
 
-    def opened(self, peer: "Peer", now: int) -> None:
-        """A session is open; what is owed to its peer goes out with the next packets."""
-
-    def arrived(self, peer: "Peer", message: packets.UserMessage, raw: bytes, now: int) -> None:
+    def arrived(self, peer: "Peer", message: packets.UserMessage, raw: bytes, now: int) -> bool:
         """Decide about a message that this peer's session has brought; raw: its packet. `settled` has to follow.
 
-        Raises OutboxError: the log has failed, the session is to be closed without an acknowledgement (B-285). But a
-        message for which there is no room is left with its sender, as one that is not in order (A-02): closing the
-        session would hold up what goes the other way, and may make room.
+        True: the log has no room for it, it is as if it had not come (B-285). Where only another stream has no place,
+        its message is left with its sender as one that is not in order (A-02), for it must not hold up others. Raises
+        OutboxError: the log has failed, the session is to be closed without an acknowledgement.
         """
         transaction = message.transaction
         if transaction is None:
             self.dropped += 1
-            return
+            return False
         user = message.user
         key = _key(user, self._node.guid)
         inbox = self._meaning(key)
@@ -299,7 +296,7 @@ class Inboxes:
         last = (record[core.INCOMING_TIME_STAMP] << 32 | record[core.INCOMING_ORDINAL], record[core.INCOMING_NUMBER])
         if inbox is None and place > last:
             self._refuse(raw, peer)
-            return
+            return False
         if inbox is not None and stream.accept(transaction):
             before = len(self._pending)
             try:
@@ -309,17 +306,19 @@ class Inboxes:
                     self._pending.pop()
                 source = self._find(user.source_queue_manager, key)
                 if source is not None:
-                    for i in range(core.INCOMING_WORDS):
-                        source.logged.record[i] = source.logged.noted[i]
+                    core.copy_words(source.logged.record, source.logged.noted)
                 if not isinstance(error, outbox.OutboxFull):
                     raise
                 self.left += 1
+                if source is not None:
+                    return True
         # else it has come before, or one in between is missing
         if source is not None:
             source.heard = now
             source.stream.schedule_order_ack(now, peer.session, self.early_order_ack)  # B-269
+        return False
 
-    def settled(self, _peer: "Peer", _now: int) -> None:
+    def settled(self) -> None:
         """The log was made durable, or has failed to be, and has forgotten some messages, with their counters."""
         if not self._pending:
             return
@@ -339,7 +338,7 @@ class Inboxes:
         if self._pending:  # its session has died of something else
             if not self._node.commit_now():
                 return None
-            self.settled(peer, now)
+            self.settled()
         if self._unsent:
             if not self._is_durable:
                 self._is_durable = self._node.commit_now()
@@ -361,7 +360,7 @@ class Inboxes:
                     return None, self._order_ack(source, peer), False
         return None
 
-    def acknowledged(self, _peer: "Peer", entries: "list[streams.Entry]", _now: int) -> None:
+    def acknowledged(self, entries: "list[streams.Entry]") -> None:
         """A session has acknowledged these for good: FinalAcks among them are on the peer's disk."""
         for entry in entries:
             arrival: "Any" = entry.key
@@ -370,7 +369,7 @@ class Inboxes:
                 self.owed.remove(arrival)
                 self._gone(arrival)
 
-    def closed(self, peer: "Peer", _now: int) -> None:
+    def closed(self, peer: "Peer") -> None:
         """A session has ended: what it carried goes to another one."""
         for arrival in self.owed:
             if arrival.carrier is peer:
@@ -452,7 +451,7 @@ class Inboxes:
         life = message.base.fields[core.BASE_TIME_TO_REACH_QUEUE]
         if time and life != packets.FOREVER and time - message.user.fields[core.USER_SENT_TIME] > life:
             return confirm.NACK_REACH_QUEUE_TIMEOUT  # B-265, B-266
-        if self.bytes + size > self._quota[0] or self.messages >= self._quota[1]:
+        if self.bytes + size > self._quota[0] or self.messages >= self._quota[1] or 2 * size > self._log.capacity:
             return confirm.NACK_Q_EXCEED_QUOTA
         return 0
 
@@ -491,8 +490,7 @@ class Inboxes:
         words = (state, 1 if asked else 0, sent_time, ttrq, user.fields[core.USER_TIME_TO_BE_RECEIVED], message_class)
         if source is None:
             logged = self._place_for(guid, key)
-            for i in range(core.INCOMING_WORDS):
-                logged.record[i] = stream.record[i]
+            core.copy_words(logged.record, stream.record)
             stream.record = logged.record
             source = Source(logged, stream)
             source.carrier = peer

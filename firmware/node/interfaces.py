@@ -45,18 +45,16 @@ class Receiver(Protocol):
     then does the session acknowledge them (B-098).
     """
 
-    def opened(self, peer: Peer, now: int) -> None:
-        """A session is open: peer.remote_guid is known."""
+    def closed(self, peer: Peer) -> None:
+        """A session is over; what was in flight is not acknowledged."""
 
-    def closed(self, peer: Peer, now: int) -> None:
-        """It is over; what was in flight is not acknowledged."""
-
-    def arrived(self, peer: Peer, message: packets.UserMessage, raw: bytes, now: int) -> None:
+    def arrived(self, peer: Peer, message: packets.UserMessage, raw: bytes, now: int) -> bool:
         """A message has come, `raw` is its packet without SessionHeader. If anything of it goes to the log, set
-        Node.must_commit. OutboxError: it cannot be taken, the session ends, and it comes again.
+        Node.must_commit. True: there is no room for it now; nothing that comes behind it is given to this receiver,
+        the session ends in a while, and they come again. OutboxError: it cannot be taken, the session ends at once.
         """
 
-    def settled(self, peer: Peer, now: int) -> None:
+    def settled(self) -> None:
         """The sync is over: arrivals whose handle has a `segment` are durable, the others are as if they never came."""
 
     def next_packet(self, peer: Peer, now: int) -> "tuple[streams.Entry | None, bytearray, bool] | None":
@@ -64,7 +62,7 @@ class Receiver(Protocol):
         acknowledgement, packet, recoverable). It counts as sent then. The packet has at most Peer.room bytes.
         """
 
-    def acknowledged(self, peer: Peer, entries: "list[streams.Entry]", now: int) -> None:
+    def acknowledged(self, entries: "list[streams.Entry]") -> None:
         """The session has acknowledged these entries of next_packet for good."""
 
     def next_timeout(self, now: int) -> "int | None":

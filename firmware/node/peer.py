@@ -19,6 +19,7 @@ WRITE_BYTES = 8192  # so much is put together for one write, or
 _HEAP_SHARE = const(128)  # one part of the heap in so many, whatever is less, but
 _HANDSHAKE_BYTES = const(592)  # at least so much, and
 _FROM_HERE_BYTES = const(1088)  # so much where acknowledgements go out: two of the longest format names fit into it
+_FULL_MS = const(5000)  # at most, that a session goes on the other way when something it brought has found no room
 
 
 class Peer:
@@ -51,6 +52,8 @@ class Peer:
         self._large_at = 0  # so much of it has been in the buffer
         self._leaving: "Queue | None" = None  # the queue of such a message, until the link has taken all of it
         self._trailer = 0  # bytes of its SessionHeader, which waits at the end of the buffer
+        # Something found no room: ms until which the session goes on, or until fewer than so many arrivals are kept.
+        self._full: "tuple[int, int] | None" = None
         self._write_bytes = min(WRITE_BYTES, node.heap // _HEAP_SHARE)
         self._least = _HANDSHAKE_BYTES
         if not self.initiator:
@@ -67,10 +70,6 @@ class Peer:
         self._least = max(
             self._least, queue.draft.transaction_at + packets.TRANSACTION_HEADER_SIZE + packets.SESSION_HEADER_SIZE
         )
-
-    def wake(self) -> None:
-        """Something has changed in a queue."""
-        self.node.touch()
 
     def poll(self, now: int) -> int:
         """Do what can be done now; ms until it wants to be called again at the latest, up to TICK_MS.
@@ -111,7 +110,7 @@ class Peer:
         if conversation is not None:
             conversation.transport_closed()
             if self._was_open and self.node.receiver is not None:
-                self.node.receiver.closed(self, now)
+                self.node.receiver.closed(self)
 
     def _is_needed(self) -> bool:
         """Is there something to send (B-189, B-190, B-217), or is a FinalAck awaited, or can messages come?"""
@@ -135,6 +134,7 @@ class Peer:
     def _begin(self, now: int) -> None:
         conversation = self.session = session.Session(self.initiator, self.node.guid, now, settings=self.node.settings)
         self._was_open = False
+        self._full = None
         for queue in self.queues:
             queue.stream.restart()
         self._make_room()
@@ -159,13 +159,17 @@ class Peer:
         due = conversation.next_timeout()
         if due is not None and due <= now:
             for event in conversation.handle_timeout(now):
-                self._take(event, now)
+                self._take(event)
         if self._leaving is not None:
             self._leaving.stream.postpone(now)
         for queue in self.queues:
             due = queue.stream.next_timeout()
             if due is not None and due <= now:
                 queue.stream.handle_timeout(now)
+        full = self._full
+        is_free = full and self._at == self._end and self._large is None  # no packet is half written
+        if full and is_free and (now >= full[0] or self.node.outbox.arrivals < full[1]):
+            conversation.close("B-285", "no room for what came")
         is_written = conversation.closed is None and self._write(conversation, now)
         if conversation.closed is not None:
             last = conversation.data_to_send()  # a refusal, that is all
@@ -275,7 +279,11 @@ class Peer:
         return False
 
     def _listen(self, conversation: session.Session, now: int) -> None:
-        """Act on what the peer has sent; messages are reported stored when all that came with them is durable."""
+        """Act on what the peer has sent; messages are reported stored when all that came with them is durable.
+
+        From one that finds no room on none is (B-110, B-285). The session goes on until there may be room, at most for
+        5 s: what it carries the other way, and what is heard about that, makes some.
+        """
         node = self.node
         receiver = node.receiver
         waiting: "list[bool] | None" = None  # for the sync: the messages, by being recoverable or not
@@ -286,20 +294,23 @@ class Peer:
             if event is None:
                 break
             if not isinstance(event, session.MessageReceived):
-                self._take(event, now)
+                self._take(event)
                 continue
             if refusal:
                 continue
             packet = event.packet
             try:
-                if receiver is not None and isinstance(packet, packets.UserMessage):
-                    has_arrived = True
-                    receiver.arrived(self, packet, event.raw, now)
-                else:
+                if receiver is None or not isinstance(packet, packets.UserMessage):
                     node.received(packet)
+                elif not self._full:
+                    has_arrived = True
+                    if receiver.arrived(self, packet, event.raw, now):
+                        self._full = now + _FULL_MS, node.outbox.arrivals
             except outbox.OutboxError as error:
                 refusal = str(error)
                 waiting = waiting or []
+                continue
+            if self._full:
                 continue
             if waiting is None:
                 if not node.must_commit:
@@ -310,19 +321,18 @@ class Peer:
         if waiting is not None and node.must_commit and not node.commit_now():
             refusal = refusal or "an outcome could not be made durable"
         if receiver is not None and has_arrived:
-            receiver.settled(self, now)
+            receiver.settled()
         if refusal:
             conversation.close("B-098", refusal)
         for recoverable in waiting or ():
             conversation.stored(recoverable, now)
 
-    def _take(self, event: object, now: int) -> None:
+    def _take(self, event: object) -> None:
         """Act on an event that is no message."""
         node = self.node
-        receiver = node.receiver
         if isinstance(event, session.Acknowledged):
-            if receiver is not None:
-                receiver.acknowledged(self, event.entries, now)
+            if node.receiver is not None:
+                node.receiver.acknowledged(event.entries)
         elif isinstance(event, session.Opened):
             assert self.session is not None
             node.stats.connects += 1
@@ -330,5 +340,3 @@ class Peer:
             self.remote_guid = self.session.remote_guid
             if self._backoff is not None:
                 self._backoff.reset()
-            if receiver is not None:
-                receiver.opened(self, now)

@@ -562,21 +562,52 @@ def a_sender_that_nothing_was_accepted_from_gets_no_order_ack():
     assert sender.seen == [("order", 1)]
 
 
-def a_log_that_is_full_leaves_messages_with_their_sender_and_the_session_open():
+def a_log_that_is_full_acknowledges_nothing_and_ends_that_session_alone():
+    """B-285. What the session carries the other way goes on for a while. The node opens no session of another."""
     sender = Sender(1)
-    world = world_of(sender, capacity=3000, segment_size=1000, inbox_quota=(100000, 100))
+    other = Sender(2, OTHER)
+    world = world_of(other, sender, capacity=3000, segment_size=1000, inbox_quota=(100000, 100))
+    other.send(b"other")
+    world.run(1000)
     bodies = [b"%d" % k + bytes(300) for k in range(12)]
     for body in bodies:
         sender.send(body)
-    world.run(2000)
-    assert 2 < len(world.inbox) < 12
-    assert world.node.inboxes.left > 0
-    assert world.wires[sender].is_cut is False
-    assert sender.said == {}
+    first, quiet = world.wires[sender], world.wires[other]
+    world.run(4000)
+    there = len(world.inbox) - 1
+    assert 1 < there < 12
+    assert sender.stored == list(range(1, there + 1))
+    left = [entry for entry in sender.stream.table if entry.message_id not in sender.stored]
+    assert len(left) == 12 - there
+    assert not [entry for entry in left if entry.received_session_ack], "a router would not keep it (B-109)"
+    assert not first.is_cut
+    assert world.node.inboxes.left == 1
+    world.run(1500)
+    assert first.is_cut
+    assert world.node.inboxes.left == 2, "once in each session"
+    second = world.wires[sender]
     taken = []
-    world.run(100000, taker(world, taken))
-    assert taken == bodies
+    world.run(2000, taker(world, taken))
+    assert second.is_cut, "there is room, so it need not wait for 5 s"
+    assert taken[:2] == [b"other", bodies[0]]
+    assert len(taken) > there + 1
+    world.run(4000, taker(world, taken))
+    assert taken[1:] == bodies
     assert sender.is_settled
+    assert other.is_settled
+    assert world.wires[other] is quiet
+    assert sender.said == dict.fromkeys(range(1, 13), 0x4000)
+
+
+def what_can_never_find_room_is_refused():
+    sender = Sender(1)
+    world = world_of(sender, capacity=3000, segment_size=1000, inbox_quota=(100000, 100))
+    sender.send(bytes(1400))
+    sender.send(bytes(1200))
+    taken = []
+    world.run(3000, taker(world, taken))
+    assert [len(body) for body in taken] == [1200]
+    assert sender.said == {1: 0x8003, 2: 0x4000}
 
 
 def who_never_fetches_an_acknowledgement_keeps_nobody_out():
@@ -642,9 +673,11 @@ def of_too_many_senders_nobody_is_forgotten_who_may_send_again_soon():
     assert world.node.inboxes.left > 0
     for source in world.node.inboxes._sources:
         source.heard = -DAY
+    third = world.senders[2]
+    wire = world.wires[third]
     world.run(31000, taker(world, bodies))
     assert len(bodies) == 2, "their sessions are open"
-    third = world.senders[2]
+    assert world.wires[third] is wire, "the log has room for others that come this way"
     world.senders = []
     for source in world.node.inboxes._sources:
         source.heard = world.clock.ms
@@ -1035,7 +1068,8 @@ TESTS = (
     a_disk_that_fails_loses_no_message_and_tells_no_lie,
     memory_that_runs_out_loses_no_message,
     a_sender_that_nothing_was_accepted_from_gets_no_order_ack,
-    a_log_that_is_full_leaves_messages_with_their_sender_and_the_session_open,
+    a_log_that_is_full_acknowledges_nothing_and_ends_that_session_alone,
+    what_can_never_find_room_is_refused,
     of_too_many_senders_nobody_is_forgotten_who_may_send_again_soon,
     a_board_whose_address_changes_hears_from_all_of_them,
     a_stream_with_a_message_that_waits_is_not_forgotten,
