@@ -115,6 +115,17 @@ def test_a_known_order_ack_is_told_as_any_other(first: bytes, monkeypatch: pytes
     assert short > 200, "the short way is taken"
 
 
+def test_order_acks_that_are_handed_out_together_are_each_whole() -> None:
+    """A host stores a batch of them; a board uses the objects of one again for the next."""
+    sender, _ = ends.open_pair()
+    raws = [bytes(order_ack(1)), bytes(order_ack(2, 10))]
+    events = sender.session.receive_data(b"".join(raws), 1)
+    received = [event for event in events if isinstance(event, session.MessageReceived)]
+    acks = [event.packet for event in received if isinstance(event.packet, packets.OrderAck)]
+    assert [(ack.body.tx_sequence_number, ack.message.user.message_id) for ack in acks] == [(1, 9), (2, 10)]
+    assert [event.raw for event in received] == raws
+
+
 def test_an_order_ack_with_more_behind_its_body_is_no_measure() -> None:
     assert session._known(bytes(order_ack(1))) is not None
     for change in ("debug", "soap", "multi_queue_format", "trailing", "surplus", "odd"):

@@ -116,7 +116,9 @@ class Inbox:
         given = self._given
         if given is not None:
             given.again = True
-        elif self.waiting:
+            return given
+        self._inboxes.check_deadlines()  # nobody may have polled for a while
+        if self.waiting:
             arrival = self.waiting[0]
             given = self._given = Received(arrival, self._inboxes.read(arrival), self.restored)
         return given
@@ -143,9 +145,9 @@ class Inbox:
         self._inboxes.settle()
 
     def expired(self, time: int) -> "list[Arrival]":
-        """Take out what waits for longer than its TimeToBeReceived; not what the application has (B-341, B-407)."""
+        """Take out what has waited for its TimeToBeReceived; not what the application has (B-341, B-407)."""
         first = 1 if self._given is not None else 0
-        over = [arrival for arrival in self.waiting[first:] if _expiry(arrival) < time]
+        over = [arrival for arrival in self.waiting[first:] if _expiry(arrival) <= time]
         if over:
             self.waiting = [arrival for arrival in self.waiting if arrival not in over]
             self.restored = self.restored and first == 1
@@ -222,7 +224,7 @@ class Inboxes:
         self._pending: "list[Arrival]" = []  # not durable
         self._is_durable = True  # what is owed
         self._unsent = 0  # FinalAcks that no session carries
-        self._due: "int | None" = None  # no message that waits expires earlier
+        self._due = packets.FOREVER  # no message that waits expires earlier
         self._order_acks = 0  # sent, and refusals made, for their MessageIDs
         self._refusals = 0
         now = node.now()
@@ -381,7 +383,7 @@ class Inboxes:
 
     def next_timeout(self, now: int) -> "int | None":
         """When an OrderAck is due next. None: none is to come, or it waits for a session."""
-        self._check_deadlines()
+        self.check_deadlines()
         due: "int | None" = None
         for source in self._sources:
             at = source.stream.next_timeout()
@@ -412,14 +414,14 @@ class Inboxes:
             raise outbox.OutboxError("the file system refuses: it is not durable yet")
         self._node.touch()
 
-    def _check_deadlines(self) -> None:
-        """End what has waited for longer than its TimeToBeReceived (B-341)."""
-        if self._due is None:
+    def check_deadlines(self) -> None:
+        """End what has waited for its TimeToBeReceived (B-341)."""
+        if self._due == packets.FOREVER:
             return
         time = self._node.time()
-        if not time or time <= self._due:
+        if not time or time < self._due:
             return
-        self._due = None
+        self._due = packets.FOREVER
         for inbox in self.inboxes:
             for arrival in inbox.expired(time):
                 self.end(arrival, confirm.NACK_RECEIVE_TIMEOUT)
@@ -522,7 +524,7 @@ class Inboxes:
 
     def _expect(self, arrival: Arrival) -> None:
         expiry = _expiry(arrival)
-        if expiry != packets.FOREVER and (self._due is None or expiry < self._due):
+        if expiry < self._due:
             self._due = expiry
 
     def _refuse(self, raw: bytes, peer: "Peer") -> None:
@@ -651,7 +653,7 @@ class Inboxes:
 
 
 def _expiry(arrival: Arrival) -> int:
-    """s since 1970 until which it may wait; FOREVER: for ever (B-402, A-43)."""
+    """s since 1970 at which it is over, so that the second before is its last; FOREVER: never (B-402, A-43, C-51)."""
     record = arrival.record
     life = record[confirm.TTBR]
     return packets.FOREVER if life == packets.FOREVER else record[confirm.SENT_TIME] + life

@@ -233,7 +233,10 @@ def what_is_not_transactional_is_dropped_and_the_session_goes_on():
 
 
 def a_full_inbox_refuses_before_it_acknowledges():
-    for quota, fits in (((100000, 2), 2), ((700, 100), 3)):
+    """B-284: a quota takes what fits to the byte."""
+    sender = Sender(1)
+    size = len(sender.packets[sender.send(b"x")])
+    for quota, fits in (((100000, 2), 2), ((3 * size, 100), 3), ((3 * size - 1, 100), 2)):
         sender = Sender(1)
         world = world_of(sender, inbox_quota=quota)
         for k in range(5):
@@ -368,6 +371,20 @@ def what_has_expired_does_not_come_back():
         assert sender.said == {1: 0xC002}
         world.restart(how)
         assert world.inbox.get() is None
+
+
+def the_last_second_of_a_message_is_the_one_before_its_time_is_over():
+    """B-402, B-341; a time of 0 is over at once (B-144). Also where nobody has polled since."""
+    for ttbr, late, there in ((0, 0, False), (3, 0, True), (3, 2, True), (3, 3, False)):
+        sender = Sender(1)
+        world = world_of(sender, time=T0)
+        sender.send(b"1", ttbr=ttbr, sent_time=T0)
+        world.run(500)
+        world.time = T0 + late
+        assert (world.inbox.get() is not None) == there, (ttbr, late)
+        world.run(400)
+        assert sender.said == ({} if there else {1: 0xC002})
+        assert len(world.inbox) == there
 
 
 def what_the_application_has_does_not_expire_under_it():
@@ -600,14 +617,15 @@ def a_log_that_is_full_acknowledges_nothing_and_ends_that_session_alone():
 
 
 def what_can_never_find_room_is_refused():
+    """What has more than half of the capacity."""
     sender = Sender(1)
-    world = world_of(sender, capacity=3000, segment_size=1000, inbox_quota=(100000, 100))
-    sender.send(bytes(1400))
-    sender.send(bytes(1200))
+    size = len(sender.packets[sender.send(bytes(1200))])
+    sender.send(bytes(1204))
+    world = world_of(sender, capacity=2 * size, segment_size=1000, inbox_quota=(100000, 100))
     taken = []
     world.run(3000, taker(world, taken))
     assert [len(body) for body in taken] == [1200]
-    assert sender.said == {1: 0x8003, 2: 0x4000}
+    assert sender.said == {1: 0x4000, 2: 0x8003}
 
 
 def who_never_fetches_an_acknowledgement_keeps_nobody_out():
@@ -1060,6 +1078,7 @@ TESTS = (
     a_final_ack_that_only_the_transaction_asks_for,
     times_are_kept_if_the_clock_is_set,
     what_has_expired_does_not_come_back,
+    the_last_second_of_a_message_is_the_one_before_its_time_is_over,
     what_the_application_has_does_not_expire_under_it,
     what_the_application_rejects_is_told,
     a_reset_before_it_is_handled_brings_it_again,
