@@ -13,10 +13,11 @@ from ordack.store import FILE_NAME
 
 class FaultyDisk(apsw.VFS):
     """fail: the next "sync" or "write" of the write-ahead log fails, and with it all that follow; "sync-once" or
-    "write-once" only that one."""
+    "write-once" only that one. spare: so many go well before."""
 
     def __init__(self) -> None:
         self.fail = ""
+        self.spare = 0
         self.failed = 0
         super().__init__("faulty", "unix", makedefault=True)
 
@@ -26,6 +27,9 @@ class FaultyDisk(apsw.VFS):
     def check(self, what: str, path: str) -> None:
         """Raise if this is to fail."""
         if path.endswith("-wal") and self.fail.partition("-")[0] in (what, "all"):
+            if self.spare:
+                self.spare -= 1
+                return
             self.failed += 1
             self.fail = "" if self.fail.endswith("-once") else "all"
             raise apsw.IOError(f"the {what} failed")

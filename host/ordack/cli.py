@@ -580,7 +580,8 @@ def export(
 
     That is their receipt: senders who asked for it are told. Killed at any time, nothing is lost or doubled; the next
     export goes on. SIGTERM, SIGINT or SIGHUP end it with a whole segment. Exit status: 0 done, 1 not all (the rest is
-    still in its queue), 2 wrong usage or a package is missing.
+    still in its queue), 2 wrong usage or a package is missing, 6 the disk failed, and nobody knows whether the last
+    messages are in a segment: the same export does it again without doubling any.
     """
     import signal
 

@@ -410,7 +410,7 @@ class Client:
                     if queue is not None else self._send_away(format_name, packet, delivery, ttrq, dead_letter_queue)
         except StoreUnknown as error:
             number = "" if sent is None else f" {sent.message_id}"
-            raise StoreUnknown(f"the message{number} to {destination} was sent, or not: {error}") from None
+            raise StoreUnknown(f"the message{number} to {destination} was sent, or not: {error.reason}") from None
         return sent
 
     def _private(self, destination: str) -> str:

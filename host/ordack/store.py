@@ -190,7 +190,13 @@ class StoreFull(StoreError):
 class StoreUnknown(StoreError):
     """The disk failed while a change was made durable, and with all that came after: after a power cut the change may
     be there, whole, or not. Done again by this very Store, Client or queue manager it cannot happen twice, because they
-    first make sure that it has not happened. Another process, or a later one, has to look before it does it again."""
+    first make sure that it has not happened. Another process, or a later one, has to look before it does it again.
+
+    reason: what failed. then: what to do about it."""
+
+    def __init__(self, reason: str, then: str = "look, before another process makes it again") -> None:
+        super().__init__(f"{reason}. It is not known whether the change was made: {then}")
+        self.reason = reason
 
 
 class QueueExists(StoreError):
@@ -562,8 +568,7 @@ class Store:
             finally:
                 self._roll_back()
         except StoreError as error:
-            raise StoreUnknown(f"{error}. It is not known whether the change was made: look, before another process "
-                               "makes it again") from None
+            raise StoreUnknown(str(error)) from None
         self._in_doubt = False
 
     def changed(self) -> bool:
@@ -802,22 +807,25 @@ class Store:
         counted: of each it is counted that a receive was begun; if it ends without a commit, that stays. poison_after:
         instead of being received once more, a message that came back so often is moved to the queue's sub-queue POISON;
         one that came back at all is received alone, so that others do not come back for its sake."""
-        self._become_receiver()
-        with self.transaction():
-            self.put_back(())
-            self._put_back_for_the_dead()
-            found = self._first(queue, limit, now)
-            if poison_after is not None:
-                while poisonous := [message.lookup_id for message in found if message.aborts >= poison_after]:
-                    self._move_to_poison(queue, poisonous)
-                    found = self._first(queue, limit, now)
-                suspects = (index for index, message in enumerate(found) if message.aborts)
-                found = found[:max(next(suspects, len(found)), 1)]
-            if found:
-                self._all("UPDATE messages SET receiver = ?, aborts = aborts + ? WHERE lookup_id IN "
-                          "(SELECT value FROM json_each(?))",
-                          (self._receiver, counted, json.dumps([message.lookup_id for message in found])))
-            return found
+        try:
+            self._become_receiver()
+            with self.transaction():
+                self.put_back(())
+                self._put_back_for_the_dead()
+                found = self._first(queue, limit, now)
+                if poison_after is not None:
+                    while poisonous := [message.lookup_id for message in found if message.aborts >= poison_after]:
+                        self._move_to_poison(queue, poisonous)
+                        found = self._first(queue, limit, now)
+                    suspects = (index for index, message in enumerate(found) if message.aborts)
+                    found = found[:max(next(suspects, len(found)), 1)]
+                if found:
+                    self._all("UPDATE messages SET receiver = ?, aborts = aborts + ? WHERE lookup_id IN "
+                              "(SELECT value FROM json_each(?))",
+                              (self._receiver, counted, json.dumps([message.lookup_id for message in found])))
+                return found
+        except StoreUnknown as error:  # known is that none has left the queue, and nobody was given one
+            raise StoreError(error.reason) from None
 
     def _move_to_poison(self, queue: int, lookup_ids: Sequence[int]) -> None:
         """They keep everything but their queue: also what follows when they are received, or expire."""

@@ -44,7 +44,7 @@ from ordack.pipeline.segments import (
     parse_name,
     read_marker,
 )
-from ordack.store import Export, Stored, StoreError, counted, legible
+from ordack.store import Export, Stored, StoreError, StoreUnknown, counted, legible
 
 ROWS = 10_000  # of a segment, at most
 SEGMENT_BYTES = 32 << 20  # of packets in a segment; one is begun when it has less, to bound memory
@@ -402,6 +402,8 @@ class Exporter:
     def _export(self, queue: Queue, limit: int) -> Exported | None:
         """Make one segment of up to `limit` messages; None if there is none to be had."""
         self._folder.check_in_place()
+        if self._last[queue.identifier].pending:
+            self._last[queue.identifier] = self._finish(self._last[queue.identifier])
         keys: list[int] = []
         try:
             messages = self._receive(queue, min(limit, self._affordable), keys)
@@ -426,11 +428,13 @@ class Exporter:
                 self._store.save_export(export)
             pace = len(keys) / max(time.monotonic() - began, 1e-6)
             self._affordable = max(int(pace * LOCKED_S), LEAST_ROWS)
-        except BaseException:
+        except BaseException as error:
             # A write to the store that succeeds ends all doubt about one that did not.
             if self._put_back(keys) and export not in self._store.exports(export.queue):
                 with contextlib.suppress(FolderError):
                     self._folder.remove(hidden(name))
+            if isinstance(error, StoreUnknown):
+                raise self._unknown(export, error.reason) from None
             raise
         try:
             self._folder.rename(hidden(name), name)
@@ -438,10 +442,17 @@ class Exporter:
             count = counted(export.messages, "message")
             raise FolderError(f"{error}. {count} of the queue {export.queue}: in {hidden(name)} there, no longer in "
                               "the queue: the next export to this folder makes them visible") from None
-        export = export._replace(pending=DONE)
-        self._store.save_export(export)
         self._last[queue.identifier] = export
+        with contextlib.suppress(StoreError):  # it is visible, and told so; if this fails, the next segment comes to it
+            self._store.save_export(export._replace(pending=DONE))
+            self._last[queue.identifier] = export._replace(pending=DONE)
         return _exported(export, False)
+
+    def _unknown(self, export: Export, reason: str) -> StoreUnknown:
+        """The store did not say whether these messages have left it."""
+        return StoreUnknown(f"{counted(export.messages, 'message')} of the queue {export.queue} moved to the segment "
+                            f"{export.name}, or did not: {reason}",
+                            f"export to {self._folder.name} again, and each is in one segment")
 
     def _check_last(self, last: Export) -> None:
         """A record that waits to become visible must not be replaced."""
