@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from mqqb import core, packets
 from mqqb.streams import Entry
+from ordack.client import Empty
 from ordack.config import Config
 from ordack.names import DEAD_LETTER, DEAD_XACT
 
@@ -80,6 +81,43 @@ def test_a_purge_leaves_no_dead_letter_and_an_expiry_does(tmp_path: Path) -> Non
     host.manager.poll(5000, WALL + 5)
     assert host.content(DEAD_LETTER) == [b"late"]
     host.store.close()
+
+
+@pytest.mark.rule("B-402", "B-144")
+@pytest.mark.parametrize("delivery", ["transactional", "recoverable"])
+@pytest.mark.parametrize(("ttbr", "late", "there"), [(5, 4, True), (5, 5, False), (0, 0, False)])
+def test_the_last_second_of_a_message_is_the_one_before_its_time_is_over(
+        tmp_path: Path, delivery: str, ttbr: int, late: int, there: bool) -> None:
+    """Also if nothing has removed it yet."""
+    host = Host(tmp_path)
+    queue = "line1" if delivery == "transactional" else "plain"
+    with host.client() as client:
+        client.send(queue, b"x", delivery=delivery, ttbr=ttbr)
+    with host.client(WALL + late) as client:
+        assert [message.body for message in client.queue(queue).peek()] == [b"x"] * there
+        taken = client.queue(queue).receive()
+        if there:
+            with taken as message:
+                assert message.body == b"x"
+        else:
+            with pytest.raises(Empty):
+                taken.__enter__()
+    host.store.close()
+
+
+@pytest.mark.rule("B-265", "B-311", "B-401")
+@pytest.mark.parametrize(("seconds", "arrives"), [(5, True), (6, False)])
+@pytest.mark.parametrize("delivery", ["express", "recoverable"])
+@pytest.mark.parametrize("polled", [True, False])
+def test_the_last_second_in_which_a_message_leaves_is_the_last_in_which_it_is_accepted(
+        tmp_path: Path, delivery: str, seconds: int, arrives: bool, polled: bool) -> None:
+    world, receiver, sender = two_hosts(tmp_path)
+    with sender.client() as client:
+        client.send("DIRECT=OS:plant\\private$\\plain", b"x", delivery=delivery, ttrq=5, dead_letter=True)
+    world.pass_time(1000 * seconds if polled else 0)
+    world.now = 1000 * seconds
+    exchange(world)
+    assert (receiver.content("plain"), sender.content(DEAD_LETTER)) == (([b"x"], []) if arrives else ([], [b"x"]))
 
 
 @pytest.mark.rule("B-284")

@@ -129,11 +129,11 @@ class _Outgoing:
     any may be.
     """
 
-    def __init__(self, row: Outgoing, hop: Hop | None, peer: bytes | None, routed: bool, config: Config) -> None:
+    def __init__(self, row: Outgoing, peer: bytes | None, routed: bool, config: Config) -> None:
         self.identifier = row.identifier
         self.format_name = row.format_name
         self.stream = OutgoingStream(array("I", row.record), config.resend_intervals, rolls=False)
-        self.hop = hop
+        self.hop: Hop | None = None
         self.peer = peer
         self.returns = outcome.is_return_queue(row.format_name)
         self.routed = routed
@@ -267,13 +267,13 @@ class Manager:
         else:
             address = (split_direct(row.format_name) or ("", ""))[0]
             hop = self.config.way(address)
-        outgoing = self._outgoing[row.identifier] = _Outgoing(row, hop, peer, routed, self.config)
+        outgoing = self._outgoing[row.identifier] = _Outgoing(row, peer, routed, self.config)
         if peer:
             self._by_peer.setdefault(peer, []).append(outgoing)
             if outgoing.returns:
                 self._ack_queues[peer] = outgoing
         if hop:
-            self._by_hop.setdefault(hop, []).append(outgoing)
+            self._lead(outgoing, hop)
         self._reach(outgoing, row.address)  # B-011
         self._attach(outgoing)
 
@@ -406,12 +406,24 @@ class Manager:
     def _reach(self, outgoing: _Outgoing, address: str | None) -> None:
         """Note where the peer is that an outgoing queue is for, unless the configuration says that."""
         hop = self.config.next_hops.get(address, (address, PORT)) if address else None
-        if not outgoing.peer or outgoing.routed or hop in (None, outgoing.hop):
+        if outgoing.peer and not outgoing.routed and hop:
+            self._lead(outgoing, hop)
+
+    def _lead(self, outgoing: _Outgoing, hop: Hop) -> None:
+        if hop == outgoing.hop:
             return
         if outgoing.hop:
             self._by_hop[outgoing.hop].remove(outgoing)
         outgoing.hop = hop
         self._by_hop.setdefault(hop, []).append(outgoing)
+
+    def look_for_ways(self, hop: Hop) -> None:
+        """A connection to this hop is about to be tried: own addresses come and go, and what waits for it with them."""
+        for outgoing in [outgoing for outgoing in self._by_hop.get(hop, ()) if outgoing.link is None]:
+            address = split_direct(outgoing.format_name)
+            if address:
+                self._lead(outgoing, self.config.way(address[0]))
+                self._attach(outgoing)
 
     def _attach(self, outgoing: _Outgoing) -> None:
         """Let a session serve an outgoing queue that none serves, if one is open."""

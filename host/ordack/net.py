@@ -321,6 +321,8 @@ class _Net:
 
     async def _resolve(self, hop: Hop, connector: Connector) -> None:
         host, port = hop
+        self.manager.look_for_ways(hop)
+        self._wanted = self.manager.wanted_hops()
         try:
             addresses = [str(ipaddress.ip_address(host))]  # without the threads that slow names may all occupy
         except ValueError:
