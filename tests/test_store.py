@@ -301,7 +301,8 @@ def test_everything_survives_reopening(tmp_path: Path) -> None:
         assert store.outgoing_queues() == [queue._replace(record=(1, 5, 3, 0))]
         assert [entry[1:] for entry in store.outgoing_messages()] == [
             (1, 3, 1, 5, 1, 1, 0, 6, 0, 0), (1, 4, 1, 5, 2, 1, 1, 0, 1, 1)]
-        assert store.due_outgoing(80, 9) == store.waiting([2]) == [
+        assert store.due_outgoing(80, 9) == [(2, 6)]
+        assert store.waiting([2]) == [
             Waiting(2, 1, 4, 1, 1, NEVER, 80, b"Orecord", "mine", 0)]
         assert store.last_outgoing_number(queue.identifier, 1, 5) == 1  # 2 is delivered, it only waits for its FinalAck
         assert store.outgoing_packet(1) == (b"packet", 90)

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent / "mp"))
 
 import engine_ends as ends
 from mqqb import core, packets, streams
+from ordack.tables import LongStream
 
 PACKET = bytes(packets.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional"))
 OFFSET = packets.transaction_offset(PACKET)
@@ -67,7 +68,8 @@ class Model(RuleBasedStateMachine):
     @rule(priority=st.integers(0, 7), count=st.integers(1, 3))
     def append(self, priority: int, count: int) -> None:
         for _ in range(count):
-            entry = streams.Entry(None, self._key(), False, priority=priority)
+            key = self._key()
+            entry = streams.Entry(key, key, False, priority=priority)
             self.stream.append(entry)
             self.table.append(entry)
 
@@ -211,6 +213,36 @@ Model.TestCase.settings = settings(max_examples=100, stateful_step_count=40, dea
     "B-092", "B-093", "B-096", "B-220", "B-235", "B-238", "B-240", "B-305", "B-310", "B-316", "B-318", "B-319"
 )
 class TestModel(Model.TestCase):  # type: ignore[misc,name-defined]
+    pass
+
+
+class LongModel(Model):
+    """The stream of a queue manager, whose owner rolls it, and numbers elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stream = LongStream(streams.OutgoingStream.new(5), rolls=False)
+
+    @precondition(lambda self: False)
+    @rule()
+    def withdraw(self) -> None:  # type: ignore[override]
+        pass
+
+    @invariant()
+    def both_agree(self) -> None:
+        assert self.stream.numbered == sum(entry.tx_sequence_number > 0 for entry in self.table)
+        if not self.stream.numbered:
+            core.roll(self.stream.record)
+        entries = [*self.table, *self.awaiting]
+        assert sorted(_ids(self.stream.entries(entry.key for entry in entries))) == sorted(_ids(entries))
+        super().both_agree()
+
+
+LongModel.TestCase.settings = Model.TestCase.settings
+
+
+@pytest.mark.rule("B-220", "B-235", "B-240", "B-305", "B-310", "B-316", "B-318")
+class TestLongModel(LongModel.TestCase):  # type: ignore[misc,name-defined]
     pass
 
 

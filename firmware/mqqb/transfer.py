@@ -9,6 +9,7 @@ class TransferInfo:
 
     A SEQUENCE_INFO is (64-bit TxSequenceID, number, previous number), or None if there is none. Times: as `now`, in ms,
     resend_time 0 while no timer runs. no_ack_count: sent or not, without OrderAck; no_read_count: awaiting a FinalAck.
+    numbered: how many in the table are transactional, if that is known.
     """
 
     __slots__ = (
@@ -25,27 +26,30 @@ class TransferInfo:
         "resend_time",
     )
 
-    def __init__(self, stream: "OutgoingStream") -> None:
+    def __init__(self, stream: "OutgoingStream", numbered: "int | None" = None) -> None:
+        if numbered is None:
+            numbered = sum(1 for entry in stream.table if entry.tx_sequence_number)
         record = stream.record
         current = stream.tx_sequence_id
         number = record[core.OUTGOING_NUMBER]
         last_ack = record[core.OUTGOING_LAST_ACK]
-        unacked = [entry for entry in stream.table if entry.tx_sequence_number]
-        self.first_non_ack = _sequence_info(unacked, 0)
-        self.last_non_ack = _sequence_info(unacked, len(unacked) - 1)
+        size = len(stream.table) if numbered else 0
+        self.first_non_ack = _sequence_info(stream.table, range(size))
+        self.last_non_ack = _sequence_info(stream.table, range(size - 1, -1, -1))
         self.last_ack = (current, last_ack, max(last_ack - 1, 0))
         self.next_seq = (current, number, number - 1)  # B-290
         self.last_ack_count = stream.last_ack_count
         self.last_ack_time = stream.time_of_last_ack
-        self.no_ack_count = len(unacked)
+        self.no_ack_count = numbered
         self.no_read_count = len(stream.awaiting_final_ack)
         self.resend_count = stream.resend_interval_index
         self.resend_interval = stream.resend_interval
         self.resend_time = stream.next_timeout() or 0
 
 
-def _sequence_info(entries: "list[Entry]", index: int) -> "tuple[int, int, int] | None":
-    if not entries:
-        return None
-    entry = entries[index]
-    return (entry.tx_sequence_id, entry.tx_sequence_number, previous_number(entries, index, entry.tx_sequence_id))
+def _sequence_info(table: "list[Entry]", places: range) -> "tuple[int, int, int] | None":
+    for place in places:
+        entry = table[place]
+        if entry.tx_sequence_number:
+            return (entry.tx_sequence_id, entry.tx_sequence_number, previous_number(table, place, entry.tx_sequence_id))
+    return None

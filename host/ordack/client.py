@@ -28,7 +28,7 @@ from ordack.config import CONNECT_TIMEOUT_S, Config, check_host, split_direct
 from ordack.look import open_to_look
 from ordack.names import JOURNAL, BadName
 from ordack.outcome import Outcomes
-from ordack.pieces import in_pieces
+from ordack.pieces import CHUNK, in_pieces
 from ordack.store import (
     CLOSED_QUEUES,
     POISON,
@@ -303,15 +303,15 @@ class Client:
         """
         removed = 0
         if not only_empty:
-            last = self.store.last_lookup_id()
             removed = sum(in_pieces(self.store, lambda limit, one=one: self.outcomes().empty(  # type: ignore[misc]
-                one, confirm.NACK_Q_DELETED, limit, last)) for one in self._deletable(name))
+                one, confirm.NACK_Q_DELETED, limit)) for one in self._deletable(name))
         with self.store.transaction():
             queues = self._deletable(name)
             if only_empty and (count := sum(one.messages for one in queues)):
                 raise QueueNotEmpty(f"{counted(count, 'message')} in {queues[0].name} would be deleted, too")
             for one in queues:
-                removed += self.outcomes().empty(one, confirm.NACK_Q_DELETED, -1)  # what has come since
+                while gone := self.outcomes().empty(one, confirm.NACK_Q_DELETED, CHUNK):  # what has come since
+                    removed += gone
                 self.store.remove_queue(one.identifier)
         return removed
 

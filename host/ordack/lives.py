@@ -19,11 +19,14 @@ time stamp in a life whose clock was behind. `Strangers` waits until it comes ag
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 from mqqb import core
 from mqqb.streams import Entry, OutgoingStream
 
 REMEMBERED = 100
+
+Stream = TypeVar("Stream", bound=OutgoingStream)
 
 
 def has_sent(stream: OutgoingStream, time_stamp: int) -> bool:
@@ -43,8 +46,13 @@ def is_given(stream: OutgoingStream, tx_sequence_id: int, number: int) -> bool:
 def over(stream: OutgoingStream, tx_sequence_id: int, number: int = 0) -> list[Entry]:
     """What the destination refuses for ever, having passed on to this number. It is over, nobody knows how."""
     last = tx_sequence_id, number
-    return [entry for entry in stream.table
-            if entry.tx_sequence_number and (entry.tx_sequence_id, entry.tx_sequence_number) <= last]
+    found = []
+    for entry in stream.table:
+        if entry.tx_sequence_number:
+            if (entry.tx_sequence_id, entry.tx_sequence_number) > last:
+                break  # they rise along the table
+            found.append(entry)
+    return found
 
 
 class Strangers:
@@ -53,8 +61,7 @@ class Strangers:
     def __init__(self) -> None:
         self._seen: dict[int, int] = {}
 
-    def refused(self, tx_sequence_id: int, likely: OutgoingStream | None, streams: Iterable[OutgoingStream],
-                now: int) -> list[OutgoingStream]:
+    def refused(self, tx_sequence_id: int, likely: Stream | None, streams: Iterable[Stream], now: int) -> list[Stream]:
         """Those of the streams with that peer which it refuses: what they have sent is older, and they have heard
         nothing of their own since such an OrderAck came for the first time, before it was sent again. likely: the one
         with its time stamp; none of the others, while something waits there that it can be about. now: ms."""

@@ -21,34 +21,39 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import traceback
 from array import array
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from mqqb import confirm, core, packets
 from mqqb.confirm import Confirmation
 from mqqb.session import OPEN, Acknowledged, Closed, MessageReceived, Noted, Opened, Session
-from mqqb.streams import Entry, IncomingStream, OutgoingStream
+from mqqb.streams import Entry, IncomingStream
 
 from ordack import classes, clock, lives, outcome, returns
 from ordack.config import PORT, SERIAL_PORT, Config, split_direct
 from ordack.log import ERROR, WARNING, Line
 from ordack.names import JOURNAL
 from ordack.outcome import Back, Outcomes
+from ordack.pieces import CHUNK, piece
 from ordack.store import (
     PRIVATE,
     Incoming,
     NewMessage,
     NewOutgoing,
     Outgoing,
+    OutgoingEntry,
     Queue,
     Store,
     StoreError,
     Waiting,
+    first_piece,
     legible,
 )
+from ordack.tables import LongStream
+from ordack.tables import key_of as _key
 from ordack.transfer import Transfer
 from ordack.turns import Turns
 
@@ -60,8 +65,8 @@ FINAL_ACK_BYTES = 512  # at most, with the longest address
 TRACED = core.BASE_TR >> 8  # BaseHeader.Flags.TR, in the byte at packet offset 3
 LONGEST_KEY = 512  # any name of a queue that can be here fits
 NOT_NOW = "too many FinalAcks wait for the peer already"  # the message is dropped, and comes again (B-151)
-PIECE = 100  # messages that time, or an operator, ends in one transaction: the writer is free again after 50 ms
-PIECES_AT_ONCE = 3
+DUE = 10_000  # messages that are found due at once: what is near each other in the store ends together
+ROWS = 500  # that are read at once, to bound memory, or of which one transaction notes how far they have come
 SAME_AGAIN_MS = 10_000  # an operator is told at most that often of connections that are refused
 
 Hop = tuple[str, int]
@@ -132,7 +137,7 @@ class _Outgoing:
     def __init__(self, row: Outgoing, peer: bytes | None, routed: bool, config: Config) -> None:
         self.identifier = row.identifier
         self.format_name = row.format_name
-        self.stream = OutgoingStream(array("I", row.record), config.resend_intervals, rolls=False)
+        self.stream = LongStream(array("I", row.record), config.resend_intervals, rolls=False)
         self.hop: Hop | None = None
         self.peer = peer
         self.returns = outcome.is_return_queue(row.format_name)
@@ -171,6 +176,7 @@ class Manager:
         self._refusals_due = now
         self._history_due = now + 1000 * self.config.history_lifetime
         self._looked_at = -1  # the second when what is due was last looked for
+        self.is_behind = False  # not all of it was ended then: poll again soon
         self._shown: object = None
         self._has_failed = False
         self._strangers = lives.Strangers()
@@ -179,10 +185,9 @@ class Manager:
         self._told: dict[str, int] = {}  # of what an operator hears -> not again before this second
         self.about: dict[str, Any] = {}
         self.connections: Callable[[], dict[Hop, dict[str, Any]]] = dict  # what the network tells of its hops
-        with store.transaction():
-            self._load(now)
-            store.keep_names({"own": sorted(self.config.own_names), "hops": dict(self.config.next_hops),
-                              "public": dict(self.config.public_queues)})
+        store.keep_names({"own": sorted(self.config.own_names), "hops": dict(self.config.next_hops),
+                          "public": dict(self.config.public_queues)})
+        self._load(now)
 
     def log(self, text: str, level: str = WARNING, fact: str = "") -> None:
         """Tell the operator; see log.Line. Nothing depends on whether it works."""
@@ -193,6 +198,7 @@ class Manager:
     # ---- what the store holds
 
     def _load(self, now: int) -> None:
+        self._note_transmitted()
         for link in self.links:
             link.incoming.clear()
         self._incoming = {(row.source, row.destination): self._restored(row, now) for row in self.store.incoming()}
@@ -206,9 +212,11 @@ class Manager:
         self._by_hop: dict[Hop, list[_Outgoing]] = {}  # those that a hop is known for
         self._held_or_resent: dict[_Outgoing, None] = {}  # what an operator has asked for
         self._last_key = 0
-        self._note_transmitted(row for row in self.store.outgoing_queues() if row.session_open)
+        self._old_outcomes: list[int] = []  # to be forgotten
+        self._due: list[tuple[int, int]] = []  # as Store.due_outgoing, what is due later first
         self.store.changed()
-        self._refresh()
+        with self.store.snapshot():
+            self._refresh()
         sequences = returns.by_sequence(self._incoming.values())
         for outgoing in self._ack_queues.values():
             outgoing.rejections = self._last_key  # nothing says which of them reject
@@ -218,11 +226,16 @@ class Manager:
                     sequences[found[0]].final_acks = outgoing
         self._delete_drained(self._ack_queues.values())
 
-    def _note_transmitted(self, queues: Iterable[Outgoing]) -> None:
-        """The last run may have sent anything in these queues: nobody can say of it any more that it was never sent."""
-        for row in queues:
-            self._save_sent(self.store.waiting_in(row.identifier))
-            self.store.set_session_open(row.identifier, False)
+    def _note_transmitted(self) -> None:
+        """What the last run may have sent: nobody can say of it any more that it was never sent."""
+        last = self.store.last_outgoing_key()
+        for row in self.store.outgoing_queues():
+            if row.session_open:
+                after = 0
+                while messages := self.store.waiting_in(row.identifier, after, last, ROWS):
+                    self._save_sent(messages)
+                    after = messages[-1].key
+                self.store.set_session_open(row.identifier, False)
 
     def _save_sent(self, messages: Iterable[Waiting]) -> None:
         kept = []
@@ -231,15 +244,22 @@ class Manager:
             if confirmation and confirmation.state == confirm.Q and confirmation.sent():
                 kept.append((confirmation.record.tobytes(), outcome.due(confirmation, waiting.send_until, held=False),
                              False, waiting.key))
-        self.store.keep_outgoing(kept)
+        if kept:
+            self.store.keep_outgoing(kept)
 
     def _confirmation(self, waiting: Waiting) -> Confirmation | None:
         if waiting.confirmation is None:
             return None
         return Confirmation(array("I", waiting.confirmation), self.config.confirmation)
 
+    def _hear(self) -> None:
+        """Take up what other processes have changed, if anything."""
+        if self.store.changed():
+            with self.store.snapshot():
+                self._refresh()
+
     def _refresh(self) -> None:
-        """Take up what other processes have changed: queues, what is in outgoing queues, how far that is numbered."""
+        """Take up queues, what is in outgoing queues, how far that is numbered."""
         queues = self.store.queues()
         self._queues: dict[str | int, Queue] = {queue.name.lower(): queue for queue in queues}
         self._queues.update((queue.identifier, queue) for queue in queues)
@@ -278,19 +298,24 @@ class Manager:
         self._attach(outgoing)
 
     def _load_entries(self, batch: _Batch | None = None) -> None:
-        for row in self.store.outgoing_messages(self._last_key):
-            self._last_key = row.key
-            outgoing = self._outgoing[row.outgoing]
-            if batch:
-                batch.keep(outgoing)
-            entry = Entry(row.key, row.message_id, bool(row.recoverable), bool(row.journal),
-                          row.time_stamp << 32 | row.ordinal, row.number, row.priority)
-            if row.held:
-                entry.stream = outgoing.stream
-                entry.received_order_ack = bool(row.stored)
-                outgoing.stream.awaiting_final_ack.append(entry)  # no OrderAck can prove it stored any more
-            else:
-                outgoing.stream.append(entry)
+        while rows := self.store.outgoing_messages(self._last_key, ROWS):
+            for row in rows:
+                if batch:
+                    batch.touch(self._outgoing[row.outgoing])
+                self._put(self._outgoing[row.outgoing], row)
+            self._last_key = rows[-1].key
+
+    @staticmethod
+    def _put(outgoing: _Outgoing, row: OutgoingEntry, known: Entry | None = None) -> Entry:
+        entry = known or Entry(row.key, row.message_id, bool(row.recoverable), bool(row.journal),
+                               row.time_stamp << 32 | row.ordinal, row.number, row.priority)
+        entry.received_order_ack = bool(row.stored)
+        if row.held:
+            entry.stream = outgoing.stream
+            outgoing.stream.awaiting_final_ack.append(entry)  # no OrderAck can prove it stored any more
+        else:
+            outgoing.stream.append(entry)
+        return entry
 
     @contextlib.contextmanager
     def _guard(self, now: int) -> Iterator[None]:
@@ -307,8 +332,9 @@ class Manager:
         """Read the state again; if the store fails with that too, no session is served until it does not (`poll`)."""
         self._looked_at = -1
         try:
-            with self.store.transaction():
-                self._load(now)
+            with self.store.transaction():  # can it be written?
+                pass
+            self._load(now)
             self._has_failed = False
         except StoreError:
             self._has_failed = True
@@ -556,12 +582,12 @@ class Manager:
         """Run `decide` on a new batch and write what it has decided, in one transaction. If anything raises, nothing
         was decided and nothing stored."""
         batch = _Batch(Outcomes(self.store, wall, self.config))
+        self._hear()  # what there is while others may still write
         last_key = self._last_key
         try:
             with self.store.transaction():
-                if self.store.changed():
-                    self._refresh()
-                    last_key = self._last_key
+                self._hear()
+                last_key = self._last_key
                 decide(batch)
                 self._write(batch, wall)
         except StoreError:
@@ -569,8 +595,8 @@ class Manager:
         except Exception:
             self._undo(batch, last_key, now)
             raise
-        for key in batch.gone:
-            batch.outgoing_of[key].transmitted.discard(key)
+        for key, outgoing in batch.outgoing_of.items():
+            outgoing.transmitted.discard(key)  # the store knows it now
         return batch
 
     def _undo(self, batch: _Batch, last_key: int, now: int) -> None:
@@ -585,19 +611,25 @@ class Manager:
                 state.limit = records[place].limit if place in records else None
             self._history = {(source, message_id): time for source, message_id, time in self.store.history()}
             self._last_key = last_key
-            for outgoing, (table, awaiting, record) in batch.before.items():
-                stream = outgoing.stream = OutgoingStream(record, self.config.resend_intervals, rolls=False)
-                for entry in table:
-                    stream.append(entry)
-                    if entry.awaiting_ack:
-                        stream.sent(entry, now)
-                for entry in awaiting:
-                    entry.stream = stream
-                    stream.awaiting_final_ack.append(entry)
+            self._put_again(batch, last_key, now)
             there = {row.identifier for row in self.store.outgoing_queues()}
             for outgoing in [outgoing for outgoing in self._outgoing.values() if outgoing.identifier not in there]:
                 self._remove_outgoing(outgoing)
             self._refresh()
+
+    def _put_again(self, batch: _Batch, last_key: int, now: int) -> None:
+        """Fill the streams that a batch has changed from the store, with the entries that sessions know."""
+        known: dict[int, Entry] = {}
+        for outgoing, taken in batch.before.items():
+            stream = outgoing.stream
+            known.update((_key(entry), entry) for entry in (*stream.table, *stream.awaiting_final_ack, *taken))
+            outgoing.stream = LongStream(stream.record, self.config.resend_intervals, rolls=False)
+        for row in self.store.outgoing_messages():
+            changed = self._outgoing.get(row.outgoing)
+            if changed in batch.before and row.key <= last_key:
+                entry = self._put(changed, row, known.get(row.key))
+                if entry.awaiting_ack and not row.held:
+                    changed.stream.sent(entry, now)
 
     def _restored(self, row: Incoming, now: int) -> _IncomingState:
         return _IncomingState(row.source, row.destination, self._meaning(row.destination),
@@ -634,7 +666,7 @@ class Manager:
             for outgoing in link.outgoing:
                 entries = [entry for entry in event.entries if entry.stream is outgoing.stream]
                 if entries:
-                    batch.keep(outgoing)
+                    batch.touch(outgoing, entries)
                     outgoing.stream.remove(entries)
                     batch.passed_on += [_key(entry) for entry in entries if not entry.journal]
                     batch.journaled += [_key(entry) for entry in entries if entry.journal]
@@ -689,7 +721,7 @@ class Manager:
             self._take_up(batch)
         for outgoing in batch.outgoing:
             stream = outgoing.stream
-            if stream.record[core.OUTGOING_NUMBER] != 1 and not any(entry.tx_sequence_number for entry in stream.table):
+            if stream.record[core.OUTGOING_NUMBER] != 1 and not stream.numbered:
                 core.roll(stream.record)  # B-096, in the transaction that finds the stream empty
         if batch.outgoing:
             store.save_outgoing([Outgoing(outgoing.identifier, outgoing.format_name, tuple(outgoing.stream.record))
@@ -1007,7 +1039,8 @@ class Manager:
     def _forget_history(self, identifiers: list[tuple[bytes, int]]) -> None:
         for identifier in identifiers:
             del self._history[identifier]
-        self.store.delete_history(identifiers)
+        for first in range(0, len(identifiers), ROWS):
+            self.store.delete_history(identifiers[first:first + ROWS])
 
     # ---- acknowledgements that come
 
@@ -1023,10 +1056,11 @@ class Manager:
                      "What is sent from now on is numbered above that. If there is a copy: `ordack identity --renew` "
                      "gives it an identifier of its own (B-426, B-413)")
         if outgoing is not None and acked <= outgoing.stream.tx_sequence_id:
-            batch.keep(outgoing)
             over = lives.over(outgoing.stream, acked, 0 if is_given else number)
             self._is_over(batch, outgoing, over)
+            batch.touch(outgoing)
             covered = outgoing.stream.order_ack(body, now)
+            batch.touch(outgoing, covered)
             for entry in covered:
                 if entry.tx_sequence_id == acked:
                     batch.answer(outgoing, entry, 0)
@@ -1052,7 +1086,7 @@ class Manager:
     def _is_over(self, batch: _Batch, outgoing: _Outgoing, entries: list[Entry]) -> None:
         """These messages have ended in another life of this store; how, nobody knows (B-426)."""
         if entries:
-            batch.keep(outgoing)
+            batch.touch(outgoing, entries)
             outgoing.stream.remove(entries)
             for entry in entries:
                 batch.answer(outgoing, entry, confirm.NACK_REACH_QUEUE_TIMEOUT)
@@ -1068,9 +1102,9 @@ class Manager:
             self._late_final_ack(body.message_id, message_class)
         elif waiting.confirmation is not None and waiting.outgoing in self._outgoing:  # A-18
             outgoing = self._outgoing[waiting.outgoing]
-            batch.keep(outgoing)
             entry = outgoing.stream.final_ack(body, now)
             if entry is not None:
+                batch.touch(outgoing, [entry])
                 batch.answer(outgoing, entry, message_class)
                 batch.outgoing[outgoing] = None
 
@@ -1204,7 +1238,8 @@ class Manager:
                 outgoing.told_open = True
             packet, until = self.store.outgoing_packet(_key(entry))
             if wall > until:
-                self._end_what_is_due(now, wall, [_key(entry)])  # B-311, C-29
+                due = self.store.waiting([_key(entry)])
+                self._transact(now, wall, partial(self._decide_what_is_due, wall=wall, due=due))  # B-311, C-29
                 continue
             if entry.tx_sequence_number:
                 outgoing.transmitted.add(_key(entry))
@@ -1246,19 +1281,20 @@ class Manager:
                 self._history_due = now + 1000 * self.config.history_lifetime
                 self._forget_history([identifier for identifier, time in self._history.items()
                                       if time < wall - self.config.history_lifetime])
-                self.store.forget_outcomes(self.config.outcomes_kept)
-            if self.store.changed():
-                with self.store.transaction():
-                    self._refresh()
+                self._old_outcomes = self.store.old_outcomes(self.config.outcomes_kept)
+            self._hear()
             for outgoing in list(self._held_or_resent):
                 self._obey(outgoing, now)
             if self._looked_at < 0:
-                self._transact(now, wall, self._forsake_foreign)
-                self._looked_at = 0
+                self._forsake_foreign(now, wall)
             for link in list(self.links):
                 self._dispatch(link, now, wall)
+            if self._looked_at < 0:
+                return
             if wall != self._looked_at:
-                self._look_for_what_is_due(now, wall)
+                self._look_around(now, wall)
+            elif self.is_behind:
+                self._end_what_is_due(now, wall)
 
     def _watch_clock(self, now: int, wall: int) -> None:
         def move(first: int, last: int, step: int) -> None:
@@ -1283,21 +1319,11 @@ class Manager:
                     outgoing.link.session.resume(now)
                 self._touched[outgoing.link] = None
 
-    def _look_for_what_is_due(self, now: int, wall: int) -> None:
+    def _look_around(self, now: int, wall: int) -> None:
         """Once in a second: what time itself does to messages, and what others may see of it."""
         self._looked_at = wall
         self._give_up_final_acks(wall)
-        for _ in range(PIECES_AT_ONCE):
-            due = [waiting.key for waiting in self.store.due_outgoing(wall, PIECE)]
-            if due:
-                self._end_what_is_due(now, wall, due)
-            is_over = any(self.store.over(wall, 1))
-            if is_over:
-                self._transact(now, wall, lambda batch: batch.outcomes.remove_over(PIECE))
-            if not due and not is_over:
-                break
-        else:
-            self._looked_at = max(wall - 1, 0)  # more at the next poll: sessions are served in between
+        self._end_what_is_due(now, wall)
         self._note_closed()
         status = self.report()
         if status != self._shown:
@@ -1319,22 +1345,54 @@ class Manager:
             self._told[kind] = wall + SAME_AGAIN_MS // 1000
             self.log(text)
 
-    def _forsake_foreign(self, batch: _Batch) -> None:
+    def _forsake_foreign(self, now: int, wall: int) -> None:
         """Messages that were sent under an identifier that this queue manager no longer has: nobody can acknowledge
-        them to it (C-30)."""
-        foreign = []
-        for waiting in self.store.foreign_outgoing():
-            confirmation = self._confirmation(waiting)
-            assert confirmation
-            foreign.append((waiting, confirmation, confirmation.failed(confirm.NACK_SOURCE_COMPUTER_GUID_CHANGED)))
-        self._take_out(batch, batch.outcomes.settle(foreign), [waiting for waiting, _, _ in foreign])
+        them to it (C-30). Some of them; nothing is sent before there are none."""
+        messages = self.store.foreign_outgoing(CHUNK)
+        self.is_behind = len(messages) == CHUNK
+        if not self.is_behind:
+            self._looked_at = 0
 
-    def _end_what_is_due(self, now: int, wall: int, keys: list[int]) -> None:
-        self._transact(now, wall, lambda batch: self._decide_what_is_due(batch, wall, keys))
+        def decide(batch: _Batch) -> None:
+            foreign = []
+            for waiting in messages:
+                confirmation = self._confirmation(waiting)
+                assert confirmation
+                foreign.append((waiting, confirmation, confirmation.failed(confirm.NACK_SOURCE_COMPUTER_GUID_CHANGED)))
+            self._take_out(batch, batch.outcomes.settle(foreign), messages)
 
-    def _decide_what_is_due(self, batch: _Batch, wall: int, keys: list[int]) -> None:
+        if messages:
+            self._transact(now, wall, decide)
+
+    def _end_what_is_due(self, now: int, wall: int) -> None:
+        """A piece of it, `is_behind` if there may be more: sessions and other processes have their turn in between."""
+        self.is_behind = False
+
+        def end(work: Callable[[_Batch, int], int]) -> None:
+            def decide(batch: _Batch) -> None:
+                _, is_more = piece(lambda limit: work(batch, limit))
+                self.is_behind |= is_more
+
+            self._transact(now, wall, decide)
+
+        self._due = self._due or self.store.due_outgoing(wall, DUE)[::-1]
+        if self._due:
+            end(lambda batch, limit: self._decide_some(batch, wall, limit))
+            self.is_behind = True  # there may be more than that
+        if any(self.store.over(wall, 1)):
+            end(lambda batch, limit: batch.outcomes.remove_over(limit))
+        if self._old_outcomes:
+            end(lambda _batch, limit: self.store.forget_outcomes(self._old_outcomes, limit))
+
+    def _decide_some(self, batch: _Batch, wall: int, limit: int) -> int:
+        keys = first_piece(self._due[:-limit - 1:-1])
+        del self._due[len(self._due) - len(keys):]
+        self._decide_what_is_due(batch, wall, [
+            waiting for waiting in self.store.waiting(keys) if waiting.due is not None and waiting.due <= wall])
+        return len(keys)
+
+    def _decide_what_is_due(self, batch: _Batch, wall: int, due: list[Waiting]) -> None:
         """Apply deadlines to outgoing messages (B-314, B-316, C-20 to C-24, C-33)."""
-        due = self.store.waiting(keys)
         settled, kept, gone, held, given_up = [], [], [], [], []
         for waiting in due:
             confirmation = self._confirmation(waiting)
@@ -1379,13 +1437,15 @@ class Manager:
                  messages: list[Waiting]) -> list[tuple[_Outgoing, list[Entry]]]:
         """The entries with these keys, by outgoing queue; it is about to be changed."""
         wanted = set(keys)
-        last = max(wanted, default=0)
+        by_queue: dict[int, list[int]] = {}
+        for waiting in messages:
+            if waiting.key in wanted:
+                by_queue.setdefault(waiting.outgoing, []).append(waiting.key)
         found = []
-        for identifier in dict.fromkeys(waiting.outgoing for waiting in messages if waiting.key in wanted):
+        for identifier, its_keys in by_queue.items():
             outgoing = self._outgoing[identifier]
-            batch.keep(outgoing)
-            first = itertools.takewhile(lambda entry: _key(entry) <= last, outgoing.stream.table)  # keys rise along it
-            entries = [entry for entry in (*first, *outgoing.stream.awaiting_final_ack) if entry.key in wanted]
+            entries = outgoing.stream.entries(its_keys)
+            batch.touch(outgoing, entries)
             batch.outgoing_of.update((_key(entry), outgoing) for entry in entries)
             found.append((outgoing, entries))
         return found
@@ -1433,9 +1493,10 @@ class Manager:
         """Note which messages were transmitted in sessions that are over, so that no other one is in doubt (C-83)."""
         for outgoing in self._outgoing.values():
             if outgoing.told_open and outgoing.link is None:
-                with self.store.transaction():
-                    self._save_sent(self.store.waiting(outgoing.transmitted))
-                    self.store.set_session_open(outgoing.identifier, False)
+                keys = sorted(outgoing.transmitted)
+                for first in range(0, len(keys), ROWS):
+                    self._save_sent(self.store.waiting(keys[first:first + ROWS]))
+                self.store.set_session_open(outgoing.identifier, False)
                 outgoing.told_open = False
                 outgoing.transmitted.clear()
 
@@ -1451,7 +1512,7 @@ class _Batch:
         self.forgotten: list[tuple[bytes, str]] = []
         self.forwarded: list[tuple[str, packets.UserMessage, bytearray]] = []  # with their outgoing queue
         self.outgoing: dict[_Outgoing, None] = {}  # streams that have moved
-        self.before: dict[_Outgoing, tuple[list[Entry], list[Entry], array[int]]] = {}
+        self.before: dict[_Outgoing, list[Entry]] = {}  # whose table is changed, with what was taken out of it
         self.passed_on: list[int] = []  # keys of what sessions have acknowledged, not transactional
         self.journaled: list[int] = []  # those of it with JN or JP
         self.answers: list[tuple[int, int]] = []  # key, class of a FinalAck or 0 for an OrderAck; in order of arrival
@@ -1463,18 +1524,11 @@ class _Batch:
         self.stored: list[tuple[Link, bool]] = []  # what the sessions are to hear of, in order
         self.refused: set[Link] = set()
 
-    def keep(self, outgoing: _Outgoing) -> None:
-        """Remember what the outgoing queue has in memory, before it is changed."""
-        if outgoing not in self.before:
-            stream = outgoing.stream
-            self.before[outgoing] = list(stream.table), list(stream.awaiting_final_ack), stream.record[:]
+    def touch(self, outgoing: _Outgoing, taken: Iterable[Entry] = ()) -> None:
+        """Remember that what the outgoing queue has in memory is changed, and which entries may be gone from there."""
+        self.before.setdefault(outgoing, []).extend(taken)
 
     def answer(self, outgoing: _Outgoing, entry: Entry, message_class: int) -> None:
         """Note what an acknowledgement says of a message."""
         self.answers.append((_key(entry), message_class))
         self.outgoing_of[_key(entry)] = outgoing
-
-
-def _key(entry: Entry) -> int:
-    assert isinstance(entry.key, int)
-    return entry.key

@@ -253,6 +253,7 @@ class _Net:
     async def poll(self) -> None:
         """Do what is due, again and again. Raises StoreError."""
         while True:
+            began = self._loop.time()
             for step in (self._look_at_transfers, self._poll_manager, self._poll_ports, self._poll_connectors):
                 try:
                     step()
@@ -260,7 +261,8 @@ class _Net:
                     raise
                 except Exception as error:  # noqa: BLE001 - the others have no part in it, and it may work next time
                     self.defect("what is done every 50 ms", error)
-            await asyncio.sleep(POLL_INTERVAL_S)
+            took = self._loop.time() - began
+            await asyncio.sleep(min(POLL_INTERVAL_S, took) if self.manager.is_behind else POLL_INTERVAL_S)
 
     def _poll_manager(self) -> None:
         self.manager.poll(now(), wall())

@@ -7,26 +7,34 @@ from collections.abc import Callable
 
 from ordack.store import Store
 
-AIM_S = 0.02  # what one transaction is to take; design: no operation holds the writer longer than 50 ms
-FIRST = 50
-LARGEST = 2000  # to bound memory
+PIECE_S = 0.015  # of work in one transaction, then comes its commit; design: nothing holds the writer for 50 ms
+CHUNK = 100  # messages between two looks at the clock
+
+
+def piece(work: Callable[[int], int]) -> tuple[int, bool]:
+    """Do `work(so many at most)` again and again, until it finds nothing to do, or the time of a piece is over: how
+    many it has done, and whether there may be more."""
+    total = 0
+    until = time.monotonic() + PIECE_S
+    while done := work(CHUNK):
+        total += done
+        if time.monotonic() >= until:
+            return total, True
+    return total, False
 
 
 def in_pieces(store: Store, work: Callable[[int], int]) -> int:
-    """Do `work(so many at most)` in one transaction after the other, until it has done fewer; how many in all. What is
+    """Do `work(so many at most)` until it finds nothing to do, a piece in each transaction; how many in all. What is
     committed stays done if a later piece fails, or the process dies. Between two pieces others have their turn."""
     total = 0
-    size = FIRST
     while True:
+        began = time.monotonic()
         with store.transaction():
-            began = time.monotonic()
-            done = work(size)
-        took = time.monotonic() - began
+            done, is_more = piece(work)
         total += done
-        if done < size:
+        if not is_more:
             return total
-        size = min(max(int(size * AIM_S / max(took, 1e-6)), 1), 2 * size, LARGEST)
-        time.sleep(took)
+        time.sleep(time.monotonic() - began)
 
 
 def purge_outgoing(store: Store, outgoing: int) -> int:

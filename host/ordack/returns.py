@@ -18,6 +18,7 @@ from mqqb import core, packets
 from mqqb.streams import Entry, IncomingStream, OutgoingStream
 
 from ordack.config import Config
+from ordack.tables import key_of
 
 
 class Returns(Protocol):
@@ -25,8 +26,10 @@ class Returns(Protocol):
     message."""
 
     identifier: int
-    stream: OutgoingStream
     rejections: int
+
+    @property
+    def stream(self) -> OutgoingStream: ...
 
     @property
     def peer(self) -> bytes | None: ...
@@ -49,12 +52,7 @@ Sequence = tuple[bytes, int, int]  # source, TimeStamp and ordinal: no other str
 
 def rejections(queue: Returns) -> list[Entry]:
     """Entries up to the last FinalAck in the queue that rejects a message."""
-    return list(itertools.takewhile(lambda entry: _key(entry) <= queue.rejections, queue.stream.table))
-
-
-def _key(entry: Entry) -> int:
-    assert isinstance(entry.key, int)
-    return entry.key
+    return list(itertools.takewhile(lambda entry: key_of(entry) <= queue.rejections, queue.stream.table))
 
 
 def surplus(queues: Iterable[Returns], known: Iterable[bytes], config: Config) -> list[tuple[int, int]]:
@@ -71,7 +69,7 @@ def surplus(queues: Iterable[Returns], known: Iterable[bytes], config: Config) -
         return []
     friends = frozenset(known)
     found = []
-    for queue in sorted(absent, key=lambda queue: (queue.peer in friends, _key(queue.stream.table[-1]))):
+    for queue in sorted(absent, key=lambda queue: (queue.peer in friends, key_of(queue.stream.table[-1]))):
         count = len(queue.stream.table)
         if peers <= 0:
             count = min(count, messages)

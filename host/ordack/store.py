@@ -57,6 +57,7 @@ SYSTEM_QUEUES = (  # B-085; only the order queue's identifier is fixed by the pr
 )
 CLOSED_QUEUES = ("order_queue$", "notify_queue$")  # not open to applications (B-085)
 FIRST_PRIVATE_ID = 16
+RANKS = range(8)  # 7 - priority
 POISON = ";poison"  # behind a queue's name: its sub-queue for messages that came back too often
 LAST_TIME_STAMP = 0xF0000000  # in 2097: an OrderAck, which anybody can forge (B-411), raises TimeStamps no further
 FIRST_ORDINALS = 1 << 31
@@ -381,7 +382,7 @@ def counted(number: int, noun: str, grouped: bool = False) -> str:
     return f"{text} {noun}{'' if number == 1 else 'es' if noun.endswith('ch') else 's'}"
 
 
-def _piece(rows: Iterable[tuple[int, int]]) -> list[int]:
+def first_piece(rows: Iterable[tuple[int, int]]) -> list[int]:
     """The first keys of (key, bytes), as many as may be moved in one transaction; one at least."""
     keys: list[int] = []
     total = 0
@@ -535,6 +536,19 @@ class Store:
         except BaseException:
             self._roll_back()
             raise
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """What is read inside is of one moment. Nobody has to wait for that; nothing may be written."""
+        if not self._db.get_autocommit():
+            yield
+            return
+        self._all("BEGIN")
+        try:
+            yield
+        finally:
+            if not self._db.get_autocommit():  # SQLite itself has ended it after some errors
+                self._db.execute("ROLLBACK")
 
     def _commit(self) -> None:
         """End the running transaction. If the disk fails in that, all of it may be in the log already, where only the
@@ -862,10 +876,15 @@ class Store:
                   (json.dumps(list(lookup_ids)),))
 
     def unlocked(self, queue: int, limit: int, last: int = NEVER) -> list[int]:
-        """Keys of up to `limit` messages of a queue that are in no receive, none above `last`."""
+        """Keys of up to `limit` messages of a queue that are in no receive, none above `last`; fewer if they are large.
+        """
         self._put_back_for_the_dead()
-        return self._column("SELECT lookup_id FROM messages INDEXED BY messages_order WHERE queue = ? AND receiver IS "
-                            "NULL AND lookup_id <= ? ORDER BY rank, lookup_id LIMIT ?", (queue, last, limit))
+        found: list[tuple[int, int]] = []
+        for rank in RANKS:  # one by one, so that the index leads past what is above `last`
+            found += self._all("SELECT lookup_id, length(packet) FROM messages INDEXED BY messages_order WHERE queue = "
+                               "? AND rank = ? AND receiver IS NULL AND lookup_id <= ? ORDER BY lookup_id LIMIT ?",
+                               (queue, rank, last, limit - len(found)))
+        return first_piece(found)
 
     def locked(self, queue: int) -> int:
         """How many messages of a queue are in an unfinished receive."""
@@ -877,8 +896,8 @@ class Store:
         """Keys of up to `limit` messages in no receive whose time to be received is over (B-407), fewer if they are
         large, and of those that were in a receive when their queue was purged (B-340)."""
         self._put_back_for_the_dead()
-        return (_piece(self._all("SELECT lookup_id, length(packet) FROM messages WHERE expires <= ? AND receiver IS "
-                                 "NULL AND NOT purged ORDER BY expires, lookup_id LIMIT ?", (now, limit))),
+        return (first_piece(self._all("SELECT lookup_id, length(packet) FROM messages WHERE expires <= ? AND receiver "
+                                      "IS NULL AND NOT purged ORDER BY expires, lookup_id LIMIT ?", (now, limit))),
                 self._column("SELECT lookup_id FROM messages WHERE purged AND receiver IS NULL "
                              "ORDER BY lookup_id LIMIT ?", (limit,)))
 
@@ -1142,9 +1161,9 @@ class Store:
 
     def request_purge(self, outgoing: int, limit: int = -1, after: int = 0, last: int = NEVER) -> list[int]:
         """Ask the queue manager to end the messages in an outgoing queue with keys above `after` up to `last` (C-29),
-        `limit` at most; their keys."""
-        keys = self._column("SELECT id FROM outgoing_messages WHERE outgoing = ? AND id > ? AND id <= ? ORDER BY id "
-                            "LIMIT ?", (outgoing, after, last, limit))
+        `limit` at most, fewer if they are large; their keys."""
+        keys = first_piece(self._all("SELECT id, length(packet) FROM outgoing_messages WHERE outgoing = ? AND id > ? "
+                                     "AND id <= ? ORDER BY id LIMIT ?", (outgoing, after, last, limit)))
         self._all("UPDATE outgoing_messages SET deleted = 1, due = 0 WHERE id IN (SELECT value FROM json_each(?))",
                   (json.dumps(keys),))
         return keys
@@ -1197,11 +1216,12 @@ class Store:
                    "journal, packet, priority, own, send_until, due, confirmation, dead_letter) "
                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", messages)
 
-    def outgoing_messages(self, after: int = 0) -> list[OutgoingEntry]:
-        """What is in all outgoing queues with a key above `after`, in order of sending."""
+    def outgoing_messages(self, after: int = 0, limit: int = -1) -> list[OutgoingEntry]:
+        """What is in all outgoing queues with a key above `after`, in order of sending, `limit` at most."""
         return [OutgoingEntry(*row) for row in self._all(
             "SELECT id, outgoing, message_id, ordinal, time_stamp, number, recoverable, journal, priority, held, "
-            "held AND substr(confirmation, 1, 1) = x'4F' FROM outgoing_messages WHERE id > ? ORDER BY id", (after,))]
+            "held AND substr(confirmation, 1, 1) = x'4F' FROM outgoing_messages WHERE id > ? ORDER BY id LIMIT ?",
+            (after, limit))]
 
     def last_outgoing_number(self, outgoing: int, ordinal: int, time_stamp: int) -> int:
         """TxSequenceNumber of the last message of this sequence still in the outgoing queue; 0 if none (B-318)."""
@@ -1227,21 +1247,20 @@ class Store:
         found = self._waiting("own AND message_id = ? ORDER BY id DESC LIMIT 1", (message_id,))
         return found[0] if found else None
 
-    def due_outgoing(self, now: int, limit: int) -> list[Waiting]:
-        """Up to `limit` outgoing messages of which something becomes by now, what was due first; fewer if they are
-        large."""
-        keys = _piece(self._all("SELECT id, length(packet) FROM outgoing_messages WHERE due <= ? ORDER BY due, id "
+    def due_outgoing(self, now: int, limit: int) -> list[tuple[int, int]]:
+        """Up to `limit` outgoing messages of which something becomes by now, those that were due first, in order of
+        sending: (key, bytes)."""
+        return sorted(self._all("SELECT id, length(packet) FROM outgoing_messages WHERE due <= ? ORDER BY due, id "
                                 "LIMIT ?", (now, limit)))
-        return self.waiting(keys)
 
-    def waiting_in(self, outgoing: int) -> list[Waiting]:
-        """What decides about all messages of an outgoing queue."""
-        return self._waiting("outgoing = ? ORDER BY id", (outgoing,))
+    def waiting_in(self, outgoing: int, after: int, last: int, limit: int) -> list[Waiting]:
+        """What decides about up to `limit` messages of an outgoing queue, with keys above `after` up to `last`."""
+        return self._waiting("outgoing = ? AND id > ? AND id <= ? ORDER BY id LIMIT ?", (outgoing, after, last, limit))
 
-    def foreign_outgoing(self) -> list[Waiting]:
-        """Outgoing messages that were sent here when the queue manager had another identifier (C-30)."""
-        return self._waiting("own AND confirmation IS NOT NULL AND substr(packet, 17, 16) <> ? ORDER BY id",
-                             (self.guid,))
+    def foreign_outgoing(self, limit: int) -> list[Waiting]:
+        """Up to `limit` outgoing messages that were sent here when the queue manager had another identifier (C-30)."""
+        return self._waiting("own AND confirmation IS NOT NULL AND substr(packet, 17, 16) <> ? ORDER BY id LIMIT ?",
+                             (self.guid, limit))
 
     def _waiting(self, where: str, arguments: Sequence[Any]) -> list[Waiting]:
         return [Waiting(*row) for row in self._all(
@@ -1261,10 +1280,18 @@ class Store:
     def move(self, first: int, last: int, step: int) -> None:
         """What was sent here between these times, seconds since 1970, was sent so many seconds later; what came then
         came later, too."""
+        times = step, first, last
+        with self.snapshot(), self._errors():  # as a rule there is nothing: nobody waits for such a look
+            keys = [key for key, start in self._db.execute("SELECT id, substr(packet, 1, 60) FROM outgoing_messages "
+                                                           "WHERE own") if first <= sent_time(start) <= last]
+            came = self._one("SELECT EXISTS (SELECT 1 FROM messages WHERE expires IS NOT NULL AND arrived / 1000000 "
+                             "BETWEEN ?1 AND ?2) OR EXISTS (SELECT 1 FROM history WHERE time BETWEEN ?1 AND ?2)",
+                             (first, last))
+        if not keys and not came:
+            return
         with self.transaction():
-            rows = [row for row in self._all(
-                "SELECT substr(packet, 1, 60), confirmation, send_until, due, id FROM outgoing_messages WHERE own")
-                if first <= sent_time(row[0]) <= last]
+            rows = self._all("SELECT substr(packet, 1, 60), confirmation, send_until, due, id FROM outgoing_messages "
+                             "WHERE id IN (SELECT value FROM json_each(?))", (json.dumps(keys),))
             for start, confirmation, until, due, key in rows:
                 later = sent_time(start) + step
                 record = array("I", confirmation or b"")
@@ -1274,7 +1301,6 @@ class Store:
                           "packet = CAST(substr(packet, 1, ?4) || ?5 || substr(packet, ?4 + 5) AS BLOB) WHERE id = ?6",
                           (until if until >= NEVER else until + step, due and due + step, record.tobytes() or None,
                            SENT_TIME_AT, later.to_bytes(4, "little"), key))
-            times = step, first, last
             self._all("UPDATE messages SET expires = expires + ? WHERE expires IS NOT NULL "
                       "AND arrived / 1000000 BETWEEN ? AND ?", times)
             self._all("UPDATE history SET time = time + ? WHERE time BETWEEN ? AND ?", times)
@@ -1290,12 +1316,17 @@ class Store:
         confirmation: bytes | None = self._one("SELECT confirmation FROM outcomes WHERE message_id = ?", (message_id,))
         return confirmation
 
-    def forget_outcomes(self, keep: int) -> None:
-        """Forget the oldest outcomes, but for the last `keep`."""
-        surplus = self._one("SELECT count(*) FROM outcomes") - keep
-        if surplus > 0:
-            self._all("DELETE FROM outcomes WHERE message_id IN "
-                      "(SELECT message_id FROM outcomes ORDER BY ended, message_id LIMIT ?)", (surplus,))
+    def old_outcomes(self, keep: int) -> list[int]:
+        """The messages of all outcomes but for the last `keep`, youngest first."""
+        return self._column("SELECT message_id FROM outcomes ORDER BY ended DESC, message_id DESC LIMIT "
+                            "iif((SELECT count(*) FROM outcomes) > ?1, -1, 0) OFFSET ?1", (keep,))
+
+    def forget_outcomes(self, messages: list[int], limit: int) -> int:
+        """Forget the outcomes of the last so many of these messages, and take them off the list; how many."""
+        last = messages[-limit:]
+        del messages[-limit:]
+        self._many("DELETE FROM outcomes WHERE message_id = ?", [(message,) for message in last])
+        return len(last)
 
     # ---- duplicate filter
 

@@ -20,8 +20,10 @@ PATIENCE = 16
 class Sender(Protocol):
     """An outgoing queue; `turn`: when it had its last one, by the count of its connection's Turns."""
 
-    stream: OutgoingStream
     turn: int
+
+    @property
+    def stream(self) -> OutgoingStream: ...
 
 
 Queue = TypeVar("Queue", bound=Sender)
