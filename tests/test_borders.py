@@ -137,6 +137,20 @@ def test_a_quota_takes_what_fits_to_the_byte(tmp_path: Path) -> None:
     host.store.close()
 
 
+@pytest.mark.rule("B-283", "B-285")
+@pytest.mark.parametrize(("queue", "delivery"), [("line1", "transactional"), ("plain", "recoverable")])
+@pytest.mark.parametrize("missing", [0, 1])
+def test_the_quota_of_the_queue_manager_takes_what_fits_to_the_byte(
+        tmp_path: Path, queue: str, delivery: str, missing: int) -> None:
+    peer = peer_of(1, queue)
+    peer.send(b"x", delivery, sent_time=WALL)
+    host = Host(tmp_path, Config(quota=len(peer.packets[1]) - missing))
+    exchange(world_of([host], [peer]))
+    assert host.content(queue) == [b"x"] * (1 - missing)
+    assert ("B-285" in " ".join(host.log)) == bool(missing)
+    host.store.close()
+
+
 class Behind:
     """A source whose messages reach the host through a router, and what the router gets for it."""
 

@@ -67,7 +67,7 @@ def test_the_words_of_the_readme_do_what_it_says(queue: str, interpreter: str, t
                 assert server.stdout is not None
                 assert server.stdout.readline() == f"listening on 127.0.0.1:{port}\n"
                 continue
-            said.append(subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=60,
+            said.append(subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=300,
                                        stdout=subprocess.PIPE, text=True).stdout)
     finally:
         if server is not None:
