@@ -767,8 +767,8 @@ class World:
                     elif message:
                         self._message_leaves(host, message, packet)
                         self.figures["out of turn"] += sending.leaves(message, at, host is message.source, urgent)
-                if not isinstance(packet, packets.OrderAck):
-                    sending.turn()
+                if not isinstance(packet, packets.OrderAck) or outer.user.source_queue_manager != host.guid:
+                    sending.turn()  # an OrderAck of its own waits in no queue
                 wire.sent[end].append(message)
                 if outer.user.flags & core.USER_DM:
                     wire.recoverable[end].append(message)

@@ -28,7 +28,7 @@ class Sending:
         self._held = bytearray()  # written, and a slow line has not taken it yet
         self._written = 0
         self._ends_at: dict[Sendable, int] = {}  # where in what was written a message ends that was sent
-        self._turns = 0  # messages and FinalAcks since one that was not the most urgent, and
+        self._turns = 0  # messages, FinalAcks, OrderAcks passed on, since one that was not the most urgent, and
         self._unseen = unseen
         self._unseen_then = unseen()
 
