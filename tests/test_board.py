@@ -12,7 +12,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 from array import array
@@ -196,10 +195,9 @@ def test_the_page_for_a_pico_w_leads_to_a_reading(queue: str, tmp_path: Path) ->
     """Its program on MicroPython, with a thermometer and a Wi-Fi that are not there; its commands exist. A typo in the
     queue's name is told.
     """
-    page = (ROOT / "firmware" / "README.md").read_text()
-    page = page[page.index("## From a boxed Pico W"):page.index("## Your own board")]
-    program, settings = (textwrap.dedent(found) for found in (
-        re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)[0] for language in ("python", "json")))
+    example = ROOT / "firmware" / "examples" / "pico_w"
+    program, settings = ((example / name).read_text() for name in ("main.py", "config.json"))
+    page = (ROOT / "firmware" / "docs" / "getting-started.md").read_text()
     for command in re.findall(r"ordack board (\w+)", page):
         assert ordack(command, "--help").returncode == 0
     for name, text in {**STUBS, "config.json": settings.replace("line1", queue)}.items():

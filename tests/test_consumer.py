@@ -16,7 +16,7 @@ from ordack.store import Store
 
 from tests.test_cli import DEADLINE_S, ENVIRONMENT, ROOT, _json
 
-CONSUMER = re.search(r"```python\n(import sqlite3\n.*?)```", (ROOT / "host/README.md").read_text(), re.DOTALL)
+CONSUMER = re.search(r"```python\n(import sqlite3\n.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 MESSAGES = 40
 
 # Kills the consumer at the `nth` time that it is at this place: before its table is committed, between that and the end

@@ -422,13 +422,15 @@ def test_mps2_sleeps_when_it_has_nothing_to_do(mps2: Callable[..., Machine]) -> 
 @pytest.mark.parametrize("queue", ["line1", "lime1"])
 def test_the_walk_through_with_no_board_works(queue: str, tmp_path: Path) -> None:
     """With a typo in the queue's name, too: then the program says so."""
-    page = (ROOT / "firmware" / "README.md").read_text(encoding="utf-8").partition("## With no board at all")[2]
-    program, commands = (
-        re.search(rf"```{language}\n(.*?)```", page, re.DOTALL)[1] for language in ("python", "sh")  # type: ignore[index]
-    )
+    page = (ROOT / "firmware" / "docs" / "getting-started.md").read_text(encoding="utf-8")
+    commands = page.partition("## With no board at all")[2].partition("```sh\n")[2].partition("```")[0]
+    program = (ROOT / "firmware" / "examples" / "no_board.py").read_text(encoding="utf-8")
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = str(probe.getsockname()[1])
-    (tmp_path / "main.py").write_text(program.replace("1801", port).replace('line1"', f'{queue}"'), encoding="utf-8")
+    examples = tmp_path / "firmware" / "examples"
+    examples.mkdir(parents=True)
+    program = program.replace("1801", port).replace('line1"', f'{queue}"')
+    (examples / "no_board.py").write_text(program, encoding="utf-8")
     make, flash, create, serve, qemu, receive = commands.replace("\\\n", "").replace("1801", port).splitlines()
     assert make == "make firmware"
     (tmp_path / "build").symlink_to(ROOT / "build")

@@ -1137,8 +1137,8 @@ MICROPYTHON = run_mp.ROOT / "build" / "micropython" / "unix-c" / "micropython"
 
 
 @pytest.mark.skipif(not MICROPYTHON.exists(), reason="there is no MicroPython here")
-def test_the_wear_that_the_readme_states_is_what_is_measured() -> None:
-    readme = (run_mp.ROOT / "firmware" / "node" / "README.md").read_text(encoding="utf-8")
+def test_the_wear_that_the_page_states_is_what_is_measured() -> None:
+    readme = (run_mp.ROOT / "firmware" / "docs" / "storage.md").read_text(encoding="utf-8")
     output = run_mp.micropython("unix-c", "tests/mp/wear.py").stdout
     stated, measured = (
         re.findall(r"^\| (\w+FS|FAT)(.*?)\| (\d+) \| (\d+) \|$", text, re.M) for text in (readme, output)

@@ -5,8 +5,10 @@ Kills are in test_pipeline_chain.py.
 
 from __future__ import annotations
 
+import datetime
 import fcntl
 import json
+import runpy
 import signal
 import sys
 import time
@@ -93,6 +95,21 @@ def test_each_run_adds_what_is_new_and_nothing_else(spark: SparkSession, folder:
     assert ingest(spark, what).rows == 0
     assert rows(table) == [1, 2, 3, 4, 5, 6]
     assert spark.read.parquet(str(table)).count() == 6
+
+
+def test_the_examples_read_segments_and_the_table(
+    spark: SparkSession, folder: Path, table: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arrived = datetime.datetime(2026, 11, 22, tzinfo=datetime.UTC)
+    write_rows(folder, 1, [row(1), row(2, arrived=arrived)])
+    ingest(spark, job(folder, table))
+    examples = Path(__file__).resolve().parents[1] / "host" / "examples"
+    for name, of in (("spark_source.py", folder), ("read_table.py", table)):
+        monkeypatch.setattr(sys, "argv", [name, str(of)])
+        runpy.run_path(str(examples / name))
+    counted, kind, read = capsys.readouterr().out.splitlines()
+    assert (counted, kind) == ("1 messages since then", "a stream")
+    assert read.startswith("2 messages, columns queue, ")
 
 
 def test_a_continuous_run_takes_what_comes_until_it_is_told_to_stop(

@@ -1,5 +1,5 @@
-"""What a board needs around the node: tests/mp/test_services.py, on CPython; and the programs of firmware/README.md
-that use it, on MicroPython."""
+"""What a board needs around the node: tests/mp/test_services.py, on CPython; and the programs of
+firmware/examples that use it, on MicroPython."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_service(test: Callable[[], None]) -> None:
     test()
 
 
-# ---- the programs of firmware/README.md -------------------------------------------------------------
+# ---- the programs of firmware/examples --------------------------------------------------------------
 
 MICROPYTHON = ROOT / "build" / "micropython" / "unix-c" / "micropython"
 STUBS = {
@@ -85,16 +85,14 @@ class WLAN:
 }
 
 
-def _program(title: str, folder: Path, *changes: tuple[str, str]) -> list[str]:
-    """Writes main.py as it stands under that title, with some changes, and what a board has beside it; how to run it.
-    """
-    page = (ROOT / "firmware" / "README.md").read_text()
-    program = page.partition(f"## {title}\n")[2].partition("```python\n")[2].partition("```")[0]
+def _program(name: str, folder: Path, *changes: tuple[str, str]) -> list[str]:
+    """Writes an example as main.py, with some changes, and what a board has beside it; how to run it."""
+    program = (ROOT / "firmware" / "examples" / name).read_text()
     for there, here in changes:
         assert there in program
         program = program.replace(there, here)
-    for name, text in {**STUBS, "main.py": program}.items():
-        (folder / name).write_text(text)
+    for file, text in {**STUBS, "main.py": program}.items():
+        (folder / file).write_text(text)
     return [str(MICROPYTHON), "main.py"]
 
 
@@ -110,13 +108,13 @@ def test_a_board_on_batteries_sleeps_when_its_reading_is_in_the_queue(tmp_path: 
     try:
         for reachable in (False, True):
             place = f'connect=("127.0.0.1", {port.port if reachable else 9}), '
-            command = _program("On a real board", tmp_path, ('"outbox", ', '"outbox", ' + place),
+            command = _program("batteries.py", tmp_path, ('"outbox", ', '"outbox", ' + place),
                                ("192.168.1.1", "127.0.0.1"), ("2000)", "50)"),
                                ("10000", "9000" if reachable else "300"))
             done = subprocess.run(command, cwd=tmp_path, env=_environment(tmp_path), capture_output=True, text=True,
                                   timeout=60, check=False)
             assert done.stdout == f"{0 if reachable else 1} to send\nasleep 300000\n", done.stdout + done.stderr
-        typo = _program("On a real board", tmp_path, ("line1\")", "lime1\")"),
+        typo = _program("batteries.py", tmp_path, ("line1\")", "lime1\")"),
                         ('"outbox", ', '"outbox", ' + place), ("192.168.1.1", "127.0.0.1"),
                         ("2000)", "50)"), ("10000", "9000"))
         done = subprocess.run(typo, cwd=tmp_path, env=_environment(tmp_path), capture_output=True, text=True,
@@ -129,9 +127,9 @@ def test_a_board_on_batteries_sleeps_when_its_reading_is_in_the_queue(tmp_path: 
 
 
 @pytest.mark.skipif(not MICROPYTHON.exists(), reason="there is no MicroPython")
-def test_a_command_reaches_the_board_of_the_page(tmp_path: Path) -> None:
+def test_a_command_reaches_the_board_of_the_example(tmp_path: Path) -> None:
     serve = _Serve(tmp_path / "store")
-    command = _program("Commands to the board", tmp_path,
+    command = _program("commands.py", tmp_path,
                        ('"192.168.1.20", 1801', f'"127.0.0.1", {serve.port}'))
     board = subprocess.Popen(command, cwd=tmp_path, env=_environment(tmp_path), stdout=subprocess.PIPE, text=True)
     try:
@@ -149,6 +147,22 @@ def test_a_command_reaches_the_board_of_the_page(tmp_path: Path) -> None:
     finally:
         board.kill()
         board.communicate()
+        serve.stop()
+
+
+@pytest.mark.skipif(not MICROPYTHON.exists(), reason="there is no MicroPython")
+def test_a_board_without_asyncio_sends_one_reading_and_a_batch(tmp_path: Path) -> None:
+    serve = _Serve(tmp_path / "store")
+    with Client(tmp_path / "store") as client:
+        client.create_queue("line1", transactional=True)
+    try:
+        command = _program("without_asyncio.py", tmp_path, ("1801", str(serve.port)))
+        done = subprocess.run(command, cwd=tmp_path, env=_environment(tmp_path), capture_output=True, text=True,
+                              timeout=60, check=False)
+        assert done.stdout == "stored\nall settled\n", done.stdout + done.stderr
+        with Client(tmp_path / "store") as client:
+            assert [message.body for message in client.queue("line1").peek()] == [b"21.5", b"21.6", b"21.7"]
+    finally:
         serve.stop()
 
 

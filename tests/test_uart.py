@@ -605,6 +605,49 @@ def test_micropython_sends_each_message_once_over_a_line_that_spoils_bytes_and_o
         proxy.close()
 
 
+TTY_FOR_A_UART = """
+import io, tty_uart
+
+def unique_id():
+    return b"12345678"
+
+class UART(io.IOBase):
+    def __init__(self, number, baud, rxbuf):
+        self.tty = tty_uart.Uart({!r})
+        self.any, self.write = self.tty.any, self.tty.write
+
+    def readinto(self, buffer):
+        return self.tty.readinto(buffer)
+
+    def ioctl(self, request, flags):  # 3: what is ready of reading (1) and writing (4)?
+        return flags & (5 if self.any() else 4) if request == 3 else 0
+"""
+
+
+def test_the_example_of_a_board_on_a_uart_sends_its_reading(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    with Client(store, create=True) as client:
+        client.create_queue("line1", transactional=True)
+    line = Proxy(0)
+    line.well.set()
+    line.start()
+    (tmp_path / "machine.py").write_text(TTY_FOR_A_UART.format(line.board))
+    with subprocess.Popen(
+            [sys.executable, "-m", "ordack", "serve", "--store", str(store), "--listen", "127.0.0.1:0", "--serial",
+             f"gateway={line.host}"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=ENVIRONMENT) as serve:
+        try:
+            board = subprocess.run(
+                [ROOT / "build/micropython/unix-c/micropython", ROOT / "firmware/examples/uart.py"], cwd=tmp_path,
+                env={"MICROPYPATH": f"{tmp_path}:.frozen:{BOARD}:{BOARD}/tests/mp"}, stdout=subprocess.PIPE,
+                timeout=DEADLINE_S, check=True)
+            assert board.stdout == b"stored\n"
+            with Client(store) as client:
+                assert [message.body for message in client.queue("line1").peek()] == [b"21.5"]
+        finally:
+            serve.terminate()
+            line.close()
+
+
 # ---- the command line -----------------------------------------------------------------------------
 
 

@@ -3,7 +3,7 @@
 A message that `append` took and `sync` made durable survives any power cut, with its MessageID, its place in its
 sequence and its confirmation record (mqqb.confirm), until `change` says that it is gone (C-09, C-33). The same log
 holds arrivals: messages received, with the counters of the stream that they came by, so that one sync makes both
-durable (B-098). The format is in firmware/node/README.md. What the log promises:
+durable (B-098). The format is in firmware/docs/storage.md. What the log promises:
 
 * Order in the log is order of durability: a segment is synced before the next one is begun, and replay stops at the
   first record that is not whole. A change of state that stands before a message is durable if the message is.

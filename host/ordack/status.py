@@ -96,7 +96,7 @@ def glance(store: Store, now: float | None = None) -> dict[str, Any]:
     room = store.room(Config.of(store.configuration()).quota if quota is None else quota)
     problems = []
     if shown is None:
-        problems.append("no queue manager runs on this store, so that nothing comes in and nothing goes out; start "
+        problems.append("no queue manager runs on this store, so nothing comes in and nothing goes out; start "
                         f"`ordack serve --store {store.folder}`")
     if room.bytes < LARGE_MESSAGE:
         problems.append(room.reason)

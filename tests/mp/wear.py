@@ -1,5 +1,5 @@
 """What the outbox writes to the flash for each message, and the blocks that are erased for it: the table of
-firmware/node/README.md. Runs on MicroPython only: micropython tests/mp/wear.py
+firmware/docs/storage.md. Runs on MicroPython only: micropython tests/mp/wear.py
 """
 
 import sys

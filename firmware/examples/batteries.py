@@ -1,0 +1,20 @@
+"""A board on batteries: wakes, stores a reading, delivers what it can, sleeps for five minutes."""
+
+import machine
+from node import Node, OutboxFull
+from node.board import Wifi, deep_sleep, set_clock
+
+
+def failed(message):  # 0x8000: there is no such queue
+    print("not delivered, class", hex(message.conclusion().message_class))
+
+node = Node("outbox", capacity=262144, waiting_max=100, on_failed=failed)
+line1 = node.queue("DIRECT=TCP:192.168.1.20\\private$\\line1")
+try:  # on flash before the network is tried
+    line1.put(b"%d" % machine.ADC(4).read_u16(), label="raw", ttrq=86400)
+except OutboxFull:
+    pass  # yesterday's readings make room
+wifi = Wifi("NETWORK", "PASSWORD")
+if node.wait(wifi.poll, 20000):
+    set_clock("192.168.1.1", 2000)  # not needed where a battery keeps the clock
+deep_sleep(node, 300000, drain_ms=10000, tell=lambda waits: print(waits.sending, "to send"))

@@ -1,0 +1,38 @@
+"""A Pico W that sends its temperature every ten seconds. config.json beside it names the Wi-Fi and the queue."""
+
+import asyncio
+import json
+
+from machine import ADC
+from node import Node, OutboxFull
+from node.board import NetworkTime, Wifi
+
+with open("config.json") as file:
+    config = json.load(file)
+
+async def network():
+    wifi = Wifi(config["ssid"], config["password"])
+    clock = NetworkTime("192.168.1.1")  # the address of an NTP server, often the router
+    while True:
+        if wifi.poll():
+            clock.poll()
+        await asyncio.sleep(0.2)
+
+def failed(message):  # 0x8000: there is no such queue
+    print("not delivered, class", hex(message.conclusion().message_class))
+
+async def main():
+    node = Node("outbox", name="press 7", capacity=262144, waiting_max=100, on_failed=failed)
+    line1 = node.queue(config["queue"])
+    node.start()
+    services = asyncio.create_task(network())
+    sensor = ADC(4)  # the chip's own thermometer
+    while not services.done():
+        celsius = 27 - (sensor.read_u16() * 3.3 / 65535 - 0.706) / 0.001721
+        try:
+            await line1.send("{:.1f}".format(celsius).encode(), label="temperature", ttrq=86400)
+        except OutboxFull:
+            pass  # the network has been away for long; yesterday's readings make room
+        await asyncio.sleep(10)
+
+asyncio.run(main())
