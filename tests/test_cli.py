@@ -129,7 +129,7 @@ def test_queues_are_made_listed_purged_and_deleted(tmp_path: Path) -> None:
     (["send", "plain", "--body", "x", "--delivery", "transactional"], 2, "not transactional"),
     (["send", "plain", "--body", "x", "--delivery", "pigeon"], 2, "pigeon"),
     (["send", "plain", "--body", "x", "--label", "l" * 250], 2, "the label has 250 UTF-16 characters; at most 249"),
-    (["send", "plain", "--body", "x", "--file", "/dev/null"], 2, "--body and --file do not go together"),
+    (["send", "plain", "--body", "x", "--file", "/dev/null"], 2, "give --body or --file, not both"),
     (["send", "DIRECT=OS:a..b\\private$\\q", "--body", "x"], 2, "'a..b' is neither"),
     (["send", "DIRECT=TCP:1.2.3.4:5\\private$\\q", "--body", "x"], 2, "is neither"),
     (["send", f"DIRECT=OS:{'a' * 64}\\private$\\q", "--body", "x"], 2, "is neither"),
@@ -230,7 +230,7 @@ def test_an_output_that_takes_nothing_is_told_and_loses_nothing(store: Path, red
                           capture_output=True, text=True, env=ENVIRONMENT, timeout=DEADLINE_S, check=False)
     changes = "purge" in arguments  # and has done that by then
     assert done.returncode == (4 if changes else 1)
-    told = "removed 0 messages; standard output does not" if changes else "cannot write to standard output"
+    told = "removed 0 messages; standard output did not" if changes else "cannot write to standard output"
     assert told in done.stderr
     assert done.stderr.count("\n") == 1
     assert len(_json("receive", "--store", store, "plain", "--all")) == 1
@@ -599,7 +599,7 @@ def test_what_was_done_but_could_not_be_reported_is_not_called_undone(store: Pat
             done = subprocess.run([sys.executable, "-m", "ordack", *command, "--store", str(store)], stdout=full,
                                   stderr=subprocess.PIPE, env=ENVIRONMENT, timeout=DEADLINE_S, check=False)
             assert done.returncode == 4
-            assert b"standard output does not take this" in done.stderr
+            assert b"standard output did not take this report" in done.stderr
     assert {queue["name"]: queue["messages"] for queue in _json("queue", "list", "--store", store)} == {
         "line1": 0, "plain": 1, "new": 0}
 

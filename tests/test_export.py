@@ -1245,7 +1245,7 @@ def test_what_was_exported_is_not_taken_back_when_nobody_can_be_told(store: Path
             [sys.executable, "-m", "ordack", "export", "line1", "--store", store, "--to", to, "--rows", "2"],
             stdout=full, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, timeout=DEADLINE_S, check=False)
     assert done.returncode == 4
-    assert "standard output does not take this" in done.stderr
+    assert "standard output did not take this report" in done.stderr
     assert _exported(to) == ids[:2]
     assert _queued(store) == ids[2:]
 

@@ -1,16 +1,16 @@
-"""The command `ordack`. Exit status: 0 done, 1 negative answer or a store that cannot be used, 2 wrong usage or input,
-3 (decode) a malformed packet, (audit) incomplete evidence, 4 done, but standard output did not take the report of
-it, 5 (board) no board answers, 6 the disk failed, and it is not known whether it was done.
+"""The command `ordack`. host/docs/commands.md has the exit statuses.
 
-What only one command needs is imported when that one runs: a receive in a script should cost milliseconds.
+What only one command needs is imported when that command runs: a receive in a script should cost milliseconds.
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -43,13 +43,14 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
                   context_settings={"help_option_names": ["-h", "--help"]})
-queue_app = typer.Typer(no_args_is_help=True, help="Create, list, limit, purge, delete queues.")
+queue_app = typer.Typer(no_args_is_help=True, help="Create, list, limit, purge or delete queues.")
 app.add_typer(queue_app, name="queue")
-outgoing_app = typer.Typer(no_args_is_help=True, help="What waits for other machines: list, pause, resend, purge.")
+outgoing_app = typer.Typer(
+    no_args_is_help=True, help="List, pause, resume, resend or purge what waits for other machines.")
 app.add_typer(outgoing_app, name="outgoing")
-board_app = typer.Typer(no_args_is_help=True, help="Boards with MicroPython on a serial port: deploy, doctor, rescue.")
+board_app = typer.Typer(no_args_is_help=True, help="Set up, check or rescue a board with MicroPython on a serial port.")
 app.add_typer(board_app, name="board")
-pipeline_app = typer.Typer(no_args_is_help=True, help="What Spark does with exported messages: ingest.")
+pipeline_app = typer.Typer(no_args_is_help=True, help="Load exported messages into a table with Spark.")
 app.add_typer(pipeline_app, name="pipeline")
 
 
@@ -60,7 +61,7 @@ def _show_version(wanted: bool) -> None:
         try:
             write(f"ordack {metadata.version('ordack')}\n")
         except metadata.PackageNotFoundError:
-            write("ordack, of a folder and not installed\n")
+            write("ordack, run from a folder and not installed\n")
         raise typer.Exit
 
 
@@ -73,7 +74,7 @@ def ordack(
 
 
 def local(text: str) -> Path:
-    """What each option that names a file or folder is parsed by: before the command does anything."""
+    """Parse an option that names a file or folder, before the command does anything."""
     try:
         return Path(local_path(text))
     except NotLocal as error:
@@ -81,7 +82,7 @@ def local(text: str) -> Path:
 
 
 def _local_file(text: str) -> Path:
-    """One that is there."""
+    """Parse an option that names an existing file."""
     path = local(text)
     if not path.is_file():
         raise typer.BadParameter(f"the file '{path}' does not exist")
@@ -91,8 +92,9 @@ def _local_file(text: str) -> Path:
 StoreOption = Annotated[Path, typer.Option(
     "--store", metavar="FOLDER", parser=local, envvar="ORDACK_STORE", help="Folder of the store.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
-FormatNameArgument = Annotated[str, typer.Argument(help="Format name of the outgoing queue, as `list` shows it.")]
-NameArgument = Annotated[str, typer.Argument(help="Queue name: line1, or as MSMQ has it, .\\private$\\line1.")]
+FormatNameArgument = Annotated[str, typer.Argument(
+    help="Format name of the outgoing queue, as `ordack outgoing list` shows it.")]
+NameArgument = Annotated[str, typer.Argument(help="Queue name: line1, or in MSMQ's form .\\private$\\line1.")]
 
 
 def _report(as_json: bool, text: str, **values: Any) -> None:
@@ -100,11 +102,11 @@ def _report(as_json: bool, text: str, **values: Any) -> None:
 
 
 def _done(as_json: bool, text: str, **values: Any) -> None:
-    """Report what has been done: whoever reads the exit status must not do it again."""
+    """Report what was done. If standard output fails, the exit status is 4, so that nobody repeats the command."""
     try:
         _report(as_json, text, **values)
     except (OSError, OutputError):
-        _complain(f"{text}; standard output does not take this")
+        _complain(f"{text}; standard output did not take this report")
         sys.exit(4)
 
 
@@ -112,12 +114,12 @@ def _done(as_json: bool, text: str, **values: Any) -> None:
 def queue_create(
     name: NameArgument, store: StoreOption,
     transactional: Annotated[bool, typer.Option(
-        "--transactional", help="For transactional messages, and only them.")] = False,
+        "--transactional", help="Take only transactional messages, which boards send.")] = False,
     if_not_exists: Annotated[bool, typer.Option(
-        "--if-not-exists", help="Leave one that is there, of the same kind, as it is.")] = False,
+        "--if-not-exists", help="Succeed if the queue exists and is of the same kind.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a private queue, and the store if there is none."""
+    """Create a private queue, and the store if there is none."""
     with Store(store, create=True) as opened:
         _tell_if_new(opened)
         try:
@@ -129,7 +131,7 @@ def queue_create(
                 raise
             if queue.transactional != transactional:
                 raise StoreError(f"the queue {queue.name} exists and is {'' if queue.transactional else 'not '}"
-                                 "transactional: delete it first, or take it as it is") from None
+                                 "transactional: delete it first, or use it as it is") from None
             created = False
     _done(as_json, f"created {queue.name}" if created else f"{queue.name} exists", name=queue.name, created=created,
           transactional=queue.transactional, id=queue.identifier)
@@ -138,9 +140,9 @@ def queue_create(
 @queue_app.command("list")
 def queue_list(
     store: StoreOption, as_json: JsonOption = False,
-    system: Annotated[bool, typer.Option("--system", help="System queues too.")] = False,
+    system: Annotated[bool, typer.Option("--system", help="Include system queues.")] = False,
 ) -> None:
-    """Show the queues and what is in them."""
+    """List the queues with the number and size of their messages."""
     with open_to_look(store) as opened:
         queues = [queue for queue in opened.queues() if system or queue.kind != SYSTEM]
     if as_json:
@@ -172,10 +174,11 @@ def _table(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence
 @queue_app.command("quota")
 def queue_quota(
     name: NameArgument, store: StoreOption,
-    quota: Annotated[str | None, typer.Argument(help='Bytes, or "none"; without it, it is only shown.')] = None,
+    quota: Annotated[str | None, typer.Argument(
+        help='New limit in bytes, or "none". Without it the command shows the limit.')] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show or limit the bytes of the messages in a queue, also in a journal or dead-letter queue."""
+    """Show or set the limit of a queue in bytes, also of a journal or dead-letter queue."""
     from ordack.config import parse_quota
     from ordack.store import CLOSED_QUEUES
 
@@ -197,7 +200,7 @@ def queue_quota(
 
 @queue_app.command("purge")
 def queue_purge(name: NameArgument, store: StoreOption, as_json: JsonOption = False) -> None:
-    """Remove all messages of a queue; senders who asked for it are told."""
+    """Remove all messages from a queue. Senders who asked for it are told."""
     from ordack.client import Client
 
     with Client(store) as client:
@@ -208,10 +211,10 @@ def queue_purge(name: NameArgument, store: StoreOption, as_json: JsonOption = Fa
 @queue_app.command("delete")
 def queue_delete(
     name: NameArgument, store: StoreOption,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete its messages, too, without asking.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask, also if the queue holds messages.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove a queue and, if you say so, its messages; senders who asked for it are told."""
+    """Delete a queue. Asks first if it holds messages. Senders who asked for it are told."""
     from ordack.client import Client
 
     with Client(store) as client:
@@ -229,10 +232,10 @@ def queue_delete(
 
 @outgoing_app.command("list")
 def outgoing_list(store: StoreOption, as_json: JsonOption = False) -> None:
-    """Show what waits for other queue managers, and why.
+    """List what waits for other queue managers, and why.
 
-    "not acknowledged": not known to have arrived. "not read": arrived, kept until it is known to be received. The rest
-    is told by a running `ordack serve`, with --json in full.
+    "not acknowledged": not known to have arrived. "not read": arrived, and kept until it is known to be received. The
+    state of connections comes from a running `ordack serve`; --json shows all of it.
     """
     import time
 
@@ -267,27 +270,30 @@ def _change_outgoing(store: Path, format_name: str, done: str, as_json: bool,
 
 @outgoing_app.command("pause")
 def outgoing_pause(name: FormatNameArgument, store: StoreOption, as_json: JsonOption = False) -> None:
-    """Send nothing from an outgoing queue until it is resumed."""
+    """Stop sending from an outgoing queue until it is resumed."""
     _change_outgoing(store, name, "on hold", as_json, lambda opened, queue: opened.set_on_hold(queue, True))
 
 
 @outgoing_app.command("resume")
 def outgoing_resume(name: FormatNameArgument, store: StoreOption, as_json: JsonOption = False) -> None:
-    """Send from a paused outgoing queue again."""
+    """Continue sending from a paused outgoing queue."""
     _change_outgoing(store, name, "resumed", as_json, lambda opened, queue: opened.set_on_hold(queue, False))
 
 
 @outgoing_app.command("resend")
 def outgoing_resend(name: FormatNameArgument, store: StoreOption, as_json: JsonOption = False) -> None:
-    """Send again now what is not acknowledged, instead of waiting for the resend interval."""
+    """Resend now what is not acknowledged, instead of waiting for the resend interval."""
     _change_outgoing(store, name, "resend requested", as_json, lambda opened, queue: opened.request_resend(queue))
 
 
 @outgoing_app.command("purge")
 def outgoing_purge(name: FormatNameArgument, store: StoreOption, as_json: JsonOption = False) -> None:
-    """End all messages of an outgoing queue: `ordack serve` removes them, to the dead-letter queue if they ask for
-    that. What has arrived may still be received. If they are acknowledgements for another queue manager, it will not
-    know what became of its messages."""
+    """Give up all messages of an outgoing queue.
+
+    `ordack serve` removes them, and moves those that ask for it to the dead-letter queue. A message that has arrived
+    may still be received. If the queue holds acknowledgements for another queue manager, that one will not learn what
+    became of its messages.
+    """
     from ordack.pieces import purge_outgoing
 
     name = destination(name)
@@ -303,12 +309,13 @@ def outgoing_purge(name: FormatNameArgument, store: StoreOption, as_json: JsonOp
 def state(
     store: StoreOption,
     message_id: Annotated[int | None, typer.Argument(
-        min=1, max=0xFFFFFFFF, help="MessageID, as `send` has printed it.")] = None,
+        min=1, max=0xFFFFFFFF, help="MessageID that `ordack send` printed.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """What became of a transactional message sent from here, and why it waits. Exit status 1: nothing is known of it.
+    """Show what became of a transactional message sent from here, and why it waits.
 
-    Without a MessageID: the sessions and the serial lines of a running `ordack serve`. Exit status 1: none runs.
+    Without a MessageID: show the sessions and serial lines of a running `ordack serve`. Exit status 1: nothing is known
+    of the message, or no `ordack serve` runs.
     """
     from ordack import status
     from ordack.client import Client
@@ -334,10 +341,10 @@ def state(
 
 @app.command("status")
 def status_command(store: StoreOption, as_json: JsonOption = False) -> None:
-    """The store at a glance: is it served and since when, who is connected, what is in the queues, what waits, and why.
+    """Show the whole store: whether it is served, who is connected, what is in the queues, what waits and why.
 
-    Exit status: 0 all goes on, 1 something keeps messages from going on, or the store is not served: the last lines say
-    what.
+    Exit status: 0 everything moves; 1 something keeps messages from moving, or the store is not served. The last lines
+    say what.
     """
     from ordack import status
 
@@ -376,13 +383,13 @@ def _tables_of_sessions(shown: dict[str, Any]) -> None:
 @app.command()
 def config(
     store: StoreOption,
-    name: Annotated[str | None, typer.Argument(help="Name of a setting; without one, all are shown.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Name of a setting. Without it the command lists all.")] = None,
     value: Annotated[str | None, typer.Argument(help='New value, or "default".')] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show or change the queue manager's settings, under the names of Windows' registry.
+    """Show or change settings of the queue manager, under their names in the Windows registry.
 
-    Applications heed a change at once, `ordack serve` at its next start.
+    Applications use a new value at once, `ordack serve` from its next start.
     """
     from ordack.config import SETTINGS, check_setting, setting_name
 
@@ -423,11 +430,12 @@ def _setting(name: str, value: int | None) -> dict[str, Any]:
 def identity(
     store: StoreOption, as_json: JsonOption = False,
     renew: Annotated[bool, typer.Option(
-        "--renew", help="Give a copy of another store an identifier of its own.")] = False,
+        "--renew", help="Give a copied store an identity of its own.")] = False,
 ) -> None:
-    """Show the queue manager's identifier, or give it a new one.
+    """Show the queue manager's GUID, or give it a new one.
 
-    What is waiting under the old one ends, in the dead-letter queue if it asks for that: nobody can acknowledge it.
+    Messages that wait under the old GUID end, because nobody can acknowledge them. Those that ask for it go to the
+    dead-letter queue.
     """
     from mqqb import packets
 
@@ -445,31 +453,32 @@ def send(
         help="Name of a local queue, or a format name: DIRECT=TCP:10.0.0.5\\private$\\line1, "
              "DIRECT=OS:plant\\private$\\line1, PRIVATE=<GUID of a queue manager>\\<number of its queue>.")],
     store: StoreOption,
-    body: Annotated[str | None, typer.Option(help="The body, as the bytes of this argument.")] = None,
+    body: Annotated[str | None, typer.Option(help="The body.")] = None,
     file: Annotated[Path | None, typer.Option(
         metavar="FILE", parser=local,
-        help="Read the body from a file; - is standard input, from where it comes without --body too.")] = None,
+        help="Read the body from a file; - is standard input, which is also the default.")] = None,
     label: Annotated[str, typer.Option(help="At most 249 characters.")] = "",
     priority: Annotated[int, typer.Option(min=0, max=7, help="7 is received first.")] = 3,
     delivery: Annotated[str | None, typer.Option(
-        help="express, recoverable or transactional; by default what a local queue needs, else the last.")] = None,
+        help="express, recoverable or transactional. Default: what a local queue takes, else transactional.")] = None,
     ttrq: Annotated[int | None, typer.Option(
-        help="Seconds in which it has to reach its queue; 0 counts as 10, one attempt; default four days.")] = None,
-    ttbr: Annotated[int | None, typer.Option(help="Seconds in which it has to be received; default no limit.")] = None,
+        help="Seconds to reach its queue. 0 counts as 10, one attempt. Default: four days.")] = None,
+    ttbr: Annotated[int | None, typer.Option(help="Seconds to be received. Default: no limit.")] = None,
     dead_letter: Annotated[bool, typer.Option(
-        "--dead-letter", help="Keep it in a dead-letter queue if it is not known to be delivered.")] = False,
-    journal: Annotated[bool, typer.Option("--journal", help="Keep a copy in the journal when it is.")] = False,
+        "--dead-letter", help="Keep the message in a dead-letter queue if it is not known to be delivered.")] = False,
+    journal: Annotated[bool, typer.Option(
+        "--journal", help="Keep a copy in the journal when the message is delivered.")] = False,
     dead_letter_queue: Annotated[str | None, typer.Option(
-        help="A transactional queue here, instead of the system's dead-letter queue.")] = None,
+        help="A transactional queue here that takes the place of the system's dead-letter queue.")] = None,
     acknowledge: Annotated[list[str] | None, typer.Option(
         help="reach-queue, receive, nack-reach-queue or nack-receive: what to tell the administration queue.")] = None,
     administration_queue: Annotated[str | None, typer.Option(
-        help="A queue here that is not transactional, or a format name.")] = None,
+        help="Where acknowledgements go: a queue here that is not transactional, or a format name.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Send one message. It is on disk when this returns; to another machine it travels when `ordack serve` runs."""
+    """Send one message. It is on disk when the command ends; it travels to another machine when `ordack serve` runs."""
     if body is not None and file is not None:
-        raise typer.BadParameter("--body and --file do not go together")
+        raise typer.BadParameter("give --body or --file, not both")
     from ordack.client import Client
 
     if body is not None:
@@ -505,21 +514,21 @@ def send(
 @app.command()
 def receive(
     name: NameArgument, store: StoreOption, as_json: JsonOption = False,
-    count: Annotated[int | None, typer.Option(min=0, help="At most this many messages instead of one.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All that is in the queue instead of one message.")] = False,
+    count: Annotated[int | None, typer.Option(min=0, help="Take at most this many messages.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Take all messages that are in the queue.")] = False,
     peek: Annotated[bool, typer.Option(
-        "--peek", help="Leave the messages in the queue; shows all of them without --count.")] = False,
+        "--peek", help="Leave the messages in the queue. Shows all of them unless --count is given.")] = False,
     follow: Annotated[bool, typer.Option(
-        "--follow", help="All that is in the queue, then what comes, until --count or a signal ends it.")] = False,
+        "--follow", help="Take all messages, then those that arrive, until --count or a signal ends it.")] = False,
     raw: Annotated[Path | None, typer.Option(
-        metavar="FILE", parser=local, help="Write the body of one message as it is to this new file, and print "
-        "nothing; - is standard output.")] = None,
+        metavar="FILE", parser=local, help="Write the body of one message, byte by byte, to this new file, and "
+        "print nothing; - is standard output.")] = None,
 ) -> None:
-    """Take one message from a queue, or more if told so: print it and remove it.
+    """Take one message from a queue, or more: print it, then remove it.
 
-    A message is removed after its own line was written: when standard output is a file, after it is on the disk; when
-    it is a pipe, after its reader has taken it. What was not written stays in the queue. If that ends early, standard
-    error says how many were removed, and which was the last. Killed in between, the last line comes once more.
+    A message is removed only after its line was written: to disk, if standard output is a file; to the reader, if it is
+    a pipe. If the command ends early, the other messages stay in the queue, and standard error says how many were
+    removed and which was the last. If it is killed in between, the next receive prints the last line again.
     """
     if peek and follow:
         raise typer.BadParameter("--peek and --follow do not go together")
@@ -562,26 +571,27 @@ def receive(
 
 @app.command()
 def export(
-    names: Annotated[list[str], typer.Argument(metavar="QUEUE...", help="Queues, with or without private$\\.")],
+    names: Annotated[list[str], typer.Argument(metavar="QUEUE...", help="Names of queues.")],
     store: StoreOption,
     to: Annotated[Path, typer.Option(
-        metavar="FOLDER", parser=local, help="Folder of the segments; made if there is none.")],
+        metavar="FOLDER", parser=local, help="Folder for the segments, created if there is none.")],
     follow: Annotated[bool, typer.Option(
-        "--follow", help="Wait for more instead of ending when the queues are empty.")] = False,
-    rows: Annotated[int, typer.Option(min=1, max=1_000_000, help="Messages in a segment at most.")] = 10_000,
+        "--follow", help="Wait for more when the queues are empty.")] = False,
+    rows: Annotated[int, typer.Option(min=1, max=1_000_000, help="Largest number of messages in a segment.")] = 10_000,
     age: Annotated[float, typer.Option(
-        min=0, help="Seconds that a message waits for others to share its segment, with --follow.")] = 1.0,
+        min=0, help="With --follow: seconds that a message waits for others to share its segment.")] = 1.0,
     anew: Annotated[bool, typer.Option(
-        "--anew", help="Give up a recorded segment whose file or folder is lost, or let FOLDER take the place of one "
-        "that is gone.")] = False,
+        "--anew", help="Give up a recorded segment whose file or folder is lost, or let FOLDER replace one that "
+        "is gone.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Move the messages of queues to segments, Parquet files that are never changed: each message is in one of them.
+    """Move messages from queues to Parquet files (segments), each message to exactly one.
 
-    That is their receipt: senders who asked for it are told. Killed at any time, nothing is lost or doubled; the next
-    export goes on. SIGTERM, SIGINT or SIGHUP end it with a whole segment. Exit status: 0 done, 1 not all (the rest is
-    still in its queue), 2 wrong usage or a package is missing, 6 the disk failed, and nobody knows whether the last
-    messages are in a segment: the same export does it again without doubling any.
+    A segment never changes. Export is the message's receipt: senders who asked for it are told. Nothing is lost or
+    doubled if the command is killed; the next export continues. SIGTERM, SIGINT and SIGHUP end it after a whole
+    segment. Exit status: 0 done; 1 not everything, the rest is still in its queue; 2 wrong usage, or a package is
+    missing; 6 the disk failed, and nobody knows whether the last messages are in a segment: the same export does it
+    again without doubling any.
     """
     import signal
 
@@ -613,37 +623,37 @@ def export(
 @pipeline_app.command("ingest")
 def pipeline_ingest(
     segments: Annotated[Path, typer.Argument(
-        metavar="SEGMENTS", parser=local, help="Folder that `ordack export` writes to.")],
+        metavar="SEGMENTS", parser=local, help="Folder that `ordack export` has written.")],
     table: Annotated[str, typer.Option(
-        "--to", metavar="TABLE", help="Folder or URL of the table; with --format iceberg its name in the catalog.")],
+        "--to", metavar="TABLE", help="Folder or URL of the table. With --format iceberg: its name in the catalog.")],
     table_format: Annotated[str, typer.Option(
-        "--format", help="parquet, orc; delta or iceberg if Spark has the package.")] = "parquet",
+        "--format", help="parquet or orc; delta or iceberg if Spark has the package.")] = "parquet",
     schema: Annotated[str | None, typer.Option(
         metavar="DDL", help='Columns to decode from the bodies, as in "temperature DOUBLE, at TIMESTAMP". A body that '
-        "does not fit leaves them null, with the reason in the column _malformed.")] = None,
-    bodies: Annotated[str, typer.Option(help="What bodies are decoded from: json or cbor.")] = "json",
+        "does not fit leaves them null, and the column _malformed has the reason.")] = None,
+    bodies: Annotated[str, typer.Option(help="Format of the bodies: json or cbor.")] = "json",
     prefix: Annotated[str, typer.Option(
-        help="What the columns of the schema have in front of their names in the body.")] = "",
-    queue: Annotated[str | None, typer.Option(help="Only this queue; by default all.")] = None,
+        help="Text before the names of the schema's columns in the body.")] = "",
+    queue: Annotated[str | None, typer.Option(help="Take only this queue. Default: all.")] = None,
     checkpoint: Annotated[str | None, typer.Option(
-        metavar="FOLDER", help="Where it is kept what is in the table; by default in the table's folder.")] = None,
+        metavar="FOLDER", help="Folder that records what is in the table. Default: in the table's folder.")] = None,
     continuous: Annotated[bool, typer.Option(
-        "--continuous/--once", help="Go on with what comes, until SIGTERM, SIGINT or SIGHUP; or end when all is in the "
-        "table that is there.")] = False,
+        "--continuous/--once", help="Continue with what arrives, until SIGTERM, SIGINT or SIGHUP; or end when "
+        "everything that is there is in the table.")] = False,
     interval: Annotated[float, typer.Option(
-        min=0, help="Seconds between two looks at the folder, with --continuous.")] = 1.0,
-    segments_max: Annotated[int, typer.Option(min=1, help="Segments in a micro-batch at most.")] = 256,
+        min=0, help="With --continuous: seconds between two looks at the folder.")] = 1.0,
+    segments_max: Annotated[int, typer.Option(min=1, help="Largest number of segments in a micro-batch.")] = 256,
     master: Annotated[str | None, typer.Option(
-        help="Spark's master URL, or sc://HOST:PORT; default SPARK_REMOTE of the environment, else local[*].")] = None,
+        help="Spark's master URL, or sc://HOST:PORT. Default: the variable SPARK_REMOTE, else local[*].")] = None,
     conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark's own.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Put exported messages into a table, each exactly once.
+    """Load exported messages into a table, each exactly once.
 
-    Killed at any time, nothing is lost or doubled; the next ingest goes on. Reports how long messages took from arrival
-    in the queue, and from sending, until they were in the table: of sending only the second is known. Exit status:
-    0 done, 1 not all (the rest comes with the next ingest), 2 wrong usage, Spark is missing, or unusable input: a
-    folder that holds other files, a table of another checkpoint or with other columns.
+    Nothing is lost or doubled if the command is killed; the next ingest continues. It reports how long messages took
+    from arrival in the queue, and from sending, until they were in the table; sending times are whole seconds. Exit
+    status: 0 done; 1 not everything, the next ingest continues; 2 wrong usage, Spark is missing, or unusable input: a
+    folder with other files, a table of another checkpoint or with other columns.
     """
     with _pipeline_packages():
         from ordack.pipeline import ingest
@@ -724,32 +734,32 @@ SMALL_CAPTURE = 256 << 20  # bytes that one process audits sooner than Spark sta
 def audit_command(
     captures: Annotated[list[Path] | None, typer.Argument(
         metavar="PATH...", parser=local,
-        help="Captures: files, patterns, folders. All of them are one capture.")] = None,
+        help="Captures: files, patterns or folders. All of them together are one capture.")] = None,
     out: Annotated[Path | None, typer.Option(
         metavar="FOLDER", parser=_new_folder,
-        help="Write streams, sequences, senders and violations there, as Parquet and JSON.")] = None,
+        help="Write streams, sequences, senders and violations there as Parquet and JSON.")] = None,
     html: Annotated[Path | None, typer.Option(
-        metavar="FILE", parser=_report_file, help="Write a report with plots.")] = None,
+        metavar="FILE", parser=_report_file, help="Write a report with plots, one file.")] = None,
     master: Annotated[str | None, typer.Option(
-        help="Spark's master URL, or sc://HOST:PORT. By default Spark is used, on this machine or where SPARK_REMOTE "
-        "says, for captures of more than 256 MiB.")] = None,
-    no_spark: Annotated[bool, typer.Option("--no-spark", help="Do all of it in this process.")] = False,
+        help="Spark's master URL, or sc://HOST:PORT. Default: Spark on this machine, or where SPARK_REMOTE says, for "
+        "captures of more than 256 MiB.")] = None,
+    no_spark: Annotated[bool, typer.Option("--no-spark", help="Do everything in this process.")] = False,
     follow: Annotated[Path | None, typer.Option(
         metavar="FOLDER", parser=local,
-        help="Instead of PATH: a folder into which captures keep coming, until SIGTERM or SIGINT. Spark is used where "
-        "--master says.")] = None,
+        help="Instead of PATH: audit a folder in which captures keep arriving, until SIGTERM or SIGINT. Uses Spark "
+        "only with --master.")] = None,
     checkpoint: Annotated[Path | None, typer.Option(
         metavar="FOLDER", parser=local,
-        help="With --follow: keeps how far that is; the next start goes on there.")] = None,
+        help="With --follow: folder that records the progress. The next start continues from it.")] = None,
     once: Annotated[bool, typer.Option(
-        "--once", help="With --follow: end when all that is there has been read.")] = False,
+        "--once", help="With --follow: end when everything that is there has been read.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check from captures that every transactional stream was exactly once and in order.
 
-    Exit status: 0 no violations; 1 violations; 2 unusable input (also if no packet of the protocol is in it), wrong
-    usage, or Spark is missing; 3 no violations, but the evidence is incomplete: verdicts are unknown, or packets were
-    not captured or could not be read. With --follow it is that of all that was read, when it is stopped.
+    Exit status: 0 no violations; 1 violations; 2 wrong usage, Spark is missing, or unusable input, such as one without
+    a packet of the protocol; 3 no violations, but the evidence is incomplete: verdicts are unknown, or packets were
+    not captured or could not be read. With --follow the status covers everything that was read.
     """
     if (follow is None) == (not captures):
         raise typer.BadParameter("give either captures or --follow FOLDER")
@@ -826,7 +836,7 @@ def _show_audit(result: Result, as_json: bool) -> None:
 
 def _follow_audit(folder: Path, checkpoint: Path, once: bool, master: str | None, out: Path | None, html: Path | None,
                   as_json: bool) -> None:
-    """The audit of a folder that grows, told whenever there is something new."""
+    """Audit a folder that grows, and report whenever there is something new."""
     import signal
     import threading
 
@@ -889,7 +899,7 @@ def _audit_progress() -> Iterator[Callable[[int], None]]:
 
 @contextlib.contextmanager
 def _activity(description: str) -> Iterator[Callable[[str], None]]:
-    """Shows what goes on, and for how long, on standard error, if that is a terminal."""
+    """Show what happens, and for how long, on standard error, if that is a terminal."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -902,7 +912,7 @@ def _activity(description: str) -> Iterator[Callable[[str], None]]:
 
 @contextlib.contextmanager
 def _pipeline_packages() -> Iterator[None]:
-    """Around the import of what needs the packages of the extra "spark"."""
+    """Wrap imports that need the packages of the extra "spark"."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -956,28 +966,28 @@ def _reason_of(message: Message) -> str:
 def serve(
     store: StoreOption,
     listen: Annotated[str, typer.Option(
-        help="HOST:PORT to take connections on; port 0 picks a free one.")] = "0.0.0.0:1801",
+        help="HOST:PORT to accept connections on; port 0 picks a free one.")] = "0.0.0.0:1801",
     next_hop: Annotated[list[str] | None, typer.Option(
-        help="ADDRESS=HOST:PORT: connect there for destinations on ADDRESS, a host or the GUID of a queue manager, "
-             "instead of port 1801 on it.")] = None,
+        help="ADDRESS=HOST:PORT: connect there for destinations at ADDRESS, a host or the GUID of a queue manager, "
+             "instead of its port 1801.")] = None,
     own_name: Annotated[list[str] | None, typer.Option(
-        help="Address in direct names that means this queue manager. Without any, messages to all addresses are taken, "
-             "and this machine's own stay here.")] = None,
+        help="Address in direct names that means this queue manager. Without this option it accepts messages for every "
+             "address, and messages to this machine's own addresses stay here.")] = None,
     public_queue: Annotated[list[str] | None, typer.Option(
-        help="GUID=FORMATNAME: where the public queue of that GUID is, in place of a directory.")] = None,
+        help="GUID=FORMATNAME: where the public queue with this GUID is, in place of a directory.")] = None,
     serial: Annotated[list[str] | None, typer.Option(
-        metavar="[NAME=]PORT[@BAUD]", help="A serial port with a board at its other end: a path, or a URL of pyserial. "
-        "NAME, else the last part of the path, is the board's in direct names; 115200 baud unless told.")] = None,
+        metavar="[NAME=]PORT[@BAUD]", help="A serial port with a board at its other end: a path or a pyserial URL. "
+        "NAME addresses the board in direct names. Default: the last part of the path, 115200 baud.")] = None,
     quota: Annotated[int | None, typer.Option(
-        min=0, help="Bytes of packets to keep at most, for `serve` alone; the setting Quota is for all.")] = None,
+        min=0, help="Limit of the store in bytes, for this `serve` alone; the setting Quota is for all.")] = None,
     capture: Annotated[Path | None, typer.Option(
         metavar="FILE", parser=local,
-        help="Write all that is sent and received to this pcap file, then to numbered ones beside it.")] = None,
+        help="Record all traffic in this pcap file, then in numbered ones beside it.")] = None,
     capture_size: Annotated[int, typer.Option(
-        min=1 << 20, help="Bytes of captures to keep at most; the oldest go first.")] = 1 << 30,
+        min=1 << 20, help="Limit of all captures in bytes. The oldest are removed first.")] = 1 << 30,
     as_json: JsonOption = False,
 ) -> None:
-    """Run the queue manager until SIGTERM or SIGINT. SIGHUP, the end of the terminal, changes nothing."""
+    """Run the queue manager until SIGTERM or SIGINT. It continues when its terminal closes (SIGHUP)."""
     import signal
 
     from ordack.config import (
@@ -1033,8 +1043,7 @@ def serve(
 
 
 def _open_when_there_is_room(folder: Path) -> Store:
-    """The store, locked for this queue manager. Waits while its disk is full: who starts `serve` need not do it again.
-    """
+    """Open the store and lock it for this queue manager. While its disk is full, wait."""
     import time
 
     told = False
@@ -1099,26 +1108,27 @@ async def _count(log: Log) -> None:
 
 
 PortOption = Annotated[str, typer.Option(
-    "--port", metavar="PORT", help="Serial port, pty or pyserial URL: /dev/ttyACM0, COM3, socket://HOST:PORT.")]
-BaudOption = Annotated[int, typer.Option(help="Of a real serial line; USB ports ignore it.")]
+    "--port", metavar="PORT", help="Serial port, pseudo-terminal or pyserial URL: /dev/ttyACM0, COM3, socket://HOST:PORT.")]
+BaudOption = Annotated[int, typer.Option(help="Speed of a serial line; USB ports ignore it.")]
 
 
 @board_app.command("deploy")
 def board_deploy(
     port: PortOption,
     main: Annotated[Path | None, typer.Option(
-        metavar="FILE", parser=_local_file, help="Copy this file as main.py, which the board runs.")] = None,
+        metavar="FILE", parser=_local_file, help="Copy this file to the board as main.py, which it runs.")] = None,
     config: Annotated[Path | None, typer.Option(
-        metavar="FILE", parser=_local_file, help="Copy this file beside it, under its own name.")] = None,
+        metavar="FILE", parser=_local_file, help="Copy this file to the board under its own name.")] = None,
     package: Annotated[Path | None, typer.Option(
         metavar="FILE", parser=_local_file,
-        help="The package.json to copy from; default: what `make natmod` has compiled, else the sources.")] = None,
+        help="The package.json to copy from. Default: what `make natmod` compiled, else the sources.")] = None,
     baud: BaudOption = 115200, as_json: JsonOption = False,
 ) -> None:
-    """Copy the modules that a node needs to a board, and what the application needs; only what is not there yet.
+    """Copy ordack's modules and your program to a board. Copies only what the board does not have yet.
 
-    The board is stopped for it, and started again. Exit status: 0 a node can run there, 1 not done, or a node cannot
-    run, 5 no board with MicroPython answers.
+    The command stops the board's program and starts it again. If it is interrupted, the board keeps its old modules, or
+    `ordack board doctor` reports files of two versions; the next deploy repairs them. Exit status: 0 a node can run
+    there; 1 not done, or a node cannot run; 5 no board with MicroPython answers.
     """
     from ordack.board import attended, deploy
 
@@ -1139,14 +1149,14 @@ def board_deploy(
 def board_doctor(
     port: PortOption,
     queue_manager: Annotated[str | None, typer.Option(
-        metavar="HOST:PORT", help="Let the board try to reach this queue manager.")] = None,
+        metavar="HOST:PORT", help="Let the board connect to this queue manager.")] = None,
     outbox: Annotated[str, typer.Option(metavar="FOLDER", help="Folder of the node's outbox on the board.")] = "outbox",
     baud: BaudOption = 115200, as_json: JsonOption = False,
 ) -> None:
-    """Say what is wrong with a board: firmware, core, heap, flash, clock, way to the queue manager, what waits and why.
+    """Check a board and say what to do: firmware, core, heap, flash, clock, network, what waits and why.
 
-    The board is stopped for it, and started again; nothing is changed there. Exit status: 0 nothing is bad, 1 something
-    is, 5 no board with MicroPython answers.
+    The command stops the board's program and starts it again. It changes nothing on the board. Exit status: 0 nothing
+    is bad; 1 something is; 5 no board with MicroPython answers.
     """
     from ordack.board import attended, examine
     from ordack.config import parse_address
@@ -1170,18 +1180,19 @@ def board_doctor(
 @board_app.command("rescue")
 def board_rescue(
     folder: Annotated[Path | None, typer.Argument(
-        metavar="[FOLDER]", parser=local, help="An outbox on this machine, in place of a board's.")] = None,
+        metavar="[FOLDER]", parser=local, help="An outbox on this machine, instead of a board.")] = None,
     port: Annotated[str | None, typer.Option(
-        metavar="PORT", help="The board: serial port, pty or URL of pyserial.")] = None,
+        metavar="PORT", help="The board: serial port, pseudo-terminal or pyserial URL.")] = None,
     to: Annotated[Path | None, typer.Option(
-        metavar="DIR", parser=local, help="Put the copy there: a new folder.")] = None,
+        metavar="DIR", parser=local, help="New folder for the copy.")] = None,
     outbox: Annotated[str, typer.Option(metavar="FOLDER", help="Folder of the node's outbox on the board.")] = "outbox",
     baud: BaudOption = 115200, as_json: JsonOption = False,
 ) -> None:
-    """Copy an outbox off a board, and list what is in it: each message with its state, and what cannot be read.
+    """Copy an outbox off a board, and list its messages with their states, and what cannot be read.
 
-    Also for a copy on this machine: ordack board rescue FOLDER. Nothing is changed there or on the board. Exit status:
-    0 all of it could be read, 1 something could not, or nothing was done, 5 no board with MicroPython answers.
+    `ordack board rescue FOLDER` does the same with a copy on this machine. The command changes nothing there or on the
+    board. Exit status: 0 everything could be read; 1 something could not, or nothing was done; 5 no board with
+    MicroPython answers.
     """
     from ordack import rescue
     from ordack.board import attended
@@ -1222,7 +1233,7 @@ def _board_errors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Shows how far a transfer is, on standard error, if that is a terminal."""
+    """Show the progress of a transfer on standard error, if that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
@@ -1245,7 +1256,7 @@ def _tell_if_new(store: Store) -> None:
 
 
 def _complain(text: str) -> None:
-    """Tell on standard error, if that takes it: nothing ends because nobody listens."""
+    """Write to standard error. If nobody reads it, the command goes on."""
     _log_line(f"ordack: {text}")
 
 
@@ -1256,12 +1267,16 @@ def _log_line(text: str) -> None:
 
 
 def main() -> None:
-    """Entry point of the console script. Typer ends it quietly, with 1, when the reader of a pipe has gone."""
+    """Entry point of the console script. Typer ends it quietly, with status 1, when the reader of a pipe has gone."""
     if not {"queue", "outgoing", "send", "receive", "state", "status", "config", "identity", "serve",
             "board", "export", "pipeline", "audit"}.intersection(sys.argv[1:2]):
         from ordack.decode import command  # slow to import
 
         app.command("decode")(command)
+    for known in (one for group in (app, queue_app, outgoing_app, board_app, pipeline_app)
+                  for one in group.registered_commands):
+        if known.callback and known.callback.__doc__:  # rich breaks lines where the source does
+            known.help = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(known.callback.__doc__))
     try:
         app()
     except StoreError as error:

@@ -780,16 +780,17 @@ def _decode_files(names: list[str], as_json: bool) -> int:
 
 
 def command(
-    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Captures, raw packets, hex text; - is stdin.")],
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per packet.")] = False,
+    files: Annotated[list[str], typer.Argument(
+        metavar="FILE...", help="Captures, raw packets or hex text; - is standard input.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per packet.")] = False,
 ) -> None:
     """Decode MSMQ packets from pcap and pcapng captures (TCP 1801, UDP 3527), raw bytes or hex text with # comments.
 
-    Frames of other link types than Ethernet, Linux cooked, BSD loopback and raw IP are counted on stderr. That a file
-    has no packets is said there too, and is no failure.
+    Standard error counts frames of other link types than Ethernet, Linux cooked, BSD loopback and raw IP. It also names
+    files without packets, which is no failure.
 
-    Exit status: 0 all well formed; 3 some packet is malformed; 2 a file cannot be read or decoded, or is a capture of
-    which no frame can be read (of several files, 3 comes before 2); 1 the output cannot be written.
+    Exit status: 0 all packets are well formed; 3 some packet is malformed; 2 a file cannot be read or decoded, or is a
+    capture of which no frame can be read (with several files, 3 comes before 2); 1 the output cannot be written.
     """
     if sys.stdout is None:
         _complain("standard output", "closed")
