@@ -27,13 +27,14 @@ from typing import Any
 import construct
 import paho.mqtt.client as mqtt
 from _mqqb import ffi, lib
-from mqqb import core, packets, session, streams
+from mqqb import build, compose, core, parse, reader, session, streams
+from mqqb.names import parse_format_name
 from ordack.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
 
 BODY = bytes(range(256)) * 4  # 1 KiB
 QUEUE = "line1"
-DESTINATION = packets.parse_format_name(f"DIRECT=TCP:127.0.0.1\\private$\\{QUEUE}")
+DESTINATION = parse_format_name(f"DIRECT=TCP:127.0.0.1\\private$\\{QUEUE}")
 SOURCE = bytes(range(16))
 DEADLINE = 60.0  # seconds for one measurement
 MIN_TIME = 0.2  # seconds that a timed loop runs at least
@@ -63,7 +64,7 @@ def nanoseconds(call: Callable[[], object], packets_per_call: int = 1) -> float:
 
 def message(number: int) -> bytes:
     """A transactional UserMessage of 1 KiB, as the scan and its peers read it."""
-    return bytes(packets.user_message(SOURCE, number, DESTINATION, BODY, delivery="transactional", label="reading"))
+    return bytes(build.user_message(SOURCE, number, DESTINATION, BODY, delivery="transactional", label="reading"))
 
 
 # The same fixed fields by hand, as a careful program would: sizes first, then one unpack for each header.
@@ -152,7 +153,7 @@ def codec(rounds: int) -> None:
         {"struct": lambda: BASE.unpack_from(one), "construct": lambda: BASE_CONSTRUCT.parse(one)},
     )
     measure("decode 1 KiB messages into columns", ("mqqb_scan, a call per 1,000 packets", scan, 1000), by_struct)
-    measure("decode 1 KiB messages into objects", ("packets.parse", lambda: packets.parse(one), 1), by_struct)
+    measure("decode 1 KiB messages into objects", ("parse.parse", lambda: parse.parse(one), 1), by_struct)
 
 
 # ---- messaging
@@ -249,10 +250,10 @@ class Sender:
     def put(self, count: int) -> None:
         """Makes and numbers messages."""
         for _ in range(count):
-            packet = packets.user_message(
-                self.guid, self.next_id, DESTINATION, BODY, delivery="transactional", ttrq=packets.FOREVER
+            packet = build.user_message(
+                self.guid, self.next_id, DESTINATION, BODY, delivery="transactional", ttrq=compose.FOREVER
             )
-            self.stream.number(packet, packets.transaction_offset(packet), packet, self.next_id)
+            self.stream.number(packet, parse.transaction_offset(packet), packet, self.next_id)
             self.next_id += 1
 
     def flush(self) -> None:
@@ -266,7 +267,7 @@ class Sender:
         for event in self.session.receive_data(data, self.now()):
             assert not isinstance(event, session.Closed), (event.rule, event.reason)
             if isinstance(event, session.MessageReceived):
-                assert isinstance(event.packet, packets.OrderAck)
+                assert isinstance(event.packet, reader.OrderAck)
                 self.stream.order_ack(event.packet.body, self.now())
                 self.session.stored(event.recoverable, self.now())
 
@@ -279,7 +280,7 @@ class Sender:
                 continue
             packet = entry.key
             assert isinstance(packet, bytearray)
-            self.stream.prepare(entry, packet, packets.transaction_offset(packet))
+            self.stream.prepare(entry, packet, parse.transaction_offset(packet))
             self.session.send(entry, packet, True, self.now())
         self.flush()
 
@@ -419,7 +420,7 @@ def drip(rounds: int) -> None:
     sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
     from tests.host_world import Host, handshake, peer_of, world_of
 
-    packet = bytes(packets.user_message(bytes([1]) * 16, 1, DESTINATION, bytes(4_000_000), delivery="transactional"))
+    packet = bytes(build.user_message(bytes([1]) * 16, 1, DESTINATION, bytes(4_000_000), delivery="transactional"))
     begins, count = 3_900_000, 200
     costs: dict[str, list[float]] = {"in place": [], "copied": []}
     straight = session.Session.receive_data

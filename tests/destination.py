@@ -6,7 +6,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from mqqb import core, packets, session, streams
+from mqqb import acks, compose, core, guids, headers, session, streams
+from mqqb.incoming import IncomingStream
 
 GUID = bytes(range(100, 116))
 
@@ -14,12 +15,12 @@ GUID = bytes(range(100, 116))
 class Arrived:
     """A message in the queue."""
 
-    def __init__(self, message: packets.UserMessage) -> None:
+    def __init__(self, message: headers.UserMessage) -> None:
         assert message.transaction is not None
         self.source = message.user.source_queue_manager
         self.message_id = message.user.message_id
         assert message.user.destination_queue is not None
-        self.queue = packets.format_name(message.user.destination_queue)
+        self.queue = guids.format_name(message.user.destination_queue)
         self.label = message.properties.label
         self.body = bytes(message.properties.body)
         self.confirms = bool(message.user.flags & (core.USER_JN | core.USER_JP))
@@ -39,7 +40,7 @@ class Destination:
         self,
         order_ack_timeout: int = 10,
         refuse: Callable[[Arrived], int] = lambda _: 0,
-        seen: Callable[[packets.UserMessage], None] = lambda _: None,
+        seen: Callable[[headers.UserMessage], None] = lambda _: None,
         next_cut: Callable[[], int | None] = lambda: None,
         receives: bool = False,
     ) -> None:
@@ -54,7 +55,7 @@ class Destination:
         self.next_cut = next_cut
         self.receives = receives
         self.owed: list[Arrived] = []
-        self.incoming: dict[tuple[bytes, str], streams.IncomingStream] = {}
+        self.incoming: dict[tuple[bytes, str], IncomingStream] = {}
         self.connections: list[Connection] = []
         self.port = 0
         self._server: asyncio.Server | None = None
@@ -89,7 +90,7 @@ class Destination:
     def bodies(self) -> list[bytes]:
         return [arrived.body for arrived in self.queue]
 
-    def take(self, message: packets.UserMessage, now: int) -> tuple[streams.IncomingStream | None, int, Arrived | None]:
+    def take(self, message: headers.UserMessage, now: int) -> tuple[IncomingStream | None, int, Arrived | None]:
         """Store a message if it is next; (its stream, class of refusal, what it is)."""
         self.seen(message)
         if message.transaction is None:
@@ -100,7 +101,7 @@ class Destination:
         key = arrived.source, arrived.queue
         stream = self.incoming.get(key)
         if stream is None:
-            stream = self.incoming[key] = streams.IncomingStream(None, now, self.order_ack_timeout)
+            stream = self.incoming[key] = IncomingStream(None, now, self.order_ack_timeout)
         refusal = self.refuse(arrived)
         stream.schedule_order_ack(now)
         if not stream.accept(message.transaction):
@@ -116,7 +117,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, destination: Destination) -> None:
         self.destination = destination
         self.session = session.Session(False, GUID, _now(), settings=destination.settings)
-        self.streams: list[streams.IncomingStream] = []
+        self.streams: list[IncomingStream] = []
         self.replies: list[tuple[streams.Entry | None, bytearray, bool]] = []
         self.transport: asyncio.Transport | None = None
         self.left = destination.next_cut()
@@ -155,7 +156,7 @@ class Connection(asyncio.Protocol):
                     if entry.key in self.destination.owed:
                         self.destination.owed.remove(entry.key)  # type: ignore[arg-type]
             elif isinstance(event, session.MessageReceived):
-                if isinstance(event.packet, packets.UserMessage):
+                if isinstance(event.packet, headers.UserMessage):
                     self._take(event.packet, now)
                 self.session.stored(event.recoverable, now)
         self._flush()
@@ -170,9 +171,9 @@ class Connection(asyncio.Protocol):
 
     def _confirm(self, arrived: Arrived) -> None:
         entry = streams.Entry(arrived, 1)
-        self.replies.append((entry, _final_ack(arrived, packets.CLASS_FINAL_ACK), True))
+        self.replies.append((entry, _final_ack(arrived, compose.CLASS_FINAL_ACK), True))
 
-    def _take(self, message: packets.UserMessage, now: int) -> None:
+    def _take(self, message: headers.UserMessage, now: int) -> None:
         stream, refusal, arrived = self.destination.take(message, now)
         if stream is None or arrived is None:
             return
@@ -215,10 +216,10 @@ class Connection(asyncio.Protocol):
             delay = max(due - now, 1) / 1000
             self.timer = asyncio.get_running_loop().call_later(delay, self._flush)
 
-    def _order_ack(self, stream: streams.IncomingStream, now: int) -> None:
+    def _order_ack(self, stream: IncomingStream, now: int) -> None:
         if stream.tx_sequence_number:
-            packet = packets.order_ack(
-                packets.order_queue("127.0.0.1"),
+            packet = acks.order_ack(
+                acks.order_queue("127.0.0.1"),
                 GUID,
                 1,
                 0,
@@ -233,8 +234,8 @@ class Connection(asyncio.Protocol):
 def _final_ack(arrived: Arrived, message_class: int) -> bytearray:
     time_stamp, ordinal = divmod(arrived.sequence[0], 1 << 32)
     number = arrived.sequence[1]
-    return packets.final_ack(
-        packets.order_queue("127.0.0.1"),
+    return acks.final_ack(
+        acks.order_queue("127.0.0.1"),
         GUID,
         1,
         0,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mqqb import core, packets
+from mqqb import build, compose, core, headers, names, parse, reader
 from mqqb.session import Acknowledged, MessageReceived, Session, Settings
 from mqqb.streams import Entry, OutgoingStream
 
@@ -19,7 +19,7 @@ class Peer:
     FinalAck. received: messages that came the other way.
     """
 
-    def __init__(self, guid: bytes, destination: packets.QueueName, address: bytes = packets.NULL_GUID,
+    def __init__(self, guid: bytes, destination: names.QueueName, address: bytes = names.NULL_GUID,
                  time_stamp: int = 100, window: int = 64) -> None:
         self.guid = guid
         self.destination = destination
@@ -30,20 +30,20 @@ class Peer:
         self.session: Session | None = None
         self.acked: list[int] = []
         self.rejected: dict[int, int] = {}
-        self.received: list[packets.UserMessage] = []
+        self.received: list[headers.UserMessage] = []
         self.next_message_id = 1
         self.order_acks = 0
 
     def send(self, body: bytes, delivery: str = "transactional", priority: int = 3, **properties: Any) -> int:
-        """Accept a message, number it; its MessageID. properties: of packets.user_message."""
+        """Accept a message, number it; its MessageID. properties: of build.user_message."""
         message_id = self.next_message_id
         self.next_message_id += 1
-        packet = packets.user_message(
+        packet = build.user_message(
             self.guid, message_id, self.destination, body, delivery=delivery, address=self.address, priority=priority,
-            **{"ttrq": packets.FOREVER, **properties})
+            **{"ttrq": compose.FOREVER, **properties})
         self.packets[message_id] = packet
         if delivery == "transactional":
-            assert self.stream.number(packet, packets.transaction_offset(packet), message_id, message_id)
+            assert self.stream.number(packet, parse.transaction_offset(packet), message_id, message_id)
         else:
             self.stream.append(Entry(message_id, message_id, delivery == "recoverable"))
         return message_id
@@ -71,11 +71,11 @@ class Peer:
             elif isinstance(event, Acknowledged):
                 self.stream.remove(event.entries)
 
-    def _message(self, packet: packets.UserMessage | packets.OrderAck | packets.FinalAck, now: int) -> None:
-        if isinstance(packet, packets.OrderAck):
+    def _message(self, packet: headers.UserMessage | reader.OrderAck | headers.FinalAck, now: int) -> None:
+        if isinstance(packet, reader.OrderAck):
             self.order_acks += 1
             self.acked += [entry.message_id for entry in self.stream.order_ack(packet.body, now)]
-        elif isinstance(packet, packets.FinalAck):
+        elif isinstance(packet, headers.FinalAck):
             self.rejected[packet.body.message_id] = packet.message.properties.message_class
             self.stream.final_ack(packet.body, now)
         else:
@@ -94,19 +94,19 @@ class Peer:
                 break
             packet = bytearray(self.packets[entry.message_id])
             if entry.tx_sequence_number:
-                self.stream.prepare(entry, packet, packets.transaction_offset(packet))
+                self.stream.prepare(entry, packet, parse.transaction_offset(packet))
             session.send(entry, packet, entry.recoverable, now)
         return session.data_to_send()
 
 
-def direct(name: str) -> packets.DirectQueueFormatName:
+def direct(name: str) -> names.DirectQueueFormatName:
     """A queue of whoever is listening on this machine."""
-    return packets.DirectQueueFormatName(f"TCP:127.0.0.1\\private$\\{name}")
+    return names.DirectQueueFormatName(f"TCP:127.0.0.1\\private$\\{name}")
 
 
 def body_of(raw: bytes) -> bytes:
     """The body of a stored packet."""
-    message = packets.parse(raw)
-    assert isinstance(message, packets.UserMessage)
+    message = parse.parse(raw)
+    assert isinstance(message, headers.UserMessage)
     assert not message.base.flags & core.BASE_SH
     return bytes(message.properties.body)

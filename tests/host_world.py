@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from mqqb import core, packets
+from mqqb import core, parse
 from ordack.client import Client
 from ordack.config import Config
 from ordack.manager import Hop, Link, Manager
@@ -268,7 +268,7 @@ def packets_in(data: bytes | bytearray) -> list[object]:
     found: list[object] = []
     at = 0
     while at < len(data):
-        found.append(packets.parse(data, at))
+        found.append(parse.parse(data, at))
         at += core.packet_total(data[at + 2], int.from_bytes(data[at + 8 : at + 12], "little"))
     return found
 

@@ -45,7 +45,8 @@ if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("firmware", "host", ".")]
 
 import apsw
-from mqqb import confirm, core, packets
+from mqqb import confirm, core, guids, handshake, headers, parse, reader
+from mqqb.names import DirectQueueFormatName
 from mqqb.session import Settings
 from ordack.client import ACKNOWLEDGE, Client, Queue, Reject
 from ordack.config import Config
@@ -342,7 +343,7 @@ class Host:
         ).fetchall():
             self.last_lookup = key
             name = self.queues[queue]
-            message, _ = self.world.identify(packets.parse(packet))
+            message, _ = self.world.identify(parse.parse(packet))
             assert message
             if name != ADMIN and not name.startswith("system$;"):
                 message.received = message.refused = False
@@ -388,7 +389,7 @@ class Host:
         ).fetchall():
             self.last_lookup = key
             name = self.queues[queue]
-            message, message_class = self.world.identify(packets.parse(packet))
+            message, message_class = self.world.identify(parse.parse(packet))
             assert message
             if name == ADMIN:
                 self.world.acknowledged(self, message, message_class)
@@ -401,8 +402,8 @@ class Host:
             "SELECT id, packet FROM outgoing_messages WHERE id > ? ORDER BY id", (self.last_key,)
         ).fetchall():
             self.last_key = key
-            parsed = packets.parse(packet)
-            if isinstance(parsed, packets.FinalAck) and self.world.is_stranger(parsed.body.source_guid):
+            parsed = parse.parse(packet)
+            if isinstance(parsed, headers.FinalAck) and self.world.is_stranger(parsed.body.source_guid):
                 continue
             message, message_class = self.world.identify(parsed)
             self.outgoing[key] = None if message_class else message
@@ -618,9 +619,9 @@ class World:
 
     def identify(self, packet: object) -> tuple[Message | None, int]:
         """The message that a packet is, and 0; or the one that it acknowledges, and its class."""
-        if isinstance(packet, (packets.OrderAck, packets.FinalAck)):
+        if isinstance(packet, (reader.OrderAck, headers.FinalAck)):
             return None, packet.message.properties.message_class
-        assert isinstance(packet, packets.UserMessage)
+        assert isinstance(packet, headers.UserMessage)
         if packet.user.admin_queue is None and packet.properties.message_class:
             related = packet.properties.correlation_id
             source = next((host.index for host in self.hosts if host.guid == related[:16]), -1)
@@ -747,18 +748,18 @@ class World:
         urgent = sending.still_waits(host.urgent(link) if link else {})
         at = 0
         while at < len(data):
-            packet = packets.parse(data, at)
+            packet = parse.parse(data, at)
             at += core.packet_total(data[at + 2], int.from_bytes(data[at + 8 : at + 12], "little"))
-            session: packets.SessionHeader | None = None
-            if isinstance(packet, packets.SessionAck):
+            session: headers.SessionHeader | None = None
+            if isinstance(packet, handshake.SessionAck):
                 session = packet.session
-            elif isinstance(packet, (packets.UserMessage, packets.OrderAck, packets.FinalAck)):
-                outer = packet if isinstance(packet, packets.UserMessage) else packet.message
+            elif isinstance(packet, (headers.UserMessage, reader.OrderAck, headers.FinalAck)):
+                outer = packet if isinstance(packet, headers.UserMessage) else packet.message
                 session = outer.session
                 message = None
-                if isinstance(packet, packets.OrderAck):
+                if isinstance(packet, reader.OrderAck):
                     self._order_ack_leaves(host, wire, end, packet)
-                elif isinstance(packet, packets.FinalAck):
+                elif isinstance(packet, headers.FinalAck):
                     self._final_ack_leaves(host, packet)
                 else:
                     message, message_class = self.identify(packet)
@@ -767,7 +768,7 @@ class World:
                     elif message:
                         self._message_leaves(host, message, packet)
                         self.figures["out of turn"] += sending.leaves(message, at, host is message.source, urgent)
-                if not isinstance(packet, packets.OrderAck) or outer.user.source_queue_manager != host.guid:
+                if not isinstance(packet, reader.OrderAck) or outer.user.source_queue_manager != host.guid:
                     sending.turn()  # an OrderAck of its own waits in no queue
                 wire.sent[end].append(message)
                 if outer.user.flags & core.USER_DM:
@@ -775,7 +776,7 @@ class World:
             if session is not None:
                 self._session_header_leaves(host, wire, end, session)
 
-    def _message_leaves(self, host: Host, message: Message, packet: packets.UserMessage) -> None:
+    def _message_leaves(self, host: Host, message: Message, packet: headers.UserMessage) -> None:
         self.figures["transmitted"] += 1
         if host is message.source:
             if message.recalled and not message.blurred:
@@ -787,7 +788,7 @@ class World:
             if number != message.number:
                 raise Violation(f"it has another number, {number}: {message}")
 
-    def _session_header_leaves(self, host: Host, wire: Wire, end: int, header: packets.SessionHeader) -> None:
+    def _session_header_leaves(self, host: Host, wire: Wire, end: int, header: headers.SessionHeader) -> None:
         start, start_recoverable = wire.start[2 - 2 * end : 4 - 2 * end]
         theirs = wire.recoverable[1 - end]
         for bit in range(32):
@@ -815,7 +816,7 @@ class World:
         if not (elsewhere or self.may_be_unfit(message) or self.may_be_late(message)):
             raise Violation(f"it is acknowledged, but is not on disk: {message}")
 
-    def _order_ack_leaves(self, host: Host, wire: Wire, end: int, packet: packets.OrderAck) -> None:
+    def _order_ack_leaves(self, host: Host, wire: Wire, end: int, packet: reader.OrderAck) -> None:
         body = packet.body
         guid = packet.message.user.queue_manager_address
         source = next((other for other in self.hosts if other.guid == guid), wire.hosts[1 - end])
@@ -832,7 +833,7 @@ class World:
                 raise Violation(f"an OrderAck up to {body.tx_sequence_number} covers it: {message}")
             self.order_checked[key] = place + 1
 
-    def _final_ack_leaves(self, host: Host, packet: packets.FinalAck) -> None:
+    def _final_ack_leaves(self, host: Host, packet: headers.FinalAck) -> None:
         source = next(other for other in self.hosts if other.guid == packet.body.source_guid)
         message = self.by_id[source.index, packet.body.message_id]
         message_class = packet.message.properties.message_class
@@ -1162,7 +1163,7 @@ class World:
         host = self.hosts[where % self.size]
         self.strangers += 1
         self.figures["strangers"] += 1
-        nowhere = packets.DirectQueueFormatName(f"TCP:{host.address}\\private$\\none")
+        nowhere = DirectQueueFormatName(f"TCP:{host.address}\\private$\\none")
         peer = Peer(self.strangers.to_bytes(16, "big"), nowhere)
         link = host.manager.accept(STRANGE, host.now)
         if link is None:
@@ -1294,7 +1295,7 @@ class World:
                 via = self.hosts[1] if routed and abs(host.index - other.index) == 2 else other
                 names = [other.address, f"host{other.index}"]
                 if routed:
-                    names.append(packets.guid_text(other.guid).lower().strip("{}"))
+                    names.append(guids.guid_text(other.guid).lower().strip("{}"))
                 hops |= dict.fromkeys(names, (via.address, 1801))
             host.config = dataclasses.replace(
                 host.config, next_hops=hops, route=bool(routed), session=Settings(window_size=window)

@@ -34,6 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ENGINE = Path("firmware/mqqb")
 TESTS = {
     "session.py": ("test_engine.py", "test_engine_board.py", "test_streams.py"),
+    "reader.py": ("test_engine_board.py", "test_engine.py"),
     "streams.py": ("test_streams.py", "test_engine.py"),
     "incoming.py": ("test_streams.py", "test_engine.py"),
     "confirm.py": ("test_confirm.py",),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mqqb import core, packets
+from mqqb import core, guid_names, headers, reader
 from mqqb.streams import Entry
 from ordack.client import Empty
 from ordack.config import Config
@@ -158,7 +158,7 @@ class Behind:
         self.host = host
         self.source = peer_of(1, queue)
         self.router = Peer(b"\2" * 16, direct(queue))
-        self.seen: list[packets.UserMessage | packets.OrderAck | packets.FinalAck] = []
+        self.seen: list[headers.UserMessage | reader.OrderAck | headers.FinalAck] = []
         self.router._message = lambda packet, _now: self.seen.append(packet)  # type: ignore[method-assign]
         self.world = world_of([host], [self.router])
         message_id = self.source.send(b"x", sent_time=WALL, **properties)
@@ -171,7 +171,7 @@ class Behind:
             exchange(self.world)
             self.world.pass_time(600)
 
-    def is_addressed(self, user: packets.UserHeader) -> bool:
+    def is_addressed(self, user: headers.UserHeader) -> bool:
         """By the source's GUID, not by the router's address."""
         return (user.flags & core.USER_DQ != core.USER_DQ and bytes(user.queue_manager_address) == self.source.guid)
 
@@ -180,7 +180,7 @@ class Behind:
 def test_an_order_ack_for_a_source_behind_a_router_is_not_addressed_by_the_routers_address(tmp_path: Path) -> None:
     host = Host(tmp_path)
     behind = Behind(host)
-    acks = [packet for packet in behind.seen if isinstance(packet, packets.OrderAck)]
+    acks = [packet for packet in behind.seen if isinstance(packet, reader.OrderAck)]
     assert acks
     assert all(behind.is_addressed(ack.message.user) for ack in acks)
     host.store.close()
@@ -192,17 +192,17 @@ def test_what_a_source_behind_a_router_is_told_of_a_message_goes_to_the_source_t
         tmp_path: Path, queue: str, message_class: int) -> None:
     """It is purged there after a restart, or refused at once."""
     host = Host(tmp_path)
-    behind = Behind(host, queue, journal=core.USER_JN, acknowledge=packets.WANT_NA | packets.WANT_NR,
-                    admin=packets.PrivateQueueFormatName(b"\1" * 16, 9))
+    behind = Behind(host, queue, journal=core.USER_JN, acknowledge=headers.WANT_NA | headers.WANT_NR,
+                    admin=guid_names.PrivateQueueFormatName(b"\1" * 16, 9))
     if queue == "line1":
         host.restart(behind.world.now, snapshot=True)
         with host.client() as client:
             client.purge_queue("line1")
         behind.run()
-    told = [packet for packet in behind.seen if not isinstance(packet, packets.OrderAck)]
-    found = {type(packet): packet if isinstance(packet, packets.UserMessage) else packet.message for packet in told}
+    told = [packet for packet in behind.seen if not isinstance(packet, reader.OrderAck)]
+    found = {type(packet): packet if isinstance(packet, headers.UserMessage) else packet.message for packet in told}
     assert len(told) == 2
-    assert found.keys() == {packets.FinalAck, packets.UserMessage}
+    assert found.keys() == {headers.FinalAck, headers.UserMessage}
     for message in found.values():
         assert message.properties.message_class == message_class
         assert behind.is_addressed(message.user)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parent / "mp"))
 
 import packet_samples as samples  # type: ignore[import-not-found]
-from mqqb import packets
+from mqqb import build
 from ordack import capture
 
 FRAMES = samples.frames(str(Path(__file__).parent / "vectors.json"))
@@ -25,7 +25,7 @@ CLIENT_6, SERVER_6 = bytes(15) + b"\x01", bytes(15) + b"\x02"
 PORT = 50000
 NAME = "10.0.0.1:50000>10.0.0.2:1801"
 START = 1_700_000_000.25
-SESSION = [FRAMES[3], FRAMES[5], FRAMES[7], bytes(packets.user_message(samples.SENDER, 1, samples.DIRECT, b"x" * 300))]
+SESSION = [FRAMES[3], FRAMES[5], FRAMES[7], bytes(build.user_message(samples.SENDER, 1, samples.DIRECT, b"x" * 300))]
 
 
 def segment(
@@ -328,7 +328,7 @@ def test_a_hole_between_packets_is_where_it_is() -> None:
 @pytest.mark.parametrize("size", [3000, 50, 20, 11, 1])
 def test_a_false_signature_in_a_body_is_not_taken_for_a_packet_after_a_hole(size: int) -> None:
     body = b"....LIOR" + bytes(20) + b"\x10\0\3\0LIOR\xff\xff\xff\xff" + bytes(12) + b"LIOR"
-    stream = bytes(packets.user_message(samples.SENDER, 1, samples.DIRECT, body)) + FRAMES[5]
+    stream = bytes(build.user_message(samples.SENDER, 1, samples.DIRECT, body)) + FRAMES[5]
     found = cuts(pcap([syn(999), *segments(stream[10:], size, 1010)]))
     assert [cut.data for cut in found] == [b"", FRAMES[5]]
 
@@ -548,7 +548,7 @@ def test_the_connection_that_is_silent_for_longest_is_given_up(monkeypatch: pyte
 def test_a_large_capture_is_read_in_little_memory() -> None:
     def records() -> Iterator[bytes]:
         yield syn(999)
-        message = bytes(packets.user_message(samples.SENDER, 1, samples.DIRECT, bytes(10000)))
+        message = bytes(build.user_message(samples.SENDER, 1, samples.DIRECT, bytes(10000)))
         for at in range(2000):
             yield segment(1000 + at * len(message), message)
 

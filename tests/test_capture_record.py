@@ -21,7 +21,7 @@ import dpkt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mqqb import packets
+from mqqb import headers, parse
 from ordack import capture, record
 from ordack.client import Client
 from ordack.config import PORT, Config
@@ -72,8 +72,8 @@ def bodies(paths: Iterable[Path]) -> list[bytes]:
     for cut in capture.packets(capture.streams(frames(*paths))):
         assert isinstance(cut, capture.Cut)
         if not cut.problem:
-            packet = packets.parse(cut.data)
-            if isinstance(packet, packets.UserMessage):
+            packet = parse.parse(cut.data)
+            if isinstance(packet, headers.UserMessage):
                 found.append(bytes(packet.properties.body))
     return found
 

@@ -18,7 +18,8 @@ import dpkt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mqqb import packets
+from mqqb import build, core, guids, handshake, headers, parse, reader
+from mqqb.names import parse_format_name
 from ordack import capture
 from ordack.pipeline import captures
 
@@ -30,12 +31,12 @@ HOLE, BEGIN, OLDER, END = captures.HOLE, captures.BEGIN, captures.OLDER, capture
 
 
 def message(size: int, number: int = 1) -> bytes:
-    return bytes(packets.user_message(samples.SENDER, number, samples.DIRECT, bytes(size), label="Füllstand 😀"))
+    return bytes(build.user_message(samples.SENDER, number, samples.DIRECT, bytes(size), label="Füllstand 😀"))
 
 
 BROKEN = bytearray(message(4))
 BROKEN[60] = 0x1F  # hop count
-FULL = bytes(packets.build(samples.full_message()))
+FULL = bytes(build.build(samples.full_message()))
 POOL = [bytes(raw) for raw in (*FRAMES.values(), message(0), message(300), FULL, BROKEN) if raw[4:8] == b"LIOR"]
 LARGE = [message(3000), message(70000)]
 
@@ -595,9 +596,9 @@ def test_more_of_everything_than_the_tables_have_at_first(tmp_path: Path) -> Non
     for number in range(count):
         end = End(bytes([10, 1, number >> 8, number & 0xFF]), 40000)
         guid = struct.pack("<IIQ", number, 1, 2)
-        name = packets.parse_format_name(f"DIRECT=TCP:10.0.0.5\\private$\\line{number}{'x' * (number % 100)}")
+        name = parse_format_name(f"DIRECT=TCP:10.0.0.5\\private$\\line{number}{'x' * (number % 100)}")
         frames += [ip(end, SERVER, 9, 0, SYN), ip(end, SERVER, 10, 0, ACK,
-                                                 bytes(packets.user_message(guid, number, name, b"")))]  # fmt: skip
+                                                 bytes(build.user_message(guid, number, name, b"")))]  # fmt: skip
     found = {}
     total = 0
     for batch in captures.batches(put(tmp_path, [pcap(frames)])):
@@ -675,22 +676,22 @@ def wire_name(name: Any) -> bytes:
 
 
 def parsed(raw: bytes) -> dict[str, Any] | None:
-    """What packets.parse finds of the columns that mqqb_scan leaves out; None if it finds the packet malformed."""
+    """What parse.parse finds of the columns that mqqb_scan leaves out; None if it finds the packet malformed."""
     try:
-        packet = packets.parse(raw)
-    except packets.Malformed:
+        packet = parse.parse(raw)
+    except core.Malformed:
         return None
-    if isinstance(packet, packets.EstablishConnection):
+    if isinstance(packet, handshake.EstablishConnection):
         header = packet.header
         return {"client_guid": bytes(header.client_guid), "server_guid": bytes(header.server_guid),
                 "time_stamp": header.time_stamp, "operating_system": header.operating_system}  # fmt: skip
-    if isinstance(packet, packets.ConnectionParameters):
+    if isinstance(packet, handshake.ConnectionParameters):
         return {"recoverable_ack_timeout": packet.header.recoverable_ack_timeout,
                 "ack_timeout": packet.header.ack_timeout,
                 "parameters_window_size": packet.header.window_size}  # fmt: skip
-    if isinstance(packet, packets.SessionAck):
+    if isinstance(packet, handshake.SessionAck):
         return {}
-    message = packet.message if isinstance(packet, (packets.OrderAck, packets.FinalAck)) else packet
+    message = packet.message if isinstance(packet, (reader.OrderAck, headers.FinalAck)) else packet
     user, properties = message.user, message.properties
     found = {
         "source_queue_manager": bytes(user.source_queue_manager),
@@ -710,7 +711,7 @@ def parsed(raw: bytes) -> dict[str, Any] | None:
         found["security_flags"] = message.security.flags
         for name in captures.DETAIL_COLUMNS[5:10]:
             found[name] = getattr(message.security, name)
-    if isinstance(packet, packets.FinalAck):
+    if isinstance(packet, headers.FinalAck):
         found["ack_source"] = bytes(packet.body.source_guid)
     return found
 
@@ -755,7 +756,7 @@ def test_all_other_columns_are_what_the_twin_finds(raw: bytes, tmp_path_factory:
 
 @pytest.mark.parametrize("label", ["", "é", "ൠ", "😀x", "\ud800", "a\udc00b", "\ud800\ud800", "x" * 249, "ൠ" * 249])
 def test_labels_are_utf_8(label: str, tmp_path: Path) -> None:
-    raw = bytes(packets.user_message(samples.SENDER, 1, samples.DIRECT, b"", label=label))
+    raw = bytes(build.user_message(samples.SENDER, 1, samples.DIRECT, b"", label=label))
     assert details(raw, tmp_path).get("label", "") == label.encode("utf-16-le", "surrogatepass").decode(
         "utf-16-le", "replace"
     )
@@ -769,9 +770,9 @@ def test_everything_in_one_message(tmp_path: Path) -> None:
 
 def test_names_as_text() -> None:
     guid = bytes(range(16))
-    text = packets.guid_text(guid)[1:-1]
+    text = guids.guid_text(guid)[1:-1]
     for selector, raw, name in (
-        (3, b"\4\0\0\0", f"PRIVATE={packets.guid_text(bytes(16))[1:-1]}\\00000004"),
+        (3, b"\4\0\0\0", f"PRIVATE={guids.guid_text(bytes(16))[1:-1]}\\00000004"),
         (5, guid, f"PUBLIC={text}"),
         (6, guid + b"\x2a\0\0\0", f"PRIVATE={text}\\0000002A"),
         (7, "OS:a\\q\0".encode("utf-16-le"), "DIRECT=OS:a\\q"),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mqqb import packets
+from mqqb import acks, build, names
 from ordack import net
 from ordack.client import Client
 from ordack.store import NewMessage, NewOutgoing, Store
@@ -280,7 +280,7 @@ def test_arrival_is_known_better_than_to_the_second(store: Path) -> None:
 def test_half_a_character_in_a_label_is_shown_escaped_everywhere(store: Path) -> None:
     with Client(store) as client:
         queue = client.store.queue("plain")
-        packet = packets.user_message(client.store.guid, 1, direct("plain"), b"x", label="a\ud800")
+        packet = build.user_message(client.store.guid, 1, direct("plain"), b"x", label="a\ud800")
         client.store.add_messages([NewMessage(queue.identifier, 0, packet)])
     assert repr("a\\ud800") in _ordack("receive", "--store", store, "plain", "--peek").stdout
     done = _ordack("receive", "--store", store, "plain", "--json")
@@ -608,8 +608,8 @@ def test_what_was_done_but_could_not_be_reported_is_not_called_undone(store: Pat
 def test_acknowledgements_for_a_peer_that_does_not_come_back_can_be_purged(store: Path) -> None:
     name = "PRIVATE=01010101-0101-0101-0101-010101010101\\00000004"
     with Client(store) as client:
-        packet = packets.final_ack(packets.order_queue("127.0.0.1"), client.store.guid, 1, 0, 1, 100, 1, 0, b"\1" * 16,
-                                   1, 0x8000, packets.NULL_GUID)
+        packet = acks.final_ack(acks.order_queue("127.0.0.1"), client.store.guid, 1, 0, 1, 100, 1, 0, b"\1" * 16,
+                                   1, 0x8000, names.NULL_GUID)
         queue = client.store.outgoing_queue(name, 1)
         client.store.add_outgoing([NewOutgoing(queue.identifier, 1, 0, 0, 0, True, 0, packet, own=False)])
     assert _json("outgoing", "purge", "--store", store, name) == [{"format_name": name, "removed": 1}]

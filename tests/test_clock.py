@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mqqb import confirm, packets
+from mqqb import acks, build, compose, confirm, headers, parse
 from ordack.clock import hide_limits
 
 from tests.host_world import WALL, Host, World, exchange, two_hosts
@@ -87,12 +87,12 @@ def test_a_peer_takes_what_is_sent_before_the_clock_was_set(tmp_path: Path) -> N
 
 @pytest.mark.rule("B-265")
 def test_no_peer_is_told_a_time_that_is_none() -> None:
-    name = packets.order_queue("h")
-    for sent_time, ttrq, ttbr in ((0, packets.FOREVER, packets.FOREVER), (WALL, 9, 10)):
-        packet = packets.user_message(bytes(16), 1, name, b"", sent_time=sent_time, ttrq=9, ttbr=10)
+    name = acks.order_queue("h")
+    for sent_time, ttrq, ttbr in ((0, compose.FOREVER, compose.FOREVER), (WALL, 9, 10)):
+        packet = build.user_message(bytes(16), 1, name, b"", sent_time=sent_time, ttrq=9, ttbr=10)
         hide_limits(packet)
-        message = packets.parse(packet)
-        assert isinstance(message, packets.UserMessage)
+        message = parse.parse(packet)
+        assert isinstance(message, headers.UserMessage)
         assert (message.base.time_to_reach_queue, message.user.time_to_be_received) == (ttrq, ttbr)
 
 

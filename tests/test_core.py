@@ -222,7 +222,7 @@ def test_a_native_module_is_taken_where_the_firmware_has_no_core(monkeypatch: py
 def test_the_twin_is_taken_when_told_or_alone(monkeypatch: pytest.MonkeyPatch, how: dict[str, Any]) -> None:
     found = chosen(monkeypatch, **how)
     assert (found["implementation"], found["unpack"]) == ("python", core_py.unpack)
-    assert found["__getattr__"]("USER_JN") == core.USER_JN
+    assert found["USER_JN"] == core.USER_JN
 
 
 # ---- layouts, from wire.md --------------------------------------------------------------------------

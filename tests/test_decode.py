@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 sys.path.insert(0, str(Path(__file__).parent / "mp"))
 
 import packet_samples as samples  # type: ignore[import-not-found]
-from mqqb import packets
+from mqqb import acks, build, guid_names, guids, headers, parse, rare
 from ordack import decode
 
 from tests.test_capture import ETHERNET, NAME, START, block, enhanced, interface, pcap, section, segment, syn
@@ -28,7 +28,7 @@ from tests.test_capture import ETHERNET, NAME, START, block, enhanced, interface
 VECTORS = Path(__file__).parent / "vectors.json"
 FRAMES = samples.frames(str(VECTORS))
 DOCUMENT = {frame["frame"]: frame for frame in json.loads(VECTORS.read_text())["frames"]}
-FULL = bytes(packets.build(samples.full_message()))
+FULL = bytes(build.build(samples.full_message()))
 
 app = typer.Typer()
 app.command()(decode.command)
@@ -80,7 +80,7 @@ def test_a_message_with_everything_in_it() -> None:
         "BaseHeader", "UserHeader", "TransactionHeader", "SecurityHeader", "MessagePropertiesHeader", "DebugHeader",
         "SoapHeader", "MultiQueueFormatHeader", "SessionHeader", "Trailing_hex",
     ]  # fmt: skip
-    own, other = packets.guid_text(samples.SENDER), packets.guid_text(samples.RECEIVER)
+    own, other = guids.guid_text(samples.SENDER), guids.guid_text(samples.RECEIVER)
     user = fields["UserHeader"]
     assert user["DestinationQueue"] == {
         "type": "DirectQueueFormatName",
@@ -166,7 +166,7 @@ def check_offsets(raw: bytes, fields: Iterable[decode.Field]) -> list[str]:
         elif field.name.endswith("_hex"):
             assert here.startswith(bytes.fromhex(field.value)), field
         elif field.value.startswith("{"):
-            assert packets.guid_text(here[:16]) == field.value, field
+            assert guids.guid_text(here[:16]) == field.value, field
         else:
             assert here.startswith(field.value.encode("utf-16-le")), field
         compared.append(field.name)
@@ -179,8 +179,8 @@ def test_every_offset_of_the_tree_is_where_the_field_is(aligned: bool) -> None:
     if not aligned:  # the other reading of a public name in a list (OP-9)
         part = message.multi_queue_format.response
         part.raw, part.element_count, part.aligned = (b"\1\0" + samples.SENDER) * 2, 2, False
-    raw = bytes(packets.build(message))
-    compared = [name for part in decode.sections(packets.parse(raw)) for name in check_offsets(raw, part.fields)]
+    raw = bytes(build.build(message))
+    compared = [name for part in decode.sections(parse.parse(raw)) for name in check_offsets(raw, part.fields)]
     nested = (
         "DirectFormatName", "Ordinal", "TimeStamp", "SecurityID_hex", "EncryptionKey_hex", "Signature_hex",
         "SenderCert_hex", "ProviderType", "ProviderName", "FormatType", "PublicQueueIdentifier", "SourceQueueManager",
@@ -192,7 +192,7 @@ def test_every_offset_of_the_tree_is_where_the_field_is(aligned: bool) -> None:
 
 @pytest.mark.rule("B-175", "B-176")
 def test_acknowledgments_show_their_bodies() -> None:
-    found = one(bytes(packets.order_ack(packets.order_queue("10.0.0.1"), samples.SENDER, 8, 9, 1, 2, 3)))
+    found = one(bytes(acks.order_ack(acks.order_queue("10.0.0.1"), samples.SENDER, 8, 9, 1, 2, 3)))
     assert found["packet"] == "OrderAck"
     sequence = {"Ordinal": 1, "TimeStamp": 2}
     assert found["fields"]["OrderAckBody"] == {
@@ -201,14 +201,14 @@ def test_acknowledgments_show_their_bodies() -> None:
         "TxPreviousSequenceNumber": 2,
     }
     assert "MessagePropertiesHeader" in found["fields"]
-    name = packets.PrivateQueueFormatNameId(4)
-    found = one(bytes(packets.final_ack(name, samples.SENDER, 8, 9, 1, 2, 3, 2, samples.RECEIVER, 7, 0xC000)))
+    name = guid_names.PrivateQueueFormatNameId(4)
+    found = one(bytes(acks.final_ack(name, samples.SENDER, 8, 9, 1, 2, 3, 2, samples.RECEIVER, 7, 0xC000)))
     assert found["packet"] == "FinalAck"
     assert found["fields"]["FinalAckBody"] == {
         "TxSequenceID": sequence,
         "TxSequenceNumber": 3,
         "PreviousTxSequenceNumber": 2,
-        "SourceGUID": packets.guid_text(samples.RECEIVER),
+        "SourceGUID": guids.guid_text(samples.RECEIVER),
         "MessageID": 7,
     }
 
@@ -218,14 +218,14 @@ def test_other_forms_of_some_fields() -> None:
     raw[60] = 0
     padding = one(bytes(raw))["fields"]["EstablishConnectionHeader"]["Padding"]
     assert padding == {"length": 512, "hex": "00" + "5A" * 511}
-    message = packets.parse(packets.user_message(samples.SENDER, 1, packets.PublicQueueFormatName(samples.SENDER), b""))
-    assert isinstance(message, packets.UserMessage)
-    message.security = packets.SecurityHeader()
+    message = parse.parse(build.user_message(samples.SENDER, 1, guid_names.PublicQueueFormatName(samples.SENDER), b""))
+    assert isinstance(message, headers.UserMessage)
+    message.security = headers.SecurityHeader()
     message.security.flags = 2
     message.security.security_id = samples.SENDER
-    message.debug = packets.DebugHeader()
-    fields = one(bytes(packets.build(message)))["fields"]
-    guid = packets.guid_text(samples.SENDER)
+    message.debug = rare.DebugHeader()
+    fields = one(bytes(build.build(message)))["fields"]
+    guid = guids.guid_text(samples.SENDER)
     assert fields["UserHeader"]["DestinationQueue"] == {"type": "PublicQueueFormatName", "PublicQueueIdentifier": guid}
     assert fields["SecurityHeader"]["SecurityData"]["SecurityID_text"] == guid
     assert list(fields["DebugHeader"]) == ["Flags", "Reserved"]
@@ -498,7 +498,7 @@ def test_the_tree_of_a_capture_and_of_what_is_malformed() -> None:
 
 def test_texts_from_the_wire_do_not_steer_the_terminal() -> None:
     label = "\x1b[31m[bold]\ud800\n"
-    raw = bytes(packets.user_message(samples.SENDER, 1, samples.DIRECT, b"\x1b[0m", label=label))
+    raw = bytes(build.user_message(samples.SENDER, 1, samples.DIRECT, b"\x1b[0m", label=label))
     _, out, _ = run("-", stdin=raw)
     assert "\x1b" not in out
     assert "Label: \\x1b[31m[bold]\\ud800\\n" in out
@@ -527,7 +527,7 @@ def process(
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1", "cp1252", "utf-16"])
 def test_any_text_can_be_printed_in_any_encoding(tmp_path: Path, encoding: str) -> None:
     file = tmp_path / "raw\x1b[31m"
-    file.write_bytes(packets.user_message(samples.SENDER, 1, samples.DIRECT, b"", label=LABEL))
+    file.write_bytes(build.user_message(samples.SENDER, 1, samples.DIRECT, b"", label=LABEL))
     with process("--json", file, PYTHONIOENCODING=encoding) as running:
         out, error = running.communicate(timeout=60)
     assert (running.returncode, error) == (0, b"")

@@ -17,7 +17,8 @@ import engine_cases
 import engine_ends as ends
 import test_session
 import test_traces
-from mqqb import session, streams
+from mqqb import session
+from mqqb.incoming import IncomingStream
 
 for function, numbers, names, values in engine_cases.TESTS:
     marked = pytest.mark.rule(*numbers)(function)
@@ -95,7 +96,7 @@ class TwoEnds(RuleBasedStateMachine):
     def cut(self) -> None:
         self.connected = False
         self.receiver.held = []
-        self.receiver.incoming = streams.IncomingStream(array("I", self.receiver.record), self.now)
+        self.receiver.incoming = IncomingStream(array("I", self.receiver.record), self.now)
 
     @rule()
     def sender_loses_power(self) -> None:

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent / "mp"))
 import engine_cases
 import engine_ends as ends
 import test_session
-from mqqb import core, packets, session
+from mqqb import acks, build, compose, core, guid_names, headers, names, parse, rare, reader, session
 
 assert test_session, "imported, so that its tests are known"
 CALLS = {
@@ -43,7 +43,7 @@ def test_the_engine_does_the_same_in_place(call: str) -> None:
 
 
 def order_ack(number: int, message_id: int = 9, sent_time: int = 0, time_stamp: int = 7) -> bytearray:
-    return packets.order_ack(ends.ORDER_QUEUE, ends.RECEIVER, message_id, sent_time, 1, time_stamp, number)
+    return acks.order_ack(ends.ORDER_QUEUE, ends.RECEIVER, message_id, sent_time, 1, time_stamp, number)
 
 
 def carrying(raw: bytearray, words: tuple[int, ...]) -> bytes:
@@ -59,7 +59,7 @@ def told(subject: session.Session, raw: bytes) -> list[Any]:
     for event in ends.events_of(subject, raw, 1):
         if isinstance(event, session.MessageReceived):
             packet = event.packet
-            fields = list(packet.user.fields) if isinstance(packet, packets.UserMessage) else list(packet.body.fields)
+            fields = list(packet.user.fields) if isinstance(packet, headers.UserMessage) else list(packet.body.fields)
             result.append((type(packet).__name__, fields[:8], event.recoverable))
         elif isinstance(event, session.Closed):
             result.append((event.rule, event.reason))
@@ -99,8 +99,8 @@ def variants() -> Iterator[bytes]:
 @pytest.mark.parametrize("first", [bytes(order_ack(1)), carrying(order_ack(1), (1, 0, 0, 1, 0, 64, 0))])
 def test_a_known_order_ack_is_told_as_any_other(first: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed = []
-    parse = packets.parse
-    monkeypatch.setattr(packets, "parse", lambda raw: parsed.append(raw) or parse(raw))
+    whole = parse.parse
+    monkeypatch.setattr(parse, "parse", lambda raw: parsed.append(raw) or whole(raw))
     short = 0
     for raw in variants():
         plain, board = pair_of_sessions(first)
@@ -121,27 +121,27 @@ def test_order_acks_that_are_handed_out_together_are_each_whole() -> None:
     raws = [bytes(order_ack(1)), bytes(order_ack(2, 10))]
     events = sender.session.receive_data(b"".join(raws), 1)
     received = [event for event in events if isinstance(event, session.MessageReceived)]
-    acks = [event.packet for event in received if isinstance(event.packet, packets.OrderAck)]
+    acks = [event.packet for event in received if isinstance(event.packet, reader.OrderAck)]
     assert [(ack.body.tx_sequence_number, ack.message.user.message_id) for ack in acks] == [(1, 9), (2, 10)]
     assert [event.raw for event in received] == raws
 
 
 def test_an_order_ack_with_more_behind_its_body_is_no_measure() -> None:
-    assert session._known(bytes(order_ack(1))) is not None
+    assert reader.order_ack_body(bytes(order_ack(1)))
     for change in ("debug", "soap", "multi_queue_format", "trailing", "surplus", "odd"):
-        packet = packets.parse(order_ack(1))
-        assert isinstance(packet, packets.OrderAck)
+        packet = parse.parse(order_ack(1))
+        assert isinstance(packet, reader.OrderAck)
         message = packet.message
         if change == "debug":
-            message.debug = packets.DebugHeader()
+            message.debug = rare.DebugHeader()
         elif change == "soap":
-            message.soap = packets.SoapHeader("a", "b")
+            message.soap = rare.SoapHeader("a", "b")
         elif change == "multi_queue_format":
-            lists = [packets.MQFAddressHeader() for _ in range(3)]
-            message.multi_queue_format = packets.MultiQueueFormatHeader(lists[0], lists[1], lists[2])
+            lists = [rare.MQFAddressHeader() for _ in range(3)]
+            message.multi_queue_format = rare.MultiQueueFormatHeader(lists[0], lists[1], lists[2])
         elif change == "trailing":
             message.trailing = b"more"
-        raw = packets.build(packet)
+        raw = build.build(packet)
         if change == "surplus":
             raw += bytes(4)
             raw[8] += 4
@@ -149,22 +149,22 @@ def test_an_order_ack_with_more_behind_its_body_is_no_measure() -> None:
         elif change == "odd":
             raw += bytes(1)
             raw[8] += 1
-        odd = packets.parse(bytes(raw))
-        assert isinstance(odd, packets.OrderAck), change
-        assert session._known(bytes(raw)) is None, change
+        odd = parse.parse(bytes(raw))
+        assert isinstance(odd, reader.OrderAck), change
+        assert reader.order_ack_body(bytes(raw)) == 0, change
 
 
 def test_the_first_order_ack_is_told_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is wrong in one byte: with the short way, which takes the place of `parse`, and without."""
     parsed = []
-    parse = packets.parse
-    monkeypatch.setattr(packets, "parse", lambda raw: parsed.append(raw) or parse(raw))
-    local = packets.PrivateQueueFormatNameId(packets.ORDER_QUEUE_ID)
-    elsewhere = packets.PrivateQueueFormatNameId(packets.ORDER_QUEUE_ID + 1)
+    whole = parse.parse
+    monkeypatch.setattr(parse, "parse", lambda raw: parsed.append(raw) or whole(raw))
+    local = guid_names.PrivateQueueFormatNameId(names.ORDER_QUEUE_ID)
+    elsewhere = guid_names.PrivateQueueFormatNameId(names.ORDER_QUEUE_ID + 1)
     short = 0
-    other = packets.DirectQueueFormatName("TCP:h\\private$\\x")
+    other = names.DirectQueueFormatName("TCP:h\\private$\\x")
     for destination, is_changed in ((ends.ORDER_QUEUE, True), (local, True), (elsewhere, False), (other, False)):
-        good = bytes(packets.order_ack(destination, ends.RECEIVER, 9, 0, 1, 7, 1))
+        good = bytes(acks.order_ack(destination, ends.RECEIVER, 9, 0, 1, 7, 1))
         for place in range(-1, len(good) if is_changed else 0):
             raw = bytearray(good)
             if place >= 0:
@@ -193,8 +193,8 @@ def test_the_room_is_as_large_as_the_packet_that_is_coming() -> None:
     subject = receiver.session
     assert len(subject.room()) == 384
     assert subject.room() is subject.room(), "no memory is taken"
-    packet = packets.user_message(ends.SENDER, 1, ends.DESTINATION, bytes(range(256)) * 20, delivery="transactional")
-    ack = bytes(packets.session_ack(array("I", (0, 0, 0, 1, 1, 64, 0))))
+    packet = build.user_message(ends.SENDER, 1, ends.DESTINATION, bytes(range(256)) * 20, delivery="transactional")
+    ack = bytes(compose.session_ack(array("I", (0, 0, 0, 1, 1, 64, 0))))
     wire = bytes(packet) + ack + ack[:5]
     bodies = []
     largest = 0

@@ -25,7 +25,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from mqqb import confirm, core, packets
+from mqqb import build, confirm, core, guid_names, guids, headers, parse, reader
+from mqqb.names import DirectQueueFormatName, QueueName
 from ordack import store as store_module
 from ordack.client import Client
 from ordack.outcome import DIRECT, FINAL_ACK
@@ -52,7 +53,7 @@ from tests.test_cli import DEADLINE_S, ENVIRONMENT, _json, _ordack
 from tests.test_packets import acknowledgments, user_messages
 
 PEER = b"p" * 16
-HERE = packets.DirectQueueFormatName("TCP:10.0.0.5\\private$\\line1")
+HERE = DirectQueueFormatName("TCP:10.0.0.5\\private$\\line1")
 
 
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # a kill needs no disk, and a disk is slow
@@ -92,7 +93,7 @@ def _fill(store: Path, count: int, first: int = 1, queue: str = "line1") -> list
 def _arrive(opened: Store, ids: list[int], queue: str = "line1", **columns: Any) -> None:
     identifier = opened.queue(queue).identifier
     opened.add_messages([NewMessage(
-        identifier, 7, packets.user_message(PEER, number, HERE, b"%d" % number, delivery="transactional",
+        identifier, 7, build.user_message(PEER, number, HERE, b"%d" % number, delivery="transactional",
                                                   journal=core.USER_JN),
         wants=FINAL_ACK | DIRECT, peer=PEER, address="10.0.0.9", **columns) for number in ids])
 
@@ -122,16 +123,16 @@ def _queued(store: Path, queue: str = "line1") -> list[int]:
 def _acknowledged(store: Path) -> list[int]:
     """MessageIDs of which a FinalAck waits to leave."""
     with Store(store) as opened:
-        found = [packets.parse(bytes(opened.outgoing_packet(entry.key)[0])) for entry in opened.outgoing_messages()]
-    assert all(isinstance(packet, packets.FinalAck) for packet in found)
-    return [packet.body.message_id for packet in found if isinstance(packet, packets.FinalAck)]
+        found = [parse.parse(bytes(opened.outgoing_packet(entry.key)[0])) for entry in opened.outgoing_messages()]
+    assert all(isinstance(packet, headers.FinalAck) for packet in found)
+    return [packet.body.message_id for packet in found if isinstance(packet, headers.FinalAck)]
 
 
 # ---- what is in a segment -------------------------------------------------------------------------
 
 
 def _guid(value: bytes | None) -> str | None:
-    return None if value is None else packets.guid_text(bytes(value))
+    return None if value is None else guids.guid_text(bytes(value))
 
 
 def _text(text: str) -> str:
@@ -144,9 +145,9 @@ def _time(seconds: int) -> datetime:
 
 def _expected(stored: Stored) -> dict[str, Any]:
     """The row by the parser, field by field (wire.md 2)."""
-    found = packets.parse(stored.packet)
-    assert isinstance(found, (packets.UserMessage, packets.OrderAck, packets.FinalAck))
-    message = found if isinstance(found, packets.UserMessage) else found.message
+    found = parse.parse(stored.packet)
+    assert isinstance(found, (headers.UserMessage, reader.OrderAck, headers.FinalAck))
+    message = found if isinstance(found, headers.UserMessage) else found.message
     user, properties, transaction = message.user, message.properties, message.transaction
     source, address = bytes(user.source_queue_manager), bytes(user.queue_manager_address)
     hosts = {2: source, 3: address}
@@ -154,17 +155,17 @@ def _expected(stored: Stored) -> dict[str, Any]:
     if rq == 4:
         admin = user.admin_queue
         hosts[4] = hosts.get(aq, address)
-        if isinstance(admin, packets.PrivateQueueFormatName):
+        if isinstance(admin, guid_names.PrivateQueueFormatName):
             hosts[4] = admin.source_queue_manager
 
-    def name(queue: packets.QueueName | None, kind: int) -> str | None:
-        return None if queue is None else _text(packets.format_name(queue, hosts.get(kind, address)))
+    def name(queue: QueueName | None, kind: int) -> str | None:
+        return None if queue is None else _text(guids.format_name(queue, hosts.get(kind, address)))
 
     administration = name(user.admin_queue, aq)
     lists: list[Any] = [None] * 3
     if message.multi_queue_format is not None:
         parts = message.multi_queue_format
-        lists = [",".join(_text(packets.format_name(element)) for element in part.elements())
+        lists = [",".join(_text(guids.format_name(element)) for element in part.elements())
                  for part in (parts.destination, parts.administration, parts.response)]
     life, limit = message.base.time_to_reach_queue, user.time_to_be_received
     flags = transaction.flags if transaction else 0
@@ -220,7 +221,7 @@ def _alike(packet: bytes) -> list[bytes]:
 
 
 @given(st.lists(st.tuples(
-    st.one_of(user_messages().map(packets.build), acknowledgments()).map(bytes),
+    st.one_of(user_messages().map(build.build), acknowledgments()).map(bytes),
     st.integers(0, 2**32), st.booleans()), min_size=1, max_size=5))
 @settings(max_examples=150)
 def test_every_property_of_a_message_has_its_column(found: list[tuple[bytes, int, bool]]) -> None:
@@ -235,8 +236,8 @@ def test_what_the_columns_remember_is_bounded(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("ordack.pipeline.columns.CACHE_MAX", 2)
     columns = Columns()
     for number in range(1, 20):
-        name = packets.DirectQueueFormatName(f"TCP:10.0.0.{number % 7}\\private$\\q")
-        packet = bytes(packets.user_message(bytes([number]) * 16, number, name, b"", label=f"label {number % 5}"))
+        name = DirectQueueFormatName(f"TCP:10.0.0.{number % 7}\\private$\\q")
+        packet = bytes(build.user_message(bytes([number]) * 16, number, name, b"", label=f"label {number % 5}"))
         stored = Stored(7, number, 0, 0, packet)
         assert columns.table("line1", [stored]).to_pylist() == [_expected(stored)]
         assert max(map(len, (columns._guids, columns._labels, columns._names))) <= 3
@@ -245,7 +246,7 @@ def test_what_the_columns_remember_is_bounded(monkeypatch: pytest.MonkeyPatch) -
 def test_a_damaged_message_is_named_and_stays(store: Path, to: Path) -> None:
     with Store(store) as opened:
         _arrive(opened, [1])
-        good = packets.user_message(PEER, 2, HERE, b"2")
+        good = build.user_message(PEER, 2, HERE, b"2")
         opened.add_messages([NewMessage(opened.queue("line1").identifier, 7, good[:-4])])
     with Client(store) as client, Exporter(client, ["line1"], to) as exporter, Store(store) as other:
         with pytest.raises(StoreError, match="lookup id 2 is damaged"):
@@ -851,7 +852,7 @@ def test_the_folder_of_another_queue_manager_is_refused(store: Path, to: Path, t
     with Client(other, create=True) as client:
         client.create_queue("line1")
         client.send("line1", b"x")
-        owner = packets.guid_text(client.store.guid)
+        owner = guids.guid_text(client.store.guid)
     _export(other, to)
     _fill(store, 1)
     _refused(store, to, f"holds segments of the queue manager {owner}")
@@ -1274,7 +1275,7 @@ def test_the_marker_says_whose_folder_it_is(store: Path, to: Path) -> None:
     marker = read_marker(to)
     assert marker is not None
     with Store(store) as opened:
-        assert marker.queue_manager == packets.guid_text(opened.guid)
+        assert marker.queue_manager == guids.guid_text(opened.guid)
     _export(store, to)
     assert read_marker(to) == marker
     assert encode("_x") == "%5Fx"

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mqqb import confirm, core, packets
+from mqqb import build, confirm, core, guid_names, guids, headers
+from mqqb.names import NULL_GUID, DirectQueueFormatName, QueueName
 from ordack.client import Empty, Reject
 from ordack.config import Config
 from ordack.names import DEAD_LETTER, DEAD_XACT
@@ -18,7 +19,7 @@ from tests.host_world import HERE, WALL, AtOnce, Host, World, exchange, world_of
 from tests.test_outcome import ADMIN, JN, NA, Sender, application, copies, run
 
 ROUTER = ("10.0.0.5", 1801)
-PLANT = packets.DirectQueueFormatName("OS:plant\\private$\\line1")
+PLANT = DirectQueueFormatName("OS:plant\\private$\\line1")
 
 
 class Line:
@@ -80,7 +81,7 @@ def sender_through(router: Host, number: int = 1) -> tuple[World, Sender]:
 
 
 def set_hops(hops: int) -> Any:
-    def change(message: packets.UserMessage) -> None:
+    def change(message: headers.UserMessage) -> None:
         message.user.flags = message.user.flags & ~core.USER_RC | hops
 
     return change
@@ -100,7 +101,7 @@ def test_a_transactional_message_passes_untouched_and_its_order_ack_comes_back(l
     for packet, message in zip(before, stored, strict=True):
         changed = bytearray(packet)
         assert changed[60] & core.USER_RC == 0
-        packets.set_hop_count(changed, 1)
+        build.set_hop_count(changed, 1)
         assert bytes(changed) == bytes(message.packet)
     (info,) = [queue for queue in line.router.manager.report()["outgoing"] if "plant" in queue["format_name"]]
     assert (info["first_non_ack"], info["last_non_ack"], info["no_ack_count"]) == (None, None, 0)
@@ -198,9 +199,9 @@ def test_what_the_router_has_no_room_for_stays_where_it_is(tmp_path: Path, deliv
 
 @pytest.mark.rule("B-264", "A-38")
 def test_names_of_the_router_itself_end_there(router: Host) -> None:
-    line1 = packets.PrivateQueueFormatNameId(router.store.queue("line1").identifier)
-    names = [(packets.DirectQueueFormatName("OS:Router\\private$\\line1"), packets.NULL_GUID),
-             (line1, packets.NULL_GUID), (line1, router.store.guid)]
+    line1 = guid_names.PrivateQueueFormatNameId(router.store.queue("line1").identifier)
+    names = [(DirectQueueFormatName("OS:Router\\private$\\line1"), NULL_GUID),
+             (line1, NULL_GUID), (line1, router.store.guid)]
     peers = [Peer(bytes([number]) * 16, name, address) for number, (name, address) in enumerate(names, 1)]
     world = world_of([router], peers)
     for peer in peers:
@@ -213,9 +214,9 @@ def test_names_of_the_router_itself_end_there(router: Host) -> None:
 @pytest.mark.rule("B-264", "B-362")
 def test_a_private_name_is_forwarded_by_the_identifier_of_its_queue_manager(tmp_path: Path) -> None:
     receiver = Host(tmp_path / "receiver")
-    guid = packets.guid_text(receiver.store.guid)[1:-1].lower()
+    guid = guids.guid_text(receiver.store.guid)[1:-1].lower()
     router = Host(tmp_path / "router", Config(route=True, next_hops={guid: HERE}), ROUTER[0])
-    sender = Sender(b"\1" * 16, packets.PrivateQueueFormatNameId(receiver.store.queue("line1").identifier),
+    sender = Sender(b"\1" * 16, guid_names.PrivateQueueFormatNameId(receiver.store.queue("line1").identifier),
                     receiver.store.guid)
     world = world_of([router, receiver], [sender])
     sender.send(b"x", journal=JN)
@@ -361,13 +362,13 @@ def test_a_message_that_reaches_the_router_too_late_is_refused_there(
 
 @pytest.mark.rule("B-256", "B-264", "B-435")
 @pytest.mark.parametrize(("name", "address"), [
-    (packets.PublicQueueFormatName(b"p" * 16), b"elsewhere 16 byt"),
-    (packets.DirectQueueFormatName("OS:plant\\public"), b"elsewhere 16 byt"),
-    (packets.DirectQueueFormatName("OS:pl\ud800nt\\private$\\line1"), b"elsewhere 16 byt"),
-    (packets.DirectQueueFormatName("OS:pl\ud800nt\\private$\\line1"), packets.NULL_GUID),
-    (packets.DirectQueueFormatName("HTTP://plant/msmq/private$/line1"), packets.NULL_GUID)])
+    (guid_names.PublicQueueFormatName(b"p" * 16), b"elsewhere 16 byt"),
+    (DirectQueueFormatName("OS:plant\\public"), b"elsewhere 16 byt"),
+    (DirectQueueFormatName("OS:pl\ud800nt\\private$\\line1"), b"elsewhere 16 byt"),
+    (DirectQueueFormatName("OS:pl\ud800nt\\private$\\line1"), NULL_GUID),
+    (DirectQueueFormatName("HTTP://plant/msmq/private$/line1"), NULL_GUID)])
 def test_a_name_that_leads_nowhere_is_refused_by_the_router(
-        router: Host, name: packets.QueueName, address: bytes) -> None:
+        router: Host, name: QueueName, address: bytes) -> None:
     sender = Sender(b"\1" * 16, name, address)
     world = world_of([router], [sender])
     sender.send(b"x")

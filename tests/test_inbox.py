@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mqqb import confirm, packets
+from mqqb import confirm, guids
 from node import Node, OutboxFull
 from ordack.config import Config
 from ordack.manager import Link
@@ -29,7 +29,7 @@ BOARDS = load("test_inbox")
 power = BOARDS.power
 GUID = bytes(range(16))
 NAMES = {
-    "private": f"PRIVATE={packets.guid_text(GUID)[1:-1]}\\7",
+    "private": f"PRIVATE={guids.guid_text(GUID)[1:-1]}\\7",
     "direct": "DIRECT=TCP:10.0.0.7\\private$\\commands",
 }
 HOP = ("10.0.0.7", 1801)
@@ -330,7 +330,7 @@ def test_one_board_sends_to_another_that_listens() -> None:
 
 def test_names_of_queues_on_other_queue_managers_are_checked(tmp_path: Path) -> None:
     world = World(tmp_path)
-    own = packets.guid_text(world.host.store.guid)[1:-1]
+    own = guids.guid_text(world.host.store.guid)[1:-1]
     with world.host.client() as client:
         for name, why in ((f"PRIVATE={own}\\7", "use its name"), (f"PRIVATE={own}\\4", "own queue"),
                           ("PRIVATE=x\\7", "GUID"), (f"PRIVATE={own}\\", "hex digits")):

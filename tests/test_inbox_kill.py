@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mqqb import confirm, packets
+from mqqb import confirm, guids
 from ordack.client import Client
 
 from firmware.ports import modules
@@ -167,7 +167,7 @@ def test_a_board_killed_at_any_instant_handles_each_command_once(
         serve = _Serve(store, "--next-hop", f"10.77.0.7=127.0.0.1:{port}")
         application = Application(tmp_path, "listen", str(port))
     elif way == "private":
-        name = f"PRIVATE={packets.guid_text(GUID)[1:-1]}\\1F"
+        name = f"PRIVATE={guids.guid_text(GUID)[1:-1]}\\1F"
         serve = _Serve(store)
         application = Application(tmp_path, "connect", str(serve.port))
     else:
@@ -244,7 +244,7 @@ def test_a_cortex_m3_that_loses_power_handles_each_command_once(tmp_path: Path) 
     command = ("qemu-system-arm", "-machine", "mps2-an385,memory-backend=psram", "-object", memory, "-display", "none",
                "-monitor", "none", "-semihosting", "-kernel", MPS2 / "firmware.elf", "-append", "heap=64",
                "-serial", "stdio", "-nic", "user,model=lan9118")
-    name = f"PRIVATE={packets.guid_text(GUID)[1:-1]}\\1F"
+    name = f"PRIVATE={guids.guid_text(GUID)[1:-1]}\\1F"
     handled: list[tuple[int, bool]] = []
     machine = Machine(*command)
     try:

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from mqqb import confirm, packets, streams
+from mqqb import acks, build, confirm, parse, streams
 from ordack.client import Sent
 from ordack.lives import Strangers, has_sent
 from ordack.store import Store
@@ -81,7 +81,7 @@ def test_a_clock_that_is_behind_is_noticed_and_what_was_numbered_by_it_is_in_dou
     _seconds(world, 2)
     assert receiver.content("line1")[-1] == b"8"
     assert sender.store.outgoing_messages() == []
-    packet = packets.order_ack(packets.order_queue("10.0.0.9"), receiver.store.guid, 1, 0, 1, 1_900_000_000, 1)
+    packet = acks.order_ack(acks.order_queue("10.0.0.9"), receiver.store.guid, 1, 0, 1, 1_900_000_000, 1)
     _from_destination(receiver, packet, world)  # once more, as of a twin that is at work
     _seconds(world, 1)
     assert _newer(sender) == 1, "told once"
@@ -264,7 +264,7 @@ def test_an_order_ack_that_anybody_can_forge_uses_up_no_time_stamps(tmp_path: Pa
     world, receiver, sender = two_hosts(tmp_path)
     _send(sender, b"1")
     _seconds(world, 2)
-    packet = packets.order_ack(packets.order_queue("10.0.0.9"), receiver.store.guid, 1, 0, 1, 0xFFFFFFFF, 1)
+    packet = acks.order_ack(acks.order_queue("10.0.0.9"), receiver.store.guid, 1, 0, 1, 0xFFFFFFFF, 1)
     _from_destination(receiver, packet, world)
     _seconds(world, 2)
     _send(sender, b"2")
@@ -276,8 +276,8 @@ def test_an_order_ack_that_anybody_can_forge_uses_up_no_time_stamps(tmp_path: Pa
 @pytest.mark.rule("B-230", "A-04")
 def test_an_order_ack_of_a_drained_sequence_proves_nothing() -> None:
     stream = streams.OutgoingStream(streams.OutgoingStream.new(9))
-    packet = packets.user_message(bytes(16), 1, packets.order_queue("h"), b"", delivery="transactional")
-    entry = stream.number(packet, packets.transaction_offset(packet), 1, 1)
+    packet = build.user_message(bytes(16), 1, acks.order_queue("h"), b"", delivery="transactional")
+    entry = stream.number(packet, parse.transaction_offset(packet), 1, 1)
     assert entry
     strangers = Strangers()
     assert strangers.refused(20 << 32 | 1, None, [stream], 0) == [], "nothing was sent yet"

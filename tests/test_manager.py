@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mqqb import core, packets
+from mqqb import acks, compose, core, guid_names, guids, headers, reader
+from mqqb.handshake import SessionAck
+from mqqb.names import DirectQueueFormatName, QueueName
 from mqqb.session import Settings
 from mqqb.streams import Entry
 from ordack.config import Config
@@ -151,7 +153,7 @@ def test_senders_are_content_with_a_destination_that_waits_as_long_as_it_may(tmp
 @pytest.mark.rule("B-362", "B-264", "A-38", "A-20")
 def test_a_private_format_name_is_answered_with_one(host: Host) -> None:
     identifier = host.store.queue("line1").identifier
-    name = packets.PrivateQueueFormatNameId(identifier)
+    name = guid_names.PrivateQueueFormatNameId(identifier)
     by_guid = Peer(b"\1" * 16, name, address=host.store.guid)
     by_zero = Peer(b"\2" * 16, name)
     world = world_of([host], [by_guid, by_zero])
@@ -162,10 +164,10 @@ def test_a_private_format_name_is_answered_with_one(host: Host) -> None:
     world.collect()
     assert host.content("line1") == [b"x", b"x"]
     for wire, peer in zip(world.wires, world.peers, strict=True):
-        (packet,) = [packet for packet in packets_in(wire.to_initiator) if isinstance(packet, packets.OrderAck)]
+        (packet,) = [packet for packet in packets_in(wire.to_initiator) if isinstance(packet, reader.OrderAck)]
         user = packet.message.user
         assert (user.queue_manager_address, user.flags & core.USER_DQ) == (peer.guid, 3 << 10)
-        assert isinstance(user.destination_queue, packets.PrivateQueueFormatNameId)
+        assert isinstance(user.destination_queue, guid_names.PrivateQueueFormatNameId)
         assert user.destination_queue.private_queue_identifier == 4
     exchange(world)
     assert all(peer.is_settled for peer in world.peers)
@@ -258,7 +260,7 @@ def test_what_was_stored_before_its_queue_was_deleted_is_not_called_rejected(exa
     ("TCP:10.0.0.1\\private$\\line1;journal", False), ("HTTP://10.0.0.1/msmq/private$/line1", False)])
 def test_direct_names_are_compared_with_the_own_names(tmp_path: Path, name: str, taken: bool) -> None:
     host = Host(tmp_path, Config(own_names=frozenset({"10.0.0.1", "plant"})))
-    peer = Peer(b"\1" * 16, packets.DirectQueueFormatName(name))
+    peer = Peer(b"\1" * 16, DirectQueueFormatName(name))
     world = world_of([host], [peer])
     peer.send(b"x")
     exchange(world)
@@ -269,9 +271,9 @@ def test_direct_names_are_compared_with_the_own_names(tmp_path: Path, name: str,
 
 @pytest.mark.rule("B-264", "B-256")
 @pytest.mark.parametrize("name", [
-    packets.PrivateQueueFormatNameId(999), packets.PrivateQueueFormatNameId(4),
-    packets.PublicQueueFormatName(b"p" * 16)])
-def test_other_names_that_lead_nowhere_are_rejected(host: Host, name: packets.QueueName) -> None:
+    guid_names.PrivateQueueFormatNameId(999), guid_names.PrivateQueueFormatNameId(4),
+    guid_names.PublicQueueFormatName(b"p" * 16)])
+def test_other_names_that_lead_nowhere_are_rejected(host: Host, name: QueueName) -> None:
     peers = [Peer(b"\1" * 16, name), Peer(b"\2" * 16, name, address=b"elsewhere 16 byt")]
     world = world_of([host], peers)
     for peer in peers:
@@ -442,7 +444,7 @@ def test_a_session_header_that_came_with_a_message_is_not_stored_with_it(host: H
 @pytest.mark.rule("B-262", "B-435")
 @pytest.mark.parametrize("name", ["TCP:1.2.3.4\\q\ud800", "OS:\udfff\\private$\\line2", "HTTP://\ud800/"])
 def test_half_a_character_in_a_name_is_rejected_and_remembered_like_any_other(host: Host, name: str) -> None:
-    peer = Peer(b"\1" * 16, packets.DirectQueueFormatName(name))
+    peer = Peer(b"\1" * 16, DirectQueueFormatName(name))
     world = world_of([host], [peer])
     peer.send(b"x")
     exchange(world)
@@ -539,7 +541,7 @@ def test_an_order_ack_goes_only_where_the_final_acks_went_in_front(host: Host) -
     world.pass_time(500)
     for host_link, data, _ in host.manager.output():
         host.wires[host_link].to_initiator += data
-    on_first, on_second = ([packet for packet in packets_in(wire.to_initiator) if isinstance(packet, packets.OrderAck)]
+    on_first, on_second = ([packet for packet in packets_in(wire.to_initiator) if isinstance(packet, reader.OrderAck)]
                            for wire in world.wires)
     assert (len(on_first), len(on_second)) == (1, 0)
     assert other.rejected == {1: 0x8000, 2: 0x8000}
@@ -573,8 +575,8 @@ def test_after_a_restart_an_order_ack_still_waits_for_the_final_acks_of_its_sour
 
 @pytest.mark.rule("B-099", "A-21", "B-270")
 def test_two_names_of_one_queue_are_two_streams(host: Host) -> None:
-    names = [packets.DirectQueueFormatName(f"{address}\\private$\\line1") for address in (
-        "TCP:127.0.0.1", "OS:localhost")] + [packets.PrivateQueueFormatNameId(host.store.queue("line1").identifier)]
+    names = [DirectQueueFormatName(f"{address}\\private$\\line1") for address in (
+        "TCP:127.0.0.1", "OS:localhost")] + [guid_names.PrivateQueueFormatNameId(host.store.queue("line1").identifier)]
     # one source, a sequence for each name; the one that comes first has the highest
     peers = [Peer(b"\1" * 16, name, time_stamp=300 - number) for number, name in enumerate(names)]
     world = world_of([host], peers)
@@ -584,7 +586,7 @@ def test_two_names_of_one_queue_are_two_streams(host: Host) -> None:
             exchange(world)
     world.settle()
     assert host.content("line1") == [b"%d.%d" % (number, turn) for turn in range(3) for number in range(3)]
-    same = Peer(b"\1" * 16, packets.DirectQueueFormatName("tcp:127.0.0.1\\PRIVATE$\\Line1"), time_stamp=300)
+    same = Peer(b"\1" * 16, DirectQueueFormatName("tcp:127.0.0.1\\PRIVATE$\\Line1"), time_stamp=300)
     same.packets, same.stream = peers[0].packets, peers[0].stream
     assert len(host.store.incoming()) == 3
     host.restart(world.now, snapshot=True)
@@ -614,7 +616,7 @@ def test_a_source_that_was_restored_from_an_old_copy_is_named_once(tmp_path: Pat
     (line,) = host.log
     assert f"{100 << 32 | 1}/5 after 4" in line
     assert f"{200 << 32 | 1}/" in line
-    assert packets.guid_text(b"\1" * 16) in line
+    assert guids.guid_text(b"\1" * 16) in line
     assert b"old" not in host.content("line1")
     host.store.close()
 
@@ -634,7 +636,7 @@ def test_a_final_ack_goes_back_to_the_session_that_the_message_came_on(host: Hos
     world.deliver(1 << 20)
     world.wires[0].cut()
     world.settle(lambda: not host.store.outgoing_messages())
-    final_acks = [packet for packet in seen if isinstance(packet, packets.FinalAck)]
+    final_acks = [packet for packet in seen if isinstance(packet, headers.FinalAck)]
     assert {(packet.body.source_guid, packet.body.message_id) for packet in final_acks} == {(origin.guid, 1)}
 
 
@@ -751,8 +753,8 @@ def test_a_journaled_message_is_kept_until_its_own_final_ack_over_a_restart(tmp_
 
     def final_ack(source: bytes) -> None:
         world.connect_all()
-        packet = packets.final_ack(packets.order_queue("10.0.0.9"), receiver.store.guid, 99, WALL, ordinal, time_stamp,
-                                   1, 0, source, message_id, packets.CLASS_FINAL_ACK)
+        packet = acks.final_ack(acks.order_queue("10.0.0.9"), receiver.store.guid, 99, WALL, ordinal, time_stamp,
+                                   1, 0, source, message_id, compose.CLASS_FINAL_ACK)
         world.wires[0].to_initiator += packet
         world.deliver(1 << 20)
 
@@ -798,7 +800,7 @@ def test_an_order_ack_waits_for_the_window(host: Host) -> None:
     world.collect()  # the FinalAck is on the way, and fills the window
     world.pass_time(500)
     world.collect()
-    assert not [p for p in packets_in(world.wires[0].to_initiator) if isinstance(p, packets.OrderAck)]
+    assert not [p for p in packets_in(world.wires[0].to_initiator) if isinstance(p, reader.OrderAck)]
     exchange(world)
     assert (peer.rejected, peer.order_acks) == ({1: 0x8000}, 1)
 
@@ -860,10 +862,10 @@ def test_nothing_is_acknowledged_before_another_process_could_read_it(host: Host
         stored = {row.source: row.record[2] for row in other.incoming()}
         for link, data, _ in output:
             for packet in packets_in(data):
-                if isinstance(packet, packets.OrderAck):
+                if isinstance(packet, reader.OrderAck):
                     assert packet.body.tx_sequence_number <= stored[link.session.remote_guid]
                     seen += 1
-                elif isinstance(packet, packets.SessionAck):
+                elif isinstance(packet, SessionAck):
                     header = packet.session
                     acked = header.recoverable_msg_ack_seq_number + header.recoverable_msg_ack_flags.bit_length() - 1
                     assert acked <= stored[link.session.remote_guid]

@@ -15,8 +15,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from mqqb import core
+from mqqb.incoming import IncomingStream
 from mqqb.session import MessageReceived, Session
-from mqqb.streams import IncomingStream, OutgoingStream
+from mqqb.streams import OutgoingStream
 from ordack import lives, returns, turns
 from ordack.manager import Manager, _IncomingState
 from ordack.store import NEVER, Store, StoreError

@@ -139,6 +139,19 @@ def test_the_package_of_the_checkout_lists_every_module() -> None:
         assert (ROOT / source).is_file()
 
 
+def test_the_sources_of_the_package_run_as_they_are(tmp_path: Path) -> None:
+    """mip copies them without the step that writes constants into them."""
+    for place, source in json.loads((ROOT / "package.json").read_text())["urls"]:
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / source, tmp_path / place)
+    program = (
+        "import node, node.inbox, node.replay, node.board; from mqqb import acks, core, names, parse\n"
+        "ack = parse.parse(bytes(acks.order_ack(acks.order_queue('10.0.0.1'), bytes(16), 8, 1234, 1, 2, 3)))\n"
+        "print(ack.body.tx_sequence_number, ack.body.fields[core.ACK_NUMBER], core.implementation)"
+    )
+    assert run("x64", "-c", program, path=f".frozen:{tmp_path}", cwd=tmp_path) == "3 3 python\n"
+
+
 def test_the_compiled_package_holds_all_that_it_lists() -> None:
     folder = ROOT / "build" / "mip"
     places = [place for place, source in json.loads((folder / "package.json").read_text())["urls"] if place == source]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mqqb import packets
+from mqqb import compose, handshake, parse
 from mqqb.session import OPEN, MessageReceived, Session, Settings
 from ordack import net
 from ordack.client import Client
@@ -78,7 +78,7 @@ class Destination:
 
     def __init__(self, end: Callable[[Session, list[bytes]], bool] = lambda _session, _bodies: False) -> None:
         self.end = end
-        self.requests: list[packets.EstablishConnection] = []
+        self.requests: list[handshake.EstablishConnection] = []
         self.times: list[float] = []
         self.bodies: list[list[bytes]] = []
         self.settings = Settings()
@@ -95,8 +95,8 @@ class Destination:
             if len(first) < 572:
                 first += data
                 if len(first) >= 572:
-                    request = packets.parse(first[:572])
-                    assert isinstance(request, packets.EstablishConnection)
+                    request = parse.parse(first[:572])
+                    assert isinstance(request, handshake.EstablishConnection)
                     self.requests.append(request)
             for event in session.receive_data(data, net.now()):
                 if isinstance(event, MessageReceived):
@@ -394,10 +394,10 @@ def test_messages_under_way_when_the_connection_breaks_all_go_again_in_order(tmp
 
 def test_a_session_that_is_refused_is_told_and_asked_for_again(tmp_path: Path) -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        request = packets.parse(await reader.readexactly(572))
-        assert isinstance(request, packets.EstablishConnection)
+        request = parse.parse(await reader.readexactly(572))
+        assert isinstance(request, handshake.EstablishConnection)
         header = request.header
-        writer.write(packets.establish_connection(header.client_guid, PEER_GUID, header.time_stamp, refused=True))
+        writer.write(compose.establish_connection(header.client_guid, PEER_GUID, header.time_stamp, refused=True))
         await reader.read()
         writer.close()
 
@@ -415,9 +415,9 @@ def test_a_session_that_is_refused_is_told_and_asked_for_again(tmp_path: Path) -
 @pytest.mark.rule("B-211")
 def test_an_answer_is_told_before_the_session_is_open(tmp_path: Path) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        request = packets.parse(await reader.readexactly(572))
-        assert isinstance(request, packets.EstablishConnection)
-        writer.write(packets.establish_connection(request.header.client_guid, PEER_GUID, request.header.time_stamp))
+        request = parse.parse(await reader.readexactly(572))
+        assert isinstance(request, handshake.EstablishConnection)
+        writer.write(compose.establish_connection(request.header.client_guid, PEER_GUID, request.header.time_stamp))
         await reader.read()
         writer.close()
 

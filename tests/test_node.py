@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parent / "mp"))
 
 import power
-from mqqb import confirm, core, packets, session
+from mqqb import acks, build, confirm, core, headers, session
+from mqqb.names import parse_format_name
 from node import Message, Node, OutboxDamaged, OutboxFull, OutboxWriteFailed, Queue, outbox
 from node.link import Backoff, TcpLink
 
@@ -251,7 +252,7 @@ def test_nothing_leaves_before_it_is_durable() -> None:
         disk = power.Disk()
         missing: list[int] = []
 
-        def seen(message: packets.UserMessage) -> None:
+        def seen(message: headers.UserMessage) -> None:
             survives = outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
             known = {restored.handle.message_id for restored in survives.restored}
             if message.user.message_id not in known and message.user.message_id >= survives.next_message_id:
@@ -264,7 +265,7 @@ def test_nothing_leaves_before_it_is_durable() -> None:
         await until(lambda: node.waiting == 0)
         assert len(destination.queue) == 100
         # One that is numbered, while the session is open and has reason to write, just before its sync.
-        packet = packets.user_message(node.guid, 101, queue.destination, b"100", delivery="transactional")
+        packet = build.user_message(node.guid, 101, queue.destination, b"100", delivery="transactional")
         node.accept(queue, packet, confirm.new(node.time(), node.confirmation))
         node.touch()
         await until(lambda: len(destination.queue) == 101)
@@ -303,8 +304,8 @@ def test_a_final_ack_for_another_board_settles_nothing() -> None:
         (entry,) = node.queue(LINE).stream.table
         ordinal, time_stamp = entry.tx_sequence_id & 0xFFFFFFFF, entry.tx_sequence_id >> 32
         for source, outcome in ((bytes(16), confirm.WAITING), (node.guid, confirm.DISCARDED)):
-            name = packets.order_queue("127.0.0.1")
-            packet = packets.final_ack(
+            name = acks.order_queue("127.0.0.1")
+            packet = acks.final_ack(
                 name, GUID, 1, 0, ordinal, time_stamp, 1, 0, source, message.message_id, 0xC001
             )
             acked = destination.connections[0]
@@ -326,7 +327,7 @@ def test_a_refusal_that_cannot_be_written_is_not_acknowledged() -> None:
             if what in ("append", "sync"):
                 raise OSError(errno.ENOSPC, "no space")
 
-        def seen(message: packets.UserMessage) -> None:
+        def seen(message: headers.UserMessage) -> None:
             disk.before = full
 
         destination = await Destination(refuse=lambda _: 0x8003, seen=seen).start()
@@ -537,10 +538,10 @@ def test_what_others_send_is_dropped_without_an_order_ack(tmp_path: Path) -> Non
         queue = node.queue(LINE)
         assert await (await queue.send(b"0")).stored()
         connection: Connection = destination.connections[0]
-        name = packets.parse_format_name("DIRECT=OS:board\\private$\\commands")
+        name = parse_format_name("DIRECT=OS:board\\private$\\commands")
         for k in range(150):  # more than the window takes
             delivery = ("express", "recoverable", "transactional")[k % 3]
-            packet = packets.user_message(GUID, k + 1, name, b"go", delivery=delivery)
+            packet = build.user_message(GUID, k + 1, name, b"go", delivery=delivery)
             connection.send(packet, delivery != "express")
         await until(lambda: node.stats.dropped == 150)
         assert await (await queue.send(b"1")).stored(), "the session goes on"

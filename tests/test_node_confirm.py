@@ -13,7 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent / "mp"))
 
 import power
-from mqqb import confirm, core, packets
+from mqqb import confirm, core, guids, headers
 from node import Message, Node, OutboxError, outbox
 
 from tests.destination import Destination
@@ -92,7 +92,7 @@ class Plant:
         self.time = T0
         self.disk = power.Disk()
         self.told: list[tuple[int, int]] = []
-        self.seen: list[packets.UserMessage] = []
+        self.seen: list[headers.UserMessage] = []
         self.destination = Destination(seen=self.seen.append)
 
     async def start(self) -> Plant:
@@ -313,10 +313,10 @@ def test_an_older_sequence_is_gone_for_good_before_a_newer_one_is_sent() -> None
             await plant.node.queue(name).send(b"new")
         left: list[list[int]] = []
 
-        def seen(message: packets.UserMessage) -> None:
+        def seen(message: headers.UserMessage) -> None:
             if bytes(message.properties.body) == b"new":
                 box = outbox.Outbox(plant.disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
-                name = packets.format_name(message.user.destination_queue)  # type: ignore[arg-type]
+                name = guids.format_name(message.user.destination_queue)  # type: ignore[arg-type]
                 left.append(
                     [
                         restored.handle.record[confirm.STATE]

@@ -24,7 +24,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent / "mp"))
 
 import power
-from mqqb import confirm, core, packets, session, streams
+from mqqb import acks, build, confirm, core, headers, parse, session, streams
 from node import Message, Node, OutboxDamaged, OutboxFull, OutboxWriteFailed
 from node.link import Backoff, TcpLink
 from node.listener import TcpListener
@@ -92,7 +92,7 @@ def test_nothing_leaves_before_it_is_durable() -> None:
     disk = power.Disk()
     durable: list[power.Disk] = []
 
-    def seen(_: packets.UserMessage) -> None:
+    def seen(_: headers.UserMessage) -> None:
         durable.append(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
 
     async def main() -> None:
@@ -319,7 +319,7 @@ class Taker:
         self.node = node
         self.bodies: list[bytes] = []
         self.log: list[str] = []
-        self.owed: list[packets.UserMessage] = []
+        self.owed: list[headers.UserMessage] = []
         self.fails: Exception | None = None
         self.acked: list[streams.Entry] = []
         self.raw = b""
@@ -327,7 +327,7 @@ class Taker:
     def closed(self, peer: Any) -> None:
         self.log.append("closed")
 
-    def arrived(self, peer: Any, message: packets.UserMessage, raw: bytes, now: int) -> bool:
+    def arrived(self, peer: Any, message: headers.UserMessage, raw: bytes, now: int) -> bool:
         if self.fails is not None:
             raise self.fails
         self.raw = raw
@@ -346,14 +346,14 @@ class Taker:
         of = message.transaction
         assert of is not None
         place = of.tx_sequence_ordinal, of.tx_sequence_time_stamp, of.tx_sequence_number
-        name = packets.order_queue("127.0.0.1")
+        name = acks.order_queue("127.0.0.1")
         if message.user.flags & core.USER_JN:
             message.user.flags &= ~core.USER_JN
             user = message.user
             source = user.source_queue_manager, user.message_id
-            return streams.Entry(1, 1), packets.final_ack(name, self.node.guid, 1, 0, *place, 0, *source, 0x4000), True
+            return streams.Entry(1, 1), acks.final_ack(name, self.node.guid, 1, 0, *place, 0, *source, 0x4000), True
         del self.owed[0]
-        return None, packets.order_ack(name, self.node.guid, 1, 0, *place), False
+        return None, acks.order_ack(name, self.node.guid, 1, 0, *place), False
 
     def acknowledged(self, entries: list[streams.Entry]) -> None:
         self.acked += entries
@@ -391,8 +391,8 @@ def test_others_can_open_a_session_to_this_node() -> None:
     sent = [plant.queue("DIRECT=OS:board\\private$\\commands").put(b"%d" % k) for k in range(5)]
     go(lambda: all(message.is_stored() for message in sent))
     assert taker.bodies == [b"0", b"1", b"2", b"3", b"4"]
-    first = packets.parse(taker.raw)
-    assert isinstance(first, packets.UserMessage)
+    first = parse.parse(taker.raw)
+    assert isinstance(first, headers.UserMessage)
     assert first.session is None, "without SessionHeader"
     assert "settled" in taker.log
     last = plant.queue("DIRECT=OS:board\\private$\\commands").put(b"5", dead_letter=True)
@@ -435,10 +435,10 @@ def test_what_cannot_be_taken_is_not_acknowledged_and_comes_again() -> None:
 
     arrived = taker.arrived
 
-    def logs(peer: Any, message: packets.UserMessage, raw: bytes, now: int) -> None:
+    def logs(peer: Any, message: headers.UserMessage, raw: bytes, now: int) -> None:
         arrived(peer, message, raw, now)
         line = board.queue(LINE)
-        packet = packets.user_message(
+        packet = build.user_message(
             board.guid, board.next_message_id, line.destination, b"", delivery="transactional"
         )
         board.accept(line, packet, confirm.new(0, board.confirmation))  # something that is to be written

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mqqb import confirm, core, packets
+from mqqb import build, compose, confirm, core, guid_names, guids, headers, names, parse, rare, reader
 from ordack.client import Client, Empty, Reject
 from ordack.config import Config
 from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL
@@ -20,28 +20,28 @@ from tests.host_peer import Peer, direct
 from tests.host_world import WALL, AtOnce, Crash, Host, World, exchange, world_of
 
 JN, JP = core.USER_JN, core.USER_JP
-PA, PR, NA, NR = packets.WANT_PA, packets.WANT_PR, packets.WANT_NA, packets.WANT_NR
-ADMIN = packets.PrivateQueueFormatNameId(77)  # a queue of the sender, who takes whatever comes
+PA, PR, NA, NR = headers.WANT_PA, headers.WANT_PR, headers.WANT_NA, headers.WANT_NR
+ADMIN = guid_names.PrivateQueueFormatNameId(77)  # a queue of the sender, who takes whatever comes
 UNSETTLED = 0  # class of no message: nothing came
 
 
 class Sender(Peer):
     """A peer that notes every FinalAck, and whose packets can be changed before they leave."""
 
-    def __init__(self, guid: bytes, destination: packets.QueueName, address: bytes = packets.NULL_GUID) -> None:
+    def __init__(self, guid: bytes, destination: names.QueueName, address: bytes = names.NULL_GUID) -> None:
         super().__init__(guid, destination, address)
-        self.final_acks: list[packets.FinalAck] = []
+        self.final_acks: list[headers.FinalAck] = []
 
-    def _message(self, packet: packets.UserMessage | packets.OrderAck | packets.FinalAck, now: int) -> None:
-        if isinstance(packet, packets.FinalAck):
+    def _message(self, packet: headers.UserMessage | reader.OrderAck | headers.FinalAck, now: int) -> None:
+        if isinstance(packet, headers.FinalAck):
             self.final_acks.append(packet)
         super()._message(packet, now)
 
-    def edit(self, message_id: int, change: Callable[[packets.UserMessage], None]) -> None:
-        message = packets.parse(self.packets[message_id])
-        assert isinstance(message, packets.UserMessage)
+    def edit(self, message_id: int, change: Callable[[headers.UserMessage], None]) -> None:
+        message = parse.parse(self.packets[message_id])
+        assert isinstance(message, headers.UserMessage)
         change(message)
-        self.packets[message_id] = packets.build(message)
+        self.packets[message_id] = build.build(message)
 
     @property
     def classes(self) -> list[int]:
@@ -83,8 +83,8 @@ def copies(host: Host, queue: str) -> list[tuple[int, bytes]]:
     """Class and body of what is in a queue."""
     found = []
     for stored in host.store.peek(host.store.queue(queue).identifier, -1):
-        message = packets.parse(stored.packet)
-        assert isinstance(message, packets.UserMessage)
+        message = parse.parse(stored.packet)
+        assert isinstance(message, headers.UserMessage)
         found.append((message.properties.message_class, bytes(message.properties.body)))
     return found
 
@@ -170,7 +170,7 @@ REMOVALS = [
 ]
 
 
-def require_final_ack(message: packets.UserMessage) -> None:
+def require_final_ack(message: headers.UserMessage) -> None:
     assert message.transaction is not None
     message.transaction.flags |= core.TX_FA
 
@@ -181,7 +181,7 @@ def require_final_ack(message: packets.UserMessage) -> None:
 @pytest.mark.parametrize(("remove", "message_class"), REMOVALS)
 def test_a_removal_is_finally_acknowledged_where_jn_jp_or_fa_asks(
         host: Host, remove: Callable[[World, Host], None], message_class: int, journal: int,
-        change: Callable[[packets.UserMessage], None] | None) -> None:
+        change: Callable[[headers.UserMessage], None] | None) -> None:
     sender = sender_to()
     world = world_of([host], [sender])
     sender.send(b"x", journal=journal, ttbr=10, sent_time=world.wall)
@@ -233,7 +233,7 @@ def test_a_removal_is_told_to_the_administration_queue_if_that_is_asked_for(
 def test_the_lock_of_an_application_that_died_ends_by_itself(host: Host, purge: bool) -> None:
     sender = sender_to()
     world = world_of([host], [sender])
-    sender.send(b"x", journal=JN, ttbr=packets.FOREVER if purge else 10, sent_time=world.wall)
+    sender.send(b"x", journal=JN, ttbr=compose.FOREVER if purge else 10, sent_time=world.wall)
     run(world, 1000)
     with application(world, host) as client:
         assert client.store.begin_receive(client.queue("line1").identifier, 1, client.now())
@@ -352,7 +352,7 @@ def test_killed_at_any_statement_every_journaled_message_is_finally_acknowledged
     for number in range(60):
         for sender in senders:
             if number % 3 == 0:
-                sender.send(b"%d" % number, journal=JN, ttbr=world.random.choice((2, packets.FOREVER)),
+                sender.send(b"%d" % number, journal=JN, ttbr=world.random.choice((2, compose.FOREVER)),
                             sent_time=world.wall)
         host.arm(world.random.randint(1, 60))
         world.connect_all()
@@ -388,10 +388,10 @@ def test_killed_at_any_statement_every_journaled_message_is_finally_acknowledged
 SIGNER = bytes(16)  # of type 2: a queue manager
 
 
-def secured(flags: int = 0, privacy: int = 0, **items: bytes) -> Callable[[packets.UserMessage], None]:
+def secured(flags: int = 0, privacy: int = 0, **items: bytes) -> Callable[[headers.UserMessage], None]:
     """Gives a message a SecurityHeader."""
-    def change(message: packets.UserMessage) -> None:
-        message.security = packets.SecurityHeader()
+    def change(message: headers.UserMessage) -> None:
+        message.security = headers.SecurityHeader()
         message.security.flags = flags | 2
         message.properties.privacy_level = privacy
         for name, value in ({"security_id": SIGNER} | items).items():
@@ -400,10 +400,10 @@ def secured(flags: int = 0, privacy: int = 0, **items: bytes) -> Callable[[packe
     return change
 
 
-def signed_for_several(message: packets.UserMessage) -> None:
-    name = packets.DirectQueueFormatName("TCP:127.0.0.1\\private$\\line1")
-    message.multi_queue_format = packets.MultiQueueFormatHeader(
-        packets.MQFAddressHeader([name]), packets.MQFAddressHeader(), packets.MQFAddressHeader(), b"signature bytes!")
+def signed_for_several(message: headers.UserMessage) -> None:
+    name = names.DirectQueueFormatName("TCP:127.0.0.1\\private$\\line1")
+    message.multi_queue_format = rare.MultiQueueFormatHeader(
+        rare.MQFAddressHeader([name]), rare.MQFAddressHeader(), rare.MQFAddressHeader(), b"signature bytes!")
 
 
 EB = 0x20
@@ -436,7 +436,7 @@ def small_queue(host: Host) -> None:
 @pytest.mark.parametrize("wanted", [0, NA, PA | PR | NR])
 @pytest.mark.parametrize(("queue", "change", "properties", "message_class", "is_insecure"), REFUSALS)
 def test_a_transactional_message_is_refused_with_a_final_ack_and_what_is_asked_for(
-        tmp_path: Path, queue: str, change: Callable[[packets.UserMessage], None] | None, properties: dict[str, int],
+        tmp_path: Path, queue: str, change: Callable[[headers.UserMessage], None] | None, properties: dict[str, int],
         message_class: int, is_insecure: bool, wanted: int, insecure: bool) -> None:
     host = Host(tmp_path, Config(send_insecure_nacks=insecure))
     small_queue(host)
@@ -463,7 +463,7 @@ def test_a_transactional_message_is_refused_with_a_final_ack_and_what_is_asked_f
 @pytest.mark.rule("B-329", "B-334")
 @pytest.mark.parametrize("change", [secured(), secured(privacy=5), lambda message: None])
 def test_a_security_header_without_signature_and_encryption_is_no_reason_to_refuse(
-        host: Host, change: Callable[[packets.UserMessage], None]) -> None:
+        host: Host, change: Callable[[headers.UserMessage], None]) -> None:
     sender = sender_to()
     world = world_of([host], [sender])
     sender.send(b"x")
@@ -532,7 +532,7 @@ def test_what_fits_exactly_into_the_quota_of_a_queue_is_taken(host: Host) -> Non
 @pytest.mark.rule("B-265", "B-266", "B-267", "A-42", "A-33", "B-401")
 @pytest.mark.parametrize(("skew", "life", "age", "taken"), [
     (0, 10, 10, True), (0, 10, 11, False), (5, 10, 15, True), (5, 10, 16, False),
-    (0, 10, -1000, True), (0, 0, 0, True), (0, packets.FOREVER, 1 << 30, True)])
+    (0, 10, -1000, True), (0, 0, 0, True), (0, compose.FOREVER, 1 << 30, True)])
 @pytest.mark.parametrize("delivery", ["transactional", "express"])
 def test_the_time_to_reach_the_queue_is_measured_on_arrival(
         tmp_path: Path, delivery: str, skew: int, life: int, age: int, taken: bool) -> None:
@@ -604,7 +604,7 @@ def test_the_arrival_is_told_exactly_once(host: Host, delivery: str) -> None:
         assert properties.correlation_id == sender.guid + number.to_bytes(4, "little")
         assert (properties.body, properties.flags, properties.privacy_level) == (b"", 0, 0)
         assert not user.flags & (JN | JP)
-        assert (told.base.time_to_reach_queue, user.time_to_be_received) == (packets.FOREVER, packets.FOREVER)
+        assert (told.base.time_to_reach_queue, user.time_to_be_received) == (compose.FOREVER, compose.FOREVER)
         assert (told.security, user.admin_queue) == (None, None)
         assert bool(user.flags & core.USER_DM) == (delivery != "express")
 
@@ -614,20 +614,20 @@ def test_out_of_order_nothing_is_told(host: Host) -> None:
     sender = sender_to()
     world = world_of([host], [sender])
 
-    packet = packets.parse(packets.user_message(sender.guid, 9, sender.destination, b"", delivery="transactional",
-                                                acknowledge=PA | NA, admin=ADMIN, ttrq=packets.FOREVER))
-    assert isinstance(packet, packets.UserMessage)
+    packet = parse.parse(build.user_message(sender.guid, 9, sender.destination, b"", delivery="transactional",
+                                                acknowledge=PA | NA, admin=ADMIN, ttrq=compose.FOREVER))
+    assert isinstance(packet, headers.UserMessage)
     assert packet.transaction is not None
     packet.transaction.tx_sequence_number, packet.transaction.previous_tx_sequence_number = 7, 6
     exchange(world)
-    send_raw(world, sender, packets.build(packet))
+    send_raw(world, sender, build.build(packet))
     run(world, 2000)
     assert (sender.told, sender.classes, host.content("line1")) == ([], [], [])
 
 
 @pytest.mark.rule("B-287", "B-289")
 def test_the_queue_is_read_by_priority_and_arrival_whatever_a_transactional_message_claims(host: Host) -> None:
-    def claim(message: packets.UserMessage) -> None:
+    def claim(message: headers.UserMessage) -> None:
         message.base.flags |= 7
 
     urgent = sender_to()
@@ -665,19 +665,19 @@ def test_the_state_of_an_incoming_stream_is_kept_with_the_time_of_its_last_messa
 # ---- administration acknowledgements, in detail ---------------------------------------------------
 
 OFFICE = ("10.0.0.7", 1801)
-PUBLIC = {name: packets.PublicQueueFormatName(name.encode() * 16) for name in ("h", "s", "o", "u")}
+PUBLIC = {name: guid_names.PublicQueueFormatName(name.encode() * 16) for name in ("h", "s", "o", "u")}
 
 
-def private(host: Host, queue: str) -> packets.PrivateQueueFormatNameId:
-    return packets.PrivateQueueFormatNameId(host.store.queue(queue).identifier)
+def private(host: Host, queue: str) -> guid_names.PrivateQueueFormatNameId:
+    return guid_names.PrivateQueueFormatNameId(host.store.queue(queue).identifier)
 
 
-def at(host: Host, queue: str) -> packets.PrivateQueueFormatName:
-    return packets.PrivateQueueFormatName(host.store.guid, host.store.queue(queue).identifier)
+def at(host: Host, queue: str) -> guid_names.PrivateQueueFormatName:
+    return guid_names.PrivateQueueFormatName(host.store.guid, host.store.queue(queue).identifier)
 
 
 def text_of(guid: bytes) -> str:
-    return packets.guid_text(guid)[1:-1].lower()
+    return guids.guid_text(guid)[1:-1].lower()
 
 
 @pytest.fixture
@@ -697,44 +697,44 @@ def places(tmp_path: Path) -> Iterator[tuple[World, Host, Host, Sender]]:
     office.store.close()
 
 
-FORMS: list[tuple[str, Callable[[Host, Host, Sender], packets.QueueName], int, str]] = [
+FORMS: list[tuple[str, Callable[[Host, Host, Sender], names.QueueName], int, str]] = [
     ("on the source", lambda host, office, sender: ADMIN, 2, "sender"),
     ("on the destination", lambda host, office, sender: private(host, "plain"), 3, "plant"),
     ("public here", lambda host, office, sender: PUBLIC["h"], 5, "plant"),
     ("public at the source", lambda host, office, sender: PUBLIC["s"], 5, "sender"),
     ("public elsewhere", lambda host, office, sender: PUBLIC["o"], 5, "office"),
     ("public and unknown", lambda host, office, sender: PUBLIC["u"], 5, ""),
-    ("private at the source", lambda host, office, sender: packets.PrivateQueueFormatName(sender.guid, 77), 6,
+    ("private at the source", lambda host, office, sender: guid_names.PrivateQueueFormatName(sender.guid, 77), 6,
      "sender"),
     ("private here", lambda host, office, sender: at(host, "plain"), 6, "plant"),
     ("private elsewhere", lambda host, office, sender: at(office, "plain"), 6, "office"),
-    ("direct here", lambda host, office, sender: packets.DirectQueueFormatName("OS:PLANT\\private$\\plain"), 7,
+    ("direct here", lambda host, office, sender: names.DirectQueueFormatName("OS:PLANT\\private$\\plain"), 7,
      "plant"),
-    ("direct elsewhere", lambda host, office, sender: packets.DirectQueueFormatName("OS:office\\private$\\plain"), 7,
+    ("direct elsewhere", lambda host, office, sender: names.DirectQueueFormatName("OS:office\\private$\\plain"), 7,
      "office"),
-    ("no such queue here", lambda host, office, sender: packets.DirectQueueFormatName("OS:plant\\private$\\no"), 7, ""),
+    ("no such queue here", lambda host, office, sender: names.DirectQueueFormatName("OS:plant\\private$\\no"), 7, ""),
     ("transactional here", lambda host, office, sender: at(host, "line1"), 6, ""),
-    ("a system queue", lambda host, office, sender: packets.PrivateQueueFormatNameId(4), 3, ""),
-    ("no private queue", lambda host, office, sender: packets.DirectQueueFormatName("OS:plant\\plain"), 7, ""),
-    ("no such protocol", lambda host, office, sender: packets.DirectQueueFormatName("HTTP://plant/msmq/private$/plain"),
+    ("a system queue", lambda host, office, sender: guid_names.PrivateQueueFormatNameId(4), 3, ""),
+    ("no private queue", lambda host, office, sender: names.DirectQueueFormatName("OS:plant\\plain"), 7, ""),
+    ("no such protocol", lambda host, office, sender: names.DirectQueueFormatName("HTTP://plant/msmq/private$/plain"),
      7, ""),
-    ("half a character", lambda host, office, sender: packets.DirectQueueFormatName("OS:of\ud800\\private$\\plain"), 7,
+    ("half a character", lambda host, office, sender: names.DirectQueueFormatName("OS:of\ud800\\private$\\plain"), 7,
      ""),
     ("transactional elsewhere", lambda host, office, sender: at(office, "line1"), 6, ""),
     ("no such queue elsewhere",
-     lambda host, office, sender: packets.DirectQueueFormatName("OS:office\\private$\\no"), 7, ""),
+     lambda host, office, sender: names.DirectQueueFormatName("OS:office\\private$\\no"), 7, ""),
 ]
 
 
 @pytest.mark.rule("B-348", "B-351", "B-352", "B-353", "B-354", "B-355", "B-010", "B-011", "B-293", "B-336", "B-389")
 @pytest.mark.parametrize(("form", "selector", "where"), [pytest.param(*form, id=name) for name, *form in FORMS])
 def test_administration_acknowledgements_go_where_the_message_says(
-        places: tuple[World, Host, Host, Sender], form: Callable[[Host, Host, Sender], packets.QueueName],
+        places: tuple[World, Host, Host, Sender], form: Callable[[Host, Host, Sender], names.QueueName],
         selector: int, where: str) -> None:
     """Of the arrival from the queue manager, of the receipt and of a rejection from the application's process."""
     world, host, office, sender = places
 
-    def select(message: packets.UserMessage) -> None:
+    def select(message: headers.UserMessage) -> None:
         message.user.flags = message.user.flags & ~(7 << 13) | selector << 13
 
     for _ in range(2):
@@ -751,12 +751,12 @@ def test_administration_acknowledgements_go_where_the_message_says(
     assert (sender.acked, host.content("line1"), sender.classes) == ([1, 2], [], [])
     if where:
         stored = sender.received if where == "sender" else [
-            packets.parse(message.packet) for there in (host, office)
+            parse.parse(message.packet) for there in (host, office)
             for message in there.store.peek(there.store.queue("plain").identifier, -1)]
         for message, number in zip(stored, (1, 2, 1, 2), strict=True):
-            assert isinstance(message, packets.UserMessage)
+            assert isinstance(message, headers.UserMessage)
             assert message.properties.correlation_id == sender.guid + number.to_bytes(4, "little")
-            assert isinstance(message.user.response_queue, packets.DirectQueueFormatName)
+            assert isinstance(message.user.response_queue, names.DirectQueueFormatName)
             assert message.user.response_queue.direct_format_name == "TCP:127.0.0.1\\private$\\line1"
             assert message.user.source_queue_manager == host.store.guid
     run(world, 20_000)
@@ -768,13 +768,13 @@ def test_administration_acknowledgements_go_where_the_message_says(
 @pytest.mark.parametrize("zero", [False, True])
 def test_the_response_queue_is_where_a_private_destination_was(host: Host, zero: bool) -> None:
     line1 = private(host, "line1")
-    sender = Sender(b"\1" * 16, line1, packets.NULL_GUID if zero else host.store.guid)
+    sender = Sender(b"\1" * 16, line1, names.NULL_GUID if zero else host.store.guid)
     world = world_of([host], [sender])
     sender.send(b"x", acknowledge=PA, admin=ADMIN)
     exchange(world)
     (told,) = sender.received
     response = told.user.response_queue
-    assert isinstance(response, packets.PrivateQueueFormatName)
+    assert isinstance(response, guid_names.PrivateQueueFormatName)
     assert (response.source_queue_manager, response.private_queue_identifier) == (
         host.store.guid, line1.private_queue_identifier)
 
@@ -797,7 +797,7 @@ def test_a_body_that_leaves_no_room_for_longer_names_is_not_sent_back(host: Host
     """The acknowledgement names the destination by GUID, which is longer than the number that the message had."""
     sender = Sender(b"\1" * 16, private(host, "plain"))
     world = world_of([host], [sender])
-    empty = packets.user_message(sender.guid, 1, sender.destination, b"", label=label, admin=ADMIN)
+    empty = build.user_message(sender.guid, 1, sender.destination, b"", label=label, admin=ADMIN)
     for size in (core.PACKET_SIZE_MAX - len(empty), 100):
         sender.send(bytes(size), "express", acknowledge=NA, admin=ADMIN, ttrq=0, sent_time=1, label=label)
     exchange(world)
@@ -814,7 +814,7 @@ def test_an_acknowledgement_takes_no_more_room_than_its_queue_and_the_machine_ha
     sender = sender_to()
     world = world_of([host], [sender])
     for number in range(2):
-        sender.send(bytes(1000), acknowledge=NA | PA, admin=direct("plain"), ttrq=packets.FOREVER if number else 0,
+        sender.send(bytes(1000), acknowledge=NA | PA, admin=direct("plain"), ttrq=compose.FOREVER if number else 0,
                     sent_time=1)
     exchange(world)
     assert len(host.content("plain")) == (room > 0)
@@ -838,9 +838,9 @@ def test_an_administration_acknowledgement_is_a_message_like_any_other(host: Hos
 # ---- reports --------------------------------------------------------------------------------------
 
 
-def traced(message: packets.UserMessage) -> None:
+def traced(message: headers.UserMessage) -> None:
     message.base.flags |= core.BASE_TR
-    message.debug = packets.DebugHeader()
+    message.debug = rare.DebugHeader()
     message.debug.queue_identifier = PUBLIC["h"].public_queue_identifier
 
 
@@ -856,12 +856,12 @@ def test_a_traced_message_that_arrives_is_reported(host: Host) -> None:
     run(world, 1000)
     assert host.content("line1") == [b"x"]
     (stored,) = host.store.peek(host.store.queue("plain").identifier, -1)
-    report = packets.parse(stored.packet)
-    assert isinstance(report, packets.UserMessage)
+    report = parse.parse(stored.packet)
+    assert isinstance(report, headers.UserMessage)
     assert report.properties.message_class == 1
     assert not report.user.flags & core.USER_DM
     assert report.properties.label == (
-        f"0101:00000001:00 received by {packets.guid_text(host.store.guid)} at 08:00:00 AM 01/15/2027")
+        f"0101:00000001:00 received by {guids.guid_text(host.store.guid)} at 08:00:00 AM 01/15/2027")
     assert bytes(report.properties.body).decode("utf-16-le") == (
         "<MESSAGE ID>00000001</MESSAGE ID>\r\n"
         "<TARGET QUEUE>DIRECT=TCP:127.0.0.1\\private$\\line1</TARGET QUEUE>\r\n")

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from mqqb import packets
+from mqqb import headers, names
 from ordack import machine
 from ordack.client import Client
 from ordack.config import Config
@@ -24,8 +24,8 @@ HERE = ("TCP:127.0.0.1", "TCP:::1", "OS:localhost", f"OS:{HOSTNAME.upper()}", f"
 def _asks(host: Host, address: str) -> None:
     """A peer's message arrives that asks for an acknowledgement to a queue at this address."""
     peer = peer_of(1)
-    name = packets.DirectQueueFormatName(f"{address}\\private$\\plain")
-    peer.send(b"x", admin=name, acknowledge=packets.WANT_PA)
+    name = names.DirectQueueFormatName(f"{address}\\private$\\plain")
+    peer.send(b"x", admin=name, acknowledge=headers.WANT_PA)
     world_of([host], [peer]).settle()
 
 
@@ -59,10 +59,10 @@ def test_own_names_restrict_and_the_way_to_another_queue_manager_on_this_machine
         tmp_path: Path, config: Config) -> None:
     host = Host(tmp_path, config)
     host.manager.poll(0, 0)
-    _asks_to_others = packets.DirectQueueFormatName("TCP:127.0.0.1\\private$\\plain")
+    _asks_to_others = names.DirectQueueFormatName("TCP:127.0.0.1\\private$\\plain")
     peer = peer_of(1)
-    peer.destination = packets.DirectQueueFormatName("OS:plant\\private$\\line1")
-    peer.send(b"x", admin=_asks_to_others, acknowledge=packets.WANT_PA)
+    peer.destination = names.DirectQueueFormatName("OS:plant\\private$\\line1")
+    peer.send(b"x", admin=_asks_to_others, acknowledge=headers.WANT_PA)
     world_of([host], [peer]).settle()
     assert host.content("plain") == []
     assert [queue.format_name for queue in host.store.outgoing_queues()] == ["direct=tcp:127.0.0.1\\private$\\plain"]

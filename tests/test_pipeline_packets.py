@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mqqb import packets
+from mqqb import build, guids, headers, parse
 from ordack.pipeline.packets import COLUMNS, KINDS
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -28,7 +28,7 @@ def fleet(hosts: int) -> list[bytes]:
     frames = []
     for number in range(hosts):
         sender = End(bytes([10, 0, number >> 8, number & 0xFF]), 50000)
-        raw = bytes(packets.user_message(struct.pack("<IIQ", number, 0, 0), number, samples.DIRECT, b"", label="x"))
+        raw = bytes(build.user_message(struct.pack("<IIQ", number, 0, 0), number, samples.DIRECT, b"", label="x"))
         frames += [ip(sender, SERVER, 999, 0, SYN), ip(sender, SERVER, 1000, 0, ACK, raw)]
     return frames
 
@@ -40,8 +40,8 @@ def test_a_row_has_what_the_packet_has(spark: SparkSession, tmp_path: Path) -> N
     (path,) = put(tmp_path, [pcap(frames)])
     rows = {row["packet"]: row for row in load(spark, path)}
     assert [*rows] == ["begin", "UserMessage", "malformed", "hole", "ConnectionParameters", "end"]
-    message = packets.parse(FULL)
-    assert isinstance(message, packets.UserMessage)
+    message = parse.parse(FULL)
+    assert isinstance(message, headers.UserMessage)
     assert message.transaction is not None
     assert message.security is not None
     properties, row = message.properties, rows["UserMessage"]
@@ -49,12 +49,12 @@ def test_a_row_has_what_the_packet_has(spark: SparkSession, tmp_path: Path) -> N
         "file": path, "frame": 3, "time": datetime.fromtimestamp(1_700_000_002.25, UTC).replace(tzinfo=None),
         "direction": 0, "sender": "10.0.0.1:50000", "receiver": "10.0.0.2:1801", "offset": 0, "size": len(FULL),
         "reason": None, "base_flags": message.base.flags, "time_to_reach_queue": message.base.time_to_reach_queue,
-        "source_queue_manager": packets.guid_text(samples.SENDER), "message_id": 77,
+        "source_queue_manager": guids.guid_text(samples.SENDER), "message_id": 77,
         "destination_queue": "DIRECT=TCP:10.0.0.5\\private$\\line1",
-        "administration_queue": f"PRIVATE={packets.guid_text(bytes(16))[1:-1]}\\00000003",
-        "response_queue": f"PRIVATE={packets.guid_text(samples.RECEIVER)[1:-1]}\\00000005",
+        "administration_queue": f"PRIVATE={guids.guid_text(bytes(16))[1:-1]}\\00000003",
+        "response_queue": f"PRIVATE={guids.guid_text(samples.RECEIVER)[1:-1]}\\00000005",
         "tx_sequence_ordinal": 3, "tx_sequence_time_stamp": 1_700_000_000, "tx_sequence_number": 5,
-        "previous_tx_sequence_number": 4, "connector_queue_manager": packets.guid_text(samples.SENDER),
+        "previous_tx_sequence_number": 4, "connector_queue_manager": guids.guid_text(samples.SENDER),
         "security_flags": 1, "signature_size": 9, "label": "Tank 3", "body_size": 12,
         "body_offset": FULL.index(b"reading 12.5"), "body_type": properties.body_type,
         "correlation_id": bytes(properties.correlation_id), "extension_size": 3, "ack_sequence_number": None,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import apsw
 import pytest
-from mqqb import packets
+from mqqb import names
 from ordack import store as store_module
 from ordack.client import Client, Empty
 from ordack.pipeline.export import Exporter
@@ -114,7 +114,7 @@ def test_nobody_sends_to_a_sub_queue_over_the_network(store: Path) -> None:  # n
     with Store(store) as opened:
         opened._all("INSERT INTO queues (name, transactional, kind) VALUES ('line1;poison', 1, 2)")
     running = _Serve(store)
-    peer = Peer(b"\1" * 16, packets.DirectQueueFormatName("TCP:127.0.0.1\\private$\\line1;poison"))
+    peer = Peer(b"\1" * 16, names.DirectQueueFormatName("TCP:127.0.0.1\\private$\\line1;poison"))
     peer.send(b"x")
     _converse(peer, running.port)
     running.stop()

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from mqqb import packets
+from mqqb import guids
 from ordack.config import Config
 
 from tests.host_peer import Peer, direct
@@ -199,4 +199,4 @@ def test_what_is_given_up_stays_noted_over_a_restart(tmp_path: Path) -> None:
     peer.send(b"more")
     world.settle()
     assert host.content("line1") == [b"taken", b"more"]
-    assert packets.guid_text(peer.guid) not in "".join(host.log)
+    assert guids.guid_text(peer.guid) not in "".join(host.log)

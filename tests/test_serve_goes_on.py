@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from mqqb import packets
+from mqqb import build
 from mqqb.session import Session
 from ordack import net
 
@@ -198,7 +198,7 @@ def test_how_slowly_a_packet_may_come(host: Host, rate: int, stays: bool) -> Non
     world = world_of([host], [peer])
     handshake(world)
     world.wires[0].to_host.clear()
-    packet = bytes(packets.user_message(b"\1" * 16, 1, direct("line1"), bytes(100_000)))
+    packet = bytes(build.user_message(b"\1" * 16, 1, direct("line1"), bytes(100_000)))
     seconds = 0
     while world.wires and seconds < 1000 and len(packet) > rate:
         world.wires[0].to_host += packet[:rate]
@@ -216,7 +216,7 @@ def test_each_byte_of_a_packet_in_pieces_costs_the_same() -> None:
     """It was copied together with all before it: the last of 4 MiB cost a millisecond."""
     session = Session(True, b"\1" * 16, 0)
     session.state = "OPEN"
-    packet = bytes(packets.user_message(b"\1" * 16, 1, direct("line1"), bytes(4_000_000)))
+    packet = bytes(build.user_message(b"\1" * 16, 1, direct("line1"), bytes(4_000_000)))
     costs = []
     at = 0
     for filled in (1000, 3_500_000):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mqqb import line, packets
+from mqqb import acks, build, guids, line, parse
 from mqqb.session import Session
 from mqqb.streams import OutgoingStream
 from node import Node
@@ -27,7 +27,7 @@ from tests.test_inbox import power
 
 GUID = bytes(range(16))
 TO_HOST = "DIRECT=TCP:10.0.0.1\\private$\\line1"
-TO_BOARD = f"PRIVATE={packets.guid_text(GUID)[1:-1]}\\7"
+TO_BOARD = f"PRIVATE={guids.guid_text(GUID)[1:-1]}\\7"
 SEND_BUFFER = 16384  # of the board's TCP
 UART_BUFFER = 4096
 HIGH, LOW = 65536, 16384  # asyncio's marks
@@ -308,8 +308,8 @@ def test_a_queue_manager_s_message_that_travels_for_more_than_an_hour_arrives_by
 def test_what_is_sent_again_over_a_slow_line_is_not_sent_once_more_while_it_is_leaving() -> None:
     stream = OutgoingStream(OutgoingStream.new(9))
     transfer = Transfer(Session(True, GUID, 0))
-    packet = packets.user_message(GUID, 1, packets.order_queue("h"), b"", delivery="transactional")
-    entry = stream.number(packet, packets.transaction_offset(packet), 1, 1)
+    packet = build.user_message(GUID, 1, acks.order_queue("h"), b"", delivery="transactional")
+    entry = stream.number(packet, parse.transaction_offset(packet), 1, 1)
     assert entry
 
     def is_offered_at(now: int, held: int) -> bool:

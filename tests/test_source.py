@@ -9,7 +9,7 @@ from typing import Any
 
 import apsw
 import pytest
-from mqqb import confirm, core, packets
+from mqqb import acks, build, confirm, core, guids, handshake, headers, parse, rare, reader
 from mqqb.session import Settings
 from ordack.client import Client, Reject, Sent
 from ordack.config import Config
@@ -260,8 +260,8 @@ def test_11_the_machine_can_ask_for_dead_lettering_always(tmp_path: Path) -> Non
     _send(world, sender, ttbr=60)
     _seconds(world, 1)
     [row] = receiver.store.peek(receiver.store.queue("line1").identifier, 9)
-    message = packets.parse(row.packet)
-    assert isinstance(message, packets.UserMessage)
+    message = parse.parse(row.packet)
+    assert isinstance(message, headers.UserMessage)
     assert message.user.flags & core.USER_JN
 
 
@@ -341,7 +341,7 @@ def test_a_final_ack_for_a_message_that_is_not_transactional_is_none(tmp_path: P
     world.pass_time(50)
     world.connect_all()
     world.wires[0].to_initiator.clear()
-    packet = packets.final_ack(packets.order_queue("10.0.0.9"), receiver.store.guid, 99, WALL, 1, 1, 1, 0,
+    packet = acks.final_ack(acks.order_queue("10.0.0.9"), receiver.store.guid, 99, WALL, 1, 1, 1, 0,
                                sender.store.guid, sent.message_id, 0xC000)
     _send(world, sender)
     exchange(world)
@@ -402,7 +402,7 @@ def test_a_final_ack_that_was_asked_for_alone_finds_nothing(host: Host) -> None:
     world = world_of([host], [peer])
     number = peer.send(b"x")
     packet = peer.packets[number]
-    packet[packets.transaction_offset(packet)] |= core.TX_FA
+    packet[parse.transaction_offset(packet)] |= core.TX_FA
     world.settle()
     _receive(world, host)
     world.settle(lambda: bool(peer.rejected))
@@ -540,7 +540,7 @@ def test_a_paused_queue_sends_nothing_and_goes_on_when_resumed(tmp_path: Path) -
     world.pass_time(100)
     [(link, data, _)] = [news for news in sender.manager.output() if news[1]]
     [ack] = packets_in(data)
-    assert isinstance(ack, packets.SessionAck)
+    assert isinstance(ack, handshake.SessionAck)
     assert ack.session.window_size == 1
     sender.wires[link].to_host += data
     _send(world, sender, body=b"2")
@@ -835,7 +835,7 @@ def test_the_classes_of_a_message_and_of_an_order_ack(tmp_path: Path) -> None:
     world.pass_time(500)
     world.collect()
     found = packets_in(world.wires[0].to_initiator)
-    acks = [packet for packet in found if isinstance(packet, packets.OrderAck)]
+    acks = [packet for packet in found if isinstance(packet, reader.OrderAck)]
     assert [ack.message.properties.message_class for ack in acks] == [0x00FF]
 
 
@@ -868,13 +868,13 @@ def test_what_has_expired_is_not_sent_nor_told_of_and_what_is_sent_is_told_of_be
     for body, ttrq in ((b"late", 3), (b"good", 100)):
         good = _send(world, sender, PLAIN, body, delivery="express", ttrq=ttrq)
     for row in sender.store.outgoing_messages():  # as an application of another make would have it traced
-        message = packets.parse(sender.store.outgoing_packet(row.key)[0])
-        assert isinstance(message, packets.UserMessage)
+        message = parse.parse(sender.store.outgoing_packet(row.key)[0])
+        assert isinstance(message, headers.UserMessage)
         message.base.flags |= core.BASE_TR
-        message.debug = packets.DebugHeader()
+        message.debug = rare.DebugHeader()
         message.debug.flags = 1
-        message.debug.queue_identifier = packets.guid_bytes(public)
-        sender.store._all("UPDATE outgoing_messages SET packet = ? WHERE id = ?", (packets.build(message), row.key))
+        message.debug.queue_identifier = guids.guid_bytes(public)
+        sender.store._all("UPDATE outgoing_messages SET packet = ? WHERE id = ?", (build.build(message), row.key))
     world.now += 4000
     _seconds(world, 2)
     assert receiver.content("plain") == [b"good"]
@@ -897,7 +897,7 @@ def test_what_is_sent_first_is_what_has_the_highest_priority(tmp_path: Path) -> 
         world.collect()
         if not any(b"plain" in bytes(wire.to_host).replace(b"\0", b"") for wire in world.wires):
             world.deliver(1 << 20)
-    sent = [packet for packet in packets_in(world.wires[0].to_host) if isinstance(packet, packets.UserMessage)]
+    sent = [packet for packet in packets_in(world.wires[0].to_host) if isinstance(packet, headers.UserMessage)]
     assert [bytes(message.properties.body) for message in sent] == [b"7", b"7", b"5", b"2", b"0"]
 
 

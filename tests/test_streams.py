@@ -14,11 +14,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 sys.path.insert(0, str(Path(__file__).parent / "mp"))
 
 import engine_ends as ends
-from mqqb import core, packets, streams
+from mqqb import build, core, parse, reader, streams
+from mqqb.incoming import IncomingStream
 from ordack.tables import LongStream
 
-PACKET = bytes(packets.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional"))
-OFFSET = packets.transaction_offset(PACKET)
+PACKET = bytes(build.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional"))
+OFFSET = parse.transaction_offset(PACKET)
 
 
 def _number(stream: streams.OutgoingStream, message_id: int, journal: bool = False) -> streams.Entry:
@@ -30,7 +31,7 @@ def _number(stream: streams.OutgoingStream, message_id: int, journal: bool = Fal
 def _previous(stream: streams.OutgoingStream, entry: streams.Entry) -> int:
     packet = bytearray(PACKET)
     stream.prepare(entry, packet, OFFSET)
-    return int(packets.parse(packet).transaction.previous_tx_sequence_number)
+    return int(parse.parse(packet).transaction.previous_tx_sequence_number)
 
 
 def _ids(entries: list[streams.Entry]) -> list[int]:
@@ -50,7 +51,7 @@ class Model(RuleBasedStateMachine):
         self.table: list[streams.Entry] = []
         self.awaiting: list[streams.Entry] = []
         self.numbers: dict[int, list[int]] = {}
-        self.incoming = streams.IncomingStream()
+        self.incoming = IncomingStream()
         self.stored: set[int] = set()
         self.highest = self.stream.tx_sequence_id
         self.last_id = 0
@@ -520,9 +521,9 @@ def test_an_order_ack_covers_what_an_older_sequence_with_its_time_stamp_left() -
     for place, (time_stamp, ordinal, number) in enumerate(identities):
         stream.append(streams.Entry(place, place, True, False, time_stamp << 32 | ordinal, number))
     stream.record[core.OUTGOING_NUMBER] = 3
-    body = packets.OrderAckBody(array("I", (2, 7, 1, 0, 0, 0, 0, 0, 0)))
+    body = reader.OrderAckBody(array("I", (2, 7, 1, 0, 0, 0, 0, 0, 0)))
     assert [entry.key for entry in stream.order_ack(body, 0)] == [1, 2]
-    body = packets.OrderAckBody(array("I", (3, 7, 1, 0, 0, 0, 0, 0, 0)))
+    body = reader.OrderAckBody(array("I", (3, 7, 1, 0, 0, 0, 0, 0, 0)))
     assert [entry.key for entry in stream.order_ack(body, 0)] == [3]
     assert [entry.key for entry in stream.table] == [0, 4], "another time stamp, and a number above"
 
@@ -559,7 +560,7 @@ def test_the_list_of_what_is_covered_is_the_streams_own() -> None:
     entries = [_number(stream, message_id) for message_id in (1, 2)]
     covered = []
     for number in (1, 2, 2):
-        body = packets.OrderAckBody(array("I", (1, 7, number, 0, 0, 0, 0, 0, 0)))
+        body = reader.OrderAckBody(array("I", (1, 7, number, 0, 0, 0, 0, 0, 0)))
         covered.append(stream.order_ack(body, 0))
         assert covered[-1] == ([entries[number - 1]] if len(covered) < 3 else [])
     assert covered[0] is covered[1] is covered[2]
@@ -603,6 +604,6 @@ def test_what_is_held_of_an_older_sequence_is_not_proved_by_an_order_ack_for_thi
     held = _number(stream, 2)
     sent = _number(stream, 3)
     stream.hold([old, held])
-    body = packets.OrderAckBody(array("I", (2, 7, 2, 0, 0, 0, 0, 0, 0)))
+    body = reader.OrderAckBody(array("I", (2, 7, 2, 0, 0, 0, 0, 0, 0)))
     assert stream.order_ack(body, 0) == [held, sent]
     assert (old.received_order_ack, stream.awaiting_final_ack) == (False, [old])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mqqb import packets
+from mqqb import headers
 from mqqb.session import Settings
 from mqqb.streams import Entry, OutgoingStream
 from ordack.config import Config
@@ -47,7 +47,7 @@ def _leave(world: World, rounds: int, more: Any = None) -> list[str]:
             world.collect()
             for wire in world.wires:
                 left += [bytes(packet.properties.body).decode() for packet in packets_in(wire.to_host)
-                         if isinstance(packet, packets.UserMessage)]
+                         if isinstance(packet, headers.UserMessage)]
             world.deliver(1 << 20)
     return left
 

@@ -50,7 +50,9 @@ out of range) raises ValueError and has changed nothing.
 
 import os
 import sys
+from array import array
 
+from mqqb import const
 from mqqb.constants import *  # noqa: F403 - this is where all take them from
 
 # ---- the functions ----------------------------------------------------------------------------
@@ -85,7 +87,7 @@ def _choose() -> str:
 
 
 implementation = _choose()
-TYPE_CHECKING = False
+TYPE_CHECKING = const(0)
 if TYPE_CHECKING or implementation == "python":
     from mqqb import core_py as _core
 elif implementation == "c":
@@ -124,3 +126,35 @@ put_words = _core.put_words
 drop = _core.drop
 put_crc = _core.put_crc
 lock = _core.lock
+
+
+def words(part: int) -> "array[int]":
+    """The words of a part, all 0."""
+    return array("I", bytes(4 * part_words(part)))
+
+
+class Malformed(Exception):
+    """The peer's bytes break a rule: discard the packet, close the session (B-168, B-169).
+
+    rule: "B-nnn" or a section of wire.md; field: "Header.Field"; reason: a sentence; status: the core's status or None.
+    """
+
+    def __init__(self, rule: str, field: str, reason: str, status: "int | None" = None) -> None:
+        super().__init__(field + ": " + reason + " (" + rule + ")")
+        self.rule = rule
+        self.field = field
+        self.reason = reason
+        self.status = status
+
+
+def malformed(problem: int, place: "int | str") -> Malformed:
+    """The error for a status of the core, or one of problems.py, which has the words; a board has the numbers alone.
+
+    place: of problems.PLACES, or its name; of some problems.
+    """
+    try:
+        from mqqb import problems
+    except ImportError:
+        return Malformed("wire.md", "place " + str(place), "problem " + str(problem), problem)
+    rule, field, reason = problems.words(problem, place)
+    return Malformed(rule, field, reason, problem if problem < 0 else None)

@@ -1,12 +1,12 @@
-"""What was accepted of a stream, and the OrderAck that is owed; a part of streams, and reached through it."""
+"""What was accepted of a stream, and the OrderAck that is owed."""
 
 from array import array
 
-from mqqb import core
+from mqqb import const, core
 
-TYPE_CHECKING = False
+TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
-    from mqqb import packets
+    from mqqb.headers import TransactionHeader
     from mqqb.session import Session
 
 ORDER_ACK_TIMEOUT = 500  # B-045
@@ -41,7 +41,7 @@ class IncomingStream:
         """IncomingTxSequenceNumber: the last accepted number, the one that an OrderAck names (B-358)."""
         return self.record[core.INCOMING_NUMBER]
 
-    def accept(self, header: "packets.TransactionHeader") -> bool:
+    def accept(self, header: "TransactionHeader") -> bool:
         """Is this message the next one (B-270)? True: the record has advanced (B-271); else only its reject count has
         (B-272, A-01).
         """

@@ -39,9 +39,9 @@ connection everything else is passed over: a line may carry a console before, an
 
 import struct
 
-from mqqb import core
+from mqqb import const, core
 
-TYPE_CHECKING = False
+TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -73,8 +73,6 @@ _FROM_ACCEPTOR = 0x80
 _HEADER = 7
 _LEAST = _HEADER + 5  # of a frame, without the zero behind it
 _ZERO = b"\0"
-
-
 
 
 def _twin() -> object:

@@ -20,11 +20,13 @@ A board, which has little memory, lets the session keep the bytes that come, and
 from array import array
 from collections import deque
 
-from mqqb import const, core, packets, streams
+from mqqb import compose, const, core, names, reader, streams
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from mqqb.headers import FinalAck, UserMessage
 
 WAITING_EC_MSG = const("WAITING_EC_MSG")
 WAITING_ECR_MSG = const("WAITING_ECR_MSG")
@@ -45,13 +47,12 @@ TABLE = (
     (OPEN, "UserMessage", "_message"),
 )
 
-NULL_GUID = packets.NULL_GUID
+NULL_GUID = names.NULL_GUID
 _INTERNAL = ("", "SessionAck", "EstablishConnection", "ConnectionParameters")  # by PT
 
 
 _SESSION_HEADER_WORDS = const(7)
 _ESTABLISH_WORDS = const(11)  # the longest internal header
-_USER_TH_BYTE = const(0x10)  # of the third byte there: it is transactional, no OrderAck
 _ROOM = const(384)  # bytes, more than an OrderAck has; grows for as long as a longer packet is coming
 _RECOVERABLE_ACK_MIN = const(500)
 _RECOVERABLE_ACK_MAX = const(120000)
@@ -100,16 +101,14 @@ class Opened:
 
 
 class MessageReceived:
-    """A UserMessage, OrderAck or FinalAck (`packet`, of packets.py) has come; `raw` is it without its SessionHeader.
+    """A UserMessage, OrderAck or FinalAck (`packet`) has come; `raw` is it without its SessionHeader.
 
     The owner calls Session.stored once for each, in order, when its outcome is durable.
     """
 
     __slots__ = ("packet", "raw", "recoverable")
 
-    def __init__(
-        self, packet: "packets.UserMessage | packets.OrderAck | packets.FinalAck", raw: bytes, recoverable: bool
-    ) -> None:
+    def __init__(self, packet: "UserMessage | reader.OrderAck | FinalAck", raw: bytes, recoverable: bool) -> None:
         self.packet = packet
         self.raw = raw
         self.recoverable = recoverable
@@ -144,27 +143,6 @@ class Closed:
     def __init__(self, rule: str, reason: str) -> None:
         self.rule = rule
         self.reason = reason
-
-
-# An OrderAck that has come, as the measure of the next ones: what is told of them, again and again; the fields of its
-# body; its size without SessionHeader; the low byte of BaseHeader.Flags, without SH; the bytes between MessageID and
-# body, which tell that it is an OrderAck; is DQ 7.
-if TYPE_CHECKING:
-    KnownOrderAck = tuple[MessageReceived, array[int], int, int, bytes, bool]
-
-
-def _known(raw: bytes) -> "KnownOrderAck | None":
-    """The measure, if this is an OrderAck like all."""
-    body_at = packets.order_ack_body(raw)
-    if not body_at:
-        return None
-    head = raw[packets.USER_FLAGS_AT : body_at]
-    flags = head[0] | head[1] << 8
-    body = packets.OrderAckBody()
-    nothing: "packets.UserMessage" = None  # type: ignore[assignment]  # a board has no room for it
-    event = MessageReceived(packets.OrderAck(nothing, body), b"", flags & core.USER_DM != 0)
-    size = body_at + packets.ACK_BODY_SIZE
-    return event, body.fields, size, raw[2] & ~core.BASE_SH, head, flags & core.USER_DQ == core.USER_DQ
 
 
 def _earlier(one: "int | None", other: "int | None") -> "int | None":
@@ -210,7 +188,8 @@ class Session:
         self._end = 0
         self._view = memoryview(b"")  # of the buffer, if it is a bytearray
         self._events: "list[object]" = []  # what next_event has not told yet
-        self._known: "KnownOrderAck | None" = None
+        self._order_acks = reader.OrderAckReader()
+        self._order_ack_received: "MessageReceived | None" = None  # told of them, again and again
         self._out: "list[bytes | bytearray]" = []
         self._ack = b""  # a SessionAck, in which only the SessionHeader changes
         # what was sent and not yet covered by an AckSequenceNumber, oldest first
@@ -241,7 +220,7 @@ class Session:
             self._start_initialization(now)
             operating_system = _OPERATING_SYSTEM | (0 if pinged else _SESSION_REQUESTED)
             self._out.append(
-                packets.establish_connection(self.own_guid, self.remote_guid, now & 0xFFFFFFFF, operating_system)
+                compose.establish_connection(self.own_guid, self.remote_guid, now & 0xFFFFFFFF, operating_system)
             )
             self.state = WAITING_ECR_MSG  # B-181
 
@@ -352,9 +331,9 @@ class Session:
         status = core.frame(buffer, start, self._end, self._total)
         total = self._total[0]
         if status < 0:
-            error = packets.malformed(status, 0)
+            error = core.malformed(status, 0)
             events += self._close(error.rule, error.field + ": " + error.reason)
-        elif left >= 16 and buffer[start + 2] & core.BASE_IN and total > packets.ESTABLISH_CONNECTION_SIZE:
+        elif left >= 16 and buffer[start + 2] & core.BASE_IN and total > compose.ESTABLISH_CONNECTION_SIZE:
             events += self._close("B-433", "BaseHeader.PacketSize: no internal packet is so long")
         elif left >= 16 and not buffer[start + 2] & core.BASE_IN and self.state != OPEN:
             events += self._close("B-434", "a message came before the session was open")
@@ -368,16 +347,16 @@ class Session:
             try:
                 if buffer[start + 2] & core.BASE_IN:
                     self._internal(buffer, start, start + total, now, events)
-                elif reuse and (self._is_known(buffer, start, total) or self._gets_known(buffer, start, total)):
+                elif reuse and self._order_acks.read(buffer, start, total, self._heard):
                     self._order_ack(buffer[start + 2] & core.BASE_SH != 0, now, events)
                 else:
                     self._packet(bytes(buffer[start : start + total]), now, events)
-            except packets.Malformed as error:
+            except core.Malformed as error:
                 events += self._close(error.rule, error.field + ": " + error.reason)  # B-169
         return True
 
     def _internal(self, buffer: "bytes | bytearray", start: int, limit: int, now: int, events: "list[object]") -> None:
-        kind = packets.read_internal(buffer, start, limit, self._heard) & core.INTERNAL_PT
+        kind = reader.read_internal(buffer, start, limit, self._heard) & core.INTERNAL_PT
         if kind == core.PT_SESSION_ACK and self.state == OPEN:
             self._session_ack(now, events)  # as the table says; it takes no memory
             return
@@ -388,52 +367,33 @@ class Session:
                 return
         events += self._close("B-180", name + " is not expected in " + self.state)
 
-    def _is_known(self, buffer: "bytes | bytearray", start: int, total: int) -> bool:
-        """An OrderAck that differs from an earlier one in what it acknowledges, and in nothing that matters; read."""
-        known = self._known
-        if known is None:
-            return False
-        _, fields, size, flags, head, _ = known
-        carries = buffer[start + 2] & core.BASE_SH
-        limit = start + size
-        at = start + packets.USER_FLAGS_AT
-        body = limit - packets.ACK_BODY_SIZE
-        return (
-            total == size + carries  # a SessionHeader has 16 bytes, SH is 0x10
-            and buffer[start + 2] & ~core.BASE_SH == flags
-            and buffer[start + 3] == 0
-            and buffer.find(head, at, body) == at
-            and core.unpack(core.ORDER_ACK, fields, buffer, body, limit) == core.OK
-            and (not carries or core.unpack(core.SESSION_HEADER, self._heard, buffer, limit, start + total) == core.OK)
-        )
-
-    def _gets_known(self, buffer: "bytes | bytearray", start: int, total: int) -> bool:
-        """The same of an OrderAck that is unlike those before."""
-        if buffer[start + packets.USER_FLAGS_AT + 2] & _USER_TH_BYTE:
-            return False
-        self._known = _known(bytes(buffer[start : start + total])) or self._known
-        return self._is_known(buffer, start, total)
-
     def _order_ack(self, carries: bool, now: int, events: "list[object]") -> None:
-        known = self._known
-        assert known is not None
-        event = known[0]
-        self._count(event.recoverable, known[5], now)
+        order_acks = self._order_acks
+        event = self._order_ack_received
+        if event is None:
+            nothing: "UserMessage" = None  # type: ignore[assignment]  # a board has no room for it
+            event = MessageReceived(reader.OrderAck(nothing, order_acks.body), b"", False)
+            self._order_ack_received = event
+        flags = order_acks.user_flags
+        event.recoverable = flags & core.USER_DM != 0
+        self._count(event.recoverable, flags & core.USER_DQ == core.USER_DQ, now)
         events.append(event)
         if carries:
             self._session_header(True, now, events)
 
     def _packet(self, raw: bytes, now: int, events: "list[object]") -> None:
-        packet = packets.parse(raw)
-        assert isinstance(packet, (packets.UserMessage, packets.OrderAck, packets.FinalAck))
-        self._message(packet, raw, now, events)  # as the table says; the state is OPEN
+        from mqqb import headers, parse  # not before something else than an OrderAck comes
+
+        packet: "UserMessage | reader.OrderAck | FinalAck" = parse.parse(raw)  # type: ignore[assignment]
+        message = packet if isinstance(packet, headers.UserMessage) else packet.message
+        self._message(packet, message, raw, now, events)  # as the table says; the state is OPEN
 
     def _establish_request(self, buffer: "bytes | bytearray", start: int, now: int, events: "list[object]") -> None:
         self.remote_guid = bytes(buffer[start + 20 : start + 36])  # B-205
         asked = bytes(buffer[start + 36 : start + 52])
         refused = asked != NULL_GUID and asked != self.own_guid  # B-207, A-39
         self._out.append(
-            packets.establish_connection(
+            compose.establish_connection(
                 self.remote_guid,
                 self.own_guid,
                 self._heard[core.ESTABLISH_TIME_STAMP],
@@ -462,7 +422,7 @@ class Session:
             timeout = min(max(8 * elapsed, _RECOVERABLE_ACK_MIN), _RECOVERABLE_ACK_MAX)  # B-210
             self.recoverable_ack_send_timeout = timeout
             self._out.append(
-                packets.connection_parameters(timeout, self.ack_wait_timeout, self.settings.window_size)
+                compose.connection_parameters(timeout, self.ack_wait_timeout, self.settings.window_size)
             )  # B-212
             self.state = WAITING_CPR_MSG  # B-182
 
@@ -471,7 +431,7 @@ class Session:
         self.ack_wait_timeout = fields[core.PARAMETERS_ACK_TIMEOUT]  # B-214
         self.recoverable_ack_send_timeout = fields[core.PARAMETERS_RECOVERABLE_ACK_TIMEOUT]
         self._out.append(
-            packets.connection_parameters(
+            compose.connection_parameters(
                 self.recoverable_ack_send_timeout, self.ack_wait_timeout, self.settings.window_size
             )
         )  # B-215
@@ -494,12 +454,12 @@ class Session:
 
     def _message(
         self,
-        packet: "packets.UserMessage | packets.OrderAck | packets.FinalAck",
+        packet: "UserMessage | reader.OrderAck | FinalAck",
+        message: "UserMessage",
         raw: bytes,
         now: int,
         events: "list[object]",
     ) -> None:
-        message = packet if isinstance(packet, packets.UserMessage) else packet.message
         flags = message.user.fields[core.USER_FLAGS]
         recoverable = flags & core.USER_DM != 0
         self._count(recoverable, flags & core.USER_DQ == core.USER_DQ, now)
@@ -583,7 +543,7 @@ class Session:
         packet[2] = packet[2] & ~core.BASE_SH & 0xFF | carries
         self._out.append(packet)
         if carries:
-            header = bytearray(packets.SESSION_HEADER_SIZE)
+            header = bytearray(compose.SESSION_HEADER_SIZE)
             core.pack(core.SESSION_HEADER, self._header, header, 0)
             self._out.append(header)
         self._end_send(entry, recoverable, now)
@@ -598,7 +558,7 @@ class Session:
         buffer[offset + 2] = buffer[offset + 2] & ~core.BASE_SH & 0xFF | carries
         if carries:
             core.pack(core.SESSION_HEADER, self._header, buffer, offset + size)
-            size += packets.SESSION_HEADER_SIZE
+            size += compose.SESSION_HEADER_SIZE
         self._end_send(entry, recoverable, now)
         return size
 
@@ -656,9 +616,9 @@ class Session:
     def _send_session_ack(self, now: int) -> None:
         self._fill(now)
         if not self._ack:
-            self._ack = bytes(packets.session_ack(self._header))
+            self._ack = bytes(compose.session_ack(self._header))
         packet = bytearray(self._ack)
-        core.pack(core.SESSION_HEADER, self._header, packet, packets.SESSION_ACK_SIZE - packets.SESSION_HEADER_SIZE)
+        core.pack(core.SESSION_HEADER, self._header, packet, compose.SESSION_ACK_SIZE - compose.SESSION_HEADER_SIZE)
         self._out.append(packet)
 
     # ---- pause and resume ---------------------------------------------------------------------

@@ -15,7 +15,8 @@ from mqqb import const, core
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
-    from mqqb import packets
+    from mqqb.headers import FinalAckBody
+    from mqqb.reader import OrderAckBody
     from mqqb.transfer import TransferInfo
 
 
@@ -353,7 +354,7 @@ class OutgoingStream:
             cursor[1] -= sum(1 for place in places if place < cursor[1])
         self.table = [entry for entry in self.table if id(entry) not in gone]
 
-    def order_ack(self, body: "packets.OrderAckBody", now: int) -> "list[Entry]":
+    def order_ack(self, body: "OrderAckBody", now: int) -> "list[Entry]":
         """An OrderAck for this stream has come: what it newly covers, in order (B-230 to B-237).
 
         Covered entries of this sequence are stored at the destination, `received_order_ack`; those of an older one, in
@@ -416,7 +417,7 @@ class OutgoingStream:
                     break
                 covered.append(entry)
 
-    def final_ack(self, body: "packets.FinalAckBody", now: int) -> "Entry | None":
+    def final_ack(self, body: "FinalAckBody", now: int) -> "Entry | None":
         """A FinalAck names this message, also by its number, for a MessageID may be given again (B-020): it is settled,
         whatever else is outstanding (B-241, B-244, B-245). None: not here.
         """
@@ -477,14 +478,3 @@ class OutgoingStream:
     def _progress(self, now: int) -> None:
         self.resend_interval_index = 0
         self.postpone(now)
-
-
-if TYPE_CHECKING:
-    from mqqb.incoming import *  # noqa: F403 - they are reached as names of this module
-else:
-
-    def __getattr__(name: str) -> object:
-        """A name of incoming, which a board does not load before it receives messages."""
-        from mqqb import incoming
-
-        return getattr(incoming, name)

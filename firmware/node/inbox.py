@@ -18,7 +18,8 @@ session hear that the messages are stored. Times: `now` monotonic ms, `time` s s
 import struct
 from array import array
 
-from mqqb import confirm, const, core, packets, streams
+from mqqb import acks, compose, confirm, const, core, guid_names, headers, names, parse, streams
+from mqqb.incoming import EARLY_ORDER_ACK, IncomingStream
 
 from node import outbox
 
@@ -57,7 +58,7 @@ class Arrival(outbox.Arrival):
 class Source:
     """One stream from a sender to a queue. `carrier`: the peer whose session brought its last message, `heard` then."""
 
-    def __init__(self, logged: outbox.LoggedSource, stream: streams.IncomingStream) -> None:
+    def __init__(self, logged: outbox.LoggedSource, stream: IncomingStream) -> None:
         self.logged = logged
         self.stream = stream
         self.heard = -_QUIET  # not in this start
@@ -71,7 +72,7 @@ class Received:
     sender's clock. again: it was handed out before, or may have been before a reset. packet: all of it.
     """
 
-    def __init__(self, arrival: Arrival, packet: packets.UserMessage, again: bool) -> None:
+    def __init__(self, arrival: Arrival, packet: headers.UserMessage, again: bool) -> None:
         properties = packet.properties
         self.arrival = arrival
         self.packet = packet
@@ -218,18 +219,18 @@ class Inboxes:
         self._log = node.outbox
         self._quota = quota
         self._sources_max = sources_max
-        self.early_order_ack = streams.EARLY_ORDER_ACK
+        self.early_order_ack = EARLY_ORDER_ACK
         self._sources: "list[Source]" = []
         self._unclaimed: "list[Arrival]" = []  # for inboxes that are not open
         self._pending: "list[Arrival]" = []  # not durable
         self._is_durable = True  # what is owed
         self._unsent = 0  # FinalAcks that no session carries
-        self._due = packets.FOREVER  # no message that waits expires earlier
+        self._due = compose.FOREVER  # no message that waits expires earlier
         self._order_acks = 0  # sent, and refusals made, for their MessageIDs
         self._refusals = 0
         now = node.now()
         for logged in self._log.sources:
-            self._sources.append(Source(logged, streams.IncomingStream(logged.record, now)))
+            self._sources.append(Source(logged, IncomingStream(logged.record, now)))
         restored: "Any" = self._log.restored_arrivals
         for arrival in restored:
             self._count(arrival, 1)
@@ -252,7 +253,7 @@ class Inboxes:
                 return inbox
             if number and inbox.number == number:
                 raise ValueError("the number belongs to another inbox")
-        if number == packets.ORDER_QUEUE_ID:
+        if number == names.ORDER_QUEUE_ID:
             raise ValueError("this is the number of the order queue")
         inbox = Inbox(self, name, number)
         self.inboxes.append(inbox)
@@ -263,15 +264,15 @@ class Inboxes:
         inbox.restored = bool(inbox.waiting)
         return inbox
 
-    def read(self, arrival: Arrival) -> packets.UserMessage:
+    def read(self, arrival: Arrival) -> headers.UserMessage:
         """A message that waits. Raises OutboxDamaged, OSError."""
-        packet = packets.parse(self._log.load(arrival))
-        assert isinstance(packet, packets.UserMessage)
+        packet = parse.parse(self._log.load(arrival))
+        assert isinstance(packet, headers.UserMessage)
         return packet
 
     # ---- for the node -----------------------------------------------------------------------------
 
-    def arrived(self, peer: "Peer", message: packets.UserMessage, raw: bytes, now: int) -> bool:
+    def arrived(self, peer: "Peer", message: headers.UserMessage, raw: bytes, now: int) -> bool:
         """Decide about a message that this peer's session has brought; raw: its packet. `settled` has to follow.
 
         True: the log has no room for it, it is as if it had not come (B-285). Where only another stream has no place,
@@ -287,7 +288,7 @@ class Inboxes:
         inbox = self._meaning(key)
         source = self._find(user.source_queue_manager, key)
         if source is None:
-            stream = streams.IncomingStream(None, now)
+            stream = IncomingStream(None, now)
             if inbox is not None and not _is_legible(key):
                 inbox = None
         else:
@@ -416,12 +417,12 @@ class Inboxes:
 
     def check_deadlines(self) -> None:
         """End what has waited for its TimeToBeReceived (B-341)."""
-        if self._due == packets.FOREVER:
+        if self._due == compose.FOREVER:
             return
         time = self._node.time()
         if not time or time < self._due:
             return
-        self._due = packets.FOREVER
+        self._due = compose.FOREVER
         for inbox in self.inboxes:
             for arrival in inbox.expired(time):
                 self.end(arrival, confirm.NACK_RECEIVE_TIMEOUT)
@@ -442,7 +443,7 @@ class Inboxes:
                 return source
         return None
 
-    def _refusal_class(self, message: packets.UserMessage, size: int, time: int) -> int:
+    def _refusal_class(self, message: headers.UserMessage, size: int, time: int) -> int:
         """The class with which a message that is next has to be refused, 0 for a good one (C-57, C-59, C-60, C-62)."""
         security = message.security
         if security is not None:
@@ -451,7 +452,7 @@ class Inboxes:
             if security.fields[0] & _ENCRYPTED_BODY:
                 return confirm.NACK_BAD_ENCRYPTION
         life = message.base.fields[core.BASE_TIME_TO_REACH_QUEUE]
-        if time and life != packets.FOREVER and time - message.user.fields[core.USER_SENT_TIME] > life:
+        if time and life != compose.FOREVER and time - message.user.fields[core.USER_SENT_TIME] > life:
             return confirm.NACK_REACH_QUEUE_TIMEOUT  # B-265, B-266
         if self.bytes + size > self._quota[0] or self.messages >= self._quota[1] or 2 * size > self._log.capacity:
             return confirm.NACK_Q_EXCEED_QUOTA
@@ -459,9 +460,9 @@ class Inboxes:
 
     def _accept(
         self,
-        message: packets.UserMessage,
+        message: headers.UserMessage,
         raw: bytes,
-        stream: streams.IncomingStream,
+        stream: IncomingStream,
         source: "Source | None",
         peer: "Peer",
         key: str,
@@ -483,7 +484,7 @@ class Inboxes:
             packet = _beginning(raw)
         if peer.remote_guid != guid:  # a router: it is kept in the place of the destination, which is here
             packet = bytearray(packet)
-            packet[packets.ADDRESS_AT : packets.ADDRESS_AT + 16] = peer.remote_guid
+            packet[compose.ADDRESS_AT : compose.ADDRESS_AT + 16] = peer.remote_guid
         sent_time = user.fields[core.USER_SENT_TIME]
         if time:
             sent_time = min(sent_time, time)  # A-42
@@ -536,8 +537,8 @@ class Inboxes:
             if other is not None:
                 count += 1
                 if (
-                    other[packets.SOURCE_AT : packets.ADDRESS_AT] == packet[packets.SOURCE_AT : packets.ADDRESS_AT]
-                    and other[packets.MESSAGE_ID_AT :] == packet[packets.MESSAGE_ID_AT :]
+                    other[compose.SOURCE_AT : compose.ADDRESS_AT] == packet[compose.SOURCE_AT : compose.ADDRESS_AT]
+                    and other[compose.MESSAGE_ID_AT :] == packet[compose.MESSAGE_ID_AT :]
                 ):
                     return
         self.refused += 1
@@ -606,22 +607,22 @@ class Inboxes:
         """Who brought this arrival: its sender, or the router that stands in its packet."""
         if arrival.peer is None:
             packet = self._log.load(arrival)
-            peer = bytes(packet[packets.ADDRESS_AT : packets.ADDRESS_AT + 16])
+            peer = bytes(packet[compose.ADDRESS_AT : compose.ADDRESS_AT + 16])
             arrival.peer = (
-                bytes(packet[packets.SOURCE_AT : packets.ADDRESS_AT])
-                if peer in (packets.NULL_GUID, self._node.guid)
+                bytes(packet[compose.SOURCE_AT : compose.ADDRESS_AT])
+                if peer in (names.NULL_GUID, self._node.guid)
                 else peer
             )
         return arrival.peer
 
     def _final_ack(self, arrival: Arrival, peer: "Peer") -> bytearray:
         packet = self._log.load(arrival) if arrival.packet is None else arrival.packet
-        source = bytes(packet[packets.SOURCE_AT : packets.ADDRESS_AT])
-        at = packets.transaction_offset(packet)
+        source = bytes(packet[compose.SOURCE_AT : compose.ADDRESS_AT])
+        at = parse.transaction_offset(packet)
         _, ordinal, time_stamp, number, previous = struct.unpack_from("<IIIII", packet, at)
         ids = _FINAL_ACK_IDS if arrival.packet is None else _REFUSAL_IDS
         destination, host = _order_queue(peer, source)
-        return packets.final_ack(
+        return acks.final_ack(
             destination,
             self._node.guid,
             ids | arrival.message_id & 0x1FFFFFFF,
@@ -631,7 +632,7 @@ class Inboxes:
             number,
             previous,
             source,
-            struct.unpack_from("<I", packet, packets.MESSAGE_ID_AT)[0],
+            struct.unpack_from("<I", packet, compose.MESSAGE_ID_AT)[0],
             arrival.record[confirm.CLASS],
             host,
         )
@@ -640,7 +641,7 @@ class Inboxes:
         record = source.stream.record
         destination, host = _order_queue(peer, source.logged.guid)
         self._order_acks = self._order_acks + 1 & 0xFFFF
-        return packets.order_ack(
+        return acks.order_ack(
             destination,
             self._node.guid,
             _ORDER_ACK_IDS | (self._log.starts & 0x3FFF) << 16 | self._order_acks,
@@ -656,7 +657,7 @@ def _expiry(arrival: Arrival) -> int:
     """s since 1970 at which it is over, so that the second before is its last; FOREVER: never (B-402, A-43, C-51)."""
     record = arrival.record
     life = record[confirm.TTBR]
-    return packets.FOREVER if life == packets.FOREVER else record[confirm.SENT_TIME] + life
+    return compose.FOREVER if life == compose.FOREVER else record[confirm.SENT_TIME] + life
 
 
 def _longest_quiet(sources: "list[Source]", arrivals: "list[Arrival]", pending: "list[Arrival]", latest: int) -> Source:
@@ -674,14 +675,14 @@ def _longest_quiet(sources: "list[Source]", arrivals: "list[Arrival]", pending: 
     return min(idle, key=lambda one: (one.logged in owing, one.heard, one.logged.record[core.INCOMING_TIME_STAMP]))
 
 
-def _key(user: packets.UserHeader, guid: bytes) -> str:
+def _key(user: headers.UserHeader, guid: bytes) -> str:
     """The queue as its sender names it, in lower case; "" if it cannot be one of ours, the board's (B-264, A-38)."""
-    if user.queue_manager_address not in (packets.NULL_GUID, guid):
+    if user.queue_manager_address not in (names.NULL_GUID, guid):
         return ""
     name = user.destination_queue
-    if isinstance(name, packets.DirectQueueFormatName):
+    if isinstance(name, names.DirectQueueFormatName):
         return name.direct_format_name.lower()
-    if isinstance(name, packets.PrivateQueueFormatNameId):
+    if isinstance(name, guid_names.PrivateQueueFormatNameId):
         return "#{}".format(name.private_queue_identifier)
     return ""
 
@@ -699,13 +700,13 @@ def _is_legible(key: str) -> bool:
 
 def _beginning(raw: bytes) -> bytes:
     """So much of a packet as its FinalAck is made from."""
-    return bytes(raw[: packets.transaction_offset(raw) + packets.TRANSACTION_HEADER_SIZE])
+    return bytes(raw[: parse.transaction_offset(raw) + compose.TRANSACTION_HEADER_SIZE])
 
 
-def _order_queue(peer: "Peer", source: bytes) -> "tuple[packets.QueueName, bytes]":
+def _order_queue(peer: "Peer", source: bytes) -> "tuple[names.QueueName, bytes]":
     """Destination and QueueManagerAddress of an acknowledgement (B-361, B-362)."""
     address = peer.address
     direct = peer.session is not None and peer.session.direct_format_session
     if direct and source == peer.remote_guid and address and not address.strip("0123456789."):
-        return packets.order_queue(address), packets.NULL_GUID
-    return packets.PrivateQueueFormatNameId(packets.ORDER_QUEUE_ID), source
+        return acks.order_queue(address), names.NULL_GUID
+    return guid_names.PrivateQueueFormatNameId(names.ORDER_QUEUE_ID), source

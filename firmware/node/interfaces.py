@@ -2,7 +2,7 @@
 
 from typing import Any, Protocol
 
-from mqqb import packets, streams
+from mqqb import headers, streams
 
 from node.peer import Peer
 
@@ -48,7 +48,7 @@ class Receiver(Protocol):
     def closed(self, peer: Peer) -> None:
         """A session is over; what was in flight is not acknowledged."""
 
-    def arrived(self, peer: Peer, message: packets.UserMessage, raw: bytes, now: int) -> bool:
+    def arrived(self, peer: Peer, message: headers.UserMessage, raw: bytes, now: int) -> bool:
         """A message has come, `raw` is its packet without SessionHeader. If anything of it goes to the log, set
         Node.must_commit. True: there is no room for it now; nothing that comes behind it is given to this receiver,
         the session ends in a while, and they come again. OutboxError: it cannot be taken, the session ends at once.

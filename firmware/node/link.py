@@ -16,7 +16,7 @@ from mqqb import const
 
 from node.clock import ticks_diff, ticks_ms
 
-TYPE_CHECKING = False
+TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any

@@ -3,9 +3,11 @@
 import select
 import socket
 
+from mqqb import const
+
 from node.link import TcpLink, look_up, set_up
 
-TYPE_CHECKING = False
+TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from typing import Any
 

@@ -32,7 +32,7 @@ import struct
 import sys
 from array import array
 
-from mqqb import confirm, const, core, packets, session, streams
+from mqqb import compose, confirm, const, core, names, reader, session, streams
 
 from node import link, outbox
 from node.clock import CLOCK_SET, Clock, unix_time
@@ -44,6 +44,8 @@ TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+    from mqqb.headers import FinalAck, FinalAckBody, UserMessage
 
     from node.inbox import Inbox, Inboxes
     from node.interfaces import Link, Receiver, Waitable
@@ -103,12 +105,12 @@ class Queue:
     Every form of sending raises OutboxFull, OutboxWriteFailed: it was not accepted. ValueError: it cannot be a message.
     """
 
-    def __init__(self, node: "Node", logged: outbox.LoggedQueue, destination: packets.QueueName, peer: Peer) -> None:
+    def __init__(self, node: "Node", logged: outbox.LoggedQueue, destination: names.QueueName, peer: Peer) -> None:
         self.name = logged.name
         self.node = node
         self.logged = logged
         self.destination = destination
-        self.draft = packets.Draft(node.guid, destination)
+        self.draft = compose.Draft(node.guid, destination)
         self.peer = peer
         self.stream = streams.OutgoingStream(array("I", logged.record))
         self.renewed = False  # its sequence has been begun since the start
@@ -118,8 +120,8 @@ class Queue:
         self,
         body: "bytes | bytearray | memoryview",
         label: str = "",
-        ttrq: int = packets.FOREVER,
-        ttbr: int = packets.FOREVER,
+        ttrq: int = compose.FOREVER,
+        ttbr: int = compose.FOREVER,
         priority: int = 3,
         dead_letter: bool = False,
         journal: bool = False,
@@ -135,8 +137,8 @@ class Queue:
         self,
         bodies: "list[bytes]",
         label: str = "",
-        ttrq: int = packets.FOREVER,
-        ttbr: int = packets.FOREVER,
+        ttrq: int = compose.FOREVER,
+        ttbr: int = compose.FOREVER,
         priority: int = 3,
         dead_letter: bool = False,
         journal: bool = False,
@@ -153,8 +155,8 @@ class Queue:
         self,
         body: "bytes | bytearray | memoryview",
         label: str = "",
-        ttrq: int = packets.FOREVER,
-        ttbr: int = packets.FOREVER,
+        ttrq: int = compose.FOREVER,
+        ttbr: int = compose.FOREVER,
         priority: int = 3,
         dead_letter: bool = False,
         journal: bool = False,
@@ -170,8 +172,8 @@ class Queue:
         self,
         bodies: "list[bytes]",
         label: str = "",
-        ttrq: int = packets.FOREVER,
-        ttbr: int = packets.FOREVER,
+        ttrq: int = compose.FOREVER,
+        ttbr: int = compose.FOREVER,
         priority: int = 3,
         dead_letter: bool = False,
         journal: bool = False,
@@ -218,7 +220,7 @@ class Queue:
         packet = node.packet(self.draft.size(len(body), label))
         self.draft.write_into(packet, 0, node.next_message_id, body, label, ttrq, ttbr, sent_time, journal_flags)
         record = confirm.new(sent_time, node.confirmation, flags, ttrq, ttbr)
-        return node.accept(self, packet, record, not sent_time or ttrq != packets.FOREVER or ttbr != packets.FOREVER)
+        return node.accept(self, packet, record, not sent_time or ttrq != compose.FOREVER or ttbr != compose.FOREVER)
 
 
 def _check(body: object, label: str, ttrq: int, ttbr: int, priority: int) -> None:
@@ -227,9 +229,9 @@ def _check(body: object, label: str, ttrq: int, ttbr: int, priority: int) -> Non
         raise ValueError("a body is bytes: encode the text")
     if len(label) > 249:
         raise ValueError("a label has at most 249 characters, this one " + str(len(label)))
-    if not 0 <= ttrq <= packets.FOREVER:
+    if not 0 <= ttrq <= compose.FOREVER:
         raise ValueError("ttrq is 0 to 4294967295 s, not " + str(ttrq))
-    if not 0 <= ttbr <= packets.FOREVER:
+    if not 0 <= ttbr <= compose.FOREVER:
         raise ValueError("ttbr is 0 to 4294967295 s, not " + str(ttbr))
     if not 0 <= priority <= 7:
         raise ValueError("priority is 0 to 7, not " + str(priority))
@@ -385,7 +387,7 @@ class Node:
                 return queue
         if name and min(name) < " ":
             raise ValueError("a control character in a format name: is each backslash written twice? " + repr(name))
-        packets.parse_format_name(name)
+        names.parse_format_name(name)
         self._address(name)
         host = name[name.index(":") + 1 : name.index("\\")]
         if not host or " " in host or "/" in host or host.count(":") == 1:
@@ -418,15 +420,16 @@ class Node:
         """The journal: messages sent with JP that are known to be received (B-393)."""
         return [message for message in self._messages() if message.record[confirm.STATE] == confirm.J]
 
-    def read(self, message: Message) -> packets.UserMessage:
+    def read(self, message: Message) -> "UserMessage":
         """All of a message that is still in the outbox. A dead letter has the class of its failure (B-394).
 
         Raises OutboxDamaged, OSError.
         """
         data = bytearray(message.size)
         self._load(message, memoryview(data))
-        packet = packets.parse(bytes(data))
-        assert isinstance(packet, packets.UserMessage)
+        from mqqb import parse  # not before a program reads one
+
+        packet: "UserMessage" = parse.parse(bytes(data))  # type: ignore[assignment]
         if message.record[confirm.STATE] == confirm.X:
             packet.properties.fields[core.PROPERTIES_MESSAGE_CLASS] = message.record[confirm.CLASS]
         return packet
@@ -696,10 +699,10 @@ class Node:
         confirmation.sent()
         return True
 
-    def received(self, packet: "packets.UserMessage | packets.OrderAck | packets.FinalAck") -> None:
+    def received(self, packet: "UserMessage | reader.OrderAck | FinalAck") -> None:
         """Take what a peer sent. What has to be durable before it is acknowledged sets must_commit (B-098)."""
         now = self.now()
-        if isinstance(packet, packets.OrderAck):
+        if isinstance(packet, reader.OrderAck):
             self._compare(packet.body)
             self._settle()  # else what the streams say now would take its place
             for queue in self._queues:  # ids are unique among all of them (B-230)
@@ -708,13 +711,15 @@ class Node:
                     self._covered = covered
                     self._acked = packet.body.tx_sequence_id
                     self._settle()
-        elif isinstance(packet, packets.FinalAck):
-            if packet.body.source_guid == self.guid:
-                message_class = packet.message.properties.fields[core.PROPERTIES_MESSAGE_CLASS]
-                self._final_ack(packet.body, message_class, now)
-                self.must_commit = True
-        else:
+            return
+        from mqqb.headers import FinalAck  # not before something else than an OrderAck comes
+
+        if not isinstance(packet, FinalAck):
             self.stats.dropped += 1
+        elif packet.body.source_guid == self.guid:
+            message_class = packet.message.properties.fields[core.PROPERTIES_MESSAGE_CLASS]
+            self._final_ack(packet.body, message_class, now)
+            self.must_commit = True
 
     def receive_with(self, receiver: "Receiver") -> None:
         """What others send goes to `receiver` from now on; sessions are kept open, so that it can come."""
@@ -786,7 +791,7 @@ class Node:
 
     def _add(self, logged: outbox.LoggedQueue) -> Queue:
         peer = self._peer(self._address(logged.name))
-        queue = Queue(self, logged, packets.parse_format_name(logged.name), peer)
+        queue = Queue(self, logged, names.parse_format_name(logged.name), peer)
         peer.add(queue)
         self._queues.append(queue)
         return queue
@@ -877,7 +882,7 @@ class Node:
         queue.stream.renew(self.outbox.time_stamp(self.time()), ordinal)
         queue.renewed = True
 
-    def _compare(self, body: packets.OrderAckBody) -> None:
+    def _compare(self, body: reader.OrderAckBody) -> None:
         """Was this number ever given here? If not, the outbox is an old copy, or has a twin: say so (A-04, B-426)."""
         for queue in self._queues:  # as a rule, and then this takes little memory
             self._scratch[:] = queue.stream.record
@@ -935,7 +940,7 @@ class Node:
         if not record[confirm.SENT_TIME]:
             self._undated = True
             return
-        if self._is_endless and record[confirm.TTRQ] == packets.FOREVER and record[confirm.TTBR] == packets.FOREVER:
+        if self._is_endless and record[confirm.TTRQ] == compose.FOREVER and record[confirm.TTBR] == compose.FOREVER:
             return
         due = self._confirmation(message).next_deadline()
         if due is not None and (self._due is None or due < self._due):
@@ -959,10 +964,10 @@ class Node:
             self.outbox.load_into(message, part)
         sent_time = message.record[confirm.SENT_TIME]
         if sent_time:
-            struct.pack_into("<I", part, packets.SENT_TIME_AT, sent_time)
+            struct.pack_into("<I", part, compose.SENT_TIME_AT, sent_time)
         else:
-            struct.pack_into("<I", part, packets.TTRQ_AT, packets.FOREVER)
-            struct.pack_into("<I", part, packets.TTBR_AT, packets.FOREVER)
+            struct.pack_into("<I", part, compose.TTRQ_AT, compose.FOREVER)
+            struct.pack_into("<I", part, compose.TTBR_AT, compose.FOREVER)
 
     def _uncache(self, message: "Any") -> None:
         self._free.append(message.packet)
@@ -1008,7 +1013,7 @@ class Node:
             self._count(message, before, confirmation.final_ack(confirm.NACK_REACH_QUEUE_TIMEOUT))
         self._tell([message])
 
-    def _final_ack(self, body: packets.FinalAckBody, message_class: int, now: int) -> None:
+    def _final_ack(self, body: "FinalAckBody", message_class: int, now: int) -> None:
         for queue in self._queues:
             entry = queue.stream.final_ack(body, now)
             if entry is not None:

@@ -2,7 +2,7 @@
 
 import gc
 
-from mqqb import const, packets, session
+from mqqb import compose, const, names, session
 
 from node import outbox
 from node.link import TICK_MS
@@ -34,7 +34,7 @@ class Peer:
         self.link = link
         self.initiator = backoff is not None
         self.queues: "list[Queue]" = []
-        self.remote_guid = packets.NULL_GUID
+        self.remote_guid = names.NULL_GUID
         self.reason = ""
         self.session: "session.Session | None" = None
         self.is_over = False  # this connection, and nobody will open another one
@@ -68,7 +68,7 @@ class Peer:
         """Carry what is sent to that queue, too."""
         self.queues.append(queue)
         self._least = max(
-            self._least, queue.draft.transaction_at + packets.TRANSACTION_HEADER_SIZE + packets.SESSION_HEADER_SIZE
+            self._least, queue.draft.transaction_at + compose.TRANSACTION_HEADER_SIZE + compose.SESSION_HEADER_SIZE
         )
 
     def poll(self, now: int) -> int:
@@ -146,7 +146,7 @@ class Peer:
         if len(self._out) < least:
             self._out = bytearray(max(self._write_bytes, least))
             self._view = memoryview(self._out)
-        self.room = len(self._out) - packets.SESSION_HEADER_SIZE
+        self.room = len(self._out) - compose.SESSION_HEADER_SIZE
 
     def _converse(self, now: int) -> int:
         conversation = self.session
@@ -221,7 +221,7 @@ class Peer:
         self.node.outbox.load_into(message, self._view[:end], at)
         self._large_at = at + end
         if self._large_at == message.size:
-            self._out[end : end + packets.SESSION_HEADER_SIZE] = self._out[room:]
+            self._out[end : end + compose.SESSION_HEADER_SIZE] = self._out[room:]
             self._end += self._trailer
             self._large = None
 
@@ -300,7 +300,7 @@ class Peer:
                 continue
             packet = event.packet
             try:
-                if receiver is None or not isinstance(packet, packets.UserMessage):
+                if receiver is None or hasattr(packet, "body"):  # an OrderAck or a FinalAck
                     node.received(packet)
                 elif not self._full:
                     has_arrived = True

@@ -7,7 +7,9 @@ changed something, or a link has become ready. On MicroPython a task more waits 
 import asyncio
 import sys
 
-TYPE_CHECKING = False
+from mqqb import const
+
+TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from typing import Any
 

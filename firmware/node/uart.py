@@ -8,11 +8,11 @@ At the other end is `ordack serve --serial PORT@115200`.
 import errno
 import os
 
-from mqqb import line
+from mqqb import const, line
 
 from node.clock import Clock, ticks_diff, ticks_ms
 
-TYPE_CHECKING = False
+TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from typing import Any
 

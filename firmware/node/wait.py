@@ -2,7 +2,9 @@
 
 import select
 
-TYPE_CHECKING = False
+from mqqb import const
+
+TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from typing import Any
 

@@ -4,8 +4,10 @@
 
 The sources name every constant: `core.USER_MP`, `confirm.Q`. One module states it, as `USER_MP = const(0x00200000)`. On
 CPython that is an attribute like any other. A board would pay for each name and each look-up; so a board's form has
-the value where the name stood, and neither the statements nor the imports that nothing needs any more. All else is
-where it was, line by line. The sources as they are run on a board as well, with 4 KB of heap less.
+the value where the name stood, and neither the statements nor the imports that nothing needs any more. Nor has it
+the names of headers' fields, `sent_time = word(core.USER_SENT_TIME)`: programs that boards run say
+`fields[core.USER_SENT_TIME]`. All else is where it was, line by line. The sources as they are run on a board as well,
+with less of its heap free.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ BOARD = FIRMWARE.parent / "build" / "board"
 FOLDERS = ("mqqb", "node")
 VERSION = "0.1.0"
 CPYTHON = {"mqqb/core_cffi.py", "node/cpython.py", "node/interfaces.py"}  # the last one is for type checkers
-HOSTS = {"mqqb/extras.py", "mqqb/transfer.py"}
+HOSTS = {
+    f"mqqb/{name}.py" for name in ("build", "fields", "guids", "handshake", "ping", "problems", "rare", "transfer")
+}
 TWINS = {"mqqb/core_py.py", "mqqb/line_py.py"}  # not needed beside the C core
 
 Constants = dict[str, dict[str, "int | str"]]  # module -> name -> value
@@ -64,6 +68,16 @@ def _constant(statement: ast.stmt) -> tuple[str, ast.expr] | None:
     return None
 
 
+def _is_field(statement: ast.stmt) -> bool:
+    """`NAME = word(PLACE)`: a field by its name."""
+    return (
+        isinstance(statement, ast.Assign)
+        and isinstance(statement.value, ast.Call)
+        and isinstance(statement.value.func, ast.Name)
+        and statement.value.func.id == "word"
+    )
+
+
 def _only_states(name: str) -> bool:
     """Is there nothing in it but constants and their import?"""
     body = _tree(name).body[1:]
@@ -84,7 +98,7 @@ def stated() -> Constants:
                 # in the module's own words: const(A | B)
                 value = eval(compile(ast.Expression(pair[1]), name, "eval"), known)
                 known[pair[0]] = value
-                if not pair[0].startswith("_") and pair[0] != "TYPE_CHECKING":
+                if not pair[0].startswith("_"):
                     values[pair[0]] = value
     return every
 
@@ -120,6 +134,7 @@ def _run(tree: ast.AST) -> Iterator[ast.AST]:
     """All nodes but those that only a type checker reads."""
     for child in ast.iter_child_nodes(tree):
         if isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING":
+            yield child.test
             yield from _run(ast.Module(child.orelse, []))
         else:
             yield child
@@ -140,10 +155,15 @@ def inlined(text: str, constants: Constants, name: str) -> str:
     tree, changed = ast.parse(text), _Text(text)
     own = constants.get(name, {})
     modules = {alias.asname or alias.name: constants[full] for _, alias, full in _imports(tree) if full in constants}
-    named: set[str] = set()  # modules in whose constants' places values stand
-    left: set[str] = set()  # modules that are needed
-    inner: set[int] = set()
+    dropped = [part for part in tree.body if (_constant(part) or ("",))[0] in own]
+    dropped += [part for kind in tree.body if isinstance(kind, ast.ClassDef) for part in kind.body if _is_field(part)]
+    gone = [node for statement in dropped for node in ast.walk(statement)]
+    named = {node.id for node in gone if isinstance(node, ast.Name)}  # names of which an import may be needless
+    left: set[str] = set()  # names that are needed
+    inner = {id(node) for node in gone}
     for node in _run(tree):
+        if id(node) in inner:
+            continue
         value: int | str | None = None
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             value = modules.get(node.value.id, {}).get(node.attr)
@@ -151,7 +171,7 @@ def inlined(text: str, constants: Constants, name: str) -> str:
                 expected = f"{node.value.id}.{node.attr}"
                 inner.add(id(node.value))
                 named.add(node.value.id)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and id(node) not in inner:
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             left.add(node.id)
             value, expected = own.get(node.id), node.id
         if value is not None:
@@ -159,11 +179,9 @@ def inlined(text: str, constants: Constants, name: str) -> str:
             if changed.at(node) != expected:
                 raise ValueError(f"{name}, line {node.lineno}: {expected} stands in an f-string")
             changed.put(node, repr(value))
-    for statement in tree.body:
-        pair = _constant(statement)
-        if pair and pair[0] in own:
-            changed.put(statement, "")
-    _drop(tree, changed, constants, named - left)
+    for statement in dropped:
+        changed.put(statement, "")
+    _drop(tree, changed, constants, named - left | {"const"})  # mpy-cross knows that one by itself
     return changed.result()
 
 

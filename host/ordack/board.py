@@ -30,7 +30,7 @@ import mqqb
 import serial
 from mpremote.transport import TransportError
 from mpremote.transport_serial import SerialTransport
-from mqqb import confirm, core, packets, session
+from mqqb import confirm, core, guids, session
 
 from ordack import classes
 
@@ -836,7 +836,7 @@ def read_outbox(copy: str, name: str, now: float, *, clock_is_set: bool = True, 
 
 def _identity(opened: Any, ahead: str) -> Check:
     """Who the board is to others; the name is for people."""
-    guid = packets.guid_text(opened.guid)
+    guid = guids.guid_text(opened.guid)
     values = {"guid": guid, "name": opened.name, "ahead": opened.ahead}
     text = f"{opened.name}, GUID {guid}" if opened.name else f"GUID {guid}"
     if opened.ahead:

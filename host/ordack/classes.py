@@ -4,18 +4,18 @@ the names that the engine has; nothing else here knows a class by its number.
 
 from __future__ import annotations
 
-from mqqb import confirm, packets
+from mqqb import compose, confirm
 
 from ordack.config import split_direct
 
-NAMES = {0x0000: "NORMAL", packets.CLASS_ORDER_ACK: "ORDER_ACK"} | {
+NAMES = {0x0000: "NORMAL", compose.CLASS_ORDER_ACK: "ORDER_ACK"} | {
     number: name for name, number in vars(confirm).items() if name.startswith(("REPORT", "ACK_", "NACK_"))}
 
 # What has happened, and what to do if there is something to do.
 _WORDS = {
     confirm.REPORT: ("a report of a traced message", ""),
     confirm.ACK_REACH_QUEUE: ("it arrived in its queue", ""),
-    packets.CLASS_ORDER_ACK: ("an acknowledgement of order, between queue managers", ""),
+    compose.CLASS_ORDER_ACK: ("an acknowledgement of order, between queue managers", ""),
     confirm.ACK_RECEIVE: ("an application has received it", ""),
     confirm.NACK_BAD_DST_Q: ("there is no {name} at {host}", "make it there, or correct its name"),
     confirm.NACK_DELETED: ("an operator has removed it before it arrived", ""),

@@ -437,11 +437,11 @@ def identity(
     Messages that wait under the old GUID end, because nobody can acknowledge them. Those that ask for it go to the
     dead-letter queue.
     """
-    from mqqb import packets
+    from mqqb import guids
 
     with Store(store) if renew else open_to_look(store) as opened:
         try:
-            guid = packets.guid_text(opened.renew_identity() if renew else opened.guid)
+            guid = guids.guid_text(opened.renew_identity() if renew else opened.guid)
         except StoreBusy as error:
             raise StoreError(f"{error}: stop it first") from None
     (_done if renew else _report)(as_json, guid, guid=guid, renewed=renew)
@@ -949,7 +949,7 @@ def _text_of(message: Message) -> str:
 
 def _reason_of(message: Message) -> str:
     """Of a dead letter, where it should have gone and why it has not; of an acknowledgement, what it says of which."""
-    from mqqb import packets
+    from mqqb import guids
 
     from ordack import classes
 
@@ -958,7 +958,7 @@ def _reason_of(message: Message) -> str:
     doubt = ", in doubt" if message.in_doubt else ""
     if any(message.correlation_id):
         guid, number = message.correlation_id[:16], int.from_bytes(message.correlation_id[16:], "little")
-        return f" {classes.words(message.message_class)}{doubt} about {packets.guid_text(guid)}\\{number}"
+        return f" {classes.words(message.message_class)}{doubt} about {guids.guid_text(guid)}\\{number}"
     return f" to {message.destination}: {classes.words(message.message_class, message.destination)}{doubt}"
 
 

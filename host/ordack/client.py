@@ -20,8 +20,9 @@ from array import array
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
-from mqqb import confirm, core, packets
+from mqqb import build, compose, confirm, core, guid_names, guids, headers, parse
 from mqqb.confirm import Confirmation
+from mqqb.names import QueueName, parse_format_name, utf16_encode
 
 from ordack import classes, names, outcome
 from ordack.config import CONNECT_TIMEOUT_S, Config, check_host, split_direct
@@ -50,8 +51,8 @@ from ordack.store import (
 from ordack.store import Queue as QueueState
 
 ACKNOWLEDGE = {  # administration acknowledgements that a sender can ask for (MessagePropertiesHeader.Flags)
-    "reach-queue": packets.WANT_PA, "receive": packets.WANT_PR,
-    "nack-reach-queue": packets.WANT_NA, "nack-receive": packets.WANT_NR,
+    "reach-queue": headers.WANT_PA, "receive": headers.WANT_PR,
+    "nack-reach-queue": headers.WANT_NA, "nack-receive": headers.WANT_NR,
 }
 TIME_MAX = 0xFFFFFFFE  # seconds
 
@@ -96,11 +97,11 @@ class Message:
         self.arrived = stored.arrived / 1e6
         self.in_doubt = bool(stored.in_doubt)
         self.abort_count = stored.aborts
-        message = packets.parse(stored.packet)
-        assert isinstance(message, packets.UserMessage)
+        message = parse.parse(stored.packet)
+        assert isinstance(message, headers.UserMessage)
         self._message = message
         user, transaction = message.user, message.transaction
-        self.source = packets.guid_text(user.source_queue_manager)
+        self.source = guids.guid_text(user.source_queue_manager)
         self.message_id = user.message_id
         self.sent_time = user.sent_time
         self.destination = outcome.format_name(user)
@@ -355,7 +356,7 @@ class Client:
         """
         if legible(label) != label:
             raise ValueError(f"the label {legible(label)} is not text: it holds half a character")
-        length = len(packets.utf16_encode(label)) // 2
+        length = len(utf16_encode(label)) // 2
         if length > LABEL_MAX:
             raise ValueError(f"the label has {length} UTF-16 characters; at most {LABEL_MAX} are allowed (wire.md 2.5)")
         for name, value in (("TimeToReachQueue", ttrq), ("TimeToBeReceived", ttbr)):
@@ -416,7 +417,7 @@ class Client:
     def _private(self, destination: str) -> str:
         """The format name of a private queue on another queue manager, as there is only one."""
         try:
-            format_name = packets.format_name(packets.parse_format_name(destination))
+            format_name = guids.format_name(parse_format_name(destination))
         except ValueError as error:
             raise BadName(str(error)) from None
         if outcome.is_return_queue(format_name):
@@ -434,7 +435,7 @@ class Client:
             wanted |= ACKNOWLEDGE[name]
         return wanted
 
-    def _administration_queue(self, name: str | None, wanted: bool) -> packets.QueueName | None:
+    def _administration_queue(self, name: str | None, wanted: bool) -> QueueName | None:
         if wanted != (name is not None):
             raise ValueError("acknowledgements and an administration queue go together")
         if name is None:
@@ -442,27 +443,27 @@ class Client:
         name = names.destination(name)
         if "=" in name:
             try:
-                return packets.parse_format_name(name)
+                return parse_format_name(name)
             except ValueError as error:
                 raise BadName(str(error)) from None
         queue = self._open(name)
         if queue.kind != PRIVATE or queue.transactional:
             raise ValueError(f"{queue.name} is transactional or a system queue: it takes no administration "
                              "acknowledgements")
-        return packets.PrivateQueueFormatNameId(queue.identifier)
+        return guid_names.PrivateQueueFormatNameId(queue.identifier)
 
     def _packet(self, format_name: str, body: bytes | bytearray | memoryview, label: str, priority: int, delivery: str,
                 ttrq: int | None, ttbr: int | None, journaling: int, wanted: int,
-                administration: packets.QueueName | None) -> bytearray:
+                administration: QueueName | None) -> bytearray:
         settings = self.config()
         if delivery == "transactional":
             journaling = confirm.journal_of(journaling, settings.confirmation)
         name, address = outcome.destination(format_name)
-        packet = packets.user_message(
+        packet = build.user_message(
             self.store.guid, self.store.reserve_message_ids(), name, body, address=address,
             label=label, priority=priority, delivery=delivery, sent_time=self.now(), journal=journaling,
             acknowledge=wanted, ttrq=settings.confirmation.long_live_time if ttrq is None else ttrq,
-            ttbr=packets.FOREVER if ttbr is None else ttbr, admin=administration)
+            ttbr=compose.FOREVER if ttbr is None else ttbr, admin=administration)
         room = self.store.room(settings.quota)
         if room.bytes < len(packet):
             raise StoreFull(f"the message of {len(packet)} bytes is not accepted: {room.reason} (B-398, B-424)")
@@ -485,7 +486,7 @@ class Client:
             queue.identifier, rank, packet, outcome.expires(message, now),
             outcome.wants(message, own is not None), own=own, dead_letter=dead_letter_queue)])
         outcomes = self.outcomes()
-        if message.properties.flags & packets.WANT_PA:
+        if message.properties.flags & headers.WANT_PA:
             outcomes.administer(message, confirm.ACK_REACH_QUEUE, None)
         if own is None and message.user.flags & core.USER_JP:
             outcomes.copy(JOURNAL, packet, None)
@@ -510,7 +511,7 @@ class Client:
             confirmation = Confirmation(confirm.new(
                 user.sent_time, settings, user.flags & (core.USER_JN | core.USER_JP),
                 confirm.UNSET if ttrq is None else ttrq, user.time_to_be_received,
-                bool(message.properties.flags & packets.WANT_NA)), settings)
+                bool(message.properties.flags & headers.WANT_NA)), settings)
             record = confirmation.record.tobytes()
             due = outcome.due(confirmation, until, held=False)
         self.store.add_outgoing([NewOutgoing(
@@ -538,7 +539,7 @@ class Client:
 
     def _number(self, outgoing: Outgoing, packet: bytearray) -> tuple[int, int, int]:
         """Number a transactional packet in place, for the first and only time, in the running transaction (B-317)."""
-        offset = packets.transaction_offset(packet)
+        offset = parse.transaction_offset(packet)
         header = array("I", bytes(4 * core.part_words(core.TRANSACTION_HEADER)))
         core.unpack(core.TRANSACTION_HEADER, header, packet, offset, len(packet))
         outgoing = self.store.number_in(outgoing, self.now())

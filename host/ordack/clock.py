@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
-from mqqb.packets import FOREVER
+from mqqb.compose import FOREVER
 
 FIRST = 1_704_067_200  # in 2024: a clock that shows less is not set
 STEP = 60  # s: smaller corrections are left to the limits themselves

@@ -12,17 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from mqqb import confirm, packets
+from mqqb import confirm, guids, names
 from mqqb.confirm import LONG_LIVE_TIME, UNSET
 from mqqb.core import HOP_COUNT_MAX
-from mqqb.session import Settings
-from mqqb.streams import (
+from mqqb.incoming import (
     EARLY_ORDER_ACK,
     MAXIMUM_ORDER_ACK_DELAY,
     ORDER_ACK_TIMEOUT,
-    RESEND_INTERVALS,
-    resend_intervals,
 )
+from mqqb.session import Settings
+from mqqb.streams import RESEND_INTERVALS, resend_intervals
 
 from ordack import machine
 from ordack.names import BadName, destination, queue_name
@@ -301,8 +300,8 @@ def parse_public_queue(text: str) -> tuple[str, str]:
     if not equals:
         raise ValueError(f"{text!r} is not GUID=FORMATNAME")
     name = destination(name)
-    packets.parse_format_name(name)
-    return packets.guid_text(packets.guid_bytes(guid))[1:-1].lower(), name
+    names.parse_format_name(name)
+    return guids.guid_text(guids.guid_bytes(guid))[1:-1].lower(), name
 
 
 def split_direct(name: str) -> tuple[str, str] | None:

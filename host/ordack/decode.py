@@ -17,7 +17,10 @@ from pathlib import Path
 from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import typer
-from mqqb import core, packets
+from mqqb import compose, core, guid_names, guids, handshake, headers, parse, rare, reader
+from mqqb.names import DirectQueueFormatName, QueueName, utf16_decode
+from mqqb.ping import Ping
+from mqqb.ping import parse as parse_ping
 from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
@@ -26,13 +29,13 @@ from ordack import capture, classes, packed
 from ordack.paths import NotLocal, local_path
 
 Packet = (
-    packets.EstablishConnection
-    | packets.ConnectionParameters
-    | packets.SessionAck
-    | packets.UserMessage
-    | packets.OrderAck
-    | packets.FinalAck
-    | packets.Ping
+    handshake.EstablishConnection
+    | handshake.ConnectionParameters
+    | handshake.SessionAck
+    | headers.UserMessage
+    | reader.OrderAck
+    | headers.FinalAck
+    | Ping
 )
 Bits = tuple[tuple[str, int], ...]
 Warn = Callable[[str], None]
@@ -150,7 +153,7 @@ BIT_VALUES = {
 
 
 def _duration(seconds: int) -> str:
-    if seconds == packets.FOREVER:
+    if seconds == compose.FOREVER:
         return "for ever"
     days, rest = divmod(seconds, 86400)
     return (f"{days} d " if days else "") + f"{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
@@ -229,33 +232,33 @@ def _fixed(header: object, at: int, layout: Layout) -> list[Field]:
         elif isinstance(value, int):
             note = _note(name, value)
         else:
-            value = packets.guid_text(value) if len(value) == 16 else _hex(value)
+            value = guids.guid_text(value) if len(value) == 16 else _hex(value)
         fields.append(Field(name, at + offset, value, note))
     return fields
 
 
-def _queue(name: packets.QueueName, at: int) -> tuple[Field, ...]:
+def _queue(name: QueueName, at: int) -> tuple[Field, ...]:
     kind = Field("type", at, type(name).__name__)
-    if isinstance(name, packets.DirectQueueFormatName):
+    if isinstance(name, DirectQueueFormatName):
         end = at + 2 + len(name.raw)
         padding = Field("padding_length", end, at + len(name.wire()) - end)
         return kind, Field("Count", at, len(name.raw)), *_name_fields(name, at + 2), padding
     return kind, *_name_fields(name, at)
 
 
-def _name_fields(name: packets.QueueName, at: int) -> tuple[Field, ...]:
-    if isinstance(name, packets.PublicQueueFormatName):
-        return (Field("PublicQueueIdentifier", at, packets.guid_text(name.public_queue_identifier)),)
-    if isinstance(name, packets.PrivateQueueFormatName):
+def _name_fields(name: QueueName, at: int) -> tuple[Field, ...]:
+    if isinstance(name, guid_names.PublicQueueFormatName):
+        return (Field("PublicQueueIdentifier", at, guids.guid_text(name.public_queue_identifier)),)
+    if isinstance(name, guid_names.PrivateQueueFormatName):
         return (
-            Field("SourceQueueManager", at, packets.guid_text(name.source_queue_manager)),
+            Field("SourceQueueManager", at, guids.guid_text(name.source_queue_manager)),
             Field("PrivateQueueIdentifier", at + 16, name.private_queue_identifier),
         )
-    if isinstance(name, packets.PrivateQueueFormatNameId):
+    if isinstance(name, guid_names.PrivateQueueFormatNameId):
         return (Field("PrivateQueueIdentifier", at, name.private_queue_identifier),)
-    if isinstance(name, packets.DirectQueueFormatName):
+    if isinstance(name, DirectQueueFormatName):
         return (Field("DirectFormatName", at, name.direct_format_name),)
-    return (Field("DistributionList", at, packets.guid_text(name.raw)),)
+    return (Field("DistributionList", at, guids.guid_text(name.raw)),)
 
 
 def _sid_text(raw: bytes) -> str:
@@ -264,19 +267,19 @@ def _sid_text(raw: bytes) -> str:
     return "-".join(["S", str(raw[0]), str(authority), *map(str, parts)])
 
 
-def _security(header: packets.SecurityHeader, at: int) -> Section:
+def _security(header: headers.SecurityHeader, at: int) -> Section:
     data: list[Field] = []
     item_at = at + 16
     for name, raw in zip(SECURITY_ITEMS, header.items(), strict=True):
         if raw and name == "ProviderInfo":
             kind = Field("ProviderType", item_at, int.from_bytes(raw[:4], "little"))
-            text = Field("ProviderName", item_at + 4, packets.utf16_decode(raw[4:-2]))
+            text = Field("ProviderName", item_at + 4, utf16_decode(raw[4:-2]))
             data.append(Field(name, item_at, (kind, text)))
         elif raw:
             data.append(Field(name, item_at, _hex(raw)))
         if raw and name == "SecurityID_hex":
             sid = header.flags & 0xF == 1
-            data.append(Field("SecurityID_text", item_at, (_sid_text if sid else packets.guid_text)(raw)))
+            data.append(Field("SecurityID_text", item_at, (_sid_text if sid else guids.guid_text)(raw)))
         item_at += len(raw) + (-len(raw) & 3)
     fields = _fixed(header, at, SECURITY)
     return Section("SecurityHeader", at, [*fields, Field("SecurityData", at + 16, tuple(data))])
@@ -286,7 +289,7 @@ def _sequence_id(at: int, ordinal: int, time_stamp: int) -> Field:
     return Field("TxSequenceID", at, (Field("Ordinal", at, ordinal), Field("TimeStamp", at + 4, time_stamp)))
 
 
-def _transaction(header: packets.TransactionHeader, at: int) -> Section:
+def _transaction(header: headers.TransactionHeader, at: int) -> Section:
     fields = [
         Field("Flags", at, _bits(header.flags, TRANSACTION_FLAGS)),
         _sequence_id(at + 4, header.tx_sequence_ordinal, header.tx_sequence_time_stamp),
@@ -294,11 +297,11 @@ def _transaction(header: packets.TransactionHeader, at: int) -> Section:
         Field("PreviousTxSequenceNumber", at + 16, header.previous_tx_sequence_number),
     ]
     if header.connector_qm_guid is not None:
-        fields.append(Field("ConnectorQMGuid", at + 20, packets.guid_text(header.connector_qm_guid)))
+        fields.append(Field("ConnectorQMGuid", at + 20, guids.guid_text(header.connector_qm_guid)))
     return Section("TransactionHeader", at, fields)
 
 
-def _properties(header: packets.MessagePropertiesHeader, at: int) -> tuple[Section, int]:
+def _properties(header: headers.MessagePropertiesHeader, at: int) -> tuple[Section, int]:
     label_at = at + 56
     extension_at = label_at + len(header.label_raw)
     body_at = extension_at + len(header.extension)
@@ -315,15 +318,15 @@ def _properties(header: packets.MessagePropertiesHeader, at: int) -> tuple[Secti
     return Section("MessagePropertiesHeader", at, fields), end
 
 
-def _debug(header: packets.DebugHeader, at: int) -> tuple[Section, int]:
+def _debug(header: rare.DebugHeader, at: int) -> tuple[Section, int]:
     fields = _fixed(header, at, DEBUG)
     if header.queue_identifier is None:
         return Section("DebugHeader", at, fields), at + 4
-    fields.append(Field("QueueIdentifier", at + 4, packets.guid_text(header.queue_identifier)))
+    fields.append(Field("QueueIdentifier", at + 4, guids.guid_text(header.queue_identifier)))
     return Section("DebugHeader", at, fields), at + 20
 
 
-def _soap(header: packets.SoapHeader, at: int) -> tuple[Section, int]:
+def _soap(header: rare.SoapHeader, at: int) -> tuple[Section, int]:
     second = at + 8 + len(header.header_raw)
     if header.aligned:
         second += -second & 3
@@ -340,7 +343,7 @@ def _soap(header: packets.SoapHeader, at: int) -> tuple[Section, int]:
     return Section("SoapHeader", at, fields), at + len(header.wire())
 
 
-def _multi_queue_format(header: packets.MultiQueueFormatHeader, at: int) -> tuple[Section, int]:
+def _multi_queue_format(header: rare.MultiQueueFormatHeader, at: int) -> tuple[Section, int]:
     fields = []
     begin = at
     for name, number, part in (
@@ -369,15 +372,15 @@ def _multi_queue_format(header: packets.MultiQueueFormatHeader, at: int) -> tupl
     )
 
 
-def _elements(part: packets.MQFAddressHeader, begin: int) -> list[tuple[Field, ...]]:
+def _elements(part: rare.MQFAddressHeader, begin: int) -> list[tuple[Field, ...]]:
     elements = []
     end = 0
     for name in part.elements():
         at = end + 2
-        if isinstance(name, packets.DirectQueueFormatName):
+        if isinstance(name, DirectQueueFormatName):
             kind, size = 3, len(name.raw)
         else:
-            kind = {packets.PublicQueueFormatName: 1, packets.PrivateQueueFormatName: 2}.get(type(name), 6)
+            kind = {guid_names.PublicQueueFormatName: 1, guid_names.PrivateQueueFormatName: 2}.get(type(name), 6)
             size = len(name.wire())
             at += -at & 3 if part.aligned or kind != 1 else 0
         elements.append((Field("FormatType", begin + end, kind), *_name_fields(name, begin + at)))
@@ -385,7 +388,7 @@ def _elements(part: packets.MQFAddressHeader, begin: int) -> list[tuple[Field, .
     return elements
 
 
-def _user(header: packets.UserHeader) -> tuple[Section, int]:
+def _user(header: headers.UserHeader) -> tuple[Section, int]:
     fields = _fixed(header, 16, USER)
     at = 64
     for name, queue in (
@@ -394,15 +397,15 @@ def _user(header: packets.UserHeader) -> tuple[Section, int]:
         ("ResponseQueue", header.response_queue),
     ):
         if queue is not None:
-            fields.append(Field(name, at, _queue(queue, at), packets.format_name(queue)))
+            fields.append(Field(name, at, _queue(queue, at), guids.format_name(queue)))
             at += len(queue.wire())
     if header.connector_type is not None:
-        fields.append(Field("ConnectorType", at, packets.guid_text(header.connector_type)))
+        fields.append(Field("ConnectorType", at, guids.guid_text(header.connector_type)))
         at += 16
     return Section("UserHeader", 16, fields), at
 
 
-def _message(message: packets.UserMessage, ack: packets.OrderAckBody | packets.FinalAckBody | None) -> list[Section]:
+def _message(message: headers.UserMessage, ack: reader.OrderAckBody | headers.FinalAckBody | None) -> list[Section]:
     user, at = _user(message.user)
     sections = [Section("BaseHeader", 0, _fixed(message.base, 0, BASE)), user]
     if message.transaction is not None:
@@ -430,17 +433,17 @@ def _message(message: packets.UserMessage, ack: packets.OrderAckBody | packets.F
     return sections
 
 
-def _ack_body(body: packets.OrderAckBody | packets.FinalAckBody, at: int) -> Section:
+def _ack_body(body: reader.OrderAckBody | headers.FinalAckBody, at: int) -> Section:
     fields = [
         _sequence_id(at, body.tx_sequence_ordinal, body.tx_sequence_time_stamp),
         Field("TxSequenceNumber", at + 8, body.tx_sequence_number),
     ]
-    if isinstance(body, packets.OrderAckBody):
+    if isinstance(body, reader.OrderAckBody):
         fields.append(Field("TxPreviousSequenceNumber", at + 12, body.tx_previous_sequence_number))
         return Section("OrderAckBody", at, fields)
     fields += [
         Field("PreviousTxSequenceNumber", at + 12, body.previous_tx_sequence_number),
-        Field("SourceGUID", at + 16, packets.guid_text(body.source_guid)),
+        Field("SourceGUID", at + 16, guids.guid_text(body.source_guid)),
         Field("MessageID", at + 32, body.message_id),
     ]
     return Section("FinalAckBody", at, fields)
@@ -448,19 +451,19 @@ def _ack_body(body: packets.OrderAckBody | packets.FinalAckBody, at: int) -> Sec
 
 def sections(packet: Packet) -> list[Section]:
     """The packet's headers in wire order, with every field of decode-json.md."""
-    if isinstance(packet, packets.Ping):
+    if isinstance(packet, Ping):
         return [Section("PingPacket", 0, _fixed(packet, 0, PING))]
-    if isinstance(packet, packets.UserMessage):
+    if isinstance(packet, headers.UserMessage):
         return _message(packet, None)
-    if isinstance(packet, (packets.OrderAck, packets.FinalAck)):
+    if isinstance(packet, (reader.OrderAck, headers.FinalAck)):
         return _message(packet.message, packet.body)
     result = [
         Section("BaseHeader", 0, _fixed(packet.base, 0, BASE)),
         Section("InternalHeader", 16, _fixed(packet.internal, 16, INTERNAL)),
     ]
-    if isinstance(packet, packets.SessionAck):
+    if isinstance(packet, handshake.SessionAck):
         return [*result, Section("SessionHeader", 20, _fixed(packet.session, 20, SESSION))]
-    if isinstance(packet, packets.ConnectionParameters):
+    if isinstance(packet, handshake.ConnectionParameters):
         return [*result, Section("ConnectionParametersHeader", 20, _fixed(packet.header, 20, PARAMETERS))]
     padding = bytes(packet.padding)
     content = {"all_bytes": padding[0]} if len(set(padding)) == 1 else {"hex": _hex(padding)}
@@ -480,7 +483,7 @@ class Decoded(NamedTuple):
 
     offset: int
     packet: Packet | None
-    error: packets.Malformed | None = None
+    error: core.Malformed | None = None
     connection: str = ""
     frame: int = 0
     time: float = 0.0
@@ -505,28 +508,28 @@ class Decoded(NamedTuple):
 
 
 def _trailing(packet: Packet) -> str:
-    if isinstance(packet, (packets.OrderAck, packets.FinalAck)):
+    if isinstance(packet, (reader.OrderAck, headers.FinalAck)):
         packet = packet.message
-    return _hex(packet.trailing) if isinstance(packet, packets.UserMessage) else ""
+    return _hex(packet.trailing) if isinstance(packet, headers.UserMessage) else ""
 
 
 def _parse(data: bytes, **place: Any) -> Decoded:
     try:
-        return Decoded(packet=packets.parse(data), **place)
-    except packets.Malformed as error:
+        return Decoded(packet=parse.parse(data), **place)
+    except core.Malformed as error:
         return Decoded(packet=None, error=error, **place)
-    except packets.NeedMore as more:
+    except parse.NeedMore as more:
         return _problem(f"{len(data)} of {more.total} bytes of the packet are there", **place)
 
 
 def _problem(reason: str, **place: Any) -> Decoded:
-    return Decoded(packet=None, error=packets.Malformed("B-429", "BaseHeader.PacketSize", reason), **place)
+    return Decoded(packet=None, error=core.Malformed("B-429", "BaseHeader.PacketSize", reason), **place)
 
 
 def _parse_ping(data: bytes, **place: Any) -> Decoded:
     try:
-        return Decoded(packet=packets.parse_ping(data), **place)
-    except packets.Malformed as error:
+        return Decoded(packet=parse_ping(data), **place)
+    except core.Malformed as error:
         return Decoded(packet=None, error=error, **place)
 
 

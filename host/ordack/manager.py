@@ -27,10 +27,11 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from mqqb import confirm, core, packets
+from mqqb import acks, build, compose, confirm, core, guid_names, guids, headers, names, parse, reader
 from mqqb.confirm import Confirmation
+from mqqb.incoming import IncomingStream
 from mqqb.session import OPEN, Acknowledged, Closed, MessageReceived, Noted, Opened, Session
-from mqqb.streams import Entry, IncomingStream
+from mqqb.streams import Entry
 
 from ordack import classes, clock, lives, outcome, returns
 from ordack.config import PORT, SERIAL_PORT, Config, split_direct
@@ -281,7 +282,7 @@ class Manager:
         routed = False
         if kind.upper() == "PRIVATE":
             guid = rest.partition("\\")[0]
-            peer = packets.guid_bytes(guid)
+            peer = guids.guid_bytes(guid)
             hop = self.config.listening if peer == self.store.guid else self.config.next_hops.get(guid.lower())
             routed = hop is not None  # to this queue manager itself, too
         else:
@@ -418,7 +419,7 @@ class Manager:
         elsewhere = [other.address for other in same
                      if other.address != link.address and (other.hop is None) == (link.hop is None)]
         if elsewhere:
-            self.log(f"{link.address} and {elsewhere[0]}: both say that they are {packets.guid_text(guid)}; is one a "
+            self.log(f"{link.address} and {elsewhere[0]}: both say that they are {guids.guid_text(guid)}; is one a "
                      "copy of the other? (B-413)")
         if len(same) > self.config.max_sessions_per_guid:
             self._close(same[0], "B-435", "too many sessions with one queue manager: the oldest gives way")
@@ -680,14 +681,14 @@ class Manager:
     def _packet(self, batch: _Batch, link: Link, event: MessageReceived, now: int, wall: int) -> str:
         """Decide about one packet. A text: why the queue manager has no room for it, and nothing was decided."""
         packet = event.packet
-        if isinstance(packet, packets.UserMessage):
+        if isinstance(packet, headers.UserMessage):
             return self._message(batch, link, packet, event.raw, now, wall)
         source = bytes(packet.message.user.queue_manager_address)
-        if source not in (packets.NULL_GUID, self.store.guid):
-            if not self.config.route or (isinstance(packet, packets.OrderAck) and not self._leads_to(source)):
+        if source not in (names.NULL_GUID, self.store.guid):
+            if not self.config.route or (isinstance(packet, reader.OrderAck) and not self._leads_to(source)):
                 return ""  # B-363; if the source still waits for an OrderAck, it sends again and gets another
             return self._message(batch, link, packet.message, event.raw, now, wall)
-        if isinstance(packet, packets.OrderAck):
+        if isinstance(packet, reader.OrderAck):
             self._order_ack(batch, link, packet, now)
         else:
             self._final_ack(batch, packet, now)
@@ -697,7 +698,7 @@ class Manager:
         """Is there a session with this queue manager, or a way to one?"""
         waiting = self._ack_queues.get(guid)
         return guid in self._by_guid or bool(waiting and waiting.hop) \
-            or packets.guid_text(guid)[1:-1].lower() in self.config.next_hops
+            or guids.guid_text(guid)[1:-1].lower() in self.config.next_hops
 
     def _write(self, batch: _Batch, wall: int) -> None:
         store = self.store
@@ -772,7 +773,7 @@ class Manager:
 
     # ---- messages
 
-    def _message(self, batch: _Batch, link: Link, message: packets.UserMessage, raw: bytes, now: int,
+    def _message(self, batch: _Batch, link: Link, message: headers.UserMessage, raw: bytes, now: int,
                  wall: int) -> str:
         """Decide about one message. A text: why the queue manager has no room for it (B-285), nothing was decided."""
         user = message.user
@@ -788,7 +789,7 @@ class Manager:
             self._note(batch, identifier, wall)  # B-254
         return refusal
 
-    def _other(self, batch: _Batch, link: Link, message: packets.UserMessage, raw: bytes, wall: int) -> str:
+    def _other(self, batch: _Batch, link: Link, message: headers.UserMessage, raw: bytes, wall: int) -> str:
         """Decide about a message that is not transactional and that ends here."""
         queue = self._private(self._target(message.user)[1])
         rejection = self._rejection(message, queue, wall)
@@ -803,7 +804,7 @@ class Manager:
             self._insert(batch, link, message, raw, queue, wall)
         return ""
 
-    def _transactional(self, batch: _Batch, link: Link, message: packets.UserMessage, raw: bytes, now: int,
+    def _transactional(self, batch: _Batch, link: Link, message: headers.UserMessage, raw: bytes, now: int,
                        wall: int) -> str:
         """Decide about a transactional message that ends here."""
         user, transaction = message.user, message.transaction
@@ -857,7 +858,7 @@ class Manager:
             self._complain_of_refusals(state, transaction)
         return ""
 
-    def _rejection(self, message: packets.UserMessage, queue: Queue | None, wall: int) -> int:
+    def _rejection(self, message: headers.UserMessage, queue: Queue | None, wall: int) -> int:
         """The class for a message that its destination must refuse before ordering, 0 for a good one."""
         if queue is None:
             return confirm.NACK_BAD_DST_Q  # B-256
@@ -875,10 +876,10 @@ class Manager:
             return confirm.NACK_BAD_SIGNATURE  # B-334
         return self._too_late(message, wall)
 
-    def _too_late(self, message: packets.UserMessage, wall: int) -> int:
+    def _too_late(self, message: headers.UserMessage, wall: int) -> int:
         """NACK_REACH_QUEUE_TIMEOUT if it has come too late (B-265 to B-267), else 0."""
         life = message.base.time_to_reach_queue
-        if life != packets.FOREVER and outcome.elapsed(message, wall) > life + self.config.clock_skew:
+        if life != compose.FOREVER and outcome.elapsed(message, wall) > life + self.config.clock_skew:
             return confirm.NACK_REACH_QUEUE_TIMEOUT
         return 0
 
@@ -889,7 +890,7 @@ class Manager:
         now = self.store.find_queue(queue.identifier)
         return now is None or now.has_room(batch.queued.get(queue.identifier, 0) + len(raw))
 
-    def _insert(self, batch: _Batch, link: Link, message: packets.UserMessage, raw: bytes, queue: Queue | None,
+    def _insert(self, batch: _Batch, link: Link, message: headers.UserMessage, raw: bytes, queue: Queue | None,
                 wall: int) -> None:
         """Put a message in its queue (B-282, B-288), and say so if that is asked for (B-291)."""
         assert queue is not None
@@ -903,25 +904,25 @@ class Manager:
             back.peer if wanted else None, back.address if wanted else None))
         batch.queued[queue.identifier] = batch.queued.get(queue.identifier, 0) + len(raw)
         batch.outcomes.room -= len(raw)
-        if message.properties.flags & packets.WANT_PA:
+        if message.properties.flags & headers.WANT_PA:
             batch.outcomes.administer(message, confirm.ACK_REACH_QUEUE, back)
         if message.base.flags & core.BASE_TR:
             batch.outcomes.report(message)
 
     @staticmethod
-    def _way_back(link: Link, user: packets.UserHeader) -> Back:
+    def _way_back(link: Link, user: headers.UserHeader) -> Back:
         peer = link.session.remote_guid
         return Back(peer, link.address,
                     link.session.direct_format_session and bytes(user.source_queue_manager) == peer)
 
-    def _forward(self, batch: _Batch, link: Link, message: packets.UserMessage, raw: bytes, wall: int) -> str:
+    def _forward(self, batch: _Batch, link: Link, message: headers.UserMessage, raw: bytes, wall: int) -> str:
         """Decide about a message, or acknowledgement, for another queue manager (B-012, B-259, B-264)."""
         user = message.user
         name = user.destination_queue
         hops = (user.flags & core.USER_RC) + 1
         rejection = confirm.NACK_HOP_COUNT_EXCEEDED if hops > self.config.hop_limit else self._too_late(message, wall)
-        if not isinstance(name, packets.PrivateQueueFormatNameId) and not (
-                isinstance(name, packets.DirectQueueFormatName) and split_direct(legible(name.direct_format_name))):
+        if not isinstance(name, guid_names.PrivateQueueFormatNameId) and not (
+                isinstance(name, names.DirectQueueFormatName) and split_direct(legible(name.direct_format_name))):
             rejection = confirm.NACK_BAD_DST_Q  # nowhere to send it to
         if rejection:
             if message.transaction is not None:
@@ -933,8 +934,8 @@ class Manager:
             return batch.outcomes.why_full  # B-251
         batch.outcomes.room -= len(raw)
         packet = bytearray(raw)
-        packets.set_hop_count(packet, hops)
-        target = packets.format_name(name).lower() if isinstance(name, packets.DirectQueueFormatName) \
+        build.set_hop_count(packet, hops)
+        target = guids.format_name(name).lower() if isinstance(name, names.DirectQueueFormatName) \
             else outcome.return_queue(bytes(user.queue_manager_address))
         batch.forwarded.append((target, message, packet))
         if message.base.flags & core.BASE_TR:
@@ -954,40 +955,40 @@ class Manager:
         self.store.add_outgoing(rows)
         batch.outcomes.sent = True
 
-    def _complain_of_refusals(self, state: _IncomingState, transaction: packets.TransactionHeader) -> None:
+    def _complain_of_refusals(self, state: _IncomingState, transaction: headers.TransactionHeader) -> None:
         record = state.stream.record
         if record[core.INCOMING_REJECT_COUNT] >= self.config.refusals_told and not state.complained:
             state.complained = True
             last = record[core.INCOMING_TIME_STAMP] << 32 | record[core.INCOMING_ORDINAL]
             count = record[core.INCOMING_REJECT_COUNT]
-            self.log(f"{packets.guid_text(state.source)} to {state.key}: {count} messages refused in a row, the last "
+            self.log(f"{guids.guid_text(state.source)} to {state.key}: {count} messages refused in a row, the last "
                      f"{transaction.tx_sequence_id}/{transaction.tx_sequence_number} after "
                      f"{transaction.previous_tx_sequence_number}, while the last accepted is "
                      f"{last}/{record[core.INCOMING_NUMBER]}: was the source restored from an older copy? (B-426)")
 
-    def _is_here(self, user: packets.UserHeader) -> bool:
+    def _is_here(self, user: headers.UserHeader) -> bool:
         """Does the message end here, as far as its destination says (B-264)? Zero and the own GUID as
         QueueManagerAddress both mean here (A-38)."""
-        if user.queue_manager_address not in (packets.NULL_GUID, self.store.guid):
+        if user.queue_manager_address not in (names.NULL_GUID, self.store.guid):
             return False
         name = user.destination_queue
-        if not isinstance(name, packets.DirectQueueFormatName):
+        if not isinstance(name, names.DirectQueueFormatName):
             return True
         address = (split_direct(legible(name.direct_format_name)) or ("", ""))[0]
         return not address or not self.config.own_names or address in self.config.own_names  # B-416
 
-    def _target(self, user: packets.UserHeader) -> tuple[str, str | int]:
+    def _target(self, user: headers.UserHeader) -> tuple[str, str | int]:
         """What a message's stream is filed under, and the queue that it means here, "" if none (B-264)."""
         name = user.destination_queue
-        here = user.queue_manager_address in (packets.NULL_GUID, self.store.guid)  # A-38
-        if isinstance(name, packets.DirectQueueFormatName):
+        here = user.queue_manager_address in (names.NULL_GUID, self.store.guid)  # A-38
+        if isinstance(name, names.DirectQueueFormatName):
             key = legible("DIRECT=" + name.direct_format_name).lower()
             if len(key) > LONGEST_KEY:
                 key = key[:LONGEST_KEY - 64] + hashlib.sha256(key.encode()).hexdigest()
-        elif isinstance(name, packets.PrivateQueueFormatNameId) and here:
+        elif isinstance(name, guid_names.PrivateQueueFormatNameId) and here:
             key = f"#{name.private_queue_identifier}"
         else:
-            return packets.format_name(name, user.queue_manager_address) if name is not None else "", ""
+            return guids.format_name(name, user.queue_manager_address) if name is not None else "", ""
         return key, self._meaning(key) if here else ""
 
     def _meaning(self, key: str) -> str | int:
@@ -1044,7 +1045,7 @@ class Manager:
 
     # ---- acknowledgements that come
 
-    def _order_ack(self, batch: _Batch, link: Link, packet: packets.OrderAck, now: int) -> None:
+    def _order_ack(self, batch: _Batch, link: Link, packet: reader.OrderAck, now: int) -> None:
         body = packet.body
         acked, number = body.tx_sequence_id, body.tx_sequence_number
         outgoing = self._stream_of(acked >> 32)
@@ -1092,7 +1093,7 @@ class Manager:
                 batch.answer(outgoing, entry, confirm.NACK_REACH_QUEUE_TIMEOUT)
             batch.outgoing[outgoing] = None
 
-    def _final_ack(self, batch: _Batch, packet: packets.FinalAck, now: int) -> None:
+    def _final_ack(self, batch: _Batch, packet: headers.FinalAck, now: int) -> None:
         body = packet.body
         if body.source_guid != self.store.guid:  # B-241
             return
@@ -1126,7 +1127,7 @@ class Manager:
         identifier, self._message_ids = self._message_ids[0], self._message_ids[1:]
         return identifier
 
-    def _reject(self, batch: _Batch, state: _IncomingState | None, link: Link, message: packets.UserMessage,
+    def _reject(self, batch: _Batch, state: _IncomingState | None, link: Link, message: headers.UserMessage,
                 message_class: int) -> str:
         """Refuse a transactional message (B-260). A text: why there is no room to say so.
 
@@ -1145,11 +1146,11 @@ class Manager:
         batch.peers.add(peer)
         if state:
             batch.rejected.append((state, peer))
-        if message.properties.flags & packets.WANT_NA:
+        if message.properties.flags & headers.WANT_NA:
             batch.outcomes.administer(message, message_class, back)
         return ""
 
-    def _tell_of_refusal(self, link: Link, message: packets.UserMessage, message_class: int) -> None:
+    def _tell_of_refusal(self, link: Link, message: headers.UserMessage, message_class: int) -> None:
         name = outcome.format_name(message.user)
         self.log(f"{link.address}: a message for {name} is refused: {classes.words(message_class, name)}",
                  fact=f"{link.address} {name}: {message_class}")
@@ -1179,7 +1180,7 @@ class Manager:
                     direct = link.session.direct_format_session and state.source == link.session.remote_guid
                     destination, host = outcome.order_queue(link.address if direct else None, state.source)
                     record = stream.record
-                    packet = packets.order_ack(
+                    packet = acks.order_ack(
                         destination, self.store.guid, self._message_id(), wall, record[core.INCOMING_ORDINAL],
                         record[core.INCOMING_TIME_STAMP], state.order_ack_number, host)
                     link.session.send(None, packet, False, now)
@@ -1243,7 +1244,7 @@ class Manager:
                 continue
             if entry.tx_sequence_number:
                 outgoing.transmitted.add(_key(entry))
-                outgoing.stream.prepare(entry, packet, packets.transaction_offset(packet))
+                outgoing.stream.prepare(entry, packet, parse.transaction_offset(packet))
             clock.hide_limits(packet)
             session.send(entry, packet, entry.recoverable, now)
             link.transfer.sends(len(packet))
@@ -1470,7 +1471,7 @@ class Manager:
             })
         return {**self.about,
                 "sessions": [{"name": link.hop[0] if link.hop else link.address, "address": link.address,
-                              "guid": packets.guid_text(link.session.remote_guid), "state": link.session.state,
+                              "guid": guids.guid_text(link.session.remote_guid), "state": link.session.state,
                               "initiator": link.session.initiator} for link in self.links],
                 "serial": [connection for connection in connections.values() if "serial" in connection],
                 "outgoing": queues}
@@ -1510,7 +1511,7 @@ class _Batch:
         self.queued: dict[int, int] = {}  # bytes of these, by queue
         self.incoming: dict[_IncomingState, None] = {}
         self.forgotten: list[tuple[bytes, str]] = []
-        self.forwarded: list[tuple[str, packets.UserMessage, bytearray]] = []  # with their outgoing queue
+        self.forwarded: list[tuple[str, headers.UserMessage, bytearray]] = []  # with their outgoing queue
         self.outgoing: dict[_Outgoing, None] = {}  # streams that have moved
         self.before: dict[_Outgoing, list[Entry]] = {}  # whose table is changed, with what was taken out of it
         self.passed_on: list[int] = []  # keys of what sessions have acknowledged, not transactional

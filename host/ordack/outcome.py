@@ -15,8 +15,9 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from mqqb import confirm, core, packets
+from mqqb import acks, build, compose, confirm, core, guid_names, guids, headers, names, reader
 from mqqb.confirm import Confirmation
+from mqqb.parse import parse as parse_packet
 
 from ordack.config import Config, split_direct
 from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL
@@ -58,20 +59,20 @@ class Back(NamedTuple):
     direct: bool
 
 
-def parse(packet: bytes | bytearray | memoryview) -> packets.UserMessage:
+def parse(packet: bytes | bytearray | memoryview) -> headers.UserMessage:
     """A packet of the store as the message that it is."""
-    found = packets.parse(packet)
-    if isinstance(found, (packets.OrderAck, packets.FinalAck)):  # one that only passes through here
+    found = parse_packet(packet)
+    if isinstance(found, (reader.OrderAck, headers.FinalAck)):  # one that only passes through here
         return found.message
-    assert isinstance(found, packets.UserMessage)
+    assert isinstance(found, headers.UserMessage)
     return found
 
 
-def wants(message: packets.UserMessage, own: bool) -> int:
+def wants(message: headers.UserMessage, own: bool) -> int:
     """What the removal of this message from its queue leads to. own: it was sent on this queue manager."""
     flags = message.user.flags
     requested = message.properties.flags if message.user.admin_queue is not None else 0
-    wanted = (POSITIVE if requested & packets.WANT_PR else 0) | (NEGATIVE if requested & packets.WANT_NR else 0)
+    wanted = (POSITIVE if requested & headers.WANT_PR else 0) | (NEGATIVE if requested & headers.WANT_NR else 0)
     if message.transaction is None:
         return wanted | (ON_EXPIRY if flags & core.USER_JN else 0)
     if own:
@@ -80,21 +81,21 @@ def wants(message: packets.UserMessage, own: bool) -> int:
     return wanted | (FINAL_ACK if asked else 0)
 
 
-def expires(message: packets.UserMessage, now: int) -> int | None:
+def expires(message: headers.UserMessage, now: int) -> int | None:
     """When a message that arrives now has been in its queue for long enough; None: never (B-288, B-402, A-43)."""
     life = message.user.time_to_be_received
-    return None if life == packets.FOREVER else now + max(life - elapsed(message, now), 0)
+    return None if life == compose.FOREVER else now + max(life - elapsed(message, now), 0)
 
 
-def elapsed(message: packets.UserMessage, now: int) -> int:
+def elapsed(message: headers.UserMessage, now: int) -> int:
     """Seconds since a message was sent; a clock that is ahead counts as none (A-42)."""
     return max(now - message.user.sent_time, 0)
 
 
-def send_until(message: packets.UserMessage) -> int:
+def send_until(message: headers.UserMessage) -> int:
     """Until when a message may travel: TimeToReachQueue, or TimeToBeReceived if that is shorter (B-311, B-403)."""
     life = min(message.base.time_to_reach_queue, message.user.time_to_be_received)
-    return NEVER if life == packets.FOREVER else message.user.sent_time + life
+    return NEVER if life == compose.FOREVER else message.user.sent_time + life
 
 
 def due(confirmation: Confirmation, until: int, held: bool) -> int | None:
@@ -154,7 +155,7 @@ class Outcomes:
                 self.copy(DEAD_LETTER, leaving.packet, message_class)
         self.store.delete_messages(keys)
 
-    def _end_own(self, message: packets.UserMessage, leaving: Leaving, message_class: int) -> None:
+    def _end_own(self, message: headers.UserMessage, leaving: Leaving, message_class: int) -> None:
         """A transactional message from this queue manager to itself: C-70, C-71, and its other ends alike."""
         user = message.user
         record = confirm.new(user.sent_time, self.config.confirmation, user.flags & (core.USER_JN | core.USER_JP),
@@ -228,7 +229,7 @@ class Outcomes:
         """This queue manager fails to deliver a message: administration acknowledgement if asked for, and if it is not
         transactional a copy in the dead-letter queue (B-312, B-313, B-390, B-391)."""
         message = parse(packet)
-        if message.properties.flags & packets.WANT_NA:
+        if message.properties.flags & headers.WANT_NA:
             self.administer(message, message_class, back)
         if message.user.flags & core.USER_JN and message.transaction is None:
             self.copy(DEAD_LETTER, packet, message_class)
@@ -251,7 +252,7 @@ class Outcomes:
             return False
         copied = bytearray(packet)
         if message_class is not None:
-            packets.set_message_class(copied, message_class)
+            build.set_message_class(copied, message_class)
         priority = copied[2] & core.BASE_PR
         self.room -= len(packet)
         self.store.add_messages([NewMessage(queue.identifier, 7 - priority, copied, in_doubt=in_doubt)])
@@ -259,30 +260,30 @@ class Outcomes:
 
     # ---- acknowledgements
 
-    def final_ack(self, message: packets.UserMessage, message_class: int, back: Back) -> None:
+    def final_ack(self, message: headers.UserMessage, message_class: int, back: Back) -> None:
         """File a FinalAck for the peer that the message came from (B-356, B-360 to B-362)."""
         transaction = message.transaction
         assert transaction is not None
         source = bytes(message.user.source_queue_manager)
         destination, host = order_queue(back.address if back.direct else None, source)
         message_id = self.store.reserve_message_ids()
-        packet = packets.final_ack(
+        packet = acks.final_ack(
             destination, self.store.guid, message_id, self.now, transaction.tx_sequence_ordinal,
             transaction.tx_sequence_time_stamp, transaction.tx_sequence_number,
             transaction.previous_tx_sequence_number, source, message.user.message_id, message_class, host)
         self._file(return_queue(back.peer), message_id, packet, True, 0, back.address)
 
-    def administer(self, message: packets.UserMessage, message_class: int, back: Back | None) -> None:
+    def administer(self, message: headers.UserMessage, message_class: int, back: Back | None) -> None:
         """Send Administration Acknowledgment (B-348 to B-355). back: None if the message was sent here."""
         user, properties = message.user, message.properties
         name = user.admin_queue
         if name is None or (message_class in INSECURE and not self.config.send_insecure_nacks):
             return
         selector = user.flags >> 13 & 7
-        host = packets.NULL_GUID
-        if isinstance(name, packets.PrivateQueueFormatName):  # AQ 6; as a destination it is its two parts
+        host = names.NULL_GUID
+        if isinstance(name, guid_names.PrivateQueueFormatName):  # AQ 6; as a destination it is its two parts
             host = name.source_queue_manager
-            name = packets.PrivateQueueFormatNameId(name.private_queue_identifier)
+            name = guid_names.PrivateQueueFormatNameId(name.private_queue_identifier)
         elif selector == SOURCE_HOST:
             host = bytes(user.source_queue_manager)
         elif selector == DESTINATION_HOST:
@@ -296,16 +297,16 @@ class Outcomes:
             else "express", response=self._response_queue(user),
             correlation=bytes(user.source_queue_manager) + user.message_id.to_bytes(4, "little"))
 
-    def _response_queue(self, user: packets.UserHeader) -> packets.QueueName | None:
+    def _response_queue(self, user: headers.UserHeader) -> names.QueueName | None:
         """Where the acknowledged message went, as an address that leads there (B-352)."""
         name = user.destination_queue
-        if isinstance(name, packets.PrivateQueueFormatNameId):
+        if isinstance(name, guid_names.PrivateQueueFormatNameId):
             host = bytes(user.queue_manager_address)
-            return packets.PrivateQueueFormatName(self.store.guid if host == packets.NULL_GUID else host,
+            return guid_names.PrivateQueueFormatName(self.store.guid if host == names.NULL_GUID else host,
                                                   name.private_queue_identifier)
         return name
 
-    def report(self, message: packets.UserMessage, next_hop: str | None = None) -> None:
+    def report(self, message: headers.UserMessage, next_hop: str | None = None) -> None:
         """Tell the report queue of a traced message that it has arrived, or leaves for next_hop, an IP address (B-294
         to B-296; wire.md 8)."""
         debug = message.debug
@@ -314,27 +315,27 @@ class Outcomes:
             return
         user = message.user
         hops = user.flags & core.USER_RC
-        source = packets.guid_text(bytes(user.source_queue_manager))[1:5]
+        source = guids.guid_text(bytes(user.source_queue_manager))[1:5]
         when = time.strftime("%I:%M:%S %p %m/%d/%Y", time.gmtime(self.now))
-        target = "" if user.destination_queue is None else packets.format_name(
+        target = "" if user.destination_queue is None else guids.format_name(
             user.destination_queue, bytes(user.queue_manager_address))
         lines = [f"<MESSAGE ID>{user.message_id:08X}</MESSAGE ID>", f"<TARGET QUEUE>{target}</TARGET QUEUE>"]
         if next_hop is not None:
             lines += [f"<NEXT HOP>{next_hop}</NEXT HOP>", f"<HOP COUNT>{hops:02X} </HOP COUNT>"]
         self._post(
-            packets.PublicQueueFormatName(bytes(debug.queue_identifier)), packets.NULL_GUID, None, packets.NULL_GUID,
-            message_class=confirm.REPORT, body=packets.utf16_encode("".join(line + "\r\n" for line in lines)),
+            guid_names.PublicQueueFormatName(bytes(debug.queue_identifier)), names.NULL_GUID, None, names.NULL_GUID,
+            message_class=confirm.REPORT, body=names.utf16_encode("".join(line + "\r\n" for line in lines)),
             label=f"{source}:{user.message_id:08X}:{hops:02X} received by "
-                  f"{packets.guid_text(self.store.guid)} at {when}")
+                  f"{guids.guid_text(self.store.guid)} at {when}")
 
-    def _post(self, name: packets.QueueName, host: bytes, back: Back | None, source: bytes, *, body: bytes | Any,
+    def _post(self, name: names.QueueName, host: bytes, back: Back | None, source: bytes, *, body: bytes | Any,
               **properties: Any) -> None:
         """Send a message of the queue manager's own; nowhere if the queue cannot be opened (B-296, B-355).
 
         name, host: destination and QueueManagerAddress. back: how `source` is reached, None if it is here.
         """
-        if isinstance(name, packets.PublicQueueFormatName):
-            known = self.config.public_queues.get(packets.guid_text(name.public_queue_identifier)[1:-1].lower())
+        if isinstance(name, guid_names.PublicQueueFormatName):
+            known = self.config.public_queues.get(guids.guid_text(name.public_queue_identifier)[1:-1].lower())
             if known is None:
                 return
             name, host = destination(known)
@@ -343,11 +344,11 @@ class Outcomes:
             return
         recoverable = properties.get("delivery") == "recoverable"
         message_id = self.store.reserve_message_ids()
-        properties |= {"ttrq": packets.FOREVER, "sent_time": self.now, "address": host}
+        properties |= {"ttrq": compose.FOREVER, "sent_time": self.now, "address": host}
         try:
-            packet = packets.user_message(self.store.guid, message_id, name, body, **properties)
+            packet = build.user_message(self.store.guid, message_id, name, body, **properties)
         except ValueError:  # other names make it larger than a packet can be
-            packet = packets.user_message(self.store.guid, message_id, name, b"", **properties)
+            packet = build.user_message(self.store.guid, message_id, name, b"", **properties)
         if self.room < len(packet):
             return
         priority = packet[2] & core.BASE_PR
@@ -355,21 +356,21 @@ class Outcomes:
             if queue.has_room(len(packet)):
                 self.room -= len(packet)
                 self.store.add_messages([NewMessage(queue.identifier, 7 - priority, packet)])
-        elif isinstance(name, packets.DirectQueueFormatName):
-            self._file(packets.format_name(name).lower(), message_id, packet, recoverable, priority)
+        elif isinstance(name, names.DirectQueueFormatName):
+            self._file(guids.format_name(name).lower(), message_id, packet, recoverable, priority)
         elif back is not None and host == source:
             self._file(return_queue(back.peer), message_id, packet, recoverable, priority, back.address)
         else:
             self._file(return_queue(host), message_id, packet, recoverable, priority)
 
-    def _here(self, name: packets.QueueName, host: bytes) -> Queue | bool | None:
+    def _here(self, name: names.QueueName, host: bytes) -> Queue | bool | None:
         """The queue here that a destination means; None if it is elsewhere, False if it takes no such message."""
-        if isinstance(name, packets.PrivateQueueFormatNameId):
-            if host not in (packets.NULL_GUID, self.store.guid):
+        if isinstance(name, guid_names.PrivateQueueFormatNameId):
+            if host not in (names.NULL_GUID, self.store.guid):
                 return None
             queue = self.store.find_queue(name.private_queue_identifier)
         else:
-            address, queue_name = split_direct(legible(packets.format_name(name))) or ("", "")
+            address, queue_name = split_direct(legible(guids.format_name(name))) or ("", "")
             if address != "." and not self.config.is_own(address):
                 return None if address else False
             queue = self.store.find_queue(queue_name)
@@ -384,25 +385,25 @@ class Outcomes:
         self.sent = True
 
 
-def destination(format_name: str) -> tuple[packets.QueueName, bytes]:
+def destination(format_name: str) -> tuple[names.QueueName, bytes]:
     """A format name as it stands in a message: the name, and QueueManagerAddress."""
-    name = packets.parse_format_name(format_name)
-    if isinstance(name, packets.PrivateQueueFormatName):
-        return packets.PrivateQueueFormatNameId(name.private_queue_identifier), name.source_queue_manager
-    return name, packets.NULL_GUID
+    name = names.parse_format_name(format_name)
+    if isinstance(name, guid_names.PrivateQueueFormatName):
+        return guid_names.PrivateQueueFormatNameId(name.private_queue_identifier), name.source_queue_manager
+    return name, names.NULL_GUID
 
 
-def format_name(user: packets.UserHeader) -> str:
+def format_name(user: headers.UserHeader) -> str:
     """Where a message is to go, for a person; "" if its destination is no queue."""
     return "" if user.destination_queue is None else legible(
-        packets.format_name(user.destination_queue, bytes(user.queue_manager_address)))
+        guids.format_name(user.destination_queue, bytes(user.queue_manager_address)))
 
 
-def order_queue(address: str | None, source: bytes) -> tuple[packets.QueueName, bytes]:
+def order_queue(address: str | None, source: bytes) -> tuple[names.QueueName, bytes]:
     """Destination and QueueManagerAddress of an acknowledgement to `source` (B-361, B-362)."""
     if address is not None:
-        return packets.order_queue(address), packets.NULL_GUID
-    return packets.PrivateQueueFormatNameId(ORDER_QUEUE_ID), source
+        return acks.order_queue(address), names.NULL_GUID
+    return guid_names.PrivateQueueFormatNameId(ORDER_QUEUE_ID), source
 
 
 def is_return_queue(format_name: str) -> bool:
@@ -413,4 +414,4 @@ def is_return_queue(format_name: str) -> bool:
 
 def return_queue(peer: bytes) -> str:
     """Name of the outgoing queue with what goes back to a peer."""
-    return packets.format_name(packets.PrivateQueueFormatName(peer, ORDER_QUEUE_ID))
+    return guids.format_name(guid_names.PrivateQueueFormatName(peer, ORDER_QUEUE_ID))

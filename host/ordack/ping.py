@@ -5,7 +5,9 @@ Times: `now` monotonic milliseconds.
 
 from __future__ import annotations
 
-from mqqb import core, packets
+from mqqb import core
+from mqqb.ping import Ping, build
+from mqqb.ping import parse as parse_ping
 
 RESPONSE_TIME_MS = 1000  # B-139
 REFUSED = 2  # RF
@@ -38,8 +40,8 @@ class Pings:
     def response(self, datagram: bytes) -> bool | None:
         """Take what came back: does the peer refuse? None: it is not the answer that is waited for (B-200)."""
         try:
-            ping = packets.parse_ping(datagram)
-        except packets.Malformed:
+            ping = parse_ping(datagram)
+        except core.Malformed:
             return None
         if self._due is None or ping.cookie != self.cookie:
             return None
@@ -56,15 +58,15 @@ class Pings:
     def answer(self, datagram: bytes, refuse: bool) -> bytearray | None:
         """The datagram that answers a request; None: ignore it (B-202). refuse: a session would be refused now."""
         try:
-            ping = packets.parse_ping(datagram)
-        except packets.Malformed:
+            ping = parse_ping(datagram)
+        except core.Malformed:
             return None
         return self._build(ping.flags & REPEATED | (REFUSED if refuse else 0), ping.cookie)
 
     def _build(self, flags: int, cookie: int) -> bytearray:
-        ping = packets.Ping()
+        ping = Ping()
         ping.flags = flags
         ping.signature = core.PING_SIGNATURE
         ping.cookie = cookie
         ping.qm_guid = self.guid
-        return packets.build(ping)
+        return build(ping)

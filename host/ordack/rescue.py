@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mqqb import confirm, packets
+from mqqb import confirm, guids, headers, parse
 
 from ordack.board import FILES, Board, BoardError, Progress, fetch_outbox, node_log
 
@@ -67,8 +67,8 @@ def listing(folder: Path) -> Iterator[dict[str, Any]]:
             for arrival in opened.restored_arrivals:
                 if arrival.record[confirm.STATE] == log.RECEIVED:
                     yield {"message_id": arrival.message_id, "queue": arrival.source.name, "state": "not handled",
-                           "from": packets.guid_text(arrival.source.guid), **_content(opened.load(arrival))}
-            yield {"guid": packets.guid_text(opened.guid), "name": opened.name, "ahead": opened.ahead,
+                           "from": guids.guid_text(arrival.source.guid), **_content(opened.load(arrival))}
+            yield {"guid": guids.guid_text(opened.guid), "name": opened.name, "ahead": opened.ahead,
                    "damage": opened.damage}
         except (log.OutboxError, OSError) as error:
             raise BoardError(str(error)) from None
@@ -77,8 +77,8 @@ def listing(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _content(packet: bytes) -> dict[str, Any]:
-    message = packets.parse(bytes(packet))
-    assert isinstance(message, packets.UserMessage)
+    message = parse.parse(bytes(packet))
+    assert isinstance(message, headers.UserMessage)
     body = bytes(message.properties.body)
     try:
         text = {"body": body.decode()}

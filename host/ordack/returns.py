@@ -14,8 +14,9 @@ from array import array
 from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
-from mqqb import core, packets
-from mqqb.streams import Entry, IncomingStream, OutgoingStream
+from mqqb import core, headers, parse
+from mqqb.incoming import IncomingStream
+from mqqb.streams import Entry, OutgoingStream
 
 from ordack.config import Config
 from ordack.tables import key_of
@@ -90,8 +91,8 @@ def by_sequence(states: Iterable[AnyState]) -> dict[Sequence, AnyState]:
 def rejected(packet: bytes | bytearray) -> tuple[Sequence, int] | None:
     """What the FinalAck that this packet is has rejected, sequence and number. None: it is something else, or says what
     became of a message that had been accepted."""
-    found = packets.parse(packet)
-    if not isinstance(found, packets.FinalAck) or found.message.properties.message_class & 0xC000 != 0x8000:
+    found = parse.parse(packet)
+    if not isinstance(found, headers.FinalAck) or found.message.properties.message_class & 0xC000 != 0x8000:
         return None
     body = found.body
     return ((bytes(body.source_guid), body.tx_sequence_time_stamp, body.tx_sequence_ordinal), body.tx_sequence_number)
@@ -109,7 +110,7 @@ def given_up(acknowledgements: Iterable[bytearray], states: Iterable[AnyState]) 
     return limited
 
 
-def is_unknown(limit: int | None, record: array[int], transaction: packets.TransactionHeader) -> bool:
+def is_unknown(limit: int | None, record: array[int], transaction: headers.TransactionHeader) -> bool:
     """Is this a message that the stream has passed, of which nobody knows here whether it was rejected, and the first
     such one that its source still has?"""
     return (limit is not None and transaction.tx_sequence_time_stamp == record[core.INCOMING_TIME_STAMP]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from mqqb import confirm, packets
+from mqqb import confirm, guids
 
 from ordack import classes
 from ordack.client import Client
@@ -103,7 +103,7 @@ def glance(store: Store, now: float | None = None) -> dict[str, Any]:
     problems += [f"the queue {queue['name']} is full: {queue['bytes']} of {queue['quota']} bytes" for queue in queues
                  if queue["quota"] is not None and queue["bytes"] >= queue["quota"]]
     problems += [f"{queue['format_name']}: {queue['why']}" for queue in waiting if shown and _is_stuck(queue)]
-    return {"store": str(store.folder), "guid": packets.guid_text(store.guid), "served": shown is not None,
+    return {"store": str(store.folder), "guid": guids.guid_text(store.guid), "served": shown is not None,
             "since": shown and shown.get("since"), "process": shown and shown.get("process"),
             "listening": shown and shown.get("listening"), "queues": queues,
             "sessions": (shown or {}).get("sessions", []), "serial": (shown or {}).get("serial", []),

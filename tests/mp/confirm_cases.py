@@ -3,7 +3,7 @@
 Times are seconds after T0, whole: an event that the specification puts at 3.1 happens at 3.
 """
 
-from mqqb import confirm, core, packets
+from mqqb import build, confirm, core, names, parse
 
 JN = core.USER_JN
 JP = core.USER_JP
@@ -287,9 +287,9 @@ def not_sent_when_the_link_comes_up():
 def jn_is_in_the_packet():
     """Case 11, its other half."""
     journal = confirm.journal_of(0, confirm.Settings(xact_dead_letter_always=True))
-    name = packets.parse_format_name("DIRECT=TCP:127.0.0.1\\private$\\line1")
-    packet = packets.parse(packets.user_message(bytes(16), 1, name, b"", delivery="transactional", journal=journal))
-    assert packet.user.flags & core.USER_JN
+    name = names.parse_format_name("DIRECT=TCP:127.0.0.1\\private$\\line1")
+    packet = parse.parse(build.user_message(bytes(16), 1, name, b"", delivery="transactional", journal=journal))
+    assert packet.user.fields[core.USER_FLAGS] & core.USER_JN
     assert confirm.journal_of(JP, confirm.Settings(xact_dead_letter_always=True)) == JN | JP
     assert confirm.journal_of(JP, confirm.Settings()) == JP
 

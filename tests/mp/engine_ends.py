@@ -7,12 +7,14 @@ it likes.
 
 from array import array
 
-from mqqb import core, packets, session, streams
+from mqqb import acks, build, core, handshake, names, parse, reader, session, streams
+from mqqb.headers import FinalAck, FinalAckBody, TransactionHeader, UserMessage
+from mqqb.incoming import IncomingStream
 
 SENDER = bytes(range(16))
 RECEIVER = bytes(range(100, 116))
-ORDER_QUEUE = packets.parse_format_name("DIRECT=TCP:127.0.0.1\\PRIVATE$\\order_queue$")
-DESTINATION = packets.parse_format_name("DIRECT=TCP:127.0.0.1\\private$\\line1")
+ORDER_QUEUE = names.parse_format_name("DIRECT=TCP:127.0.0.1\\PRIVATE$\\order_queue$")
+DESTINATION = names.parse_format_name("DIRECT=TCP:127.0.0.1\\private$\\line1")
 
 BOARD = False  # True: the session is used as a board uses it, with its own room and a buffer for the output
 
@@ -64,8 +66,8 @@ class Sender:
     def send(self, body, delivery="transactional", journal=False):
         message_id = self.next_message_id
         self.next_message_id += 1
-        packet = packets.user_message(SENDER, message_id, DESTINATION, body, delivery=delivery)
-        offset = packets.transaction_offset(packet)
+        packet = build.user_message(SENDER, message_id, DESTINATION, body, delivery=delivery)
+        offset = parse.transaction_offset(packet)
         if offset:
             entry = self.stream.number(packet, offset, message_id, message_id, journal)
             assert entry is not None
@@ -99,13 +101,14 @@ class Sender:
             events.append(event)
             if isinstance(event, session.MessageReceived):
                 packet = event.packet
-                if isinstance(packet, packets.OrderAck):
+                if isinstance(packet, reader.OrderAck):
                     covered = self.stream.order_ack(packet.body, now)
                     self._settle([entry for entry in covered if not entry.journal])
-                elif isinstance(packet, packets.FinalAck):
+                elif isinstance(packet, FinalAck):
                     entry = self.stream.final_ack(packet.body, now)
                     if entry is not None:
-                        self.rejected.append((entry.message_id, packet.message.properties.message_class))
+                        properties = packet.message.properties.fields
+                        self.rejected.append((entry.message_id, properties[core.PROPERTIES_MESSAGE_CLASS]))
                         self._settle([entry])
                 self.session.stored(event.recoverable, now)
             elif isinstance(event, session.Acknowledged):
@@ -127,7 +130,7 @@ class Sender:
                 break
             packet = bytearray(self.disk[entry.key])
             if entry.tx_sequence_number:
-                self.stream.prepare(entry, packet, packets.transaction_offset(packet))
+                self.stream.prepare(entry, packet, parse.transaction_offset(packet))
             send(self.session, entry, packet, entry.recoverable, now)
             sent += 1
         return sent
@@ -143,7 +146,7 @@ class Receiver:
     def __init__(self, now=0):
         self.queue = []  # (message id, tx id, number, body), as inserted
         self.record = array("I", (0, 0, 0, 0))
-        self.incoming = streams.IncomingStream(array("I", self.record), now)
+        self.incoming = IncomingStream(array("I", self.record), now)
         self.session = None
         self.order_acks = []
         self.hold = False
@@ -159,7 +162,7 @@ class Receiver:
         self.session.connected(now)
 
     def crash(self, now):
-        self.incoming = streams.IncomingStream(array("I", self.record), now)
+        self.incoming = IncomingStream(array("I", self.record), now)
         self.session = None
         self.held = []
 
@@ -180,7 +183,7 @@ class Receiver:
             if self.is_full:
                 self.session.close("B-285", "the quota is used up")
                 break
-            if isinstance(message, packets.UserMessage):
+            if isinstance(message, UserMessage):
                 self._take(message, now)
         self.record = array("I", self.incoming.record)
         for event in self.held:
@@ -188,11 +191,11 @@ class Receiver:
         self.held = []
 
     def _take(self, message, now):
-        message_id = message.user.message_id
+        message_id = message.user.fields[core.USER_MESSAGE_ID]
         transaction = message.transaction
         number = None
         if transaction is not None:
-            number = (transaction.tx_sequence_id, transaction.tx_sequence_number)
+            number = (transaction.tx_sequence_id, transaction.fields[core.TX_NUMBER])
             self.incoming.schedule_order_ack(now)
             if not self.incoming.accept(transaction):
                 return
@@ -209,17 +212,17 @@ class Receiver:
     def final_ack(self, message, message_class, now):
         """Send a FinalAck for this UserMessage."""
         transaction = message.transaction
-        packet = packets.final_ack(
+        packet = acks.final_ack(
             ORDER_QUEUE,
             RECEIVER,
             self.next_message_id,
             0,
-            transaction.tx_sequence_ordinal,
-            transaction.tx_sequence_time_stamp,
-            transaction.tx_sequence_number,
-            transaction.previous_tx_sequence_number,
+            transaction.fields[core.TX_ORDINAL],
+            transaction.fields[core.TX_TIME_STAMP],
+            transaction.fields[core.TX_NUMBER],
+            transaction.fields[core.TX_PREVIOUS],
             message.user.source_queue_manager,
-            message.user.message_id,
+            message.user.fields[core.USER_MESSAGE_ID],
             message_class,
         )
         self.next_message_id += 1
@@ -231,7 +234,7 @@ class Receiver:
         due = self.incoming.next_timeout()
         if due is not None and now >= due and self.session.can_send():
             if self.incoming.tx_sequence_number:
-                packet = packets.order_ack(
+                packet = acks.order_ack(
                     ORDER_QUEUE,
                     RECEIVER,
                     self.next_message_id,
@@ -286,7 +289,7 @@ def run(sender, receiver, now, until):
 
 def transaction(tx_sequence_id, number, previous):
     """A TransactionHeader with these three."""
-    header = packets.TransactionHeader()
+    header = TransactionHeader()
     header.fields[core.TX_ORDINAL] = tx_sequence_id & 0xFFFFFFFF
     header.fields[core.TX_TIME_STAMP] = tx_sequence_id >> 32
     header.fields[core.TX_NUMBER] = number
@@ -296,7 +299,7 @@ def transaction(tx_sequence_id, number, previous):
 
 def order_ack_body(tx_sequence_id, number):
     """The body of an OrderAck."""
-    body = packets.OrderAckBody()
+    body = reader.OrderAckBody()
     body.fields[core.ACK_ORDINAL] = tx_sequence_id & 0xFFFFFFFF
     body.fields[core.ACK_TIME_STAMP] = tx_sequence_id >> 32
     body.fields[core.ACK_NUMBER] = number
@@ -305,22 +308,22 @@ def order_ack_body(tx_sequence_id, number):
 
 def final_ack_body(entry):
     """The body of a FinalAck for this entry."""
-    body = packets.FinalAckBody()
+    body = FinalAckBody()
     body.fields[core.ACK_ORDINAL] = entry.tx_sequence_id & 0xFFFFFFFF
     body.fields[core.ACK_TIME_STAMP] = entry.tx_sequence_id >> 32
     body.fields[core.ACK_NUMBER] = entry.tx_sequence_number
-    body.message_id = entry.message_id
+    body.fields[core.ACK_MESSAGE_ID] = entry.message_id
     return body
 
 
 def session_headers(data):
-    """The SessionHeaders of the SessionAcks among these packets."""
-    headers = []
+    """The words of the SessionHeaders of the SessionAcks among these packets."""
+    found = []
     total = 0
     while total < len(data):
-        packet = packets.parse(data, total)
-        size = core.packet_total(packet.base.flags, packet.base.packet_size)
-        if isinstance(packet, packets.SessionAck):
-            headers.append(packet.session)
+        packet = parse.parse(data, total)
+        size = core.packet_total(packet.base.fields[core.BASE_FLAGS], packet.base.fields[core.BASE_PACKET_SIZE])
+        if isinstance(packet, handshake.SessionAck):
+            found.append(packet.session.fields)
         total += size
-    return headers
+    return found

@@ -1,7 +1,7 @@
 """Senders over wires that exist only in memory, and a board with inboxes that loses power: for tests of the inboxes."""
 
 import power
-from mqqb import core, packets, session, streams
+from mqqb import build, compose, core, guid_names, headers, names, parse, reader, session, streams
 from node import Node
 from node.peer import Peer
 
@@ -19,11 +19,11 @@ class Sender:
 
     def __init__(self, number, name=NAME, time_stamp=100, window=64):
         self.guid = bytes([number]) * 16
-        self.name = packets.parse_format_name(name)
-        self.host = packets.NULL_GUID
-        if isinstance(self.name, packets.PrivateQueueFormatName):
+        self.name = names.parse_format_name(name)
+        self.host = names.NULL_GUID
+        if isinstance(self.name, guid_names.PrivateQueueFormatName):
             self.host = self.name.source_queue_manager
-            self.name = packets.PrivateQueueFormatNameId(self.name.private_queue_identifier)
+            self.name = guid_names.PrivateQueueFormatNameId(self.name.private_queue_identifier)
         self.settings = session.Settings(window_size=window)
         self.stream = streams.OutgoingStream(streams.OutgoingStream.new(time_stamp))
         self.packets = {}
@@ -34,10 +34,10 @@ class Sender:
         self.acknowledged_by = []  # MessageIDs of the acknowledgements
         self.session = None
 
-    def send(self, body, delivery="transactional", journal=JN, ttrq=packets.FOREVER, **properties):
+    def send(self, body, delivery="transactional", journal=JN, ttrq=compose.FOREVER, **properties):
         """Accept a message; its MessageID."""
         message_id = len(self.sent) + 1
-        packet = packets.user_message(
+        packet = build.user_message(
             self.guid,
             message_id,
             self.name,
@@ -51,14 +51,14 @@ class Sender:
         self.sent.append(message_id)
         self.packets[message_id] = packet
         if delivery == "transactional":
-            offset = packets.transaction_offset(packet)
+            offset = parse.transaction_offset(packet)
             assert self.stream.number(packet, offset, message_id, message_id, journal != 0)
         else:
             self.stream.append(streams.Entry(message_id, message_id, delivery == "recoverable"))
         return message_id
 
     def body(self, message_id):
-        return bytes(packets.parse(bytes(self.packets[message_id])).properties.body)
+        return bytes(parse.parse(bytes(self.packets[message_id])).properties.body)
 
     @property
     def is_settled(self):
@@ -78,14 +78,14 @@ class Sender:
                 self.stream.remove(event.entries)
 
     def _message(self, packet, now):
-        self.acknowledged_by.append(packet.message.user.message_id)
-        if isinstance(packet, packets.OrderAck):
-            self.seen.append(("order", packet.body.tx_sequence_number))
+        self.acknowledged_by.append(packet.message.user.fields[core.USER_MESSAGE_ID])
+        if isinstance(packet, reader.OrderAck):
+            self.seen.append(("order", packet.body.fields[core.ACK_NUMBER]))
             self.stored += [entry.message_id for entry in self.stream.order_ack(packet.body, now)]
-        elif isinstance(packet, packets.FinalAck):
+        elif isinstance(packet, headers.FinalAck):
             assert packet.body.source_guid == self.guid
-            message_id = packet.body.message_id
-            message_class = packet.message.properties.message_class
+            message_id = packet.body.fields[core.ACK_MESSAGE_ID]
+            message_class = packet.message.properties.fields[core.PROPERTIES_MESSAGE_CLASS]
             self.seen.append(("final", message_id, message_class))
             assert self.said.get(message_id, message_class) == message_class, "two answers"
             self.said[message_id] = message_class
@@ -102,7 +102,7 @@ class Sender:
                 break
             packet = bytearray(self.packets[entry.message_id])
             if entry.tx_sequence_number:
-                self.stream.prepare(entry, packet, packets.transaction_offset(packet))
+                self.stream.prepare(entry, packet, parse.transaction_offset(packet))
             conversation.send(entry, packet, entry.recoverable, now)
         return conversation.data_to_send()
 

@@ -2,15 +2,15 @@
 
 import json
 
-from mqqb import core, packets
+from mqqb import build, core, guid_names, guids, headers, names, parse, ping, rare
 
 SENDER = bytes(range(16))
 RECEIVER = bytes(range(100, 116))
-DIRECT = packets.parse_format_name("DIRECT=TCP:10.0.0.5\\private$\\line1")
+DIRECT = names.parse_format_name("DIRECT=TCP:10.0.0.5\\private$\\line1")
 WIRE_NAMES = (
-    packets.PrivateQueueFormatNameId(7),
-    packets.PublicQueueFormatName(RECEIVER),
-    packets.PrivateQueueFormatName(SENDER, 9),
+    guid_names.PrivateQueueFormatNameId(7),
+    guid_names.PublicQueueFormatName(RECEIVER),
+    guid_names.PrivateQueueFormatName(SENDER, 9),
     DIRECT,
 )
 SID = bytes([1, 5, 0, 0, 0, 0, 0, 5, 21, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 232, 3, 0, 0])
@@ -33,57 +33,57 @@ def frames(path="tests/vectors.json"):
 
 def reparse(raw):
     """Read a packet or a ping and write it again."""
-    return packets.build(packets.parse_ping(raw) if len(raw) == 24 else packets.parse(raw))
+    return ping.build(ping.parse(raw)) if len(raw) == 24 else build.build(parse.parse(raw))
 
 
 def full_message():
     """A UserMessage with all optional headers, kinds of names, texts of odd length and bytes behind the last header."""
-    raw = packets.user_message(
+    raw = build.user_message(
         SENDER,
         77,
         DIRECT,
         b"reading 12.5",
         label="Tank 3",
         delivery="transactional",
-        admin=packets.PrivateQueueFormatNameId(3),
-        response=packets.PrivateQueueFormatName(RECEIVER, 5),
+        admin=guid_names.PrivateQueueFormatNameId(3),
+        response=guid_names.PrivateQueueFormatName(RECEIVER, 5),
         extension=b"ext",
         journal=core.USER_JN,
         acknowledge=0x0F,
     )
-    message = packets.parse(raw)
+    message = parse.parse(raw)
     message.user.connector_type = RECEIVER
     message.transaction.connector_qm_guid = SENDER
-    message.transaction.tx_sequence_ordinal = 3
-    message.transaction.tx_sequence_time_stamp = 1700000000
-    message.transaction.tx_sequence_number = 5
-    message.transaction.previous_tx_sequence_number = 4
-    message.security = packets.SecurityHeader()
-    message.security.flags = 0x0001
+    message.transaction.fields[core.TX_ORDINAL] = 3
+    message.transaction.fields[core.TX_TIME_STAMP] = 1700000000
+    message.transaction.fields[core.TX_NUMBER] = 5
+    message.transaction.fields[core.TX_PREVIOUS] = 4
+    message.security = headers.SecurityHeader()
+    message.security.fields[core.SECURITY_FLAGS] = 0x0001
     message.security.security_id = SID
     message.security.encryption_key = b"key"
     message.security.signature = b"signature"
     message.security.sender_cert = b"certificate"
     message.security.provider_info = b"\x01\0\0\0P\0\0\0"
-    message.debug = packets.DebugHeader()
+    message.debug = rare.DebugHeader()
     message.debug.queue_identifier = RECEIVER
-    message.soap = packets.SoapHeader("<head/>", "<body/>!")
-    message.multi_queue_format = packets.MultiQueueFormatHeader(
-        packets.MQFAddressHeader(
+    message.soap = rare.SoapHeader("<head/>", "<body/>!")
+    message.multi_queue_format = rare.MultiQueueFormatHeader(
+        rare.MQFAddressHeader(
             [
                 DIRECT,
-                packets.PublicQueueFormatName(RECEIVER),
-                packets.PrivateQueueFormatName(SENDER, 9),
-                packets.DistributionListFormatName(SENDER),
+                guid_names.PublicQueueFormatName(RECEIVER),
+                guid_names.PrivateQueueFormatName(SENDER, 9),
+                guids.DistributionListFormatName(SENDER),
             ]
         ),
-        packets.MQFAddressHeader(),
-        packets.MQFAddressHeader([DIRECT]),
+        rare.MQFAddressHeader(),
+        rare.MQFAddressHeader([DIRECT]),
         b"sig",
     )
-    message.session = packets.SessionHeader()
-    message.session.user_msg_sequence_number = 1
-    message.session.window_size = 64
+    message.session = headers.SessionHeader()
+    message.session.fields[core.ACKS_SENT] = 1
+    message.session.fields[core.ACKS_WINDOW_SIZE] = 64
     message.trailing = b"newer peers add headers."
     return message
 
@@ -91,9 +91,9 @@ def full_message():
 def outcome(raw):
     """What parse makes of bytes: "packet", "malformed", "more". Anything else it does is an error."""
     try:
-        packets.parse(raw)
-    except packets.Malformed as error:
+        parse.parse(raw)
+    except core.Malformed as error:
         return "malformed" if error.rule and error.field and error.reason else "malformed, but why?"
-    except packets.NeedMore as more:
+    except parse.NeedMore as more:
         return "more" if len(raw) < more.total <= core.PACKET_SIZE_MAX + 16 else "more, but how much?"
     return "packet"

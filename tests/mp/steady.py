@@ -9,12 +9,12 @@ same heap, unmeasured.
 
 import gc
 
-from mqqb import core, packets, session, streams
+from mqqb import acks, compose, core, names, session, streams
 
 SENDER = bytes(range(16))
 RECEIVER = bytes(range(100, 116))
-ORDER_QUEUE = packets.parse_format_name("DIRECT=TCP:127.0.0.1\\PRIVATE$\\order_queue$")
-DESTINATION = packets.parse_format_name("DIRECT=TCP:127.0.0.1\\private$\\line1")
+ORDER_QUEUE = names.parse_format_name("DIRECT=TCP:127.0.0.1\\PRIVATE$\\order_queue$")
+DESTINATION = names.parse_format_name("DIRECT=TCP:127.0.0.1\\private$\\line1")
 MESSAGES = 1000
 WARM_UP = 200
 BATCH = 10
@@ -29,7 +29,7 @@ class Board:
     def __init__(self):
         self.stream = streams.OutgoingStream(streams.OutgoingStream.new(1700000000))
         self.session = session.Session(True, SENDER, 0)
-        self.draft = packets.Draft(SENDER, DESTINATION)
+        self.draft = compose.Draft(SENDER, DESTINATION)
         self.size = self.draft.size(len(BODY))
         self.stride = self.size + 16  # a SessionHeader may follow
         self.buffer = bytearray(2 * BATCH * self.stride)  # a batch, and the one before it
@@ -107,7 +107,7 @@ class Other:
 
     def acknowledge(self, board, transaction, message_id, now):
         """All that came up to this transaction."""
-        ack = packets.order_ack(
+        ack = acks.order_ack(
             ORDER_QUEUE, RECEIVER, message_id, now, transaction[1], transaction[2], transaction[3]
         )
         self.session.send(None, ack, False, now)

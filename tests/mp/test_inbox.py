@@ -10,11 +10,11 @@ sys.path.insert(0, "tests/mp")
 import power
 from engine_cases import run_calls
 from inbox_world import BOARD, Sender, Wire, World
-from mqqb import packets, session
+from mqqb import guids, names, parse, session
 from node import OutboxError
 from node.peer import Peer
 
-NUMBERED = "PRIVATE=" + packets.guid_text(BOARD)[1:-1] + "\\7"
+NUMBERED = "PRIVATE=" + guids.guid_text(BOARD)[1:-1] + "\\7"
 OTHER = "DIRECT=OS:board\\private$\\Commands"
 NOWHERE = "DIRECT=TCP:10.0.0.7\\private$\\nowhere"
 T0 = 1800000000
@@ -181,7 +181,7 @@ def a_queue_that_is_not_here_is_told_again_and_again_and_leaves_no_trace():
 def an_address_is_whatever_its_sender_calls_the_board_but_not_nothing():
     for address, is_here in (("OS:b", 1), ("os:B", 1), ("TCP:1", 1), ("TCP:", 0), ("OS:", 0), ("TCP", 0), ("IPX:b", 0)):
         sender = Sender(1)
-        sender.name = packets.DirectQueueFormatName(address + "\\private$\\commands")
+        sender.name = names.DirectQueueFormatName(address + "\\private$\\commands")
         world = world_of(sender)
         sender.send(b"1")
         world.run(1000)
@@ -295,7 +295,7 @@ def refusals_in_memory_are_few():
     for k in range(40):
         raw = bytes(sender.packets[sender.send(b"x")])
         for _ in range(2):
-            world.node.inboxes.arrived(Anybody, packets.parse(raw), raw, 0)
+            world.node.inboxes.arrived(Anybody, parse.parse(raw), raw, 0)
         assert len(world.node.inboxes.owed) == min(k + 1, 16)
 
 
@@ -303,7 +303,7 @@ def a_final_ack_that_only_the_transaction_asks_for():
     sender = Sender(1)
     world = world_of(sender)
     packet = sender.packets[sender.send(b"1", journal=0)]
-    packet[packets.transaction_offset(packet)] |= 2  # TransactionHeader.Flags.FA
+    packet[parse.transaction_offset(packet)] |= 2  # TransactionHeader.Flags.FA
     world.run(2000, taker(world, []))
     assert sender.said == {1: 0x4000}
 
@@ -661,7 +661,7 @@ def what_is_not_durable_is_not_handed_out():
     packet = bytes(sender.packets[sender.send(b"1")])
     peer = Peer(world.node, Wire(), None)
     inboxes = world.node.inboxes
-    inboxes.arrived(peer, packets.parse(packet), packet, 0)
+    inboxes.arrived(peer, parse.parse(packet), packet, 0)
 
     def fail(disk, step, data):
         if step == "sync":
@@ -673,7 +673,7 @@ def what_is_not_durable_is_not_handed_out():
     world.disk.before = None
     inboxes.next_packet(peer, 0)
     assert world.inbox.get() is None, "it was given up, and comes again"
-    inboxes.arrived(peer, packets.parse(packet), packet, 0)
+    inboxes.arrived(peer, parse.parse(packet), packet, 0)
     inboxes.next_packet(peer, 0)
     assert world.inbox.get().body == b"1"
 

@@ -13,7 +13,7 @@ import confirm_cases
 import power
 from confirm_cases import JN, JP, T0
 from engine_cases import run_calls
-from mqqb import confirm, core, packets
+from mqqb import acks, build, compose, confirm, core, names, parse
 from node import Node, outbox
 from node import node as node_module
 
@@ -74,21 +74,21 @@ class Board:
                 return seen
             packet = bytearray(entry.key.size)
             if self.node.transmit(self.queue, entry, memoryview(packet)):
-                stream.prepare(entry, packet, packets.transaction_offset(packet))
+                stream.prepare(entry, packet, parse.transaction_offset(packet))
                 entry.awaiting_ack = True
-                seen.append(packets.parse(bytes(packet)))
+                seen.append(parse.parse(bytes(packet)))
 
     def order_ack(self, sequence, number):
-        packet = packets.order_ack(packets.order_queue("h"), PEER, 1, 0, sequence & 0xFFFFFFFF, sequence >> 32, number)
-        self.node.received(packets.parse(bytes(packet)))
+        packet = acks.order_ack(acks.order_queue("h"), PEER, 1, 0, sequence & 0xFFFFFFFF, sequence >> 32, number)
+        self.node.received(parse.parse(bytes(packet)))
 
     def final_ack(self, message_id, message_class):
         sequence, number = 1 << 32 | 1, 1  # of one that has ended: its number is not known any more
         for entry in self.queue.stream.table + self.queue.stream.awaiting_final_ack:
             if entry.message_id == message_id:
                 sequence, number = entry.tx_sequence_id, entry.tx_sequence_number
-        packet = packets.final_ack(
-            packets.order_queue("h"),
+        packet = acks.final_ack(
+            acks.order_queue("h"),
             PEER,
             1,
             0,
@@ -100,13 +100,13 @@ class Board:
             message_id,
             message_class,
         )
-        self.node.received(packets.parse(bytes(packet)))
+        self.node.received(parse.parse(bytes(packet)))
         return self.node.commit_now()
 
     def store(self):
         """Transmit, and the destination stores it all."""
         for packet in self.transmit():
-            self.order_ack(packet.transaction.tx_sequence_id, packet.transaction.tx_sequence_number)
+            self.order_ack(packet.transaction.tx_sequence_id, packet.transaction.fields[core.TX_NUMBER])
 
     def state(self, message_id=1):
         message = self.node.find(message_id)
@@ -156,7 +156,8 @@ def check(case, restarts=False):
     assert board.node.dead_letters() == kept
     assert board.node.journal() == ([message] if seen and seen[-1][1] == "J" else [])
     if kept:
-        assert board.node.read(message).properties.message_class == conclusion.message_class  # B-394
+        properties = board.node.read(message).properties
+        assert properties.fields[core.PROPERTIES_MESSAGE_CLASS] == conclusion.message_class  # B-394
     assert board.node.waiting == (answer == confirm.WAITING)
 
 
@@ -173,7 +174,7 @@ def case_6_not_sent_when_the_link_comes_up():
 def case_11_jn_is_in_the_packet():
     board = Board(confirmation=confirm.Settings(xact_dead_letter_always=True))
     board.send(ttbr=10)
-    assert board.transmit()[0].user.flags & core.USER_JN
+    assert board.transmit()[0].user.fields[core.USER_FLAGS] & core.USER_JN
     board.store()
     assert board.state() == "O"
 
@@ -202,15 +203,15 @@ def what_is_held_is_not_sent_any_more_and_its_gap_is_bridged():
     board = Board()
     board.send(b"1", journal=JN, ttbr=10)
     board.send(b"2", journal=JN)
-    assert [packet.transaction.previous_tx_sequence_number for packet in board.transmit()] == [0, 1]
+    assert [packet.transaction.fields[core.TX_PREVIOUS] for packet in board.transmit()] == [0, 1]
     board.time = 11
     packets_ = board.transmit()
-    assert [packet.user.message_id for packet in packets_] == [2]
-    assert packets_[0].transaction.previous_tx_sequence_number == 0
+    assert [packet.user.fields[core.USER_MESSAGE_ID] for packet in packets_] == [2]
+    assert packets_[0].transaction.fields[core.TX_PREVIOUS] == 0
     assert board.state() == "S", "C is later"
     assert board.node.waiting == 2
     board.restart()
-    assert [packet.user.message_id for packet in board.transmit()] == [2]
+    assert [packet.user.fields[core.USER_MESSAGE_ID] for packet in board.transmit()] == [2]
     board.time = 19
     board.node.check_deadlines()
     assert board.told == []
@@ -263,8 +264,13 @@ def what_is_held_does_not_come_back_in_the_way_of_a_newer_sequence():
     board.transmit()
     board.time = -T0
     board.restart()
-    assert [packet.user.message_id for packet in board.transmit()] == [2]
+    assert [packet.user.fields[core.USER_MESSAGE_ID] for packet in board.transmit()] == [2]
     assert board.state() == "S"
+
+
+def times(packet):
+    """TimeToReachQueue and TimeToBeReceived of a message."""
+    return packet.base.fields[core.BASE_TIME_TO_REACH_QUEUE], packet.user.fields[core.USER_TIME_TO_BE_RECEIVED]
 
 
 def nothing_expires_by_a_clock_that_is_not_set():
@@ -274,8 +280,8 @@ def nothing_expires_by_a_clock_that_is_not_set():
     board.time += 1000
     board.node.check_deadlines()
     seen = board.transmit()
-    assert [(packet.base.time_to_reach_queue, packet.user.time_to_be_received) for packet in seen] == [
-        (packets.FOREVER, packets.FOREVER)
+    assert [times(packet) for packet in seen] == [
+        (compose.FOREVER, compose.FOREVER)
     ] * 2, "nobody could measure them"
     board.restart()
     board.time += 1000
@@ -288,10 +294,10 @@ def nothing_expires_by_a_clock_that_is_not_set():
     board.time = 3
     board.restart()
     seen = board.transmit()
-    assert [packet.user.sent_time for packet in seen] == [T0, T0], "T0 is known, and stays"
-    assert [(packet.base.time_to_reach_queue, packet.user.time_to_be_received) for packet in seen] == [
+    assert [packet.user.fields[core.USER_SENT_TIME] for packet in seen] == [T0, T0], "T0 is known, and stays"
+    assert [times(packet) for packet in seen] == [
         (5, 10),
-        (5, packets.FOREVER),
+        (5, compose.FOREVER),
     ]
     board.time = 5
     board.node.check_deadlines()
@@ -312,7 +318,7 @@ def a_clock_that_is_lost_again_ends_nothing():
 
 def a_full_quota_discards_the_copy_and_says_so():
     """C-37, B-397: of each queue by itself, by bytes and by count, over restarts; the rest goes on."""
-    size = len(packets.user_message(power.GUID, 1, packets.parse_format_name(LINE), b"", delivery="transactional"))
+    size = len(build.user_message(power.GUID, 1, names.parse_format_name(LINE), b"", delivery="transactional"))
     for options in ({"quota": 2 * size}, {"waiting_max": 8}):
         board = Board(**options)
         for k in range(4):
@@ -350,7 +356,7 @@ def a_dead_letter_stays_until_it_is_taken():
         assert [letter.conclusion().in_doubt for letter in letters] == [False, True], "one class, two conclusions"
         for letter, label in zip(letters, ("first", "second")):
             packet = board.node.read(letter)
-            assert (packet.properties.message_class, packet.properties.label) == (0xC002, label)
+            assert (packet.properties.fields[core.PROPERTIES_MESSAGE_CLASS], packet.properties.label) == (0xC002, label)
         assert bytes(packet.properties.body) == b"two"
         board.node.commit_now()
         board.restart()
@@ -445,7 +451,8 @@ def each_start_begins_a_sequence_and_the_older_one_goes_first():
         numbers = []
         while board.node.waiting:
             seen = board.transmit()
-            numbers += [(packet.transaction.tx_sequence_id, packet.transaction.tx_sequence_number) for packet in seen]
+            headers = [packet.transaction for packet in seen]
+            numbers += [(header.tx_sequence_id, header.fields[core.TX_NUMBER]) for header in headers]
             board.order_ack(*numbers[-1])
         assert [number[1] for number in numbers] == [1, 2, 1, 2]
         assert numbers == sorted(numbers)
@@ -618,7 +625,7 @@ def what_cannot_be_held_is_taken_later_in_order():
             if not board.node.waiting:
                 break
             for packet in board.transmit():
-                number = packet.transaction.tx_sequence_id, packet.transaction.tx_sequence_number
+                number = packet.transaction.tx_sequence_id, packet.transaction.fields[core.TX_NUMBER]
                 numbers.append(number)
                 board.order_ack(*number)
             if turn == 1:
@@ -711,7 +718,7 @@ def power_goes_at_every_change_of_the_disk():
         sent = board.transmit()
         for k in range(5):
             expect(first + k, "-" if k == 0 else "O")
-        board.order_ack(sent[4].transaction.tx_sequence_id, sent[4].transaction.tx_sequence_number)
+        board.order_ack(sent[4].transaction.tx_sequence_id, sent[4].transaction.fields[core.TX_NUMBER])
         durable()
         for k, message_class, state in ((1, 0x8003, "X"), (2, 0x4000, "J"), (3, 0x4000, "J"), (5, 0x8004, "-")):
             expect(first + k, state)

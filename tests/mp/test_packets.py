@@ -4,7 +4,8 @@ import sys
 
 sys.path.insert(0, "tests/mp")
 
-from mqqb import core, packets
+from mqqb import acks, build, core, guid_names, guids, headers, parse, reader
+from mqqb.names import utf16_decode, utf16_encode
 from packet_samples import DIRECT, SENDER, WIRE_NAMES, frames, full_message, outcome, reparse
 
 
@@ -14,19 +15,19 @@ def captured_frames_are_written_as_they_were():  # A-47
 
 
 def a_message_with_everything_round_trips():  # B-430
-    raw = packets.build(full_message())
-    assert packets.build(packets.parse(raw)) == raw
-    message = packets.parse(raw)
+    raw = build.build(full_message())
+    assert build.build(parse.parse(raw)) == raw
+    message = parse.parse(raw)
     assert bytes(message.properties.body) == b"reading 12.5"
     assert message.properties.label == "Tank 3"
     assert message.transaction.tx_sequence_id == 1700000000 << 32 | 3
-    assert packets.format_name(message.user.destination_queue) == "DIRECT=TCP:10.0.0.5\\private$\\line1"
-    names = [packets.format_name(name) for name in message.multi_queue_format.destination.elements()]
+    assert guids.format_name(message.user.destination_queue) == "DIRECT=TCP:10.0.0.5\\private$\\line1"
+    names = [guids.format_name(name) for name in message.multi_queue_format.destination.elements()]
     assert names[1] == "PUBLIC=67666564-6968-6B6A-6C6D-6E6F70717273", names
 
 
 def every_truncation_is_answered():  # B-429, B-430
-    raw = packets.build(full_message())
+    raw = build.build(full_message())
     for size in range(len(raw)):
         assert outcome(raw[:size]) == "more", size
         if size < 16:
@@ -38,7 +39,7 @@ def every_truncation_is_answered():  # B-429, B-430
 
 
 def every_byte_can_be_wrong():  # B-169
-    raw = packets.build(full_message())
+    raw = build.build(full_message())
     for at in range(len(raw)):
         for value in (0, 1, 0x7F, 0x80, 0xFF):
             wrong = bytearray(raw)
@@ -50,36 +51,36 @@ def all_names_stand_in_a_message():
     for name in WIRE_NAMES:
         if name.kind == 3:
             continue
-        raw = packets.user_message(SENDER, 1, name, b"x", delivery="recoverable")
-        assert packets.build(packets.parse(raw)) == raw
-        assert packets.parse(raw).user.destination_queue.raw == name.raw
+        raw = build.user_message(SENDER, 1, name, b"x", delivery="recoverable")
+        assert build.build(parse.parse(raw)) == raw
+        assert parse.parse(raw).user.destination_queue.raw == name.raw
 
 
 def acknowledgments_are_recognised():  # B-175, B-176
-    order = packets.order_ack(packets.order_queue("10.0.0.1"), SENDER, 8, 1234, 1, 2, 3)
-    packet = packets.parse(order)
-    assert isinstance(packet, packets.OrderAck)
+    order = acks.order_ack(acks.order_queue("10.0.0.1"), SENDER, 8, 1234, 1, 2, 3)
+    packet = parse.parse(order)
+    assert isinstance(packet, reader.OrderAck)
     assert packet.body.tx_sequence_id == 2 << 32 | 1
-    assert packets.build(packet) == order
-    final = packets.final_ack(packets.PrivateQueueFormatNameId(4), SENDER, 8, 1, 1, 2, 3, 2, SENDER, 9, 0xC000)
-    packet = packets.parse(final)
-    assert isinstance(packet, packets.FinalAck)
-    assert packet.body.message_id == 9
-    assert packets.build(packet) == final
+    assert build.build(packet) == order
+    final = acks.final_ack(guid_names.PrivateQueueFormatNameId(4), SENDER, 8, 1, 1, 2, 3, 2, SENDER, 9, 0xC000)
+    packet = parse.parse(final)
+    assert isinstance(packet, headers.FinalAck)
+    assert packet.body.fields[core.ACK_MESSAGE_ID] == 9
+    assert build.build(packet) == final
 
 
 def the_transaction_header_is_found():  # B-317
-    raw = packets.user_message(SENDER, 1, DIRECT, b"x" * 100, delivery="transactional")
-    at = packets.transaction_offset(raw)
+    raw = build.user_message(SENDER, 1, DIRECT, b"x" * 100, delivery="transactional")
+    at = parse.transaction_offset(raw)
     assert raw[at] & (core.TX_FM | core.TX_LM) == core.TX_FM | core.TX_LM
-    assert packets.transaction_offset(packets.user_message(SENDER, 1, DIRECT, b"")) == 0
+    assert parse.transaction_offset(build.user_message(SENDER, 1, DIRECT, b"")) == 0
 
 
 def texts_keep_their_bytes():
     for text in ("", "plain", "\u00e9\u4e2d", "\U0001f600", "a\U0010ffffb"):
-        assert packets.utf16_decode(packets.utf16_encode(text)) == text
+        assert utf16_decode(utf16_encode(text)) == text
     for raw in (b"\x3d\xd8", b"\x00\xdc\x3d\xd8", b"\x3d\xd8a\0", b"\x3d\xd8\x00\xde"):
-        assert packets.utf16_encode(packets.utf16_decode(raw)) == raw
+        assert utf16_encode(utf16_decode(raw)) == raw
 
 
 TESTS = (

@@ -14,7 +14,8 @@ from array import array
 import engine_ends as ends
 from engine_cases import TESTS, parametrize, rule, run_tests
 from engine_ends import session_headers
-from mqqb import core, packets, session, streams
+from mqqb import acks, build, compose, core, guid_names, names, parse, reader, session, streams
+from mqqb.incoming import IncomingStream
 
 # ---- handshake ------------------------------------------------------------------------------------
 
@@ -30,22 +31,23 @@ def _closed(events: list[object]) -> session.Closed:
 def test_a_request_without_server_guid_is_accepted_and_answered_with_the_own_one() -> None:
     initiator = session.Session(True, ends.SENDER, 5)
     initiator.connected(5)
-    request = packets.parse(initiator.data_to_send())
+    request = parse.parse(initiator.data_to_send())
     assert request.header.client_guid == ends.SENDER
     assert request.header.server_guid == bytes(16)
-    assert request.header.time_stamp == 5
-    assert request.internal.flags == core.PT_ESTABLISH_CONNECTION
+    assert request.header.fields[core.ESTABLISH_TIME_STAMP] == 5
+    assert request.internal.fields[core.INTERNAL_FLAGS] == core.PT_ESTABLISH_CONNECTION
     acceptor = session.Session(False, ends.RECEIVER, 5)
     acceptor.connected(5)
     assert acceptor.data_to_send() == b""
-    assert acceptor.receive_data(packets.build(request), 6) == []
+    assert acceptor.receive_data(build.build(request), 6) == []
     raw = acceptor.data_to_send()
-    response = packets.parse(raw)
+    response = parse.parse(raw)
     assert response.header.client_guid == ends.SENDER
     assert response.header.server_guid == ends.RECEIVER
-    assert response.header.time_stamp == 5
-    assert not response.internal.flags & core.INTERNAL_CS
-    assert response.header.operating_system == request.header.operating_system
+    assert response.header.fields[core.ESTABLISH_TIME_STAMP] == 5
+    assert not response.internal.fields[core.INTERNAL_FLAGS] & core.INTERNAL_CS
+    place = core.ESTABLISH_OPERATING_SYSTEM
+    assert response.header.fields[place] == request.header.fields[place]
     assert raw[60:] == b"\x5a" * 512
     assert acceptor.remote_guid == ends.SENDER
     assert acceptor.state == session.WAITING_CP_MSG
@@ -62,7 +64,7 @@ def test_a_request_for_another_queue_manager_is_refused_with_an_answer() -> None
     closed = _closed(acceptor.receive_data(initiator.data_to_send(), 0))
     assert closed.rule == "B-207"
     answer = acceptor.data_to_send()
-    assert packets.parse(answer).internal.flags & core.INTERNAL_CS
+    assert parse.parse(answer).internal.fields[core.INTERNAL_FLAGS] & core.INTERNAL_CS
     assert _closed(initiator.receive_data(answer, 0)).rule == "B-209"
 
 
@@ -73,7 +75,7 @@ def test_an_answer_with_wrong_guids_closes(wrong: str) -> None:
     initiator.connected(0)
     client = b"\x09" * 16 if wrong == "client" else ends.SENDER
     server = {"client": ends.RECEIVER, "server": b"\x09" * 16, "null": bytes(16)}[wrong]
-    answer = packets.establish_connection(client, server, 0)
+    answer = compose.establish_connection(client, server, 0)
     assert _closed(initiator.receive_data(answer, 0)).rule == "B-209"
 
 
@@ -86,18 +88,17 @@ def test_parameters_are_measured_clamped_and_adopted_by_both(round_trip: int, ti
     initiator.connected(start)
     acceptor.receive_data(initiator.data_to_send(), start)
     initiator.receive_data(acceptor.data_to_send(), start + round_trip)
-    request = packets.parse(initiator.data_to_send())
-    assert request.header.recoverable_ack_timeout == timeout
-    assert request.header.ack_timeout == 25000
-    assert request.header.window_size == 64
-    events = acceptor.receive_data(packets.build(request), start + round_trip)
+    request = parse.parse(initiator.data_to_send())
+    assert request.header.fields[core.PARAMETERS_RECOVERABLE_ACK_TIMEOUT] == timeout
+    assert request.header.fields[core.PARAMETERS_ACK_TIMEOUT] == 25000
+    assert request.header.fields[core.PARAMETERS_WINDOW_SIZE] == 64
+    events = acceptor.receive_data(build.build(request), start + round_trip)
     assert isinstance(events[0], session.Opened)
     assert acceptor.ack_wait_timeout == 25000
     assert acceptor.recoverable_ack_send_timeout == timeout
-    answer = packets.parse(acceptor.data_to_send())
-    assert (answer.header.recoverable_ack_timeout, answer.header.ack_timeout) == (timeout, 25000)
-    assert answer.header.window_size == 9
-    assert isinstance(initiator.receive_data(packets.build(answer), start)[0], session.Opened)
+    answer = parse.parse(acceptor.data_to_send())
+    assert list(answer.header.fields) == [timeout, 25000, 0, 9]
+    assert isinstance(initiator.receive_data(build.build(answer), start)[0], session.Opened)
 
 
 def _states() -> dict[str, session.Session]:
@@ -107,12 +108,12 @@ def _states() -> dict[str, session.Session]:
     made[session.WAITING_ECR_MSG] = initiator
     made[session.WAITING_EC_MSG] = session.Session(False, ends.RECEIVER, 0)
     asked = session.Session(False, ends.RECEIVER, 0)
-    asked.receive_data(packets.establish_connection(ends.SENDER, bytes(16), 0), 0)
+    asked.receive_data(compose.establish_connection(ends.SENDER, bytes(16), 0), 0)
     asked.data_to_send()
     made[session.WAITING_CP_MSG] = asked
     asking = session.Session(True, ends.SENDER, 0)
     asking.connected(0)
-    asking.receive_data(packets.establish_connection(ends.SENDER, ends.RECEIVER, 0), 0)
+    asking.receive_data(compose.establish_connection(ends.SENDER, ends.RECEIVER, 0), 0)
     asking.data_to_send()
     made[session.WAITING_CPR_MSG] = asking
     made[session.OPEN] = ends.open_pair()[1].session
@@ -122,14 +123,14 @@ def _states() -> dict[str, session.Session]:
 def _samples() -> dict[str, bytes]:
     header = array("I", bytes(4 * core.part_words(core.SESSION_HEADER)))
     header[core.ACKS_WINDOW_SIZE] = 64
-    order_queue = packets.parse_format_name("DIRECT=TCP:127.0.0.1\\PRIVATE$\\order_queue$")
+    order_queue = names.parse_format_name("DIRECT=TCP:127.0.0.1\\PRIVATE$\\order_queue$")
     return {
-        "EstablishConnection": bytes(packets.establish_connection(ends.SENDER, ends.RECEIVER, 0)),
-        "ConnectionParameters": bytes(packets.connection_parameters(500, 20000, 64)),
-        "SessionAck": bytes(packets.session_ack(header)),
-        "UserMessage": bytes(packets.user_message(ends.SENDER, 1, ends.DESTINATION, b"x")),
-        "OrderAck": bytes(packets.order_ack(order_queue, ends.SENDER, 1, 0, 1, 7, 1)),
-        "FinalAck": bytes(packets.final_ack(order_queue, ends.SENDER, 1, 0, 1, 7, 1, 0, ends.SENDER, 1, 0x4000)),
+        "EstablishConnection": bytes(compose.establish_connection(ends.SENDER, ends.RECEIVER, 0)),
+        "ConnectionParameters": bytes(compose.connection_parameters(500, 20000, 64)),
+        "SessionAck": bytes(compose.session_ack(header)),
+        "UserMessage": bytes(build.user_message(ends.SENDER, 1, ends.DESTINATION, b"x")),
+        "OrderAck": bytes(acks.order_ack(order_queue, ends.SENDER, 1, 0, 1, 7, 1)),
+        "FinalAck": bytes(acks.final_ack(order_queue, ends.SENDER, 1, 0, 1, 7, 1, 0, ends.SENDER, 1, 0x4000)),
     }
 
 
@@ -221,10 +222,6 @@ def test_transport_closed_once() -> None:
 # ---- acknowledgements, window, timers -----------------------------------------------------------------
 
 
-def _headers(data: bytes) -> list[packets.SessionHeader]:
-    return session_headers(data)
-
-
 @rule(
     "B-101", "B-102", "B-103", "B-107", "B-108", "B-122", "B-127", "B-150", "B-279", "B-280", "A-11", "B-252", "B-278"
 )
@@ -237,9 +234,9 @@ def test_session_ack_after_the_recoverable_timeout() -> None:
     receiver.session.handle_timeout(499)
     assert receiver.session.data_to_send() == b""
     receiver.session.handle_timeout(500)
-    (header,) = _headers(receiver.session.data_to_send())
-    assert header.ack_sequence_number == 5
-    assert (header.recoverable_msg_ack_seq_number, header.recoverable_msg_ack_flags) == (1, 0b111)
+    (header,) = session_headers(receiver.session.data_to_send())
+    assert header[core.ACKS_SEQUENCE_NUMBER] == 5
+    assert (header[core.ACKS_BASE], header[core.ACKS_FLAGS]) == (1, 0b111)
     receiver.session.handle_timeout(30000)
     assert receiver.session.data_to_send() == b"", "nothing new, no SessionAck"
 
@@ -255,8 +252,8 @@ def test_session_ack_for_express_messages_waits_half_the_ack_timeout() -> None:
     assert receiver.session.data_to_send() == b""
     receiver.session.handle_timeout(10000)
     raw = receiver.session.data_to_send()
-    (header,) = _headers(raw)
-    assert (header.ack_sequence_number, header.recoverable_msg_ack_seq_number, header.recoverable_msg_ack_flags) == (
+    (header,) = session_headers(raw)
+    assert (header[core.ACKS_SEQUENCE_NUMBER], header[core.ACKS_BASE], header[core.ACKS_FLAGS]) == (
         1,
         0,
         0,
@@ -277,7 +274,7 @@ def test_a_small_window_is_kept_and_acknowledged_at_its_half() -> None:
     assert sender.pump(0) == 4
     assert not sender.session.can_send()
     receiver.receive(sender.session.data_to_send(), 0)
-    assert [header.ack_sequence_number for header in _headers(receiver.session.data_to_send())] == [2, 4]
+    assert [header[core.ACKS_SEQUENCE_NUMBER] for header in session_headers(receiver.session.data_to_send())] == [2, 4]
 
 
 @rule("B-125", "B-126", "B-263", "B-100", "OP-1", "OP-14", "A-12", "A-51", "B-105", "B-322")
@@ -289,22 +286,22 @@ def test_a_session_header_rides_on_a_message_once_three_quarters_are_over(delive
     receiver.receive(sender.session.data_to_send(), 0)
     for now, rides in ((375, False), (376, True)):
         recoverable = delivery != "express"
-        packet = packets.user_message(ends.RECEIVER, now, ends.DESTINATION, b"back", delivery=delivery)
-        if packets.transaction_offset(packet):
+        packet = build.user_message(ends.RECEIVER, now, ends.DESTINATION, b"back", delivery=delivery)
+        if parse.transaction_offset(packet):
             streams.OutgoingStream(streams.OutgoingStream.new(1)).number(
-                packet, packets.transaction_offset(packet), 1, 1
+                packet, parse.transaction_offset(packet), 1, 1
             )
         receiver.session.send(
             streams.Entry(1, now, recoverable, False, 1, int(delivery == "transactional")), packet, recoverable, now
         )
         raw = receiver.session.data_to_send()
-        message = packets.parse(raw)
+        message = parse.parse(raw)
         assert (message.session is not None) == rides
-        assert len(raw) == message.base.packet_size + 16 * rides
+        assert len(raw) == message.base.fields[core.BASE_PACKET_SIZE] + 16 * rides
         events = sender.session.receive_data(raw, now)
         assert type(events[0]) is session.MessageReceived
-        assert len(events[0].raw) == message.base.packet_size
-        assert packets.parse(events[0].raw).session is None, "what is stored can be read again"
+        assert len(events[0].raw) == message.base.fields[core.BASE_PACKET_SIZE]
+        assert parse.parse(events[0].raw).session is None, "what is stored can be read again"
         assert sender.session.closed is None
     assert sender.stream.table[0].received_session_ack
     receiver.session.handle_timeout(500)
@@ -322,7 +319,7 @@ def test_a_count_mismatch_delivers_then_closes_or_only_notes(close: bool) -> Non
     sender.send(b"x", "express")
     sender.pump(0)
     header = array("I", (0, 0, 0, 7, 0, 64, 0))
-    wrong = bytes(packets.session_ack(header))
+    wrong = bytes(compose.session_ack(header))
     events = receiver.receive(sender.session.data_to_send() + wrong, 0)
     assert [body for _, _, body in receiver.queue] == [b"x"]
     if close:
@@ -343,8 +340,8 @@ def test_a_session_ack_has_to_count_exactly(sent, recoverable):
         sender.send(b"x", delivery)
     sender.pump(0)
     receiver.receive(sender.session.data_to_send(), 0)
-    assert receiver.receive(bytes(packets.session_ack(array("I", (0, 0, 0, 2, 1, 64, 0)))), 0) == []
-    events = receiver.receive(bytes(packets.session_ack(array("I", (0, 0, 0, sent, recoverable, 64, 0)))), 0)
+    assert receiver.receive(bytes(compose.session_ack(array("I", (0, 0, 0, 2, 1, 64, 0)))), 0) == []
+    events = receiver.receive(bytes(compose.session_ack(array("I", (0, 0, 0, sent, recoverable, 64, 0)))), 0)
     assert _closed(events).rule == "B-227"
 
 
@@ -352,7 +349,7 @@ def test_a_session_ack_has_to_count_exactly(sent, recoverable):
 def test_an_acknowledgement_of_what_was_never_sent_closes() -> None:
     for words in ((1, 0, 0, 0, 0, 64, 0), (0, 1, 1, 0, 0, 64, 0)):
         sender, _ = ends.open_pair()
-        assert _closed(sender.receive(bytes(packets.session_ack(array("I", words))), 0)).rule == "B-229"
+        assert _closed(sender.receive(bytes(compose.session_ack(array("I", words))), 0)).rule == "B-229"
 
 
 @rule("B-134", "B-148", "B-149", "B-167", "B-228", "A-27")
@@ -453,10 +450,10 @@ def test_recoverable_messages_go_by_their_bit_and_transactional_ones_stay() -> N
     for delivery in ("recoverable", "recoverable", "recoverable", "transactional"):
         sender.send(b"x", delivery)
     sender.pump(0)
-    sender.receive(bytes(packets.session_ack(array("I", (4, 1, 0b1101, 0, 0, 64, 0)))), 0)
+    sender.receive(bytes(compose.session_ack(array("I", (4, 1, 0b1101, 0, 0, 64, 0)))), 0)
     assert sender.settled == [1, 3]
     assert [entry.message_id for entry in sender.stream.table] == [2, 4]
-    sender.receive(bytes(packets.session_ack(array("I", (4, 2, 0b1, 0, 0, 64, 0)))), 0)
+    sender.receive(bytes(compose.session_ack(array("I", (4, 2, 0b1, 0, 0, 64, 0)))), 0)
     assert sender.settled == [1, 3, 2]
 
 
@@ -486,16 +483,16 @@ def _read_in_place(at: session.Session, data: bytes) -> "list[object]":
 def test_an_order_ack_that_is_read_in_place_makes_a_direct_session_too() -> None:
     for direct in (True, False):
         sender, _ = ends.open_pair()
-        name = ends.ORDER_QUEUE if direct else packets.PrivateQueueFormatNameId(packets.ORDER_QUEUE_ID)
-        ack = packets.order_ack(name, ends.RECEIVER, 1, 0, 1, 7, 1, **({} if direct else {"address": ends.SENDER}))
+        name = ends.ORDER_QUEUE if direct else guid_names.PrivateQueueFormatNameId(names.ORDER_QUEUE_ID)
+        ack = acks.order_ack(name, ends.RECEIVER, 1, 0, 1, 7, 1, **({} if direct else {"address": ends.SENDER}))
         (event,) = _read_in_place(sender.session, bytes(ack))
-        assert isinstance(event.packet.body, packets.OrderAckBody)
+        assert isinstance(event.packet.body, reader.OrderAckBody)
         assert sender.session.direct_format_session == direct
 
 
 @rule("B-106")
 def test_a_malformed_session_header_is_noticed_in_an_order_ack_that_is_read_in_place() -> None:
-    ack = packets.order_ack(ends.ORDER_QUEUE, ends.RECEIVER, 1, 0, 1, 7, 1)
+    ack = acks.order_ack(ends.ORDER_QUEUE, ends.RECEIVER, 1, 0, 1, 7, 1)
     sender, receiver = ends.open_pair()
     for now in (0, 1000):  # the second time it is like one before
         sender.send(b"x")
@@ -512,7 +509,7 @@ def test_a_malformed_session_header_is_noticed_in_an_order_ack_that_is_read_in_p
 
 @rule("B-169")
 def test_an_order_ack_that_says_it_has_a_header_more_is_not_like_one_before() -> None:
-    ack = packets.order_ack(ends.ORDER_QUEUE, ends.RECEIVER, 1, 0, 1, 7, 1)
+    ack = acks.order_ack(ends.ORDER_QUEUE, ends.RECEIVER, 1, 0, 1, 7, 1)
     wrong = bytearray(ack)
     wrong[2] |= 0x20  # DH: a DebugHeader, which is not there
     rules = []
@@ -528,8 +525,8 @@ def test_an_order_ack_that_says_it_has_a_header_more_is_not_like_one_before() ->
 @rule("A-24", "B-057")
 def test_a_used_up_sequence_waits_until_it_is_drained() -> None:
     stream = streams.OutgoingStream(array("I", (1, 7, 0xFFFFFFFE, 0)))
-    packet = packets.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
-    offset = packets.transaction_offset(packet)
+    packet = build.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
+    offset = parse.transaction_offset(packet)
     first = stream.number(packet, offset, 1, 1)
     assert first is not None
     assert first.tx_sequence_number == 0xFFFFFFFE
@@ -567,7 +564,7 @@ def test_the_table_is_skipped_where_it_is_in_flight_and_removal_keeps_the_place(
     stream.remove([stream.table[1], stream.table[5]])
     assert stream.next_to_send() is stream.table[3]
     stream.remove([])
-    stream.prepare(stream.table[0], bytearray(sender.disk[1]), packets.transaction_offset(sender.disk[1]))
+    stream.prepare(stream.table[0], bytearray(sender.disk[1]), parse.transaction_offset(sender.disk[1]))
     sender.pump(0)
     assert stream.next_to_send() is None
     assert stream.final_ack(ends.final_ack_body(streams.Entry(None, 99, tx_sequence_number=9)), 0) is None
@@ -595,7 +592,7 @@ def test_a_session_acknowledgement_covers_only_what_it_names() -> None:
         sender.send(b"x", "express")
     sender.pump(0)
     for acked, settled in ((2, [1, 2]), (1, [1, 2]), (4, [1, 2, 3, 4])):
-        sender.receive(bytes(packets.session_ack(array("I", (acked, 0, 0, 0, 0, 64, 0)))), 0)
+        sender.receive(bytes(compose.session_ack(array("I", (acked, 0, 0, 0, 0, 64, 0)))), 0)
         assert sender.settled == settled
 
 
@@ -612,7 +609,7 @@ def test_a_full_bit_field_is_sent_before_the_next_message_is_recorded() -> None:
     receiver.session.handle_timeout(500)
     raw = receiver.session.data_to_send()
     headers = [
-        (h.ack_sequence_number, h.recoverable_msg_ack_seq_number, h.recoverable_msg_ack_flags) for h in _headers(raw)
+        (h[core.ACKS_SEQUENCE_NUMBER], h[core.ACKS_BASE], h[core.ACKS_FLAGS]) for h in session_headers(raw)
     ]
     assert headers == [(32, 1, 0xFFFFFFFF), (64, 33, 0xFFFFFFFF), (70, 65, 0x3F)]
     sender.receive(raw, 500)
@@ -622,9 +619,9 @@ def test_a_full_bit_field_is_sent_before_the_next_message_is_recorded() -> None:
 @rule("B-232", "B-062", "B-064", "B-065", "A-06")
 def test_progress_puts_the_back_off_to_its_first_interval() -> None:
     stream = streams.OutgoingStream(streams.OutgoingStream.new(0))
-    packet = packets.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
+    packet = build.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
     for k in (1, 2):
-        entry = stream.number(packet, packets.transaction_offset(packet), k, k)
+        entry = stream.number(packet, parse.transaction_offset(packet), k, k)
         assert entry is not None
         stream.sent(entry, 0)
     for now in (30000, 60000, 90000):
@@ -638,8 +635,8 @@ def test_progress_puts_the_back_off_to_its_first_interval() -> None:
 @rule("B-064", "B-157")
 def test_a_new_connection_begins_the_back_off_anew() -> None:
     stream = streams.OutgoingStream(streams.OutgoingStream.new(0))
-    packet = packets.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
-    entry = stream.number(packet, packets.transaction_offset(packet), 1, 1)
+    packet = build.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
+    entry = stream.number(packet, parse.transaction_offset(packet), 1, 1)
     assert entry is not None
     stream.sent(entry, 0)
     for now in (30000, 60000, 90000):
@@ -653,15 +650,15 @@ def test_a_new_connection_begins_the_back_off_anew() -> None:
 @rule("B-317")
 def test_a_number_that_nobody_saw_is_taken_back() -> None:
     stream = streams.OutgoingStream(streams.OutgoingStream.new(0))
-    packet = packets.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
-    entries = [stream.number(packet, packets.transaction_offset(packet), k, k) for k in (1, 2, 3)]
+    packet = build.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
+    entries = [stream.number(packet, parse.transaction_offset(packet), k, k) for k in (1, 2, 3)]
     for entry in reversed(entries):
         assert entry is not None
         stream.withdraw(entry)
         assert stream.record[core.OUTGOING_NUMBER] == entry.tx_sequence_number
     assert stream.table == []
     assert stream.tx_sequence_id == 1
-    again = stream.number(packet, packets.transaction_offset(packet), 4, 4)
+    again = stream.number(packet, parse.transaction_offset(packet), 4, 4)
     assert again is not None
     assert again.tx_sequence_number == 1
 
@@ -674,12 +671,12 @@ def test_entries_of_an_older_sequence_are_kept_apart() -> None:
     stream = streams.OutgoingStream(array("I", (1, 9, 3, 0)))
     for message_id, tx_sequence_id, number in ((1, 7 << 32 | 1, 5), (2, 9 << 32 | 1, 1), (3, 9 << 32 | 1, 2)):
         stream.append(streams.Entry(message_id, message_id, tx_sequence_id=tx_sequence_id, tx_sequence_number=number))
-    packet = packets.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
-    offset = packets.transaction_offset(packet)
+    packet = build.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
+    offset = parse.transaction_offset(packet)
     previous = []
     for entry in stream.table:
         stream.prepare(entry, packet, offset)
-        previous.append(packets.parse(packet).transaction.previous_tx_sequence_number)
+        previous.append(parse.parse(packet).transaction.fields[core.TX_PREVIOUS])
     assert previous == [0, 0, 1]
     assert [entry.message_id for entry in stream.order_ack(ends.order_ack_body(9 << 32 | 1, 2), 0)] == [2, 3]
     assert [entry.message_id for entry in stream.table] == [1]
@@ -696,15 +693,15 @@ def test_every_timer_is_due_when_the_specification_says() -> None:
         sender.send(b"x", "express")
     sender.pump(start + 1)
     assert sender.session.next_timeout() == start + 1 + 2 * 20000
-    sender.receive(bytes(packets.session_ack(array("I", (2, 0, 0, 0, 0, 64, 0)))), start + 7)
+    sender.receive(bytes(compose.session_ack(array("I", (2, 0, 0, 0, 0, 64, 0)))), start + 7)
     assert sender.session.next_timeout() == start + 7 + 2 * 20000, "restarted, one message is still awaited"
-    sender.receive(bytes(packets.session_ack(array("I", (3, 0, 0, 0, 0, 64, 0)))), start + 9)
+    sender.receive(bytes(compose.session_ack(array("I", (3, 0, 0, 0, 0, 64, 0)))), start + 9)
     assert sender.session.handle_timeout(start + 40007) == []
     assert sender.session.next_timeout() == start + 300000, "nothing is awaited: the timer has ended"
     sender.send(b"y")
     sender.pump(start + 50000)
     assert sender.session.handle_timeout(start + 90000)[-1].rule == "B-148", "not a word since the last period"
-    receiver.receive(bytes(packets.user_message(ends.SENDER, 9, ends.DESTINATION, b"")), start + 11)
+    receiver.receive(bytes(build.user_message(ends.SENDER, 9, ends.DESTINATION, b"")), start + 11)
     assert receiver.session.next_timeout() == start + 11 + 10000
     assert receiver.session.handle_timeout(start + 300001) == [], "active in this period"
     assert receiver.session.next_timeout() == start + 600001
@@ -717,7 +714,7 @@ def test_a_peer_that_says_something_in_each_period_is_kept() -> None:
     sender.send(b"x")
     sender.pump(0)
     for now in range(40000, 400000, 40000):
-        receiver.session.send(None, packets.user_message(ends.RECEIVER, now, ends.DESTINATION, b""), False, now)
+        receiver.session.send(None, build.user_message(ends.RECEIVER, now, ends.DESTINATION, b""), False, now)
         sender.session.receive_data(receiver.session.data_to_send(), now - 1)
         assert sender.session.handle_timeout(now) == []
     assert _closed(sender.session.handle_timeout(400000)).rule == "B-148"
@@ -737,7 +734,7 @@ def test_an_entry_knows_its_numbers_on_this_connection() -> None:
     ]
     last = sender.stream.table[3]
     assert last.awaiting_ack
-    sender.receive(bytes(packets.session_ack(array("I", (4, 0, 0, 0, 0, 64, 0)))), 0)
+    sender.receive(bytes(compose.session_ack(array("I", (4, 0, 0, 0, 0, 64, 0)))), 0)
     assert last.received_session_ack
     assert not last.awaiting_ack
     assert [entry.message_id for entry in sender.stream.table] == [2, 4]
@@ -746,7 +743,7 @@ def test_an_entry_knows_its_numbers_on_this_connection() -> None:
 @rule("B-100", "B-125")
 def test_a_session_header_changes_no_other_flag_and_leaves_no_trace() -> None:
     sender, receiver = ends.open_pair()
-    packet = packets.user_message(ends.RECEIVER, 1, ends.DESTINATION, b"back", priority=5)
+    packet = build.user_message(ends.RECEIVER, 1, ends.DESTINATION, b"back", priority=5)
     as_built = bytes(packet)
     sender.send(b"x")
     sender.pump(0)
@@ -764,10 +761,10 @@ def test_a_session_header_changes_no_other_flag_and_leaves_no_trace() -> None:
 @rule("B-096", "B-241")
 def test_an_owner_that_numbers_elsewhere_rolls_the_sequence_itself() -> None:
     stream = streams.OutgoingStream(streams.OutgoingStream.new(7), rolls=False)
-    packet = packets.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
+    packet = build.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
     entries = []
     for message_id in (1, 2, 3, 4):
-        offset = packets.transaction_offset(packet)
+        offset = parse.transaction_offset(packet)
         entries.append(stream.number(packet, offset, message_id, message_id, journal=message_id < 3))
     assert len(stream.order_ack(ends.order_ack_body(7 << 32 | 1, 2), 0)) == 2
     for place in (1, 0, 3, 2):
@@ -794,8 +791,8 @@ def test_the_transactional_timer_leaves_other_messages_in_flight() -> None:
 @rule("B-048", "B-253")
 def test_a_private_name_does_not_make_a_direct_session() -> None:
     _, receiver = ends.open_pair()
-    name = packets.PrivateQueueFormatNameId(5)
-    receiver.receive(packets.user_message(ends.SENDER, 1, name, b"", address=ends.RECEIVER), 0)
+    name = guid_names.PrivateQueueFormatNameId(5)
+    receiver.receive(build.user_message(ends.SENDER, 1, name, b"", address=ends.RECEIVER), 0)
     assert receiver.queue
     assert not receiver.session.direct_format_session
 
@@ -809,9 +806,9 @@ def test_a_paused_queue_asks_for_one_message_at_a_time_until_it_is_resumed() -> 
     receiver.receive(sender.session.data_to_send(), 0)
     receiver.session.pause(10)
     raw = receiver.session.data_to_send()
-    (header,) = _headers(raw)
-    assert (header.ack_sequence_number, header.recoverable_msg_ack_seq_number, header.window_size) == (3, 1, 1)
-    assert header.recoverable_msg_ack_flags == 0b111
+    (header,) = session_headers(raw)
+    assert (header[core.ACKS_SEQUENCE_NUMBER], header[core.ACKS_BASE], header[core.ACKS_WINDOW_SIZE]) == (3, 1, 1)
+    assert header[core.ACKS_FLAGS] == 0b111
     receiver.session.handle_timeout(20000)
     assert receiver.session.data_to_send() == b"", "its Session Ack Send Timer has stopped"
     assert not receiver.session._session_active
@@ -820,13 +817,14 @@ def test_a_paused_queue_asks_for_one_message_at_a_time_until_it_is_resumed() -> 
     assert not sender.session.can_send(), "one message, and the next when it is acknowledged"
     receiver.receive(sender.session.data_to_send(), 20)
     raw = receiver.session.data_to_send()
-    assert [(header.ack_sequence_number, header.window_size) for header in _headers(raw)] == [(4, 1)]
+    (header,) = session_headers(raw)
+    assert (header[core.ACKS_SEQUENCE_NUMBER], header[core.ACKS_WINDOW_SIZE]) == (4, 1)
     sender.receive(raw, 20)
     assert not sender.session.can_send()
     receiver.session.resume(30)
     receiver.session.resume(30)
     raw = receiver.session.data_to_send()
-    assert [header.window_size for header in session_headers(raw)] == [64], "told once"
+    assert [header[core.ACKS_WINDOW_SIZE] for header in session_headers(raw)] == [64], "told once"
     sender.receive(raw, 30)
     assert sender.session.can_send()
     assert receiver.session.handle_timeout(300000) == [], "resuming counts as activity"
@@ -842,17 +840,17 @@ def test_what_is_not_yet_stored_when_a_queue_is_paused_is_acknowledged_later():
     receiver.receive(sender.session.data_to_send(), 0)
     receiver.session.pause(10)
     (header,) = session_headers(receiver.session.data_to_send())
-    assert header.ack_sequence_number == 0
+    assert header[core.ACKS_SEQUENCE_NUMBER] == 0
     assert receiver.session.next_timeout() == 10010
     receiver.session.resume(20)
     (header,) = session_headers(receiver.session.data_to_send())
-    assert (header.ack_sequence_number, header.window_size) == (0, 64)
+    assert (header[core.ACKS_SEQUENCE_NUMBER], header[core.ACKS_WINDOW_SIZE]) == (0, 64)
     assert repr(receiver.session.next_timeout()) == "10020", "whole milliseconds"
     receiver.session.pause(30)
     receiver.session.data_to_send()
     receiver.store(40)
     (header,) = session_headers(receiver.session.data_to_send())
-    assert (header.ack_sequence_number, header.window_size) == (1, 1)
+    assert (header[core.ACKS_SEQUENCE_NUMBER], header[core.ACKS_WINDOW_SIZE]) == (1, 1)
 
 
 @rule("B-125", "B-126", "B-121", "B-281")
@@ -862,18 +860,18 @@ def test_a_header_that_rides_along_leaves_the_timer_running_for_what_is_not_yet_
     sender.send(b"x", "express")
     sender.pump(0)
     receiver.receive(sender.session.data_to_send(), 0)
-    receiver.session.send(None, packets.user_message(ends.RECEIVER, 1, ends.DESTINATION, b""), False, 7600)
+    receiver.session.send(None, build.user_message(ends.RECEIVER, 1, ends.DESTINATION, b""), False, 7600)
     raw = receiver.session.data_to_send()
-    assert packets.parse(raw).session.ack_sequence_number == 0
+    assert parse.parse(raw).session.fields[core.ACKS_SEQUENCE_NUMBER] == 0
     assert receiver.session.next_timeout() == 17600
 
 
 @rule("B-430", "B-434")
 def test_what_follows_an_answer_to_the_handshake_may_come_in_part():
-    parameters = bytes(packets.connection_parameters(500, 20000, 64))
+    parameters = bytes(compose.connection_parameters(500, 20000, 64))
     for size in range(len(parameters)):
         acceptor = session.Session(False, ends.RECEIVER, 0)
-        request = bytes(packets.establish_connection(ends.SENDER, bytes(16), 0))
+        request = bytes(compose.establish_connection(ends.SENDER, bytes(16), 0))
         acceptor.receive_data(request + parameters[:size], 0)
         assert (acceptor.state, acceptor.half_received) == (session.WAITING_CP_MSG, size)
         acceptor.receive_data(parameters[size:], 0)
@@ -921,7 +919,7 @@ def _busy_pair():
     sender.pump(0)
     receiver.receive(sender.session.data_to_send(), 0)
     receiver.tick(500)
-    receiver.session.send(None, packets.user_message(ends.RECEIVER, 9, ends.DESTINATION, b""), False, 500)
+    receiver.session.send(None, build.user_message(ends.RECEIVER, 9, ends.DESTINATION, b""), False, 500)
     sender.receive(receiver.session.data_to_send(), 500)
     for delivery in ("express", "recoverable"):
         sender.send(b"y", delivery)
@@ -947,17 +945,17 @@ def test_a_new_connection_counts_from_the_beginning():
     receiver.session.handle_timeout(1500)
     raw = receiver.session.data_to_send()
     (header,) = session_headers(raw)
-    assert (header.ack_sequence_number, header.recoverable_msg_ack_seq_number) == (3, 1)
-    assert header.recoverable_msg_ack_flags == 0b11
-    assert (header.user_msg_sequence_number, header.recoverable_msg_sequence_number) == (0, 0)
+    assert (header[core.ACKS_SEQUENCE_NUMBER], header[core.ACKS_BASE]) == (3, 1)
+    assert header[core.ACKS_FLAGS] == 0b11
+    assert (header[core.ACKS_SENT], header[core.ACKS_RECOVERABLE_SENT]) == (0, 0)
     sender.receive(raw, 1500)
     assert sender.stream.table == []
-    sender.receive(bytes(packets.user_message(ends.RECEIVER, 10, ends.DESTINATION, b"")), 1500)
+    sender.receive(bytes(build.user_message(ends.RECEIVER, 10, ends.DESTINATION, b"")), 1500)
     sender.session.handle_timeout(11500)
     (header,) = session_headers(sender.session.data_to_send())
-    assert (header.ack_sequence_number, header.recoverable_msg_ack_seq_number) == (1, 0)
-    assert header.recoverable_msg_ack_flags == 0
-    assert (header.user_msg_sequence_number, header.recoverable_msg_sequence_number) == (3, 2)
+    assert (header[core.ACKS_SEQUENCE_NUMBER], header[core.ACKS_BASE]) == (1, 0)
+    assert header[core.ACKS_FLAGS] == 0
+    assert (header[core.ACKS_SENT], header[core.ACKS_RECOVERABLE_SENT]) == (3, 2)
 
 
 @rule("B-038", "B-118", "B-119", "B-120", "B-157", "A-10")
@@ -988,8 +986,8 @@ def test_only_what_is_not_acknowledged_makes_a_session_ack():
     receiver.receive(sender.session.data_to_send(), 200000)
     receiver.session.handle_timeout(200500)
     (header,) = session_headers(receiver.session.data_to_send())
-    assert (header.ack_sequence_number, header.recoverable_msg_ack_seq_number) == (2, 2)
-    assert header.recoverable_msg_ack_flags == 1
+    assert (header[core.ACKS_SEQUENCE_NUMBER], header[core.ACKS_BASE]) == (2, 2)
+    assert header[core.ACKS_FLAGS] == 1
 
 
 @rule("B-035", "B-036", "B-101", "B-102", "B-103", "B-280")
@@ -1008,8 +1006,8 @@ def test_the_worked_example_of_the_bit_field():
     receiver.session.handle_timeout(start + 500)
     raw = receiver.session.data_to_send()
     (header,) = session_headers(raw)
-    assert (header.ack_sequence_number, header.recoverable_msg_ack_seq_number) == (14, 6)
-    assert header.recoverable_msg_ack_flags == 0b111
+    assert (header[core.ACKS_SEQUENCE_NUMBER], header[core.ACKS_BASE]) == (14, 6)
+    assert header[core.ACKS_FLAGS] == 0b111
     sender.receive(raw, start + 500)
     (entry,) = sender.stream.table
     assert entry.tx_sequence_number
@@ -1022,15 +1020,15 @@ def test_the_smaller_window_counts_on_both_sides(own, other, room):
     initiator = session.Session(True, ends.SENDER, 0, settings=session.Settings(window_size=own))
     initiator.connected(0)
     initiator.data_to_send()
-    initiator.receive_data(packets.establish_connection(ends.SENDER, ends.RECEIVER, 0), 0)
-    assert packets.parse(initiator.data_to_send()).header.window_size == own
-    initiator.receive_data(packets.connection_parameters(500, 20000, other), 0)
+    initiator.receive_data(compose.establish_connection(ends.SENDER, ends.RECEIVER, 0), 0)
+    assert parse.parse(initiator.data_to_send()).header.fields[core.PARAMETERS_WINDOW_SIZE] == own
+    initiator.receive_data(compose.connection_parameters(500, 20000, other), 0)
     acceptor = session.Session(False, ends.RECEIVER, 0, settings=session.Settings(window_size=own))
-    acceptor.receive_data(packets.establish_connection(ends.SENDER, ends.RECEIVER, 0), 0)
+    acceptor.receive_data(compose.establish_connection(ends.SENDER, ends.RECEIVER, 0), 0)
     acceptor.data_to_send()
-    acceptor.receive_data(packets.connection_parameters(500, 20000, other), 0)
-    assert packets.parse(acceptor.data_to_send()).header.window_size == own
-    packet = packets.user_message(ends.SENDER, 1, ends.DESTINATION, b"")
+    acceptor.receive_data(compose.connection_parameters(500, 20000, other), 0)
+    assert parse.parse(acceptor.data_to_send()).header.fields[core.PARAMETERS_WINDOW_SIZE] == own
+    packet = build.user_message(ends.SENDER, 1, ends.DESTINATION, b"")
     for subject in (initiator, acceptor):
         sent = 0
         while subject.can_send():
@@ -1051,7 +1049,7 @@ def test_a_window_that_the_peer_made_small_is_doubled_every_half_minute():
     def room(now):
         """What may be sent once everything is acknowledged."""
         fields = array("I", (sender.session._counts[core.SESSION_SENT], 0, 0, 0, 0, window, 0))
-        sender.session.receive_data(packets.session_ack(fields), now)
+        sender.session.receive_data(compose.session_ack(fields), now)
         assert sender.session.closed is None
         return sender.session._counts[core.SESSION_RECEIVED_WINDOW_SIZE]
 
@@ -1099,7 +1097,7 @@ def test_the_interval_in_which_a_window_grows_is_a_setting():
 def test_a_request_says_whether_a_ping_went_before(arguments, operating_system):
     initiator = session.Session(True, ends.SENDER, 0)
     initiator.connected(0, *arguments)
-    assert packets.parse(initiator.data_to_send()).header.operating_system == operating_system
+    assert parse.parse(initiator.data_to_send()).header.fields[core.ESTABLISH_OPERATING_SYSTEM] == operating_system
 
 
 @rule("B-131", "B-043", "B-134")
@@ -1110,8 +1108,8 @@ def test_a_slow_line_gets_more_time():
     subject.connected(100)
     assert subject.next_timeout() == 66100
     subject.data_to_send()
-    subject.receive_data(packets.establish_connection(ends.SENDER, ends.RECEIVER, 100), 100)
-    assert packets.parse(subject.data_to_send()).header.ack_timeout == 24000
+    subject.receive_data(compose.establish_connection(ends.SENDER, ends.RECEIVER, 100), 100)
+    assert parse.parse(subject.data_to_send()).header.fields[core.PARAMETERS_ACK_TIMEOUT] == 24000
     most = session.Session(True, ends.SENDER, 0, settings=session.Settings(round_trip_delay=110000))
     assert most.ack_wait_timeout == 120000, "the field holds no more"
 
@@ -1125,13 +1123,13 @@ def test_the_wait_for_a_session_ack_is_doubled_for_direct_format_names_only():
     ):
         subject = session.Session(True, ends.SENDER, 0, guid)
         subject.connected(0)
-        subject.receive_data(packets.establish_connection(ends.SENDER, ends.RECEIVER, 0), 0)
-        subject.receive_data(packets.connection_parameters(500, 20000, 64), 0)
+        subject.receive_data(compose.establish_connection(ends.SENDER, ends.RECEIVER, 0), 0)
+        subject.receive_data(compose.connection_parameters(500, 20000, 64), 0)
         if received is not None:
-            subject.receive_data(packets.user_message(ends.RECEIVER, 1, received, b""), 0)
+            subject.receive_data(build.user_message(ends.RECEIVER, 1, received, b""), 0)
             subject.stored(False, 0)
             subject.pause(0)
-        subject.send(streams.Entry(1, 1, False), packets.user_message(ends.SENDER, 1, ends.DESTINATION, b""), False, 1)
+        subject.send(streams.Entry(1, 1, False), build.user_message(ends.SENDER, 1, ends.DESTINATION, b""), False, 1)
         assert subject.next_timeout() == 1 + period * 20000
     settings = session.Settings(ack_wait_multiple=5, ack_wait_timeout=20001, cleanup_timeout=150000)
     sender, _ = ends.open_pair(settings=settings)
@@ -1196,11 +1194,11 @@ def test_what_the_window_held_back_goes_out_in_table_order_when_it_opens():
     for _ in range(3):
         raw = sender.session.data_to_send()
         while raw:
-            message = packets.parse(raw)
-            sent.append(message.user.message_id)
-            raw = raw[message.base.packet_size :]
+            message = parse.parse(raw)
+            sent.append(message.user.fields[core.USER_MESSAGE_ID])
+            raw = raw[message.base.fields[core.BASE_PACKET_SIZE] :]
         fields = array("I", (sender.session._counts[core.SESSION_SENT], 0, 0, 0, 0, 64, 0))
-        sender.receive(bytes(packets.session_ack(fields)), 0)
+        sender.receive(bytes(compose.session_ack(fields)), 0)
     assert sent == list(range(1, 11)), "each once"
 
 
@@ -1238,8 +1236,8 @@ def test_both_orders_of_acknowledgement_end_alike(journal, order):
 @rule("B-012", "B-077", "B-222", "B-223", "B-290")
 def test_a_forwarded_transactional_message_is_settled_by_its_bit_and_leaves_the_stream_alone():
     sender, receiver = ends.open_pair()
-    packet = packets.user_message(ends.RECEIVER, 77, ends.DESTINATION, b"", delivery="transactional")
-    offset = packets.transaction_offset(packet)
+    packet = build.user_message(ends.RECEIVER, 77, ends.DESTINATION, b"", delivery="transactional")
+    offset = parse.transaction_offset(packet)
     origin = streams.OutgoingStream(streams.OutgoingStream.new(50))
     for key in range(1, 4):
         origin.number(packet, offset, key, key)
@@ -1289,14 +1287,14 @@ def test_an_acknowledgement_of_the_first_transmission_does_not_cover_the_second(
     sender.pump(0)
     sender.stream.resend(0)
     entries = list(sender.stream.table)
-    sender.session.receive_data(packets.session_ack(array("I", (1, 0, 0, 0, 0, 64, 0))), 0)
+    sender.session.receive_data(compose.session_ack(array("I", (1, 0, 0, 0, 0, 64, 0))), 0)
     assert not entries[0].received_session_ack, "it waits to be sent again"
     sender.pump(0)
     assert [entry.sequence_number for entry in entries] == [3, 4]
-    sender.session.receive_data(packets.session_ack(array("I", (3, 0, 0, 0, 0, 64, 0))), 0)
+    sender.session.receive_data(compose.session_ack(array("I", (3, 0, 0, 0, 0, 64, 0))), 0)
     assert [entry.received_session_ack for entry in entries] == [True, False]
     assert entries[1].awaiting_ack
-    sender.session.receive_data(packets.session_ack(array("I", (4, 0, 0, 0, 0, 64, 0))), 0)
+    sender.session.receive_data(compose.session_ack(array("I", (4, 0, 0, 0, 0, 64, 0))), 0)
     assert entries[1].received_session_ack
     assert core.session_unacked_sent(sender.session._counts) == 0, "each transmission counted once"
 
@@ -1308,7 +1306,7 @@ def test_the_wait_for_a_session_ack_runs_from_the_first_message_not_the_last():
         sender.send(b"x", "recoverable")
         sender.pump(now)
     assert sender.session.next_timeout() == 40000
-    sender.session.receive_data(packets.session_ack(array("I", (3, 0, 0, 0, 0, 64, 0))), 31000)
+    sender.session.receive_data(compose.session_ack(array("I", (3, 0, 0, 0, 0, 64, 0))), 31000)
     assert sender.session.next_timeout() == 71000, "the bits are still awaited"
 
 
@@ -1327,7 +1325,7 @@ def test_counts_wrap_on_both_sides(start, delivery):
     for k in range(12):
         for _ in range(9):
             sender.send(b"%d" % k, delivery)
-        back = packets.user_message(ends.RECEIVER, k, ends.DESTINATION, b"", delivery="recoverable")
+        back = build.user_message(ends.RECEIVER, k, ends.DESTINATION, b"", delivery="recoverable")
         receiver.session.send(streams.Entry(k, k), back, True, now)
         now = ends.run(sender, receiver, now, now + 700)
         assert sender.session.closed is None
@@ -1350,7 +1348,7 @@ def test_a_header_without_bits_settles_nothing_recoverable_and_nothing_unsent(st
     sender.pump(0, 3)
     settled = []
     for acked in (0, 1, 3):
-        header = bytes(packets.session_ack(array("I", ((start + acked) & 0xFFFF, 0, 0, 0, 0, 64, 0))))
+        header = bytes(compose.session_ack(array("I", ((start + acked) & 0xFFFF, 0, 0, 0, 0, 64, 0))))
         for event in sender.session.receive_data(header, 0):
             settled += [entry.message_id for entry in event.entries]
         assert sender.session.receive_data(header, 0) == []
@@ -1402,7 +1400,7 @@ def test_a_header_that_rides_along_may_leave_its_own_message_out(counts_itself):
     sender, _ = ends.open_pair()
     sender.send(b"x")
     sender.pump(0)
-    packet = packets.user_message(ends.RECEIVER, 1, ends.DESTINATION, b"back")
+    packet = build.user_message(ends.RECEIVER, 1, ends.DESTINATION, b"back")
     packet[2] |= 0x10
     header = bytearray(16)
     fields = array("I", (0, 0, 0, int(counts_itself), 0, 64, 0))
@@ -1462,13 +1460,14 @@ def test_what_a_new_entry_and_a_new_stream_begin_with():
 @rule("B-092", "B-317", "B-319")
 def test_a_number_is_in_the_packet_that_is_stored():
     stream = streams.OutgoingStream(streams.OutgoingStream.new(7))
-    packet = packets.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
+    packet = build.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
     headers = []
     for key in range(1, 5):
-        entry = stream.number(packet, packets.transaction_offset(packet), key, key)
+        entry = stream.number(packet, parse.transaction_offset(packet), key, key)
         assert not entry.journal
-        header = packets.parse(packet).transaction
-        headers.append((header.tx_sequence_id, header.tx_sequence_number, header.previous_tx_sequence_number))
+        header = parse.parse(packet).transaction
+        numbers = header.fields[core.TX_NUMBER], header.fields[core.TX_PREVIOUS]
+        headers.append((header.tx_sequence_id,) + numbers)
         if key == 3:
             stream.remove([entry])
     assert headers == [(7 << 32 | 1, 1, 0), (7 << 32 | 1, 2, 1), (7 << 32 | 1, 3, 2), (7 << 32 | 1, 4, 2)]
@@ -1492,7 +1491,7 @@ def test_a_number_is_in_the_packet_that_is_stored():
 )
 def test_the_acceptance_table(sequence, number, previous, accepted):
     """Section 15.6, with (7, 5) as what was accepted last."""
-    incoming = streams.IncomingStream()
+    incoming = IncomingStream()
     assert incoming.accept(ends.transaction(7, 5, 0))
     assert incoming.accept(ends.transaction(sequence, number, previous)) == accepted
     record = incoming.record
@@ -1505,7 +1504,7 @@ def test_the_acceptance_table(sequence, number, previous, accepted):
 
 @rule("B-058", "B-059", "B-060", "B-271", "B-272")
 def test_a_new_incoming_stream_takes_any_sequence_at_its_start():
-    incoming = streams.IncomingStream()
+    incoming = IncomingStream()
     assert incoming.tx_sequence_number == 0
     assert list(incoming.record) == [0, 0, 0, 0]
     for rejects in (1, 2):
@@ -1521,9 +1520,9 @@ def test_a_new_incoming_stream_takes_any_sequence_at_its_start():
 def test_a_new_connection_begins_a_new_resend_state():
     stream = streams.OutgoingStream(streams.OutgoingStream.new(0), now=5)
     assert (stream.time_of_last_ack, stream.last_ack_count, stream.resend_interval_index) == (5, 0, 0)
-    packet = packets.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
+    packet = build.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
     for key in (1, 2):
-        entry = stream.number(packet, packets.transaction_offset(packet), key, key)
+        entry = stream.number(packet, parse.transaction_offset(packet), key, key)
     stream.sent(entry, 0)
     stream.order_ack(ends.order_ack_body(1, 1), 100)
     stream.handle_timeout(30100)
@@ -1539,7 +1538,7 @@ def test_the_times_of_an_order_ack_are_the_specification_s_unless_set():
         ({}, 500, 10400),
         ({"order_ack_timeout": 200, "maximum_order_ack_delay": 1000}, 200, 1100),
     ):
-        incoming = streams.IncomingStream(**settings)
+        incoming = IncomingStream(**settings)
         due = []
         for now in range(0, 12000, 100):
             incoming.schedule_order_ack(now)
@@ -1566,7 +1565,7 @@ def test_an_order_ack_goes_out_early_when_half_of_the_window_has_come_or_nothing
         (_Window(4, 120), 120),
         (_Window(4, 700), 500),
     ):
-        incoming = streams.IncomingStream()
+        incoming = IncomingStream()
         for now in (0, 10, 20):
             incoming.schedule_order_ack(now, of)
             assert incoming.next_timeout() == now + quiet
@@ -1580,11 +1579,11 @@ def test_an_order_ack_goes_out_early_when_half_of_the_window_has_come_or_nothing
         assert incoming.next_timeout() == 30 + quiet, "it is counted anew"
     incoming.schedule_order_ack(40, of, 0)
     assert incoming.next_timeout() == 540, "never early"
-    incoming = streams.IncomingStream()
+    incoming = IncomingStream()
     for now in range(0, 10001, 10):
         incoming.schedule_order_ack(now, _Window(2000, 0))
     assert incoming.next_timeout() == 10010, "put off no longer than it may"
-    incoming = streams.IncomingStream()
+    incoming = IncomingStream()
     incoming.schedule_order_ack(0, _Window(2, 0), 7)
     assert incoming.next_timeout() == 7
 
@@ -1593,7 +1592,7 @@ def test_an_order_ack_goes_out_early_when_half_of_the_window_has_come_or_nothing
 def test_half_of_the_window_and_the_round_trip_are_known():
     for mine, other, half in ((64, 64, 32), (64, 9, 4), (9, 64, 4), (64, 1, 1), (3, 3, 1)):
         _, receiver = ends.open_pair(settings=session.Settings(window_size=mine))
-        receiver.receive(packets.session_ack(array("I", (0, 0, 0, 0, 0, other, 0))), 0)
+        receiver.receive(compose.session_ack(array("I", (0, 0, 0, 0, 0, other, 0))), 0)
         assert receiver.session.half_window == half
     receiver.session.pause(0)
     assert receiver.session.half_window == 1
@@ -1608,8 +1607,8 @@ def test_what_has_not_left_is_not_sent_again_yet():
     stream = streams.OutgoingStream(streams.OutgoingStream.new(1), streams.resend_intervals(10, 20, 30, 40))
     stream.postpone(5)
     assert stream.next_timeout() is None
-    packet = packets.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
-    stream.sent(stream.number(packet, packets.transaction_offset(packet), 1, 1), 0)
+    packet = build.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
+    stream.sent(stream.number(packet, parse.transaction_offset(packet), 1, 1), 0)
     for _ in range(4):
         stream.handle_timeout(stream.next_timeout())
     assert stream.resend_interval == 20
@@ -1621,8 +1620,8 @@ def test_what_has_not_left_is_not_sent_again_yet():
 def test_the_resend_table_is_made_of_four_times():
     assert streams.resend_intervals(1, 2, 3, 4) == (1, 1, 1, 2, 2, 2, 3, 3, 3, 4)
     stream = streams.OutgoingStream(streams.OutgoingStream.new(1), streams.resend_intervals(10, 20, 30, 40))
-    packet = packets.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
-    stream.sent(stream.number(packet, packets.transaction_offset(packet), 1, 1), 0)
+    packet = build.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
+    stream.sent(stream.number(packet, parse.transaction_offset(packet), 1, 1), 0)
     times = []
     for _ in range(12):
         times.append(stream.next_timeout())

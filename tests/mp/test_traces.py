@@ -21,7 +21,8 @@ from engine_ends import (
     session_headers,
     transaction,
 )
-from mqqb import core, packets, streams
+from mqqb import build, core, names, parse, streams
+from mqqb.incoming import IncomingStream
 
 
 @rule("B-002", "B-096", "B-097", "B-112", "B-153", "B-217", "B-236", "B-317", "B-358", "A-17")
@@ -58,15 +59,15 @@ def happy_path_with_a_final_ack():
     assert sender.stream.table == []
     (entry,) = sender.stream.awaiting_final_ack
     assert entry.received_order_ack
-    receiver.final_ack(packets.parse(up), 0x4000, 1000)
+    receiver.final_ack(parse.parse(up), 0x4000, 1000)
     sender.receive(receiver.session.data_to_send(), 1000)
     assert sender.settled == [1]
     assert sender.rejected == [(1, 0x4000)]
     assert sender.stream.awaiting_final_ack == []
     sender.session.handle_timeout(1000 + 500)
     (header,) = session_headers(sender.session.data_to_send())
-    assert (header.ack_sequence_number, header.recoverable_msg_ack_seq_number) == (2, 1)
-    assert header.recoverable_msg_ack_flags == 1
+    assert (header[core.ACKS_SEQUENCE_NUMBER], header[core.ACKS_BASE]) == (2, 1)
+    assert header[core.ACKS_FLAGS] == 1
     sender.send(b"y")
     assert sender.stream.table[0].tx_sequence_id == (7 << 32 | 2)
     assert sender.stream.table[0].tx_sequence_number == 1
@@ -74,7 +75,7 @@ def happy_path_with_a_final_ack():
 
 @rule("B-110", "B-111", "B-113", "B-114", "B-046", "B-047", "A-29", "B-045")
 def order_acks_coalesce():
-    incoming = streams.IncomingStream(now=-60000)
+    incoming = IncomingStream(now=-60000)
     sent = []
     now = 0
     arrivals = []
@@ -124,7 +125,7 @@ def hole_is_refused_and_filled_after_reconnect():
     sender.pump(0, 1)
     exchange(sender, receiver, 0)
     third = bytearray(sender.disk[3])
-    sender.stream.prepare(sender.stream.table[2], third, packets.transaction_offset(third))
+    sender.stream.prepare(sender.stream.table[2], third, parse.transaction_offset(third))
     receiver.receive(third, 100)
     assert [number[1] for _, number, _ in receiver.queue] == [1]
     assert receiver.incoming.record[core.INCOMING_REJECT_COUNT] == 1
@@ -155,10 +156,10 @@ def expiry_is_bridged():
 @rule("B-230", "B-231", "B-233", "B-234", "A-04", "A-05", "B-093", "B-079")
 def stale_order_ack_changes_nothing():
     stream = streams.OutgoingStream(streams.OutgoingStream.new(0, 100))
-    packet = packets.user_message(
-        bytes(16), 1, packets.parse_format_name("DIRECT=OS:a\\private$\\q"), b"", delivery="transactional"
+    packet = build.user_message(
+        bytes(16), 1, names.parse_format_name("DIRECT=OS:a\\private$\\q"), b"", delivery="transactional"
     )
-    offset = packets.transaction_offset(packet)
+    offset = parse.transaction_offset(packet)
     for k in range(8):
         stream.number(packet, offset, k, k + 1)
     assert len(stream.order_ack(order_ack_body(100, 8), 0)) == 8
@@ -271,10 +272,10 @@ def quota_of_the_queue_manager_ends_the_session_and_nothing_else():
 @rule("B-014", "B-015", "B-016", "B-017", "B-018", "B-136", "B-152", "A-06", "A-07")
 def back_off():
     stream = streams.OutgoingStream(streams.OutgoingStream.new(0))
-    packet = packets.user_message(
-        bytes(16), 1, packets.parse_format_name("DIRECT=OS:a\\private$\\q"), b"", delivery="transactional"
+    packet = build.user_message(
+        bytes(16), 1, names.parse_format_name("DIRECT=OS:a\\private$\\q"), b"", delivery="transactional"
     )
-    entry = stream.number(packet, packets.transaction_offset(packet), 1, 1)
+    entry = stream.number(packet, parse.transaction_offset(packet), 1, 1)
     times = []
     now = 0
     stream.sent(entry, 0)
@@ -316,13 +317,13 @@ def nothing_is_acknowledged_before_it_is_stored():
     for now in (1000, 5000, 11000, 21000):
         receiver.session.handle_timeout(now)
         for event in session_headers(receiver.session.data_to_send()):
-            assert event.ack_sequence_number == 0
-            assert event.recoverable_msg_ack_flags == 0
+            assert event[core.ACKS_SEQUENCE_NUMBER] == 0
+            assert event[core.ACKS_FLAGS] == 0
     receiver.store(21000)
     headers = session_headers(receiver.session.data_to_send())
-    assert headers[-1].ack_sequence_number >= 32
-    assert headers[0].recoverable_msg_ack_seq_number == 1
-    assert headers[0].recoverable_msg_ack_flags == 0xFFFFFFFF
+    assert headers[-1][core.ACKS_SEQUENCE_NUMBER] >= 32
+    assert headers[0][core.ACKS_BASE] == 1
+    assert headers[0][core.ACKS_FLAGS] == 0xFFFFFFFF
 
 
 @rule("B-429", "B-430")

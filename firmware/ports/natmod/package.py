@@ -22,8 +22,8 @@ FLAGS = ["-O3"]
 
 
 def listing() -> str:
-    """The package.json of the checkout: sources as they are, so with the module that states the core's constants."""
-    names = sorted([*modules.of_boards(), "mqqb/constants.py"])
+    """The package.json of the checkout: sources as they are, with what a board's form of them does not name."""
+    names = sorted([*modules.of_boards(), "mqqb/constants.py", "mqqb/fields.py", "mqqb/problems.py"])
     return modules.package([(name, f"firmware/{name}") for name in names])
 
 

@@ -24,7 +24,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 from _mqqb import ffi, lib
-from mqqb import core, packets
+from mqqb import core
+from mqqb.guid_names import PrivateQueueFormatNameId
+from mqqb.guids import format_name, guid_text
 from numpy.typing import NDArray
 
 from ordack.pipeline import captures
@@ -812,7 +814,7 @@ class _Sender:
 
     def report(self, guid: bytes) -> SenderReport:
         return SenderReport(
-            packets.guid_text(guid), self._streams, self._messages, self._resends, self._rejects, self._unsettled,
+            guid_text(guid), self._streams, self._messages, self._resends, self._rejects, self._unsettled,
             self._violations, self._unknowns, _latencies(self._histogram[None], self._longest[None])[0])
 
 
@@ -823,9 +825,9 @@ def _key(partial: Partial, index: int) -> StreamKey:
 
 def _stream_key(name: StreamName, text: str) -> StreamKey:
     if name.host:  # DQ 3: a number on a host
-        queue = packets.PrivateQueueFormatNameId(int.from_bytes(name.queue[1][:4], "little"))
-        text = packets.format_name(queue, name.host)
-    return StreamKey(packets.guid_text(name.source), text, name.hops)
+        queue = PrivateQueueFormatNameId(int.from_bytes(name.queue[1][:4], "little"))
+        text = format_name(queue, name.host)
+    return StreamKey(guid_text(name.source), text, name.hops)
 
 
 _COUNTS = ("messages", "first_transmissions", "resends", "order_acked", "final_acked", "unsettled")
@@ -991,7 +993,7 @@ def _connection_report(partial: Partial, number: int, found: Sequence[Violation 
                 events.append(Event(int(own[name]), what, side, ""))
         codes = [int(code) for code in own["sources"] if code]
         managers.append("several" if len(codes) > 1 else
-                        packets.guid_text(partial.guids[codes[0] if codes else own["owner"]])
+                        guid_text(partial.guids[codes[0] if codes else own["owner"]])
                         if codes or own["owner"] else "")
     events += [Event(item.packets[-1].time, "violation" if isinstance(item, Violation) else "unknown", 0, item.kind)
                for item in found[:32] if item.packets]
@@ -1088,7 +1090,7 @@ def _points(batch: captures.Batch, verdicts: NDArray[np.uint8] | None, lines: di
 
     def wanted(code: int) -> bool:
         if code not in codes:
-            codes[code] = bool(code) and packets.guid_text(decoder.queue_manager(code)) in sources
+            codes[code] = bool(code) and guid_text(decoder.queue_manager(code)) in sources
         return codes[code]
 
     def line_of(row: int) -> _Line | None:
@@ -1126,7 +1128,7 @@ def _points(batch: captures.Batch, verdicts: NDArray[np.uint8] | None, lines: di
         if sequence not in acknowledged:
             continue
         addressed = int(batch["ack_source"][row]) or int(batch["queue_manager_address"][row])
-        guid = packets.guid_text(decoder.queue_manager(addressed)) if addressed else ""
+        guid = guid_text(decoder.queue_manager(addressed)) if addressed else ""
         for stream, line in lines.items():
             if line.knows(sequence) and (stream.source_queue_manager == guid
                                          or int(batch["connection"][row]) in line.connections):

@@ -11,7 +11,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from _mqqb import ffi, lib
-from mqqb import packets
+from mqqb import guid_names, guids
+from mqqb import names as wire_names
 from numpy.typing import NDArray
 
 from ordack import packed
@@ -92,16 +93,16 @@ class Damage(NamedTuple):
 
 
 def _queue_name(selector: int, raw: bytes) -> QueueName:
-    name: packets.QueueName
+    name: wire_names.QueueName
     if selector == 7:
-        name = packets.DirectQueueFormatName("", raw)
+        name = wire_names.DirectQueueFormatName("", raw)
     elif selector == 5:
-        name = packets.PublicQueueFormatName(raw)
+        name = guid_names.PublicQueueFormatName(raw)
     elif selector == 6:
-        name = packets.PrivateQueueFormatName(raw[:16], int.from_bytes(raw[16:], "little"))
+        name = guid_names.PrivateQueueFormatName(raw[:16], int.from_bytes(raw[16:], "little"))
     else:
-        name = packets.PrivateQueueFormatNameId(int.from_bytes(raw, "little"))
-    return QueueName(selector, raw, packets.format_name(name))
+        name = guid_names.PrivateQueueFormatNameId(int.from_bytes(raw, "little"))
+    return QueueName(selector, raw, guids.format_name(name))
 
 
 _NO_WORDS = np.zeros(0, np.uint32)

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 from _mqqb import ffi, lib
-from mqqb import core, packets
+from mqqb import compose, core, guid_names, guids
+from mqqb.names import NULL_GUID, QueueName, utf16_decode
+from mqqb.parse import names_end
 
 from ordack.outcome import parse
 from ordack.pipeline.segments import MESSAGE_KEY, SCHEMA, TIME, message_keys
@@ -89,7 +91,7 @@ class Columns:
 
         def seconds(values: Words) -> pa.Array:
             """Null where there is no limit."""
-            return pa.array(values, mask=values == packets.FOREVER)
+            return pa.array(values, mask=values == compose.FOREVER)
 
         delivery = np.where(transactional, 2, (user_flags & core.USER_DM) != 0).astype(np.int8)
         sources = [data[at:at + 16] for at in column("SOURCE_OFFSET").tolist()]
@@ -98,7 +100,7 @@ class Columns:
             "lookup_id": keys,
             "arrived": pa.array([message.arrived for message in messages], pa.int64()).cast(TIME),
             "in_doubt": pa.array([message.in_doubt for message in messages], pa.int8()).cast(pa.bool_()),
-            "source_queue_manager": _remember(self._guids, sources, packets.guid_text),
+            "source_queue_manager": _remember(self._guids, sources, guids.guid_text),
             "message_id": pa.array(column("MESSAGE_ID")),
             "tx_sequence_ordinal": sequenced(column("TX_SEQUENCE_ORDINAL")),
             "tx_sequence_time_stamp": sequenced(column("TX_SEQUENCE_TIME_STAMP")),
@@ -143,7 +145,7 @@ class Columns:
             self._names.clear()
         for index, (start, end, bits) in enumerate(zip(at, ends, flags)):
             if bits & core.USER_SH:
-                end = start + packets.names_end(parts[index], bits) - 16
+                end = start + names_end(parts[index], bits) - 16
             elif bits & core.USER_TH:
                 end -= 36 if scanned[lib.MQQB_SCAN_TX_FLAGS, index] & core.TX_CG else 20
             key = data[start + 16:start + 32] + (bits & _SELECTORS).to_bytes(4, "little") + data[start + 48:end]
@@ -167,7 +169,7 @@ def _remember(cache: dict[bytes, str], keys: Sequence[bytes], make: Callable[[by
 
 
 def _label(raw: bytes) -> str:
-    return legible(packets.utf16_decode(raw[:-2]))
+    return legible(utf16_decode(raw[:-2]))
 
 
 def _time(values: Words) -> pa.Array:
@@ -196,8 +198,8 @@ def _names(packet: bytes) -> tuple[str | None, ...]:
     user = parse(packet).user
     source, address = bytes(user.source_queue_manager), bytes(user.queue_manager_address)
 
-    def text(name: packets.QueueName | None, host: bytes) -> str | None:
-        return None if name is None else legible(packets.format_name(name, host))
+    def text(name: QueueName | None, host: bytes) -> str | None:
+        return None if name is None else legible(guids.format_name(name, host))
 
     def selector(mask: int) -> int:
         return (user.flags & mask) // (mask & -mask)
@@ -207,14 +209,14 @@ def _names(packet: bytes) -> tuple[str | None, ...]:
     host = source if kind == 2 else address
     if kind == 4:  # private, on the host of the AdminQueue
         named = user.admin_queue
-        host = named.source_queue_manager if isinstance(named, packets.PrivateQueueFormatName) else (
+        host = named.source_queue_manager if isinstance(named, guid_names.PrivateQueueFormatName) else (
             source if selector(core.USER_AQ) == 2 else address)
     return (
         text(user.destination_queue, address),
-        None if address == packets.NULL_GUID else packets.guid_text(address),
+        None if address == NULL_GUID else guids.guid_text(address),
         administration,
         administration if kind == 1 else text(user.response_queue, host),
-        None if user.connector_type is None else packets.guid_text(user.connector_type),
+        None if user.connector_type is None else guids.guid_text(user.connector_type),
     )
 
 
@@ -227,7 +229,7 @@ def _rare(parts: Sequence[bytes], wanted: npt.NDArray[np.bool_]) -> dict[str, li
         message = parse(parts[index])
         values: list[Any] = [None] * len(names)
         if message.debug is not None and message.debug.queue_identifier is not None:
-            values[0] = packets.guid_text(bytes(message.debug.queue_identifier))
+            values[0] = guids.guid_text(bytes(message.debug.queue_identifier))
         if message.security is not None:
             security = message.security
             values[1:6] = [bytes(item) or None for item in (
@@ -237,7 +239,7 @@ def _rare(parts: Sequence[bytes], wanted: npt.NDArray[np.bool_]) -> dict[str, li
             values[6:8] = legible(message.soap.header), legible(message.soap.body)
         if message.multi_queue_format is not None:
             lists = message.multi_queue_format
-            values[8:11] = [",".join(legible(packets.format_name(name)) for name in found.elements())
+            values[8:11] = [",".join(legible(guids.format_name(name)) for name in found.elements())
                             for found in (lists.destination, lists.administration, lists.response)]
         for name, value in zip(names, values):
             columns[name][index] = value

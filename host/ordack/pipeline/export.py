@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from mqqb import confirm, packets
+from mqqb import confirm, guids
 
 from ordack.client import LOOK_AGAIN_S, Client, Queue
 from ordack.paths import NotLocal, local_path
@@ -214,7 +214,7 @@ class Exporter:
                 self._check_replacement(legible(str(path)))
             self._folder = Folder(path)
             held.callback(self._folder.close)
-            self._guid = packets.guid_text(self._store.guid)
+            self._guid = guids.guid_text(self._store.guid)
             self._marker = self._claim()
             for queue in self._queues:
                 self._take_up(queue)

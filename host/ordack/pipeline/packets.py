@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 from _mqqb import lib
-from mqqb import packets
+from mqqb import guids, problems
 from numpy.typing import NDArray
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -154,7 +154,7 @@ class _Texts:
     def managers(self) -> pa.Array:
         known, count = len(self._managers), self._decoder.queue_managers
         if known <= count:
-            texts = [packets.guid_text(self._decoder.queue_manager(code)) for code in range(known, count + 1)]
+            texts = [guids.guid_text(self._decoder.queue_manager(code)) for code in range(known, count + 1)]
             self._managers = pa.concat_arrays([self._managers, pa.array(texts, pa.string())])
         return self._managers
 
@@ -239,7 +239,7 @@ def _kind(view: _View) -> pa.Array:
 def _reason_text(kind: int, status: int) -> str:
     if kind == captures.END:
         return _ENDS[status]
-    rule, field, reason = _SCAN_PROBLEMS.get(status) or packets.PROBLEMS[status]
+    rule, field, reason = _SCAN_PROBLEMS.get(status) or problems.PROBLEMS[status]
     return f"{rule}, {field}: {reason}"
 
 

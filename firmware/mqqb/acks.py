@@ -1,0 +1,94 @@
+"""OrderAcks and FinalAcks, written as bytes at once (wire.md section 6)."""
+
+from mqqb import compose, const, core, names
+
+TYPE_CHECKING = const(0)
+if TYPE_CHECKING:
+    from array import array
+
+
+def order_queue(address: str) -> names.DirectQueueFormatName:
+    """The order queue of the queue manager at an IP address (B-361)."""
+    return names.DirectQueueFormatName("TCP:" + address + names.ORDER_QUEUE_PATH)
+
+
+def _acknowledgment(
+    destination: names.QueueName,
+    address: bytes,
+    source: bytes,
+    message_id: int,
+    sent_time: int,
+    message_class: int,
+    flags: int,
+    part: int,
+    fields: "array[int]",
+) -> bytearray:
+    properties = core.words(core.MESSAGE_PROPERTIES_HEADER)
+    properties[2] = message_class
+    packet = compose.message(
+        0, compose.FOREVER, source, address, compose.FOREVER, sent_time, message_id, flags, destination, None, None,
+        properties, bytes(20), names.ORDER_LABEL_RAW, b"", bytes(compose.ACK_BODY_SIZE),
+    )  # fmt: skip
+    core.pack(part, fields, packet, len(packet) - compose.ACK_BODY_SIZE)  # TTBR: B-364
+    return packet
+
+
+def order_ack(
+    destination: names.QueueName,
+    source: bytes,
+    message_id: int,
+    sent_time: int,
+    ordinal: int,
+    time_stamp: int,
+    number: int,
+    address: bytes = names.NULL_GUID,
+) -> bytearray:
+    """An OrderAck, express (B-356 to B-364, OP-6).
+
+    destination: order_queue(ip), or PrivateQueueFormatNameId(ORDER_QUEUE_ID) with the remote queue manager's GUID as
+    address. source, message_id, sent_time: of this packet itself. ordinal, time_stamp, number (not 0): what is
+    acknowledged.
+    """
+    fields = core.words(core.ORDER_ACK)
+    _sequence(fields, ordinal, time_stamp, number, number - 1)
+    return _acknowledgment(
+        destination, address, source, message_id, sent_time, compose.CLASS_ORDER_ACK, 0, core.ORDER_ACK, fields
+    )
+
+
+def final_ack(
+    destination: names.QueueName,
+    source: bytes,
+    message_id: int,
+    sent_time: int,
+    ordinal: int,
+    time_stamp: int,
+    number: int,
+    previous: int,
+    acked_source: bytes,
+    acked_message_id: int,
+    message_class: int,
+    address: bytes = names.NULL_GUID,
+) -> bytearray:
+    """A FinalAck, recoverable (B-356 to B-364). ordinal to acked_message_id: of the message that is acknowledged.
+
+    message_class: 0x4000, or a negative one above. Otherwise as order_ack.
+    """
+    if message_class < compose.CLASS_FINAL_ACK:
+        raise ValueError("the class of a FinalAck is 0x4000 or above")
+    fields = core.words(core.FINAL_ACK)
+    _sequence(fields, ordinal, time_stamp, number, previous)
+    fields[8] = compose.check_u32(acked_message_id)
+    packet = _acknowledgment(
+        destination, address, source, message_id, sent_time, message_class, 0x20, core.FINAL_ACK, fields
+    )
+    at = len(packet) - 20
+    packet[at : at + 16] = names.check_guid(acked_source)
+    return packet
+
+
+def _sequence(fields: "array[int]", ordinal: int, time_stamp: int, number: int, previous: int) -> None:
+    fields[0] = compose.check_u32(ordinal)
+    fields[1] = compose.check_u32(time_stamp)
+    fields[2] = compose.check_u32(number)
+    fields[3] = compose.check_u32(previous)

@@ -1,0 +1,230 @@
+"""Packets built from the objects of their headers, and messages from what an application says."""
+
+from struct import pack_into, unpack_from
+
+from mqqb import compose, core, names, parse, reader
+from mqqb.handshake import ConnectionParameters, EstablishConnection, InternalHeader, SessionAck
+from mqqb.headers import BaseHeader, FinalAck, UserMessage, unpack
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    Buffer = bytes | bytearray | memoryview
+
+
+def build(
+    packet: "EstablishConnection | ConnectionParameters | SessionAck | UserMessage | reader.OrderAck | FinalAck",
+) -> bytearray:
+    """The packet's bytes. Sizes, counts, presence bits and selectors are made from the content; padding is 0.
+
+    ValueError if a field is out of range or a name cannot stand where it is.
+    """
+    if isinstance(packet, UserMessage):
+        return _build_message(packet)
+    if isinstance(packet, (reader.OrderAck, FinalAck)):
+        body = bytearray(compose.ACK_BODY_SIZE)
+        core.pack(packet.body.part, packet.body.fields, body, 0)
+        body[16:36] = bytes(20)
+        if isinstance(packet, FinalAck):
+            body[16:32] = packet.body.source_guid
+            pack_into("<I", body, 32, packet.body.fields[core.ACK_MESSAGE_ID])
+        packet.message.properties.body = body
+        return _build_message(packet.message)
+    if isinstance(packet, SessionAck):
+        out = _internal(packet.base, packet.internal, compose.SESSION_ACK_SIZE)
+        core.pack(core.SESSION_HEADER, packet.session.fields, out, 20)
+        return out
+    if isinstance(packet, ConnectionParameters):
+        out = _internal(packet.base, packet.internal, compose.CONNECTION_PARAMETERS_SIZE)
+        core.pack(core.CONNECTION_PARAMETERS, packet.header.fields, out, 20)
+        return out
+    out = _internal(packet.base, packet.internal, compose.ESTABLISH_CONNECTION_SIZE)
+    if len(packet.padding) != compose.PADDING_SIZE:
+        raise ValueError("an EstablishConnection packet has 512 bytes of padding")
+    core.pack(core.ESTABLISH_CONNECTION, packet.header.fields, out, 20)
+    out[20:36] = names.check_guid(packet.header.client_guid)
+    out[36:52] = names.check_guid(packet.header.server_guid)
+    out[60:572] = packet.padding
+    return out
+
+
+def _internal(base: BaseHeader, internal: InternalHeader, size: int) -> bytearray:
+    out = bytearray(size)
+    base.fields[core.BASE_PACKET_SIZE] = size
+    core.pack(core.BASE_HEADER, base.fields, out, 0)
+    core.pack(core.INTERNAL_HEADER, internal.fields, out, 16)
+    return out
+
+
+def _bit(flags: int, mask: int, present: bool) -> int:
+    return flags | mask if present else flags & ~mask
+
+
+def _build_message(message: UserMessage) -> bytearray:
+    base = message.base
+    user = message.user
+    transaction = message.transaction
+    security = message.security
+    properties = message.properties
+    debug = message.debug
+    session = message.session
+
+    flags = user.fields[core.USER_FLAGS] | core.USER_MP
+    flags = compose.select(flags, 10, user.destination_queue, 0xA9)
+    flags = compose.select(flags, 13, user.admin_queue, 0xED)
+    flags = compose.select(flags, 16, user.response_queue, 0xFF)
+    flags = _bit(flags, core.USER_CQ, user.connector_type is not None)
+    flags = _bit(flags, core.USER_TH, transaction is not None)
+    flags = _bit(flags, core.USER_SH, security is not None)
+    flags = _bit(flags, core.USER_HH, message.soap is not None)
+    flags = _bit(flags, core.USER_MQ, message.multi_queue_format is not None)
+    user.fields[core.USER_FLAGS] = flags
+    base_flags = _bit(base.fields[core.BASE_FLAGS] & ~core.BASE_IN, core.BASE_DH, debug is not None)
+    base_flags = base.fields[core.BASE_FLAGS] = _bit(base_flags, core.BASE_SH, session is not None)
+
+    head = bytearray(64)
+    for name in (user.destination_queue, user.admin_queue, user.response_queue):
+        if name is not None:
+            head += name.wire()
+    if user.connector_type is not None:
+        head += names.check_guid(user.connector_type)
+    transaction_at = len(head)
+    if transaction is not None:
+        head += bytes(20)
+        guid = transaction.connector_qm_guid
+        transaction.fields[core.TX_FLAGS] = _bit(transaction.fields[core.TX_FLAGS], core.TX_CG, guid is not None)
+        if guid is not None:
+            head += names.check_guid(guid)
+    security_at = len(head)
+    if security is not None:
+        head += bytes(16)
+        index = 1
+        for item in security.items():
+            security.fields[index] = len(item)
+            index += 1
+            head += item
+            head += bytes(-len(item) & 3)
+    properties_at = len(head)
+    fields = properties.fields
+    fields[core.PROPERTIES_LABEL_LENGTH] = len(properties.label_raw) >> 1
+    fields[core.PROPERTIES_MESSAGE_SIZE] = len(properties.body)
+    room = len(properties.body) + len(properties.surplus)
+    fields[core.PROPERTIES_ALLOCATION_BODY_SIZE] = max(fields[core.PROPERTIES_ALLOCATION_BODY_SIZE], room)
+    fields[core.PROPERTIES_EXTENSION_SIZE] = len(properties.extension)
+    body_at = properties_at + 56 + len(properties.label_raw) + len(properties.extension)
+    tail_at = body_at + room + 3 & ~3
+
+    tail = bytearray()
+    if debug is not None:
+        guid = debug.queue_identifier
+        debug.fields[core.DEBUG_FLAGS] = debug.fields[core.DEBUG_FLAGS] & ~3 | (guid is not None)
+        tail += bytes(4)
+        core.pack(core.DEBUG_HEADER, debug.fields, tail, 0)
+        if guid is not None:
+            tail += names.check_guid(guid)
+    if message.soap is not None:
+        tail += message.soap.wire()
+    if message.multi_queue_format is not None:
+        tail += message.multi_queue_format.wire()
+    tail += message.trailing
+
+    base.fields[core.BASE_PACKET_SIZE] = size = tail_at + len(tail)
+    if size > core.PACKET_SIZE_MAX:
+        raise ValueError("a packet has at most 4194304 bytes, this one " + str(size))
+    out = bytearray(core.packet_total(base_flags, size))
+    out[64:properties_at] = memoryview(head)[64:]
+    core.pack(core.BASE_HEADER, base.fields, out, 0)
+    core.pack(core.USER_HEADER, user.fields, out, 16)
+    out[16:32] = names.check_guid(user.source_queue_manager)
+    out[32:48] = names.check_guid(user.queue_manager_address)
+    if transaction is not None:
+        core.pack(core.TRANSACTION_HEADER, transaction.fields, out, transaction_at)
+    if security is not None:
+        core.pack(core.SECURITY_HEADER, security.fields, out, security_at)
+    core.pack(core.MESSAGE_PROPERTIES_HEADER, fields, out, properties_at)
+    if len(properties.correlation_id) != 20:
+        raise ValueError("a correlation identifier has 20 bytes")
+    out[properties_at + 4 : properties_at + 24] = properties.correlation_id
+    at = properties_at + 56
+    for content in (properties.label_raw, properties.extension, properties.body, properties.surplus):
+        out[at : at + len(content)] = content
+        at += len(content)
+    out[tail_at:size] = tail
+    if session is not None:
+        core.pack(core.SESSION_HEADER, session.fields, out, size)
+    return out
+
+
+def user_message(
+    source: bytes,
+    message_id: int,
+    destination: names.QueueName,
+    body: "Buffer",
+    label: str = "",
+    priority: int = 3,
+    delivery: str = "express",
+    ttrq: int = 345600,  # four days
+    ttbr: int = compose.FOREVER,
+    sent_time: int = 0,
+    journal: int = 0,
+    acknowledge: int = 0,
+    admin: "names.QueueName | None" = None,
+    response: "names.QueueName | None" = None,
+    correlation: bytes = bytes(20),
+    message_class: int = 0,
+    body_type: int = 0,
+    application_tag: int = 0,
+    extension: bytes = b"",
+    address: bytes = names.NULL_GUID,
+) -> bytearray:
+    """A UserMessage as an application's send makes it (wire.md section 3).
+
+    source: GUID of the queue manager that takes it; address: GUID of the destination's, NULL for a direct name. ttrq,
+    ttbr: s; sent_time: s since 1970 UTC. delivery: "express", "recoverable", "transactional".
+    journal: of core.USER_JN and USER_JP.
+    acknowledge: MessagePropertiesHeader.Flags. admin and response by number alone are queues of the source host.
+    A transactional message has priority 0 and a TransactionHeader with FM and LM, in which TxSequenceID is 0 and
+    TxSequenceNumber 1 until core.stamp has numbered it (transaction_offset tells where it is).
+    ValueError if something is out of range or the packet would be above 4 MiB.
+    """
+    if delivery not in ("express", "recoverable", "transactional"):
+        raise ValueError("delivery is express, recoverable or transactional, not " + delivery)
+    if not 0 <= priority <= 7:
+        raise ValueError("priority is 0 to 7")
+    if journal & ~(core.USER_JN | core.USER_JP):
+        raise ValueError("journal holds other bits than JN and JP")
+    if not (0 <= acknowledge <= 0xFF and 0 <= message_class <= 0xFFFF):
+        raise ValueError("acknowledge or message_class is out of range")
+    flags = journal
+    if delivery != "express":
+        flags |= 0x20
+    if delivery == "transactional":
+        flags |= core.USER_TH
+        priority = 0
+    properties = core.words(core.MESSAGE_PROPERTIES_HEADER)
+    properties[core.PROPERTIES_FLAGS] = acknowledge
+    properties[core.PROPERTIES_MESSAGE_CLASS] = message_class
+    properties[core.PROPERTIES_BODY_TYPE] = compose.check_u32(body_type)
+    properties[core.PROPERTIES_APPLICATION_TAG] = compose.check_u32(application_tag)
+    return compose.message(
+        priority, ttrq, source, address, ttbr, sent_time, message_id, flags, destination, admin, response,
+        properties, correlation, names.terminated(label) if label else b"", extension, body,
+    )  # fmt: skip
+
+
+def set_message_class(packet: bytearray, message_class: int) -> None:
+    """Give a serialised message that parses another class, as dead-lettering does (B-394)."""
+    flags = unpack_from("<I", packet, compose.USER_FLAGS_AT)[0]
+    at = parse.names_end(packet, flags)
+    if flags & core.USER_TH:
+        at += 36 if packet[at] & core.TX_CG else 20
+    if flags & core.USER_SH:
+        sizes = unpack(core.SECURITY_HEADER, packet, at, len(packet))
+        at += 16
+        for index in range(1, 6):
+            at += sizes[index] + 3 & ~3
+    pack_into("<H", packet, at + 2, message_class)
+
+
+def set_hop_count(packet: bytearray, hop_count: int) -> None:
+    """Give a serialised message another UserHeader.Flags.RC, 0 to core.HOP_COUNT_MAX (B-259)."""
+    packet[compose.USER_FLAGS_AT] = packet[compose.USER_FLAGS_AT] & ~core.USER_RC & 0xFF | hop_count

@@ -1,0 +1,238 @@
+"""Packets written as bytes at once, without objects for their headers: messages and internal packets."""
+
+from array import array
+from struct import pack_into, unpack_from
+
+from mqqb import const, core, names
+
+TYPE_CHECKING = const(0)
+if TYPE_CHECKING:
+    Buffer = bytes | bytearray | memoryview
+
+FOREVER = const(0xFFFFFFFF)  # TimeToReachQueue, TimeToBeReceived
+CLASS_ORDER_ACK = const(0x00FF)
+CLASS_FINAL_ACK = const(0x4000)  # this one and every higher one
+
+# Places in a message, and sizes, bytes.
+TTRQ_AT = const(12)
+SOURCE_AT = const(16)
+ADDRESS_AT = const(32)
+TTBR_AT = const(48)
+SENT_TIME_AT = const(52)
+MESSAGE_ID_AT = const(56)
+USER_FLAGS_AT = const(60)
+NAMES_AT = const(64)
+BASE_HEADER_SIZE = const(16)
+TRANSACTION_HEADER_SIZE = const(20)
+SESSION_HEADER_SIZE = const(16)
+PROPERTIES_HEADER_SIZE = const(56)
+ACK_BODY_SIZE = const(36)
+PADDING_SIZE = const(512)  # behind the EstablishConnectionHeader
+ESTABLISH_CONNECTION_SIZE = const(572)
+CONNECTION_PARAMETERS_SIZE = const(32)
+SESSION_ACK_SIZE = const(36)
+_TRANSACTIONAL = const(0x00100020)  # UserHeader.Flags: TH, DM 1
+_SHA_1 = const(0x8004)  # default HashAlgorithm
+_RC4 = const(0x6801)  # default EncryptionAlgorithm
+
+
+# ---- internal packets ---------------------------------------------------------------------------
+
+
+def _internal(flags: int, kind: int, size: int, part: int, fields: "array[int]") -> bytearray:
+    """An internal packet whose one header, at 20, has these words."""
+    out = bytearray(size)
+    base = array("I", (core.VERSION_NUMBER, 0, flags | core.BASE_IN | 3, core.SIGNATURE, size, FOREVER))
+    core.pack(core.BASE_HEADER, base, out, 0)
+    core.pack(core.INTERNAL_HEADER, array("I", (0, kind)), out, 16)
+    core.pack(part, fields, out, 20)
+    return out
+
+
+def establish_connection(
+    client_guid: bytes, server_guid: bytes, time_stamp: int, operating_system: int = 0x0310, refused: bool = False
+) -> bytearray:
+    """Request or response (B-204, B-208; wire.md 5.2). time_stamp: ms. refused: CS, in a response."""
+    fields = core.words(core.ESTABLISH_CONNECTION)
+    fields[8] = time_stamp
+    fields[9] = operating_system
+    kind = core.PT_ESTABLISH_CONNECTION | (core.INTERNAL_CS if refused else 0)
+    out = _internal(0, kind, ESTABLISH_CONNECTION_SIZE, core.ESTABLISH_CONNECTION, fields)
+    out[20:36] = names.check_guid(client_guid)
+    out[36:52] = names.check_guid(server_guid)
+    for at in range(ESTABLISH_CONNECTION_SIZE - PADDING_SIZE, ESTABLISH_CONNECTION_SIZE):
+        out[at] = 0x5A
+    return out
+
+
+def connection_parameters(recoverable_ack_timeout: int, ack_timeout: int, window_size: int) -> bytearray:
+    """Request or response (wire.md 5.3). Time-outs: ms, 500 to 120000 and 20000 to 120000; window_size: packets."""
+    fields = array("I", (recoverable_ack_timeout, ack_timeout, 0, window_size))
+    return _internal(0, core.PT_CONNECTION_PARAMETERS, CONNECTION_PARAMETERS_SIZE, core.CONNECTION_PARAMETERS, fields)
+
+
+def session_ack(fields: "array[int]") -> bytearray:
+    """A SessionAck with the SessionHeader that core.session_fill has made (wire.md 5.4)."""
+    return _internal(core.BASE_SH, core.PT_SESSION_ACK, SESSION_ACK_SIZE, core.SESSION_HEADER, fields)
+
+
+# ---- messages -----------------------------------------------------------------------------------
+
+
+def check_u32(value: int) -> int:
+    """The value. ValueError if it does not fit: MicroPython's arrays and structures would cut it off."""
+    if not 0 <= value <= 0xFFFFFFFF:
+        raise ValueError("not a u32: " + str(value))
+    return value
+
+
+def select(flags: int, shift: int, name: "names.QueueName | None", allowed: int) -> int:
+    """Put the selector for a name into flags; one that is there stays if it fits. allowed: bit n is selector n."""
+    kind = names.NONE if name is None else name.kind
+    if name is not None and kind == names.NONE:
+        raise ValueError("a distribution list stands only in a MultiQueueFormatHeader")
+    selector = flags >> shift & 7
+    if names.KINDS[selector] == kind and allowed >> selector & 1:
+        return flags
+    selector = 0
+    while names.KINDS[selector] != kind or not allowed >> selector & 1:
+        selector += 1
+        if selector == 8:
+            raise ValueError("this kind of queue name cannot stand here")
+    return flags & ~(7 << shift) | selector << shift
+
+
+def message(
+    flags: int,
+    ttrq: int,
+    source: bytes,
+    address: bytes,
+    ttbr: int,
+    sent_time: int,
+    message_id: int,
+    user_flags: int,
+    destination: "names.QueueName",
+    admin: "names.QueueName | None",
+    response: "names.QueueName | None",
+    properties: "array[int]",
+    correlation: bytes,
+    label_raw: bytes,
+    extension: "Buffer",
+    body: "Buffer",
+) -> bytearray:
+    """A message without the headers of rare.py, with a TransactionHeader if user_flags has TH (wire.md section 3).
+
+    flags: of the BaseHeader. Selectors and MP are added to user_flags, the sizes to properties.
+    """
+    user_flags = select(user_flags, 10, destination, 0xA9)
+    user_flags = select(user_flags, 13, admin, 0xED)
+    user_flags = select(user_flags, 16, response, 0xFF) | core.USER_MP
+    wire = destination.wire()
+    if admin is not None:
+        wire += admin.wire()
+    if response is not None:
+        wire += response.wire()
+    transaction_at = 64 + len(wire)
+    at = transaction_at + (20 if user_flags & core.USER_TH else 0)
+    label_at = at + 56
+    body_at = label_at + len(label_raw) + len(extension)
+    size = body_at + len(body) + 3 & ~3
+    if size > core.PACKET_SIZE_MAX:
+        raise ValueError("a packet has at most 4194304 bytes, this one " + str(size))
+    out = bytearray(size)
+    base = array("I", (core.VERSION_NUMBER, 0, flags, core.SIGNATURE, size, check_u32(ttrq)))
+    core.pack(core.BASE_HEADER, base, out, 0)
+    fields = core.words(core.USER_HEADER)
+    fields[8] = check_u32(ttbr)
+    fields[9] = check_u32(sent_time)
+    fields[10] = check_u32(message_id)
+    fields[11] = user_flags
+    core.pack(core.USER_HEADER, fields, out, 16)
+    out[16:32] = names.check_guid(source)
+    out[32:48] = names.check_guid(address)
+    out[64:transaction_at] = wire
+    if at != transaction_at:
+        core.pack(core.TRANSACTION_HEADER, array("I", (core.TX_FM | core.TX_LM, 0, 0, 1, 0)), out, transaction_at)
+    properties[1] = len(label_raw) >> 1
+    properties[10] = properties[11] = len(body)
+    properties[13] = _SHA_1
+    properties[14] = _RC4
+    properties[15] = len(extension)
+    core.pack(core.MESSAGE_PROPERTIES_HEADER, properties, out, at)
+    if len(correlation) != 20:
+        raise ValueError("a correlation identifier has 20 bytes")
+    out[at + 4 : at + 24] = correlation
+    out[label_at : label_at + len(label_raw)] = label_raw
+    out[body_at - len(extension) : body_at] = extension
+    out[body_at : body_at + len(body)] = body
+    return out
+
+
+class Draft:
+    """Makes the transactional messages of one queue, each as user_message would, but faster.
+
+    transaction_at: where the TransactionHeader of each of them begins. It has TxSequenceNumber 1 until it is numbered.
+    """
+
+    def __init__(self, source: bytes, destination: names.QueueName) -> None:
+        self._source = source
+        self._destination = destination
+        self._label = ""
+        self._head = b""
+        self._label_is("")
+        self.transaction_at = 64 + len(destination.wire())
+
+    def _label_is(self, label: str) -> None:
+        raw = names.terminated(label) if label else b""
+        properties = core.words(core.MESSAGE_PROPERTIES_HEADER)
+        packet = message(
+            0, FOREVER, self._source, names.NULL_GUID, FOREVER, 0, 0, _TRANSACTIONAL, self._destination, None, None,
+            properties, bytes(20), raw, b"", b"",
+        )  # fmt: skip
+        self._flags = unpack_from("<I", packet, 60)[0]
+        size = 64 + len(self._destination.wire()) + 20 + 56 + len(raw)
+        self._sizes_at = size - len(raw) - 24
+        self._head = bytes(packet[:size])
+        self._label = label
+
+    def size(self, body_size: int, label: str = "") -> int:
+        """Bytes of a packet with such a body. ValueError for one that cannot be."""
+        if label != self._label:
+            self._label_is(label)
+        size = len(self._head) + body_size + 3 & ~3
+        if size > core.PACKET_SIZE_MAX:
+            raise ValueError("a packet has at most 4194304 bytes, this one " + str(size))
+        return size
+
+    def write_into(
+        self,
+        buffer: "bytearray | memoryview",
+        offset: int,
+        message_id: int,
+        body: "Buffer",
+        label: str = "",
+        ttrq: int = FOREVER,
+        ttbr: int = FOREVER,
+        sent_time: int = 0,
+        journal: int = 0,
+    ) -> int:
+        """Put the packet at buffer[offset:] and tell how many bytes it has; -1: it does not fit, nothing is done.
+
+        Arguments as those of user_message; journal is not checked.
+        """
+        size = self.size(len(body), label)
+        if size > len(buffer) - offset:
+            return -1
+        head = self._head
+        at = offset + len(head)
+        end = at + len(body)
+        count = len(body)
+        core.copy(buffer, offset, head, 0, len(head))
+        core.copy(buffer, at, body, 0, count)
+        for at in range(end, offset + size):
+            buffer[at] = 0
+        pack_into("<II", buffer, offset + 8, size, check_u32(ttrq))
+        flags = self._flags | journal
+        pack_into("<IIII", buffer, offset + 48, check_u32(ttbr), check_u32(sent_time), check_u32(message_id), flags)
+        pack_into("<II", buffer, offset + self._sizes_at, count, count)
+        return size

@@ -1,0 +1,60 @@
+"""GUIDs as texts, and format names as texts that have them (wire.md 1.1, 1.5, 1.6)."""
+
+from struct import pack_into, unpack_from
+
+from mqqb import names
+from mqqb.guid_names import PrivateQueueFormatName, PrivateQueueFormatNameId, PublicQueueFormatName
+from mqqb.names import DirectQueueFormatName, QueueName, check_guid
+
+
+def guid_text(guid: bytes) -> str:
+    """16 wire bytes as {D1-D2-D3-D4}, upper case (wire.md 1.1)."""
+    one, two, three = unpack_from("<IHH", guid, 0)
+    tail = "".join(["%02X" % byte for byte in guid[8:16]])
+    return "{%08X-%04X-%04X-%s-%s}" % (one, two, three, tail[:4], tail[4:])
+
+
+def guid_bytes(text: str) -> bytes:
+    """The 16 wire bytes of a GUID's text, with or without braces. ValueError if it is none."""
+    parts = text[1:-1].split("-") if text[:1] == "{" and text[-1:] == "}" else text.split("-")
+    if [len(part) for part in parts] != [8, 4, 4, 4, 12]:
+        raise ValueError("not a GUID: " + text)
+    digits = "".join(parts)
+    for char in digits:
+        if char not in "0123456789abcdefABCDEF":
+            raise ValueError("not a GUID: " + text)
+    guid = bytearray(16)
+    pack_into("<IHH", guid, 0, int(parts[0], 16), int(parts[1], 16), int(parts[2], 16))
+    for index in range(8):
+        guid[8 + index] = int(digits[16 + 2 * index : 18 + 2 * index], 16)
+    return bytes(guid)
+
+
+class DistributionListFormatName(QueueName):
+    """A distribution list by its GUID; only in a MultiQueueFormatHeader (wire.md 1.6)."""
+
+    __slots__ = ()
+
+    def __init__(self, distribution_list: bytes) -> None:
+        super().__init__(check_guid(distribution_list))
+
+
+def parse_guid_name(kind: str, rest: str) -> "PublicQueueFormatName | PrivateQueueFormatName":
+    """What stands behind PUBLIC= or PRIVATE= of a format name. ValueError."""
+    if kind == "PUBLIC":
+        return PublicQueueFormatName(guid_bytes(rest))
+    guid, _, number = rest.partition("\\")
+    if not 1 <= len(number) <= 8:
+        raise ValueError("PRIVATE= needs a GUID, a backslash and a queue number of up to 8 hex digits: " + rest)
+    return PrivateQueueFormatName(guid_bytes(guid), int(number, 16))
+
+
+def format_name(name: QueueName, host: bytes = names.NULL_GUID) -> str:
+    """The text of a queue name. host: GUID of the queue manager that a PrivateQueueFormatNameId is on."""
+    if isinstance(name, DirectQueueFormatName):
+        return "DIRECT=" + name.direct_format_name
+    if isinstance(name, PrivateQueueFormatName):
+        return "PRIVATE=%s\\%08X" % (guid_text(name.source_queue_manager)[1:-1], name.private_queue_identifier)
+    if isinstance(name, PrivateQueueFormatNameId):
+        return "PRIVATE=%s\\%08X" % (guid_text(host)[1:-1], name.private_queue_identifier)
+    return ("PUBLIC=" if isinstance(name, PublicQueueFormatName) else "DL=") + guid_text(name.raw)[1:-1]

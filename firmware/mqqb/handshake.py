@@ -1,0 +1,101 @@
+"""Internal packets as objects, as hosts show them and tests build them (wire.md section 5)."""
+
+from mqqb import compose, core, names, reader
+from mqqb.fields import word
+from mqqb.headers import BaseHeader, Header, SessionHeader, unpack
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from array import array
+
+    Buffer = bytes | bytearray | memoryview
+
+
+class InternalHeader(Header):
+    """wire.md 5.1."""
+
+    __slots__ = ()
+    part = core.INTERNAL_HEADER
+    reserved = word(core.INTERNAL_RESERVED)
+    flags = word(core.INTERNAL_FLAGS)
+
+
+class EstablishConnectionHeader(Header):
+    """wire.md 5.2. time_stamp: ms since the initiator's operating system started."""
+
+    __slots__ = ("client_guid", "server_guid")
+    part = core.ESTABLISH_CONNECTION
+    time_stamp = word(core.ESTABLISH_TIME_STAMP)
+    operating_system = word(core.ESTABLISH_OPERATING_SYSTEM)
+    reserved = word(core.ESTABLISH_RESERVED)
+
+    def __init__(self, fields: "array[int] | None" = None) -> None:
+        super().__init__(fields)
+        self.client_guid = names.NULL_GUID
+        self.server_guid = names.NULL_GUID
+
+
+class ConnectionParametersHeader(Header):
+    """wire.md 5.3. Time-outs: ms; window_size: packets."""
+
+    __slots__ = ()
+    part = core.CONNECTION_PARAMETERS
+    recoverable_ack_timeout = word(core.PARAMETERS_RECOVERABLE_ACK_TIMEOUT)
+    ack_timeout = word(core.PARAMETERS_ACK_TIMEOUT)
+    reserved = word(core.PARAMETERS_RESERVED)
+    window_size = word(core.PARAMETERS_WINDOW_SIZE)
+
+
+class EstablishConnection:
+    """base, internal, header, padding: 512 bytes (wire.md 5.2)."""
+
+    __slots__ = ("base", "header", "internal", "padding")
+
+    def __init__(
+        self, base: BaseHeader, internal: InternalHeader, header: EstablishConnectionHeader, padding: "Buffer"
+    ) -> None:
+        self.base = base
+        self.internal = internal
+        self.header = header
+        self.padding = padding
+
+
+class ConnectionParameters:
+    """base, internal, header (wire.md 5.3)."""
+
+    __slots__ = ("base", "header", "internal")
+
+    def __init__(self, base: BaseHeader, internal: InternalHeader, header: ConnectionParametersHeader) -> None:
+        self.base = base
+        self.internal = internal
+        self.header = header
+
+
+class SessionAck:
+    """base, internal, session (wire.md 5.4)."""
+
+    __slots__ = ("base", "internal", "session")
+
+    def __init__(self, base: BaseHeader, internal: InternalHeader, session: SessionHeader) -> None:
+        self.base = base
+        self.internal = internal
+        self.session = session
+
+
+def read(
+    base: BaseHeader, data: "Buffer", offset: int, limit: int
+) -> "EstablishConnection | ConnectionParameters | SessionAck":
+    """Read an internal packet whose BaseHeader has been read."""
+    fields = core.words(core.ESTABLISH_CONNECTION)
+    kind = reader.read_internal(data, offset, limit, fields) & core.INTERNAL_PT
+    internal = InternalHeader(unpack(core.INTERNAL_HEADER, data, offset + 16, limit))
+    at = offset + 20
+    if kind == core.PT_SESSION_ACK:
+        return SessionAck(base, internal, SessionHeader(fields[: core.part_words(core.SESSION_HEADER)]))
+    if kind == core.PT_CONNECTION_PARAMETERS:
+        words = fields[: core.part_words(core.CONNECTION_PARAMETERS)]
+        return ConnectionParameters(base, internal, ConnectionParametersHeader(words))
+    header = EstablishConnectionHeader(fields)
+    header.client_guid = bytes(data[at : at + 16])
+    header.server_guid = bytes(data[at + 16 : at + 32])
+    return EstablishConnection(base, internal, header, memoryview(data)[limit - compose.PADDING_SIZE : limit])

@@ -1,0 +1,143 @@
+"""Names of queues: direct format names, the base of all others, and texts on the wire (wire.md 1.5, 2.2)."""
+
+from mqqb import const
+
+NULL_GUID: bytes = b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"  # a literal takes no memory of a board
+ORDER_QUEUE_ID = const(4)  # the order queue as a private queue of the destination host (wire.md 4.3)
+ORDER_QUEUE_PATH = "\\PRIVATE$\\order_queue$"
+ORDER_LABEL_RAW = b"Q\0M\0 \0O\0r\0d\0e\0r\0i\0n\0g\0 \0A\0c\0k\0\0\0"
+
+# What the selectors DQ, AQ, RQ say about the bytes (wire.md 2.2).
+NONE = const(0)
+ID = const(1)
+PUBLIC = const(2)
+PRIVATE = const(3)
+DIRECT = const(4)
+KINDS = (NONE, NONE, ID, ID, ID, PUBLIC, PRIVATE, DIRECT)
+
+# ---- texts and GUIDs ----------------------------------------------------------------------------
+
+_HAS_CODEC = b"a\0".decode("utf-16-le") == "a"
+
+
+def utf16_decode(raw: bytes) -> str:
+    """Text of little-endian WCHARs. A lone surrogate stays a character: utf16_encode gives back the same bytes."""
+    if _HAS_CODEC:
+        return raw.decode("utf-16-le", "surrogatepass")
+    chars = []
+    at = 0
+    while at < len(raw):
+        unit = raw[at] | raw[at + 1] << 8
+        at += 2
+        if unit & 0xFC00 == 0xD800 and at < len(raw):
+            low = raw[at] | raw[at + 1] << 8
+            if low & 0xFC00 == 0xDC00:
+                unit = 0x10000 + ((unit & 0x3FF) << 10 | low & 0x3FF)
+                at += 2
+        chars.append(chr(unit))
+    return "".join(chars)
+
+
+def utf16_encode(text: str) -> bytes:
+    """Little-endian WCHARs of a text, without a NUL."""
+    if _HAS_CODEC:
+        return text.encode("utf-16-le", "surrogatepass")
+    raw = bytearray()
+    for char in text:
+        unit = ord(char)
+        if unit >= 0x10000:
+            unit -= 0x10000
+            raw.append(unit >> 10 & 0xFF)
+            raw.append(0xD8 | unit >> 18)
+            unit = 0xDC00 | unit & 0x3FF
+        raw.append(unit & 0xFF)
+        raw.append(unit >> 8)
+    return bytes(raw)
+
+
+def terminated(text: str) -> bytes:
+    """A text's WCHARs and a NUL. ValueError if it has a NUL already."""
+    if "\0" in text:
+        raise ValueError("a text on the wire ends at its first NUL: " + repr(text))
+    return utf16_encode(text) + b"\0\0"
+
+
+def check_guid(guid: bytes) -> bytes:
+    """The GUID. ValueError if it has not 16 bytes."""
+    if len(guid) != 16:
+        raise ValueError("a GUID has 16 bytes")
+    return guid
+
+
+# ---- queue names --------------------------------------------------------------------------------
+
+
+class QueueName:
+    """What all queue names have in common. raw: the name's bytes without count and padding."""
+
+    __slots__ = ("raw",)
+    kind = NONE
+    selector = 0  # of DQ, AQ and RQ; what a name alone does not tell is told by UserHeader.Flags
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+
+    def wire(self) -> bytes:
+        """The bytes in a UserHeader."""
+        return self.raw
+
+
+class DirectQueueFormatName(QueueName):
+    """A queue by address and path, without the leading DIRECT= (wire.md 1.5). raw: its WCHARs with the NUL."""
+
+    __slots__ = ()
+    kind = DIRECT
+    selector = 7
+
+    def __init__(self, direct_format_name: str, raw: "bytes | None" = None) -> None:
+        self.raw = terminated(direct_format_name) if raw is None else raw
+        if not 4 <= len(self.raw) <= 0xFFFE:  # B-431
+            raise ValueError("a direct name has 1 to 32766 characters")
+
+    @property
+    def direct_format_name(self) -> str:
+        """The text."""
+        return utf16_decode(self.raw[:-2])
+
+    def wire(self) -> bytes:
+        """Count, WCHARs, padding."""
+        size = len(self.raw)
+        return bytes((size & 0xFF, size >> 8)) + self.raw + bytes(-(2 + size) & 3)
+
+
+def parse_format_name(text: str) -> QueueName:
+    r"""A format name as applications write it: DIRECT=OS:host\private$\name, PUBLIC=guid, PRIVATE=guid\hex.
+
+    ValueError with the reason if it is none.
+    """
+    kind, equals, rest = text.partition("=")
+    kind = kind.upper()
+    if kind == "PUBLIC" or kind == "PRIVATE":
+        from mqqb import guids  # not before there is one
+
+        return guids.parse_guid_name(kind, rest)
+    if kind != "DIRECT" or not equals:
+        raise ValueError("a format name begins with DIRECT=, PUBLIC= or PRIVATE=: " + text)
+    protocol, _, path = rest.partition(":")
+    protocol = protocol.upper()
+    if protocol in ("TCP", "OS", "IPX", "SPX"):
+        address, _, queue = path.partition("\\")
+        if queue[:9].lower() == "private$\\":
+            queue = queue[9:]
+        if not address or not 1 <= len(queue.partition(";")[0]) <= 124 or "\\" in queue:
+            raise ValueError("a direct name is PROTOCOL:address\\[private$\\]queue: " + text)
+    elif protocol not in ("HTTP", "HTTPS"):
+        raise ValueError("a direct name begins with TCP:, OS:, HTTP:, HTTPS:, IPX: or SPX:: " + text)
+    return DirectQueueFormatName(rest)
+
+
+def is_order_queue(name: str) -> bool:
+    """Is this direct name, without DIRECT=, that of an order queue (B-178, A-36)?"""
+    text = name.upper()
+    path = ORDER_QUEUE_PATH.upper()
+    return text[:4] in ("TCP:", "SPX:") and text.find("\\") == len(text) - len(path) > 4 and text.endswith(path)

@@ -1,0 +1,260 @@
+"""Packets read: a message with its headers as objects, or an acknowledgement (wire.md sections 3 and 6)."""
+
+from struct import unpack_from
+
+from mqqb import compose, const, core, guid_names, names, problems, reader
+from mqqb.headers import (
+    BaseHeader,
+    FinalAck,
+    FinalAckBody,
+    MessagePropertiesHeader,
+    SecurityHeader,
+    SessionHeader,
+    TransactionHeader,
+    UserHeader,
+    UserMessage,
+    check_text,
+    take,
+    unpack,
+)
+
+try:
+    from mqqb import handshake, rare
+except ImportError:  # a board looks into neither
+    handshake = rare = None  # type: ignore[assignment]
+
+TYPE_CHECKING = const(0)
+if TYPE_CHECKING:
+    Buffer = bytes | bytearray | memoryview
+    Message = UserMessage | reader.OrderAck | FinalAck
+    Packet = Message | handshake.EstablishConnection | handshake.ConnectionParameters | handshake.SessionAck
+
+_KIND_SIZES = (0, 4, 16, 20)
+
+
+class NeedMore(Exception):
+    """The bytes so far are right but too few. total: how many to have before the next try (16 or all)."""
+
+    def __init__(self, total: int) -> None:
+        super().__init__(total)
+        self.total = total
+
+
+def parse(data: "Buffer", offset: int = 0, end: "int | None" = None) -> "Packet":
+    """Read the packet that begins at data[offset] (B-174 to B-179, B-429 to B-433). Bytes behind it are left alone.
+
+    Bodies, extensions, padding and trailing bytes are memoryviews of data, not copies. NeedMore if bytes are missing
+    before end (default: all of data); Malformed if a rule is broken: core.frame tells where the next packet begins.
+    Internal packets are for hosts; a session reads them with read_internal.
+    """
+    if end is None:
+        end = len(data)
+    fields = core.words(core.BASE_HEADER)
+    status = core.unpack(core.BASE_HEADER, fields, data, offset, end)
+    if status == core.NEED_MORE:
+        raise NeedMore(compose.BASE_HEADER_SIZE)
+    if status:
+        raise core.malformed(status, core.BASE_HEADER)
+    flags = fields[core.BASE_FLAGS]
+    total = core.packet_total(flags, fields[core.BASE_PACKET_SIZE])
+    if end - offset < total:
+        raise NeedMore(total)
+    if flags & core.BASE_IN:
+        return handshake.read(BaseHeader(fields), data, offset, offset + total)
+    return _parse_message(BaseHeader(fields), data, offset)
+
+
+def _parse_name(kind: int, data: "Buffer", at: int, limit: int, place: int) -> "names.QueueName":
+    if kind == names.DIRECT:
+        if at + 2 > limit:
+            raise core.malformed(core.NEED_MORE, place)
+        size = data[at] | data[at + 1] << 8
+        if size < 4:
+            raise core.malformed(problems.EMPTY_NAME, place)
+        raw = take(data, at + 2, size, limit, place)
+        check_text(raw, place)
+        return names.DirectQueueFormatName("", raw)
+    raw = take(data, at, _KIND_SIZES[kind], limit, place)
+    if kind == names.ID:
+        return guid_names.PrivateQueueFormatNameId(unpack_from("<I", raw, 0)[0])
+    if kind == names.PUBLIC:
+        return guid_names.PublicQueueFormatName(raw)
+    return guid_names.PrivateQueueFormatName(raw[:16], unpack_from("<I", raw, 16)[0])
+
+
+def _name_size(name: names.QueueName) -> int:
+    return 2 + len(name.raw) + 3 & ~3 if name.kind == names.DIRECT else len(name.raw)
+
+
+def _parse_message(base: BaseHeader, data: "Buffer", offset: int) -> "Message":
+    base_flags = base.fields[core.BASE_FLAGS]
+    packet_size = base.fields[core.BASE_PACKET_SIZE]
+    limit = offset + packet_size  # the SessionHeader is behind it (OP-1, A-51)
+    if base_flags & core.BASE_TR and not base_flags & core.BASE_DH:
+        raise core.malformed(problems.TRACE_ALONE, 0)
+
+    at = offset + 16
+    user = UserHeader(unpack(core.USER_HEADER, data, at, limit))
+    user.source_queue_manager = bytes(data[at : at + 16])
+    user.queue_manager_address = bytes(data[at + 16 : at + 32])
+    flags = user.fields[core.USER_FLAGS]
+    at += 48
+    kind = names.KINDS[flags >> 10 & 7]
+    if kind:
+        user.destination_queue = name = _parse_name(kind, data, at, limit, problems.DESTINATION_QUEUE)
+        at += _name_size(name)
+    kind = names.KINDS[flags >> 13 & 7]
+    if kind:
+        user.admin_queue = name = _parse_name(kind, data, at, limit, problems.ADMIN_QUEUE)
+        at += _name_size(name)
+    kind = names.KINDS[flags >> 16 & 7]
+    if kind:
+        user.response_queue = name = _parse_name(kind, data, at, limit, problems.RESPONSE_QUEUE)
+        at += _name_size(name)
+    if flags & core.USER_CQ:
+        user.connector_type = take(data, at, 16, limit, problems.CONNECTOR_TYPE)
+        at += 16
+
+    transaction = None
+    if flags & core.USER_TH:
+        transaction = TransactionHeader(unpack(core.TRANSACTION_HEADER, data, at, limit))
+        at += 20
+        if transaction.fields[core.TX_FLAGS] & core.TX_CG:
+            transaction.connector_qm_guid = take(data, at, 16, limit, problems.CONNECTOR_QM_GUID)
+            at += 16
+    security = None
+    if flags & core.USER_SH:
+        security = SecurityHeader(unpack(core.SECURITY_HEADER, data, at, limit))
+        at = _parse_security(security, data, at + 16, limit)
+
+    message = UserMessage(base, user, _parse_properties(data, at, limit))
+    message.transaction = transaction
+    message.security = security
+    body_at = _finish(message, data, at, limit)
+
+    if base_flags & core.BASE_SH:
+        if packet_size & 3:
+            raise core.malformed(problems.NOT_ALIGNED, 0)
+        message.session = SessionHeader(unpack(core.SESSION_HEADER, data, limit, limit + 16))
+
+    message_class = message.properties.fields[core.PROPERTIES_MESSAGE_CLASS]
+    if (message_class == compose.CLASS_ORDER_ACK or message_class >= compose.CLASS_FINAL_ACK) and _to_order_queue(
+        message
+    ):
+        if message.properties.fields[core.PROPERTIES_MESSAGE_SIZE] != compose.ACK_BODY_SIZE:
+            raise core.malformed(problems.ACK_LENGTH, 0)
+        if message_class == compose.CLASS_ORDER_ACK:
+            return reader.OrderAck(message, reader.OrderAckBody(unpack(core.ORDER_ACK, data, body_at, limit)))
+        final = FinalAckBody(unpack(core.FINAL_ACK, data, body_at, limit))
+        final.source_guid = bytes(data[body_at + 16 : body_at + 32])
+        return FinalAck(message, final)
+    return message
+
+
+def _to_order_queue(message: UserMessage) -> bool:
+    """Destination and label of order and final acknowledgments; flags are not looked at (B-178, A-36)."""
+    name = message.user.destination_queue
+    if message.properties.label_raw != names.ORDER_LABEL_RAW or name is None:
+        return False
+    if isinstance(name, names.DirectQueueFormatName):
+        return names.is_order_queue(name.direct_format_name)
+    return (
+        isinstance(name, guid_names.PrivateQueueFormatNameId) and name.private_queue_identifier == names.ORDER_QUEUE_ID
+    )
+
+
+def _parse_security(security: SecurityHeader, data: "Buffer", at: int, limit: int) -> int:
+    """SecurityData. Returns where it ends; what is in it is for hosts."""
+    end = at
+    for index in range(1, 6):
+        end += security.fields[index] + 3 & ~3
+    if end > limit:
+        raise core.malformed(problems.SECURITY_TOO_LONG, 0)
+    if rare is not None:
+        rare.read_security(security, data, at)
+    return end
+
+
+def _parse_properties(data: "Buffer", at: int, limit: int) -> MessagePropertiesHeader:
+    """The fixed part, label and extension; the body is for _finish."""
+    properties = MessagePropertiesHeader(unpack(core.MESSAGE_PROPERTIES_HEADER, data, at, limit))
+    fields = properties.fields
+    properties.correlation_id = bytes(data[at + 4 : at + 24])
+    at += 56
+    size = 2 * fields[core.PROPERTIES_LABEL_LENGTH]
+    if size:
+        properties.label_raw = raw = take(data, at, size, limit, problems.LABEL)
+        check_text(raw, problems.LABEL)
+        at += size
+    size = fields[core.PROPERTIES_EXTENSION_SIZE]
+    if size > limit - at:
+        raise core.malformed(core.NEED_MORE, problems.EXTENSION_DATA)
+    if size:
+        properties.extension = memoryview(data)[at : at + size]
+        at += size
+    if fields[core.PROPERTIES_ALLOCATION_BODY_SIZE] > limit - at:  # MessageSize is not above it, says the core
+        raise core.malformed(problems.BODY_TOO_LONG, 0)
+    return properties
+
+
+def _finish(message: UserMessage, data: "Buffer", at: int, limit: int) -> int:
+    """Everything from the body on, of the MessagePropertiesHeader at at, to PacketSize. Returns where the body begins.
+
+    If more is allocated than the body has, the surplus is in the packet if the headers then end at PacketSize, and they
+    would not otherwise (OP-4).
+    """
+    properties = message.properties
+    fields = properties.fields
+    body_at = at + 56 + 2 * fields[core.PROPERTIES_LABEL_LENGTH] + fields[core.PROPERTIES_EXTENSION_SIZE]
+    size = fields[core.PROPERTIES_MESSAGE_SIZE]
+    allocated = fields[core.PROPERTIES_ALLOCATION_BODY_SIZE]
+    if (
+        allocated > size
+        and not _ends_at_limit(message, data, at, body_at + size, limit)
+        and _ends_at_limit(message, data, at, body_at + allocated, limit)
+    ):
+        properties.surplus = memoryview(data)[body_at + size : body_at + allocated]
+        size = allocated
+    end = _parse_tail(message, data, at, body_at + size, limit)
+    if fields[core.PROPERTIES_MESSAGE_SIZE]:
+        properties.body = memoryview(data)[body_at : body_at + fields[core.PROPERTIES_MESSAGE_SIZE]]
+    if end < limit:
+        message.trailing = memoryview(data)[end:limit]
+    return body_at
+
+
+def _ends_at_limit(message: UserMessage, data: "Buffer", at: int, end: int, limit: int) -> bool:
+    try:
+        return _parse_tail(message, data, at, end, limit) == limit
+    except core.Malformed:
+        return False
+
+
+def _parse_tail(message: UserMessage, data: "Buffer", at: int, end: int, limit: int) -> int:
+    """The headers behind the body, which ends at end. Returns where they end."""
+    at += end - at + 3 & ~3
+    if at > limit:
+        raise core.malformed(core.NEED_MORE, problems.PADDING)
+    if rare is not None and (
+        message.base.fields[core.BASE_FLAGS] & core.BASE_DH
+        or message.user.fields[core.USER_FLAGS] & (core.USER_HH | core.USER_MQ)
+    ):
+        return rare.read_tail(message, data, at, limit)
+    return at
+
+
+def names_end(packet: "Buffer", flags: int) -> int:
+    """Where the queue names of a serialised message that parses end. flags: of its UserHeader."""
+    at = compose.NAMES_AT
+    for shift in (10, 13, 16):
+        kind = names.KINDS[flags >> shift & 7]
+        at += 2 + (packet[at] | packet[at + 1] << 8) + 3 & ~3 if kind == names.DIRECT else _KIND_SIZES[kind]
+    return at + 16 if flags & core.USER_CQ else at
+
+
+def transaction_offset(packet: "Buffer") -> int:
+    """Where the TransactionHeader of a serialised packet that parses begins; 0 if it has none."""
+    flags = unpack_from("<I", packet, compose.USER_FLAGS_AT)[0]
+    if packet[2] & core.BASE_IN or not flags & core.USER_TH:
+        return 0
+    return names_end(packet, flags)

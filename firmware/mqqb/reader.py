@@ -1,0 +1,164 @@
+"""What a session reads where it lies, into words that it has: internal packets, and OrderAcks like the one before."""
+
+from struct import unpack_from
+
+from mqqb import compose, const, core, names, problems
+from mqqb.fields import word
+
+TYPE_CHECKING = const(0)
+if TYPE_CHECKING:
+    from array import array
+
+    from mqqb.headers import UserMessage
+
+    Buffer = bytes | bytearray | memoryview
+
+_NOT_OF_ORDER_ACKS = const(0x10DFE000)  # UserHeader.Flags: AQ, RQ, SH, TH, CQ, MQ, HH
+_USER_TH_BYTE = const(0x10)  # of the third byte of UserHeader.Flags: it is transactional, no OrderAck
+
+
+def read_internal(data: "Buffer", offset: int, limit: int, fields: "array[int]") -> int:
+    """Check the internal packet that is data[offset:limit], and read its last header into fields, 11 words.
+
+    Returns PT and CS of its InternalHeader. The BaseHeader is known to be right. Malformed.
+    """
+    part = core.INTERNAL_HEADER
+    status = core.unpack(part, fields, data, offset + 16, limit)
+    if not status:
+        flags = fields[1]
+        kind = flags & core.INTERNAL_PT
+        size = limit - offset
+        if kind == core.PT_SESSION_ACK:
+            part = core.SESSION_HEADER
+            if not data[offset + 2] & core.BASE_SH:
+                status = problems.NO_SESSION_HEADER
+            elif size != compose.SESSION_ACK_SIZE:
+                status = problems.SESSION_ACK_LENGTH
+        elif kind == core.PT_CONNECTION_PARAMETERS:
+            part = core.CONNECTION_PARAMETERS
+            if size != compose.CONNECTION_PARAMETERS_SIZE:
+                status = problems.PARAMETERS_LENGTH
+        else:
+            part = core.ESTABLISH_CONNECTION
+            if size != compose.ESTABLISH_CONNECTION_SIZE:
+                status = problems.ESTABLISH_LENGTH
+        if not status:
+            status = core.unpack(part, fields, data, offset + 20, limit)
+    if status:
+        raise core.malformed(status, part)
+    return flags & (core.INTERNAL_PT | core.INTERNAL_CS)
+
+
+class OrderAckBody:
+    """wire.md section 6. The 20 reserved bytes are written as 0."""
+
+    __slots__ = ("fields",)
+    part = core.ORDER_ACK
+    tx_sequence_ordinal = word(core.ACK_ORDINAL)
+    tx_sequence_time_stamp = word(core.ACK_TIME_STAMP)
+    tx_sequence_number = word(core.ACK_NUMBER)
+    tx_previous_sequence_number = word(core.ACK_PREVIOUS)
+
+    def __init__(self, fields: "array[int] | None" = None) -> None:
+        self.fields = core.words(core.ORDER_ACK) if fields is None else fields
+
+    @property
+    def tx_sequence_id(self) -> int:
+        """TxSequenceID as the 64-bit number that is compared: TimeStamp high, Ordinal low (wire.md 1.2)."""
+        return self.fields[core.ACK_TIME_STAMP] << 32 | self.fields[core.ACK_ORDINAL]
+
+
+class OrderAck:
+    """A message to the order queue (wire.md section 6). build puts body in the place of the message's body."""
+
+    __slots__ = ("body", "message")
+
+    def __init__(self, message: "UserMessage", body: OrderAckBody) -> None:
+        self.message = message
+        self.body = body
+
+
+def order_ack_body(raw: "Buffer") -> int:
+    """Where the body of an OrderAck begins, if the message raw is one with no headers but those that it needs; its body
+    and SessionHeader are not looked at. 0: `parse` tells what it is.
+    """
+    size, flags = unpack_from("<I", raw, 8)[0], unpack_from("<I", raw, 60)[0]
+    fields = core.words(core.MESSAGE_PROPERTIES_HEADER)
+    if (
+        raw[2] & ~(core.BASE_SH | 7) & 0xFF
+        or raw[3]
+        or flags & _NOT_OF_ORDER_ACKS
+        or core.unpack(core.USER_HEADER, fields, raw, 16, size)
+    ):
+        return 0
+    kind = names.KINDS[flags >> 10 & 7]
+    at = 68
+    if kind == names.DIRECT:
+        count = raw[64] | raw[65] << 8
+        at = 64 + (2 + count + 3 & ~3)
+        name = bytes(raw[66 : 64 + count])
+        if count & 1 or raw[64 + count : 66 + count] != b"\0\0" or not names.is_order_queue(names.utf16_decode(name)):
+            return 0
+    elif kind != names.ID or unpack_from("<I", raw, 64)[0] != names.ORDER_QUEUE_ID:
+        return 0
+    label_at = at + 56
+    body_at = label_at + len(names.ORDER_LABEL_RAW)
+    if (
+        body_at + compose.ACK_BODY_SIZE != size
+        or core.unpack(core.MESSAGE_PROPERTIES_HEADER, fields, raw, at, size)
+        or raw[label_at:body_at] != names.ORDER_LABEL_RAW
+        or fields[core.PROPERTIES_LABEL_LENGTH] != len(names.ORDER_LABEL_RAW) // 2
+        or fields[core.PROPERTIES_MESSAGE_CLASS] != compose.CLASS_ORDER_ACK
+        or fields[core.PROPERTIES_MESSAGE_SIZE] != compose.ACK_BODY_SIZE
+        or fields[core.PROPERTIES_ALLOCATION_BODY_SIZE] != compose.ACK_BODY_SIZE
+        or fields[core.PROPERTIES_EXTENSION_SIZE]  # an extension
+    ):
+        return 0
+    return body_at
+
+
+class OrderAckReader:
+    """Reads OrderAcks that differ from an earlier one in what they acknowledge, and in nothing that matters, without
+    taking memory. `body` is then that of the last one; user_flags: the low 16 bits of its message's UserHeader.Flags.
+    """
+
+    __slots__ = ("_flags", "_head", "body", "user_flags")
+
+    def __init__(self) -> None:
+        self.body = OrderAckBody()
+        self.user_flags = 0
+        self._flags = 0  # the low byte of BaseHeader.Flags, without SH
+        self._head = b""  # between MessageID and body: what tells that it is an OrderAck; empty: there was none yet
+
+    def read(self, buffer: "bytes | bytearray", start: int, total: int, heard: "array[int]") -> bool:
+        """Read the message buffer[start:start + total] if it is such an OrderAck, its SessionHeader into heard."""
+        if self._is_alike(buffer, start, total, heard):
+            return True
+        if buffer[start + compose.USER_FLAGS_AT + 2] & _USER_TH_BYTE:
+            return False
+        self._learn(bytes(buffer[start : start + total]))
+        return self._is_alike(buffer, start, total, heard)
+
+    def _is_alike(self, buffer: "bytes | bytearray", start: int, total: int, heard: "array[int]") -> bool:
+        head = self._head
+        carries = buffer[start + 2] & core.BASE_SH
+        at = start + compose.USER_FLAGS_AT
+        body = at + len(head)
+        limit = body + compose.ACK_BODY_SIZE
+        return (
+            head != b""
+            and start + total == limit + carries  # a SessionHeader has 16 bytes, SH is 0x10
+            and buffer[start + 2] & ~core.BASE_SH == self._flags
+            and buffer[start + 3] == 0
+            and buffer.find(head, at, body) == at
+            and core.unpack(core.ORDER_ACK, self.body.fields, buffer, body, limit) == core.OK
+            and (not carries or core.unpack(core.SESSION_HEADER, heard, buffer, limit, start + total) == core.OK)
+        )
+
+    def _learn(self, raw: bytes) -> None:
+        """Take this one as the measure, if it is an OrderAck like all."""
+        body_at = order_ack_body(raw)
+        if body_at:
+            self._head = head = raw[compose.USER_FLAGS_AT : body_at]
+            self._flags = raw[2] & ~core.BASE_SH
+            self.user_flags = head[0] | head[1] << 8
