@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+from ordack.client import Client
 
 from tests import on_mps2
+from tests.command import Serve
 from tests.conformance import UnknownRule, check_known, cited_by, load_rules
 from tests.host_world import Host
 
@@ -45,6 +47,25 @@ def host(tmp_path: Path) -> Iterator[Host]:
     made = Host(tmp_path)
     yield made
     made.store.close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store with the queues line1, transactional, and plain."""
+    folder = tmp_path / "store"
+    with Client(folder, create=True) as client:
+        client.create_queue("line1", transactional=True)
+        client.create_queue("plain")
+    return folder
+
+
+@pytest.fixture
+def serve(store: Path) -> Iterator[Serve]:
+    """That store, served."""
+    running = Serve(store)
+    yield running
+    running.process.kill()
+    running.process.communicate()
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from ordack.pipeline import audit, audit_tables, captures, rotation
 from ordack.pipeline.audit_result import KINDS, Latency, Result, SequenceId
 
 from tests import capture_generator
-from tests.test_cli import _ordack
+from tests.command import ordack
 
 START = 1_800_000_000  # s since 1970: the capture's first frame
 RECEIVER, SENDER, OTHER = 1, 2, 3  # codes of queue managers
@@ -1207,7 +1207,7 @@ def test_the_command(tmp_path: Path, violations: bool) -> None:
     found = audit.run(capture.paths)
     assert bool(found.violations) is violations
     out, html = tmp_path / "out", tmp_path / "report.html"
-    done = _ordack("audit", tmp_path / "captures", "--json", "--out", out, "--html", html)
+    done = ordack("audit", tmp_path / "captures", "--json", "--out", out, "--html", html)
     assert done.returncode == (1 if violations else 0), done.stderr
     assert json.loads(done.stdout) == found.summary == json.loads((out / "summary.json").read_text())
     lines = [json.loads(line) for line in (out / "violations.json").read_text().splitlines()]
@@ -1216,7 +1216,7 @@ def test_the_command(tmp_path: Path, violations: bool) -> None:
     assert pq.read_table(out / "streams.parquet").num_rows == len(found.streams)
     assert pq.read_table(out / "violations.parquet").num_rows == len(found.violations)
     assert html.stat().st_size > 1000
-    text = _ordack("audit", tmp_path / "captures")
+    text = ordack("audit", tmp_path / "captures")
     assert text.returncode == done.returncode
     assert ("no violations" in text.stdout) is not violations
 
@@ -1233,7 +1233,7 @@ def test_the_command_with_unusable_input(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     for path in (text, empty, tmp_path / "missing"):
-        done = _ordack("audit", path)
+        done = ordack("audit", path)
         assert done.returncode == 2
         assert path.name in done.stderr
 
@@ -1260,7 +1260,7 @@ def test_a_capture_without_a_packet_of_the_protocol_is_unusable(tmp_path: Path) 
     (folder / "http.pcap").write_bytes(http.read_bytes())
     for arguments in ([http, "--out", tmp_path / "out"],
                       ["--follow", folder, "--checkpoint", checkpoint, "--once"]):
-        done = _ordack("audit", *arguments)
+        done = ordack("audit", *arguments)
         assert (done.returncode, done.stdout) == (2, "")
         assert "nothing to judge: no packet of the protocol in " in done.stderr
         assert "http.pcap (1 connection to TCP port 1801, 0 malformed packets, 0 holes)" in done.stderr
@@ -1269,11 +1269,11 @@ def test_a_capture_without_a_packet_of_the_protocol_is_unusable(tmp_path: Path) 
 
 def test_a_capture_of_something_else_is_unusable(tmp_path: Path) -> None:
     other = _pcap(tmp_path / "other.pcap", [_tcp(80, b"GET /"), _tcp(80, b"x", 6), _tcp(443, b"y")])
-    done = _ordack("audit", other)
+    done = ordack("audit", other)
     assert (done.returncode, done.stderr) == (
         2, f"ordack: {other}: none of its 3 frames is of TCP port 1801\n")
     other.write_bytes(other.read_bytes()[:-1])
-    done = _ordack("audit", other)
+    done = ordack("audit", other)
     assert done.returncode == 2
     assert "the file ends inside the record" in done.stderr
     assert "none of its 2 frames" in done.stderr
@@ -1288,7 +1288,7 @@ def test_damage_and_open_verdicts_are_in_the_summary(tmp_path: Path) -> None:
     assert all(result.summary["unknown"][item.kind] for item in result.unknowns)
     path = Path(result.paths[0])
     path.write_bytes(path.read_bytes()[:-3])
-    done = _ordack("audit", *result.paths, "--json")
+    done = ordack("audit", *result.paths, "--json")
     [[damaged, text]] = json.loads(done.stdout)["damages"]
     assert damaged == str(path)
     assert "the file ends inside" in text
@@ -1320,7 +1320,7 @@ def test_places_that_cannot_be_written_to_are_told_in_words(
 ) -> None:
     (tmp_path / "file").touch()
     capture = capture_generator.generate(21, tmp_path / "captures", violations=False, faults=[])
-    done = _ordack("audit", *capture.paths, option, tmp_path / path)
+    done = ordack("audit", *capture.paths, option, tmp_path / path)
     assert done.returncode == 2
     said = " ".join(done.stderr.replace("│", " ").split())
     assert text in said
@@ -1329,7 +1329,7 @@ def test_places_that_cannot_be_written_to_are_told_in_words(
 
 
 def test_a_capture_that_cannot_be_read_is_told_in_words() -> None:
-    done = _ordack("audit", "/proc/self/mem")  # whoever reads it at 0 gets an error
+    done = ordack("audit", "/proc/self/mem")  # whoever reads it at 0 gets an error
     said = r"ordack: cannot read the capture /proc/self/mem: [A-Z][a-z/ ]+; make it readable, or leave it out\n"
     assert done.returncode == 2
     assert re.fullmatch(said, done.stderr)
@@ -1375,13 +1375,13 @@ def test_incomplete_evidence_has_an_exit_status_of_its_own(
         (folder / "a.pcap").rename(folder / "a.pcap2")
         (folder / "a.pcap").write_bytes(data[:24] + struct.pack("<IIII", 1, 0, 0, 0))
     where = ["--follow", folder, "--checkpoint", tmp_path / "checkpoint", "--once"] if follow else [folder]
-    done = _ordack("audit", *where, "--json")
+    done = ordack("audit", *where, "--json")
     assert done.returncode == status, done.stderr
     [said] = map(json.loads, done.stdout.splitlines())
     assert said["verdict"] == ("incomplete" if status else "no violations")
     assert any(reason in text for text in said["incomplete"]) is bool(reason)
     if not follow:
-        text = _ordack("audit", folder)
+        text = ordack("audit", folder)
         assert text.returncode == status
         assert text.stdout.splitlines()[-1].startswith(
             "no violations, but the evidence is incomplete: " if status else "no violations")
@@ -1393,6 +1393,6 @@ def test_violations_count_more_than_incomplete_evidence(tmp_path: Path) -> None:
         result = audit.run(made.paths)
         if any(result.summary["violations"].values()) and result.summary["incomplete"]:
             assert result.summary["verdict"] == "violations"
-            assert _ordack("audit", *made.paths).returncode == 1
+            assert ordack("audit", *made.paths).returncode == 1
             return
     pytest.fail("no capture has both")

@@ -27,8 +27,8 @@ from ordack.client import Client
 from ordack.config import PORT, Config
 from ordack.record import Recorder
 
+from tests.command import Serve, as_json, converse, ordack
 from tests.host_peer import Peer, direct
-from tests.test_cli import _converse, _json, _ordack, _Serve
 from tests.test_net import serving, until
 from tests.test_uart import Board, Place, run
 
@@ -61,7 +61,7 @@ def carried(paths: Iterable[Path]) -> list[bytes]:
 
 
 def messages(path: Path) -> list[dict[str, Any]]:
-    done = _ordack("decode", "--json", path)
+    done = ordack("decode", "--json", path)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -79,12 +79,12 @@ def bodies(paths: Iterable[Path]) -> list[bytes]:
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[..., _Serve]]:
+def serve() -> Iterator[Callable[..., Serve]]:
     """Starts queue managers, and ends them."""
-    running: list[_Serve] = []
+    running: list[Serve] = []
 
-    def start(*arguments: Any) -> _Serve:
-        running.append(_Serve(*arguments))
+    def start(*arguments: Any) -> Serve:
+        running.append(Serve(*arguments))
         return running[-1]
 
     yield start
@@ -253,16 +253,16 @@ def test_a_capture_that_is_there_is_not_written_over(tmp_path: Path) -> None:
 
 
 def test_both_ends_have_captured_the_same_and_decode_shows_what_was_sent(
-    tmp_path: Path, serve: Callable[..., _Serve]
+    tmp_path: Path, serve: Callable[..., Serve]
 ) -> None:
     near, far = tmp_path / "near", tmp_path / "far"
-    _ordack("queue", "create", "--store", far, "line1", "--transactional")
+    ordack("queue", "create", "--store", far, "line1", "--transactional")
     receiver = serve(far, "--capture", str(tmp_path / "far.pcap"))
     sender = serve(near, "--next-hop", f"plant=127.0.0.1:{receiver.port}", "--capture", str(tmp_path / "near.pcap"))
     sent = [b"one", b"two" * 40_000, b"three"]
     for body in sent:
-        _ordack("send", "--store", near, "DIRECT=OS:plant\\private$\\line1", stdin=body)
-    received = _json("receive", "--store", far, "line1", "--count", "3", "--follow")
+        ordack("send", "--store", near, "DIRECT=OS:plant\\private$\\line1", stdin=body)
+    received = as_json("receive", "--store", far, "line1", "--count", "3", "--follow")
     assert [base64.b64decode(message["body_base64"]) for message in received] == sent
     assert sender.stop()[0] == 0
     assert receiver.stop()[0] == 0
@@ -276,17 +276,17 @@ def test_both_ends_have_captured_the_same_and_decode_shows_what_was_sent(
 
 def test_a_capture_that_cannot_be_is_told_before_anything_is_taken(tmp_path: Path) -> None:
     file = tmp_path / "no" / "x.pcap"
-    done = _ordack("serve", "--store", tmp_path / "s", "--listen", "127.0.0.1:0", "--capture", file)
+    done = ordack("serve", "--store", tmp_path / "s", "--listen", "127.0.0.1:0", "--capture", file)
     assert done.returncode == 1
     assert "no/x.pcap: No such file or directory" in done.stderr
     assert done.stdout == ""
 
 
 def test_after_a_kill_the_capture_has_what_the_peer_was_told(
-    tmp_path: Path, serve: Callable[..., _Serve]
+    tmp_path: Path, serve: Callable[..., Serve]
 ) -> None:
     store = tmp_path / "store"
-    _ordack("queue", "create", "--store", store, "line1", "--transactional")
+    ordack("queue", "create", "--store", store, "line1", "--transactional")
     file = tmp_path / "plant.pcap"
     sent = []
     for number in range(3):
@@ -303,7 +303,7 @@ def test_after_a_kill_the_capture_has_what_the_peer_was_told(
             receive(data, now)
 
         peer.receive = listen  # type: ignore[method-assign]
-        _converse(peer, running.port)
+        converse(peer, running.port)
         running.stop(signal.SIGKILL)
         latest = files(file)[-1]
         assert len(files(file)) == number + 1
@@ -330,17 +330,17 @@ def test_a_full_disk_ends_the_capture_and_nothing_else(
 
     monkeypatch.setattr(record.os, "write", write)
 
-    async def converse() -> None:
+    async def fill() -> None:
         async with serving(tmp_path / "store", Config(), recorder=recorder) as server:
             peer = Peer(b"\1" * 16, direct("line1"))
             for number in range(100):
                 peer.send(b"%d" % number + bytes(500))
-            await asyncio.to_thread(_converse, peer, server.port)
+            await asyncio.to_thread(converse, peer, server.port)
             assert len(peer.acked) == 100
             with Client(server.store.folder) as client:
                 assert len(list(client.queue("line1").peek())) == 100
 
-    asyncio.run(converse())
+    asyncio.run(fill())
     assert len(log) == 1
     assert "No space left on device" in log[0]
     assert str(file) in log[0]
@@ -408,7 +408,7 @@ def test_a_connection_that_is_refused_is_in_the_capture_too(tmp_path: Path) -> N
 
 
 def test_capturing_is_off_unless_told(
-    tmp_path: Path, serve: Callable[..., _Serve]
+    tmp_path: Path, serve: Callable[..., Serve]
 ) -> None:
     running = serve(tmp_path / "store")
     assert running.stop()[0] == 0

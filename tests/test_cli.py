@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-import select
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from mqqb import acks, build, names
@@ -21,96 +17,29 @@ from ordack import net
 from ordack.client import Client
 from ordack.store import NewMessage, NewOutgoing, Store
 
-from hil.signals import heed
+from tests.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, converse, ordack, settle
 from tests.host_peer import Peer, direct
-
-ROOT = Path(__file__).parent.parent
-ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'firmware'}{os.pathsep}{ROOT / 'host'}", "COLUMNS": "200"}
-DEADLINE_S = 60
-
-
-def _ordack(*arguments: object, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
-    run = subprocess.run([sys.executable, "-m", "ordack", *map(str, arguments)], input=stdin, capture_output=True,
-                         env=ENVIRONMENT, timeout=DEADLINE_S, check=False)
-    done = subprocess.CompletedProcess(run.args, run.returncode, run.stdout.decode(), run.stderr.decode())
-    assert "Traceback" not in done.stderr, done.stderr
-    return done
-
-
-def _json(*arguments: object, stdin: bytes = b"") -> list[dict[str, Any]]:
-    done = _ordack(*arguments, "--json", stdin=stdin)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-class _Serve:
-    """A running `ordack serve`; `line` is the first that it printed."""
-
-    def __init__(self, store: Path, *arguments: str, listen: str = "127.0.0.1:0") -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "ordack", "serve", "--store", str(store), "--listen", listen, *arguments],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, preexec_fn=heed)
-        assert self.process.stdout
-        self.line = self.process.stdout.readline()
-        self.port = int(self.line.rstrip().rstrip('"}').rpartition(":")[2])
-
-    def stop(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str, str]:
-        self.process.send_signal(number)
-        output, errors = self.process.communicate(timeout=DEADLINE_S)
-        return self.process.returncode, output, errors
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    folder = tmp_path / "store"
-    with Client(folder, create=True) as client:
-        client.create_queue("line1", transactional=True)
-        client.create_queue("plain")
-    return folder
-
-
-@pytest.fixture
-def serve(store: Path) -> Iterator[_Serve]:
-    running = _Serve(store)
-    yield running
-    running.process.kill()
-    running.process.communicate()
-
-
-def _converse(peer: Peer, port: int) -> None:
-    """Send all that the peer has, until it is settled."""
-    deadline = time.monotonic() + DEADLINE_S
-    with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as connection:
-        peer.connect(net.now())
-        while not peer.is_settled:
-            assert time.monotonic() < deadline
-            connection.sendall(peer.output(net.now()))
-            if select.select([connection], [], [], 0.02)[0]:
-                data = connection.recv(1 << 16)
-                assert data, "the queue manager has closed the connection"
-                peer.receive(data, net.now())
-
 
 # ---- queues ---------------------------------------------------------------------------------------
 
 
 def test_queues_are_made_listed_purged_and_deleted(tmp_path: Path) -> None:
     store = tmp_path / "new"
-    assert _json("queue", "create", "--store", store, "line1", "--transactional")[0]["transactional"] is True
-    assert _ordack("queue", "create", "--store", store, "private$\\plain").stdout == "created plain\n"
-    _ordack("send", "--store", store, "plain", "--body", "x")
-    listed = {queue["name"]: queue for queue in _json("queue", "list", "--store", store)}
+    assert as_json("queue", "create", "--store", store, "line1", "--transactional")[0]["transactional"] is True
+    assert ordack("queue", "create", "--store", store, "private$\\plain").stdout == "created plain\n"
+    ordack("send", "--store", store, "plain", "--body", "x")
+    listed = {queue["name"]: queue for queue in as_json("queue", "list", "--store", store)}
     assert listed.keys() == {"line1", "plain"}
     assert listed["line1"]["transactional"]
     assert not listed["plain"]["transactional"]
     assert listed["plain"]["messages"] == 1
-    table = _ordack("queue", "list", "--store", store).stdout
+    table = ordack("queue", "list", "--store", store).stdout
     assert "line1" in table
     assert "transactional" in table
-    assert "order_queue$" in _ordack("queue", "list", "--store", store, "--system").stdout
-    assert _json("queue", "purge", "--store", store, "plain") == [{"name": "plain", "removed": 1}]
-    assert _ordack("queue", "delete", "--store", store, "plain").returncode == 0
-    assert [queue["name"] for queue in _json("queue", "list", "--store", store)] == ["line1"]
+    assert "order_queue$" in ordack("queue", "list", "--store", store, "--system").stdout
+    assert as_json("queue", "purge", "--store", store, "plain") == [{"name": "plain", "removed": 1}]
+    assert ordack("queue", "delete", "--store", store, "plain").returncode == 0
+    assert [queue["name"] for queue in as_json("queue", "list", "--store", store)] == ["line1"]
 
 
 @pytest.mark.parametrize(("arguments", "status", "text"), [
@@ -146,7 +75,7 @@ def test_queues_are_made_listed_purged_and_deleted(tmp_path: Path) -> None:
     (["serve", "--listen", "127.0.0.1:0", "--next-hop", "plant"], 2, "ADDRESS=HOST:PORT"),
 ])
 def test_mistakes_are_told_in_a_sentence(store: Path, arguments: list[str], status: int, text: str) -> None:
-    done = _ordack(*arguments[:1 + (arguments[0] == "queue")], "--store", store,
+    done = ordack(*arguments[:1 + (arguments[0] == "queue")], "--store", store,
                    *arguments[1 + (arguments[0] == "queue"):])
     assert done.returncode == status, done.stderr
     assert text in done.stderr
@@ -155,19 +84,19 @@ def test_mistakes_are_told_in_a_sentence(store: Path, arguments: list[str], stat
 
 def test_a_store_that_is_none_is_told(tmp_path: Path) -> None:
     for command in (["queue", "list"], ["receive", "q"], ["send", "q", "--body", "x"]):
-        done = _ordack(*command, "--store", tmp_path / "typo")
+        done = ordack(*command, "--store", tmp_path / "typo")
         assert (done.returncode, "there is no store" in done.stderr) == (1, True)
     assert not (tmp_path / "typo").exists()
     (tmp_path / "ordack.sqlite").write_bytes(b"something else" * 100)
-    done = _ordack("serve", "--store", tmp_path, "--listen", "127.0.0.1:0")
+    done = ordack("serve", "--store", tmp_path, "--listen", "127.0.0.1:0")
     assert (done.returncode, "damaged" in done.stderr) == (1, True)
 
 
 def test_a_store_without_a_name_or_out_of_reach_is_told(tmp_path: Path) -> None:
     for arguments in (["queue", "create", "q"], ["queue", "list"], ["serve", "--listen", "127.0.0.1:0"]):
-        done = _ordack(*arguments, "--store", "")
+        done = ordack(*arguments, "--store", "")
         assert (done.returncode, "has no name" in done.stderr) == (2, True)
-        done = _ordack(*arguments, "--store", tmp_path / ("n" * 300))
+        done = ordack(*arguments, "--store", tmp_path / ("n" * 300))
         assert (done.returncode, "File name too long" in done.stderr) == (1, True)
     assert not Path("ordack.sqlite").exists()
 
@@ -176,8 +105,8 @@ def test_a_store_without_a_name_or_out_of_reach_is_told(tmp_path: Path) -> None:
 
 
 def test_a_message_is_sent_and_received_as_json(store: Path) -> None:
-    (sent,) = _json("send", "--store", store, "line1", "--label", "caf\u00e9 \U0001f321", stdin=b"\x00\xff body")
-    (received,) = _json("receive", "--store", store, "private$\\LINE1")
+    (sent,) = as_json("send", "--store", store, "line1", "--label", "caf\u00e9 \U0001f321", stdin=b"\x00\xff body")
+    (received,) = as_json("receive", "--store", store, "private$\\LINE1")
     with Store(store) as opened:
         guid = opened.guid
     assert received.keys() >= {"source", "message_id", "label", "body_base64", "class", "priority", "delivery",
@@ -193,13 +122,13 @@ def test_a_message_is_sent_and_received_as_json(store: Path) -> None:
 
 
 def test_messages_that_are_not_transactional_have_no_sequence(store: Path) -> None:
-    _ordack("send", "--store", store, "plain", "--body", "low", "--priority", 1, "--delivery", "express")
-    _ordack("send", "--store", store, "plain", "--body", "high", "--priority", 6)
-    high, low = _json("receive", "--store", store, "plain", "--all")
+    ordack("send", "--store", store, "plain", "--body", "low", "--priority", 1, "--delivery", "express")
+    ordack("send", "--store", store, "plain", "--body", "high", "--priority", 6)
+    high, low = as_json("receive", "--store", store, "plain", "--all")
     assert (high["delivery"], high["priority"], high["tx_sequence_id"], high["tx_sequence_number"]) == (
         "recoverable", 6, None, None)
     assert (low["delivery"], low["priority"]) == ("express", 1)
-    assert _json("receive", "--store", store, "plain", "--all") == []
+    assert as_json("receive", "--store", store, "plain", "--all") == []
 
 
 def test_count_and_peek(store: Path) -> None:
@@ -208,13 +137,13 @@ def test_count_and_peek(store: Path) -> None:
             client.send("plain", b"%d" % number)
 
     def receive(*options: object) -> list[int]:
-        return [message["message_id"] for message in _json("receive", "--store", store, "plain", *options)]
+        return [message["message_id"] for message in as_json("receive", "--store", store, "plain", *options)]
 
     ids = receive("--peek")
     assert len(ids) == 600
     assert receive("--peek", "--count", 2) == ids[:2]
     assert receive("--count", 300) == ids[:300]
-    text = _ordack("receive", "--store", store, "plain", "--count", "1").stdout
+    text = ordack("receive", "--store", store, "plain", "--count", "1").stdout
     assert "300" in text
     assert receive() == ids[301:302]
     assert receive("--all") == ids[302:]
@@ -233,19 +162,19 @@ def test_an_output_that_takes_nothing_is_told_and_loses_nothing(store: Path, red
     told = "removed 0 messages; standard output did not" if changes else "cannot write to standard output"
     assert told in done.stderr
     assert done.stderr.count("\n") == 1
-    assert len(_json("receive", "--store", store, "plain", "--all")) == 1
+    assert len(as_json("receive", "--store", store, "plain", "--all")) == 1
 
 
 @pytest.mark.parametrize("options", [[], ["--peek"]])
 def test_a_count_beyond_any_number_is_all(store: Path, options: list[str]) -> None:
-    _ordack("send", "--store", store, "plain", "--body", "x")
-    assert len(_json("receive", "--store", store, "plain", "--count", 10 ** 20, *options)) == 1
+    ordack("send", "--store", store, "plain", "--body", "x")
+    assert len(as_json("receive", "--store", store, "plain", "--count", 10 ** 20, *options)) == 1
 
 
 def test_the_bytes_of_an_argument_are_sent_as_they_are(store: Path) -> None:
     subprocess.run([sys.executable, "-m", "ordack", "send", "--store", str(store), "plain", "--body", b"\xff\xc3\xa9"],
                    env=ENVIRONMENT, timeout=DEADLINE_S, check=True, stdout=subprocess.DEVNULL)
-    (message,) = _json("receive", "--store", store, "plain")
+    (message,) = as_json("receive", "--store", store, "plain")
     assert base64.b64decode(message["body_base64"]) == b"\xff\xc3\xa9"
 
 
@@ -261,19 +190,19 @@ def test_start_up_is_quick(store: Path) -> None:
 
 
 def test_help_names_every_command() -> None:
-    text = _ordack("--help").stdout
+    text = ordack("--help").stdout
     for command in ("serve", "queue", "outgoing", "send", "receive", "state", "config", "identity", "decode"):
         assert command in text
-    assert _ordack("nonsense").returncode == 2
+    assert ordack("nonsense").returncode == 2
 
 
 def test_arrival_is_known_better_than_to_the_second(store: Path) -> None:
     before = time.time()
     arrivals = []
     for _ in range(2):
-        _ordack("send", "--store", store, "plain", "--body", "x")
+        ordack("send", "--store", store, "plain", "--body", "x")
         arrivals.append(time.time())
-    first, second = (message["arrived"] for message in _json("receive", "--store", store, "plain", "--all"))
+    first, second = (message["arrived"] for message in as_json("receive", "--store", store, "plain", "--all"))
     assert before - 1e-5 <= first <= arrivals[0] + 1e-5 <= second + 2e-5 <= arrivals[1] + 3e-5
 
 
@@ -282,8 +211,8 @@ def test_half_a_character_in_a_label_is_shown_escaped_everywhere(store: Path) ->
         queue = client.store.queue("plain")
         packet = build.user_message(client.store.guid, 1, direct("plain"), b"x", label="a\ud800")
         client.store.add_messages([NewMessage(queue.identifier, 0, packet)])
-    assert repr("a\\ud800") in _ordack("receive", "--store", store, "plain", "--peek").stdout
-    done = _ordack("receive", "--store", store, "plain", "--json")
+    assert repr("a\\ud800") in ordack("receive", "--store", store, "plain", "--peek").stdout
+    done = ordack("receive", "--store", store, "plain", "--json")
     assert json.loads(done.stdout)["label"].encode() == b"a\\ud800"
     for arguments in (["receive", b"\xff"], ["send", b"\xff", "--body", "x"], ["queue", "create", b"\xff"],
                       ["send", "plain", "--body", "x", "--label", b"\xff"]):
@@ -297,7 +226,7 @@ def test_half_a_character_in_a_label_is_shown_escaped_everywhere(store: Path) ->
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_serve_says_where_it_listens_and_stops_cleanly(tmp_path: Path, number: signal.Signals) -> None:
-    running = _Serve(tmp_path / "new")
+    running = Serve(tmp_path / "new")
     assert running.line == f"listening on 127.0.0.1:{running.port}\n"
     assert running.port > 0
     with socket.create_connection(("127.0.0.1", running.port)) as connection:
@@ -310,38 +239,38 @@ def test_serve_on_an_ipv6_address_and_in_json(tmp_path: Path) -> None:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
         pytest.skip("this machine has no IPv6")
-    running = _Serve(tmp_path, "--json", listen="[::1]:0")
+    running = Serve(tmp_path, "--json", listen="[::1]:0")
     assert json.loads(running.line) == {"listening": f"[::1]:{running.port}"}
     assert running.stop()[0] == 0
 
 
-def test_a_second_serve_on_a_store_is_refused_and_the_first_goes_on(store: Path, serve: _Serve) -> None:
-    done = _ordack("serve", "--store", store, "--listen", "127.0.0.1:0")
+def test_a_second_serve_on_a_store_is_refused_and_the_first_goes_on(store: Path, serve: Serve) -> None:
+    done = ordack("serve", "--store", store, "--listen", "127.0.0.1:0")
     assert done.returncode == 1
     assert f"process {serve.process.pid}" in done.stderr
     peer = Peer(b"\1" * 16, direct("line1"))
     peer.send(b"x")
-    _converse(peer, serve.port)
+    converse(peer, serve.port)
     assert peer.acked == [1]
 
 
 def test_a_port_that_is_taken_is_told(store: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        done = _ordack("serve", "--store", store, "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
+        done = ordack("serve", "--store", store, "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
         unused = store / "unused"
-        _ordack("serve", "--store", unused, "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
+        ordack("serve", "--store", unused, "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
     assert done.returncode == 1
     assert "cannot listen" in done.stderr
     assert not unused.exists()
 
 
-def test_queues_are_used_while_serve_runs(store: Path, serve: _Serve) -> None:
-    _ordack("queue", "create", "--store", store, "late", "--transactional")
+def test_queues_are_used_while_serve_runs(store: Path, serve: Serve) -> None:
+    ordack("queue", "create", "--store", store, "late", "--transactional")
     peer = Peer(b"\1" * 16, direct("late"))
     for number in range(100):
         peer.send(b"%d" % number * 100)
-    _converse(peer, serve.port)
-    received = _json("receive", "--store", store, "late", "--all")
+    converse(peer, serve.port)
+    received = as_json("receive", "--store", store, "late", "--all")
     assert [base64.b64decode(message["body_base64"]) for message in received] == [b"%d" % n * 100 for n in range(100)]
     assert {message["source"] for message in received} == {"{01010101-0101-0101-0101-010101010101}"}
     assert [message["tx_sequence_number"] for message in received] == list(range(1, 101))
@@ -355,17 +284,17 @@ def test_two_queue_managers_and_the_one_that_sends_waits_for_the_other(store: Pa
     near = tmp_path / "near"
     with Client(near, create=True):
         pass
-    sender = _Serve(near, "--next-hop", f"plant=127.0.0.1:{port}")
+    sender = Serve(near, "--next-hop", f"plant=127.0.0.1:{port}")
     for body in ("one", "two"):
-        (sent,) = _json("send", "--store", near, "DIRECT=OS:plant\\private$\\line1", "--body", body)
+        (sent,) = as_json("send", "--store", near, "DIRECT=OS:plant\\private$\\line1", "--body", body)
         assert sent["delivery"] == "transactional"
-    receiver = _Serve(store, listen=f"127.0.0.1:{port}")
+    receiver = Serve(store, listen=f"127.0.0.1:{port}")
     deadline = time.monotonic() + DEADLINE_S
     with Store(near) as opened:
         while opened.outgoing_messages():
             assert time.monotonic() < deadline
             opened.wait(0.1)
-    received = _json("receive", "--store", store, "line1", "--all")
+    received = as_json("receive", "--store", store, "line1", "--all")
     assert [base64.b64decode(message["body_base64"]) for message in received] == [b"one", b"two"]
     assert receiver.stop()[0] == 0
     status, _, errors = sender.stop()
@@ -376,7 +305,7 @@ def test_two_queue_managers_and_the_one_that_sends_waits_for_the_other(store: Pa
 
 
 @pytest.mark.rule("B-168", "B-435")
-def test_a_peer_that_talks_nonsense_is_cut_off_and_named(store: Path, serve: _Serve) -> None:
+def test_a_peer_that_talks_nonsense_is_cut_off_and_named(store: Path, serve: Serve) -> None:
     with socket.create_connection(("127.0.0.1", serve.port)) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert connection.recv(1) == b""
@@ -400,7 +329,7 @@ def test_serve_goes_on_when_nobody_takes_its_complaints(store: Path, errors: str
             assert connection.recv(1) == b""
     peer = Peer(b"\1" * 16, direct("line1"))
     peer.send(b"x")
-    _converse(peer, port)
+    converse(peer, port)
     assert peer.acked == [1]
     process.terminate()
     assert process.wait(DEADLINE_S) == 0
@@ -410,7 +339,7 @@ def test_serve_goes_on_when_nobody_takes_its_complaints(store: Path, errors: str
 @pytest.mark.rule("B-302")
 def test_a_destination_that_can_be_no_machine_stops_nothing(
         store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    running = _Serve(store, "--next-hop", "plant=a..b:1801")
+    running = Serve(store, "--next-hop", "plant=a..b:1801")
     monkeypatch.setattr("ordack.client.check_host", lambda _host: None)  # as an older version let it pass
     for host in ("plant", "a" * 64):
         with Client(store) as client:
@@ -421,7 +350,7 @@ def test_a_destination_that_can_be_no_machine_stops_nothing(
     assert time.monotonic() < deadline
     peer = Peer(b"\1" * 16, direct("line1"))
     peer.send(b"x")
-    _converse(peer, running.port)
+    converse(peer, running.port)
     status, _, errors = running.stop()
     assert (status, errors) == (0, "")
     assert all("no connection" in line for line in lines)
@@ -439,18 +368,9 @@ def test_more_connections_than_files_are_refused_and_the_others_go_on(store: Pat
     good.connect(net.now())
     deadline = time.monotonic() + DEADLINE_S
 
-    def converse(connection: socket.socket) -> None:
-        while not good.is_settled:
-            assert time.monotonic() < deadline
-            connection.sendall(good.output(net.now()))
-            if select.select([connection], [], [], 0.02)[0]:
-                data = connection.recv(1 << 16)
-                assert data
-                good.receive(data, net.now())
-
     with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as connection:
         good.send(b"before")
-        converse(connection)
+        settle(good, connection)
         idle = []
         for number in range(crowd):
             line = socket.socket()
@@ -459,19 +379,19 @@ def test_more_connections_than_files_are_refused_and_the_others_go_on(store: Pat
             line.connect_ex(("127.0.0.1", port))
             idle.append(line)
         good.send(b"meanwhile")
-        converse(connection)
+        settle(good, connection)
         for line in idle:
             line.close()
     while True:
         try:
             late = Peer(b"\2" * 16, direct("line1"))
             late.send(b"after")
-            _converse(late, port)
+            converse(late, port)
             break
         except (AssertionError, OSError):
             assert time.monotonic() < deadline
             time.sleep(0.2)
-    received = _json("receive", "--store", store, "line1", "--all")
+    received = as_json("receive", "--store", store, "line1", "--all")
     assert [base64.b64decode(message["body_base64"]) for message in received][:2] == [b"before", b"meanwhile"]
     process.terminate()
     _, errors = process.communicate(timeout=DEADLINE_S)
@@ -487,110 +407,111 @@ def test_more_connections_than_files_are_refused_and_the_others_go_on(store: Pat
 def test_what_waits_is_listed_paused_resumed_resent_and_ended(store: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    [sent] = _json("send", "--store", store, "DIRECT=OS:plant\\private$\\q", "--body", "x", "--dead-letter")
+    [sent] = as_json("send", "--store", store, "DIRECT=OS:plant\\private$\\q", "--body", "x", "--dead-letter")
     name = "direct=os:plant\\private$\\q"
-    [before] = _json("outgoing", "list", "--store", store)
+    [before] = as_json("outgoing", "list", "--store", store)
     assert (before["format_name"], before["messages"], before["not_order_acked"]) == (name, 1, 1)
-    running = _Serve(store, "--next-hop", f"plant=127.0.0.1:{port}")
+    running = Serve(store, "--next-hop", f"plant=127.0.0.1:{port}")
     deadline = time.monotonic() + DEADLINE_S
     seen: list[str] = []
     while "SocketConnectFailure" not in seen:
         assert time.monotonic() < deadline
-        connection = _json("outgoing", "list", "--store", store)[0].get("connection") or {"history": []}
+        connection = as_json("outgoing", "list", "--store", store)[0].get("connection") or {"history": []}
         seen = [event["status"] for event in connection["history"]]
     for command, done in (("pause", "on hold"), ("resend", "resend requested"), ("resume", "resumed"),
                           ("pause", "on hold")):
-        assert _json("outgoing", command, "--store", store, name) == [{"format_name": name, "done": done}]
-    while _json("outgoing", "list", "--store", store)[0].get("state") != "OnHold":
+        assert as_json("outgoing", command, "--store", store, name) == [{"format_name": name, "done": done}]
+    while as_json("outgoing", "list", "--store", store)[0].get("state") != "OnHold":
         assert time.monotonic() < deadline
-    assert "OnHold" in _ordack("outgoing", "list", "--store", store).stdout
-    assert _json("outgoing", "purge", "--store", store, name) == [{"format_name": name, "removed": 1}]
-    while (found := _json("state", "--store", store, sent["message_id"])[0])["state"] == "waiting":
+    assert "OnHold" in ordack("outgoing", "list", "--store", store).stdout
+    assert as_json("outgoing", "purge", "--store", store, name) == [{"format_name": name, "removed": 1}]
+    while (found := as_json("state", "--store", store, sent["message_id"])[0])["state"] == "waiting":
         assert time.monotonic() < deadline
     assert found == {"message_id": sent["message_id"], "state": "dead-lettered", "in_doubt": False, "class": 0x8001,
                      "class_name": "NACK_DELETED",
                      "why": "dead-lettered: an operator has removed it before it arrived (class 0x8001 NACK_DELETED)"}
     assert running.stop()[0] == 0
-    [letter] = _json("receive", "--store", store, "system$;deadxact")
+    [letter] = as_json("receive", "--store", store, "system$;deadxact")
     assert (letter["class"], letter["message_id"], letter["in_doubt"]) == (0x8001, sent["message_id"], False)
-    text = _ordack("state", "--store", store, sent["message_id"])
+    text = ordack("state", "--store", store, sent["message_id"])
     assert (text.returncode, text.stdout) == (
         0, "dead-lettered: an operator has removed it before it arrived (class 0x8001 NACK_DELETED)\n")
 
 
 @pytest.mark.parametrize("command", ["pause", "resume", "resend", "purge"])
 def test_an_outgoing_queue_that_is_not_there_is_told(store: Path, command: str) -> None:
-    done = _ordack("outgoing", command, "--store", store, "DIRECT=OS:nobody\\private$\\q")
+    done = ordack("outgoing", command, "--store", store, "DIRECT=OS:nobody\\private$\\q")
     assert (done.returncode, done.stdout) == (1, "")
     assert "there is no outgoing queue" in done.stderr
 
 
 def test_nothing_known_of_a_message_is_a_negative_answer(store: Path) -> None:
-    done = _ordack("state", "--store", store, 5, "--json")
+    done = ordack("state", "--store", store, 5, "--json")
     assert (done.returncode, json.loads(done.stdout)) == (1, {"message_id": 5, "state": None})
 
 
 @pytest.mark.rule("C-70", "B-338", "B-291", "B-352")
 def test_a_sender_is_told_that_its_message_was_received(store: Path) -> None:
-    [sent] = _json("send", "--store", store, "line1", "--body", "x", "--journal", "--acknowledge", "receive",
+    [sent] = as_json("send", "--store", store, "line1", "--body", "x", "--journal", "--acknowledge", "receive",
                    "--acknowledge", "reach-queue", "--administration-queue", "plain")
-    assert _json("state", "--store", store, sent["message_id"])[0]["state"] == "stored at destination"
-    _json("receive", "--store", store, "line1")
-    assert _json("state", "--store", store, sent["message_id"])[0]["state"] == "received"
-    acknowledgements = _json("receive", "--store", store, "plain", "--all")
+    assert as_json("state", "--store", store, sent["message_id"])[0]["state"] == "stored at destination"
+    as_json("receive", "--store", store, "line1")
+    assert as_json("state", "--store", store, sent["message_id"])[0]["state"] == "received"
+    acknowledgements = as_json("receive", "--store", store, "plain", "--all")
     assert [ack["class"] for ack in acknowledgements] == [0x0002, 0x4000]
     assert len({ack["correlation_id"] for ack in acknowledgements}) == 1
-    assert [copy["body_base64"] for copy in _json("receive", "--store", store, "system$;journal", "--all")] == ["eA=="]
+    copies = as_json("receive", "--store", store, "system$;journal", "--all")
+    assert [copy["body_base64"] for copy in copies] == ["eA=="]
 
 
 def test_settings_are_shown_changed_and_set_back(store: Path) -> None:
-    shown = {row["name"]: row for row in _json("config", "--store", store)}
+    shown = {row["name"]: row for row in as_json("config", "--store", store)}
     assert shown["SeqResend13Time"]["value"] == shown["SeqResend13Time"]["default"] == 30
     assert shown["XactDelayReceiveNack"]["value"] is None
-    [changed] = _json("config", "--store", store, "seqresend13time", "7")
+    [changed] = as_json("config", "--store", store, "seqresend13time", "7")
     assert (changed["name"], changed["value"], changed["default"]) == ("SeqResend13Time", 7, 30)
-    assert _ordack("config", "--store", store, "SeqResend13Time").stdout == "SeqResend13Time 7\n"
-    assert "SeqResend13Time" in _ordack("config", "--store", store).stdout
-    assert _json("config", "--store", store, "SeqResend13Time", "default")[0]["value"] == 30
+    assert ordack("config", "--store", store, "SeqResend13Time").stdout == "SeqResend13Time 7\n"
+    assert "SeqResend13Time" in ordack("config", "--store", store).stdout
+    assert as_json("config", "--store", store, "SeqResend13Time", "default")[0]["value"] == 30
 
 
 @pytest.mark.parametrize(("arguments", "reason"), [
     (["Nothing"], "no setting 'Nothing'"), (["AckTimeout", "5"], "AckTimeout: 5 is not in 20000 to 120000"),
     (["AckTimeout", "soon"], "AckTimeout: 'soon' is not a whole number")])
 def test_settings_that_cannot_be_are_told(store: Path, arguments: list[str], reason: str) -> None:
-    done = _ordack("config", "--store", store, *arguments)
+    done = ordack("config", "--store", store, *arguments)
     assert done.returncode == 2
     assert reason in " ".join(done.stderr.replace("\u2502", " ").split())
 
 
 @pytest.mark.rule("B-023", "B-413")
 def test_the_identity_is_shown_and_renewed_but_not_under_a_running_queue_manager(store: Path) -> None:
-    [old] = _json("identity", "--store", store)
-    running = _Serve(store)
-    refused = _ordack("identity", "--store", store, "--renew")
+    [old] = as_json("identity", "--store", store)
+    running = Serve(store)
+    refused = ordack("identity", "--store", store, "--renew")
     assert refused.returncode == 1
     assert "is running" in refused.stderr
     running.stop()
-    [new] = _json("identity", "--store", store, "--renew")
+    [new] = as_json("identity", "--store", store, "--renew")
     assert new["renewed"]
     assert new["guid"] != old["guid"]
-    assert _ordack("identity", "--store", store).stdout == new["guid"] + "\n"
+    assert ordack("identity", "--store", store).stdout == new["guid"] + "\n"
 
 
 @pytest.mark.rule("B-084", "B-398", "C-73")
 def test_a_queue_has_a_quota(store: Path) -> None:
-    assert _json("queue", "quota", "--store", store, "line1", "10") == [{"name": "line1", "quota": 10}]
-    done = _ordack("send", "--store", store, "line1", "--body", "x")
+    assert as_json("queue", "quota", "--store", store, "line1", "10") == [{"name": "line1", "quota": 10}]
+    done = ordack("send", "--store", store, "line1", "--body", "x")
     assert done.returncode == 1
     assert "quota of 10 bytes" in done.stderr
-    assert {queue["name"]: queue["quota"] for queue in _json("queue", "list", "--store", store)} == {
+    assert {queue["name"]: queue["quota"] for queue in as_json("queue", "list", "--store", store)} == {
         "line1": 10, "plain": None}
-    assert _json("queue", "quota", "--store", store, "line1") == [{"name": "line1", "quota": 10}]  # shown, not lifted
-    assert _ordack("queue", "quota", "--store", store, "line1", "none").stdout == "line1: no limit\n"
-    assert _ordack("send", "--store", store, "line1", "--body", "x").returncode == 0
+    assert as_json("queue", "quota", "--store", store, "line1") == [{"name": "line1", "quota": 10}]  # shown, not lifted
+    assert ordack("queue", "quota", "--store", store, "line1", "none").stdout == "line1: no limit\n"
+    assert ordack("send", "--store", store, "line1", "--body", "x").returncode == 0
     for quota in ("-1", "ten", "9" * 20):
-        assert _ordack("queue", "quota", "--store", store, "--", "line1", quota).returncode == 2
-    assert _ordack("queue", "quota", "--store", store, "order_queue$", "5").returncode == 1
+        assert ordack("queue", "quota", "--store", store, "--", "line1", quota).returncode == 2
+    assert ordack("queue", "quota", "--store", store, "order_queue$", "5").returncode == 1
 
 
 def test_what_was_done_but_could_not_be_reported_is_not_called_undone(store: Path) -> None:
@@ -600,7 +521,7 @@ def test_what_was_done_but_could_not_be_reported_is_not_called_undone(store: Pat
                                   stderr=subprocess.PIPE, env=ENVIRONMENT, timeout=DEADLINE_S, check=False)
             assert done.returncode == 4
             assert b"standard output did not take this report" in done.stderr
-    assert {queue["name"]: queue["messages"] for queue in _json("queue", "list", "--store", store)} == {
+    assert {queue["name"]: queue["messages"] for queue in as_json("queue", "list", "--store", store)} == {
         "line1": 0, "plain": 1, "new": 0}
 
 
@@ -612,10 +533,10 @@ def test_acknowledgements_for_a_peer_that_does_not_come_back_can_be_purged(store
                                    1, 0x8000, names.NULL_GUID)
         queue = client.store.outgoing_queue(name, 1)
         client.store.add_outgoing([NewOutgoing(queue.identifier, 1, 0, 0, 0, True, 0, packet, own=False)])
-    assert _json("outgoing", "purge", "--store", store, name) == [{"format_name": name, "removed": 1}]
-    running = _Serve(store)
+    assert as_json("outgoing", "purge", "--store", store, name) == [{"format_name": name, "removed": 1}]
+    running = Serve(store)
     deadline = time.monotonic() + DEADLINE_S
-    while _json("outgoing", "list", "--store", store):
+    while as_json("outgoing", "list", "--store", store):
         assert time.monotonic() < deadline
     assert running.stop()[0] == 0
 
@@ -624,25 +545,25 @@ def test_dead_letters_are_shown_with_their_reason(store: Path) -> None:
     with Client(store, clock=lambda: 1000) as client:
         sent = client.send("line1", b"x", dead_letter=True, ttbr=5, acknowledge=["nack-receive"],
                            administration_queue="plain")
-    running = _Serve(store)
+    running = Serve(store)
     deadline = time.monotonic() + DEADLINE_S
-    while _json("state", "--store", store, sent.message_id)[0]["state"] != "dead-lettered":
+    while as_json("state", "--store", store, sent.message_id)[0]["state"] != "dead-lettered":
         assert time.monotonic() < deadline
     running.stop()
-    dead = _ordack("receive", "--store", store, "system$;deadxact").stdout
+    dead = ordack("receive", "--store", store, "system$;deadxact").stdout
     assert "no application is known to have received it in time" in dead
-    [identity] = _json("identity", "--store", store)
-    shown = _ordack("receive", "--store", store, "plain").stdout
+    [identity] = as_json("identity", "--store", store)
+    shown = ordack("receive", "--store", store, "plain").stdout
     assert f"(class 0xC002 NACK_RECEIVE_TIMEOUT) about {identity['guid']}\\{sent.message_id} " in shown
 
 
 def test_send_warns_who_asks_for_no_dead_letter_where_a_message_was_lost(store: Path, tmp_path: Path) -> None:
     near, to = tmp_path / "near", "plant\\private$\\lime1"
-    receiver = _Serve(store)
-    sender = _Serve(near, "--next-hop", f"plant=127.0.0.1:{receiver.port}")
+    receiver = Serve(store)
+    sender = Serve(near, "--next-hop", f"plant=127.0.0.1:{receiver.port}")
 
     def send(*options: str) -> str:
-        done = _ordack("send", "--store", near, to, "--body", "x", "--json", *options)
+        done = ordack("send", "--store", near, to, "--body", "x", "--json", *options)
         message_id = json.loads(done.stdout)["message_id"]
         deadline = time.monotonic() + DEADLINE_S
         with Client(near) as client:
@@ -661,7 +582,7 @@ def test_send_warns_who_asks_for_no_dead_letter_where_a_message_was_lost(store: 
     assert send("--dead-letter") == ""
     assert send() == "", "the one before was kept"
     assert send() != ""
-    _ordack("queue", "create", "--store", store, "lime1", "--transactional")
+    ordack("queue", "create", "--store", store, "lime1", "--transactional")
     assert send() != ""
     assert send() == "", "the one before was delivered"
     assert receiver.stop()[0] == sender.stop()[0] == 0

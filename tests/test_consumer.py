@@ -14,7 +14,7 @@ import pytest
 from ordack.client import Client
 from ordack.store import Store
 
-from tests.test_cli import DEADLINE_S, ENVIRONMENT, ROOT, _json
+from tests.command import DEADLINE_S, ENVIRONMENT, ROOT, as_json
 
 CONSUMER = re.search(r"```python\n(import sqlite3\n.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 MESSAGES = 40
@@ -94,12 +94,12 @@ def test_a_store_that_is_put_back_from_a_backup_repeats_messages_and_never_a_key
     _send(plant, 0, 3)
     shutil.copytree(plant, folder / "backup")
     _send(plant, 3, 3)
-    before = {line["lookup_id"] for line in _json("receive", "--store", plant, "line1", "--peek")}
+    before = {line["lookup_id"] for line in as_json("receive", "--store", plant, "line1", "--peek")}
     _run(folder, "behind", 6)
     shutil.rmtree(plant)
     shutil.copytree(folder / "backup", plant)
     _send(plant, 6, 3)
-    again = _json("receive", "--store", plant, "line1", "--peek")
+    again = as_json("receive", "--store", plant, "line1", "--peek")
     assert {line["lookup_id"] for line in again} == before, "lookup ids are given again"
     _run(folder, "behind", 6)
     assert _processed(folder) == list(range(9))
@@ -112,9 +112,9 @@ def test_a_copy_has_the_key_of_its_message_and_an_acknowledgement_its_own(folder
     with Client(plant) as client:
         client.create_queue("plain")
         client.send("line1", b"x", journal=True, acknowledge=["receive"], administration_queue="plain")
-    [message] = _json("receive", "--store", plant, "line1")
-    [copy] = _json("receive", "--store", plant, "system$;journal")
-    [acknowledgement] = _json("receive", "--store", plant, "plain")
+    [message] = as_json("receive", "--store", plant, "line1")
+    [copy] = as_json("receive", "--store", plant, "system$;journal")
+    [acknowledgement] = as_json("receive", "--store", plant, "plain")
     place = f"{message['tx_sequence_id']}/{message['tx_sequence_number']}"
     assert message["message_key"] == copy["message_key"] == f"{message['source']}\\{place}"
     assert acknowledgement["message_key"] == f"{acknowledgement['source']}\\{acknowledgement['message_id']}"

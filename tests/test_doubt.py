@@ -16,9 +16,9 @@ from ordack.pipeline.export import Exporter
 from ordack.pipeline.segments import segments
 from ordack.store import StoreError, StoreUnknown
 
+from tests.command import DEADLINE_S, ENVIRONMENT
 from tests.faulty_disk import FaultyDisk, after_power_cut, faulty_disk
 from tests.host_world import Host, exchange, peer_of, world_of
-from tests.test_cli import DEADLINE_S, ENVIRONMENT
 from tests.test_export import _acknowledged, _export, _exported, _fill, _queued
 
 pytestmark = pytest.mark.rule("B-098")

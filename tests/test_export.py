@@ -49,7 +49,7 @@ from ordack.pipeline.segments import (
 )
 from ordack.store import NewMessage, Store, Stored, StoreError, StoreFull
 
-from tests.test_cli import DEADLINE_S, ENVIRONMENT, _json, _ordack
+from tests.command import DEADLINE_S, ENVIRONMENT, as_json, ordack
 from tests.test_packets import acknowledgments, user_messages
 
 PEER = b"p" * 16
@@ -803,14 +803,14 @@ def test_one_exporter_at_a_time_works_on_a_queue(store: Path, to: Path, tmp_path
         running = exporter.run()
         next(running)
         for folder in (to, tmp_path / "other"):
-            done = _ordack("export", "line1", "--store", store, "--to", folder)
+            done = ordack("export", "line1", "--store", store, "--to", folder)
             assert done.returncode == 1
             assert "another `ordack export` is working on the queue line1" in done.stderr
         assert not (tmp_path / "other").exists()
-        assert [made["messages"] for made in _json("export", "plain", "--store", store, "--to", to)] == [2]
+        assert [made["messages"] for made in as_json("export", "plain", "--store", store, "--to", to)] == [2]
         list(running)
     assert [number for number in _exported(to) if number < 100] == ids
-    assert _ordack("export", "line1", "--store", store, "--to", to).returncode == 0
+    assert ordack("export", "line1", "--store", store, "--to", to).returncode == 0
 
 
 def test_exporters_that_make_the_folder_at_the_same_time_agree(store: Path, to: Path) -> None:
@@ -840,7 +840,7 @@ def _refused(store: Path, to: Path, text: str, *options: str) -> None:
     """The export says this, and the messages stay."""
     with Store(store) as opened:
         before = opened.queue("line1").messages
-    done = _ordack("export", "line1", "--store", store, "--to", to, *options)
+    done = ordack("export", "line1", "--store", store, "--to", to, *options)
     assert done.returncode == 1
     assert text in done.stderr, done.stderr
     with Store(store) as opened:
@@ -1003,7 +1003,7 @@ def test_a_recorded_segment_becomes_visible_first(store: Path, to: Path) -> None
     assert _queued(store) == []
     assert segments(to) == []
     ids += _fill(store, 1, 4)
-    first, second = _json("export", "line1", "--store", store, "--to", to)
+    first, second = as_json("export", "line1", "--store", store, "--to", to)
     assert (first["recovered"], first["messages"], first["serial"]) == (True, 3, 1)
     assert (second["recovered"], second["messages"], second["serial"]) == (False, 1, 2)
     assert _exported(to) == ids
@@ -1016,7 +1016,7 @@ def test_a_recorded_segment_goes_with_its_folder(store: Path, to: Path, tmp_path
     _refused(store, to, "was it moved?")
     _refused(store, tmp_path / "other", "3 messages of the queue line1, lookup ids 1 to 3: in the segment "
              f"line1-0000000001-1-3.parquet, which has not become visible: its folder was {to}, and this is another")
-    assert _json("export", "line1", "--store", store, "--to", tmp_path / "moved")[0]["recovered"] is True
+    assert as_json("export", "line1", "--store", store, "--to", tmp_path / "moved")[0]["recovered"] is True
     assert _exported(tmp_path / "moved") == ids
 
 
@@ -1028,7 +1028,7 @@ def test_a_recorded_segment_that_is_lost_is_told_and_given_up_when_asked(
     _refused(store, to, "3 messages of the queue line1, lookup ids 1 to 3: in the segment "
                         "line1-0000000001-1-3.parquet, which has not become visible: the file")
     _refused(store, tmp_path / "other", "its folder was")
-    done = _ordack("export", "line1", "--store", store, "--to", to, "--anew")
+    done = ordack("export", "line1", "--store", store, "--to", to, "--anew")
     assert done.returncode == 0
     assert "given up: 3 messages of the queue line1, lookup ids 1 to 3" in done.stderr
     assert [segment.serial for segment in segments(to)] == [1, 2], "readers that wait for the next one go on"
@@ -1043,7 +1043,7 @@ def test_a_folder_that_is_gone_can_be_replaced_when_asked_and_may_come_back(
     _fill(store, 1, 4)
     _refused(store, to, "that folder is not there any more")
     assert not to.exists(), "where it is looked for, nothing is made"
-    done = _ordack("export", "line1", "--store", store, "--to", to, "--anew")
+    done = ordack("export", "line1", "--store", store, "--to", to, "--anew")
     assert (done.returncode, "given up: 3 messages" in done.stderr) == (0, True)
     assert _exported(to) == [4]
     _fill(store, 1, 5)
@@ -1233,7 +1233,7 @@ def test_a_stop_ends_an_export_with_a_whole_segment(store: Path, to: Path) -> No
     ([], 2, "QUEUE"),
 ])
 def test_wrong_usage(store: Path, to: Path, arguments: list[str], status: int, text: str) -> None:
-    done = _ordack("export", "--store", store, "--to", to, *arguments)
+    done = ordack("export", "--store", store, "--to", to, *arguments)
     assert done.returncode == status
     assert text in done.stderr
     assert not to.exists()

@@ -17,7 +17,7 @@ from ordack.client import Client
 from ordack.room import RESERVE_BYTES, Disk, room
 from ordack.store import StoreFull
 
-from tests.test_cli import DEADLINE_S, ENVIRONMENT, _json, _ordack, _Serve
+from tests.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, ordack
 
 MB = 1_000_000
 BODY = bytes(200_000)
@@ -94,7 +94,7 @@ def _ballast(folder: Path) -> None:
                                            (DISKS[3], "purge")], ids=str, indirect=["disk"])
 def test_what_was_full_once_takes_as_much_again(disk: Path, way: str) -> None:
     store = disk / "store"
-    _ordack("queue", "create", "--store", store, "line1", "--transactional")
+    ordack("queue", "create", "--store", store, "line1", "--transactional")
     with Client(store) as client:
         first, said = _fill(client, "line1")
         assert first * len(BODY) > 0.6 * os.statvfs(disk).f_blocks * os.statvfs(disk).f_frsize
@@ -104,11 +104,11 @@ def test_what_was_full_once_takes_as_much_again(disk: Path, way: str) -> None:
             if way == "receive":
                 assert _empty(client, "line1") == first
             else:
-                assert _json("queue", "purge", "--store", store, "line1")[0]["removed"] == first
+                assert as_json("queue", "purge", "--store", store, "line1")[0]["removed"] == first
             again, _ = _fill(client, "line1")
             assert again >= first - 1  # what the numbers, outcomes and the log of the store have taken
             first = again
-        done = _ordack("send", "--store", store, "line1", stdin=BODY)
+        done = ordack("send", "--store", store, "line1", stdin=BODY)
         assert done.returncode == 1
         assert "disk nearly full: " in done.stderr
 
@@ -117,12 +117,12 @@ def test_what_was_full_once_takes_as_much_again(disk: Path, way: str) -> None:
 @pytest.mark.rule("B-285")
 def test_a_sender_that_was_refused_for_room_goes_on_when_there_is_some(disk: Path, tmp_path: Path) -> None:
     store = disk / "store"
-    _ordack("queue", "create", "--store", store, "line1", "--transactional")
-    serve = _Serve(store)
+    ordack("queue", "create", "--store", store, "line1", "--transactional")
+    serve = Serve(store)
     with Client(tmp_path / "sender", create=True) as sender, Client(store) as client:
         for number in range(300):
             sender.send("DIRECT=TCP:127.0.0.1\\private$\\line1", b"%d " % number + BODY)
-        away = _Serve(tmp_path / "sender", "--next-hop", f"127.0.0.1=127.0.0.1:{serve.port}")
+        away = Serve(tmp_path / "sender", "--next-hop", f"127.0.0.1=127.0.0.1:{serve.port}")
         received: list[int] = []
         try:
             queue = client.queue("line1")
@@ -151,17 +151,17 @@ def _is_full(client: Client) -> bool:
 @pytest.mark.rule("B-285", "B-098")
 def test_a_disk_that_somebody_else_has_filled_serves_again_when_it_is_freed(disk: Path, tmp_path: Path) -> None:
     store = disk / "store"
-    _ordack("queue", "create", "--store", store, "line1", "--transactional")
-    serve = _Serve(store)
+    ordack("queue", "create", "--store", store, "line1", "--transactional")
+    serve = Serve(store)
     with Client(tmp_path / "sender", create=True) as sender, Client(store) as client:
-        away = _Serve(tmp_path / "sender", "--next-hop", f"127.0.0.1=127.0.0.1:{serve.port}")
+        away = Serve(tmp_path / "sender", "--next-hop", f"127.0.0.1=127.0.0.1:{serve.port}")
         _ballast(disk)
         try:
             for number in range(40):
                 sender.send("DIRECT=TCP:127.0.0.1\\private$\\line1", b"%d " % number + BODY)
             with pytest.raises(StoreFull):
                 client.send("line1", BODY)
-            assert _json("queue", "list", "--store", store)[0]["messages"] == 0
+            assert as_json("queue", "list", "--store", store)[0]["messages"] == 0
             (disk / "ballast").unlink()
             _until(lambda: client.store.queue("line1").messages == 40, "what waited arrives")
             client.send("line1", BODY)
@@ -177,11 +177,11 @@ def test_a_disk_that_somebody_else_has_filled_serves_again_when_it_is_freed(disk
 @on_two
 def test_serve_that_is_started_on_a_full_disk_waits_until_it_is_freed(disk: Path) -> None:
     store = disk / "store"
-    _ordack("queue", "create", "--store", store, "line1", "--transactional")
+    ordack("queue", "create", "--store", store, "line1", "--transactional")
     _ballast(disk)
-    done = _ordack("receive", "--store", store, "line1")
+    done = ordack("receive", "--store", store, "line1")
     assert (done.returncode, "disk is full" in done.stderr) == (1, True)
-    done = _ordack("status", "--store", store)
+    done = ordack("status", "--store", store)
     assert "line1" in done.stdout
     assert "disk nearly full: 0.0 MB free" in done.stdout
     process = subprocess.Popen(
@@ -205,7 +205,7 @@ def test_what_expires_on_a_full_disk_is_dead_lettered(disk: Path) -> None:
     store = disk / "store"
     with Client(store, create=True, clock=lambda: time.time() - 3600) as client:
         count, _ = _fill(client, "DIRECT=TCP:127.0.0.1\\private$\\line1", ttrq=1, dead_letter=True)
-    serve = _Serve(store, "--next-hop", "127.0.0.1=127.0.0.1:9")
+    serve = Serve(store, "--next-hop", "127.0.0.1=127.0.0.1:9")
     try:
         with Client(store) as client:
             _until(lambda: client.store.queue("system$;deadxact").messages == count, "all are dead-lettered")

@@ -23,7 +23,7 @@ from mqqb import confirm, guids
 from ordack.client import Client
 
 from firmware.ports import modules
-from tests.test_cli import ROOT, _ordack, _Serve
+from tests.command import ROOT, Serve, ordack
 from tests.test_firmware import MPS2, Machine, write_flash
 
 BOARD = ROOT / "build" / "micropython" / "unix-c" / "micropython"
@@ -160,20 +160,20 @@ def test_a_board_killed_at_any_instant_handles_each_command_once(
     store = tmp_path / "store"
     with Client(store, create=True):
         pass
-    assert _ordack("config", "TryConnectInterval", "50", "--store", store).returncode == 0
+    assert ordack("config", "TryConnectInterval", "50", "--store", store).returncode == 0
     if way == "direct":
         port = _free_port()
         name = "DIRECT=TCP:10.77.0.7\\private$\\commands"
-        serve = _Serve(store, "--next-hop", f"10.77.0.7=127.0.0.1:{port}")
+        serve = Serve(store, "--next-hop", f"10.77.0.7=127.0.0.1:{port}")
         application = Application(tmp_path, "listen", str(port))
     elif way == "private":
         name = f"PRIVATE={guids.guid_text(GUID)[1:-1]}\\1F"
-        serve = _Serve(store)
+        serve = Serve(store)
         application = Application(tmp_path, "connect", str(serve.port))
     else:
         terminal = request.getfixturevalue("terminal")
         name = "DIRECT=OS:press7\\private$\\commands"
-        serve = _Serve(store, "--serial", f"press7={terminal.ports[0]}@115200")
+        serve = Serve(store, "--serial", f"press7={terminal.ports[0]}@115200")
         application = Application(tmp_path, "serial", terminal.ports[1])
     sent: list[int] = []
     mid_life = 0
@@ -192,7 +192,7 @@ def test_a_board_killed_at_any_instant_handles_each_command_once(
                 application.kill()
                 mid_life += len(application.handled()) > before
             application.start()
-            command = _ordack("send", name, "--body", str(len(sent)), "--dead-letter", "--store", store)
+            command = ordack("send", name, "--body", str(len(sent)), "--dead-letter", "--store", store)
             assert command.returncode == 0, command.stderr
             sent.append(int(command.stdout.split()[2]))
             deadline = time.monotonic() + DEADLINE_S
@@ -238,7 +238,7 @@ def test_a_cortex_m3_that_loses_power_handles_each_command_once(tmp_path: Path) 
     print("seed", seed)
     draw = random.Random(seed)
     store = tmp_path / "store"
-    serve = _Serve(store)
+    serve = Serve(store)
     write_flash(tmp_path / "flash", ON_A_CORTEX.replace("PORT", str(serve.port)))
     memory = f"memory-backend-file,id=psram,size=16M,mem-path={tmp_path / 'flash'},share=on"
     command = ("qemu-system-arm", "-machine", "mps2-an385,memory-backend=psram", "-object", memory, "-display", "none",

@@ -21,7 +21,7 @@ from ordack.client import Client
 from ordack.look import ReadOnlyStore
 from ordack.store import Store, StoreBusy
 
-from tests.test_cli import DEADLINE_S, ENVIRONMENT, _json, _ordack, _Serve, store  # noqa: F401 - a fixture
+from tests.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, ordack
 
 LOOKS = (["queue", "list"], ["queue", "list", "--system"], ["queue", "quota", "line1"], ["receive", "line1", "--peek"],
          ["outgoing", "list"], ["config"], ["config", "Quota"], ["identity"])
@@ -69,7 +69,7 @@ run(real)
 """
 
 
-def _run_as(who: str, store: Path, *commands: list[str]) -> tuple[str, str]:  # noqa: F811
+def _run_as(who: str, store: Path, *commands: list[str]) -> tuple[str, str]:
     """Standard output and standard error of these commands."""
     if os.geteuid():
         pytest.skip("only root can run a command as another user")
@@ -86,7 +86,7 @@ def _run_as(who: str, store: Path, *commands: list[str]) -> tuple[str, str]:  # 
     return re.sub(r"waiting \d+ s", "waiting", done.stdout), done.stderr
 
 
-def _same_for_nobody(store: Path, *more: list[str]) -> None:  # noqa: F811
+def _same_for_nobody(store: Path, *more: list[str]) -> None:
     looks = [[*look, "--json"] for look in (*LOOKS, *more)]
     nobody = _run_as("nobody", store, *looks)
     assert nobody == _run_as("root", store, *looks)
@@ -95,11 +95,11 @@ def _same_for_nobody(store: Path, *more: list[str]) -> None:  # noqa: F811
 
 def test_looks_need_no_permission_to_write_and_see_the_same(others: Path) -> None:
     """While nobody has it open, while serve runs, and when that was killed."""
-    [sent] = _json("send", "--store", others, "line1", "--body", "3")
+    [sent] = as_json("send", "--store", others, "line1", "--body", "3")
     state = ["state", str(sent["message_id"])]
     _same_for_nobody(others, state)
     assert "no queue manager runs" in _run_as("nobody", others, ["state"])[1]
-    running = _Serve(others)
+    running = Serve(others)
     _same_for_nobody(others, state, ["state"])
     running.process.kill()
     running.process.communicate()
@@ -151,8 +151,8 @@ def test_an_older_or_unreadable_store_is_told(others: Path) -> None:
     assert "there is no store in" in _run_as("nobody", others / "typo", ["queue", "list"])[1]
 
 
-def test_two_who_ask_whether_serve_runs_do_not_take_each_other_for_it(store: Path) -> None:  # noqa: F811
-    running = _Serve(store)
+def test_two_who_ask_whether_serve_runs_do_not_take_each_other_for_it(store: Path) -> None:
+    running = Serve(store)
     running.stop()
     with Store(store) as one:
         descriptor = os.open(store / store_module.SERVE_LOCK, os.O_RDONLY)
@@ -165,49 +165,49 @@ def test_two_who_ask_whether_serve_runs_do_not_take_each_other_for_it(store: Pat
 
 
 def test_a_new_store_is_told_by_whoever_makes_it(tmp_path: Path) -> None:
-    running = _Serve(tmp_path / "typo")
+    running = Serve(tmp_path / "typo")
     assert running.stop()[2] == f"ordack: new store made in {tmp_path}/typo\n"
     for number, command in enumerate((["queue", "create", "q"], ["config", "Quota", "5000000"])):
         folder = tmp_path / f"store{number}"
-        assert _ordack(*command, "--store", folder).stderr == f"ordack: new store made in {folder}\n"
-        assert _ordack("queue", "create", "another", "--store", folder).stderr == ""
+        assert ordack(*command, "--store", folder).stderr == f"ordack: new store made in {folder}\n"
+        assert ordack("queue", "create", "another", "--store", folder).stderr == ""
 
 
-def test_the_store_comes_from_the_environment_too(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_the_store_comes_from_the_environment_too(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ENVIRONMENT, "ORDACK_STORE", str(store))
-    assert [queue["name"] for queue in _json("queue", "list")] == ["line1", "plain"]
-    assert _ordack("queue", "list", "--store", store / "other").returncode == 1
+    assert [queue["name"] for queue in as_json("queue", "list")] == ["line1", "plain"]
+    assert ordack("queue", "list", "--store", store / "other").returncode == 1
     monkeypatch.setitem(ENVIRONMENT, "ORDACK_STORE", "s3a://bucket/x")
-    assert _ordack("queue", "create", "q").returncode == 2
+    assert ordack("queue", "create", "q").returncode == 2
 
 
 def test_version_and_help_are_where_everybody_looks() -> None:
-    version = _ordack("--version")
+    version = ordack("--version")
     assert (version.returncode, version.stdout) == (0, "ordack 0.1.0\n")
     for command in ([], ["queue", "create"], ["decode"]):
-        short, long = _ordack(*command, "-h"), _ordack(*command, "--help")
+        short, long = ordack(*command, "-h"), ordack(*command, "--help")
         assert (short.returncode, short.stdout) == (0, long.stdout)
         assert "Usage:" in short.stdout
 
 
-def test_a_queue_is_made_if_it_is_not_there(store: Path) -> None:  # noqa: F811
+def test_a_queue_is_made_if_it_is_not_there(store: Path) -> None:
     make = ("queue", "create", "--store", store, "--if-not-exists")
-    assert [_json(*make, "new")[0]["created"] for _ in range(2)] == [True, False]
-    assert _ordack(*make, "LINE1", "--transactional").stdout == "line1 exists\n"
-    other = _ordack(*make, "line1")
+    assert [as_json(*make, "new")[0]["created"] for _ in range(2)] == [True, False]
+    assert ordack(*make, "LINE1", "--transactional").stdout == "line1 exists\n"
+    other = ordack(*make, "line1")
     assert (other.returncode, other.stdout) == (1, "")
     assert "the queue line1 exists and is transactional" in other.stderr
 
 
-def test_a_queue_that_is_not_empty_is_deleted_only_by_who_says_so(store: Path) -> None:  # noqa: F811
+def test_a_queue_that_is_not_empty_is_deleted_only_by_who_says_so(store: Path) -> None:
     with Client(store) as client:
         for _ in range(2):
             client.send("plain", b"x")
     delete = ("queue", "delete", "--store", store)
-    refused = _ordack(*delete, "plain")
+    refused = ordack(*delete, "plain")
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr == "ordack: 2 messages in plain would be deleted, too; --yes deletes them\n"
-    assert _ordack(*delete, "line1").stdout == "deleted line1 with 0 messages\n"
+    assert ordack(*delete, "line1").stdout == "deleted line1 with 0 messages\n"
     for answer, status in ((b"\n", 1), (b"n\n", 1), (b"y\n", 0)):
         leader, follower = pty.openpty()
         os.write(leader, answer)
@@ -218,6 +218,6 @@ def test_a_queue_that_is_not_empty_is_deleted_only_by_who_says_so(store: Path) -
         assert done.returncode == status, done.stderr
         assert "2 messages in plain would be deleted, too. Delete them? [y/N]" in done.stderr
     assert done.stdout == "deleted plain with 2 messages\n"
-    _ordack("queue", "create", "--store", store, "again")
-    _ordack("send", "--store", store, "again", "--body", "x")
-    assert _ordack(*delete, "again", "--yes").stdout == "deleted again with 1 message\n"
+    ordack("queue", "create", "--store", store, "again")
+    ordack("send", "--store", store, "again", "--body", "x")
+    assert ordack(*delete, "again", "--yes").stdout == "deleted again with 1 message\n"

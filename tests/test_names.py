@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ordack.client import Client
 from ordack.names import BadName, destination, local_queue, queue_name
 
-from tests.test_cli import _json, _ordack, store  # noqa: F401 - a fixture
+from tests.command import as_json, ordack
 
 HERE = socket.gethostname()
 NAMES = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E, exclude_characters='\\;+,"'), min_size=1,
@@ -61,22 +61,22 @@ def test_what_cannot_be_meant_is_answered_with_what_can(text: str, advice: str) 
         local_queue(text)
 
 
-def test_the_commands_take_the_spellings_of_msmq(store: Path) -> None:  # noqa: F811
-    assert _ordack("queue", "create", "--store", store, ".\\private$\\Here").stdout == "created Here\n"
+def test_the_commands_take_the_spellings_of_msmq(store: Path) -> None:
+    assert ordack("queue", "create", "--store", store, ".\\private$\\Here").stdout == "created Here\n"
     for place in ("FormatName:DIRECT=OS:.\\Private$\\here", ".\\PRIVATE$\\here", f"{HERE}\\private$\\HERE"):
-        _json("send", "--store", store, place, "--body", "x")
-    assert len(_json("receive", "--store", store, "DIRECT=OS:.\\private$\\here", "--all")) == 3
-    assert _json("receive", "--store", store, ".\\XactDeadLetter$") == []
-    assert _json("receive", "--store", store, "FormatName:DIRECT=OS:.\\SYSTEM$;DEADXACT") == []
-    assert _ordack("queue", "quota", "--store", store, ".\\private$\\here", "5").returncode == 0
+        as_json("send", "--store", store, place, "--body", "x")
+    assert len(as_json("receive", "--store", store, "DIRECT=OS:.\\private$\\here", "--all")) == 3
+    assert as_json("receive", "--store", store, ".\\XactDeadLetter$") == []
+    assert as_json("receive", "--store", store, "FormatName:DIRECT=OS:.\\SYSTEM$;DEADXACT") == []
+    assert ordack("queue", "quota", "--store", store, ".\\private$\\here", "5").returncode == 0
     for command in (["queue", "create"], ["queue", "purge"], ["receive"]):
-        swallowed = _ordack(*command, "--store", store, "private$line2")
+        swallowed = ordack(*command, "--store", store, "private$line2")
         assert swallowed.returncode == 2
         assert "in single quotes, as in 'private$\\line1'" in swallowed.stderr
-    _json("send", "--store", store, "plant\\private$\\q", "--body", "x")
-    assert [queue["format_name"] for queue in _json("outgoing", "list", "--store", store)] == [
+    as_json("send", "--store", store, "plant\\private$\\q", "--body", "x")
+    assert [queue["format_name"] for queue in as_json("outgoing", "list", "--store", store)] == [
         "direct=os:plant\\private$\\q"]
-    assert _ordack("outgoing", "pause", "--store", store, "FormatName:Direct=OS:PLANT\\private$\\Q").returncode == 0
+    assert ordack("outgoing", "pause", "--store", store, "FormatName:Direct=OS:PLANT\\private$\\Q").returncode == 0
     with Client(store) as client:
         client.send("line1", b"x", acknowledge=["receive"], administration_queue="plant\\private$\\admin")
         assert client.queue(".\\private$\\LINE1").name == "line1"

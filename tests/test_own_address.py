@@ -13,8 +13,8 @@ from ordack import machine
 from ordack.client import Client
 from ordack.config import Config
 
+from tests.command import DEADLINE_S, Serve
 from tests.host_world import Host, peer_of, world_of
-from tests.test_cli import DEADLINE_S, _Serve
 from tests.test_net import Destination, free_port, serving, until
 
 HOSTNAME = socket.gethostname()
@@ -93,7 +93,7 @@ def test_what_an_application_sends_to_an_own_address_arrives_here_on_any_port(tm
     with Client(tmp_path / "one", create=True) as client:
         client.create_queue("line1", transactional=True)
         sent = client.send("DIRECT=TCP:127.0.0.1\\private$\\line1", b"here", dead_letter=True)
-    one = _Serve(tmp_path / "one")
+    one = Serve(tmp_path / "one")
     try:
         assert _arrives(tmp_path / "one", "line1") == b"here"
         with Client(tmp_path / "one") as client:
@@ -132,8 +132,8 @@ def test_two_queue_managers_on_one_machine_reach_each_other_by_next_hop(tmp_path
     for name in ("one", "two"):
         with Client(tmp_path / name, create=True) as client:
             client.create_queue("line1", transactional=True)
-    two = _Serve(tmp_path / "two")
-    one = _Serve(tmp_path / "one", "--next-hop", f"127.0.0.1=127.0.0.1:{two.port}")
+    two = Serve(tmp_path / "two")
+    one = Serve(tmp_path / "one", "--next-hop", f"127.0.0.1=127.0.0.1:{two.port}")
     try:
         with Client(tmp_path / "one") as client:
             client.send("DIRECT=TCP:127.0.0.1\\private$\\line1", b"there")

@@ -18,7 +18,7 @@ from ordack import packed
 from ordack.pipeline import audit, captures
 
 from tests import capture_generator
-from tests.test_cli import _ordack
+from tests.command import ordack
 
 Pack = Callable[[bytes], bytes]
 
@@ -59,17 +59,17 @@ def test_commands_read_packed_captures(plain: Path, tmp_path: Path, way: str) ->
     (folder / f"a.pcap.{way}").write_bytes(WAYS[way](plain.read_bytes()))
     (folder / "notes.txt").write_text("not a capture")
     (folder / "deeper").mkdir()
-    whole = _ordack("audit", plain, "--json")
-    done = _ordack("audit", folder, "--json")
+    whole = ordack("audit", plain, "--json")
+    done = ordack("audit", folder, "--json")
     assert (done.returncode, done.stdout) == (whole.returncode, whole.stdout)
     assert f"passed over in {folder}: deeper, notes.txt" in done.stderr
-    followed = _ordack("audit", "--follow", folder, "--checkpoint", tmp_path / "checkpoint", "--once", "--json")
+    followed = ordack("audit", "--follow", folder, "--checkpoint", tmp_path / "checkpoint", "--once", "--json")
     assert (followed.returncode, followed.stdout) == (whole.returncode, whole.stdout)
     assert f"passed over: {folder}/notes.txt" in followed.stderr
-    shown = _ordack("decode", "--json", folder / f"a.pcap.{way}")
-    expected = _ordack("decode", "--json", plain)
+    shown = ordack("decode", "--json", folder / f"a.pcap.{way}")
+    expected = ordack("decode", "--json", plain)
     assert (shown.returncode, shown.stdout) == (expected.returncode, expected.stdout)
-    piped = _ordack("decode", "--json", "-", stdin=(folder / f"a.pcap.{way}").read_bytes())
+    piped = ordack("decode", "--json", "-", stdin=(folder / f"a.pcap.{way}").read_bytes())
     assert piped.stdout == shown.stdout
 
 
@@ -88,18 +88,18 @@ def test_a_packed_capture_that_is_cut_off_or_damaged_is_told(plain: Path, tmp_pa
             continue
         assert ["what was packed" in text for _, text in result.damages] == [True]
         assert result.summary["verdict"] != "no violations"
-    assert "what was packed" in _ordack("decode", path).stderr
+    assert "what was packed" in ordack("decode", path).stderr
 
 
 def test_what_is_there_packed_and_plain_is_read_once(plain: Path, tmp_path: Path) -> None:
     (tmp_path / "a.pcap").write_bytes(plain.read_bytes())
     (tmp_path / "a.pcap.gz").write_bytes(gzip.compress(plain.read_bytes()))
     expected = json.dumps(audit.run([plain]).summary)
-    done = _ordack("audit", tmp_path, "--json")
+    done = ordack("audit", tmp_path, "--json")
     assert json.loads(done.stdout) == json.loads(expected)
     assert "passed over" in done.stderr
     assert "a.pcap.gz" in done.stderr
-    followed = _ordack("audit", "--follow", tmp_path, "--checkpoint", tmp_path / "checkpoint", "--once", "--json")
+    followed = ordack("audit", "--follow", tmp_path, "--checkpoint", tmp_path / "checkpoint", "--once", "--json")
     assert json.loads(followed.stdout) == json.loads(expected)
 
 
@@ -109,11 +109,11 @@ def test_a_file_that_is_packed_after_it_was_read_is_not_read_again(plain: Path, 
     folder.mkdir()
     (folder / "a.pcap").write_bytes(plain.read_bytes())
     arguments = ["audit", "--follow", folder, "--checkpoint", tmp_path / "checkpoint", "--once", "--json"]
-    first = _ordack(*arguments)
+    first = ordack(*arguments)
     (folder / f"a.pcap.{way}").write_bytes(WAYS[way](plain.read_bytes()))
-    assert _ordack(*arguments).stdout == first.stdout
+    assert ordack(*arguments).stdout == first.stdout
     (folder / "a.pcap").unlink()
-    assert _ordack(*arguments).stdout == first.stdout
+    assert ordack(*arguments).stdout == first.stdout
 
 
 @pytest.mark.parametrize("way", PACKS)

@@ -28,7 +28,7 @@ from ordack.pipeline.audit_result import Result
 from ordack.pipeline.follow import Follower
 
 from tests import capture_generator
-from tests.test_cli import _ordack
+from tests.command import ordack
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -309,7 +309,7 @@ def test_the_command_once_and_for_ever(tmp_path: Path) -> None:
     for path in sources[:2]:
         (folder / path.name).write_bytes(path.read_bytes())
     arguments = ["audit", "--follow", folder, "--checkpoint", tmp_path / "checkpoint", "--json"]
-    done = _ordack(*arguments, "--once")
+    done = ordack(*arguments, "--once")
     assert json.loads(done.stdout)["packets"] < wanted["packets"]
     for path in sources[2:]:
         (folder / path.name).write_bytes(path.read_bytes())
@@ -326,7 +326,7 @@ def test_the_command_once_and_for_ever(tmp_path: Path) -> None:
         int(any(wanted["violations"].values())),
         f"ordack: going on in {tmp_path / 'checkpoint'} behind step 1: 2 files read\n")
     assert html.stat().st_size > 1 << 20
-    once = _ordack(*arguments, "--once")
+    once = ordack(*arguments, "--once")
     assert (json.loads(once.stdout), once.returncode) == (wanted, process.returncode)
 
 
@@ -359,7 +359,7 @@ def test_a_folder_of_other_files_is_no_checkpoint(tmp_path: Path) -> None:
     for made in (folder, checkpoint):
         made.mkdir()
     (checkpoint / "thesis.txt").touch()
-    done = _ordack("audit", "--follow", folder, "--checkpoint", checkpoint, "--once")
+    done = ordack("audit", "--follow", folder, "--checkpoint", checkpoint, "--once")
     assert done.returncode == 2
     assert f"{checkpoint} holds other files, and is no checkpoint" in done.stderr
     assert [path.name for path in checkpoint.iterdir()] == ["thesis.txt"]
@@ -390,7 +390,7 @@ def test_captures_of_other_traffic_do_not_end_it(tmp_path: Path) -> None:
     (["--follow", "no", "--checkpoint", "/tmp/no/such/checkpoint"], "there is no folder no"),
 ])
 def test_wrong_usage_of_the_command(arguments: list[str], text: str) -> None:
-    done = _ordack("audit", *arguments)
+    done = ordack("audit", *arguments)
     assert done.returncode == 2
     assert text in " ".join(done.stderr.replace("│", " ").split())
 

@@ -14,8 +14,8 @@ from ordack.client import Client, Empty
 from ordack.pipeline.export import Exporter
 from ordack.store import Store, StoreError
 
+from tests.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, converse, ordack
 from tests.host_peer import Peer
-from tests.test_cli import DEADLINE_S, ENVIRONMENT, _converse, _json, _ordack, _Serve, store  # noqa: F401 - a fixture
 
 # Receives in a transaction; dies with the message in its hands if its body is the second argument.
 CONSUMER = """
@@ -32,46 +32,46 @@ with Client(sys.argv[1]) as client:
 """
 
 
-def _fill(store: Path, count: int) -> None:  # noqa: F811
+def _fill(store: Path, count: int) -> None:
     with Client(store) as client:
         for number in range(count):
             client.send("line1", b"%d" % number)
 
 
-def _consume(store: Path, poison: str) -> tuple[int, list[int]]:  # noqa: F811
+def _consume(store: Path, poison: str) -> tuple[int, list[int]]:
     done = subprocess.run([sys.executable, "-c", CONSUMER, str(store), poison], env=ENVIRONMENT, capture_output=True,
                           timeout=DEADLINE_S, check=False)
     return done.returncode, [int(body) for body in done.stdout.split()]
 
 
-def test_what_kills_its_consumer_is_put_aside_and_the_others_come_once_in_order(store: Path) -> None:  # noqa: F811
+def test_what_kills_its_consumer_is_put_aside_and_the_others_come_once_in_order(store: Path) -> None:
     _fill(store, 8)
-    _json("config", "--store", store, "PoisonAfter", "3")
+    as_json("config", "--store", store, "PoisonAfter", "3")
     got: list[int] = []
     for died in (True, True, True, False):
         status, bodies = _consume(store, "4")
         assert (status == -9) is died
         got += bodies
     assert got == [0, 1, 2, 3, 5, 6, 7]
-    queues = {queue["name"]: queue for queue in _json("queue", "list", "--store", store)}
+    queues = {queue["name"]: queue for queue in as_json("queue", "list", "--store", store)}
     assert (queues["line1"]["messages"], queues["line1;poison"]["messages"]) == (0, 1)
     assert queues["line1;poison"]["transactional"]
-    [poison] = _json("receive", "--store", store, "private$\\line1;poison")
+    [poison] = as_json("receive", "--store", store, "private$\\line1;poison")
     assert (poison["body"], poison["abort_count"]) == ("4", 3)
-    assert _json("queue", "list", "--store", store)[-1]["bytes"] == 0
+    assert as_json("queue", "list", "--store", store)[-1]["bytes"] == 0
 
 
-def test_without_a_limit_it_stays_in_its_place_and_is_counted(store: Path) -> None:  # noqa: F811
+def test_without_a_limit_it_stays_in_its_place_and_is_counted(store: Path) -> None:
     _fill(store, 3)
     for _ in range(7):
         assert _consume(store, "0") == (-9, [])
-    lines = _json("receive", "--store", store, "line1", "--peek")
+    lines = as_json("receive", "--store", store, "line1", "--peek")
     assert [(line["body"], line["abort_count"]) for line in lines] == [("0", 7), ("1", 7), ("2", 7)]
-    assert " came back 7 times " in _ordack("receive", "--store", store, "line1", "--peek").stdout
-    assert [queue["name"] for queue in _json("queue", "list", "--store", store)] == ["line1", "plain"]
+    assert " came back 7 times " in ordack("receive", "--store", store, "line1", "--peek").stdout
+    assert [queue["name"] for queue in as_json("queue", "list", "--store", store)] == ["line1", "plain"]
 
 
-def test_an_exception_counts_and_an_exporter_or_a_closed_pipe_does_not(store: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_an_exception_counts_and_an_exporter_or_a_closed_pipe_does_not(store: Path, tmp_path: Path) -> None:
     _fill(store, 2)
     with Client(store) as client:
         with pytest.raises(ZeroDivisionError), client.queue("line1").receive():
@@ -84,12 +84,12 @@ def test_an_exception_counts_and_an_exporter_or_a_closed_pipe_does_not(store: Pa
     with open("/dev/full", "wb") as full:  # noqa: PTH123
         subprocess.run([sys.executable, "-m", "ordack", "receive", "--store", str(store), "line1"], env=ENVIRONMENT,
                        stdout=full, stderr=subprocess.DEVNULL, timeout=DEADLINE_S, check=False)
-    assert [line["abort_count"] for line in _json("receive", "--store", store, "line1", "--peek")] == [1, 0]
+    assert [line["abort_count"] for line in as_json("receive", "--store", store, "line1", "--peek")] == [1, 0]
 
 
 @pytest.mark.rule("B-338", "B-339")
-def test_its_sender_is_told_when_it_is_received_there_or_deleted_with_its_queue(store: Path) -> None:  # noqa: F811
-    _json("config", "--store", store, "PoisonAfter", "1")
+def test_its_sender_is_told_when_it_is_received_there_or_deleted_with_its_queue(store: Path) -> None:
+    as_json("config", "--store", store, "PoisonAfter", "1")
     with Client(store) as client:
         sent = [client.send("line1", b"%d" % number, dead_letter=True).message_id for number in range(2)]
         for _ in sent:
@@ -107,28 +107,28 @@ def test_its_sender_is_told_when_it_is_received_there_or_deleted_with_its_queue(
         assert client.delete_queue("line1") == 1
         answers = [client.state(number) for number in sent]
     assert [answer and answer.answer for answer in answers] == ["received", "dead-lettered"]
-    assert [queue["name"] for queue in _json("queue", "list", "--store", store)] == ["plain"]
+    assert [queue["name"] for queue in as_json("queue", "list", "--store", store)] == ["plain"]
 
 
-def test_nobody_sends_to_a_sub_queue_over_the_network(store: Path) -> None:  # noqa: F811
+def test_nobody_sends_to_a_sub_queue_over_the_network(store: Path) -> None:
     with Store(store) as opened:
         opened._all("INSERT INTO queues (name, transactional, kind) VALUES ('line1;poison', 1, 2)")
-    running = _Serve(store)
+    running = Serve(store)
     peer = Peer(b"\1" * 16, names.DirectQueueFormatName("TCP:127.0.0.1\\private$\\line1;poison"))
     peer.send(b"x")
-    _converse(peer, running.port)
+    converse(peer, running.port)
     running.stop()
-    assert {queue["name"]: queue["messages"] for queue in _json("queue", "list", "--store", store)} == {
+    assert {queue["name"]: queue["messages"] for queue in as_json("queue", "list", "--store", store)} == {
         "line1": 0, "line1;poison": 0, "plain": 0}
 
 
-def test_a_store_of_version_6_is_upgraded(store: Path) -> None:  # noqa: F811
+def test_a_store_of_version_6_is_upgraded(store: Path) -> None:
     _fill(store, 3)
     database = apsw.Connection(str(store / store_module.FILE_NAME))
     database.execute("ALTER TABLE messages DROP COLUMN aborts; DROP TRIGGER message_moved; "
                      "ALTER TABLE outgoing DROP COLUMN discarded; PRAGMA user_version = 6")
     database.close()
-    _json("config", "--store", store, "PoisonAfter", "1")
+    as_json("config", "--store", store, "PoisonAfter", "1")
     assert _consume(store, "1") == (-9, [])
     assert _consume(store, "none") == (0, [])
-    assert [line["abort_count"] for line in _json("receive", "--store", store, "line1;poison", "--all")] == [1, 1, 1]
+    assert [line["abort_count"] for line in as_json("receive", "--store", store, "line1;poison", "--all")] == [1, 1, 1]

@@ -24,7 +24,7 @@ import pytest
 from ordack.client import Client
 from ordack.config import SETTINGS
 
-from tests.test_cli import ENVIRONMENT, _Serve
+from tests.command import ENVIRONMENT, Serve
 
 ROOT = Path(__file__).resolve().parents[1]
 DEADLINE_S = 300
@@ -177,8 +177,8 @@ def test_every_example_is_run_by_some_test() -> None:
 
 
 def test_the_example_that_sends_says_what_became_of_its_message(tmp_path: Path) -> None:
-    serve = _Serve(tmp_path / "there")
-    here = _Serve(tmp_path / "here", "--next-hop", f"plant=127.0.0.1:{serve.port}")
+    serve = Serve(tmp_path / "there")
+    here = Serve(tmp_path / "here", "--next-hop", f"plant=127.0.0.1:{serve.port}")
     try:
         with Client(tmp_path / "there") as client:
             client.create_queue("line1", transactional=True)

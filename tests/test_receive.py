@@ -18,14 +18,14 @@ from ordack.client import Client
 from ordack.store import Store
 
 from hil.signals import heed
-from tests.test_cli import DEADLINE_S, ENVIRONMENT, _json, _ordack, store  # noqa: F401 - a fixture
+from tests.command import DEADLINE_S, ENVIRONMENT, as_json, ordack
 
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 FORMS = pytest.mark.parametrize("form", ["", "--json"])
 
 
 @pytest.fixture
-def thousand(store: Path) -> Path:  # noqa: F811
+def thousand(store: Path) -> Path:
     """A store with 1,000 messages in the queue plain, whose bodies are 0 to 999."""
     with Client(store) as client, client.store.transaction():
         for number in range(1000):
@@ -33,18 +33,19 @@ def thousand(store: Path) -> Path:  # noqa: F811
     return store
 
 
-def _left(store: Path) -> list[int]:  # noqa: F811
+def _left(store: Path) -> list[int]:
     """The bodies that are still in the queue plain."""
     with Client(store) as client:
         return [int(message.body) for message in client.queue("plain").peek()]
 
 
-def _ids(store: Path) -> list[str]:  # noqa: F811
+def _ids(store: Path) -> list[str]:
     """What `receive` calls the messages in the queue plain."""
-    return [f"{line['source']}\\{line['message_id']}" for line in _json("receive", "--store", store, "plain", "--peek")]
+    lines = as_json("receive", "--store", store, "plain", "--peek")
+    return [f"{line['source']}\\{line['message_id']}" for line in lines]
 
 
-def _shell(command: str, store: Path) -> subprocess.CompletedProcess[str]:  # noqa: F811
+def _shell(command: str, store: Path) -> subprocess.CompletedProcess[str]:
     """A line of shell in which `receive` is the command on the queue plain of this store."""
     line = command.replace("receive", f"{sys.executable} -m ordack receive --store '{store}' plain")
     done = subprocess.run(["/bin/bash", "-o", "pipefail", "-c", line], capture_output=True, text=True, env=ENVIRONMENT,
@@ -53,7 +54,7 @@ def _shell(command: str, store: Path) -> subprocess.CompletedProcess[str]:  # no
     return done
 
 
-def _start(store: Path, *options: str, stdout: Any = subprocess.PIPE,  # noqa: F811
+def _start(store: Path, *options: str, stdout: Any = subprocess.PIPE,
            **environment: str) -> subprocess.Popen[str]:
     """`receive` on the queue plain."""
     return subprocess.Popen([sys.executable, "-m", "ordack", "receive", "--store", str(store), "plain", *options],
@@ -65,16 +66,17 @@ def _start(store: Path, *options: str, stdout: Any = subprocess.PIPE,  # noqa: F
 
 
 def test_without_a_count_one_message_is_taken_and_all_takes_the_rest(thousand: Path) -> None:
-    assert [base64.b64decode(line["body_base64"]) for line in _json("receive", "--store", thousand, "plain")] == [b"0"]
+    (line,) = as_json("receive", "--store", thousand, "plain")
+    assert base64.b64decode(line["body_base64"]) == b"0"
     assert _left(thousand) == list(range(1, 1000))
-    assert len(_json("receive", "--store", thousand, "plain", "--count", 9)) == 9
-    assert len(_json("receive", "--store", thousand, "plain", "--peek")) == 990
-    assert len(_json("receive", "--store", thousand, "plain", "--all")) == 990
-    done = _ordack("receive", "--store", thousand, "plain")
+    assert len(as_json("receive", "--store", thousand, "plain", "--count", 9)) == 9
+    assert len(as_json("receive", "--store", thousand, "plain", "--peek")) == 990
+    assert len(as_json("receive", "--store", thousand, "plain", "--all")) == 990
+    done = ordack("receive", "--store", thousand, "plain")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_follow_shows_what_comes_until_it_is_interrupted(store: Path) -> None:  # noqa: F811
+def test_follow_shows_what_comes_until_it_is_interrupted(store: Path) -> None:
     process = _start(store, "--json", "--follow")
     assert process.stdout
     with Client(store) as client:
@@ -129,7 +131,7 @@ def test_a_slow_reader_that_dies_has_left_nothing_in_the_pipe(thousand: Path) ->
 @FORMS
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_what_a_closed_pipe_did_not_take_stays_in_the_queue(
-        store: Path, unbuffered: str, form: str) -> None:  # noqa: F811
+        store: Path, unbuffered: str, form: str) -> None:
     with Client(store) as client:
         for _ in range(8):
             client.send("plain", bytes(1 << 20), label="l" * 200)
@@ -146,7 +148,7 @@ def test_what_a_closed_pipe_did_not_take_stays_in_the_queue(
         assert len(list(client.queue("plain").peek())) == 8
 
 
-def test_a_pipe_that_does_not_block_takes_all_all_the_same(store: Path) -> None:  # noqa: F811
+def test_a_pipe_that_does_not_block_takes_all_all_the_same(store: Path) -> None:
     with Client(store) as client:
         client.send("plain", bytes(1 << 20))
     program = "import os; os.set_blocking(1, False); from ordack.cli import main; main()"
@@ -257,34 +259,34 @@ def test_kill_9_at_any_time_loses_nothing(thousand: Path, tmp_path: Path, form: 
 # ---- what is shown --------------------------------------------------------------------------------------
 
 
-def test_a_body_that_is_text_is_shown_as_text_and_any_body_as_it_is(store: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_body_that_is_text_is_shown_as_text_and_any_body_as_it_is(store: Path, tmp_path: Path) -> None:
     with Client(store) as client:
         for body in ("grün 21.5".encode(), b"\xff\x00", b""):
             client.send("plain", body)
-    lines = _json("receive", "--store", store, "plain", "--peek")
+    lines = as_json("receive", "--store", store, "plain", "--peek")
     assert [line["body"] for line in lines] == ["grün 21.5", None, ""]
     assert [base64.b64decode(line["body_base64"]) for line in lines] == ["grün 21.5".encode(), b"\xff\x00", b""]
     body = tmp_path / "body"
-    done = _ordack("receive", "--store", store, "plain", "--raw", body)
+    done = ordack("receive", "--store", store, "plain", "--raw", body)
     assert (done.returncode, done.stdout, done.stderr, body.read_bytes()) == (0, "", "", "grün 21.5".encode())
-    again = _ordack("receive", "--store", store, "plain", "--raw", body)
+    again = ordack("receive", "--store", store, "plain", "--raw", body)
     assert again.returncode == 1
     assert "is there already, and would be lost: name a new file; nothing was removed from plain" in again.stderr
     assert body.read_bytes() == "grün 21.5".encode()
-    assert _ordack("receive", "--store", store, "plain", "--raw", tmp_path / "no" / "folder").returncode == 1
+    assert ordack("receive", "--store", store, "plain", "--raw", tmp_path / "no" / "folder").returncode == 1
     for to in (["--peek", "--raw", "-"], ["--raw", "/dev/stdout"]):
         shown = subprocess.run([sys.executable, "-m", "ordack", "receive", "--store", store, "plain", *to],
                                env=ENVIRONMENT, capture_output=True, timeout=DEADLINE_S, check=True)
         assert shown.stdout == b"\xff\x00"
-    _ordack("receive", "--store", store, "plain")
+    ordack("receive", "--store", store, "plain")
     for options in ([], ["--peek"]):
-        nothing = _ordack("receive", "--store", store, "plain", "--raw", tmp_path / "new", *options)
+        nothing = ordack("receive", "--store", store, "plain", "--raw", tmp_path / "new", *options)
         assert (nothing.returncode, nothing.stderr) == (1, "ordack: there is no message in plain\n")
         assert not (tmp_path / "new").exists()
-    assert _ordack("receive", "--store", store, "plain", "--raw", tmp_path / "new", "--all").returncode == 2
+    assert ordack("receive", "--store", store, "plain", "--raw", tmp_path / "new", "--all").returncode == 2
 
 
-def test_a_disk_that_takes_no_body_leaves_the_message_and_no_half_of_it(store: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_disk_that_takes_no_body_leaves_the_message_and_no_half_of_it(store: Path, tmp_path: Path) -> None:
     with Client(store) as client:
         client.send("plain", bytes(100_000))
     disk = tmp_path / "disk"
@@ -293,21 +295,21 @@ def test_a_disk_that_takes_no_body_leaves_the_message_and_no_half_of_it(store: P
                       stderr=subprocess.DEVNULL).returncode:
         pytest.skip("this user cannot mount a small file system")
     try:
-        done = _ordack("receive", "--store", store, "plain", "--raw", disk / "body")
+        done = ordack("receive", "--store", store, "plain", "--raw", disk / "body")
         assert list(disk.iterdir()) == []
     finally:
         subprocess.run(["/bin/umount", disk], check=True)
     assert done.returncode == 1
     assert "No space left on device; nothing was removed from plain" in done.stderr
-    assert len(_json("receive", "--store", store, "plain", "--peek")) == 1
+    assert len(as_json("receive", "--store", store, "plain", "--peek")) == 1
 
 
-def test_a_line_for_a_person_has_the_time_and_a_dead_letter_where_it_should_have_gone(store: Path) -> None:  # noqa: F811
+def test_a_line_for_a_person_has_the_time_and_a_dead_letter_where_it_should_have_gone(store: Path) -> None:
     begun = datetime.now().astimezone().replace(microsecond=0)
     with Client(store) as client:
         client.send("plain", b"x")
         client.send("DIRECT=TCP:127.0.0.9\\private$\\lime1", b"x", delivery="recoverable", dead_letter=True, ttrq=1)
-    shown = _ordack("receive", "--store", store, "plain").stdout
+    shown = ordack("receive", "--store", store, "plain").stdout
     assert begun <= datetime.fromisoformat(" ".join(shown.split()[:2])) <= datetime.now().astimezone()
     process = subprocess.Popen([sys.executable, "-m", "ordack", "serve", "--store", str(store), "--listen",
                                 "127.0.0.1:0"], env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -316,6 +318,6 @@ def test_a_line_for_a_person_has_the_time_and_a_dead_letter_where_it_should_have
             opened.wait(0.1)
     process.terminate()
     process.wait(DEADLINE_S)
-    letter = _ordack("receive", "--store", store, "system$;deadletter").stdout
+    letter = ordack("receive", "--store", store, "system$;deadletter").stdout
     assert " to direct=tcp:127.0.0.9\\private$\\lime1" in letter.lower()
     assert "NACK_REACH_QUEUE_TIMEOUT" in letter

@@ -22,9 +22,9 @@ from mqqb.session import Session
 from ordack import net
 
 from hil.signals import heed
+from tests.command import DEADLINE_S, ENVIRONMENT, converse, ordack
 from tests.host_peer import Peer, direct
 from tests.host_world import Host, handshake, peer_of, world_of
-from tests.test_cli import DEADLINE_S, ENVIRONMENT, _converse, _ordack, store  # noqa: F401 - a fixture
 
 # A queue manager with a defect that what is marked meets, wherever it is handled.
 BROKEN = """
@@ -58,7 +58,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 class Served:
     """The process; `port` is where it listens."""
 
-    def __init__(self, store: Path, defect: str) -> None:  # noqa: F811
+    def __init__(self, store: Path, defect: str) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-c", BROKEN, defect, "serve", "--store", str(store), "--listen", "127.0.0.1:0"],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
@@ -74,7 +74,7 @@ class Served:
 
 
 @pytest.fixture
-def served(store: Path) -> Iterator[Callable[[str], Served]]:  # noqa: F811
+def served(store: Path) -> Iterator[Callable[[str], Served]]:
     started: list[Served] = []
 
     def start(defect: str) -> Served:
@@ -125,7 +125,7 @@ def test_a_defect_ends_the_connection_that_met_it_and_no_other(served: Callable[
             bystander.sendall(other.output(net.now()))
             if select.select([bystander], [], [], 0.02)[0]:
                 other.receive(bystander.recv(1 << 16), net.now())
-    _converse(peer_of(2), running.port)
+    converse(peer_of(2), running.port)
     told = running.stop()
     assert told.count(f"RuntimeError: a defect in {defect}\n") == 1
     assert "127.0.0.1: session closed, defect in the queue manager" in told
@@ -141,7 +141,7 @@ def test_a_defect_when_a_connection_ends_and_one_that_comes_again_and_again_end_
     for number in (1, 2):
         peer = peer_of(number)
         peer.send(b"x")
-        _converse(peer, running.port)
+        converse(peer, running.port)
     told = running.stop()
     assert told.count("RuntimeError: a defect in lost\n") == 1
     assert "RuntimeError: a defect in report\n" in told
@@ -149,7 +149,7 @@ def test_a_defect_when_a_connection_ends_and_one_that_comes_again_and_again_end_
     assert told.count("RuntimeError: a defect in report\n") <= most, "it is told every 10 s, not every 50 ms"
 
 
-def test_the_end_of_its_terminal_is_not_the_end_of_serve(store: Path) -> None:  # noqa: F811
+def test_the_end_of_its_terminal_is_not_the_end_of_serve(store: Path) -> None:
     master, slave = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-c", IN_TERMINAL, "-m", "ordack", "serve", "--store", str(store), "--listen", "127.0.0.1:0"],
@@ -168,7 +168,7 @@ def test_the_end_of_its_terminal_is_not_the_end_of_serve(store: Path) -> None:  
                 ends(nonsense)
             peer = peer_of(number)
             peer.send(b"x")
-            _converse(peer, port)
+            converse(peer, port)
         assert process.poll() is None
         process.terminate()
         process.wait(DEADLINE_S)
@@ -178,8 +178,8 @@ def test_the_end_of_its_terminal_is_not_the_end_of_serve(store: Path) -> None:  
 
 
 @pytest.mark.rule("B-435")
-def test_a_packet_that_drips_ends_its_connection(store: Path, served: Callable[[str], Served]) -> None:  # noqa: F811
-    assert _ordack("config", "--store", store, "PacketTimeout", "1000").returncode == 0
+def test_a_packet_that_drips_ends_its_connection(store: Path, served: Callable[[str], Served]) -> None:
+    assert ordack("config", "--store", store, "PacketTimeout", "1000").returncode == 0
     running = served("none")
     peer = peer_of(1)
     peer.send(bytes(1 << 20))
@@ -187,7 +187,7 @@ def test_a_packet_that_drips_ends_its_connection(store: Path, served: Callable[[
         open_session(connection, peer)
         connection.sendall(peer.output(net.now())[:1000])
         ends(connection)
-    _converse(peer, running.port)
+    converse(peer, running.port)
     assert "a packet comes too slowly (B-435)" in running.stop()
 
 

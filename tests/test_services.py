@@ -15,7 +15,7 @@ import pytest
 from ordack.client import Client
 
 from firmware.ports.modules import BOARD
-from tests.test_cli import ROOT, _ordack, _Serve
+from tests.command import ROOT, Serve, ordack
 
 sys.path.insert(0, str(Path(__file__).parent / "mp"))
 
@@ -104,7 +104,7 @@ def _environment(folder: Path) -> dict[str, str]:
 def test_a_board_on_batteries_sleeps_when_its_reading_is_in_the_queue(tmp_path: Path) -> None:
     with Client(tmp_path / "store", create=True) as client:
         client.create_queue("line1", transactional=True)
-    port = _Serve(tmp_path / "store")
+    port = Serve(tmp_path / "store")
     try:
         for reachable in (False, True):
             place = f'connect=("127.0.0.1", {port.port if reachable else 9}), '
@@ -128,7 +128,7 @@ def test_a_board_on_batteries_sleeps_when_its_reading_is_in_the_queue(tmp_path: 
 
 @pytest.mark.skipif(not MICROPYTHON.exists(), reason="there is no MicroPython")
 def test_a_command_reaches_the_board_of_the_example(tmp_path: Path) -> None:
-    serve = _Serve(tmp_path / "store")
+    serve = Serve(tmp_path / "store")
     command = _program("commands.py", tmp_path,
                        ('"192.168.1.20", 1801', f'"127.0.0.1", {serve.port}'))
     board = subprocess.Popen(command, cwd=tmp_path, env=_environment(tmp_path), stdout=subprocess.PIPE, text=True)
@@ -137,12 +137,12 @@ def test_a_command_reaches_the_board_of_the_example(tmp_path: Path) -> None:
         while not (sessions := _sessions(tmp_path / "store")):
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        done = _ordack("send", "--store", tmp_path / "store", f"PRIVATE={sessions[0]['guid'][1:-1]}\\7", "--body", "on",
+        done = ordack("send", "--store", tmp_path / "store", f"PRIVATE={sessions[0]['guid'][1:-1]}\\7", "--body", "on",
                        "--label", "lamp", "--dead-letter")
         assert done.returncode == 0, done.stderr
         assert board.stdout
         assert board.stdout.readline() == "b'on' lamp False\n"
-        while not _ordack("state", "--store", tmp_path / "store", done.stdout.split()[2]).stdout.startswith("received"):
+        while not ordack("state", "--store", tmp_path / "store", done.stdout.split()[2]).stdout.startswith("received"):
             assert time.monotonic() < deadline
     finally:
         board.kill()
@@ -152,7 +152,7 @@ def test_a_command_reaches_the_board_of_the_example(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not MICROPYTHON.exists(), reason="there is no MicroPython")
 def test_a_board_without_asyncio_sends_one_reading_and_a_batch(tmp_path: Path) -> None:
-    serve = _Serve(tmp_path / "store")
+    serve = Serve(tmp_path / "store")
     with Client(tmp_path / "store") as client:
         client.create_queue("line1", transactional=True)
     try:

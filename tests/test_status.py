@@ -17,7 +17,7 @@ from ordack.client import Client
 from ordack.status import span
 from ordack.store import NewOutgoing
 
-from tests.test_cli import DEADLINE_S, _json, _ordack, _Serve
+from tests.command import DEADLINE_S, Serve, as_json, ordack
 
 AWAY = "DIRECT=TCP:10.0.0.5\\private$\\lime1"
 
@@ -30,8 +30,8 @@ def store(tmp_path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _serving(store: Path, *arguments: str) -> Iterator[_Serve]:
-    running = _Serve(store, *arguments)
+def _serving(store: Path, *arguments: str) -> Iterator[Serve]:
+    running = Serve(store, *arguments)
     try:
         yield running
     finally:
@@ -40,7 +40,7 @@ def _serving(store: Path, *arguments: str) -> Iterator[_Serve]:
 
 
 def _status(store: Path) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(_ordack("status", "--store", store, "--json").stdout)
+    told: dict[str, Any] = json.loads(ordack("status", "--store", store, "--json").stdout)
     return told
 
 
@@ -55,7 +55,7 @@ def _why(store: Path, message_id: int, pattern: str) -> str:
     """What `state` says of a message, as soon as that is like the pattern."""
 
     def matching() -> str:
-        said = _ordack("state", "--store", store, message_id).stdout.rstrip("\n")
+        said = ordack("state", "--store", store, message_id).stdout.rstrip("\n")
         return said if re.fullmatch(pattern, said) else ""
 
     found: str = _until(matching, pattern)
@@ -69,9 +69,9 @@ def _send(store: Path, destination: str = AWAY, sent_ago: float = 0, **propertie
 
 def test_a_store_that_nobody_serves_says_so(store: Path) -> None:
     message_id = _send(store, sent_ago=8000)
-    said = _ordack("state", "--store", store, message_id).stdout
+    said = ordack("state", "--store", store, message_id).stdout
     assert said == "waiting 2 h: no queue manager runs on this store, start `ordack serve`\n"
-    done = _ordack("status", "--store", store)
+    done = ordack("status", "--store", store)
     assert done.returncode == 1
     assert "not served" in done.stdout
     assert f"start `ordack serve --store {store}`" in done.stdout
@@ -88,10 +88,10 @@ def test_a_machine_that_refuses_connections_is_named_with_tries_and_the_next_one
         with _serving(store, "--next-hop", f"10.0.0.5=127.0.0.1:{port}") as serve:
             said = rf"waiting 2 h for 127\.0\.0\.1:{port}: connection refused \((\d+) tries, next in \d s\)"
             _why(store, message_id, said)
-            [queue] = _json("outgoing", "list", "--store", store)
+            [queue] = as_json("outgoing", "list", "--store", store)
             assert re.fullmatch(said, queue["why"])
             assert queue["connection"]["reason"] == "connection refused"
-            assert re.search(said.replace(" ", r"\s"), _ordack("outgoing", "list", "--store", store).stdout)
+            assert re.search(said.replace(" ", r"\s"), ordack("outgoing", "list", "--store", store).stdout)
             told = _status(store)
             assert [re.sub(".*: waiting", "waiting", problem) for problem in told["problems"]] == [
                 told["outgoing"][0]["why"]]
@@ -138,9 +138,9 @@ def test_a_typo_in_the_name_of_a_queue_is_told_at_both_ends(store: Path, tmp_pat
             assert _why(store, message_id, "dead-lettered: .*") == (
                 "dead-lettered: there is no such queue at its destination; make it there, or correct its name "
                 "(class 0x8000 NACK_BAD_DST_Q)")
-        shown = _ordack("receive", "--store", store, "system$;deadxact").stdout
+        shown = ordack("receive", "--store", store, "system$;deadxact").stdout
         assert "there is no queue lime1 at 10.0.0.5; make it there" in shown
-        [told] = _json("state", "--store", store, first)
+        [told] = as_json("state", "--store", store, first)
         assert (told["class"], told["class_name"]) == (0x8000, "NACK_BAD_DST_Q")
         errors = here.stop()[2], there.stop()[2]
     for log in errors:
@@ -152,20 +152,20 @@ def test_a_typo_in_the_name_of_a_queue_is_told_at_both_ends(store: Path, tmp_pat
 
 def test_sessions_have_names_and_what_is_on_hold_is_said(store: Path, tmp_path: Path) -> None:
     with _serving(tmp_path / "there") as there, _serving(store, "--next-hop", f"10.0.0.5=127.0.0.1:{there.port}"):
-        _ordack("queue", "create", "--store", tmp_path / "there", "lime1", "--transactional")
+        ordack("queue", "create", "--store", tmp_path / "there", "lime1", "--transactional")
         message_id = _send(store)
         _why(store, message_id, "stored at destination")
         [session] = _until(lambda: _status(store)["sessions"], "the session is shown")
         assert session["name"] == session["address"] == "127.0.0.1"
-        done = _ordack("status", "--store", store)
+        done = ordack("status", "--store", store)
         assert (done.returncode, _status(store)["problems"]) == (0, [])
         assert "served since " in done.stdout
-        [queue] = _json("outgoing", "list", "--store", store)
+        [queue] = as_json("outgoing", "list", "--store", store)
         assert (queue["messages"], queue["why"]) == (0, "")
-        _ordack("outgoing", "pause", "--store", store, queue["format_name"])
+        ordack("outgoing", "pause", "--store", store, queue["format_name"])
         assert _why(store, _send(store), "waiting .*").endswith(
             ": on hold, `ordack outgoing resume` lets it go on")
-        assert _ordack("status", "--store", store).returncode == 1
+        assert ordack("status", "--store", store).returncode == 1
 
 
 def test_an_acknowledgement_for_a_machine_that_sleeps_is_no_problem(store: Path) -> None:
@@ -188,11 +188,11 @@ def test_a_full_queue_and_a_full_store_are_problems(store: Path) -> None:
     _send(store, "line1")
     with _serving(store):
         assert _status(store)["problems"] == []
-        _ordack("queue", "quota", "--store", store, "line1", 10)
+        ordack("queue", "quota", "--store", store, "line1", 10)
         [problem] = _status(store)["problems"]
         assert re.fullmatch(r"the queue line1 is full: \d+ of 10 bytes", problem)
-        _ordack("queue", "quota", "--store", store, "line1", "none")
-    _ordack("config", "--store", store, "Quota", 1000)
+        ordack("queue", "quota", "--store", store, "line1", "none")
+    ordack("config", "--store", store, "Quota", 1000)
     with _serving(store):
         [problem] = _status(store)["problems"]
         assert problem.startswith("the quota is 1000 bytes")

@@ -30,8 +30,8 @@ from ordack.record import Recorder
 from ordack.store import Store
 
 from firmware.ports.modules import BOARD
+from tests.command import ENVIRONMENT, ROOT, ordack
 from tests.host_peer import Peer, direct
-from tests.test_cli import ENVIRONMENT, ROOT, _ordack
 from tests.test_net import until
 
 DEADLINE_S = 60
@@ -564,7 +564,7 @@ def test_micropython_sends_each_message_once_over_a_line_that_spoils_bytes_and_o
     environment = {"MICROPYPATH": f".frozen:{BOARD}:{BOARD}/tests/mp"}
 
     deadline = time.monotonic() + DEADLINE_S
-    while "press7" not in (done := _ordack("state", "--store", store)).stdout:
+    while "press7" not in (done := ordack("state", "--store", store)).stdout:
         assert time.monotonic() < deadline
     assert proxy.host in done.stdout
 
@@ -587,7 +587,7 @@ def test_micropython_sends_each_message_once_over_a_line_that_spoils_bytes_and_o
             board = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE)
         wait_for(75)
         proxy.well.set()
-        told = json.loads(_ordack("state", "--store", store, "--json").stdout)
+        told = json.loads(ordack("state", "--store", store, "--json").stdout)
         assert (told["serial"][0]["host"], told["serial"][0]["baud"]) == ("press7", 9600)
         assert told["serial"][0]["faults"]
         output, _ = board.communicate(timeout=DEADLINE_S)
@@ -676,7 +676,7 @@ def test_what_stands_for_a_serial_port() -> None:
     (["--next-hop", "a=b:0"], 2, "port 0"),
 ])
 def test_ports_that_cannot_be_used_are_named(tmp_path: Path, arguments: list[str], status: int, text: str) -> None:
-    done = _ordack("serve", "--store", tmp_path / "store", "--listen", "127.0.0.1:0", *arguments)
+    done = ordack("serve", "--store", tmp_path / "store", "--listen", "127.0.0.1:0", *arguments)
     assert done.returncode == status
     assert text in " ".join(done.stderr.replace("│", " ").split())
     assert not (tmp_path / "store").exists()
