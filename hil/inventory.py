@@ -1,7 +1,7 @@
-"""Real boards on serial ports: which there are (boards.toml), where they are now, who uses them, how they are driven.
+"""Real boards on serial ports: which there are (boards.toml), where they are now, who uses them, how to drive them.
 
-A board is found by the serial number of its USB port, wherever that is plugged in. If two ports answer to it, or none
-by a deadline, the board is refused and the ports that were seen are named.
+A board is found by the serial number of its USB port, wherever that is plugged in. If two ports have this number, or
+none has it by a deadline, the board is refused, and the message names the ports that were seen.
 """
 
 import fcntl

@@ -2,9 +2,9 @@
 
     python -m hil.matrix [--board unix --board mps2-uart ...] [--markdown FILE] [--json FILE]
 
-Without --board: every kind that needs no hardware, and the boards of hil/boards.toml. A board that is not here, or that
-fails, is a column that says so; the others are tried all the same. Exit status: 0 every guarantee is shown on every
-board that was asked for by name, and on every one that is here; 1 not so; 2 wrong use.
+Without --board it runs every kind that needs no hardware, and the boards of hil/boards.toml. The column of a board that
+is missing or fails says so, and the others are run all the same. Exit status: 0 every guarantee is shown on every board
+that was asked for by name, or else on every one that is here; 1 not so; 2 wrong use.
 """
 
 import argparse

@@ -1,13 +1,12 @@
-"""The whole way: a board sends readings, `ordack serve` takes them, `ordack export` makes segments of them, `ordack
-pipeline ingest` makes rows of a table of these, and all four are killed while they do it.
+"""Campaign over the whole way, with kills: board, `ordack serve`, `ordack export`, `ordack pipeline ingest`, table.
 
     python -m hil.pipeline --messages 2000 --kills 5 --seed 7 [--json]
 
 Everything is seen from outside, as in campaign.py. A kill comes at a planned count: of readings accepted for the board,
-stored for the queue manager, in segments for the export; of the ingest, after so many steps of its life. A step is a
-file more among those by which Spark makes a batch part of the table: what it is going to read, the rows, that they
-belong to the table, that the batch is done. So kills hit before and between all of them, and the start. In turn Python
-and Java are killed together, and Python alone, when Java lives on for a moment.
+stored for the queue manager, and in segments for the export. The ingest is killed after so many steps of its life. Each
+file that Spark writes to make a batch part of the table is a step: what it is going to read, the rows, that they belong
+to the table, that the batch is done. So kills hit the start, and before and between all of these. In turn Python and
+Java are killed together, or Python alone, when Java lives on for a moment.
 
 Exit status: 0 every reading is in the table once and in order, nothing is left elsewhere, and every kill was made; 1
 not so; 2 wrong use.

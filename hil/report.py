@@ -1,6 +1,4 @@
-"""The verdict of a campaign: what the application recorded against what the queue holds, the figures, and how they are
-shown.
-"""
+"""The verdict of a campaign: compares what the application recorded with what the queue holds; shows the figures."""
 
 import base64
 import binascii

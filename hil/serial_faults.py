@@ -3,7 +3,7 @@
 `Damage` decides what becomes of each byte, on top of `CutSchedule`; it knows no files and no clock. `SerialFaultProxy`
 stands between a board's UART and the pseudo-terminal that the queue manager opens as its serial port.
 
-A serial line has no connections. What lies between two faults, or two power cuts of the board, counts as one.
+A serial line has no connections. The time between two faults, or two power cuts of the board, counts as one.
 """
 
 import asyncio

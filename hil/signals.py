@@ -1,7 +1,7 @@
-"""Signals that a child process heeds, whatever this one was started with.
+"""Make child processes heed signals, however this process was started.
 
-What a shell without job control starts in the background ignores SIGINT and SIGQUIT, what nohup starts SIGHUP; so do
-its children. Who sends such a signal to a child starts it with `preexec_fn=heed`.
+A shell without job control starts background processes with SIGINT and SIGQUIT ignored, and nohup with SIGHUP ignored.
+Children inherit that. A child that is sent such a signal is therefore started with `preexec_fn=heed`.
 """
 
 import signal

@@ -1,4 +1,4 @@
-"""What only a board does: the outbox on flash, the link, the node's loop. Runs unchanged on MicroPython and CPython."""
+"""The board's queue manager: outbox and inboxes on flash, links, `Node`. Runs unchanged on MicroPython and CPython."""
 
 from node.message import Message
 from node.node import Node, Queue

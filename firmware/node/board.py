@@ -1,7 +1,7 @@
-"""What a real board needs around the node: Wi-Fi, the time, deep sleep, the watchdog. Each works alone.
+"""What a real board needs around the node: Wi-Fi, the time, deep sleep, a watchdog. Each part works alone.
 
-Nothing here waits longer than it says, but for a host name to be looked up (link.look_up). What the hardware gives is
-found in `machine` and `network`, or handed in.
+Nothing here waits longer than it says, except to look up a host name (link.look_up). The hardware's interfaces come
+from `machine` and `network`, or are arguments.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Time on a board: monotonic milliseconds that do not wrap, and seconds since 1970 where somebody has set the clock."""
+"""Time on a board: monotonic milliseconds that do not wrap, and seconds since 1970 once the clock is set."""
 
 import time
 

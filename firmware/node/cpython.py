@@ -1,4 +1,4 @@
-"""What the node does otherwise on CPython than on MicroPython: no board has this file."""
+"""What the node does differently on CPython. Boards do not have this file."""
 
 import asyncio
 import errno

@@ -1,4 +1,4 @@
-"""What the node needs of a link, and of whoever takes in messages. For readers and type checkers: no board needs it."""
+"""What the node requires of a link and of a receiver, for readers and type checkers. Boards do not need it."""
 
 from typing import Any, Protocol
 

@@ -1,6 +1,6 @@
-"""Links: how bytes reach the peer, without waiting. TcpLink is one; a UART's can stand beside it.
+"""Links carry bytes to the peer without waiting. This module has TcpLink; uart.UartLink is another.
 
-interfaces.Link says what each method does. Nothing here waits, but for the look-up of a host name (`look_up`).
+interfaces.Link says what each method does. Nothing here waits, except to look up a host name (`look_up`).
 """
 
 import errno

@@ -1,4 +1,4 @@
-"""Where others connect to this node: loaded by those that listen."""
+"""Where others connect to this node. Only programs that listen load it."""
 
 import select
 import socket

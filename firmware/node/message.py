@@ -1,4 +1,4 @@
-"""A message that the node has accepted, and the answers to what became of it."""
+"""A message that the node has accepted, and the answers about what became of it."""
 
 from mqqb import confirm, const
 

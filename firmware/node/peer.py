@@ -1,4 +1,4 @@
-"""One peer: the link to it, the session over the link, the queues whose messages go there."""
+"""One peer: the link to it, the session over the link, and the queues whose messages go there."""
 
 import gc
 

@@ -1,7 +1,7 @@
-"""The node in tasks of asyncio: it is called as soon as there is something to do for it, and not before.
+"""The node in tasks of asyncio. It is called as soon as there is something to do for it, and not before.
 
-One task calls Node.poll. In between it sleeps, until the time that poll has told, or until `wake`: a program has
-changed something, or a link has become ready. On MicroPython a task more waits for each link that is open.
+One task calls Node.poll. In between it sleeps until the time that poll has returned, or until `wake`: a program has
+changed something, or a link is ready. On MicroPython one more task waits for each open link.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""A UART as a link: the line protocol of mqqb.line over anything with readinto and write.
+"""A UART as a link: the line protocol of mqqb.line over any object with readinto and write.
 
     link = UartLink(UART(1, 115200, rxbuf=1024), rxbuf=1024)
 
-At the other end is `ordack serve --serial PORT@115200`.
+The other end is `ordack serve --serial PORT@115200`.
 """
 
 import errno

@@ -1,4 +1,4 @@
-"""Waiting for the links of a node without asyncio."""
+"""Wait for the links of a node without asyncio."""
 
 import select
 

@@ -1,12 +1,13 @@
-"""Boards with MicroPython on a serial port: put the modules there (deploy), say what is wrong with one (doctor).
+"""Deploy ordack to MicroPython boards on a serial port, and examine them (`ordack board deploy`, `doctor`).
 
-Both interrupt what the board runs, speak to its raw REPL, and start it again at the end. What is copied comes from a
-folder with a package.json as mip knows it. A deploy sends each changed file under another name, checks it, and gives
-all of them their names at the end; `ordack.json` beside them says what is there. A deploy that was cut before that
-moment has changed nothing; one that was cut in it is told by doctor and finished by the next deploy.
+Both commands interrupt the board's program, use its raw REPL, and start the program again at the end. `deploy` copies
+from a folder with a package.json, as mip does. It writes each changed file under another name, checks it, and renames
+all of them at the end; `ordack.json` beside them records the version. A deploy that is interrupted before the renaming
+has changed nothing. If it is interrupted during the renaming, `doctor` reports files of two versions, and the next
+deploy repairs them.
 
-An application that feeds a watchdog is interrupted too, and most watchdogs cannot be stopped: `attended` does the work
-again when one has reset the board, and feeds it then.
+A program that feeds a watchdog is interrupted, too, and most watchdogs cannot be stopped. When the watchdog has reset
+the board, `attended` repeats the work and feeds it.
 """
 
 from __future__ import annotations

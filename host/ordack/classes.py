@@ -1,5 +1,6 @@
-"""Message classes for people: the name of each (B-365 to B-387), what has happened and what to do. One list, made of
-the names that the engine has; nothing else here knows a class by its number.
+"""Message classes in words: name, what has happened, what to do (B-365 to B-387).
+
+The names come from the engine. No other module of this package knows a class by its number.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The Python API of an application on the queue manager's machine. It opens the store itself and needs no `ordack
-serve` to read and write local queues; messages to other machines leave when `serve` runs.
+"""The Python API for applications on the queue manager's machine. host/docs/api.md introduces it.
 
     with Client("/var/lib/ordack") as client:
         client.send("line1", b"21.5", label="temperature")
         with client.queue("line1").receive(timeout=5) as message:
             print(message.body)          # removed from the queue when the block ends, put back if it raises
 
-What was received is acknowledged to its sender when the block has ended, if the sender asked for that; `Reject` raised
-in the block says that it never will be received (B-338, B-342, B-343).
+The client opens the store itself. It needs no `ordack serve` for local queues; messages to other machines leave when
+`serve` runs. When the block ends, the sender is acknowledged if it asked for that. `Reject` raised in the block tells
+the sender that nobody will receive the message (B-338, B-342, B-343).
 """
 
 from __future__ import annotations
@@ -325,7 +325,7 @@ class Client:
         queues = [queue, poison] if poison else [queue]
         for one in queues:
             if self.store.locked(one.identifier):
-                raise StoreError(f"messages of {one.name} are being received: delete it when that has ended")
+                raise StoreError(f"messages of {one.name} are being received: delete the queue when that has ended")
         return queues
 
     def _open(self, name: str) -> QueueState:
@@ -355,7 +355,7 @@ class Client:
         disk failed at the very end: sent again by this Client it is sent once, another must look for it first.
         """
         if legible(label) != label:
-            raise ValueError(f"the label {legible(label)} is not text: it holds half a character")
+            raise ValueError(f"the label {legible(label)} is not valid text: it holds half a character")
         length = len(utf16_encode(label)) // 2
         if length > LABEL_MAX:
             raise ValueError(f"the label has {length} UTF-16 characters; at most {LABEL_MAX} are allowed (wire.md 2.5)")
@@ -394,8 +394,8 @@ class Client:
                              f"it does not take {delivery} messages")
         if dead_letter_queue is not None:
             if delivery != "transactional" or not dead_letter:
-                raise ValueError("a dead-letter queue of one's own is for transactional messages that ask for "
-                                 "dead-lettering (B-396)")
+                raise ValueError("a dead-letter queue can be named only for a transactional message that asks "
+                                 "for dead-lettering (B-396)")
             named = self._open(dead_letter_queue)
             if named.kind != PRIVATE or not named.transactional:
                 raise ValueError(f"{named.name} is no transactional private queue: it takes no dead letters (B-396)")

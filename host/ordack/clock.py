@@ -1,6 +1,7 @@
-"""A machine whose clock is not set yet: a gateway that boots in 1970, or in the week in which it was switched off,
-until it has learned the time. What was sent meanwhile bears a wrong time; when the clock is put forward, its life would
-be over at once. So that is moved along, and until then no peer is told when it was sent.
+"""Machines whose clock is not set yet, such as a gateway that boots in 1970 until it learns the time.
+
+What was sent meanwhile bears a wrong time, and would expire at once when the clock is put forward. The store therefore
+moves these times along, and until then no peer is told when such a message was sent.
 
 Times: `now` monotonic milliseconds since the machine booted, as Linux has them; all others seconds since 1970.
 """

@@ -1,7 +1,7 @@
-"""What a queue manager can be told: limits, names, addresses. Defaults are MSMQ's where it has one.
+"""Configuration of a queue manager: limits, names, addresses. Defaults are MSMQ's where it has one.
 
-Some of it is needed by applications too, or must hold whoever starts the queue manager: that is in the store, under the
-names of Windows' registry (SETTINGS; behaviour.md 23.4), and `Config.of` makes a Config of it.
+The store keeps what applications need, too, or what must hold whoever starts the queue manager, under the names of the
+Windows registry (SETTINGS; behaviour.md 23.4). `Config.of` makes a Config of these values.
 """
 
 from __future__ import annotations
@@ -49,29 +49,29 @@ SETTINGS = {
     "AckTimeout": Setting(20000, 20000, 120000, "ms without any packet before a session counts as dead (B-043)"),
     "CleanupInterval": Setting(300000, 1, NEVER, "ms after which an idle session is closed (B-132)"),
     "ClockSkew": Setting(0, 0, NEVER, "s that a sender's clock may be behind when TimeToReachQueue is tested (B-267)"),
-    "EarlyOrderAck": Setting(EARLY_ORDER_ACK, 0, NEVER, "ms of quiet before an OrderAck goes out early; 0: it never "
-                             "does, IdleAckDelay and SeqMaxAckDelay alone say when"),
+    "EarlyOrderAck": Setting(EARLY_ORDER_ACK, 0, NEVER, "ms without a message after which an OrderAck goes out early; "
+                             "0: only IdleAckDelay and SeqMaxAckDelay decide"),
     "EnablePingService": Setting(0, 0, 1, "1: answer pings (B-202)"),
     "EnableReportMessages": Setting(0, 0, 1, "1: make the report messages that traced messages ask for (B-294)"),
     "HopLimit": Setting(15, 1, HOP_COUNT_MAX, "queue managers that a message may pass, when this one forwards (B-259)"),
-    "IdleAckDelay": Setting(500, 1, NEVER, "ms before an OrderAck goes out (B-045)"),
-    "LongLiveTime": Setting(LONG_LIVE_TIME, 0, UNSET - 1, "s of TimeToReachQueue, where none is given (B-401)"),
+    "IdleAckDelay": Setting(500, 1, NEVER, "ms that an OrderAck waits for more messages (B-045)"),
+    "LongLiveTime": Setting(LONG_LIVE_TIME, 0, UNSET - 1, "s of TimeToReachQueue, if a message has none (B-401)"),
     "MaxInSessions": Setting(1024, 1, NEVER, "sessions at once (B-206)"),
     "MaxUnackedPacket": Setting(64, 1, 0xFFFF, "window size in packets (B-039)"),
-    "MinimumRate": Setting(50, 1, NEVER, "bytes a second that a packet has to come with, when PacketTimeout is over"),
+    "MinimumRate": Setting(50, 1, NEVER, "bytes a second that a packet must arrive with, once PacketTimeout is over"),
     "MsmqIpPingPort": Setting(3527, 0, 0xFFFF, "UDP port of pings (B-006)"),
-    "PacketTimeout": Setting(60000, 1000, NEVER, "ms that any packet may take to come"),
-    "PermitInsecureNacks": Setting(0, 0, 1, "1: tell senders of missing queues and rights (B-349, B-409)"),
-    "PoisonAfter": Setting(None, 1, NEVER, "receives of a message by an application that may end without a commit "
-                           "before it is moved to the sub-queue NAME;poison; absent: any number"),
-    "QosCleanupIntervalMultiplier": Setting(2, 1, 100, "AckTimeout times that is the Ack Wait timer (B-134)"),
+    "PacketTimeout": Setting(60000, 1000, NEVER, "ms that every packet may take to arrive"),
+    "PermitInsecureNacks": Setting(0, 0, 1, "1: tell senders that a queue or a right is missing (B-349, B-409)"),
+    "PoisonAfter": Setting(None, 1, NEVER, "receives by an application that end without a commit, after which a "
+                           "message moves to the sub-queue NAME;poison; absent: no limit"),
+    "QosCleanupIntervalMultiplier": Setting(2, 1, 100, "the Ack Wait timer, as a multiple of AckTimeout (B-134)"),
     "Quota": Setting(8 << 30, 0, NEVER, "bytes of all packets kept (B-084, B-285)"),
     "RemoveDuplicateCleanup": Setting(1800000, 1000, NEVER, "ms that the duplicate filter remembers (B-138)"),
     "RemoveDuplicateSize": Setting(10000, 0, 1 << 32, "messages that the duplicate filter remembers (B-019)"),
     "RoundTripDelay": Setting(0, 0, 3600000, "ms added to the timers of a session (B-131, B-133)"),
     "RouteMessages": Setting(0, 0, 1, "1: forward messages for other queue managers (B-264)"),
     "SendPings": Setting(0, 0, 1, "1: ping before connecting (B-198)"),
-    "SeqMaxAckDelay": Setting(10, 0, NEVER, "s that an OrderAck may be put off (B-047)"),
+    "SeqMaxAckDelay": Setting(10, 0, NEVER, "s that an OrderAck may wait at most (B-047)"),
     "SeqResend13Time": Setting(30, 1, NEVER, "s before the first three resends of a sequence (B-015)"),
     "SeqResend46Time": Setting(300, 1, NEVER, "s before the next three (B-016)"),
     "SeqResend79Time": Setting(1800, 1, NEVER, "s before three more (B-017)"),
@@ -255,7 +255,7 @@ def parse_next_hop(text: str) -> tuple[str, tuple[str, int]]:
         raise ValueError(f"{text!r} is not ADDRESS=HOST:PORT")
     host, port = parse_address(target)
     if port == SERIAL_PORT:
-        raise ValueError(f"{text!r}: nobody can be connected to on port 0")
+        raise ValueError(f"{text!r}: port 0 accepts no connections")
     return address.lower(), (host, port)
 
 
@@ -274,7 +274,7 @@ def parse_serial(text: str) -> SerialSettings:
         raise ValueError("a serial port has a name")
     name, port, baud = match.groups()
     if baud is not None and not (baud.isascii() and baud.isdigit() and 0 < int(baud) <= 1 << 30):
-        raise ValueError(f"{text!r}: behind @ stands the baud rate, a number of bits in a second")
+        raise ValueError(f"{text!r}: the baud rate after @ is a number of bits per second")
     if name is None:
         name = port.rpartition("/")[2]
         try:

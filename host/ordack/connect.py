@@ -1,10 +1,10 @@
-"""Opening sessions with one next hop: which address to try, when, and what came of it. No sockets, no clock.
+"""Connection attempts to one next hop: which address to try, when, and what came of it. No sockets, no clock.
 
-    step = connector.next_step(now, wall, wanted, may_ping)     # again and again, at least every few tens of ms
-    ... do it, and tell what came of it: resolved, unresolved, ponged, unreachable, connected, answered, opened, closed
+    step = connector.next_step(now, wall, wanted, may_ping)     # repeatedly, at least every few tens of ms
+    ... do it, and report: resolved, unresolved, ponged, unreachable, connected, answered, opened, closed
 
-The State of an outgoing queue (B-082) is that of its hop's connector. OnHold belongs to a queue, not to its hop, so the
-queue manager adds it and no step here can end it (B-347); nothing is ever Locked.
+The connector's state is the State of the outgoing queues of its hop (B-082). OnHold belongs to a queue and not to its
+hop: the queue manager adds it, and no step here can end it (B-347). Nothing is ever Locked.
 
 Times: `now` monotonic milliseconds, `wall` seconds since 1970.
 """

@@ -1,4 +1,4 @@
-"""`ordack receive`: messages from a queue to standard output, each removed after its own line was written there."""
+"""Messages from a queue to standard output, each removed after its own line was written (`ordack receive`)."""
 
 from __future__ import annotations
 

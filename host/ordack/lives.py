@@ -1,19 +1,18 @@
-"""Other lives of a store: what OrderAcks tell of a backup that was put back, or of a copy.
+"""What a store learns of an earlier life: of a backup that was restored, or of a copy of itself.
 
-What is in a backup is in it with its number, and a destination knows it by that, however often it is sent. But it may
-also have passed on since: to numbers, or sequences, that were given after the backup was made, and that the store does
-not know. Then it refuses what is older, for ever (B-275), and an OrderAck names what it has (B-269):
+A destination knows a message of the backup by its number, however often the message is sent. But the destination may
+have accepted later numbers or sequences that the restored store does not know. It then refuses older ones for ever
+(B-275), and an OrderAck names what it has (B-269). There are two cases:
 
-* A number not given here, later than any in its sequence or in a sequence later than any of this run: the clock is
-  behind, or a twin is at work (B-413). The store begins a run above it (`Store.outrun`).
-* A sequence later than one that still waits here. That one is over, since no sequence is sent before the one before has
-  drained (B-093): its messages arrived, were refused, or were ended by an operator, and only the life that is gone was
-  told. They are not sent again, and are in doubt: exactly once forbids to number them again (A-08).
+* The number was never given here, and is later than any in its sequence, or its sequence is later than any of this run.
+  Then the clock is behind, or a twin is at work (B-413). The store begins a run above it (`Store.outrun`).
+* The sequence is later than one that still waits here. The waiting sequence is over, because a sequence is sent only
+  when the one before has drained (B-093). Its messages arrived, were refused, or were ended by an operator, and only
+  the lost life was told. They are not sent again and are in doubt: exactly once forbids to number them again (A-08).
 
-An OrderAck names no queue. Its time stamp says which stream it is for, if that stream has or had one like it, and has
-something waiting that it can be about. If not, or if its sequence is later than that stream's, it proves nothing at
-first: it may have come late, for a sequence that has drained, or be wrong, or be for another stream, which had this
-time stamp in a life whose clock was behind. `Strangers` waits until it comes again after a resend, which causes it.
+An OrderAck names no queue. Its time stamp tells which stream it is for, if that stream has or had one like it. If no
+stream had, or its sequence is later than that stream's, the OrderAck proves nothing at first: it may have come late,
+for a sequence that has drained, or be wrong. `Strangers` waits until it comes again after a resend, which causes it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""The log of `ordack serve`: a line for each new fact, with its time and level. What comes again is counted, and told
-together, less and less often."""
+"""The log of `ordack serve`: one line for each new fact, with time and level.
+
+What repeats is counted and reported together, less and less often.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Looking at a store, for who may read its files and not write them: what it says is what a writer would see, or it
-says that it cannot tell.
+"""Read-only access to a store, for users who may not write it.
 
-SQLite reads a store that is in use through the files beside it (`-wal`, `-shm`). When nobody has it open these are not
-there, and who may not write cannot make them: then the file itself is read, and it must not change meanwhile.
+A look shows what a writer would see, or raises an error that says why it cannot. SQLite reads a store that is in use
+through the files beside it (`-wal`, `-shm`). When nobody has the store open these files are missing, and who may not
+write cannot make them. The file itself is read then, and must not change meanwhile.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ReadOnlyStore(Store):
             self._db.set_busy_timeout(int(busy_timeout * 1000))
             self._check_program()
         if self._one("PRAGMA user_version") != FORMAT_VERSION:
-            raise StoreError(f"{self.path} is of an older version: a command of somebody who may write it makes it new")
+            raise StoreError(f"{self.path} is of an older version: any command of a user who may write it upgrades it")
         self.guid = self._one("SELECT value FROM settings WHERE name = 'guid'")
 
     @contextlib.contextmanager

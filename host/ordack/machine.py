@@ -1,4 +1,4 @@
-"""Which addresses are this machine's own. Asked each time, for they come and go (DHCP); nothing is sent."""
+"""The addresses of this machine. They are asked for each time, because they change (DHCP). Nothing is sent."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-r"""What people call queues. MSMQ knows a queue by many spellings, and all that can be meant here are understood, in any
-case of letters: `line1`, `private$\line1`, `.\private$\line1`, `thismachine\private$\line1`,
-`DIRECT=OS:.\private$\line1`, each with `FormatName:` in front, too. What cannot be meant is answered with the spelling
+r"""Names of queues as people write them, in every spelling of MSMQ and any case of letters.
+
+`line1`, `private$\line1`, `.\private$\line1`, `thismachine\private$\line1` and `DIRECT=OS:.\private$\line1` name
+the same queue, each also with `FormatName:` in front. A name that can mean nothing here is refused with the spelling
 that can.
 """
 

@@ -1,10 +1,10 @@
-"""The network side of a queue manager: TCP connections both ways, and pings, on an event loop that the caller owns.
+"""The network side of a queue manager: TCP connections both ways, and pings, on the caller's event loop.
 
     manager = Manager(store, now(), config)
     await serve(manager, listen("127.0.0.1", 1801), stop=event)
 
-What arrives on all connections in one turn of the loop is handed to the manager as one batch, so that one commit serves
-them all; while it is being written the next batch gathers in the sockets.
+Everything that arrives in one turn of the loop, on all connections, goes to the manager as one batch, so that one
+commit serves all of them. The next batch gathers in the sockets meanwhile.
 """
 
 from __future__ import annotations

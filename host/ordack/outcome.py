@@ -1,9 +1,9 @@
-"""What follows when a message ends here: acknowledgements to where it came from, copies in journal and dead-letter
-queues, the answer for the application that sent it.
+"""What follows when a message ends here: acknowledgements, journal copies, dead letters, the sender's answer.
 
-Everything happens in the caller's transaction, so it is as durable as the end itself (B-344). The queue manager uses
-it, and so do applications, which receive from the store without asking anybody. An acknowledgement for another queue
-manager waits in the outgoing queue of the peer that the message came from, until a session with that peer takes it.
+Everything happens in the caller's transaction, and is therefore as durable as the end itself (B-344). The queue manager
+uses this module, and so do applications, which receive from the store without asking anybody. An acknowledgement for
+another queue manager waits in the outgoing queue of the peer that the message came from, until a session with that peer
+takes it.
 
 Times: seconds since 1970.
 """

@@ -1,4 +1,4 @@
-"""Standard output as the place where messages go: what was written there, and what its reader has taken."""
+"""Standard output as the destination of messages: what was written, and what its reader has taken."""
 
 from __future__ import annotations
 

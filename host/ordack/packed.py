@@ -1,4 +1,4 @@
-"""Captures that were compressed with gzip or zstd, as temporary files of what is in them."""
+"""Captures packed with gzip or zstd, unpacked into temporary files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people name as a file or folder of this machine."""
+"""Paths of files and folders of this machine, as options name them."""
 
 from __future__ import annotations
 

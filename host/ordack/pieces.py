@@ -1,4 +1,4 @@
-"""Long work on the store in short transactions, so that nobody else waits long for the only writer."""
+"""Long work on the store in short transactions, so that other writers do not wait long."""
 
 from __future__ import annotations
 

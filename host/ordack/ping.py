@@ -1,4 +1,4 @@
-"""Pings: may a session be opened with that queue manager now? Both sides, no sockets, no clock (wire.md 7).
+"""Pings: ask a queue manager whether a session may be opened now, and answer. No sockets, no clock (wire.md 7).
 
 Times: `now` monotonic milliseconds.
 """

@@ -1,14 +1,14 @@
-"""Captures of what a queue manager sends and receives, as pcap files: for Wireshark, `ordack decode`, `ordack audit`.
+"""Captures of a queue manager's traffic as pcap files, for Wireshark, `ordack decode` and `ordack audit`.
 
     recorder = Recorder(Path("plant.pcap"), 1 << 30, log)
     connection = recorder.connection(("10.0.0.7", 50123), ("10.0.0.1", 1801), opened_here=False)
     connection.received(data)
     recorder.flush()
 
-Taken where the bytes are, so it needs no rights, and sees serial lines too. The headers are made up, with right
-checksums and sequence numbers: a handshake, a segment for each read and write, FIN or RST at the end. The accepting
-side always has port 1801, by which readers know the protocol, wherever it listens. Both ends of a serial line have
-link-local addresses, which the log tells.
+The bytes are taken in the queue manager itself, so a capture needs no special rights and covers serial lines. The
+recorder makes up the headers, with right checksums and sequence numbers: a handshake, a segment for each read and
+write, and FIN or RST at the end. The accepting side always has port 1801, wherever it listens, because readers know the
+protocol by it. Both ends of a serial line have link-local addresses, which the log names.
 """
 
 from __future__ import annotations

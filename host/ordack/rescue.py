@@ -1,4 +1,4 @@
-"""What is in the outbox of a board, when the board cannot say it any more: `ordack board rescue`."""
+"""Copies and lists the outbox of a board that cannot do so itself any more (`ordack board rescue`)."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""FinalAcks for peers that may never come back: how many wait, which are given up, and what holds then.
+"""FinalAcks for peers that may never come back: how many may wait, which are given up, and what holds then.
 
-An OrderAck covers rejected messages too, and their FinalAcks go in front of it, so that no source takes one for stored.
-A FinalAck that is given up, for want of room or by an operator's purge, would break that. From then on the OrderAcks of
-its stream end below the message that it rejected (`Incoming.limit`). If the source comes back it sends from there again
-(B-151), and each message that was passed before is answered with NACK_REACH_QUEUE_TIMEOUT: whether it is in the queue
-is not known here any more, and that class says so to the source (C-84).
+An OrderAck covers rejected messages, too. Their FinalAcks go in front of it, so that no source takes a rejected message
+for stored. A FinalAck that is given up, for want of room or by an operator's purge, would break that. From then on the
+OrderAcks of its stream end below the message that it rejected (`Incoming.limit`). If the source comes back, it sends
+from there again (B-151), and each message that was passed before is answered with NACK_REACH_QUEUE_TIMEOUT: this store
+does not know any more whether the message is in the queue, and that class says so to the source (C-84).
 """
 
 from __future__ import annotations

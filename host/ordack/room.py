@@ -1,5 +1,7 @@
-"""How much more a store may take, and in words why not: the quota of the queue manager (B-398), and the disk, of which
-something is kept back so that what is stored can still be received and acknowledged (B-285). No files, no SQLite.
+"""How much more a store may take, and the reason in words. No files, no SQLite.
+
+Two limits count: the quota of the queue manager (B-398), and the disk. A part of the disk is kept back, so that what is
+stored can still be received and acknowledged (B-285).
 """
 
 from __future__ import annotations

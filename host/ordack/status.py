@@ -1,6 +1,6 @@
-"""What a store is doing, for people: is it served, who is connected, what waits, where and why. It only looks.
+"""What a store does, for people: whether it is served, who is connected, what waits, where and why. It only reads.
 
-What a running `ordack serve` tells of itself (Manager.report) is put together with what the store says.
+It combines what a running `ordack serve` reports of itself (Manager.report) with what the store holds.
 """
 
 from __future__ import annotations

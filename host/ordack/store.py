@@ -1,11 +1,11 @@
-"""The queue manager's store: one SQLite file, and the only module that touches the disk.
+"""The queue manager's store: one SQLite file. No other module touches the disk.
 
-One write transaction takes a whole batch: messages, the state of their streams, what was settled. It is durable when
-`transaction()` has returned (write-ahead log, synchronous=FULL), and not at all if it raises. Several processes may
-have the same store open at once, `ordack serve` and any number of applications and commands; writers wait for each
+One write transaction takes a whole batch: messages, the state of their streams, and what was settled. It is durable
+when `transaction()` has returned (write-ahead log, synchronous=FULL), and does not happen at all if it raises. Several
+processes may have one store open: `ordack serve` and any number of applications and commands. Writers wait for each
 other.
 
-A message is kept as the packet that came, one truth; only what is searched by is a column of its own.
+The store keeps a message as the packet that came. Only what is searched by has a column of its own.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""How the bytes of one connection move, so that a long packet on a slow line is not taken for silence, and one that
-drips is given up.
+"""The progress of one connection's bytes: a long packet on a slow line is no silence, and a dripping one is given up.
 
-A message of 4 MiB takes 73 minutes at 960 bytes a second. Its session must neither be closed meanwhile, for nobody has
-acknowledged anything (B-148), nor the message be sent once more, for no OrderAck has come (B-151): those times count
-from when it has left.
+A message of 4 MiB takes 73 minutes at 960 bytes a second. Until it has left, its session must not be closed because
+nobody has acknowledged anything (B-148), and the message must not be sent again because no OrderAck has come (B-151).
+Those times count from when the message has left.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Which of the outgoing queues that share a connection sends its next message (B-305). No store, no session, no clock.
+"""Which of the outgoing queues that share a connection sends its next message (B-305). No store, session or clock.
 
-The highest priority on the connection goes first; of equal ones, the queue whose turn was longest ago. Within a queue
-its stream decides, so that a transactional one keeps its order. A transactional message has priority 0 and cannot have
-another (B-287), so that a queue of other messages that never runs empty would hold it back until its time is over:
-each PATIENCE-th turn is therefore for the queue that has waited longest, whatever its priority.
+The highest priority on the connection goes first; among equal ones, the queue whose last turn was longest ago. Within a
+queue its stream decides, so a transactional queue keeps its order. A transactional message has priority 0 and cannot
+have another (B-287): a queue of other messages that never runs empty would starve it. Each PATIENCE-th turn therefore
+belongs to the queue that has waited longest, whatever its priority.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Serial ports: the accepting end of the line protocol (mqqb.line), as transports of an asyncio event loop.
 
-A board at the other end of a port opens connections, one at a time. Each is a transport with a protocol of its own, as
-a TCP connection would be. When the port goes, so does the connection; the port is opened again as soon as it is back.
+A board at the other end opens connections, one at a time. Each is a transport with a protocol of its own, as a TCP
+connection would be. When the port goes away, so does the connection. The port is opened again as soon as it is back.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From queue to table exactly once, and the proof over a whole fleet, on Spark.
+"""Messages from queues to tables exactly once, and the audit of captures, on Spark.
 
 Needs `pip install ordack[spark]` and Java.
 """

@@ -1,7 +1,7 @@
-"""`ordack audit`: every transactional stream of a capture replayed by the receiver's rule, in C, and what that shows.
+"""Replay every transactional stream of a capture by the receiver's rule, in C, and report what that shows.
 
-    result = run(["a.pcap", "b.pcap"])            # in this process result = run(paths, spark=session(master))    # in
-    Spark's tasks
+    result = run(["a.pcap", "b.pcap"])              # in this process
+    result = run(paths, spark=session(master))      # in Spark's tasks
 
 What the result says, and when, is in audit_result. With Spark, a task takes the connections of a share of the hosts,
 opens the files itself, and returns one report for each of its streams. Streams of which two tasks saw something (a

@@ -1,17 +1,17 @@
-"""`ordack audit --follow`: the audit of a folder into which captures keep coming, for ever, and over any interruption.
+"""The audit of a folder in which captures keep arriving, across interruptions (`ordack audit --follow`).
 
     follower = Follower(Path("/captures"), Path("/var/lib/audit"))
     for step in follower.steps(once=True):      # in this process; `stream` does it in a task of Spark's
         print(follower.result(step).summary)
 
-Files are read in steps. A step goes on from the state behind an earlier step, reads more files in the order of their
-first frames, and leaves a new state: decoder and auditor as they stand, all streams in them. What a step will do is
-written down before it is done, once; so after a kill it is done again, from the same state. One task does it: a stream
-is whatever one sender tells one queue, over any connections, and one core replays more than capture points write.
+Files are read in steps. A step starts from the state that an earlier step left, reads more files in the order of their
+first frames, and leaves a new state: decoder and auditor with all their streams. A step is written down once, before it
+is done; after a kill it is done again from the same state. One task does all of it: a stream is whatever one sender
+tells one queue, over any connections, and one core replays more than capture points write.
 
-A file that comes late, or has grown since it was read, belongs before others that were read: the next step goes back
-to a state from before its place. So the result is always that of `ordack audit` over all the files. Where it cannot be,
-because what has to be read again is gone, the file is left out, and what depends on it is not known.
+A file that comes late, or has grown since it was read, belongs in front of others that were read. The next step then
+goes back to a state from before its place, so the result is always that of one `ordack audit` over all the files. If
+what must be read again is gone, the file is left out, and every verdict that depends on it is unknown.
 """
 
 from __future__ import annotations

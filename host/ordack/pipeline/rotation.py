@@ -1,4 +1,4 @@
-"""Whether files of a rotation are missing between two: what their names say, and what the times inside say of that."""
+"""Whether files of a rotation are missing, judged by their names and by the times inside."""
 
 from __future__ import annotations
 

@@ -14,10 +14,9 @@ them any more, the oldest first; their serials are not given again. Lookup ids g
 segment's rows are in that order. Ranges of two segments of a queue may overlap: where priorities differ, and where an
 application had a message in its hands while those behind it were exported.
 
-MESSAGE_KEY is what a message is known by over stores and segments: MSMQ's message identifier as text, `{GUID}\\NNN`,
-the GUID of the queue manager that it was sent on and its MessageID there. Within a queue it is unique; a journal copy
-or a dead letter has the key of its message, so over several queues the key is (queue, MESSAGE_KEY). Lookup ids are
-unique within a store only as long as that is not put back from a backup. Segments of older versions have no such
+MESSAGE_KEY identifies a message over stores and segments: `client.Message` says what it is made of. A journal copy or a
+dead letter has the key of its message, so over several queues the key is (queue, MESSAGE_KEY). Lookup ids are unique
+within a store only as long as that is not restored from a backup. Segments of older versions have no such
 column: it is made of the two that they have (`with_key`).
 
 Times in the columns are UTC; those of the protocol are whole seconds.

@@ -1,8 +1,8 @@
-"""A table of files that `ordack pipeline ingest` writes, for readers other than Spark.
+"""The files of a table that `ordack pipeline ingest` writes, for readers other than Spark.
 
-Spark's file sink makes a batch part of the table by one file in `_spark_metadata` that names the batch's files, and
-Spark reads only what is named there. Files of a batch that was killed before that lie in the folder, too, and their
-rows come again in others: whoever reads all `*.parquet` in the folder reads them twice.
+Spark's file sink makes a batch part of the table by one file in `_spark_metadata`, which names the batch's files. Spark
+reads only what is named there. Files of a batch that was killed before that stay in the folder, and their rows come
+again in other files: a reader that takes all `*.parquet` reads them twice.
 """
 
 from __future__ import annotations
