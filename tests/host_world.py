@@ -11,7 +11,8 @@ from typing import Any
 from mqqb import core, parse
 from ordack.client import Client
 from ordack.config import Config
-from ordack.manager import Hop, Link, Manager
+from ordack.links import Hop, Link
+from ordack.manager import Manager
 from ordack.store import FILE_NAME, Store
 
 from tests.host_peer import Peer, body_of, direct

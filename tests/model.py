@@ -50,7 +50,8 @@ from mqqb.names import DirectQueueFormatName
 from mqqb.session import Settings
 from ordack.client import ACKNOWLEDGE, Client, Queue, Reject
 from ordack.config import Config
-from ordack.manager import Hop, Link, Manager
+from ordack.links import Hop, Link
+from ordack.manager import Manager
 from ordack.names import DEAD_XACT, JOURNAL
 from ordack.store import FILE_NAME, NEVER, Store, StoreError
 
@@ -424,7 +425,8 @@ class Host:
 
     def urgent(self, link: Link) -> dict[Sendable, int]:
         """What waits for this link, and the queue manager knows of, with a priority above the lowest."""
-        queues = {outgoing.identifier for outgoing in link.outgoing if not (outgoing.returns or outgoing.on_hold)}
+        served = self.manager.outgoing.served_by(link)
+        queues = {outgoing.identifier for outgoing in served if not (outgoing.returns or outgoing.on_hold)}
         rows = self.monitor.execute(
             "SELECT id, outgoing, priority FROM outgoing_messages WHERE priority > 0 AND NOT deleted AND id <= ? "
             "AND send_until >= ?", (self.known_key, self.world.wall)).fetchall()
@@ -497,7 +499,7 @@ def _crawl(world: World, wire: Wire, end: int, speed: int) -> None:
         taken = sending.take(speed * SLOW_STEP // 1000)
         moved = moved + SLOW_STEP if taken else 0
         wire.inbox[1 - end].extend(taken)
-        links[end].transfer.holds(sending.holds)
+        links[end].pace.holds(sending.holds)
         for place, host in enumerate(wire.hosts):
             if links[place] in host.links:
                 world._deliver(host, 1 << 22, [(links[place], (wire, place))])
@@ -509,7 +511,7 @@ def _crawl(world: World, wire: Wire, end: int, speed: int) -> None:
             break
     sending.is_slow = False
     wire.inbox[1 - end].extend(sending.take())
-    links[end].transfer.holds(0)
+    links[end].pace.holds(0)
 
 
 _templates: dict[int, Path] = {}

@@ -20,7 +20,7 @@ import pytest
 from mqqb import confirm, guids
 from node import Node, OutboxFull
 from ordack.config import Config
-from ordack.manager import Link
+from ordack.links import Link
 
 from tests.host_world import WALL, Crash, Host
 from tests.test_services import load

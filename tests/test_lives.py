@@ -48,7 +48,7 @@ def _reopen(world: World, sender: Host) -> None:
 def _from_destination(receiver: Host, packet: bytearray, world: World) -> None:
     [link] = receiver.wires
     link.session.send(None, packet, False, world.now)
-    receiver.manager._touched[link] = None
+    receiver.manager.links.touch(link)
 
 
 def _newer(sender: Host) -> int:

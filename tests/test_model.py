@@ -19,7 +19,9 @@ from mqqb.incoming import IncomingStream
 from mqqb.session import MessageReceived, Session
 from mqqb.streams import OutgoingStream
 from ordack import lives, returns, turns
-from ordack.manager import Manager, _IncomingState
+from ordack.incoming import IncomingState
+from ordack.manager import Manager
+from ordack.order_acks import OrderAcks
 from ordack.store import NEVER, Store, StoreError
 from ordack.turns import Turns
 
@@ -174,18 +176,14 @@ def _acknowledge_before_the_commit(patch: pytest.MonkeyPatch) -> None:
         try:
             yield
         except StoreError:
-            with self.store.transaction():
-                self._load(now)
-            for link in self.links:
-                for outgoing in self._by_hop.get(link.hop, []) if link.hop else []:
-                    self._attach(outgoing)
+            self._load(now)
 
     patch.setattr(Manager, "_guard", contextlib.contextmanager(guard))
 
 
 def _order_ack_overtakes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Manager, "_final_acks_are_ahead", lambda self, link: True)
-    patch.setattr(_IncomingState, "final_acks", property(lambda self: None, lambda self, value: None), raising=False)
+    patch.setattr(OrderAcks, "_final_acks_are_ahead", lambda self, link: True)
+    patch.setattr(IncomingState, "final_acks", property(lambda self: None, lambda self, value: None), raising=False)
 
 
 def _forget_duplicates(patch: pytest.MonkeyPatch) -> None:

@@ -161,7 +161,7 @@ def _count_looks(folder: Path, count: int, how: str) -> int:
             life = {"together": 5, "mixed": 5 + number * 7919 % 13}.get(how)
             client.send(PLANT, b"x", ttrq=life, **kind)
     host.manager.poll(0, world.wall)
-    [outgoing] = host.manager._outgoing.values()
+    [outgoing] = host.manager.outgoing
     table = outgoing.stream.table = _Counting(outgoing.stream.table)
     assert len(table) == count
     if how in ("purged", "transactional"):
@@ -277,7 +277,7 @@ def test_applications_send_while_a_queue_manager_with_much_to_send_starts(
         assert len(before) > 1204
         monkeypatch.undo()
         host.manager.poll(50, world.wall)
-        [outgoing] = host.manager._outgoing.values()
+        [outgoing] = host.manager.outgoing
         assert [entry.key for entry in outgoing.stream.table] == list(before)
         changed = [row.key for row in host.store.waiting(before) if row.confirmation != before[row.key]]
         assert changed == (list(range(1, 1201)) if after_a_crash else []), "they may have been sent"

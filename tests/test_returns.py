@@ -67,7 +67,7 @@ def test_peers_that_were_made_up_fill_nothing_and_block_nobody(tmp_path: Path) -
         _visit(world, host, *strangers)
         if number % 300 == 0:
             _give_up(world)
-            assert sum(queue.link is None for queue in host.manager._ack_queues.values()) <= 300
+            assert sum(queue.link is None for queue in host.manager.outgoing.returns) <= 300
             honest.send(b"%d" % number)
             typo.send(b"")
             for _ in range(3):
@@ -97,7 +97,7 @@ def test_all_final_acks_together_are_bounded_and_the_oldest_go(tmp_path: Path) -
         _visit(world, host, peer)
     assert len(host.store.outgoing_messages()) == 16
     world.pass_time(1000)
-    assert [(queue.peer, len(queue.stream.table)) for queue in host.manager._ack_queues.values()] == [
+    assert [(queue.peer, len(queue.stream.table)) for queue in host.manager.outgoing.returns] == [
         (peers[1].guid, 2), (peers[2].guid, 4), (peers[3].guid, 4)]
     assert len(host.store.outgoing_messages()) == 10
 

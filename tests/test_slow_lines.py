@@ -19,8 +19,8 @@ from node import Node
 from node.link import TcpLink
 from node.uart import UartLink
 from ordack.config import SERIAL_PORT, Config
-from ordack.manager import Link
-from ordack.transfer import Transfer
+from ordack.links import Link
+from ordack.pace import Pace
 
 from tests.host_world import WALL, Host
 from tests.test_inbox import power
@@ -98,7 +98,7 @@ class World:
         link = self.link
         if link:
             held = self.held()
-            link.transfer.holds(held)
+            link.pace.holds(held)
             if link.writable:
                 link.writable = held <= HIGH
             elif held <= LOW:
@@ -307,20 +307,20 @@ def test_a_queue_manager_s_message_that_travels_for_more_than_an_hour_arrives_by
 @pytest.mark.rule("B-151")
 def test_what_is_sent_again_over_a_slow_line_is_not_sent_once_more_while_it_is_leaving() -> None:
     stream = OutgoingStream(OutgoingStream.new(9))
-    transfer = Transfer(Session(True, GUID, 0))
+    pace = Pace(Session(True, GUID, 0))
     packet = build.user_message(GUID, 1, acks.order_queue("h"), b"", delivery="transactional")
     entry = stream.number(packet, parse.transaction_offset(packet), 1, 1)
     assert entry
 
     def is_offered_at(now: int, held: int) -> bool:
-        transfer.holds(held)
-        transfer.run_timer(stream, now)
+        pace.holds(held)
+        pace.run_timer(stream, now)
         return stream.next_to_send() is entry
 
     def send(now: int, size: int) -> None:
         entry.awaiting_ack = True
         stream.sent(entry, now)
-        transfer.wrote(size)
+        pace.wrote(size)
 
     send(0, 500)
     assert not is_offered_at(50, 0)

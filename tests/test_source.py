@@ -559,6 +559,24 @@ def test_a_paused_queue_sends_nothing_and_goes_on_when_resumed(tmp_path: Path) -
     assert not _as_operator(sender).set_on_hold("DIRECT=OS:plant\\private$\\none", True)
 
 
+@pytest.mark.rule("B-345", "B-346")
+def test_a_pause_that_is_taken_back_at_once_is_none(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    _send(world, sender, body=b"1")
+    _send(world, sender, PLAIN, b"other", delivery="recoverable")
+    world.pass_time(100)
+    exchange(world)
+    receiver.manager.poll(world.now + 2000, world.wall)  # it acknowledges
+    world.collect()
+    assert _as_operator(sender).set_on_hold(LINE1, True)
+    world.deliver(1 << 20)  # that is a transaction, which sees the pause; a poll would obey it
+    assert _as_operator(sender).set_on_hold(LINE1, False)
+    _send(world, sender, body=b"2")
+    _seconds(world, 2)
+    assert receiver.content("line1") == [b"1", b"2"]
+    assert sender.manager.report()["outgoing"][0]["state"] == "Connected"
+
+
 @pytest.mark.rule("B-425", "B-151")
 def test_an_operator_can_ask_for_a_resend(tmp_path: Path) -> None:
     world, receiver, sender = _hosts(tmp_path)
@@ -908,7 +926,7 @@ def test_a_message_for_the_journal_waits_for_its_receipt_over_a_restart(tmp_path
     sender.restart(world.now, snapshot=True)
     _seconds(world, 2)
     assert [(row.held, row.stored) for row in sender.store.outgoing_messages()] == [(1, 1)]
-    [outgoing] = sender.manager._outgoing.values()
+    [outgoing] = sender.manager.outgoing
     assert [entry.journal for entry in outgoing.stream.awaiting_final_ack] == [True]
     _receive(world, receiver)
     _seconds(world, 2)

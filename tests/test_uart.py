@@ -319,7 +319,7 @@ def test_a_board_that_reads_nothing_holds_up_messages_not_the_queue_manager(plac
             board.reads = False
             place.send(*[bytes(20000) for _ in range(40)])
             await until(lambda: not place.manager.links[0].writable)
-            waiting = next(iter(place.manager.links[0].outgoing)).stream.table
+            waiting = place.manager.outgoing.served_by(place.manager.links[0])[0].stream.table
             assert len(waiting) == 40
             board.reads = True
             await until(lambda: len(board.peer.received) == 40)

@@ -5,14 +5,18 @@ What repeats is counted and reported together, less and less often.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+
+from ordack.store import legible
 
 INFO, WARNING, ERROR = "info", "warning", "error"
 AGAIN_S = 60.0  # in which the same fact is not told again; twice as long each time that it keeps coming,
 AGAIN_MAX_S = 3600.0  # up to this
 FACTS_MAX = 1000  # that are remembered
+SAME_AGAIN_S = 10  # an operator is told at most that often of one kind of excess
 
 
 class Line(str):
@@ -29,6 +33,26 @@ class Line(str):
         line.level = level
         line.fact = fact or text
         return line
+
+
+class Operator:
+    """Who is told what he should know. write: takes each line; nothing depends on whether it works."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._told: dict[str, int] = {}  # kind -> not again before this second
+
+    def tell(self, text: str, level: str = WARNING, fact: str = "") -> None:
+        """Tell him something; level, fact: see Line."""
+        with contextlib.suppress(Exception):
+            line = text if isinstance(text, Line) else Line(text, level, fact)
+            self._write(Line(legible(line), line.level, line.fact))
+
+    def tell_seldom(self, kind: str, wall: int, text: str) -> None:
+        """Tell him something of this kind, unless that was done a moment ago. wall: seconds since 1970."""
+        if wall >= self._told.get(kind, 0):
+            self._told[kind] = wall + SAME_AGAIN_S
+            self.tell(text)
 
 
 class _Fact:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import fcntl
 import functools
 import ipaddress
@@ -26,9 +25,10 @@ from typing import Any, TypeVar, cast
 
 from mqqb.session import OPEN, WAITING_CPR_MSG
 
-from ordack.config import CONNECT_TIMEOUT_S, SERIAL_PORT, Config, SerialSettings
+from ordack.config import CONNECT_TIMEOUT_S, SERIAL_PORT, SerialSettings
 from ordack.connect import Connector, Step
-from ordack.manager import Hop, Link, Manager
+from ordack.links import Hop, Link
+from ordack.manager import Manager
 from ordack.ping import Pings
 from ordack.record import RecordedConnection, Recorder
 from ordack.store import StoreError
@@ -40,7 +40,6 @@ MAX_BATCH_BYTES = 16 << 20
 SHUT_TIMEOUT_S = 5.0  # for the last bytes to a peer that does not read
 SPARE_FILES = 24  # of the store, the event loop, the listener, connections that wait to be refused
 BACKLOG = 100  # connections that are taken in one turn, before the first of them can be refused
-SAME_AGAIN_S = 10.0  # an operator is told at most that often of one kind of excess
 PING_SIZE = 24
 PINGS_PER_POLL = 50  # answered at most: a request that pretends to come from another ping port would go round for ever
 
@@ -135,7 +134,7 @@ class _Connection(asyncio.Protocol):
     def fail(self, error: Exception) -> None:
         """End it, for something that nobody thought of."""
         if self.link is not None:
-            self.net.manager.defect(self.link, error)
+            self.net.manager.links.defect(self.link, error)
         else:
             self.net.defect(f"a connection with {self.transport.get_extra_info('peername')}", error)
         self.ended_here = True
@@ -158,7 +157,6 @@ class _Net:
         self._pinged: tuple[Hop, socket.socket] | None = None
         self._ping_service: socket.socket | None = None
         self._answered = 0
-        self._told: dict[str, float] = {}  # what an operator was told of -> not again before this
         self._order_acks: asyncio.TimerHandle | None = None  # sends them when they are due
 
     def arrived(self, link: Link, data: bytes) -> None:
@@ -181,7 +179,7 @@ class _Net:
                 raise
             except Exception as error:  # noqa: BLE001 - how much of what came was taken, nobody knows
                 for link in {link for link, _ in arrivals}:
-                    self.manager.defect(link, error)
+                    self.manager.links.defect(link, error)
             self.flush()
             self._expect_order_acks()
 
@@ -247,8 +245,8 @@ class _Net:
     def _look_at_transfers(self) -> None:
         """Tell the links whose bytes have not all left how many are still here."""
         for link, connection in self.connections.items():
-            if link.transfer.is_under_way:
-                link.transfer.holds(_held(connection.transport))
+            if link.pace.is_under_way:
+                link.pace.holds(_held(connection.transport))
 
     async def poll(self) -> None:
         """Do what is due, again and again. Raises StoreError."""
@@ -278,19 +276,14 @@ class _Net:
             self._ponged(None)
         self._wanted = self.manager.wanted_hops()
         for hop in self._wanted - self.connectors.keys():
-            self.connectors[hop] = Connector(*hop, self.manager.config, self.manager.log)
+            self.connectors[hop] = Connector(*hop, self.manager.config, self.manager.operator.tell)
         for hop in list(self.connectors):
             self._advance(hop)
 
-    def tell(self, text: str, of: str) -> None:
-        """Tell the operator, of one thing at most every SAME_AGAIN_S."""
-        if self._loop.time() >= self._told.get(of, 0.0):
-            self._told[of] = self._loop.time() + SAME_AGAIN_S
-            self.manager.log(text)
-
     def defect(self, of: str, error: Exception) -> None:
         """Something has failed in a way that nobody thought of; it belongs to no link."""
-        self.tell(f"{of}: a defect, {''.join(traceback.format_exception(error)).rstrip()}", of)
+        self.manager.operator.tell_seldom(
+            of, wall(), f"{of}: a defect, {''.join(traceback.format_exception(error)).rstrip()}")
 
     def report(self) -> dict[Hop, dict[str, Any]]:
         """What is to be told of the ways to the hops."""
@@ -300,7 +293,7 @@ class _Net:
     def open_serial(self, settings: SerialSettings, device: object) -> None:
         """Take connections over a serial port that is open already."""
         hop = settings.name, SERIAL_PORT
-        self.serial[hop] = SerialPort(settings, device, lambda: _Connection(self, hop), self.manager.log)
+        self.serial[hop] = SerialPort(settings, device, lambda: _Connection(self, hop), self.manager.operator.tell)
 
     # ---- opening sessions
 
@@ -323,7 +316,7 @@ class _Net:
 
     async def _resolve(self, hop: Hop, connector: Connector) -> None:
         host, port = hop
-        self.manager.look_for_ways(hop)
+        self.manager.outgoing.look_for_ways(hop)
         self._wanted = self.manager.wanted_hops()
         try:
             addresses = [str(ipaddress.ip_address(host))]  # without the threads that slow names may all occupy
@@ -389,7 +382,7 @@ class _Net:
     def _ping_request(self, service: socket.socket) -> None:
         with contextlib.suppress(OSError):  # nowhere to answer to, or no room: it is a datagram
             datagram, source = service.recvfrom(PING_SIZE + 1)
-            response = self._pings.answer(datagram, self.manager.would_refuse(source[0]))
+            response = self._pings.answer(datagram, self.manager.links.would_refuse(source[0]))
             if response and self._answered < PINGS_PER_POLL:
                 self._answered += 1
                 service.sendto(response, source)  # B-006
@@ -455,18 +448,18 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def fit_to_files(config: Config) -> Config:
-    """The limits of config, with no more sessions than this process may have files: as many as the hard limit allows.
+def sessions_for_files(most: int) -> int:
+    """How many sessions there may be, `most` if this process may have files for so many: the hard limit counts.
 
     One session too many then is refused in order, instead of taking the last file from whatever needs one (B-435).
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = config.max_sessions + SPARE_FILES + BACKLOG
+    wanted = most + SPARE_FILES + BACKLOG
     if resource.RLIM_INFINITY != soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        return dataclasses.replace(config, max_sessions=max(min(config.max_sessions, soft - SPARE_FILES), 1))
-    return config
+        return max(min(most, soft - SPARE_FILES), 1)
+    return most
 
 
 async def serve(manager: Manager, listener: socket.socket, stop: asyncio.Event,
@@ -485,13 +478,13 @@ async def serve(manager: Manager, listener: socket.socket, stop: asyncio.Event,
     def fail(_loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         error = context.get("exception")
         if isinstance(error, OSError):  # no file left, or broken early: accepting goes on in a second
-            net.tell(f"a connection failed: {error}", "a connection")
+            manager.operator.tell_seldom("a connection", wall(), f"a connection failed: {error}")
         elif not isinstance(error, StoreError):
             net.defect("serve", error if isinstance(error, Exception) else RuntimeError(str(context["message"])))
         elif not failed.done():
             failed.set_exception(error)
 
-    manager.config = fit_to_files(manager.config)
+    manager.links.max_sessions = sessions_for_files(manager.config.max_sessions)
     net = _Net(manager, recorder)
     manager.connections = net.report
     previous = loop.get_exception_handler()
@@ -505,7 +498,8 @@ async def serve(manager: Manager, listener: socket.socket, stop: asyncio.Event,
             try:
                 net.answer_pings(listener.getsockname()[0])
             except OSError as error:
-                manager.log(f"pings are not answered: UDP port {manager.config.ping_port}, {error.strerror or error}")
+                manager.operator.tell(f"pings are not answered: UDP port {manager.config.ping_port}, "
+                                      f"{error.strerror or error}")
         for settings, device in serial:
             net.open_serial(settings, device)
         ready()

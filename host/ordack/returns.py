@@ -9,54 +9,20 @@ does not know any more whether the message is in the queue, and that class says 
 
 from __future__ import annotations
 
-import itertools
 from array import array
 from collections.abc import Iterable
-from typing import Protocol, TypeVar
 
 from mqqb import core, headers, parse
-from mqqb.incoming import IncomingStream
-from mqqb.streams import Entry, OutgoingStream
 
 from ordack.config import Config
+from ordack.incoming import IncomingState
+from ordack.outgoing import OutgoingQueue
 from ordack.tables import key_of
 
-
-class Returns(Protocol):
-    """An outgoing queue with what goes back to a peer. rejections: key of the last FinalAck in it that rejects a
-    message."""
-
-    identifier: int
-    rejections: int
-
-    @property
-    def stream(self) -> OutgoingStream: ...
-
-    @property
-    def peer(self) -> bytes | None: ...
-
-    @property
-    def link(self) -> object | None: ...
-
-
-class State(Protocol):
-    """An incoming stream with its limit."""
-
-    source: bytes
-    stream: IncomingStream
-    limit: int | None
-
-
-AnyState = TypeVar("AnyState", bound=State)
 Sequence = tuple[bytes, int, int]  # source, TimeStamp and ordinal: no other stream has the same
 
 
-def rejections(queue: Returns) -> list[Entry]:
-    """Entries up to the last FinalAck in the queue that rejects a message."""
-    return list(itertools.takewhile(lambda entry: key_of(entry) <= queue.rejections, queue.stream.table))
-
-
-def surplus(queues: Iterable[Returns], known: Iterable[bytes], config: Config) -> list[tuple[int, int]]:
+def surplus(queues: Iterable[OutgoingQueue], known: Iterable[bytes], config: Config) -> list[tuple[int, int]]:
     """Of which outgoing queues so many of the oldest acknowledgements are to be given up: (identifier, how many).
 
     known: peers that have sent messages to queues that are here. Strangers go before them: anybody can make up GUIDs.
@@ -82,7 +48,7 @@ def surplus(queues: Iterable[Returns], known: Iterable[bytes], config: Config) -
     return found
 
 
-def by_sequence(states: Iterable[AnyState]) -> dict[Sequence, AnyState]:
+def by_sequence(states: Iterable[IncomingState]) -> dict[Sequence, IncomingState]:
     """The streams by the sequence that each is at."""
     return {(state.source, state.stream.record[core.INCOMING_TIME_STAMP],
              state.stream.record[core.INCOMING_ORDINAL]): state for state in states}
@@ -98,7 +64,7 @@ def rejected(packet: bytes | bytearray) -> tuple[Sequence, int] | None:
     return ((bytes(body.source_guid), body.tx_sequence_time_stamp, body.tx_sequence_ordinal), body.tx_sequence_number)
 
 
-def given_up(acknowledgements: Iterable[bytearray], states: Iterable[AnyState]) -> list[AnyState]:
+def given_up(acknowledgements: Iterable[bytearray], states: Iterable[IncomingState]) -> list[IncomingState]:
     """These packets will not be sent: limit the OrderAcks of streams whose messages they reject; which were."""
     found = [known for packet in acknowledgements if (known := rejected(packet))]
     sequences = by_sequence(states) if found else {}

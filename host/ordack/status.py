@@ -1,12 +1,12 @@
 """What a store does, for people: whether it is served, who is connected, what waits, where and why. It only reads.
 
-It combines what a running `ordack serve` reports of itself (Manager.report) with what the store holds.
+It combines what a running `ordack serve` reports of itself (`report`) with what the store holds.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,11 +15,38 @@ from mqqb import confirm, guids
 from ordack import classes
 from ordack.client import Client
 from ordack.config import Config, format_address, split_direct
+from ordack.links import Hop, Link
 from ordack.outcome import is_return_queue
+from ordack.outgoing import OutgoingQueue
 from ordack.room import megabytes
 from ordack.store import PRIVATE, OutgoingCount, Store, counted
 
 LARGE_MESSAGE = 5_000_000  # bytes: with less room than this not every message is taken
+
+
+def report(links: Iterable[Link], queues: Iterable[OutgoingQueue],
+           connections: Mapping[Hop, Mapping[str, Any]]) -> dict[str, Any]:
+    """What a queue manager is doing: its sessions, and the state of its outgoing queues (B-082, B-239). connections:
+    what the network tells of its hops."""
+    told = []
+    for queue in queues:
+        connection = connections.get(queue.hop) if queue.hop else None
+        info = queue.stream.transfer_info()
+        told.append({
+            "format_name": queue.format_name,
+            "state": "OnHold" if queue.on_hold else "Connected" if queue.link
+            else connection["state"] if connection else "Inactive",
+            "first_non_ack": info.first_non_ack, "last_non_ack": info.last_non_ack, "last_ack": info.last_ack,
+            "next_seq": info.next_seq, "last_ack_count": info.last_ack_count, "no_ack_count": info.no_ack_count,
+            "no_read_count": info.no_read_count, "resend_count": info.resend_count,
+            "resend_interval_ms": info.resend_interval,
+            "connection": connection,
+        })
+    return {"sessions": [{"name": link.hop[0] if link.hop else link.address, "address": link.address,
+                          "guid": guids.guid_text(link.peer), "state": link.session.state,
+                          "initiator": link.session.initiator} for link in links],
+            "serial": [connection for connection in connections.values() if "serial" in connection],
+            "outgoing": told}
 
 
 def span(seconds: float) -> str:

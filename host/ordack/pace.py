@@ -7,13 +7,15 @@ Those times count from when the message has left.
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
 from mqqb.session import Session
 from mqqb.streams import OutgoingStream
 
 AHEAD_BYTES = 1 << 20  # given to a transport at once, before it has said whether it takes more; and a packet
 
 
-class Transfer:
+class Pace:
     """What was written to one connection, and how much of it has left."""
 
     def __init__(self, session: Session) -> None:
@@ -22,7 +24,8 @@ class Transfer:
         self._held = 0  # of them, when that was told last; then
         self._seen = 0  # so many had been written
         self._waiting = 0  # bytes of messages that are about to be written
-        self._timers: dict[OutgoingStream, tuple[int, int]] = {}  # when it is over, and what has to have left before
+        # When it is over, and what has to have left before.
+        self._timers: WeakKeyDictionary[OutgoingStream, tuple[int, int]] = WeakKeyDictionary()
         self._come = 0
         self._packet = 0  # where in what has come the unfinished packet begins; it has
         self._half = 0  # so many bytes of it,

@@ -1,0 +1,59 @@
+"""What one batch decides, until it is written: in one transaction, or not at all."""
+
+from __future__ import annotations
+
+from mqqb import headers
+from mqqb.streams import Entry
+
+from ordack.incoming import IncomingState
+from ordack.links import Link
+from ordack.outcome import Outcomes
+from ordack.outgoing import OutgoingQueue
+from ordack.store import NewMessage
+from ordack.tables import key_of
+
+
+class Batch:
+    """outcomes: writes at once, in the batch's transaction; all else waits here.
+
+    messages: for queues here, and queued: bytes of these, by queue. forwarded: with the name of their outgoing queue.
+    noted: for the duplicate filter. incoming: streams that have moved, and forgotten ones.
+    stored: what the sessions are to hear of, in order. refused: links that had to be closed.
+    """
+
+    def __init__(self, outcomes: Outcomes) -> None:
+        self.outcomes = outcomes
+        self.messages: list[NewMessage] = []
+        self.queued: dict[int, int] = {}
+        self.forwarded: list[tuple[str, headers.UserMessage, bytearray]] = []
+        self.noted: dict[tuple[bytes, int], None] = {}
+        self.incoming: dict[IncomingState, None] = {}
+        self.forgotten: list[tuple[bytes, str]] = []
+        self.rejected: list[tuple[IncomingState | None, bytes]] = []  # with the peer under which the FinalAck is filed
+        self.stored: list[tuple[Link, bool]] = []
+        self.refused: set[Link] = set()
+        self.touched: dict[OutgoingQueue, None] = {}  # something has left these
+        self.moved: dict[OutgoingQueue, None] = {}  # their streams are to be saved
+        self.passed_on: list[int] = []  # keys of what sessions have acknowledged, not transactional
+        self.journaled: list[int] = []  # those of it with JN or JP
+        self.answers: list[tuple[int, int]] = []  # key, class of a FinalAck or 0 for an OrderAck; in order of arrival
+        self.queue_of: dict[int, OutgoingQueue] = {}  # by these keys, and those of what has ended otherwise
+
+    def passed(self, queue: OutgoingQueue, entries: list[Entry]) -> None:
+        """A session has acknowledged these for good."""
+        queue.stream.remove(entries)
+        self.touched[queue] = None
+        for entry in entries:
+            (self.journaled if entry.journal else self.passed_on).append(key_of(entry))
+
+    def answer(self, queue: OutgoingQueue, entry: Entry, message_class: int) -> None:
+        """An acknowledgement says this of a message."""
+        self.answers.append((key_of(entry), message_class))
+        self.queue_of[key_of(entry)] = queue
+        self.touched[queue] = self.moved[queue] = None
+
+    def take_out(self, queue: OutgoingQueue, entries: list[Entry]) -> None:
+        """These have ended otherwise."""
+        queue.stream.remove(entries)
+        self.queue_of.update((key_of(entry), queue) for entry in entries)
+        self.touched[queue] = self.moved[queue] = None

@@ -1,0 +1,72 @@
+"""What time ends, a piece at a time: sessions and other processes have their turn in between.
+
+Times: `now` monotonic milliseconds, `wall` seconds since 1970.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ordack.batch import Batch
+from ordack.pieces import CHUNK, piece
+from ordack.settling import Settling
+from ordack.store import Store, first_piece
+
+DUE = 10_000  # messages that are found due at once: what is near each other in the store ends together
+
+Transact = Callable[[int, int, Callable[[Batch], object]], object]
+
+
+class Deadlines:
+    """transact: runs what decides in one transaction (Manager). is_behind: there may be more to be ended now."""
+
+    def __init__(self, store: Store, settling: Settling, transact: Transact) -> None:
+        self.is_behind = False
+        self._store = store
+        self._settling = settling
+        self._transact = transact
+        self.load()
+
+    def load(self) -> None:
+        """Begin anew: what is due is to be looked for."""
+        self._due: list[tuple[int, int]] = []  # as Store.due_outgoing, what is due later first
+        self._old_outcomes: list[int] = []
+
+    def forget_outcomes(self, keep: int) -> None:
+        """The oldest outcomes are to be forgotten, but for the last `keep`."""
+        self._old_outcomes = self._store.old_outcomes(keep)
+
+    def end_foreign(self, now: int, wall: int) -> bool:
+        """Messages that were sent under another identifier end: some of them. Was that all?"""
+        messages = self._store.foreign_outgoing(CHUNK)
+        self.is_behind = len(messages) == CHUNK
+        if messages:
+            self._transact(now, wall, lambda batch: self._settling.forsake(batch, messages))
+        return not self.is_behind
+
+    def end(self, now: int, wall: int) -> None:
+        """A piece of what is due ends."""
+        self.is_behind = False
+
+        def end(work: Callable[[Batch, int], int]) -> None:
+            def decide(batch: Batch) -> None:
+                _, is_more = piece(lambda limit: work(batch, limit))
+                self.is_behind |= is_more
+
+            self._transact(now, wall, decide)
+
+        self._due = self._due or self._store.due_outgoing(wall, DUE)[::-1]
+        if self._due:
+            end(lambda batch, limit: self._end_some(batch, wall, limit))
+            self.is_behind = True  # there may be more than that
+        if any(self._store.over(wall, 1)):
+            end(lambda batch, limit: batch.outcomes.remove_over(limit))
+        if self._old_outcomes:
+            end(lambda _batch, limit: self._store.forget_outcomes(self._old_outcomes, limit))
+
+    def _end_some(self, batch: Batch, wall: int, limit: int) -> int:
+        keys = first_piece(self._due[:-limit - 1:-1])
+        del self._due[len(self._due) - len(keys):]
+        self._settling.due(batch, wall, [
+            waiting for waiting in self._store.waiting(keys) if waiting.due is not None and waiting.due <= wall])
+        return len(keys)

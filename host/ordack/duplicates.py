@@ -1,0 +1,50 @@
+"""The duplicate filter: which messages that are not transactional have come already (B-248, B-254)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+from ordack.config import Config
+from ordack.store import Store
+
+ROWS = 500  # that one transaction forgets
+Identifier = tuple[bytes, int]  # source queue manager, MessageID
+
+
+class Duplicates:
+    """MessageIDHistoryTable; `load` takes it from the store. Times: seconds since 1970."""
+
+    def __init__(self, store: Store, config: Config) -> None:
+        self._store = store
+        self._config = config
+        self._seen: dict[Identifier, int] = {}  # the oldest first
+
+    def __contains__(self, identifier: Identifier) -> bool:
+        return identifier in self._seen
+
+    def load(self) -> None:
+        """Take it from the store."""
+        self._seen = {(source, message_id): time for source, message_id, time in self._store.history()}
+
+    def note(self, identifier: Identifier, wall: int) -> None:
+        """It has come."""
+        self._seen.pop(identifier, None)
+        self._seen[identifier] = wall
+
+    def save(self, noted: Iterable[Identifier]) -> None:
+        """Write what was noted to the store, and forget what is more than may be remembered."""
+        self._store.save_history([(*identifier, self._seen[identifier]) for identifier in noted])
+        surplus = len(self._seen) - self._config.history_size
+        if surplus > 0:
+            self._forget(list(islice(self._seen, surplus)))
+
+    def forget_before(self, time: int) -> None:
+        """Forget what came before this time (B-154)."""
+        self._forget([identifier for identifier, noted in self._seen.items() if noted < time])
+
+    def _forget(self, identifiers: list[Identifier]) -> None:
+        for identifier in identifiers:
+            del self._seen[identifier]
+        for first in range(0, len(identifiers), ROWS):
+            self._store.delete_history(identifiers[first:first + ROWS])

@@ -1,0 +1,221 @@
+"""Sessions and peers: which connections there are and whose, how they begin and end, and how many there may be.
+
+Times: `now` monotonic milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable, Iterator
+
+from mqqb import guids
+from mqqb.session import OPEN, Session
+
+from ordack.config import Config
+from ordack.log import ERROR, SAME_AGAIN_S, Operator
+from ordack.pace import Pace
+from ordack.store import StoreError
+from ordack.turns import Turns
+
+EVERYDAY_ENDS = ("B-147", "B-163", "B-298")  # idle, stopped, the peer went away: nothing to tell an operator
+
+Hop = tuple[str, int]
+
+
+class Link:
+    """One connection: its session, the peer's IP address or the name of its serial line, and the hop that it leads to,
+    if this side opened it or it is a serial line.
+
+    Set `writable` False while the transport takes no more: acknowledgements still go out, messages wait.
+    """
+
+    def __init__(self, session: Session, address: str, hop: Hop | None) -> None:
+        self.session = session
+        self.address = address
+        self.hop = hop
+        self.writable = True
+        self.was_open = False
+        self.pace = Pace(session)
+        self.turns = Turns()
+
+    @property
+    def is_open(self) -> bool:
+        """May messages travel on it?"""
+        return self.session.state == OPEN
+
+    @property
+    def peer(self) -> bytes:
+        """The GUID of the queue manager at its other end."""
+        return self.session.remote_guid
+
+
+class Links:
+    """All connections. guid: of this queue manager. ended: is called with each link whose session is over, once, when
+    it is here no more. max_sessions: may be set lower than the Config says."""
+
+    def __init__(self, guid: bytes, config: Config, operator: Operator, ended: Callable[[Link], None]) -> None:
+        self.max_sessions = config.max_sessions
+        self._guid = guid
+        self._config = config
+        self._operator = operator
+        self._ended = ended
+        self._links: list[Link] = []
+        self._by_guid: dict[bytes, list[Link]] = {}
+        self._half_received: dict[Link, int] = {}  # bytes of an unfinished packet
+        self._touched: dict[Link, None] = {}  # these have something to write, or are to be shut
+        self._refused = 0
+        self._refusals_due = 0
+
+    def __iter__(self) -> Iterator[Link]:
+        return iter(self._links)
+
+    def __getitem__(self, place: int) -> Link:
+        return self._links[place]
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    def with_peer(self, guid: bytes) -> list[Link]:
+        """Those with this queue manager that have been open."""
+        return self._by_guid.get(guid, [])
+
+    # ---- how they begin
+
+    def accept(self, address: str, now: int, hop: Hop | None = None) -> Link | None:
+        """A peer has connected from this IP address, or over the serial line that is this hop; None: it is one too
+        many (B-435)."""
+        if self.would_refuse(address):
+            self._refused += 1
+            if now >= self._refusals_due:
+                self._refusals_due = now + 1000 * SAME_AGAIN_S
+                self._operator.tell(f"{address}: refused, {self._from(address)} sessions from there, {len(self)} in "
+                                    f"all; {self._refused} refused since this was last told")
+                self._refused = 0
+            return None
+        return self._add(False, address, hop, now)
+
+    def would_refuse(self, address: str) -> bool:
+        """Would a connection from this IP address be one too many now (B-202, B-206)?"""
+        return len(self) >= self.max_sessions or self._from(address) >= self._config.max_sessions_per_address
+
+    def _from(self, address: str) -> int:
+        return sum(link.address == address for link in self._links)
+
+    def connect(self, hop: Hop, address: str, now: int, pinged: bool) -> Link:
+        """This side has connected to a hop, whose IP address is `address`; pinged: a ping had found it willing."""
+        return self._add(True, address, hop, now, pinged)
+
+    def _add(self, initiator: bool, address: str, hop: Hop | None, now: int, pinged: bool = False) -> Link:
+        link = Link(Session(initiator, self._guid, now, settings=self._config.session), address, hop)
+        self._links.append(link)
+        link.session.connected(now, pinged)
+        self.touch(link)
+        return link
+
+    def opened(self, link: Link) -> bool:
+        """Its handshake is over, so that its peer is known. Is that news?"""
+        if link.was_open or link not in self._links:
+            return False
+        link.was_open = True
+        same = self._by_guid.setdefault(link.peer, [])
+        same.append(link)
+        elsewhere = [other.address for other in same
+                     if other.address != link.address and (other.hop is None) == (link.hop is None)]
+        if elsewhere:
+            self._operator.tell(f"{link.address} and {elsewhere[0]}: both say that they are "
+                                f"{guids.guid_text(link.peer)}; is one a copy of the other? (B-413)")
+        if len(same) > self._config.max_sessions_per_guid:
+            self.close(same[0], "B-435", "too many sessions with one queue manager: the oldest gives way")
+        return True
+
+    # ---- what comes and goes
+
+    def receive(self, link: Link, data: bytes, now: int) -> list[object]:
+        """The events of the session that these bytes make; none if they meet a defect, which ends the link."""
+        self.touch(link)
+        events: list[object] = []
+        with self.isolated(link):
+            events = link.session.receive_data(data, now)
+        if link in self._links:
+            self._half_received[link] = link.session.half_received
+            link.pace.came(len(data), now)
+        return events
+
+    def limit_half_received(self) -> None:
+        """Close links until unfinished packets take no more memory than they may (B-435)."""
+        while sum(self._half_received.values()) > self._config.max_half_received:
+            largest = max(self._half_received, key=self._half_received.__getitem__)
+            self.close(largest, "B-435", "unfinished packets take too much memory: the largest gives way")
+
+    def touch(self, link: Link) -> None:
+        """It may have something to write."""
+        self._touched[link] = None
+
+    def output(self) -> list[tuple[Link, bytes, bool]]:
+        """For each link with news: the bytes to write to it, and whether its transport is to be shut after that."""
+        news = [(link, link.session.data_to_send(), link.session.closed is not None) for link in self._touched]
+        self._touched.clear()
+        for link, data, _ in news:
+            link.pace.wrote(len(data))
+        return news
+
+    def run_timers(self, now: int) -> None:
+        """Close what is too slow, and do what is due in the sessions."""
+        for link in list(self._links):
+            with self.isolated(link):
+                if link.pace.is_too_slow(self._config.packet_timeout, self._config.minimum_rate, now):
+                    self.close(link, "B-435", "a packet comes too slowly")
+                elif link.session.handle_timeout(now):
+                    self.end(link)
+            self.touch(link)
+
+    # ---- how they end
+
+    @contextlib.contextmanager
+    def isolated(self, link: Link) -> Iterator[None]:
+        """A defect of ours that something on this link has met ends this link, not the queue manager."""
+        try:
+            yield
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other sessions have no part in it
+            self.defect(link, error)
+
+    def defect(self, link: Link, error: Exception) -> None:
+        """End this link, for something that it has met has failed in a way that nobody thought of."""
+        self._operator.tell("".join(traceback.format_exception(error)).rstrip(), ERROR)
+        self.close(link, "B-435", f"defect in the queue manager, {error!r}")
+
+    def close_all(self, rule: str, reason: str) -> None:
+        """End all sessions, for this reason."""
+        for link in list(self._links):
+            self.close(link, rule, reason)
+
+    def close(self, link: Link, rule: str, reason: str) -> None:
+        """End a session, for this reason."""
+        link.session.close(rule, reason)
+        self.end(link)
+
+    def lost(self, link: Link) -> None:
+        """The transport of this link is gone (B-298)."""
+        link.session.transport_closed()
+        self.end(link)
+
+    def end(self, link: Link) -> None:
+        """Forget a link whose session is closed."""
+        self.touch(link)
+        if link not in self._links:
+            return
+        closed = link.session.closed
+        if closed and closed.rule not in EVERYDAY_ENDS:
+            self._operator.tell(f"{link.address}: session closed, {closed.reason} ({closed.rule})",
+                                fact=f"{link.address}: {closed.rule}")
+        self._links.remove(link)
+        self._half_received.pop(link, None)
+        same = self._by_guid.get(link.peer, [])
+        if link in same:
+            same.remove(link)
+            if not same:
+                del self._by_guid[link.peer]
+        self._ended(link)

@@ -1,0 +1,110 @@
+"""OrderAcks that this queue manager sends: on which session, and behind which FinalAcks.
+
+An OrderAck covers messages that were rejected, too. It must not overtake the FinalAck of one, else the source concludes
+that it was stored: no OrderAck goes to a peer unless every such FinalAck for it is on the wire in front, on the same
+connection, or on the peer's disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mqqb import acks, core
+
+from ordack import outcome, returns
+from ordack.incoming import IncomingState, IncomingStreams
+from ordack.links import Link, Links
+from ordack.outgoing import OutgoingQueues
+from ordack.store import Store
+from ordack.tables import key_of
+
+MESSAGE_ID_BLOCK = 256  # reserved at once, so that not each OrderAck costs a commit
+
+
+class OrderAcks:
+    """Times: `now` monotonic milliseconds, `wall` seconds since 1970."""
+
+    def __init__(self, store: Store, links: Links, incoming: IncomingStreams, outgoing: OutgoingQueues) -> None:
+        self._store = store
+        self._links = links
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self._message_ids = range(0)
+
+    def load(self) -> None:
+        """Find out which OrderAcks have to wait for FinalAcks that are in the store."""
+        sequences = returns.by_sequence(self._incoming)
+        for queue in self._outgoing.returns:
+            queue.rejections = self._outgoing.last_key  # nothing says which of them reject
+            for entry in queue.stream.table:
+                found = returns.rejected(self._store.outgoing_packet(key_of(entry))[0])
+                if found and found[0] in sequences:
+                    sequences[found[0]].final_acks = queue
+
+    def wait_behind(self, rejected: Iterable[tuple[IncomingState | None, bytes]]) -> None:
+        """FinalAcks that reject messages of these streams were put in the outgoing queues for these peers."""
+        for state, peer in rejected:
+            queue = self._outgoing.to_peer(peer)
+            assert queue
+            queue.rejections = self._outgoing.last_key
+            if state:
+                state.final_acks = queue
+
+    def send_due(self, now: int, wall: int) -> None:
+        """Send those whose time has come."""
+        for state in self._incoming.due(now):
+            self._send(state, now, wall)
+
+    def send_overdue(self, link: Link, now: int, wall: int) -> None:
+        """Send those that have waited for a session with the peer of this link."""
+        for state in self._incoming.overdue(link.peer):
+            self._send(state, now, wall)
+
+    def _send(self, state: IncomingState, now: int, wall: int) -> None:
+        self._incoming.settle(state)
+        if state.order_ack_number:
+            peer, candidates = self._ways(state)
+            for link in candidates:
+                if link.session.can_send() and (state.final_acks is None or self._final_acks_are_ahead(link)):
+                    self._send_on(link, state, now, wall)
+                    break
+            else:
+                self._incoming.wait_for(state, peer)
+                return
+        state.stream.order_ack_sent(now)
+
+    def _ways(self, state: IncomingState) -> tuple[bytes, list[Link]]:
+        """The peer that the OrderAck is for, and links: the one that the messages came on, else any with their sender
+        (B-011, B-414); behind FinalAcks, the one that these go on."""
+        final_acks = state.final_acks
+        if final_acks and final_acks.rejecting:
+            assert final_acks.peer
+            return final_acks.peer, [final_acks.link] if final_acks.link else []
+        peer = state.link.peer if state.link else state.source
+        return peer, [*([state.link] if state.link else []), *self._links.with_peer(peer),
+                      *self._links.with_peer(state.source)]
+
+    def _final_acks_are_ahead(self, link: Link) -> bool:
+        """Is every FinalAck for this link's peer that rejects a message on its disk already, or on the wire of this
+        very link?"""
+        queue = self._outgoing.to_peer(link.peer)
+        rejecting = queue.rejecting if queue else []
+        return not rejecting or (queue is not None and queue.link is link and all(
+            entry.awaiting_ack or entry.received_session_ack for entry in rejecting))
+
+    def _send_on(self, link: Link, state: IncomingState, now: int, wall: int) -> None:
+        direct = link.session.direct_format_session and state.source == link.peer
+        destination, host = outcome.order_queue(link.address if direct else None, state.source)
+        record = state.stream.record
+        packet = acks.order_ack(
+            destination, self._store.guid, self._message_id(), wall, record[core.INCOMING_ORDINAL],
+            record[core.INCOMING_TIME_STAMP], state.order_ack_number, host)
+        link.session.send(None, packet, False, now)
+        self._links.touch(link)
+
+    def _message_id(self) -> int:
+        if not self._message_ids:
+            first = self._store.reserve_message_ids(MESSAGE_ID_BLOCK)
+            self._message_ids = range(first, first + MESSAGE_ID_BLOCK)
+        identifier, self._message_ids = self._message_ids[0], self._message_ids[1:]
+        return identifier

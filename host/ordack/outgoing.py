@@ -1,0 +1,318 @@
+"""Outgoing queues: what waits for other queue managers, in memory as the store has it, and which session serves it.
+
+Several processes put messages in the store's outgoing queues; `refresh` takes them up. Times: `now` monotonic
+milliseconds.
+"""
+
+from __future__ import annotations
+
+import itertools
+from array import array
+from collections.abc import Iterable, Iterator
+
+from mqqb import confirm, core
+from mqqb.confirm import Confirmation
+from mqqb.streams import Entry
+
+from ordack import outcome
+from ordack.config import SERIAL_PORT, Config
+from ordack.links import Hop, Link, Links
+from ordack.routing import Routing, Way
+from ordack.store import Outgoing, OutgoingEntry, Store, Waiting
+from ordack.tables import LongStream, key_of
+
+ROWS = 500  # that are read at once, to bound memory, or of which one transaction notes how far they have come
+
+
+class OutgoingQueue:
+    """One outgoing queue; way: see Way.
+
+    returns: it holds what goes back to a peer, rather than messages sent here. rejections: key of the last FinalAck in
+    it that rejected a message. turn: see Turns. transmitted: keys of transactional messages that were sent since the
+    store was told that any may be (told_open).
+    """
+
+    def __init__(self, row: Outgoing, way: Way, config: Config) -> None:
+        self.identifier = row.identifier
+        self.format_name = row.format_name
+        self.stream = LongStream(array("I", row.record), config.resend_intervals, rolls=False)
+        _, self.peer, self.routed = way
+        self.hop: Hop | None = None
+        self.returns = outcome.is_return_queue(row.format_name)
+        self.link: Link | None = None
+        self.turn = 0
+        self.on_hold = row.on_hold
+        self.resends = row.resends
+        self.rejections = 0
+        self.transmitted: set[int] = set()
+        self.told_open = False
+
+    @property
+    def is_needed(self) -> bool:
+        """Is there something to send, or an answer to wait for, which a peer may be unable to bring unasked (B-414)?"""
+        return bool(self.stream.table or self.stream.awaiting_final_ack)
+
+    @property
+    def rejecting(self) -> list[Entry]:
+        """What is in it up to the last FinalAck that rejects a message."""
+        return list(itertools.takewhile(lambda entry: key_of(entry) <= self.rejections, self.stream.table))
+
+
+class OutgoingQueues:
+    """All of them; `load` takes them from the store."""
+
+    def __init__(self, store: Store, links: Links, routing: Routing, config: Config) -> None:
+        self._store = store
+        self._links = links
+        self._routing = routing
+        self._config = config
+        self._forget_all()
+
+    def _forget_all(self) -> None:
+        self._queues: dict[int, OutgoingQueue] = {}
+        self._by_peer: dict[bytes, list[OutgoingQueue]] = {}  # for a peer by its GUID
+        self._by_hop: dict[Hop, list[OutgoingQueue]] = {}  # those that a hop is known for
+        self._returns: dict[bytes, OutgoingQueue] = {}  # by peer
+        self._served: dict[Link, list[OutgoingQueue]] = {}
+        self._orders: dict[OutgoingQueue, Outgoing] = {}  # as operators may want them
+        self.last_key = 0
+
+    def __iter__(self) -> Iterator[OutgoingQueue]:
+        return iter(self._queues.values())
+
+    def __getitem__(self, identifier: int) -> OutgoingQueue:
+        return self._queues[identifier]
+
+    def __contains__(self, identifier: int) -> bool:
+        return identifier in self._queues
+
+    @property
+    def returns(self) -> Iterable[OutgoingQueue]:
+        """Those with what goes back to a peer."""
+        return self._returns.values()
+
+    def to_peer(self, guid: bytes) -> OutgoingQueue | None:
+        """The one with what goes back to this peer."""
+        return self._returns.get(guid)
+
+    def served_by(self, link: Link) -> list[OutgoingQueue]:
+        """Those whose messages go on this link."""
+        return self._served.get(link, [])
+
+    # ---- as the store has them
+
+    def load(self) -> None:
+        """Begin anew: `refresh` takes all from the store. Whatever may have been sent before, may have arrived."""
+        self._note_interrupted()
+        self._forget_all()
+
+    def refresh(self) -> None:
+        """Take up what other processes have changed: what is in outgoing queues, how far that is numbered."""
+        for row in self._store.outgoing_queues():
+            known = self._queues.get(row.identifier)
+            if known:
+                known.stream.adopt(array("I", row.record))
+                self._reach(known, row.address)
+                self._orders[known] = row
+            else:
+                self._add(row)
+        self._load_entries()
+
+    def take_up(self) -> None:
+        """Have in memory what was put in outgoing queues in this transaction."""
+        for row in self._store.outgoing_queues():
+            if row.identifier not in self._queues:
+                self._add(row)
+            self._reach(self._queues[row.identifier], row.address)
+        self._load_entries()
+
+    def _add(self, row: Outgoing) -> None:
+        way = self._routing.way(row.format_name)
+        queue = self._queues[row.identifier] = OutgoingQueue(row, way, self._config)
+        if queue.peer:
+            self._by_peer.setdefault(queue.peer, []).append(queue)
+            if queue.returns:
+                self._returns[queue.peer] = queue
+        self._lead(queue, way.hop)
+        self._reach(queue, row.address)  # B-011
+        self._attach(queue)
+
+    def _load_entries(self) -> None:
+        while rows := self._store.outgoing_messages(self.last_key, ROWS):
+            for row in rows:
+                stream = self._queues[row.outgoing].stream
+                entry = _entry(row)
+                if row.held:
+                    entry.stream = stream
+                    stream.awaiting_final_ack.append(entry)  # no OrderAck can prove it stored any more
+                else:
+                    stream.append(entry)
+            self.last_key = rows[-1].key
+
+    def save(self, moved: Iterable[OutgoingQueue]) -> None:
+        """Write how far these streams are; one that is empty begins a new sequence in the same transaction (B-096)."""
+        rows = []
+        for queue in moved:
+            stream = queue.stream
+            if stream.record[core.OUTGOING_NUMBER] != 1 and not stream.numbered:
+                core.roll(stream.record)
+            rows.append(Outgoing(queue.identifier, queue.format_name, tuple(stream.record)))
+        self._store.save_outgoing(rows)
+
+    def delete_drained(self, queues: Iterable[OutgoingQueue]) -> None:
+        """Delete those of the queues that held what goes back to a peer, and hold nothing now."""
+        for queue in [queue for queue in queues if queue.returns and not queue.stream.table]:
+            self._store.delete_outgoing_queue(queue.identifier)
+            del self._queues[queue.identifier]
+            if queue.peer:
+                self._by_peer[queue.peer].remove(queue)
+                del self._returns[queue.peer]
+            if queue.hop:
+                self._by_hop[queue.hop].remove(queue)
+            self._orders.pop(queue, None)
+            if queue.link:
+                self._served[queue.link].remove(queue)
+
+    def entries(self, keys: Iterable[int], messages: Iterable[Waiting]) -> list[tuple[OutgoingQueue, list[Entry]]]:
+        """The entries with these keys, among those of these messages, by outgoing queue."""
+        wanted = set(keys)
+        by_queue: dict[int, list[int]] = {}
+        for waiting in messages:
+            if waiting.key in wanted:
+                by_queue.setdefault(waiting.outgoing, []).append(waiting.key)
+        return [(self[identifier], self[identifier].stream.entries(its)) for identifier, its in by_queue.items()]
+
+    # ---- which session serves them
+
+    def wanted_hops(self) -> set[Hop]:
+        """Where messages wait for a connection that nobody has opened yet (B-302)."""
+        there = {link.hop for link in self._links}
+        return {hop for hop, queues in self._by_hop.items() if hop not in there and hop[1] != SERIAL_PORT and any(
+            queue.is_needed and not queue.on_hold and queue.link is None for queue in queues)}
+
+    def has_way(self, guid: bytes) -> bool:
+        """Is there a session with this queue manager, or a way to one?"""
+        waiting = self.to_peer(guid)
+        return bool(self._links.with_peer(guid) or (waiting and waiting.hop) or self._routing.has_hop(guid))
+
+    def opened(self, link: Link) -> None:
+        """A session is open: it serves what is for its hop and its peer."""
+        for queue in self._by_hop.get(link.hop, []) if link.hop else []:
+            self._attach(queue)
+        for queue in self._by_peer.get(link.peer, []):
+            self._store.outgoing_queue(queue.format_name, 0, link.address)
+            self._reach(queue, link.address)
+            self._attach(queue)
+
+    def ended(self, link: Link) -> None:
+        """A session is over: what it served goes to another one, or waits for one."""
+        for queue in self._served.pop(link, []):
+            queue.link = None
+            self._attach(queue)
+
+    def _reach(self, queue: OutgoingQueue, address: str | None) -> None:
+        """Note where the peer is that an outgoing queue is for, unless the configuration says that."""
+        if queue.peer and not queue.routed and address:
+            self._lead(queue, self._routing.hop(address))
+
+    def _lead(self, queue: OutgoingQueue, hop: Hop | None) -> None:
+        if hop is None or hop == queue.hop:
+            return
+        if queue.hop:
+            self._by_hop[queue.hop].remove(queue)
+        queue.hop = hop
+        self._by_hop.setdefault(hop, []).append(queue)
+
+    def look_for_ways(self, hop: Hop) -> None:
+        """A connection to this hop is about to be tried: own addresses come and go, and what waits for it with them."""
+        for queue in [queue for queue in self._by_hop.get(hop, ()) if queue.link is None and not queue.peer]:
+            self._lead(queue, self._routing.way(queue.format_name).hop)
+            self._attach(queue)
+
+    def _attach(self, queue: OutgoingQueue) -> None:
+        """Let a session serve an outgoing queue that none serves, if one is open."""
+        if queue.link is not None:
+            return
+        candidates = [*self._links.with_peer(queue.peer)] if queue.peer else []
+        if queue.hop and (queue.routed or not queue.peer):
+            candidates += [link for link in self._links if link.hop == queue.hop]
+        for link in candidates:
+            if link.is_open:
+                queue.link = link
+                queue.stream.restart()
+                queue.turn = link.turns.count
+                self._served.setdefault(link, []).append(queue)
+                return
+
+    def obey(self, now: int) -> list[Link]:
+        """Do what operators have asked for: pause, resume, resend (B-345, B-346, B-425). Where it makes a difference.
+        """
+        changed = []
+        for queue, row in self._orders.items():
+            if row.resends != queue.resends:
+                queue.resends = row.resends
+                queue.stream.resend(now)
+            if row.on_hold != queue.on_hold:
+                queue.on_hold = row.on_hold
+                if queue.link:
+                    if row.on_hold:
+                        queue.link.session.pause(now)
+                    elif not any(other.on_hold for other in self.served_by(queue.link)):
+                        queue.link.session.resume(now)
+                    changed.append(queue.link)
+        self._orders.clear()
+        return changed
+
+    # ---- what was transmitted
+
+    def confirmation(self, waiting: Waiting) -> Confirmation | None:
+        """The confirmation process of a message; None if it has none."""
+        if waiting.confirmation is None:
+            return None
+        return Confirmation(array("I", waiting.confirmation), self._config.confirmation)
+
+    def may_transmit(self, queue: OutgoingQueue) -> None:
+        """Tell the store that transactional messages of it leave from now on."""
+        if not queue.told_open:
+            self._store.set_session_open(queue.identifier, True)
+            queue.told_open = True
+
+    def _note_interrupted(self) -> None:
+        """Anything may have been sent of queues that sessions served to the end: nobody can say of it any more that it
+        was never sent."""
+        last = self._store.last_outgoing_key()
+        for row in self._store.outgoing_queues():
+            if row.session_open:
+                after = 0
+                while messages := self._store.waiting_in(row.identifier, after, last, ROWS):
+                    self._save_sent(messages)
+                    after = messages[-1].key
+                self._store.set_session_open(row.identifier, False)
+
+    def note_closed(self) -> None:
+        """Note which messages were transmitted in sessions that are over, so that no other one is in doubt (C-83)."""
+        for queue in self:
+            if queue.told_open and queue.link is None:
+                keys = sorted(queue.transmitted)
+                for first in range(0, len(keys), ROWS):
+                    self._save_sent(self._store.waiting(keys[first:first + ROWS]))
+                self._store.set_session_open(queue.identifier, False)
+                queue.told_open = False
+                queue.transmitted.clear()
+
+    def _save_sent(self, messages: Iterable[Waiting]) -> None:
+        kept = []
+        for waiting in messages:
+            confirmation = self.confirmation(waiting)
+            if confirmation and confirmation.state == confirm.Q and confirmation.sent():
+                kept.append((confirmation.record.tobytes(), outcome.due(confirmation, waiting.send_until, held=False),
+                             False, waiting.key))
+        if kept:
+            self._store.keep_outgoing(kept)
+
+
+def _entry(row: OutgoingEntry) -> Entry:
+    entry = Entry(row.key, row.message_id, bool(row.recoverable), bool(row.journal),
+                  row.time_stamp << 32 | row.ordinal, row.number, row.priority)
+    entry.received_order_ack = bool(row.stored)
+    return entry

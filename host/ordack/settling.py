@@ -1,0 +1,213 @@
+"""What becomes of messages that were sent here, or pass through: what acknowledgements say of them, what their
+deadlines end, what an operator ends.
+
+Times: `now` monotonic milliseconds, `wall` seconds since 1970.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from mqqb import confirm, core, headers, reader
+from mqqb.confirm import Confirmation
+from mqqb.streams import Entry
+
+from ordack import classes, lives, outcome, returns
+from ordack.batch import Batch
+from ordack.config import Config
+from ordack.incoming import IncomingStreams
+from ordack.links import Link
+from ordack.log import Operator
+from ordack.names import JOURNAL
+from ordack.outgoing import OutgoingQueue, OutgoingQueues
+from ordack.store import Store, Waiting
+
+
+class Settling:
+    """Decides about messages in outgoing queues; what it has decided is in the batch."""
+
+    def __init__(self, store: Store, config: Config, incoming: IncomingStreams, outgoing: OutgoingQueues,
+                 operator: Operator) -> None:
+        self._store = store
+        self._config = config
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self._operator = operator
+        self._strangers = lives.Strangers()
+        self._told_of_newer = False
+
+    # ---- acknowledgements
+
+    def order_ack(self, batch: Batch, link: Link, packet: reader.OrderAck, now: int) -> None:
+        """An OrderAck has come (B-230 to B-237)."""
+        body = packet.body
+        acked, number = body.tx_sequence_id, body.tx_sequence_number
+        queue = self._queue_of(acked >> 32)
+        is_given = queue is not None and lives.is_given(queue.stream, acked, number)
+        if not is_given and self._store.outrun(acked >> 32) and not self._told_of_newer:
+            self._told_of_newer = True
+            self._operator.tell(
+                f"an OrderAck names the number {acked}/{number}, newer than any given here: this store was put back "
+                "from a backup and the clock is behind, or a copy of it sends under the same identifier. What is sent "
+                "from now on is numbered above that. If there is a copy: `ordack identity --renew` gives it an "
+                "identifier of its own (B-426, B-413)")
+        if queue is not None and acked <= queue.stream.tx_sequence_id:
+            over = lives.over(queue.stream, acked, 0 if is_given else number)
+            self._is_over(batch, queue, over)
+            covered = queue.stream.order_ack(body, now)
+            for entry in covered:
+                if entry.tx_sequence_id == acked:
+                    batch.answer(queue, entry, 0)
+                else:
+                    self._is_over(batch, queue, [entry])
+            batch.moved[queue] = None
+            if over or covered or acked == queue.stream.tx_sequence_id:
+                return
+        served = {one.stream: one for one in self._outgoing
+                  if one is queue or (one.link and one.link.peer == link.peer)}
+        for stream in self._strangers.refused(acked, queue.stream if queue else None, served, now):
+            self._store.outrun(acked >> 32)
+            self._is_over(batch, served[stream], lives.over(stream, acked))
+
+    def _queue_of(self, time_stamp: int) -> OutgoingQueue | None:
+        """The outgoing queue that an OrderAck with this time stamp is for."""
+        for queue in self._outgoing:
+            if queue.stream.record[core.OUTGOING_TIME_STAMP] == time_stamp:
+                return queue
+        return next((queue for queue in self._outgoing if lives.has_sent(queue.stream, time_stamp)), None)
+
+    def _is_over(self, batch: Batch, queue: OutgoingQueue, entries: list[Entry]) -> None:
+        """These messages have ended in another life of this store; how, nobody knows (B-426)."""
+        queue.stream.remove(entries)
+        for entry in entries:
+            batch.answer(queue, entry, confirm.NACK_REACH_QUEUE_TIMEOUT)
+
+    def final_ack(self, batch: Batch, packet: headers.FinalAck, now: int) -> None:
+        """A FinalAck has come (B-241 to B-245)."""
+        body = packet.body
+        if body.source_guid != self._store.guid:  # B-241
+            return
+        message_class = packet.message.properties.message_class
+        waiting = self._store.waiting_own(body.message_id)
+        if waiting is None:
+            self._late_final_ack(body.message_id, message_class)
+        elif waiting.confirmation is not None and waiting.outgoing in self._outgoing:  # A-18
+            queue = self._outgoing[waiting.outgoing]
+            entry = queue.stream.final_ack(body, now)
+            if entry is not None:
+                batch.answer(queue, entry, message_class)
+
+    def _late_final_ack(self, message_id: int, message_class: int) -> None:
+        """A FinalAck for a message that has ended changes nothing; an operator may want to know of one (C-34)."""
+        record = self._store.outcome(message_id)
+        if record is None:
+            return
+        confirmation = Confirmation(array("I", record), self._config.confirmation)
+        if confirmation.final_ack(message_class) & confirm.LOG:
+            self._operator.tell(f"message {message_id} was dead-lettered, but it was received: its FinalAck came too "
+                                "late (C-34)")
+
+    def write(self, batch: Batch) -> None:
+        """Write what acknowledgements have said."""
+        if batch.passed_on:
+            self._store.delete_outgoing(batch.passed_on)
+        if batch.journaled:
+            self._journal(batch)
+        if batch.answers:
+            self._settle(batch)
+
+    def _journal(self, batch: Batch) -> None:
+        """Messages that are not transactional, and have arrived: copies for those with JP (B-226, B-393)."""
+        for waiting in self._store.waiting(batch.journaled):
+            if waiting.own and waiting.journal * core.USER_JN & core.USER_JP:
+                batch.outcomes.copy(JOURNAL, self._store.outgoing_packet(waiting.key)[0], None)
+        self._store.delete_outgoing(batch.journaled)
+
+    def _settle(self, batch: Batch) -> None:
+        """Apply acknowledgements to the confirmation process of the messages that they name, in order of arrival."""
+        found = {waiting.key: waiting for waiting in self._store.waiting(batch.queue_of)}
+        settled = {}
+        for key, message_class in batch.answers:
+            waiting = found[key]
+            if key not in settled:
+                settled[key] = self._outgoing.confirmation(waiting), 0
+            confirmation, action = settled[key]
+            if confirmation is not None:
+                more = confirmation.final_ack(message_class) if message_class else confirmation.order_ack()
+                settled[key] = confirmation, action | more
+                if message_class >= confirm.NACK_BAD_DST_Q and more:
+                    name = batch.queue_of[key].format_name
+                    said = "in doubt, it may have arrived" if confirmation.conclusion().in_doubt \
+                        else f"not received: {classes.words(message_class, name)}"
+                    self._operator.tell(f"message {waiting.message_id} to {name}: {said}",
+                                        fact=f"{name}: {message_class}")
+        batch.outcomes.settle(
+            (found[key], confirmation, action) for key, (confirmation, action) in settled.items() if confirmation)
+
+    # ---- deadlines and orders
+
+    def due(self, batch: Batch, wall: int, due: list[Waiting]) -> None:
+        """Apply their deadlines, and what an operator wants, to outgoing messages (B-314, B-316, C-20 to C-24, C-33).
+        """
+        settled, kept, gone, held, given_up = [], [], [], [], []
+        for waiting in due:
+            confirmation = self._outgoing.confirmation(waiting)
+            queue = self._outgoing[waiting.outgoing]
+            if confirmation is None:
+                packet = batch.outcomes.give_up(
+                    waiting, confirm.NACK_DELETED if waiting.deleted else confirm.NACK_REACH_QUEUE_TIMEOUT)
+                if queue.returns:
+                    given_up.append(packet)
+                gone.append(waiting.key)
+                continue
+            if waiting.key in queue.transmitted and confirmation.state == confirm.Q:
+                confirmation.sent()
+            if action := _end_of(waiting, confirmation, wall):
+                settled.append((waiting, confirmation, action))
+            else:  # it has been sent, and may not be again (C-22)
+                stop = wall > waiting.send_until
+                kept.append((confirmation.record.tobytes(), outcome.due(confirmation, waiting.send_until, stop), stop,
+                             waiting.key))
+                if stop:
+                    held.append(waiting.key)
+        batch.incoming.update(dict.fromkeys(returns.given_up(given_up, self._incoming)))
+        self._store.keep_outgoing(kept)
+        gone += batch.outcomes.settle(settled)
+        for name in {self._outgoing[waiting.outgoing].format_name for waiting in due if waiting.key in gone}:
+            self._operator.tell_seldom(name, wall, f"{name}: messages were not delivered, or not received, in time; "
+                                       "`ordack state` tells of each")
+        self._take_out(batch, gone, due)
+        for queue, entries in self._outgoing.entries(held, due):
+            queue.stream.hold(entries)
+
+    def forsake(self, batch: Batch, messages: list[Waiting]) -> None:
+        """These were sent under an identifier that this queue manager no longer has: nobody can acknowledge them to it
+        (C-30)."""
+        foreign = []
+        for waiting in messages:
+            confirmation = self._outgoing.confirmation(waiting)
+            assert confirmation
+            foreign.append((waiting, confirmation, confirmation.failed(confirm.NACK_SOURCE_COMPUTER_GUID_CHANGED)))
+        self._take_out(batch, batch.outcomes.settle(foreign), messages)
+
+    def _take_out(self, batch: Batch, keys: list[int], messages: list[Waiting]) -> None:
+        for queue, entries in self._outgoing.entries(keys, messages):
+            batch.take_out(queue, entries)
+
+    def give_up_final_acks(self, wall: int) -> None:
+        """Those for peers that have not come back, the oldest, if too many wait (B-435)."""
+        for identifier, count in returns.surplus(self._outgoing.returns, self._incoming.known_sources(), self._config):
+            self._store.give_up_acknowledgements(identifier, count)
+            self._operator.tell_seldom(
+                "FinalAcks", wall, "too many FinalAcks wait for peers that do not come back; the oldest are given up, "
+                f"now those of {self._outgoing[identifier].format_name}")
+
+
+def _end_of(waiting: Waiting, confirmation: Confirmation, wall: int) -> int:
+    """What the confirmation process asks for when this message is due; 0: nothing yet."""
+    if waiting.deleted:
+        return confirmation.failed(confirm.NACK_DELETED)
+    action = confirmation.handle_deadline(wall)
+    if not action and wall > waiting.send_until:
+        action = confirmation.overdue(waiting.send_until)
+    return action
