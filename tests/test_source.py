@@ -475,8 +475,8 @@ def test_an_application_has_its_own_dead_letter_queue(tmp_path: Path) -> None:
 @pytest.mark.rule("B-396")
 @pytest.mark.parametrize(("properties", "reason"), [
     ({"dead_letter_queue": "plain", "dead_letter": True}, "no transactional private queue"),
-    ({"dead_letter_queue": "line1"}, "ask for dead-lettering"),
-    ({"dead_letter_queue": "line1", "dead_letter": True, "delivery": "recoverable"}, "transactional messages"),
+    ({"dead_letter_queue": "line1"}, "asks for dead-lettering"),
+    ({"dead_letter_queue": "line1", "dead_letter": True, "delivery": "recoverable"}, "for a transactional message"),
     ({"dead_letter_queue": DEAD_XACT, "dead_letter": True}, "no transactional private queue"),
 ])
 def test_what_can_be_no_dead_letter_queue(host: Host, properties: dict[str, Any], reason: str) -> None:
