@@ -64,11 +64,11 @@ def _closed(name: str) -> StoreError:
     return StoreError(f"{name} is the queue manager's own queue: it is not open to applications (B-085)")
 
 
-class Empty(Exception):  # noqa: N818: an answer, as in the standard library's queue
+class Empty(Exception):
     """No message came in time."""
 
 
-class Reject(Exception):  # noqa: N818: an application's decision, not a failure
+class Reject(Exception):
     """Raised inside a receive: the messages are removed as rejected (B-342), and nothing else is raised."""
 
 

@@ -17,7 +17,7 @@ BATCH = 256  # messages that one commit removes, if standard output is a file
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Interrupted(Exception):  # noqa: N818: a user's decision, not a failure
+class Interrupted(Exception):
     """A signal, of this number, has ended it."""
 
     def __init__(self, number: int) -> None:
