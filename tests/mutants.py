@@ -39,7 +39,7 @@ TESTS = {
     "incoming.py": ("test_streams.py", "test_engine.py"),
     "confirm.py": ("test_confirm.py",),
 }
-ONLY = {"reader.py": "OrderAckReader"}  # the rest of it is shown by test_packets.py, which takes too long
+ONLY = {"reader.py": "OrderAckReader"}  # what parses is not tried here: its tests, test_packets.py, take too long
 COPIED = ("pyproject.toml", "tests/mp", "firmware/mqqb")
 JOBS = 2
 SECONDS = 60  # of processor time for the tests of one mutant; without one they take a third
