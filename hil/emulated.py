@@ -15,6 +15,7 @@ from typing import TextIO
 
 from littlefs import LittleFS
 from littlefs.context import UserContext
+from littlefs.errors import LittleFSError
 
 from hil.boards import LOOPBACK, POWER, RESET, ROOT, SENSOR, Limits, Log, Process, built, program
 
@@ -87,13 +88,17 @@ class Flash:
         except FileNotFoundError:
             return b""
 
-
     def take(self, folder: str, to: Path) -> None:
-        """Move a folder with its files to the new folder `to` of this machine."""
+        """Move a folder with its files to the new folder `to` of this machine. Raises FileNotFoundError."""
         with self._path.open("r+b") as image:
             content = bytearray(image.read(self._size))
             system = self._open(content, mount=True)
-            names = system.listdir(folder)
+            try:
+                names = system.listdir(folder)
+            except LittleFSError as error:
+                if error.code != LittleFSError.Error.LFS_ERR_NOENT:
+                    raise
+                raise FileNotFoundError(folder) from error
             to.mkdir()
             for name in names:
                 with system.open(f"{folder}/{name}", "rb") as file:

@@ -108,3 +108,14 @@ def test_a_flash_keeps_files_as_they_were(tmp_path: Path) -> None:
     assert (tmp_path / "flash").stat().st_size == 1 << 20
     assert {name: flash.read(name) for name in files} == files
     assert flash.read("c") == b""
+
+
+def test_a_folder_is_taken_off_a_flash_and_one_that_is_not_there_is_missing(tmp_path: Path) -> None:
+    flash = Flash(tmp_path / "flash", 128 * 1024, 4096)
+    flash.create({"outbox/a": b"1", "outbox/b": b"2", "main.py": b"print(1)\n"}, 1 << 20)
+    flash.take("outbox", tmp_path / "taken")
+    assert {file.name: file.read_bytes() for file in (tmp_path / "taken").iterdir()} == {"a": b"1", "b": b"2"}
+    assert (flash.read("outbox/a"), flash.read("main.py")) == (b"", b"print(1)\n")
+    with pytest.raises(FileNotFoundError):
+        flash.take("outbox", tmp_path / "again")
+    assert not (tmp_path / "again").exists()
