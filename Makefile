@@ -3,19 +3,23 @@
 SETUP ?= firmware/ports/setup.sh
 PYTHON_VENV := $(CURDIR)/.venv/bin/python
 C_CORE := $(MAKE) --no-print-directory -C c_core PYTHON=$(PYTHON_VENV)
+C_FILES = $(shell find c_core firmware tests/c -name '*.[ch]')
 MESSAGES ?= 1000
 CUTS ?= 50
 KILLS ?= 5
 STEPS ?= 1000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run hil pipeline test test-c test-mp lint size powercuts fuzz mutants model audits conformance bench firmware natmod rp2040 clean setup-test setup-bench setup-firmware
+.PHONY: help setup run hil pipeline test test-c test-mp lint format size powercuts fuzz mutants model audits conformance bench firmware natmod rp2040 clean setup-test setup-bench setup-firmware
 
 help: ## this list
-	@awk -F ' *## ' '/^[a-z0-9-]+:.* ## / { sub(/:.*/, "", $$1); printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ' *##@? ' '/^##@ / { print "\n" $$2 } /^[a-z0-9-]+:.* ## / { sub(/:.*/, "", $$1); printf "  make %-12s %s\n", $$1, $$2 }' \
+		$(MAKEFILE_LIST)
 	@echo
 	@echo "  PYTHON=          the Python to use (3.11 or newer; default python3)"
 	@echo "  MICROPYTHON_DIR= a MicroPython checkout (1.25 or newer) to use instead of Debian's source package"
+
+##@ Use it
 
 setup: ## programs, .venv with .venv/bin/ordack, MicroPython under build/
 	@$(SETUP) run
@@ -38,6 +42,8 @@ hil: setup-test ## the guarantees on every board that is here, as a table, also 
 pipeline: setup-test ## from a board to a Spark table, with every process on the way killed again and again (SEED= MESSAGES= KILLS=)
 	@$(PYTHON_VENV) -m hil.pipeline --messages $(MESSAGES) --kills $(KILLS) $(if $(SEED),--seed $(SEED)) $(if $(BOARD),--board '$(BOARD)')
 
+##@ Check it
+
 test: setup-test ## everything that must hold, with a summary
 	@$(PYTHON_VENV) tests/run_all.py
 
@@ -47,13 +53,18 @@ test-c: setup-test ## the C core: both compilers, sanitizers, big-endian, all 2^
 test-mp: setup-test ## the tests that run on MicroPython: with the C core, with its twin, on emulated boards
 	@$(PYTHON_VENV) -m tests.run_mp
 
-lint: setup-test ## ruff and mypy --strict, for CPython and for MicroPython (the C core's lint is part of test-c)
+lint: setup-test ## forms of Python and C, ruff, mypy --strict for CPython and for MicroPython (more lint of C: test-c)
+	@.venv/bin/ruff format --check .
+	@.venv/bin/clang-format --dry-run --Werror $(C_FILES)
 	@.venv/bin/ruff check .
 	@.venv/bin/mypy
 	@.venv/bin/mypy --config-file firmware/mypy.ini
 
-size: setup-test ## code size of the C core on a Cortex-M0+ against its ceilings
-	@$(C_CORE) size
+format: setup-test ## bring every Python and C file into the common form
+	@.venv/bin/ruff format .
+	@.venv/bin/clang-format -i $(C_FILES)
+
+##@ Slow proofs
 
 powercuts: setup-test ## the outbox on LittleFS and FAT, cut off from power at writes of the flash (SEED= CUTS=)
 	@$(PYTHON_VENV) -m tests.powercuts $(if $(filter command line environment,$(origin CUTS)),$(CUTS),100000) $(SEED)
@@ -75,10 +86,15 @@ audits: setup-test ## the audit over generated captures: planted violations are 
 conformance: setup-test ## the rules of the specification with the tests that show them (writes tests/CONFORMANCE.md)
 	@$(PYTHON_VENV) tests/conformance.py
 
+##@ Measure and build
+
 bench: setup-bench ## speed against a peer measured in the same run, as JSON lines (SIZE= packets of the pipeline's captures)
 	@$(PYTHON_VENV) tests/bench.py
 	@$(PYTHON_VENV) tests/bench_uart.py
 	@$(PYTHON_VENV) tests/bench_pipeline.py $(if $(SIZE),--size $(SIZE))
+
+size: setup-test ## code size of the C core on a Cortex-M0+ against its ceilings
+	@$(C_CORE) size
 
 firmware: setup-firmware ## MicroPython with our modules for every emulated board, with sizes; firmware/ports/README.md runs them
 	@arm-none-eabi-size build/firmware/mps2-an385/firmware.elf build/firmware/mps2-an385-twin/firmware.elf

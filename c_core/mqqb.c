@@ -215,6 +215,7 @@ static mqqb_status check(mqqb_part part, const uint8_t *in)
 /* ---- pack and unpack --------------------------------------------------------------------------- */
 
 /* Field widths in wire order. 1, 2, 4: a little-endian integer, one word of the structure. More: bytes as they are. */
+/* clang-format off */
 static const uint8_t widths[] = {
     1, 1, 2, 4, 4, 4,                        /* 0: BaseHeader */
     2, 2,                                    /* 6: InternalHeader */
@@ -232,6 +233,7 @@ static const uint8_t widths[] = {
     2, 2, 4, 16                              /* 66: Ping */
 #endif
 };
+/* clang-format on */
 
 static const struct {
     uint8_t first, size, words;

@@ -29,12 +29,12 @@ extern "C" {
 /* ---- sizes and constants (wire.md sections 1, 2, 5, 11) ------------------------------------ */
 
 #define MQQB_VERSION_NUMBER 0x10u
-#define MQQB_SIGNATURE 0x524F494Cu   /* bytes 4C 49 4F 52, "LIOR" */
-#define MQQB_PING_SIGNATURE 0x5548u  /* bytes 48 55 */
+#define MQQB_SIGNATURE 0x524F494Cu  /* bytes 4C 49 4F 52, "LIOR" */
+#define MQQB_PING_SIGNATURE 0x5548u /* bytes 48 55 */
 #define MQQB_PACKET_SIZE_MAX 0x00400000u
 #define MQQB_PACKET_SIZE_MIN_INTERNAL 20u
 #define MQQB_PACKET_SIZE_MIN_MESSAGE 120u
-#define MQQB_ACK_BITS 32u            /* width of RecoverableMsgAckFlags */
+#define MQQB_ACK_BITS 32u /* width of RecoverableMsgAckFlags */
 
 /* BaseHeader.Flags */
 #define MQQB_BASE_PR 0x0007u
@@ -74,38 +74,40 @@ extern "C" {
 
 typedef enum {
     MQQB_OK = 0,
-    MQQB_NEED_MORE = 1,  /* fewer bytes than the part needs: read more, call again */
-    MQQB_ACK_FIRST = 2,  /* mqqb_session_stored: the bit field is full: send a SessionAck, call again (B-123) */
-    MQQB_IGNORED = 3,    /* mqqb_order_ack_received: not for the current sequence, or no progress: count it, change nothing (B-230) */
-    MQQB_STREAM_FULL = 4 /* mqqb_stamp: the next number would be 0xFFFFFFFF: wait until the stream has drained, then mqqb_roll */,
+    MQQB_NEED_MORE = 1, /* fewer bytes than the part needs: read more, call again */
+    MQQB_ACK_FIRST = 2, /* mqqb_session_stored: the bit field is full: send a SessionAck, call again (B-123) */
+    /* mqqb_order_ack_received: not for the current sequence, or no progress: count it, change nothing (B-230) */
+    MQQB_IGNORED = 3,
+    /* mqqb_stamp: the next number would be 0xFFFFFFFF: wait until the stream has drained, then mqqb_roll */
+    MQQB_STREAM_FULL = 4,
 
-    MQQB_BAD_VERSION_NUMBER = -1,       /* BaseHeader.VersionNumber is not 0x10 (B-168) */
-    MQQB_BAD_SIGNATURE = -2,            /* BaseHeader.Signature is not LIOR (B-168) */
-    MQQB_BAD_PACKET_SIZE = -3,          /* BaseHeader.PacketSize too small for its kind or above 4 MiB (B-429, B-433) */
-    MQQB_BAD_PACKET_TYPE = -4,          /* InternalHeader.Flags.PT is not 1, 2 or 3 (B-170) */
-    MQQB_BAD_REFUSED_FLAG = -5,         /* InternalHeader.Flags.CS in a SessionAck (wire.md 5.4) */
-    MQQB_BAD_HOP_COUNT = -6,            /* UserHeader.Flags.RC above 0x1D (wire.md 2.2) */
-    MQQB_BAD_DELIVERY_MODE = -7,        /* UserHeader.Flags.DM is 2 or 3 (wire.md 2.2) */
-    MQQB_BAD_DESTINATION_TYPE = -8,     /* UserHeader.Flags.DQ is not 0, 3, 5 or 7 (B-171) */
-    MQQB_BAD_ADMIN_TYPE = -9,           /* UserHeader.Flags.AQ is 1 or 4 (B-171) */
-    MQQB_BAD_TRANSACTION_MODE = -10,    /* UserHeader.Flags.TH with express delivery (B-173) */
-    MQQB_BAD_PROPERTIES_FLAG = -11,     /* UserHeader.Flags.MP is 0 (wire.md 2.5) */
-    MQQB_BAD_HTTP_FLAG = -12,           /* UserHeader.Flags.AH is set (behaviour.md section 26) */
-    MQQB_BAD_TX_SEQUENCE_NUMBER = -13,  /* TransactionHeader.TxSequenceNumber is 0 (wire.md 2.3) */
-    MQQB_BAD_PREVIOUS_NUMBER = -14,     /* TransactionHeader.PreviousTxSequenceNumber is 0xFFFFFFFF (wire.md 2.3) */
-    MQQB_BAD_SENDER_ID_TYPE = -15,      /* SecurityHeader.Flags.ST is not 0, 1 or 2 (wire.md 2.4) */
-    MQQB_BAD_SECURITY_SIZE = -16,       /* SecurityHeader.SenderCertSize above 0xFFFF, or all five sizes 0 (wire.md 2.4) */
-    MQQB_BAD_LABEL_LENGTH = -17,        /* MessagePropertiesHeader.LabelLength above 0xFA (B-431) */
-    MQQB_BAD_BODY_SIZE = -18,           /* MessagePropertiesHeader.MessageSize above AllocationBodySize (B-432) */
+    MQQB_BAD_VERSION_NUMBER = -1,      /* BaseHeader.VersionNumber is not 0x10 (B-168) */
+    MQQB_BAD_SIGNATURE = -2,           /* BaseHeader.Signature is not LIOR (B-168) */
+    MQQB_BAD_PACKET_SIZE = -3,         /* BaseHeader.PacketSize too small for its kind or above 4 MiB (B-429, B-433) */
+    MQQB_BAD_PACKET_TYPE = -4,         /* InternalHeader.Flags.PT is not 1, 2 or 3 (B-170) */
+    MQQB_BAD_REFUSED_FLAG = -5,        /* InternalHeader.Flags.CS in a SessionAck (wire.md 5.4) */
+    MQQB_BAD_HOP_COUNT = -6,           /* UserHeader.Flags.RC above 0x1D (wire.md 2.2) */
+    MQQB_BAD_DELIVERY_MODE = -7,       /* UserHeader.Flags.DM is 2 or 3 (wire.md 2.2) */
+    MQQB_BAD_DESTINATION_TYPE = -8,    /* UserHeader.Flags.DQ is not 0, 3, 5 or 7 (B-171) */
+    MQQB_BAD_ADMIN_TYPE = -9,          /* UserHeader.Flags.AQ is 1 or 4 (B-171) */
+    MQQB_BAD_TRANSACTION_MODE = -10,   /* UserHeader.Flags.TH with express delivery (B-173) */
+    MQQB_BAD_PROPERTIES_FLAG = -11,    /* UserHeader.Flags.MP is 0 (wire.md 2.5) */
+    MQQB_BAD_HTTP_FLAG = -12,          /* UserHeader.Flags.AH is set (behaviour.md section 26) */
+    MQQB_BAD_TX_SEQUENCE_NUMBER = -13, /* TransactionHeader.TxSequenceNumber is 0 (wire.md 2.3) */
+    MQQB_BAD_PREVIOUS_NUMBER = -14,    /* TransactionHeader.PreviousTxSequenceNumber is 0xFFFFFFFF (wire.md 2.3) */
+    MQQB_BAD_SENDER_ID_TYPE = -15,     /* SecurityHeader.Flags.ST is not 0, 1 or 2 (wire.md 2.4) */
+    MQQB_BAD_SECURITY_SIZE = -16, /* SecurityHeader.SenderCertSize above 0xFFFF, or all five sizes 0 (wire.md 2.4) */
+    MQQB_BAD_LABEL_LENGTH = -17,  /* MessagePropertiesHeader.LabelLength above 0xFA (B-431) */
+    MQQB_BAD_BODY_SIZE = -18,     /* MessagePropertiesHeader.MessageSize above AllocationBodySize (B-432) */
     MQQB_BAD_RECOVERABLE_ACK_TIMEOUT = -19, /* ConnectionParameters.RecoverableAckTimeout outside 500..120000 (B-213) */
-    MQQB_BAD_ACK_TIMEOUT = -20,         /* ConnectionParameters.AckTimeout outside 20000..120000 (B-213) */
-    MQQB_BAD_OPERATING_SYSTEM = -21,    /* EstablishConnection.OperatingSystem.RE is not 0x10 (wire.md 5.2) */
-    MQQB_BAD_WINDOW_SIZE = -22,         /* SessionHeader.WindowSize is 0 (B-106) */
-    MQQB_BAD_ACK_NUMBER = -23,          /* OrderAck or FinalAck TxSequenceNumber is 0 (wire.md 6) */
-    MQQB_BAD_PING_SIGNATURE = -24,      /* Ping.Signature is not 0x5548: ignore the datagram, close nothing (B-200, B-202) */
-    MQQB_BAD_QUEUE_TYPE = -25,          /* DebugHeader.Flags.QT is 2 or 3 (wire.md 2.6) */
-    MQQB_BAD_ACK_COUNT = -26,           /* SessionHeader acknowledges what was never sent (B-229) */
-    MQQB_BAD_MESSAGE_COUNT = -27        /* SessionHeader counts differ from ours: deliver, then close (B-227) */
+    MQQB_BAD_ACK_TIMEOUT = -20,             /* ConnectionParameters.AckTimeout outside 20000..120000 (B-213) */
+    MQQB_BAD_OPERATING_SYSTEM = -21,        /* EstablishConnection.OperatingSystem.RE is not 0x10 (wire.md 5.2) */
+    MQQB_BAD_WINDOW_SIZE = -22,             /* SessionHeader.WindowSize is 0 (B-106) */
+    MQQB_BAD_ACK_NUMBER = -23,              /* OrderAck or FinalAck TxSequenceNumber is 0 (wire.md 6) */
+    MQQB_BAD_PING_SIGNATURE = -24, /* Ping.Signature is not 0x5548: ignore the datagram, close nothing (B-200, B-202) */
+    MQQB_BAD_QUEUE_TYPE = -25,     /* DebugHeader.Flags.QT is 2 or 3 (wire.md 2.6) */
+    MQQB_BAD_ACK_COUNT = -26,      /* SessionHeader acknowledges what was never sent (B-229) */
+    MQQB_BAD_MESSAGE_COUNT = -27   /* SessionHeader counts differ from ours: deliver, then close (B-227) */
 } mqqb_status;
 
 /* ---- the fixed-size parts -------------------------------------------------------------------- */
@@ -127,44 +129,55 @@ typedef enum {
     MQQB_PARTS
 } mqqb_part;
 
-typedef struct { uint32_t version_number, reserved, flags, signature, packet_size, time_to_reach_queue; } mqqb_base_header;   /* 16 bytes, wire.md 2.1 */
-typedef struct { uint32_t reserved, flags; } mqqb_internal_header;                                                            /* 4, 5.1 */
+typedef struct {
+    uint32_t version_number, reserved, flags, signature, packet_size, time_to_reach_queue;
+} mqqb_base_header; /* 16 bytes, wire.md 2.1 */
+typedef struct {
+    uint32_t reserved, flags;
+} mqqb_internal_header; /* 4, 5.1 */
 typedef struct {
     uint32_t ack_sequence_number, recoverable_msg_ack_seq_number, recoverable_msg_ack_flags, user_msg_sequence_number,
         recoverable_msg_sequence_number, window_size, reserved;
-} mqqb_session_header;                                                                                                        /* 16, 2.9 */
+} mqqb_session_header; /* 16, 2.9 */
 typedef struct {
     uint32_t flags, tx_sequence_ordinal, tx_sequence_time_stamp, tx_sequence_number, previous_tx_sequence_number;
-} mqqb_transaction_header;                                                                                                    /* 20, 2.3; ConnectorQMGuid follows if CG */
-typedef struct { uint32_t recoverable_ack_timeout, ack_timeout, reserved, window_size; } mqqb_connection_parameters;          /* 12, 5.3; ms, ms, -, packets */
+} mqqb_transaction_header; /* 20, 2.3; ConnectorQMGuid follows if CG */
+typedef struct {
+    uint32_t recoverable_ack_timeout, ack_timeout, reserved, window_size;
+} mqqb_connection_parameters; /* 12, 5.3; ms, ms, -, packets */
 typedef struct {
     uint8_t source_queue_manager[16], queue_manager_address[16];
     uint32_t time_to_be_received, sent_time, message_id, flags;
-} mqqb_user_header;                                                                                                           /* 48, 2.2; s, s since 1970 */
+} mqqb_user_header; /* 48, 2.2; s, s since 1970 */
 typedef struct {
     uint32_t flags, label_length, message_class;
     uint8_t correlation_id[20];
     uint32_t body_type, application_tag, message_size, allocation_body_size, privacy_level, hash_algorithm,
         encryption_algorithm, extension_size;
-} mqqb_message_properties_header;                                                                                             /* 56, 2.5 */
+} mqqb_message_properties_header; /* 56, 2.5 */
 typedef struct {
     uint32_t flags, sender_id_size, encryption_key_size, signature_size, sender_cert_size, provider_info_size;
-} mqqb_security_header;                                                                                                       /* 16, 2.4 */
-typedef struct { uint32_t flags, reserved; } mqqb_debug_header;                                                               /* 4, 2.6; QueueIdentifier follows if QT is 1 */
+} mqqb_security_header; /* 16, 2.4 */
+typedef struct {
+    uint32_t flags, reserved;
+} mqqb_debug_header; /* 4, 2.6; QueueIdentifier follows if QT is 1 */
 typedef struct {
     uint8_t client_guid[16], server_guid[16];
     uint32_t time_stamp, operating_system, reserved;
-} mqqb_establish_connection;                                                                                                  /* 40 of 552, 5.2; 512 bytes of padding follow */
+} mqqb_establish_connection; /* 40 of 552, 5.2; 512 bytes of padding follow */
 typedef struct {
     uint32_t tx_sequence_ordinal, tx_sequence_time_stamp, tx_sequence_number, tx_previous_sequence_number;
     uint8_t reserved[20];
-} mqqb_order_ack;                                                                                                             /* 36, section 6 */
+} mqqb_order_ack; /* 36, section 6 */
 typedef struct {
     uint32_t tx_sequence_ordinal, tx_sequence_time_stamp, tx_sequence_number, previous_tx_sequence_number;
     uint8_t source_guid[16];
     uint32_t message_id;
-} mqqb_final_ack;                                                                                                             /* 36, section 6 */
-typedef struct { uint32_t flags, signature, cookie; uint8_t qm_guid[16]; } mqqb_ping;                                         /* 24, section 7 */
+} mqqb_final_ack; /* 36, section 6 */
+typedef struct {
+    uint32_t flags, signature, cookie;
+    uint8_t qm_guid[16];
+} mqqb_ping; /* 24, section 7 */
 
 /* Bytes of a part on the wire. part: any mqqb_part but MQQB_PARTS. */
 size_t mqqb_part_size(mqqb_part part);
@@ -193,18 +206,18 @@ mqqb_status mqqb_frame(const uint8_t *in, size_t in_size, uint32_t *total);
 /* All counts are modulo 65536 and begin at 0 with the connection (B-086, B-090). What was received and what was stored are
  * counted apart, because only what is on disk may be acknowledged (B-098, A-31, A-32). */
 typedef struct {
-    uint32_t message_sent_count;                     /* B-031 */
-    uint32_t recoverable_message_sent_count;         /* B-032 */
-    uint32_t message_received_count;                 /* B-033 */
-    uint32_t recoverable_message_received_count;     /* B-034 */
-    uint32_t message_stored_count;                   /* of those received: durable, or dealt with in another way */
-    uint32_t recoverable_message_stored_count;       /* of those with DM = 1 */
-    uint32_t acked_message_count;                    /* AckSequenceNumber of the last SessionHeader sent */
-    uint32_t last_acked_recoverable_msg_seq_number;  /* B-035 */
-    uint32_t recoverable_msg_ack_flags;              /* B-036 */
-    uint32_t peer_acked_message_count;               /* highest AckSequenceNumber received */
-    uint32_t window_size;                            /* B-039, 1..0xFFFF packets */
-    uint32_t received_window_size;                   /* B-040 */
+    uint32_t message_sent_count;                    /* B-031 */
+    uint32_t recoverable_message_sent_count;        /* B-032 */
+    uint32_t message_received_count;                /* B-033 */
+    uint32_t recoverable_message_received_count;    /* B-034 */
+    uint32_t message_stored_count;                  /* of those received: durable, or dealt with in another way */
+    uint32_t recoverable_message_stored_count;      /* of those with DM = 1 */
+    uint32_t acked_message_count;                   /* AckSequenceNumber of the last SessionHeader sent */
+    uint32_t last_acked_recoverable_msg_seq_number; /* B-035 */
+    uint32_t recoverable_msg_ack_flags;             /* B-036 */
+    uint32_t peer_acked_message_count;              /* highest AckSequenceNumber received */
+    uint32_t window_size;                           /* B-039, 1..0xFFFF packets */
+    uint32_t received_window_size;                  /* B-040 */
 } mqqb_session;
 
 /* At (a - b) modulo 65536 taken as signed: is a after b? Serial arithmetic (B-090). Both 0..0xFFFF. */
@@ -249,10 +262,14 @@ mqqb_status mqqb_session_check(mqqb_session *s, const mqqb_session_header *h, in
 /* ---- transactional order (B-091 to B-099, B-268 to B-275, B-317, B-318) ----------------------- */
 
 /* Incoming stream: one for each (source queue manager, destination queue), persistent (B-058 to B-060, B-099). */
-typedef struct { uint32_t tx_sequence_ordinal, tx_sequence_time_stamp, tx_sequence_number, reject_count; } mqqb_incoming;
+typedef struct {
+    uint32_t tx_sequence_ordinal, tx_sequence_time_stamp, tx_sequence_number, reject_count;
+} mqqb_incoming;
 
 /* Outgoing stream: one for each outgoing queue, persistent (B-056, B-057, B-067, B-099). tx_sequence_number is the next one's. */
-typedef struct { uint32_t tx_sequence_ordinal, tx_sequence_time_stamp, tx_sequence_number, last_ack; } mqqb_outgoing;
+typedef struct {
+    uint32_t tx_sequence_ordinal, tx_sequence_time_stamp, tx_sequence_number, last_ack;
+} mqqb_outgoing;
 
 /* Compare two TxSequenceIDs as unsigned 64-bit numbers, TimeStamp high (B-078): -1, 0, 1. */
 int mqqb_tx_compare(uint32_t ordinal_a, uint32_t time_stamp_a, uint32_t ordinal_b, uint32_t time_stamp_b);

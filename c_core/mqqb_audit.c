@@ -7,26 +7,27 @@
 #define NO_DEADLINE 0xFFFFFFFFu
 #define LONG_LIVE_TIME 345600u /* B-401 */
 #define NOWHERE 0xFFFFFFFFu
-#define ON_THE_WAY (240 * (int64_t)NS_PER_S) /* what is sent has arrived by then, or its session is closed (B-148, B-213) */
+/* what is sent has arrived by then, or its session is closed (B-148, B-213) */
+#define ON_THE_WAY (240 * (int64_t)NS_PER_S)
 
 /* mqqb_audit_slot.flags; the class of the FinalAck is in the high half. */
 #define SEEN 0x01u
-#define HELD 0x02u      /* JN or JP: an OrderAck does not settle it (B-237) */
+#define HELD 0x02u /* JN or JP: an OrderAck does not settle it (B-237) */
 #define ORDERED 0x04u
 #define SESSIONED 0x08u
 #define FINAL 0x10u
-#define INSERTED 0x20u  /* its FinalAck shows that it was in the queue */
-#define TWO_IDS 0x40u   /* another MessageID or number was reported */
-#define TWICE 0x80u     /* two FinalAcks were reported */
-#define ASKED 0x100u    /* JN, JP or FA: a FinalAck should come (B-116) */
-#define BARE 0x200u     /* the SessionHeader that covers it names no recoverable message (B-224) */
-#define ACCEPTED 0x400u /* an OrderAck covers it, and nothing that was seen leads past it (B-270) */
+#define INSERTED 0x20u    /* its FinalAck shows that it was in the queue */
+#define TWO_IDS 0x40u     /* another MessageID or number was reported */
+#define TWICE 0x80u       /* two FinalAcks were reported */
+#define ASKED 0x100u      /* JN, JP or FA: a FinalAck should come (B-116) */
+#define BARE 0x200u       /* the SessionHeader that covers it names no recoverable message (B-224) */
+#define ACCEPTED 0x400u   /* an OrderAck covers it, and nothing that was seen leads past it (B-270) */
 #define RENUMBERED 0x800u /* its MessageID came under another number too; and no other MessageID under this one */
 
 /* mqqb_audit_direction.missed, and .unknown: what was reported already. */
 #define UNCOUNTED 1u
-#define UNNAMED 2u      /* whose messages were missed is not known yet */
-#define INTERRUPTED 4u  /* the capture was, and nothing of this direction has come since that goes on where it was */
+#define UNNAMED 2u     /* whose messages were missed is not known yet */
+#define INTERRUPTED 4u /* the capture was, and nothing of this direction has come since that goes on where it was */
 #define UNKNOWN_ACK 1u
 #define UNKNOWN_COUNT 2u
 
@@ -35,8 +36,8 @@
 #else
 #define PREFETCH(place) ((void)(place))
 #endif
-#define LINE 64u        /* bytes of a cache line, mostly */
-#define AHEAD 6u        /* rows between the steps of fetching */
+#define LINE 64u /* bytes of a cache line, mostly */
+#define AHEAD 6u /* rows between the steps of fetching */
 
 typedef mqqb_audit_sequence sequence;
 
@@ -122,8 +123,8 @@ static void show_slot(mqqb_audit_finding *found, const mqqb_audit_slot *slot)
 }
 
 /* flow: its index and 1; 0 if it is the connection that shows it. */
-static mqqb_audit_finding *find_of(mqqb_audit *a, const row *r, uint32_t flow, mqqb_audit_kind kind, mqqb_audit_detail detail,
-                                   int unknown)
+static mqqb_audit_finding *find_of(mqqb_audit *a, const row *r, uint32_t flow, mqqb_audit_kind kind,
+                                   mqqb_audit_detail detail, int unknown)
 {
     mqqb_audit_finding *const found = &a->findings[a->findings_used++];
 
@@ -143,8 +144,8 @@ static mqqb_audit_finding *find_of(mqqb_audit *a, const row *r, uint32_t flow, m
     return found;
 }
 
-static mqqb_audit_finding *find(mqqb_audit *a, const row *r, const sequence *s, mqqb_audit_kind kind, mqqb_audit_detail detail,
-                                int unknown)
+static mqqb_audit_finding *find(mqqb_audit *a, const row *r, const sequence *s, mqqb_audit_kind kind,
+                                mqqb_audit_detail detail, int unknown)
 {
     mqqb_audit_finding *const found = find_of(a, r, s->flow, kind, detail, unknown);
 
@@ -174,7 +175,8 @@ static uint32_t find_flow(const mqqb_audit *a, const mqqb_audit_key *key, uint32
     const uint32_t mask = a->flow_index_size - 1;
     uint32_t entry;
 
-    for (*at = hash(key->source, key->destination, key->address ^ key->hops) & mask; (entry = a->flow_index[*at]) != 0; *at = (*at + 1) & mask) {
+    for (*at = hash(key->source, key->destination, key->address ^ key->hops) & mask; (entry = a->flow_index[*at]) != 0;
+         *at = (*at + 1) & mask) {
         if (same_key(&a->flows[entry - 1].key, key)) {
             return entry;
         }
@@ -356,8 +358,9 @@ static mqqb_audit_packet final_packet(const mqqb_audit_slot *slot)
 /* Of a message that was in its queue. It may have been rejected before, in another copy: that is the slot's class then. */
 static mqqb_audit_final final_of(const mqqb_audit_slot *slot, uint32_t number)
 {
-    const mqqb_audit_final final = {final_packet(slot), number, slot->final_id, slot->message_id,
-                                    (uint16_t)(slot->flags >> 16 | 0x4000), (slot->flags & TWICE) != 0};
+    const mqqb_audit_final final = {
+        final_packet(slot),        number, slot->final_id, slot->message_id, (uint16_t)(slot->flags >> 16 | 0x4000),
+        (slot->flags & TWICE) != 0};
 
     return final;
 }
@@ -456,7 +459,8 @@ static mqqb_audit_slot *make_slot(mqqb_audit *a, sequence *s, uint32_t number, i
     }
     if (block > s->last_block) {
         while (s->first_block <= s->last_block && s->first_block + 1 < block &&
-               (block - s->first_block >= MQQB_AUDIT_BLOCKS || block_over(a, s->blocks[s->first_block % MQQB_AUDIT_BLOCKS]))) {
+               (block - s->first_block >= MQQB_AUDIT_BLOCKS ||
+                block_over(a, s->blocks[s->first_block % MQQB_AUDIT_BLOCKS]))) {
             conclude_block(a, s, time);
         }
         if (s->first_block > s->last_block) {
@@ -473,8 +477,8 @@ static mqqb_audit_slot *make_slot(mqqb_audit *a, sequence *s, uint32_t number, i
 /* The deadlines are of no use any more. index: which message of `where` it is, 0: not counted. */
 static void set_final(mqqb_audit_slot *slot, const mqqb_audit_final *final, uint32_t where, uint32_t index)
 {
-    slot->reach = (uint32_t)((uint64_t)final->packet.time & 0xFFFFFFFFu);
-    slot->confirm = (uint32_t)((uint64_t)final->packet.time >> 32);
+    slot->reach = (uint32_t)((uint64_t) final->packet.time & 0xFFFFFFFFu);
+    slot->confirm = (uint32_t)((uint64_t) final->packet.time >> 32);
     slot->files = (slot->files & 0xFFFF) | final->packet.file << 16;
     slot->final_frame = final->packet.frame;
     slot->final_id = final->id;
@@ -555,7 +559,8 @@ static int64_t unseen(const mqqb_audit *a, const sequence *s)
 /* Forget what was certain if something of this sender may have been missed since the last look. */
 static void refresh(const mqqb_audit *a, sequence *s)
 {
-    const uint32_t source_missed = a->sources[s->key.source].missed.missed, pair_missed = a->pairs[s->pair].missed.missed;
+    const uint32_t source_missed = a->sources[s->key.source].missed.missed,
+                   pair_missed = a->pairs[s->pair].missed.missed;
 
     if (s->source_missed != source_missed || s->pair_missed != pair_missed) {
         s->source_missed = source_missed;
@@ -679,7 +684,8 @@ static void remember_sent(mqqb_audit *a, mqqb_audit_direction *own, const mqqb_a
 
 /* A SessionHeader of own covers the other direction up to here; the sender has it for certain if it has shown to have own's
  * message number session_index. */
-static void cover_session(mqqb_audit *a, const row *r, mqqb_audit_direction *other, uint32_t covered, uint32_t session_index, int bare)
+static void cover_session(mqqb_audit *a, const row *r, mqqb_audit_direction *other, uint32_t covered,
+                          uint32_t session_index, int bare)
 {
     const uint32_t mask = (1u << other->window) - 1, where = 2 * r->connection | (r->direction ^ 1);
 
@@ -714,7 +720,8 @@ static int differs(uint32_t difference, uint32_t last)
 }
 
 /* b: what the number should be. */
-static mqqb_audit_finding *wrong_count(mqqb_audit *a, const row *r, mqqb_audit_detail detail, uint32_t stated, uint32_t b, int unknown)
+static mqqb_audit_finding *wrong_count(mqqb_audit *a, const row *r, mqqb_audit_detail detail, uint32_t stated,
+                                       uint32_t b, int unknown)
 {
     mqqb_audit_finding *const found = find_of(a, r, 0, MQQB_AUDIT_COUNT_MISMATCH, detail, unknown);
 
@@ -724,7 +731,8 @@ static mqqb_audit_finding *wrong_count(mqqb_audit *a, const row *r, mqqb_audit_d
 }
 
 /* The counts of a SessionHeader, in a direction of which all was seen. */
-static void check_counts(mqqb_audit *a, const row *r, mqqb_audit_direction *own, const mqqb_session_header *h, int carried)
+static void check_counts(mqqb_audit *a, const row *r, mqqb_audit_direction *own, const mqqb_session_header *h,
+                         int carried)
 {
     const uint32_t left_out = (own->messages - h->user_msg_sequence_number) & 0xFFFF;
     const uint32_t recoverable_left_out = (own->recoverable - h->recoverable_msg_sequence_number) & 0xFFFF;
@@ -736,7 +744,8 @@ static void check_counts(mqqb_audit *a, const row *r, mqqb_audit_direction *own,
         own->user_difference = left_out;
     } else if (recoverable_left_out > left_out) {
         if (differs(recoverable_left_out, own->recoverable_difference)) {
-            show(wrong_count(a, r, MQQB_AUDIT_RECOVERABLE_COUNT, h->recoverable_msg_sequence_number, own->recoverable, 0),
+            show(wrong_count(a, r, MQQB_AUDIT_RECOVERABLE_COUNT, h->recoverable_msg_sequence_number, own->recoverable,
+                             0),
                  &r->packet);
         }
         own->recoverable_difference = recoverable_left_out;
@@ -756,7 +765,8 @@ static int steps(uint32_t difference, uint32_t base, int carried)
 
 /* The counts of a SessionHeader, in a direction of which something was missed. How much is not known; but from one SessionHeader to
  * the next, with nothing missed in between, both must have counted the same. */
-static void check_steps(mqqb_audit *a, const row *r, mqqb_audit_direction *own, const mqqb_session_header *h, int carried)
+static void check_steps(mqqb_audit *a, const row *r, mqqb_audit_direction *own, const mqqb_session_header *h,
+                        int carried)
 {
     const uint32_t user = (h->user_msg_sequence_number - own->messages) & 0xFFFF;
     const uint32_t recoverable = (h->recoverable_msg_sequence_number - own->recoverable) & 0xFFFF;
@@ -778,7 +788,8 @@ static void check_steps(mqqb_audit *a, const row *r, mqqb_audit_direction *own, 
     }
     if (steps(user, own->base_user, tolerant)) {
         if (differs(user - own->base_user, own->user_difference)) {
-            found = wrong_count(a, r, MQQB_AUDIT_USER_STEP, h->user_msg_sequence_number, own->messages + own->base_user, 0);
+            found =
+                wrong_count(a, r, MQQB_AUDIT_USER_STEP, h->user_msg_sequence_number, own->messages + own->base_user, 0);
         }
         own->user_difference = user - own->base_user;
     } else if (steps(recoverable, own->base_recoverable, tolerant)) {
@@ -805,7 +816,8 @@ static int check_acks(mqqb_audit *a, const row *r, mqqb_audit_connection *c, con
 {
     mqqb_audit_direction *const own = &c->direction[r->direction];
     const mqqb_audit_direction *const other = &c->direction[r->direction ^ 1];
-    const int user = names_unsent(h->ack_sequence_number, other->messages), unknown = (other->missed & (UNCOUNTED | INTERRUPTED)) != 0;
+    const int user = names_unsent(h->ack_sequence_number, other->messages),
+              unknown = (other->missed & (UNCOUNTED | INTERRUPTED)) != 0;
     uint32_t *const last = user ? &own->beyond : &own->recoverable_beyond;
     const uint32_t stated = user ? h->ack_sequence_number : h->recoverable_msg_ack_seq_number;
     uint32_t bits = h->recoverable_msg_ack_flags, top = h->recoverable_msg_ack_seq_number, excess;
@@ -918,12 +930,13 @@ static void check_resend_unsure(mqqb_audit *a, const row *r, sequence *s, const 
     const int finished = (slot->flags & FINAL) != 0 && may_be_shown(a, slot->final_where, final.time);
     mqqb_audit_finding *found;
 
-    if (s->reported_resend == where + 1 ||
-        (!finished && (s->acked == 0 || s->ack_number < number || !may_be_shown(a, s->ack_where, s->ack_packet.time)))) {
+    if (s->reported_resend == where + 1 || (!finished && (s->acked == 0 || s->ack_number < number ||
+                                                          !may_be_shown(a, s->ack_where, s->ack_packet.time)))) {
         return;
     }
     s->reported_resend = where + 1;
-    found = find(a, r, s, MQQB_AUDIT_RESENT_AFTER_ACK, finished ? MQQB_AUDIT_RESENT_FINAL : MQQB_AUDIT_RESENT_ORDERED, 1);
+    found =
+        find(a, r, s, MQQB_AUDIT_RESENT_AFTER_ACK, finished ? MQQB_AUDIT_RESENT_FINAL : MQQB_AUDIT_RESENT_ORDERED, 1);
     found->number = number;
     show_slot(found, slot);
     show(found, finished ? &final : &s->ack_packet);
@@ -976,14 +989,15 @@ static void check_resend(mqqb_audit *a, const row *r, sequence *s, const mqqb_au
 }
 
 /* Another message of the flow with this MessageID and these flags, or NULL. *entry, *k: its sequence, as in the index, and number. */
-static mqqb_audit_slot *find_id(const mqqb_audit *a, const mqqb_audit_flow *f, const sequence *s, uint32_t number, uint32_t id,
-                                uint32_t flags, uint32_t *entry, uint64_t *k)
+static mqqb_audit_slot *find_id(const mqqb_audit *a, const mqqb_audit_flow *f, const sequence *s, uint32_t number,
+                                uint32_t id, uint32_t flags, uint32_t *entry, uint64_t *k)
 {
     for (*entry = f->newest; *entry != 0; *entry = a->sequences[*entry - 1].older) {
         const sequence *const other = &a->sequences[*entry - 1];
         for (*k = slots_begin(other); *k < slots_end(other); ++*k) {
             mqqb_audit_slot *const slot = seen_slot(a, other, (uint32_t)*k);
-            if (slot != NULL && slot->message_id == id && (slot->flags & flags) == flags && (other != s || *k != number)) {
+            if (slot != NULL && slot->message_id == id && (slot->flags & flags) == flags &&
+                (other != s || *k != number)) {
                 return slot;
             }
         }
@@ -1031,11 +1045,11 @@ static void set_deadlines(const row *r, mqqb_audit_slot *slot)
     const uint32_t ttrq = get(r, MQQB_SCAN_TIME_TO_REACH_QUEUE);
     const uint32_t reach = ttrq == NO_DEADLINE ? LONG_LIVE_TIME : ttrq;
 
-    slot->confirm = ttbr == NO_DEADLINE ? NO_DEADLINE
-                                        : seconds_after(seconds_after(sent_time, ttbr), least(ttbr, ttrq));
-    slot->reach = reach <= ttbr                ? seconds_after(sent_time, reach)
+    slot->confirm =
+        ttbr == NO_DEADLINE ? NO_DEADLINE : seconds_after(seconds_after(sent_time, ttbr), least(ttbr, ttrq));
+    slot->reach = reach <= ttbr               ? seconds_after(sent_time, reach)
                   : (slot->flags & HELD) != 0 ? slot->confirm
-                                               : seconds_after(sent_time, ttbr);
+                                              : seconds_after(sent_time, ttbr);
     if (r->time / NS_PER_S > (int64_t)least(slot->reach, slot->confirm)) {
         slot->reach = NO_DEADLINE;
         slot->confirm = NO_DEADLINE;
@@ -1043,8 +1057,8 @@ static void set_deadlines(const row *r, mqqb_audit_slot *slot)
 }
 
 /* The receiver's rule, as if it had everything that was seen: so this is the most that it can have accepted. 1: it accepts. */
-static int replay(mqqb_audit *a, const row *r, const mqqb_audit_flow *f, sequence *s, uint32_t number, uint32_t previous,
-                   int resent)
+static int replay(mqqb_audit *a, const row *r, const mqqb_audit_flow *f, sequence *s, uint32_t number,
+                  uint32_t previous, int resent)
 {
     const int old = s->superseded != 0 && a->sequences[f->newest - 1].accepted != 0;
     unsigned reason;
@@ -1150,8 +1164,8 @@ static void take_early(const mqqb_audit *a, sequence *s)
     }
 }
 
-static mqqb_audit_finding *find_went_back(mqqb_audit *a, const row *r, sequence *lower, uint32_t number, const sequence *higher,
-                                          int unknown)
+static mqqb_audit_finding *find_went_back(mqqb_audit *a, const row *r, sequence *lower, uint32_t number,
+                                          const sequence *higher, int unknown)
 {
     mqqb_audit_finding *const found = find(a, r, lower, MQQB_AUDIT_ID_WENT_BACK, MQQB_AUDIT_LOWER_SEQUENCE, unknown);
 
@@ -1211,7 +1225,8 @@ static void has_begun(const mqqb_audit *a, const row *r, sequence *s)
 
 static uint32_t new_sequence(mqqb_audit *a, const row *r, const mqqb_audit_key *key, uint32_t pair)
 {
-    const uint32_t ordinal = get(r, MQQB_SCAN_TX_SEQUENCE_ORDINAL), time_stamp = get(r, MQQB_SCAN_TX_SEQUENCE_TIME_STAMP);
+    const uint32_t ordinal = get(r, MQQB_SCAN_TX_SEQUENCE_ORDINAL),
+                   time_stamp = get(r, MQQB_SCAN_TX_SEQUENCE_TIME_STAMP);
     const uint32_t flow = new_flow(a, r, key);
     mqqb_audit_flow *const f = &a->flows[flow - 1];
     uint32_t entry = a->sequences_free, lower, *link = &f->newest;
@@ -1239,8 +1254,8 @@ static uint32_t new_sequence(mqqb_audit *a, const row *r, const mqqb_audit_key *
     s->lowest = 0xFFFFFFFFu;
     index_sequence(a, entry);
 
-    while ((lower = *link) != 0 &&
-           mqqb_tx_compare(a->sequences[lower - 1].ordinal, a->sequences[lower - 1].time_stamp, ordinal, time_stamp) > 0) {
+    while ((lower = *link) != 0 && mqqb_tx_compare(a->sequences[lower - 1].ordinal, a->sequences[lower - 1].time_stamp,
+                                                   ordinal, time_stamp) > 0) {
         link = &a->sequences[lower - 1].older;
     }
     s->older = lower;
@@ -1310,7 +1325,8 @@ static void check_went_back(mqqb_audit *a, const row *r, const mqqb_audit_flow *
     if (s->key.hops != 0 || s->reported_where == where) {
         return;
     }
-    if (where != newest->where && where != newest->first_where && (c->begun == 0 || c->first_time <= newest->first_time)) {
+    if (where != newest->where && where != newest->first_where &&
+        (c->begun == 0 || c->first_time <= newest->first_time)) {
         check_went_back_late(a, r, f, s);
         return;
     }
@@ -1342,7 +1358,8 @@ static int would_justify(const mqqb_audit *a, const sequence *s, uint32_t number
     return 0;
 }
 
-static void removed_twice(mqqb_audit *a, const row *r, const sequence *s, const mqqb_audit_final *first, const mqqb_audit_final *second)
+static void removed_twice(mqqb_audit *a, const row *r, const sequence *s, const mqqb_audit_final *first,
+                          const mqqb_audit_final *second)
 {
     const mqqb_audit_slot *const slot = seen_slot(a, s, first->number);
     mqqb_audit_finding *const found = find(a, r, s, MQQB_AUDIT_DELIVERED_TWICE, MQQB_AUDIT_TWO_FINAL_ACKS, 0);
@@ -1369,7 +1386,7 @@ static void settle_seen_late(mqqb_audit *a, const row *r, sequence *s, mqqb_audi
             continue;
         }
         if ((slot->flags & FINAL) == 0) {
-            slot->flags |= FINAL | (uint32_t)final->message_class << 16;
+            slot->flags |= FINAL | (uint32_t) final->message_class << 16;
             s->counts.final_acked++;
             count_outcome(f, final->message_class);
         } else if (!is_inserted(final->message_class) || (slot->flags & INSERTED) != 0) {
@@ -1389,9 +1406,10 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
 {
     mqqb_audit_direction *const own = &c->direction[r->direction];
     const uint32_t user_flags = get(r, MQQB_SCAN_USER_FLAGS);
-    const mqqb_audit_key key = {get(r, MQQB_CAPTURE_SOURCE_QUEUE_MANAGER), get(r, MQQB_CAPTURE_DESTINATION_QUEUE), host(r),
-                                user_flags & MQQB_USER_RC};
-    const uint32_t ordinal = get(r, MQQB_SCAN_TX_SEQUENCE_ORDINAL), time_stamp = get(r, MQQB_SCAN_TX_SEQUENCE_TIME_STAMP);
+    const mqqb_audit_key key = {get(r, MQQB_CAPTURE_SOURCE_QUEUE_MANAGER), get(r, MQQB_CAPTURE_DESTINATION_QUEUE),
+                                host(r), user_flags & MQQB_USER_RC};
+    const uint32_t ordinal = get(r, MQQB_SCAN_TX_SEQUENCE_ORDINAL),
+                   time_stamp = get(r, MQQB_SCAN_TX_SEQUENCE_TIME_STAMP);
     const uint32_t number = get(r, MQQB_SCAN_TX_SEQUENCE_NUMBER), id = get(r, MQQB_SCAN_MESSAGE_ID);
     const uint32_t previous = get(r, MQQB_SCAN_PREVIOUS_TX_SEQUENCE_NUMBER);
     const uint32_t where = 2 * r->connection | r->direction, pair = c->pair ^ r->direction;
@@ -1504,7 +1522,8 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
     s->lowest = least(s->lowest, number);
     accepted = replay(a, r, f, s, number, previous, resent);
     if (a->verdicts != NULL) {
-        a->verdicts[r->i] = (uint8_t)(MQQB_AUDIT_MESSAGE | (resent ? MQQB_AUDIT_RESENT : 0) | (accepted ? 0 : MQQB_AUDIT_REJECTED));
+        a->verdicts[r->i] =
+            (uint8_t)(MQQB_AUDIT_MESSAGE | (resent ? MQQB_AUDIT_RESENT : 0) | (accepted ? 0 : MQQB_AUDIT_REJECTED));
     }
     if (s->fresh != 0) {
         s->fresh = 0;
@@ -1674,7 +1693,8 @@ static void check_back(mqqb_audit *a, const row *r, sequence *s, uint32_t number
     s->ack_where = 2 * r->connection | r->direction;
 }
 
-static void remember_ack(const mqqb_audit *a, const row *r, sequence *s, const mqqb_audit_direction *own, uint32_t number)
+static void remember_ack(const mqqb_audit *a, const row *r, sequence *s, const mqqb_audit_direction *own,
+                         uint32_t number)
 {
     mqqb_audit_ack *ack;
 
@@ -1711,7 +1731,8 @@ static int is_sure(const sequence *s, uint32_t number)
 
 /* An OrderAck shows that a message was accepted, whose MessageID came under another number too: was that accepted, and neither of them
  * rejected (B-115)? Unknown if a transmission, or a FinalAck that rejects, may have been missed. */
-static void check_accepted_twice(mqqb_audit *a, const row *r, const sequence *s, uint32_t number, const mqqb_audit_slot *slot)
+static void check_accepted_twice(mqqb_audit *a, const row *r, const sequence *s, uint32_t number,
+                                 const mqqb_audit_slot *slot)
 {
     const uint32_t receiver = get(r, MQQB_CAPTURE_SOURCE_QUEUE_MANAGER);
     uint32_t entry;
@@ -1728,9 +1749,10 @@ static void check_accepted_twice(mqqb_audit *a, const row *r, const sequence *s,
     others = &a->sequences[entry - 1];
     refresh(a, others);
     first = slot->time < other->time ? slot : other;
-    found = find(a, r, s, MQQB_AUDIT_DELIVERED_TWICE, MQQB_AUDIT_TWO_ACCEPTED,
-                 !is_sure(s, number) || !is_sure(others, (uint32_t)k) || a->sources[receiver].missed.time >= first->time ||
-                     a->pairs[s->pair ^ 1].missed.time >= first->time);
+    found =
+        find(a, r, s, MQQB_AUDIT_DELIVERED_TWICE, MQQB_AUDIT_TWO_ACCEPTED,
+             !is_sure(s, number) || !is_sure(others, (uint32_t)k) || a->sources[receiver].missed.time >= first->time ||
+                 a->pairs[s->pair ^ 1].missed.time >= first->time);
     found->number = number;
     found->a = slot->message_id;
     found->b = (uint32_t)k;
@@ -1826,8 +1848,12 @@ static int check_twice(mqqb_audit *a, const row *r, sequence *s, const mqqb_audi
 
 static mqqb_audit_final final_at(const row *r)
 {
-    const mqqb_audit_final final = {r->packet, get(r, MQQB_SCAN_ACK_TX_SEQUENCE_NUMBER), get(r, MQQB_SCAN_MESSAGE_ID),
-                                    get(r, MQQB_SCAN_ACK_MESSAGE_ID), (uint16_t)get(r, MQQB_SCAN_MESSAGE_CLASS), 0};
+    const mqqb_audit_final final = {r->packet,
+                                    get(r, MQQB_SCAN_ACK_TX_SEQUENCE_NUMBER),
+                                    get(r, MQQB_SCAN_MESSAGE_ID),
+                                    get(r, MQQB_SCAN_ACK_MESSAGE_ID),
+                                    (uint16_t)get(r, MQQB_SCAN_MESSAGE_CLASS),
+                                    0};
 
     return final;
 }
@@ -1837,7 +1863,8 @@ static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
     sequence *const s = &a->sequences[entry - 1];
     mqqb_audit_flow *const f = &a->flows[s->flow - 1];
     const mqqb_audit_final final = final_at(r);
-    const uint32_t number = final.number, id = final.id, message_id = final.message_id, message_class = final.message_class;
+    const uint32_t number = final.number, id = final.id, message_id = final.message_id,
+                   message_class = final.message_class;
     const int inserted = is_inserted(message_class);
     mqqb_audit_slot *const slot = seen_slot(a, s, number);
 
@@ -2145,8 +2172,9 @@ static int32_t room(const mqqb_audit *a, const row *r)
     if (r->connection >= a->connections_size) {
         return MQQB_AUDIT_GROW_CONNECTIONS;
     }
-    if (get(r, MQQB_CAPTURE_SOURCE_QUEUE_MANAGER) >= a->sources_size || get(r, MQQB_CAPTURE_ACK_SOURCE) >= a->sources_size ||
-        get(r, MQQB_CAPTURE_CLIENT_GUID) >= a->sources_size || get(r, MQQB_CAPTURE_SERVER_GUID) >= a->sources_size ||
+    if (get(r, MQQB_CAPTURE_SOURCE_QUEUE_MANAGER) >= a->sources_size ||
+        get(r, MQQB_CAPTURE_ACK_SOURCE) >= a->sources_size || get(r, MQQB_CAPTURE_CLIENT_GUID) >= a->sources_size ||
+        get(r, MQQB_CAPTURE_SERVER_GUID) >= a->sources_size ||
         get(r, MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS) >= a->sources_size) {
         return MQQB_AUDIT_GROW_SOURCES;
     }

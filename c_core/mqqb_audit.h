@@ -18,18 +18,18 @@ extern "C" {
 
 enum {
     MQQB_AUDIT_BUCKETS = 256,
-    MQQB_AUDIT_SOURCES = 4,      /* of a direction, or of two hosts, that are known by name */
-    MQQB_AUDIT_ACKS = 6,         /* OrderAcks that wait until the sender shows that it has them */
-    MQQB_AUDIT_FINALS = 16,      /* FinalAcks of a sequence that are remembered when their message has lost its slot */
-    MQQB_AUDIT_REPORTED = 8,     /* numbers of a sequence whose acknowledgement was found wrong that are remembered */
-    MQQB_AUDIT_EARLY = 64,       /* FinalAcks of sequences that were not seen yet: powers of 2 */
-    MQQB_AUDIT_CLASSES = 8,      /* different classes of FinalAcks that are counted apart */
+    MQQB_AUDIT_SOURCES = 4,  /* of a direction, or of two hosts, that are known by name */
+    MQQB_AUDIT_ACKS = 6,     /* OrderAcks that wait until the sender shows that it has them */
+    MQQB_AUDIT_FINALS = 16,  /* FinalAcks of a sequence that are remembered when their message has lost its slot */
+    MQQB_AUDIT_REPORTED = 8, /* numbers of a sequence whose acknowledgement was found wrong that are remembered */
+    MQQB_AUDIT_EARLY = 64,   /* FinalAcks of sequences that were not seen yet: powers of 2 */
+    MQQB_AUDIT_CLASSES = 8,  /* different classes of FinalAcks that are counted apart */
     MQQB_AUDIT_PACKETS = 4,
-    MQQB_AUDIT_KEEP = 16,        /* finished sequences of a flow that are kept */
-    MQQB_AUDIT_DETAILED = 3,     /* of these, with their messages: less than so many */
-    MQQB_AUDIT_BLOCK = 64,       /* slots that a sequence takes at once */
-    MQQB_AUDIT_BLOCKS = 16,      /* it takes so many times at most */
-    MQQB_AUDIT_SENT_MIN = 4,     /* messages of a direction that wait for a session acknowledgement: powers of 2 */
+    MQQB_AUDIT_KEEP = 16,    /* finished sequences of a flow that are kept */
+    MQQB_AUDIT_DETAILED = 3, /* of these, with their messages: less than so many */
+    MQQB_AUDIT_BLOCK = 64,   /* slots that a sequence takes at once */
+    MQQB_AUDIT_BLOCKS = 16,  /* it takes so many times at most */
+    MQQB_AUDIT_SENT_MIN = 4, /* messages of a direction that wait for a session acknowledgement: powers of 2 */
     MQQB_AUDIT_SENT_MAX = 12,
     MQQB_AUDIT_SENT_SIZES = 13,
     MQQB_AUDIT_FINDINGS = 8 * (3 + MQQB_AUDIT_BLOCKS * MQQB_AUDIT_BLOCK) /* of one row at most */
@@ -60,24 +60,27 @@ typedef enum {
     MQQB_AUDIT_RECOVERABLE_ACK,   /* RecoverableMsgAckSeqNumber a and its flags, recoverable were b */
     MQQB_AUDIT_USER_COUNT,        /* UserMsgSequenceNumber a, counted b */
     MQQB_AUDIT_RECOVERABLE_COUNT, /* RecoverableMsgSeqNumber a, counted b */
-    MQQB_AUDIT_USER_STEP,         /* UserMsgSequenceNumber a; b by an earlier SessionHeader and what was counted since */
-    MQQB_AUDIT_RECOVERABLE_STEP,  /* RecoverableMsgSeqNumber a, in the same way b */
-    MQQB_AUDIT_RESENT_ORDERED,    /* OrderAck for number a */
-    MQQB_AUDIT_RESENT_FINAL,      /* FinalAck of class a */
-    MQQB_AUDIT_TWO_FINAL_ACKS,    /* with their own MessageIDs a and b */
-    MQQB_AUDIT_WENT_BACK,         /* OrderAcks named a, then b, then number */
-    MQQB_AUDIT_ORDER_ACK_STRAY,   /* of a sequence that was not seen, though it is younger than ordinal a, time stamp b */
-    MQQB_AUDIT_FINAL_ACK_STRAY,   /* as for OrderAcks. Both are shown with the flow of the sequence a, b */
-    MQQB_AUDIT_TWO_ACCEPTED,      /* MessageID a was accepted with number b, of this or another sequence, and with number */
+    MQQB_AUDIT_USER_STEP,        /* UserMsgSequenceNumber a; b by an earlier SessionHeader and what was counted since */
+    MQQB_AUDIT_RECOVERABLE_STEP, /* RecoverableMsgSeqNumber a, in the same way b */
+    MQQB_AUDIT_RESENT_ORDERED,   /* OrderAck for number a */
+    MQQB_AUDIT_RESENT_FINAL,     /* FinalAck of class a */
+    MQQB_AUDIT_TWO_FINAL_ACKS,   /* with their own MessageIDs a and b */
+    MQQB_AUDIT_WENT_BACK,        /* OrderAcks named a, then b, then number */
+    MQQB_AUDIT_ORDER_ACK_STRAY, /* of a sequence that was not seen, though it is younger than ordinal a, time stamp b */
+    MQQB_AUDIT_FINAL_ACK_STRAY, /* as for OrderAcks. Both are shown with the flow of the sequence a, b */
+    MQQB_AUDIT_TWO_ACCEPTED, /* MessageID a was accepted with number b, of this or another sequence, and with number */
     /* No findings: what was found before, at packet[0].time or later, is not certain any more (the last: is not true). With the
      * first three but LATE_CONNECTION goes MQQB_AUDIT_TWO_ACCEPTED, of whatever source: */
-    MQQB_AUDIT_LATE_CONNECTION,   /* MQQB_AUDIT_SESSION_ACK, MQQB_AUDIT_RECOVERABLE_ACK of this connection */
-    MQQB_AUDIT_LATE_SOURCE,       /* acknowledgements of numbers of source code a */
-    MQQB_AUDIT_LATE_HOSTS,        /* acknowledgements of numbers between the two hosts of this connection */
-    MQQB_AUDIT_LATE_REJECT        /* MQQB_AUDIT_TWO_ACCEPTED of flow, with MessageID a: this number of it was rejected */
+    MQQB_AUDIT_LATE_CONNECTION, /* MQQB_AUDIT_SESSION_ACK, MQQB_AUDIT_RECOVERABLE_ACK of this connection */
+    MQQB_AUDIT_LATE_SOURCE,     /* acknowledgements of numbers of source code a */
+    MQQB_AUDIT_LATE_HOSTS,      /* acknowledgements of numbers between the two hosts of this connection */
+    MQQB_AUDIT_LATE_REJECT      /* MQQB_AUDIT_TWO_ACCEPTED of flow, with MessageID a: this number of it was rejected */
 } mqqb_audit_detail;
 
-typedef struct { int64_t time; uint32_t file, frame; } mqqb_audit_packet;
+typedef struct {
+    int64_t time;
+    uint32_t file, frame;
+} mqqb_audit_packet;
 
 /* A violation; or, if unknown is 1, what would be one if nothing of it were missing in the capture. flow: its index and 1, 0 if the
  * connection shows it. */
@@ -87,7 +90,13 @@ typedef struct {
 } mqqb_audit_finding;
 
 /* Why the receiver's rule does not accept (B-270). */
-enum { MQQB_AUDIT_DUPLICATE = 0, MQQB_AUDIT_GAP, MQQB_AUDIT_OLD_SEQUENCE, MQQB_AUDIT_START_MISSING, MQQB_AUDIT_REJECTS };
+enum {
+    MQQB_AUDIT_DUPLICATE = 0,
+    MQQB_AUDIT_GAP,
+    MQQB_AUDIT_OLD_SEQUENCE,
+    MQQB_AUDIT_START_MISSING,
+    MQQB_AUDIT_REJECTS
+};
 
 typedef struct {
     uint32_t messages, first_transmissions, resends, rejects[MQQB_AUDIT_REJECTS], order_acked, final_acked, unsettled;
@@ -96,21 +105,30 @@ typedef struct {
 /* Of a message of a stream, in mqqb_audit.verdicts; other rows are left as they are. */
 enum { MQQB_AUDIT_MESSAGE = 1, MQQB_AUDIT_RESENT = 2, MQQB_AUDIT_REJECTED = 4 };
 
-enum { MQQB_AUDIT_RECEIVED = 0, MQQB_AUDIT_STORED, MQQB_AUDIT_WAITING, MQQB_AUDIT_SENT, MQQB_AUDIT_IN_DOUBT, MQQB_AUDIT_OUTCOMES };
+enum {
+    MQQB_AUDIT_RECEIVED = 0,
+    MQQB_AUDIT_STORED,
+    MQQB_AUDIT_WAITING,
+    MQQB_AUDIT_SENT,
+    MQQB_AUDIT_IN_DOUBT,
+    MQQB_AUDIT_OUTCOMES
+};
 enum { MQQB_AUDIT_SESSION = 0, MQQB_AUDIT_ORDER, MQQB_AUDIT_FINAL, MQQB_AUDIT_LATENCIES };
 
 /* Codes of the queue manager that sends, the queue, the queue manager that has it if the queue's name does not say that (DQ 3). */
-typedef struct { uint32_t source, destination, address, hops; } mqqb_audit_key;
+typedef struct {
+    uint32_t source, destination, address, hops;
+} mqqb_audit_key;
 
 /* histogram: messages by latency in units of 4 us: below 16 one bucket each, then 8 for each power of 2 (mqqb_audit_bucket).
  * classes: of FinalAcks that are not MQQB_AUDIT_RECEIVED, and how many messages they ended; what finds no place is in class_rest. */
 typedef struct {
     mqqb_audit_key key;
     int64_t last_time, latency_max[MQQB_AUDIT_LATENCIES];
-    uint32_t newest;                 /* its sequence with the highest id */
+    uint32_t newest; /* its sequence with the highest id */
     uint32_t connections, last_connection, sequences, kept;
     int64_t first_time;
-    mqqb_audit_counts folded;        /* of sequences that are not kept */
+    mqqb_audit_counts folded; /* of sequences that are not kept */
     uint32_t classes[MQQB_AUDIT_CLASSES], class_counts[MQQB_AUDIT_CLASSES], class_rest;
     uint32_t outcomes[MQQB_AUDIT_OUTCOMES];
     uint32_t violations[MQQB_AUDIT_KINDS], unknowns[MQQB_AUDIT_KINDS];
@@ -118,7 +136,10 @@ typedef struct {
 } mqqb_audit_flow;
 
 /* An OrderAck. where: 2 * connection + direction; index: which message it is there, 0: not counted. */
-typedef struct { mqqb_audit_packet packet; uint32_t number, where, index, spare; } mqqb_audit_ack;
+typedef struct {
+    mqqb_audit_packet packet;
+    uint32_t number, where, index, spare;
+} mqqb_audit_ack;
 
 /* A FinalAck of a message that has lost its slot, or was not seen yet. id: its own MessageID. twice: 1: it was reported with another
  * one. */
@@ -129,35 +150,43 @@ typedef struct {
 } mqqb_audit_final;
 
 /* One of a sequence that was not seen yet. */
-typedef struct { mqqb_audit_final final; uint32_t source, ordinal, time_stamp, spare; } mqqb_audit_early;
+typedef struct {
+    mqqb_audit_final final;
+    uint32_t source, ordinal, time_stamp, spare;
+} mqqb_audit_early;
 
 /* A block of slots is for numbers from a multiple of MQQB_AUDIT_BLOCK on. */
 typedef struct {
     mqqb_audit_key key;
     uint32_t ordinal, time_stamp, flow; /* flow: its index and 1, 0: free */
-    uint32_t older;                  /* the next lower one of the flow that is kept */
-    uint32_t sure;                   /* from this number on all transmissions are seen; 0: from none */
-    uint32_t fresh;                  /* 1: nothing seen since something may have been missed */
-    uint32_t accepted, highest, lowest, covered; /* the most a receiver can have accepted; seen; seen; named by OrderAcks */
+    uint32_t older;                     /* the next lower one of the flow that is kept */
+    uint32_t sure;                      /* from this number on all transmissions are seen; 0: from none */
+    uint32_t fresh;                     /* 1: nothing seen since something may have been missed */
+    uint32_t accepted, highest, lowest,
+        covered;                      /* the most a receiver can have accepted; seen; seen; named by OrderAcks */
     uint32_t since_first, since_high; /* seen first, seen at all, since something may have been missed */
     uint32_t pair, pair_missed, source_missed;
-    uint32_t where, message_id;      /* message_id: the flow's greatest, in its newest sequence */
-    uint32_t several;                /* 1: more than one connection has carried it, so the order of arrival is not known */
-    uint32_t superseded;             /* 1: it is not the flow's newest */
+    uint32_t where, message_id; /* message_id: the flow's greatest, in its newest sequence */
+    uint32_t several;           /* 1: more than one connection has carried it, so the order of arrival is not known */
+    uint32_t superseded;        /* 1: it is not the flow's newest */
     uint32_t has_slots, first_block, last_block, floor_block; /* blocks below the floor are given up */
-    uint32_t acks_used, finals_next, finals_unseen; /* finals_unseen: the highest number with a FinalAck before the message */
+    uint32_t acks_used, finals_next,
+        finals_unseen; /* finals_unseen: the highest number with a FinalAck before the message */
     int64_t last_time;
     mqqb_audit_counts counts;
     uint32_t blocks[MQQB_AUDIT_BLOCKS];
     mqqb_audit_packet highest_packet, ack_packet, back_packet[3];
-    uint32_t first_where, reported_where, reported_next, reported_skips, reported[MQQB_AUDIT_REPORTED]; /* bit k: reported[k] skips */
+    uint32_t first_where, reported_where, reported_next, reported_skips,
+        reported[MQQB_AUDIT_REPORTED];   /* bit k: reported[k] skips */
     uint32_t ack_where, reported_resend; /* reported_resend: one that cannot be judged, as the direction and 1 */
-    uint32_t ack_number, ack_id, acked, back, back_from, back_to, back_number; /* the OrderAck before, and whether they went back */
-    uint32_t evicted, evicted_held, evicted_top; /* without OrderAck when they lost their slot: without JN and JP, with, the last */
-    uint32_t doubt, doubt_from;      /* what is between them was not seen, and taken as received; 0: nothing */
-    uint32_t handed, spare;          /* 1: its id was in use, or new, after all that may have been missed */
+    uint32_t ack_number, ack_id, acked, back, back_from, back_to,
+        back_number; /* the OrderAck before, and whether they went back */
+    uint32_t evicted, evicted_held,
+        evicted_top;            /* without OrderAck when they lost their slot: without JN and JP, with, the last */
+    uint32_t doubt, doubt_from; /* what is between them was not seen, and taken as received; 0: nothing */
+    uint32_t handed, spare;     /* 1: its id was in use, or new, after all that may have been missed */
     int64_t first_time;
-    mqqb_audit_ack shown;            /* the highest that the sender has shown to have */
+    mqqb_audit_ack shown; /* the highest that the sender has shown to have */
     mqqb_audit_ack acks[MQQB_AUDIT_ACKS];
     mqqb_audit_final finals[MQQB_AUDIT_FINALS];
 } mqqb_audit_sequence;
@@ -165,20 +194,27 @@ typedef struct {
 /* A message. */
 typedef struct {
     int64_t time;
-    uint32_t files, frame;           /* files: of the first transmission, and in the high half of the FinalAck */
+    uint32_t files, frame; /* files: of the first transmission, and in the high half of the FinalAck */
     uint32_t message_id, flags;
-    uint32_t where, index;           /* of the last transmission: 2 * connection + direction, 0 in index: not counted */
-    uint32_t session_index;          /* how many messages the sender must have shown to have, to have the SessionHeader for it; 0 none */
-    uint32_t previous;               /* the lowest PreviousTxSequenceNumber */
-    uint32_t reach, confirm;         /* deadlines, s since 1970: of the OrderAck, of the FinalAck; all ones: none. Later the FinalAck's time */
+    uint32_t where, index; /* of the last transmission: 2 * connection + direction, 0 in index: not counted */
+    uint32_t
+        session_index; /* how many messages the sender must have shown to have, to have the SessionHeader for it; 0 none */
+    uint32_t previous; /* the lowest PreviousTxSequenceNumber */
+    uint32_t reach,
+        confirm; /* deadlines, s since 1970: of the OrderAck, of the FinalAck; all ones: none. Later the FinalAck's time */
     uint32_t final_frame, final_id, final_where, final_index; /* as where and index */
 } mqqb_audit_slot;
 
-typedef struct { uint32_t slot, flow, index, next; } mqqb_audit_sent;
+typedef struct {
+    uint32_t slot, flow, index, next;
+} mqqb_audit_sent;
 
 /* What was missed of a queue manager's or of a host's packets: how often, and when last. accused: when an acknowledgement of a number
  * was last found wrong. ahead: 1: its clock was seen to be ahead of the capture's, so a SentTime proves nothing. */
-typedef struct { int64_t time, accused; uint32_t missed, ahead; } mqqb_audit_missed;
+typedef struct {
+    int64_t time, accused;
+    uint32_t missed, ahead;
+} mqqb_audit_missed;
 
 /* A queue manager that sends. folded: its highest sequence that was seen and is not kept; stray: the last one that an acknowledgement
  * named, was not seen, and was reported. */
@@ -198,16 +234,17 @@ typedef struct {
 
 typedef struct {
     int64_t last_time, first_message;
-    uint32_t messages, recoverable;  /* counted so far */
-    uint32_t shown;                  /* messages of the other direction that a SessionHeader of this one covers */
-    uint32_t missed;                 /* 1: some are not counted; 2: and a message was not seen since */
+    uint32_t messages, recoverable; /* counted so far */
+    uint32_t shown;                 /* messages of the other direction that a SessionHeader of this one covers */
+    uint32_t missed;                /* 1: some are not counted; 2: and a message was not seen since */
     uint32_t sent, window, sent_first, sent_count; /* a ring of mqqb_audit_sent */
     uint32_t packets;
     uint32_t owner, sources[MQQB_AUDIT_SOURCES], more; /* of EstablishConnection; seen; 1: more than have a place */
     uint32_t user_difference, recoverable_difference, beyond, recoverable_beyond, unknown;
-    uint32_t based, base_user, base_recoverable; /* what a SessionHeader counted more than was seen, since something was missed */
-    mqqb_audit_packet base_packet;   /* that SessionHeader; based: 0: none yet, 2: one in a message */
-    mqqb_audit_packet shown_packet;  /* the last SessionHeader that raised shown */
+    uint32_t based, base_user,
+        base_recoverable;           /* what a SessionHeader counted more than was seen, since something was missed */
+    mqqb_audit_packet base_packet;  /* that SessionHeader; based: 0: none yet, 2: one in a message */
+    mqqb_audit_packet shown_packet; /* the last SessionHeader that raised shown */
     int64_t last_header;
     int64_t first_hole, last_hole, first_malformed;
     uint32_t holes, malformed, ended, ending;
@@ -215,50 +252,55 @@ typedef struct {
 
 /* pair: caller: 2 * index of the two hosts, + 1 if direction 0 is not that of pairs[2 * index]; all ones: pass its rows over. */
 typedef struct {
-    uint32_t pair, begun;            /* begun: 1 if its SYN was seen */
+    uint32_t pair, begun; /* begun: 1 if its SYN was seen */
     int64_t first_time, last_time, established, accused;
     mqqb_audit_direction direction[2];
 } mqqb_audit_connection;
 
 /* An acknowledgement of a sequence that was not seen. source: 0 if it is not certain whose it is. */
-typedef struct { uint32_t source, ordinal, time_stamp; } mqqb_audit_stray;
+typedef struct {
+    uint32_t source, ordinal, time_stamp;
+} mqqb_audit_stray;
 
 /* All zeros at first, but for what is marked: that is the caller's to set, before the first call and when a status asks for it. */
 typedef struct {
-    int64_t start;                         /* caller: of the capture's first frame, ns since 1970 */
-    mqqb_audit_source *sources;            /* caller: by code of dictionary 0 */
-    mqqb_audit_pair *pairs;                /* caller: two for each two hosts */
-    mqqb_audit_connection *connections;    /* caller: as mqqb_capture numbers them */
-    mqqb_audit_flow *flows;                /* caller */
-    mqqb_audit_sequence *sequences;        /* caller */
-    uint32_t *flow_index, *sequence_index; /* caller: all 0 at first; sizes are powers of 2, at least twice the tables' */
-    mqqb_audit_slot *slots;                /* caller */
-    mqqb_audit_sent *sent;                 /* caller */
-    mqqb_audit_finding *findings;          /* caller */
-    mqqb_audit_stray *strays;              /* caller; or NULL, if they are only to be counted */
-    uint8_t *verdicts;                     /* caller; or NULL: what each row of mqqb_audit_rows is, if it is of a stream */
-    uint32_t sources_size, connections_size, flows_size, sequences_size; /* caller */
+    int64_t start;                      /* caller: of the capture's first frame, ns since 1970 */
+    mqqb_audit_source *sources;         /* caller: by code of dictionary 0 */
+    mqqb_audit_pair *pairs;             /* caller: two for each two hosts */
+    mqqb_audit_connection *connections; /* caller: as mqqb_capture numbers them */
+    mqqb_audit_flow *flows;             /* caller */
+    mqqb_audit_sequence *sequences;     /* caller */
+    uint32_t *flow_index,
+        *sequence_index;          /* caller: all 0 at first; sizes are powers of 2, at least twice the tables' */
+    mqqb_audit_slot *slots;       /* caller */
+    mqqb_audit_sent *sent;        /* caller */
+    mqqb_audit_finding *findings; /* caller */
+    mqqb_audit_stray *strays;     /* caller; or NULL, if they are only to be counted */
+    uint8_t *verdicts;            /* caller; or NULL: what each row of mqqb_audit_rows is, if it is of a stream */
+    uint32_t sources_size, connections_size, flows_size, sequences_size;                              /* caller */
     uint32_t flow_index_size, sequence_index_size, slots_size, sent_size, findings_size, strays_size; /* caller */
 
-    uint32_t findings_used, strays_used;   /* caller sets them to 0 */
+    uint32_t findings_used, strays_used; /* caller sets them to 0 */
     uint32_t flows_used, sequences_used, sequences_free, slots_used, sent_used;
     uint32_t slots_free, sent_free[MQQB_AUDIT_SENT_SIZES];
     uint32_t violations[MQQB_AUDIT_KINDS], unknowns[MQQB_AUDIT_KINDS]; /* of connections; those of flows are there */
     uint32_t early_next, spare;
     mqqb_audit_early early[MQQB_AUDIT_EARLY];
     int64_t latest;
-    uint64_t rows, packets, holes, malformed, unattributed; /* unattributed: acknowledgements of no sequence that was seen */
+    uint64_t rows, packets, holes, malformed,
+        unattributed; /* unattributed: acknowledgements of no sequence that was seen */
 } mqqb_audit;
 
 enum {
     MQQB_AUDIT_DONE = 0,
-    MQQB_AUDIT_GROW_CONNECTIONS = 1, /* a row is of a connection that the table has no place for. After every growth: call again */
-    MQQB_AUDIT_GROW_SOURCES = 2,     /* a code is above the table */
-    MQQB_AUDIT_GROW_FLOWS = 3,       /* flows and flow_index, mqqb_audit_rehash */
-    MQQB_AUDIT_GROW_SEQUENCES = 4,   /* sequences and sequence_index, mqqb_audit_rehash; at most 2^24 - 1 sequences */
-    MQQB_AUDIT_GROW_SLOTS = 5,       /* at least MQQB_AUDIT_BLOCK more */
-    MQQB_AUDIT_GROW_SENT = 6,        /* at least 2^MQQB_AUDIT_SENT_MAX more */
-    MQQB_AUDIT_FINDINGS_FULL = 7     /* take findings and strays, and set findings_used and strays_used to 0 */
+    MQQB_AUDIT_GROW_CONNECTIONS =
+        1, /* a row is of a connection that the table has no place for. After every growth: call again */
+    MQQB_AUDIT_GROW_SOURCES = 2,   /* a code is above the table */
+    MQQB_AUDIT_GROW_FLOWS = 3,     /* flows and flow_index, mqqb_audit_rehash */
+    MQQB_AUDIT_GROW_SEQUENCES = 4, /* sequences and sequence_index, mqqb_audit_rehash; at most 2^24 - 1 sequences */
+    MQQB_AUDIT_GROW_SLOTS = 5,     /* at least MQQB_AUDIT_BLOCK more */
+    MQQB_AUDIT_GROW_SENT = 6,      /* at least 2^MQQB_AUDIT_SENT_MAX more */
+    MQQB_AUDIT_FINDINGS_FULL = 7   /* take findings and strays, and set findings_used and strays_used to 0 */
 };
 
 /* Take rows from *done on; *done becomes how many have been taken. columns: all up to MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS,

@@ -13,12 +13,13 @@
 
 #define NONE 0xFFFFFFFFu
 #define TCP_PORT 1801u
-#define RECORD_MAX (16u << 20)  /* bytes of one frame or block; more is no capture but a corrupt length */
-#define PENDING_MAX (4u << 20)  /* bytes kept out of order for one direction: more than a TCP window */
-#define LATE_MAX (64u << 10)    /* a SYN that is captured behind bytes of its connection has a number at most so far below */
-#define AHEAD_MAX (16u << 20)   /* an acknowledgement of more bytes than this that were not seen says nothing */
-#define HOLD_FRAMES 64u         /* so many frames later nothing that was acknowledged before will come */
-#define FETCH_AHEAD 8192u       /* bytes of the file that are on their way into the cache: some tens of frames */
+#define RECORD_MAX (16u << 20) /* bytes of one frame or block; more is no capture but a corrupt length */
+#define PENDING_MAX (4u << 20) /* bytes kept out of order for one direction: more than a TCP window */
+#define LATE_MAX                                                                                                       \
+    (64u << 10) /* a SYN that is captured behind bytes of its connection has a number at most so far below */
+#define AHEAD_MAX (16u << 20) /* an acknowledgement of more bytes than this that were not seen says nothing */
+#define HOLD_FRAMES 64u       /* so many frames later nothing that was acknowledged before will come */
+#define FETCH_AHEAD 8192u     /* bytes of the file that are on their way into the cache: some tens of frames */
 
 /* Values of direction.flags */
 #define IS_OPEN 1u      /* sequence is known */
@@ -26,20 +27,20 @@
 #define IS_SEARCHING 4u /* for a BaseHeader */
 #define IS_DEAD 8u      /* no BaseHeader where one should be */
 #define HAS_FIN 16u
-#define IS_ENDED 32u    /* MQQB_KIND_END was said */
-#define HAS_HEARD 64u   /* heard is known */
-#define HAS_BEGUN 128u  /* its own SYN was seen */
+#define IS_ENDED 32u   /* MQQB_KIND_END was said */
+#define HAS_HEARD 64u  /* heard is known */
+#define HAS_BEGUN 128u /* its own SYN was seen */
 
 /* Values of connection.flags */
 #define HAS_SYN 1u
-#define IS_HELD 2u      /* in the list of those that wait for a frame number */
-#define IS_GIVING 4u    /* what was acknowledged and is missing is being given up */
-#define IS_CLOSED 8u    /* its addresses and ports are another connection's now */
+#define IS_HELD 2u   /* in the list of those that wait for a frame number */
+#define IS_GIVING 4u /* what was acknowledged and is missing is being given up */
+#define IS_CLOSED 8u /* its addresses and ports are another connection's now */
 #define HAS_RST 16u
 
 /* Answers of read_frame besides mqqb_capture's statuses. */
 #define FRAME_DONE 0
-#define FRAME_AGAIN 8   /* once drain is done */
+#define FRAME_AGAIN 8 /* once drain is done */
 
 #define FIN 1u
 #define SYN 2u
@@ -106,8 +107,8 @@ static uint64_t hash_of(const uint8_t *bytes, uint64_t size)
     return mixed(hash ^ word);
 }
 
-static inline int is_entry(const mqqb_capture_dictionary *dictionary, uint32_t code, uint32_t head, const uint8_t *bytes,
-                           uint64_t size)
+static inline int is_entry(const mqqb_capture_dictionary *dictionary, uint32_t code, uint32_t head,
+                           const uint8_t *bytes, uint64_t size)
 {
     const uint64_t begin = dictionary->end[code - 1];
     const uint8_t *const entry = dictionary->bytes + begin;
@@ -116,7 +117,8 @@ static inline int is_entry(const mqqb_capture_dictionary *dictionary, uint32_t c
 }
 
 /* The code of an entry: a byte, and bytes. There is room for it. */
-static uint32_t code_of(mqqb_capture_dictionary *dictionary, uint32_t *last, uint32_t head, const uint8_t *bytes, uint64_t size)
+static uint32_t code_of(mqqb_capture_dictionary *dictionary, uint32_t *last, uint32_t head, const uint8_t *bytes,
+                        uint64_t size)
 {
     uint64_t at;
     uint32_t code;
@@ -173,7 +175,8 @@ static void flush(mqqb_capture *c)
         uint32_t *const to = c->columns.column[column];
         if (to != NULL && rows == BLOCK) {
             PREFETCH_TO_WRITE(to + c->flushed + ahead);
-            memcpy(to + c->flushed, c->block + column * BLOCK, BLOCK * sizeof(row)); /* of a size that the compiler knows */
+            memcpy(to + c->flushed, c->block + column * BLOCK,
+                   BLOCK * sizeof(row)); /* of a size that the compiler knows */
         } else if (to != NULL) {
             memcpy(to + c->flushed, c->block + column * BLOCK, rows * sizeof(row));
         }
@@ -188,7 +191,8 @@ static inline row *new_row(mqqb_capture *c)
 }
 
 /* The row is complete but for where it was found. */
-static inline void end_row(mqqb_capture *c, uint32_t connection, uint32_t side, uint32_t file, uint32_t frame, int64_t time)
+static inline void end_row(mqqb_capture *c, uint32_t connection, uint32_t side, uint32_t file, uint32_t frame,
+                           int64_t time)
 {
     row *const r = new_row(c);
 
@@ -365,9 +369,11 @@ static uint32_t add_packet(mqqb_capture *c, uint32_t connection, uint32_t side, 
         }
         if (c->columns.column[MQQB_CAPTURE_DESTINATION_QUEUE] != NULL) {
             if (selector == 7) {
-                put(r, MQQB_CAPTURE_DESTINATION_QUEUE, code_of(&c->dictionary[1], &d->code[1], 7, packet + 66, le16(packet + 64)));
+                put(r, MQQB_CAPTURE_DESTINATION_QUEUE,
+                    code_of(&c->dictionary[1], &d->code[1], 7, packet + 66, le16(packet + 64)));
             } else if (selector != 0) {
-                put(r, MQQB_CAPTURE_DESTINATION_QUEUE, code_of(&c->dictionary[1], &d->code[1], selector, packet + 64, name_size));
+                put(r, MQQB_CAPTURE_DESTINATION_QUEUE,
+                    code_of(&c->dictionary[1], &d->code[1], selector, packet + 64, name_size));
             }
         }
         if (r[MQQB_SCAN_ACK_SOURCE_OFFSET * BLOCK] != 0) {
@@ -467,7 +473,8 @@ static void drop_carry(mqqb_capture *c, mqqb_capture_direction *d)
 }
 
 /* The carried bytes, and as many of s as there is room for. Returns how many. */
-static uint32_t gather(const mqqb_capture *c, const mqqb_capture_direction *d, const piece *s, uint8_t *out, uint32_t room)
+static uint32_t gather(const mqqb_capture *c, const mqqb_capture_direction *d, const piece *s, uint8_t *out,
+                       uint32_t room)
 {
     const uint32_t rest = smaller(room - d->carry_size, s->size);
 
@@ -576,7 +583,8 @@ static int32_t consume(mqqb_capture *c, uint32_t connection, uint32_t side, piec
             continue;
         }
         {
-            const uint32_t size = s->size < 16 ? 16 : add_packet(c, connection, side, bytes_of(c, s), s->size, s, d->offset);
+            const uint32_t size =
+                s->size < 16 ? 16 : add_packet(c, connection, side, bytes_of(c, s), s->size, s, d->offset);
             if (size > s->size) {
                 d->need = size;
                 carry(c, d, s);
@@ -618,7 +626,8 @@ static int32_t deliver(mqqb_capture *c, uint32_t connection, uint32_t side, piec
  * bytes before the next one does not count. */
 static void wait_in(mqqb_capture *c, mqqb_capture_direction *d, uint32_t number)
 {
-    const uint32_t sequence = ahead_of(c->segments[number].sequence, d->sequence) > 0 ? c->segments[number].sequence : d->sequence;
+    const uint32_t sequence =
+        ahead_of(c->segments[number].sequence, d->sequence) > 0 ? c->segments[number].sequence : d->sequence;
     uint32_t *link = &d->pending;
 
     while (*link != NONE && ahead_of(sequence, c->segments[*link].sequence) >= 0) {
@@ -757,7 +766,8 @@ static int32_t drain(mqqb_capture *c, uint32_t connection)
 
     for (;;) {
         uint32_t progress;
-        for (; c->drain_side < 2; c->drain_side++) { /* where a full batch has ended the call before: its size decides nothing */
+        for (; c->drain_side < 2;
+             c->drain_side++) { /* where a full batch has ended the call before: its size decides nothing */
             const int32_t status = drain_direction(c, connection, c->drain_side);
             if (status != 0) {
                 return status;
@@ -794,7 +804,8 @@ static int32_t drain(mqqb_capture *c, uint32_t connection)
                 hole(c, connection, side, d->fin - d->sequence);
                 tell(c, connection, side, MQQB_KIND_END, MQQB_END_FIN, 0);
             } else {
-                tell(c, connection, side, MQQB_KIND_END, (k->flags & HAS_RST) != 0 ? MQQB_END_RST : k->ending - 1, d->carry_size);
+                tell(c, connection, side, MQQB_KIND_END, (k->flags & HAS_RST) != 0 ? MQQB_END_RST : k->ending - 1,
+                     d->carry_size);
             }
         }
     }
@@ -848,7 +859,8 @@ static uint32_t *find(const mqqb_capture *c, const mqqb_capture_end end[2], uint
             PREFETCH((const uint8_t *)k + 64);
             PREFETCH((const uint8_t *)k + 128);
             for (*side = 0; *side < 2; ++*side) {
-                if (memcmp(&k->end[*side], &end[0], sizeof end[0]) == 0 && memcmp(&k->end[1 - *side], &end[1], sizeof end[1]) == 0) {
+                if (memcmp(&k->end[*side], &end[0], sizeof end[0]) == 0 &&
+                    memcmp(&k->end[1 - *side], &end[1], sizeof end[1]) == 0) {
                     return &c->index[at];
                 }
             }
@@ -916,8 +928,8 @@ static int is_new(const mqqb_capture_direction *d, uint32_t sequence)
 /* A segment of TCP. end: its sender and receiver; s: its bytes as far as captured, its number in s->sequence; length: how many it
  * had. *found: the connection, or NONE.
  * There is room for 4 rows, 2 segments and a connection. */
-static int32_t read_tcp(mqqb_capture *c, const mqqb_capture_end end[2], uint32_t flags, uint32_t ack, piece *s, uint32_t length,
-                        uint32_t *found, uint32_t *found_side)
+static int32_t read_tcp(mqqb_capture *c, const mqqb_capture_end end[2], uint32_t flags, uint32_t ack, piece *s,
+                        uint32_t length, uint32_t *found, uint32_t *found_side)
 {
     uint32_t side, number;
     uint32_t *const place = find(c, end, &side);
@@ -1099,7 +1111,8 @@ static uint32_t take_fragment(mqqb_capture *c, const mqqb_capture_datagram *g, u
 }
 
 /* A part of an IP datagram that carries TCP, with more of them. place: in the datagram, in bytes. */
-static int32_t read_fragment(mqqb_capture *c, mqqb_capture_end end[2], const view *v, uint32_t id, uint32_t place, uint32_t more)
+static int32_t read_fragment(mqqb_capture *c, mqqb_capture_end end[2], const view *v, uint32_t id, uint32_t place,
+                             uint32_t more)
 {
     mqqb_capture_datagram *g = NULL;
     uint32_t number, side = 0;
@@ -1154,11 +1167,13 @@ static int32_t read_fragment(mqqb_capture *c, mqqb_capture_end end[2], const vie
 }
 
 /* An IP datagram that carries TCP, or a part of one. */
-static inline int32_t read_datagram(mqqb_capture *c, mqqb_capture_end end[2], view *v, uint32_t id, uint32_t place, uint32_t more)
+static inline int32_t read_datagram(mqqb_capture *c, mqqb_capture_end end[2], view *v, uint32_t id, uint32_t place,
+                                    uint32_t more)
 {
     uint32_t number, side;
 
-    return (place | more) == 0 ? read_tcp_header(c, end, v, 0, &number, &side) : read_fragment(c, end, v, id, place, more);
+    return (place | more) == 0 ? read_tcp_header(c, end, v, 0, &number, &side)
+                               : read_fragment(c, end, v, id, place, more);
 }
 
 static int32_t read_ip4(mqqb_capture *c, view *v)

@@ -16,19 +16,21 @@ extern "C" {
 /* Values of MQQB_SCAN_KIND beyond MQQB_KIND_FINAL_ACK: what happens to a direction. Such a row has MQQB_SCAN_OFFSET and the
  * columns below up to MQQB_CAPTURE_DIRECTION, besides what is said here; all else is 0. */
 enum {
-    MQQB_KIND_HOLE = 7,      /* MQQB_SCAN_TOTAL_SIZE bytes from MQQB_SCAN_OFFSET on were not captured (at most 2^32 - 1 is said); with
+    MQQB_KIND_HOLE =
+        7, /* MQQB_SCAN_TOTAL_SIZE bytes from MQQB_SCAN_OFFSET on were not captured (at most 2^32 - 1 is said); with
                               * them is lost the packet in which they begin, and all up to the next credible BaseHeader */
-    MQQB_KIND_BEGIN = 8,     /* the SYN of a connection: one row for a connection, of the direction of the SYN seen first */
-    MQQB_KIND_OLDER = 9,     /* the direction is first seen without a SYN: it may be older than the capture */
-    MQQB_KIND_END = 10       /* MQQB_SCAN_STATUS: one of the next; MQQB_SCAN_TOTAL_SIZE: bytes left over of an incomplete packet */
+    MQQB_KIND_BEGIN = 8, /* the SYN of a connection: one row for a connection, of the direction of the SYN seen first */
+    MQQB_KIND_OLDER = 9, /* the direction is first seen without a SYN: it may be older than the capture */
+    MQQB_KIND_END =
+        10 /* MQQB_SCAN_STATUS: one of the next; MQQB_SCAN_TOTAL_SIZE: bytes left over of an incomplete packet */
 };
 
 /* MQQB_SCAN_STATUS of MQQB_KIND_END. */
 enum {
     MQQB_END_FIN = 0,
     MQQB_END_RST = 1,
-    MQQB_END_REPLACED = 2,   /* a new connection of the same addresses and ports began */
-    MQQB_END_CAPTURE = 3     /* the capture ends, the direction did not */
+    MQQB_END_REPLACED = 2, /* a new connection of the same addresses and ports began */
+    MQQB_END_CAPTURE = 3   /* the capture ends, the direction did not */
 };
 
 /* The columns after those of mqqb_scan. MQQB_SCAN_OFFSET is the packet's place in its direction, modulo 2^32: 0 is the first byte
@@ -38,15 +40,15 @@ enum {
     MQQB_CAPTURE_FILE = MQQB_SCAN_COLUMNS, /* number of the file, from 0 */
     MQQB_CAPTURE_FRAME,                    /* in the file, from 1: the frame in which the packet begins */
     MQQB_CAPTURE_CONNECTION,               /* index of mqqb_capture_connection */
-    MQQB_CAPTURE_DIRECTION,                /* 0: from the end that opened the connection, or, if no SYN tells, from the lower address and port; 1 */
-    MQQB_CAPTURE_SOURCE_QUEUE_MANAGER,     /* from here on: found out only if wanted. Dictionary 0 */
-    MQQB_CAPTURE_DESTINATION_QUEUE,        /* dictionary 1 */
-    MQQB_CAPTURE_ACK_SOURCE,               /* FinalAck: SourceGUID, dictionary 0 */
+    MQQB_CAPTURE_DIRECTION, /* 0: from the end that opened the connection, or, if no SYN tells, from the lower address and port; 1 */
+    MQQB_CAPTURE_SOURCE_QUEUE_MANAGER, /* from here on: found out only if wanted. Dictionary 0 */
+    MQQB_CAPTURE_DESTINATION_QUEUE,    /* dictionary 1 */
+    MQQB_CAPTURE_ACK_SOURCE,           /* FinalAck: SourceGUID, dictionary 0 */
 
-    MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS,    /* from here on: found out only if one of these is wanted. Dictionary 0 */
-    MQQB_CAPTURE_ADMINISTRATION_QUEUE,     /* dictionary 1 */
-    MQQB_CAPTURE_RESPONSE_QUEUE,           /* dictionary 1 */
-    MQQB_CAPTURE_CONNECTOR_QUEUE_MANAGER,  /* dictionary 0 */
+    MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS,   /* from here on: found out only if one of these is wanted. Dictionary 0 */
+    MQQB_CAPTURE_ADMINISTRATION_QUEUE,    /* dictionary 1 */
+    MQQB_CAPTURE_RESPONSE_QUEUE,          /* dictionary 1 */
+    MQQB_CAPTURE_CONNECTOR_QUEUE_MANAGER, /* dictionary 0 */
     MQQB_CAPTURE_SECURITY_FLAGS,
     MQQB_CAPTURE_SENDER_ID_SIZE,
     MQQB_CAPTURE_ENCRYPTION_KEY_SIZE,
@@ -60,13 +62,13 @@ enum {
     MQQB_CAPTURE_HASH_ALGORITHM,
     MQQB_CAPTURE_ENCRYPTION_ALGORITHM,
     MQQB_CAPTURE_EXTENSION_SIZE,
-    MQQB_CAPTURE_CLIENT_GUID,              /* EstablishConnection, dictionary 0 */
-    MQQB_CAPTURE_SERVER_GUID,              /* EstablishConnection, dictionary 0 */
-    MQQB_CAPTURE_TIME_STAMP,               /* EstablishConnection */
-    MQQB_CAPTURE_OPERATING_SYSTEM,         /* EstablishConnection */
-    MQQB_CAPTURE_RECOVERABLE_ACK_TIMEOUT,  /* ConnectionParameters, ms */
-    MQQB_CAPTURE_ACK_TIMEOUT,              /* ConnectionParameters, ms */
-    MQQB_CAPTURE_PARAMETERS_WINDOW_SIZE,   /* ConnectionParameters */
+    MQQB_CAPTURE_CLIENT_GUID,             /* EstablishConnection, dictionary 0 */
+    MQQB_CAPTURE_SERVER_GUID,             /* EstablishConnection, dictionary 0 */
+    MQQB_CAPTURE_TIME_STAMP,              /* EstablishConnection */
+    MQQB_CAPTURE_OPERATING_SYSTEM,        /* EstablishConnection */
+    MQQB_CAPTURE_RECOVERABLE_ACK_TIMEOUT, /* ConnectionParameters, ms */
+    MQQB_CAPTURE_ACK_TIMEOUT,             /* ConnectionParameters, ms */
+    MQQB_CAPTURE_PARAMETERS_WINDOW_SIZE,  /* ConnectionParameters */
     MQQB_CAPTURE_COLUMNS
 };
 
@@ -92,7 +94,7 @@ enum {
 
 /* Bytes that wait: a reference into a file. */
 typedef struct {
-    uint64_t place;          /* in the file */
+    uint64_t place; /* in the file */
     int64_t time;
     uint32_t file, frame;
     uint32_t sequence, size; /* TCP's number of the first byte; bytes */
@@ -102,18 +104,21 @@ typedef struct {
 
 /* One direction of a connection. */
 typedef struct {
-    uint64_t offset;             /* of the next byte: its place in the stream */
-    uint32_t sequence, initial;  /* TCP's number of the next byte, of the first byte */
+    uint64_t offset;            /* of the next byte: its place in the stream */
+    uint32_t sequence, initial; /* TCP's number of the next byte, of the first byte */
     uint32_t flags;
-    uint32_t fin, heard;         /* TCP's number behind the last byte; what the other end has acknowledged last */
-    uint32_t acked, limit;       /* the most that it has and that was not captured then; how much of it is given up next */
-    uint32_t carry, carry_last, carry_size, need; /* segments of an incomplete packet, their bytes, how many it takes to go on */
-    uint32_t pending, pending_size;               /* segments that wait for what is before them */
-    uint32_t code[4];            /* the last found in the dictionaries */
+    uint32_t fin, heard;   /* TCP's number behind the last byte; what the other end has acknowledged last */
+    uint32_t acked, limit; /* the most that it has and that was not captured then; how much of it is given up next */
+    uint32_t carry, carry_last, carry_size,
+        need;                       /* segments of an incomplete packet, their bytes, how many it takes to go on */
+    uint32_t pending, pending_size; /* segments that wait for what is before them */
+    uint32_t code[4];               /* the last found in the dictionaries */
 } mqqb_capture_direction;
 
 /* Address and port of an end: bytes as on the wire, 4 for IPv4, then zeros; port, and 1 << 16 for IPv6. */
-typedef struct { uint32_t word[5]; } mqqb_capture_end;
+typedef struct {
+    uint32_t word[5];
+} mqqb_capture_end;
 
 typedef struct {
     mqqb_capture_direction direction[2];
@@ -125,47 +130,49 @@ typedef struct {
 
 /* Distinct strings of bytes. Entry number n, from 1, is bytes[end[n - 1]..end[n]); end[0] is 0. */
 typedef struct {
-    uint32_t *index;         /* all 0 at first; index_size is a power of 2 and above capacity */
-    uint64_t *end;           /* capacity + 1 */
+    uint32_t *index; /* all 0 at first; index_size is a power of 2 and above capacity */
+    uint64_t *end;   /* capacity + 1 */
     uint8_t *bytes;
-    uint64_t size;           /* of bytes; at least MQQB_CAPTURE_NAMES more than used */
+    uint64_t size; /* of bytes; at least MQQB_CAPTURE_NAMES more than used */
     uint32_t index_size, capacity, count;
 } mqqb_capture_dictionary;
 
 /* An IP datagram of which fragments have come. */
 typedef struct {
-    mqqb_capture_end end[2];     /* sender, receiver, without ports */
-    uint32_t id, state;          /* state 0: unused */
-    uint32_t connection, side;   /* of the first fragment, when it has come */
-    uint32_t sequence;           /* TCP's number that the datagram's first byte would have */
-    uint32_t waiting;            /* segments that came before the first fragment; their sequence is the place in the datagram */
-    uint32_t received, total;    /* bytes */
+    mqqb_capture_end end[2];   /* sender, receiver, without ports */
+    uint32_t id, state;        /* state 0: unused */
+    uint32_t connection, side; /* of the first fragment, when it has come */
+    uint32_t sequence;         /* TCP's number that the datagram's first byte would have */
+    uint32_t waiting; /* segments that came before the first fragment; their sequence is the place in the datagram */
+    uint32_t received, total; /* bytes */
 } mqqb_capture_datagram;
 
 typedef struct {
-    uint64_t units;          /* per second; if binary is 1: 2 to the power of units */
-    int64_t shift;           /* s */
+    uint64_t units; /* per second; if binary is 1: 2 to the power of units */
+    int64_t shift;  /* s */
     uint32_t link, snap, binary;
 } mqqb_capture_interface;
 
 /* All zeros at first, but for what is marked: that is the caller's to set, before mqqb_capture_start and when a status asks for it. */
 typedef struct {
-    const uint8_t *const *files;           /* caller: the files in memory, readable until the capture is finished */
-    uint64_t size;                         /* caller: bytes of the file that is read now */
-    uint32_t file;                         /* caller: its number */
-    uint32_t part, parts;                  /* caller: read only connections whose hash modulo parts is part */
-    uint32_t by_ports;                     /* caller: 1: ports count for the hash; 0: all connections of two hosts are one part */
-    mqqb_capture_columns columns;          /* caller */
-    uint32_t rows, capacity;               /* rows written, caller: at most so many, at least 16 */
-    mqqb_capture_connection *connections;  /* caller */
-    uint32_t *index;                       /* caller: all 0 at first; index_size is a power of 2, at least twice connections_size */
-    mqqb_capture_segment *segments;        /* caller */
+    const uint8_t *const *files; /* caller: the files in memory, readable until the capture is finished */
+    uint64_t size;               /* caller: bytes of the file that is read now */
+    uint32_t file;               /* caller: its number */
+    uint32_t part, parts;        /* caller: read only connections whose hash modulo parts is part */
+    uint32_t by_ports;           /* caller: 1: ports count for the hash; 0: all connections of two hosts are one part */
+    mqqb_capture_columns columns;         /* caller */
+    uint32_t rows, capacity;              /* rows written, caller: at most so many, at least 16 */
+    mqqb_capture_connection *connections; /* caller */
+    uint32_t *index; /* caller: all 0 at first; index_size is a power of 2, at least twice connections_size */
+    mqqb_capture_segment *segments;                       /* caller */
     uint32_t connections_size, index_size, segments_size; /* caller */
-    mqqb_capture_dictionary dictionary[2]; /* caller: GUIDs of 16 bytes; queue names: the selector, then the name's bytes */
-    uint8_t *scratch;                      /* caller: MQQB_CAPTURE_SCRATCH bytes */
-    uint64_t pause;                        /* caller: return after a frame that ends there or behind it */
+    mqqb_capture_dictionary
+        dictionary[2]; /* caller: GUIDs of 16 bytes; queue names: the selector, then the name's bytes */
+    uint8_t *scratch;  /* caller: MQQB_CAPTURE_SCRATCH bytes */
+    uint64_t pause;    /* caller: return after a frame that ends there or behind it */
 
-    uint64_t cursor, frames, unread;       /* in the file; frames of all files; of these, frames of link types that cannot be read */
+    uint64_t cursor, frames,
+        unread; /* in the file; frames of all files; of these, frames of link types that cannot be read */
     uint32_t frame, connections_used, segments_used, segments_free, segments_spare;
     uint32_t started, format, swapped, interfaces_used; /* what the file's header said */
     uint32_t active, drain_side, drain_progress, held_first, held_last, finished;
@@ -180,17 +187,20 @@ typedef struct {
 
 /* What mqqb_capture_read and mqqb_capture_finish answer. */
 enum {
-    MQQB_CAPTURE_END_OF_FILE = 0,  /* read: set file and size, cursor 0 and started 0 for the next one, or call mqqb_capture_finish */
-    MQQB_CAPTURE_ROWS = 1,         /* take the rows and set rows to 0; call again */
+    MQQB_CAPTURE_END_OF_FILE =
+        0, /* read: set file and size, cursor 0 and started 0 for the next one, or call mqqb_capture_finish */
+    MQQB_CAPTURE_ROWS = 1,             /* take the rows and set rows to 0; call again */
     MQQB_CAPTURE_GROW_CONNECTIONS = 2, /* more connections and index, mqqb_capture_rehash; call again */
     MQQB_CAPTURE_GROW_SEGMENTS = 3,    /* more segments; call again */
-    MQQB_CAPTURE_GROW_DICTIONARY = 4,  /* more of all that a dictionary has, where little is left; mqqb_capture_rehash; call again */
-    MQQB_CAPTURE_PAUSE = 5,        /* cursor has reached pause: raise it, call again */
+    MQQB_CAPTURE_GROW_DICTIONARY =
+        4, /* more of all that a dictionary has, where little is left; mqqb_capture_rehash; call again */
+    MQQB_CAPTURE_PAUSE = 5, /* cursor has reached pause: raise it, call again */
     /* Errors of the file at cursor, after which it is as if it ended there: */
-    MQQB_CAPTURE_BAD_MAGIC = -1,   /* neither pcap nor pcapng */
-    MQQB_CAPTURE_BAD_END = -2,     /* the file ends inside the header, record or block that begins at cursor */
-    MQQB_CAPTURE_BAD_SIZE = -3,    /* a record or block claims a size that it cannot have */
-    MQQB_CAPTURE_BAD_BLOCK = -4    /* a block is too short for what it is, has no byte order mark, or is of an unknown interface */
+    MQQB_CAPTURE_BAD_MAGIC = -1, /* neither pcap nor pcapng */
+    MQQB_CAPTURE_BAD_END = -2,   /* the file ends inside the header, record or block that begins at cursor */
+    MQQB_CAPTURE_BAD_SIZE = -3,  /* a record or block claims a size that it cannot have */
+    MQQB_CAPTURE_BAD_BLOCK =
+        -4 /* a block is too short for what it is, has no byte order mark, or is of an unknown interface */
 };
 
 /* Before the first call of mqqb_capture_read. */

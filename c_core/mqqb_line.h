@@ -12,8 +12,8 @@
 extern "C" {
 #endif
 
-#define MQQB_FRAME_MAX 255u     /* bytes of a frame with the zero behind it; so no COBS code is 0xFF */
-#define MQQB_FRAME_OVERHEAD 6u  /* of them that are not content */
+#define MQQB_FRAME_MAX 255u    /* bytes of a frame with the zero behind it; so no COBS code is 0xFF */
+#define MQQB_FRAME_OVERHEAD 6u /* of them that are not content */
 
 /* frame[1] to frame[size] are the content, at most MQQB_FRAME_MAX - MQQB_FRAME_OVERHEAD bytes (asserted). Makes a frame of it, in
  * place: size + MQQB_FRAME_OVERHEAD bytes. */
@@ -23,7 +23,8 @@ void mqqb_seal(uint8_t *frame, size_t size);
  * frame[size - 5] are the content. 0: it is no frame, and spoiled. */
 int mqqb_unseal(uint8_t *frame, size_t size);
 
-#define MQQB_FRAME_HEAD 7u /* bytes of content in front of the payload: kind, two numbers, u16 number of the frame, u16 */
+#define MQQB_FRAME_HEAD                                                                                                \
+    7u /* bytes of content in front of the payload: kind, two numbers, u16 number of the frame, u16 */
 
 /* Make frames of `count` bytes of data, each with the head and at most `most` of them (1 to MQQB_FRAME_MAX - MQQB_FRAME_OVERHEAD -
  * MQQB_FRAME_HEAD, asserted); one without payload if count is 0. The number in the head goes on. Returns the bytes written to out:

@@ -454,7 +454,8 @@ static int32_t scan_message(const uint8_t *packet, uint32_t packet_size, row *r,
             return status;
         }
     }
-    return (base_flags & MQQB_BASE_SH) != 0 ? scan_session_header(packet + packet_size, r, offset + packet_size) : MQQB_OK;
+    return (base_flags & MQQB_BASE_SH) != 0 ? scan_session_header(packet + packet_size, r, offset + packet_size)
+                                            : MQQB_OK;
 }
 
 /* One packet, from data[0..room), to a row of zeros; offsets are counted from so many bytes before it. MQQB_NEED_MORE: it is not

@@ -38,20 +38,20 @@ enum {
  * MQQB_SCAN_TIME_TO_REACH_QUEUE of a malformed one. */
 enum {
     MQQB_SCAN_OFFSET = 0,
-    MQQB_SCAN_TOTAL_SIZE,      /* with the SessionHeader; 0 if the packet's end is unknown */
+    MQQB_SCAN_TOTAL_SIZE, /* with the SessionHeader; 0 if the packet's end is unknown */
     MQQB_SCAN_KIND,
-    MQQB_SCAN_STATUS,          /* as int32_t */
+    MQQB_SCAN_STATUS, /* as int32_t */
     MQQB_SCAN_BASE_FLAGS,
     MQQB_SCAN_TIME_TO_REACH_QUEUE,
     MQQB_SCAN_INTERNAL_FLAGS,
-    MQQB_SCAN_SESSION_OFFSET,  /* SessionHeader, alone or at the end of a message */
+    MQQB_SCAN_SESSION_OFFSET, /* SessionHeader, alone or at the end of a message */
     MQQB_SCAN_ACK_SEQUENCE_NUMBER,
     MQQB_SCAN_RECOVERABLE_MSG_ACK_SEQ_NUMBER,
     MQQB_SCAN_RECOVERABLE_MSG_ACK_FLAGS,
     MQQB_SCAN_USER_MSG_SEQUENCE_NUMBER,
     MQQB_SCAN_RECOVERABLE_MSG_SEQUENCE_NUMBER,
     MQQB_SCAN_WINDOW_SIZE,
-    MQQB_SCAN_SOURCE_OFFSET,   /* UserHeader.SourceQueueManager, 16 bytes */
+    MQQB_SCAN_SOURCE_OFFSET, /* UserHeader.SourceQueueManager, 16 bytes */
     MQQB_SCAN_MESSAGE_ID,
     MQQB_SCAN_USER_FLAGS,
     MQQB_SCAN_SENT_TIME,
@@ -63,24 +63,26 @@ enum {
     MQQB_SCAN_TX_SEQUENCE_TIME_STAMP,
     MQQB_SCAN_TX_SEQUENCE_NUMBER, /* never 0 if there is a TransactionHeader */
     MQQB_SCAN_PREVIOUS_TX_SEQUENCE_NUMBER,
-    MQQB_SCAN_PROPERTIES_OFFSET,  /* MessagePropertiesHeader */
+    MQQB_SCAN_PROPERTIES_OFFSET, /* MessagePropertiesHeader */
     MQQB_SCAN_PROPERTIES_FLAGS,
     MQQB_SCAN_MESSAGE_CLASS,
     MQQB_SCAN_LABEL_OFFSET,
-    MQQB_SCAN_LABEL_LENGTH,    /* WCHARs with the NUL */
-    MQQB_SCAN_BODY_OFFSET,     /* also where an empty body would be */
+    MQQB_SCAN_LABEL_LENGTH, /* WCHARs with the NUL */
+    MQQB_SCAN_BODY_OFFSET,  /* also where an empty body would be */
     MQQB_SCAN_BODY_SIZE,
     MQQB_SCAN_ACK_TX_SEQUENCE_ORDINAL, /* OrderAck and FinalAck: their body */
     MQQB_SCAN_ACK_TX_SEQUENCE_TIME_STAMP,
     MQQB_SCAN_ACK_TX_SEQUENCE_NUMBER,
     MQQB_SCAN_ACK_PREVIOUS_TX_SEQUENCE_NUMBER,
-    MQQB_SCAN_ACK_SOURCE_OFFSET,  /* FinalAck: SourceGUID, 16 bytes */
-    MQQB_SCAN_ACK_MESSAGE_ID,     /* FinalAck */
+    MQQB_SCAN_ACK_SOURCE_OFFSET, /* FinalAck: SourceGUID, 16 bytes */
+    MQQB_SCAN_ACK_MESSAGE_ID,    /* FinalAck */
     MQQB_SCAN_COLUMNS
 };
 
 /* One array of at least capacity words for each column, or NULL for a column that is not wanted. */
-typedef struct { uint32_t *column[MQQB_SCAN_COLUMNS]; } mqqb_scan_columns;
+typedef struct {
+    uint32_t *column[MQQB_SCAN_COLUMNS];
+} mqqb_scan_columns;
 
 /* Scan data[0..size), which begins with a packet. Returns the number of rows written, at most capacity.
  * *consumed: bytes of the packets that have a row and a known end; call again with the rest.

@@ -503,8 +503,7 @@ async def run_campaign(settings: Settings, console: Console) -> Figures:
         )
         ends: tuple[Board | QueueManager, ...] = (board, campaign.manager)
         victims = {
-            name: Victim(name, end, plans[name], campaign.erase_outbox)
-            for name, end in zip(VICTIMS, ends, strict=True)
+            name: Victim(name, end, plans[name], campaign.erase_outbox) for name, end in zip(VICTIMS, ends, strict=True)
         }
         figures = Figures(
             settings.seed, settings.board, board.describe(), settings.messages, settings.cuts, settings.kills

@@ -378,8 +378,10 @@ class PipelineCampaign:
             if figures != before:
                 before, changed = figures, now
             if now > changed + PATIENCE_S or now > begun + self.settings.deadline_s:
-                raise CampaignFailed(f"no progress for {now - changed:.0f} s of {now - begun:.0f} s: {counts}, "
-                                     f"{self.table.rows} rows in the table")
+                raise CampaignFailed(
+                    f"no progress for {now - changed:.0f} s of {now - begun:.0f} s: {counts}, "
+                    f"{self.table.rows} rows in the table"
+                )
             await asyncio.sleep(TICK_S)
         # The last lives, too, have to show that they go on: with nothing to do they must wait, not end.
         await self._until(lambda: self.manager.listening() and self.export.alive and self.table.at_work(),

@@ -147,7 +147,9 @@ def compare(messages: int, ledger: list[Entry], received: list[Received], erased
     received = [
         message
         for message in received
-        if message.k is None or message.k - 1 not in erased.bases or message.k not in recorded
+        if message.k is None
+        or message.k - 1 not in erased.bases
+        or message.k not in recorded
         or message.message_id == recorded[message.k].message_id
     ]
     times = Counter(message.k for message in received if message.k in recorded)

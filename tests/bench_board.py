@@ -349,8 +349,12 @@ def line_bytes(report: Callable[..., None]) -> None:
                         queue.put(b"21.5")
                         world.run(lambda world=world, end=begin + apart * (number + 1): world.now >= end, 3600)
                     world.run(lambda world=world: not world.node.waiting, 3600)
-                    found.append([(now - then) / LINE_READINGS for now, then in zip(
-                        (world.up.total, world.down.total), before, strict=True)])
+                    found.append(
+                        [
+                            (now - then) / LINE_READINGS
+                            for now, then in zip((world.up.total, world.down.total), before, strict=True)
+                        ]
+                    )
                     world.host.store.close()
             (up, down), (up_before, down_before) = found
             report(

@@ -495,13 +495,17 @@ def spark_counts(spark: Any, folder: Path, checkpoint: Path) -> None:
                 keys, numbers = keys[order], numbers[order]
                 begin = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
                 again = np.append(False, (keys[1:] == keys[:-1]) & (numbers[1:] == numbers[:-1]))
-                yield pa.record_batch({
-                    "stream": [f"{decoder.queue_manager(own >> 32).hex()} {own & 0xFFFFFFFF}"
-                               for own in keys[begin].tolist()],
-                    "messages": np.add.reduceat((~again).astype(np.int64), begin),
-                    "resends": np.add.reduceat(again.astype(np.int64), begin),
-                    "highest": np.maximum.reduceat(numbers, begin),
-                })
+                yield pa.record_batch(
+                    {
+                        "stream": [
+                            f"{decoder.queue_manager(own >> 32).hex()} {own & 0xFFFFFFFF}"
+                            for own in keys[begin].tolist()
+                        ],
+                        "messages": np.add.reduceat((~again).astype(np.int64), begin),
+                        "resends": np.add.reduceat(again.astype(np.int64), begin),
+                        "highest": np.maximum.reduceat(numbers, begin),
+                    }
+                )
 
     class Count(StatefulProcessor):
         def init(self, handle: StatefulProcessorHandle) -> None:
@@ -520,15 +524,22 @@ def spark_counts(spark: Any, folder: Path, checkpoint: Path) -> None:
 
     kept = spark.conf.get("spark.sql.shuffle.partitions")
     spark.conf.set("spark.sql.shuffle.partitions", str(CORES))
-    spark.conf.set("spark.sql.streaming.stateStore.providerClass",
-                   "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
+    spark.conf.set(
+        "spark.sql.streaming.stateStore.providerClass",
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    )
     stream = "stream string, " + ", ".join(f"{name} long" for name in names)
-    files = spark.readStream.format("binaryFile").options(maxFilesPerTrigger=4, pathGlobFilter="*.pcap").schema(
-        "path string, modificationTime timestamp, length long, content binary").load(str(folder))
+    files = (
+        spark.readStream.format("binaryFile")
+        .options(maxFilesPerTrigger=4, pathGlobFilter="*.pcap")
+        .schema("path string, modificationTime timestamp, length long, content binary")
+        .load(str(folder))
+    )
     parts = files.select("path").mapInArrow(partial, stream)
     counted = parts.groupBy("stream").transformWithStateInPandas(Count(), stream, "Update", "None")
     counted.writeStream.format("noop").outputMode("update").option("checkpointLocation", str(checkpoint)).trigger(
-        availableNow=True).start().awaitTermination()
+        availableNow=True
+    ).start().awaitTermination()
     spark.conf.set("spark.sql.shuffle.partitions", kept)
 
 
@@ -637,8 +648,11 @@ def packets_of(paths: list[Path], count: int) -> list[bytes]:
     from ordack import capture
 
     with paths[0].open("rb") as file:
-        cuts = (item for item in capture.packets(capture.streams(capture.frames(file)))
-                if isinstance(item, capture.Cut) and not item.problem)
+        cuts = (
+            item
+            for item in capture.packets(capture.streams(capture.frames(file)))
+            if isinstance(item, capture.Cut) and not item.problem
+        )
         return [cut.data for cut in itertools.islice(cuts, count)]
 
 
@@ -745,7 +759,8 @@ def bench_decode(fleet: Fleet, size: int, rounds: int) -> None:
         if name in udfs:
             one = udfs[name]
             calls["udf"] = lambda one=one: sink(
-                spark.read.parquet(str(plain)).select(one("packet").alias("f")).select("f.*"))
+                spark.read.parquet(str(plain)).select(one("packet").alias("f")).select("f.*")
+            )
         taken: dict[str, list[Cost]] = {}
         for turn in range(rounds + 1):
             for which, call in calls.items():

@@ -110,11 +110,29 @@ def main() -> None:
     parser.add_argument("--baud", type=int, default=921600)
     options = parser.parse_args()
     listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-    command = ["qemu-system-arm", "-machine", "mps2-an385,memory-backend=psram", "-display", "none", "-monitor", "none",
-               "-semihosting", "-kernel", str(FIRMWARE), "-append", "heap=128", "-nic", "none"]
+    command = [
+        "qemu-system-arm",
+        "-machine",
+        "mps2-an385,memory-backend=psram",
+        "-display",
+        "none",
+        "-monitor",
+        "none",
+        "-semihosting",
+        "-kernel",
+        str(FIRMWARE),
+        "-append",
+        "heap=128",
+        "-nic",
+        "none",
+    ]
     for number, listener in enumerate(listeners):
-        command += ["-chardev", f"socket,id=u{number},host=127.0.0.1,port={listener.getsockname()[1]},nodelay=on",
-                    "-serial", f"chardev:u{number}"]
+        command += [
+            "-chardev",
+            f"socket,id=u{number},host=127.0.0.1,port={listener.getsockname()[1]},nodelay=on",
+            "-serial",
+            f"chardev:u{number}",
+        ]
     with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as repl:
         flash = f"memory-backend-file,id=psram,size=16M,mem-path={folder}/flash,share=on"
         qemu = subprocess.Popen([*command, "-object", flash], stderr=subprocess.DEVNULL)
@@ -140,8 +158,18 @@ def compare(board: SerialTransport, uart: socket.socket, rounds: int, total: int
         linked.append(board_speed(board, uart, total, True, baud))
     ratio = statistics.median(linked) / statistics.median(bare)
     name = f"UART of a Cortex-M3, board to host, {baud or 'no'} baud{'' if baud else ' limit'}"
-    print(json.dumps({"bench": name, "bare": statistics.median(bare), "link": statistics.median(linked),
-                      "ratio": round(ratio, 2), "runs": {"bare": bare, "link": linked}}), flush=True)
+    print(
+        json.dumps(
+            {
+                "bench": name,
+                "bare": statistics.median(bare),
+                "link": statistics.median(linked),
+                "ratio": round(ratio, 2),
+                "runs": {"bare": bare, "link": linked},
+            }
+        ),
+        flush=True,
+    )
 
 
 def _join(listener: socket.socket, terminal: socket.socket) -> None:

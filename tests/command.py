@@ -76,8 +76,15 @@ def _nursery() -> socket.socket:
     """The door of the process that has the modules; it ends when this process does."""
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pipe = subprocess.PIPE  # Python's streams ask only once whether what they are on can be sought in
-    process = subprocess.Popen([sys.executable, "-c", NURSERY, str(there.fileno())], pass_fds=[there.fileno()],
-                               env=ENVIRONMENT, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe)
+    process = subprocess.Popen(
+        [sys.executable, "-c", NURSERY, str(there.fileno())],
+        pass_fds=[there.fileno()],
+        env=ENVIRONMENT,
+        cwd=ROOT,
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+    )
     there.close()
     atexit.register(process.communicate)
     atexit.register(here.close)
@@ -96,8 +103,11 @@ def _start(arguments: list[str], environment: dict[str, str], folder: Path, stdi
 
 
 def ordack(
-    *arguments: object, stdin: bytes = b"", folder: Path = ROOT, environment: dict[str, str] = ENVIRONMENT,
-    seconds: float = DEADLINE_S
+    *arguments: object,
+    stdin: bytes = b"",
+    folder: Path = ROOT,
+    environment: dict[str, str] = ENVIRONMENT,
+    seconds: float = DEADLINE_S,
 ) -> subprocess.CompletedProcess[str]:
     """One command, to its end; killed, and TimeoutExpired, after `seconds`. AssertionError if it shows a traceback."""
     words = [str(argument) for argument in arguments]
@@ -136,7 +146,12 @@ class Serve:
     def __init__(self, store: Path, *arguments: str, listen: str = "127.0.0.1:0") -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "ordack", "serve", "--store", str(store), "--listen", listen, *arguments],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, preexec_fn=heed)
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=ENVIRONMENT,
+            preexec_fn=heed,
+        )
         assert self.process.stdout
         self.line = self.process.stdout.readline()
         self.port = int(self.line.rstrip().rstrip('"}').rpartition(":")[2])

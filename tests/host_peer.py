@@ -19,8 +19,14 @@ class Peer:
     FinalAck. received: messages that came the other way.
     """
 
-    def __init__(self, guid: bytes, destination: names.QueueName, address: bytes = names.NULL_GUID,
-                 time_stamp: int = 100, window: int = 64) -> None:
+    def __init__(
+        self,
+        guid: bytes,
+        destination: names.QueueName,
+        address: bytes = names.NULL_GUID,
+        time_stamp: int = 100,
+        window: int = 64,
+    ) -> None:
         self.guid = guid
         self.destination = destination
         self.address = address
@@ -39,8 +45,15 @@ class Peer:
         message_id = self.next_message_id
         self.next_message_id += 1
         packet = build.user_message(
-            self.guid, message_id, self.destination, body, delivery=delivery, address=self.address, priority=priority,
-            **{"ttrq": compose.FOREVER, **properties})
+            self.guid,
+            message_id,
+            self.destination,
+            body,
+            delivery=delivery,
+            address=self.address,
+            priority=priority,
+            **{"ttrq": compose.FOREVER, **properties},
+        )
         self.packets[message_id] = packet
         if delivery == "transactional":
             assert self.stream.number(packet, parse.transaction_offset(packet), message_id, message_id)

@@ -182,8 +182,9 @@ def _dead(_cursor: Any, _statement: str, _bindings: Any) -> bool:
     raise Crash
 
 
-def _trap(store: Store, statements: int, error: type[BaseException], repeat: int,
-          hear: Callable[[], None] = lambda: None) -> None:
+def _trap(
+    store: Store, statements: int, error: type[BaseException], repeat: int, hear: Callable[[], None] = lambda: None
+) -> None:
     """Before so many more statements of this store have run it raises error, `repeat` times, and tells that."""
     left = statements
 
@@ -224,7 +225,9 @@ class Host:
         self.guid = guid
         self.address = f"10.0.0.{index + 1}"
         self.config = Config(
-            own_names=frozenset({self.address, f"host{index}"}), history_lifetime=10**9, outcomes_kept=10**9,
+            own_names=frozenset({self.address, f"host{index}"}),
+            history_lifetime=10**9,
+            outcomes_kept=10**9,
             max_ack_queues=3,
         )
         self.boot = 0  # world time at which its monotonic clock was 0
@@ -429,7 +432,9 @@ class Host:
         queues = {outgoing.identifier for outgoing in served if not (outgoing.returns or outgoing.on_hold)}
         rows = self.monitor.execute(
             "SELECT id, outgoing, priority FROM outgoing_messages WHERE priority > 0 AND NOT deleted AND id <= ? "
-            "AND send_until >= ?", (self.known_key, self.world.wall)).fetchall()
+            "AND send_until >= ?",
+            (self.known_key, self.world.wall),
+        ).fetchall()
         found = {self.outgoing.get(key): priority for key, queue, priority in rows if queue in queues}
         return {message: priority for message, priority in found.items() if message}
 
@@ -640,11 +645,7 @@ class World:
         several = (confirm.NACK_REACH_QUEUE_TIMEOUT, confirm.NACK_DELETED)  # each hop that has a copy may say these
         if message.blurred:
             return
-        if (
-            message.source is not host
-            or not message.acknowledge
-            or (again and message_class not in several)
-        ):
+        if message.source is not host or not message.acknowledge or (again and message_class not in several):
             raise Violation(f"it is acknowledged unasked with 0x{message_class:04X}: {message}")
         message.acknowledgements.add(message_class)
         self.figures["administration"] += 1
@@ -1337,10 +1338,14 @@ class World:
             if message.acknowledge and message.message_id and not (self.limited or message.blurred):
                 self._must_be_acknowledged(message)
             ended = message.received or message.removed or message.refused or message.told or not message.message_id
-            if not ended and not message.blurred and (
-                message.arrived
-                or message.transactional
-                or not (message.withdrawn or self.may_be_unfit(message) or self.may_be_late(message))
+            if (
+                not ended
+                and not message.blurred
+                and (
+                    message.arrived
+                    or message.transactional
+                    or not (message.withdrawn or self.may_be_unfit(message) or self.may_be_late(message))
+                )
             ):
                 raise Violation(f"it has no end: {message}")
 

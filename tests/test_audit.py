@@ -67,12 +67,25 @@ class Wire:
     def row(self, kind: int, connection: int = 0, direction: int = 0, **values: int) -> int:
         """Returns the frame."""
         self.now += 1_000_000
-        self.rows.append({"kind": kind, "connection": connection, "direction": direction, "frame": len(self.rows) + 1,
-                          "time": self.now, **values})
+        self.rows.append(
+            {
+                "kind": kind,
+                "connection": connection,
+                "direction": direction,
+                "frame": len(self.rows) + 1,
+                "time": self.now,
+                **values,
+            }
+        )
         return len(self.rows)
 
-    def connect(self, ends: tuple[str, str] = ("10.0.0.1:4000", "10.0.0.9:1801"), syn: bool = True,
-                client: int = SENDER, server: int = RECEIVER) -> int:
+    def connect(
+        self,
+        ends: tuple[str, str] = ("10.0.0.1:4000", "10.0.0.9:1801"),
+        syn: bool = True,
+        client: int = SENDER,
+        server: int = RECEIVER,
+    ) -> int:
         connection = len(self.decoder.ends)
         self.decoder.ends.append(ends)
         for direction in (0, 1):
@@ -88,9 +101,13 @@ class Wire:
 
     def header(self, connection: int, direction: int, wrong: dict[str, int] | None = None) -> dict[str, int]:
         own, other = self.sent[connection, direction], self.sent[connection, 1 - direction]
-        values = {"session_offset": 20, "ack_sequence_number": other[0] & 0xFFFF,
-                  "user_msg_sequence_number": own[0] & 0xFFFF, "recoverable_msg_sequence_number": own[1] & 0xFFFF,
-                  "window_size": 64}
+        values = {
+            "session_offset": 20,
+            "ack_sequence_number": other[0] & 0xFFFF,
+            "user_msg_sequence_number": own[0] & 0xFFFF,
+            "recoverable_msg_sequence_number": own[1] & 0xFFFF,
+            "window_size": 64,
+        }
         return {**values, **(wrong or {})}
 
     def count(self, connection: int, direction: int, recoverable: bool) -> None:
@@ -98,41 +115,100 @@ class Wire:
         self.sent[connection, direction][1] += recoverable
 
     def message(
-        self, number: int, previous: int | None = None, *, ordinal: int = 1, stamp: int = FIRST, connection: int = 0,
-        direction: int = 0, message_id: int | None = None, source: int = SENDER, queue: int = QUEUE, flags: int = 0,
-        fresh: bool = True, **values: int,
+        self,
+        number: int,
+        previous: int | None = None,
+        *,
+        ordinal: int = 1,
+        stamp: int = FIRST,
+        connection: int = 0,
+        direction: int = 0,
+        message_id: int | None = None,
+        source: int = SENDER,
+        queue: int = QUEUE,
+        flags: int = 0,
+        fresh: bool = True,
+        **values: int,
     ) -> int:
         self.count(connection, direction, True)
-        return self.row(lib.MQQB_KIND_USER_MESSAGE, connection, direction, **{
-            "source_queue_manager": source, "destination_queue": queue, "tx_sequence_ordinal": ordinal,
-            "user_flags": 1 << 5 | core.USER_TH | 7 << 10 | flags, "tx_sequence_time_stamp": stamp,
-            "tx_sequence_number": number, "previous_tx_sequence_number": number - 1 if previous is None else previous,
-            "message_id": 100 * ordinal + number if message_id is None else message_id,
-            "sent_time": (self.now + 1_000_000) // 10**9 + 1 if fresh else START - 10,
-            "time_to_reach_queue": 0xFFFFFFFF, "time_to_be_received": 0xFFFFFFFF, **values})
+        return self.row(
+            lib.MQQB_KIND_USER_MESSAGE,
+            connection,
+            direction,
+            **{
+                "source_queue_manager": source,
+                "destination_queue": queue,
+                "tx_sequence_ordinal": ordinal,
+                "user_flags": 1 << 5 | core.USER_TH | 7 << 10 | flags,
+                "tx_sequence_time_stamp": stamp,
+                "tx_sequence_number": number,
+                "previous_tx_sequence_number": number - 1 if previous is None else previous,
+                "message_id": 100 * ordinal + number if message_id is None else message_id,
+                "sent_time": (self.now + 1_000_000) // 10**9 + 1 if fresh else START - 10,
+                "time_to_reach_queue": 0xFFFFFFFF,
+                "time_to_be_received": 0xFFFFFFFF,
+                **values,
+            },
+        )
 
-    def order_ack(self, number: int, *, ordinal: int = 1, stamp: int = FIRST, connection: int = 0, direction: int = 1,
-                  own_id: int | None = None, host: int = 0) -> int:
+    def order_ack(
+        self,
+        number: int,
+        *,
+        ordinal: int = 1,
+        stamp: int = FIRST,
+        connection: int = 0,
+        direction: int = 1,
+        own_id: int | None = None,
+        host: int = 0,
+    ) -> int:
         """host: addressed by this queue manager's GUID (DQ 3), not by an address."""
         self.count(connection, direction, False)
         self.own_id += 1
         return self.row(
-            lib.MQQB_KIND_ORDER_ACK, connection, direction, source_queue_manager=RECEIVER,
-            destination_queue=ORDER_QUEUE, user_flags=(3 if host else 7) << 10, queue_manager_address=host,
-            message_class=0xFF, ack_tx_sequence_ordinal=ordinal, ack_tx_sequence_time_stamp=stamp,
-            ack_tx_sequence_number=number, message_id=self.own_id if own_id is None else own_id)
+            lib.MQQB_KIND_ORDER_ACK,
+            connection,
+            direction,
+            source_queue_manager=RECEIVER,
+            destination_queue=ORDER_QUEUE,
+            user_flags=(3 if host else 7) << 10,
+            queue_manager_address=host,
+            message_class=0xFF,
+            ack_tx_sequence_ordinal=ordinal,
+            ack_tx_sequence_time_stamp=stamp,
+            ack_tx_sequence_number=number,
+            message_id=self.own_id if own_id is None else own_id,
+        )
 
-    def final_ack(self, number: int, *, ordinal: int = 1, stamp: int = FIRST, connection: int = 0, direction: int = 1,
-                  own_id: int | None = None, message_class: int = 0x4000, message_id: int | None = None) -> int:
+    def final_ack(
+        self,
+        number: int,
+        *,
+        ordinal: int = 1,
+        stamp: int = FIRST,
+        connection: int = 0,
+        direction: int = 1,
+        own_id: int | None = None,
+        message_class: int = 0x4000,
+        message_id: int | None = None,
+    ) -> int:
         self.count(connection, direction, True)
         self.own_id += 1
         return self.row(
-            lib.MQQB_KIND_FINAL_ACK, connection, direction, source_queue_manager=RECEIVER,
-            destination_queue=ORDER_QUEUE, user_flags=1 << 5 | 7 << 10, message_class=message_class,
+            lib.MQQB_KIND_FINAL_ACK,
+            connection,
+            direction,
+            source_queue_manager=RECEIVER,
+            destination_queue=ORDER_QUEUE,
+            user_flags=1 << 5 | 7 << 10,
+            message_class=message_class,
             ack_tx_sequence_ordinal=ordinal,
-            ack_tx_sequence_time_stamp=stamp, ack_tx_sequence_number=number, ack_source=SENDER,
+            ack_tx_sequence_time_stamp=stamp,
+            ack_tx_sequence_number=number,
+            ack_source=SENDER,
             ack_message_id=100 * ordinal + number if message_id is None else message_id,
-            message_id=self.own_id if own_id is None else own_id)
+            message_id=self.own_id if own_id is None else own_id,
+        )
 
     def session_ack(self, direction: int, connection: int = 0, **wrong: int) -> int:
         return self.row(lib.MQQB_KIND_SESSION_ACK, connection, direction, **self.header(connection, direction, wrong))
@@ -152,7 +228,7 @@ class Wire:
         """size: rows of a batch."""
         auditor = audit.Auditor(START * 10**9)
         for begin in range(0, len(self.rows), size):
-            auditor.feed(self.batch(self.rows[begin:begin + size]))
+            auditor.feed(self.batch(self.rows[begin : begin + size]))
         return audit.result_of(self.decoder.paths, [auditor.partial()])
 
 
@@ -192,8 +268,18 @@ def test_a_clean_stream_is_counted_and_timed(wire: Wire) -> None:
     wire.order_ack(8)
     result = wire.result()
     expected = {
-        "packets": 14, "connections": 1, "streams": 1, "messages": 10, "resends": 0, "rejects": 0, "settled": 8,
-        "unsettled": 2, "holes": 0, "malformed": 0, "violations": dict.fromkeys(KINDS, 0)}
+        "packets": 14,
+        "connections": 1,
+        "streams": 1,
+        "messages": 10,
+        "resends": 0,
+        "rejects": 0,
+        "settled": 8,
+        "unsettled": 2,
+        "holes": 0,
+        "malformed": 0,
+        "violations": dict.fromkeys(KINDS, 0),
+    }
     assert {name: result.summary[name] for name in expected} == expected
     assert list(result.summary["latency_ms"]) == ["session", "order", "final"]
     [stream] = result.streams
@@ -246,11 +332,21 @@ def test_an_answer_after_the_deadline_changes_nothing(wire: Wire, message_class:
 
 
 @pytest.mark.rule("B-270", "B-275")
-@pytest.mark.parametrize(("ordinal", "number", "previous", "reject"), [
-    (2, 6, 5, None), (2, 5, 4, "duplicate"), (2, 7, 6, "hole"), (2, 8, 5, None), (2, 8, 3, None),
-    (2, 3, 0, "duplicate"), (3, 1, 0, None), (3, 4, 0, None), (3, 2, 1, "sequence_start_missing"),
-    (1, 9, 0, "old_sequence"),
-])
+@pytest.mark.parametrize(
+    ("ordinal", "number", "previous", "reject"),
+    [
+        (2, 6, 5, None),
+        (2, 5, 4, "duplicate"),
+        (2, 7, 6, "hole"),
+        (2, 8, 5, None),
+        (2, 8, 3, None),
+        (2, 3, 0, "duplicate"),
+        (3, 1, 0, None),
+        (3, 4, 0, None),
+        (3, 2, 1, "sequence_start_missing"),
+        (1, 9, 0, "old_sequence"),
+    ],
+)
 def test_the_receivers_rule(wire: Wire, ordinal: int, number: int, previous: int, reject: str | None) -> None:
     for first in range(1, 6):
         wire.message(first, ordinal=2)
@@ -281,8 +377,14 @@ def test_tables_grow() -> None:
         wire.connect((f"10.1.{connection // 250}.{connection % 250}:4000", "10.0.0.9:1801"))
         for queue in (QUEUE, SECOND):
             for number in (1, 2):
-                wire.message(number, connection=connection, source=3 + connection % 30, queue=queue,
-                             ordinal=1 + connection, message_id=10 * connection + 5 * queue + number)
+                wire.message(
+                    number,
+                    connection=connection,
+                    source=3 + connection % 30,
+                    queue=queue,
+                    ordinal=1 + connection,
+                    message_id=10 * connection + 5 * queue + number,
+                )
     result = wire.result(4096)
     assert (len(result.streams), result.summary["messages"]) == (60, 12000)
     assert result.summary["violations"]["renumbered"] == 0
@@ -525,7 +627,8 @@ def test_what_was_missed_makes_it_unknown(wire: Wire, kind: int, direction: int)
     wire.order_ack(9)
     result = wire.result()
     assert (kinds(result), unknown(result)) == (
-        ([], ["ack_beyond_receipt"]) if direction == 0 else (["ack_beyond_receipt"], []))
+        ([], ["ack_beyond_receipt"]) if direction == 0 else (["ack_beyond_receipt"], [])
+    )
 
 
 def test_what_is_handed_over_after_a_hole_is_certain_again(wire: Wire) -> None:
@@ -669,8 +772,9 @@ def test_a_header_in_a_message_may_leave_it_out(wire: Wire, left_out: int, wrong
     wire.message(1)
     wire.message(2)
     wire.sent[0, 0] = [3, 3]
-    header = wire.header(0, 0, dict.fromkeys(
-        ("user_msg_sequence_number", "recoverable_msg_sequence_number"), 3 - left_out))
+    header = wire.header(
+        0, 0, dict.fromkeys(("user_msg_sequence_number", "recoverable_msg_sequence_number"), 3 - left_out)
+    )
     wire.sent[0, 0] = [2, 2]
     wire.message(3, **header)
     assert bool(wire.result().violations) is wrong
@@ -697,8 +801,10 @@ def test_counts_of_a_connection_that_was_not_seen_whole_are_unknown() -> None:
 
 
 @pytest.mark.rule("B-229")
-@pytest.mark.parametrize("wrong", [
-    {"ack_sequence_number": 40_000}, {"recoverable_msg_ack_seq_number": 40_000, "recoverable_msg_ack_flags": 1}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"ack_sequence_number": 40_000}, {"recoverable_msg_ack_seq_number": 40_000, "recoverable_msg_ack_flags": 1}],
+)
 def test_a_number_so_far_off_that_it_seems_to_lie_behind(wire: Wire, wrong: dict[str, int]) -> None:
     wire.message(1)
     wire.session_ack(1, **wrong)
@@ -737,8 +843,9 @@ def test_counts_after_a_hole_may_leave_out_the_message_that_carries_them(
     wire.hole()
     wire.session_ack(0)
     wire.sent[0, 0] = [1, 1]
-    header = wire.header(0, 0, dict.fromkeys(
-        ("user_msg_sequence_number", "recoverable_msg_sequence_number"), (1 - left_out) & 0xFFFF))
+    header = wire.header(
+        0, 0, dict.fromkeys(("user_msg_sequence_number", "recoverable_msg_sequence_number"), (1 - left_out) & 0xFFFF)
+    )
     wire.sent[0, 0] = [0, 0]
     wire.message(1, **header)
     wire.session_ack(0)
@@ -845,8 +952,10 @@ def test_resent_on_a_later_connection(wire: Wire) -> None:
     assert kinds(wire.result()) == ["resent_after_ack"]
 
 
-@pytest.mark.parametrize("case", [
-    "crossing", "lost", "no session acknowledgement", "session acknowledgement not shown", "earlier connection"])
+@pytest.mark.parametrize(
+    "case",
+    ["crossing", "lost", "no session acknowledgement", "session acknowledgement not shown", "earlier connection"],
+)
 def test_a_resend_that_the_sender_may_make(wire: Wire, case: str) -> None:
     other = wire.connect(("10.0.0.1:4001", "10.0.0.9:1801")) if case == "earlier connection" else 0
     if case.endswith(("no session acknowledgement", "not shown")):
@@ -866,8 +975,7 @@ def test_a_resend_that_the_sender_may_make(wire: Wire, case: str) -> None:
 
 
 @pytest.mark.rule("B-224", "B-236")
-@pytest.mark.parametrize(("flags", "order_first", "wrong"), [
-    (1, True, True), (0, True, False), (0, False, True)])
+@pytest.mark.parametrize(("flags", "order_first", "wrong"), [(1, True, True), (0, True, False), (0, False, True)])
 def test_a_session_acknowledgement_without_its_bit_settles_only_before_the_order_ack(
     wire: Wire, flags: int, order_first: bool, wrong: bool
 ) -> None:
@@ -1015,17 +1123,32 @@ def test_what_is_no_capture_is_unusable(tmp_path: Path) -> None:
         audit.run([path])
 
 
-@pytest.mark.parametrize(("before", "after", "missing"), [
-    ("plant.pcap", "plant.pcap1", 0), ("plant.pcap", "plant.pcap2", 1), ("plant.pcap09", "plant.pcap12", 2),
-    ("plant.pcap9", "plant.pcap0", 0), ("plant1.pcap", "plant2.pcap", 0), ("plant1.pcap", "plant3.pcap", 1),
-    ("plant1.pcap", "plant3.pcapng", 1), ("plant.pcap", "plant-000002.pcap", 0), ("plant.pcap", "plant-000004.pcap", 2),
-    ("plant-000002.pcap", "plant-000003.pcap", 0), ("plant-000002.pcap", "plant-000005.pcap", 2),
-    ("p_00001_20261121210000.pcap", "p_00002_20261121220000.pcap", 0),
-    ("p_00001_20261121210000.pcap", "p_00004_20261121220000.pcap", 2),
-    ("p-20261121-210000.pcap", "p-20261121-210100.pcap", 0), ("p-2026-11-20.pcap", "p-2026-11-22.pcap", 0),
-    ("a1.pcap", "b3.pcap", 0), ("x/plant1.pcap", "y/plant3.pcap", 0), ("plant1.pcap", "plant20261.pcap", 0),
-    ("one.pcap", "two.pcap", 0), ("1.pcap", "3.pcap", 1), ("plant1", "plant3", 1),
-])
+@pytest.mark.parametrize(
+    ("before", "after", "missing"),
+    [
+        ("plant.pcap", "plant.pcap1", 0),
+        ("plant.pcap", "plant.pcap2", 1),
+        ("plant.pcap09", "plant.pcap12", 2),
+        ("plant.pcap9", "plant.pcap0", 0),
+        ("plant1.pcap", "plant2.pcap", 0),
+        ("plant1.pcap", "plant3.pcap", 1),
+        ("plant1.pcap", "plant3.pcapng", 1),
+        ("plant.pcap", "plant-000002.pcap", 0),
+        ("plant.pcap", "plant-000004.pcap", 2),
+        ("plant-000002.pcap", "plant-000003.pcap", 0),
+        ("plant-000002.pcap", "plant-000005.pcap", 2),
+        ("p_00001_20261121210000.pcap", "p_00002_20261121220000.pcap", 0),
+        ("p_00001_20261121210000.pcap", "p_00004_20261121220000.pcap", 2),
+        ("p-20261121-210000.pcap", "p-20261121-210100.pcap", 0),
+        ("p-2026-11-20.pcap", "p-2026-11-22.pcap", 0),
+        ("a1.pcap", "b3.pcap", 0),
+        ("x/plant1.pcap", "y/plant3.pcap", 0),
+        ("plant1.pcap", "plant20261.pcap", 0),
+        ("one.pcap", "two.pcap", 0),
+        ("1.pcap", "3.pcap", 1),
+        ("plant1", "plant3", 1),
+    ],
+)
 def test_numbers_of_files_tell_what_is_missing(before: str, after: str, missing: int) -> None:
     minute = 60 * 10**9
     assert rotation.missing_between(before, (0, minute), after, (5 * minute, 6 * minute)) == missing
@@ -1034,20 +1157,33 @@ def test_numbers_of_files_tell_what_is_missing(before: str, after: str, missing:
     assert rotation.missing_between(before, (0, minute), after, (minute - 1, 2 * minute)) == 0
 
 
-@pytest.mark.parametrize(("form", "step", "missing"), [
-    ("cap-%Y%m%d-%H%M.pcap", 600, 0), ("cap-%Y%m%d-%H%M.pcap.gz", 300, 0), ("cap_%Y-%m-%d_%H-%M.pcap", 900, 0),
-    ("%Y%m%d%H/%M.pcap", 300, 0), ("plant %H%M.cap", 1200, 0), ("plant-%y%m%d-%H%M%S.pcap", 150, 0),
-    ("%d.%m.%Y %H.pcapng", 4 * 3600, 0), ("plant-%Y%m%d-{:02}.pcap", 600, 1), ("plant-{:04}.pcap", 660, 1),
-    ("plant.pcap{}", 600, 1), ("plant_{:05}_%Y%m%d%H%M%S.pcap", 600, 1), ("plant-%Y%m%d-{:05}.pcap", 60, 1),
-])
+@pytest.mark.parametrize(
+    ("form", "step", "missing"),
+    [
+        ("cap-%Y%m%d-%H%M.pcap", 600, 0),
+        ("cap-%Y%m%d-%H%M.pcap.gz", 300, 0),
+        ("cap_%Y-%m-%d_%H-%M.pcap", 900, 0),
+        ("%Y%m%d%H/%M.pcap", 300, 0),
+        ("plant %H%M.cap", 1200, 0),
+        ("plant-%y%m%d-%H%M%S.pcap", 150, 0),
+        ("%d.%m.%Y %H.pcapng", 4 * 3600, 0),
+        ("plant-%Y%m%d-{:02}.pcap", 600, 1),
+        ("plant-{:04}.pcap", 660, 1),
+        ("plant.pcap{}", 600, 1),
+        ("plant_{:05}_%Y%m%d%H%M%S.pcap", 600, 1),
+        ("plant-%Y%m%d-{:05}.pcap", 60, 1),
+    ],
+)
 @pytest.mark.parametrize("zone", [0, 3600, -9.5 * 3600, 5.75 * 3600])
 def test_times_in_names_are_no_numbers_of_files(form: str, step: int, missing: int, zone: float) -> None:
     """Files that follow on one another, but for a pause that one more would fill where they are counted."""
     for day in range(0, 365, 13):
         start = 1795219200 + day * 86400
         moments = [start + number * step for number in range(86400 // step)]
-        names = [datetime.fromtimestamp(moment + zone, UTC).strftime(form).format(2 * number)
-                 for number, moment in enumerate(moments, 20)]
+        names = [
+            datetime.fromtimestamp(moment + zone, UTC).strftime(form).format(2 * number)
+            for number, moment in enumerate(moments, 20)
+        ]
         for one, other, then, now in zip(names, names[1:], moments, moments[1:]):
             if "{" in form and "%" in form and (then + zone) // 86400 != (now + zone) // 86400:
                 continue
@@ -1066,7 +1202,7 @@ def test_complete_captures_that_are_named_by_minute_are_complete(tmp_path: Path,
         path = tmp_path / "parts" / datetime.fromtimestamp(seconds + 3600, UTC).strftime(form)
         path.parent.mkdir(exist_ok=True)
         with path.open("ab") as file:
-            file.write((b"" if file.tell() else data[:24]) + data[at:at + 16 + size])
+            file.write((b"" if file.tell() else data[:24]) + data[at : at + 16 + size])
         at += 16 + size
     paths = sorted((tmp_path / "parts").iterdir())
     assert len(paths) > 3
@@ -1110,10 +1246,12 @@ def test_an_ack_of_a_sequence_that_was_not_sent(wire: Wire) -> None:
     assert [packet.frame for packet in violation.packets] == [shown, wrong]
     assert violation.text == (
         f"an OrderAck names number 1 of sequence 9/{FIRST}, of which nothing was sent: it is above sequence 2/{FIRST}, "
-        "which began in this capture")
+        "which began in this capture"
+    )
     assert [(unknown.sequence, unknown.reason) for unknown in result.unknowns] == [
         (SequenceId(1, FIRST + 5), "sequence identifiers with another time stamp need not be younger"),
-        (SequenceId(10, FIRST), "something of this sender's may be missing in the capture")]
+        (SequenceId(10, FIRST), "something of this sender's may be missing in the capture"),
+    ]
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -1196,7 +1334,8 @@ def test_parts_give_the_same_result(tmp_path: Path, seed: int) -> None:
     assert parts.summary == whole.summary
     assert parts.streams == whole.streams
     assert {(item.kind, item.packets) for item in parts.violations} == {
-        (item.kind, item.packets) for item in whole.violations}
+        (item.kind, item.packets) for item in whole.violations
+    }
 
 
 @pytest.mark.parametrize("violations", [False, True])
@@ -1240,8 +1379,9 @@ def test_the_command_with_unusable_input(tmp_path: Path) -> None:
 
 def _pcap(path: Path, frames: list[bytes]) -> Path:
     """A capture of these Ethernet frames, a second apart."""
-    records = b"".join(struct.pack("<IIII", START + number, 0, len(frame), len(frame)) + frame
-                       for number, frame in enumerate(frames))
+    records = b"".join(
+        struct.pack("<IIII", START + number, 0, len(frame), len(frame)) + frame for number, frame in enumerate(frames)
+    )
     path.write_bytes(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1) + records)
     return path
 
@@ -1258,8 +1398,7 @@ def test_a_capture_without_a_packet_of_the_protocol_is_unusable(tmp_path: Path) 
     folder, checkpoint = tmp_path / "folder", tmp_path / "checkpoint"
     folder.mkdir()
     (folder / "http.pcap").write_bytes(http.read_bytes())
-    for arguments in ([http, "--out", tmp_path / "out"],
-                      ["--follow", folder, "--checkpoint", checkpoint, "--once"]):
+    for arguments in ([http, "--out", tmp_path / "out"], ["--follow", folder, "--checkpoint", checkpoint, "--once"]):
         done = ordack("audit", *arguments)
         assert (done.returncode, done.stdout) == (2, "")
         assert "nothing to judge: no packet of the protocol in " in done.stderr
@@ -1270,8 +1409,7 @@ def test_a_capture_without_a_packet_of_the_protocol_is_unusable(tmp_path: Path) 
 def test_a_capture_of_something_else_is_unusable(tmp_path: Path) -> None:
     other = _pcap(tmp_path / "other.pcap", [_tcp(80, b"GET /"), _tcp(80, b"x", 6), _tcp(443, b"y")])
     done = ordack("audit", other)
-    assert (done.returncode, done.stderr) == (
-        2, f"ordack: {other}: none of its 3 frames is of TCP port 1801\n")
+    assert (done.returncode, done.stderr) == (2, f"ordack: {other}: none of its 3 frames is of TCP port 1801\n")
     other.write_bytes(other.read_bytes()[:-1])
     done = ordack("audit", other)
     assert done.returncode == 2
@@ -1297,27 +1435,31 @@ def test_damage_and_open_verdicts_are_in_the_summary(tmp_path: Path) -> None:
 def test_the_text_fits_a_terminal_and_counts_one_as_one(tmp_path: Path, wire: Wire) -> None:
     wire.message(1)
     assert audit_tables.text_of(wire.result())[:2] == [
-        "3 packets on 1 connection; 0 holes, 0 malformed", "1 message in 1 stream: 0 resends, 0 rejects, 1 unsettled"]
+        "3 packets on 1 connection; 0 holes, 0 malformed",
+        "1 message in 1 stream: 0 resends, 0 rejects, 1 unsettled",
+    ]
     capture = capture_generator.generate(21, tmp_path, violations=False, faults=[])
     result = audit.run(capture.paths)
     table = audit_tables.streams_text(result)
     for stream in result.streams[:5]:
         name = f"{stream.stream.source_queue_manager} to {stream.stream.destination_queue}"
         figures = table[table.index(name) + 1]
-        assert figures.split()[:4] == list(map(str, (
-            stream.messages, stream.resends, sum(stream.rejects.values()), stream.unsettled)))
+        assert figures.split()[:4] == list(
+            map(str, (stream.messages, stream.resends, sum(stream.rejects.values()), stream.unsettled))
+        )
         assert len(figures) == len(table[0]) <= 80
 
 
-@pytest.mark.parametrize(("option", "path", "text"), [
-    ("--out", "file", "is a file"),
-    ("--out", "file/below", "cannot write --out"),
-    ("--html", "no/x.html", "there is no folder"),
-    ("--html", ".", "is a folder"),
-])
-def test_places_that_cannot_be_written_to_are_told_in_words(
-    tmp_path: Path, option: str, path: str, text: str
-) -> None:
+@pytest.mark.parametrize(
+    ("option", "path", "text"),
+    [
+        ("--out", "file", "is a file"),
+        ("--out", "file/below", "cannot write --out"),
+        ("--html", "no/x.html", "there is no folder"),
+        ("--html", ".", "is a folder"),
+    ],
+)
+def test_places_that_cannot_be_written_to_are_told_in_words(tmp_path: Path, option: str, path: str, text: str) -> None:
     (tmp_path / "file").touch()
     capture = capture_generator.generate(21, tmp_path / "captures", violations=False, faults=[])
     done = ordack("audit", *capture.paths, option, tmp_path / path)
@@ -1342,7 +1484,7 @@ def _shortened(path: Path, target: Path, snap: int) -> None:
     made = bytearray(data[:24])
     while at < len(data):
         seconds, rest, size, whole = struct.unpack_from("<IIII", data, at)
-        made += struct.pack("<IIII", seconds, rest, min(size, snap), whole) + data[at + 16:at + 16 + min(size, snap)]
+        made += struct.pack("<IIII", seconds, rest, min(size, snap), whole) + data[at + 16 : at + 16 + min(size, snap)]
         at += 16 + size
     target.write_bytes(made)
 
@@ -1350,14 +1492,23 @@ def _shortened(path: Path, target: Path, snap: int) -> None:
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A capture without violations in which nothing is missing."""
-    return Path(capture_generator.generate(
-        10, tmp_path_factory.mktemp("sound"), violations=False, faults=[], length=1500).paths[0])
+    return Path(
+        capture_generator.generate(
+            10, tmp_path_factory.mktemp("sound"), violations=False, faults=[], length=1500
+        ).paths[0]
+    )
 
 
-@pytest.mark.parametrize(("damage", "status", "reason"), [
-    ("none", 0, ""), ("snap", 3, "hole"), ("link", 3, "unreadable frames"),
-    ("cut", 3, "1 damaged or missing file"), ("between", 3, "1 damaged or missing file"),
-])
+@pytest.mark.parametrize(
+    ("damage", "status", "reason"),
+    [
+        ("none", 0, ""),
+        ("snap", 3, "hole"),
+        ("link", 3, "unreadable frames"),
+        ("cut", 3, "1 damaged or missing file"),
+        ("between", 3, "1 damaged or missing file"),
+    ],
+)
 @pytest.mark.parametrize("follow", [False, True])
 def test_incomplete_evidence_has_an_exit_status_of_its_own(
     sound: Path, tmp_path: Path, damage: str, status: int, reason: str, follow: bool
@@ -1384,7 +1535,8 @@ def test_incomplete_evidence_has_an_exit_status_of_its_own(
         text = ordack("audit", folder)
         assert text.returncode == status
         assert text.stdout.splitlines()[-1].startswith(
-            "no violations, but the evidence is incomplete: " if status else "no violations")
+            "no violations, but the evidence is incomplete: " if status else "no violations"
+        )
 
 
 def test_violations_count_more_than_incomplete_evidence(tmp_path: Path) -> None:

@@ -35,8 +35,22 @@ class _Serve:
 
     def start(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "ordack", "serve", "--json", "--store", str(self.store), "--listen",
-             f"127.0.0.1:{self.port}", *self.arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            [
+                sys.executable,
+                "-m",
+                "ordack",
+                "serve",
+                "--json",
+                "--store",
+                str(self.store),
+                "--listen",
+                f"127.0.0.1:{self.port}",
+                *self.arguments,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         assert self.process.stdout
         self.port = int(json.loads(self.process.stdout.readline())["listening"].rpartition(":")[2])
 
@@ -102,10 +116,18 @@ def _shell(line: str, plant: _Plant) -> None:
     subprocess.run(["/bin/sh", "-ec", line], check=True, cwd=plant.sender.store.parent)
 
 
-MAKE = {"cp -a over": "cp -a store backup", "rm -rf, cp -a": "cp -a store backup", "rm -rf, cp": "cp -r store backup",
-        "tar": "tar cf backup.tar store"}
-PUT_BACK = {"cp -a over": "cp -a backup/. store/", "rm -rf, cp -a": "rm -rf store; cp -a backup store",
-            "rm -rf, cp": "rm -rf store; cp -r backup store", "tar": "tar xf backup.tar"}
+MAKE = {
+    "cp -a over": "cp -a store backup",
+    "rm -rf, cp -a": "cp -a store backup",
+    "rm -rf, cp": "cp -r store backup",
+    "tar": "tar cf backup.tar store",
+}
+PUT_BACK = {
+    "cp -a over": "cp -a backup/. store/",
+    "rm -rf, cp -a": "rm -rf store; cp -a backup store",
+    "rm -rf, cp": "rm -rf store; cp -r backup store",
+    "tar": "tar xf backup.tar",
+}
 
 
 def _nothing(_plant: _Plant) -> list[int]:
@@ -136,16 +158,19 @@ STAGES = {"nothing": _nothing, "settled": _settled, "waiting": _waiting, "transm
 
 
 @pytest.mark.rule("B-426", "B-056", "B-079", "A-22", "B-093", "A-08")
-@pytest.mark.parametrize(("stage", "how", "hot", "restarted"), [
-    ("nothing", "cp -a over", False, False),
-    ("settled", "cp -a over", False, True),
-    ("settled", "rm -rf, cp -a", True, False),
-    ("settled", "cp -a over", True, True),
-    ("waiting", "tar", False, False),
-    ("waiting", "cp -a over", True, True),
-    ("transmitted", "rm -rf, cp", False, False),
-    ("transmitted", "cp -a over", True, True),
-])
+@pytest.mark.parametrize(
+    ("stage", "how", "hot", "restarted"),
+    [
+        ("nothing", "cp -a over", False, False),
+        ("settled", "cp -a over", False, True),
+        ("settled", "rm -rf, cp -a", True, False),
+        ("settled", "cp -a over", True, True),
+        ("waiting", "tar", False, False),
+        ("waiting", "cp -a over", True, True),
+        ("transmitted", "rm -rf, cp", False, False),
+        ("transmitted", "cp -a over", True, True),
+    ],
+)
 def test_a_backup_that_is_put_back_loses_no_new_message(
     plant: _Plant, stage: str, how: str, hot: bool, restarted: bool
 ) -> None:

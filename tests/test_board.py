@@ -63,11 +63,31 @@ class Machine:
                 number = free.getsockname()[1]
             uart, self.port = f"tcp:127.0.0.1:{number},server=on,wait=off", f"socket://127.0.0.1:{number}"
         self.process = subprocess.Popen(
-            ["qemu-system-arm", "-machine", "mps2-an385,memory-backend=psram", "-object",
-             f"memory-backend-file,id=psram,size=16M,mem-path={flash},share=on", "-display", "none", "-monitor", "none",
-             "-semihosting", "-append", f"heap={self._heap}", "-kernel", str(self._firmware), "-serial", uart,
-             "-nic", "user,model=lan9118"],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            [
+                "qemu-system-arm",
+                "-machine",
+                "mps2-an385,memory-backend=psram",
+                "-object",
+                f"memory-backend-file,id=psram,size=16M,mem-path={flash},share=on",
+                "-display",
+                "none",
+                "-monitor",
+                "none",
+                "-semihosting",
+                "-append",
+                f"heap={self._heap}",
+                "-kernel",
+                str(self._firmware),
+                "-serial",
+                uart,
+                "-nic",
+                "user,model=lan9118",
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         assert self.process.stdout
         if self._tcp:
             deadline = time.monotonic() + 30
@@ -123,8 +143,14 @@ def package(folder: Path, files: dict[str, str]) -> Path:
 
 
 def ordack(*arguments: object) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([sys.executable, "-m", "ordack", "board", *map(str, arguments)], capture_output=True,
-                          text=True, env=ENVIRONMENT, timeout=90, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "ordack", "board", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=90,
+        check=False,
+    )
     assert "Traceback" not in done.stderr, done.stderr
     return done
 
@@ -142,13 +168,17 @@ def test_a_stock_board_becomes_a_node(machine: Callable[..., Machine], tmp_path:
     report = json.loads(done.stdout)
     assert (report["core"], report["problem"], report["frozen"]) == ("native-module", "", False)
     assert [path for path in report["copied"] if "/core_" in path and "py.mpy" not in path] == [
-        "/flash/mqqb/core_armv7m.mpy"]  # of the native modules only its own
+        "/flash/mqqb/core_armv7m.mpy"
+    ]  # of the native modules only its own
     again = json.loads(ordack("deploy", "--port", port, "--json").stdout)
     assert (again["copied"], again["removed"], again["unchanged"]) == ([], [], len(report["copied"]))
     # A message that no queue manager took.
     with Board(port).look(reset=True) as board:
-        board.run("import node\nn = node.Node('outbox')\n"
-                  "q = n.queue('DIRECT=TCP:10.0.2.2\\\\private$\\\\line1')\nq.put(b'21.5')", 30)
+        board.run(
+            "import node\nn = node.Node('outbox')\n"
+            "q = n.queue('DIRECT=TCP:10.0.2.2\\\\private$\\\\line1')\nq.put(b'21.5')",
+            30,
+        )
     after = ordack("doctor", "--port", port, "--json")
     assert after.returncode == 0, after.stdout
     checks = {check["check"]: check for check in map(json.loads, after.stdout.splitlines())}
@@ -206,10 +236,15 @@ def test_the_page_for_a_pico_w_leads_to_a_reading(queue: str, tmp_path: Path) ->
         client.create_queue("line1", transactional=True)
     with _serving(tmp_path / "store") as port:
         (tmp_path / "main.py").write_text(
-            program.replace('Node("outbox", ', f'Node("outbox", connect=("127.0.0.1", {port}), '))
+            program.replace('Node("outbox", ', f'Node("outbox", connect=("127.0.0.1", {port}), ')
+        )
         board = subprocess.Popen(
-            [ROOT / "build" / "micropython" / "unix-c" / "micropython", "main.py"], cwd=tmp_path,
-            env={"MICROPYPATH": f"{tmp_path}:.frozen:{BOARD}"}, stdout=subprocess.PIPE, text=True)
+            [ROOT / "build" / "micropython" / "unix-c" / "micropython", "main.py"],
+            cwd=tmp_path,
+            env={"MICROPYPATH": f"{tmp_path}:.frozen:{BOARD}"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         try:
             if queue == "lime1":
                 assert board.stdout
@@ -239,7 +274,11 @@ def test_only_what_has_changed_is_copied_and_the_program_runs(machine: Callable[
         done = deploy(opened, first, main, config)
     assert done.core == "python"
     assert set(done.copied) == {
-        "/flash/main.py", "/flash/wifi.json", "/flash/node/old.py", *(f"/flash/{place}" for place in SMALL)}
+        "/flash/main.py",
+        "/flash/wifi.json",
+        "/flash/node/old.py",
+        *(f"/flash/{place}" for place in SMALL),
+    }
     assert done.removed == ["/flash/mqqb/core.mpy"]
     second = package(tmp_path / "second", {**SMALL, "mqqb/__init__.py": "# new\n"})
     told: list[tuple[str, int, int]] = []
@@ -259,7 +298,9 @@ class Cut(Exception):
 
 
 def test_a_deploy_that_is_cut_leaves_the_old_or_is_told(
-    machine: Callable[..., Machine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    machine: Callable[..., Machine],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     board = machine()
     old = package(tmp_path / "old", SMALL)
@@ -311,7 +352,8 @@ def test_files_that_differ_from_the_deployed_are_named(machine: Callable[..., Ma
 
 
 def test_what_cannot_be_copied_is_refused_before_anything_changes(
-    machine: Callable[..., Machine], tmp_path: Path,
+    machine: Callable[..., Machine],
+    tmp_path: Path,
 ) -> None:
     board = machine()
     large = package(tmp_path / "large", {**SMALL, "node/large.py": "#" * (3 << 20)})
@@ -329,14 +371,17 @@ def test_what_cannot_be_copied_is_refused_before_anything_changes(
 
 
 def test_what_the_line_spoils_does_not_take_the_place_of_the_old(
-    machine: Callable[..., Machine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    machine: Callable[..., Machine],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     board = machine()
     with board.open() as opened:
         deploy(opened, package(tmp_path / "old", SMALL))
         write = Board.write
-        monkeypatch.setattr(Board, "write", lambda self, path, data, *told: write(
-            self, path, data.replace(b"python", b"pythom"), *told))
+        monkeypatch.setattr(
+            Board, "write", lambda self, path, data, *told: write(self, path, data.replace(b"python", b"pythom"), *told)
+        )
         new = package(tmp_path / "new", {**SMALL, "mqqb/core.py": "implementation = 'python' + ''\n"})
         with pytest.raises(BoardError, match="did not arrive"):
             deploy(opened, new)
@@ -359,20 +404,29 @@ def test_files_take_the_place_of_others_on_fat_too(tmp_path: Path) -> None:
         "for name in ('a', 'a.new', 'b.new', 'old'):\n"
         "    with open('/fat/' + name, 'w') as file:\n        file.write(name)\n"
         f"exec({boards._RENAME.format(['/fat/a', '/fat/b'], ['/fat/old', '/fat/older'])!r})\n"
-        "print(sorted(os.listdir('/fat')), open('/fat/a').read(), open('/fat/b').read())\n")
-    done = subprocess.run([ROOT / "build" / "micropython" / "unix-c" / "micropython", tmp_path / "disk.py"],
-                          capture_output=True, text=True, timeout=30, check=False)
+        "print(sorted(os.listdir('/fat')), open('/fat/a').read(), open('/fat/b').read())\n"
+    )
+    done = subprocess.run(
+        [ROOT / "build" / "micropython" / "unix-c" / "micropython", tmp_path / "disk.py"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
     assert done.stdout == "['a', 'b'] a.new b.new\n", done.stderr
 
 
-@pytest.mark.parametrize(("mpy", "own_core", "native"), [
-    (4 << 10 | 3 << 8 | 6, False, {"mqqb/core_armv6m.mpy"}),
-    (6 << 10 | 3 << 8 | 6, False, {"mqqb/core_armv7m.mpy"}),
-    (11 << 10 | 3 << 8 | 6, False, {"mqqb/core_rv32imc.mpy"}),
-    (10 << 10 | 3 << 8 | 6, False, set()),  # Xtensa
-    (6, False, set()),
-    (4 << 10 | 3 << 8 | 6, True, set()),
-])
+@pytest.mark.parametrize(
+    ("mpy", "own_core", "native"),
+    [
+        (4 << 10 | 3 << 8 | 6, False, {"mqqb/core_armv6m.mpy"}),
+        (6 << 10 | 3 << 8 | 6, False, {"mqqb/core_armv7m.mpy"}),
+        (11 << 10 | 3 << 8 | 6, False, {"mqqb/core_rv32imc.mpy"}),
+        (10 << 10 | 3 << 8 | 6, False, set()),  # Xtensa
+        (6, False, set()),
+        (4 << 10 | 3 << 8 | 6, True, set()),
+    ],
+)
 def test_a_board_gets_the_native_module_for_its_processor_alone(mpy: int, own_core: bool, native: set[str]) -> None:
     info = boards.Info((1, 25, 0), "", mpy, 0, 0, ["", "/lib"], "/")
     package = boards.default_package(info)
@@ -413,7 +467,8 @@ STALL_S = 7  # longer than the watchdog's time
 
 
 def test_a_board_whose_program_feeds_a_watchdog_takes_a_copy_that_lasts_longer(
-    machine: Callable[..., Machine], tmp_path: Path,
+    machine: Callable[..., Machine],
+    tmp_path: Path,
 ) -> None:
     """The watchdog cannot be stopped. The copy stands still for longer than it bears, 3 times of 3 (RP2, ESP32)."""
     board = machine()
@@ -429,8 +484,9 @@ def test_a_board_whose_program_feeds_a_watchdog_takes_a_copy_that_lasts_longer(
     for turn in "123":
         files = {**SMALL, "node/turn.py": turn, "mqqb/__init__.py": f"# {turn}\n"}
         new = package(tmp_path / turn, files)
-        done = boards.attended(board.port, 115200, lambda opened, new=new: deploy(opened, new, main, None, stalled),
-                               reset=True)
+        done = boards.attended(
+            board.port, 115200, lambda opened, new=new: deploy(opened, new, main, None, stalled), reset=True
+        )
         assert "/flash/mqqb/__init__.py" in done.copied
         board.hear(b"alive")  # the program runs again
     with board.open() as opened:
@@ -456,7 +512,8 @@ def test_a_board_whose_program_feeds_a_watchdog_is_looked_at(machine: Callable[.
 
 
 def test_an_error_that_no_watchdog_has_caused_is_told_at_once_and_the_program_runs(
-    machine: Callable[..., Machine], tmp_path: Path,
+    machine: Callable[..., Machine],
+    tmp_path: Path,
 ) -> None:
     board = machine()
     with board.open() as opened:
@@ -470,22 +527,25 @@ def test_an_error_that_no_watchdog_has_caused_is_told_at_once_and_the_program_ru
 
 
 def test_the_board_is_asked_whether_it_reaches_the_queue_manager(
-    machine: Callable[..., Machine], tmp_path: Path,
+    machine: Callable[..., Machine],
+    tmp_path: Path,
 ) -> None:
     board = machine()
     main = tmp_path / "main.py"
     main.write_text(
         "import machine, network, time\nmachine.RTC().datetime((2026, 11, 21, 5, 12, 0, 0, 0))\n"
         "lan = network.LAN()\nlan.active(True)\nwhile not lan.isconnected():\n    time.sleep_ms(10)\n"
-        "while True:\n    print('up')\n    time.sleep_ms(10)\n")
+        "while True:\n    print('up')\n    time.sleep_ms(10)\n"
+    )
     with board.open() as opened:
         deploy(opened, package(tmp_path / "small", SMALL), main)
     with socket.create_server(("127.0.0.1", 0)) as closed:
         nobody = closed.getsockname()[1]
     board.hear(b"up")
     with _serving(tmp_path / "store") as number, _greeting() as other, board.open(reset=False) as opened:
-        looked = [{check.name: check for check in examine(opened, ("10.0.2.2", where))}
-                  for where in (number, nobody, other)]
+        looked = [
+            {check.name: check for check in examine(opened, ("10.0.2.2", where))} for where in (number, nobody, other)
+        ]
     found = [checks["queue manager"] for checks in looked]
     assert [check.verdict for check in found] == ["ok", "bad", "bad"], found
     assert "does a firewall" in found[1].advice
@@ -495,11 +555,15 @@ def test_the_board_is_asked_whether_it_reaches_the_queue_manager(
     assert clock.verdict == "warning"  # it is not that day
 
 
-@pytest.mark.parametrize(("main", "limits"), [
-    (b'Node("outbox", capacity=262144, waiting_max=100)', {"capacity": 262144, "waiting_max": 100}),
-    (b"capacity = 64 * 1024\nwaiting_max=1_000", {"capacity": 65536, "waiting_max": 1000}),
-    (b"capacity=1 << 18, waiting_max=CONFIG['n']", {"capacity": 1 << 18}),
-    (None, {})])
+@pytest.mark.parametrize(
+    ("main", "limits"),
+    [
+        (b'Node("outbox", capacity=262144, waiting_max=100)', {"capacity": 262144, "waiting_max": 100}),
+        (b"capacity = 64 * 1024\nwaiting_max=1_000", {"capacity": 65536, "waiting_max": 1000}),
+        (b"capacity=1 << 18, waiting_max=CONFIG['n']", {"capacity": 1 << 18}),
+        (None, {}),
+    ],
+)
 def test_the_limits_of_an_outbox_are_those_in_main(main: bytes | None, limits: dict[str, int]) -> None:
     class OnlyMain:
         def read(self, path: str) -> bytes:
@@ -551,7 +615,8 @@ def test_what_is_in_an_outbox_is_told_with_its_reason(tmp_path: Path) -> None:
         check = told(limits=limits)["outbox"]
         assert re.fullmatch("outbox: " + said, check.text), check.text
         assert (check.verdict, check.values["full"], "OutboxFull" in check.advice) == (
-            ("bad", True, True) if "full" in said else ("ok", False, False))
+            ("bad", True, True) if "full" in said else ("ok", False, False)
+        )
     command()
     found = told()
     identity = found["identity"]
@@ -657,7 +722,10 @@ def test_an_outbox_is_rescued_and_what_is_in_it_listed(tmp_path: Path) -> None:
 def _serving(store: Path) -> Iterator[int]:
     process = subprocess.Popen(
         [sys.executable, "-m", "ordack", "serve", "--store", str(store), "--listen", "127.0.0.1:0"],
-        stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
+        stdout=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
     try:
         assert process.stdout
         yield int(process.stdout.readline().rpartition(":")[2])
@@ -736,15 +804,22 @@ def _repl(name: str, version: tuple[int, ...]) -> Callable[[bytes], bytes]:
     return answer
 
 
-@pytest.mark.parametrize(("answer", "text", "status"), [
-    (lambda data: b"", "does not answer", 5),
-    (lambda data: b"\r\nlogin: " if data else b"", "is not MicroPython: .*login", 5),
-    (_repl("circuitpython", (9, 2, 1)), "runs circuitpython", 5),
-    (_repl("micropython", (1, 19, 1)), r"has MicroPython 1\.19\.1: 1\.25", 1),
-], ids=["silent", "login", "circuitpython", "old"])
+@pytest.mark.parametrize(
+    ("answer", "text", "status"),
+    [
+        (lambda data: b"", "does not answer", 5),
+        (lambda data: b"\r\nlogin: " if data else b"", "is not MicroPython: .*login", 5),
+        (_repl("circuitpython", (9, 2, 1)), "runs circuitpython", 5),
+        (_repl("micropython", (1, 19, 1)), r"has MicroPython 1\.19\.1: 1\.25", 1),
+    ],
+    ids=["silent", "login", "circuitpython", "old"],
+)
 def test_what_is_no_board_of_ours_is_told(
-    wire: Callable[[Callable[[bytes], bytes]], str], monkeypatch: pytest.MonkeyPatch,
-    answer: Callable[[bytes], bytes], text: str, status: int,
+    wire: Callable[[Callable[[bytes], bytes]], str],
+    monkeypatch: pytest.MonkeyPatch,
+    answer: Callable[[bytes], bytes],
+    text: str,
+    status: int,
 ) -> None:
     monkeypatch.setattr(boards, "ENTER_S", 1)
     with pytest.raises(NoBoard if status == 5 else BoardError, match=text):

@@ -87,7 +87,8 @@ def test_a_purge_leaves_no_dead_letter_and_an_expiry_does(tmp_path: Path) -> Non
 @pytest.mark.parametrize("delivery", ["transactional", "recoverable"])
 @pytest.mark.parametrize(("ttbr", "late", "there"), [(5, 4, True), (5, 5, False), (0, 0, False)])
 def test_the_last_second_of_a_message_is_the_one_before_its_time_is_over(
-        tmp_path: Path, delivery: str, ttbr: int, late: int, there: bool) -> None:
+    tmp_path: Path, delivery: str, ttbr: int, late: int, there: bool
+) -> None:
     """Also if nothing has removed it yet."""
     host = Host(tmp_path)
     queue = "line1" if delivery == "transactional" else "plain"
@@ -110,7 +111,8 @@ def test_the_last_second_of_a_message_is_the_one_before_its_time_is_over(
 @pytest.mark.parametrize("delivery", ["express", "recoverable"])
 @pytest.mark.parametrize("polled", [True, False])
 def test_the_last_second_in_which_a_message_leaves_is_the_last_in_which_it_is_accepted(
-        tmp_path: Path, delivery: str, seconds: int, arrives: bool, polled: bool) -> None:
+    tmp_path: Path, delivery: str, seconds: int, arrives: bool, polled: bool
+) -> None:
     world, receiver, sender = two_hosts(tmp_path)
     with sender.client() as client:
         client.send("DIRECT=OS:plant\\private$\\plain", b"x", delivery=delivery, ttrq=5, dead_letter=True)
@@ -141,7 +143,8 @@ def test_a_quota_takes_what_fits_to_the_byte(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("queue", "delivery"), [("line1", "transactional"), ("plain", "recoverable")])
 @pytest.mark.parametrize("missing", [0, 1])
 def test_the_quota_of_the_queue_manager_takes_what_fits_to_the_byte(
-        tmp_path: Path, queue: str, delivery: str, missing: int) -> None:
+    tmp_path: Path, queue: str, delivery: str, missing: int
+) -> None:
     peer = peer_of(1, queue)
     peer.send(b"x", delivery, sent_time=WALL)
     host = Host(tmp_path, Config(quota=len(peer.packets[1]) - missing))
@@ -173,7 +176,7 @@ class Behind:
 
     def is_addressed(self, user: headers.UserHeader) -> bool:
         """By the source's GUID, not by the router's address."""
-        return (user.flags & core.USER_DQ != core.USER_DQ and bytes(user.queue_manager_address) == self.source.guid)
+        return user.flags & core.USER_DQ != core.USER_DQ and bytes(user.queue_manager_address) == self.source.guid
 
 
 @pytest.mark.rule("A-20", "B-361", "B-362")
@@ -189,11 +192,17 @@ def test_an_order_ack_for_a_source_behind_a_router_is_not_addressed_by_the_route
 @pytest.mark.rule("A-20", "B-361", "B-362", "B-351")
 @pytest.mark.parametrize(("queue", "message_class"), [("line1", 0xC001), ("plain", 0x8009)])
 def test_what_a_source_behind_a_router_is_told_of_a_message_goes_to_the_source_through_the_router(
-        tmp_path: Path, queue: str, message_class: int) -> None:
+    tmp_path: Path, queue: str, message_class: int
+) -> None:
     """It is purged there after a restart, or refused at once."""
     host = Host(tmp_path)
-    behind = Behind(host, queue, journal=core.USER_JN, acknowledge=headers.WANT_NA | headers.WANT_NR,
-                    admin=guid_names.PrivateQueueFormatName(b"\1" * 16, 9))
+    behind = Behind(
+        host,
+        queue,
+        journal=core.USER_JN,
+        acknowledge=headers.WANT_NA | headers.WANT_NR,
+        admin=guid_names.PrivateQueueFormatName(b"\1" * 16, 9),
+    )
     if queue == "line1":
         host.restart(behind.world.now, snapshot=True)
         with host.client() as client:
@@ -213,7 +222,8 @@ def test_what_a_source_behind_a_router_is_told_of_a_message_goes_to_the_source_t
 @pytest.mark.parametrize(("queue", "delivery"), [("line1", "transactional"), ("plain", "recoverable")])
 @pytest.mark.parametrize("seconds", [3, 11])
 def test_a_time_to_reach_the_queue_of_nothing_is_as_long_as_connecting_may_take(
-        tmp_path: Path, queue: str, delivery: str, seconds: int) -> None:
+    tmp_path: Path, queue: str, delivery: str, seconds: int
+) -> None:
     """The peer is reached after three seconds, or is off."""
     world, receiver, sender = two_hosts(tmp_path)
     with sender.client() as client:

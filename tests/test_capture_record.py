@@ -99,8 +99,11 @@ def serve() -> Iterator[Callable[..., Serve]]:
 @st.composite
 def conversations(draw: st.DrawFn) -> list[tuple[int, str, Any]]:
     """(connection, what happens, its argument)."""
-    events = st.tuples(st.integers(0, 3), st.sampled_from(["sent", "received", "closed", "flush"]),
-                       st.integers(0, 20) | st.sampled_from([1, 64_999, 65_000, 65_001, 200_001]))
+    events = st.tuples(
+        st.integers(0, 3),
+        st.sampled_from(["sent", "received", "closed", "flush"]),
+        st.integers(0, 20) | st.sampled_from([1, 64_999, 65_000, 65_001, 200_001]),
+    )
     return draw(st.lists(events, max_size=30))
 
 
@@ -119,7 +122,8 @@ def test_what_was_sent_and_received_is_in_the_file(
             peer, local = ADDRESSES[which]
             # the same port again: a new connection all the same
             open_connections[which] = recorder.connection(
-                (peer, 50123 if local else 0), (local, 50123 if ends[which] else 1802) if local else None, ends[which])
+                (peer, 50123 if local else 0), (local, 50123 if ends[which] else 1802) if local else None, ends[which]
+            )
             place[which] = len(expected)
             expected.append([b"", b""])
         if what == "flush":
@@ -282,9 +286,7 @@ def test_a_capture_that_cannot_be_is_told_before_anything_is_taken(tmp_path: Pat
     assert done.stdout == ""
 
 
-def test_after_a_kill_the_capture_has_what_the_peer_was_told(
-    tmp_path: Path, serve: Callable[..., Serve]
-) -> None:
+def test_after_a_kill_the_capture_has_what_the_peer_was_told(tmp_path: Path, serve: Callable[..., Serve]) -> None:
     store = tmp_path / "store"
     ordack("queue", "create", "--store", store, "line1", "--transactional")
     file = tmp_path / "plant.pcap"
@@ -407,9 +409,7 @@ def test_a_connection_that_is_refused_is_in_the_capture_too(tmp_path: Path) -> N
     assert flags.count(dpkt.tcp.TH_FIN | dpkt.tcp.TH_ACK) == 4
 
 
-def test_capturing_is_off_unless_told(
-    tmp_path: Path, serve: Callable[..., Serve]
-) -> None:
+def test_capturing_is_off_unless_told(tmp_path: Path, serve: Callable[..., Serve]) -> None:
     running = serve(tmp_path / "store")
     assert running.stop()[0] == 0
     assert [path.name for path in tmp_path.iterdir()] == ["store"]

@@ -14,8 +14,10 @@ RULES = Path(__file__).parent / "rules.txt"
 
 @pytest.mark.rule("B-365", "B-366", "B-368", "B-374", "B-378", "B-381", "B-382", "B-386")
 def test_every_class_of_the_specification_has_its_name_and_words() -> None:
-    known = {int(number, 16): name for name, number in re.findall(
-        r"MQMSG_CLASS_(\w+)[^=]*= (0x[0-9A-F]{4})", RULES.read_text())}
+    known = {
+        int(number, 16): name
+        for name, number in re.findall(r"MQMSG_CLASS_(\w+)[^=]*= (0x[0-9A-F]{4})", RULES.read_text())
+    }
     assert len(known) == 23
     assert known == classes.NAMES
     for number in known.keys() - {0}:
@@ -28,10 +30,12 @@ def test_every_class_of_the_specification_has_its_name_and_words() -> None:
 def test_the_queue_and_the_machine_are_named_where_they_are_known() -> None:
     number = confirm.NACK_BAD_DST_Q
     assert classes.words(number, "DIRECT=TCP:10.0.0.5\\private$\\lime1").startswith(
-        "there is no queue lime1 at 10.0.0.5; make it there")
+        "there is no queue lime1 at 10.0.0.5; make it there"
+    )
     assert classes.words(number, "PRIVATE=x").startswith("there is no such queue at its destination; ")
     assert classes.words(confirm.NACK_Q_EXCEED_QUOTA, "DIRECT=OS:.\\private$\\line1").startswith(
-        "the queue line1 is full; ")
+        "the queue line1 is full; "
+    )
 
 
 @pytest.mark.rule("B-388")

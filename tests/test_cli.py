@@ -42,41 +42,45 @@ def test_queues_are_made_listed_purged_and_deleted(tmp_path: Path) -> None:
     assert [queue["name"] for queue in as_json("queue", "list", "--store", store)] == ["line1"]
 
 
-@pytest.mark.parametrize(("arguments", "status", "text"), [
-    (["queue", "create", "LINE1"], 1, "exists already"),
-    (["queue", "create", "a+b"], 2, "'+' is not allowed"),
-    (["queue", "create", ""], 2, "0 characters"),
-    (["queue", "delete", "none"], 1, "there is no queue none"),
-    (["queue", "delete", "order_queue$"], 1, "system queue"),
-    (["queue", "purge", "a b"], 2, "' ' is not allowed"),
-    (["receive", "none"], 1, "there is no queue none; `ordack queue list` shows them"),
-    (["receive", "plain", "--peek", "--follow"], 2, "do not go together"),
-    (["receive", "plain", "--count", "-1"], 2, "count"),
-    (["receive", "plain", "--count", "1", "--all"], 2, "--count and --all do not go together"),
-    (["send", "none", "--body", "x"], 1, "there is no queue none"),
-    (["send", "DIRECT=nonsense", "--body", "x"], 2, "is not of the form"),
-    (["send", "plain", "--body", "x", "--delivery", "transactional"], 2, "not transactional"),
-    (["send", "plain", "--body", "x", "--delivery", "pigeon"], 2, "pigeon"),
-    (["send", "plain", "--body", "x", "--label", "l" * 250], 2, "the label has 250 UTF-16 characters; at most 249"),
-    (["send", "plain", "--body", "x", "--file", "/dev/null"], 2, "give --body or --file, not both"),
-    (["send", "DIRECT=OS:a..b\\private$\\q", "--body", "x"], 2, "'a..b' is neither"),
-    (["send", "DIRECT=TCP:1.2.3.4:5\\private$\\q", "--body", "x"], 2, "is neither"),
-    (["send", f"DIRECT=OS:{'a' * 64}\\private$\\q", "--body", "x"], 2, "is neither"),
-    (["send", "order_queue$", "--body", "x"], 1, "not open to applications"),
-    (["send", "DIRECT=OS:.\\private$\\notify_queue$", "--body", "x"], 1, "not open to applications"),
-    (["send", "DIRECT=OS:plant\\private$\\Order_Queue$", "--body", "x"], 1, "not open to applications"),
-    (["receive", "order_queue$"], 1, "not open to applications"),
-    (["send", "plain", "--file", "/does/not/exist"], 2, "exist"),
-    (["serve", "--listen", "nowhere"], 2, "not HOST:PORT"),
-    (["serve", "--listen", "::1:1801"], 2, "brackets"),
-    (["serve", "--listen", "a..b:0"], 1, "no name of a machine"),
-    (["serve", "--listen", "127.0.0.1:70000"], 2, "65535"),
-    (["serve", "--listen", "192.0.2.1:0"], 1, "cannot listen on"),
-    (["serve", "--listen", "127.0.0.1:0", "--next-hop", "plant"], 2, "ADDRESS=HOST:PORT"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
+    [
+        (["queue", "create", "LINE1"], 1, "exists already"),
+        (["queue", "create", "a+b"], 2, "'+' is not allowed"),
+        (["queue", "create", ""], 2, "0 characters"),
+        (["queue", "delete", "none"], 1, "there is no queue none"),
+        (["queue", "delete", "order_queue$"], 1, "system queue"),
+        (["queue", "purge", "a b"], 2, "' ' is not allowed"),
+        (["receive", "none"], 1, "there is no queue none; `ordack queue list` shows them"),
+        (["receive", "plain", "--peek", "--follow"], 2, "do not go together"),
+        (["receive", "plain", "--count", "-1"], 2, "count"),
+        (["receive", "plain", "--count", "1", "--all"], 2, "--count and --all do not go together"),
+        (["send", "none", "--body", "x"], 1, "there is no queue none"),
+        (["send", "DIRECT=nonsense", "--body", "x"], 2, "is not of the form"),
+        (["send", "plain", "--body", "x", "--delivery", "transactional"], 2, "not transactional"),
+        (["send", "plain", "--body", "x", "--delivery", "pigeon"], 2, "pigeon"),
+        (["send", "plain", "--body", "x", "--label", "l" * 250], 2, "the label has 250 UTF-16 characters; at most 249"),
+        (["send", "plain", "--body", "x", "--file", "/dev/null"], 2, "give --body or --file, not both"),
+        (["send", "DIRECT=OS:a..b\\private$\\q", "--body", "x"], 2, "'a..b' is neither"),
+        (["send", "DIRECT=TCP:1.2.3.4:5\\private$\\q", "--body", "x"], 2, "is neither"),
+        (["send", f"DIRECT=OS:{'a' * 64}\\private$\\q", "--body", "x"], 2, "is neither"),
+        (["send", "order_queue$", "--body", "x"], 1, "not open to applications"),
+        (["send", "DIRECT=OS:.\\private$\\notify_queue$", "--body", "x"], 1, "not open to applications"),
+        (["send", "DIRECT=OS:plant\\private$\\Order_Queue$", "--body", "x"], 1, "not open to applications"),
+        (["receive", "order_queue$"], 1, "not open to applications"),
+        (["send", "plain", "--file", "/does/not/exist"], 2, "exist"),
+        (["serve", "--listen", "nowhere"], 2, "not HOST:PORT"),
+        (["serve", "--listen", "::1:1801"], 2, "brackets"),
+        (["serve", "--listen", "a..b:0"], 1, "no name of a machine"),
+        (["serve", "--listen", "127.0.0.1:70000"], 2, "65535"),
+        (["serve", "--listen", "192.0.2.1:0"], 1, "cannot listen on"),
+        (["serve", "--listen", "127.0.0.1:0", "--next-hop", "plant"], 2, "ADDRESS=HOST:PORT"),
+    ],
+)
 def test_mistakes_are_told_in_a_sentence(store: Path, arguments: list[str], status: int, text: str) -> None:
-    done = ordack(*arguments[:1 + (arguments[0] == "queue")], "--store", store,
-                   *arguments[1 + (arguments[0] == "queue"):])
+    done = ordack(
+        *arguments[: 1 + (arguments[0] == "queue")], "--store", store, *arguments[1 + (arguments[0] == "queue") :]
+    )
     assert done.returncode == status, done.stderr
     assert text in done.stderr
     assert done.stdout == ""
@@ -109,8 +113,17 @@ def test_a_message_is_sent_and_received_as_json(store: Path) -> None:
     (received,) = as_json("receive", "--store", store, "private$\\LINE1")
     with Store(store) as opened:
         guid = opened.guid
-    assert received.keys() >= {"source", "message_id", "label", "body_base64", "class", "priority", "delivery",
-                               "tx_sequence_id", "tx_sequence_number"}
+    assert received.keys() >= {
+        "source",
+        "message_id",
+        "label",
+        "body_base64",
+        "class",
+        "priority",
+        "delivery",
+        "tx_sequence_id",
+        "tx_sequence_number",
+    }
     assert received["source"][1:9].lower() == guid[3::-1].hex()
     assert received["source"][0] + received["source"][-1] == "{}"
     assert received["label"] == "caf\u00e9 \U0001f321"
@@ -126,7 +139,11 @@ def test_messages_that_are_not_transactional_have_no_sequence(store: Path) -> No
     ordack("send", "--store", store, "plain", "--body", "high", "--priority", 6)
     high, low = as_json("receive", "--store", store, "plain", "--all")
     assert (high["delivery"], high["priority"], high["tx_sequence_id"], high["tx_sequence_number"]) == (
-        "recoverable", 6, None, None)
+        "recoverable",
+        6,
+        None,
+        None,
+    )
     assert (low["delivery"], low["priority"]) == ("express", 1)
     assert as_json("receive", "--store", store, "plain", "--all") == []
 
@@ -150,13 +167,22 @@ def test_count_and_peek(store: Path) -> None:
 
 
 @pytest.mark.parametrize("redirection", [">/dev/full", ">&-"])
-@pytest.mark.parametrize("arguments", [
-    "receive plain --json", "receive plain --peek", "queue list", "queue purge line1", "serve --listen 127.0.0.1:0"])
+@pytest.mark.parametrize(
+    "arguments",
+    ["receive plain --json", "receive plain --peek", "queue list", "queue purge line1", "serve --listen 127.0.0.1:0"],
+)
 def test_an_output_that_takes_nothing_is_told_and_loses_nothing(store: Path, redirection: str, arguments: str) -> None:
     with Client(store) as client:
         client.send("plain", b"x")
-    done = subprocess.run(f'{sys.executable} -m ordack {arguments} --store {store} {redirection}', shell=True,
-                          capture_output=True, text=True, env=ENVIRONMENT, timeout=DEADLINE_S, check=False)
+    done = subprocess.run(
+        f"{sys.executable} -m ordack {arguments} --store {store} {redirection}",
+        shell=True,
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=DEADLINE_S,
+        check=False,
+    )
     changes = "purge" in arguments  # and has done that by then
     assert done.returncode == (4 if changes else 1)
     told = "removed 0 messages; standard output did not" if changes else "cannot write to standard output"
@@ -168,22 +194,34 @@ def test_an_output_that_takes_nothing_is_told_and_loses_nothing(store: Path, red
 @pytest.mark.parametrize("options", [[], ["--peek"]])
 def test_a_count_beyond_any_number_is_all(store: Path, options: list[str]) -> None:
     ordack("send", "--store", store, "plain", "--body", "x")
-    assert len(as_json("receive", "--store", store, "plain", "--count", 10 ** 20, *options)) == 1
+    assert len(as_json("receive", "--store", store, "plain", "--count", 10**20, *options)) == 1
 
 
 def test_the_bytes_of_an_argument_are_sent_as_they_are(store: Path) -> None:
-    subprocess.run([sys.executable, "-m", "ordack", "send", "--store", str(store), "plain", "--body", b"\xff\xc3\xa9"],
-                   env=ENVIRONMENT, timeout=DEADLINE_S, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "-m", "ordack", "send", "--store", str(store), "plain", "--body", b"\xff\xc3\xa9"],
+        env=ENVIRONMENT,
+        timeout=DEADLINE_S,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     (message,) = as_json("receive", "--store", store, "plain")
     assert base64.b64decode(message["body_base64"]) == b"\xff\xc3\xa9"
 
 
 def test_start_up_is_quick(store: Path) -> None:
-    program = ("import atexit, sys; atexit.register(lambda: print(sorted(sys.modules), file=sys.stderr));"
-               "from ordack.cli import main; main()")
+    program = (
+        "import atexit, sys; atexit.register(lambda: print(sorted(sys.modules), file=sys.stderr));"
+        "from ordack.cli import main; main()"
+    )
     loaded = subprocess.run(
-        [sys.executable, "-c", program, "receive", "--store", str(store), "plain"], capture_output=True, text=True,
-        env=ENVIRONMENT, timeout=DEADLINE_S, check=False)
+        [sys.executable, "-c", program, "receive", "--store", str(store), "plain"],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=DEADLINE_S,
+        check=False,
+    )
     assert loaded.returncode == 0, loaded.stderr
     for module in ("asyncio", "rich.table", "dpkt", "ordack.net", "ordack.manager", "ordack.decode"):
         assert f"'{module}'" not in loaded.stderr
@@ -214,10 +252,20 @@ def test_half_a_character_in_a_label_is_shown_escaped_everywhere(store: Path) ->
     assert repr("a\\ud800") in ordack("receive", "--store", store, "plain", "--peek").stdout
     done = ordack("receive", "--store", store, "plain", "--json")
     assert json.loads(done.stdout)["label"].encode() == b"a\\ud800"
-    for arguments in (["receive", b"\xff"], ["send", b"\xff", "--body", "x"], ["queue", "create", b"\xff"],
-                      ["send", "plain", "--body", "x", "--label", b"\xff"]):
-        run = subprocess.run([sys.executable, "-m", "ordack", *arguments, "--store", str(store)], capture_output=True,
-                             env=ENVIRONMENT, timeout=DEADLINE_S, check=False, stdin=subprocess.DEVNULL)
+    for arguments in (
+        ["receive", b"\xff"],
+        ["send", b"\xff", "--body", "x"],
+        ["queue", "create", b"\xff"],
+        ["send", "plain", "--body", "x", "--label", b"\xff"],
+    ):
+        run = subprocess.run(
+            [sys.executable, "-m", "ordack", *arguments, "--store", str(store)],
+            capture_output=True,
+            env=ENVIRONMENT,
+            timeout=DEADLINE_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
         assert (run.returncode, b"Traceback" in run.stderr) == (2, False)
 
 
@@ -317,8 +365,18 @@ def test_a_peer_that_talks_nonsense_is_cut_off_and_named(store: Path, serve: Ser
 def test_serve_goes_on_when_nobody_takes_its_complaints(store: Path, errors: str) -> None:
     piped = errors.startswith("a pipe")
     process = subprocess.Popen(
-        ["/bin/sh", "-c", f'exec "$0" -m ordack serve --store "$1" --listen 127.0.0.1:0 {"" if piped else errors}',
-         sys.executable, str(store)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+        [
+            "/bin/sh",
+            "-c",
+            f'exec "$0" -m ordack serve --store "$1" --listen 127.0.0.1:0 {"" if piped else errors}',
+            sys.executable,
+            str(store),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
     assert process.stdout
     port = int(process.stdout.readline().rpartition(":")[2])
     assert process.stderr
@@ -338,7 +396,8 @@ def test_serve_goes_on_when_nobody_takes_its_complaints(store: Path, errors: str
 
 @pytest.mark.rule("B-302")
 def test_a_destination_that_can_be_no_machine_stops_nothing(
-        store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     running = Serve(store, "--next-hop", "plant=a..b:1801")
     monkeypatch.setattr("ordack.client.check_host", lambda _host: None)  # as an older version let it pass
     for host in ("plant", "a" * 64):
@@ -360,8 +419,18 @@ def test_a_destination_that_can_be_no_machine_stops_nothing(
 @pytest.mark.parametrize(("limit", "crowd"), [("-n 64", 250), ("-Sn 64", 250), ("-n 40", 400)])
 def test_more_connections_than_files_are_refused_and_the_others_go_on(store: Path, limit: str, crowd: int) -> None:
     process = subprocess.Popen(
-        ["/bin/sh", "-c", f'ulimit {limit}; exec "$0" -m ordack serve --store "$1" --listen 127.0.0.1:0',
-         sys.executable, str(store)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+        [
+            "/bin/sh",
+            "-c",
+            f'ulimit {limit}; exec "$0" -m ordack serve --store "$1" --listen 127.0.0.1:0',
+            sys.executable,
+            str(store),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
     assert process.stdout
     port = int(process.stdout.readline().rpartition(":")[2])
     good = Peer(b"\1" * 16, direct("line1"))
@@ -418,8 +487,12 @@ def test_what_waits_is_listed_paused_resumed_resent_and_ended(store: Path, tmp_p
         assert time.monotonic() < deadline
         connection = as_json("outgoing", "list", "--store", store)[0].get("connection") or {"history": []}
         seen = [event["status"] for event in connection["history"]]
-    for command, done in (("pause", "on hold"), ("resend", "resend requested"), ("resume", "resumed"),
-                          ("pause", "on hold")):
+    for command, done in (
+        ("pause", "on hold"),
+        ("resend", "resend requested"),
+        ("resume", "resumed"),
+        ("pause", "on hold"),
+    ):
         assert as_json("outgoing", command, "--store", store, name) == [{"format_name": name, "done": done}]
     while as_json("outgoing", "list", "--store", store)[0].get("state") != "OnHold":
         assert time.monotonic() < deadline
@@ -427,15 +500,22 @@ def test_what_waits_is_listed_paused_resumed_resent_and_ended(store: Path, tmp_p
     assert as_json("outgoing", "purge", "--store", store, name) == [{"format_name": name, "removed": 1}]
     while (found := as_json("state", "--store", store, sent["message_id"])[0])["state"] == "waiting":
         assert time.monotonic() < deadline
-    assert found == {"message_id": sent["message_id"], "state": "dead-lettered", "in_doubt": False, "class": 0x8001,
-                     "class_name": "NACK_DELETED",
-                     "why": "dead-lettered: an operator has removed it before it arrived (class 0x8001 NACK_DELETED)"}
+    assert found == {
+        "message_id": sent["message_id"],
+        "state": "dead-lettered",
+        "in_doubt": False,
+        "class": 0x8001,
+        "class_name": "NACK_DELETED",
+        "why": "dead-lettered: an operator has removed it before it arrived (class 0x8001 NACK_DELETED)",
+    }
     assert running.stop()[0] == 0
     [letter] = as_json("receive", "--store", store, "system$;deadxact")
     assert (letter["class"], letter["message_id"], letter["in_doubt"]) == (0x8001, sent["message_id"], False)
     text = ordack("state", "--store", store, sent["message_id"])
     assert (text.returncode, text.stdout) == (
-        0, "dead-lettered: an operator has removed it before it arrived (class 0x8001 NACK_DELETED)\n")
+        0,
+        "dead-lettered: an operator has removed it before it arrived (class 0x8001 NACK_DELETED)\n",
+    )
 
 
 @pytest.mark.parametrize("command", ["pause", "resume", "resend", "purge"])
@@ -452,8 +532,21 @@ def test_nothing_known_of_a_message_is_a_negative_answer(store: Path) -> None:
 
 @pytest.mark.rule("C-70", "B-338", "B-291", "B-352")
 def test_a_sender_is_told_that_its_message_was_received(store: Path) -> None:
-    [sent] = as_json("send", "--store", store, "line1", "--body", "x", "--journal", "--acknowledge", "receive",
-                   "--acknowledge", "reach-queue", "--administration-queue", "plain")
+    [sent] = as_json(
+        "send",
+        "--store",
+        store,
+        "line1",
+        "--body",
+        "x",
+        "--journal",
+        "--acknowledge",
+        "receive",
+        "--acknowledge",
+        "reach-queue",
+        "--administration-queue",
+        "plain",
+    )
     assert as_json("state", "--store", store, sent["message_id"])[0]["state"] == "stored at destination"
     as_json("receive", "--store", store, "line1")
     assert as_json("state", "--store", store, sent["message_id"])[0]["state"] == "received"
@@ -475,9 +568,14 @@ def test_settings_are_shown_changed_and_set_back(store: Path) -> None:
     assert as_json("config", "--store", store, "SeqResend13Time", "default")[0]["value"] == 30
 
 
-@pytest.mark.parametrize(("arguments", "reason"), [
-    (["Nothing"], "no setting 'Nothing'"), (["AckTimeout", "5"], "AckTimeout: 5 is not in 20000 to 120000"),
-    (["AckTimeout", "soon"], "AckTimeout: 'soon' is not a whole number")])
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["Nothing"], "no setting 'Nothing'"),
+        (["AckTimeout", "5"], "AckTimeout: 5 is not in 20000 to 120000"),
+        (["AckTimeout", "soon"], "AckTimeout: 'soon' is not a whole number"),
+    ],
+)
 def test_settings_that_cannot_be_are_told(store: Path, arguments: list[str], reason: str) -> None:
     done = ordack("config", "--store", store, *arguments)
     assert done.returncode == 2
@@ -505,7 +603,9 @@ def test_a_queue_has_a_quota(store: Path) -> None:
     assert done.returncode == 1
     assert "quota of 10 bytes" in done.stderr
     assert {queue["name"]: queue["quota"] for queue in as_json("queue", "list", "--store", store)} == {
-        "line1": 10, "plain": None}
+        "line1": 10,
+        "plain": None,
+    }
     assert as_json("queue", "quota", "--store", store, "line1") == [{"name": "line1", "quota": 10}]  # shown, not lifted
     assert ordack("queue", "quota", "--store", store, "line1", "none").stdout == "line1: no limit\n"
     assert ordack("send", "--store", store, "line1", "--body", "x").returncode == 0
@@ -517,20 +617,30 @@ def test_a_queue_has_a_quota(store: Path) -> None:
 def test_what_was_done_but_could_not_be_reported_is_not_called_undone(store: Path) -> None:
     with open("/dev/full", "wb") as full:  # noqa: PTH123
         for command in (["send", "plain", "--body", "x"], ["queue", "create", "new"]):
-            done = subprocess.run([sys.executable, "-m", "ordack", *command, "--store", str(store)], stdout=full,
-                                  stderr=subprocess.PIPE, env=ENVIRONMENT, timeout=DEADLINE_S, check=False)
+            done = subprocess.run(
+                [sys.executable, "-m", "ordack", *command, "--store", str(store)],
+                stdout=full,
+                stderr=subprocess.PIPE,
+                env=ENVIRONMENT,
+                timeout=DEADLINE_S,
+                check=False,
+            )
             assert done.returncode == 4
             assert b"standard output did not take this report" in done.stderr
     assert {queue["name"]: queue["messages"] for queue in as_json("queue", "list", "--store", store)} == {
-        "line1": 0, "plain": 1, "new": 0}
+        "line1": 0,
+        "plain": 1,
+        "new": 0,
+    }
 
 
 @pytest.mark.rule("C-29")
 def test_acknowledgements_for_a_peer_that_does_not_come_back_can_be_purged(store: Path) -> None:
     name = "PRIVATE=01010101-0101-0101-0101-010101010101\\00000004"
     with Client(store) as client:
-        packet = acks.final_ack(acks.order_queue("127.0.0.1"), client.store.guid, 1, 0, 1, 100, 1, 0, b"\1" * 16,
-                                   1, 0x8000, names.NULL_GUID)
+        packet = acks.final_ack(
+            acks.order_queue("127.0.0.1"), client.store.guid, 1, 0, 1, 100, 1, 0, b"\1" * 16, 1, 0x8000, names.NULL_GUID
+        )
         queue = client.store.outgoing_queue(name, 1)
         client.store.add_outgoing([NewOutgoing(queue.identifier, 1, 0, 0, 0, True, 0, packet, own=False)])
     assert as_json("outgoing", "purge", "--store", store, name) == [{"format_name": name, "removed": 1}]
@@ -543,8 +653,9 @@ def test_acknowledgements_for_a_peer_that_does_not_come_back_can_be_purged(store
 
 def test_dead_letters_are_shown_with_their_reason(store: Path) -> None:
     with Client(store, clock=lambda: 1000) as client:
-        sent = client.send("line1", b"x", dead_letter=True, ttbr=5, acknowledge=["nack-receive"],
-                           administration_queue="plain")
+        sent = client.send(
+            "line1", b"x", dead_letter=True, ttbr=5, acknowledge=["nack-receive"], administration_queue="plain"
+        )
     running = Serve(store)
     deadline = time.monotonic() + DEADLINE_S
     while as_json("state", "--store", store, sent.message_id)[0]["state"] != "dead-lettered":

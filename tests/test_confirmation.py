@@ -47,7 +47,9 @@ def test_a_board_hears_the_end_of_each_message(interpreter: str, tmp_path: Path)
     if not program.exists():
         pytest.skip(f"{program} is missing: make firmware builds it")
     environment = dict(
-        os.environ, PYTHONPATH=f"{ROOT / 'firmware'}:{ROOT / 'host'}", PYTHONUNBUFFERED="1",
+        os.environ,
+        PYTHONPATH=f"{ROOT / 'firmware'}:{ROOT / 'host'}",
+        PYTHONUNBUFFERED="1",
         MICROPYPATH=f".frozen:{modules.BOARD}",
     )
     store = tmp_path / "store"
@@ -59,8 +61,9 @@ def test_a_board_hears_the_end_of_each_message(interpreter: str, tmp_path: Path)
             assert server.stdout is not None
             port = json.loads(server.stdout.readline())["listening"].rpartition(":")[2]
             (tmp_path / "main.py").write_text(BOARD.format(port=port), encoding="utf-8")
-            with subprocess.Popen([program, "main.py"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE,
-                                  text=True) as board:
+            with subprocess.Popen(
+                [program, "main.py"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
+            ) as board:
                 assert board.stdout is not None
                 lines = [board.stdout.readline() for _ in range(2)]
                 assert lines == ["32768\n", "stored\n"]
@@ -72,8 +75,11 @@ def test_a_board_hears_the_end_of_each_message(interpreter: str, tmp_path: Path)
                         raise Reject
                     client.purge_queue("line1")
                 assert board.stdout.read().splitlines() == [
-                    "True 49156 49153", "dead-lettered 49156 False", "dead-lettered 49153 False",
-                    "dead-lettered 32768 False"]
+                    "True 49156 49153",
+                    "dead-lettered 49156 False",
+                    "dead-lettered 49153 False",
+                    "dead-lettered 32768 False",
+                ]
                 assert board.wait(60) == 0
         finally:
             server.terminate()

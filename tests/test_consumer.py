@@ -46,8 +46,14 @@ exec(compile(open("consumer.py").read(), "consumer.py", "exec"))
 
 
 def _run(folder: Path, place: str, nth: int) -> None:
-    done = subprocess.run([sys.executable, "-c", KILLER, place, str(nth)], cwd=folder, env=ENVIRONMENT, check=False,
-                          timeout=DEADLINE_S, stderr=subprocess.PIPE)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLER, place, str(nth)],
+        cwd=folder,
+        env=ENVIRONMENT,
+        check=False,
+        timeout=DEADLINE_S,
+        stderr=subprocess.PIPE,
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
@@ -121,7 +127,8 @@ def test_a_copy_has_the_key_of_its_message_and_an_acknowledgement_its_own(folder
 
 
 def test_messages_that_were_given_one_message_id_are_different_ones(
-        folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It has 32 bits and goes on at a random place at each start, so that in a long life it is given again (B-020)."""
     monkeypatch.setattr(Store, "reserve_message_ids", lambda _store, _count=1: 7)
     for body in (b"first start", b"second start"):

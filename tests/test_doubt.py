@@ -73,7 +73,8 @@ def test_a_send_of_which_nobody_knows_says_so_and_can_be_done_again(disk: Faulty
 
 
 def test_a_receive_of_which_nobody_knows_says_so_and_leaves_the_message_there_or_not(
-        disk: FaultyDisk, client: Client) -> None:
+    disk: FaultyDisk, client: Client
+) -> None:
     taken = client.queue("line1").receive()
     assert taken.__enter__().body == b"1"
     disk.fail = "sync"
@@ -116,7 +117,8 @@ def test_a_batch_of_which_nobody_knows_is_stored_once(disk: FaultyDisk, tmp_path
 @pytest.mark.parametrize("fail", ["sync", "sync-once", "write", "write-once"])
 @pytest.mark.parametrize("cut", [False, True], ids=["again", "power cut"])
 def test_an_export_that_fails_at_any_commit_says_what_is_true_and_can_be_done_again(
-        disk: FaultyDisk, tmp_path: Path, fail: str, cut: bool) -> None:
+    disk: FaultyDisk, tmp_path: Path, fail: str, cut: bool
+) -> None:
     doubts = 0
     for spare in range(0, 500, 1 if fail.startswith("sync") else 5):
         place = tmp_path / str(spare)
@@ -159,20 +161,29 @@ def test_an_export_that_fails_at_any_commit_says_what_is_true_and_can_be_done_ag
 def _on_a_disk_that_fails_after(function: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The command, on a disk that fails as soon as it calls this function of ordack."""
     of, _, name = function.rpartition(".")
-    program = (f"import sys\nfrom tests.faulty_disk import FaultyDisk\nfrom ordack import cli, client, store\n"
-               f"disk = FaultyDisk()\nreal = {function}\n"
-               f"def failing(*arguments):\n    disk.fail = 'sync'\n    return real(*arguments)\n"
-               f"{of}.{name} = failing\ncli.main()\n")
+    program = (
+        f"import sys\nfrom tests.faulty_disk import FaultyDisk\nfrom ordack import cli, client, store\n"
+        f"disk = FaultyDisk()\nreal = {function}\n"
+        f"def failing(*arguments):\n    disk.fail = 'sync'\n    return real(*arguments)\n"
+        f"{of}.{name} = failing\ncli.main()\n"
+    )
     environment = {**ENVIRONMENT, "PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{Path(__file__).parent.parent}"}
-    done = subprocess.run([sys.executable, "-c", program, *arguments],
-                          capture_output=True, text=True, env=environment, timeout=DEADLINE_S, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=DEADLINE_S,
+        check=False,
+    )
     assert "Traceback" not in done.stderr
     return done
 
 
 def test_the_command_says_that_it_is_not_known_and_exits_with_6(client: Client) -> None:
     done = _on_a_disk_that_fails_after(
-        "client.Client._send_here", "send", "--store", str(client.store.folder), "line1", "--body", "2")
+        "client.Client._send_here", "send", "--store", str(client.store.folder), "line1", "--body", "2"
+    )
     assert done.returncode == 6, done.stderr
     assert re.search(r"message \d+ to line1 was sent, or not: .* not known whether .* before another", done.stderr)
 
@@ -182,11 +193,20 @@ def test_an_export_of_which_nobody_knows_says_what_to_do(client: Client, tmp_pat
     export = "export", "--store", str(store), "line1", "--to", str(to)
     done = _on_a_disk_that_fails_after("store.Store.received", *export)
     assert done.returncode == 6, done.stderr
-    assert re.search(r"1 message of the queue line1 moved to the segment line1-0000000001-1-1.parquet, or did not: .*"
-                     r"It is not known .*: export to .*/to again, and each is in one segment", done.stderr)
+    assert re.search(
+        r"1 message of the queue line1 moved to the segment line1-0000000001-1-1.parquet, or did not: .*"
+        r"It is not known .*: export to .*/to again, and each is in one segment",
+        done.stderr,
+    )
     assert segments(to) == []
-    done = subprocess.run([sys.executable, "-m", "ordack", *export], capture_output=True, text=True, env=ENVIRONMENT,
-                          timeout=DEADLINE_S, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "ordack", *export],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=DEADLINE_S,
+        check=False,
+    )
     assert (done.returncode, len(segments(to)), _bodies(client)) == (0, 1, []), done.stderr
 
 

@@ -92,10 +92,20 @@ def _fill(store: Path, count: int, first: int = 1, queue: str = "line1") -> list
 
 def _arrive(opened: Store, ids: list[int], queue: str = "line1", **columns: Any) -> None:
     identifier = opened.queue(queue).identifier
-    opened.add_messages([NewMessage(
-        identifier, 7, build.user_message(PEER, number, HERE, b"%d" % number, delivery="transactional",
-                                                  journal=core.USER_JN),
-        wants=FINAL_ACK | DIRECT, peer=PEER, address="10.0.0.9", **columns) for number in ids])
+    opened.add_messages(
+        [
+            NewMessage(
+                identifier,
+                7,
+                build.user_message(PEER, number, HERE, b"%d" % number, delivery="transactional", journal=core.USER_JN),
+                wants=FINAL_ACK | DIRECT,
+                peer=PEER,
+                address="10.0.0.9",
+                **columns,
+            )
+            for number in ids
+        ]
+    )
 
 
 def _export(store: Path, to: Path, *queues: str, **options: Any) -> list[Any]:
@@ -165,15 +175,21 @@ def _expected(stored: Stored) -> dict[str, Any]:
     lists: list[Any] = [None] * 3
     if message.multi_queue_format is not None:
         parts = message.multi_queue_format
-        lists = [",".join(_text(guids.format_name(element)) for element in part.elements())
-                 for part in (parts.destination, parts.administration, parts.response)]
+        lists = [
+            ",".join(_text(guids.format_name(element)) for element in part.elements())
+            for part in (parts.destination, parts.administration, parts.response)
+        ]
     life, limit = message.base.time_to_reach_queue, user.time_to_be_received
     flags = transaction.flags if transaction else 0
     place = f"{transaction.tx_sequence_id}/{transaction.tx_sequence_number}" if transaction else user.message_id
     row = {
-        "queue": "line1", "lookup_id": stored.lookup_id, "arrived": _time(0) + timedelta(microseconds=stored.arrived),
-        "in_doubt": bool(stored.in_doubt), "message_key": f"{_guid(source)}\\{place}",
-        "source_queue_manager": _guid(source), "message_id": user.message_id,
+        "queue": "line1",
+        "lookup_id": stored.lookup_id,
+        "arrived": _time(0) + timedelta(microseconds=stored.arrived),
+        "in_doubt": bool(stored.in_doubt),
+        "message_key": f"{_guid(source)}\\{place}",
+        "source_queue_manager": _guid(source),
+        "message_id": user.message_id,
         "destination_queue": name(user.destination_queue, user.flags >> 10 & 7),
         "queue_manager_address": None if address == bytes(16) else _guid(address),
         "tx_sequence_ordinal": transaction and transaction.tx_sequence_ordinal,
@@ -182,24 +198,40 @@ def _expected(stored: Stored) -> dict[str, Any]:
         "previous_tx_sequence_number": transaction and transaction.previous_tx_sequence_number,
         "first_in_transaction": bool(flags & 4) if transaction else None,
         "last_in_transaction": bool(flags & 8) if transaction else None,
-        "label": _text(properties.label), "body": bytes(properties.body), "body_type": properties.body_type,
+        "label": _text(properties.label),
+        "body": bytes(properties.body),
+        "body_type": properties.body_type,
         "priority": 0 if transaction else message.base.flags & 7,
         "delivery": "transactional" if transaction else "recoverable" if user.flags & 0x60 else "express",
-        "message_class": properties.message_class, "correlation_id": bytes(properties.correlation_id),
-        "application_tag": properties.application_tag, "extension": bytes(properties.extension),
-        "sent_time": _time(user.sent_time), "time_to_reach_queue": None if life == 0xFFFFFFFF else life,
-        "time_to_be_received": None if limit == 0xFFFFFFFF else limit, "journal": bool(user.flags & 0x200),
-        "dead_letter": bool(user.flags & 0x100), "acknowledge": properties.flags,
+        "message_class": properties.message_class,
+        "correlation_id": bytes(properties.correlation_id),
+        "application_tag": properties.application_tag,
+        "extension": bytes(properties.extension),
+        "sent_time": _time(user.sent_time),
+        "time_to_reach_queue": None if life == 0xFFFFFFFF else life,
+        "time_to_be_received": None if limit == 0xFFFFFFFF else limit,
+        "journal": bool(user.flags & 0x200),
+        "dead_letter": bool(user.flags & 0x100),
+        "acknowledge": properties.flags,
         "administration_queue": administration,
         "response_queue": administration if rq == 1 else name(user.response_queue, rq),
-        "connector_type": _guid(user.connector_type), "hop_count": user.flags & 0x1F,
+        "connector_type": _guid(user.connector_type),
+        "hop_count": user.flags & 0x1F,
         "over_http": bool(user.flags & 0x02000000),
         "report_queue": message.debug and _guid(message.debug.queue_identifier),
-        "privacy_level": properties.privacy_level, "hash_algorithm": properties.hash_algorithm,
+        "privacy_level": properties.privacy_level,
+        "hash_algorithm": properties.hash_algorithm,
         "encryption_algorithm": properties.encryption_algorithm,
-        **{column: message.security and (bytes(getattr(message.security, field)) or None) for column, field in (
-            ("sender_id", "security_id"), ("encryption_key", "encryption_key"), ("signature", "signature"),
-            ("sender_certificate", "sender_cert"), ("provider_information", "provider_info"))},
+        **{
+            column: message.security and (bytes(getattr(message.security, field)) or None)
+            for column, field in (
+                ("sender_id", "security_id"),
+                ("encryption_key", "encryption_key"),
+                ("signature", "signature"),
+                ("sender_certificate", "sender_cert"),
+                ("provider_information", "provider_info"),
+            )
+        },
         "soap_header": message.soap and _text(message.soap.header),
         "soap_body": message.soap and _text(message.soap.body),
         **dict(zip(("destination_queues", "administration_queues", "response_queues"), lists)),
@@ -216,17 +248,30 @@ def _alike(packet: bytes) -> list[bytes]:
     flags = int.from_bytes(packet[60:64], "little")
     if flags >> 13 & 7 in (2, 3):
         flags ^= 1 << 13
-    return [packet[:16] + b"s" * 16 + packet[32:], packet[:32] + b"h" * 16 + packet[48:],
-            packet[:60] + flags.to_bytes(4, "little") + packet[64:]]
+    return [
+        packet[:16] + b"s" * 16 + packet[32:],
+        packet[:32] + b"h" * 16 + packet[48:],
+        packet[:60] + flags.to_bytes(4, "little") + packet[64:],
+    ]
 
 
-@given(st.lists(st.tuples(
-    st.one_of(user_messages().map(build.build), acknowledgments()).map(bytes),
-    st.integers(0, 2**32), st.booleans()), min_size=1, max_size=5))
+@given(
+    st.lists(
+        st.tuples(
+            st.one_of(user_messages().map(build.build), acknowledgments()).map(bytes),
+            st.integers(0, 2**32),
+            st.booleans(),
+        ),
+        min_size=1,
+        max_size=5,
+    )
+)
 @settings(max_examples=150)
 def test_every_property_of_a_message_has_its_column(found: list[tuple[bytes, int, bool]]) -> None:
-    messages = [Stored(7, 3 * index + 1, arrived, int(in_doubt), packet)
-                for index, (packet, arrived, in_doubt) in enumerate(found)]
+    messages = [
+        Stored(7, 3 * index + 1, arrived, int(in_doubt), packet)
+        for index, (packet, arrived, in_doubt) in enumerate(found)
+    ]
     messages += [message._replace(packet=packet) for message in messages for packet in _alike(message.packet)]
     rows = COLUMNS.table("line1", messages).to_pylist()
     assert rows == [_expected(message) for message in messages]
@@ -258,7 +303,7 @@ def test_a_segment_is_parquet_that_anything_reads(store: Path, to: Path) -> None
     with Client(store) as client:
         for number in range(3):
             client.send("line1", b"body %d" % number, label="täglich")
-    done, = _export(store, to)
+    (done,) = _export(store, to)
     path = to / done.segment
     assert done == (done.queue, 1, "line1-0000000001-1-3.parquet", 3, path.stat().st_size, 1, 3, False)
     file = pq.ParquetFile(path)
@@ -270,8 +315,9 @@ def test_a_segment_is_parquet_that_anything_reads(store: Path, to: Path) -> None
 
 # ---- names ----------------------------------------------------------------------------------------
 
-queue_names = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7F, exclude_characters='\\;+,"'),
-                      min_size=1, max_size=40) | st.sampled_from(store_module.SYSTEM_QUEUES).map(lambda queue: queue[1])
+queue_names = st.text(
+    st.characters(min_codepoint=0x21, max_codepoint=0x7F, exclude_characters='\\;+,"'), min_size=1, max_size=40
+) | st.sampled_from(store_module.SYSTEM_QUEUES).map(lambda queue: queue[1])
 
 
 @given(queue_names, st.integers(1, 10**12), st.integers(1, 2**63 - 1), st.integers(1, 2**63 - 1))
@@ -313,8 +359,12 @@ def test_listing_passes_over_everything_else(store: Path, to: Path) -> None:
     _fill(store, 1)
     _fill(store, 1, queue="plain")
     _export(store, to, "line1", "plain")
-    for name in (hidden("line1-0000000002-1-1.parquet"), "notes.txt", "line1-2-1-1.parquet",
-                 "_x-0000000001-1-1.parquet"):
+    for name in (
+        hidden("line1-0000000002-1-1.parquet"),
+        "notes.txt",
+        "line1-2-1-1.parquet",
+        "_x-0000000001-1-1.parquet",
+    ):
         (to / name).touch()
     assert [segment.queue for segment in segments(to)] == ["line1", "plain"]
     assert [segment.queue for segment in segments(to, ["LINE1"])] == ["line1"]
@@ -360,7 +410,7 @@ class _Instants:
                 return function(*arguments, **names)
             self.now()
             if name == "write" and self.left == 1:
-                function(arguments[0], arguments[1][:len(arguments[1]) // 2])
+                function(arguments[0], arguments[1][: len(arguments[1]) // 2])
             result = function(*arguments, **names)
             self.now()
             return result
@@ -488,13 +538,20 @@ def test_each_step_is_durable_before_the_next(store: Path, to: Path, monkeypatch
         monkeypatch.setattr(client.store, "save_export", lambda export: (save(export), steps.append("record"))[0])
         client.store._db.exec_trace = trace
         list(exporter.run())
-    assert steps == ["sync .line1-0000000001-1-2.parquet.new", "sync segments", "record", "commit",
-                     "rename", "sync segments", "commit", "record"]
+    assert steps == [
+        "sync .line1-0000000001-1-2.parquet.new",
+        "sync segments",
+        "record",
+        "commit",
+        "rename",
+        "sync segments",
+        "commit",
+        "record",
+    ]
 
 
 @pytest.mark.parametrize("state", ["recorded", "written", "renamed"])
-def test_killed_at_every_instant_of_taking_up_what_a_killed_one_left(
-        memory: Path, state: str) -> None:
+def test_killed_at_every_instant_of_taking_up_what_a_killed_one_left(memory: Path, state: str) -> None:
     """recorded: the transaction is durable, the file hidden; written: it is not; renamed: only the record lags."""
     store, to = _make(memory / "store"), memory / "segments"
     ids = _fill(store, 30)
@@ -503,6 +560,7 @@ def test_killed_at_every_instant_of_taking_up_what_a_killed_one_left(
 
     def die() -> None:
         with Client(store) as client, Exporter(client, ["line1"], to) as exporter:
+
             def kill(*_: Any, **__: Any) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
@@ -513,7 +571,8 @@ def test_killed_at_every_instant_of_taking_up_what_a_killed_one_left(
             else:
                 save = client.store.save_export
                 client.store.save_export = (  # type: ignore[method-assign]
-                    lambda export: save(export) if export.pending else kill())
+                    lambda export: save(export) if export.pending else kill()
+                )
             list(exporter.run())
 
     assert _killed(die)
@@ -551,8 +610,10 @@ class ExportMachine(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(dir=MEMORY))
         self.now = 1000
-        self.clients = [Client(self.folder / "store", create=True, clock=lambda: self.now),
-                        Client(self.folder / "store", clock=lambda: self.now)]
+        self.clients = [
+            Client(self.folder / "store", create=True, clock=lambda: self.now),
+            Client(self.folder / "store", clock=lambda: self.now),
+        ]
         self.clients[0].create_queue("line1", transactional=True)
         self.sent = 0
         self.waiting: dict[int, int | None] = {}  # MessageID -> when it expires
@@ -574,8 +635,11 @@ class ExportMachine(RuleBasedStateMachine):
         self.waiting |= dict.fromkeys(ids, expires)
 
     def live(self) -> list[int]:
-        return [number for number, expires in sorted(self.waiting.items())
-                if number not in self.held and number not in self.purged and (expires is None or expires > self.now)]
+        return [
+            number
+            for number, expires in sorted(self.waiting.items())
+            if number not in self.held and number not in self.purged and (expires is None or expires > self.now)
+        ]
 
     @rule(seconds=st.integers(1, 10))
     def wait(self, seconds: int) -> None:
@@ -686,9 +750,9 @@ def test_dead_letters_can_be_exported(store: Path, to: Path) -> None:
         now = 2000
         with client.store.transaction():
             assert client.outcomes().remove_over() == 1
-    made, = _export(store, to, "system$;deadletter")
+    (made,) = _export(store, to, "system$;deadletter")
     assert made.segment.startswith("system$%3Bdeadletter-")
-    row, = pq.read_table(to / made.segment, partitioning=None).to_pylist()
+    (row,) = pq.read_table(to / made.segment, partitioning=None).to_pylist()
     assert (row["queue"], row["body"]) == ("system$;deadletter", b"late")
     assert row["message_class"] & 0x8000
 
@@ -748,7 +812,7 @@ def test_a_queue_made_again_goes_on_where_the_one_before_ended(store: Path, to: 
         client.delete_queue("line1")
         client.create_queue("Line1", transactional=True)
     _fill(store, 1, 2)
-    made, = _export(store, to)
+    (made,) = _export(store, to)
     assert (made.queue, made.serial) == ("line1", 2)
     assert _exported(to) == [1, 2]
 
@@ -763,7 +827,8 @@ def test_a_recorded_segment_of_a_deleted_queue_becomes_visible(store: Path, to: 
 
 
 def test_file_systems_that_lack_links_or_cannot_sync_folders_will_do(
-        store: Path, to: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store: Path, to: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As those of Hadoop and of cloud stores, when they are mounted."""
     ids = _fill(store, 2)
     real = os.fsync
@@ -816,8 +881,15 @@ def test_one_exporter_at_a_time_works_on_a_queue(store: Path, to: Path, tmp_path
 def test_exporters_that_make_the_folder_at_the_same_time_agree(store: Path, to: Path) -> None:
     _fill(store, 3)
     _fill(store, 3, 11, "plain")
-    running = [subprocess.Popen([sys.executable, "-m", "ordack", "export", queue, "--store", store, "--to", to],
-                                env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) for queue in ("line1", "plain")]
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-m", "ordack", "export", queue, "--store", store, "--to", to],
+            env=ENVIRONMENT,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for queue in ("line1", "plain")
+    ]
     for process in running:
         _, errors = process.communicate(timeout=DEADLINE_S)
         assert (process.returncode, errors) == (0, "")
@@ -869,8 +941,10 @@ def test_a_new_identity_needs_a_new_folder_but_finishes_the_old_one(store: Path,
     assert _exported(to) == [1, 2]
 
 
-@pytest.mark.parametrize(("content", "text"), [
-    (b"", "is damaged"), (b"[]", "is damaged"), (b'{"version": 2}', "version 2"), (b"\xff", "is damaged")])
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [(b"", "is damaged"), (b"[]", "is damaged"), (b'{"version": 2}', "version 2"), (b"\xff", "is damaged")],
+)
 def test_a_folder_whose_marker_cannot_be_read_is_refused(store: Path, to: Path, content: bytes, text: str) -> None:
     to.mkdir()
     (to / MARKER).write_bytes(content)
@@ -910,7 +984,8 @@ def test_a_folder_of_other_files_is_refused(store: Path, to: Path) -> None:
 
 @pytest.mark.parametrize("call", ["open", "write", "fsync"])
 def test_a_full_or_failing_folder_loses_nothing(
-        store: Path, to: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    store: Path, to: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
     ids = _fill(store, 5)
     real = getattr(os, call)
     with Client(store) as client, Exporter(client, ["line1"], to, rows=2) as exporter:
@@ -993,7 +1068,7 @@ def _leave_pending(store: Path, to: Path) -> Path:
         patched.setattr(os, "rename", fail)
         with pytest.raises(FolderError, match="no longer in the queue"):
             _export(store, to)
-    path, = [path for path in to.iterdir() if path.name.endswith(".parquet.new")]
+    (path,) = [path for path in to.iterdir() if path.name.endswith(".parquet.new")]
     return path
 
 
@@ -1014,19 +1089,26 @@ def test_a_recorded_segment_goes_with_its_folder(store: Path, to: Path, tmp_path
     _leave_pending(store, to)
     to.rename(tmp_path / "moved")
     _refused(store, to, "was it moved?")
-    _refused(store, tmp_path / "other", "3 messages of the queue line1, lookup ids 1 to 3: in the segment "
-             f"line1-0000000001-1-3.parquet, which has not become visible: its folder was {to}, and this is another")
+    _refused(
+        store,
+        tmp_path / "other",
+        "3 messages of the queue line1, lookup ids 1 to 3: in the segment "
+        f"line1-0000000001-1-3.parquet, which has not become visible: its folder was {to}, and this is another",
+    )
     assert as_json("export", "line1", "--store", store, "--to", tmp_path / "moved")[0]["recovered"] is True
     assert _exported(tmp_path / "moved") == ids
 
 
-def test_a_recorded_segment_that_is_lost_is_told_and_given_up_when_asked(
-        store: Path, to: Path, tmp_path: Path) -> None:
+def test_a_recorded_segment_that_is_lost_is_told_and_given_up_when_asked(store: Path, to: Path, tmp_path: Path) -> None:
     _fill(store, 3)
     _leave_pending(store, to).unlink()
     _fill(store, 1, 4)
-    _refused(store, to, "3 messages of the queue line1, lookup ids 1 to 3: in the segment "
-                        "line1-0000000001-1-3.parquet, which has not become visible: the file")
+    _refused(
+        store,
+        to,
+        "3 messages of the queue line1, lookup ids 1 to 3: in the segment "
+        "line1-0000000001-1-3.parquet, which has not become visible: the file",
+    )
     _refused(store, tmp_path / "other", "its folder was")
     done = ordack("export", "line1", "--store", store, "--to", to, "--anew")
     assert done.returncode == 0
@@ -1036,7 +1118,8 @@ def test_a_recorded_segment_that_is_lost_is_told_and_given_up_when_asked(
 
 
 def test_a_folder_that_is_gone_can_be_replaced_when_asked_and_may_come_back(
-        store: Path, to: Path, tmp_path: Path) -> None:
+    store: Path, to: Path, tmp_path: Path
+) -> None:
     _fill(store, 3)
     _leave_pending(store, to)
     to.rename(tmp_path / "away")
@@ -1053,12 +1136,16 @@ def test_a_folder_that_is_gone_can_be_replaced_when_asked_and_may_come_back(
     assert _exported(tmp_path / "away") == [1, 2, 3, 6], "it had not been lost"
 
 
-@pytest.mark.parametrize("damage", [
-    lambda path: path.write_bytes(path.read_bytes()[:-1]),
-    lambda path: path.write_bytes(bytes(path.stat().st_size)),
-    lambda path: pq.write_table(pq.read_table(path, partitioning=None), path, compression="none"),
-    lambda path: (path.unlink(), path.mkdir()),
-], ids=["short", "zeros", "another", "folder"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_bytes(path.read_bytes()[:-1]),
+        lambda path: path.write_bytes(bytes(path.stat().st_size)),
+        lambda path: pq.write_table(pq.read_table(path, partitioning=None), path, compression="none"),
+        lambda path: (path.unlink(), path.mkdir()),
+    ],
+    ids=["short", "zeros", "another", "folder"],
+)
 def test_an_unreadable_recorded_file_is_told(store: Path, to: Path, damage: Callable[[Path], Any]) -> None:
     _fill(store, 3)
     path = _leave_pending(store, to)
@@ -1095,7 +1182,8 @@ def test_a_folder_that_is_moved_during_the_export_gets_nothing_more(store: Path,
 
 
 def test_a_folder_moved_after_the_commit_still_gets_its_segment(
-        store: Path, to: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store: Path, to: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ids = _fill(store, 2)
     with Client(store) as client, Exporter(client, ["line1"], to) as exporter:
         real = exporter._folder.rename
@@ -1143,10 +1231,25 @@ def test_a_store_of_the_format_before_is_upgraded(store: Path, to: Path) -> None
 def test_follow_exports_what_comes_until_sigterm(store: Path, to: Path) -> None:
     """The lines are the synchronisation: each is printed when its segment is visible."""
     ids = _fill(store, 2)
-    command = [sys.executable, "-m", "ordack", "export", "line1", "plain", "--store", store, "--to", to, "--follow",
-               "--age", "0", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                          env=ENVIRONMENT) as process:
+    command = [
+        sys.executable,
+        "-m",
+        "ordack",
+        "export",
+        "line1",
+        "plain",
+        "--store",
+        store,
+        "--to",
+        to,
+        "--follow",
+        "--age",
+        "0",
+        "--json",
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+    ) as process:
         assert process.stdout
         assert json.loads(process.stdout.readline())["messages"] == 2
         for number in (3, 4):
@@ -1173,8 +1276,7 @@ def test_follow_waits_for_more_but_not_for_a_full_segment(store: Path, to: Path)
     assert _queued(store) == [5]
 
 
-def test_what_a_segment_had_no_room_for_has_waited_too(
-        store: Path, to: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_segment_had_no_room_for_has_waited_too(store: Path, to: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = 0.0
 
     def sleep(duration: float) -> None:
@@ -1224,14 +1326,17 @@ def test_a_stop_ends_an_export_with_a_whole_segment(store: Path, to: Path) -> No
     assert _queued(store) == [3, 4, 5]
 
 
-@pytest.mark.parametrize(("arguments", "status", "text"), [
-    (["none"], 1, "there is no queue none"),
-    (["a+b"], 2, "'+' is not allowed"),
-    (["line1", "--rows", "0"], 2, "--rows"),
-    (["line1", "--age", "-1"], 2, "--age"),
-    (["line1", "--to", ""], 2, "it has no name"),
-    ([], 2, "QUEUE"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
+    [
+        (["none"], 1, "there is no queue none"),
+        (["a+b"], 2, "'+' is not allowed"),
+        (["line1", "--rows", "0"], 2, "--rows"),
+        (["line1", "--age", "-1"], 2, "--age"),
+        (["line1", "--to", ""], 2, "it has no name"),
+        ([], 2, "QUEUE"),
+    ],
+)
 def test_wrong_usage(store: Path, to: Path, arguments: list[str], status: int, text: str) -> None:
     done = ordack("export", "--store", store, "--to", to, *arguments)
     assert done.returncode == status
@@ -1244,7 +1349,13 @@ def test_what_was_exported_is_not_taken_back_when_nobody_can_be_told(store: Path
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "ordack", "export", "line1", "--store", store, "--to", to, "--rows", "2"],
-            stdout=full, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, timeout=DEADLINE_S, check=False)
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=ENVIRONMENT,
+            timeout=DEADLINE_S,
+            check=False,
+        )
     assert done.returncode == 4
     assert "standard output did not take this report" in done.stderr
     assert _exported(to) == ids[:2]
@@ -1254,18 +1365,27 @@ def test_what_was_exported_is_not_taken_back_when_nobody_can_be_told(store: Path
 def test_without_the_packages_it_says_what_to_install(store: Path, to: Path) -> None:
     _fill(store, 1)
     script = "import sys; sys.modules['pyarrow'] = None; from ordack.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", script, "export", "line1", "--store", store, "--to", to],
-                          capture_output=True, text=True, env=ENVIRONMENT, timeout=DEADLINE_S, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script, "export", "line1", "--store", store, "--to", to],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=DEADLINE_S,
+        check=False,
+    )
     assert done.stderr == "ordack: this command needs the package pyarrow: pip install ordack[spark]\n"
     assert done.returncode == 2
     assert _queued(store) == [1]
 
 
 def test_the_queue_manager_needs_none_of_the_packages() -> None:
-    script = ("import sys, ordack.cli, ordack.net, ordack.client; "
-              "print([name for name in ('numpy', 'pyarrow', 'pyspark', 'pandas') if name in sys.modules])")
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=ENVIRONMENT,
-                          timeout=DEADLINE_S, check=True)
+    script = (
+        "import sys, ordack.cli, ordack.net, ordack.client; "
+        "print([name for name in ('numpy', 'pyarrow', 'pyspark', 'pandas') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=ENVIRONMENT, timeout=DEADLINE_S, check=True
+    )
     assert done.stdout == "[]\n"
 
 

@@ -345,8 +345,14 @@ def test_mps2_hears_nothing_while_it_erases_if_that_takes_time(mps2: Callable[..
             server.bind(str(tmp_path / f"uart1-{lost}"))
             server.listen()
             server.settimeout(DEADLINE_S)
-            machine = mps2(DEAF_MAIN, "-chardev", f"socket,id=uart1,path={tmp_path / f'uart1-{lost}'}",
-                           "-serial", "chardev:uart1", settings=settings)
+            machine = mps2(
+                DEAF_MAIN,
+                "-chardev",
+                f"socket,id=uart1,path={tmp_path / f'uart1-{lost}'}",
+                "-serial",
+                "chardev:uart1",
+                settings=settings,
+            )
             line, _ = server.accept()
         with line:
             machine.until("ready")

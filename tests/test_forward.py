@@ -27,8 +27,11 @@ class Line:
 
     def __init__(self, folder: Path, seed: int | None = None, **settings: Any) -> None:
         self.receiver = Host(folder / "receiver", Config(send_insecure_nacks=True, early_order_ack=0))
-        self.router = Host(folder / "router", Config(**{
-            "route": True, "own_names": frozenset({"router"}), "next_hops": {"plant": HERE}, **settings}), ROUTER[0])
+        self.router = Host(
+            folder / "router",
+            Config(**{"route": True, "own_names": frozenset({"router"}), "next_hops": {"plant": HERE}, **settings}),
+            ROUTER[0],
+        )
         self.sender = Host(folder / "sender", Config(next_hops={"plant": ROUTER}), "10.0.0.9")
         self.hosts = [self.router, self.receiver, self.sender]
         self.world = World(seed or 0, self.hosts, [])
@@ -200,8 +203,11 @@ def test_what_the_router_has_no_room_for_stays_where_it_is(tmp_path: Path, deliv
 @pytest.mark.rule("B-264", "A-38")
 def test_names_of_the_router_itself_end_there(router: Host) -> None:
     line1 = guid_names.PrivateQueueFormatNameId(router.store.queue("line1").identifier)
-    names = [(DirectQueueFormatName("OS:Router\\private$\\line1"), NULL_GUID),
-             (line1, NULL_GUID), (line1, router.store.guid)]
+    names = [
+        (DirectQueueFormatName("OS:Router\\private$\\line1"), NULL_GUID),
+        (line1, NULL_GUID),
+        (line1, router.store.guid),
+    ]
     peers = [Peer(bytes([number]) * 16, name, address) for number, (name, address) in enumerate(names, 1)]
     world = world_of([router], peers)
     for peer in peers:
@@ -216,8 +222,9 @@ def test_a_private_name_is_forwarded_by_the_identifier_of_its_queue_manager(tmp_
     receiver = Host(tmp_path / "receiver")
     guid = guids.guid_text(receiver.store.guid)[1:-1].lower()
     router = Host(tmp_path / "router", Config(route=True, next_hops={guid: HERE}), ROUTER[0])
-    sender = Sender(b"\1" * 16, guid_names.PrivateQueueFormatNameId(receiver.store.queue("line1").identifier),
-                    receiver.store.guid)
+    sender = Sender(
+        b"\1" * 16, guid_names.PrivateQueueFormatNameId(receiver.store.queue("line1").identifier), receiver.store.guid
+    )
     world = world_of([router, receiver], [sender])
     sender.send(b"x", journal=JN)
     run(world, 2000)
@@ -296,8 +303,10 @@ def test_a_destination_put_back_behind_the_router_goes_on_within_a_resend(line: 
 
 @pytest.mark.rule("B-259", "B-260", "B-261", "B-350", "B-375", "C-66", "A-40", "A-37")
 @pytest.mark.parametrize("delivery", ["transactional", "recoverable"])
-@pytest.mark.parametrize(("limit", "hops", "passes"), [
-    (None, 14, True), (None, 15, False), (1, 0, True), (1, 1, False), (29, 28, True), (29, 29, False)])
+@pytest.mark.parametrize(
+    ("limit", "hops", "passes"),
+    [(None, 14, True), (None, 15, False), (1, 0, True), (1, 1, False), (29, 28, True), (29, 29, False)],
+)
 def test_the_hop_limit(tmp_path: Path, limit: int | None, hops: int, passes: bool, delivery: str) -> None:
     settings = {} if limit is None else {"hop_limit": limit}
     router = Host(tmp_path, Config(route=True, own_names=frozenset({"router"}), **settings))  # type: ignore[arg-type]
@@ -318,10 +327,12 @@ def test_the_hop_limit(tmp_path: Path, limit: int | None, hops: int, passes: boo
 def test_a_message_that_goes_in_a_circle_ends(tmp_path: Path) -> None:
     """Each of two routers takes the other for the way to the plant."""
     there = ("10.0.0.6", 1801)
-    one = Host(tmp_path / "one", Config(route=True, own_names=frozenset({"one"}), next_hops={"plant": there}),
-               ROUTER[0])
-    two = Host(tmp_path / "two", Config(route=True, own_names=frozenset({"two"}), next_hops={"plant": ROUTER}),
-               there[0])
+    one = Host(
+        tmp_path / "one", Config(route=True, own_names=frozenset({"one"}), next_hops={"plant": there}), ROUTER[0]
+    )
+    two = Host(
+        tmp_path / "two", Config(route=True, own_names=frozenset({"two"}), next_hops={"plant": ROUTER}), there[0]
+    )
     sender = Sender(b"\1" * 16, PLANT)
     world = world_of([one, two], [sender])
     sender.send(b"x")
@@ -336,7 +347,8 @@ def test_a_message_that_goes_in_a_circle_ends(tmp_path: Path) -> None:
 @pytest.mark.parametrize("deadline", [{"ttrq": 5}, {"ttbr": 5}])
 @pytest.mark.parametrize("delivery", ["transactional", "recoverable"])
 def test_a_message_whose_time_runs_out_at_the_router_ends_there(
-        router: Host, delivery: str, deadline: dict[str, int]) -> None:
+    router: Host, delivery: str, deadline: dict[str, int]
+) -> None:
     world, sender = sender_through(router)
     sender.send(b"x", delivery, journal=JN, acknowledge=NA, admin=ADMIN, sent_time=WALL, **deadline)
     run(world, 5900)
@@ -351,7 +363,8 @@ def test_a_message_whose_time_runs_out_at_the_router_ends_there(
 @pytest.mark.rule("B-265", "B-266", "B-267")
 @pytest.mark.parametrize(("skew", "age", "taken"), [(0, 10, True), (0, 11, False), (5, 15, True), (5, 16, False)])
 def test_a_message_that_reaches_the_router_too_late_is_refused_there(
-        tmp_path: Path, skew: int, age: int, taken: bool) -> None:
+    tmp_path: Path, skew: int, age: int, taken: bool
+) -> None:
     router = Host(tmp_path, Config(route=True, own_names=frozenset({"router"}), clock_skew=skew))
     world, sender = sender_through(router)
     sender.send(b"x", ttrq=10, sent_time=WALL - age)
@@ -361,14 +374,17 @@ def test_a_message_that_reaches_the_router_too_late_is_refused_there(
 
 
 @pytest.mark.rule("B-256", "B-264", "B-435")
-@pytest.mark.parametrize(("name", "address"), [
-    (guid_names.PublicQueueFormatName(b"p" * 16), b"elsewhere 16 byt"),
-    (DirectQueueFormatName("OS:plant\\public"), b"elsewhere 16 byt"),
-    (DirectQueueFormatName("OS:pl\ud800nt\\private$\\line1"), b"elsewhere 16 byt"),
-    (DirectQueueFormatName("OS:pl\ud800nt\\private$\\line1"), NULL_GUID),
-    (DirectQueueFormatName("HTTP://plant/msmq/private$/line1"), NULL_GUID)])
-def test_a_name_that_leads_nowhere_is_refused_by_the_router(
-        router: Host, name: QueueName, address: bytes) -> None:
+@pytest.mark.parametrize(
+    ("name", "address"),
+    [
+        (guid_names.PublicQueueFormatName(b"p" * 16), b"elsewhere 16 byt"),
+        (DirectQueueFormatName("OS:plant\\public"), b"elsewhere 16 byt"),
+        (DirectQueueFormatName("OS:pl\ud800nt\\private$\\line1"), b"elsewhere 16 byt"),
+        (DirectQueueFormatName("OS:pl\ud800nt\\private$\\line1"), NULL_GUID),
+        (DirectQueueFormatName("HTTP://plant/msmq/private$/line1"), NULL_GUID),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_refused_by_the_router(router: Host, name: QueueName, address: bytes) -> None:
     sender = Sender(b"\1" * 16, name, address)
     world = world_of([router], [sender])
     sender.send(b"x")
@@ -426,7 +442,8 @@ def test_all_three_killed_at_any_statement_nothing_is_lost_repeated_or_reordered
     assert taken == list(messages)
     for body, message_id in messages.items():
         assert line.answer(message_id) == (
-            (confirm.DEAD_LETTERED, 0xC004) if body in refused else (confirm.RECEIVED, 0x4000))
+            (confirm.DEAD_LETTERED, 0xC004) if body in refused else (confirm.RECEIVED, 0x4000)
+        )
     assert sorted(body for _, body in copies(line.sender, DEAD_XACT)) == sorted(refused)
     assert sum(host.crashes for host in line.hosts) > 15
     assert line.router.store.incoming() == []

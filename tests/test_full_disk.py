@@ -90,8 +90,12 @@ def _ballast(folder: Path) -> None:
 
 
 @pytest.mark.rule("B-285", "B-398", "B-424")
-@pytest.mark.parametrize(("disk", "way"), [*((disk, "receive") for disk in DISKS), (DISKS[0], "purge"),
-                                           (DISKS[3], "purge")], ids=str, indirect=["disk"])
+@pytest.mark.parametrize(
+    ("disk", "way"),
+    [*((disk, "receive") for disk in DISKS), (DISKS[0], "purge"), (DISKS[3], "purge")],
+    ids=str,
+    indirect=["disk"],
+)
 def test_what_was_full_once_takes_as_much_again(disk: Path, way: str) -> None:
     store = disk / "store"
     ordack("queue", "create", "--store", store, "line1", "--transactional")
@@ -186,7 +190,11 @@ def test_serve_that_is_started_on_a_full_disk_waits_until_it_is_freed(disk: Path
     assert "disk nearly full: 0.0 MB free" in done.stdout
     process = subprocess.Popen(
         [sys.executable, "-m", "ordack", "serve", "--store", str(store), "--listen", "127.0.0.1:0"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
     assert process.stdout
     assert process.stderr
     try:

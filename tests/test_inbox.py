@@ -116,8 +116,15 @@ class World:
         for wire in list(self.wires):
             wire.cut()
         self.disk = disk
-        self.node = Node("", connect=None if self.listens else Wire(self), files=disk, guid=GUID,
-                         clock=lambda: WALL + self.now // 1000, random=lambda: 0.9, **self.options)
+        self.node = Node(
+            "",
+            connect=None if self.listens else Wire(self),
+            files=disk,
+            guid=GUID,
+            clock=lambda: WALL + self.now // 1000,
+            random=lambda: 0.9,
+            **self.options,
+        )
         self.node._clock = Clock(self)  # type: ignore[assignment]
         self.inbox = self.node.inbox("commands", 7)
 
@@ -239,8 +246,9 @@ def test_what_found_no_room_comes_again_as_soon_as_there_is_some(tmp_path: Path,
     world.run(100000)  # the sender's three short intervals are over; the next would be of 300 s
     few = len(world.inbox)
     assert 2 < few < 12
-    assert [world.conclusion(message_id) for message_id in sent] == [confirm.STORED] * few + [
-        confirm.WAITING] * (12 - few)
+    assert [world.conclusion(message_id) for message_id in sent] == [confirm.STORED] * few + [confirm.WAITING] * (
+        12 - few
+    )
     taken: list[bytes] = []
     world.run(30000, taking(world, taken))
     assert taken == bodies
@@ -269,8 +277,9 @@ def test_a_full_board_delivers_its_own_messages_which_makes_room(tmp_path: Path)
 
 @pytest.mark.rule("B-285")
 @pytest.mark.parametrize("size", [3000, 9000], ids=["in one buffer", "in parts"])
-def test_a_message_on_a_slow_line_is_not_cut_off_by_what_finds_no_room(tmp_path: Path, size: int,
-                                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_on_a_slow_line_is_not_cut_off_by_what_finds_no_room(
+    tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It travels for longer than the session of what finds no room lasts: in each it would begin again."""
     world = World(tmp_path, capacity=14000, segment_size=1000, inbox_quota=(100000, 100))
     reading = world.node.queue("DIRECT=TCP:10.0.0.1\\private$\\line1").put(bytes(size))
@@ -332,8 +341,12 @@ def test_names_of_queues_on_other_queue_managers_are_checked(tmp_path: Path) -> 
     world = World(tmp_path)
     own = guids.guid_text(world.host.store.guid)[1:-1]
     with world.host.client() as client:
-        for name, why in ((f"PRIVATE={own}\\7", "use its name"), (f"PRIVATE={own}\\4", "own queue"),
-                          ("PRIVATE=x\\7", "GUID"), (f"PRIVATE={own}\\", "hex digits")):
+        for name, why in (
+            (f"PRIVATE={own}\\7", "use its name"),
+            (f"PRIVATE={own}\\4", "own queue"),
+            ("PRIVATE=x\\7", "GUID"),
+            (f"PRIVATE={own}\\", "hex digits"),
+        ):
             with pytest.raises(Exception, match=why):
                 client.send(name, b"")
 
@@ -380,8 +393,7 @@ def test_each_command_is_handled_once_and_in_order_whoever_dies(tmp_path: Path, 
         try:
             what = draw.randrange(10)
             if what < 2:
-                sent += world.send(*[b"%d" % k for k in range(draw.randint(1, 3))],
-                                   dead_letter=draw.random() < 0.7)
+                sent += world.send(*[b"%d" % k for k in range(draw.randint(1, 3))], dead_letter=draw.random() < 0.7)
             elif what == 2 and world.wires:
                 world.wires[0].cut()
             elif what == 3:
@@ -422,7 +434,8 @@ def test_each_command_is_handled_once_and_in_order_whoever_dies(tmp_path: Path, 
         if message_id in handled:
             assert conclusion in (confirm.RECEIVED, confirm.STORED) or (
                 conclusion in (confirm.DEAD_LETTERED, confirm.DISCARDED)
-                and (world.host.store.guid, message_id) in application.rejected)
+                and (world.host.store.guid, message_id) in application.rejected
+            )
         else:
             assert conclusion in (confirm.DEAD_LETTERED, confirm.DISCARDED), "the inbox was full"
     assert len(handled) > len(sent) // 3, (len(handled), len(sent))

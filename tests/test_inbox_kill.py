@@ -87,8 +87,12 @@ class Application:
         both = f"{self.modules}:{ROOT / 'tests' / 'mp'}"
         paths = {"MICROPYPATH": f".frozen:{self.modules}:{modules.BOARD / 'tests' / 'mp'}", "PYTHONPATH": both}
         self.process = subprocess.Popen(
-            [interpreter, str(self.program), str(self.folder), *self.arguments, GUID.hex()], stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, env={**os.environ, **paths, "PYTHONUNBUFFERED": "1"})
+            [interpreter, str(self.program), str(self.folder), *self.arguments, GUID.hex()],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **paths, "PYTHONUNBUFFERED": "1"},
+        )
 
     def kill(self) -> None:
         process = self.process
@@ -123,8 +127,10 @@ class Terminal:
             masters.append(master)
             self.ends.append(slave)
         self.ports = [os.ttyname(slave) for slave in self.ends]
-        copy = ("import os,select,sys\na,b=map(int,sys.argv[1:])\nwhile True:\n"
-                "  for one in select.select([a,b],[],[])[0]: os.write(b if one==a else a, os.read(one,4096))")
+        copy = (
+            "import os,select,sys\na,b=map(int,sys.argv[1:])\nwhile True:\n"
+            "  for one in select.select([a,b],[],[])[0]: os.write(b if one==a else a, os.read(one,4096))"
+        )
         self.process = subprocess.Popen([sys.executable, "-c", copy, *map(str, masters)], pass_fds=masters)
         for master in masters:
             os.close(master)
@@ -241,9 +247,26 @@ def test_a_cortex_m3_that_loses_power_handles_each_command_once(tmp_path: Path) 
     serve = Serve(store)
     write_flash(tmp_path / "flash", ON_A_CORTEX.replace("PORT", str(serve.port)))
     memory = f"memory-backend-file,id=psram,size=16M,mem-path={tmp_path / 'flash'},share=on"
-    command = ("qemu-system-arm", "-machine", "mps2-an385,memory-backend=psram", "-object", memory, "-display", "none",
-               "-monitor", "none", "-semihosting", "-kernel", MPS2 / "firmware.elf", "-append", "heap=64",
-               "-serial", "stdio", "-nic", "user,model=lan9118")
+    command = (
+        "qemu-system-arm",
+        "-machine",
+        "mps2-an385,memory-backend=psram",
+        "-object",
+        memory,
+        "-display",
+        "none",
+        "-monitor",
+        "none",
+        "-semihosting",
+        "-kernel",
+        MPS2 / "firmware.elf",
+        "-append",
+        "heap=64",
+        "-serial",
+        "stdio",
+        "-nic",
+        "user,model=lan9118",
+    )
     name = f"PRIVATE={guids.guid_text(GUID)[1:-1]}\\1F"
     handled: list[tuple[int, bool]] = []
     machine = Machine(*command)

@@ -28,9 +28,15 @@ QUEUES = 300
 
 def _ordack(*arguments: object) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [sys.executable, "-m", "ordack", *map(str, arguments)], capture_output=True, text=True, env=ENVIRONMENT,
-        timeout=600, check=False, stdin=subprocess.DEVNULL,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS)))
+        [sys.executable, "-m", "ordack", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=600,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS)),
+    )
     assert "Traceback" not in done.stderr, done.stderr
     return done
 

@@ -31,13 +31,21 @@ def test_a_frame_is_cobs_and_a_zero(content: bytes) -> None:
 
 
 actions = st.tuples(
-    st.sampled_from([0, 1, 2, 3, 4, 5, 6, 10, 14, 15, 16, 17, 18, 6, 10, 18]), st.integers(0, 1), st.integers(0, 600),
-    st.integers(1, 40), st.integers(0, 255))
+    st.sampled_from([0, 1, 2, 3, 4, 5, 6, 10, 14, 15, 16, 17, 18, 6, 10, 18]),
+    st.integers(0, 1),
+    st.integers(0, 600),
+    st.integers(1, 40),
+    st.integers(0, 255),
+)
 
 
 @settings(max_examples=300)
-@given(st.lists(actions, max_size=60), st.sampled_from([64, 200, 4000]), st.sampled_from([64, 500, 32767]),
-       st.integers(0, 255))
+@given(
+    st.lists(actions, max_size=60),
+    st.sampled_from([64, 200, 4000]),
+    st.sampled_from([64, 500, 32767]),
+    st.integers(0, 255),
+)
 def test_whatever_happens_a_prefix_arrives_and_the_line_comes_back(
     steps: list[tuple[int, int, int, int, int]], up: int, down: int, number: int
 ) -> None:

@@ -45,7 +45,10 @@ def test_what_does_not_come_again_is_new_when_it_comes_later() -> None:
     world.log("it is gone")
     world.log.close()
     assert [line.partition(" ")[2] for line in world.lines] == [
-        "warning: it is gone", "warning: it is gone", "warning: it is gone (once more since 08:01:00)"]
+        "warning: it is gone",
+        "warning: it is gone",
+        "warning: it is gone (once more since 08:01:00)",
+    ]
 
 
 def test_different_facts_are_told_at_once_and_take_no_more_memory_than_is_bounded() -> None:

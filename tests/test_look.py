@@ -23,8 +23,16 @@ from ordack.store import Store, StoreBusy
 
 from tests.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, ordack
 
-LOOKS = (["queue", "list"], ["queue", "list", "--system"], ["queue", "quota", "line1"], ["receive", "line1", "--peek"],
-         ["outgoing", "list"], ["config"], ["config", "Quota"], ["identity"])
+LOOKS = (
+    ["queue", "list"],
+    ["queue", "list", "--system"],
+    ["queue", "quota", "line1"],
+    ["receive", "line1", "--peek"],
+    ["outgoing", "list"],
+    ["config"],
+    ["config", "Quota"],
+    ["identity"],
+)
 
 
 @pytest.fixture
@@ -79,8 +87,14 @@ def _run_as(who: str, store: Path, *commands: list[str]) -> tuple[str, str]:
             client.create_queue("line1", transactional=True)
             client.send("line1", b"x")
             client.send("DIRECT=OS:plant\\private$\\q", b"x")
-    done = subprocess.run([sys.executable, "-c", RUN, who, str(store), str(other), json.dumps(commands)], text=True,
-                          capture_output=True, check=False, env=ENVIRONMENT, timeout=DEADLINE_S)
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, who, str(store), str(other), json.dumps(commands)],
+        text=True,
+        capture_output=True,
+        check=False,
+        env=ENVIRONMENT,
+        timeout=DEADLINE_S,
+    )
     assert "Traceback" not in done.stderr
     assert done.returncode == 0
     return re.sub(r"waiting \d+ s", "waiting", done.stdout), done.stderr
@@ -110,11 +124,18 @@ def test_looks_need_no_permission_to_write_and_see_the_same(others: Path) -> Non
 
 
 def test_what_a_dead_receiver_had_is_seen_and_what_a_living_one_has_is_not(others: Path) -> None:
-    program = ("import os, sys\nfrom ordack.client import Client\nclient = Client(sys.argv[1])\n"
-               "with client.queue('line1').receive():\n    print('taken', flush=True)\n    sys.stdin.read()\n"
-               "    os.kill(os.getpid(), 9)")
-    process = subprocess.Popen([sys.executable, "-c", program, str(others)], env=ENVIRONMENT, stdin=subprocess.PIPE,
-                               stdout=subprocess.PIPE, text=True)
+    program = (
+        "import os, sys\nfrom ordack.client import Client\nclient = Client(sys.argv[1])\n"
+        "with client.queue('line1').receive():\n    print('taken', flush=True)\n    sys.stdin.read()\n"
+        "    os.kill(os.getpid(), 9)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(others)],
+        env=ENVIRONMENT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout
     assert process.stdin
     assert process.stdout.readline() == "taken\n"
@@ -211,8 +232,15 @@ def test_a_queue_that_is_not_empty_is_deleted_only_by_who_says_so(store: Path) -
     for answer, status in ((b"\n", 1), (b"n\n", 1), (b"y\n", 0)):
         leader, follower = pty.openpty()
         os.write(leader, answer)
-        done = subprocess.run([sys.executable, "-m", "ordack", *map(str, delete), "plain"], stdin=follower,
-                              capture_output=True, text=True, env=ENVIRONMENT, timeout=DEADLINE_S, check=False)
+        done = subprocess.run(
+            [sys.executable, "-m", "ordack", *map(str, delete), "plain"],
+            stdin=follower,
+            capture_output=True,
+            text=True,
+            env=ENVIRONMENT,
+            timeout=DEADLINE_S,
+            check=False,
+        )
         os.close(leader)
         os.close(follower)
         assert done.returncode == status, done.stderr

@@ -95,9 +95,7 @@ def test_an_order_ack_comes_as_soon_as_the_sender_pauses(host: Host) -> None:
 
 
 @pytest.mark.parametrize(("window", "most"), [(64, 32), (8, 4), (1, 1)])
-def test_under_traffic_an_order_ack_comes_when_half_of_the_window_is_stored(
-    host: Host, window: int, most: int
-) -> None:
+def test_under_traffic_an_order_ack_comes_when_half_of_the_window_is_stored(host: Host, window: int, most: int) -> None:
     """A sender with 100 places for what is not acknowledged never fills them."""
     peer = peer_of(1)
     peer.settings = Settings(window_size=window)
@@ -174,8 +172,10 @@ def test_a_private_format_name_is_answered_with_one(host: Host) -> None:
 
 
 @pytest.mark.rule("B-256", "B-257", "B-260", "B-115", "B-261", "B-262", "B-360", "B-344", "A-15", "A-37")
-@pytest.mark.parametrize(("queue", "rejection"), [
-    ("nowhere", 0x8000), ("plain", 0x8009), ("order_queue$", 0x8000), ("system$;deadxact", 0x8000)])
+@pytest.mark.parametrize(
+    ("queue", "rejection"),
+    [("nowhere", 0x8000), ("plain", 0x8009), ("order_queue$", 0x8000), ("system$;deadxact", 0x8000)],
+)
 def test_a_transactional_message_that_no_queue_takes_gets_one_final_ack(host: Host, queue: str, rejection: int) -> None:
     peer = peer_of(1, queue)
     world = world_of([host], [peer])
@@ -253,11 +253,19 @@ def test_what_was_stored_before_its_queue_was_deleted_is_not_called_rejected(exa
 
 
 @pytest.mark.rule("B-416")
-@pytest.mark.parametrize(("name", "taken"), [
-    ("TCP:10.0.0.1\\private$\\line1", True), ("tcp:10.0.0.1\\PRIVATE$\\LINE1", True),
-    ("OS:Plant\\private$\\line1", True),
-    ("TCP:10.0.0.2\\private$\\line1", False), ("OS:other\\private$\\line1", False), ("TCP:10.0.0.1\\line1", False),
-    ("TCP:10.0.0.1\\private$\\line1;journal", False), ("HTTP://10.0.0.1/msmq/private$/line1", False)])
+@pytest.mark.parametrize(
+    ("name", "taken"),
+    [
+        ("TCP:10.0.0.1\\private$\\line1", True),
+        ("tcp:10.0.0.1\\PRIVATE$\\LINE1", True),
+        ("OS:Plant\\private$\\line1", True),
+        ("TCP:10.0.0.2\\private$\\line1", False),
+        ("OS:other\\private$\\line1", False),
+        ("TCP:10.0.0.1\\line1", False),
+        ("TCP:10.0.0.1\\private$\\line1;journal", False),
+        ("HTTP://10.0.0.1/msmq/private$/line1", False),
+    ],
+)
 def test_direct_names_are_compared_with_the_own_names(tmp_path: Path, name: str, taken: bool) -> None:
     host = Host(tmp_path, Config(own_names=frozenset({"10.0.0.1", "plant"})))
     peer = Peer(b"\1" * 16, DirectQueueFormatName(name))
@@ -270,9 +278,14 @@ def test_direct_names_are_compared_with_the_own_names(tmp_path: Path, name: str,
 
 
 @pytest.mark.rule("B-264", "B-256")
-@pytest.mark.parametrize("name", [
-    guid_names.PrivateQueueFormatNameId(999), guid_names.PrivateQueueFormatNameId(4),
-    guid_names.PublicQueueFormatName(b"p" * 16)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        guid_names.PrivateQueueFormatNameId(999),
+        guid_names.PrivateQueueFormatNameId(4),
+        guid_names.PublicQueueFormatName(b"p" * 16),
+    ],
+)
 def test_other_names_that_lead_nowhere_are_rejected(host: Host, name: QueueName) -> None:
     peers = [Peer(b"\1" * 16, name), Peer(b"\2" * 16, name, address=b"elsewhere 16 byt")]
     world = world_of([host], peers)
@@ -458,7 +471,8 @@ def test_half_a_character_in_a_name_is_rejected_and_remembered_like_any_other(ho
 @pytest.mark.rule("B-435")
 @pytest.mark.parametrize("place", ["target", "_write"])
 def test_a_defect_that_one_session_meets_is_not_the_others_end(
-        host: Host, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    host: Host, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, bad, settled, nowhere = peers = [peer_of(1), peer_of(2), peer_of(3, "plain"), peer_of(4, "nowhere")]
     quiet = peer_of(5, "xact")
     with host.client() as client:
@@ -549,8 +563,10 @@ def test_an_order_ack_goes_only_where_the_final_acks_went_in_front(host: Host) -
     world.pass_time(500)
     for host_link, data, _ in host.manager.output():
         host.wires[host_link].to_initiator += data
-    on_first, on_second = ([packet for packet in packets_in(wire.to_initiator) if isinstance(packet, reader.OrderAck)]
-                           for wire in world.wires)
+    on_first, on_second = (
+        [packet for packet in packets_in(wire.to_initiator) if isinstance(packet, reader.OrderAck)]
+        for wire in world.wires
+    )
     assert (len(on_first), len(on_second)) == (1, 0)
     assert other.rejected == {1: 0x8000, 2: 0x8000}
 
@@ -583,8 +599,9 @@ def test_after_a_restart_an_order_ack_still_waits_for_the_final_acks_of_its_sour
 
 @pytest.mark.rule("B-099", "A-21", "B-270")
 def test_two_names_of_one_queue_are_two_streams(host: Host) -> None:
-    names = [DirectQueueFormatName(f"{address}\\private$\\line1") for address in (
-        "TCP:127.0.0.1", "OS:localhost")] + [guid_names.PrivateQueueFormatNameId(host.store.queue("line1").identifier)]
+    names = [DirectQueueFormatName(f"{address}\\private$\\line1") for address in ("TCP:127.0.0.1", "OS:localhost")] + [
+        guid_names.PrivateQueueFormatNameId(host.store.queue("line1").identifier)
+    ]
     # one source, a sequence for each name; the one that comes first has the highest
     peers = [Peer(b"\1" * 16, name, time_stamp=300 - number) for number, name in enumerate(names)]
     world = world_of([host], peers)
@@ -761,8 +778,19 @@ def test_a_journaled_message_is_kept_until_its_own_final_ack_over_a_restart(tmp_
 
     def final_ack(source: bytes) -> None:
         world.connect_all()
-        packet = acks.final_ack(acks.order_queue("10.0.0.9"), receiver.store.guid, 99, WALL, ordinal, time_stamp,
-                                   1, 0, source, message_id, compose.CLASS_FINAL_ACK)
+        packet = acks.final_ack(
+            acks.order_queue("10.0.0.9"),
+            receiver.store.guid,
+            99,
+            WALL,
+            ordinal,
+            time_stamp,
+            1,
+            0,
+            source,
+            message_id,
+            compose.CLASS_FINAL_ACK,
+        )
         world.wires[0].to_initiator += packet
         world.deliver(1 << 20)
 

@@ -263,8 +263,20 @@ def _passed_on_in_a_life_that_is_lost() -> None:
     put back."""
     send = [("send", (0, 1, 0, 0, 0, 0, 400))]
     settle = [("poll", (0,)), ("connect", (0,)), *[("flow", (4,)), ("tick", (5, 3))] * 3]
-    model.play(2, [("begin", (0, 64, 0)), *send, ("back_up", (0,)), *settle, *send, *settle, ("put_back", (0,)),
-                   *settle, ("settle", ())])
+    model.play(
+        2,
+        [
+            ("begin", (0, 64, 0)),
+            *send,
+            ("back_up", (0,)),
+            *settle,
+            *send,
+            *settle,
+            ("put_back", (0,)),
+            *settle,
+            ("settle", ()),
+        ],
+    )
 
 
 @pytest.mark.timeout(900)  # a walk ends when it meets what is broken

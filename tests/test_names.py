@@ -14,10 +14,21 @@ from ordack.names import BadName, destination, local_queue, queue_name
 from tests.command import as_json, ordack
 
 HERE = socket.gethostname()
-NAMES = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E, exclude_characters='\\;+,"'), min_size=1,
-                max_size=20).filter(lambda name: "private$" not in name.lower() and "=" not in name and ":" not in name)
-PLACES = st.sampled_from(["", "private$\\", ".\\private$\\", "localhost\\private$\\", f"{HERE}\\private$\\",
-                          "DIRECT=OS:.\\private$\\", "DIRECT=TCP:127.0.0.1\\private$\\", "OS:.\\private$\\"])
+NAMES = st.text(
+    st.characters(min_codepoint=0x21, max_codepoint=0x7E, exclude_characters='\\;+,"'), min_size=1, max_size=20
+).filter(lambda name: "private$" not in name.lower() and "=" not in name and ":" not in name)
+PLACES = st.sampled_from(
+    [
+        "",
+        "private$\\",
+        ".\\private$\\",
+        "localhost\\private$\\",
+        f"{HERE}\\private$\\",
+        "DIRECT=OS:.\\private$\\",
+        "DIRECT=TCP:127.0.0.1\\private$\\",
+        "OS:.\\private$\\",
+    ]
+)
 
 
 def _in_any_case(text: str, upper: list[bool]) -> str:
@@ -33,7 +44,8 @@ def test_every_spelling_of_a_queue_here_means_it(name: str, place: str, labelled
 
 @given(NAMES, st.sampled_from(["plant", "10.0.0.5", "plant.example"]), st.booleans(), st.booleans(), st.booleans())
 def test_every_spelling_of_a_queue_elsewhere_is_sent_to_it(
-        name: str, host: str, labelled: bool, kind: bool, protocol: bool) -> None:
+    name: str, host: str, labelled: bool, kind: bool, protocol: bool
+) -> None:
     protocol = protocol or kind
     said = "TCP" if host[0] == "1" else "OS"
     place = f"{'Direct=' if kind else ''}{said + ':' if protocol else ''}{host}\\PRIVATE$\\{name}"
@@ -45,15 +57,18 @@ def test_every_spelling_of_a_queue_elsewhere_is_sent_to_it(
         local_queue(text)
 
 
-@pytest.mark.parametrize(("text", "advice"), [
-    ("private$line1", "no backslash, perhaps because a shell took it away: write the name in single quotes"),
-    (".private$line1", "no backslash"),
-    ("DIRECT=TCP:10.0.0.5private$line1", "no backslash"),
-    (".\\line1", r"a public queue, which needs a directory service; .* name is \.\\private\$\\line1"),
-    ("plant\\line1", r"the private one of that name is plant\\private\$\\line1"),
-    ("PUBLIC=01010101-0101-0101-0101-010101010101", r"directory service|use the queue's name"),
-    ("MULTICAST=234.1.1.1:8001", r"multicast|use the queue's name"),
-])
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("private$line1", "no backslash, perhaps because a shell took it away: write the name in single quotes"),
+        (".private$line1", "no backslash"),
+        ("DIRECT=TCP:10.0.0.5private$line1", "no backslash"),
+        (".\\line1", r"a public queue, which needs a directory service; .* name is \.\\private\$\\line1"),
+        ("plant\\line1", r"the private one of that name is plant\\private\$\\line1"),
+        ("PUBLIC=01010101-0101-0101-0101-010101010101", r"directory service|use the queue's name"),
+        ("MULTICAST=234.1.1.1:8001", r"multicast|use the queue's name"),
+    ],
+)
 def test_what_cannot_be_meant_is_answered_with_what_can(text: str, advice: str) -> None:
     with pytest.raises(BadName, match=advice):
         destination(text)
@@ -75,7 +90,8 @@ def test_the_commands_take_the_spellings_of_msmq(store: Path) -> None:
         assert "in single quotes, as in 'private$\\line1'" in swallowed.stderr
     as_json("send", "--store", store, "plant\\private$\\q", "--body", "x")
     assert [queue["format_name"] for queue in as_json("outgoing", "list", "--store", store)] == [
-        "direct=os:plant\\private$\\q"]
+        "direct=os:plant\\private$\\q"
+    ]
     assert ordack("outgoing", "pause", "--store", store, "FormatName:Direct=OS:PLANT\\private$\\Q").returncode == 0
     with Client(store) as client:
         client.send("line1", b"x", acknowledge=["receive"], administration_queue="plant\\private$\\admin")

@@ -53,8 +53,9 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def serving(folder: Path, config: Config, host: str = "127.0.0.1",
-                  recorder: Recorder | None = None) -> AsyncIterator[Server]:
+async def serving(
+    folder: Path, config: Config, host: str = "127.0.0.1", recorder: Recorder | None = None
+) -> AsyncIterator[Server]:
     log: list[str] = []
     stop, ready = asyncio.Event(), asyncio.Event()
     with Store(folder, create=True) as store:
@@ -325,7 +326,9 @@ def test_the_addresses_of_a_name_are_tried_one_after_the_other(tmp_path: Path, m
                 assert (tried, failed) == (["127.0.0.3", "127.0.0.4", "127.0.0.2"], ["127.0.0.3", "127.0.0.4"])
                 assert len(asked) == 1
                 assert [line.partition(": ")[2].partition(",")[0] for line in server.log] == [
-                    "no connection", "connected after 2 failed attempts"]
+                    "no connection",
+                    "connected after 2 failed attempts",
+                ]
 
     asyncio.run(run())
 
@@ -571,8 +574,9 @@ def test_what_leaves_slowly_is_neither_given_up_nor_sent_again_nor_put_in_memory
             hops = {"plant": ("127.0.0.1", listener.getsockname()[1])}
             async with serving(tmp_path, Config(next_hops=hops, max_unwritten=6 << 20)) as server:
                 poll = server.manager.poll
-                monkeypatch.setattr(server.manager, "poll", lambda *times: (poll(*times), polls.__setitem__(
-                    0, polls[0] + 1)))
+                monkeypatch.setattr(
+                    server.manager, "poll", lambda *times: (poll(*times), polls.__setitem__(0, polls[0] + 1))
+                )
                 server.send(*bodies)
                 async with asyncio.timeout(DEADLINE_S):
                     reader, _ = await loop.sock_accept(listener)

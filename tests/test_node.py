@@ -305,9 +305,7 @@ def test_a_final_ack_for_another_board_settles_nothing() -> None:
         ordinal, time_stamp = entry.tx_sequence_id & 0xFFFFFFFF, entry.tx_sequence_id >> 32
         for source, outcome in ((bytes(16), confirm.WAITING), (node.guid, confirm.DISCARDED)):
             name = acks.order_queue("127.0.0.1")
-            packet = acks.final_ack(
-                name, GUID, 1, 0, ordinal, time_stamp, 1, 0, source, message.message_id, 0xC001
-            )
+            packet = acks.final_ack(name, GUID, 1, 0, ordinal, time_stamp, 1, 0, source, message.message_id, 0xC001)
             acked = destination.connections[0]
             acked.send(packet, True)
             await until(lambda: not core.session_unacked_sent(acked.session._counts))  # noqa: B023 - it ends here

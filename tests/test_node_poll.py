@@ -438,9 +438,7 @@ def test_what_cannot_be_taken_is_not_acknowledged_and_comes_again() -> None:
     def logs(peer: Any, message: headers.UserMessage, raw: bytes, now: int) -> None:
         arrived(peer, message, raw, now)
         line = board.queue(LINE)
-        packet = build.user_message(
-            board.guid, board.next_message_id, line.destination, b"", delivery="transactional"
-        )
+        packet = build.user_message(board.guid, board.next_message_id, line.destination, b"", delivery="transactional")
         board.accept(line, packet, confirm.new(0, board.confirmation))  # something that is to be written
 
     taker.arrived = logs  # type: ignore[method-assign]
@@ -847,7 +845,6 @@ def test_a_large_message_that_cannot_be_read_back_is_not_begun(place: int) -> No
             node.wait(message.is_stored, LONG_MS)
         node.close_now()
         assert destination.bodies == []
-
 
 
 def test_entries_are_used_again_and_nobody_notices() -> None:

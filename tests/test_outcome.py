@@ -163,10 +163,15 @@ REMOVALS = [
     pytest.param(purged_and_received, 0x4000, marks=pytest.mark.rule("B-340"), id="purged while locked, committed"),
     pytest.param(deleted, 0xC000, marks=pytest.mark.rule("B-339", "B-383", "C-52"), id="queue deleted"),
     pytest.param(expired, 0xC002, marks=pytest.mark.rule("B-288", "B-341", "B-385", "C-51", "A-50"), id="expired"),
-    pytest.param(expired_and_given_back, 0xC002, marks=pytest.mark.rule("B-341", "B-407", "C-51"),
-                 id="expired while locked, aborted"),
-    pytest.param(expired_and_received, 0x4000, marks=pytest.mark.rule("B-407", "C-51"),
-                 id="expired while locked, committed"),
+    pytest.param(
+        expired_and_given_back,
+        0xC002,
+        marks=pytest.mark.rule("B-341", "B-407", "C-51"),
+        id="expired while locked, aborted",
+    ),
+    pytest.param(
+        expired_and_received, 0x4000, marks=pytest.mark.rule("B-407", "C-51"), id="expired while locked, committed"
+    ),
 ]
 
 
@@ -176,12 +181,17 @@ def require_final_ack(message: headers.UserMessage) -> None:
 
 
 @pytest.mark.rule("B-116", "B-337", "B-343", "B-360")
-@pytest.mark.parametrize(("journal", "change"), [(0, None), (JN, None), (JP, None), (0, require_final_ack)],
-                         ids=["", "JN", "JP", "FA"])
+@pytest.mark.parametrize(
+    ("journal", "change"), [(0, None), (JN, None), (JP, None), (0, require_final_ack)], ids=["", "JN", "JP", "FA"]
+)
 @pytest.mark.parametrize(("remove", "message_class"), REMOVALS)
 def test_a_removal_is_finally_acknowledged_where_jn_jp_or_fa_asks(
-        host: Host, remove: Callable[[World, Host], None], message_class: int, journal: int,
-        change: Callable[[headers.UserMessage], None] | None) -> None:
+    host: Host,
+    remove: Callable[[World, Host], None],
+    message_class: int,
+    journal: int,
+    change: Callable[[headers.UserMessage], None] | None,
+) -> None:
     sender = sender_to()
     world = world_of([host], [sender])
     sender.send(b"x", journal=journal, ttbr=10, sent_time=world.wall)
@@ -194,8 +204,7 @@ def test_a_removal_is_finally_acknowledged_where_jn_jp_or_fa_asks(
     assert sender.classes == ([message_class] if (journal or change) and message_class else [])
     for ack in sender.final_acks:
         body = ack.body
-        assert (body.tx_sequence_id, body.tx_sequence_number, body.previous_tx_sequence_number) == (
-            100 << 32 | 1, 1, 0)
+        assert (body.tx_sequence_id, body.tx_sequence_number, body.previous_tx_sequence_number) == (100 << 32 | 1, 1, 0)
         assert (body.source_guid, body.message_id) == (sender.guid, 1)
         assert ack.message.user.flags & core.USER_DM
     assert sender.received == []
@@ -208,7 +217,8 @@ def test_a_removal_is_finally_acknowledged_where_jn_jp_or_fa_asks(
 @pytest.mark.parametrize("wanted", [PR, NR, PA | NA])
 @pytest.mark.parametrize(("remove", "message_class"), REMOVALS)
 def test_a_removal_is_told_to_the_administration_queue_if_that_is_asked_for(
-        host: Host, remove: Callable[[World, Host], None], message_class: int, wanted: int, delivery: str) -> None:
+    host: Host, remove: Callable[[World, Host], None], message_class: int, wanted: int, delivery: str
+) -> None:
     if delivery != "transactional":
         if remove is rejected:
             return  # only in a transaction
@@ -257,11 +267,12 @@ def die(client: Client) -> None:
 
 
 @pytest.mark.rule("B-344", "B-338", "B-339", "B-340", "B-342", "C-50", "C-52", "C-53", "C-54")
-@pytest.mark.parametrize(("remove", "message_class"), [
-    (received, 0x4000), (rejected, 0xC004), (purged, 0xC001), (deleted, 0xC000)])
+@pytest.mark.parametrize(
+    ("remove", "message_class"), [(received, 0x4000), (rejected, 0xC004), (purged, 0xC001), (deleted, 0xC000)]
+)
 def test_an_application_killed_at_any_statement_of_a_removal_has_done_all_of_it_or_nothing(
-        tmp_path: Path, remove: Callable[[World, Host], None], message_class: int,
-        monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path: Path, remove: Callable[[World, Host], None], message_class: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The message is in the queue, or its FinalAck and its administration acknowledgement are on their way."""
     host = Host(tmp_path)
     sender = sender_to()
@@ -308,6 +319,7 @@ def test_an_application_killed_at_any_statement_of_a_removal_has_done_all_of_it_
 
 def arm(host: Host, client: Client, left: int) -> None:
     """Let the process of an application die before so many more statements have been run."""
+
     def trace(_cursor: Any, _statement: str, _bindings: Any) -> bool:
         nonlocal left
         left -= 1
@@ -352,8 +364,9 @@ def test_killed_at_any_statement_every_journaled_message_is_finally_acknowledged
     for number in range(60):
         for sender in senders:
             if number % 3 == 0:
-                sender.send(b"%d" % number, journal=JN, ttbr=world.random.choice((2, compose.FOREVER)),
-                            sent_time=world.wall)
+                sender.send(
+                    b"%d" % number, journal=JN, ttbr=world.random.choice((2, compose.FOREVER)), sent_time=world.wall
+                )
         host.arm(world.random.randint(1, 60))
         world.connect_all()
         for _ in range(world.random.randint(1, 6)):
@@ -390,6 +403,7 @@ SIGNER = bytes(16)  # of type 2: a queue manager
 
 def secured(flags: int = 0, privacy: int = 0, **items: bytes) -> Callable[[headers.UserMessage], None]:
     """Gives a message a SecurityHeader."""
+
     def change(message: headers.UserMessage) -> None:
         message.security = headers.SecurityHeader()
         message.security.flags = flags | 2
@@ -403,7 +417,8 @@ def secured(flags: int = 0, privacy: int = 0, **items: bytes) -> Callable[[heade
 def signed_for_several(message: headers.UserMessage) -> None:
     name = names.DirectQueueFormatName("TCP:127.0.0.1\\private$\\line1")
     message.multi_queue_format = rare.MultiQueueFormatHeader(
-        rare.MQFAddressHeader([name]), rare.MQFAddressHeader(), rare.MQFAddressHeader(), b"signature bytes!")
+        rare.MQFAddressHeader([name]), rare.MQFAddressHeader(), rare.MQFAddressHeader(), b"signature bytes!"
+    )
 
 
 EB = 0x20
@@ -411,17 +426,52 @@ REFUSALS = [
     pytest.param("nowhere", None, {}, 0x8000, True, marks=pytest.mark.rule("C-55", "B-370"), id="no queue"),
     pytest.param("plain", None, {}, 0x8009, False, marks=pytest.mark.rule("C-56", "B-379", "B-257"), id="not tx queue"),
     pytest.param("small", None, {}, 0x8003, False, marks=pytest.mark.rule("C-57", "B-284", "B-373"), id="queue quota"),
-    pytest.param("line1", secured(signature=b"s" * 64), {}, 0x8006, True,
-                 marks=pytest.mark.rule("C-59", "B-330", "B-376"), id="signature"),
-    pytest.param("line1", signed_for_several, {}, 0x8006, True, marks=pytest.mark.rule("C-59", "B-330"),
-                 id="signature of a message to several"),
+    pytest.param(
+        "line1",
+        secured(signature=b"s" * 64),
+        {},
+        0x8006,
+        True,
+        marks=pytest.mark.rule("C-59", "B-330", "B-376"),
+        id="signature",
+    ),
+    pytest.param(
+        "line1",
+        signed_for_several,
+        {},
+        0x8006,
+        True,
+        marks=pytest.mark.rule("C-59", "B-330"),
+        id="signature of a message to several",
+    ),
     pytest.param("line1", secured(privacy=2), {}, 0x8006, True, marks=pytest.mark.rule("B-334"), id="privacy level"),
-    pytest.param("line1", secured(EB, 5, encryption_key=b"k" * 76), {}, 0x8007, True,
-                 marks=pytest.mark.rule("C-60", "B-332", "B-377"), id="encrypted"),
-    pytest.param("line1", secured(EB, 2, encryption_key=b"k" * 76), {}, 0x8007, True,
-                 marks=pytest.mark.rule("B-332", "B-334"), id="encrypted, privacy level"),
-    pytest.param("line1", None, {"ttrq": 10, "sent_time": WALL - 11}, 0x8002, False,
-                 marks=pytest.mark.rule("C-62", "B-265", "B-266", "B-372", "A-33"), id="too late"),
+    pytest.param(
+        "line1",
+        secured(EB, 5, encryption_key=b"k" * 76),
+        {},
+        0x8007,
+        True,
+        marks=pytest.mark.rule("C-60", "B-332", "B-377"),
+        id="encrypted",
+    ),
+    pytest.param(
+        "line1",
+        secured(EB, 2, encryption_key=b"k" * 76),
+        {},
+        0x8007,
+        True,
+        marks=pytest.mark.rule("B-332", "B-334"),
+        id="encrypted, privacy level",
+    ),
+    pytest.param(
+        "line1",
+        None,
+        {"ttrq": 10, "sent_time": WALL - 11},
+        0x8002,
+        False,
+        marks=pytest.mark.rule("C-62", "B-265", "B-266", "B-372", "A-33"),
+        id="too late",
+    ),
 ]
 
 
@@ -436,8 +486,15 @@ def small_queue(host: Host) -> None:
 @pytest.mark.parametrize("wanted", [0, NA, PA | PR | NR])
 @pytest.mark.parametrize(("queue", "change", "properties", "message_class", "is_insecure"), REFUSALS)
 def test_a_transactional_message_is_refused_with_a_final_ack_and_what_is_asked_for(
-        tmp_path: Path, queue: str, change: Callable[[headers.UserMessage], None] | None, properties: dict[str, int],
-        message_class: int, is_insecure: bool, wanted: int, insecure: bool) -> None:
+    tmp_path: Path,
+    queue: str,
+    change: Callable[[headers.UserMessage], None] | None,
+    properties: dict[str, int],
+    message_class: int,
+    is_insecure: bool,
+    wanted: int,
+    insecure: bool,
+) -> None:
     host = Host(tmp_path, Config(send_insecure_nacks=insecure))
     small_queue(host)
     sender = sender_to(queue)
@@ -463,7 +520,8 @@ def test_a_transactional_message_is_refused_with_a_final_ack_and_what_is_asked_f
 @pytest.mark.rule("B-329", "B-334")
 @pytest.mark.parametrize("change", [secured(), secured(privacy=5), lambda message: None])
 def test_a_security_header_without_signature_and_encryption_is_no_reason_to_refuse(
-        host: Host, change: Callable[[headers.UserMessage], None]) -> None:
+    host: Host, change: Callable[[headers.UserMessage], None]
+) -> None:
     sender = sender_to()
     world = world_of([host], [sender])
     sender.send(b"x")
@@ -477,7 +535,8 @@ def test_a_security_header_without_signature_and_encryption_is_no_reason_to_refu
 @pytest.mark.parametrize("journal", [0, JN, JP])
 @pytest.mark.parametrize(("queue", "message_class"), [("nowhere", 0x8000), ("line1", 0x800A), ("small", 0x8003)])
 def test_a_message_that_is_not_transactional_is_refused_with_what_is_asked_for_and_a_copy_here(
-        tmp_path: Path, queue: str, message_class: int, journal: int, delivery: str) -> None:
+    tmp_path: Path, queue: str, message_class: int, journal: int, delivery: str
+) -> None:
     host = Host(tmp_path, Config(send_insecure_nacks=True))
     with host.client() as client:
         client.create_queue("small")
@@ -530,12 +589,22 @@ def test_what_fits_exactly_into_the_quota_of_a_queue_is_taken(host: Host) -> Non
 
 
 @pytest.mark.rule("B-265", "B-266", "B-267", "A-42", "A-33", "B-401")
-@pytest.mark.parametrize(("skew", "life", "age", "taken"), [
-    (0, 10, 10, True), (0, 10, 11, False), (5, 10, 15, True), (5, 10, 16, False),
-    (0, 10, -1000, True), (0, 0, 0, True), (0, compose.FOREVER, 1 << 30, True)])
+@pytest.mark.parametrize(
+    ("skew", "life", "age", "taken"),
+    [
+        (0, 10, 10, True),
+        (0, 10, 11, False),
+        (5, 10, 15, True),
+        (5, 10, 16, False),
+        (0, 10, -1000, True),
+        (0, 0, 0, True),
+        (0, compose.FOREVER, 1 << 30, True),
+    ],
+)
 @pytest.mark.parametrize("delivery", ["transactional", "express"])
 def test_the_time_to_reach_the_queue_is_measured_on_arrival(
-        tmp_path: Path, delivery: str, skew: int, life: int, age: int, taken: bool) -> None:
+    tmp_path: Path, delivery: str, skew: int, life: int, age: int, taken: bool
+) -> None:
     """A sender's clock that is ahead counts as no time; one that is behind gets the margin that was set."""
     host = Host(tmp_path, Config(clock_skew=skew))
     queue = "line1" if delivery == "transactional" else "plain"
@@ -551,7 +620,8 @@ def test_the_time_to_reach_the_queue_is_measured_on_arrival(
 @pytest.mark.rule("B-288", "B-402", "A-42", "A-43")
 @pytest.mark.parametrize(("age", "left"), [(0, 100), (60, 40), (200, 0), (-50, 100)])
 def test_the_time_to_be_received_runs_from_the_sending_and_never_longer_than_it_says(
-        host: Host, age: int, left: int) -> None:
+    host: Host, age: int, left: int
+) -> None:
     sender = sender_to()
     world = world_of([host], [sender])
     sender.send(b"x", ttbr=100, sent_time=WALL - age, journal=JN)
@@ -566,10 +636,13 @@ def test_the_time_to_be_received_runs_from_the_sending_and_never_longer_than_it_
 
 @pytest.mark.rule("B-407", "B-390", "B-394", "B-397")
 @pytest.mark.parametrize("full", [False, True])
-@pytest.mark.parametrize(("queue", "delivery", "journal"), [
-    ("plain", "express", JN), ("plain", "express", JP), ("plain", "recoverable", 0), ("line1", "transactional", JN)])
+@pytest.mark.parametrize(
+    ("queue", "delivery", "journal"),
+    [("plain", "express", JN), ("plain", "express", JP), ("plain", "recoverable", 0), ("line1", "transactional", JN)],
+)
 def test_a_message_not_transactional_that_expires_in_its_queue_leaves_a_copy_if_it_asks_for_one(
-        host: Host, queue: str, delivery: str, journal: int, full: bool) -> None:
+    host: Host, queue: str, delivery: str, journal: int, full: bool
+) -> None:
     sender = sender_to(queue)
     world = world_of([host], [sender])
     with host.client() as client:
@@ -614,8 +687,18 @@ def test_out_of_order_nothing_is_told(host: Host) -> None:
     sender = sender_to()
     world = world_of([host], [sender])
 
-    packet = parse.parse(build.user_message(sender.guid, 9, sender.destination, b"", delivery="transactional",
-                                                acknowledge=PA | NA, admin=ADMIN, ttrq=compose.FOREVER))
+    packet = parse.parse(
+        build.user_message(
+            sender.guid,
+            9,
+            sender.destination,
+            b"",
+            delivery="transactional",
+            acknowledge=PA | NA,
+            admin=ADMIN,
+            ttrq=compose.FOREVER,
+        )
+    )
     assert isinstance(packet, headers.UserMessage)
     assert packet.transaction is not None
     packet.transaction.tx_sequence_number, packet.transaction.previous_tx_sequence_number = 7, 6
@@ -685,13 +768,19 @@ def places(tmp_path: Path) -> Iterator[tuple[World, Host, Host, Sender]]:
     """A sender, the host that it sends to, called plant, and a third machine, office."""
     office = Host(tmp_path / "office", Config(send_insecure_nacks=True), OFFICE[0])
     sender = sender_to()
-    host = Host(tmp_path / "plant", Config(
-        own_names=frozenset({"plant", "127.0.0.1"}), send_insecure_nacks=True,
-        next_hops={"office": OFFICE, text_of(office.store.guid): OFFICE},
-        public_queues={
-            text_of(PUBLIC["h"].public_queue_identifier): "DIRECT=OS:plant\\private$\\plain",
-            text_of(PUBLIC["s"].public_queue_identifier): f"PRIVATE={text_of(sender.guid)}\\{77:08X}",
-            text_of(PUBLIC["o"].public_queue_identifier): "DIRECT=OS:office\\private$\\plain"}))
+    host = Host(
+        tmp_path / "plant",
+        Config(
+            own_names=frozenset({"plant", "127.0.0.1"}),
+            send_insecure_nacks=True,
+            next_hops={"office": OFFICE, text_of(office.store.guid): OFFICE},
+            public_queues={
+                text_of(PUBLIC["h"].public_queue_identifier): "DIRECT=OS:plant\\private$\\plain",
+                text_of(PUBLIC["s"].public_queue_identifier): f"PRIVATE={text_of(sender.guid)}\\{77:08X}",
+                text_of(PUBLIC["o"].public_queue_identifier): "DIRECT=OS:office\\private$\\plain",
+            },
+        ),
+    )
     yield world_of([host, office], [sender]), host, office, sender
     host.store.close()
     office.store.close()
@@ -704,33 +793,55 @@ FORMS: list[tuple[str, Callable[[Host, Host, Sender], names.QueueName], int, str
     ("public at the source", lambda host, office, sender: PUBLIC["s"], 5, "sender"),
     ("public elsewhere", lambda host, office, sender: PUBLIC["o"], 5, "office"),
     ("public and unknown", lambda host, office, sender: PUBLIC["u"], 5, ""),
-    ("private at the source", lambda host, office, sender: guid_names.PrivateQueueFormatName(sender.guid, 77), 6,
-     "sender"),
+    (
+        "private at the source",
+        lambda host, office, sender: guid_names.PrivateQueueFormatName(sender.guid, 77),
+        6,
+        "sender",
+    ),
     ("private here", lambda host, office, sender: at(host, "plain"), 6, "plant"),
     ("private elsewhere", lambda host, office, sender: at(office, "plain"), 6, "office"),
-    ("direct here", lambda host, office, sender: names.DirectQueueFormatName("OS:PLANT\\private$\\plain"), 7,
-     "plant"),
-    ("direct elsewhere", lambda host, office, sender: names.DirectQueueFormatName("OS:office\\private$\\plain"), 7,
-     "office"),
+    ("direct here", lambda host, office, sender: names.DirectQueueFormatName("OS:PLANT\\private$\\plain"), 7, "plant"),
+    (
+        "direct elsewhere",
+        lambda host, office, sender: names.DirectQueueFormatName("OS:office\\private$\\plain"),
+        7,
+        "office",
+    ),
     ("no such queue here", lambda host, office, sender: names.DirectQueueFormatName("OS:plant\\private$\\no"), 7, ""),
     ("transactional here", lambda host, office, sender: at(host, "line1"), 6, ""),
     ("a system queue", lambda host, office, sender: guid_names.PrivateQueueFormatNameId(4), 3, ""),
     ("no private queue", lambda host, office, sender: names.DirectQueueFormatName("OS:plant\\plain"), 7, ""),
-    ("no such protocol", lambda host, office, sender: names.DirectQueueFormatName("HTTP://plant/msmq/private$/plain"),
-     7, ""),
-    ("half a character", lambda host, office, sender: names.DirectQueueFormatName("OS:of\ud800\\private$\\plain"), 7,
-     ""),
+    (
+        "no such protocol",
+        lambda host, office, sender: names.DirectQueueFormatName("HTTP://plant/msmq/private$/plain"),
+        7,
+        "",
+    ),
+    (
+        "half a character",
+        lambda host, office, sender: names.DirectQueueFormatName("OS:of\ud800\\private$\\plain"),
+        7,
+        "",
+    ),
     ("transactional elsewhere", lambda host, office, sender: at(office, "line1"), 6, ""),
-    ("no such queue elsewhere",
-     lambda host, office, sender: names.DirectQueueFormatName("OS:office\\private$\\no"), 7, ""),
+    (
+        "no such queue elsewhere",
+        lambda host, office, sender: names.DirectQueueFormatName("OS:office\\private$\\no"),
+        7,
+        "",
+    ),
 ]
 
 
 @pytest.mark.rule("B-348", "B-351", "B-352", "B-353", "B-354", "B-355", "B-010", "B-011", "B-293", "B-336", "B-389")
 @pytest.mark.parametrize(("form", "selector", "where"), [pytest.param(*form, id=name) for name, *form in FORMS])
 def test_administration_acknowledgements_go_where_the_message_says(
-        places: tuple[World, Host, Host, Sender], form: Callable[[Host, Host, Sender], names.QueueName],
-        selector: int, where: str) -> None:
+    places: tuple[World, Host, Host, Sender],
+    form: Callable[[Host, Host, Sender], names.QueueName],
+    selector: int,
+    where: str,
+) -> None:
     """Of the arrival from the queue manager, of the receipt and of a rejection from the application's process."""
     world, host, office, sender = places
 
@@ -750,9 +861,15 @@ def test_administration_acknowledgements_go_where_the_message_says(
     assert copies(office, "plain") == (expected if where == "office" else [])
     assert (sender.acked, host.content("line1"), sender.classes) == ([1, 2], [], [])
     if where:
-        stored = sender.received if where == "sender" else [
-            parse.parse(message.packet) for there in (host, office)
-            for message in there.store.peek(there.store.queue("plain").identifier, -1)]
+        stored = (
+            sender.received
+            if where == "sender"
+            else [
+                parse.parse(message.packet)
+                for there in (host, office)
+                for message in there.store.peek(there.store.queue("plain").identifier, -1)
+            ]
+        )
         for message, number in zip(stored, (1, 2, 1, 2), strict=True):
             assert isinstance(message, headers.UserMessage)
             assert message.properties.correlation_id == sender.guid + number.to_bytes(4, "little")
@@ -776,7 +893,9 @@ def test_the_response_queue_is_where_a_private_destination_was(host: Host, zero:
     response = told.user.response_queue
     assert isinstance(response, guid_names.PrivateQueueFormatName)
     assert (response.source_queue_manager, response.private_queue_identifier) == (
-        host.store.guid, line1.private_queue_identifier)
+        host.store.guid,
+        line1.private_queue_identifier,
+    )
 
 
 @pytest.mark.rule("B-348")
@@ -814,8 +933,9 @@ def test_an_acknowledgement_takes_no_more_room_than_its_queue_and_the_machine_ha
     sender = sender_to()
     world = world_of([host], [sender])
     for number in range(2):
-        sender.send(bytes(1000), acknowledge=NA | PA, admin=direct("plain"), ttrq=compose.FOREVER if number else 0,
-                    sent_time=1)
+        sender.send(
+            bytes(1000), acknowledge=NA | PA, admin=direct("plain"), ttrq=compose.FOREVER if number else 0, sent_time=1
+        )
     exchange(world)
     assert len(host.content("plain")) == (room > 0)
     assert len(host.content("line1")) == (room == 0)
@@ -832,7 +952,8 @@ def test_an_administration_acknowledgement_is_a_message_like_any_other(host: Hos
     exchange(world)
     with application(world, host) as client:
         assert [(message.message_class, message.correlation_id) for message in client.queue("plain").peek()] == [
-            (message_class, b"c" * 20) for message_class in (2, 0x4000, 0x8000, 0xC123)]
+            (message_class, b"c" * 20) for message_class in (2, 0x4000, 0x8000, 0xC123)
+        ]
 
 
 # ---- reports --------------------------------------------------------------------------------------
@@ -846,8 +967,10 @@ def traced(message: headers.UserMessage) -> None:
 
 @pytest.mark.rule("B-294", "B-295", "B-366")
 def test_a_traced_message_that_arrives_is_reported(host: Host) -> None:
-    host.config = Config(report_messages=True, public_queues={
-        text_of(PUBLIC["h"].public_queue_identifier): "DIRECT=OS:.\\private$\\plain"})
+    host.config = Config(
+        report_messages=True,
+        public_queues={text_of(PUBLIC["h"].public_queue_identifier): "DIRECT=OS:.\\private$\\plain"},
+    )
     host.restart(0, snapshot=True)
     sender = sender_to()
     world = world_of([host], [sender])
@@ -861,17 +984,25 @@ def test_a_traced_message_that_arrives_is_reported(host: Host) -> None:
     assert report.properties.message_class == 1
     assert not report.user.flags & core.USER_DM
     assert report.properties.label == (
-        f"0101:00000001:00 received by {guids.guid_text(host.store.guid)} at 08:00:00 AM 01/15/2027")
+        f"0101:00000001:00 received by {guids.guid_text(host.store.guid)} at 08:00:00 AM 01/15/2027"
+    )
     assert bytes(report.properties.body).decode("utf-16-le") == (
-        "<MESSAGE ID>00000001</MESSAGE ID>\r\n"
-        "<TARGET QUEUE>DIRECT=TCP:127.0.0.1\\private$\\line1</TARGET QUEUE>\r\n")
+        "<MESSAGE ID>00000001</MESSAGE ID>\r\n<TARGET QUEUE>DIRECT=TCP:127.0.0.1\\private$\\line1</TARGET QUEUE>\r\n"
+    )
 
 
 @pytest.mark.rule("B-296", "B-294")
 @pytest.mark.parametrize(("enabled", "queue"), [(True, "nowhere"), (True, "line1"), (True, ""), (False, "plain")])
 def test_a_report_that_no_queue_takes_or_nobody_wants_is_dropped(tmp_path: Path, enabled: bool, queue: str) -> None:
-    host = Host(tmp_path, Config(report_messages=enabled, public_queues={
-        text_of(PUBLIC["h"].public_queue_identifier): f"DIRECT=OS:.\\private$\\{queue}"} if queue else {}))
+    host = Host(
+        tmp_path,
+        Config(
+            report_messages=enabled,
+            public_queues={text_of(PUBLIC["h"].public_queue_identifier): f"DIRECT=OS:.\\private$\\{queue}"}
+            if queue
+            else {},
+        ),
+    )
     sender = sender_to()
     world = world_of([host], [sender])
     sender.edit(sender.send(b"x"), traced)
@@ -901,7 +1032,8 @@ JOURNALS = [{}, {"dead_letter": True}, {"journal": True}, {"dead_letter": True, 
 @pytest.mark.parametrize("journal", JOURNALS)
 @pytest.mark.parametrize(("remove", "message_class"), REMOVALS)
 def test_a_message_from_this_machine_to_itself_ends_without_a_network(
-        host: Host, remove: Callable[[World, Host], None], message_class: int, journal: dict[str, bool]) -> None:
+    host: Host, remove: Callable[[World, Host], None], message_class: int, journal: dict[str, bool]
+) -> None:
     world = world_of([host], [])
     message_id = send_here(world, host, ttrq=5, ttbr=10, **journal)
     run(world, 7000)  # past its TimeToReachQueue: it has been reached
@@ -911,8 +1043,9 @@ def test_a_message_from_this_machine_to_itself_ends_without_a_network(
     remove(world, host)
     run(world, 1000)
     positive = message_class == 0x4000
-    assert copies(host, DEAD_XACT) == ([(message_class, b"x")] if "dead_letter" in journal and not positive
-                                       and message_class else [])
+    assert copies(host, DEAD_XACT) == (
+        [(message_class, b"x")] if "dead_letter" in journal and not positive and message_class else []
+    )
     assert copies(host, JOURNAL) == ([(0, b"x")] if "journal" in journal and positive else [])
     assert copies(host, DEAD_LETTER) == []
     assert host.store.outgoing_messages() == []
@@ -920,8 +1053,9 @@ def test_a_message_from_this_machine_to_itself_ends_without_a_network(
     if message_class:
         ended = state_of(world, host, message_id)
         assert ended is not None
-        assert ended.answer == (confirm.RECEIVED if positive else confirm.DEAD_LETTERED if "dead_letter" in journal
-                               else confirm.DISCARDED)
+        assert ended.answer == (
+            confirm.RECEIVED if positive else confirm.DEAD_LETTERED if "dead_letter" in journal else confirm.DISCARDED
+        )
         assert not ended.in_doubt
 
 
@@ -987,8 +1121,7 @@ def test_a_local_queue_that_takes_no_message_says_so_to_the_sender(host: Host) -
 
 
 @pytest.mark.rule("C-70", "B-343")
-def test_a_local_message_killed_at_any_statement_of_its_receipt_is_received_or_there(
-        tmp_path: Path) -> None:
+def test_a_local_message_killed_at_any_statement_of_its_receipt_is_received_or_there(tmp_path: Path) -> None:
     host = Host(tmp_path)
     world = world_of([host], [])
     message_id = send_here(world, host, journal=True, dead_letter=True)

@@ -53,10 +53,12 @@ def test_an_administration_queue_at_an_address_of_this_machine_is_a_queue_here(t
 
 
 @pytest.mark.rule("B-416")
-@pytest.mark.parametrize("config", [
-    Config(own_names=frozenset({"plant"})), Config(next_hops={"127.0.0.1": ("127.0.0.1", 1802)})])
+@pytest.mark.parametrize(
+    "config", [Config(own_names=frozenset({"plant"})), Config(next_hops={"127.0.0.1": ("127.0.0.1", 1802)})]
+)
 def test_own_names_restrict_and_the_way_to_another_queue_manager_on_this_machine_leads_there(
-        tmp_path: Path, config: Config) -> None:
+    tmp_path: Path, config: Config
+) -> None:
     host = Host(tmp_path, config)
     host.manager.poll(0, 0)
     _asks_to_others = names.DirectQueueFormatName("TCP:127.0.0.1\\private$\\plain")
@@ -70,8 +72,18 @@ def test_own_names_restrict_and_the_way_to_another_queue_manager_on_this_machine
 
 
 def test_foreign_addresses_are_foreign() -> None:
-    for address in ("192.0.2.99", "127.0.0.2", "0.0.0.0", "224.0.0.1", "255.255.255.255", "::", "2001:db8::99", "plant",
-                    "", "127.0.0.1.example"):
+    for address in (
+        "192.0.2.99",
+        "127.0.0.2",
+        "0.0.0.0",
+        "224.0.0.1",
+        "255.255.255.255",
+        "::",
+        "2001:db8::99",
+        "plant",
+        "",
+        "127.0.0.1.example",
+    ):
         assert not machine.has(address), address
 
 
@@ -106,7 +118,8 @@ def test_what_an_application_sends_to_an_own_address_arrives_here_on_any_port(tm
 
 @pytest.mark.rule("B-416")
 def test_an_own_address_that_comes_while_serve_runs_is_led_here_and_one_that_goes_is_not(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """DHCP gives it and takes it: what waits for a connection follows, without a restart."""
     theirs, mine = ("127.0.0.2", 1801), ("127.0.0.1", free_port(socket.SOCK_STREAM))
     monkeypatch.setattr(machine, "has", lambda address: address == "127.0.0.1")

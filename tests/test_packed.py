@@ -29,18 +29,25 @@ def _zstd(data: bytes) -> bytes:
 
 def _twice(pack: Pack) -> Pack:
     """As two members or frames, one behind the other."""
-    return lambda data: pack(data[:len(data) // 2]) + pack(data[len(data) // 2:])
+    return lambda data: pack(data[: len(data) // 2]) + pack(data[len(data) // 2 :])
 
 
 PACKS = {"gz": gzip.compress, "zst": _zstd}
-WAYS = {**PACKS, "gz twice": _twice(gzip.compress), "zst twice": _twice(_zstd),
-        "gz filled up": lambda data: gzip.compress(data) + bytes(512)}
+WAYS = {
+    **PACKS,
+    "gz twice": _twice(gzip.compress),
+    "zst twice": _twice(_zstd),
+    "gz filled up": lambda data: gzip.compress(data) + bytes(512),
+}
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return Path(capture_generator.generate(
-        10, tmp_path_factory.mktemp("plain"), violations=False, faults=[], length=1500).paths[0])
+    return Path(
+        capture_generator.generate(
+            10, tmp_path_factory.mktemp("plain"), violations=False, faults=[], length=1500
+        ).paths[0]
+    )
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -80,7 +87,7 @@ def test_a_packed_capture_that_is_cut_off_or_damaged_is_told(plain: Path, tmp_pa
     for number in range(12):
         path = tmp_path / f"{number}.pcap.{way}"
         at = chance.randrange(len(data) // 8, len(data) - 1)
-        path.write_bytes(data[:at] if number % 2 else data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1:])
+        path.write_bytes(data[:at] if number % 2 else data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
         try:
             result = audit.run([path])
         except audit.CaptureUnusable as problem:
@@ -130,7 +137,6 @@ def test_what_is_packed_is_not_unpacked_into_memory(plain: Path, tmp_path: Path,
     with unpacked:
         assert (unpacked.seek(0, 2), damage) == (len(head) + 4000 * len(frame), "")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 140 << 10  # KiB
-
 
 
 def test_what_is_too_large_ends_with_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

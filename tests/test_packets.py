@@ -326,9 +326,7 @@ def test_a_final_ack_byte_by_byte() -> None:
         struct.pack("<IIII", 3, 4, 7, 5), samples.RECEIVER, struct.pack("<I", 99),
     ])  # fmt: skip
     name = PrivateQueueFormatNameId(4)
-    made = acks.final_ack(
-        name, GUID, 9, 1700000000, 3, 4, 7, 5, samples.RECEIVER, 99, 0x8005, address=samples.RECEIVER
-    )
+    made = acks.final_ack(name, GUID, 9, 1700000000, 3, 4, 7, 5, samples.RECEIVER, 99, 0x8005, address=samples.RECEIVER)
     assert made == expected
     packet = parse.parse(made)
     assert isinstance(packet, headers.FinalAck)

@@ -24,13 +24,34 @@ from ordack.pipeline.segments import FolderError
 ROOT = Path(__file__).parent.parent
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'firmware'}{os.pathsep}{ROOT / 'host'}", "COLUMNS": "300"}
 
-ELSEWHERE = ["s3a://bucket/x", "s3://bucket/x", "S3:/bucket", "hdfs://name:8020/x", "abfss://c@account/x", "dbfs:/x",
-             "https://host/x.pcap", "C:\\x", "c:x", "\\\\server\\share", "file://host/x", "file:x", "file:///a%20b"]
+ELSEWHERE = [
+    "s3a://bucket/x",
+    "s3://bucket/x",
+    "S3:/bucket",
+    "hdfs://name:8020/x",
+    "abfss://c@account/x",
+    "dbfs:/x",
+    "https://host/x.pcap",
+    "C:\\x",
+    "c:x",
+    "\\\\server\\share",
+    "file://host/x",
+    "file:x",
+    "file:///a%20b",
+]
 
 
 def _ordack(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "ordack", *map(str, arguments)], capture_output=True, text=True,
-                          env=ENVIRONMENT, cwd=folder, stdin=subprocess.DEVNULL, timeout=60, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "ordack", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+        check=False,
+    )
 
 
 @pytest.fixture
@@ -58,14 +79,23 @@ def test_an_export_elsewhere_is_refused_and_the_queue_keeps_its_messages(store: 
 
 
 COMMANDS = [
-    ("serve", "--listen", "127.0.0.1:0", "--store"), ("queue", "create", "line1", "--store"),
-    ("config", "Quota", "1", "--store"), ("send", "line1", "--body", "x", "--store"), ("receive", "plain", "--store"),
+    ("serve", "--listen", "127.0.0.1:0", "--store"),
+    ("queue", "create", "line1", "--store"),
+    ("config", "Quota", "1", "--store"),
+    ("send", "line1", "--body", "x", "--store"),
+    ("receive", "plain", "--store"),
     ("serve", "--store", "new", "--listen", "127.0.0.1:0", "--capture"),
     ("send", "plain", "--store", "store", "--file"),
-    ("pipeline", "ingest"), ("audit", "--no-spark"), ("audit", "--checkpoint", "new", "--once", "--follow"),
-    ("audit", "--follow", ".", "--once", "--checkpoint"), ("audit", "x.pcap", "--out"), ("audit", "x.pcap", "--html"),
-    ("decode",), ("board", "deploy", "--port", "/dev/null", "--main"),
-    ("board", "deploy", "--port", "/dev/null", "--config"), ("board", "deploy", "--port", "/dev/null", "--package"),
+    ("pipeline", "ingest"),
+    ("audit", "--no-spark"),
+    ("audit", "--checkpoint", "new", "--once", "--follow"),
+    ("audit", "--follow", ".", "--once", "--checkpoint"),
+    ("audit", "x.pcap", "--out"),
+    ("audit", "x.pcap", "--html"),
+    ("decode",),
+    ("board", "deploy", "--port", "/dev/null", "--main"),
+    ("board", "deploy", "--port", "/dev/null", "--config"),
+    ("board", "deploy", "--port", "/dev/null", "--package"),
 ]
 
 
@@ -82,8 +112,13 @@ def test_each_command_refuses_what_is_elsewhere_before_it_makes_anything(store: 
 
 def _options() -> Iterator[tuple[str, str, Any]]:
     """Command, name and parser of each option and argument that is a path."""
-    groups = [("", cli.app), ("queue ", cli.queue_app), ("outgoing ", cli.outgoing_app), ("board ", cli.board_app),
-              ("pipeline ", cli.pipeline_app)]
+    groups = [
+        ("", cli.app),
+        ("queue ", cli.queue_app),
+        ("outgoing ", cli.outgoing_app),
+        ("board ", cli.board_app),
+        ("pipeline ", cli.pipeline_app),
+    ]
     for prefix, group in groups:
         for command in group.registered_commands:
             function: Callable[..., Any] | None = command.callback
@@ -91,8 +126,11 @@ def _options() -> Iterator[tuple[str, str, Any]]:
             for name, hint in get_type_hints(function, include_extras=True).items():
                 kind, *more = get_args(hint) if get_origin(hint) is Annotated else (hint,)
                 if Path in (kind, *get_args(kind)) or Path in [arg for one in get_args(kind) for arg in get_args(one)]:
-                    yield prefix + function.__name__, name, next(
-                        (one.parser for one in more if isinstance(one, typer.models.ParameterInfo)), None)
+                    yield (
+                        prefix + function.__name__,
+                        name,
+                        next((one.parser for one in more if isinstance(one, typer.models.ParameterInfo)), None),
+                    )
 
 
 def test_no_command_has_a_path_of_which_this_is_not_true() -> None:

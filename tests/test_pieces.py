@@ -49,7 +49,8 @@ def _in_between(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> N
 @pytest.mark.rule("B-340", "B-339")
 @pytest.mark.parametrize("deleted", [False, True])
 def test_others_write_while_a_queue_is_emptied_and_what_they_send_is_not_purged(
-        store: Path, monkeypatch: pytest.MonkeyPatch, deleted: bool) -> None:
+    store: Path, monkeypatch: pytest.MonkeyPatch, deleted: bool
+) -> None:
     turns = 0
     with Client(store) as client, Client(store) as other:
         other.store._db.set_busy_timeout(0)  # the writer is free
@@ -65,14 +66,16 @@ def test_others_write_while_a_queue_is_emptied_and_what_they_send_is_not_purged(
         else:
             assert client.purge_queue("big") == COUNT
             assert [message.body for message in client.queue("big").peek()] == [
-                b"new %d" % number for number in range(1, turns + 1)]
+                b"new %d" % number for number in range(1, turns + 1)
+            ]
         assert turns > 1
         assert len(list(client.queue("admin").peek())) == COUNT
 
 
 @pytest.mark.rule("B-340")
 def test_a_purge_that_is_killed_has_told_of_what_it_removed_and_can_be_done_again(
-        store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     turns = 0
 
     def act() -> None:
@@ -95,8 +98,7 @@ def test_a_purge_that_is_killed_has_told_of_what_it_removed_and_can_be_done_agai
 
 
 @pytest.mark.rule("B-340")
-def test_only_what_was_there_is_marked_where_it_is_being_received(
-        store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_was_there_is_marked_where_it_is_being_received(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Client(store) as client, Client(store) as other:
         held: list[Any] = []
 
@@ -115,7 +117,8 @@ def test_only_what_was_there_is_marked_where_it_is_being_received(
 
 @pytest.mark.parametrize("cost_s", [0.00002, 0.0001, 0.001, 0.1])
 def test_a_piece_ends_when_its_time_is_over_whatever_a_message_costs(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cost_s: float) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cost_s: float
+) -> None:
     clock = 0.0
     left = 2000
     began = [0.0]
@@ -184,7 +187,8 @@ def _count_looks(folder: Path, count: int, how: str) -> int:
 @pytest.mark.rule("C-29", "B-311", "B-316")
 @pytest.mark.parametrize("how", ["purged", "transactional", "together", "mixed"])
 def test_to_end_four_times_as_many_messages_costs_four_times_as_much(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
     monkeypatch.setattr(pieces, "PIECE_S", 0.0)  # the smallest pieces, however fast this machine is
     few = _count_looks(tmp_path / "few", 300, how)
     many = _count_looks(tmp_path / "many", 1200, how)
@@ -220,7 +224,8 @@ def _count_steps(folder: Path, count: int, newer: int) -> int:
 
 @pytest.mark.rule("B-340")
 def test_a_purge_costs_as_much_for_each_message_whatever_comes_meanwhile(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pieces, "PIECE_S", 0.0)
     monkeypatch.setattr(pieces.time, "sleep", lambda _seconds: None)
     few = _count_steps(tmp_path / "few", 500, 0)
@@ -230,7 +235,8 @@ def test_a_purge_costs_as_much_for_each_message_whatever_comes_meanwhile(
 
 @pytest.mark.parametrize("after_a_crash", [False, True])
 def test_applications_send_while_a_queue_manager_with_much_to_send_starts(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_a_crash: bool) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_a_crash: bool
+) -> None:
     host = Host(tmp_path, Config(next_hops={"plant": HERE}), "10.0.0.9")
     world = world_of([host], [])
     with host.client() as client, client.store.transaction():
@@ -307,7 +313,8 @@ def test_old_outcomes_are_forgotten_in_pieces(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.rule("C-29", "B-311", "B-313")
 @pytest.mark.parametrize("purged", [False, True])
 def test_sessions_are_served_while_a_thousand_messages_end(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, purged: bool) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, purged: bool
+) -> None:
     monkeypatch.setattr(pieces, "PIECE_S", 0.0)
     host = Host(tmp_path, Config(next_hops={"plant": HERE}), "10.0.0.9")
     with host.client() as client, client.store.transaction():

@@ -257,9 +257,7 @@ ANYTHING = st.recursive(
 
 def _typed() -> st.SearchStrategy[tuple[types.DataType, st.SearchStrategy[Any]]]:
     def grow(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-        arrays = inner.map(
-            lambda one: (types.ArrayType(one[0]), st.lists(st.none() | one[1], max_size=3))
-        )
+        arrays = inner.map(lambda one: (types.ArrayType(one[0]), st.lists(st.none() | one[1], max_size=3)))
         structs = st.tuples(inner, inner).map(
             lambda both: (
                 types.StructType([types.StructField(name, one[0]) for name, one in zip("ab", both)]),

@@ -41,17 +41,20 @@ def capture_files(seed: int, folder: Path, pieces: int, length: int = 0) -> list
     """A generated capture in so many files, or in as many as it has, in the order of time."""
     chance = random.Random(seed)
     folder.mkdir(parents=True)
-    paths = [Path(path) for path in captures.in_order(
-        capture_generator.generate(seed, folder, length=length).paths)]
+    paths = [Path(path) for path in captures.in_order(capture_generator.generate(seed, folder, length=length).paths)]
     data = paths[0].read_bytes()
-    order = {b"\xd4\xc3\xb2\xa1": "<", b"\x4d\x3c\xb2\xa1": "<", b"\xa1\xb2\xc3\xd4": ">",
-             b"\xa1\xb2\x3c\x4d": ">"}.get(data[:4])
+    order = {
+        b"\xd4\xc3\xb2\xa1": "<",
+        b"\x4d\x3c\xb2\xa1": "<",
+        b"\xa1\xb2\xc3\xd4": ">",
+        b"\xa1\xb2\x3c\x4d": ">",
+    }.get(data[:4])
     if len(paths) > 1 or order is None:
         return paths
     records, at = [], 24
     while at + 16 <= len(data):
         size = 16 + struct.unpack_from(order + "I", data, at + 8)[0]
-        records.append(data[at:at + size])
+        records.append(data[at : at + size])
         at += size
     cuts = [0, *sorted(chance.sample(range(1, len(records)), min(pieces, len(records)) - 1)), len(records)]
     paths[0].unlink()
@@ -64,8 +67,11 @@ def capture_files(seed: int, folder: Path, pieces: int, length: int = 0) -> list
 
 def several_files(seed: int, folder: Path) -> list[Path]:
     """More than three."""
-    return next(sources for number in itertools.count(seed, 100)
-                if len(sources := capture_files(number, folder / f"made-{number}", 8)) > 3)
+    return next(
+        sources
+        for number in itertools.count(seed, 100)
+        if len(sources := capture_files(number, folder / f"made-{number}", 8)) > 3
+    )
 
 
 def follow_all(follower: Follower) -> Result | None:
@@ -112,6 +118,7 @@ def test_files_that_come_early_late_in_pieces_or_with_a_kill_in_between(
                 killed += 1
                 raise Killed
             return real(*arguments, **options)
+
         return call
 
     for name in ("replace", "link", "fsync", "unlink"):
@@ -315,8 +322,13 @@ def test_the_command_once_and_for_ever(tmp_path: Path) -> None:
         (folder / path.name).write_bytes(path.read_bytes())
         os.utime(folder / path.name, (0, 0))
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'firmware'}{os.pathsep}{ROOT / 'host'}"}
-    with subprocess.Popen([sys.executable, "-m", "ordack", *map(str, arguments), "--html", str(html)],
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", "ordack", *map(str, arguments), "--html", str(html)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as process:
         assert process.stdout
         told = json.loads(process.stdout.readline())
         process.send_signal(signal.SIGTERM)
@@ -324,7 +336,8 @@ def test_the_command_once_and_for_ever(tmp_path: Path) -> None:
     assert told == {"step": told["step"], "files": len(sources), **wanted}
     assert (process.returncode, errors) == (
         int(any(wanted["violations"].values())),
-        f"ordack: going on in {tmp_path / 'checkpoint'} behind step 1: 2 files read\n")
+        f"ordack: going on in {tmp_path / 'checkpoint'} behind step 1: 2 files read\n",
+    )
     assert html.stat().st_size > 1 << 20
     once = ordack(*arguments, "--once")
     assert (json.loads(once.stdout), once.returncode) == (wanted, process.returncode)
@@ -341,12 +354,18 @@ def test_a_start_after_a_kill_says_at_once_where_it_goes_on_and_a_stop_says_what
     (checkpoint / "done" / f"{2:010}.json").unlink()
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'firmware'}{os.pathsep}{ROOT / 'host'}"}
     arguments = ["audit", "--follow", sources[0].parent, "--checkpoint", checkpoint, "--json"]
-    with subprocess.Popen([sys.executable, "-m", "ordack", *map(str, arguments)], stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, text=True, env=environment) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", "ordack", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as process:
         assert process.stderr
         assert process.stderr.readline() == (
             f"ordack: going on in {checkpoint} behind step 1: 1 file read; step 2 with 1 file was begun and is done "
-            "again\n")
+            "again\n"
+        )
         process.send_signal(signal.SIGTERM)
         lines, _ = process.communicate(timeout=DEADLINE_S)
     told = json.loads(lines.splitlines()[-1])
@@ -375,20 +394,24 @@ def test_captures_of_other_traffic_do_not_end_it(tmp_path: Path) -> None:
     folder.mkdir()
     frame = bytes(12) + b"\x08\x06" + bytes(28)  # ARP
     (folder / "other.pcap").write_bytes(
-        struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1) + struct.pack("<IIII", 1, 0, 42, 42) + frame)
+        struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1) + struct.pack("<IIII", 1, 0, 42, 42) + frame
+    )
     follower = Follower(folder, tmp_path / "checkpoint", settled=0)
     assert list(follower.reports(once=False, stop=lambda: follower.last_done() > 0)) == []
     with pytest.raises(audit.CaptureUnusable, match="none of its 1 frame is of TCP port 1801"):
         list(follower.reports(once=True))
 
 
-@pytest.mark.parametrize(("arguments", "text"), [
-    (["--follow", "."], "--checkpoint"),
-    (["--once", "x.pcap"], "--follow"),
-    ([], "either captures or --follow"),
-    (["x.pcap", "--follow", ".", "--checkpoint", "c"], "either captures or --follow"),
-    (["--follow", "no", "--checkpoint", "/tmp/no/such/checkpoint"], "there is no folder no"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--follow", "."], "--checkpoint"),
+        (["--once", "x.pcap"], "--follow"),
+        ([], "either captures or --follow"),
+        (["x.pcap", "--follow", ".", "--checkpoint", "c"], "either captures or --follow"),
+        (["--follow", "no", "--checkpoint", "/tmp/no/such/checkpoint"], "there is no folder no"),
+    ],
+)
 def test_wrong_usage_of_the_command(arguments: list[str], text: str) -> None:
     done = ordack("audit", *arguments)
     assert done.returncode == 2
@@ -422,9 +445,17 @@ def driver(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """Another driver, which follows the folder captures."""
     (tmp_path / "captures").mkdir()
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'firmware'}{os.pathsep}{ROOT / 'host'}"}
-    with (tmp_path / "errors").open("w") as errors, subprocess.Popen(
-        [sys.executable, "-c", DRIVER, str(tmp_path / "captures"), str(tmp_path / "checkpoint")],
-        stdout=subprocess.PIPE, stderr=errors, text=True, env=environment, start_new_session=True) as process:
+    with (
+        (tmp_path / "errors").open("w") as errors,
+        subprocess.Popen(
+            [sys.executable, "-c", DRIVER, str(tmp_path / "captures"), str(tmp_path / "checkpoint")],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        ) as process,
+    ):
         yield process
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

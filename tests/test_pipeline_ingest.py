@@ -192,8 +192,11 @@ def test_a_table_and_its_checkpoint_stay_together(
         ingest(spark, job(folder, table))
     with pytest.raises(IngestError, match=r"belongs to a table that is not in .*other any more"):
         ingest(spark, job(folder, tmp_path / "other", checkpoint=elsewhere))
-    with pytest.raises(IngestError, match=r"has other columns \(only in the table: nothing; only in this ingest: "
-                                          r"t double, _malformed string\).* begin a new table"):
+    with pytest.raises(
+        IngestError,
+        match=r"has other columns \(only in the table: nothing; only in this ingest: "
+        r"t double, _malformed string\).* begin a new table",
+    ):
         ingest(spark, job(folder, table, checkpoint=elsewhere, schema="t DOUBLE"))
     with pytest.raises(IngestError, match="segments holds files that no ingest has written"):
         ingest(spark, job(folder, folder))
@@ -248,8 +251,11 @@ def test_what_cannot_be_is_told_before_anything_is_written(spark: SparkSession, 
     with pytest.raises(SchemaError, match="column label of the schema is there already"):
         ingest(spark, job(folder, table, schema="label STRING"))
     assert not table.exists()
-    with pytest.raises(IngestError, match=r"this Spark has no format delta: give it io\.delta:delta-spark_2\.13, with "
-                                          r"spark\.sql\.extensions=.*--conf spark\.jars\.packages=.* or write parquet"):
+    with pytest.raises(
+        IngestError,
+        match=r"this Spark has no format delta: give it io\.delta:delta-spark_2\.13, with "
+        r"spark\.sql\.extensions=.*--conf spark\.jars\.packages=.* or write parquet",
+    ):
         job(folder, table, table_format="delta").check(spark.newSession(), StructType())
     iceberg = Job({"path": str(folder)}, "lake.plant.readings", "iceberg", str(table / "checkpoint"))
     with pytest.raises(IngestError, match=r"this Spark has no catalog lake: give it org\.apache\.iceberg:iceberg"):

@@ -153,9 +153,11 @@ def test_a_stream_is_refused_with_what_to_use_instead(spark: SparkSession, tmp_p
 
 def test_planning_a_query_needs_no_large_package() -> None:
     """Spark starts a process for it each time."""
-    code = ("import sys, pyspark.sql.worker.plan_data_source_read; known = set(sys.modules); "
-            "import ordack.pipeline.packets; "
-            "print({'pandas', 'dpkt', 'scipy', 'pyarrow.compute'} & (set(sys.modules) - known))")
+    code = (
+        "import sys, pyspark.sql.worker.plan_data_source_read; known = set(sys.modules); "
+        "import ordack.pipeline.packets; "
+        "print({'pandas', 'dpkt', 'scipy', 'pyarrow.compute'} & (set(sys.modules) - known))"
+    )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert said.strip() == "set()"
 
@@ -164,8 +166,9 @@ def test_planning_a_query_needs_no_large_package() -> None:
 def test_a_damaged_file_is_told_however_many_tasks_read_it(
     spark: SparkSession, tmp_path: Path, partitions: int
 ) -> None:
-    data = Path(capture_generator.generate(
-        10, tmp_path / "whole", violations=False, faults=[], length=1500).paths[0]).read_bytes()
+    data = Path(
+        capture_generator.generate(10, tmp_path / "whole", violations=False, faults=[], length=1500).paths[0]
+    ).read_bytes()
     path = tmp_path / "cut.pcap"
     path.write_bytes(data[:3000])
     rows = spark.read.format("mqqb").option("partitions", partitions).load(str(path)).where("packet = 'damage'")

@@ -69,7 +69,9 @@ def test_a_server_that_does_not_answer_is_told_at_once() -> None:
 
 @pytest.mark.parametrize("url", ["sc://", "sc:///x", "sc://host:port"])
 def test_an_address_that_is_none_is_told_with_the_form_of_one(url: str) -> None:
-    with pytest.raises(SparkMissing, match=r"is no address of a Spark Connect server: it is of the form sc://HOST:PORT"):
+    with pytest.raises(
+        SparkMissing, match=r"is no address of a Spark Connect server: it is of the form sc://HOST:PORT"
+    ):
         session(url)
 
 

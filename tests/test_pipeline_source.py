@@ -131,8 +131,11 @@ def test_a_segment_that_was_deleted_unread_fails_the_stream_and_the_batch(folder
     paths[1].unlink()
     for attempt in (lambda: reader.latestOffset(start, everything()), lambda: reader.partitions(start, end),
                     lambda: batch_read(folder)):  # fmt: skip
-        with pytest.raises(FolderError, match=r"segment 2 of the queue line1 is missing in .*: the file line1-0{9}2-\*"
-                                              r"\.parquet was deleted.* lookup ids above 1 and below 3, .* Put the"):
+        with pytest.raises(
+            FolderError,
+            match=r"segment 2 of the queue line1 is missing in .*: the file line1-0{9}2-\*"
+            r"\.parquet was deleted.* lookup ids above 1 and below 3, .* Put the",
+        ):
             attempt()
     with pytest.raises(FolderError, match=r"line1-0{9}2-2-2\.parquet was .* with the lookup ids 2 to 2, are in no"):
         numbers(reader.read(Part([str(paths[1])])))
@@ -392,8 +395,15 @@ def test_the_helper_writes_what_the_source_takes() -> None:
     assert set(segment_files.row(1)) == set(SCHEMA.names)
 
 
-@pytest.mark.parametrize("said", ["LOCATION '{}'", "OPTIONS (path '{}')", "OPTIONS (path '{}', queue 'LINE1')",
-                                  "TBLPROPERTIES ('serialization.format' = '1', note = 'x') LOCATION 'file://{}'"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "LOCATION '{}'",
+        "OPTIONS (path '{}')",
+        "OPTIONS (path '{}', queue 'LINE1')",
+        "TBLPROPERTIES ('serialization.format' = '1', note = 'x') LOCATION 'file://{}'",
+    ],
+)
 def test_a_table_of_a_catalog_reads_the_segments(spark: SparkSession, tmp_path: Path, said: str) -> None:
     folder = make_folder(tmp_path / "plant 1's %41")
     write(folder, 1, 1, 3)
@@ -403,17 +413,25 @@ def test_a_table_of_a_catalog_reads_the_segments(spark: SparkSession, tmp_path: 
 def test_a_table_of_a_catalog_has_the_columns_of_the_bodies(spark: SparkSession, tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "segments")
     write(folder, 1, 1, 1, body=b'{"kelvin": 294.5}')
-    _with_table(spark, f"USING ordack OPTIONS (path '{folder}', schema 'kelvin DOUBLE')",
-                "SELECT kelvin, _malformed FROM made WHERE queue = 'line1'", [(294.5, None)])
+    _with_table(
+        spark,
+        f"USING ordack OPTIONS (path '{folder}', schema 'kelvin DOUBLE')",
+        "SELECT kelvin, _malformed FROM made WHERE queue = 'line1'",
+        [(294.5, None)],
+    )
 
 
-@pytest.mark.parametrize(("said", "text"), [
-    ("USING ordack", "say which folder of segments to read"), ("USING mqqb", "say which captures to read"),
-    ("USING ordack OPTIONS (path '{}', qeue 'line1')", "there is no option 'qeue'"),
-    ("USING mqqb OPTIONS (path '{}', partition '2')", "there is no option 'partition'"),
-    ("USING ordack LOCATION 's3a://bucket/x'", "is a URL of s3a"),
-    ("USING mqqb LOCATION '{}/none'", "there is no file"),
-])
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ("USING ordack", "say which folder of segments to read"),
+        ("USING mqqb", "say which captures to read"),
+        ("USING ordack OPTIONS (path '{}', qeue 'line1')", "there is no option 'qeue'"),
+        ("USING mqqb OPTIONS (path '{}', partition '2')", "there is no option 'partition'"),
+        ("USING ordack LOCATION 's3a://bucket/x'", "is a URL of s3a"),
+        ("USING mqqb LOCATION '{}/none'", "there is no file"),
+    ],
+)
 def test_a_table_of_a_catalog_that_cannot_be_read_is_not_made(
     spark: SparkSession, tmp_path: Path, said: str, text: str
 ) -> None:

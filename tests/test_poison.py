@@ -39,8 +39,13 @@ def _fill(store: Path, count: int) -> None:
 
 
 def _consume(store: Path, poison: str) -> tuple[int, list[int]]:
-    done = subprocess.run([sys.executable, "-c", CONSUMER, str(store), poison], env=ENVIRONMENT, capture_output=True,
-                          timeout=DEADLINE_S, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", CONSUMER, str(store), poison],
+        env=ENVIRONMENT,
+        capture_output=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
     return done.returncode, [int(body) for body in done.stdout.split()]
 
 
@@ -77,13 +82,18 @@ def test_an_exception_counts_and_an_exporter_or_a_closed_pipe_does_not(store: Pa
         with pytest.raises(ZeroDivisionError), client.queue("line1").receive():
             raise ZeroDivisionError
         (tmp_path / "to").mkdir()
-        client.store._db.execute("CREATE TEMP TRIGGER no BEFORE DELETE ON messages BEGIN "
-                                 "SELECT raise(FAIL, 'no'); END")
+        client.store._db.execute("CREATE TEMP TRIGGER no BEFORE DELETE ON messages BEGIN SELECT raise(FAIL, 'no'); END")
         with Exporter(client, ["line1"], tmp_path / "to") as exporter, pytest.raises(StoreError):
             list(exporter.run())
     with open("/dev/full", "wb") as full:  # noqa: PTH123
-        subprocess.run([sys.executable, "-m", "ordack", "receive", "--store", str(store), "line1"], env=ENVIRONMENT,
-                       stdout=full, stderr=subprocess.DEVNULL, timeout=DEADLINE_S, check=False)
+        subprocess.run(
+            [sys.executable, "-m", "ordack", "receive", "--store", str(store), "line1"],
+            env=ENVIRONMENT,
+            stdout=full,
+            stderr=subprocess.DEVNULL,
+            timeout=DEADLINE_S,
+            check=False,
+        )
     assert [line["abort_count"] for line in as_json("receive", "--store", store, "line1", "--peek")] == [1, 0]
 
 
@@ -119,14 +129,19 @@ def test_nobody_sends_to_a_sub_queue_over_the_network(store: Path) -> None:
     converse(peer, running.port)
     running.stop()
     assert {queue["name"]: queue["messages"] for queue in as_json("queue", "list", "--store", store)} == {
-        "line1": 0, "line1;poison": 0, "plain": 0}
+        "line1": 0,
+        "line1;poison": 0,
+        "plain": 0,
+    }
 
 
 def test_a_store_of_version_6_is_upgraded(store: Path) -> None:
     _fill(store, 3)
     database = apsw.Connection(str(store / store_module.FILE_NAME))
-    database.execute("ALTER TABLE messages DROP COLUMN aborts; DROP TRIGGER message_moved; "
-                     "ALTER TABLE outgoing DROP COLUMN discarded; PRAGMA user_version = 6")
+    database.execute(
+        "ALTER TABLE messages DROP COLUMN aborts; DROP TRIGGER message_moved; "
+        "ALTER TABLE outgoing DROP COLUMN discarded; PRAGMA user_version = 6"
+    )
     database.close()
     as_json("config", "--store", store, "PoisonAfter", "1")
     assert _consume(store, "1") == (-9, [])

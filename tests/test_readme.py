@@ -28,8 +28,11 @@ from tests.command import ENVIRONMENT, Serve
 
 ROOT = Path(__file__).resolve().parents[1]
 DEADLINE_S = 300
-PAGES = [ROOT / "README.md", *sorted((ROOT / "host" / "docs").glob("*.md")),
-         *sorted((ROOT / "firmware" / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "host" / "docs").glob("*.md")),
+    *sorted((ROOT / "firmware" / "docs").glob("*.md")),
+]
 INTERPRETERS = {
     "micropython": ROOT / "build" / "micropython" / "unix-c" / "micropython",
     "python3": Path(sys.executable),
@@ -47,8 +50,9 @@ class Block(NamedTuple):
 
 def blocks(page: Path) -> list[Block]:
     text = page.read_text("utf-8")
-    found = re.findall(r"^(?: *<!-- (file|not run): ([^\n]*) -->\n)?( *)```(\w*)\n(.*?)^ *```$", text,
-                       re.MULTILINE | re.DOTALL)
+    found = re.findall(
+        r"^(?: *<!-- (file|not run): ([^\n]*) -->\n)?( *)```(\w*)\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL
+    )
     assert 2 * len(found) == text.count("```"), f"{page}: a block is not understood"
     return [Block(language, textwrap.dedent(text), mark, said) for mark, said, _, language, text in found]
 
@@ -81,14 +85,22 @@ class Shell:
                 self._settings += f"{line}\n"
             elif line.endswith("&"):
                 command[-1] = f"{self._settings}exec {line[:-1]}"
-                server = subprocess.Popen(command, cwd=self.folder, env=self._environment, stdout=subprocess.PIPE,
-                                          text=True)
+                server = subprocess.Popen(
+                    command, cwd=self.folder, env=self._environment, stdout=subprocess.PIPE, text=True
+                )
                 self._servers.append(server)
                 assert server.stdout is not None
                 said += server.stdout.readline()
             else:
-                said += subprocess.run(command, cwd=self.folder, env=self._environment, check=True, timeout=DEADLINE_S,
-                                       stdout=subprocess.PIPE, text=True).stdout
+                said += subprocess.run(
+                    command,
+                    cwd=self.folder,
+                    env=self._environment,
+                    check=True,
+                    timeout=DEADLINE_S,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                ).stdout
         return said.replace(self.port, "1801")
 
     def close(self) -> None:
@@ -100,6 +112,7 @@ class Shell:
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Callable[[Path], Shell]]:
     with contextlib.ExitStack() as stack:
+
         def make(page: Path) -> Shell:
             made = Shell(tmp_path, prepared=page.name != "README.md")  # which says itself how to find the command
             stack.callback(made.close)
@@ -130,10 +143,12 @@ def walk(page: Path, shell: Shell) -> list[str]:
     return outputs
 
 
-@pytest.mark.parametrize(("told", "right"), [
-    ("one\n", True), ("two\n", False), ("o...\n", True), ("one\n...\ntwo\n", False), ("", False)])
+@pytest.mark.parametrize(
+    ("told", "right"), [("one\n", True), ("two\n", False), ("o...\n", True), ("one\n...\ntwo\n", False), ("", False)]
+)
 def test_a_page_that_says_something_else_than_the_command_is_noticed(
-        told: str, right: bool, tmp_path: Path, shell: Callable[[Path], Shell]) -> None:
+    told: str, right: bool, tmp_path: Path, shell: Callable[[Path], Shell]
+) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"- item\n\n  ```sh\n  echo one\n  ```\n  ```text\n{textwrap.indent(told, '  ')}  ```\n")
     with contextlib.nullcontext() if right else pytest.raises(AssertionError):
@@ -150,8 +165,7 @@ def test_the_blocks_of_a_page_do_what_it_says(page: Path, shell: Callable[[Path]
 @pytest.mark.parametrize("interpreter", sorted(INTERPRETERS))
 @pytest.mark.parametrize("queue", ["line1", "lime1"])
 def test_the_readme_leads_to_a_reading(queue: str, interpreter: str, shell: Callable[[Path], Shell]) -> None:
-    """With both interpreters that it names. With a typo in the queue's name the program says that nothing was stored.
-    """
+    """With both interpreters that it names; with a typo in the queue's name it says that nothing was stored."""
     if not INTERPRETERS[interpreter].exists():
         pytest.skip(f"{INTERPRETERS[interpreter]} is missing: make run builds it")
     here = shell(PAGES[0])
@@ -183,13 +197,20 @@ def test_the_example_that_sends_says_what_became_of_its_message(tmp_path: Path) 
         with Client(tmp_path / "there") as client:
             client.create_queue("line1", transactional=True)
         command = [sys.executable, ROOT / "host/examples/send.py", tmp_path / "here"]
-        sender = subprocess.Popen([*command, "DIRECT=OS:plant\\private$\\line1", "on"], env=ENVIRONMENT,
-                                  stdout=subprocess.PIPE, text=True)
+        sender = subprocess.Popen(
+            [*command, "DIRECT=OS:plant\\private$\\line1", "on"], env=ENVIRONMENT, stdout=subprocess.PIPE, text=True
+        )
         with Client(tmp_path / "there") as client, client.queue("line1").receive(DEADLINE_S) as message:
             assert message.body == b"on"
         assert sender.communicate(timeout=DEADLINE_S)[0].startswith("received")
-        refused = subprocess.run([*command, "DIRECT=OS:plant\\private$\\lime1", "on"], env=ENVIRONMENT, check=True,
-                                 stdout=subprocess.PIPE, text=True, timeout=DEADLINE_S).stdout
+        refused = subprocess.run(
+            [*command, "DIRECT=OS:plant\\private$\\lime1", "on"],
+            env=ENVIRONMENT,
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=DEADLINE_S,
+        ).stdout
         assert refused.startswith("dead-lettered: there is no queue lime1 at plant")
     finally:
         serve.stop()
@@ -206,8 +227,13 @@ def test_the_commands_that_the_pages_name_exist() -> None:
         commands |= set(re.findall(r"`(?:ordack )?((?:ordack|queue|outgoing|board|pipeline) [a-z]+)", text))
     for command in sorted(commands):
         words = shlex.split(command.removeprefix("ordack "))
-        done = subprocess.run([sys.executable, "-m", "ordack", *words, "--help"], env=ENVIRONMENT, check=False,
-                              stdout=subprocess.DEVNULL, timeout=DEADLINE_S)
+        done = subprocess.run(
+            [sys.executable, "-m", "ordack", *words, "--help"],
+            env=ENVIRONMENT,
+            check=False,
+            stdout=subprocess.DEVNULL,
+            timeout=DEADLINE_S,
+        )
         assert done.returncode == 0, command
 
 
@@ -230,6 +256,9 @@ def test_the_readme_fits_three_screens() -> None:
 
 def test_every_module_of_the_pipeline_is_in_the_table_of_the_host() -> None:
     table = (ROOT / "host" / "README.md").read_text(encoding="utf-8")
-    files = {f"`pipeline/{path.name}`" for path in (ROOT / "host" / "ordack" / "pipeline").iterdir()
-             if path.is_file() and path.suffix in (".py", ".html", ".js", ".properties") and path.name != "__init__.py"}
+    files = {
+        f"`pipeline/{path.name}`"
+        for path in (ROOT / "host" / "ordack" / "pipeline").iterdir()
+        if path.is_file() and path.suffix in (".py", ".html", ".js", ".properties") and path.name != "__init__.py"
+    }
     assert [name for name in sorted(files) if name not in table] == []

@@ -48,18 +48,28 @@ def _ids(store: Path) -> list[str]:
 def _shell(command: str, store: Path) -> subprocess.CompletedProcess[str]:
     """A line of shell in which `receive` is the command on the queue plain of this store."""
     line = command.replace("receive", f"{sys.executable} -m ordack receive --store '{store}' plain")
-    done = subprocess.run(["/bin/bash", "-o", "pipefail", "-c", line], capture_output=True, text=True, env=ENVIRONMENT,
-                          timeout=DEADLINE_S, check=False)
+    done = subprocess.run(
+        ["/bin/bash", "-o", "pipefail", "-c", line],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=DEADLINE_S,
+        check=False,
+    )
     assert "Traceback" not in done.stderr
     return done
 
 
-def _start(store: Path, *options: str, stdout: Any = subprocess.PIPE,
-           **environment: str) -> subprocess.Popen[str]:
+def _start(store: Path, *options: str, stdout: Any = subprocess.PIPE, **environment: str) -> subprocess.Popen[str]:
     """`receive` on the queue plain."""
-    return subprocess.Popen([sys.executable, "-m", "ordack", "receive", "--store", str(store), "plain", *options],
-                            stdout=stdout, stderr=subprocess.PIPE, text=True, preexec_fn=heed,
-                            env={**ENVIRONMENT, **environment})
+    return subprocess.Popen(
+        [sys.executable, "-m", "ordack", "receive", "--store", str(store), "plain", *options],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed,
+        env={**ENVIRONMENT, **environment},
+    )
 
 
 # ---- how many ---------------------------------------------------------------------------------------
@@ -108,8 +118,9 @@ def test_head_takes_two_of_a_thousand_and_the_others_stay(thousand: Path, option
     assert done.returncode == 1
     assert len(done.stdout.splitlines()) == lines
     assert _left(thousand) == list(range(2, 1000))
-    assert done.stderr == ("ordack: the reader of standard output has gone; 2 messages were removed from plain, "
-                           f"the last {ids[1]}\n")
+    assert done.stderr == (
+        f"ordack: the reader of standard output has gone; 2 messages were removed from plain, the last {ids[1]}\n"
+    )
 
 
 def test_a_slow_reader_that_dies_has_left_nothing_in_the_pipe(thousand: Path) -> None:
@@ -130,8 +141,7 @@ def test_a_slow_reader_that_dies_has_left_nothing_in_the_pipe(thousand: Path) ->
 
 @FORMS
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_what_a_closed_pipe_did_not_take_stays_in_the_queue(
-        store: Path, unbuffered: str, form: str) -> None:
+def test_what_a_closed_pipe_did_not_take_stays_in_the_queue(store: Path, unbuffered: str, form: str) -> None:
     with Client(store) as client:
         for _ in range(8):
             client.send("plain", bytes(1 << 20), label="l" * 200)
@@ -142,7 +152,8 @@ def test_what_a_closed_pipe_did_not_take_stays_in_the_queue(
     assert process.stderr
     with process.stderr:
         assert process.stderr.read() == (
-            "ordack: the reader of standard output has gone; nothing was removed from plain\n")
+            "ordack: the reader of standard output has gone; nothing was removed from plain\n"
+        )
     assert process.wait(DEADLINE_S) == 1
     with Client(store) as client:
         assert len(list(client.queue("plain").peek())) == 8
@@ -152,8 +163,13 @@ def test_a_pipe_that_does_not_block_takes_all_all_the_same(store: Path) -> None:
     with Client(store) as client:
         client.send("plain", bytes(1 << 20))
     program = "import os; os.set_blocking(1, False); from ordack.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", program, "receive", "--store", str(store), "plain", "--json"],
-                          capture_output=True, env=ENVIRONMENT, timeout=DEADLINE_S, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program, "receive", "--store", str(store), "plain", "--json"],
+        capture_output=True,
+        env=ENVIRONMENT,
+        timeout=DEADLINE_S,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (0, b"")
     assert len(base64.b64decode(json.loads(done.stdout)["body_base64"])) == 1 << 20
 
@@ -165,7 +181,9 @@ def test_a_pipe_that_does_not_block_takes_all_all_the_same(store: Path) -> None:
 def test_a_full_disk_behind_standard_output_removes_nothing(thousand: Path, form: str) -> None:
     done = _shell(f"receive --all {form} > /dev/full", thousand)
     assert (done.returncode, done.stderr) == (
-        1, "ordack: cannot write to standard output: No space left on device; nothing was removed from plain\n")
+        1,
+        "ordack: cannot write to standard output: No space left on device; nothing was removed from plain\n",
+    )
 
 
 @FORMS
@@ -173,8 +191,9 @@ def test_a_disk_that_gets_full_in_the_middle_removes_what_it_took(thousand: Path
     ids = _ids(thousand)
     disk = tmp_path / "disk"
     disk.mkdir()
-    if subprocess.run(["/bin/mount", "-t", "tmpfs", "-o", "size=8k", "none", disk], check=False,
-                      stderr=subprocess.DEVNULL).returncode:
+    if subprocess.run(
+        ["/bin/mount", "-t", "tmpfs", "-o", "size=8k", "none", disk], check=False, stderr=subprocess.DEVNULL
+    ).returncode:
         pytest.skip("this user cannot mount a small file system")
     try:
         done = _shell(f"receive --all {form} > {disk}/shown", thousand)
@@ -185,14 +204,17 @@ def test_a_disk_that_gets_full_in_the_middle_removes_what_it_took(thousand: Path
     count = whole // (1 if form else 2)
     assert 0 < count < 256  # in the middle of a batch
     assert _left(thousand) == list(range(count, 1000))
-    assert done.stderr == ("ordack: cannot write to standard output: No space left on device; "
-                           f"{count} messages were removed from plain, the last {ids[count - 1]}\n")
+    assert done.stderr == (
+        "ordack: cannot write to standard output: No space left on device; "
+        f"{count} messages were removed from plain, the last {ids[count - 1]}\n"
+    )
 
 
 @SIGNALS
 @FORMS
 def test_a_signal_in_the_middle_removes_what_was_read_and_says_so(
-        thousand: Path, number: signal.Signals, form: str) -> None:
+    thousand: Path, number: signal.Signals, form: str
+) -> None:
     ids = _ids(thousand)
     process = _start(thousand, "--all", *form.split())
     assert process.stdout
@@ -251,8 +273,10 @@ def test_kill_9_at_any_time_loses_nothing(thousand: Path, tmp_path: Path, form: 
             file.writelines(process.stdout or ())  # it may have been ahead
             process.communicate()
         rounds += 1
-    bodies = [base64.b64decode(json.loads(line)["body_base64"]).decode() if form else line.strip()
-              for line in shown.read_text().splitlines()[0 if form else 1::1 if form else 2]]
+    bodies = [
+        base64.b64decode(json.loads(line)["body_base64"]).decode() if form else line.strip()
+        for line in shown.read_text().splitlines()[0 if form else 1 :: 1 if form else 2]
+    ]
     assert {int(body) for body in bodies} == set(range(1000))
 
 
@@ -275,8 +299,13 @@ def test_a_body_that_is_text_is_shown_as_text_and_any_body_as_it_is(store: Path,
     assert body.read_bytes() == "grün 21.5".encode()
     assert ordack("receive", "--store", store, "plain", "--raw", tmp_path / "no" / "folder").returncode == 1
     for to in (["--peek", "--raw", "-"], ["--raw", "/dev/stdout"]):
-        shown = subprocess.run([sys.executable, "-m", "ordack", "receive", "--store", store, "plain", *to],
-                               env=ENVIRONMENT, capture_output=True, timeout=DEADLINE_S, check=True)
+        shown = subprocess.run(
+            [sys.executable, "-m", "ordack", "receive", "--store", store, "plain", *to],
+            env=ENVIRONMENT,
+            capture_output=True,
+            timeout=DEADLINE_S,
+            check=True,
+        )
         assert shown.stdout == b"\xff\x00"
     ordack("receive", "--store", store, "plain")
     for options in ([], ["--peek"]):
@@ -291,8 +320,9 @@ def test_a_disk_that_takes_no_body_leaves_the_message_and_no_half_of_it(store: P
         client.send("plain", bytes(100_000))
     disk = tmp_path / "disk"
     disk.mkdir()
-    if subprocess.run(["/bin/mount", "-t", "tmpfs", "-o", "size=8k", "none", disk], check=False,
-                      stderr=subprocess.DEVNULL).returncode:
+    if subprocess.run(
+        ["/bin/mount", "-t", "tmpfs", "-o", "size=8k", "none", disk], check=False, stderr=subprocess.DEVNULL
+    ).returncode:
         pytest.skip("this user cannot mount a small file system")
     try:
         done = ordack("receive", "--store", store, "plain", "--raw", disk / "body")
@@ -311,8 +341,12 @@ def test_a_line_for_a_person_has_the_time_and_a_dead_letter_where_it_should_have
         client.send("DIRECT=TCP:127.0.0.9\\private$\\lime1", b"x", delivery="recoverable", dead_letter=True, ttrq=1)
     shown = ordack("receive", "--store", store, "plain").stdout
     assert begun <= datetime.fromisoformat(" ".join(shown.split()[:2])) <= datetime.now().astimezone()
-    process = subprocess.Popen([sys.executable, "-m", "ordack", "serve", "--store", str(store), "--listen",
-                                "127.0.0.1:0"], env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ordack", "serve", "--store", str(store), "--listen", "127.0.0.1:0"],
+        env=ENVIRONMENT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     with Store(store) as opened:
         while not opened.queue("system$;deadletter").messages:
             opened.wait(0.1)

@@ -35,16 +35,23 @@ from ordack.pipeline.audit_result import (
 )
 
 CHROMIUM = Path("/usr/bin/chromium")
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
-             "--disable-sync"]
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 START = 1_763_700_000_123_456_789
-HOSTILE = ("DIRECT=OS:plant\\private$\\<script>document.title='pwned'</script><img src=x onerror=alert(1)>"
-           "&lt;b&gt;\u202e\ud800")
+HOSTILE = (
+    "DIRECT=OS:plant\\private$\\<script>document.title='pwned'</script><img src=x onerror=alert(1)>"
+    "&lt;b&gt;\u202e\ud800"
+)
 
 
 def latencies(chance: random.Random, messages: int) -> tuple[dict[str, Latency], dict[str, dict[float, int]]]:
     found, histograms = {}, {}
-    bounds = [1.125 ** power for power in range(-60, 140)]
+    bounds = [1.125**power for power in range(-60, 140)]
     for which, middle in (("session", 4), ("order", 12), ("final", 800)):
         values = sorted(middle * chance.lognormvariate(0, 0.6) for _ in range(messages))
         ranks = [values[int(len(values) * part)] for part in (0.5, 0.9, 0.99)]
@@ -82,17 +89,35 @@ def example(streams: int = 300, seed: int = 7) -> Result:
             doubts["skipped"] = 1
             unknowns.append(Unknown("skipped", key, one, number, 9, "4096 bytes are missing in frame 77", packets))
         rejects = {"duplicate": resends} if resends else {}
-        made.append(StreamReport(
-            stream=key, sequence=two, sequence_count=2, connections=1 + number % 3, messages=messages,
-            first_transmissions=messages, resends=resends, rejects=rejects, order_acked=messages,
-            final_acked=messages - 7 * odd, unsettled=7 * odd, holes=int(number % 5 == 0), violations=kinds,
-            unknowns=doubts, first_time=first, last_time=last, latency=shapes[number % 8][0],
-            histograms=shapes[number % 8][1],
-            outcomes={"received": messages - 9, "waiting": 4, "sent": 3, "0x8003": 2} if odd else {
-                "received": messages},
-            sequences=(
-                SequenceReport(one, half, half, resends, rejects, half, half, 0, half, half, first, first + 1),
-                SequenceReport(two, half, half, 0, {}, half, half, 0, half, half, first + 2, last))))
+        made.append(
+            StreamReport(
+                stream=key,
+                sequence=two,
+                sequence_count=2,
+                connections=1 + number % 3,
+                messages=messages,
+                first_transmissions=messages,
+                resends=resends,
+                rejects=rejects,
+                order_acked=messages,
+                final_acked=messages - 7 * odd,
+                unsettled=7 * odd,
+                holes=int(number % 5 == 0),
+                violations=kinds,
+                unknowns=doubts,
+                first_time=first,
+                last_time=last,
+                latency=shapes[number % 8][0],
+                histograms=shapes[number % 8][1],
+                outcomes={"received": messages - 9, "waiting": 4, "sent": 3, "0x8003": 2}
+                if odd
+                else {"received": messages},
+                sequences=(
+                    SequenceReport(one, half, half, resends, rejects, half, half, 0, half, half, first, first + 1),
+                    SequenceReport(two, half, half, 0, {}, half, half, 0, half, half, first + 2, last),
+                ),
+            )
+        )
         if odd and len(series) < 20:
             points = []
             for place in range(1, messages + 1):
@@ -104,31 +129,73 @@ def example(streams: int = 300, seed: int = 7) -> Result:
                     points += [(moment + 90_000_000, place, 1), (moment + 91_000_000, place, 2)]
             bases = (first, 0, one), (first + half * 40_000_000, half, two)
             series.append(Series(key, tuple(sorted(points)), bases, False))
-        events = [Event(first, "begin", 0, ""), Event(first + 5_000_000, "established", 1, ""),
-                  Event(first + 9_000_000, "first_message", 0, "number 1")]
+        events = [
+            Event(first, "begin", 0, ""),
+            Event(first + 5_000_000, "established", 1, ""),
+            Event(first + 9_000_000, "first_message", 0, "number 1"),
+        ]
         if number % 5 == 0:
             events.append(Event(first + 2_000_000_000, "hole", 0, "1448 bytes <are> missing"))
         connections[number] = ConnectionReport(
-            ends=(f"10.0.{number % 9}.{number % 250}:{50000 + number}", "10.1.0.2:1801"), syn=number % 11 != 0,
-            first_time=first, last_time=last, packets=(messages + resends, messages // 4),
-            messages=(messages + resends, 9), holes=(int(number % 5 == 0), 0), malformed=(int(number % 50 == 0), 0),
-            queue_managers=(manager, ""), end=("FIN", "RST", "the capture ends")[number % 3], events=tuple(events))
+            ends=(f"10.0.{number % 9}.{number % 250}:{50000 + number}", "10.1.0.2:1801"),
+            syn=number % 11 != 0,
+            first_time=first,
+            last_time=last,
+            packets=(messages + resends, messages // 4),
+            messages=(messages + resends, 9),
+            holes=(int(number % 5 == 0), 0),
+            malformed=(int(number % 50 == 0), 0),
+            queue_managers=(manager, ""),
+            end=("FIN", "RST", "the capture ends")[number % 3],
+            events=tuple(events),
+        )
     totals: Counter[str] = Counter()
     for stream in made:
         totals.update(stream.violations)
     messages, resends, unsettled = (
-        sum(getattr(stream, name) for stream in made) for name in ("messages", "resends", "unsettled"))
+        sum(getattr(stream, name) for stream in made) for name in ("messages", "resends", "unsettled")
+    )
     summary: dict[str, Any] = {
-        "packets": 3 * messages, "connections": len(connections), "streams": 2 * streams, "messages": messages,
-        "resends": resends, "rejects": {"duplicate": resends}, "settled": messages - unsettled, "unsettled": unsettled,
-        "holes": 60, "malformed": 6, "violations": {kind: totals[kind] for kind in KINDS}, "latency_ms": {}}
-    senders = [SenderReport(stream.stream.source_queue_manager, 1, stream.messages, stream.resends, 0, stream.unsettled,
-                            sum(stream.violations.values()), 0, stream.latency) for stream in made]
+        "packets": 3 * messages,
+        "connections": len(connections),
+        "streams": 2 * streams,
+        "messages": messages,
+        "resends": resends,
+        "rejects": {"duplicate": resends},
+        "settled": messages - unsettled,
+        "unsettled": unsettled,
+        "holes": 60,
+        "malformed": 6,
+        "violations": {kind: totals[kind] for kind in KINDS},
+        "latency_ms": {},
+    }
+    senders = [
+        SenderReport(
+            stream.stream.source_queue_manager,
+            1,
+            stream.messages,
+            stream.resends,
+            0,
+            stream.unsettled,
+            sum(stream.violations.values()),
+            0,
+            stream.latency,
+        )
+        for stream in made
+    ]
     return Result(
-        summary=summary, paths=["/var/captures/plant-000001.pcap", "/var/captures/plant-000002.pcap"],
+        summary=summary,
+        paths=["/var/captures/plant-000001.pcap", "/var/captures/plant-000002.pcap"],
         damages=[("/var/captures/plant-000002.pcap", "the file ends at byte 123456, inside <frame> 78")],
-        violations=violations, unknowns=unknowns, streams=made, senders=senders, connections=connections,
-        histograms=shapes[0][1], latency=shapes[0][0], series=series)
+        violations=violations,
+        unknowns=unknowns,
+        streams=made,
+        senders=senders,
+        connections=connections,
+        histograms=shapes[0][1],
+        latency=shapes[0][0],
+        series=series,
+    )
 
 
 # ---- without a browser --------------------------------------------------------------------------
@@ -152,12 +219,15 @@ def test_the_streams_with_most_trouble_come_first(tmp_path: Path) -> None:
     assert data["violations"][0]["packets"][0] == [1, 100, "2025-11-21 04:40:00.132456"]
 
 
-@pytest.mark.parametrize(("change", "headline"), [
-    ("", "21 violations in 19 of 300 streams"),
-    ("violations", "Nothing wrong was found, but 19 verdicts must stay open"),
-    ("violations unknowns", "Clean: 64,906 messages in 300 streams"),
-    ("violations unknowns messages", "Nothing to judge"),
-])
+@pytest.mark.parametrize(
+    ("change", "headline"),
+    [
+        ("", "21 violations in 19 of 300 streams"),
+        ("violations", "Nothing wrong was found, but 19 verdicts must stay open"),
+        ("violations unknowns", "Clean: 64,906 messages in 300 streams"),
+        ("violations unknowns messages", "Nothing to judge"),
+    ],
+)
 def test_the_verdict_in_words(tmp_path: Path, change: str, headline: str) -> None:
     result = example()
     result.summary["violations"]["ack_beyond_receipt"] += 2  # shown by connections
@@ -236,14 +306,18 @@ class Opened:
         """The texts of the cells that a table shows."""
         found: list[list[str]] = self.page.evaluate(
             "place => [...document.querySelectorAll(`#${place} tbody tr`)]"
-            ".map(row => [...row.children].map(cell => cell.textContent))", place)
+            ".map(row => [...row.children].map(cell => cell.textContent))",
+            place,
+        )
         return found
 
     def traces(self, plot: str) -> dict[str, Any]:
         """{name: {x, y, text}} of what a plot shows."""
         found: dict[str, Any] = self.page.evaluate(
             "plot => Object.fromEntries(document.getElementById(plot).data.map("
-            "trace => [trace.name ?? '', {x: trace.x, y: trace.y, text: trace.text}]))", plot)
+            "trace => [trace.name ?? '', {x: trace.x, y: trace.y, text: trace.text}]))",
+            plot,
+        )
         return found
 
     def column(self, place: str, at: int) -> list[str]:
@@ -256,10 +330,22 @@ def test_a_report_in_a_browser(browser: Any, tmp_path: Path) -> None:
     page = opened.page
 
     # What the page says is what the result says.
-    figures = dict(zip(*(page.eval_on_selector_all(f"#figures {tag}", "all => all.map(one => one.textContent)")
-                         for tag in ("dt", "dd"))))
-    for title, number in (("Messages", result.summary["messages"]), ("Packets", result.summary["packets"]),
-                          ("Violations", 19), ("Not known", 19), ("Unsettled", 266), ("Malformed", 6)):
+    figures = dict(
+        zip(
+            *(
+                page.eval_on_selector_all(f"#figures {tag}", "all => all.map(one => one.textContent)")
+                for tag in ("dt", "dd")
+            )
+        )
+    )
+    for title, number in (
+        ("Messages", result.summary["messages"]),
+        ("Packets", result.summary["packets"]),
+        ("Violations", 19),
+        ("Not known", 19),
+        ("Unsettled", 266),
+        ("Malformed", 6),
+    ):
         assert figures[title] == f"{number:,}"
     assert page.locator("#verdict h2").inner_text() == "19 violations in 19 of 300 streams"
     assert len(opened.rows("violations-table")) == 19
@@ -270,9 +356,12 @@ def test_a_report_in_a_browser(browser: Any, tmp_path: Path) -> None:
     assert outcomes["received by an application"] == f"{sum(one.outcomes['received'] for one in result.streams):,}"
     assert outcomes[f"not received: {classes.words(confirm.NACK_Q_EXCEED_QUOTA)}"] == "76"
     assert opened.rows("files")[1] == [
-        "/var/captures/plant-000002.pcap", "the file ends at byte 123456, inside <frame> 78"]
+        "/var/captures/plant-000002.pcap",
+        "the file ends at byte 123456, inside <frame> 78",
+    ]
     assert [row[0] for row in opened.rows("latency .scroll")][:3] == [
-        f"{which} acknowledgement" for which in ("session", "order", "final")]
+        f"{which} acknowledgement" for which in ("session", "order", "final")
+    ]
     assert set(opened.traces("latency-plot")) == {"session", "order", "final"}
     bins = sorted(result.histograms["order"].items())
     assert opened.traces("latency-plot")["order"]["x"][1:] == [bound for bound, _ in bins]
@@ -289,7 +378,8 @@ def test_a_report_in_a_browser(browser: Any, tmp_path: Path) -> None:
     assert opened.column("fleet-table", 5) == [f"{number:,}" for number in most[:-21:-1]]
     page.locator("#fleet-table input").fill("LINE27")
     assert sorted(row[2].rpartition("\\")[2] for row in opened.rows("fleet-table")) == sorted(
-        ["line27", *(f"line27{number}" for number in range(10))])
+        ["line27", *(f"line27{number}" for number in range(10))]
+    )
     assert page.locator("#fleet-table [role=status]").inner_text() == "Rows 1 to 11 of 11"
     page.locator("#fleet-table input").fill("")
     page.locator("#fleet-table select").select_option(label="with something not known")
@@ -302,8 +392,9 @@ def test_a_report_in_a_browser(browser: Any, tmp_path: Path) -> None:
         traces = opened.traces("stream-plot")
         chosen = page.locator("#stream-facts dd").first.inner_text()
         series = next(one for one in result.series if one.stream.source_queue_manager == chosen)
-        for what, title in enumerate(("first transmission", "resend", "not accepted", "order acknowledgement",
-                                      "final acknowledgement")):
+        for what, title in enumerate(
+            ("first transmission", "resend", "not accepted", "order acknowledgement", "final acknowledgement")
+        ):
             wanted = [position for _, position, kind in series.points if kind == what]
             assert traces.get(title, {"y": []})["y"] == wanted
         assert traces["violation"]["y"] == [12]
@@ -320,7 +411,11 @@ def test_a_report_in_a_browser(browser: Any, tmp_path: Path) -> None:
     page.locator("#connections-table input").fill(":50120")
     assert len(opened.rows("connections-table")) == 1
     assert list(opened.traces("connections-plot")) == [
-        "with holes or without its beginning", "hole", "session opened", "first message"]
+        "with holes or without its beginning",
+        "hole",
+        "session opened",
+        "first message",
+    ]
     assert opened.traces("connections-plot")["hole"]["text"] == ["1448 bytes &lt;are&gt; missing"]
 
     assert opened.problems == []
@@ -351,6 +446,7 @@ def test_few_and_many_streams_and_the_dark(browser: Any, tmp_path: Path, streams
     assert opened.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     names = opened.page.evaluate(
         "[...document.querySelectorAll('input, select, button')].filter(one => one.offsetParent && !one.labels?.length "
-        "&& !one.textContent && !one.ariaLabel).length")
+        "&& !one.textContent && !one.ariaLabel).length"
+    )
     assert names == 0  # every control has a name
     assert opened.problems == []

@@ -98,7 +98,10 @@ def test_all_final_acks_together_are_bounded_and_the_oldest_go(tmp_path: Path) -
     assert len(host.store.outgoing_messages()) == 16
     world.pass_time(1000)
     assert [(queue.peer, len(queue.stream.table)) for queue in host.manager.outgoing.returns] == [
-        (peers[1].guid, 2), (peers[2].guid, 4), (peers[3].guid, 4)]
+        (peers[1].guid, 2),
+        (peers[2].guid, 4),
+        (peers[3].guid, 4),
+    ]
     assert len(host.store.outgoing_messages()) == 10
 
 

@@ -61,7 +61,11 @@ class Served:
     def __init__(self, store: Path, defect: str) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-c", BROKEN, defect, "serve", "--store", str(store), "--listen", "127.0.0.1:0"],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=ENVIRONMENT,
+        )
         assert self.process.stdout
         self.port = int(self.process.stdout.readline().rpartition(":")[2])
 
@@ -132,7 +136,7 @@ def test_a_defect_ends_the_connection_that_met_it_and_no_other(served: Callable[
 
 
 def test_a_defect_when_a_connection_ends_and_one_that_comes_again_and_again_end_nothing(
-    served: Callable[[str], Served]
+    served: Callable[[str], Served],
 ) -> None:
     began = time.monotonic()
     running = served("report")
@@ -153,7 +157,13 @@ def test_the_end_of_its_terminal_is_not_the_end_of_serve(store: Path) -> None:
     master, slave = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-c", IN_TERMINAL, "-m", "ordack", "serve", "--store", str(store), "--listen", "127.0.0.1:0"],
-        stdin=slave, stdout=slave, stderr=slave, env=ENVIRONMENT, start_new_session=True, preexec_fn=heed)
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env=ENVIRONMENT,
+        start_new_session=True,
+        preexec_fn=heed,
+    )
     os.close(slave)
     try:
         line = b""
@@ -226,7 +236,7 @@ def test_each_byte_of_a_packet_in_pieces_costs_the_same() -> None:
         for _ in range(20):
             begin = time.process_time_ns()
             for _ in range(50):
-                session.receive_data(packet[at:at + 1], 0)
+                session.receive_data(packet[at : at + 1], 0)
                 at += 1
             best = min(best, time.process_time_ns() - begin)
         costs.append(best)

@@ -108,17 +108,36 @@ def test_a_board_on_batteries_sleeps_when_its_reading_is_in_the_queue(tmp_path: 
     try:
         for reachable in (False, True):
             place = f'connect=("127.0.0.1", {port.port if reachable else 9}), '
-            command = _program("batteries.py", tmp_path, ('"outbox", ', '"outbox", ' + place),
-                               ("192.168.1.1", "127.0.0.1"), ("2000)", "50)"),
-                               ("10000", "9000" if reachable else "300"))
-            done = subprocess.run(command, cwd=tmp_path, env=_environment(tmp_path), capture_output=True, text=True,
-                                  timeout=60, check=False)
+            command = _program(
+                "batteries.py",
+                tmp_path,
+                ('"outbox", ', '"outbox", ' + place),
+                ("192.168.1.1", "127.0.0.1"),
+                ("2000)", "50)"),
+                ("10000", "9000" if reachable else "300"),
+            )
+            done = subprocess.run(
+                command,
+                cwd=tmp_path,
+                env=_environment(tmp_path),
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
             assert done.stdout == f"{0 if reachable else 1} to send\nasleep 300000\n", done.stdout + done.stderr
-        typo = _program("batteries.py", tmp_path, ("line1\")", "lime1\")"),
-                        ('"outbox", ', '"outbox", ' + place), ("192.168.1.1", "127.0.0.1"),
-                        ("2000)", "50)"), ("10000", "9000"))
-        done = subprocess.run(typo, cwd=tmp_path, env=_environment(tmp_path), capture_output=True, text=True,
-                              timeout=60, check=False)
+        typo = _program(
+            "batteries.py",
+            tmp_path,
+            ('line1")', 'lime1")'),
+            ('"outbox", ', '"outbox", ' + place),
+            ("192.168.1.1", "127.0.0.1"),
+            ("2000)", "50)"),
+            ("10000", "9000"),
+        )
+        done = subprocess.run(
+            typo, cwd=tmp_path, env=_environment(tmp_path), capture_output=True, text=True, timeout=60, check=False
+        )
         assert done.stdout == "not delivered, class 0x8000\n0 to send\nasleep 300000\n", done.stdout + done.stderr
         with Client(tmp_path / "store") as client, client.queue("line1").receive_batch(5, 10) as messages:
             assert [message.body for message in messages] == [b"14022"] * 2
@@ -129,16 +148,24 @@ def test_a_board_on_batteries_sleeps_when_its_reading_is_in_the_queue(tmp_path: 
 @pytest.mark.skipif(not MICROPYTHON.exists(), reason="there is no MicroPython")
 def test_a_command_reaches_the_board_of_the_example(tmp_path: Path) -> None:
     serve = Serve(tmp_path / "store")
-    command = _program("commands.py", tmp_path,
-                       ('"192.168.1.20", 1801', f'"127.0.0.1", {serve.port}'))
+    command = _program("commands.py", tmp_path, ('"192.168.1.20", 1801', f'"127.0.0.1", {serve.port}'))
     board = subprocess.Popen(command, cwd=tmp_path, env=_environment(tmp_path), stdout=subprocess.PIPE, text=True)
     try:
         deadline = time.monotonic() + 60
         while not (sessions := _sessions(tmp_path / "store")):
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        done = ordack("send", "--store", tmp_path / "store", f"PRIVATE={sessions[0]['guid'][1:-1]}\\7", "--body", "on",
-                       "--label", "lamp", "--dead-letter")
+        done = ordack(
+            "send",
+            "--store",
+            tmp_path / "store",
+            f"PRIVATE={sessions[0]['guid'][1:-1]}\\7",
+            "--body",
+            "on",
+            "--label",
+            "lamp",
+            "--dead-letter",
+        )
         assert done.returncode == 0, done.stderr
         assert board.stdout
         assert board.stdout.readline() == "b'on' lamp False\n"
@@ -157,8 +184,9 @@ def test_a_board_without_asyncio_sends_one_reading_and_a_batch(tmp_path: Path) -
         client.create_queue("line1", transactional=True)
     try:
         command = _program("without_asyncio.py", tmp_path, ("1801", str(serve.port)))
-        done = subprocess.run(command, cwd=tmp_path, env=_environment(tmp_path), capture_output=True, text=True,
-                              timeout=60, check=False)
+        done = subprocess.run(
+            command, cwd=tmp_path, env=_environment(tmp_path), capture_output=True, text=True, timeout=60, check=False
+        )
         assert done.stdout == "stored\nall settled\n", done.stdout + done.stderr
         with Client(tmp_path / "store") as client:
             assert [message.body for message in client.queue("line1").peek()] == [b"21.5", b"21.6", b"21.7"]

@@ -64,8 +64,16 @@ class World:
         self.host = Host(folder, Config(**config))
         self.up, self.down = Direction(speed), Direction(speed)
         self.link: Link | None = None
-        self.node = Node("", connect=self.make_link(), files=power.Disk(), guid=GUID, random=lambda: 0.5,
-                         clock=lambda: WALL + self.now // 1000, capacity=32 << 20, inbox_quota=(16 << 20, 100))
+        self.node = Node(
+            "",
+            connect=self.make_link(),
+            files=power.Disk(),
+            guid=GUID,
+            random=lambda: 0.5,
+            clock=lambda: WALL + self.now // 1000,
+            capacity=32 << 20,
+            inbox_quota=(16 << 20, 100),
+        )
         self.node._clock = Clock(self)  # type: ignore[assignment]
         self.inbox = self.node.inbox("commands", 7)
         self.reasons: list[str] = []
@@ -166,14 +174,14 @@ class OverTcp(World):
         if self.is_cut:
             raise OSError(errno.ECONNRESET)
         data = self.down.take(len(buffer))
-        buffer[:len(data)] = data
+        buffer[: len(data)] = data
         return len(data)
 
     def write(self, data: Any) -> Any:
         if isinstance(data, bytes):
             self.down.waiting += data
             return None
-        taken = data[:max(SEND_BUFFER - len(self.up.waiting), 0)]
+        taken = data[: max(SEND_BUFFER - len(self.up.waiting), 0)]
         self.up.waiting += taken
         return len(taken)
 
@@ -202,12 +210,12 @@ class Uart:
 
     def readinto(self, buffer: memoryview) -> int | None:
         data = self.world.down.take(len(buffer))
-        buffer[:len(data)] = data
+        buffer[: len(data)] = data
         return len(data) or None
 
     def write(self, data: memoryview) -> int | None:
         waiting = self.world.up.waiting
-        taken = data[:max(UART_BUFFER - len(waiting), 0)]
+        taken = data[: max(UART_BUFFER - len(waiting), 0)]
         waiting += taken
         return len(taken) or None
 
@@ -240,10 +248,10 @@ class OverUart(World):
         data = self.up.take()
         while data:
             room = self.line.room()
-            part = data[:len(room)]
-            room[:len(part)] = part
+            part = data[: len(room)]
+            room[: len(part)] = part
             self.line.received(len(part))
-            data = data[len(part):]
+            data = data[len(part) :]
             while event := self.line.read(buffer, self.now):
                 if event > 0:
                     self.arrive(bytes(buffer[:event]))
@@ -255,9 +263,9 @@ class OverUart(World):
         super().step()
         while len(self.down.waiting) < UART_BUFFER:
             if count := self.line.output(self.now):
-                self.down.waiting += self.line.out[self.line.out_start:self.line.out_end]
+                self.down.waiting += self.line.out[self.line.out_start : self.line.out_end]
                 self.line.written(count)
-            elif taken := self.line.write(bytes(self.pending[:line.PAYLOAD_MAX]), self.now):
+            elif taken := self.line.write(bytes(self.pending[: line.PAYLOAD_MAX]), self.now):
                 del self.pending[:taken]
             else:
                 break

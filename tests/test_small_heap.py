@@ -73,8 +73,9 @@ def board(tmp_path: Path, heap: int, program: str, *arguments: object) -> list[s
     if arguments:
         (tmp_path / "main.py").write_text(program)
         command[3:] = ["main.py", *map(str, arguments)]
-    done = subprocess.run(command, cwd=tmp_path, env={"PATH": os.defpath}, capture_output=True, text=True, timeout=120,
-                          check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, env={"PATH": os.defpath}, capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()
 
@@ -100,8 +101,13 @@ def test_what_is_accepted_can_be_started_with(tmp_path: Path, heap: int, port: i
 def test_what_is_more_than_the_heap_can_hold_is_delivered_in_order(tmp_path: Path, heap: int, port: int) -> None:
     """Three starts on a machine with memory, so three sequences; some messages stand in copies behind newer ones."""
     for _ in range(3):
-        subprocess.run([sys.executable, "-c", MORE], cwd=tmp_path, check=True, timeout=60,
-                       env={"PYTHONPATH": str(ROOT / "firmware"), "PATH": os.defpath})
+        subprocess.run(
+            [sys.executable, "-c", MORE],
+            cwd=tmp_path,
+            check=True,
+            timeout=60,
+            env={"PYTHONPATH": str(ROOT / "firmware"), "PATH": os.defpath},
+        )
     lines = board(tmp_path, heap, DELIVER, port)
     assert lines[:2] == ["found 480", "full"]
     assert lines[2].startswith("left 0 ")

@@ -341,8 +341,19 @@ def test_a_final_ack_for_a_message_that_is_not_transactional_is_none(tmp_path: P
     world.pass_time(50)
     world.connect_all()
     world.wires[0].to_initiator.clear()
-    packet = acks.final_ack(acks.order_queue("10.0.0.9"), receiver.store.guid, 99, WALL, 1, 1, 1, 0,
-                               sender.store.guid, sent.message_id, 0xC000)
+    packet = acks.final_ack(
+        acks.order_queue("10.0.0.9"),
+        receiver.store.guid,
+        99,
+        WALL,
+        1,
+        1,
+        1,
+        0,
+        sender.store.guid,
+        sent.message_id,
+        0xC000,
+    )
     _send(world, sender)
     exchange(world)
     world.wires[0].to_initiator += packet
@@ -354,7 +365,8 @@ def test_a_final_ack_for_a_message_that_is_not_transactional_is_none(tmp_path: P
 @pytest.mark.rule("C-22", "C-27", "C-84", "A-04", "B-230")
 @pytest.mark.parametrize("restart", [True, False])
 def test_an_order_ack_of_a_later_sequence_proves_nothing_of_a_message_that_was_given_up(
-        tmp_path: Path, restart: bool) -> None:
+    tmp_path: Path, restart: bool
+) -> None:
     world, receiver, sender = _hosts(tmp_path)
     lost = _send(world, sender, body=b"lost", dead_letter=True, ttbr=30)
     world.pass_time(60)
@@ -473,12 +485,15 @@ def test_an_application_has_its_own_dead_letter_queue(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("B-396")
-@pytest.mark.parametrize(("properties", "reason"), [
-    ({"dead_letter_queue": "plain", "dead_letter": True}, "no transactional private queue"),
-    ({"dead_letter_queue": "line1"}, "asks for dead-lettering"),
-    ({"dead_letter_queue": "line1", "dead_letter": True, "delivery": "recoverable"}, "for a transactional message"),
-    ({"dead_letter_queue": DEAD_XACT, "dead_letter": True}, "no transactional private queue"),
-])
+@pytest.mark.parametrize(
+    ("properties", "reason"),
+    [
+        ({"dead_letter_queue": "plain", "dead_letter": True}, "no transactional private queue"),
+        ({"dead_letter_queue": "line1"}, "asks for dead-lettering"),
+        ({"dead_letter_queue": "line1", "dead_letter": True, "delivery": "recoverable"}, "for a transactional message"),
+        ({"dead_letter_queue": DEAD_XACT, "dead_letter": True}, "no transactional private queue"),
+    ],
+)
 def test_what_can_be_no_dead_letter_queue(host: Host, properties: dict[str, Any], reason: str) -> None:
     with host.client() as client, pytest.raises(ValueError, match=reason):
         client.send("DIRECT=TCP:10.0.0.5\\private$\\q", b"x", **properties)
@@ -703,7 +718,8 @@ def test_outcomes_are_kept_for_as_many_messages_as_configured(tmp_path: Path) ->
 @pytest.mark.rule("C-21", "C-83", "C-84", "B-163")
 @pytest.mark.parametrize("orderly", [True, False])
 def test_what_expires_while_nothing_runs_is_in_doubt_only_if_it_may_have_been_sent(
-        tmp_path: Path, orderly: bool) -> None:
+    tmp_path: Path, orderly: bool
+) -> None:
     world, _, sender = _hosts(tmp_path)
     _send(world, sender)
     _seconds(world, 1)  # the session stays open
@@ -721,14 +737,20 @@ def test_what_expires_while_nothing_runs_is_in_doubt_only_if_it_may_have_been_se
     assert _state(sender, waiting) == (confirm.DEAD_LETTERED, 0x8002, not orderly)
 
 
-@pytest.mark.parametrize(("properties", "reason"), [
-    ({"ttrq": -1}, "TimeToReachQueue is -1 s"), ({"ttbr": 1 << 32}, "TimeToBeReceived is 4294967296 s"),
-    ({"acknowledge": ["receive"]}, "go together"), ({"administration_queue": "plain"}, "go together"),
-    ({"acknowledge": ["all"], "administration_queue": "plain"}, "no acknowledgement 'all'"),
-    ({"acknowledge": ["receive"], "administration_queue": "line1"}, "is transactional"),
-])
+@pytest.mark.parametrize(
+    ("properties", "reason"),
+    [
+        ({"ttrq": -1}, "TimeToReachQueue is -1 s"),
+        ({"ttbr": 1 << 32}, "TimeToBeReceived is 4294967296 s"),
+        ({"acknowledge": ["receive"]}, "go together"),
+        ({"administration_queue": "plain"}, "go together"),
+        ({"acknowledge": ["all"], "administration_queue": "plain"}, "no acknowledgement 'all'"),
+        ({"acknowledge": ["receive"], "administration_queue": "line1"}, "is transactional"),
+    ],
+)
 def test_properties_that_cannot_be_are_refused_and_nothing_is_sent(
-        host: Host, properties: dict[str, Any], reason: str) -> None:
+    host: Host, properties: dict[str, Any], reason: str
+) -> None:
     with host.client() as client, pytest.raises(ValueError, match=reason):
         client.send("line1", b"x", **properties)
     assert host.content("line1") == []
@@ -994,7 +1016,8 @@ def test_the_store_syncs_every_commit(host: Host) -> None:
 
 @pytest.mark.rule("B-285", "B-424")
 def test_a_disk_that_is_nearly_full_takes_no_message_but_gives_them(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world, receiver, sender = _hosts(tmp_path)
     _send(world, sender, body=b"1", dead_letter=True)
     _seconds(world, 2)

@@ -94,7 +94,8 @@ def test_a_machine_that_refuses_connections_is_named_with_tries_and_the_next_one
             assert re.search(said.replace(" ", r"\s"), ordack("outgoing", "list", "--store", store).stdout)
             told = _status(store)
             assert [re.sub(".*: waiting", "waiting", problem) for problem in told["problems"]] == [
-                told["outgoing"][0]["why"]]
+                told["outgoing"][0]["why"]
+            ]
             assert told["served"]
             assert told["process"] == serve.process.pid
             assert time.time() - told["since"] < DEADLINE_S * 2
@@ -105,10 +106,16 @@ def test_a_machine_that_refuses_connections_is_named_with_tries_and_the_next_one
     assert len(errors.splitlines()) == 1
 
 
-@pytest.mark.parametrize(("answer", "reason"), [
-    (b"HTTP/1.1 400 Bad Request\r\nServer: nginx\r\nConnection: close\r\n\r\n",
-     "what answers at that address is not MSMQ: .*"),
-    (b"", "it closes the connection without a word: it has too many sessions, or is no queue manager.*")])
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (
+            b"HTTP/1.1 400 Bad Request\r\nServer: nginx\r\nConnection: close\r\n\r\n",
+            "what answers at that address is not MSMQ: .*",
+        ),
+        (b"", "it closes the connection without a word: it has too many sessions, or is no queue manager.*"),
+    ],
+)
 def test_something_else_at_the_address_is_said(store: Path, answer: bytes, reason: str) -> None:
     def serve_something_else() -> None:
         with contextlib.suppress(OSError):
@@ -131,13 +138,16 @@ def test_something_else_at_the_address_is_said(store: Path, answer: bytes, reaso
 
 @pytest.mark.rule("B-256", "B-370")
 def test_a_typo_in_the_name_of_a_queue_is_told_at_both_ends(store: Path, tmp_path: Path) -> None:
-    with (_serving(tmp_path / "there") as there,
-          _serving(store, "--next-hop", f"10.0.0.5=127.0.0.1:{there.port}") as here):
+    with (
+        _serving(tmp_path / "there") as there,
+        _serving(store, "--next-hop", f"10.0.0.5=127.0.0.1:{there.port}") as here,
+    ):
         first, second = _send(store, dead_letter=True), _send(store, dead_letter=True)
         for message_id in (first, second):
             assert _why(store, message_id, "dead-lettered: .*") == (
                 "dead-lettered: there is no such queue at its destination; make it there, or correct its name "
-                "(class 0x8000 NACK_BAD_DST_Q)")
+                "(class 0x8000 NACK_BAD_DST_Q)"
+            )
         shown = ordack("receive", "--store", store, "system$;deadxact").stdout
         assert "there is no queue lime1 at 10.0.0.5; make it there" in shown
         [told] = as_json("state", "--store", store, first)
@@ -163,8 +173,7 @@ def test_sessions_have_names_and_what_is_on_hold_is_said(store: Path, tmp_path: 
         [queue] = as_json("outgoing", "list", "--store", store)
         assert (queue["messages"], queue["why"]) == (0, "")
         ordack("outgoing", "pause", "--store", store, queue["format_name"])
-        assert _why(store, _send(store), "waiting .*").endswith(
-            ": on hold, `ordack outgoing resume` lets it go on")
+        assert _why(store, _send(store), "waiting .*").endswith(": on hold, `ordack outgoing resume` lets it go on")
         assert ordack("status", "--store", store).returncode == 1
 
 
@@ -200,4 +209,12 @@ def test_a_full_queue_and_a_full_store_are_problems(store: Path) -> None:
 
 def test_times_are_said_as_people_say_them() -> None:
     assert [span(seconds) for seconds in (-3, 0.4, 119, 120, 7199, 7200, 172799, 172800)] == [
-        "0 s", "0 s", "119 s", "2 min", "120 min", "2 h", "48 h", "2 days"]
+        "0 s",
+        "0 s",
+        "119 s",
+        "2 min",
+        "120 min",
+        "2 h",
+        "48 h",
+        "2 days",
+    ]

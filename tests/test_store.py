@@ -74,8 +74,12 @@ class StoreMachine(RuleBasedStateMachine):
             self.stores[which].create_queue(name, transactional=which == 1)
             self.model[name.lower()] = []
 
-    @rule(data=st.data(), which=st.integers(0, 1),
-          messages=st.lists(st.tuples(st.integers(0, 7), st.binary(max_size=40)), max_size=4), abort=st.booleans())
+    @rule(
+        data=st.data(),
+        which=st.integers(0, 1),
+        messages=st.lists(st.tuples(st.integers(0, 7), st.binary(max_size=40)), max_size=4),
+        abort=st.booleans(),
+    )
     def add(self, data: st.DataObject, which: int, messages: list[tuple[int, bytes]], abort: bool) -> None:
         name = data.draw(st.sampled_from(sorted(self.model)))
         store = self.stores[which]
@@ -184,7 +188,12 @@ def test_system_queues_exist_from_the_start_and_stay(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
         assert store.queue("ORDER_QUEUE$").identifier == 4
         assert {queue.name for queue in store.queues()} == {
-            "system$;deadletter", "system$;deadxact", "system$;journal", "order_queue$", "notify_queue$"}
+            "system$;deadletter",
+            "system$;deadxact",
+            "system$;journal",
+            "order_queue$",
+            "notify_queue$",
+        }
         with Client(tmp_path) as client:
             for name in ("order_queue$", "system$;deadxact"):
                 with pytest.raises(StoreError, match="system queue"):
@@ -193,17 +202,36 @@ def test_system_queues_exist_from_the_start_and_stay(tmp_path: Path) -> None:
             store.create_queue("Order_Queue$")
 
 
-@pytest.mark.parametrize(("text", "name"), [
-    ("line1", "line1"), ("private$\\Line1", "Line1"), ("PRIVATE$\\x", "x"), ("a" * 124, "a" * 124),
-    ("\x7f!~", "\x7f!~")])
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("line1", "line1"),
+        ("private$\\Line1", "Line1"),
+        ("PRIVATE$\\x", "x"),
+        ("a" * 124, "a" * 124),
+        ("\x7f!~", "\x7f!~"),
+    ],
+)
 def test_good_queue_names(text: str, name: str) -> None:
     assert queue_name(text) == name
 
 
-@pytest.mark.parametrize(("text", "reason"), [
-    ("", "has 0 characters"), ("private$\\", "has 0 characters"), ("a" * 125, "has 125"), ("a b", "' '"),
-    ("a;b", "';'"),
-    ("a\\b", "\\\\"), ("a+b", "'+'"), ("a,b", "','"), ('a"b', "'\"'"), ("sch\u00f6n", "\u00f6"), ("a\n", "\\\\n")])
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "has 0 characters"),
+        ("private$\\", "has 0 characters"),
+        ("a" * 125, "has 125"),
+        ("a b", "' '"),
+        ("a;b", "';'"),
+        ("a\\b", "\\\\"),
+        ("a+b", "'+'"),
+        ("a,b", "','"),
+        ('a"b', "'\"'"),
+        ("sch\u00f6n", "\u00f6"),
+        ("a\n", "\\\\n"),
+    ],
+)
 def test_bad_queue_names_say_what_is_wrong(text: str, reason: str) -> None:
     with pytest.raises(BadName) as raised:
         queue_name(text)
@@ -289,9 +317,24 @@ def test_everything_survives_reopening(tmp_path: Path) -> None:
         queue = store.outgoing_queue("DIRECT=TCP:10.0.0.1\\private$\\a", 5)
         with store.transaction():
             store.save_incoming([incoming])
-            store.add_outgoing([NewOutgoing(queue.identifier, 3, 1, 5, 1, True, 0, b"packet", 6, send_until=90),
-                                NewOutgoing(queue.identifier, 4, 1, 5, 2, True, 1, b"second", due=70,
-                                            confirmation=b"Srecord", dead_letter="mine")])
+            store.add_outgoing(
+                [
+                    NewOutgoing(queue.identifier, 3, 1, 5, 1, True, 0, b"packet", 6, send_until=90),
+                    NewOutgoing(
+                        queue.identifier,
+                        4,
+                        1,
+                        5,
+                        2,
+                        True,
+                        1,
+                        b"second",
+                        due=70,
+                        confirmation=b"Srecord",
+                        dead_letter="mine",
+                    ),
+                ]
+            )
             store.save_outgoing([queue._replace(record=(1, 5, 3, 0))])
             store.save_history([(b"x" * 16, 1, 20), (b"x" * 16, 2, 10)])
         store.keep_outgoing([(b"Orecord", 80, True, 2)])
@@ -300,10 +343,11 @@ def test_everything_survives_reopening(tmp_path: Path) -> None:
         assert store.incoming() == [incoming]
         assert store.outgoing_queues() == [queue._replace(record=(1, 5, 3, 0))]
         assert [entry[1:] for entry in store.outgoing_messages()] == [
-            (1, 3, 1, 5, 1, 1, 0, 6, 0, 0), (1, 4, 1, 5, 2, 1, 1, 0, 1, 1)]
+            (1, 3, 1, 5, 1, 1, 0, 6, 0, 0),
+            (1, 4, 1, 5, 2, 1, 1, 0, 1, 1),
+        ]
         assert store.due_outgoing(80, 9) == [(2, 6)]
-        assert store.waiting([2]) == [
-            Waiting(2, 1, 4, 1, 1, NEVER, 80, b"Orecord", "mine", 0)]
+        assert store.waiting([2]) == [Waiting(2, 1, 4, 1, 1, NEVER, 80, b"Orecord", "mine", 0)]
         assert store.last_outgoing_number(queue.identifier, 1, 5) == 1  # 2 is delivered, it only waits for its FinalAck
         assert store.outgoing_packet(1) == (b"packet", 90)
         assert store.history() == [(b"x" * 16, 2, 10), (b"x" * 16, 1, 20)]
@@ -465,8 +509,12 @@ def test_a_full_disk_leaves_nothing_half_done(tmp_path: Path) -> None:
 
 
 def test_a_locked_store_is_waited_for_and_then_reported(tmp_path: Path) -> None:
-    with (Store(tmp_path, create=True) as store, Store(tmp_path, busy_timeout=0.05) as other, store.transaction(),
-          pytest.raises(StoreBusy, match="locked by another process")):
+    with (
+        Store(tmp_path, create=True) as store,
+        Store(tmp_path, busy_timeout=0.05) as other,
+        store.transaction(),
+        pytest.raises(StoreBusy, match="locked by another process"),
+    ):
         other.create_queue("q")
 
 

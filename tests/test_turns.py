@@ -46,8 +46,11 @@ def _leave(world: World, rounds: int, more: Any = None) -> list[str]:
         for _ in range(4):
             world.collect()
             for wire in world.wires:
-                left += [bytes(packet.properties.body).decode() for packet in packets_in(wire.to_host)
-                         if isinstance(packet, headers.UserMessage)]
+                left += [
+                    bytes(packet.properties.body).decode()
+                    for packet in packets_in(wire.to_host)
+                    if isinstance(packet, headers.UserMessage)
+                ]
             world.deliver(1 << 20)
     return left
 
@@ -110,7 +113,8 @@ def _queues(priorities: list[list[int]]) -> list[Any]:
 @pytest.mark.rule("B-305")
 @given(st.lists(st.lists(st.integers(0, 7), max_size=20), max_size=8), st.data())
 def test_the_highest_priority_goes_first_and_nothing_waits_for_ever(
-        priorities: list[list[int]], data: st.DataObject) -> None:
+    priorities: list[list[int]], data: st.DataObject
+) -> None:
     queues = _queues(priorities)
     turns = Turns()
     sent: list[tuple[int, int, int]] = []
@@ -120,8 +124,9 @@ def test_the_highest_priority_goes_first_and_nothing_waits_for_ever(
             if not at_most:
                 break
             at_most -= 1
-            waiting = {place: other.stream.next_to_send() for place, other in enumerate(queues)
-                       if other.stream.next_to_send()}
+            waiting = {
+                place: other.stream.next_to_send() for place, other in enumerate(queues) if other.stream.next_to_send()
+            }
             if (turns.count + 1) % PATIENCE:
                 assert entry.priority == max(head.priority for head in waiting.values())
                 same = [queues[place] for place, head in waiting.items() if head.priority == entry.priority]

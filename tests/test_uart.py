@@ -137,8 +137,11 @@ class Place:
                 self.store.create_queue("line1", transactional=True)
             self.manager = Manager(self.store, net.now(), config, self.log.append)
             device = uart.open_device(self.settings)
-            task = asyncio.create_task(net.serve(
-                self.manager, net.listen("127.0.0.1", 0), stop, ready.set, [(self.settings, device)], recorder))
+            task = asyncio.create_task(
+                net.serve(
+                    self.manager, net.listen("127.0.0.1", 0), stop, ready.set, [(self.settings, device)], recorder
+                )
+            )
             await asyncio.wait({task, asyncio.ensure_future(ready.wait())}, return_when=asyncio.FIRST_COMPLETED)
             try:
                 yield self
@@ -211,7 +214,9 @@ def test_messages_to_the_name_of_a_line_go_over_it_and_nobody_is_called(
             board = Board(place.wire)
             await until(lambda: len(board.peer.received) == 2)
             assert [bytes(packet.properties.body) for packet in board.peer.received] == [
-                b"start", b"stop" + bytes(5000)]
+                b"start",
+                b"stop" + bytes(5000),
+            ]
             assert place.manager.report()["outgoing"][0]["state"] == "Connected"
             assert not place.log
             await board.close()
@@ -554,13 +559,36 @@ def test_micropython_sends_each_message_once_over_a_line_that_spoils_bytes_and_o
     proxy = Proxy(seed)
     proxy.start()
     serve = subprocess.Popen(
-        [sys.executable, "-m", "ordack", "serve", "--store", str(store), "--listen", "127.0.0.1:0", "--serial",
-         f"press7={proxy.host}@9600", "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=ENVIRONMENT)
+        [
+            sys.executable,
+            "-m",
+            "ordack",
+            "serve",
+            "--store",
+            str(store),
+            "--listen",
+            "127.0.0.1:0",
+            "--serial",
+            f"press7={proxy.host}@9600",
+            "--json",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=ENVIRONMENT,
+    )
     assert serve.stdout
     assert [json.loads(serve.stdout.readline()) for _ in range(2)][1] == {
-        "serial": "press7", "port": proxy.host, "baud": 9600}
-    command = [str(ROOT / "build" / "micropython" / build / "micropython"), BOARD / "tests/mp/uart_board.py",
-               proxy.board, str(tmp_path / "outbox"), str(count)]
+        "serial": "press7",
+        "port": proxy.host,
+        "baud": 9600,
+    }
+    command = [
+        str(ROOT / "build" / "micropython" / build / "micropython"),
+        BOARD / "tests/mp/uart_board.py",
+        proxy.board,
+        str(tmp_path / "outbox"),
+        str(count),
+    ]
     environment = {"MICROPYPATH": f".frozen:{BOARD}:{BOARD}/tests/mp"}
 
     deadline = time.monotonic() + DEADLINE_S
@@ -633,13 +661,31 @@ def test_the_example_of_a_board_on_a_uart_sends_its_reading(tmp_path: Path) -> N
     line.start()
     (tmp_path / "machine.py").write_text(TTY_FOR_A_UART.format(line.board))
     with subprocess.Popen(
-            [sys.executable, "-m", "ordack", "serve", "--store", str(store), "--listen", "127.0.0.1:0", "--serial",
-             f"gateway={line.host}"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=ENVIRONMENT) as serve:
+        [
+            sys.executable,
+            "-m",
+            "ordack",
+            "serve",
+            "--store",
+            str(store),
+            "--listen",
+            "127.0.0.1:0",
+            "--serial",
+            f"gateway={line.host}",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=ENVIRONMENT,
+    ) as serve:
         try:
             board = subprocess.run(
-                [ROOT / "build/micropython/unix-c/micropython", ROOT / "firmware/examples/uart.py"], cwd=tmp_path,
-                env={"MICROPYPATH": f"{tmp_path}:.frozen:{BOARD}:{BOARD}/tests/mp"}, stdout=subprocess.PIPE,
-                timeout=DEADLINE_S, check=True)
+                [ROOT / "build/micropython/unix-c/micropython", ROOT / "firmware/examples/uart.py"],
+                cwd=tmp_path,
+                env={"MICROPYPATH": f"{tmp_path}:.frozen:{BOARD}:{BOARD}/tests/mp"},
+                stdout=subprocess.PIPE,
+                timeout=DEADLINE_S,
+                check=True,
+            )
             assert board.stdout == b"stored\n"
             with Client(store) as client:
                 assert [message.body for message in client.queue("line1").peek()] == [b"21.5"]
@@ -656,25 +702,33 @@ def test_what_stands_for_a_serial_port() -> None:
     assert parse_serial("Press7=/dev/serial/by-id/usb-1@921600") == ("press7", "/dev/serial/by-id/usb-1", 921600)
     assert parse_serial("a=socket://127.0.0.1:7777") == ("a", "socket://127.0.0.1:7777", 115200)
     assert parse_serial("a=spy:///dev/ttyUSB0?file=x=y@9600") == ("a", "spy:///dev/ttyUSB0?file=x=y", 9600)
-    for text, error in (("socket://127.0.0.1:7777", "write NAME="), ("/dev/ttyS0@fast", "baud"), ("x@0", "baud"),
-                        ("x@", "baud"), ("", "has a name")):
+    for text, error in (
+        ("socket://127.0.0.1:7777", "write NAME="),
+        ("/dev/ttyS0@fast", "baud"),
+        ("x@0", "baud"),
+        ("x@", "baud"),
+        ("", "has a name"),
+    ):
         with pytest.raises(ValueError, match=error):
             parse_serial(text)
     with pytest.raises(BadName):
         parse_serial("..=x")
 
 
-@pytest.mark.parametrize(("arguments", "status", "text"), [
-    (["--serial", "/dev/nothing"], 1, "cannot open serial port /dev/nothing: No such file or directory"),
-    (["--serial", "/dev/null"], 1, "Inappropriate ioctl"),
-    (["--serial", "a=loop://"], 1, "cannot be waited for"),
-    (["--serial", "a=socket://127.0.0.1:1"], 1, "refused"),
-    (["--serial", "a=nonsense://"], 1, "invalid URL"),
-    (["--serial", "/dev/null@x"], 2, "baud rate"),
-    (["--serial", "a=/dev/null", "--serial", "A=/dev/zero"], 2, "two ways"),
-    (["--serial", "a=/dev/null", "--next-hop", "a=b:1"], 2, "two ways"),
-    (["--next-hop", "a=b:0"], 2, "port 0"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
+    [
+        (["--serial", "/dev/nothing"], 1, "cannot open serial port /dev/nothing: No such file or directory"),
+        (["--serial", "/dev/null"], 1, "Inappropriate ioctl"),
+        (["--serial", "a=loop://"], 1, "cannot be waited for"),
+        (["--serial", "a=socket://127.0.0.1:1"], 1, "refused"),
+        (["--serial", "a=nonsense://"], 1, "invalid URL"),
+        (["--serial", "/dev/null@x"], 2, "baud rate"),
+        (["--serial", "a=/dev/null", "--serial", "A=/dev/zero"], 2, "two ways"),
+        (["--serial", "a=/dev/null", "--next-hop", "a=b:1"], 2, "two ways"),
+        (["--next-hop", "a=b:0"], 2, "port 0"),
+    ],
+)
 def test_ports_that_cannot_be_used_are_named(tmp_path: Path, arguments: list[str], status: int, text: str) -> None:
     done = ordack("serve", "--store", tmp_path / "store", "--listen", "127.0.0.1:0", *arguments)
     assert done.returncode == status

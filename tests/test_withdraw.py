@@ -104,7 +104,8 @@ def _life(folder: Path, patch: pytest.MonkeyPatch, moment: int, held: bool) -> t
 @pytest.mark.rule("C-29", "C-33")
 @pytest.mark.parametrize("held", [False, True])
 def test_what_an_operator_withdraws_ends_at_whatever_moment_that_is(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: bool) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: bool
+) -> None:
     moment = 1
     while True:
         with monkeypatch.context() as patch:

@@ -12,4 +12,5 @@ async def main():
     async for command in commands:
         print(command.body, command.label, command.again)  # whatever handling it means
 
+
 asyncio.run(main())

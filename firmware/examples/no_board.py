@@ -8,6 +8,7 @@ from node import Node
 
 network.LAN().active(True)
 
+
 async def main():
     node = Node("outbox", capacity=65536, waiting_max=16, connect=("10.0.2.2", 1801))
     node.start()
@@ -16,6 +17,7 @@ async def main():
     print("on flash")
     print("in the queue" if await reading.stored() else "refused")
     await node.close()
+
 
 asyncio.run(main())
 mps2.power_off()

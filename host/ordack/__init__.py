@@ -4,5 +4,16 @@ from ordack.client import Client, Empty, Message, Queue
 from ordack.names import BadName
 from ordack.store import NoSuchQueue, QueueExists, StoreBusy, StoreError, StoreFull, StoreUnknown
 
-__all__ = ["BadName", "Client", "Empty", "Message", "NoSuchQueue", "Queue", "QueueExists", "StoreBusy", "StoreError",
-           "StoreFull", "StoreUnknown"]
+__all__ = [
+    "BadName",
+    "Client",
+    "Empty",
+    "Message",
+    "NoSuchQueue",
+    "Queue",
+    "QueueExists",
+    "StoreBusy",
+    "StoreError",
+    "StoreFull",
+    "StoreUnknown",
+]

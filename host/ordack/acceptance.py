@@ -34,8 +34,16 @@ NOT_NOW = "too many FinalAcks wait for the peer already"  # the message is dropp
 class Acceptance:
     """Decides about messages; what it has decided is in the batch."""
 
-    def __init__(self, store: Store, config: Config, routing: Routing, incoming: IncomingStreams,
-                 outgoing: OutgoingQueues, duplicates: Duplicates, operator: Operator) -> None:
+    def __init__(
+        self,
+        store: Store,
+        config: Config,
+        routing: Routing,
+        incoming: IncomingStreams,
+        outgoing: OutgoingQueues,
+        duplicates: Duplicates,
+        operator: Operator,
+    ) -> None:
         self._store = store
         self._config = config
         self._routing = routing
@@ -49,8 +57,11 @@ class Acceptance:
         user = message.user
         forward = self._config.route and not self._routing.is_here(user)
         if message.transaction is not None:  # B-247: no look-up, the ordering knows
-            return self._forward(batch, link, message, raw, wall) if forward \
+            return (
+                self._forward(batch, link, message, raw, wall)
+                if forward
                 else self._transactional(batch, link, message, raw, now, wall)
+            )
         identifier = (bytes(user.source_queue_manager), user.message_id)
         refusal = ""
         if identifier not in self._duplicates:  # B-248
@@ -60,8 +71,9 @@ class Acceptance:
             batch.noted[identifier] = None
         return refusal
 
-    def acknowledgement(self, batch: Batch, link: Link, packet: reader.OrderAck | headers.FinalAck, raw: bytes,
-                        now: int, wall: int) -> str:
+    def acknowledgement(
+        self, batch: Batch, link: Link, packet: reader.OrderAck | headers.FinalAck, raw: bytes, now: int, wall: int
+    ) -> str:
         """Decide about an acknowledgement for another queue manager (B-363). If its source still waits for an OrderAck
         that goes nowhere, it sends again and gets another."""
         source = bytes(packet.message.user.queue_manager_address)
@@ -85,8 +97,9 @@ class Acceptance:
             self._insert(batch, link, message, raw, queue, wall)
         return ""
 
-    def _transactional(self, batch: Batch, link: Link, message: headers.UserMessage, raw: bytes, now: int,
-                       wall: int) -> str:
+    def _transactional(
+        self, batch: Batch, link: Link, message: headers.UserMessage, raw: bytes, now: int, wall: int
+    ) -> str:
         user, transaction = message.user, message.transaction
         assert transaction is not None
         key, target = self._routing.target(user)
@@ -173,8 +186,9 @@ class Acceptance:
         now = self._store.find_queue(queue.identifier)
         return now is None or now.has_room(batch.queued.get(queue.identifier, 0) + len(raw))
 
-    def _insert(self, batch: Batch, link: Link, message: headers.UserMessage, raw: bytes, queue: Queue | None,
-                wall: int) -> None:
+    def _insert(
+        self, batch: Batch, link: Link, message: headers.UserMessage, raw: bytes, queue: Queue | None, wall: int
+    ) -> None:
         """Put a message in its queue (B-282, B-288), and say so if that is asked for (B-291)."""
         assert queue is not None
         wanted = outcome.wants(message, own=False)
@@ -182,9 +196,17 @@ class Acceptance:
         if wanted and back.direct:
             wanted |= outcome.DIRECT
         priority = 0 if message.transaction is not None else message.base.flags & core.BASE_PR  # B-287
-        batch.messages.append(NewMessage(
-            queue.identifier, LOWEST_PRIORITY_RANK - priority, raw, outcome.expires(message, wall), wanted,
-            back.peer if wanted else None, back.address if wanted else None))
+        batch.messages.append(
+            NewMessage(
+                queue.identifier,
+                LOWEST_PRIORITY_RANK - priority,
+                raw,
+                outcome.expires(message, wall),
+                wanted,
+                back.peer if wanted else None,
+                back.address if wanted else None,
+            )
+        )
         batch.queued[queue.identifier] = batch.queued.get(queue.identifier, 0) + len(raw)
         batch.outcomes.room -= len(raw)
         if message.properties.flags & headers.WANT_PA:
@@ -218,8 +240,9 @@ class Acceptance:
 
     # ---- messages that are refused
 
-    def _reject(self, batch: Batch, state: IncomingState | None, link: Link, message: headers.UserMessage,
-                message_class: int) -> str:
+    def _reject(
+        self, batch: Batch, state: IncomingState | None, link: Link, message: headers.UserMessage, message_class: int
+    ) -> str:
         """Refuse a transactional message (B-260).
 
         The FinalAck is filed under the peer, the next hop back, even where it is addressed to another source (B-011,
@@ -247,7 +270,8 @@ class Acceptance:
         name = outcome.format_name(message.user)
         self._operator.tell(
             f"{link.address}: a message for {name} is refused: {classes.words(message_class, name)}",
-            fact=f"{link.address} {name}: {message_class}")
+            fact=f"{link.address} {name}: {message_class}",
+        )
 
     def _complain_of_refusals(self, state: IncomingState, transaction: headers.TransactionHeader) -> None:
         record = state.stream.record
@@ -259,9 +283,11 @@ class Acceptance:
                 f"{guids.guid_text(state.source)} to {state.key}: {count} messages refused in a row, the last "
                 f"{transaction.tx_sequence_id}/{transaction.tx_sequence_number} after "
                 f"{transaction.previous_tx_sequence_number}, while the last accepted is "
-                f"{last}/{record[core.INCOMING_NUMBER]}: was the source restored from an older copy? (B-426)")
+                f"{last}/{record[core.INCOMING_NUMBER]}: was the source restored from an older copy? (B-426)"
+            )
 
 
 def _way_back(link: Link, user: headers.UserHeader) -> Back:
-    return Back(link.peer, link.address,
-                link.session.direct_format_session and bytes(user.source_queue_manager) == link.peer)
+    return Back(
+        link.peer, link.address, link.session.direct_format_session and bytes(user.source_queue_manager) == link.peer
+    )

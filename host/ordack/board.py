@@ -272,12 +272,14 @@ class Board:
                 self.reset()
             name, version = self.run(_WHO)
             if name != "micropython":
-                raise NoBoard(f"the board at {self.port} runs {name}, not MicroPython: install MicroPython 1.25 or "
-                              "newer")
+                raise NoBoard(
+                    f"the board at {self.port} runs {name}, not MicroPython: install MicroPython 1.25 or newer"
+                )
             self.version: tuple[int, ...] = version
             if version < MINIMUM:
                 raise BoardError(
-                    f"the board at {self.port} has MicroPython {_dotted(version)}: 1.25 or newer is needed")
+                    f"the board at {self.port} has MicroPython {_dotted(version)}: 1.25 or newer is needed"
+                )
             machine, mpy, free, used, path, folder = self.run(_INFO)
             self.info = Info(version, machine, mpy, free, free + used, path, folder)
         except BaseException:
@@ -289,7 +291,10 @@ class Board:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close(restart=True)
 
@@ -380,7 +385,7 @@ class Board:
         """Make a file, or take away what was in it. told: as in `read`."""
         self.run(f"import binascii\nf=open({path!r},'wb')")
         for start in range(0, len(data), CHUNK_BYTES):
-            part = data[start:start + CHUNK_BYTES]
+            part = data[start : start + CHUNK_BYTES]
             self.run(f"f.write(binascii.a2b_base64({binascii.b2a_base64(part, newline=False)!r}))")
             told(start + len(part), len(data))
         self.run("f.close()")
@@ -503,13 +508,20 @@ def chosen_files(package: Path, info: Info, *, own_core: bool) -> dict[str, byte
     files = {place: data for place, data in files.items() if place not in native or place == wanted}
     for place, data in files.items():
         if place.endswith(".mpy") and data[1] != info.mpy & 0xFF:
-            raise BoardError(f"{place} is of .mpy version {data[1]}, the board loads {info.mpy & 0xFF or 'none'}: "
-                             f"name the sources with --package {CHECKOUT / 'package.json'}")
+            raise BoardError(
+                f"{place} is of .mpy version {data[1]}, the board loads {info.mpy & 0xFF or 'none'}: "
+                f"name the sources with --package {CHECKOUT / 'package.json'}"
+            )
     return files
 
 
-def deploy(board: Board, package: Path | None = None, main: Path | None = None, config: Path | None = None,
-           progress: Progress = lambda *_: None) -> Deployed:
+def deploy(
+    board: Board,
+    package: Path | None = None,
+    main: Path | None = None,
+    config: Path | None = None,
+    progress: Progress = lambda *_: None,
+) -> Deployed:
     """Copy what is not there as it should be. main becomes main.py, config keeps its name. Raises BoardError."""
     info = board.info
     _, _, frozen = board.run(_CORE)
@@ -531,8 +543,10 @@ def deploy(board: Board, package: Path | None = None, main: Path | None = None, 
     found = dict(zip(files, board.sums(list(files)), strict=True))
     changed = [path for path in files if found[path] != sums[path]]
     # A module of the other kind beside it would be taken instead, or waste flash.
-    stale = {path.removesuffix(".mpy") + ".py" if path.endswith(".mpy") else path.removesuffix(".py") + ".mpy"
-             for path in modules}
+    stale = {
+        path.removesuffix(".mpy") + ".py" if path.endswith(".mpy") else path.removesuffix(".py") + ".mpy"
+        for path in modules
+    }
     stale = (stale | set(before.get("files", ()))) - set(files) if modules else set()
     removed = sorted(path for path, size in zip(sorted(stale), board.sums(sorted(stale)), strict=True) if size)
     complete = {"version": _version(), "complete": True, "files": {path: sums[path] for path in modules}}
@@ -556,8 +570,15 @@ def deploy(board: Board, package: Path | None = None, main: Path | None = None, 
         board.reset()  # what was imported is the old
     chosen_core, problem, _ = board.run(_CORE)
     problem = problem or board.run(_NODE)
-    return Deployed(changed, len(files) - len(changed), removed, sum(len(files[path]) for path in changed),
-                    chosen_core or "", problem, frozen)
+    return Deployed(
+        changed,
+        len(files) - len(changed),
+        removed,
+        sum(len(files[path]) for path in changed),
+        chosen_core or "",
+        problem,
+        frozen,
+    )
 
 
 def _part_of(progress: Progress, what: str, start: int, total: int) -> Callable[[int, int], None]:
@@ -614,33 +635,53 @@ class Check(NamedTuple):
         return {"check": self.name, "verdict": self.verdict, "found": self.text, "advice": self.advice, **self.values}
 
 
-def examine(board: Board, queue_manager: tuple[str, int] | None = None, outbox: str = "outbox",
-            progress: Progress = lambda *_: None) -> Iterator[Check]:
+def examine(
+    board: Board,
+    queue_manager: tuple[str, int] | None = None,
+    outbox: str = "outbox",
+    progress: Progress = lambda *_: None,
+) -> Iterator[Check]:
     """Look at a board, and change nothing there."""
     info = board.info
     if board.watched:
         yield Check("watchdog", "ok", "the program feeds one; ordack board did, meanwhile")
-    yield Check("firmware", "ok", f"MicroPython {_dotted(info.version)} on {info.machine}", "",
-                {"version": _dotted(info.version), "machine": info.machine, "native": info.arch})
+    yield Check(
+        "firmware",
+        "ok",
+        f"MicroPython {_dotted(info.version)} on {info.machine}",
+        "",
+        {"version": _dotted(info.version), "machine": info.machine, "native": info.arch},
+    )
     implementation, problem, frozen = board.run(_CORE)
     yield _modules(board, implementation, problem, frozen)
     if implementation:
         yield _core(implementation, info)
     needed = HEAP_NEEDED[frozen]
     verdict = "ok" if info.heap_free >= needed else "warning"
-    yield Check("heap", verdict, f"{info.heap_free} bytes free of {info.heap}",
-                "" if verdict == "ok" else f"a node needs about {needed}" + (
-                    "" if frozen else ": freeze the modules into the firmware"),
-                {"free": info.heap_free, "size": info.heap})
+    yield Check(
+        "heap",
+        verdict,
+        f"{info.heap_free} bytes free of {info.heap}",
+        ""
+        if verdict == "ok"
+        else f"a node needs about {needed}" + ("" if frozen else ": freeze the modules into the firmware"),
+        {"free": info.heap_free, "size": info.heap},
+    )
     yield _flash(board)
     clock = _clock(board)
     yield clock
     wifi = board.run(_WIFI)
     if wifi is not None:
         connected, address = wifi
-        yield Check("wifi", *(("ok", f"connected as {address}", "") if connected else (
-            "warning", "not connected", "main.py connects it: are the network's name and password right?")),
-            {"connected": connected, "address": address})
+        yield Check(
+            "wifi",
+            *(
+                ("ok", f"connected as {address}", "")
+                if connected
+                else ("warning", "not connected", "main.py connects it: are the network's name and password right?")
+            ),
+            {"connected": connected, "address": address},
+        )
     reached = None
     if queue_manager is not None:
         reached = _reach(board, *queue_manager)
@@ -657,8 +698,13 @@ def _modules(board: Board, implementation: str | None, problem: str, frozen: boo
         return Check("modules", "ok", "frozen into the firmware", "", {"frozen": True})
     manifest = _manifest(board, f"{board.info.lib}/{MANIFEST}")
     if not manifest:
-        return Check("modules", "warning", "copied by hand or by mip: their version is not known",
-                     "run ordack board deploy", {"frozen": False})
+        return Check(
+            "modules",
+            "warning",
+            "copied by hand or by mip: their version is not known",
+            "run ordack board deploy",
+            {"frozen": False},
+        )
     files = manifest.get("files", {})
     sums = board.sums(list(files))
     wrong = [path for path, there in zip(files, sums, strict=True) if there is None or list(there) != files[path]]
@@ -674,19 +720,31 @@ def _modules(board: Board, implementation: str | None, problem: str, frozen: boo
 def _core(implementation: str, info: Info) -> Check:
     values = {"core": implementation}
     if implementation == "python":
-        advice = "run ordack board deploy, or build the firmware with the C core" if info.arch else (
-            "no native modules load here; a firmware built with the C core is faster")
+        advice = (
+            "run ordack board deploy, or build the firmware with the C core"
+            if info.arch
+            else ("no native modules load here; a firmware built with the C core is faster")
+        )
         return Check("core", "warning" if info.arch else "ok", "the Python twin", advice, values)
-    return Check("core", "ok", "the C core, " + ("as a native module" if implementation == "native-module" else
-                                                 "in the firmware"), "", values)
+    return Check(
+        "core",
+        "ok",
+        "the C core, " + ("as a native module" if implementation == "native-module" else "in the firmware"),
+        "",
+        values,
+    )
 
 
 def _flash(board: Board) -> Check:
     _, free, size = board.run(_FREE.format(board.info.folder))
     verdict = "ok" if free >= FLASH_NEEDED else "warning"
-    return Check("flash", verdict, f"{free} bytes free of {size}",
-                 "" if verdict == "ok" else "the outbox needs room: make its capacity smaller than the file system",
-                 {"free": free, "size": size})
+    return Check(
+        "flash",
+        verdict,
+        f"{free} bytes free of {size}",
+        "" if verdict == "ok" else "the outbox needs room: make its capacity smaller than the file system",
+        {"free": free, "size": size},
+    )
 
 
 def _clock(board: Board) -> Check:
@@ -698,11 +756,20 @@ def _clock(board: Board) -> Check:
     now = told + (946684800 if year == 2000 else 0)
     drift = round(now - (began + time.time()) / 2, 1)
     if now < CLOCK_SET:
-        return Check("clock", "warning", "not set", "nothing expires until it is: set it from the network (ntptime), "
-                     "or with mpremote rtc --set", {"set": False})
-    return Check("clock", "ok" if abs(drift) <= DRIFT_S else "warning", f"{drift:+g} s against this computer",
-                 "" if abs(drift) <= DRIFT_S else "deadlines are measured by both ends: set the clock",
-                 {"set": True, "drift": drift})
+        return Check(
+            "clock",
+            "warning",
+            "not set",
+            "nothing expires until it is: set it from the network (ntptime), or with mpremote rtc --set",
+            {"set": False},
+        )
+    return Check(
+        "clock",
+        "ok" if abs(drift) <= DRIFT_S else "warning",
+        f"{drift:+g} s against this computer",
+        "" if abs(drift) <= DRIFT_S else "deadlines are measured by both ends: set the clock",
+        {"set": True, "drift": drift},
+    )
 
 
 def _reach(board: Board, host: str, port: int) -> Check:
@@ -712,22 +779,38 @@ def _reach(board: Board, host: str, port: int) -> Check:
     problem, answer = board.run(f"print(_reach({host!r}, {port}, {bytes(asking.data_to_send())!r}))", 40)
     where = f"{host}:{port}"
     if problem.endswith(NO_WAY):
-        return Check("queue manager", "bad", f"{where}: {problem}, no way there", "does main.py join a network, is the "
-                     "address right, is that machine on?", {"reached": False})
+        return Check(
+            "queue manager",
+            "bad",
+            f"{where}: {problem}, no way there",
+            "does main.py join a network, is the address right, is that machine on?",
+            {"reached": False},
+        )
     if problem:
-        return Check("queue manager", "bad", f"{where}: {problem}", "is it running (ordack serve), is the address "
-                     "right, does a firewall stand between?", {"reached": False})
+        return Check(
+            "queue manager",
+            "bad",
+            f"{where}: {problem}",
+            "is it running (ordack serve), is the address right, does a firewall stand between?",
+            {"reached": False},
+        )
     if answer[4:8] != b"LIOR":
-        return Check("queue manager", "bad", f"{where}: what answers is no queue manager", "is the port right?",
-                     {"reached": False})
+        return Check(
+            "queue manager",
+            "bad",
+            f"{where}: what answers is no queue manager",
+            "is the port right?",
+            {"reached": False},
+        )
     return Check("queue manager", "ok", f"{where} answers", "", {"reached": True})
 
 
 # ---- what waits in the outbox -----------------------------------------------------------------------
 
 
-def _outbox(board: Board, info: Info, folder: str, clock_is_set: bool, reached: Check | None,
-            progress: Progress) -> Iterator[Check]:
+def _outbox(
+    board: Board, info: Info, folder: str, clock_is_set: bool, reached: Check | None, progress: Progress
+) -> Iterator[Check]:
     path = folder if folder.startswith("/") else info.root(folder)
     found = board.run(FILES.format(path))
     if not found:
@@ -764,8 +847,10 @@ def _limits(board: Board, info: Info) -> dict[str, int]:
     except FileNotFoundError:
         return {}
     found = re.findall(r"\b(capacity|waiting_max)\s*=\s*(\d[\d_]*)(?:\s*(\*|<<)\s*(\d+))?", main)
-    return {name: int(number) * int(more) if by == "*" else int(number) << int(more or 0)
-            for name, number, by, more in found}
+    return {
+        name: int(number) * int(more) if by == "*" else int(number) << int(more or 0)
+        for name, number, by, more in found
+    }
 
 
 def _full(limits: Mapping[str, int], kept: int, size: int) -> str:
@@ -778,8 +863,15 @@ def _full(limits: Mapping[str, int], kept: int, size: int) -> str:
     return ""
 
 
-def read_outbox(copy: str, name: str, now: float, *, clock_is_set: bool = True, reached: Check | None = None,
-                limits: Mapping[str, int] = {}) -> Iterator[Check]:
+def read_outbox(
+    copy: str,
+    name: str,
+    now: float,
+    *,
+    clock_is_set: bool = True,
+    reached: Check | None = None,
+    limits: Mapping[str, int] = {},
+) -> Iterator[Check]:
     """Say what is in a copy of an outbox, which is changed by this. now: s since 1970. limits: waiting_max, capacity
     and flash (bytes that it can have), as far as they are known."""
     try:
@@ -801,8 +893,13 @@ def read_outbox(copy: str, name: str, now: float, *, clock_is_set: bool = True, 
     yield _identity(opened, log.AHEAD)
     if opened.damage:
         more = f", and {len(opened.damage) - 1} more" if opened.damage[1:] else ""
-        yield Check("damage", "warning", f"{opened.damage[0]}{more}", "`ordack board rescue` copies the outbox, and "
-                    "lists what is in it; flash that does this again wears out", {"damage": opened.damage})
+        yield Check(
+            "damage",
+            "warning",
+            f"{opened.damage[0]}{more}",
+            "`ordack board rescue` copies the outbox, and lists what is in it; flash that does this again wears out",
+            {"damage": opened.damage},
+        )
     settings = confirm.Settings()
     queues: dict[str, list[confirm.Confirmation]] = {}
     for message in restored:
@@ -812,12 +909,21 @@ def read_outbox(copy: str, name: str, now: float, *, clock_is_set: bool = True, 
         queues.setdefault(message.queue.name, []).append(process)
     kept = sum(map(len, queues.values()))
     full = _full(limits, kept, used)
-    yield Check("outbox", "bad" if full else "ok", f"{name}: {kept} messages" + (f"; {full}" if full else ""),
-                "send() raises OutboxFull until some of them are gone: see below what they wait for" if full else "",
-                {"messages": kept, "bytes": used, "full": bool(full)})
+    yield Check(
+        "outbox",
+        "bad" if full else "ok",
+        f"{name}: {kept} messages" + (f"; {full}" if full else ""),
+        "send() raises OutboxFull until some of them are gone: see below what they wait for" if full else "",
+        {"messages": kept, "bytes": used, "full": bool(full)},
+    )
     if untaken:
-        yield Check("inbox", "ok", f"{untaken} received and not handled yet", "does main.py ask for them?",
-                    {"messages": untaken})
+        yield Check(
+            "inbox",
+            "ok",
+            f"{untaken} received and not handled yet",
+            "does main.py ask for them?",
+            {"messages": untaken},
+        )
     for queue, all_of_it in queues.items():
         waiting = [process for process in all_of_it if process.state in (confirm.Q, confirm.S)]
         dead = [process for process in all_of_it if process.state == confirm.X]
@@ -825,14 +931,22 @@ def read_outbox(copy: str, name: str, now: float, *, clock_is_set: bool = True, 
             yield _waiting(queue, waiting, now, clock_is_set, reached)
         unread = sum(process.state == confirm.O for process in all_of_it)
         if unread:
-            yield Check("unread", "ok", f"{queue}: {unread} stored at the destination, not known to be received", "",
-                        {"queue": queue, "messages": unread})
+            yield Check(
+                "unread",
+                "ok",
+                f"{queue}: {unread} stored at the destination, not known to be received",
+                "",
+                {"queue": queue, "messages": unread},
+            )
         if dead:
             numbers = sorted({process.message_class for process in dead})
-            yield Check("dead letters", "warning",
-                        f"{queue}: {len(dead)}: {', or '.join(classes.words(number, queue) for number in numbers)}",
-                        "node.dead_letters() lists them, node.take() removes one",
-                        {"queue": queue, "messages": len(dead), "classes": list(map(classes.label, numbers))})
+            yield Check(
+                "dead letters",
+                "warning",
+                f"{queue}: {len(dead)}: {', or '.join(classes.words(number, queue) for number in numbers)}",
+                "node.dead_letters() lists them, node.take() removes one",
+                {"queue": queue, "messages": len(dead), "classes": list(map(classes.label, numbers))},
+            )
 
 
 def _identity(opened: Any, ahead: str) -> Check:
@@ -841,13 +955,20 @@ def _identity(opened: Any, ahead: str) -> Check:
     values = {"guid": guid, "name": opened.name, "ahead": opened.ahead}
     text = f"{opened.name}, GUID {guid}" if opened.name else f"GUID {guid}"
     if opened.ahead:
-        return Check("identity", "warning", f"{text}: {ahead}", "let nothing else send under this GUID; when all that "
-                     "waits is delivered or given up, erase the outbox: it begins anew under another GUID", values)
+        return Check(
+            "identity",
+            "warning",
+            f"{text}: {ahead}",
+            "let nothing else send under this GUID; when all that "
+            "waits is delivered or given up, erase the outbox: it begins anew under another GUID",
+            values,
+        )
     return Check("identity", "ok", text, "", values)
 
 
-def _waiting(queue: str, waiting: list[confirm.Confirmation], now: float, clock_is_set: bool,
-             reached: Check | None) -> Check:
+def _waiting(
+    queue: str, waiting: list[confirm.Confirmation], now: float, clock_is_set: bool, reached: Check | None
+) -> Check:
     oldest = min(process.record[confirm.SENT_TIME] for process in waiting)
     deadlines = [deadline for deadline in map(confirm.Confirmation.next_deadline, waiting) if deadline is not None]
     never = sum(process.state == confirm.Q for process in waiting)
@@ -881,6 +1002,16 @@ def _span(seconds: float) -> str:
 
 
 __all__ = [
-    "Board", "BoardError", "Check", "Deployed", "Info", "NoBoard", "attended", "chosen_files", "default_package",
-    "deploy", "examine", "read_outbox",
+    "Board",
+    "BoardError",
+    "Check",
+    "Deployed",
+    "Info",
+    "NoBoard",
+    "attended",
+    "chosen_files",
+    "default_package",
+    "deploy",
+    "examine",
+    "read_outbox",
 ]

@@ -41,12 +41,17 @@ if TYPE_CHECKING:
     from ordack.log import Log
     from ordack.pipeline.audit_result import Result
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
-                  context_settings={"help_option_names": ["-h", "--help"]})
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 queue_app = typer.Typer(no_args_is_help=True, help="Create, list, limit, purge or delete queues.")
 app.add_typer(queue_app, name="queue")
 outgoing_app = typer.Typer(
-    no_args_is_help=True, help="List, pause, resume, resend or purge what waits for other machines.")
+    no_args_is_help=True, help="List, pause, resume, resend or purge what waits for other machines."
+)
 app.add_typer(outgoing_app, name="outgoing")
 board_app = typer.Typer(no_args_is_help=True, help="Set up, check or rescue a board with MicroPython on a serial port.")
 app.add_typer(board_app, name="board")
@@ -67,8 +72,9 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def ordack(
-    version: Annotated[bool, typer.Option(
-        "--version", callback=_show_version, is_eager=True, help="Show the version and exit.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
 ) -> None:
     """A queue manager for the MSMQ binary protocol."""
 
@@ -89,11 +95,13 @@ def _local_file(text: str) -> Path:
     return path
 
 
-StoreOption = Annotated[Path, typer.Option(
-    "--store", metavar="FOLDER", parser=local, envvar="ORDACK_STORE", help="Folder of the store.")]
+StoreOption = Annotated[
+    Path, typer.Option("--store", metavar="FOLDER", parser=local, envvar="ORDACK_STORE", help="Folder of the store.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
-FormatNameArgument = Annotated[str, typer.Argument(
-    help="Format name of the outgoing queue, as `ordack outgoing list` shows it.")]
+FormatNameArgument = Annotated[
+    str, typer.Argument(help="Format name of the outgoing queue, as `ordack outgoing list` shows it.")
+]
 NameArgument = Annotated[str, typer.Argument(help="Queue name: line1, or in MSMQ's form .\\private$\\line1.")]
 
 
@@ -112,11 +120,14 @@ def _done(as_json: bool, text: str, **values: Any) -> None:
 
 @queue_app.command("create")
 def queue_create(
-    name: NameArgument, store: StoreOption,
-    transactional: Annotated[bool, typer.Option(
-        "--transactional", help="Take only transactional messages, which boards send.")] = False,
-    if_not_exists: Annotated[bool, typer.Option(
-        "--if-not-exists", help="Succeed if the queue exists and is of the same kind.")] = False,
+    name: NameArgument,
+    store: StoreOption,
+    transactional: Annotated[
+        bool, typer.Option("--transactional", help="Take only transactional messages, which boards send.")
+    ] = False,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Succeed if the queue exists and is of the same kind.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Create a private queue, and the store if there is none."""
@@ -130,16 +141,25 @@ def queue_create(
             if not if_not_exists:
                 raise
             if queue.transactional != transactional:
-                raise StoreError(f"the queue {queue.name} exists and is {'' if queue.transactional else 'not '}"
-                                 "transactional: delete it first, or use it as it is") from None
+                raise StoreError(
+                    f"the queue {queue.name} exists and is {'' if queue.transactional else 'not '}"
+                    "transactional: delete it first, or use it as it is"
+                ) from None
             created = False
-    _done(as_json, f"created {queue.name}" if created else f"{queue.name} exists", name=queue.name, created=created,
-          transactional=queue.transactional, id=queue.identifier)
+    _done(
+        as_json,
+        f"created {queue.name}" if created else f"{queue.name} exists",
+        name=queue.name,
+        created=created,
+        transactional=queue.transactional,
+        id=queue.identifier,
+    )
 
 
 @queue_app.command("list")
 def queue_list(
-    store: StoreOption, as_json: JsonOption = False,
+    store: StoreOption,
+    as_json: JsonOption = False,
     system: Annotated[bool, typer.Option("--system", help="Include system queues.")] = False,
 ) -> None:
     """List the queues with the number and size of their messages."""
@@ -147,12 +167,32 @@ def queue_list(
         queues = [queue for queue in opened.queues() if system or queue.kind != SYSTEM]
     if as_json:
         for queue in queues:
-            _report(True, "", name=queue.name, id=queue.identifier, transactional=queue.transactional,
-                    system=queue.kind == SYSTEM, quota=queue.quota, messages=queue.messages, bytes=queue.bytes)
+            _report(
+                True,
+                "",
+                name=queue.name,
+                id=queue.identifier,
+                transactional=queue.transactional,
+                system=queue.kind == SYSTEM,
+                quota=queue.quota,
+                messages=queue.messages,
+                bytes=queue.bytes,
+            )
         return
-    _table(("queue", "kind"), ("messages", "bytes", "quota"), [
-        (queue.name, "transactional" if queue.transactional else "", str(queue.messages), str(queue.bytes),
-         "" if queue.quota is None else str(queue.quota)) for queue in queues])
+    _table(
+        ("queue", "kind"),
+        ("messages", "bytes", "quota"),
+        [
+            (
+                queue.name,
+                "transactional" if queue.transactional else "",
+                str(queue.messages),
+                str(queue.bytes),
+                "" if queue.quota is None else str(queue.quota),
+            )
+            for queue in queues
+        ],
+    )
 
 
 def _table(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -173,9 +213,11 @@ def _table(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence
 
 @queue_app.command("quota")
 def queue_quota(
-    name: NameArgument, store: StoreOption,
-    quota: Annotated[str | None, typer.Argument(
-        help='New limit in bytes, or "none". Without it the command shows the limit.')] = None,
+    name: NameArgument,
+    store: StoreOption,
+    quota: Annotated[
+        str | None, typer.Argument(help='New limit in bytes, or "none". Without it the command shows the limit.')
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show or set the limit of a queue in bytes, also of a journal or dead-letter queue."""
@@ -195,7 +237,8 @@ def queue_quota(
         else:
             opened.set_quota(name, limit)
     (_report if quota is None else _done)(
-        as_json, f"{name}: " + ("no limit" if limit is None else f"{limit} bytes"), name=name, quota=limit)
+        as_json, f"{name}: " + ("no limit" if limit is None else f"{limit} bytes"), name=name, quota=limit
+    )
 
 
 @queue_app.command("purge")
@@ -210,7 +253,8 @@ def queue_purge(name: NameArgument, store: StoreOption, as_json: JsonOption = Fa
 
 @queue_app.command("delete")
 def queue_delete(
-    name: NameArgument, store: StoreOption,
+    name: NameArgument,
+    store: StoreOption,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask, also if the queue holds messages.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -251,16 +295,26 @@ def outgoing_list(store: StoreOption, as_json: JsonOption = False) -> None:
 
 
 def _table_of_outgoing(queues: Sequence[dict[str, Any]]) -> None:
-    _table(("outgoing queue", "state"), ("messages", "bytes", "not acknowledged", "not read"), [
-        (queue["format_name"], queue["state"], *(str(queue[name]) for name in (
-            "messages", "bytes", "not_order_acked", "not_read"))) for queue in queues])
+    _table(
+        ("outgoing queue", "state"),
+        ("messages", "bytes", "not acknowledged", "not read"),
+        [
+            (
+                queue["format_name"],
+                queue["state"],
+                *(str(queue[name]) for name in ("messages", "bytes", "not_order_acked", "not_read")),
+            )
+            for queue in queues
+        ],
+    )
     for queue in queues:
         if queue["why"]:
             write(f"{queue['format_name']}: {queue['why']}\n")
 
 
-def _change_outgoing(store: Path, format_name: str, done: str, as_json: bool,
-                     change: Callable[[Store, str], bool]) -> None:
+def _change_outgoing(
+    store: Path, format_name: str, done: str, as_json: bool, change: Callable[[Store, str], bool]
+) -> None:
     format_name = destination(format_name)
     with Store(store) as opened:
         if not change(opened, format_name):
@@ -308,8 +362,9 @@ def outgoing_purge(name: FormatNameArgument, store: StoreOption, as_json: JsonOp
 @app.command()
 def state(
     store: StoreOption,
-    message_id: Annotated[int | None, typer.Argument(
-        min=1, max=0xFFFFFFFF, help="MessageID that `ordack send` printed.")] = None,
+    message_id: Annotated[
+        int | None, typer.Argument(min=1, max=0xFFFFFFFF, help="MessageID that `ordack send` printed.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show what became of a transactional message sent from here, and why it waits.
@@ -333,8 +388,12 @@ def state(
     with Client(store, look=True) as client:
         told = status.of_message(client, message_id)
     if told is None:
-        _report(as_json, f"nothing is known of a transactional message {message_id} sent from here",
-                message_id=message_id, state=None)
+        _report(
+            as_json,
+            f"nothing is known of a transactional message {message_id} sent from here",
+            message_id=message_id,
+            state=None,
+        )
         raise typer.Exit(1)
     _report(as_json, told["why"], **told)
 
@@ -354,10 +413,20 @@ def status_command(store: StoreOption, as_json: JsonOption = False) -> None:
         _report(True, "", **told)
     else:
         write(status.served_text(told) + "\n")
-        _table(("queue", "kind"), ("messages", "bytes", "quota"), [
-            (queue["name"], "system" if queue["system"] else "transactional" if queue["transactional"] else "",
-             str(queue["messages"]), str(queue["bytes"]), "" if queue["quota"] is None else str(queue["quota"]))
-            for queue in told["queues"]])
+        _table(
+            ("queue", "kind"),
+            ("messages", "bytes", "quota"),
+            [
+                (
+                    queue["name"],
+                    "system" if queue["system"] else "transactional" if queue["transactional"] else "",
+                    str(queue["messages"]),
+                    str(queue["bytes"]),
+                    "" if queue["quota"] is None else str(queue["quota"]),
+                )
+                for queue in told["queues"]
+            ],
+        )
         if told["served"]:
             _tables_of_sessions(told)
         waiting = [queue for queue in told["outgoing"] if queue["messages"]]
@@ -371,13 +440,37 @@ def status_command(store: StoreOption, as_json: JsonOption = False) -> None:
 
 
 def _tables_of_sessions(shown: dict[str, Any]) -> None:
-    _table(("session with", "address", "queue manager", "state", "opened by"), (), [
-        (session["name"], session["address"], session["guid"], session["state"],
-         "this side" if session["initiator"] else "it") for session in shown["sessions"]])
+    _table(
+        ("session with", "address", "queue manager", "state", "opened by"),
+        (),
+        [
+            (
+                session["name"],
+                session["address"],
+                session["guid"],
+                session["state"],
+                "this side" if session["initiator"] else "it",
+            )
+            for session in shown["sessions"]
+        ],
+    )
     if shown["serial"]:
-        _table(("serial line", "port", "state", "last end"), ("baud", "connections", "faults"), [
-            (line["host"], line["serial"], line["state"], line["last_end"], str(line["baud"]),
-             str(line["connections"]), str(line["faults"])) for line in shown["serial"]])
+        _table(
+            ("serial line", "port", "state", "last end"),
+            ("baud", "connections", "faults"),
+            [
+                (
+                    line["host"],
+                    line["serial"],
+                    line["state"],
+                    line["last_end"],
+                    str(line["baud"]),
+                    str(line["connections"]),
+                    str(line["faults"]),
+                )
+                for line in shown["serial"]
+            ],
+        )
 
 
 @app.command()
@@ -401,8 +494,11 @@ def config(
             for known, held, _ in rows:
                 _report(True, "", **_setting(known, held))
         else:
-            _table(("setting", "meaning"), ("value",), [
-                (known, setting.meaning, "absent" if held is None else str(held)) for known, held, setting in rows])
+            _table(
+                ("setting", "meaning"),
+                ("value",),
+                [(known, setting.meaning, "absent" if held is None else str(held)) for known, held, setting in rows],
+            )
         return
     try:
         known = setting_name(name)
@@ -415,22 +511,29 @@ def config(
             opened.configure(known, number)
         held = opened.configuration().get(known, SETTINGS[known].absent)
     (_report if value is None else _done)(
-        as_json, f"{known} {'absent' if held is None else held}", **_setting(known, held))
+        as_json, f"{known} {'absent' if held is None else held}", **_setting(known, held)
+    )
 
 
 def _setting(name: str, value: int | None) -> dict[str, Any]:
     from ordack.config import SETTINGS
 
     setting = SETTINGS[name]
-    return {"name": name, "value": value, "default": setting.absent, "minimum": setting.minimum,
-            "maximum": setting.maximum, "meaning": setting.meaning}
+    return {
+        "name": name,
+        "value": value,
+        "default": setting.absent,
+        "minimum": setting.minimum,
+        "maximum": setting.maximum,
+        "meaning": setting.meaning,
+    }
 
 
 @app.command()
 def identity(
-    store: StoreOption, as_json: JsonOption = False,
-    renew: Annotated[bool, typer.Option(
-        "--renew", help="Give a copied store an identity of its own.")] = False,
+    store: StoreOption,
+    as_json: JsonOption = False,
+    renew: Annotated[bool, typer.Option("--renew", help="Give a copied store an identity of its own.")] = False,
 ) -> None:
     """Show the queue manager's GUID, or give it a new one.
 
@@ -449,31 +552,58 @@ def identity(
 
 @app.command()
 def send(
-    destination: Annotated[str, typer.Argument(
-        help="Name of a local queue, or a format name: DIRECT=TCP:10.0.0.5\\private$\\line1, "
-             "DIRECT=OS:plant\\private$\\line1, PRIVATE=<GUID of a queue manager>\\<number of its queue>.")],
+    destination: Annotated[
+        str,
+        typer.Argument(
+            help="Name of a local queue, or a format name: DIRECT=TCP:10.0.0.5\\private$\\line1, "
+            "DIRECT=OS:plant\\private$\\line1, PRIVATE=<GUID of a queue manager>\\<number of its queue>."
+        ),
+    ],
     store: StoreOption,
     body: Annotated[str | None, typer.Option(help="The body.")] = None,
-    file: Annotated[Path | None, typer.Option(
-        metavar="FILE", parser=local,
-        help="Read the body from a file; - is standard input, which is also the default.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            parser=local,
+            help="Read the body from a file; - is standard input, which is also the default.",
+        ),
+    ] = None,
     label: Annotated[str, typer.Option(help="At most 249 characters.")] = "",
     priority: Annotated[int, typer.Option(min=0, max=7, help="7 is received first.")] = 3,
-    delivery: Annotated[str | None, typer.Option(
-        help="express, recoverable or transactional. Default: what a local queue takes, else transactional.")] = None,
-    ttrq: Annotated[int | None, typer.Option(
-        help="Seconds to reach its queue. 0 counts as 10, one attempt. Default: four days.")] = None,
+    delivery: Annotated[
+        str | None,
+        typer.Option(
+            help="express, recoverable or transactional. Default: what a local queue takes, else transactional."
+        ),
+    ] = None,
+    ttrq: Annotated[
+        int | None, typer.Option(help="Seconds to reach its queue. 0 counts as 10, one attempt. Default: four days.")
+    ] = None,
     ttbr: Annotated[int | None, typer.Option(help="Seconds to be received. Default: no limit.")] = None,
-    dead_letter: Annotated[bool, typer.Option(
-        "--dead-letter", help="Keep the message in a dead-letter queue if it is not known to be delivered.")] = False,
-    journal: Annotated[bool, typer.Option(
-        "--journal", help="Keep a copy in the journal when the message is delivered.")] = False,
-    dead_letter_queue: Annotated[str | None, typer.Option(
-        help="A transactional queue here that takes the place of the system's dead-letter queue.")] = None,
-    acknowledge: Annotated[list[str] | None, typer.Option(
-        help="reach-queue, receive, nack-reach-queue or nack-receive: what to tell the administration queue.")] = None,
-    administration_queue: Annotated[str | None, typer.Option(
-        help="Where acknowledgements go: a queue here that is not transactional, or a format name.")] = None,
+    dead_letter: Annotated[
+        bool,
+        typer.Option(
+            "--dead-letter", help="Keep the message in a dead-letter queue if it is not known to be delivered."
+        ),
+    ] = False,
+    journal: Annotated[
+        bool, typer.Option("--journal", help="Keep a copy in the journal when the message is delivered.")
+    ] = False,
+    dead_letter_queue: Annotated[
+        str | None,
+        typer.Option(help="A transactional queue here that takes the place of the system's dead-letter queue."),
+    ] = None,
+    acknowledge: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="reach-queue, receive, nack-reach-queue or nack-receive: what to tell the administration queue."
+        ),
+    ] = None,
+    administration_queue: Annotated[
+        str | None,
+        typer.Option(help="Where acknowledgements go: a queue here that is not transactional, or a format name."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Send one message. It is on disk when the command ends; it travels to another machine when `ordack serve` runs."""
@@ -495,9 +625,19 @@ def send(
     with Client(store) as client:
         try:
             sent = client.send(
-                destination, content, label, priority, delivery, ttrq=ttrq, ttbr=ttbr, dead_letter=dead_letter,
-                journal=journal, dead_letter_queue=dead_letter_queue, acknowledge=acknowledge or (),
-                administration_queue=administration_queue)
+                destination,
+                content,
+                label,
+                priority,
+                delivery,
+                ttrq=ttrq,
+                ttbr=ttbr,
+                dead_letter=dead_letter,
+                journal=journal,
+                dead_letter_queue=dead_letter_queue,
+                acknowledge=acknowledge or (),
+                administration_queue=administration_queue,
+            )
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
         discarded = 0 if dead_letter else client.last_discarded(destination)
@@ -505,24 +645,41 @@ def send(
         from ordack import classes, names
 
         named = names.destination(destination)
-        _complain(f"the latest message to {destination} is lost: {classes.words(discarded, named)}. This one asks "
-                  "for no dead letter either: --dead-letter keeps it if it is not delivered")
-    _done(as_json, f"sent message {sent.message_id} to {destination}, {sent.delivery}", destination=destination,
-            **sent._asdict())
+        _complain(
+            f"the latest message to {destination} is lost: {classes.words(discarded, named)}. This one asks "
+            "for no dead letter either: --dead-letter keeps it if it is not delivered"
+        )
+    _done(
+        as_json,
+        f"sent message {sent.message_id} to {destination}, {sent.delivery}",
+        destination=destination,
+        **sent._asdict(),
+    )
 
 
 @app.command()
 def receive(
-    name: NameArgument, store: StoreOption, as_json: JsonOption = False,
+    name: NameArgument,
+    store: StoreOption,
+    as_json: JsonOption = False,
     count: Annotated[int | None, typer.Option(min=0, help="Take at most this many messages.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Take all messages that are in the queue.")] = False,
-    peek: Annotated[bool, typer.Option(
-        "--peek", help="Leave the messages in the queue. Shows all of them unless --count is given.")] = False,
-    follow: Annotated[bool, typer.Option(
-        "--follow", help="Take all messages, then those that arrive, until --count or a signal ends it.")] = False,
-    raw: Annotated[Path | None, typer.Option(
-        metavar="FILE", parser=local, help="Write the body of one message, byte by byte, to this new file, and "
-        "print nothing; - is standard output.")] = None,
+    peek: Annotated[
+        bool, typer.Option("--peek", help="Leave the messages in the queue. Shows all of them unless --count is given.")
+    ] = False,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", help="Take all messages, then those that arrive, until --count or a signal ends it."),
+    ] = False,
+    raw: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            parser=local,
+            help="Write the body of one message, byte by byte, to this new file, and "
+            "print nothing; - is standard output.",
+        ),
+    ] = None,
 ) -> None:
     """Take one message from a queue, or more: print it, then remove it.
 
@@ -535,8 +692,9 @@ def receive(
     if count is not None and everything:
         raise typer.BadParameter("--count and --all do not go together")
     if raw is not None and (as_json or everything or follow or count is not None):
-        raise typer.BadParameter("--raw takes the body of one message: it does not go with --json, --count, --all, "
-                                 "--follow")
+        raise typer.BadParameter(
+            "--raw takes the body of one message: it does not go with --json, --count, --all, --follow"
+        )
     from itertools import islice
 
     from ordack.client import Client
@@ -573,16 +731,21 @@ def receive(
 def export(
     names: Annotated[list[str], typer.Argument(metavar="QUEUE...", help="Names of queues.")],
     store: StoreOption,
-    to: Annotated[Path, typer.Option(
-        metavar="FOLDER", parser=local, help="Folder for the segments, created if there is none.")],
-    follow: Annotated[bool, typer.Option(
-        "--follow", help="Wait for more when the queues are empty.")] = False,
+    to: Annotated[
+        Path, typer.Option(metavar="FOLDER", parser=local, help="Folder for the segments, created if there is none.")
+    ],
+    follow: Annotated[bool, typer.Option("--follow", help="Wait for more when the queues are empty.")] = False,
     rows: Annotated[int, typer.Option(min=1, max=1_000_000, help="Largest number of messages in a segment.")] = 10_000,
-    age: Annotated[float, typer.Option(
-        min=0, help="With --follow: seconds that a message waits for others to share its segment.")] = 1.0,
-    anew: Annotated[bool, typer.Option(
-        "--anew", help="Give up a recorded segment whose file or folder is lost, or let FOLDER replace one that "
-        "is gone.")] = False,
+    age: Annotated[
+        float, typer.Option(min=0, help="With --follow: seconds that a message waits for others to share its segment.")
+    ] = 1.0,
+    anew: Annotated[
+        bool,
+        typer.Option(
+            "--anew",
+            help="Give up a recorded segment whose file or folder is lost, or let FOLDER replace one that is gone.",
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Move messages from queues to Parquet files (segments), each message to exactly one.
@@ -606,14 +769,19 @@ def export(
     messages = 0
     try:
         with Client(store) as client, Exporter(client, names, to, rows=rows, anew=anew, tell=_complain) as exporter:
+
             def stop() -> bool:
                 return bool(stopped)
 
             for made in exporter.follow(stop, age) if follow else exporter.run(stop):
                 messages += made.messages
                 count = counted(made.messages, "message")
-                _done(as_json, f"{made.queue}: {count}, {made.bytes} bytes, in {made.segment}"
-                      + (", of an earlier export" if made.recovered else ""), **made._asdict())
+                _done(
+                    as_json,
+                    f"{made.queue}: {count}, {made.bytes} bytes, in {made.segment}"
+                    + (", of an earlier export" if made.recovered else ""),
+                    **made._asdict(),
+                )
     except FolderError as error:
         raise StoreError(str(error)) from None
     if not as_json:
@@ -622,29 +790,51 @@ def export(
 
 @pipeline_app.command("ingest")
 def pipeline_ingest(
-    segments: Annotated[Path, typer.Argument(
-        metavar="SEGMENTS", parser=local, help="Folder that `ordack export` has written.")],
-    table: Annotated[str, typer.Option(
-        "--to", metavar="TABLE", help="Folder or URL of the table. With --format iceberg: its name in the catalog.")],
-    table_format: Annotated[str, typer.Option(
-        "--format", help="parquet or orc; delta or iceberg if Spark has the package.")] = "parquet",
-    schema: Annotated[str | None, typer.Option(
-        metavar="DDL", help='Columns to decode from the bodies, as in "temperature DOUBLE, at TIMESTAMP". A body that '
-        "does not fit leaves them null, and the column _malformed has the reason.")] = None,
+    segments: Annotated[
+        Path, typer.Argument(metavar="SEGMENTS", parser=local, help="Folder that `ordack export` has written.")
+    ],
+    table: Annotated[
+        str,
+        typer.Option(
+            "--to", metavar="TABLE", help="Folder or URL of the table. With --format iceberg: its name in the catalog."
+        ),
+    ],
+    table_format: Annotated[
+        str, typer.Option("--format", help="parquet or orc; delta or iceberg if Spark has the package.")
+    ] = "parquet",
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DDL",
+            help='Columns to decode from the bodies, as in "temperature DOUBLE, at TIMESTAMP". A body that '
+            "does not fit leaves them null, and the column _malformed has the reason.",
+        ),
+    ] = None,
     bodies: Annotated[str, typer.Option(help="Format of the bodies: json or cbor.")] = "json",
-    prefix: Annotated[str, typer.Option(
-        help="Text before the names of the schema's columns in the body.")] = "",
+    prefix: Annotated[str, typer.Option(help="Text before the names of the schema's columns in the body.")] = "",
     queue: Annotated[str | None, typer.Option(help="Take only this queue. Default: all.")] = None,
-    checkpoint: Annotated[str | None, typer.Option(
-        metavar="FOLDER", help="Folder that records what is in the table. Default: in the table's folder.")] = None,
-    continuous: Annotated[bool, typer.Option(
-        "--continuous/--once", help="Continue with what arrives, until SIGTERM, SIGINT or SIGHUP; or end when "
-        "everything that is there is in the table.")] = False,
-    interval: Annotated[float, typer.Option(
-        min=0, help="With --continuous: seconds between two looks at the folder.")] = 1.0,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER", help="Folder that records what is in the table. Default: in the table's folder."
+        ),
+    ] = None,
+    continuous: Annotated[
+        bool,
+        typer.Option(
+            "--continuous/--once",
+            help="Continue with what arrives, until SIGTERM, SIGINT or SIGHUP; or end when "
+            "everything that is there is in the table.",
+        ),
+    ] = False,
+    interval: Annotated[
+        float, typer.Option(min=0, help="With --continuous: seconds between two looks at the folder.")
+    ] = 1.0,
     segments_max: Annotated[int, typer.Option(min=1, help="Largest number of segments in a micro-batch.")] = 256,
-    master: Annotated[str | None, typer.Option(
-        help="Spark's master URL, or sc://HOST:PORT. Default: the variable SPARK_REMOTE, else local[*].")] = None,
+    master: Annotated[
+        str | None,
+        typer.Option(help="Spark's master URL, or sc://HOST:PORT. Default: the variable SPARK_REMOTE, else local[*]."),
+    ] = None,
     conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark's own.")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -669,8 +859,14 @@ def pipeline_ingest(
         if not key or not equals:
             raise typer.BadParameter(f"--conf {pair} is not of the form KEY=VALUE")
         settings[key] = value
-    options = {"path": str(segments), "format": bodies, "prefix": prefix, "maxSegmentsPerTrigger": str(segments_max),
-               **({} if schema is None else {"schema": schema}), **({} if queue is None else {"queue": queue})}
+    options = {
+        "path": str(segments),
+        "format": bodies,
+        "prefix": prefix,
+        "maxSegmentsPerTrigger": str(segments_max),
+        **({} if schema is None else {"schema": schema}),
+        **({} if queue is None else {"queue": queue}),
+    }
     try:
         job = ingest.Job(options, table, table_format, checkpoint)
         stopped: list[int] = []
@@ -679,13 +875,15 @@ def pipeline_ingest(
         spark = session(master, "ordack pipeline ingest", settings)
         signal.signal(signal.SIGINT, lambda number, _: stopped.append(number))  # pyspark has set one of its own
         with _ingest_progress() as show:
+
             def tell(batch: ingest.Batch) -> None:
                 show(batch)
                 if as_json:
                     _report(True, "", **batch.as_json())
 
-            done = ingest.ingest(spark, job, continuous=continuous, interval=interval, tell=tell,
-                                 stop=lambda: bool(stopped))
+            done = ingest.ingest(
+                spark, job, continuous=continuous, interval=interval, tell=tell, stop=lambda: bool(stopped)
+            )
     except (SparkMissing, OptionError, SchemaError, FolderError, ingest.IngestUnusable) as error:
         _complain(str(error))
         raise typer.Exit(2) from None
@@ -704,8 +902,10 @@ def _ingest_progress() -> Iterator[Callable[[Any], None]]:
             nonlocal total
             total += batch.rows
             rate = batch.rows / max(batch.seconds, 1e-3)
-            show(f"batch {batch.number}: {rate:,.0f} rows/s, {total:,} rows in all, "
-                 f"{counted(batch.behind, 'segment')} to go")
+            show(
+                f"batch {batch.number}: {rate:,.0f} rows/s, {total:,} rows in all, "
+                f"{counted(batch.behind, 'segment')} to go"
+            )
 
         yield told
 
@@ -732,27 +932,54 @@ SMALL_CAPTURE = 256 << 20  # bytes that one process audits sooner than Spark sta
 
 @app.command("audit")
 def audit_command(
-    captures: Annotated[list[Path] | None, typer.Argument(
-        metavar="PATH...", parser=local,
-        help="Captures: files, patterns or folders. All of them together are one capture.")] = None,
-    out: Annotated[Path | None, typer.Option(
-        metavar="FOLDER", parser=_new_folder,
-        help="Write streams, sequences, senders and violations there as Parquet and JSON.")] = None,
-    html: Annotated[Path | None, typer.Option(
-        metavar="FILE", parser=_report_file, help="Write a report with plots, one file.")] = None,
-    master: Annotated[str | None, typer.Option(
-        help="Spark's master URL, or sc://HOST:PORT. Default: Spark on this machine, or where SPARK_REMOTE says, for "
-        "captures of more than 256 MiB.")] = None,
+    captures: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="PATH...",
+            parser=local,
+            help="Captures: files, patterns or folders. All of them together are one capture.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            parser=_new_folder,
+            help="Write streams, sequences, senders and violations there as Parquet and JSON.",
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", parser=_report_file, help="Write a report with plots, one file.")
+    ] = None,
+    master: Annotated[
+        str | None,
+        typer.Option(
+            help="Spark's master URL, or sc://HOST:PORT. "
+            "Default: Spark on this machine, or where SPARK_REMOTE says, for "
+            "captures of more than 256 MiB."
+        ),
+    ] = None,
     no_spark: Annotated[bool, typer.Option("--no-spark", help="Do everything in this process.")] = False,
-    follow: Annotated[Path | None, typer.Option(
-        metavar="FOLDER", parser=local,
-        help="Instead of PATH: audit a folder in which captures keep arriving, until SIGTERM or SIGINT. Uses Spark "
-        "only with --master.")] = None,
-    checkpoint: Annotated[Path | None, typer.Option(
-        metavar="FOLDER", parser=local,
-        help="With --follow: folder that records the progress. The next start continues from it.")] = None,
-    once: Annotated[bool, typer.Option(
-        "--once", help="With --follow: end when everything that is there has been read.")] = False,
+    follow: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            parser=local,
+            help="Instead of PATH: audit a folder in which captures keep arriving, until SIGTERM or SIGINT. Uses Spark "
+            "only with --master.",
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            parser=local,
+            help="With --follow: folder that records the progress. The next start continues from it.",
+        ),
+    ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="With --follow: end when everything that is there has been read.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check from captures that every transactional stream was exactly once and in order.
@@ -834,8 +1061,9 @@ def _show_audit(result: Result, as_json: bool) -> None:
         write("\n".join(map(legible, lines)) + "\n")
 
 
-def _follow_audit(folder: Path, checkpoint: Path, once: bool, master: str | None, out: Path | None, html: Path | None,
-                  as_json: bool) -> None:
+def _follow_audit(
+    folder: Path, checkpoint: Path, once: bool, master: str | None, out: Path | None, html: Path | None, as_json: bool
+) -> None:
     """Audit a folder that grows, and report whenever there is something new."""
     import signal
     import threading
@@ -872,8 +1100,13 @@ def _follow_audit(folder: Path, checkpoint: Path, once: bool, master: str | None
                     _show_audit(result, as_json)
                 else:
                     lines = audit_tables.text_of(result, 0)
-                    _report(as_json, f"{count_text(len(result.paths), 'file')}: " + "; ".join([*lines[:2], lines[-1]]),
-                            step=step.number, files=len(result.paths), **result.summary)
+                    _report(
+                        as_json,
+                        f"{count_text(len(result.paths), 'file')}: " + "; ".join([*lines[:2], lines[-1]]),
+                        step=step.number,
+                        files=len(result.paths),
+                        **result.summary,
+                    )
     except (audit.CaptureUnusable, FollowError, SparkMissing, OSError) as error:
         _complain(_in_words(error))
         raise typer.Exit(2) from None
@@ -904,8 +1137,14 @@ def _activity(description: str) -> Iterator[Callable[[str], None]]:
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
-    with Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console,
-                  transient=True, disable=not console.is_terminal) as shown:
+    with Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as shown:
         task = shown.add_task(description)
         yield lambda text: shown.update(task, description=text)
 
@@ -943,8 +1182,10 @@ def _text_of(message: Message) -> str:
     came_back = f" came back {counted(message.abort_count, 'time')}" if message.abort_count else ""
     text = message.text()
     shown = text[:200] if text is not None and text[:200].isprintable() else message.body[:64].hex(" ")
-    return (f"{arrived} {message.source}\\{message.message_id} {message.delivery}{place}{_reason_of(message)}"
-            f"{came_back} {message.label!r} {len(message.body)} bytes\n    {shown}\n")
+    return (
+        f"{arrived} {message.source}\\{message.message_id} {message.delivery}{place}{_reason_of(message)}"
+        f"{came_back} {message.label!r} {len(message.body)} bytes\n    {shown}\n"
+    )
 
 
 def _reason_of(message: Message) -> str:
@@ -965,26 +1206,49 @@ def _reason_of(message: Message) -> str:
 @app.command()
 def serve(
     store: StoreOption,
-    listen: Annotated[str, typer.Option(
-        help="HOST:PORT to accept connections on; port 0 picks a free one.")] = "0.0.0.0:1801",
-    next_hop: Annotated[list[str] | None, typer.Option(
-        help="ADDRESS=HOST:PORT: connect there for destinations at ADDRESS, a host or the GUID of a queue manager, "
-             "instead of its port 1801.")] = None,
-    own_name: Annotated[list[str] | None, typer.Option(
-        help="Address in direct names that means this queue manager. Without this option it accepts messages for every "
-             "address, and messages to this machine's own addresses stay here.")] = None,
-    public_queue: Annotated[list[str] | None, typer.Option(
-        help="GUID=FORMATNAME: where the public queue with this GUID is, in place of a directory.")] = None,
-    serial: Annotated[list[str] | None, typer.Option(
-        metavar="[NAME=]PORT[@BAUD]", help="A serial port with a board at its other end: a path or a pyserial URL. "
-        "NAME addresses the board in direct names. Default: the last part of the path, 115200 baud.")] = None,
-    quota: Annotated[int | None, typer.Option(
-        min=0, help="Limit of the store in bytes, for this `serve` alone; the setting Quota is for all.")] = None,
-    capture: Annotated[Path | None, typer.Option(
-        metavar="FILE", parser=local,
-        help="Record all traffic in this pcap file, then in numbered ones beside it.")] = None,
-    capture_size: Annotated[int, typer.Option(
-        min=1 << 20, help="Limit of all captures in bytes. The oldest are removed first.")] = 1 << 30,
+    listen: Annotated[
+        str, typer.Option(help="HOST:PORT to accept connections on; port 0 picks a free one.")
+    ] = "0.0.0.0:1801",
+    next_hop: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="ADDRESS=HOST:PORT: connect there for destinations at ADDRESS, a host or the GUID of a queue manager, "
+            "instead of its port 1801."
+        ),
+    ] = None,
+    own_name: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Address in direct names that means this queue manager. "
+            "Without this option it accepts messages for every "
+            "address, and messages to this machine's own addresses stay here."
+        ),
+    ] = None,
+    public_queue: Annotated[
+        list[str] | None,
+        typer.Option(help="GUID=FORMATNAME: where the public queue with this GUID is, in place of a directory."),
+    ] = None,
+    serial: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]PORT[@BAUD]",
+            help="A serial port with a board at its other end: a path or a pyserial URL. "
+            "NAME addresses the board in direct names. Default: the last part of the path, 115200 baud.",
+        ),
+    ] = None,
+    quota: Annotated[
+        int | None,
+        typer.Option(min=0, help="Limit of the store in bytes, for this `serve` alone; the setting Quota is for all."),
+    ] = None,
+    capture: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", parser=local, help="Record all traffic in this pcap file, then in numbered ones beside it."
+        ),
+    ] = None,
+    capture_size: Annotated[
+        int, typer.Option(min=1 << 20, help="Limit of all captures in bytes. The oldest are removed first.")
+    ] = 1 << 30,
     as_json: JsonOption = False,
 ) -> None:
     """Run the queue manager until SIGTERM or SIGINT. It continues when its terminal closes (SIGHUP)."""
@@ -1022,16 +1286,27 @@ def serve(
     with listener, _open_when_there_is_room(store) as opened:
         others = {} if quota is None else {"quota": quota}
         host, port = listener.getsockname()[:2]
-        config = Config.of(opened.configuration(), own_names=frozenset(name.lower() for name in own_name or ()),
-                           listening=(host, port), next_hops=hops, public_queues=public, **others)
+        config = Config.of(
+            opened.configuration(),
+            own_names=frozenset(name.lower() for name in own_name or ()),
+            listening=(host, port),
+            next_hops=hops,
+            public_queues=public,
+            **others,
+        )
         text = format_address(host, port)
         import asyncio
 
         def ready() -> None:
             _report(as_json, f"listening on {text}", listening=text)
             for line in lines:
-                _report(as_json, f"listening on serial {line.name} ({line.port})", serial=line.name, port=line.port,
-                        baud=line.baud)
+                _report(
+                    as_json,
+                    f"listening on serial {line.name} ({line.port})",
+                    serial=line.name,
+                    port=line.port,
+                    baud=line.baud,
+                )
 
         recorder = None
         if capture:
@@ -1089,8 +1364,12 @@ async def _serve(store: Store, config: Config, listener: Any, ready: Any, serial
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     manager = Manager(store, net.now(), config, log)
-    manager.about = {"since": net.wall(), "process": os.getpid(), "quota": config.quota,
-                     "listening": format_address(*listener.getsockname()[:2])}
+    manager.about = {
+        "since": net.wall(),
+        "process": os.getpid(),
+        "quota": config.quota,
+        "listening": format_address(*listener.getsockname()[:2]),
+    }
     counting = asyncio.create_task(_count(log))
     try:
         await net.serve(manager, listener, stop, ready, serial, recorder)
@@ -1107,22 +1386,38 @@ async def _count(log: Log) -> None:
         log.tick()
 
 
-PortOption = Annotated[str, typer.Option(
-    "--port", metavar="PORT", help="Serial port, pseudo-terminal or pyserial URL: /dev/ttyACM0, COM3, socket://HOST:PORT.")]
+PortOption = Annotated[
+    str,
+    typer.Option(
+        "--port",
+        metavar="PORT",
+        help="Serial port, pseudo-terminal or pyserial URL: /dev/ttyACM0, COM3, socket://HOST:PORT.",
+    ),
+]
 BaudOption = Annotated[int, typer.Option(help="Speed of a serial line; USB ports ignore it.")]
 
 
 @board_app.command("deploy")
 def board_deploy(
     port: PortOption,
-    main: Annotated[Path | None, typer.Option(
-        metavar="FILE", parser=_local_file, help="Copy this file to the board as main.py, which it runs.")] = None,
-    config: Annotated[Path | None, typer.Option(
-        metavar="FILE", parser=_local_file, help="Copy this file to the board under its own name.")] = None,
-    package: Annotated[Path | None, typer.Option(
-        metavar="FILE", parser=_local_file,
-        help="The package.json to copy from. Default: what `make natmod` compiled, else the sources.")] = None,
-    baud: BaudOption = 115200, as_json: JsonOption = False,
+    main: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", parser=_local_file, help="Copy this file to the board as main.py, which it runs."),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", parser=_local_file, help="Copy this file to the board under its own name."),
+    ] = None,
+    package: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            parser=_local_file,
+            help="The package.json to copy from. Default: what `make natmod` compiled, else the sources.",
+        ),
+    ] = None,
+    baud: BaudOption = 115200,
+    as_json: JsonOption = False,
 ) -> None:
     """Copy ordack's modules and your program to a board. Copies only what the board does not have yet.
 
@@ -1133,14 +1428,23 @@ def board_deploy(
     from ordack.board import attended, deploy
 
     with _board_errors(), _progress() as progress:
-        version, done = attended(port, baud, lambda board: (
-            ".".join(map(str, board.version)), deploy(board, package, main, config, progress)), reset=True)
+        version, done = attended(
+            port,
+            baud,
+            lambda board: (".".join(map(str, board.version)), deploy(board, package, main, config, progress)),
+            reset=True,
+        )
     text = f"{port}: copied {len(done.copied)} files, {done.bytes} bytes; {done.unchanged} were there"
     text += f"; removed {len(done.removed)}" if done.removed else ""
     text += "; the modules are frozen into the firmware" if done.frozen else ""
     text += f"; MicroPython {version}, core: {done.core or 'none'}"
-    _done(as_json, text + (f"; a node cannot start: {done.problem}" if done.problem else ""), port=port,
-          version=version, **done._asdict())
+    _done(
+        as_json,
+        text + (f"; a node cannot start: {done.problem}" if done.problem else ""),
+        port=port,
+        version=version,
+        **done._asdict(),
+    )
     if done.problem:
         raise typer.Exit(1)
 
@@ -1148,10 +1452,12 @@ def board_deploy(
 @board_app.command("doctor")
 def board_doctor(
     port: PortOption,
-    queue_manager: Annotated[str | None, typer.Option(
-        metavar="HOST:PORT", help="Let the board connect to this queue manager.")] = None,
+    queue_manager: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Let the board connect to this queue manager.")
+    ] = None,
     outbox: Annotated[str, typer.Option(metavar="FOLDER", help="Folder of the node's outbox on the board.")] = "outbox",
-    baud: BaudOption = 115200, as_json: JsonOption = False,
+    baud: BaudOption = 115200,
+    as_json: JsonOption = False,
 ) -> None:
     """Check a board and say what to do: firmware, core, heap, flash, clock, network, what waits and why.
 
@@ -1171,22 +1477,28 @@ def board_doctor(
         for check in checks:
             _report(True, "", **check.as_json())
     else:
-        _table(("check", "verdict", "found", "what to do"), (), [
-            (check.name, check.verdict, check.text, check.advice) for check in checks])
+        _table(
+            ("check", "verdict", "found", "what to do"),
+            (),
+            [(check.name, check.verdict, check.text, check.advice) for check in checks],
+        )
     if any(check.verdict == "bad" for check in checks):
         raise typer.Exit(1)
 
 
 @board_app.command("rescue")
 def board_rescue(
-    folder: Annotated[Path | None, typer.Argument(
-        metavar="[FOLDER]", parser=local, help="An outbox on this machine, instead of a board.")] = None,
-    port: Annotated[str | None, typer.Option(
-        metavar="PORT", help="The board: serial port, pseudo-terminal or pyserial URL.")] = None,
-    to: Annotated[Path | None, typer.Option(
-        metavar="DIR", parser=local, help="New folder for the copy.")] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FOLDER]", parser=local, help="An outbox on this machine, instead of a board."),
+    ] = None,
+    port: Annotated[
+        str | None, typer.Option(metavar="PORT", help="The board: serial port, pseudo-terminal or pyserial URL.")
+    ] = None,
+    to: Annotated[Path | None, typer.Option(metavar="DIR", parser=local, help="New folder for the copy.")] = None,
     outbox: Annotated[str, typer.Option(metavar="FOLDER", help="Folder of the node's outbox on the board.")] = "outbox",
-    baud: BaudOption = 115200, as_json: JsonOption = False,
+    baud: BaudOption = 115200,
+    as_json: JsonOption = False,
 ) -> None:
     """Copy an outbox off a board, and list its messages with their states, and what cannot be read.
 
@@ -1238,8 +1550,15 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     console = Console(stderr=True)
-    with Progress(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(),
-                  console=console, transient=True, disable=not console.is_terminal) as shown:
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as shown:
         tasks: dict[int, Any] = {}
 
         def told(what: str, done: int, total: int) -> None:
@@ -1268,13 +1587,27 @@ def _log_line(text: str) -> None:
 
 def main() -> None:
     """Entry point of the console script. Typer ends it quietly, with status 1, when the reader of a pipe has gone."""
-    if not {"queue", "outgoing", "send", "receive", "state", "status", "config", "identity", "serve",
-            "board", "export", "pipeline", "audit"}.intersection(sys.argv[1:2]):
+    if not {
+        "queue",
+        "outgoing",
+        "send",
+        "receive",
+        "state",
+        "status",
+        "config",
+        "identity",
+        "serve",
+        "board",
+        "export",
+        "pipeline",
+        "audit",
+    }.intersection(sys.argv[1:2]):
         from ordack.decode import command  # slow to import
 
         app.command("decode")(command)
-    for known in (one for group in (app, queue_app, outgoing_app, board_app, pipeline_app)
-                  for one in group.registered_commands):
+    for known in (
+        one for group in (app, queue_app, outgoing_app, board_app, pipeline_app) for one in group.registered_commands
+    ):
         if known.callback and known.callback.__doc__:  # rich breaks lines where the source does
             known.help = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(known.callback.__doc__))
     try:

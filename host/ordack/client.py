@@ -51,8 +51,10 @@ from ordack.store import (
 from ordack.store import Queue as QueueState
 
 ACKNOWLEDGE = {  # administration acknowledgements that a sender can ask for (MessagePropertiesHeader.Flags)
-    "reach-queue": headers.WANT_PA, "receive": headers.WANT_PR,
-    "nack-reach-queue": headers.WANT_NA, "nack-receive": headers.WANT_NR,
+    "reach-queue": headers.WANT_PA,
+    "receive": headers.WANT_PR,
+    "nack-reach-queue": headers.WANT_NA,
+    "nack-receive": headers.WANT_NR,
 }
 TIME_MAX = 0xFFFFFFFE  # seconds
 
@@ -130,14 +132,24 @@ class Message:
     def as_json(self) -> dict[str, Any]:
         """The object that `ordack receive --json` prints. body: None if it is not UTF-8."""
         return {
-            "message_key": self.message_key, "source": self.source, "message_id": self.message_id,
+            "message_key": self.message_key,
+            "source": self.source,
+            "message_id": self.message_id,
             "destination": self.destination,
-            "correlation_id": self.correlation_id.hex(), "label": self.label, "body": self.text(),
+            "correlation_id": self.correlation_id.hex(),
+            "label": self.label,
+            "body": self.text(),
             "body_base64": base64.b64encode(self._message.properties.body).decode(),
-            "class": self.message_class, "class_name": classes.name(self.message_class), "in_doubt": self.in_doubt,
-            "priority": self.priority, "delivery": self.delivery,
-            "tx_sequence_id": self.tx_sequence_id, "tx_sequence_number": self.tx_sequence_number,
-            "sent_time": self.sent_time, "arrived": self.arrived, "lookup_id": self.lookup_id,
+            "class": self.message_class,
+            "class_name": classes.name(self.message_class),
+            "in_doubt": self.in_doubt,
+            "priority": self.priority,
+            "delivery": self.delivery,
+            "tx_sequence_id": self.tx_sequence_id,
+            "tx_sequence_number": self.tx_sequence_number,
+            "sent_time": self.sent_time,
+            "arrived": self.arrived,
+            "lookup_id": self.lookup_id,
             "abort_count": self.abort_count,
         }
 
@@ -201,8 +213,12 @@ class Queue:
         while True:
             self._store.changed()  # before looking, so that nothing slips in between
             stored = self._store.begin_receive(
-                self.identifier, limit, self._client.now(), counted,
-                self._client.config().poison_after if counted and self._has_poison else None)
+                self.identifier,
+                limit,
+                self._client.now(),
+                counted,
+                self._client.config().poison_after if counted and self._has_poison else None,
+            )
             left = deadline - time.monotonic()
             if stored or left <= 0:
                 return stored
@@ -241,8 +257,13 @@ class Client:
     clock: gives seconds since 1970. Not for use by several threads at once.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], create: bool = False,
-                 clock: Callable[[], float] = time.time, look: bool = False) -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        create: bool = False,
+        clock: Callable[[], float] = time.time,
+        look: bool = False,
+    ) -> None:
         self.store = open_to_look(folder) if look else Store(folder, create=create, clock=clock)
         self._clock = clock
         self._configuration: object = None
@@ -267,9 +288,12 @@ class Client:
         configuration, names = self.store.configuration(), self.store.names()
         if self._config is None or self._configuration != (configuration, names):
             self._configuration = configuration, names
-            self._config = Config.of(configuration, own_names=frozenset(names.get("own", ())),
-                                     next_hops={name: tuple(hop) for name, hop in names.get("hops", {}).items()},
-                                     public_queues=names.get("public", {}))
+            self._config = Config.of(
+                configuration,
+                own_names=frozenset(names.get("own", ())),
+                next_hops={name: tuple(hop) for name, hop in names.get("hops", {}).items()},
+                public_queues=names.get("public", {}),
+            )
         return self._config
 
     def outcomes(self) -> Outcomes:
@@ -304,8 +328,15 @@ class Client:
         """
         removed = 0
         if not only_empty:
-            removed = sum(in_pieces(self.store, lambda limit, one=one: self.outcomes().empty(  # type: ignore[misc]
-                one, confirm.NACK_Q_DELETED, limit)) for one in self._deletable(name))
+            removed = sum(
+                in_pieces(
+                    self.store,
+                    lambda limit, one=one: self.outcomes().empty(  # type: ignore[misc]
+                        one, confirm.NACK_Q_DELETED, limit
+                    ),
+                )
+                for one in self._deletable(name)
+            )
         with self.store.transaction():
             queues = self._deletable(name)
             if only_empty and (count := sum(one.messages for one in queues)):
@@ -334,10 +365,22 @@ class Client:
             raise _closed(queue.name)
         return queue
 
-    def send(self, destination: str, body: bytes | bytearray | memoryview, label: str = "", priority: int = 3,
-             delivery: str | None = None, *, ttrq: int | None = None, ttbr: int | None = None,
-             dead_letter: bool = False, journal: bool = False, dead_letter_queue: str | None = None,
-             acknowledge: Collection[str] = (), administration_queue: str | None = None) -> Sent:
+    def send(
+        self,
+        destination: str,
+        body: bytes | bytearray | memoryview,
+        label: str = "",
+        priority: int = 3,
+        delivery: str | None = None,
+        *,
+        ttrq: int | None = None,
+        ttbr: int | None = None,
+        dead_letter: bool = False,
+        journal: bool = False,
+        dead_letter_queue: str | None = None,
+        acknowledge: Collection[str] = (),
+        administration_queue: str | None = None,
+    ) -> Sent:
         r"""Send one message; it is durable, with its number, when this returns.
 
         destination: a local queue's name, or a format name: `DIRECT=TCP:10.0.0.5\private$\line1`, or `PRIVATE=` with
@@ -369,8 +412,10 @@ class Client:
         if destination[:7].upper() == "DIRECT=":
             address, name = split_direct(destination) or ("", "")
             if not name:
-                raise BadName(f"{destination!r} is not of the form DIRECT=TCP:address\\private$\\queue "
-                              "or DIRECT=OS:host\\private$\\queue")
+                raise BadName(
+                    f"{destination!r} is not of the form DIRECT=TCP:address\\private$\\queue "
+                    "or DIRECT=OS:host\\private$\\queue"
+                )
             format_name = destination
             if address == ".":
                 queue = self._open(name)
@@ -390,12 +435,16 @@ class Client:
         if delivery is None:
             delivery = "transactional" if queue is None or queue.transactional else "recoverable"
         if queue is not None and queue.transactional != (delivery == "transactional"):
-            raise ValueError(f"the queue {queue.name} is {'' if queue.transactional else 'not '}transactional: "
-                             f"it does not take {delivery} messages")
+            raise ValueError(
+                f"the queue {queue.name} is {'' if queue.transactional else 'not '}transactional: "
+                f"it does not take {delivery} messages"
+            )
         if dead_letter_queue is not None:
             if delivery != "transactional" or not dead_letter:
-                raise ValueError("a dead-letter queue can be named only for a transactional message that asks "
-                                 "for dead-lettering (B-396)")
+                raise ValueError(
+                    "a dead-letter queue can be named only for a transactional message that asks "
+                    "for dead-lettering (B-396)"
+                )
             named = self._open(dead_letter_queue)
             if named.kind != PRIVATE or not named.transactional:
                 raise ValueError(f"{named.name} is no transactional private queue: it takes no dead letters (B-396)")
@@ -404,11 +453,23 @@ class Client:
         sent = None
         try:
             with self.store.transaction():
-                packet = self._packet(format_name, body, label, priority, delivery, ttrq, ttbr, journaling,
-                                      self._wanted(acknowledge), self._administration_queue(administration_queue,
-                                                                                            bool(acknowledge)))
-                sent = self._send_here(queue, format_name, packet, delivery, dead_letter_queue) \
-                    if queue is not None else self._send_away(format_name, packet, delivery, ttrq, dead_letter_queue)
+                packet = self._packet(
+                    format_name,
+                    body,
+                    label,
+                    priority,
+                    delivery,
+                    ttrq,
+                    ttbr,
+                    journaling,
+                    self._wanted(acknowledge),
+                    self._administration_queue(administration_queue, bool(acknowledge)),
+                )
+                sent = (
+                    self._send_here(queue, format_name, packet, delivery, dead_letter_queue)
+                    if queue is not None
+                    else self._send_away(format_name, packet, delivery, ttrq, dead_letter_queue)
+                )
         except StoreUnknown as error:
             number = "" if sent is None else f" {sent.message_id}"
             raise StoreUnknown(f"the message{number} to {destination} was sent, or not: {error.reason}") from None
@@ -448,29 +509,52 @@ class Client:
                 raise BadName(str(error)) from None
         queue = self._open(name)
         if queue.kind != PRIVATE or queue.transactional:
-            raise ValueError(f"{queue.name} is transactional or a system queue: it takes no administration "
-                             "acknowledgements")
+            raise ValueError(
+                f"{queue.name} is transactional or a system queue: it takes no administration acknowledgements"
+            )
         return guid_names.PrivateQueueFormatNameId(queue.identifier)
 
-    def _packet(self, format_name: str, body: bytes | bytearray | memoryview, label: str, priority: int, delivery: str,
-                ttrq: int | None, ttbr: int | None, journaling: int, wanted: int,
-                administration: QueueName | None) -> bytearray:
+    def _packet(
+        self,
+        format_name: str,
+        body: bytes | bytearray | memoryview,
+        label: str,
+        priority: int,
+        delivery: str,
+        ttrq: int | None,
+        ttbr: int | None,
+        journaling: int,
+        wanted: int,
+        administration: QueueName | None,
+    ) -> bytearray:
         settings = self.config()
         if delivery == "transactional":
             journaling = confirm.journal_of(journaling, settings.confirmation)
         name, address = outcome.destination(format_name)
         packet = build.user_message(
-            self.store.guid, self.store.reserve_message_ids(), name, body, address=address,
-            label=label, priority=priority, delivery=delivery, sent_time=self.now(), journal=journaling,
-            acknowledge=wanted, ttrq=settings.confirmation.long_live_time if ttrq is None else ttrq,
-            ttbr=compose.FOREVER if ttbr is None else ttbr, admin=administration)
+            self.store.guid,
+            self.store.reserve_message_ids(),
+            name,
+            body,
+            address=address,
+            label=label,
+            priority=priority,
+            delivery=delivery,
+            sent_time=self.now(),
+            journal=journaling,
+            acknowledge=wanted,
+            ttrq=settings.confirmation.long_live_time if ttrq is None else ttrq,
+            ttbr=compose.FOREVER if ttbr is None else ttbr,
+            admin=administration,
+        )
         room = self.store.room(settings.quota)
         if room.bytes < len(packet):
             raise StoreFull(f"the message of {len(packet)} bytes is not accepted: {room.reason} (B-398, B-424)")
         return packet
 
-    def _send_here(self, queue: QueueState, format_name: str, packet: bytearray, delivery: str,
-                   dead_letter_queue: str | None) -> Sent:
+    def _send_here(
+        self, queue: QueueState, format_name: str, packet: bytearray, delivery: str, dead_letter_queue: str | None
+    ) -> Sent:
         now = self.now()
         place: tuple[int | None, int | None] = None, None
         if delivery == "transactional":
@@ -482,9 +566,19 @@ class Client:
             raise StoreFull(f"the queue {queue.name} has a quota of {queue.quota} bytes: not accepted (C-73)")
         rank = 7 - (packet[2] & core.BASE_PR)
         own = message.user.message_id if message.transaction is not None else None
-        self.store.add_messages([NewMessage(
-            queue.identifier, rank, packet, outcome.expires(message, now),
-            outcome.wants(message, own is not None), own=own, dead_letter=dead_letter_queue)])
+        self.store.add_messages(
+            [
+                NewMessage(
+                    queue.identifier,
+                    rank,
+                    packet,
+                    outcome.expires(message, now),
+                    outcome.wants(message, own is not None),
+                    own=own,
+                    dead_letter=dead_letter_queue,
+                )
+            ]
+        )
         outcomes = self.outcomes()
         if message.properties.flags & headers.WANT_PA:
             outcomes.administer(message, confirm.ACK_REACH_QUEUE, None)
@@ -492,8 +586,9 @@ class Client:
             outcomes.copy(JOURNAL, packet, None)
         return Sent(message.user.message_id, delivery, *place)
 
-    def _send_away(self, format_name: str, packet: bytearray, delivery: str, ttrq: int | None,
-                   dead_letter_queue: str | None) -> Sent:
+    def _send_away(
+        self, format_name: str, packet: bytearray, delivery: str, ttrq: int | None, dead_letter_queue: str | None
+    ) -> Sent:
         stream = self.store.outgoing_queue(format_name.lower(), self.now())  # names do not differ by case
         place: tuple[int | None, int | None] = None, None
         ordinal = time_stamp = number = 0
@@ -508,15 +603,38 @@ class Client:
         due: int | None = until + 1
         if number:
             settings = self.config().confirmation
-            confirmation = Confirmation(confirm.new(
-                user.sent_time, settings, user.flags & (core.USER_JN | core.USER_JP),
-                confirm.UNSET if ttrq is None else ttrq, user.time_to_be_received,
-                bool(message.properties.flags & headers.WANT_NA)), settings)
+            confirmation = Confirmation(
+                confirm.new(
+                    user.sent_time,
+                    settings,
+                    user.flags & (core.USER_JN | core.USER_JP),
+                    confirm.UNSET if ttrq is None else ttrq,
+                    user.time_to_be_received,
+                    bool(message.properties.flags & headers.WANT_NA),
+                ),
+                settings,
+            )
             record = confirmation.record.tobytes()
             due = outcome.due(confirmation, until, held=False)
-        self.store.add_outgoing([NewOutgoing(
-            stream.identifier, user.message_id, ordinal, time_stamp, number, delivery != "express", journal, packet,
-            packet[2] & core.BASE_PR, send_until=until, due=due, confirmation=record, dead_letter=dead_letter_queue)])
+        self.store.add_outgoing(
+            [
+                NewOutgoing(
+                    stream.identifier,
+                    user.message_id,
+                    ordinal,
+                    time_stamp,
+                    number,
+                    delivery != "express",
+                    journal,
+                    packet,
+                    packet[2] & core.BASE_PR,
+                    send_until=until,
+                    due=due,
+                    confirmation=record,
+                    dead_letter=dead_letter_queue,
+                )
+            ]
+        )
         return Sent(user.message_id, delivery, *place)
 
     def last_discarded(self, destination: str) -> int:

@@ -49,8 +49,12 @@ SETTINGS = {
     "AckTimeout": Setting(20000, 20000, 120000, "ms without any packet before a session counts as dead (B-043)"),
     "CleanupInterval": Setting(300000, 1, NEVER, "ms after which an idle session is closed (B-132)"),
     "ClockSkew": Setting(0, 0, NEVER, "s that a sender's clock may be behind when TimeToReachQueue is tested (B-267)"),
-    "EarlyOrderAck": Setting(EARLY_ORDER_ACK, 0, NEVER, "ms without a message after which an OrderAck goes out early; "
-                             "0: only IdleAckDelay and SeqMaxAckDelay decide"),
+    "EarlyOrderAck": Setting(
+        EARLY_ORDER_ACK,
+        0,
+        NEVER,
+        "ms without a message after which an OrderAck goes out early; 0: only IdleAckDelay and SeqMaxAckDelay decide",
+    ),
     "EnablePingService": Setting(0, 0, 1, "1: answer pings (B-202)"),
     "EnableReportMessages": Setting(0, 0, 1, "1: make the report messages that traced messages ask for (B-294)"),
     "HopLimit": Setting(15, 1, HOP_COUNT_MAX, "queue managers that a message may pass, when this one forwards (B-259)"),
@@ -62,8 +66,13 @@ SETTINGS = {
     "MsmqIpPingPort": Setting(3527, 0, 0xFFFF, "UDP port of pings (B-006)"),
     "PacketTimeout": Setting(60000, 1000, NEVER, "ms that every packet may take to arrive"),
     "PermitInsecureNacks": Setting(0, 0, 1, "1: tell senders that a queue or a right is missing (B-349, B-409)"),
-    "PoisonAfter": Setting(None, 1, NEVER, "receives by an application that end without a commit, after which a "
-                           "message moves to the sub-queue NAME;poison; absent: no limit"),
+    "PoisonAfter": Setting(
+        None,
+        1,
+        NEVER,
+        "receives by an application that end without a commit, after which a "
+        "message moves to the sub-queue NAME;poison; absent: no limit",
+    ),
     "QosCleanupIntervalMultiplier": Setting(2, 1, 100, "the Ack Wait timer, as a multiple of AckTimeout (B-134)"),
     "Quota": Setting(8 << 30, 0, NEVER, "bytes of all packets kept (B-084, B-285)"),
     "RemoveDuplicateCleanup": Setting(1800000, 1000, NEVER, "ms that the duplicate filter remembers (B-138)"),
@@ -171,27 +180,39 @@ class Config:
         value = {name: setting.absent for name, setting in SETTINGS.items()} | dict(configuration)
         delay = value["RoundTripDelay"] or 0
         fields: dict[str, Any] = {
-            "quota": value["Quota"], "history_size": value["RemoveDuplicateSize"],
-            "history_lifetime": (value["RemoveDuplicateCleanup"] or 0) // 1000, "max_sessions": value["MaxInSessions"],
-            "route": bool(value["RouteMessages"]), "hop_limit": value["HopLimit"], "clock_skew": value["ClockSkew"],
+            "quota": value["Quota"],
+            "history_size": value["RemoveDuplicateSize"],
+            "history_lifetime": (value["RemoveDuplicateCleanup"] or 0) // 1000,
+            "max_sessions": value["MaxInSessions"],
+            "route": bool(value["RouteMessages"]),
+            "hop_limit": value["HopLimit"],
+            "clock_skew": value["ClockSkew"],
             "send_insecure_nacks": bool(value["PermitInsecureNacks"]),
-            "report_messages": bool(value["EnableReportMessages"]), "order_ack_timeout": value["IdleAckDelay"],
+            "report_messages": bool(value["EnableReportMessages"]),
+            "order_ack_timeout": value["IdleAckDelay"],
             "maximum_order_ack_delay": 1000 * (value["SeqMaxAckDelay"] or 0),
             "early_order_ack": value["EarlyOrderAck"],
-            "packet_timeout": value["PacketTimeout"], "minimum_rate": value["MinimumRate"],
+            "packet_timeout": value["PacketTimeout"],
+            "minimum_rate": value["MinimumRate"],
             "resend_intervals": resend_intervals(
-                *(1000 * (value[f"SeqResend{which}Time"] or 0) for which in ("13", "46", "79", "10"))),
-            "ping_port": value["MsmqIpPingPort"], "answer_pings": bool(value["EnablePingService"]),
-            "send_pings": bool(value["SendPings"]), "try_connect_interval": value["TryConnectInterval"],
-            "round_trip_delay": delay, "poison_after": value["PoisonAfter"],
+                *(1000 * (value[f"SeqResend{which}Time"] or 0) for which in ("13", "46", "79", "10"))
+            ),
+            "ping_port": value["MsmqIpPingPort"],
+            "answer_pings": bool(value["EnablePingService"]),
+            "send_pings": bool(value["SendPings"]),
+            "try_connect_interval": value["TryConnectInterval"],
+            "round_trip_delay": delay,
+            "poison_after": value["PoisonAfter"],
             "session": Settings(
                 window_size=value["MaxUnackedPacket"] or 1,
-                ack_wait_timeout=value["AckTimeout"] or 0, ack_wait_multiple=value["QosCleanupIntervalMultiplier"] or 1,
-                cleanup_timeout=value["CleanupInterval"] or 1, round_trip_delay=delay),
+                ack_wait_timeout=value["AckTimeout"] or 0,
+                ack_wait_multiple=value["QosCleanupIntervalMultiplier"] or 1,
+                cleanup_timeout=value["CleanupInterval"] or 1,
+                round_trip_delay=delay,
+            ),
             "confirmation": confirmation_settings(configuration),
         }
         return cls(**(fields | others))
-
 
     def is_own(self, address: str) -> bool:
         """Does this host part of a direct name mean this queue manager, whatever port it listens on (B-416)? Those of
@@ -211,9 +232,11 @@ class Config:
 
 def confirmation_settings(configuration: Mapping[str, int]) -> confirm.Settings:
     """What the store's configuration says of the confirmation process (B-400, B-401, C-12)."""
-    return confirm.Settings(configuration.get("XactDelayReceiveNack"),
-                            bool(configuration.get("XactDeadLetterAlways", 0)),
-                            configuration.get("LongLiveTime", LONG_LIVE_TIME))
+    return confirm.Settings(
+        configuration.get("XactDelayReceiveNack"),
+        bool(configuration.get("XactDeadLetterAlways", 0)),
+        configuration.get("LongLiveTime", LONG_LIVE_TIME),
+    )
 
 
 def check_host(address: str) -> None:

@@ -36,9 +36,17 @@ DISCONNECTED = "Disconnected"
 
 # An Error of the connection history is an HRESULT: Winsock's number for what happened, else "unspecified".
 _WINSOCK = {
-    errno.EACCES: 10013, errno.EMFILE: 10024, errno.ENFILE: 10024, errno.EADDRNOTAVAIL: 10049, errno.ENETUNREACH: 10051,
-    errno.ECONNABORTED: 10053, errno.ECONNRESET: 10054, errno.ENOBUFS: 10055, errno.ETIMEDOUT: 10060,
-    errno.ECONNREFUSED: 10061, errno.EHOSTUNREACH: 10065,
+    errno.EACCES: 10013,
+    errno.EMFILE: 10024,
+    errno.ENFILE: 10024,
+    errno.EADDRNOTAVAIL: 10049,
+    errno.ENETUNREACH: 10051,
+    errno.ECONNABORTED: 10053,
+    errno.ECONNRESET: 10054,
+    errno.ENOBUFS: 10055,
+    errno.ETIMEDOUT: 10060,
+    errno.ECONNREFUSED: 10061,
+    errno.EHOSTUNREACH: 10065,
 }
 _NO_SOCKET = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _HRESULT_WIN32 = 0x80070000
@@ -123,10 +131,16 @@ class Connector:
 
     def report(self) -> dict[str, Any]:
         """State, next hops as `ADDRESS:PORT` and history, ready for JSON."""
-        return {"host": self.host, "port": self.port, "state": self.state,
-                "next_hops": [format_address(address, self.port) for address in self.next_hops],
-                "tries": self.tries, "reason": self.reason, "next_try": self.next_try,
-                "history": [event._asdict() for event in self.history]}
+        return {
+            "host": self.host,
+            "port": self.port,
+            "state": self.state,
+            "next_hops": [format_address(address, self.port) for address in self.next_hops],
+            "tries": self.tries,
+            "reason": self.reason,
+            "next_try": self.next_try,
+            "history": [event._asdict() for event in self.history],
+        }
 
     def next_step(self, now: int, wall: int, wanted: bool, may_ping: bool = True) -> Step | None:
         """What is to be done now; each step is told once. None: nothing before the next call.

@@ -65,8 +65,11 @@ class Deadlines:
             end(lambda _batch, limit: self._store.forget_outcomes(self._old_outcomes, limit))
 
     def _end_some(self, batch: Batch, wall: int, limit: int) -> int:
-        keys = first_piece(self._due[:-limit - 1:-1])
-        del self._due[len(self._due) - len(keys):]
-        self._settling.due(batch, wall, [
-            waiting for waiting in self._store.waiting(keys) if waiting.due is not None and waiting.due <= wall])
+        keys = first_piece(self._due[: -limit - 1 : -1])
+        del self._due[len(self._due) - len(keys) :]
+        self._settling.due(
+            batch,
+            wall,
+            [waiting for waiting in self._store.waiting(keys) if waiting.due is not None and waiting.due <= wall],
+        )
         return len(keys)

@@ -783,8 +783,9 @@ def _decode_files(names: list[str], as_json: bool) -> int:
 
 
 def command(
-    files: Annotated[list[str], typer.Argument(
-        metavar="FILE...", help="Captures, raw packets or hex text; - is standard input.")],
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE...", help="Captures, raw packets or hex text; - is standard input.")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per packet.")] = False,
 ) -> None:
     """Decode MSMQ packets from pcap and pcapng captures (TCP 1801, UDP 3527), raw bytes or hex text with # comments.

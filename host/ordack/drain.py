@@ -39,8 +39,10 @@ class Drain:
     def __str__(self) -> str:
         if self.last is None:
             return f"nothing was removed from {self._queue.name}"
-        return (f"{counted(self.removed, 'message')} {'was' if self.removed == 1 else 'were'} removed from "
-                f"{self._queue.name}, the last {self.last.source}\\{self.last.message_id}")
+        return (
+            f"{counted(self.removed, 'message')} {'was' if self.removed == 1 else 'were'} removed from "
+            f"{self._queue.name}, the last {self.last.source}\\{self.last.message_id}"
+        )
 
     def run(self, left: int, timeout: float) -> None:
         """Show and remove up to `left` messages, until none comes in `timeout` seconds.

@@ -47,4 +47,4 @@ class Duplicates:
         for identifier in identifiers:
             del self._seen[identifier]
         for first in range(0, len(identifiers), ROWS):
-            self._store.delete_history(identifiers[first:first + ROWS])
+            self._store.delete_history(identifiers[first : first + ROWS])

@@ -27,8 +27,15 @@ class IncomingState:
     of the queue that it means here, "" for none. limit: as in Incoming.
     """
 
-    def __init__(self, source: bytes, key: str, target: str | int, stream: IncomingStream, last_access: int = 0,
-                 limit: int | None = None) -> None:
+    def __init__(
+        self,
+        source: bytes,
+        key: str,
+        target: str | int,
+        stream: IncomingStream,
+        last_access: int = 0,
+        limit: int | None = None,
+    ) -> None:
         self.source = source
         self.key = key
         self.target = target
@@ -73,9 +80,17 @@ class IncomingStreams:
         keep theirs."""
         before = self._states
         owing = [*self._owed, *(state for group in self._overdue.values() for state in group)]
-        self._states = {(row.source, row.destination): IncomingState(
-            row.source, row.destination, self._routing.meaning(row.destination),
-            self._stream(now, array("I", row.record)), row.last_access, row.limit) for row in self._store.incoming()}
+        self._states = {
+            (row.source, row.destination): IncomingState(
+                row.source,
+                row.destination,
+                self._routing.meaning(row.destination),
+                self._stream(now, array("I", row.record)),
+                row.last_access,
+                row.limit,
+            )
+            for row in self._store.incoming()
+        }
         self.order_acks_due = None
         self._on, self._owed, self._overdue = {}, {}, {}
         for place, state in self._states.items():
@@ -120,7 +135,7 @@ class IncomingStreams:
         forgotten = []
         if len(self._strays) >= self._config.max_unknown_streams:  # the older half: anybody can make more (B-435)
             strays = sorted(self._strays, key=lambda state: state.last_access)
-            forgotten = strays[:len(strays) // 2 + 1]
+            forgotten = strays[: len(strays) // 2 + 1]
             for stray in forgotten:
                 self._forget(stray)
         state = self._states[source, key] = IncomingState(source, key, target, self._stream(now))
@@ -159,8 +174,12 @@ class IncomingStreams:
         """Write to the store what has become of these."""
         self._store.delete_incoming(forgotten)  # before the next: a stream may have come back in the same batch
         self._store.save_incoming(
-            [Incoming(state.source, state.key, tuple(state.stream.record), state.last_access, state.limit)
-             for state in changed if state.stream.tx_sequence_number])
+            [
+                Incoming(state.source, state.key, tuple(state.stream.record), state.last_access, state.limit)
+                for state in changed
+                if state.stream.tx_sequence_number
+            ]
+        )
 
     # ---- OrderAcks that are owed
 

@@ -89,8 +89,10 @@ class Links:
             self._refused += 1
             if now >= self._refusals_due:
                 self._refusals_due = now + 1000 * SAME_AGAIN_S
-                self._operator.tell(f"{address}: refused, {self._from(address)} sessions from there, {len(self)} in "
-                                    f"all; {self._refused} refused since this was last told")
+                self._operator.tell(
+                    f"{address}: refused, {self._from(address)} sessions from there, {len(self)} in "
+                    f"all; {self._refused} refused since this was last told"
+                )
                 self._refused = 0
             return None
         return self._add(False, address, hop, now)
@@ -120,11 +122,16 @@ class Links:
         link.was_open = True
         same = self._by_guid.setdefault(link.peer, [])
         same.append(link)
-        elsewhere = [other.address for other in same
-                     if other.address != link.address and (other.hop is None) == (link.hop is None)]
+        elsewhere = [
+            other.address
+            for other in same
+            if other.address != link.address and (other.hop is None) == (link.hop is None)
+        ]
         if elsewhere:
-            self._operator.tell(f"{link.address} and {elsewhere[0]}: both say that they are "
-                                f"{guids.guid_text(link.peer)}; is one a copy of the other? (B-413)")
+            self._operator.tell(
+                f"{link.address} and {elsewhere[0]}: both say that they are "
+                f"{guids.guid_text(link.peer)}; is one a copy of the other? (B-413)"
+            )
         if len(same) > self._config.max_sessions_per_guid:
             self.close(same[0], "B-435", "too many sessions with one queue manager: the oldest gives way")
         return True
@@ -209,8 +216,10 @@ class Links:
             return
         closed = link.session.closed
         if closed and closed.rule not in EVERYDAY_ENDS:
-            self._operator.tell(f"{link.address}: session closed, {closed.reason} ({closed.rule})",
-                                fact=f"{link.address}: {closed.rule}")
+            self._operator.tell(
+                f"{link.address}: session closed, {closed.reason} ({closed.rule})",
+                fact=f"{link.address}: {closed.rule}",
+            )
         self._links.remove(link)
         self._half_received.pop(link, None)
         same = self._by_guid.get(link.peer, [])

@@ -72,7 +72,11 @@ class Strangers:
         found = []
         for stream in streams:
             due = stream.next_timeout()
-            if (due is not None and first < due - stream.resend_interval and stream.time_of_last_ack <= first
-                    and over(stream, tx_sequence_id)):
+            if (
+                due is not None
+                and first < due - stream.resend_interval
+                and stream.time_of_last_ack <= first
+                and over(stream, tx_sequence_id)
+            ):
                 found.append(stream)
         return found

@@ -104,8 +104,10 @@ class Log:
         fact = self._facts.pop(name)
         if fact.last:
             since = datetime.fromtimestamp(fact.told, UTC).strftime("%H:%M:%S")
-            self._tell(f"{fact.last} ({'once' if fact.count == 1 else f'{fact.count} times'} more since {since})",
-                       fact.last.level)
+            self._tell(
+                f"{fact.last} ({'once' if fact.count == 1 else f'{fact.count} times'} more since {since})",
+                fact.last.level,
+            )
         return fact.count > 0
 
     def _tell(self, text: str, level: str) -> None:

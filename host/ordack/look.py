@@ -40,8 +40,11 @@ class ReadOnlyStore(Store):
         del flags
         self._still = None if self._has_log() else self._state()
         options = "mode=ro" if self._still is None else "mode=ro&immutable=1"
-        return apsw.Connection(f"file:{quote(str(self.path.absolute()))}?{options}", statementcachesize=64,
-                               flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+        return apsw.Connection(
+            f"file:{quote(str(self.path.absolute()))}?{options}",
+            statementcachesize=64,
+            flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI,
+        )
 
     def _state(self) -> tuple[object, ...]:
         """What differs when the file, which nobody had open, has been changed."""

@@ -49,8 +49,9 @@ class Manager:
     what whoever runs it wants to be shown too. connections: what the network tells of its hops.
     """
 
-    def __init__(self, store: Store, now: int, config: Config | None = None,
-                 log: Callable[[str], None] = lambda _line: None) -> None:
+    def __init__(
+        self, store: Store, now: int, config: Config | None = None, log: Callable[[str], None] = lambda _line: None
+    ) -> None:
         self.store = store
         self.config = config = config or Config()
         self.operator = Operator(log)
@@ -63,7 +64,8 @@ class Manager:
         self._duplicates = Duplicates(store, config)
         self._order_acks = OrderAcks(store, self.links, self.incoming, self.outgoing)
         self._acceptance = Acceptance(
-            store, config, routing, self.incoming, self.outgoing, self._duplicates, self.operator)
+            store, config, routing, self.incoming, self.outgoing, self._duplicates, self.operator
+        )
         self._settling = Settling(store, config, self.incoming, self.outgoing, self.operator)
         self._deadlines = Deadlines(store, self._settling, self._transact)
         self._clock = clock.Clock()
@@ -71,8 +73,9 @@ class Manager:
         self._looked_at = -1  # the second when what is due was last looked for
         self._shown: object = None
         self._has_failed = False
-        store.keep_names({"own": sorted(config.own_names), "hops": dict(config.next_hops),
-                          "public": dict(config.public_queues)})
+        store.keep_names(
+            {"own": sorted(config.own_names), "hops": dict(config.next_hops), "public": dict(config.public_queues)}
+        )
         self._load(now)
 
     # ---- what the store holds
@@ -181,6 +184,7 @@ class Manager:
 
     def _handle(self, work: list[tuple[Link, object]], now: int, wall: int) -> None:
         """Decide about events and store the outcome. If anything raises, nothing was decided and nothing stored."""
+
         def decide(batch: Batch) -> None:
             for link, event in work:
                 if link not in batch.refused:
@@ -214,8 +218,7 @@ class Manager:
         if isinstance(event, MessageReceived):
             refusal = self._packet(batch, link, event, now, wall)
             if refusal == NOT_NOW:
-                self.operator.tell_seldom(
-                    link.address, wall, f"{link.address}: a message was not rejected, {refusal}")
+                self.operator.tell_seldom(link.address, wall, f"{link.address}: a message was not rejected, {refusal}")
             elif refusal:
                 batch.refused.add(link)
                 self.links.close(link, "B-285", refusal)
@@ -270,10 +273,22 @@ class Manager:
             until = outcome.send_until(message)
             there = self.links.with_peer(bytes(message.user.queue_manager_address))
             queue = self.store.outgoing_queue(target, wall, there[0].address if there else None)
-            rows.append(NewOutgoing(
-                queue.identifier, message.user.message_id, 0, 0, 0, bool(message.user.flags & core.USER_DM), 0, packet,
-                0 if message.transaction is not None else message.base.flags & core.BASE_PR, own=False,
-                send_until=until, due=until + 1))
+            rows.append(
+                NewOutgoing(
+                    queue.identifier,
+                    message.user.message_id,
+                    0,
+                    0,
+                    0,
+                    bool(message.user.flags & core.USER_DM),
+                    0,
+                    packet,
+                    0 if message.transaction is not None else message.base.flags & core.BASE_PR,
+                    own=False,
+                    send_until=until,
+                    due=until + 1,
+                )
+            )
         self.store.add_outgoing(rows)
         batch.outcomes.sent = True
 

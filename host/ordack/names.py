@@ -33,8 +33,9 @@ def queue_name(text: str) -> str:
         raise BadName(f"queue name {text!r}: has {len(name)} characters; 1 to 124 are allowed")
     bad = re.search(r"[^\x21-\x7f]|[\\;+,\"]", name)
     if bad:
-        raise BadName(f"queue name {text!r}: the character {bad[0]!r} is not allowed "
-                      '(visible ASCII without \\ ; + , ")')
+        raise BadName(
+            f'queue name {text!r}: the character {bad[0]!r} is not allowed (visible ASCII without \\ ; + , ")'
+        )
     return name
 
 
@@ -52,22 +53,25 @@ def local_queue(text: str) -> str:
     if not place or "=" in host:
         raise BadName(f"{text} is no name of a queue here: name it as line1, private$\\line1 or .\\private$\\line1")
     if host != "." and not machine.has(host.lower()):
-        raise BadName(f"{text} is a queue of the machine {host}: this command is about queues here, such as line1 or "
-                      ".\\private$\\line1")
+        raise BadName(
+            f"{text} is a queue of the machine {host}: this command is about queues here, such as line1 or "
+            ".\\private$\\line1"
+        )
     return _on_machine(text, host, place["rest"])
 
 
 def destination(text: str) -> str:
-    """What a person means to send to: the name of a queue here, or a format name, DIRECT= or PRIVATE=. Raises BadName.
-    """
+    """What a person means to send to: the name of a queue here, or a format name (DIRECT= or PRIVATE=)."""
     name = _LABEL.sub("", text, 1)
     _check_backslashes(text, name)
     kind = _KIND.match(name)
     if kind and kind[1].upper() in ("DIRECT", "PRIVATE"):
         return name
     if kind:
-        raise BadName(f"{text}: {kind[1].upper()} names need a directory service or multicast; name a queue as "
-                      "DIRECT=OS:host\\private$\\queue")
+        raise BadName(
+            f"{text}: {kind[1].upper()} names need a directory service or multicast; name a queue as "
+            "DIRECT=OS:host\\private$\\queue"
+        )
     place = _PLACE.fullmatch(name)
     if not place or name.lower().startswith(_PRIVATE) or place["host"] == ".":
         return local_queue(name)
@@ -82,22 +86,26 @@ def destination(text: str) -> str:
 
 
 def _bare(name: str) -> str:
-    return name[len(_PRIVATE):] if name.lower().startswith(_PRIVATE) else name
+    return name[len(_PRIVATE) :] if name.lower().startswith(_PRIVATE) else name
 
 
 def _on_machine(text: str, host: str, rest: str) -> str:
     """The name of a queue by what stands behind the machine."""
     if rest.lower().startswith(_PRIVATE):
-        return rest[len(_PRIVATE):]
+        return rest[len(_PRIVATE) :]
     if rest.lower().startswith("system$;"):
         return rest.lower()
     if rest.lower() in _SYSTEM:
         return _SYSTEM[rest.lower()]
-    raise BadName(f"{text} names a public queue, which needs a directory service; the private one of that name is "
-                  f"{host}\\private$\\{rest}")
+    raise BadName(
+        f"{text} names a public queue, which needs a directory service; the private one of that name is "
+        f"{host}\\private$\\{rest}"
+    )
 
 
 def _check_backslashes(text: str, name: str) -> None:
     if "\\" not in name and "private$" in name.lower():
-        raise BadName(f"{text} has no backslash, perhaps because a shell took it away: write the name in single "
-                      "quotes, as in 'private$\\line1'")
+        raise BadName(
+            f"{text} has no backslash, perhaps because a shell took it away: write the name in single "
+            "quotes, as in 'private$\\line1'"
+        )

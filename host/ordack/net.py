@@ -59,6 +59,7 @@ _Method = TypeVar("_Method", bound=Callable[..., None])
 
 def _alone(method: _Method) -> _Method:
     """What fails in it, other than the store, ends that connection and nothing else."""
+
     @functools.wraps(method)
     def call(self: _Connection, *arguments: Any) -> None:
         try:
@@ -67,6 +68,7 @@ def _alone(method: _Method) -> _Method:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the others have no part in it
             self.fail(error)
+
     return cast(_Method, call)
 
 
@@ -91,10 +93,14 @@ class _Connection(asyncio.Protocol):
         connector = self.net.connectors.get(self.hop) if self.hop else None
         if peer and self.net.recorder:
             self.recorded = self.net.recorder.connection(
-                peer, transport.get_extra_info("sockname"), connector is not None)
+                peer, transport.get_extra_info("sockname"), connector is not None
+            )
         if peer:
-            self.link = (manager.connect(self.hop, peer[0], now(), connector.pinged) if self.hop and connector
-                         else manager.accept(peer[0], now(), self.hop))
+            self.link = (
+                manager.connect(self.hop, peer[0], now(), connector.pinged)
+                if self.hop and connector
+                else manager.accept(peer[0], now(), self.hop)
+            )
         if self.link is None:
             self.ended_here = True
             transport.abort()
@@ -283,12 +289,14 @@ class _Net:
     def defect(self, of: str, error: Exception) -> None:
         """Something has failed in a way that nobody thought of; it belongs to no link."""
         self.manager.operator.tell_seldom(
-            of, wall(), f"{of}: a defect, {''.join(traceback.format_exception(error)).rstrip()}")
+            of, wall(), f"{of}: a defect, {''.join(traceback.format_exception(error)).rstrip()}"
+        )
 
     def report(self) -> dict[Hop, dict[str, Any]]:
         """What is to be told of the ways to the hops."""
         return {hop: connector.report() for hop, connector in self.connectors.items()} | {
-            hop: port.report() for hop, port in self.serial.items()}
+            hop: port.report() for hop, port in self.serial.items()
+        }
 
     def open_serial(self, settings: SerialSettings, device: object) -> None:
         """Take connections over a serial port that is open already."""
@@ -462,9 +470,14 @@ def sessions_for_files(most: int) -> int:
     return most
 
 
-async def serve(manager: Manager, listener: socket.socket, stop: asyncio.Event,
-                ready: Callable[[], None] = lambda: None,
-                serial: Iterable[tuple[SerialSettings, object]] = (), recorder: Recorder | None = None) -> None:
+async def serve(
+    manager: Manager,
+    listener: socket.socket,
+    stop: asyncio.Event,
+    ready: Callable[[], None] = lambda: None,
+    serial: Iterable[tuple[SerialSettings, object]] = (),
+    recorder: Recorder | None = None,
+) -> None:
     """Run the queue manager on a listening socket until `stop` is set, then end its sessions.
 
     serial: lines and their open devices; their names are next hops in the Config of the manager. recorder: is told of
@@ -498,8 +511,9 @@ async def serve(manager: Manager, listener: socket.socket, stop: asyncio.Event,
             try:
                 net.answer_pings(listener.getsockname()[0])
             except OSError as error:
-                manager.operator.tell(f"pings are not answered: UDP port {manager.config.ping_port}, "
-                                      f"{error.strerror or error}")
+                manager.operator.tell(
+                    f"pings are not answered: UDP port {manager.config.ping_port}, {error.strerror or error}"
+                )
         for settings, device in serial:
             net.open_serial(settings, device)
         ready()

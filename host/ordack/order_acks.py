@@ -81,24 +81,37 @@ class OrderAcks:
             assert final_acks.peer
             return final_acks.peer, [final_acks.link] if final_acks.link else []
         peer = state.link.peer if state.link else state.source
-        return peer, [*([state.link] if state.link else []), *self._links.with_peer(peer),
-                      *self._links.with_peer(state.source)]
+        return peer, [
+            *([state.link] if state.link else []),
+            *self._links.with_peer(peer),
+            *self._links.with_peer(state.source),
+        ]
 
     def _final_acks_are_ahead(self, link: Link) -> bool:
         """Is every FinalAck for this link's peer that rejects a message on its disk already, or on the wire of this
         very link?"""
         queue = self._outgoing.to_peer(link.peer)
         rejecting = queue.rejecting if queue else []
-        return not rejecting or (queue is not None and queue.link is link and all(
-            entry.awaiting_ack or entry.received_session_ack for entry in rejecting))
+        return not rejecting or (
+            queue is not None
+            and queue.link is link
+            and all(entry.awaiting_ack or entry.received_session_ack for entry in rejecting)
+        )
 
     def _send_on(self, link: Link, state: IncomingState, now: int, wall: int) -> None:
         direct = link.session.direct_format_session and state.source == link.peer
         destination, host = outcome.order_queue(link.address if direct else None, state.source)
         record = state.stream.record
         packet = acks.order_ack(
-            destination, self._store.guid, self._message_id(), wall, record[core.INCOMING_ORDINAL],
-            record[core.INCOMING_TIME_STAMP], state.order_ack_number, host)
+            destination,
+            self._store.guid,
+            self._message_id(),
+            wall,
+            record[core.INCOMING_ORDINAL],
+            record[core.INCOMING_TIME_STAMP],
+            state.order_ack_number,
+            host,
+        )
         link.session.send(None, packet, False, now)
         self._links.touch(link)
 

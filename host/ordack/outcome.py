@@ -158,8 +158,14 @@ class Outcomes:
     def _end_own(self, message: headers.UserMessage, leaving: Leaving, message_class: int) -> None:
         """A transactional message from this queue manager to itself: C-70, C-71, and its other ends alike."""
         user = message.user
-        record = confirm.new(user.sent_time, self.config.confirmation, user.flags & (core.USER_JN | core.USER_JP),
-                             message.base.time_to_reach_queue, user.time_to_be_received, local=True)
+        record = confirm.new(
+            user.sent_time,
+            self.config.confirmation,
+            user.flags & (core.USER_JN | core.USER_JP),
+            message.base.time_to_reach_queue,
+            user.time_to_be_received,
+            local=True,
+        )
         confirmation = Confirmation(record, self.config.confirmation)
         action = confirmation.final_ack(message_class)
         if action & confirm.JOURNAL:
@@ -268,9 +274,19 @@ class Outcomes:
         destination, host = order_queue(back.address if back.direct else None, source)
         message_id = self.store.reserve_message_ids()
         packet = acks.final_ack(
-            destination, self.store.guid, message_id, self.now, transaction.tx_sequence_ordinal,
-            transaction.tx_sequence_time_stamp, transaction.tx_sequence_number,
-            transaction.previous_tx_sequence_number, source, message.user.message_id, message_class, host)
+            destination,
+            self.store.guid,
+            message_id,
+            self.now,
+            transaction.tx_sequence_ordinal,
+            transaction.tx_sequence_time_stamp,
+            transaction.tx_sequence_number,
+            transaction.previous_tx_sequence_number,
+            source,
+            message.user.message_id,
+            message_class,
+            host,
+        )
         self._file(return_queue(back.peer), message_id, packet, True, 0, back.address)
 
     def administer(self, message: headers.UserMessage, message_class: int, back: Back | None) -> None:
@@ -291,45 +307,72 @@ class Outcomes:
         negative = message_class >= confirm.NACK_BAD_DST_Q
         encrypted = message.security is not None and bool(message.security.flags & ENCRYPTED_BODY)
         self._post(
-            name, host, back, bytes(user.source_queue_manager), message_class=message_class, label=properties.label,
+            name,
+            host,
+            back,
+            bytes(user.source_queue_manager),
+            message_class=message_class,
+            label=properties.label,
             body=properties.body if negative and not encrypted else b"",  # B-354
-            body_type=properties.body_type if negative else 0, delivery="recoverable" if user.flags & core.USER_DM
-            else "express", response=self._response_queue(user),
-            correlation=bytes(user.source_queue_manager) + user.message_id.to_bytes(4, "little"))
+            body_type=properties.body_type if negative else 0,
+            delivery="recoverable" if user.flags & core.USER_DM else "express",
+            response=self._response_queue(user),
+            correlation=bytes(user.source_queue_manager) + user.message_id.to_bytes(4, "little"),
+        )
 
     def _response_queue(self, user: headers.UserHeader) -> names.QueueName | None:
         """Where the acknowledged message went, as an address that leads there (B-352)."""
         name = user.destination_queue
         if isinstance(name, guid_names.PrivateQueueFormatNameId):
             host = bytes(user.queue_manager_address)
-            return guid_names.PrivateQueueFormatName(self.store.guid if host == names.NULL_GUID else host,
-                                                  name.private_queue_identifier)
+            return guid_names.PrivateQueueFormatName(
+                self.store.guid if host == names.NULL_GUID else host, name.private_queue_identifier
+            )
         return name
 
     def report(self, message: headers.UserMessage, next_hop: str | None = None) -> None:
         """Tell the report queue of a traced message that it has arrived, or leaves for next_hop, an IP address (B-294
         to B-296; wire.md 8)."""
         debug = message.debug
-        if (not self.config.report_messages or not message.base.flags & core.BASE_TR or debug is None
-                or debug.queue_identifier is None):
+        if (
+            not self.config.report_messages
+            or not message.base.flags & core.BASE_TR
+            or debug is None
+            or debug.queue_identifier is None
+        ):
             return
         user = message.user
         hops = user.flags & core.USER_RC
         source = guids.guid_text(bytes(user.source_queue_manager))[1:5]
         when = time.strftime("%I:%M:%S %p %m/%d/%Y", time.gmtime(self.now))
-        target = "" if user.destination_queue is None else guids.format_name(
-            user.destination_queue, bytes(user.queue_manager_address))
+        target = (
+            ""
+            if user.destination_queue is None
+            else guids.format_name(user.destination_queue, bytes(user.queue_manager_address))
+        )
         lines = [f"<MESSAGE ID>{user.message_id:08X}</MESSAGE ID>", f"<TARGET QUEUE>{target}</TARGET QUEUE>"]
         if next_hop is not None:
             lines += [f"<NEXT HOP>{next_hop}</NEXT HOP>", f"<HOP COUNT>{hops:02X} </HOP COUNT>"]
         self._post(
-            guid_names.PublicQueueFormatName(bytes(debug.queue_identifier)), names.NULL_GUID, None, names.NULL_GUID,
-            message_class=confirm.REPORT, body=names.utf16_encode("".join(line + "\r\n" for line in lines)),
-            label=f"{source}:{user.message_id:08X}:{hops:02X} received by "
-                  f"{guids.guid_text(self.store.guid)} at {when}")
+            guid_names.PublicQueueFormatName(bytes(debug.queue_identifier)),
+            names.NULL_GUID,
+            None,
+            names.NULL_GUID,
+            message_class=confirm.REPORT,
+            body=names.utf16_encode("".join(line + "\r\n" for line in lines)),
+            label=f"{source}:{user.message_id:08X}:{hops:02X} received by {guids.guid_text(self.store.guid)} at {when}",
+        )
 
-    def _post(self, name: names.QueueName, host: bytes, back: Back | None, source: bytes, *, body: bytes | Any,
-              **properties: Any) -> None:
+    def _post(
+        self,
+        name: names.QueueName,
+        host: bytes,
+        back: Back | None,
+        source: bytes,
+        *,
+        body: bytes | Any,
+        **properties: Any,
+    ) -> None:
         """Send a message of the queue manager's own; nowhere if the queue cannot be opened (B-296, B-355).
 
         name, host: destination and QueueManagerAddress. back: how `source` is reached, None if it is here.
@@ -376,12 +419,20 @@ class Outcomes:
             queue = self.store.find_queue(queue_name)
         return queue if queue and queue.kind == PRIVATE and not queue.transactional else False
 
-    def _file(self, format_name: str, message_id: int, packet: bytearray, recoverable: bool, priority: int,
-              address: str | None = None) -> None:
+    def _file(
+        self,
+        format_name: str,
+        message_id: int,
+        packet: bytearray,
+        recoverable: bool,
+        priority: int,
+        address: str | None = None,
+    ) -> None:
         outgoing = self.store.outgoing_queue(format_name, self.now, address)
         self.room -= len(packet)
-        self.store.add_outgoing([NewOutgoing(outgoing.identifier, message_id, 0, 0, 0, recoverable, 0, packet, priority,
-                                             own=False)])
+        self.store.add_outgoing(
+            [NewOutgoing(outgoing.identifier, message_id, 0, 0, 0, recoverable, 0, packet, priority, own=False)]
+        )
         self.sent = True
 
 
@@ -395,8 +446,11 @@ def destination(format_name: str) -> tuple[names.QueueName, bytes]:
 
 def format_name(user: headers.UserHeader) -> str:
     """Where a message is to go, for a person; "" if its destination is no queue."""
-    return "" if user.destination_queue is None else legible(
-        guids.format_name(user.destination_queue, bytes(user.queue_manager_address)))
+    return (
+        ""
+        if user.destination_queue is None
+        else legible(guids.format_name(user.destination_queue, bytes(user.queue_manager_address)))
+    )
 
 
 def order_queue(address: str | None, source: bytes) -> tuple[names.QueueName, bytes]:

@@ -187,8 +187,13 @@ class OutgoingQueues:
     def wanted_hops(self) -> set[Hop]:
         """Where messages wait for a connection that nobody has opened yet (B-302)."""
         there = {link.hop for link in self._links}
-        return {hop for hop, queues in self._by_hop.items() if hop not in there and hop[1] != SERIAL_PORT and any(
-            queue.is_needed and not queue.on_hold and queue.link is None for queue in queues)}
+        return {
+            hop
+            for hop, queues in self._by_hop.items()
+            if hop not in there
+            and hop[1] != SERIAL_PORT
+            and any(queue.is_needed and not queue.on_hold and queue.link is None for queue in queues)
+        }
 
     def has_way(self, guid: bytes) -> bool:
         """Is there a session with this queue manager, or a way to one?"""
@@ -245,8 +250,7 @@ class OutgoingQueues:
                 return
 
     def obey(self, now: int) -> list[Link]:
-        """Do what operators have asked for: pause, resume, resend (B-345, B-346, B-425). Where it makes a difference.
-        """
+        """Do what operators have asked for, where it changes something: pause, resume, resend (B-345, B-346, B-425)."""
         changed = []
         for queue, row in self._orders.items():
             if row.resends != queue.resends:
@@ -295,7 +299,7 @@ class OutgoingQueues:
             if queue.told_open and queue.link is None:
                 keys = sorted(queue.transmitted)
                 for first in range(0, len(keys), ROWS):
-                    self._save_sent(self._store.waiting(keys[first:first + ROWS]))
+                    self._save_sent(self._store.waiting(keys[first : first + ROWS]))
                 self._store.set_session_open(queue.identifier, False)
                 queue.told_open = False
                 queue.transmitted.clear()
@@ -305,14 +309,27 @@ class OutgoingQueues:
         for waiting in messages:
             confirmation = self.confirmation(waiting)
             if confirmation and confirmation.state == confirm.Q and confirmation.sent():
-                kept.append((confirmation.record.tobytes(), outcome.due(confirmation, waiting.send_until, held=False),
-                             False, waiting.key))
+                kept.append(
+                    (
+                        confirmation.record.tobytes(),
+                        outcome.due(confirmation, waiting.send_until, held=False),
+                        False,
+                        waiting.key,
+                    )
+                )
         if kept:
             self._store.keep_outgoing(kept)
 
 
 def _entry(row: OutgoingEntry) -> Entry:
-    entry = Entry(row.key, row.message_id, bool(row.recoverable), bool(row.journal),
-                  row.time_stamp << 32 | row.ordinal, row.number, row.priority)
+    entry = Entry(
+        row.key,
+        row.message_id,
+        bool(row.recoverable),
+        bool(row.journal),
+        row.time_stamp << 32 | row.ordinal,
+        row.number,
+        row.priority,
+    )
     entry.received_order_ack = bool(row.stored)
     return entry

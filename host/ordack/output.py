@@ -35,7 +35,7 @@ def write_bytes(data: bytes | memoryview) -> None:
     left = memoryview(data)
     while left:
         try:
-            left = left[os.write(descriptor, left):]
+            left = left[os.write(descriptor, left) :]
         except BlockingIOError:  # whoever gave us this pipe has set it so
             select.select((), (descriptor,), ())
         except BrokenPipeError:  # the reader has seen enough

@@ -58,8 +58,7 @@ class Pace:
         self._seen = self._written
 
     def run_timer(self, stream: OutgoingStream, now: int) -> None:
-        """Run the timer of a stream that this connection serves; its time counts from when what was written has left.
-        """
+        """Run the timer of a stream that this connection serves; its time counts once what was written has left."""
         due = stream.next_timeout()
         if due is None:
             self._timers.pop(stream, None)

@@ -31,13 +31,18 @@ def local_path(text: str) -> str:
     if scheme == "file":
         parts = urlsplit(text)
         if parts.netloc not in ("", "localhost") or not parts.path.startswith("/") or set("%?#") & set(text):
-            raise NotLocal(f"{text} is not of the form file:///PATH, without a host and without %, ? and #: name the "
-                           "path itself")
+            raise NotLocal(
+                f"{text} is not of the form file:///PATH, without a host and without %, ? and #: name the path itself"
+            )
         return parts.path
     if scheme:
-        raise NotLocal(f"{text} is a URL of {scheme}, and only files and folders of this machine can be named here: "
-                       f"copy or mount what is there; a path that begins like this is ./{text}")
+        raise NotLocal(
+            f"{text} is a URL of {scheme}, and only files and folders of this machine can be named here: "
+            f"copy or mount what is there; a path that begins like this is ./{text}"
+        )
     if _WINDOWS.match(text):
-        raise NotLocal(f"{text} is a path of Windows, and this machine has no drives: name a path such as /data/plant; "
-                       f"a path that begins like this is ./{text}")
+        raise NotLocal(
+            f"{text} is a path of Windows, and this machine has no drives: name a path such as /data/plant; "
+            f"a path that begins like this is ./{text}"
+        )
     return text

@@ -44,8 +44,9 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 class _Sender:
     """One end of a connection: makes its segments. sequence: of its next byte."""
 
-    def __init__(self, source: _Address, port: int, destination: _Address, destination_port: int,
-                 sequence: int) -> None:
+    def __init__(
+        self, source: _Address, port: int, destination: _Address, destination_port: int, sequence: int
+    ) -> None:
         self.sequence = sequence
         self._ports = port, destination_port
         addresses = source.packed + destination.packed
@@ -64,10 +65,20 @@ class _Sender:
         if self._six:
             ip = struct.pack(">IHBB", 6 << 28, size, 6, 64)
         else:
-            ip = struct.pack(">BBHHHBBH", 0x45, 0, 20 + size, 0, 0x4000, 64, 6,
-                             -(0x4500 + 20 + size + 0x4000 + 0x4006 + self._sum) % 0xFFFF)
-        tcp = struct.pack(">HHIIBBHHH", *self._ports, self.sequence, acknowledged, offset << 4, flags, _WINDOW,
-                          -total % 0xFFFF, 0)
+            ip = struct.pack(
+                ">BBHHHBBH",
+                0x45,
+                0,
+                20 + size,
+                0,
+                0x4000,
+                64,
+                6,
+                -(0x4500 + 20 + size + 0x4000 + 0x4006 + self._sum) % 0xFFFF,
+            )
+        tcp = struct.pack(
+            ">HHIIBBHHH", *self._ports, self.sequence, acknowledged, offset << 4, flags, _WINDOW, -total % 0xFFFF, 0
+        )
         self.sequence = self.sequence + len(data) + bool(flags & (_SYN | _FIN)) & 0xFFFFFFFF
         return b"".join((self._link, ip, self._addresses, tcp, options, data))
 
@@ -75,8 +86,14 @@ class _Sender:
 class RecordedConnection:
     """One connection, from its beginning to `closed`."""
 
-    def __init__(self, recorder: Recorder, here: _Sender, there: _Sender, opened_here: bool,
-                 key: tuple[_Address, int, _Address, int]) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        here: _Sender,
+        there: _Sender,
+        opened_here: bool,
+        key: tuple[_Address, int, _Address, int],
+    ) -> None:
         self.key = key
         self._recorder = recorder
         self._here, self._there = here, there
@@ -141,8 +158,13 @@ class Recorder:
         self._live.add(key)
         first = time.time_ns() >> 10 & 0xFFFFFFFF  # another one for each connection, as with any TCP
         here_port, there_port = (port, PORT) if opened_here else (PORT, port)
-        return RecordedConnection(self, _Sender(here, here_port, there, there_port, first),
-                                  _Sender(there, there_port, here, here_port, first ^ 0x80000000), opened_here, key)
+        return RecordedConnection(
+            self,
+            _Sender(here, here_port, there, there_port, first),
+            _Sender(there, there_port, here, here_port, first ^ 0x80000000),
+            opened_here,
+            key,
+        )
 
     def add(self, frame: bytes) -> None:
         """A frame, now."""
@@ -167,8 +189,10 @@ class Recorder:
                 self._next_file()
             self._write(buffer)
         except OSError as error:
-            self._log(f"the capture ends here, {self._file}: {error.strerror or error}; everything else goes on, and "
-                      "the next start of serve begins a new file")
+            self._log(
+                f"the capture ends here, {self._file}: {error.strerror or error}; everything else goes on, and "
+                "the next start of serve begins a new file"
+            )
             self.close()
 
     def close(self) -> None:
@@ -224,7 +248,7 @@ class Recorder:
         left = memoryview(data)
         try:
             while left:
-                left = left[os.write(self._descriptor, left):]
+                left = left[os.write(self._descriptor, left) :]
         except OSError:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, self._written)

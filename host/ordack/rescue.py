@@ -61,15 +61,30 @@ def listing(folder: Path) -> Iterator[dict[str, Any]]:
                 if message.sent and process.state == confirm.Q:
                     process.sent()  # the log says of a whole start whether it may have sent
                 said = process.conclusion()
-                yield {"message_id": message.handle.message_id, "queue": message.queue.name, "state": said.answer,
-                       "class": said.message_class, "in_doubt": said.in_doubt, "sent": process.state != confirm.Q,
-                       **_content(opened.load(message.handle))}
+                yield {
+                    "message_id": message.handle.message_id,
+                    "queue": message.queue.name,
+                    "state": said.answer,
+                    "class": said.message_class,
+                    "in_doubt": said.in_doubt,
+                    "sent": process.state != confirm.Q,
+                    **_content(opened.load(message.handle)),
+                }
             for arrival in opened.restored_arrivals:
                 if arrival.record[confirm.STATE] == log.RECEIVED:
-                    yield {"message_id": arrival.message_id, "queue": arrival.source.name, "state": "not handled",
-                           "from": guids.guid_text(arrival.source.guid), **_content(opened.load(arrival))}
-            yield {"guid": guids.guid_text(opened.guid), "name": opened.name, "ahead": opened.ahead,
-                   "damage": opened.damage}
+                    yield {
+                        "message_id": arrival.message_id,
+                        "queue": arrival.source.name,
+                        "state": "not handled",
+                        "from": guids.guid_text(arrival.source.guid),
+                        **_content(opened.load(arrival)),
+                    }
+            yield {
+                "guid": guids.guid_text(opened.guid),
+                "name": opened.name,
+                "ahead": opened.ahead,
+                "damage": opened.damage,
+            }
         except (log.OutboxError, OSError) as error:
             raise BoardError(str(error)) from None
         finally:
@@ -84,5 +99,9 @@ def _content(packet: bytes) -> dict[str, Any]:
         text = {"body": body.decode()}
     except UnicodeDecodeError:
         text = {}
-    return {"label": message.properties.label, "size": len(body), **text,
-            "body_base64": base64.b64encode(body).decode()}
+    return {
+        "label": message.properties.label,
+        "size": len(body),
+        **text,
+        "body_base64": base64.b64encode(body).decode(),
+    }

@@ -50,8 +50,10 @@ def surplus(queues: Iterable[OutgoingQueue], known: Iterable[bytes], config: Con
 
 def by_sequence(states: Iterable[IncomingState]) -> dict[Sequence, IncomingState]:
     """The streams by the sequence that each is at."""
-    return {(state.source, state.stream.record[core.INCOMING_TIME_STAMP],
-             state.stream.record[core.INCOMING_ORDINAL]): state for state in states}
+    return {
+        (state.source, state.stream.record[core.INCOMING_TIME_STAMP], state.stream.record[core.INCOMING_ORDINAL]): state
+        for state in states
+    }
 
 
 def rejected(packet: bytes | bytearray) -> tuple[Sequence, int] | None:
@@ -79,7 +81,12 @@ def given_up(acknowledgements: Iterable[bytearray], states: Iterable[IncomingSta
 def is_unknown(limit: int | None, record: array[int], transaction: headers.TransactionHeader) -> bool:
     """Is this a message that the stream has passed, of which nobody knows here whether it was rejected, and the first
     such one that its source still has?"""
-    return (limit is not None and transaction.tx_sequence_time_stamp == record[core.INCOMING_TIME_STAMP]
-            and transaction.tx_sequence_ordinal == record[core.INCOMING_ORDINAL]
-            and transaction.previous_tx_sequence_number <= limit < transaction.tx_sequence_number
-            <= record[core.INCOMING_NUMBER])
+    return (
+        limit is not None
+        and transaction.tx_sequence_time_stamp == record[core.INCOMING_TIME_STAMP]
+        and transaction.tx_sequence_ordinal == record[core.INCOMING_ORDINAL]
+        and transaction.previous_tx_sequence_number
+        <= limit
+        < transaction.tx_sequence_number
+        <= record[core.INCOMING_NUMBER]
+    )

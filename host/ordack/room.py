@@ -42,8 +42,11 @@ def room(quota: int, used: int, disk: Disk) -> Room:
     reserve = min(RESERVE_BYTES, disk.size // 8)
     by_disk = min(free + disk.unused - reserve, free - LOG_SPARE_BYTES)
     if quota - used <= by_disk:
-        return Room(quota - used, f"the quota is {quota} bytes, and {used} are kept, messages that wait for their "
-                                  "receipt included; the setting Quota raises it")
+        return Room(
+            quota - used,
+            f"the quota is {quota} bytes, and {used} are kept, messages that wait for their "
+            "receipt included; the setting Quota raises it",
+        )
     shown, kept = (free + disk.unused, reserve) if by_disk < free - LOG_SPARE_BYTES else (free, LOG_SPARE_BYTES)
     return Room(by_disk, f"disk nearly full: {megabytes(shown)} free, {megabytes(kept)} kept back")
 

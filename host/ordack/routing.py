@@ -55,7 +55,7 @@ class Routing:
         if isinstance(name, names.DirectQueueFormatName):
             key = legible("DIRECT=" + name.direct_format_name).lower()
             if len(key) > LONGEST_KEY:
-                key = key[:LONGEST_KEY - 64] + hashlib.sha256(key.encode()).hexdigest()
+                key = key[: LONGEST_KEY - 64] + hashlib.sha256(key.encode()).hexdigest()
         elif isinstance(name, guid_names.PrivateQueueFormatNameId) and here:
             key = f"#{name.private_queue_identifier}"
         else:

@@ -26,8 +26,9 @@ from ordack.store import Store, Waiting
 class Settling:
     """Decides about messages in outgoing queues; what it has decided is in the batch."""
 
-    def __init__(self, store: Store, config: Config, incoming: IncomingStreams, outgoing: OutgoingQueues,
-                 operator: Operator) -> None:
+    def __init__(
+        self, store: Store, config: Config, incoming: IncomingStreams, outgoing: OutgoingQueues, operator: Operator
+    ) -> None:
         self._store = store
         self._config = config
         self._incoming = incoming
@@ -50,7 +51,8 @@ class Settling:
                 f"an OrderAck names the number {acked}/{number}, newer than any given here: this store was put back "
                 "from a backup and the clock is behind, or a copy of it sends under the same identifier. What is sent "
                 "from now on is numbered above that. If there is a copy: `ordack identity --renew` gives it an "
-                "identifier of its own (B-426, B-413)")
+                "identifier of its own (B-426, B-413)"
+            )
         if queue is not None and acked <= queue.stream.tx_sequence_id:
             over = lives.over(queue.stream, acked, 0 if is_given else number)
             self._is_over(batch, queue, over)
@@ -63,8 +65,9 @@ class Settling:
             batch.moved[queue] = None
             if over or covered or acked == queue.stream.tx_sequence_id:
                 return
-        served = {one.stream: one for one in self._outgoing
-                  if one is queue or (one.link and one.link.peer == link.peer)}
+        served = {
+            one.stream: one for one in self._outgoing if one is queue or (one.link and one.link.peer == link.peer)
+        }
         for stream in self._strangers.refused(acked, queue.stream if queue else None, served, now):
             self._store.outrun(acked >> 32)
             self._is_over(batch, served[stream], lives.over(stream, acked))
@@ -104,8 +107,9 @@ class Settling:
             return
         confirmation = Confirmation(array("I", record), self._config.confirmation)
         if confirmation.final_ack(message_class) & confirm.LOG:
-            self._operator.tell(f"message {message_id} was dead-lettered, but it was received: its FinalAck came too "
-                                "late (C-34)")
+            self._operator.tell(
+                f"message {message_id} was dead-lettered, but it was received: its FinalAck came too late (C-34)"
+            )
 
     def write(self, batch: Batch) -> None:
         """Write what acknowledgements have said."""
@@ -137,25 +141,30 @@ class Settling:
                 settled[key] = confirmation, action | more
                 if message_class >= confirm.NACK_BAD_DST_Q and more:
                     name = batch.queue_of[key].format_name
-                    said = "in doubt, it may have arrived" if confirmation.conclusion().in_doubt \
+                    said = (
+                        "in doubt, it may have arrived"
+                        if confirmation.conclusion().in_doubt
                         else f"not received: {classes.words(message_class, name)}"
-                    self._operator.tell(f"message {waiting.message_id} to {name}: {said}",
-                                        fact=f"{name}: {message_class}")
+                    )
+                    self._operator.tell(
+                        f"message {waiting.message_id} to {name}: {said}", fact=f"{name}: {message_class}"
+                    )
         batch.outcomes.settle(
-            (found[key], confirmation, action) for key, (confirmation, action) in settled.items() if confirmation)
+            (found[key], confirmation, action) for key, (confirmation, action) in settled.items() if confirmation
+        )
 
     # ---- deadlines and orders
 
     def due(self, batch: Batch, wall: int, due: list[Waiting]) -> None:
-        """Apply their deadlines, and what an operator wants, to outgoing messages (B-314, B-316, C-20 to C-24, C-33).
-        """
+        """Apply deadlines, and what an operator wants, to outgoing messages (B-314, B-316, C-20 to C-24, C-33)."""
         settled, kept, gone, held, given_up = [], [], [], [], []
         for waiting in due:
             confirmation = self._outgoing.confirmation(waiting)
             queue = self._outgoing[waiting.outgoing]
             if confirmation is None:
                 packet = batch.outcomes.give_up(
-                    waiting, confirm.NACK_DELETED if waiting.deleted else confirm.NACK_REACH_QUEUE_TIMEOUT)
+                    waiting, confirm.NACK_DELETED if waiting.deleted else confirm.NACK_REACH_QUEUE_TIMEOUT
+                )
                 if queue.returns:
                     given_up.append(packet)
                 gone.append(waiting.key)
@@ -166,16 +175,25 @@ class Settling:
                 settled.append((waiting, confirmation, action))
             else:  # it has been sent, and may not be again (C-22)
                 stop = wall > waiting.send_until
-                kept.append((confirmation.record.tobytes(), outcome.due(confirmation, waiting.send_until, stop), stop,
-                             waiting.key))
+                kept.append(
+                    (
+                        confirmation.record.tobytes(),
+                        outcome.due(confirmation, waiting.send_until, stop),
+                        stop,
+                        waiting.key,
+                    )
+                )
                 if stop:
                     held.append(waiting.key)
         batch.incoming.update(dict.fromkeys(returns.given_up(given_up, self._incoming)))
         self._store.keep_outgoing(kept)
         gone += batch.outcomes.settle(settled)
         for name in {self._outgoing[waiting.outgoing].format_name for waiting in due if waiting.key in gone}:
-            self._operator.tell_seldom(name, wall, f"{name}: messages were not delivered, or not received, in time; "
-                                       "`ordack state` tells of each")
+            self._operator.tell_seldom(
+                name,
+                wall,
+                f"{name}: messages were not delivered, or not received, in time; `ordack state` tells of each",
+            )
         self._take_out(batch, gone, due)
         for queue, entries in self._outgoing.entries(held, due):
             queue.stream.hold(entries)
@@ -199,8 +217,11 @@ class Settling:
         for identifier, count in returns.surplus(self._outgoing.returns, self._incoming.known_sources(), self._config):
             self._store.give_up_acknowledgements(identifier, count)
             self._operator.tell_seldom(
-                "FinalAcks", wall, "too many FinalAcks wait for peers that do not come back; the oldest are given up, "
-                f"now those of {self._outgoing[identifier].format_name}")
+                "FinalAcks",
+                wall,
+                "too many FinalAcks wait for peers that do not come back; the oldest are given up, "
+                f"now those of {self._outgoing[identifier].format_name}",
+            )
 
 
 def _end_of(waiting: Waiting, confirmation: Confirmation, wall: int) -> int:

@@ -24,29 +24,51 @@ from ordack.store import PRIVATE, OutgoingCount, Store, counted
 LARGE_MESSAGE = 5_000_000  # bytes: with less room than this not every message is taken
 
 
-def report(links: Iterable[Link], queues: Iterable[OutgoingQueue],
-           connections: Mapping[Hop, Mapping[str, Any]]) -> dict[str, Any]:
+def report(
+    links: Iterable[Link], queues: Iterable[OutgoingQueue], connections: Mapping[Hop, Mapping[str, Any]]
+) -> dict[str, Any]:
     """What a queue manager is doing: its sessions, and the state of its outgoing queues (B-082, B-239). connections:
     what the network tells of its hops."""
     told = []
     for queue in queues:
         connection = connections.get(queue.hop) if queue.hop else None
         info = queue.stream.transfer_info()
-        told.append({
-            "format_name": queue.format_name,
-            "state": "OnHold" if queue.on_hold else "Connected" if queue.link
-            else connection["state"] if connection else "Inactive",
-            "first_non_ack": info.first_non_ack, "last_non_ack": info.last_non_ack, "last_ack": info.last_ack,
-            "next_seq": info.next_seq, "last_ack_count": info.last_ack_count, "no_ack_count": info.no_ack_count,
-            "no_read_count": info.no_read_count, "resend_count": info.resend_count,
-            "resend_interval_ms": info.resend_interval,
-            "connection": connection,
-        })
-    return {"sessions": [{"name": link.hop[0] if link.hop else link.address, "address": link.address,
-                          "guid": guids.guid_text(link.peer), "state": link.session.state,
-                          "initiator": link.session.initiator} for link in links],
-            "serial": [connection for connection in connections.values() if "serial" in connection],
-            "outgoing": told}
+        told.append(
+            {
+                "format_name": queue.format_name,
+                "state": "OnHold"
+                if queue.on_hold
+                else "Connected"
+                if queue.link
+                else connection["state"]
+                if connection
+                else "Inactive",
+                "first_non_ack": info.first_non_ack,
+                "last_non_ack": info.last_non_ack,
+                "last_ack": info.last_ack,
+                "next_seq": info.next_seq,
+                "last_ack_count": info.last_ack_count,
+                "no_ack_count": info.no_ack_count,
+                "no_read_count": info.no_read_count,
+                "resend_count": info.resend_count,
+                "resend_interval_ms": info.resend_interval,
+                "connection": connection,
+            }
+        )
+    return {
+        "sessions": [
+            {
+                "name": link.hop[0] if link.hop else link.address,
+                "address": link.address,
+                "guid": guids.guid_text(link.peer),
+                "state": link.session.state,
+                "initiator": link.session.initiator,
+            }
+            for link in links
+        ],
+        "serial": [connection for connection in connections.values() if "serial" in connection],
+        "outgoing": told,
+    }
 
 
 def span(seconds: float) -> str:
@@ -76,8 +98,10 @@ def why(count: OutgoingCount, running: Mapping[str, Any], served: bool, now: flo
     if running.get("state") == "Connected":
         resent = running["resend_count"]
         return f"{waiting} for {where}: connected, " + (
-            f"but not acknowledged as stored after {counted(resent, 'repetition')}; see the log there" if resent
-            else "being sent, or not acknowledged yet")
+            f"but not acknowledged as stored after {counted(resent, 'repetition')}; see the log there"
+            if resent
+            else "being sent, or not acknowledged yet"
+        )
     if not connection:
         return f"{waiting} for {where}: it has not connected, and no address of it is known"
     if "serial" in connection:
@@ -104,8 +128,14 @@ def outgoing(store: Store, shown: Mapping[str, Any] | None, now: float) -> list[
     found = []
     for count in store.outgoing_counts():
         told = running.get(count.format_name, {"state": "OnHold" if count.on_hold else ""})
-        found.append({**count._asdict(), **told, "returns": is_return_queue(count.format_name),
-                      "why": why(count, told, shown is not None, now)})
+        found.append(
+            {
+                **count._asdict(),
+                **told,
+                "returns": is_return_queue(count.format_name),
+                "why": why(count, told, shown is not None, now),
+            }
+        )
     return found
 
 
@@ -115,34 +145,61 @@ def glance(store: Store, now: float | None = None) -> dict[str, Any]:
     now = time.time() if now is None else now
     shown = store.status()
     queues: list[dict[str, Any]] = [
-        {"name": queue.name, "transactional": queue.transactional, "system": queue.kind != PRIVATE,
-         "messages": queue.messages, "bytes": queue.bytes, "quota": queue.quota}
-        for queue in store.queues() if queue.kind == PRIVATE or queue.messages]
+        {
+            "name": queue.name,
+            "transactional": queue.transactional,
+            "system": queue.kind != PRIVATE,
+            "messages": queue.messages,
+            "bytes": queue.bytes,
+            "quota": queue.quota,
+        }
+        for queue in store.queues()
+        if queue.kind == PRIVATE or queue.messages
+    ]
     waiting = outgoing(store, shown, now)
     quota = (shown or {}).get("quota")
     room = store.room(Config.of(store.configuration()).quota if quota is None else quota)
     problems = []
     if shown is None:
-        problems.append("no queue manager runs on this store, so nothing comes in and nothing goes out; start "
-                        f"`ordack serve --store {store.folder}`")
+        problems.append(
+            "no queue manager runs on this store, so nothing comes in and nothing goes out; start "
+            f"`ordack serve --store {store.folder}`"
+        )
     if room.bytes < LARGE_MESSAGE:
         problems.append(room.reason)
-    problems += [f"the queue {queue['name']} is full: {queue['bytes']} of {queue['quota']} bytes" for queue in queues
-                 if queue["quota"] is not None and queue["bytes"] >= queue["quota"]]
+    problems += [
+        f"the queue {queue['name']} is full: {queue['bytes']} of {queue['quota']} bytes"
+        for queue in queues
+        if queue["quota"] is not None and queue["bytes"] >= queue["quota"]
+    ]
     problems += [f"{queue['format_name']}: {queue['why']}" for queue in waiting if shown and _is_stuck(queue)]
-    return {"store": str(store.folder), "guid": guids.guid_text(store.guid), "served": shown is not None,
-            "since": shown and shown.get("since"), "process": shown and shown.get("process"),
-            "listening": shown and shown.get("listening"), "queues": queues,
-            "sessions": (shown or {}).get("sessions", []), "serial": (shown or {}).get("serial", []),
-            "outgoing": waiting, "room": room.bytes, "problems": problems}
+    return {
+        "store": str(store.folder),
+        "guid": guids.guid_text(store.guid),
+        "served": shown is not None,
+        "since": shown and shown.get("since"),
+        "process": shown and shown.get("process"),
+        "listening": shown and shown.get("listening"),
+        "queues": queues,
+        "sessions": (shown or {}).get("sessions", []),
+        "serial": (shown or {}).get("serial", []),
+        "outgoing": waiting,
+        "room": room.bytes,
+        "problems": problems,
+    }
 
 
 def _is_stuck(queue: Mapping[str, Any]) -> bool:
     if queue["oldest_sent"] is None or queue["returns"]:  # an acknowledgement may wait for a peer that sleeps
         return False
     connection = queue.get("connection")
-    return bool(queue["on_hold"] or not connection or connection.get("tries") or queue.get("resend_count")
-                or (queue["state"] != "Connected" and "serial" in connection))
+    return bool(
+        queue["on_hold"]
+        or not connection
+        or connection.get("tries")
+        or queue.get("resend_count")
+        or (queue["state"] != "Connected" and "serial" in connection)
+    )
 
 
 def served_text(told: Mapping[str, Any]) -> str:
@@ -167,9 +224,13 @@ def of_message(client: Client, message_id: int, now: float | None = None) -> dic
     number = conclusion.message_class
     said = conclusion.answer + (", in doubt: it may have been received" if conclusion.in_doubt else "")
     told: dict[str, Any] = {
-        "message_id": message_id, "state": conclusion.answer, "in_doubt": conclusion.in_doubt, "class": number,
+        "message_id": message_id,
+        "state": conclusion.answer,
+        "in_doubt": conclusion.in_doubt,
+        "class": number,
         "class_name": classes.name(number) if number else None,
-        "why": f"{said}: {classes.words(number)}" if number else said}
+        "why": f"{said}: {classes.words(number)}" if number else said,
+    }
     waiting = client.store.waiting_own(message_id) if conclusion.answer == confirm.WAITING else None
     if waiting:
         shown = client.store.status()

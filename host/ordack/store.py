@@ -87,7 +87,8 @@ UPGRADES = {  # what makes the next version of one
     7: "ALTER TABLE outgoing ADD COLUMN discarded INTEGER NOT NULL DEFAULT 0",
 }
 
-SCHEMA = """
+SCHEMA = (
+    """
 CREATE TABLE settings (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE configuration (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID; -- what is not the default
 CREATE TABLE queues (
@@ -172,7 +173,10 @@ CREATE TRIGGER outgoing_added AFTER INSERT ON outgoing_messages BEGIN
     UPDATE outgoing SET messages = messages + 1, bytes = bytes + length(NEW.packet) WHERE id = NEW.outgoing; END;
 CREATE TRIGGER outgoing_removed AFTER DELETE ON outgoing_messages BEGIN
     UPDATE outgoing SET messages = messages - 1, bytes = bytes - length(OLD.packet) WHERE id = OLD.outgoing; END;
-""" + MOVED + EXPORTS
+"""
+    + MOVED
+    + EXPORTS
+)
 
 
 class StoreError(Exception):
@@ -403,8 +407,13 @@ class Store:
 
     guid: bytes  # QueueManager.Identifier (B-023), 16 wire bytes
 
-    def __init__(self, folder: str | os.PathLike[str], create: bool = False,
-                 busy_timeout: float = BUSY_TIMEOUT_S, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        create: bool = False,
+        busy_timeout: float = BUSY_TIMEOUT_S,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         """Open the store in `folder`; make it there first if `create`. `busy_timeout` in seconds; clock: gives seconds
         since 1970."""
         self.folder = Path(folder)
@@ -428,8 +437,9 @@ class Store:
             try:
                 self.path.stat()
             except (FileNotFoundError, NotADirectoryError):
-                raise StoreError(f"there is no store in {self.folder} "
-                                 "(`ordack queue create` or `ordack serve` makes one)") from None
+                raise StoreError(
+                    f"there is no store in {self.folder} (`ordack queue create` or `ordack serve` makes one)"
+                ) from None
             except OSError as error:
                 raise StoreError(f"cannot open {self.path}: {error.strerror}") from None
         flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
@@ -482,8 +492,10 @@ class Store:
     def _check_version(self) -> None:
         version = self._one("PRAGMA user_version")
         if version != FORMAT_VERSION and version not in UPGRADES:
-            raise StoreError(f"{self.path} has format version {version}; this ordack reads version {FORMAT_VERSION}"
-                             + (": use a newer one" if version > FORMAT_VERSION else ""))
+            raise StoreError(
+                f"{self.path} has format version {version}; this ordack reads version {FORMAT_VERSION}"
+                + (": use a newer one" if version > FORMAT_VERSION else "")
+            )
 
     def _upgrade(self) -> None:
         while (version := self._one("PRAGMA user_version")) != FORMAT_VERSION:
@@ -494,10 +506,14 @@ class Store:
         self._db.execute(SCHEMA)
         self._db.pragma("application_id", APPLICATION_ID)
         self._db.pragma("user_version", FORMAT_VERSION)
-        self._many("INSERT INTO settings VALUES (?, ?)", [
-            ("guid", secrets.token_bytes(16)), ("message_id_ordinal", 0), ("tx_time_stamp", 0), ("receiver", 0)])
-        self._many("INSERT INTO queues (id, name, transactional, kind) VALUES (?, ?, ?, ?)",
-                   [(identifier, name, transactional, SYSTEM) for identifier, name, transactional in SYSTEM_QUEUES])
+        self._many(
+            "INSERT INTO settings VALUES (?, ?)",
+            [("guid", secrets.token_bytes(16)), ("message_id_ordinal", 0), ("tx_time_stamp", 0), ("receiver", 0)],
+        )
+        self._many(
+            "INSERT INTO queues (id, name, transactional, kind) VALUES (?, ?, ?, ?)",
+            [(identifier, name, transactional, SYSTEM) for identifier, name, transactional in SYSTEM_QUEUES],
+        )
         self._all("UPDATE sqlite_sequence SET seq = ? WHERE name = 'queues'", (FIRST_PRIVATE_ID - 1,))
 
     def close(self) -> None:
@@ -616,8 +632,9 @@ class Store:
         except (apsw.NotADBError, apsw.CorruptError):
             raise StoreError(f"{self.path} is damaged, or no store at all") from None
         except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError):
-            raise StoreError(f"cannot open {self.path}: check the permissions of the folder and of the files in it"
-                             ) from None
+            raise StoreError(
+                f"cannot open {self.path}: check the permissions of the folder and of the files in it"
+            ) from None
         except apsw.Error as error:
             if isinstance(error, apsw.IOError) and os.statvfs(self.folder).f_bavail == 0:
                 raise self._full() from None  # no room for the index of the log
@@ -679,8 +696,7 @@ class Store:
         return False
 
     def lock_manager(self) -> None:
-        """Become the store's only queue manager, until close, and begin a run; raises StoreBusy if another process is.
-        """
+        """Become the store's only queue manager, until close, and begin a run. Raises StoreBusy if another is."""
         with self.transaction():  # nobody gives a number between the two
             descriptor = self._open_lock(SERVE_LOCK, os.O_CREAT)
             if descriptor is None:  # it may be one who asks, who has it for an instant
@@ -749,8 +765,9 @@ class Store:
 
     def queues(self, where: str = "true ORDER BY kind = 1 DESC, name", arguments: Sequence[Any] = ()) -> list[Queue]:
         """All queues, system queues first."""
-        rows = self._all("SELECT id, name, transactional, kind, quota, messages, bytes FROM queues WHERE " + where,
-                         arguments)
+        rows = self._all(
+            "SELECT id, name, transactional, kind, quota, messages, bytes FROM queues WHERE " + where, arguments
+        )
         return [Queue(row[0], row[1], bool(row[2]), *row[3:]) for row in rows]
 
     def find_queue(self, name: str | int) -> Queue | None:
@@ -776,8 +793,13 @@ class Store:
         """Messages of a queue up to this lookup id that are in an unfinished receive go when that ends without a commit
         (B-340); how many."""
         self._put_back_for_the_dead()
-        return len(self._all("UPDATE messages SET purged = 1 WHERE queue = ? AND lookup_id <= ? AND receiver IS NOT "
-                             "NULL RETURNING 1", (queue, last)))
+        return len(
+            self._all(
+                "UPDATE messages SET purged = 1 WHERE queue = ? AND lookup_id <= ? AND receiver IS NOT "
+                "NULL RETURNING 1",
+                (queue, last),
+            )
+        )
 
     def last_lookup_id(self) -> int:
         """What the newest message of all queues has, or had."""
@@ -801,19 +823,26 @@ class Store:
             disk, file = os.statvfs(self.folder), self.path.stat().st_size
         except OSError as error:
             raise StoreError(f"cannot look at {self.path}: {error.strerror}") from None
-        return room(quota, self.usage(), Disk(disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize, file,
-                                              page * pages, page * unused))
+        return room(
+            quota,
+            self.usage(),
+            Disk(disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize, file, page * pages, page * unused),
+        )
 
     # ---- messages in queues
 
     def add_messages(self, messages: Iterable[NewMessage]) -> None:
         """Put messages in queues, in order of arrival, which is now."""
         now = time.time_ns() // 1000
-        self._many("INSERT INTO messages (arrived, queue, rank, packet, expires, wants, peer, address, own, in_doubt, "
-                   "dead_letter) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", [(now, *message) for message in messages])
+        self._many(
+            "INSERT INTO messages (arrived, queue, rank, packet, expires, wants, peer, address, own, in_doubt, "
+            "dead_letter) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            [(now, *message) for message in messages],
+        )
 
-    def begin_receive(self, queue: int, limit: int = 1, now: int = 0, counted: bool = False,
-                      poison_after: int | None = None) -> list[Stored]:
+    def begin_receive(
+        self, queue: int, limit: int = 1, now: int = 0, counted: bool = False, poison_after: int | None = None
+    ) -> list[Stored]:
         """Take up to `limit` messages in the queue's order (B-287) that have not expired at `now`, seconds since 1970.
         They stay on disk, hidden from other receivers, until `delete_messages` or `put_back`; if this process dies
         before that they are available again, in their old place.
@@ -832,22 +861,29 @@ class Store:
                         self._move_to_poison(queue, poisonous)
                         found = self._first(queue, limit, now)
                     suspects = (index for index, message in enumerate(found) if message.aborts)
-                    found = found[:max(next(suspects, len(found)), 1)]
+                    found = found[: max(next(suspects, len(found)), 1)]
                 if found:
-                    self._all("UPDATE messages SET receiver = ?, aborts = aborts + ? WHERE lookup_id IN "
-                              "(SELECT value FROM json_each(?))",
-                              (self._receiver, counted, json.dumps([message.lookup_id for message in found])))
+                    self._all(
+                        "UPDATE messages SET receiver = ?, aborts = aborts + ? WHERE lookup_id IN "
+                        "(SELECT value FROM json_each(?))",
+                        (self._receiver, counted, json.dumps([message.lookup_id for message in found])),
+                    )
                 return found
         except StoreUnknown as error:  # known is that none has left the queue, and nobody was given one
             raise StoreError(error.reason) from None
 
     def _move_to_poison(self, queue: int, lookup_ids: Sequence[int]) -> None:
         """They keep everything but their queue: also what follows when they are received, or expire."""
-        self._all("INSERT OR IGNORE INTO queues (name, transactional, kind) SELECT name || ?, transactional, ? "
-                  "FROM queues WHERE id = ?", (POISON, SUBQUEUE, queue))
-        self._all("UPDATE messages SET queue = (SELECT id FROM queues WHERE name = "
-                  "(SELECT name || ? FROM queues WHERE id = ?)) WHERE lookup_id IN (SELECT value FROM json_each(?))",
-                  (POISON, queue, json.dumps(lookup_ids)))
+        self._all(
+            "INSERT OR IGNORE INTO queues (name, transactional, kind) SELECT name || ?, transactional, ? "
+            "FROM queues WHERE id = ?",
+            (POISON, SUBQUEUE, queue),
+        )
+        self._all(
+            "UPDATE messages SET queue = (SELECT id FROM queues WHERE name = "
+            "(SELECT name || ? FROM queues WHERE id = ?)) WHERE lookup_id IN (SELECT value FROM json_each(?))",
+            (POISON, queue, json.dumps(lookup_ids)),
+        )
 
     def put_back(self, lookup_ids: Iterable[int]) -> None:
         """End a receive without a commit: the messages are available again in their old place (B-343). If the store
@@ -859,31 +895,40 @@ class Store:
 
     def received(self, lookup_ids: Sequence[int]) -> None:
         """Check that these messages are still ours to remove; raises StoreError."""
-        count = self._one("SELECT count(*) FROM messages WHERE receiver = ? AND lookup_id IN "
-                          "(SELECT value FROM json_each(?))", (self._receiver, json.dumps(list(lookup_ids))))
+        count = self._one(
+            "SELECT count(*) FROM messages WHERE receiver = ? AND lookup_id IN (SELECT value FROM json_each(?))",
+            (self._receiver, json.dumps(list(lookup_ids))),
+        )
         if count != len(lookup_ids):
             raise StoreError("the receive cannot be completed: its messages are not there any more")
 
     def leaving(self, lookup_ids: Iterable[int]) -> list[Leaving]:
         """Those of these messages whose removal somebody wants to be told of, in their order."""
-        return [Leaving(*row) for row in self._all(
-            "SELECT lookup_id, queue, wants, peer, address, dead_letter, packet FROM messages WHERE wants AND "
-            "lookup_id IN (SELECT value FROM json_each(?)) ORDER BY lookup_id", (json.dumps(list(lookup_ids)),))]
+        return [
+            Leaving(*row)
+            for row in self._all(
+                "SELECT lookup_id, queue, wants, peer, address, dead_letter, packet FROM messages WHERE wants AND "
+                "lookup_id IN (SELECT value FROM json_each(?)) ORDER BY lookup_id",
+                (json.dumps(list(lookup_ids)),),
+            )
+        ]
 
     def delete_messages(self, lookup_ids: Iterable[int]) -> None:
         """Remove messages for good."""
-        self._all("DELETE FROM messages WHERE lookup_id IN (SELECT value FROM json_each(?))",
-                  (json.dumps(list(lookup_ids)),))
+        self._all(
+            "DELETE FROM messages WHERE lookup_id IN (SELECT value FROM json_each(?))", (json.dumps(list(lookup_ids)),)
+        )
 
     def unlocked(self, queue: int, limit: int, last: int = NEVER) -> list[int]:
-        """Keys of up to `limit` messages of a queue that are in no receive, none above `last`; fewer if they are large.
-        """
+        """Keys of up to `limit` messages of a queue that are in no receive, none above `last`. Fewer if large."""
         self._put_back_for_the_dead()
         found: list[tuple[int, int]] = []
         for rank in RANKS:  # one by one, so that the index leads past what is above `last`
-            found += self._all("SELECT lookup_id, length(packet) FROM messages INDEXED BY messages_order WHERE queue = "
-                               "? AND rank = ? AND receiver IS NULL AND lookup_id <= ? ORDER BY lookup_id LIMIT ?",
-                               (queue, rank, last, limit - len(found)))
+            found += self._all(
+                "SELECT lookup_id, length(packet) FROM messages INDEXED BY messages_order WHERE queue = "
+                "? AND rank = ? AND receiver IS NULL AND lookup_id <= ? ORDER BY lookup_id LIMIT ?",
+                (queue, rank, last, limit - len(found)),
+            )
         return first_piece(found)
 
     def locked(self, queue: int) -> int:
@@ -896,10 +941,18 @@ class Store:
         """Keys of up to `limit` messages in no receive whose time to be received is over (B-407), fewer if they are
         large, and of those that were in a receive when their queue was purged (B-340)."""
         self._put_back_for_the_dead()
-        return (first_piece(self._all("SELECT lookup_id, length(packet) FROM messages WHERE expires <= ? AND receiver "
-                                      "IS NULL AND NOT purged ORDER BY expires, lookup_id LIMIT ?", (now, limit))),
-                self._column("SELECT lookup_id FROM messages WHERE purged AND receiver IS NULL "
-                             "ORDER BY lookup_id LIMIT ?", (limit,)))
+        return (
+            first_piece(
+                self._all(
+                    "SELECT lookup_id, length(packet) FROM messages WHERE expires <= ? AND receiver "
+                    "IS NULL AND NOT purged ORDER BY expires, lookup_id LIMIT ?",
+                    (now, limit),
+                )
+            ),
+            self._column(
+                "SELECT lookup_id FROM messages WHERE purged AND receiver IS NULL ORDER BY lookup_id LIMIT ?", (limit,)
+            ),
+        )
 
     def own_message(self, message_id: int) -> bytes | None:
         """The packet of a message sent here that is in a queue here; None if it is in none."""
@@ -917,10 +970,12 @@ class Store:
         size = 0
         with self._errors():
             for row in self._db.execute(
-                    "SELECT rank, lookup_id, arrived, in_doubt, packet, aborts FROM messages " + self._available() +
-                    " AND queue = ? AND (rank, lookup_id) > (?, ?) AND NOT purged "
-                    "AND (expires IS NULL OR expires > ?) ORDER BY rank, lookup_id LIMIT ?",
-                    (queue, *after, now, limit)):
+                "SELECT rank, lookup_id, arrived, in_doubt, packet, aborts FROM messages "
+                + self._available()
+                + " AND queue = ? AND (rank, lookup_id) > (?, ?) AND NOT purged "
+                "AND (expires IS NULL OR expires > ?) ORDER BY rank, lookup_id LIMIT ?",
+                (queue, *after, now, limit),
+            ):
                 found.append(Stored(*row))
                 size += len(found[-1].packet)
                 if size >= RECEIVE_BYTES:
@@ -959,14 +1014,22 @@ class Store:
 
     def exports(self, queue: str | None = None) -> list[Export]:
         """The last segments of a queue, or of all, one for each folder."""
-        return [Export(*row) for row in self._all(
-            "SELECT queue, folder, path, serial, name, messages, size, pending FROM exports "
-            "WHERE ?1 IS NULL OR queue = ?1", (queue,))]
+        return [
+            Export(*row)
+            for row in self._all(
+                "SELECT queue, folder, path, serial, name, messages, size, pending FROM exports "
+                "WHERE ?1 IS NULL OR queue = ?1",
+                (queue,),
+            )
+        ]
 
     def save_export(self, export: Export) -> None:
         """Record the last segment of a queue in a folder; with the removal of its messages in the same transaction."""
-        self._many("INSERT OR REPLACE INTO exports (queue, folder, path, serial, name, messages, size, pending) "
-                   "VALUES (?, ?, ?, ?, ?, ?, ?, ?)", [export])
+        self._many(
+            "INSERT OR REPLACE INTO exports (queue, folder, path, serial, name, messages, size, pending) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            [export],
+        )
 
     # ---- the queue manager's configuration, counters, identity, state
 
@@ -987,8 +1050,7 @@ class Store:
         return found
 
     def keep_names(self, names: Mapping[str, Any]) -> None:
-        """Keep the names that the queue manager was started with: acknowledgements that applications make go by them.
-        """
+        """Keep the names that the queue manager was started with: applications' acknowledgements go by them."""
         self._all("INSERT OR REPLACE INTO settings VALUES ('names', ?)", (json.dumps(names),))
 
     def write_status(self, status: Mapping[str, Any]) -> None:
@@ -1041,9 +1103,13 @@ class Store:
         with self.transaction():
             self._knows_run = True
             self._all("UPDATE settings SET value = max(value, ?) WHERE name = 'tx_time_stamp'", (above,))
-            self._many("INSERT OR REPLACE INTO settings VALUES (?, ?)", [
-                ("run", self.new_time_stamp(int(self._clock()))),
-                ("message_id_ordinal", secrets.randbelow(MESSAGE_IDS))])
+            self._many(
+                "INSERT OR REPLACE INTO settings VALUES (?, ?)",
+                [
+                    ("run", self.new_time_stamp(int(self._clock()))),
+                    ("message_id_ordinal", secrets.randbelow(MESSAGE_IDS)),
+                ],
+            )
 
     def outrun(self, time_stamp: int) -> bool:
         """Begin a run with later TimeStamps than this one, which was not given here; False if this one is earlier."""
@@ -1074,14 +1140,17 @@ class Store:
                 last = self._one(
                     "SELECT max(id) FROM (SELECT message_id AS id FROM outcomes WHERE message_id BETWEEN ?1 AND ?2 "
                     "UNION ALL SELECT message_id FROM outgoing_messages WHERE own AND message_id BETWEEN ?1 AND ?2 "
-                    "UNION ALL SELECT own FROM messages WHERE own BETWEEN ?1 AND ?2)", (first, first + count - 1))
+                    "UNION ALL SELECT own FROM messages WHERE own BETWEEN ?1 AND ?2)",
+                    (first, first + count - 1),
+                )
             self._all("UPDATE settings SET value = ? WHERE name = 'message_id_ordinal'", (first + count - 1,))
             return first
 
     def new_time_stamp(self, now: int) -> int:
         """A TimeStamp for a new sequence, later than any before (B-056, B-079)."""
-        time_stamp: int = self._one("UPDATE settings SET value = max(value + 1, ?) WHERE name = 'tx_time_stamp' "
-                                    "RETURNING value", (now,))
+        time_stamp: int = self._one(
+            "UPDATE settings SET value = max(value + 1, ?) WHERE name = 'tx_time_stamp' RETURNING value", (now,)
+        )
         return time_stamp
 
     def new_sequence(self, now: int) -> tuple[int, ...]:
@@ -1100,16 +1169,24 @@ class Store:
 
     def incoming(self) -> list[Incoming]:
         """The state of all incoming streams."""
-        return [Incoming(row[0], row[1], row[4:], *row[2:4]) for row in self._all(
-            "SELECT source, destination, last_access, order_ack_limit, ordinal, time_stamp, number, reject_count "
-            "FROM incoming")]
+        return [
+            Incoming(row[0], row[1], row[4:], *row[2:4])
+            for row in self._all(
+                "SELECT source, destination, last_access, order_ack_limit, ordinal, time_stamp, number, reject_count "
+                "FROM incoming"
+            )
+        ]
 
     def save_incoming(self, records: Iterable[Incoming]) -> None:
         """Keep the new state of these streams."""
-        self._many("INSERT OR REPLACE INTO incoming (source, destination, last_access, order_ack_limit, ordinal, "
-                   "time_stamp, number, reject_count) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                   [(record.source, record.destination, record.last_access, record.limit, *record.record)
-                    for record in records])
+        self._many(
+            "INSERT OR REPLACE INTO incoming (source, destination, last_access, order_ack_limit, ordinal, "
+            "time_stamp, number, reject_count) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            [
+                (record.source, record.destination, record.last_access, record.limit, *record.record)
+                for record in records
+            ],
+        )
 
     def delete_incoming(self, streams: Iterable[tuple[bytes, str]]) -> None:
         """Forget the state of these streams (source, destination)."""
@@ -1120,9 +1197,15 @@ class Store:
         return self._outgoing_queues("true")
 
     def _outgoing_queues(self, where: str, arguments: Sequence[Any] = ()) -> list[Outgoing]:
-        return [Outgoing(row[0], row[1], row[6:], bool(row[2]), bool(row[3]), *row[4:6]) for row in self._all(
-            "SELECT id, format_name, on_hold, session_open, resends, address, ordinal, time_stamp, number, last_ack "
-            "FROM outgoing WHERE " + where, arguments)]
+        return [
+            Outgoing(row[0], row[1], row[6:], bool(row[2]), bool(row[3]), *row[4:6])
+            for row in self._all(
+                "SELECT id, format_name, on_hold, session_open, resends, "
+                "address, ordinal, time_stamp, number, last_ack "
+                "FROM outgoing WHERE " + where,
+                arguments,
+            )
+        ]
 
     def find_outgoing_queue(self, format_name: str) -> Outgoing | None:
         """The outgoing queue of this format name; None if there is none."""
@@ -1139,33 +1222,46 @@ class Store:
             if found:
                 self._all("UPDATE outgoing SET address = ? WHERE id = ?", (address, found.identifier))
             else:
-                self._all("INSERT INTO outgoing (format_name, ordinal, time_stamp, number, last_ack, address) "
-                          "VALUES (?, ?, ?, ?, ?, ?)", (format_name, *self.new_sequence(now), address))
+                self._all(
+                    "INSERT INTO outgoing (format_name, ordinal, time_stamp, number, last_ack, address) "
+                    "VALUES (?, ?, ?, ?, ?, ?)",
+                    (format_name, *self.new_sequence(now), address),
+                )
             return self.outgoing_queue(format_name, now, address)
 
     def save_outgoing(self, records: Iterable[Outgoing]) -> None:
         """Keep the new state of the streams of these outgoing queues."""
-        self._many("UPDATE outgoing SET ordinal = ?, time_stamp = ?, number = ?, last_ack = ? WHERE id = ?",
-                   [(*record.record, record.identifier) for record in records])
+        self._many(
+            "UPDATE outgoing SET ordinal = ?, time_stamp = ?, number = ?, last_ack = ? WHERE id = ?",
+            [(*record.record, record.identifier) for record in records],
+        )
 
     def set_on_hold(self, format_name: str, on_hold: bool) -> bool:
         """Pause or resume an outgoing queue (B-345, B-346); False if there is none of this name."""
-        return bool(self._all("UPDATE outgoing SET on_hold = ? WHERE format_name = ? RETURNING 1",
-                              (on_hold, format_name)))
+        return bool(
+            self._all("UPDATE outgoing SET on_hold = ? WHERE format_name = ? RETURNING 1", (on_hold, format_name))
+        )
 
     def request_resend(self, format_name: str) -> bool:
-        """Ask the queue manager to send again what is not order-acknowledged (B-425); False if there is no such queue.
-        """
-        return bool(self._all("UPDATE outgoing SET resends = resends + 1 WHERE format_name = ? RETURNING 1",
-                              (format_name,)))
+        """Ask the queue manager to send again what is not order-acknowledged (B-425). False: no such queue."""
+        return bool(
+            self._all("UPDATE outgoing SET resends = resends + 1 WHERE format_name = ? RETURNING 1", (format_name,))
+        )
 
     def request_purge(self, outgoing: int, limit: int = -1, after: int = 0, last: int = NEVER) -> list[int]:
         """Ask the queue manager to end the messages in an outgoing queue with keys above `after` up to `last` (C-29),
         `limit` at most, fewer if they are large; their keys."""
-        keys = first_piece(self._all("SELECT id, length(packet) FROM outgoing_messages WHERE outgoing = ? AND id > ? "
-                                     "AND id <= ? ORDER BY id LIMIT ?", (outgoing, after, last, limit)))
-        self._all("UPDATE outgoing_messages SET deleted = 1, due = 0 WHERE id IN (SELECT value FROM json_each(?))",
-                  (json.dumps(keys),))
+        keys = first_piece(
+            self._all(
+                "SELECT id, length(packet) FROM outgoing_messages WHERE outgoing = ? AND id > ? "
+                "AND id <= ? ORDER BY id LIMIT ?",
+                (outgoing, after, last, limit),
+            )
+        )
+        self._all(
+            "UPDATE outgoing_messages SET deleted = 1, due = 0 WHERE id IN (SELECT value FROM json_each(?))",
+            (json.dumps(keys),),
+        )
         return keys
 
     def last_outgoing_key(self) -> int:
@@ -1176,13 +1272,18 @@ class Store:
     def give_up_acknowledgements(self, outgoing: int, count: int) -> None:
         """The queue manager gives up the oldest so many of its acknowledgements in an outgoing queue, as a purge does;
         not messages that only pass through."""
-        self._all("UPDATE outgoing_messages SET deleted = 1, due = 0 WHERE id IN (SELECT id FROM outgoing_messages "
-                  "WHERE outgoing = ? AND NOT own AND due IS NULL ORDER BY id LIMIT ?)", (outgoing, count))
+        self._all(
+            "UPDATE outgoing_messages SET deleted = 1, due = 0 WHERE id IN (SELECT id FROM outgoing_messages "
+            "WHERE outgoing = ? AND NOT own AND due IS NULL ORDER BY id LIMIT ?)",
+            (outgoing, count),
+        )
 
     def note_discarded(self, classes: Mapping[int, int]) -> None:
         """Note of outgoing queues how their latest message has ended: 0, or the class of one that was discarded."""
-        self._many("UPDATE outgoing SET discarded = ?1 WHERE id = ?2 AND discarded <> ?1",
-                   [(number, outgoing) for outgoing, number in classes.items()])
+        self._many(
+            "UPDATE outgoing SET discarded = ?1 WHERE id = ?2 AND discarded <> ?1",
+            [(number, outgoing) for outgoing, number in classes.items()],
+        )
 
     def discarded(self, format_name: str) -> int:
         """What `note_discarded` has noted; 0 if there is no such queue."""
@@ -1195,16 +1296,21 @@ class Store:
 
     def outgoing_counts(self) -> list[OutgoingCount]:
         """What is in the outgoing queues, by format name."""
-        return [OutgoingCount(row[0], bool(row[1]), row[2], row[3], row[4], row[5],
-                              row[6] and int.from_bytes(row[6], "little")) for row in self._all(
-            "SELECT format_name, on_hold, messages, bytes, "
-            "(SELECT count(*) FROM outgoing_messages WHERE outgoing = outgoing.id AND number "
-            "AND substr(confirmation, 1, 1) <> x'4F'), "
-            "(SELECT count(*) FROM outgoing_messages WHERE outgoing = outgoing.id AND number "
-            "AND substr(confirmation, 1, 1) = x'4F'), "
-            "(SELECT substr(packet, 53, 4) FROM outgoing_messages WHERE outgoing = outgoing.id AND NOT held "
-            "ORDER BY id LIMIT 1) "
-            "FROM outgoing ORDER BY format_name")]
+        return [
+            OutgoingCount(
+                row[0], bool(row[1]), row[2], row[3], row[4], row[5], row[6] and int.from_bytes(row[6], "little")
+            )
+            for row in self._all(
+                "SELECT format_name, on_hold, messages, bytes, "
+                "(SELECT count(*) FROM outgoing_messages WHERE outgoing = outgoing.id AND number "
+                "AND substr(confirmation, 1, 1) <> x'4F'), "
+                "(SELECT count(*) FROM outgoing_messages WHERE outgoing = outgoing.id AND number "
+                "AND substr(confirmation, 1, 1) = x'4F'), "
+                "(SELECT substr(packet, 53, 4) FROM outgoing_messages WHERE outgoing = outgoing.id AND NOT held "
+                "ORDER BY id LIMIT 1) "
+                "FROM outgoing ORDER BY format_name"
+            )
+        ]
 
     def delete_outgoing_queue(self, identifier: int) -> None:
         """Remove an outgoing queue that has drained for good."""
@@ -1212,22 +1318,31 @@ class Store:
 
     def add_outgoing(self, messages: Iterable[NewOutgoing]) -> None:
         """Put numbered packets in outgoing queues; with the streams' new state in the same transaction (B-098)."""
-        self._many("INSERT INTO outgoing_messages (outgoing, message_id, ordinal, time_stamp, number, recoverable, "
-                   "journal, packet, priority, own, send_until, due, confirmation, dead_letter) "
-                   "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", messages)
+        self._many(
+            "INSERT INTO outgoing_messages (outgoing, message_id, ordinal, time_stamp, number, recoverable, "
+            "journal, packet, priority, own, send_until, due, confirmation, dead_letter) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            messages,
+        )
 
     def outgoing_messages(self, after: int = 0, limit: int = -1) -> list[OutgoingEntry]:
         """What is in all outgoing queues with a key above `after`, in order of sending, `limit` at most."""
-        return [OutgoingEntry(*row) for row in self._all(
-            "SELECT id, outgoing, message_id, ordinal, time_stamp, number, recoverable, journal, priority, held, "
-            "held AND substr(confirmation, 1, 1) = x'4F' FROM outgoing_messages WHERE id > ? ORDER BY id LIMIT ?",
-            (after, limit))]
+        return [
+            OutgoingEntry(*row)
+            for row in self._all(
+                "SELECT id, outgoing, message_id, ordinal, time_stamp, number, recoverable, journal, priority, held, "
+                "held AND substr(confirmation, 1, 1) = x'4F' FROM outgoing_messages WHERE id > ? ORDER BY id LIMIT ?",
+                (after, limit),
+            )
+        ]
 
     def last_outgoing_number(self, outgoing: int, ordinal: int, time_stamp: int) -> int:
         """TxSequenceNumber of the last message of this sequence still in the outgoing queue; 0 if none (B-318)."""
         found: int | None = self._one(
             "SELECT number FROM outgoing_messages WHERE outgoing = ? AND ordinal = ? AND time_stamp = ? "
-            "AND number > 0 AND NOT held ORDER BY id DESC LIMIT 1", (outgoing, ordinal, time_stamp))
+            "AND number > 0 AND NOT held ORDER BY id DESC LIMIT 1",
+            (outgoing, ordinal, time_stamp),
+        )
         return found or 0
 
     def outgoing_packet(self, key: int) -> tuple[bytearray, int]:
@@ -1250,8 +1365,11 @@ class Store:
     def due_outgoing(self, now: int, limit: int) -> list[tuple[int, int]]:
         """Up to `limit` outgoing messages of which something becomes by now, those that were due first, in order of
         sending: (key, bytes)."""
-        return sorted(self._all("SELECT id, length(packet) FROM outgoing_messages WHERE due <= ? ORDER BY due, id "
-                                "LIMIT ?", (now, limit)))
+        return sorted(
+            self._all(
+                "SELECT id, length(packet) FROM outgoing_messages WHERE due <= ? ORDER BY due, id LIMIT ?", (now, limit)
+            )
+        )
 
     def waiting_in(self, outgoing: int, after: int, last: int, limit: int) -> list[Waiting]:
         """What decides about up to `limit` messages of an outgoing queue, with keys above `after` up to `last`."""
@@ -1259,19 +1377,26 @@ class Store:
 
     def foreign_outgoing(self, limit: int) -> list[Waiting]:
         """Up to `limit` outgoing messages that were sent here when the queue manager had another identifier (C-30)."""
-        return self._waiting("own AND confirmation IS NOT NULL AND substr(packet, 17, 16) <> ? ORDER BY id LIMIT ?",
-                             (self.guid, limit))
+        return self._waiting(
+            "own AND confirmation IS NOT NULL AND substr(packet, 17, 16) <> ? ORDER BY id LIMIT ?", (self.guid, limit)
+        )
 
     def _waiting(self, where: str, arguments: Sequence[Any]) -> list[Waiting]:
-        return [Waiting(*row) for row in self._all(
-            "SELECT id, outgoing, message_id, own, journal, send_until, due, confirmation, dead_letter, deleted "
-            "FROM outgoing_messages WHERE " + where, arguments)]
+        return [
+            Waiting(*row)
+            for row in self._all(
+                "SELECT id, outgoing, message_id, own, journal, send_until, due, confirmation, dead_letter, deleted "
+                "FROM outgoing_messages WHERE " + where,
+                arguments,
+            )
+        ]
 
     def keep_outgoing(self, messages: Iterable[tuple[bytes | None, int | None, bool, int]]) -> None:
         """Keep what has become of outgoing messages: (confirmation, due, held, key). One that was withdrawn stays due
         at once."""
-        self._many("UPDATE outgoing_messages SET confirmation = ?, due = iif(deleted, 0, ?), held = ? WHERE id = ?",
-                   messages)
+        self._many(
+            "UPDATE outgoing_messages SET confirmation = ?, due = iif(deleted, 0, ?), held = ? WHERE id = ?", messages
+        )
 
     def delete_outgoing(self, keys: Iterable[int]) -> None:
         """Remove settled messages from their outgoing queues."""
@@ -1282,27 +1407,46 @@ class Store:
         came later, too."""
         times = step, first, last
         with self.snapshot(), self._errors():  # as a rule there is nothing: nobody waits for such a look
-            keys = [key for key, start in self._db.execute("SELECT id, substr(packet, 1, 60) FROM outgoing_messages "
-                                                           "WHERE own") if first <= sent_time(start) <= last]
-            came = self._one("SELECT EXISTS (SELECT 1 FROM messages WHERE expires IS NOT NULL AND arrived / 1000000 "
-                             "BETWEEN ?1 AND ?2) OR EXISTS (SELECT 1 FROM history WHERE time BETWEEN ?1 AND ?2)",
-                             (first, last))
+            keys = [
+                key
+                for key, start in self._db.execute("SELECT id, substr(packet, 1, 60) FROM outgoing_messages WHERE own")
+                if first <= sent_time(start) <= last
+            ]
+            came = self._one(
+                "SELECT EXISTS (SELECT 1 FROM messages WHERE expires IS NOT NULL AND arrived / 1000000 "
+                "BETWEEN ?1 AND ?2) OR EXISTS (SELECT 1 FROM history WHERE time BETWEEN ?1 AND ?2)",
+                (first, last),
+            )
         if not keys and not came:
             return
         with self.transaction():
-            rows = self._all("SELECT substr(packet, 1, 60), confirmation, send_until, due, id FROM outgoing_messages "
-                             "WHERE id IN (SELECT value FROM json_each(?))", (json.dumps(keys),))
+            rows = self._all(
+                "SELECT substr(packet, 1, 60), confirmation, send_until, due, id FROM outgoing_messages "
+                "WHERE id IN (SELECT value FROM json_each(?))",
+                (json.dumps(keys),),
+            )
             for start, confirmation, until, due, key in rows:
                 later = sent_time(start) + step
                 record = array("I", confirmation or b"")
                 if record:
                     record[SENT_TIME] = later
-                self._all("UPDATE outgoing_messages SET send_until = ?, due = ?, confirmation = ?, "
-                          "packet = CAST(substr(packet, 1, ?4) || ?5 || substr(packet, ?4 + 5) AS BLOB) WHERE id = ?6",
-                          (until if until >= NEVER else until + step, due and due + step, record.tobytes() or None,
-                           SENT_TIME_AT, later.to_bytes(4, "little"), key))
-            self._all("UPDATE messages SET expires = expires + ? WHERE expires IS NOT NULL "
-                      "AND arrived / 1000000 BETWEEN ? AND ?", times)
+                self._all(
+                    "UPDATE outgoing_messages SET send_until = ?, due = ?, confirmation = ?, "
+                    "packet = CAST(substr(packet, 1, ?4) || ?5 || substr(packet, ?4 + 5) AS BLOB) WHERE id = ?6",
+                    (
+                        until if until >= NEVER else until + step,
+                        due and due + step,
+                        record.tobytes() or None,
+                        SENT_TIME_AT,
+                        later.to_bytes(4, "little"),
+                        key,
+                    ),
+                )
+            self._all(
+                "UPDATE messages SET expires = expires + ? WHERE expires IS NOT NULL "
+                "AND arrived / 1000000 BETWEEN ? AND ?",
+                times,
+            )
             self._all("UPDATE history SET time = time + ? WHERE time BETWEEN ? AND ?", times)
 
     # ---- outcomes
@@ -1318,8 +1462,11 @@ class Store:
 
     def old_outcomes(self, keep: int) -> list[int]:
         """The messages of all outcomes but for the last `keep`, youngest first."""
-        return self._column("SELECT message_id FROM outcomes ORDER BY ended DESC, message_id DESC LIMIT "
-                            "iif((SELECT count(*) FROM outcomes) > ?1, -1, 0) OFFSET ?1", (keep,))
+        return self._column(
+            "SELECT message_id FROM outcomes ORDER BY ended DESC, message_id DESC LIMIT "
+            "iif((SELECT count(*) FROM outcomes) > ?1, -1, 0) OFFSET ?1",
+            (keep,),
+        )
 
     def forget_outcomes(self, messages: list[int], limit: int) -> int:
         """Forget the outcomes of the last so many of these messages, and take them off the list; how many."""

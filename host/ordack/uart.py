@@ -109,8 +109,9 @@ class SerialPort:
     few tens of milliseconds. To be made inside the event loop.
     """
 
-    def __init__(self, settings: SerialSettings, device: Any, factory: Callable[[], asyncio.Protocol],
-                 log: Callable[[str], None]) -> None:
+    def __init__(
+        self, settings: SerialSettings, device: Any, factory: Callable[[], asyncio.Protocol], log: Callable[[str], None]
+    ) -> None:
         self.settings = settings
         self.factory = factory
         self._log = log
@@ -132,9 +133,18 @@ class SerialPort:
     def report(self) -> dict[str, Any]:
         """What there is to know of it, ready for JSON. faults: how often what came over the line ended a connection."""
         state = DISCONNECTED if self._device is None else CONNECTED if self._transport else WAITING
-        return {"host": self.settings.name, "port": SERIAL_PORT, "serial": self.settings.port,
-                "baud": self.settings.baud, "state": state, "connections": self._connections, "faults": self._faults,
-                "last_end": self._last_end, "next_hops": [], "history": []}
+        return {
+            "host": self.settings.name,
+            "port": SERIAL_PORT,
+            "serial": self.settings.port,
+            "baud": self.settings.baud,
+            "state": state,
+            "connections": self._connections,
+            "faults": self._faults,
+            "last_end": self._last_end,
+            "next_hops": [],
+            "history": [],
+        }
 
     def tick(self) -> None:
         """Do what is due."""
@@ -170,7 +180,7 @@ class SerialPort:
             while len(self._wire) < WIRE_BYTES:
                 count = line.output(now)
                 if count:
-                    self._wire += line.out[line.out_start:line.out_end]
+                    self._wire += line.out[line.out_start : line.out_end]
                     line.written(count)
                     continue
                 taken = line.write(bytes(transport.waiting[:PAYLOAD_MAX]), now) if transport else 0
@@ -184,7 +194,7 @@ class SerialPort:
             if not self._wire:
                 break
             try:
-                del self._wire[:os.write(self._fd, self._wire)]
+                del self._wire[: os.write(self._fd, self._wire)]
             except BlockingIOError:
                 break
             except OSError as error:

@@ -15,38 +15,38 @@ static struct {
     int passed, failed, faults;
 } run;
 
-#define CHECK(condition)                                                                                \
-    do {                                                                                                \
-        run.checks++;                                                                                   \
-        if (!(condition) && run.faults++ < 5) {                                                         \
-            printf("%s:%d: %s [%s]: %s\n", __FILE__, __LINE__, run.name, run.rules, #condition);        \
-        }                                                                                               \
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        run.checks++;                                                                                                  \
+        if (!(condition) && run.faults++ < 5) {                                                                        \
+            printf("%s:%d: %s [%s]: %s\n", __FILE__, __LINE__, run.name, run.rules, #condition);                       \
+        }                                                                                                              \
     } while (0)
 
-#define CHECK_EQ(actual, expected)                                                                      \
-    do {                                                                                                \
-        const long long actual_ = (long long)(actual), expected_ = (long long)(expected);               \
-        run.checks++;                                                                                   \
-        if (actual_ != expected_ && run.faults++ < 5) {                                                 \
-            printf("%s:%d: %s [%s]: %s is %lld (0x%llx), not %lld (0x%llx)\n", __FILE__, __LINE__,      \
-                   run.name, run.rules, #actual, actual_, (unsigned long long)actual_, expected_,       \
-                   (unsigned long long)expected_);                                                      \
-        }                                                                                               \
+#define CHECK_EQ(actual, expected)                                                                                     \
+    do {                                                                                                               \
+        const long long actual_ = (long long)(actual), expected_ = (long long)(expected);                              \
+        run.checks++;                                                                                                  \
+        if (actual_ != expected_ && run.faults++ < 5) {                                                                \
+            printf("%s:%d: %s [%s]: %s is %lld (0x%llx), not %lld (0x%llx)\n", __FILE__, __LINE__, run.name,           \
+                   run.rules, #actual, actual_, (unsigned long long)actual_, expected_,                                \
+                   (unsigned long long)expected_);                                                                     \
+        }                                                                                                              \
     } while (0)
 
 #define CHECK_BYTES(actual, expected, size) CHECK(memcmp(actual, expected, size) == 0)
 
-#define RUN(rules_, test)                                                                               \
-    do {                                                                                                \
-        run.rules = rules_;                                                                             \
-        run.name = #test;                                                                               \
-        run.faults = 0;                                                                                 \
-        test();                                                                                         \
-        if (run.faults == 0) {                                                                          \
-            run.passed++;                                                                               \
-        } else {                                                                                        \
-            run.failed++;                                                                               \
-        }                                                                                               \
+#define RUN(rules_, test)                                                                                              \
+    do {                                                                                                               \
+        run.rules = rules_;                                                                                            \
+        run.name = #test;                                                                                              \
+        run.faults = 0;                                                                                                \
+        test();                                                                                                        \
+        if (run.faults == 0) {                                                                                         \
+            run.passed++;                                                                                              \
+        } else {                                                                                                       \
+            run.failed++;                                                                                              \
+        }                                                                                                              \
     } while (0)
 
 static inline int summary(const char *program)
@@ -59,18 +59,17 @@ static inline int summary(const char *program)
 extern jmp_buf assert_jump;
 extern int assert_armed;
 
-#define CHECK_ASSERTS(statement)                                                                        \
-    do {                                                                                                \
-        run.checks++;                                                                                   \
-        assert_armed = 1;                                                                               \
-        if (setjmp(assert_jump) == 0) {                                                                 \
-            statement;                                                                                  \
-            if (run.faults++ < 5) {                                                                     \
-                printf("%s:%d: %s [%s]: no assertion: %s\n", __FILE__, __LINE__, run.name, run.rules,   \
-                       #statement);                                                                     \
-            }                                                                                           \
-        }                                                                                               \
-        assert_armed = 0;                                                                               \
+#define CHECK_ASSERTS(statement)                                                                                       \
+    do {                                                                                                               \
+        run.checks++;                                                                                                  \
+        assert_armed = 1;                                                                                              \
+        if (setjmp(assert_jump) == 0) {                                                                                \
+            statement;                                                                                                 \
+            if (run.faults++ < 5) {                                                                                    \
+                printf("%s:%d: %s [%s]: no assertion: %s\n", __FILE__, __LINE__, run.name, run.rules, #statement);     \
+            }                                                                                                          \
+        }                                                                                                              \
+        assert_armed = 0;                                                                                              \
     } while (0)
 
 /* xorshift64*: the same numbers from the same seed everywhere. */

@@ -101,8 +101,8 @@ static inline void section(file *f, int swapped)
 }
 
 /* A frame of IP and TCP. six: IPv6. side: 0 from 10.0.0.1 port `port`, 1 back from 10.0.0.2 port 1801. Returns its bytes. */
-static inline size_t put_tcp(uint8_t *out, int six, int side, uint32_t port, uint32_t sequence, uint32_t ack, uint32_t flags,
-                             const uint8_t *data, size_t size)
+static inline size_t put_tcp(uint8_t *out, int six, int side, uint32_t port, uint32_t sequence, uint32_t ack,
+                             uint32_t flags, const uint8_t *data, size_t size)
 {
     const size_t head = six ? 40 : 20;
     uint8_t *const tcp = out + head;
@@ -163,7 +163,8 @@ static inline void *larger(void *table, size_t before, size_t now)
 
 static inline void grow_connections(mqqb_capture *c, uint32_t size)
 {
-    c->connections = larger(c->connections, c->connections_size * sizeof *c->connections, size * sizeof *c->connections);
+    c->connections =
+        larger(c->connections, c->connections_size * sizeof *c->connections, size * sizeof *c->connections);
     c->connections_size = size;
     free(c->index);
     c->index = larger(NULL, 0, 2 * (size_t)size * sizeof *c->index);
@@ -197,8 +198,8 @@ static inline void read_rows(reading *r, mqqb_capture_columns *columns)
 
 /* Everything in these files, 16 rows at a time. Whatever has no room gets a little more of it, again and again.
  * all_columns: 0, without the details; 1, all; 2, every other one; 3, the others. */
-static inline void read_files(reading *r, const file *files, unsigned count, uint32_t part, uint32_t parts, uint32_t by_ports,
-                              int all_columns)
+static inline void read_files(reading *r, const file *files, unsigned count, uint32_t part, uint32_t parts,
+                              uint32_t by_ports, int all_columns)
 {
     static uint8_t scratch[MQQB_CAPTURE_SCRATCH];
     const uint8_t *in[FILES_MAX];
@@ -244,7 +245,8 @@ static inline void read_files(reading *r, const file *files, unsigned count, uin
         if (status > 0) {
             r->grown[status]++;
         }
-        if (c->segments_used > c->segments_size || c->dictionary[0].end[c->dictionary[0].count] > c->dictionary[0].size ||
+        if (c->segments_used > c->segments_size ||
+            c->dictionary[0].end[c->dictionary[0].count] > c->dictionary[0].size ||
             c->dictionary[1].end[c->dictionary[1].count] > c->dictionary[1].size) {
             fprintf(stderr, "frames.h: a table holds more than it has room for\n");
             abort();
@@ -260,7 +262,8 @@ static inline void read_files(reading *r, const file *files, unsigned count, uin
                                  (c->segments_size + 2) * sizeof *c->segments);
             c->segments_size += 2;
         } else if (status > 0) {
-            grow_connections(c, status == MQQB_CAPTURE_GROW_CONNECTIONS ? 2 * c->connections_size : c->connections_size);
+            grow_connections(c,
+                             status == MQQB_CAPTURE_GROW_CONNECTIONS ? 2 * c->connections_size : c->connections_size);
             for (unsigned i = 0; i < 2; i++) {
                 mqqb_capture_dictionary *const d = &c->dictionary[i];
                 grow_dictionary(d, d->capacity - d->count < 8 ? 2 * d->capacity : d->capacity);

@@ -5,12 +5,12 @@
 
 #define ROWS 64
 
-#define REQUIRE(condition)                                                             \
-    do {                                                                               \
-        if (!(condition)) {                                                            \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);            \
-            abort();                                                                   \
-        }                                                                              \
+#define REQUIRE(condition)                                                                                             \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                                            \
+            abort();                                                                                                   \
+        }                                                                                                              \
     } while (0)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -51,8 +51,8 @@ static void one_session(const uint8_t *data, size_t size)
             REQUIRE(status == MQQB_OK || status == MQQB_BAD_ACK_COUNT || status == MQQB_BAD_MESSAGE_COUNT);
             REQUIRE(status != MQQB_BAD_ACK_COUNT || memcmp(&s, &before, sizeof s) == 0);
             REQUIRE(mqqb_session_unacked_sent(&s) <= mqqb_session_unacked_sent(&before));
-            if (status != MQQB_BAD_ACK_COUNT && mqqb_serial_after((s.recoverable_message_sent_count + 1) & 0xFFFF,
-                                                                  h.recoverable_msg_ack_seq_number)) {
+            if (status != MQQB_BAD_ACK_COUNT &&
+                mqqb_serial_after((s.recoverable_message_sent_count + 1) & 0xFFFF, h.recoverable_msg_ack_seq_number)) {
                 REQUIRE(!mqqb_is_acked(h.recoverable_msg_ack_seq_number, h.recoverable_msg_ack_flags,
                                        (s.recoverable_message_sent_count + 1) & 0xFFFF));
             }
@@ -95,7 +95,8 @@ static void one_scan(const uint8_t *data, size_t size)
         REQUIRE(end <= size);
         REQUIRE((found < 0) == (table[MQQB_SCAN_KIND][i] == MQQB_KIND_MALFORMED));
         if (table[MQQB_SCAN_TOTAL_SIZE][i] != 0) {
-            REQUIRE(mqqb_frame(data + table[MQQB_SCAN_OFFSET][i], size - table[MQQB_SCAN_OFFSET][i], &total) == MQQB_OK);
+            REQUIRE(mqqb_frame(data + table[MQQB_SCAN_OFFSET][i], size - table[MQQB_SCAN_OFFSET][i], &total) ==
+                    MQQB_OK);
             REQUIRE(total == table[MQQB_SCAN_TOTAL_SIZE][i]);
         } else {
             REQUIRE(i == rows - 1 && status == found && found < 0);
@@ -200,7 +201,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 /* A message with headers, sizes and texts by chance, or an internal packet. */
 static size_t random_packet(uint8_t *out)
 {
-    static const char *const names[] = {"OS:a\\q", "TCP:10.0.0.5\\private$\\line1", "TCP:1\\PRIVATE$\\order_queue$", "x"};
+    static const char *const names[] = {"OS:a\\q", "TCP:10.0.0.5\\private$\\line1", "TCP:1\\PRIVATE$\\order_queue$",
+                                        "x"};
     static const char *const labels[] = {NULL, "QM Ordering Ack", "reading", ""};
     static const unsigned classes[] = {0, 0xFF, 0x4000, 0x8003};
     message m = {0};

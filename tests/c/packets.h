@@ -49,13 +49,13 @@ typedef struct {
     uint32_t security_sizes[5];
     unsigned message_class;
     const char *label;
-    uint32_t extension_size, body_size, allocation;  /* allocation: on top of body_size, occupies bytes */
-    const uint8_t *body;                             /* NULL: zeros */
+    uint32_t extension_size, body_size, allocation; /* allocation: on top of body_size, occupies bytes */
+    const uint8_t *body;                            /* NULL: zeros */
     unsigned debug_type;
-    uint32_t soap_header, soap_body;                 /* WCHARs with NUL, for HH */
+    uint32_t soap_header, soap_body; /* WCHARs with NUL, for HH */
     int soap_aligned;
-    uint32_t list_bytes;                             /* of each of the three lists, for MQ */
-    uint32_t trailing;                               /* unknown bytes at the end */
+    uint32_t list_bytes; /* of each of the three lists, for MQ */
+    uint32_t trailing;   /* unknown bytes at the end */
 } message;
 
 enum {

@@ -13,7 +13,12 @@
 
 enum { ROWS = 512, FOUND_MAX = 512, CONNECTIONS = 300 };
 enum { EST = MQQB_KIND_ESTABLISH_CONNECTION, CP = MQQB_KIND_CONNECTION_PARAMETERS, SACK = MQQB_KIND_SESSION_ACK };
-enum { MSG = MQQB_KIND_USER_MESSAGE, ORDER = MQQB_KIND_ORDER_ACK, FINAL = MQQB_KIND_FINAL_ACK, MALFORMED = MQQB_KIND_MALFORMED };
+enum {
+    MSG = MQQB_KIND_USER_MESSAGE,
+    ORDER = MQQB_KIND_ORDER_ACK,
+    FINAL = MQQB_KIND_FINAL_ACK,
+    MALFORMED = MQQB_KIND_MALFORMED
+};
 enum { HOLE = MQQB_KIND_HOLE, BEGIN = MQQB_KIND_BEGIN, OLDER = MQQB_KIND_OLDER, END = MQQB_KIND_END };
 enum { RECEIVER = 1, SENDER = 2, OTHER = 3 };          /* codes of queue managers */
 enum { QUEUE = 1, SECOND_QUEUE = 2, ORDER_QUEUE = 3 }; /* codes of queues */
@@ -28,7 +33,9 @@ static int64_t times[ROWS];
 static uint8_t verdicts[ROWS];
 static uint32_t rows, frame;
 static int64_t now;
-static struct { uint32_t messages, recoverable; } sent[CONNECTIONS][2];
+static struct {
+    uint32_t messages, recoverable;
+} sent[CONNECTIONS][2];
 static mqqb_audit_finding found[FOUND_MAX];
 static uint32_t found_count, stray_count, grown;
 static uint32_t pair_of[CONNECTIONS];
@@ -46,11 +53,11 @@ static void *larger(void *table, size_t item, uint32_t before, uint32_t after)
 
 /* By one at first; later tests would take too long. */
 #define MORE(table) (a.table##_size < 8 ? 1 : a.table##_size)
-#define LARGER(table, by)                                                                                         \
-    do {                                                                                                          \
-        const uint32_t by_ = by;                                                                                  \
-        a.table = larger(a.table, sizeof *a.table, a.table##_size, a.table##_size + by_);                         \
-        a.table##_size += by_;                                                                                    \
+#define LARGER(table, by)                                                                                              \
+    do {                                                                                                               \
+        const uint32_t by_ = by;                                                                                       \
+        a.table = larger(a.table, sizeof *a.table, a.table##_size, a.table##_size + by_);                              \
+        a.table##_size += by_;                                                                                         \
     } while (0)
 
 static void reindex(void)
@@ -99,13 +106,30 @@ static void give(void)
     while ((status = mqqb_audit_rows(&a, &columns, rows, &done)) != MQQB_AUDIT_DONE) {
         grown |= 1u << status;
         switch (status) {
-        case MQQB_AUDIT_GROW_CONNECTIONS: grow_connections(1); break;
-        case MQQB_AUDIT_GROW_SOURCES: LARGER(sources, MORE(sources)); break;
-        case MQQB_AUDIT_GROW_FLOWS: LARGER(flows, MORE(flows)); reindex(); break;
-        case MQQB_AUDIT_GROW_SEQUENCES: LARGER(sequences, MORE(sequences)); reindex(); break;
-        case MQQB_AUDIT_GROW_SLOTS: LARGER(slots, MQQB_AUDIT_BLOCK + a.slots_size / 2); break;
-        case MQQB_AUDIT_GROW_SENT: LARGER(sent, 1u << MQQB_AUDIT_SENT_MAX); break;
-        default: CHECK_EQ(status, MQQB_AUDIT_FINDINGS_FULL); take(); break;
+        case MQQB_AUDIT_GROW_CONNECTIONS:
+            grow_connections(1);
+            break;
+        case MQQB_AUDIT_GROW_SOURCES:
+            LARGER(sources, MORE(sources));
+            break;
+        case MQQB_AUDIT_GROW_FLOWS:
+            LARGER(flows, MORE(flows));
+            reindex();
+            break;
+        case MQQB_AUDIT_GROW_SEQUENCES:
+            LARGER(sequences, MORE(sequences));
+            reindex();
+            break;
+        case MQQB_AUDIT_GROW_SLOTS:
+            LARGER(slots, MQQB_AUDIT_BLOCK + a.slots_size / 2);
+            break;
+        case MQQB_AUDIT_GROW_SENT:
+            LARGER(sent, 1u << MQQB_AUDIT_SENT_MAX);
+            break;
+        default:
+            CHECK_EQ(status, MQQB_AUDIT_FINDINGS_FULL);
+            take();
+            break;
         }
     }
     CHECK_EQ(done, rows);
@@ -316,37 +340,39 @@ static const char *letters(void)
     uint32_t k;
 
     for (k = 0; k < found_count; k++) {
-        text[k] = found[k].detail >= MQQB_AUDIT_LATE_CONNECTION ? '!' : (found[k].unknown ? "raisctd" : "RAISCTD")[found[k].kind];
+        text[k] = found[k].detail >= MQQB_AUDIT_LATE_CONNECTION
+                      ? '!'
+                      : (found[k].unknown ? "raisctd" : "RAISCTD")[found[k].kind];
     }
     text[k] = 0;
     return text;
 }
 
-#define CHECK_FOUND(expected)                                                                                             \
-    do {                                                                                                                  \
-        finish();                                                                                                         \
-        run.checks++;                                                                                                     \
-        if (strcmp(letters(), expected) != 0 && run.faults++ < 5) {                                                       \
-            printf("%s:%d: %s [%s]: %s, not %s\n", __FILE__, __LINE__, run.name, run.rules, letters(), expected);         \
-        }                                                                                                                 \
+#define CHECK_FOUND(expected)                                                                                          \
+    do {                                                                                                               \
+        finish();                                                                                                      \
+        run.checks++;                                                                                                  \
+        if (strcmp(letters(), expected) != 0 && run.faults++ < 5) {                                                    \
+            printf("%s:%d: %s [%s]: %s, not %s\n", __FILE__, __LINE__, run.name, run.rules, letters(), expected);      \
+        }                                                                                                              \
     } while (0)
 
 /* The frames that show a finding. */
-#define CHECK_SHOWN(number, ...)                                                                                          \
-    do {                                                                                                                  \
-        const uint32_t shown_[] = {__VA_ARGS__};                                                                          \
-        CHECK_EQ(found[number].packets, sizeof shown_ / sizeof *shown_);                                                  \
-        for (uint32_t k_ = 0; k_ < sizeof shown_ / sizeof *shown_; k_++) {                                                \
-            CHECK_EQ(found[number].packet[k_].frame, shown_[k_]);                                                         \
-        }                                                                                                                 \
+#define CHECK_SHOWN(number, ...)                                                                                       \
+    do {                                                                                                               \
+        const uint32_t shown_[] = {__VA_ARGS__};                                                                       \
+        CHECK_EQ(found[number].packets, sizeof shown_ / sizeof *shown_);                                               \
+        for (uint32_t k_ = 0; k_ < sizeof shown_ / sizeof *shown_; k_++) {                                             \
+            CHECK_EQ(found[number].packet[k_].frame, shown_[k_]);                                                      \
+        }                                                                                                              \
     } while (0)
 
-#define CHECK_OUTCOMES(f, ...)                                                                                            \
-    do {                                                                                                                  \
-        const uint32_t outcomes_[MQQB_AUDIT_OUTCOMES] = {__VA_ARGS__};                                                    \
-        for (uint32_t k_ = 0; k_ < MQQB_AUDIT_OUTCOMES; k_++) {                                                           \
-            CHECK_EQ((f)->outcomes[k_], outcomes_[k_]);                                                                   \
-        }                                                                                                                 \
+#define CHECK_OUTCOMES(f, ...)                                                                                         \
+    do {                                                                                                               \
+        const uint32_t outcomes_[MQQB_AUDIT_OUTCOMES] = {__VA_ARGS__};                                                 \
+        for (uint32_t k_ = 0; k_ < MQQB_AUDIT_OUTCOMES; k_++) {                                                        \
+            CHECK_EQ((f)->outcomes[k_], outcomes_[k_]);                                                                \
+        }                                                                                                              \
     } while (0)
 
 /* Sums over what is kept of a flow and what is not. */
@@ -447,12 +473,12 @@ static void test_outcomes(void)
 static void test_deadlines(void)
 {
     start();
-    (void)message(1, 0, WITH(.flags = JN, .ttbr = 15));                /* until 30 s */
-    (void)message(2, 1, WITH(.flags = JN, .ttbr = 500, .ttrq = 5));    /* 5 s before the OrderAck, then 505 s */
+    (void)message(1, 0, WITH(.flags = JN, .ttbr = 15));             /* until 30 s */
+    (void)message(2, 1, WITH(.flags = JN, .ttbr = 500, .ttrq = 5)); /* 5 s before the OrderAck, then 505 s */
     (void)message(3, 2, WITH(.ttrq = 5));
     (void)message(4, 3, WITH(.ttrq = 60));
-    (void)message(5, 4, WITH(.ttbr = 5));                              /* not held: 5 s */
-    (void)message(6, 5, WITH(.flags = JN, .ttbr = 7, .ttrq = 600));    /* not ordered, held: 14 s */
+    (void)message(5, 4, WITH(.ttbr = 5));                                               /* not held: 5 s */
+    (void)message(6, 5, WITH(.flags = JN, .ttbr = 7, .ttrq = 600));                     /* not ordered, held: 14 s */
     (void)message(7, 6, WITH(.ttbr = 0xFFFFFFFE, .ttrq = 5, .sent_time = START - 100)); /* late already: no clock */
     (void)order_ack(2, USUAL);
     now += 20 * SECOND;
@@ -490,9 +516,17 @@ static void test_more_classes_than_have_a_place(void)
 
 static void test_the_receivers_rule(void)
 {
-    static const struct { uint32_t ordinal, number, previous, verdict, reason; } cases[] = {
-        {2, 6, 5, 1, 0}, {2, 5, 4, 7, MQQB_AUDIT_DUPLICATE}, {2, 7, 6, 5, MQQB_AUDIT_GAP}, {2, 8, 5, 1, 0},
-        {3, 1, 0, 1, 0}, {3, 4, 0, 1, 0}, {3, 2, 1, 5, MQQB_AUDIT_START_MISSING}, {1, 9, 0, 5, MQQB_AUDIT_OLD_SEQUENCE},
+    static const struct {
+        uint32_t ordinal, number, previous, verdict, reason;
+    } cases[] = {
+        {2, 6, 5, 1, 0},
+        {2, 5, 4, 7, MQQB_AUDIT_DUPLICATE},
+        {2, 7, 6, 5, MQQB_AUDIT_GAP},
+        {2, 8, 5, 1, 0},
+        {3, 1, 0, 1, 0},
+        {3, 4, 0, 1, 0},
+        {3, 2, 1, 5, MQQB_AUDIT_START_MISSING},
+        {1, 9, 0, 5, MQQB_AUDIT_OLD_SEQUENCE},
     };
 
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
@@ -509,7 +543,8 @@ static void test_the_receivers_rule(void)
         counts = counts_of(0);
         CHECK_EQ(counts.resends, (cases[k].verdict & MQQB_AUDIT_RESENT) != 0);
         for (uint32_t reason = 0; reason < MQQB_AUDIT_REJECTS; reason++) {
-            CHECK_EQ(counts.rejects[reason], (cases[k].verdict & MQQB_AUDIT_REJECTED) != 0 && reason == cases[k].reason);
+            CHECK_EQ(counts.rejects[reason],
+                     (cases[k].verdict & MQQB_AUDIT_REJECTED) != 0 && reason == cases[k].reason);
         }
     }
 }
@@ -526,8 +561,9 @@ static void test_tables_grow(void)
         opened(c, 0, 0);
         for (uint32_t queue = 1; queue < 3; queue++) {
             for (uint32_t number = 1; number <= 2; number++) {
-                (void)message(number, number - 1, WITH(.connection = c, .source = 4 + c % 30, .queue = queue, .ordinal = 1 + c,
-                                                       .id = 10 * (c + 1) + 4 * queue + number));
+                (void)message(number, number - 1,
+                              WITH(.connection = c, .source = 4 + c % 30, .queue = queue, .ordinal = 1 + c,
+                                   .id = 10 * (c + 1) + 4 * queue + number));
             }
         }
         (void)plain(END, c, 1);
@@ -647,10 +683,10 @@ static void test_slots_go_down_and_jump(void)
 {
     start();
     (void)message(5000, 0, WITH(.old = 1));
-    (void)message(4900, 0, WITH(.old = 1));    /* a block below */
-    (void)message(3000, 0, WITH(.old = 1));    /* too far below */
+    (void)message(4900, 0, WITH(.old = 1)); /* a block below */
+    (void)message(3000, 0, WITH(.old = 1)); /* too far below */
     (void)message(3000, 0, WITH(.old = 1));
-    (void)message(900000, 0, WITH(.old = 1));  /* so far above that nothing else is left */
+    (void)message(900000, 0, WITH(.old = 1)); /* so far above that nothing else is left */
     (void)message(5000, 0, WITH(.old = 1));
     (void)order_ack(900000, USUAL);
     CHECK_FOUND("");
@@ -676,7 +712,8 @@ static void test_what_is_asked_for_keeps_its_slot(void)
 {
     start();
     for (uint32_t number = 1; number <= 500; number++) {
-        (void)message(number, number - 1, WITH(.tx_flags = number == 3 ? MQQB_TX_FA : 0, .flags = number == 200 ? JN : 0));
+        (void)message(number, number - 1,
+                      WITH(.tx_flags = number == 3 ? MQQB_TX_FA : 0, .flags = number == 200 ? JN : 0));
         (void)session_ack(1, USUAL);
         (void)order_ack(number, USUAL);
     }
@@ -739,7 +776,7 @@ static void test_a_sequence_without_slots(void)
     (void)message(1, 0, USUAL);
     (void)message(4, 3, WITH(.connection = 1));
     (void)plain(HOLE, 0, 0);
-    (void)message(8, 7, WITH(.old = 1));  /* relies on what may have been in the hole */
+    (void)message(8, 7, WITH(.old = 1));   /* relies on what may have been in the hole */
     (void)message(12, 11, WITH(.old = 1)); /* and this on what was not there */
     for (uint32_t number = 4; number <= 12; number += 4) {
         (void)final_ack(number, WITH(.class = 0x8003));
@@ -844,7 +881,8 @@ static void test_renumbered(void)
 
     start();
     (void)message(1, 0, WITH(.id = 500));
-    (void)message(1, 0, WITH(.queue = SECOND_QUEUE, .ordinal = 2, .id = 500)); /* of another stream nothing is compared */
+    (void)message(1, 0,
+                  WITH(.queue = SECOND_QUEUE, .ordinal = 2, .id = 500)); /* of another stream nothing is compared */
     CHECK_FOUND("");
 }
 
@@ -1029,7 +1067,7 @@ static void test_id_went_back(void)
     start_two();
     shown = message(1, 0, WITH(.ordinal = 2));
     wrong = message(1, 0, WITH(.ordinal = 1));
-    (void)message(2, 1, WITH(.ordinal = 1));                 /* once for a connection */
+    (void)message(2, 1, WITH(.ordinal = 1));                  /* once for a connection */
     (void)message(2, 1, WITH(.ordinal = 1, .connection = 1)); /* as old as the one that had the higher sequence */
     opened(2, 0, SENDER);
     (void)message(3, 2, WITH(.ordinal = 1, .connection = 2));
@@ -1072,8 +1110,19 @@ static void test_id_went_back(void)
 /* Connection 0 is as old as connection 1, which has the higher sequence. */
 static void test_a_lower_sequence_on_an_older_connection(void)
 {
-    enum { PROVEN, NOT_ACKED, ACKED_ELSEWHERE, SHOWN_ELSEWHERE, NOT_SHOWN, SHOWN_BEFORE, FORWARDED, HOLE_IN_ANSWERS,
-           HOLE_AND_NOTHING_SHOWN, HOLE_AND_ACKED_ELSEWHERE, CASES };
+    enum {
+        PROVEN,
+        NOT_ACKED,
+        ACKED_ELSEWHERE,
+        SHOWN_ELSEWHERE,
+        NOT_SHOWN,
+        SHOWN_BEFORE,
+        FORWARDED,
+        HOLE_IN_ANSWERS,
+        HOLE_AND_NOTHING_SHOWN,
+        HOLE_AND_ACKED_ELSEWHERE,
+        CASES
+    };
     const char *const expected[CASES] = {[PROVEN] = "I", [HOLE_IN_ANSWERS] = "i"};
 
     for (uint32_t k = 0; k < CASES; k++) {
@@ -1096,7 +1145,8 @@ static void test_a_lower_sequence_on_an_older_connection(void)
         }
         if (k == HOLE_AND_ACKED_ELSEWHERE) {
             (void)session_ack(0, USUAL);
-        } else if (!elsewhere && k != SHOWN_ELSEWHERE && k != NOT_SHOWN && k != SHOWN_BEFORE && k != HOLE_AND_NOTHING_SHOWN) {
+        } else if (!elsewhere && k != SHOWN_ELSEWHERE && k != NOT_SHOWN && k != SHOWN_BEFORE &&
+                   k != HOLE_AND_NOTHING_SHOWN) {
             shown = session_ack(0, USUAL);
         }
         wrong = message(2, 1, WITH(.flags = hops));
@@ -1195,7 +1245,7 @@ static void test_ack_beyond_receipt(void)
         start();
         shown = message(1, 0, USUAL);
         wrong = k == 0 ? order_ack(2, USUAL) : final_ack(2, USUAL);
-        (void)order_ack(2, USUAL); /* said once */
+        (void)order_ack(2, USUAL);  /* said once */
         (void)message(2, 1, USUAL); /* only now: that justifies nothing */
         CHECK_FOUND("A");
         CHECK_SHOWN(0, shown, wrong);
@@ -1536,8 +1586,15 @@ static void test_a_clock_that_is_ahead(void)
 
 static void test_an_order_ack_accounts_for_what_follows(void)
 {
-    static const struct { int64_t seconds; uint32_t number; const char *found; } cases[] = {
-        {241, 2, "A"}, {1, 2, "a"}, {241, 1, "a"}, {241, 4, "aa"},
+    static const struct {
+        int64_t seconds;
+        uint32_t number;
+        const char *found;
+    } cases[] = {
+        {241, 2, "A"},
+        {1, 2, "a"},
+        {241, 1, "a"},
+        {241, 4, "aa"},
     };
 
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
@@ -1873,7 +1930,10 @@ static void test_late_messages(void)
 
 static void test_count_mismatch(void)
 {
-    static const struct { uint32_t user, recoverable; const char *found; } cases[] = {
+    static const struct {
+        uint32_t user, recoverable;
+        const char *found;
+    } cases[] = {
         {0, 0, ""}, {0xFFFF, 0xFFFF, "C"}, {1, 0, "C"}, {0, 7, "C"}, {7, 7, "C"},
     };
 
@@ -1965,10 +2025,20 @@ static void test_counts_after_a_hole(void)
 
 static void test_session_acks_beyond_receipt(void)
 {
-    static const struct { what header; const char *found; } cases[] = {
-        {{.ack = 1}, "A"}, {{.ack = 40000}, "A"}, {{.ack = 0xFFFF}, ""},
-        {{.base = 3, .bits = 1}, "A"}, {{.base = 2, .bits = 1}, ""}, {{.base = 1, .bits = 3}, ""}, {{.base = 2, .bits = 3}, "A"},
-        {{.base = 40000, .bits = 1}, "A"}, {{.base = 9}, ""}, {{.base = 1, .bits = 0x80000000u}, "A"},
+    static const struct {
+        what header;
+        const char *found;
+    } cases[] = {
+        {{.ack = 1}, "A"},
+        {{.ack = 40000}, "A"},
+        {{.ack = 0xFFFF}, ""},
+        {{.base = 3, .bits = 1}, "A"},
+        {{.base = 2, .bits = 1}, ""},
+        {{.base = 1, .bits = 3}, ""},
+        {{.base = 2, .bits = 3}, "A"},
+        {{.base = 40000, .bits = 1}, "A"},
+        {{.base = 9}, ""},
+        {{.base = 1, .bits = 0x80000000u}, "A"},
     };
 
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
@@ -2415,9 +2485,9 @@ static void test_order_acks_that_went_back(void)
     (void)order_ack(3, USUAL);
     (void)order_ack(1, USUAL);
     (void)order_ack(1, USUAL);
-    (void)message(1, 0, USUAL);  /* had it still */
-    (void)message(3, 2, USUAL);  /* number 2 is missing */
-    (void)message(4, 0, USUAL);  /* was not acknowledged before */
+    (void)message(1, 0, USUAL); /* had it still */
+    (void)message(3, 2, USUAL); /* number 2 is missing */
+    (void)message(4, 0, USUAL); /* was not acknowledged before */
     (void)order_ack(4, USUAL);
     CHECK_FOUND("");
 

@@ -8,7 +8,12 @@
 #define K(name) r->column[MQQB_CAPTURE_##name]
 #define NOTHING ((const uint8_t *)"")
 
-enum { EST = MQQB_KIND_ESTABLISH_CONNECTION, CP = MQQB_KIND_CONNECTION_PARAMETERS, SACK = MQQB_KIND_SESSION_ACK, MSG = MQQB_KIND_USER_MESSAGE };
+enum {
+    EST = MQQB_KIND_ESTABLISH_CONNECTION,
+    CP = MQQB_KIND_CONNECTION_PARAMETERS,
+    SACK = MQQB_KIND_SESSION_ACK,
+    MSG = MQQB_KIND_USER_MESSAGE
+};
 enum { HOLE = MQQB_KIND_HOLE, BEGIN = MQQB_KIND_BEGIN, OLDER = MQQB_KIND_OLDER, END = MQQB_KIND_END };
 
 static reading *r;
@@ -22,7 +27,8 @@ static int six;
 
 static size_t tcp(int side, uint32_t at, uint32_t ack, uint32_t flags, const uint8_t *data, size_t size)
 {
-    return put_tcp(frame, six, side, 50000, (side == 0 ? 1001 : 5001) + at, (side == 0 ? 5001 : 1001) + ack, flags, data, size);
+    return put_tcp(frame, six, side, 50000, (side == 0 ? 1001 : 5001) + at, (side == 0 ? 5001 : 1001) + ack, flags,
+                   data, size);
 }
 
 static void say(int side, uint32_t at, uint32_t ack, uint32_t flags, const uint8_t *data, size_t size)
@@ -48,8 +54,12 @@ static void pass_time(void)
 
 static size_t make_message(uint8_t *out, size_t body)
 {
-    const message m = {.user_flags = DQ_DIRECT | DM_RECOVERABLE | TH, .message_id = 7, .name = "TCP:10.0.0.5\\private$\\line1",
-                       .tx_number = 3, .label = "reading", .body_size = (uint32_t)body};
+    const message m = {.user_flags = DQ_DIRECT | DM_RECOVERABLE | TH,
+                       .message_id = 7,
+                       .name = "TCP:10.0.0.5\\private$\\line1",
+                       .tx_number = 3,
+                       .label = "reading",
+                       .body_size = (uint32_t)body};
 
     memset(out, 0, 512 + body);
     return put_message(out, &m, NULL);
@@ -75,13 +85,13 @@ static const char *kinds(int direction)
     return text;
 }
 
-#define CHECK_KINDS(direction, expected)                                                                                    \
-    do {                                                                                                                    \
-        const char *const kinds_ = kinds(direction);                                                                        \
-        run.checks++;                                                                                                       \
-        if (strcmp(kinds_, expected) != 0 && run.faults++ < 5) {                                                            \
-            printf("%s:%d: %s [%s]: %s, not %s\n", __FILE__, __LINE__, run.name, run.rules, kinds_, expected);              \
-        }                                                                                                                   \
+#define CHECK_KINDS(direction, expected)                                                                               \
+    do {                                                                                                               \
+        const char *const kinds_ = kinds(direction);                                                                   \
+        run.checks++;                                                                                                  \
+        if (strcmp(kinds_, expected) != 0 && run.faults++ < 5) {                                                       \
+            printf("%s:%d: %s [%s]: %s, not %s\n", __FILE__, __LINE__, run.name, run.rules, kinds_, expected);         \
+        }                                                                                                              \
     } while (0)
 
 static uint32_t row_of(uint32_t kind)
@@ -134,7 +144,8 @@ static void test_segments_of_every_size(void)
 
     size += make_message(stream + size, 300);
     {
-        const message m = {.base_flags = 0x10, .user_flags = DQ_DIRECT | DM_RECOVERABLE, .name = "TCP:a", .body_size = 4};
+        const message m = {
+            .base_flags = 0x10, .user_flags = DQ_DIRECT | DM_RECOVERABLE, .name = "TCP:a", .body_size = 4};
         memset(stream + size, 0, 512);
         size += put_message(stream + size, &m, NULL); /* with a SessionHeader, whose bytes its size leaves out */
     }
@@ -438,7 +449,8 @@ static void test_whose_syn(void)
     finish();
     CHECK_KINDS(-1, "8AA");
     CHECK_EQ(K(DIRECTION)[0], 1);
-    for (uint32_t answer = 0; answer < 2; answer++) { /* direction 0 is of the end that opened it, here the higher one */
+    for (uint32_t answer = 0; answer < 2;
+         answer++) { /* direction 0 is of the end that opened it, here the higher one */
         pcap(&f, 101, 0, 0);
         say(answer ? 0 : 1, (uint32_t)-1, 0, answer ? SYN | ACK : SYN, NOTHING, 0);
         finish();
@@ -457,7 +469,8 @@ static void test_whose_syn(void)
     finish();
     CHECK_EQ(r->c.connections_used, 1);
     CHECK_KINDS(0, "8A");
-    for (uint32_t far = 0; far < 2; far++) { /* bytes that follow it were captured first; or they are of the one before */
+    for (uint32_t far = 0; far < 2;
+         far++) { /* bytes that follow it were captured first; or they are of the one before */
         pcap(&f, 101, 0, 0);
         say(0, (64u << 10) + far, 0, 0, stream, size);
         say(0, (uint32_t)-1, 0, SYN, NOTHING, 0);
@@ -474,7 +487,8 @@ static void test_whose_syn(void)
 /* ---- fragments ----------------------------------------------------------------------------------- */
 
 /* Of the frame's datagram, in pieces that begin at these places of its payload, some; order: which comes when. */
-static void put_fragments(size_t n, const size_t *places, unsigned pieces, const unsigned *order, unsigned count, uint32_t id)
+static void put_fragments(size_t n, const size_t *places, unsigned pieces, const unsigned *order, unsigned count,
+                          uint32_t id)
 {
     static uint8_t out[70000];
     const size_t head = six ? 40 : 20;
@@ -568,9 +582,17 @@ static void test_fragments(void)
 
 static void test_all_columns(void)
 {
-    message m = {.base_flags = 0x10, .user_flags = DQ_PRIVATE | DM_RECOVERABLE | TH | SECURITY | CQ | 6u << 13 | 7u << 16,
-                 .queue_id = 4, .name = "OS:a\\q", .tx_flags = 1, .tx_number = 5, .security_sizes = {28, 1, 2, 3, 8},
-                 .message_class = 0x4000, .label = "QM Ordering Ack", .extension_size = 3, .body_size = 36};
+    message m = {.base_flags = 0x10,
+                 .user_flags = DQ_PRIVATE | DM_RECOVERABLE | TH | SECURITY | CQ | 6u << 13 | 7u << 16,
+                 .queue_id = 4,
+                 .name = "OS:a\\q",
+                 .tx_flags = 1,
+                 .tx_number = 5,
+                 .security_sizes = {28, 1, 2, 3, 8},
+                 .message_class = 0x4000,
+                 .label = "QM Ordering Ack",
+                 .extension_size = 3,
+                 .body_size = 36};
     uint8_t body[36] = {0};
     layout at;
     size_t size;
@@ -650,11 +672,20 @@ static void test_labels(void)
         const char *out;
     } cases[] = {
         {{'a', 0x7F, 0x80, 0x7FF}, "a\x7F\xC2\x80\xDF\xBF"},
-        {{0x800, 0xFFFF, 'b', 'c'}, "\xE0\xA0\x80\xEF\xBF\xBF" "bc"},
-        {{0xD83D, 0xDE00, 'b', 'c'}, "\xF0\x9F\x98\x80" "bc"},
-        {{0xD83D, 'b', 0xDE00, 'c'}, "\xEF\xBF\xBD" "b\xEF\xBF\xBD" "c"},
+        {{0x800, 0xFFFF, 'b', 'c'},
+         "\xE0\xA0\x80\xEF\xBF\xBF"
+         "bc"},
+        {{0xD83D, 0xDE00, 'b', 'c'},
+         "\xF0\x9F\x98\x80"
+         "bc"},
+        {{0xD83D, 'b', 0xDE00, 'c'},
+         "\xEF\xBF\xBD"
+         "b\xEF\xBF\xBD"
+         "c"},
         {{'a', 'b', 'c', 0xD83D}, "abc\xEF\xBF\xBD"},
-        {{0xDE00, 0xDE01, 'b', 'c'}, "\xEF\xBF\xBD\xEF\xBF\xBD" "bc"},
+        {{0xDE00, 0xDE01, 'b', 'c'},
+         "\xEF\xBF\xBD\xEF\xBF\xBD"
+         "bc"},
     };
     const message m = {.user_flags = DM_RECOVERABLE, .label = "....", .body_size = 4};
 
@@ -834,7 +865,11 @@ static void test_links(void)
         {276, 1, 20, {0x86, 0xDD}},
         {0, 0, 4, {2}},
         {108, 1, 4, {0, 0, 0, 30}},
-        {12, 0, 0, {0}}, {14, 0, 0, {0}}, {101, 1, 0, {0}}, {228, 0, 0, {0}}, {229, 1, 0, {0}},
+        {12, 0, 0, {0}},
+        {14, 0, 0, {0}},
+        {101, 1, 0, {0}},
+        {228, 0, 0, {0}},
+        {229, 1, 0, {0}},
     };
 
     (void)put_internal(stream, 3);
@@ -881,7 +916,7 @@ static void test_what_is_no_tcp_of_ours(void)
     CHECK_EQ(found_with(0, 1, 0x44), 0);
     CHECK_EQ(found_with(0, 1, 0x4F), 0);
     CHECK_EQ(found_with(9, 1, 17), 0);
-    CHECK_EQ(found_with(2, 2, 0), 3);   /* larger than 64 KiB when it was captured */
+    CHECK_EQ(found_with(2, 2, 0), 3); /* larger than 64 KiB when it was captured */
     CHECK_EQ(found_with(2, 2, 19), 0);
     CHECK_EQ(found_with(2, 2, 4000), 3); /* cut off */
     CHECK_EQ(found_with(32, 1, 0x40), 0);
@@ -1106,8 +1141,10 @@ static void test_blocks_that_cannot_be(void)
         uint8_t kind, size;
         int32_t error;
     } cases[] = {
-        {1, 4, MQQB_CAPTURE_BAD_BLOCK}, {3, 0, MQQB_CAPTURE_BAD_BLOCK}, {6, 16, MQQB_CAPTURE_BAD_BLOCK}, {2, 16, MQQB_CAPTURE_BAD_BLOCK},
-        {3, 8, MQQB_CAPTURE_BAD_BLOCK}, {6, 24, MQQB_CAPTURE_BAD_BLOCK}, {2, 24, MQQB_CAPTURE_BAD_BLOCK}, {7, 0, 0},
+        {1, 4, MQQB_CAPTURE_BAD_BLOCK},  {3, 0, MQQB_CAPTURE_BAD_BLOCK},
+        {6, 16, MQQB_CAPTURE_BAD_BLOCK}, {2, 16, MQQB_CAPTURE_BAD_BLOCK},
+        {3, 8, MQQB_CAPTURE_BAD_BLOCK},  {6, 24, MQQB_CAPTURE_BAD_BLOCK},
+        {2, 24, MQQB_CAPTURE_BAD_BLOCK}, {7, 0, 0},
     };
     const uint8_t body[40] = {0};
 

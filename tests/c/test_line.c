@@ -120,7 +120,8 @@ static void test_frames_of_a_stream(void)
 
     fill(data, sizeof data, 2);
     for (unsigned round = 0; round < 2000; round++) {
-        const size_t count = below(2) != 0 ? below(sizeof data) : below(4), most = below(2) != 0 ? 242 : 10 + below(233);
+        const size_t count = below(2) != 0 ? below(sizeof data) : below(4),
+                     most = below(2) != 0 ? 242 : 10 + below(233);
         size_t at = 0, from = 0;
         do {
             const size_t size = count - from < most ? count - from : most;

@@ -477,14 +477,22 @@ static void test_base_flags(void)
         uint32_t flags, size;
         mqqb_status status;
     } cases[] = {
-        {0x0000, 119, MQQB_BAD_PACKET_SIZE}, {0x0000, 120, MQQB_OK},
-        {0x0003, 20, MQQB_BAD_PACKET_SIZE},  {0x0013, 119, MQQB_BAD_PACKET_SIZE},
-        {0x0010, 120, MQQB_OK},              {0xFFF7, 119, MQQB_BAD_PACKET_SIZE},
-        {0xFFF7, 120, MQQB_OK},              {0x0008, 19, MQQB_BAD_PACKET_SIZE},
-        {0x0008, 20, MQQB_OK},               {0xFFFF, 20, MQQB_OK},
-        {0x001B, 36, MQQB_OK},               {0x0000, 0, MQQB_BAD_PACKET_SIZE},
-        {0x0008, 0, MQQB_BAD_PACKET_SIZE},   {0x0000, 0x400000, MQQB_OK},
-        {0x0000, 0x400001, MQQB_BAD_PACKET_SIZE}, {0x0008, 0xFFFFFFFF, MQQB_BAD_PACKET_SIZE},
+        {0x0000, 119, MQQB_BAD_PACKET_SIZE},
+        {0x0000, 120, MQQB_OK},
+        {0x0003, 20, MQQB_BAD_PACKET_SIZE},
+        {0x0013, 119, MQQB_BAD_PACKET_SIZE},
+        {0x0010, 120, MQQB_OK},
+        {0xFFF7, 119, MQQB_BAD_PACKET_SIZE},
+        {0xFFF7, 120, MQQB_OK},
+        {0x0008, 19, MQQB_BAD_PACKET_SIZE},
+        {0x0008, 20, MQQB_OK},
+        {0xFFFF, 20, MQQB_OK},
+        {0x001B, 36, MQQB_OK},
+        {0x0000, 0, MQQB_BAD_PACKET_SIZE},
+        {0x0008, 0, MQQB_BAD_PACKET_SIZE},
+        {0x0000, 0x400000, MQQB_OK},
+        {0x0000, 0x400001, MQQB_BAD_PACKET_SIZE},
+        {0x0008, 0xFFFFFFFF, MQQB_BAD_PACKET_SIZE},
     };
     uint8_t in[16];
     mqqb_base_header h;
@@ -614,14 +622,16 @@ static const uint8_t ping_response[24] = {
 };
 /* 512 bytes of 0x5A follow. */
 static const uint8_t establish_request[60] = {
-    0x10, 0xC0, 0x0B, 0x00, 0x4C, 0x49, 0x4F, 0x52, 0x3C, 0x02, 0x00, 0x00, 0xFF, 0xFF, 0xFF, 0xFF, 0x00, 0x00, 0x02, 0x00,
-    0xD1, 0x58, 0x73, 0x55, 0x50, 0x91, 0x95, 0x95, 0x49, 0x97, 0xB6, 0xE6, 0x11, 0xEA, 0x26, 0xC6, 0x07, 0x89, 0xCD, 0x43,
-    0x4C, 0x39, 0x11, 0x8F, 0x44, 0x45, 0x90, 0x78, 0x90, 0x9E, 0xA0, 0xFC, 0x4E, 0xCA, 0xDE, 0x1D, 0x10, 0x03, 0x00, 0x00,
+    0x10, 0xC0, 0x0B, 0x00, 0x4C, 0x49, 0x4F, 0x52, 0x3C, 0x02, 0x00, 0x00, 0xFF, 0xFF, 0xFF,
+    0xFF, 0x00, 0x00, 0x02, 0x00, 0xD1, 0x58, 0x73, 0x55, 0x50, 0x91, 0x95, 0x95, 0x49, 0x97,
+    0xB6, 0xE6, 0x11, 0xEA, 0x26, 0xC6, 0x07, 0x89, 0xCD, 0x43, 0x4C, 0x39, 0x11, 0x8F, 0x44,
+    0x45, 0x90, 0x78, 0x90, 0x9E, 0xA0, 0xFC, 0x4E, 0xCA, 0xDE, 0x1D, 0x10, 0x03, 0x00, 0x00,
 };
 static const uint8_t establish_response[60] = {
-    0x10, 0x5A, 0x0B, 0x00, 0x4C, 0x49, 0x4F, 0x52, 0x3C, 0x02, 0x00, 0x00, 0xFF, 0xFF, 0xFF, 0xFF, 0x00, 0x00, 0x02, 0x00,
-    0x05, 0x23, 0x74, 0x1F, 0x5E, 0xBE, 0x77, 0x41, 0xBC, 0x77, 0xC4, 0xDD, 0x77, 0x19, 0xE4, 0x74, 0xEB, 0x6A, 0x3A, 0x3C,
-    0x67, 0xF5, 0x43, 0x41, 0x87, 0xD3, 0x85, 0xCF, 0x4D, 0x68, 0xCE, 0xB4, 0x4E, 0xCA, 0xDE, 0x1D, 0x10, 0x03, 0x00, 0x00,
+    0x10, 0x5A, 0x0B, 0x00, 0x4C, 0x49, 0x4F, 0x52, 0x3C, 0x02, 0x00, 0x00, 0xFF, 0xFF, 0xFF,
+    0xFF, 0x00, 0x00, 0x02, 0x00, 0x05, 0x23, 0x74, 0x1F, 0x5E, 0xBE, 0x77, 0x41, 0xBC, 0x77,
+    0xC4, 0xDD, 0x77, 0x19, 0xE4, 0x74, 0xEB, 0x6A, 0x3A, 0x3C, 0x67, 0xF5, 0x43, 0x41, 0x87,
+    0xD3, 0x85, 0xCF, 0x4D, 0x68, 0xCE, 0xB4, 0x4E, 0xCA, 0xDE, 0x1D, 0x10, 0x03, 0x00, 0x00,
 };
 #endif
 static const uint8_t parameters[32] = {
@@ -631,15 +641,16 @@ static const uint8_t parameters[32] = {
 #ifndef MQQB_MINIMAL
 /* Up to the end of the MessagePropertiesHeader's fixed part; PacketSize is 2224. */
 static const uint8_t user_message[192] = {
-    0x10, 0x00, 0x03, 0x00, 0x4C, 0x49, 0x4F, 0x52, 0xB0, 0x08, 0x00, 0x00, 0x00, 0x46, 0x05, 0x00, 0xD1, 0x58, 0x73, 0x55,
-    0x50, 0x91, 0x95, 0x95, 0x49, 0x97, 0xB6, 0xE6, 0x11, 0xEA, 0x26, 0xC6, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
-    0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0xFF, 0xFF, 0xFF, 0xFF, 0x4C, 0x49, 0x4F, 0x52, 0xEE, 0x08, 0x00, 0x00,
-    0x00, 0x1C, 0x28, 0x00, 0x1A, 0x00, 0x4F, 0x00, 0x53, 0x00, 0x3A, 0x00, 0x61, 0x00, 0x30, 0x00, 0x34, 0x00, 0x62, 0x00,
-    0x6D, 0x00, 0x30, 0x00, 0x32, 0x00, 0x5C, 0x00, 0x71, 0x00, 0x00, 0x00, 0x01, 0x00, 0x1C, 0x00, 0x00, 0x00, 0x00, 0x00,
-    0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x01, 0x05, 0x00, 0x00, 0x00, 0x00, 0x00, 0x05, 0x15, 0x00, 0x00, 0x00,
-    0xAD, 0x4A, 0x9E, 0xBD, 0x36, 0xD9, 0xFA, 0x3D, 0x63, 0xA6, 0x56, 0xDA, 0xE8, 0x03, 0x00, 0x00, 0x0F, 0x0F, 0x00, 0x00,
-    0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
-    0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0xD0, 0x07, 0x00, 0x00, 0xD0, 0x07, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+    0x10, 0x00, 0x03, 0x00, 0x4C, 0x49, 0x4F, 0x52, 0xB0, 0x08, 0x00, 0x00, 0x00, 0x46, 0x05, 0x00, 0xD1, 0x58,
+    0x73, 0x55, 0x50, 0x91, 0x95, 0x95, 0x49, 0x97, 0xB6, 0xE6, 0x11, 0xEA, 0x26, 0xC6, 0x00, 0x00, 0x00, 0x00,
+    0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0xFF, 0xFF, 0xFF, 0xFF, 0x4C, 0x49,
+    0x4F, 0x52, 0xEE, 0x08, 0x00, 0x00, 0x00, 0x1C, 0x28, 0x00, 0x1A, 0x00, 0x4F, 0x00, 0x53, 0x00, 0x3A, 0x00,
+    0x61, 0x00, 0x30, 0x00, 0x34, 0x00, 0x62, 0x00, 0x6D, 0x00, 0x30, 0x00, 0x32, 0x00, 0x5C, 0x00, 0x71, 0x00,
+    0x00, 0x00, 0x01, 0x00, 0x1C, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+    0x01, 0x05, 0x00, 0x00, 0x00, 0x00, 0x00, 0x05, 0x15, 0x00, 0x00, 0x00, 0xAD, 0x4A, 0x9E, 0xBD, 0x36, 0xD9,
+    0xFA, 0x3D, 0x63, 0xA6, 0x56, 0xDA, 0xE8, 0x03, 0x00, 0x00, 0x0F, 0x0F, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+    0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x08, 0x00,
+    0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0xD0, 0x07, 0x00, 0x00, 0xD0, 0x07, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
     0x04, 0x80, 0x00, 0x00, 0x01, 0x68, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
 };
 #endif
@@ -922,22 +933,57 @@ static void test_ack_bits_in_words(void)
         int acked;
     } cases[] = {
         /* Nothing recoverable to acknowledge: nothing is. */
-        {0, 0, 0, 0}, {0, 0, 1, 0}, {7, 0, 7, 0}, {7, 0, 6, 0}, {0, 0, 0xFFFF, 0}, {0xFFFF, 0, 0xFFFF, 0},
+        {0, 0, 0, 0},
+        {0, 0, 1, 0},
+        {7, 0, 7, 0},
+        {7, 0, 6, 0},
+        {0, 0, 0xFFFF, 0},
+        {0xFFFF, 0, 0xFFFF, 0},
         /* The worked example: base 6, bits 0 to 2. */
-        {6, 7, 5, 1}, {6, 7, 6, 1}, {6, 7, 7, 1}, {6, 7, 8, 1}, {6, 7, 9, 0}, {6, 7, 1, 1},
+        {6, 7, 5, 1},
+        {6, 7, 6, 1},
+        {6, 7, 7, 1},
+        {6, 7, 8, 1},
+        {6, 7, 9, 0},
+        {6, 7, 1, 1},
         /* Number 7 not on disk. */
-        {6, 5, 6, 1}, {6, 5, 7, 0}, {6, 5, 8, 1}, {6, 5, 9, 0},
+        {6, 5, 6, 1},
+        {6, 5, 7, 0},
+        {6, 5, 8, 1},
+        {6, 5, 9, 0},
         /* Bit k is base + k, upward, not downward, and bit 0 is the base itself. */
-        {100, 0x80000000, 131, 1}, {100, 0x80000000, 130, 0}, {100, 0x80000000, 132, 0}, {100, 0x80000000, 69, 1},
-        {100, 2, 101, 1}, {100, 2, 102, 0}, {100, 2, 100, 1}, {100, 2, 99, 1}, {100, 1, 101, 0},
+        {100, 0x80000000, 131, 1},
+        {100, 0x80000000, 130, 0},
+        {100, 0x80000000, 132, 0},
+        {100, 0x80000000, 69, 1},
+        {100, 2, 101, 1},
+        {100, 2, 102, 0},
+        {100, 2, 100, 1},
+        {100, 2, 99, 1},
+        {100, 1, 101, 0},
         /* All 32, and the two beyond. */
-        {100, 0xFFFFFFFF, 131, 1}, {100, 0xFFFFFFFF, 132, 0}, {100, 0xFFFFFFFF, 133, 0},
+        {100, 0xFFFFFFFF, 131, 1},
+        {100, 0xFFFFFFFF, 132, 0},
+        {100, 0xFFFFFFFF, 133, 0},
         /* Across the wrap. */
-        {0xFFFF, 1, 0xFFFF, 1}, {0xFFFF, 1, 0, 0}, {0xFFFF, 3, 0, 1}, {0xFFFF, 3, 1, 0}, {0xFFFF, 5, 1, 1},
-        {0xFFFE, 0xFFFFFFFF, 29, 1}, {0xFFFE, 0xFFFFFFFF, 30, 0}, {0, 1, 0, 1}, {0, 1, 0xFFFF, 1}, {0, 1, 1, 0},
-        {1, 1, 0, 1}, {1, 1, 0xFFFF, 1}, {1, 1, 1, 1}, {1, 1, 2, 0},
+        {0xFFFF, 1, 0xFFFF, 1},
+        {0xFFFF, 1, 0, 0},
+        {0xFFFF, 3, 0, 1},
+        {0xFFFF, 3, 1, 0},
+        {0xFFFF, 5, 1, 1},
+        {0xFFFE, 0xFFFFFFFF, 29, 1},
+        {0xFFFE, 0xFFFFFFFF, 30, 0},
+        {0, 1, 0, 1},
+        {0, 1, 0xFFFF, 1},
+        {0, 1, 1, 0},
+        {1, 1, 0, 1},
+        {1, 1, 0xFFFF, 1},
+        {1, 1, 1, 1},
+        {1, 1, 2, 0},
         /* Far before is acknowledged, far after is not. */
-        {1000, 1, 1000 + 0x7FFF, 0}, {1000, 1, 1000 + 0x8000, 1}, {1000, 1, 1000 + 0x8001, 1},
+        {1000, 1, 1000 + 0x7FFF, 0},
+        {1000, 1, 1000 + 0x8000, 1},
+        {1000, 1, 1000 + 0x8001, 1},
     };
     size_t i;
 
@@ -1362,7 +1408,8 @@ static void test_bad_message_count(void)
                     s.recoverable_message_received_count = (starts[i] + 0xFFFE) & 0xFFFF;
                     h = fitting(&s);
                     h.user_msg_sequence_number = (h.user_msg_sequence_number + (uint32_t)user) & 0xFFFF;
-                    h.recoverable_msg_sequence_number = (h.recoverable_msg_sequence_number + (uint32_t)recoverable) & 0xFFFF;
+                    h.recoverable_msg_sequence_number =
+                        (h.recoverable_msg_sequence_number + (uint32_t)recoverable) & 0xFFFF;
                     h.ack_sequence_number = 8;
                     h.window_size = 7;
                     CHECK_EQ(mqqb_session_check(&s, &h, carried), same || left_out ? MQQB_OK : MQQB_BAD_MESSAGE_COUNT);
@@ -1464,10 +1511,10 @@ static void test_trace_7_reconnect(void)
 typedef struct {
     mqqb_session s;
     unsigned long sent, recoverable_sent, received, recoverable_received, stored, recoverable_stored;
-    unsigned long covered, covered_recoverable;  /* by the headers it has sent */
-    unsigned long acked;                         /* by the headers it has got */
-    unsigned char kind[4096];                    /* of each message on the way to it: recoverable? */
-    unsigned char recoverable_acked[200000];     /* what is_acked has said of each number */
+    unsigned long covered, covered_recoverable; /* by the headers it has sent */
+    unsigned long acked;                        /* by the headers it has got */
+    unsigned char kind[4096];                   /* of each message on the way to it: recoverable? */
+    unsigned char recoverable_acked[200000];    /* what is_acked has said of each number */
 } end;
 
 static void random_header(end *from, end *to, int carried)
@@ -1570,9 +1617,11 @@ static void test_tx_compare(void)
         for (b = 0; b < LENGTH(parts); b++) {
             for (c = 0; c < LENGTH(parts); c++) {
                 for (d = 0; d < LENGTH(parts); d++) {
-                    const uint64_t left = (uint64_t)parts[b] << 32 | parts[a], right = (uint64_t)parts[d] << 32 | parts[c];
-                    CHECK_EQ(mqqb_tx_compare(parts[a], parts[b], parts[c], parts[d]),
-                             left < right ? -1 : left > right ? 1 : 0);
+                    const uint64_t left = (uint64_t)parts[b] << 32 | parts[a],
+                                   right = (uint64_t)parts[d] << 32 | parts[c];
+                    CHECK_EQ(mqqb_tx_compare(parts[a], parts[b], parts[c], parts[d]), left < right   ? -1
+                                                                                      : left > right ? 1
+                                                                                                     : 0);
                 }
             }
         }
@@ -1606,13 +1655,16 @@ static void test_acceptance_table(void)
         uint32_t number, previous;
         int accepted;
     } cases[] = {
-        {SAME, 6, 5, 1},        {SAME, 5, 4, 0},        {SAME, 7, 6, 0},         {SAME, 8, 5, 1},
-        {SAME, 8, 3, 1},        {SAME, 3, 0, 0},        {NEWER, 1, 0, 1},        {NEWER, 4, 0, 1},
-        {NEWER, 2, 1, 0},       {OLDER, 9, 0, 0},       {SAME, 6, 0, 1},         {SAME, 6, 6, 0},
-        {SAME, 5, 0, 0},        {SAME, 5, 5, 0},        {SAME, 1, 0, 0},         {SAME, 0xFFFFFFFF, 5, 1},
-        {SAME, 0xFFFFFFFF, 6, 0}, {SAME, 0xFFFFFFFF, 0xFFFFFFFE, 0}, {NEWER, 6, 5, 0}, {NEWER, 5, 0, 1},
-        {NEWER, 0xFFFFFFFF, 0, 1}, {OLDER, 6, 5, 0},    {OLDER, 1, 0, 0},        {NEWER_STAMP, 1, 0, 1},
-        {NEWER_STAMP, 6, 5, 0}, {OLDER_STAMP, 6, 5, 0}, {OLDER_STAMP, 1, 0, 0},  {NEWER, 3, 0xFFFFFFFE, 0},
+        {SAME, 6, 5, 1},           {SAME, 5, 4, 0},          {SAME, 7, 6, 0},
+        {SAME, 8, 5, 1},           {SAME, 8, 3, 1},          {SAME, 3, 0, 0},
+        {NEWER, 1, 0, 1},          {NEWER, 4, 0, 1},         {NEWER, 2, 1, 0},
+        {OLDER, 9, 0, 0},          {SAME, 6, 0, 1},          {SAME, 6, 6, 0},
+        {SAME, 5, 0, 0},           {SAME, 5, 5, 0},          {SAME, 1, 0, 0},
+        {SAME, 0xFFFFFFFF, 5, 1},  {SAME, 0xFFFFFFFF, 6, 0}, {SAME, 0xFFFFFFFF, 0xFFFFFFFE, 0},
+        {NEWER, 6, 5, 0},          {NEWER, 5, 0, 1},         {NEWER, 0xFFFFFFFF, 0, 1},
+        {OLDER, 6, 5, 0},          {OLDER, 1, 0, 0},         {NEWER_STAMP, 1, 0, 1},
+        {NEWER_STAMP, 6, 5, 0},    {OLDER_STAMP, 6, 5, 0},   {OLDER_STAMP, 1, 0, 0},
+        {NEWER, 3, 0xFFFFFFFE, 0},
     };
     size_t i;
 
@@ -1776,11 +1828,11 @@ static void test_order_acks(void)
         mqqb_status status;
         uint32_t last_ack;
     } steps[] = {
-        {100, 7, 3, MQQB_OK, 3},           {100, 7, 3, MQQB_IGNORED, 3},  {100, 7, 2, MQQB_IGNORED, 3},
-        {100, 7, 0, MQQB_IGNORED, 3},      {100, 7, 9, MQQB_IGNORED, 3},  {100, 7, 0xFFFFFFFF, MQQB_IGNORED, 3},
-        {100, 7, 10, MQQB_IGNORED, 3},     {99, 7, 5, MQQB_IGNORED, 3},   {101, 7, 5, MQQB_IGNORED, 3},
-        {100, 6, 5, MQQB_IGNORED, 3},      {100, 8, 5, MQQB_IGNORED, 3},  {7, 100, 5, MQQB_IGNORED, 3},
-        {100, 7, 4, MQQB_OK, 4},           {100, 7, 8, MQQB_OK, 8},       {100, 7, 8, MQQB_IGNORED, 8},
+        {100, 7, 3, MQQB_OK, 3},       {100, 7, 3, MQQB_IGNORED, 3}, {100, 7, 2, MQQB_IGNORED, 3},
+        {100, 7, 0, MQQB_IGNORED, 3},  {100, 7, 9, MQQB_IGNORED, 3}, {100, 7, 0xFFFFFFFF, MQQB_IGNORED, 3},
+        {100, 7, 10, MQQB_IGNORED, 3}, {99, 7, 5, MQQB_IGNORED, 3},  {101, 7, 5, MQQB_IGNORED, 3},
+        {100, 6, 5, MQQB_IGNORED, 3},  {100, 8, 5, MQQB_IGNORED, 3}, {7, 100, 5, MQQB_IGNORED, 3},
+        {100, 7, 4, MQQB_OK, 4},       {100, 7, 8, MQQB_OK, 8},      {100, 7, 8, MQQB_IGNORED, 8},
     };
     mqqb_outgoing out = {100, 7, 9, 0};
     size_t i;
@@ -1827,10 +1879,14 @@ static void test_roll(void)
     static const struct {
         mqqb_outgoing before, after;
     } cases[] = {
-        {{1, 50, 1, 0}, {1, 50, 1, 0}},          {{1, 50, 2, 0}, {2, 50, 1, 0}},
-        {{1, 50, 9, 8}, {2, 50, 1, 0}},          {{0xFFFFFFFF, 50, 2, 1}, {0, 51, 1, 0}},
-        {{0xFFFFFFFF, 50, 1, 0}, {0xFFFFFFFF, 50, 1, 0}}, {{0xFFFFFFFE, 50, 5, 4}, {0xFFFFFFFF, 50, 1, 0}},
-        {{0, 50, 5, 4}, {1, 50, 1, 0}},          {{3, 0xFFFFFFFF, 0xFFFFFFFF, 7}, {4, 0xFFFFFFFF, 1, 0}},
+        {{1, 50, 1, 0}, {1, 50, 1, 0}},
+        {{1, 50, 2, 0}, {2, 50, 1, 0}},
+        {{1, 50, 9, 8}, {2, 50, 1, 0}},
+        {{0xFFFFFFFF, 50, 2, 1}, {0, 51, 1, 0}},
+        {{0xFFFFFFFF, 50, 1, 0}, {0xFFFFFFFF, 50, 1, 0}},
+        {{0xFFFFFFFE, 50, 5, 4}, {0xFFFFFFFF, 50, 1, 0}},
+        {{0, 50, 5, 4}, {1, 50, 1, 0}},
+        {{3, 0xFFFFFFFF, 0xFFFFFFFF, 7}, {4, 0xFFFFFFFF, 1, 0}},
     };
     size_t i;
 
@@ -1838,8 +1894,8 @@ static void test_roll(void)
         mqqb_outgoing out = cases[i].before;
         mqqb_roll(&out);
         CHECK_BYTES(&out, &cases[i].after, sizeof out);
-        CHECK_EQ(mqqb_tx_compare(out.tx_sequence_ordinal, out.tx_sequence_time_stamp, cases[i].before.tx_sequence_ordinal,
-                                 cases[i].before.tx_sequence_time_stamp),
+        CHECK_EQ(mqqb_tx_compare(out.tx_sequence_ordinal, out.tx_sequence_time_stamp,
+                                 cases[i].before.tx_sequence_ordinal, cases[i].before.tx_sequence_time_stamp),
                  cases[i].before.tx_sequence_number != 1);
         mqqb_roll(&out); /* twice is once */
         CHECK_BYTES(&out, &cases[i].after, sizeof out);
@@ -1897,7 +1953,8 @@ static void test_random_streams(void)
                 }
             }
             if (below(3) == 0) { /* an OrderAck, in every second case a stale one */
-                mqqb_order_ack ack = order_ack(in.tx_sequence_ordinal, in.tx_sequence_time_stamp, in.tx_sequence_number);
+                mqqb_order_ack ack =
+                    order_ack(in.tx_sequence_ordinal, in.tx_sequence_time_stamp, in.tx_sequence_number);
                 if (below(2) == 0 && ack.tx_sequence_number > 0) {
                     ack.tx_sequence_number = 1 + below(ack.tx_sequence_number);
                 }

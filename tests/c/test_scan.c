@@ -95,11 +95,16 @@ static size_t put(const message *m, layout *l)
     return put_message(packet, m, l);
 }
 
-static const message plain = {.base_flags = 3, .user_flags = DQ_DIRECT, .message_id = 2286, .name = "OS:a04bm02\\q",
-                              .label = "mqsender label", .body_size = 20};
+static const message plain = {.base_flags = 3,
+                              .user_flags = DQ_DIRECT,
+                              .message_id = 2286,
+                              .name = "OS:a04bm02\\q",
+                              .label = "mqsender label",
+                              .body_size = 20};
 
 static const message full = {.base_flags = 0x13 | 0x20,
-                             .user_flags = DQ_DIRECT | 6u << 13 | 7u << 16 | TH | SECURITY | CQ | MQ | HH | DM_RECOVERABLE,
+                             .user_flags =
+                                 DQ_DIRECT | 6u << 13 | 7u << 16 | TH | SECURITY | CQ | MQ | HH | DM_RECOVERABLE,
                              .message_id = 7,
                              .queue_id = 4,
                              .name = "TCP:10.0.0.5\\private$\\line1",
@@ -119,8 +124,8 @@ static const message full = {.base_flags = 0x13 | 0x20,
                              .list_bytes = 18,
                              .trailing = 8};
 
-static const message ack = {.user_flags = DQ_PRIVATE, .queue_id = 4, .message_class = 0x00FF, .label = "QM Ordering Ack",
-                            .body_size = 36};
+static const message ack = {
+    .user_flags = DQ_PRIVATE, .queue_id = 4, .message_class = 0x00FF, .label = "QM Ordering Ack", .body_size = 36};
 
 /* ---- what is in the row -------------------------------------------------------------------------- */
 
@@ -245,7 +250,8 @@ static void test_every_queue_name(void)
                     message m = plain;
                     layout l;
                     size_t size;
-                    m.user_flags = dqs[d] << 10 | aqs[a] << 13 | r << 16 | (more & 1 ? CQ : 0) | (more & 2 ? TH | 0x20 : 0);
+                    m.user_flags =
+                        dqs[d] << 10 | aqs[a] << 13 | r << 16 | (more & 1 ? CQ : 0) | (more & 2 ? TH | 0x20 : 0);
                     m.tx_number = 1;
                     size = put(&m, &l);
                     expect_kind(packet, size, MQQB_KIND_USER_MESSAGE);
@@ -433,7 +439,9 @@ static void test_order_queue_by_direct_name(void)
         {"TCP:a\\b\\PRIVATE$\\order_queue$", MQQB_KIND_USER_MESSAGE},
         {"TCP:10.0.0.5\\PRIVATE$\\order@queue$", MQQB_KIND_USER_MESSAGE},
         {"TCP:10.0.0.5\\PRIVATE$\\order?queue$", MQQB_KIND_USER_MESSAGE}, /* 32 below, as A is below a */
-        {"TCP\x1A" "10.0.0.5\\PRIVATE$\\order_queue$", MQQB_KIND_USER_MESSAGE},
+        {"TCP\x1A"
+         "10.0.0.5\\PRIVATE$\\order_queue$",
+         MQQB_KIND_USER_MESSAGE},
         {"T", MQQB_KIND_USER_MESSAGE},
     };
     message m = ack;
@@ -458,13 +466,13 @@ static void test_what_is_no_ack(void)
         unsigned user_flags, queue_id, message_class;
         const char *label;
     } cases[] = {
-        {DQ_PRIVATE, 5, 0x00FF, "QM Ordering Ack"},  {DQ_PRIVATE, 0x10004, 0x00FF, "QM Ordering Ack"},
-        {DQ_PUBLIC, 4, 0x00FF, "QM Ordering Ack"},   {0, 4, 0x00FF, "QM Ordering Ack"},
-        {DQ_PRIVATE, 4, 0x00FF, "QM Ordering ack"},  {DQ_PRIVATE, 4, 0x00FF, "QM Ordering Ack "},
-        {DQ_PRIVATE, 4, 0x00FF, "QM Ordering Ac"},   {DQ_PRIVATE, 4, 0x00FF, NULL},
-        {DQ_PRIVATE, 4, 0x0000, "QM Ordering Ack"},  {DQ_PRIVATE, 4, 0x00FE, "QM Ordering Ack"},
-        {DQ_PRIVATE, 4, 0x0100, "QM Ordering Ack"},  {DQ_PRIVATE, 4, 0x3FFF, "QM Ordering Ack"},
-        {DQ_PRIVATE, 4, 0x0002, "QM Ordering Ack"},  {DQ_PRIVATE, 4, 0x8000, "another"},
+        {DQ_PRIVATE, 5, 0x00FF, "QM Ordering Ack"}, {DQ_PRIVATE, 0x10004, 0x00FF, "QM Ordering Ack"},
+        {DQ_PUBLIC, 4, 0x00FF, "QM Ordering Ack"},  {0, 4, 0x00FF, "QM Ordering Ack"},
+        {DQ_PRIVATE, 4, 0x00FF, "QM Ordering ack"}, {DQ_PRIVATE, 4, 0x00FF, "QM Ordering Ack "},
+        {DQ_PRIVATE, 4, 0x00FF, "QM Ordering Ac"},  {DQ_PRIVATE, 4, 0x00FF, NULL},
+        {DQ_PRIVATE, 4, 0x0000, "QM Ordering Ack"}, {DQ_PRIVATE, 4, 0x00FE, "QM Ordering Ack"},
+        {DQ_PRIVATE, 4, 0x0100, "QM Ordering Ack"}, {DQ_PRIVATE, 4, 0x3FFF, "QM Ordering Ack"},
+        {DQ_PRIVATE, 4, 0x0002, "QM Ordering Ack"}, {DQ_PRIVATE, 4, 0x8000, "another"},
     };
     size_t i;
 
@@ -542,9 +550,10 @@ static void test_bad_internal_packets(void)
         for (size = 20; size < right + 64; size++) {
             le(packet + 8, size, 4);
             if (size == right) {
-                expect_kind(packet, size, type == 1 ? MQQB_KIND_SESSION_ACK
-                                          : type == 2 ? MQQB_KIND_ESTABLISH_CONNECTION
-                                                      : MQQB_KIND_CONNECTION_PARAMETERS);
+                expect_kind(packet, size,
+                            type == 1   ? MQQB_KIND_SESSION_ACK
+                            : type == 2 ? MQQB_KIND_ESTABLISH_CONNECTION
+                                        : MQQB_KIND_CONNECTION_PARAMETERS);
             } else {
                 expect_malformed(packet, size, MQQB_BAD_PACKET_SIZE, "size of an internal packet");
             }
@@ -659,8 +668,9 @@ static void test_each_header_cut_everywhere(void)
 {
     static const struct {
         unsigned base_flags, user_flags;
-    } cases[] = {{0, 0}, {0, DQ_PRIVATE}, {0, DQ_PUBLIC}, {0, 6u << 13}, {0, 4u << 16}, {0, CQ},
-                 {0, TH | 0x20}, {0, SECURITY}, {0x20, 0}, {0, HH}, {0, MQ}, {0x20, HH}, {0, HH | MQ}};
+    } cases[] = {{0, 0},  {0, DQ_PRIVATE}, {0, DQ_PUBLIC}, {0, 6u << 13}, {0, 4u << 16},
+                 {0, CQ}, {0, TH | 0x20},  {0, SECURITY},  {0x20, 0},     {0, HH},
+                 {0, MQ}, {0x20, HH},      {0, HH | MQ}};
     size_t i, cut;
 
     for (i = 0; i < LENGTH(cases); i++) {
@@ -885,8 +895,8 @@ static void test_lost_synchronisation(void)
         uint32_t value;
         int32_t reason;
     } cases[] = {
-        {0, 1, 0x11, MQQB_BAD_VERSION_NUMBER},  {4, 1, 'l', MQQB_BAD_SIGNATURE},
-        {8, 4, 119, MQQB_BAD_PACKET_SIZE},      {8, 4, 0x00400001, MQQB_BAD_PACKET_SIZE},
+        {0, 1, 0x11, MQQB_BAD_VERSION_NUMBER},    {4, 1, 'l', MQQB_BAD_SIGNATURE},
+        {8, 4, 119, MQQB_BAD_PACKET_SIZE},        {8, 4, 0x00400001, MQQB_BAD_PACKET_SIZE},
         {8, 4, 0xFFFFFFFF, MQQB_BAD_PACKET_SIZE}, {8, 4, 0, MQQB_BAD_PACKET_SIZE},
     };
     size_t i;
@@ -1006,12 +1016,14 @@ static void check_against_core(const uint8_t *data, size_t size, size_t rows)
             CHECK_EQ(tx.tx_sequence_number, AT(TX_SEQUENCE_NUMBER, i));
             CHECK_EQ(tx.previous_tx_sequence_number, AT(PREVIOUS_TX_SEQUENCE_NUMBER, i));
         }
-        CHECK_EQ(mqqb_unpack(MQQB_MESSAGE_PROPERTIES_HEADER, &properties, data + AT(PROPERTIES_OFFSET, i), 56), MQQB_OK);
+        CHECK_EQ(mqqb_unpack(MQQB_MESSAGE_PROPERTIES_HEADER, &properties, data + AT(PROPERTIES_OFFSET, i), 56),
+                 MQQB_OK);
         CHECK_EQ(properties.flags, AT(PROPERTIES_FLAGS, i));
         CHECK_EQ(properties.message_class, AT(MESSAGE_CLASS, i));
         CHECK_EQ(properties.label_length, AT(LABEL_LENGTH, i));
         CHECK_EQ(properties.message_size, AT(BODY_SIZE, i));
-        CHECK_EQ(AT(PROPERTIES_OFFSET, i) + 56 + 2 * properties.label_length + properties.extension_size, AT(BODY_OFFSET, i));
+        CHECK_EQ(AT(PROPERTIES_OFFSET, i) + 56 + 2 * properties.label_length + properties.extension_size,
+                 AT(BODY_OFFSET, i));
         CHECK((uint64_t)AT(BODY_OFFSET, i) + AT(BODY_SIZE, i) <= AT(OFFSET, i) + base.packet_size);
         if (AT(KIND, i) == MQQB_KIND_FINAL_ACK) {
             CHECK_EQ(mqqb_unpack(MQQB_FINAL_ACK, &final, data + AT(BODY_OFFSET, i), AT(BODY_SIZE, i)), MQQB_OK);

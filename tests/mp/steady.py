@@ -107,9 +107,7 @@ class Other:
 
     def acknowledge(self, board, transaction, message_id, now):
         """All that came up to this transaction."""
-        ack = acks.order_ack(
-            ORDER_QUEUE, RECEIVER, message_id, now, transaction[1], transaction[2], transaction[3]
-        )
+        ack = acks.order_ack(ORDER_QUEUE, RECEIVER, message_id, now, transaction[1], transaction[2], transaction[3])
         self.session.send(None, ack, False, now)
         data = self.session.data_to_send()
         place = 0

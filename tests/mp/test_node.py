@@ -280,9 +280,7 @@ def nothing_expires_by_a_clock_that_is_not_set():
     board.time += 1000
     board.node.check_deadlines()
     seen = board.transmit()
-    assert [times(packet) for packet in seen] == [
-        (compose.FOREVER, compose.FOREVER)
-    ] * 2, "nobody could measure them"
+    assert [times(packet) for packet in seen] == [(compose.FOREVER, compose.FOREVER)] * 2, "nobody could measure them"
     board.restart()
     board.time += 1000
     board.node.check_deadlines()

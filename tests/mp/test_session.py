@@ -288,9 +288,7 @@ def test_a_session_header_rides_on_a_message_once_three_quarters_are_over(delive
         recoverable = delivery != "express"
         packet = build.user_message(ends.RECEIVER, now, ends.DESTINATION, b"back", delivery=delivery)
         if parse.transaction_offset(packet):
-            streams.OutgoingStream(streams.OutgoingStream.new(1)).number(
-                packet, parse.transaction_offset(packet), 1, 1
-            )
+            streams.OutgoingStream(streams.OutgoingStream.new(1)).number(packet, parse.transaction_offset(packet), 1, 1)
         receiver.session.send(
             streams.Entry(1, now, recoverable, False, 1, int(delivery == "transactional")), packet, recoverable, now
         )
@@ -608,9 +606,7 @@ def test_a_full_bit_field_is_sent_before_the_next_message_is_recorded() -> None:
     receiver.receive(sender.session.data_to_send(), 0)
     receiver.session.handle_timeout(500)
     raw = receiver.session.data_to_send()
-    headers = [
-        (h[core.ACKS_SEQUENCE_NUMBER], h[core.ACKS_BASE], h[core.ACKS_FLAGS]) for h in session_headers(raw)
-    ]
+    headers = [(h[core.ACKS_SEQUENCE_NUMBER], h[core.ACKS_BASE], h[core.ACKS_FLAGS]) for h in session_headers(raw)]
     assert headers == [(32, 1, 0xFFFFFFFF), (64, 33, 0xFFFFFFFF), (70, 65, 0x3F)]
     sender.receive(raw, 500)
     assert sender.settled == list(range(1, 71))

@@ -10,6 +10,7 @@ from node.board import NetworkTime, Wifi
 with open("config.json") as file:
     config = json.load(file)
 
+
 async def network():
     wifi = Wifi(config["ssid"], config["password"])
     clock = NetworkTime("192.168.1.1")  # the address of an NTP server, often the router
@@ -18,8 +19,10 @@ async def network():
             clock.poll()
         await asyncio.sleep(0.2)
 
+
 def failed(message):  # 0x8000: there is no such queue
     print("not delivered, class", hex(message.conclusion().message_class))
+
 
 async def main():
     node = Node("outbox", name="press 7", capacity=262144, waiting_max=100, on_failed=failed)
@@ -34,5 +37,6 @@ async def main():
         except OutboxFull:
             pass  # the network has been away for long; yesterday's readings make room
         await asyncio.sleep(10)
+
 
 asyncio.run(main())

@@ -23,11 +23,11 @@ typedef enum {
 #define __Vendor_SysTickConfig 0
 #include "core_cm3.h"
 
-#define CLOCK_HZ 25000000u       // of the processor and of SysTick
-#define UART_BASE 0x40004000u    // UART0; the others follow at UART_STRIDE
+#define CLOCK_HZ 25000000u    // of the processor and of SysTick
+#define UART_BASE 0x40004000u // UART0; the others follow at UART_STRIDE
 #define UART_STRIDE 0x1000u
 #define ETHERNET_BASE 0x40200000u
-#define PSRAM_BASE 0x21000000u   // in a file of the host's, if QEMU is told so: then it outlives QEMU
+#define PSRAM_BASE 0x21000000u // in a file of the host's, if QEMU is told so: then it outlives QEMU
 #define PSRAM_SIZE (16u << 20)
 
 // ---- startup.c

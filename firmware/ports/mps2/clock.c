@@ -15,7 +15,8 @@ static volatile uint64_t milliseconds;
 static volatile bool awake;
 static uint32_t seconds_at_start; // since 2000-01-01; 0: nobody has told us the time
 
-void clock_init(void) {
+void clock_init(void)
+{
     // A board without a clock begins at 0; `rtc=1` gives it one, set to the host's time.
     if (setting_number("rtc", 0) != 0) {
         seconds_at_start = semihost_time() - SECONDS_1970_TO_2000;
@@ -23,17 +24,20 @@ void clock_init(void) {
     SysTick_Config(CYCLES_PER_MS);
 }
 
-void SysTick_Handler(void) {
+void SysTick_Handler(void)
+{
     milliseconds++;
     watchdog_tick();
     uarts_tick();
 }
 
-void board_wake(void) {
+void board_wake(void)
+{
     awake = true;
 }
 
-void board_wait(void) {
+void board_wait(void)
+{
     // With interrupts masked nothing can come between the look at `awake` and the sleep; a pending one ends the sleep.
     uint32_t state = MICROPY_BEGIN_ATOMIC_SECTION();
 
@@ -44,7 +48,8 @@ void board_wait(void) {
     MICROPY_END_ATOMIC_SECTION(state);
 }
 
-uint64_t clock_ms(void) {
+uint64_t clock_ms(void)
+{
     uint32_t state = MICROPY_BEGIN_ATOMIC_SECTION();
     uint64_t now = milliseconds;
 
@@ -53,7 +58,8 @@ uint64_t clock_ms(void) {
 }
 
 // Processor cycles since the start.
-static uint64_t cycles(void) {
+static uint64_t cycles(void)
+{
     uint32_t state = MICROPY_BEGIN_ATOMIC_SECTION();
     uint32_t left = SysTick->VAL; // counts down
     uint64_t now = milliseconds;
@@ -66,31 +72,38 @@ static uint64_t cycles(void) {
     return now * CYCLES_PER_MS + (CYCLES_PER_MS - 1 - left);
 }
 
-uint32_t clock_seconds(void) {
+uint32_t clock_seconds(void)
+{
     return seconds_at_start + clock_ms() / 1000;
 }
 
-void clock_set_seconds(uint32_t seconds) {
+void clock_set_seconds(uint32_t seconds)
+{
     seconds_at_start = seconds - clock_ms() / 1000;
 }
 
-mp_uint_t mp_hal_ticks_ms(void) {
+mp_uint_t mp_hal_ticks_ms(void)
+{
     return clock_ms();
 }
 
-mp_uint_t mp_hal_ticks_us(void) {
+mp_uint_t mp_hal_ticks_us(void)
+{
     return cycles() / CYCLES_PER_US;
 }
 
-mp_uint_t mp_hal_ticks_cpu(void) {
+mp_uint_t mp_hal_ticks_cpu(void)
+{
     return cycles();
 }
 
-uint64_t mp_hal_time_ns(void) {
+uint64_t mp_hal_time_ns(void)
+{
     return (uint64_t)seconds_at_start * 1000000000 + cycles() * (1000000000 / CLOCK_HZ);
 }
 
-void mp_hal_delay_ms(mp_uint_t ms) {
+void mp_hal_delay_ms(mp_uint_t ms)
+{
     uint64_t end = clock_ms() + ms;
 
     do {
@@ -98,7 +111,8 @@ void mp_hal_delay_ms(mp_uint_t ms) {
     } while (clock_ms() < end);
 }
 
-void mp_hal_delay_us(mp_uint_t us) {
+void mp_hal_delay_us(mp_uint_t us)
+{
     uint64_t end = cycles() + (uint64_t)us * CYCLES_PER_US;
 
     while (cycles() < end) {
@@ -106,9 +120,11 @@ void mp_hal_delay_us(mp_uint_t us) {
 }
 
 // The time that FAT notes with a file.
-DWORD get_fattime(void) {
+DWORD get_fattime(void)
+{
     timeutils_struct_time_t now;
 
     timeutils_seconds_since_epoch_to_struct_time(clock_seconds(), &now);
-    return (now.tm_year - 1980) << 25 | now.tm_mon << 21 | now.tm_mday << 16 | now.tm_hour << 11 | now.tm_min << 5 | now.tm_sec / 2;
+    return (now.tm_year - 1980) << 25 | now.tm_mon << 21 | now.tm_mday << 16 | now.tm_hour << 11 | now.tm_min << 5 |
+           now.tm_sec / 2;
 }

@@ -42,23 +42,27 @@ enum {
 #define RX_ERROR (1u << 15)
 #define CHECKSUM_BYTES 4
 
-static void mac_command(uint32_t command) {
+static void mac_command(uint32_t command)
+{
     MAC_COMMAND = MAC_BUSY | command;
     while (MAC_COMMAND & MAC_BUSY) {
     }
 }
 
-static uint32_t mac_read(uint32_t number) {
+static uint32_t mac_read(uint32_t number)
+{
     mac_command(MAC_READ | number);
     return MAC_DATA;
 }
 
-static void mac_write(uint32_t number, uint32_t value) {
+static void mac_write(uint32_t number, uint32_t value)
+{
     MAC_DATA = value;
     mac_command(number);
 }
 
-void lan9118_start(uint8_t mac[6]) {
+void lan9118_start(uint8_t mac[6])
+{
     HARDWARE_CONFIG = HARDWARE_RESET;
     while (HARDWARE_CONFIG & HARDWARE_RESET) {
     }
@@ -78,14 +82,16 @@ void lan9118_start(uint8_t mac[6]) {
     NVIC_EnableIRQ(ETHERNET_IRQn);
 }
 
-void lan9118_stop(void) {
+void lan9118_stop(void)
+{
     NVIC_DisableIRQ(ETHERNET_IRQn);
     INTERRUPT_ENABLE = 0;
     mac_write(MAC_CONTROL, 0);
     TX_CONFIG = 0;
 }
 
-void lan9118_send(const void *frame, size_t size) {
+void lan9118_send(const void *frame, size_t size)
+{
     const uint32_t *words = frame;
 
     TX_DATA = TX_FIRST_SEGMENT | TX_LAST_SEGMENT | size;
@@ -98,7 +104,8 @@ void lan9118_send(const void *frame, size_t size) {
     }
 }
 
-size_t lan9118_receive(void *frame) {
+size_t lan9118_receive(void *frame)
+{
     while (RX_FIFO_INFO >> 16 & 0xFF) {
         uint32_t status = RX_STATUS;
         size_t size = status >> 16 & 0x3FFF;
@@ -118,12 +125,14 @@ size_t lan9118_receive(void *frame) {
     return 0;
 }
 
-void lan9118_wake_again(void) {
+void lan9118_wake_again(void)
+{
     INTERRUPT_STATUS = INTERRUPT_RX_STATUS_LEVEL;
     INTERRUPT_ENABLE = INTERRUPT_RX_STATUS_LEVEL;
 }
 
-void ETHERNET_Handler(void) {
+void ETHERNET_Handler(void)
+{
     INTERRUPT_ENABLE = 0;
     board_wake();
 }

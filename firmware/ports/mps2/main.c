@@ -12,7 +12,7 @@
 
 #include "board.h"
 
-#define HEAP_KIB 64          // unless heap= says something else
+#define HEAP_KIB 64 // unless heap= says something else
 #define HEAP_KIB_MIN 16
 // What a board has for Python code, in two parts: the C stack (mps2.ld keeps more, for C code and interrupts), and what
 // calls keep their variables in.
@@ -23,7 +23,8 @@ extern uint8_t _heap_start[], _heap_limit[]; // from mps2.ld
 
 void machine_uart_deinit_all(void);
 
-static uint8_t *heap_end(void) {
+static uint8_t *heap_end(void)
+{
     uint32_t size = setting_number("heap", HEAP_KIB);
     uint32_t room = _heap_limit - _heap_start;
 
@@ -32,7 +33,8 @@ static uint8_t *heap_end(void) {
 }
 
 // boot.py and main.py of the flash, then the terminal, until the soft reset.
-static void run(void) {
+static void run(void)
+{
     pyexec_frozen_module("_boot.py", false);
     int result = pyexec_file_if_exists("boot.py");
     if (result & PYEXEC_FORCED_EXIT) {
@@ -49,7 +51,8 @@ static void run(void) {
     } while (result == 0);
 }
 
-int main(void) {
+int main(void)
+{
     static mp_obj_t python_stack[PYTHON_STACK_BYTES / sizeof(mp_obj_t)];
 
     mp_stack_ctrl_init();
@@ -72,12 +75,14 @@ int main(void) {
     }
 }
 
-void gc_collect(void) {
+void gc_collect(void)
+{
     gc_collect_start();
     gc_helper_collect_regs_and_stack();
     gc_collect_end();
 }
 
-void nlr_jump_fail(void *value) {
+void nlr_jump_fail(void *value)
+{
     board_panic("exception outside of any handler");
 }

@@ -69,7 +69,7 @@ uint32_t random_word(void);
 // network.LAN
 #define MICROPY_PY_NETWORK (1)
 #define MICROPY_PY_NETWORK_HOSTNAME_DEFAULT "mps2"
-#define MICROPY_PORT_NETWORK_INTERFACES { MP_ROM_QSTR(MP_QSTR_LAN), MP_ROM_PTR(&network_lan_type) },
+#define MICROPY_PORT_NETWORK_INTERFACES {MP_ROM_QSTR(MP_QSTR_LAN), MP_ROM_PTR(&network_lan_type)},
 extern const struct _mp_obj_type_t network_lan_type;
 
 // Events: interrupts note what they did and wake the processor, everything else happens here.
@@ -79,19 +79,25 @@ void board_wait(void);
 #define MICROPY_INTERNAL_WFE(timeout_ms) board_wait() // wakes every millisecond: whoever waits looks at the clock
 #define MICROPY_VM_HOOK_COUNT (64)
 #define MICROPY_VM_HOOK_INIT static unsigned int vm_hook_divisor = MICROPY_VM_HOOK_COUNT;
-#define MICROPY_VM_HOOK_POLL if (--vm_hook_divisor == 0) { vm_hook_divisor = MICROPY_VM_HOOK_COUNT; ethernet_poll(); }
+#define MICROPY_VM_HOOK_POLL                                                                                           \
+    if (--vm_hook_divisor == 0) {                                                                                      \
+        vm_hook_divisor = MICROPY_VM_HOOK_COUNT;                                                                       \
+        ethernet_poll();                                                                                               \
+    }
 #define MICROPY_VM_HOOK_LOOP MICROPY_VM_HOOK_POLL
 #define MICROPY_VM_HOOK_RETURN MICROPY_VM_HOOK_POLL
 
-static inline uint32_t interrupts_mask(void) {
+static inline uint32_t interrupts_mask(void)
+{
     uint32_t state;
 
-    __asm volatile ("mrs %0, primask\n cpsid i" : "=r" (state) : : "memory");
+    __asm volatile("mrs %0, primask\n cpsid i" : "=r"(state) : : "memory");
     return state;
 }
 
-static inline void interrupts_restore(uint32_t state) {
-    __asm volatile ("msr primask, %0" : : "r" (state) : "memory");
+static inline void interrupts_restore(uint32_t state)
+{
+    __asm volatile("msr primask, %0" : : "r"(state) : "memory");
 }
 
 #define MICROPY_BEGIN_ATOMIC_SECTION() interrupts_mask()

@@ -5,28 +5,32 @@
 
 extern const mp_obj_type_t machine_rtc_type;
 
-#define MICROPY_PY_MACHINE_EXTRA_GLOBALS \
-    { MP_ROM_QSTR(MP_QSTR_RTC), MP_ROM_PTR(&machine_rtc_type) }, \
-    { MP_ROM_QSTR(MP_QSTR_PWRON_RESET), MP_ROM_INT(RESET_POWER_ON) }, \
-    { MP_ROM_QSTR(MP_QSTR_HARD_RESET), MP_ROM_INT(RESET_HARD) }, \
-    { MP_ROM_QSTR(MP_QSTR_WDT_RESET), MP_ROM_INT(RESET_WATCHDOG) }, \
-    { MP_ROM_QSTR(MP_QSTR_DEEPSLEEP_RESET), MP_ROM_INT(RESET_DEEP_SLEEP) }, \
-    { MP_ROM_QSTR(MP_QSTR_SOFT_RESET), MP_ROM_INT(RESET_SOFT) },
+#define MICROPY_PY_MACHINE_EXTRA_GLOBALS                                                                               \
+    {MP_ROM_QSTR(MP_QSTR_RTC), MP_ROM_PTR(&machine_rtc_type)},                                                         \
+        {MP_ROM_QSTR(MP_QSTR_PWRON_RESET), MP_ROM_INT(RESET_POWER_ON)},                                                \
+        {MP_ROM_QSTR(MP_QSTR_HARD_RESET), MP_ROM_INT(RESET_HARD)},                                                     \
+        {MP_ROM_QSTR(MP_QSTR_WDT_RESET), MP_ROM_INT(RESET_WATCHDOG)},                                                  \
+        {MP_ROM_QSTR(MP_QSTR_DEEPSLEEP_RESET), MP_ROM_INT(RESET_DEEP_SLEEP)},                                          \
+        {MP_ROM_QSTR(MP_QSTR_SOFT_RESET), MP_ROM_INT(RESET_SOFT)},
 
-static void mp_machine_idle(void) {
+static void mp_machine_idle(void)
+{
     mp_event_wait_ms(1);
 }
 
-static void mp_machine_reset(void) {
+static void mp_machine_reset(void)
+{
     board_reset(RESET_HARD);
 }
 
-static mp_int_t mp_machine_reset_cause(void) {
+static mp_int_t mp_machine_reset_cause(void)
+{
     return reset_cause;
 }
 
 // `id=` in hexadecimal digits, or the same for every board that is given none.
-static mp_obj_t mp_machine_unique_id(void) {
+static mp_obj_t mp_machine_unique_id(void)
+{
     static const char otherwise[] = "6d70733200000001";
     size_t digits;
     const char *digit = setting("id", 2, &digits);
@@ -45,15 +49,18 @@ static mp_obj_t mp_machine_unique_id(void) {
     return mp_obj_new_bytes(id, digits / 2);
 }
 
-static mp_obj_t mp_machine_get_freq(void) {
+static mp_obj_t mp_machine_get_freq(void)
+{
     return MP_OBJ_NEW_SMALL_INT(CLOCK_HZ);
 }
 
-static void mp_machine_set_freq(size_t n_args, const mp_obj_t *args) {
+static void mp_machine_set_freq(size_t n_args, const mp_obj_t *args)
+{
     mp_raise_NotImplementedError(MP_ERROR_TEXT("the clock is fixed"));
 }
 
-static void mp_machine_lightsleep(size_t n_args, const mp_obj_t *args) {
+static void mp_machine_lightsleep(size_t n_args, const mp_obj_t *args)
+{
     if (n_args == 0) {
         board_wait();
     } else {
@@ -62,7 +69,8 @@ static void mp_machine_lightsleep(size_t n_args, const mp_obj_t *args) {
 }
 
 // RAM is lost and the program begins again; without a time only a reset from outside ends the sleep.
-static void mp_machine_deepsleep(size_t n_args, const mp_obj_t *args) {
+static void mp_machine_deepsleep(size_t n_args, const mp_obj_t *args)
+{
     uint64_t end = n_args == 0 ? UINT64_MAX : clock_ms() + mp_obj_get_int(args[0]);
 
     while (clock_ms() < end) {

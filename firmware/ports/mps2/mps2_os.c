@@ -1,7 +1,8 @@
 // mps2_os.c: a part of extmod/modos.c: os.urandom().
 #include "board.h"
 
-static mp_obj_t mp_os_urandom(mp_obj_t size) {
+static mp_obj_t mp_os_urandom(mp_obj_t size)
+{
     vstr_t bytes;
 
     vstr_init_len(&bytes, mp_obj_get_int(size));

@@ -36,13 +36,12 @@ MP_REGISTER_ROOT_POINTER(void *mps2_uart_received[3]);
 MP_REGISTER_ROOT_POINTER(void *mps2_uart_outgoing[3]);
 MP_REGISTER_ROOT_POINTER(void *mps2_uart_irq[3]);
 
-#define MICROPY_PY_MACHINE_UART_CLASS_CONSTANTS \
-    { MP_ROM_QSTR(MP_QSTR_RTS), MP_ROM_INT(FLOW_RTS) }, \
-    { MP_ROM_QSTR(MP_QSTR_CTS), MP_ROM_INT(FLOW_CTS) }, \
-    { MP_ROM_QSTR(MP_QSTR_IRQ_RX), MP_ROM_INT(IRQ_RX) }, \
-    { MP_ROM_QSTR(MP_QSTR_IRQ_RXIDLE), MP_ROM_INT(IRQ_RXIDLE) },
+#define MICROPY_PY_MACHINE_UART_CLASS_CONSTANTS                                                                        \
+    {MP_ROM_QSTR(MP_QSTR_RTS), MP_ROM_INT(FLOW_RTS)}, {MP_ROM_QSTR(MP_QSTR_CTS), MP_ROM_INT(FLOW_CTS)},                \
+        {MP_ROM_QSTR(MP_QSTR_IRQ_RX), MP_ROM_INT(IRQ_RX)}, {MP_ROM_QSTR(MP_QSTR_IRQ_RXIDLE), MP_ROM_INT(IRQ_RXIDLE)},
 
-static uart_t *uart_of(const machine_uart_obj_t *self) {
+static uart_t *uart_of(const machine_uart_obj_t *self)
+{
     uart_t *uart = &uarts[self->number];
 
     if (uart->received.buf == NULL) {
@@ -51,35 +50,39 @@ static uart_t *uart_of(const machine_uart_obj_t *self) {
     return uart;
 }
 
-static void mp_machine_uart_print(const mp_print_t *print, mp_obj_t self_in, mp_print_kind_t kind) {
+static void mp_machine_uart_print(const mp_print_t *print, mp_obj_t self_in, mp_print_kind_t kind)
+{
     const machine_uart_obj_t *self = MP_OBJ_TO_PTR(self_in);
     const uart_t *uart = &uarts[self->number];
 
-    mp_printf(print, "UART(%u, baudrate=%u, timeout=%u, timeout_char=%u, rxbuf=%u, txbuf=%u, flow=%u, overruns=%u)", self->number,
-        (unsigned)self->baud_rate, (unsigned)self->timeout_ms, (unsigned)self->timeout_char_ms,
-        uart->received.size, uart->outgoing.size, self->flow, (unsigned)uart->overruns);
+    mp_printf(print, "UART(%u, baudrate=%u, timeout=%u, timeout_char=%u, rxbuf=%u, txbuf=%u, flow=%u, overruns=%u)",
+              self->number, (unsigned)self->baud_rate, (unsigned)self->timeout_ms, (unsigned)self->timeout_char_ms,
+              uart->received.size, uart->outgoing.size, self->flow, (unsigned)uart->overruns);
 }
 
-static void new_ring(ringbuf_t *ring, void **root, mp_int_t size) {
+static void new_ring(ringbuf_t *ring, void **root, mp_int_t size)
+{
     if (size < BUFFER_BYTES_MIN || size > BUFFER_BYTES_MAX) {
         mp_raise_ValueError(MP_ERROR_TEXT("buffer size"));
     }
     *root = m_new(uint8_t, size + 1); // a ring holds one byte less than it has
-    *ring = (ringbuf_t) { .buf = *root, .size = size + 1 };
+    *ring = (ringbuf_t){.buf = *root, .size = size + 1};
 }
 
-static void mp_machine_uart_deinit(machine_uart_obj_t *self) {
+static void mp_machine_uart_deinit(machine_uart_obj_t *self)
+{
     uart_t *uart = &uarts[self->number];
 
     uart_stop(uart);
-    uart->received = uart->outgoing = (ringbuf_t) { .size = 1 };
+    uart->received = uart->outgoing = (ringbuf_t){.size = 1};
     MP_STATE_PORT(mps2_uart_received)[self->number] = NULL;
     MP_STATE_PORT(mps2_uart_outgoing)[self->number] = NULL;
     MP_STATE_PORT(mps2_uart_irq)[self->number] = self->irq = NULL;
 }
 
 // Before the heap goes: the UARTs' buffers are on it.
-void machine_uart_deinit_all(void) {
+void machine_uart_deinit_all(void)
+{
     for (int number = 1; number < UART_COUNT; number++) {
         objects[number].number = number;
         mp_machine_uart_deinit(&objects[number]);
@@ -87,18 +90,30 @@ void machine_uart_deinit_all(void) {
 }
 
 // Every bit of bits, parity and stop is accepted: QEMU's line has none of them.
-static void mp_machine_uart_init_helper(machine_uart_obj_t *self, size_t n_args, const mp_obj_t *pos_args, mp_map_t *kw_args) {
-    enum { ARG_baudrate, ARG_bits, ARG_parity, ARG_stop, ARG_timeout, ARG_timeout_char, ARG_rxbuf, ARG_txbuf, ARG_flow };
+static void mp_machine_uart_init_helper(machine_uart_obj_t *self, size_t n_args, const mp_obj_t *pos_args,
+                                        mp_map_t *kw_args)
+{
+    enum {
+        ARG_baudrate,
+        ARG_bits,
+        ARG_parity,
+        ARG_stop,
+        ARG_timeout,
+        ARG_timeout_char,
+        ARG_rxbuf,
+        ARG_txbuf,
+        ARG_flow
+    };
     static const mp_arg_t allowed[] = {
-        { MP_QSTR_baudrate, MP_ARG_INT, {.u_int = 115200} },
-        { MP_QSTR_bits, MP_ARG_INT, {.u_int = 8} },
-        { MP_QSTR_parity, MP_ARG_OBJ, {.u_rom_obj = MP_ROM_NONE} },
-        { MP_QSTR_stop, MP_ARG_INT, {.u_int = 1} },
-        { MP_QSTR_timeout, MP_ARG_KW_ONLY | MP_ARG_INT, {.u_int = 0} },
-        { MP_QSTR_timeout_char, MP_ARG_KW_ONLY | MP_ARG_INT, {.u_int = 0} },
-        { MP_QSTR_rxbuf, MP_ARG_KW_ONLY | MP_ARG_INT, {.u_int = BUFFER_BYTES} },
-        { MP_QSTR_txbuf, MP_ARG_KW_ONLY | MP_ARG_INT, {.u_int = BUFFER_BYTES} },
-        { MP_QSTR_flow, MP_ARG_KW_ONLY | MP_ARG_INT, {.u_int = 0} },
+        {MP_QSTR_baudrate, MP_ARG_INT, {.u_int = 115200}},
+        {MP_QSTR_bits, MP_ARG_INT, {.u_int = 8}},
+        {MP_QSTR_parity, MP_ARG_OBJ, {.u_rom_obj = MP_ROM_NONE}},
+        {MP_QSTR_stop, MP_ARG_INT, {.u_int = 1}},
+        {MP_QSTR_timeout, MP_ARG_KW_ONLY | MP_ARG_INT, {.u_int = 0}},
+        {MP_QSTR_timeout_char, MP_ARG_KW_ONLY | MP_ARG_INT, {.u_int = 0}},
+        {MP_QSTR_rxbuf, MP_ARG_KW_ONLY | MP_ARG_INT, {.u_int = BUFFER_BYTES}},
+        {MP_QSTR_txbuf, MP_ARG_KW_ONLY | MP_ARG_INT, {.u_int = BUFFER_BYTES}},
+        {MP_QSTR_flow, MP_ARG_KW_ONLY | MP_ARG_INT, {.u_int = 0}},
     };
     mp_arg_val_t args[MP_ARRAY_SIZE(allowed)];
     uart_t *uart = &uarts[self->number];
@@ -119,7 +134,8 @@ static void mp_machine_uart_init_helper(machine_uart_obj_t *self, size_t n_args,
     uart_start(uart, self->baud_rate);
 }
 
-static mp_obj_t mp_machine_uart_make_new(const mp_obj_type_t *type, size_t n_args, size_t n_kw, const mp_obj_t *args) {
+static mp_obj_t mp_machine_uart_make_new(const mp_obj_type_t *type, size_t n_args, size_t n_kw, const mp_obj_t *args)
+{
     mp_arg_check_num(n_args, n_kw, 1, MP_OBJ_FUN_ARGS_MAX, true);
     mp_int_t number = mp_obj_get_int(args[0]);
     if (number < 1 || number >= UART_COUNT) {
@@ -134,17 +150,20 @@ static mp_obj_t mp_machine_uart_make_new(const mp_obj_type_t *type, size_t n_arg
     return MP_OBJ_FROM_PTR(self);
 }
 
-static mp_int_t mp_machine_uart_any(machine_uart_obj_t *self) {
+static mp_int_t mp_machine_uart_any(machine_uart_obj_t *self)
+{
     return ringbuf_avail(&uart_of(self)->received);
 }
 
-static bool mp_machine_uart_txdone(machine_uart_obj_t *self) {
+static bool mp_machine_uart_txdone(machine_uart_obj_t *self)
+{
     return uart_is_empty(uart_of(self));
 }
 
 // ---- irq()
 
-static void trigger(int number, mp_uint_t cause) {
+static void trigger(int number, mp_uint_t cause)
+{
     machine_uart_obj_t *self = &objects[number];
 
     if (self->irq != NULL && (self->trigger & cause)) {
@@ -153,15 +172,18 @@ static void trigger(int number, mp_uint_t cause) {
     }
 }
 
-static void on_received(int number) {
+static void on_received(int number)
+{
     trigger(number, IRQ_RX);
 }
 
-static void on_idle(int number) {
+static void on_idle(int number)
+{
     trigger(number, IRQ_RXIDLE);
 }
 
-static mp_uint_t irq_set_trigger(mp_obj_t self_in, mp_uint_t trigger) {
+static mp_uint_t irq_set_trigger(mp_obj_t self_in, mp_uint_t trigger)
+{
     machine_uart_obj_t *self = MP_OBJ_TO_PTR(self_in);
     uart_t *uart = uart_of(self);
 
@@ -171,7 +193,8 @@ static mp_uint_t irq_set_trigger(mp_obj_t self_in, mp_uint_t trigger) {
     return 0;
 }
 
-static mp_uint_t irq_info(mp_obj_t self_in, mp_uint_t asked) {
+static mp_uint_t irq_info(mp_obj_t self_in, mp_uint_t asked)
+{
     const machine_uart_obj_t *self = MP_OBJ_TO_PTR(self_in);
 
     return asked == MP_IRQ_INFO_FLAGS ? self->triggered : asked == MP_IRQ_INFO_TRIGGERS ? self->trigger : 0;
@@ -182,7 +205,8 @@ static const mp_irq_methods_t irq_methods = {
     .info = irq_info,
 };
 
-static mp_irq_obj_t *mp_machine_uart_irq(machine_uart_obj_t *self, bool any_args, mp_arg_val_t *args) {
+static mp_irq_obj_t *mp_machine_uart_irq(machine_uart_obj_t *self, bool any_args, mp_arg_val_t *args)
+{
     uart_of(self);
     if (self->irq == NULL) {
         self->trigger = self->triggered = 0;
@@ -208,7 +232,8 @@ static mp_irq_obj_t *mp_machine_uart_irq(machine_uart_obj_t *self, bool any_args
 
 // ---- the stream
 
-static mp_uint_t mp_machine_uart_read(mp_obj_t self_in, void *data, mp_uint_t size, int *errcode) {
+static mp_uint_t mp_machine_uart_read(mp_obj_t self_in, void *data, mp_uint_t size, int *errcode)
+{
     machine_uart_obj_t *self = MP_OBJ_TO_PTR(self_in);
     uart_t *uart = uart_of(self);
     uint8_t *bytes = data;
@@ -239,7 +264,8 @@ static mp_uint_t mp_machine_uart_read(mp_obj_t self_in, void *data, mp_uint_t si
     return count;
 }
 
-static mp_uint_t mp_machine_uart_write(mp_obj_t self_in, const void *data, mp_uint_t size, int *errcode) {
+static mp_uint_t mp_machine_uart_write(mp_obj_t self_in, const void *data, mp_uint_t size, int *errcode)
+{
     machine_uart_obj_t *self = MP_OBJ_TO_PTR(self_in);
     uart_t *uart = uart_of(self);
     const uint8_t *bytes = data;
@@ -264,7 +290,8 @@ static mp_uint_t mp_machine_uart_write(mp_obj_t self_in, const void *data, mp_ui
     return count;
 }
 
-static mp_uint_t mp_machine_uart_ioctl(mp_obj_t self_in, mp_uint_t request, uintptr_t argument, int *errcode) {
+static mp_uint_t mp_machine_uart_ioctl(mp_obj_t self_in, mp_uint_t request, uintptr_t argument, int *errcode)
+{
     machine_uart_obj_t *self = MP_OBJ_TO_PTR(self_in);
     uart_t *uart = uart_of(self);
 

@@ -8,7 +8,8 @@ struct _machine_wdt_obj_t {
 
 static machine_wdt_obj_t watchdog = {{&machine_wdt_type}, 0};
 
-static machine_wdt_obj_t *mp_machine_wdt_make_new_instance(mp_int_t id, mp_int_t timeout_ms) {
+static machine_wdt_obj_t *mp_machine_wdt_make_new_instance(mp_int_t id, mp_int_t timeout_ms)
+{
     if (id != 0 || timeout_ms <= 0) {
         mp_raise_ValueError(MP_ERROR_TEXT("WDT(0, timeout) with a timeout above 0"));
     }
@@ -17,6 +18,7 @@ static machine_wdt_obj_t *mp_machine_wdt_make_new_instance(mp_int_t id, mp_int_t
     return &watchdog;
 }
 
-static void mp_machine_wdt_feed(machine_wdt_obj_t *self) {
+static void mp_machine_wdt_feed(machine_wdt_obj_t *self)
+{
     watchdog_feed(self->timeout_ms);
 }

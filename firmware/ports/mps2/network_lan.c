@@ -26,13 +26,15 @@ static lan_t lan = {.base = {&network_lan_type}};
 // A frame with its checksum, as whole words.
 static uint32_t frame[(LAN9118_FRAME_MAX + 4 + 3) / 4];
 
-u32_t sys_now(void) {
+u32_t sys_now(void)
+{
     return mp_hal_ticks_ms();
 }
 
 // ---- the interface
 
-static err_t send_frame(struct netif *netif, struct pbuf *packet) {
+static err_t send_frame(struct netif *netif, struct pbuf *packet)
+{
     if (packet->tot_len > LAN9118_FRAME_MAX) {
         return ERR_BUF;
     }
@@ -41,7 +43,8 @@ static err_t send_frame(struct netif *netif, struct pbuf *packet) {
     return ERR_OK;
 }
 
-static err_t netif_start(struct netif *netif) {
+static err_t netif_start(struct netif *netif)
+{
     netif->linkoutput = send_frame;
     netif->output = etharp_output;
     netif->mtu = 1500;
@@ -53,7 +56,8 @@ static err_t netif_start(struct netif *netif) {
     return ERR_OK;
 }
 
-void ethernet_poll(void) {
+void ethernet_poll(void)
+{
     static bool inside; // lwIP's callbacks may wait, and so come here again
     static uint64_t timers_at;
 
@@ -79,7 +83,8 @@ void ethernet_poll(void) {
     inside = false;
 }
 
-static void ethernet_up(void) {
+static void ethernet_up(void)
+{
     netif_add(&lan.netif, IP4_ADDR_ANY4, IP4_ADDR_ANY4, IP4_ADDR_ANY4, NULL, netif_start, ethernet_input);
     netif_set_hostname(&lan.netif, mod_network_hostname_data);
     netif_set_default(&lan.netif);
@@ -89,7 +94,8 @@ static void ethernet_up(void) {
     dhcp_start(&lan.netif);
 }
 
-void ethernet_down(void) {
+void ethernet_down(void)
+{
     if (lan.active) {
         lan.active = false;
         dhcp_stop(&lan.netif);
@@ -100,14 +106,16 @@ void ethernet_down(void) {
 
 // ---- network.LAN
 
-static mp_obj_t lan_make_new(const mp_obj_type_t *type, size_t n_args, size_t n_kw, const mp_obj_t *args) {
+static mp_obj_t lan_make_new(const mp_obj_type_t *type, size_t n_args, size_t n_kw, const mp_obj_t *args)
+{
     mp_arg_check_num(n_args, n_kw, 0, 0, false);
     mod_network_register_nic(MP_OBJ_FROM_PTR(&lan));
     return MP_OBJ_FROM_PTR(&lan);
 }
 
 // active([on]): with True the address comes by DHCP, unless ifconfig() gives one
-static mp_obj_t lan_active(size_t n_args, const mp_obj_t *args) {
+static mp_obj_t lan_active(size_t n_args, const mp_obj_t *args)
+{
     if (n_args == 2) {
         bool on = mp_obj_is_true(args[1]);
         if (on && !lan.active) {
@@ -120,23 +128,27 @@ static mp_obj_t lan_active(size_t n_args, const mp_obj_t *args) {
 }
 static MP_DEFINE_CONST_FUN_OBJ_VAR_BETWEEN(lan_active_obj, 1, 2, lan_active);
 
-static mp_obj_t lan_isconnected(mp_obj_t self) {
+static mp_obj_t lan_isconnected(mp_obj_t self)
+{
     return mp_obj_new_bool(lan.active && !ip4_addr_isany_val(*netif_ip4_addr(&lan.netif)));
 }
 static MP_DEFINE_CONST_FUN_OBJ_1(lan_isconnected_obj, lan_isconnected);
 
-static mp_obj_t lan_ifconfig(size_t n_args, const mp_obj_t *args) {
+static mp_obj_t lan_ifconfig(size_t n_args, const mp_obj_t *args)
+{
     return mod_network_nic_ifconfig(&lan.netif, n_args - 1, args + 1);
 }
 static MP_DEFINE_CONST_FUN_OBJ_VAR_BETWEEN(lan_ifconfig_obj, 1, 2, lan_ifconfig);
 
-static mp_obj_t lan_ipconfig(size_t n_args, const mp_obj_t *args, mp_map_t *keywords) {
+static mp_obj_t lan_ipconfig(size_t n_args, const mp_obj_t *args, mp_map_t *keywords)
+{
     return mod_network_nic_ipconfig(&lan.netif, n_args - 1, args + 1, keywords);
 }
 static MP_DEFINE_CONST_FUN_OBJ_KW(lan_ipconfig_obj, 1, lan_ipconfig);
 
 // config("mac")
-static mp_obj_t lan_config(mp_obj_t self, mp_obj_t name) {
+static mp_obj_t lan_config(mp_obj_t self, mp_obj_t name)
+{
     if (mp_obj_str_get_qstr(name) != MP_QSTR_mac) {
         mp_raise_ValueError(MP_ERROR_TEXT("unknown config param"));
     }
@@ -145,12 +157,13 @@ static mp_obj_t lan_config(mp_obj_t self, mp_obj_t name) {
 static MP_DEFINE_CONST_FUN_OBJ_2(lan_config_obj, lan_config);
 
 static const mp_rom_map_elem_t lan_locals_table[] = {
-    { MP_ROM_QSTR(MP_QSTR_active), MP_ROM_PTR(&lan_active_obj) },
-    { MP_ROM_QSTR(MP_QSTR_isconnected), MP_ROM_PTR(&lan_isconnected_obj) },
-    { MP_ROM_QSTR(MP_QSTR_ifconfig), MP_ROM_PTR(&lan_ifconfig_obj) },
-    { MP_ROM_QSTR(MP_QSTR_ipconfig), MP_ROM_PTR(&lan_ipconfig_obj) },
-    { MP_ROM_QSTR(MP_QSTR_config), MP_ROM_PTR(&lan_config_obj) },
+    {MP_ROM_QSTR(MP_QSTR_active), MP_ROM_PTR(&lan_active_obj)},
+    {MP_ROM_QSTR(MP_QSTR_isconnected), MP_ROM_PTR(&lan_isconnected_obj)},
+    {MP_ROM_QSTR(MP_QSTR_ifconfig), MP_ROM_PTR(&lan_ifconfig_obj)},
+    {MP_ROM_QSTR(MP_QSTR_ipconfig), MP_ROM_PTR(&lan_ipconfig_obj)},
+    {MP_ROM_QSTR(MP_QSTR_config), MP_ROM_PTR(&lan_config_obj)},
 };
 static MP_DEFINE_CONST_DICT(lan_locals, lan_locals_table);
 
-MP_DEFINE_CONST_OBJ_TYPE(network_lan_type, MP_QSTR_LAN, MP_TYPE_FLAG_NONE, make_new, lan_make_new, locals_dict, &lan_locals);
+MP_DEFINE_CONST_OBJ_TYPE(network_lan_type, MP_QSTR_LAN, MP_TYPE_FLAG_NONE, make_new, lan_make_new, locals_dict,
+                         &lan_locals);

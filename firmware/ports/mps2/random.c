@@ -5,7 +5,8 @@
 
 static uint64_t state;
 
-void random_init(void) {
+void random_init(void)
+{
     size_t length;
 
     if (setting("seed", 4, &length) != NULL || !semihost_random(&state, sizeof(state))) {
@@ -15,7 +16,8 @@ void random_init(void) {
 }
 
 // xorshift64*
-uint32_t random_word(void) {
+uint32_t random_word(void)
+{
     state ^= state >> 12;
     state ^= state << 25;
     state ^= state >> 27;

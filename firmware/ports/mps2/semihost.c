@@ -17,15 +17,17 @@ enum {
 #define FAILED (-1)
 
 // -1 when QEMU was started without -semihosting: fault() in startup.c sees to that.
-static int32_t call(uint32_t operation, const void *argument) {
+static int32_t call(uint32_t operation, const void *argument)
+{
     register uint32_t r0 __asm("r0") = operation;
     register const void *r1 __asm("r1") = argument;
 
-    __asm volatile ("bkpt 0xAB" : "+r" (r0) : "r" (r1) : "memory");
+    __asm volatile("bkpt 0xAB" : "+r"(r0) : "r"(r1) : "memory");
     return r0;
 }
 
-void semihost_command_line(char *line, size_t size) {
+void semihost_command_line(char *line, size_t size)
+{
     struct {
         char *line;
         uint32_t size;
@@ -36,13 +38,15 @@ void semihost_command_line(char *line, size_t size) {
     }
 }
 
-uint32_t semihost_time(void) {
+uint32_t semihost_time(void)
+{
     int32_t seconds = call(SYS_TIME, NULL);
 
     return seconds == FAILED ? 0 : seconds;
 }
 
-bool semihost_random(void *data, size_t size) {
+bool semihost_random(void *data, size_t size)
+{
     static const char path[] = "/dev/urandom";
     struct {
         const char *path;
@@ -62,7 +66,8 @@ bool semihost_random(void *data, size_t size) {
     return all;
 }
 
-void semihost_exit(int status) {
+void semihost_exit(int status)
+{
     uint32_t argument[2] = {APPLICATION_EXIT, status};
 
     call(SYS_EXIT_EXTENDED, argument);

@@ -6,11 +6,13 @@
 
 static char line[1024];
 
-void settings_init(void) {
+void settings_init(void)
+{
     semihost_command_line(line, sizeof(line));
 }
 
-const char *setting(const char *name, size_t name_length, size_t *length) {
+const char *setting(const char *name, size_t name_length, size_t *length)
+{
     // The first word is the name of the firmware's file.
     for (const char *word = strchr(line, ' '); word != NULL; word = strchr(word, ' ')) {
         word++;
@@ -24,7 +26,8 @@ const char *setting(const char *name, size_t name_length, size_t *length) {
     return NULL;
 }
 
-uint32_t setting_number(const char *name, uint32_t otherwise) {
+uint32_t setting_number(const char *name, uint32_t otherwise)
+{
     size_t length;
     const char *digit = setting(name, strlen(name), &length);
     uint32_t number = 0;

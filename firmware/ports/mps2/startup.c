@@ -19,7 +19,8 @@ typedef struct {
     uint32_t r0, r1, r2, r3, r12, lr, pc, xpsr;
 } saved_t;
 
-static void show(const char *name, uint32_t value) {
+static void show(const char *name, uint32_t value)
+{
     char text[] = " 00000000";
 
     for (int i = 8; i > 0; i--, value >>= 4) {
@@ -29,7 +30,8 @@ static void show(const char *name, uint32_t value) {
     uart_write_slowly(&uarts[0], text, 9);
 }
 
-__attribute__((used)) void fault(saved_t *saved) {
+__attribute__((used)) void fault(saved_t *saved)
+{
     // Without -semihosting QEMU faults at a semihosting call: answer "not possible" and go on.
     if (!(saved->pc & 1) && *(uint16_t *)saved->pc == SEMIHOSTING_BKPT) {
         saved->r0 = -1;
@@ -52,18 +54,21 @@ __attribute__((used)) void fault(saved_t *saved) {
     semihost_exit(FAULT_STATUS);
 }
 
-void board_panic(const char *why) {
+void board_panic(const char *why)
+{
     uart_write_slowly(&uarts[0], "\r\nPANIC ", 8);
     uart_write_slowly(&uarts[0], why, strlen(why));
     uart_write_slowly(&uarts[0], "\r\n", 2);
     semihost_exit(FAULT_STATUS);
 }
 
-__attribute__((naked)) static void Fault_Handler(void) {
-    __asm volatile ("mrs r0, msp\n b fault");
+__attribute__((naked)) static void Fault_Handler(void)
+{
+    __asm volatile("mrs r0, msp\n b fault");
 }
 
-__attribute__((noreturn)) static void Reset_Handler(void) {
+__attribute__((noreturn)) static void Reset_Handler(void)
+{
     memcpy(_data_start, _data_image, _data_end - _data_start);
     memset(_bss_start, 0, _bss_end - _bss_start);
     reset_init();

@@ -28,18 +28,21 @@ enum {
 static uint8_t terminal_received[1024], terminal_outgoing[256];
 
 uart_t uarts[UART_COUNT] = {
-    [0] = {
-        .received = {terminal_received, sizeof(terminal_received)},
-        .outgoing = {terminal_outgoing, sizeof(terminal_outgoing)},
-        .flow_control = true, // a pasted program arrives whole
-    },
+    [0] =
+        {
+            .received = {terminal_received, sizeof(terminal_received)},
+            .outgoing = {terminal_outgoing, sizeof(terminal_outgoing)},
+            .flow_control = true, // a pasted program arrives whole
+        },
 };
 
-static registers_t *registers(const uart_t *uart) {
+static registers_t *registers(const uart_t *uart)
+{
     return (registers_t *)(UART_BASE + (uart - uarts) * UART_STRIDE);
 }
 
-void uart_start(uart_t *uart, uint32_t baud_rate) {
+void uart_start(uart_t *uart, uint32_t baud_rate)
+{
     uint32_t divisor = CLOCK_HZ / baud_rate;
     int number = uart - uarts;
 
@@ -51,7 +54,8 @@ void uart_start(uart_t *uart, uint32_t baud_rate) {
     NVIC_EnableIRQ(UART0_TX_IRQn + 2 * number);
 }
 
-void uart_stop(uart_t *uart) {
+void uart_stop(uart_t *uart)
+{
     registers(uart)->control = 0;
     NVIC_DisableIRQ(UART0_RX_IRQn + 2 * (uart - uarts));
     NVIC_DisableIRQ(UART0_TX_IRQn + 2 * (uart - uarts));
@@ -59,13 +63,15 @@ void uart_stop(uart_t *uart) {
     uart->idle_in = 0;
 }
 
-void uarts_init(void) {
+void uarts_init(void)
+{
     uart_start(&uarts[0], 115200);
 }
 
 // ---- in: interrupts masked
 
-static void receive(uart_t *uart) {
+static void receive(uart_t *uart)
+{
     registers_t *hardware = registers(uart);
 
     hardware->interrupt = INTERRUPT_RECEIVED;
@@ -88,7 +94,8 @@ static void receive(uart_t *uart) {
     }
 }
 
-void uarts_tick(void) {
+void uarts_tick(void)
+{
     for (int number = 0; number < UART_COUNT; number++) {
         uart_t *uart = &uarts[number];
         if (uart->idle_in != 0 && --uart->idle_in == 0 && uart->on_idle != NULL) {
@@ -97,7 +104,8 @@ void uarts_tick(void) {
     }
 }
 
-void uarts_deaf(uint32_t ms) {
+void uarts_deaf(uint32_t ms)
+{
     uint32_t begin = mp_hal_ticks_us();
     uint32_t heard[UART_COUNT] = {0}; // bytes that could have come
     uint32_t came[UART_COUNT] = {0};
@@ -110,7 +118,8 @@ void uarts_deaf(uint32_t ms) {
         for (int number = 1; number < UART_COUNT; number++) {
             uart_t *uart = &uarts[number];
             registers_t *hardware = registers(uart);
-            if (uart->received.buf == NULL || uart->flow_control || us * (CLOCK_HZ / 1000000) / BITS_PER_BYTE / hardware->divisor <= heard[number]) {
+            if (uart->received.buf == NULL || uart->flow_control ||
+                us * (CLOCK_HZ / 1000000) / BITS_PER_BYTE / hardware->divisor <= heard[number]) {
                 continue;
             }
             heard[number]++;
@@ -129,7 +138,8 @@ void uarts_deaf(uint32_t ms) {
     }
 }
 
-size_t uart_read(uart_t *uart, void *data, size_t size) {
+size_t uart_read(uart_t *uart, void *data, size_t size)
+{
     size_t available = ringbuf_avail(&uart->received);
 
     if (size > available) {
@@ -148,7 +158,8 @@ size_t uart_read(uart_t *uart, void *data, size_t size) {
 // ---- out
 
 // Interrupts masked. What the hardware does not take now, its interrupt will come for.
-static void send(uart_t *uart) {
+static void send(uart_t *uart)
+{
     registers_t *hardware = registers(uart);
 
     hardware->interrupt = INTERRUPT_SENT;
@@ -163,7 +174,8 @@ static void send(uart_t *uart) {
     }
 }
 
-size_t uart_write(uart_t *uart, const void *data, size_t size) {
+size_t uart_write(uart_t *uart, const void *data, size_t size)
+{
     const uint8_t *bytes = data;
     size_t taken = 0;
 
@@ -179,7 +191,8 @@ size_t uart_write(uart_t *uart, const void *data, size_t size) {
     return taken;
 }
 
-void uart_write_slowly(uart_t *uart, const char *data, size_t size) {
+void uart_write_slowly(uart_t *uart, const char *data, size_t size)
+{
     while (size-- != 0) {
         while (registers(uart)->state & STATE_OUTGOING_FULL) {
         }
@@ -187,35 +200,43 @@ void uart_write_slowly(uart_t *uart, const char *data, size_t size) {
     }
 }
 
-bool uart_is_empty(uart_t *uart) {
+bool uart_is_empty(uart_t *uart)
+{
     return ringbuf_avail(&uart->outgoing) == 0 && !(registers(uart)->state & STATE_OUTGOING_FULL);
 }
 
-static void sent(uart_t *uart) {
+static void sent(uart_t *uart)
+{
     send(uart);
     board_wake();
 }
 
-void UART0_RX_Handler(void) {
+void UART0_RX_Handler(void)
+{
     receive(&uarts[0]);
 }
 
-void UART0_TX_Handler(void) {
+void UART0_TX_Handler(void)
+{
     sent(&uarts[0]);
 }
 
-void UART1_RX_Handler(void) {
+void UART1_RX_Handler(void)
+{
     receive(&uarts[1]);
 }
 
-void UART1_TX_Handler(void) {
+void UART1_TX_Handler(void)
+{
     sent(&uarts[1]);
 }
 
-void UART2_RX_Handler(void) {
+void UART2_RX_Handler(void)
+{
     receive(&uarts[2]);
 }
 
-void UART2_TX_Handler(void) {
+void UART2_TX_Handler(void)
+{
     sent(&uarts[2]);
 }

@@ -12,7 +12,7 @@ typedef struct {
     volatile uint32_t overruns; // bytes lost because `received` was full
     volatile bool flow_control; // a full ring holds the sender, as an RTS line would, instead of losing bytes
     volatile bool held;
-    volatile uint8_t idle_in;   // milliseconds until the line counts as idle; 0: nothing came since
+    volatile uint8_t idle_in; // milliseconds until the line counts as idle; 0: nothing came since
     // Called in interrupt context; either may be NULL.
     void (*on_received)(int number);
     void (*on_idle)(int number);

@@ -44,9 +44,12 @@ def main() -> int:
     # node finds rp2040js beside the script that it runs
     script = BUILD / "pico.mjs"
     script.write_text((HERE / "pico.mjs").read_text())
-    with tempfile.TemporaryDirectory() as folder, subprocess.Popen(
-        ["node", script, BUILD / "rom.bin", BUILD / "firmware.bin"], stdout=subprocess.PIPE, text=True
-    ) as pico:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        subprocess.Popen(
+            ["node", script, BUILD / "rom.bin", BUILD / "firmware.bin"], stdout=subprocess.PIPE, text=True
+        ) as pico,
+    ):
         try:
             return check(Path(folder), pico)
         finally:
@@ -64,13 +67,25 @@ def check(folder: Path, pico: "subprocess.Popen[str]") -> int:
     program = folder / "main.py"
     program.write_text(MAIN.replace("READINGS", str(READINGS)))
     with subprocess.Popen(
-        [sys.executable, "-m", "ordack", "serve", "--store", store, "--listen", "127.0.0.1:0", "--serial",
-         f"pico=socket://127.0.0.1:{ports['uart']}"],
+        [
+            sys.executable,
+            "-m",
+            "ordack",
+            "serve",
+            "--store",
+            store,
+            "--listen",
+            "127.0.0.1:0",
+            "--serial",
+            f"pico=socket://127.0.0.1:{ports['uart']}",
+        ],
     ) as serve:
         try:
             with Board(repl, reset=True) as board:
-                print(f"  {board.info.machine}, MicroPython {'.'.join(map(str, board.info.version))}, "
-                      f"{board.info.heap_free} bytes of heap free")
+                print(
+                    f"  {board.info.machine}, MicroPython {'.'.join(map(str, board.info.version))}, "
+                    f"{board.info.heap_free} bytes of heap free"
+                )
                 done = deploy(board, main=program)
                 assert done.core == "c-module", done
                 assert done.frozen, done

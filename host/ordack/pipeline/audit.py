@@ -91,10 +91,14 @@ def _numpy(kind: Any) -> np.dtype[Any]:
     if kind.kind == "array":
         return np.dtype((_numpy(kind.item), (kind.length,)))
     fields = dict(kind.fields)
-    return np.dtype({
-        "names": list(fields), "formats": [_numpy(item.type) for item in fields.values()],
-        "offsets": [item.offset for item in fields.values()], "itemsize": ffi.sizeof(kind),
-    })
+    return np.dtype(
+        {
+            "names": list(fields),
+            "formats": [_numpy(item.type) for item in fields.values()],
+            "offsets": [item.offset for item in fields.values()],
+            "itemsize": ffi.sizeof(kind),
+        }
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +155,14 @@ class _Tables:
         self._held: dict[str, NDArray[Any]] = {}
         self._kinds: dict[str, str] = {}
         for name, kind, size in (
-            ("sources", "mqqb_audit_source", 1 << 12), ("pairs", "mqqb_audit_pair", 1 << 12),
-            ("connections", "mqqb_audit_connection", 1 << 12), ("flows", "mqqb_audit_flow", 1 << 10),
-            ("sequences", "mqqb_audit_sequence", 1 << 11), ("slots", "mqqb_audit_slot", 1 << 20),
-            ("sent", "mqqb_audit_sent", 1 << 15), ("findings", "mqqb_audit_finding", 1 << 14),
+            ("sources", "mqqb_audit_source", 1 << 12),
+            ("pairs", "mqqb_audit_pair", 1 << 12),
+            ("connections", "mqqb_audit_connection", 1 << 12),
+            ("flows", "mqqb_audit_flow", 1 << 10),
+            ("sequences", "mqqb_audit_sequence", 1 << 11),
+            ("slots", "mqqb_audit_slot", 1 << 20),
+            ("sent", "mqqb_audit_sent", 1 << 15),
+            ("findings", "mqqb_audit_finding", 1 << 14),
         ):
             self.grow(name, kind, size)
         if strays:
@@ -164,9 +172,13 @@ class _Tables:
     def __getstate__(self) -> dict[str, Any]:
         c, used = self.c, {"findings": 0, "strays": 0}  # Auditor takes these out
         used |= {name: int(getattr(c, f"{name}_used")) for name in ("flows", "sequences", "slots", "sent")}
-        return {"c": bytes(ffi.buffer(c)), "tables": [
-            (name, kind, len(self._held[name]), self._held[name][:used.get(name)])
-            for name, kind in self._kinds.items()]}
+        return {
+            "c": bytes(ffi.buffer(c)),
+            "tables": [
+                (name, kind, len(self._held[name]), self._held[name][: used.get(name)])
+                for name, kind in self._kinds.items()
+            ],
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.c = ffi.new("mqqb_audit *")
@@ -181,10 +193,10 @@ class _Tables:
         item = _dtype(kind).itemsize
         memory = np.zeros(size * item + _LINE, np.uint8)
         begin = -memory.ctypes.data % _LINE
-        array = memory[begin:begin + size * item].view(_dtype(kind))
+        array = memory[begin : begin + size * item].view(_dtype(kind))
         before = self._held.get(name)
         if before is not None:
-            array.view(np.uint8)[:before.nbytes] = before.view(np.uint8)
+            array.view(np.uint8)[: before.nbytes] = before.view(np.uint8)
         self._held[name] = array
         setattr(self.c, name, ffi.from_buffer(f"{kind}[]", array))
         if name != "pairs":
@@ -232,9 +244,7 @@ class Auditor:
 
     verdicts: NDArray[np.uint8] | None = None
 
-    def __init__(
-        self, start: int, strays: bool = False, wanted: Wanted | None = None, verdicts: bool = False
-    ) -> None:
+    def __init__(self, start: int, strays: bool = False, wanted: Wanted | None = None, verdicts: bool = False) -> None:
         self._tables = _Tables(start, strays)
         self._wanted = wanted
         self._pairs: dict[tuple[str, str], int] = {}
@@ -270,10 +280,13 @@ class Auditor:
             self.verdicts = np.zeros(batch.rows, np.uint8)
             self._tables.c.verdicts = ffi.from_buffer("uint8_t[]", self.verdicts)
         begin = 0
-        damaged = batch.decoder.damages[self._damages:]
+        damaged = batch.decoder.damages[self._damages :]
         self._damages += len(damaged)
-        marks = [*self._interrupted, *(batch.decoder.paths.index(damage.path) for damage in damaged),
-                 *self._missing(batch)]
+        marks = [
+            *self._interrupted,
+            *(batch.decoder.paths.index(damage.path) for damage in damaged),
+            *self._missing(batch),
+        ]
         self._interrupted = []
         for number in sorted(set(marks)):
             # What follows in this file is missing: from the first row of a later one on, everything may have been.
@@ -285,7 +298,7 @@ class Auditor:
             else:
                 self._interrupted.append(number)
         self._rows(batch, begin, batch.rows)
-        self.last_time = max(self.last_time, int(batch.time[:batch.rows].max()))
+        self.last_time = max(self.last_time, int(batch.time[: batch.rows].max()))
 
     def _missing(self, batch: captures.Batch) -> Iterator[int]:
         """Files behind which others are missing, by names and times: of those that this batch has reached."""
@@ -297,9 +310,12 @@ class Auditor:
             missing = missing_between(paths[number - 1], spans[number - 1], paths[number], spans[number])
             if missing:
                 name, verb = Path(paths[number - 1]).name, "is" if missing == 1 else "are"
-                self.gaps.append((
-                    paths[number],
-                    f"by their numbers, {count_text(missing, 'file')} between {name} and this one {verb} missing"))
+                self.gaps.append(
+                    (
+                        paths[number],
+                        f"by their numbers, {count_text(missing, 'file')} between {name} and this one {verb} missing",
+                    )
+                )
                 yield number - 1
         self._files = max(self._files, last + 1)
 
@@ -340,7 +356,7 @@ class Auditor:
     def _take(self) -> None:
         """Move findings and strays out of C's tables."""
         c = self._tables.c
-        found = self._tables["findings"][:c.findings_used]
+        found = self._tables["findings"][: c.findings_used]
         keep = np.ones(len(found), bool)
         for row, key in enumerate(zip(found["flow"].tolist(), found["kind"].tolist(), found["unknown"].tolist())):
             if found["detail"][row] < lib.MQQB_AUDIT_LATE_CONNECTION:
@@ -351,7 +367,7 @@ class Auditor:
             self._findings.append(found[keep])
         c.findings_used = 0
         if c.strays != ffi.NULL:
-            strays = self._tables["strays"][:c.strays_used]
+            strays = self._tables["strays"][: c.strays_used]
             self._strays.update(zip(*(strays[name].tolist() for name in ("source", "ordinal", "time_stamp"))))
             c.strays_used = 0
 
@@ -368,43 +384,59 @@ class Auditor:
         guids = [b""]
         if decoder is not None:
             guids += [decoder.queue_manager(code) for code in range(1, decoder.queue_managers + 1)]
-        flows = tables["flows"][:c.flows_used].copy()
+        flows = tables["flows"][: c.flows_used].copy()
         names, texts = [], {}
         for key in flows["key"]:
             queue = decoder.queue(int(key["destination"])) if decoder and key["destination"] else None
             raw = (queue.selector, queue.raw) if queue else (0, b"")
             texts[raw] = queue.text if queue else ""
             names.append(StreamName(guids[key["source"]], raw, guids[key["address"]], int(key["hops"])))
-        sequences = tables["sequences"][:c.sequences_used]
+        sequences = tables["sequences"][: c.sequences_used]
         kind_counts = np.array([list(c.violations), list(c.unknowns)], np.int64)
         findings = np.concatenate(self._findings) if self._findings else np.zeros(0, _dtype("mqqb_audit_finding"))
         findings = _withdraw(findings, flows, kind_counts, self._ends)
         return Partial(
-            flows=flows, sequences=sequences[sequences["flow"] != 0].copy(),
-            connections=tables["connections"][:len(self._ends)].copy(),
-            findings=findings, names=names, texts=texts, ends=self._ends, guids=guids,
-            missed=tables["sources"]["missed"]["missed"][:len(guids)].copy(), pairs=list(self._pairs),
-            pair_missed=tables["pairs"]["missed"]["missed"][:2 * len(self._pairs)].copy(),
+            flows=flows,
+            sequences=sequences[sequences["flow"] != 0].copy(),
+            connections=tables["connections"][: len(self._ends)].copy(),
+            findings=findings,
+            names=names,
+            texts=texts,
+            ends=self._ends,
+            guids=guids,
+            missed=tables["sources"]["missed"]["missed"][: len(guids)].copy(),
+            pairs=list(self._pairs),
+            pair_missed=tables["pairs"]["missed"]["missed"][: 2 * len(self._pairs)].copy(),
             strays={(guids[source], ordinal, stamp) for source, ordinal, stamp in self._strays},
             kind_counts=kind_counts,
-            packets=int(c.packets), holes=int(c.holes), malformed=int(c.malformed),
-            frames=decoder.frames if decoder else 0, unread=decoder.unread if decoder else 0, last_time=self.last_time,
+            packets=int(c.packets),
+            holes=int(c.holes),
+            malformed=int(c.malformed),
+            frames=decoder.frames if decoder else 0,
+            unread=decoder.unread if decoder else 0,
+            last_time=self.last_time,
             paths=decoder.paths if decoder else [],
             damages=[(damage.path, damage.text) for damage in decoder.damages] if decoder else [],
-            suppressed=self._suppressed, gaps=self.gaps,
+            suppressed=self._suppressed,
+            gaps=self.gaps,
         )
 
 
 _STRAY = (lib.MQQB_AUDIT_ORDER_ACK_STRAY, lib.MQQB_AUDIT_FINAL_ACK_STRAY)
 _OF_NUMBERS = (
-    lib.MQQB_AUDIT_ORDER_ACK_UNSENT, lib.MQQB_AUDIT_ORDER_ACK_SKIPS, lib.MQQB_AUDIT_FINAL_ACK_UNSENT,
-    lib.MQQB_AUDIT_FINAL_ACK_SKIPS, lib.MQQB_AUDIT_FINAL_ACK_OTHER, *_STRAY,
+    lib.MQQB_AUDIT_ORDER_ACK_UNSENT,
+    lib.MQQB_AUDIT_ORDER_ACK_SKIPS,
+    lib.MQQB_AUDIT_FINAL_ACK_UNSENT,
+    lib.MQQB_AUDIT_FINAL_ACK_SKIPS,
+    lib.MQQB_AUDIT_FINAL_ACK_OTHER,
+    *_STRAY,
 )
 _OF_COUNTS = (lib.MQQB_AUDIT_SESSION_ACK, lib.MQQB_AUDIT_RECOVERABLE_ACK)
 
 
-def _withdraw(findings: Structure, flows: Structure, kind_counts: NDArray[np.int64],
-              ends: Sequence[tuple[tuple[str, str], bool]]) -> Structure:
+def _withdraw(
+    findings: Structure, flows: Structure, kind_counts: NDArray[np.int64], ends: Sequence[tuple[tuple[str, str], bool]]
+) -> Structure:
     """What was found too early becomes unknown; counts follow. Returns the findings, without the marks that tell so."""
     late = findings["detail"] >= lib.MQQB_AUDIT_LATE_CONNECTION
     times = findings["packet"]["time"][np.arange(len(findings)), findings["packets"].astype(np.int64) - 1]
@@ -458,8 +490,13 @@ def start_of(paths: Sequence[str]) -> int:
 
 
 def audit_part(
-    paths: Sequence[str], start: int, part: int = 0, parts: int = 1, by_ports: bool = False,
-    wanted: Wanted | None = None, progress: Progress | None = None,
+    paths: Sequence[str],
+    start: int,
+    part: int = 0,
+    parts: int = 1,
+    by_ports: bool = False,
+    wanted: Wanted | None = None,
+    progress: Progress | None = None,
 ) -> Partial:
     """One task's share. paths: in their order. progress: called with the packets of each batch."""
     auditor = Auditor(start, parts > 1, wanted)
@@ -474,7 +511,11 @@ def audit_part(
 
 
 def run(
-    paths: Sequence[str | Path], *, spark: SparkSession | None = None, parts: int | None = None, series: bool = False,
+    paths: Sequence[str | Path],
+    *,
+    spark: SparkSession | None = None,
+    parts: int | None = None,
+    series: bool = False,
     progress: Progress | None = None,
 ) -> Result:
     """Audit files that are one capture together.
@@ -521,14 +562,18 @@ def require_packets(result: Result) -> None:
     if len(result.paths) > FILES_NAMED:
         files += f" and {len(result.paths) - FILES_NAMED:,} more"
     summary = result.summary
-    seen = (f"{count_text(summary['connections'], 'connection')} to TCP port 1801, "
-            f"{count_text(summary['malformed'], 'malformed packet')}, {count_text(summary['holes'], 'hole')}")
+    seen = (
+        f"{count_text(summary['connections'], 'connection')} to TCP port 1801, "
+        f"{count_text(summary['malformed'], 'malformed packet')}, {count_text(summary['holes'], 'hole')}"
+    )
     damages = "".join(f"; {path}: {text}" for path, text in result.damages)
     raise CaptureUnusable(f"there was nothing to judge: no packet of the protocol in {files} ({seen}){damages}")
 
 
 def result_of(
-    paths: Sequence[str], partials: Sequence[Partial], again: Callable[[Wanted], Partial] | None = None,
+    paths: Sequence[str],
+    partials: Sequence[Partial],
+    again: Callable[[Wanted], Partial] | None = None,
 ) -> Result:
     """What all tasks together say of the files.
 
@@ -555,19 +600,31 @@ def _in_tasks(spark: SparkSession, files: list[str], start: int, parts: int, by_
     work = partial_function(_task, files, start, parts, by_ports)
     rows = spark.range(0, parts, 1, parts).mapInArrow(work, "id long, size long, packed binary").collect()
     codec = pa.Codec("zstd")
-    return [pickle.loads(codec.decompress(row["packed"], row["size"], asbytes=True))
-            for row in sorted(rows, key=lambda row: row["id"])]
+    return [
+        pickle.loads(codec.decompress(row["packed"], row["size"], asbytes=True))
+        for row in sorted(rows, key=lambda row: row["id"])
+    ]
 
 
-def _task(files: list[str], start: int, parts: int, by_ports: bool, batches: Iterable[pa.RecordBatch],
-          ) -> Iterator[pa.RecordBatch]:
+def _task(
+    files: list[str],
+    start: int,
+    parts: int,
+    by_ports: bool,
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
     codec = pa.Codec("zstd", 1)
     for batch in batches:
         for part in batch.column(0).to_pylist():
             data = pickle.dumps(audit_part(files, start, part, parts, by_ports), pickle.HIGHEST_PROTOCOL)
             yield pa.RecordBatch.from_arrays(
-                [pa.array([part], pa.int64()), pa.array([len(data)], pa.int64()),
-                 pa.array([codec.compress(data, asbytes=True)], pa.binary())], names=["id", "size", "packed"])
+                [
+                    pa.array([part], pa.int64()),
+                    pa.array([len(data)], pa.int64()),
+                    pa.array([codec.compress(data, asbytes=True)], pa.binary()),
+                ],
+                names=["id", "size", "packed"],
+            )
 
 
 class _Merged:
@@ -638,8 +695,11 @@ class _Merged:
         for partial in self._partials:
             codes = [code for code, guid in enumerate(partial.guids) if guid in sources]
             direction = partial.connections["direction"]
-            concerned = (np.isin(direction["owner"], codes) | (direction["more"] != 0)
-                         | np.isin(direction["sources"], codes).any(axis=2)).any(axis=1)
+            concerned = (
+                np.isin(direction["owner"], codes)
+                | (direction["more"] != 0)
+                | np.isin(direction["sources"], codes).any(axis=2)
+            ).any(axis=1)
             for number in np.flatnonzero(concerned).tolist():
                 hosts.add(frozenset(map(host_of, partial.ends[number][0])))
         return lambda ends: frozenset(map(host_of, ends)) in hosts
@@ -723,12 +783,19 @@ class _Merged:
             "latency_ms": {kind: value.as_json() for kind, value in latency.items()},
         }
         result = Result(
-            summary=summary, paths=self._paths, damages=[], violations=violations,
-            unknowns=unknowns, streams=streams,
-            senders=sorted((sender.report(guid) for guid, sender in senders.items()),
-                           key=lambda report: report.source_queue_manager),
+            summary=summary,
+            paths=self._paths,
+            damages=[],
+            violations=violations,
+            unknowns=unknowns,
+            streams=streams,
+            senders=sorted(
+                (sender.report(guid) for guid, sender in senders.items()),
+                key=lambda report: report.source_queue_manager,
+            ),
             connections=self._connections(violations, unknowns),
-            histograms={kind: _histogram(row) for kind, row in zip(LATENCIES, totals)}, latency=latency,
+            histograms={kind: _histogram(row) for kind, row in zip(LATENCIES, totals)},
+            latency=latency,
         )
         # Each task has read all files; one that saw no row does not tell.
         damages = max((partial.damages for partial in self._partials), key=len)
@@ -746,7 +813,8 @@ class _Merged:
         for partial in self._partials:
             direction = partial.connections["direction"]
             trouble.append(
-                direction["holes"].sum(axis=1, dtype=np.int64) + direction["malformed"].sum(axis=1, dtype=np.int64))
+                direction["holes"].sum(axis=1, dtype=np.int64) + direction["malformed"].sum(axis=1, dtype=np.int64)
+            )
         points = np.concatenate(trouble) if trouble else np.zeros(0, np.int64)
         for number, items in found.items():
             points[number] += 1000 * len(items)
@@ -773,17 +841,19 @@ def _latencies(histograms: NDArray[Any], longest: NDArray[Any]) -> list[dict[str
     reports: list[dict[str, Latency]] = []
     shares = np.array([0.5, 0.9, 0.99])
     for begin in range(0, len(histograms), 1024):
-        cumulated = histograms[begin:begin + 1024].cumsum(axis=2, dtype=np.int64)
+        cumulated = histograms[begin : begin + 1024].cumsum(axis=2, dtype=np.int64)
         counts = cumulated[:, :, -1]
         ranks = np.ceil(counts[:, :, None] * shares).astype(np.int64)
         buckets = (cumulated[:, :, None, :] < ranks[..., None]).sum(axis=3)
-        most = longest[begin:begin + 1024] / 1e6
+        most = longest[begin : begin + 1024] / 1e6
         values = np.minimum(_BOUNDS[np.minimum(buckets, len(_BOUNDS) - 1)], most[:, :, None])
         for count, value, top in zip(counts.tolist(), values.round(6).tolist(), most.round(6).tolist()):
-            reports.append({
-                kind: Latency(number, p50, p90, p99, maximum) if number else Latency(0, 0.0, 0.0, 0.0, 0.0)
-                for kind, number, (p50, p90, p99), maximum in zip(LATENCIES, count, value, top)
-            })
+            reports.append(
+                {
+                    kind: Latency(number, p50, p90, p99, maximum) if number else Latency(0, 0.0, 0.0, 0.0, 0.0)
+                    for kind, number, (p50, p90, p99), maximum in zip(LATENCIES, count, value, top)
+                }
+            )
     return reports
 
 
@@ -814,8 +884,16 @@ class _Sender:
 
     def report(self, guid: bytes) -> SenderReport:
         return SenderReport(
-            guid_text(guid), self._streams, self._messages, self._resends, self._rejects, self._unsettled,
-            self._violations, self._unknowns, _latencies(self._histogram[None], self._longest[None])[0])
+            guid_text(guid),
+            self._streams,
+            self._messages,
+            self._resends,
+            self._rejects,
+            self._unsettled,
+            self._violations,
+            self._unknowns,
+            _latencies(self._histogram[None], self._longest[None])[0],
+        )
 
 
 def _key(partial: Partial, index: int) -> StreamKey:
@@ -843,8 +921,10 @@ def _stream_reports(partial: Partial, mask: NDArray[np.bool_]) -> list[StreamRep
         of_flow[int(partial.sequences["flow"][place]) - 1].append(place)
     counts = partial.sequences["counts"]
     rows = {name: counts[name].tolist() for name in (*_COUNTS, "rejects")}
-    fields = {name: partial.sequences[name].tolist()
-              for name in ("ordinal", "time_stamp", "highest", "covered", "first_time", "last_time")}
+    fields = {
+        name: partial.sequences[name].tolist()
+        for name in ("ordinal", "time_stamp", "highest", "covered", "first_time", "last_time")
+    }
     latencies = _latencies(flows["histogram"][chosen], flows["latency_max"][chosen])
     reports = []
     for index, latency in zip(chosen.tolist(), latencies):
@@ -855,11 +935,17 @@ def _stream_reports(partial: Partial, mask: NDArray[np.bool_]) -> list[StreamRep
         for place in of_flow[index]:
             own = {name: rows[name][place] for name in _COUNTS}
             own_rejects = dict(zip(REJECTS, rows["rejects"][place]))
-            details.append(SequenceReport(
-                SequenceId(fields["ordinal"][place], fields["time_stamp"][place]), **own,
-                rejects={reason: count for reason, count in own_rejects.items() if count},
-                highest=fields["highest"][place], acknowledged=fields["covered"][place],
-                first_time=fields["first_time"][place], last_time=fields["last_time"][place]))
+            details.append(
+                SequenceReport(
+                    SequenceId(fields["ordinal"][place], fields["time_stamp"][place]),
+                    **own,
+                    rejects={reason: count for reason, count in own_rejects.items() if count},
+                    highest=fields["highest"][place],
+                    acknowledged=fields["covered"][place],
+                    first_time=fields["first_time"][place],
+                    last_time=fields["last_time"][place],
+                )
+            )
             for name in _COUNTS:
                 sums[name] += own[name]
             rejects.update(own_rejects)
@@ -871,16 +957,25 @@ def _stream_reports(partial: Partial, mask: NDArray[np.bool_]) -> list[StreamRep
                     rejects[f"0x{code:04X}"] = count
         if flow["class_rest"]:
             outcomes["other"] = int(flow["class_rest"])
-        reports.append(StreamReport(
-            stream=_key(partial, index), sequence=details[-1].sequence if details else SequenceId(0, 0),
-            sequences=tuple(details), sequence_count=int(flow["sequences"]), connections=int(flow["connections"]),
-            rejects={reason: count for reason, count in rejects.items() if count},
-            holes=int(partial.missed[flow["key"]["source"]]),
-            violations={kind: count for kind, count in zip(KINDS, flow["violations"].tolist()) if count},
-            unknowns={kind: count for kind, count in zip(KINDS, flow["unknowns"].tolist()) if count},
-            first_time=int(flow["first_time"]), last_time=int(flow["last_time"]), latency=latency,
-            histograms={kind: _histogram(row) for kind, row in zip(LATENCIES, flow["histogram"])},
-            outcomes={what: count for what, count in outcomes.items() if count}, **sums))
+        reports.append(
+            StreamReport(
+                stream=_key(partial, index),
+                sequence=details[-1].sequence if details else SequenceId(0, 0),
+                sequences=tuple(details),
+                sequence_count=int(flow["sequences"]),
+                connections=int(flow["connections"]),
+                rejects={reason: count for reason, count in rejects.items() if count},
+                holes=int(partial.missed[flow["key"]["source"]]),
+                violations={kind: count for kind, count in zip(KINDS, flow["violations"].tolist()) if count},
+                unknowns={kind: count for kind, count in zip(KINDS, flow["unknowns"].tolist()) if count},
+                first_time=int(flow["first_time"]),
+                last_time=int(flow["last_time"]),
+                latency=latency,
+                histograms={kind: _histogram(row) for kind, row in zip(LATENCIES, flow["histogram"])},
+                outcomes={what: count for what, count in outcomes.items() if count},
+                **sums,
+            )
+        )
     return reports
 
 
@@ -889,49 +984,93 @@ _TEXTS: dict[int, tuple[str, str]] = {
     lib.MQQB_AUDIT_TWO_IDS: ("number {number} came with MessageID {a}, and then with {b}", "A-08, B-317, B-318"),
     lib.MQQB_AUDIT_TWO_NUMBERS: ("MessageID {a} came under number {b}, and then under {number}", "A-08, B-309"),
     lib.MQQB_AUDIT_LOWER_SEQUENCE: (
-        "a message of sequence {sequence} after sequence {a}/{b} had begun", "B-078, B-093"),
+        "a message of sequence {sequence} after sequence {a}/{b} had begun",
+        "B-078, B-093",
+    ),
     lib.MQQB_AUDIT_ORDER_ACK_UNSENT: (
-        "an OrderAck names number {number}, which was not sent; the highest that was is {a}", "B-110, B-230"),
+        "an OrderAck names number {number}, which was not sent; the highest that was is {a}",
+        "B-110, B-230",
+    ),
     lib.MQQB_AUDIT_ORDER_ACK_SKIPS: (
         "an OrderAck names number {number}, whose previous one is {b}; the receiver cannot have come further than {a}",
-        "B-110, B-270"),
+        "B-110, B-270",
+    ),
     lib.MQQB_AUDIT_FINAL_ACK_UNSENT: (
-        "a FinalAck names number {number}, which was not sent; the highest that was is {a}", "B-241, B-360"),
+        "a FinalAck names number {number}, which was not sent; the highest that was is {a}",
+        "B-241, B-360",
+    ),
     lib.MQQB_AUDIT_FINAL_ACK_SKIPS: (
-        ("a FinalAck says that number {number}, whose previous one is {b}, was in its queue; the receiver cannot have "
-         "come further than {a}"), "B-270, B-337"),
+        (
+            "a FinalAck says that number {number}, whose previous one is {b}, was in its queue; the receiver cannot "
+            "have "
+            "come further than {a}"
+        ),
+        "B-270, B-337",
+    ),
     lib.MQQB_AUDIT_FINAL_ACK_OTHER: (
-        "a FinalAck names number {number} with MessageID {a}; that number was sent with {b}", "B-241, B-360"),
+        "a FinalAck names number {number} with MessageID {a}; that number was sent with {b}",
+        "B-241, B-360",
+    ),
     lib.MQQB_AUDIT_SESSION_ACK: ("AckSequenceNumber is {a}; the other side has sent {b} messages", "B-101, B-229"),
     lib.MQQB_AUDIT_RECOVERABLE_ACK: (
-        ("RecoverableMsgAckSeqNumber is {a}, and with its flags it names more than the {b} recoverable messages that "
-         "the other side has sent"), "B-102, B-103, B-229"),
+        (
+            "RecoverableMsgAckSeqNumber is {a}, and with its flags it names more than the {b} recoverable messages "
+            "that "
+            "the other side has sent"
+        ),
+        "B-102, B-103, B-229",
+    ),
     lib.MQQB_AUDIT_USER_COUNT: ("UserMsgSequenceNumber is {a}; counted were {b} messages", "B-104, B-227"),
     lib.MQQB_AUDIT_RECOVERABLE_COUNT: (
-        "RecoverableMsgSeqNumber is {a}; counted were {b} recoverable messages", "B-105, B-227"),
+        "RecoverableMsgSeqNumber is {a}; counted were {b} recoverable messages",
+        "B-105, B-227",
+    ),
     lib.MQQB_AUDIT_USER_STEP: (
         "UserMsgSequenceNumber is {a}; by an earlier SessionHeader and the messages counted since, it is {b}",
-        "B-104, B-227"),
+        "B-104, B-227",
+    ),
     lib.MQQB_AUDIT_RECOVERABLE_STEP: (
-        ("RecoverableMsgSeqNumber is {a}; by an earlier SessionHeader and the recoverable messages counted since, it "
-         "is {b}"), "B-105, B-227"),
+        (
+            "RecoverableMsgSeqNumber is {a}; by an earlier SessionHeader and the recoverable messages counted since, "
+            "it "
+            "is {b}"
+        ),
+        "B-105, B-227",
+    ),
     lib.MQQB_AUDIT_RESENT_ORDERED: (
-        "number {number} was sent again after its sender had shown that it had the OrderAck for {a}", "B-235, B-236"),
+        "number {number} was sent again after its sender had shown that it had the OrderAck for {a}",
+        "B-235, B-236",
+    ),
     lib.MQQB_AUDIT_RESENT_FINAL: (
-        "number {number} was sent again after its sender had shown that it had the FinalAck, class 0x{a:04X}", "B-244"),
+        "number {number} was sent again after its sender had shown that it had the FinalAck, class 0x{a:04X}",
+        "B-244",
+    ),
     lib.MQQB_AUDIT_TWO_FINAL_ACKS: (
-        "two FinalAcks, MessageIDs {a} and {b}, say that number {number} was removed from its queue", "B-116"),
+        "two FinalAcks, MessageIDs {a} and {b}, say that number {number} was removed from its queue",
+        "B-116",
+    ),
     lib.MQQB_AUDIT_WENT_BACK: (
-        "the OrderAcks went back from {a}, and number {number} was accepted once more", "A-01, B-271"),
+        "the OrderAcks went back from {a}, and number {number} was accepted once more",
+        "A-01, B-271",
+    ),
     lib.MQQB_AUDIT_TWO_ACCEPTED: (
         "MessageID {a} was accepted twice: OrderAcks cover it under number {b}, and under number {number}",
-        "A-08, B-271, B-309"),
+        "A-08, B-271, B-309",
+    ),
     lib.MQQB_AUDIT_ORDER_ACK_STRAY: (
-        ("an OrderAck names number {number} of sequence {sequence}, of which nothing was sent: it is above sequence "
-         "{a}/{b}, which began in this capture"), "B-079, B-110, B-230"),
+        (
+            "an OrderAck names number {number} of sequence {sequence}, of which nothing was sent: it is above sequence "
+            "{a}/{b}, which began in this capture"
+        ),
+        "B-079, B-110, B-230",
+    ),
     lib.MQQB_AUDIT_FINAL_ACK_STRAY: (
-        ("a FinalAck names number {number} of sequence {sequence}, of which nothing was sent: it is above sequence "
-         "{a}/{b}, which began in this capture"), "B-079, B-241, B-360"),
+        (
+            "a FinalAck names number {number} of sequence {sequence}, of which nothing was sent: it is above sequence "
+            "{a}/{b}, which began in this capture"
+        ),
+        "B-079, B-241, B-360",
+    ),
 }
 
 
@@ -962,18 +1101,32 @@ def _finding(partial: Partial, found: Any, connection: int) -> Violation | Unkno
     sequence = SequenceId(int(found["ordinal"]), int(found["time_stamp"])) if flow else None
     stream = _key(partial, flow - 1) if flow else None
     kind, number = KINDS[found["kind"]], int(found["number"])
-    shown = tuple(Packet(int(packet["file"]), int(packet["frame"]), int(packet["time"]))
-                  for packet in found["packet"][:found["packets"]])
+    shown = tuple(
+        Packet(int(packet["file"]), int(packet["frame"]), int(packet["time"]))
+        for packet in found["packet"][: found["packets"]]
+    )
     if found["unknown"]:
         return Unknown(kind, stream, sequence, connection, number, _reason(partial, found), shown)
     text, rule = _TEXTS[int(found["detail"])]
     name = f"{sequence.ordinal}/{sequence.time_stamp}" if sequence else ""
-    return Violation(kind, stream, sequence, connection, number,
-                     text.format(number=number, a=int(found["a"]), b=int(found["b"]), sequence=name), rule, shown)
+    return Violation(
+        kind,
+        stream,
+        sequence,
+        connection,
+        number,
+        text.format(number=number, a=int(found["a"]), b=int(found["b"]), sequence=name),
+        rule,
+        shown,
+    )
 
 
-_ENDS = {lib.MQQB_END_FIN: "closed", lib.MQQB_END_RST: "reset", lib.MQQB_END_REPLACED: "replaced",
-         lib.MQQB_END_CAPTURE: "end of the capture"}
+_ENDS = {
+    lib.MQQB_END_FIN: "closed",
+    lib.MQQB_END_RST: "reset",
+    lib.MQQB_END_REPLACED: "replaced",
+    lib.MQQB_END_CAPTURE: "end of the capture",
+}
 
 
 def _connection_report(partial: Partial, number: int, found: Sequence[Violation | Unknown]) -> ConnectionReport:
@@ -987,16 +1140,27 @@ def _connection_report(partial: Partial, number: int, found: Sequence[Violation 
     managers = []
     for side in (0, 1):
         own = directions[side]
-        for name, what in (("first_message", "first_message"), ("first_hole", "hole"), ("last_hole", "hole"),
-                           ("first_malformed", "malformed")):
+        for name, what in (
+            ("first_message", "first_message"),
+            ("first_hole", "hole"),
+            ("last_hole", "hole"),
+            ("first_malformed", "malformed"),
+        ):
             if own[name] and not (name == "last_hole" and own["holes"] < 2):
                 events.append(Event(int(own[name]), what, side, ""))
         codes = [int(code) for code in own["sources"] if code]
-        managers.append("several" if len(codes) > 1 else
-                        guid_text(partial.guids[codes[0] if codes else own["owner"]])
-                        if codes or own["owner"] else "")
-    events += [Event(item.packets[-1].time, "violation" if isinstance(item, Violation) else "unknown", 0, item.kind)
-               for item in found[:32] if item.packets]
+        managers.append(
+            "several"
+            if len(codes) > 1
+            else guid_text(partial.guids[codes[0] if codes else own["owner"]])
+            if codes or own["owner"]
+            else ""
+        )
+    events += [
+        Event(item.packets[-1].time, "violation" if isinstance(item, Violation) else "unknown", 0, item.kind)
+        for item in found[:32]
+        if item.packets
+    ]
     ended = [side for side in (0, 1) if directions[side]["ended"]]
     ending = ", ".join(dict.fromkeys(_ENDS[int(directions[side]["ending"])] for side in ended))
     events.sort()
@@ -1006,9 +1170,18 @@ def _connection_report(partial: Partial, number: int, found: Sequence[Violation 
         return int(directions[0][name]), int(directions[1][name])
 
     return ConnectionReport(
-        ends=ends, syn=syn, first_time=first, last_time=last, packets=both("packets"), messages=both("messages"),
-        holes=both("holes"), malformed=both("malformed"), queue_managers=(managers[0], managers[1]), end=ending,
-        events=tuple(events))
+        ends=ends,
+        syn=syn,
+        first_time=first,
+        last_time=last,
+        packets=both("packets"),
+        messages=both("messages"),
+        holes=both("holes"),
+        malformed=both("malformed"),
+        queue_managers=(managers[0], managers[1]),
+        end=ending,
+        events=tuple(events),
+    )
 
 
 # ---- plots --------------------------------------------------------------------------------------
@@ -1080,12 +1253,20 @@ def _series(files: Sequence[str], result: Result) -> list[Series]:
     for batch in captures.batches(files, rows=BATCH_ROWS, columns=COLUMNS, ordered=True):
         auditor.feed(batch)
         _points(batch, auditor.verdicts, lines, sources, keys, codes)
-    return [Series(stream, tuple(sorted(line.points)), tuple(line.boundaries), line.thinned)
-            for stream, line in lines.items()]
+    return [
+        Series(stream, tuple(sorted(line.points)), tuple(line.boundaries), line.thinned)
+        for stream, line in lines.items()
+    ]
 
 
-def _points(batch: captures.Batch, verdicts: NDArray[np.uint8] | None, lines: dict[StreamKey, _Line],
-            sources: set[str], keys: dict[tuple[int, int, int, int], _Line | None], codes: dict[int, bool]) -> None:
+def _points(
+    batch: captures.Batch,
+    verdicts: NDArray[np.uint8] | None,
+    lines: dict[StreamKey, _Line],
+    sources: set[str],
+    keys: dict[tuple[int, int, int, int], _Line | None],
+    codes: dict[int, bool],
+) -> None:
     decoder = batch.decoder
 
     def wanted(code: int) -> bool:
@@ -1096,12 +1277,20 @@ def _points(batch: captures.Batch, verdicts: NDArray[np.uint8] | None, lines: di
     def line_of(row: int) -> _Line | None:
         user_flags = int(batch["user_flags"][row])
         private = (user_flags & core.USER_DQ) == 3 << 10
-        key = (int(batch["source_queue_manager"][row]), int(batch["destination_queue"][row]),
-               int(batch["queue_manager_address"][row]) if private else 0, user_flags & core.USER_RC)
+        key = (
+            int(batch["source_queue_manager"][row]),
+            int(batch["destination_queue"][row]),
+            int(batch["queue_manager_address"][row]) if private else 0,
+            user_flags & core.USER_RC,
+        )
         if key not in keys:
             queue = decoder.queue(key[1])
-            name = StreamName(decoder.queue_manager(key[0]), (queue.selector, queue.raw),
-                              decoder.queue_manager(key[2]) if key[2] else b"", key[3])
+            name = StreamName(
+                decoder.queue_manager(key[0]),
+                (queue.selector, queue.raw),
+                decoder.queue_manager(key[2]) if key[2] else b"",
+                key[3],
+            )
             keys[key] = lines.get(_stream_key(name, queue.text))
         return keys[key]
 
@@ -1111,8 +1300,9 @@ def _points(batch: captures.Batch, verdicts: NDArray[np.uint8] | None, lines: di
     used = np.unique(batch["source_queue_manager"]).tolist()
     codes_wanted = [code for code in used if wanted(code)]
     messages = (batch["tx_sequence_number"] != 0) & np.isin(batch["source_queue_manager"], codes_wanted)
-    acknowledged = {(sequence.ordinal, sequence.time_stamp) for line in lines.values()
-                    for _, _, sequence in line.boundaries}
+    acknowledged = {
+        (sequence.ordinal, sequence.time_stamp) for line in lines.values() for _, _, sequence in line.boundaries
+    }
     acks = (kinds == lib.MQQB_KIND_ORDER_ACK) | (kinds == lib.MQQB_KIND_FINAL_ACK)
     for row in np.flatnonzero(messages | acks).tolist():
         time = int(batch.time[row])
@@ -1130,8 +1320,9 @@ def _points(batch: captures.Batch, verdicts: NDArray[np.uint8] | None, lines: di
         addressed = int(batch["ack_source"][row]) or int(batch["queue_manager_address"][row])
         guid = guid_text(decoder.queue_manager(addressed)) if addressed else ""
         for stream, line in lines.items():
-            if line.knows(sequence) and (stream.source_queue_manager == guid
-                                         or int(batch["connection"][row]) in line.connections):
+            if line.knows(sequence) and (
+                stream.source_queue_manager == guid or int(batch["connection"][row]) in line.connections
+            ):
                 number = int(batch["ack_tx_sequence_number"][row])
                 positive = batch["message_class"][row] == _ACK_RECEIVE
                 what = 3 if kinds[row] == lib.MQQB_KIND_ORDER_ACK else 4 if positive else 5

@@ -93,7 +93,12 @@ from typing import Any, NamedTuple
 from ordack.store import counted
 
 KINDS = (
-    "renumbered", "ack_beyond_receipt", "id_went_back", "skipped", "count_mismatch", "resent_after_ack",
+    "renumbered",
+    "ack_beyond_receipt",
+    "id_went_back",
+    "skipped",
+    "count_mismatch",
+    "resent_after_ack",
     "delivered_twice",
 )
 
@@ -327,14 +332,23 @@ class Result:
         self.damages.extend(damages)
         self.summary["damages"] = list(map(list, self.damages))
         self.summary["incomplete"] = self.incomplete()
-        self.summary["verdict"] = ("violations" if any(self.summary["violations"].values()) else
-                                   "incomplete" if self.summary["incomplete"] else "no violations")
+        self.summary["verdict"] = (
+            "violations"
+            if any(self.summary["violations"].values())
+            else "incomplete"
+            if self.summary["incomplete"]
+            else "no violations"
+        )
 
     def incomplete(self) -> list[str]:
         """Why the evidence is incomplete: what was not seen may have been a violation."""
         summary = self.summary
         unknown = sum(summary["unknown"].values())
-        counts = {"unknown verdict": unknown, "hole": summary["holes"], "malformed packet": summary["malformed"],
-                  "unreadable frame": summary["unsupported_frames"],
-                  "damaged or missing file": len({path for path, _ in self.damages})}
+        counts = {
+            "unknown verdict": unknown,
+            "hole": summary["holes"],
+            "malformed packet": summary["malformed"],
+            "unreadable frame": summary["unsupported_frames"],
+            "damaged or missing file": len({path for path, _ in self.damages}),
+        }
         return [count_text(count, what) for what, count in counts.items() if count]

@@ -44,17 +44,37 @@ FORMATS = (JSON, CBOR)
 SHOWN_MAX = 60  # characters of a value in a reason
 
 _INTEGERS: dict[type[types.DataType], int] = {
-    types.ByteType: 8, types.ShortType: 16, types.IntegerType: 32, types.LongType: 64,
+    types.ByteType: 8,
+    types.ShortType: 16,
+    types.IntegerType: 32,
+    types.LongType: 64,
 }
 _SIMPLE = (
-    types.BooleanType, types.FloatType, types.DoubleType, types.DecimalType, types.StringType, types.BinaryType,
-    types.DateType, types.TimestampType, types.TimestampNTZType, *_INTEGERS,
+    types.BooleanType,
+    types.FloatType,
+    types.DoubleType,
+    types.DecimalType,
+    types.StringType,
+    types.BinaryType,
+    types.DateType,
+    types.TimestampType,
+    types.TimestampNTZType,
+    *_INTEGERS,
 )
 _EXTENDED_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _EXTENDED_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d", re.ASCII)
 _USUAL_TIME = r"[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"  # of RE2
-_NAMES = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", int: "a number", float: "a number",
-          Decimal: "a number", bytes: "a byte string", type(None): "null"}
+_NAMES = {
+    dict: "an object",
+    list: "an array",
+    str: "a string",
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    Decimal: "a number",
+    bytes: "a byte string",
+    type(None): "null",
+}
 
 
 class Misfit(Exception):
@@ -78,7 +98,7 @@ class Bodies:
                 raise SchemaError(f"column {field.name}: the name must be the prefix {prefix!r} and a field's name")
             _check(field.name, field)
         self.fields = list(fields)
-        self._names = [field.name[len(prefix):] for field in fields]
+        self._names = [field.name[len(prefix) :] for field in fields]
         self._types = [to_arrow_type(field.dataType, timezone="UTC") for field in fields]
         exact = any(_has_decimal(field.dataType) for field in fields)
         self._load = _json_loader(exact) if body_format == JSON else _load_cbor
@@ -107,8 +127,9 @@ class Bodies:
             columns = [column.take(rows) for column in columns]
         return columns, pa.array(reasons, pa.string())
 
-    def _careful(self, field: types.StructField, arrow: pa.DataType, values: list[Any], reasons: list[str | None]
-                 ) -> pa.Array:
+    def _careful(
+        self, field: types.StructField, arrow: pa.DataType, values: list[Any], reasons: list[str | None]
+    ) -> pa.Array:
         """A column value by value, noting the first reason of each body."""
         converted: list[Any] = [None] * len(values)
         for row, value in enumerate(values):
@@ -212,8 +233,12 @@ def _quick(kind: types.DataType, arrow: pa.DataType, values: list[Any], cbor: bo
             missing = [value is None for value in values]
             children = []
             for field, inner in zip(kind.fields, arrow, strict=True):
-                column = _quick(field.dataType, inner.type, [
-                    None if value is None else value.get(field.name) for value in values], cbor)
+                column = _quick(
+                    field.dataType,
+                    inner.type,
+                    [None if value is None else value.get(field.name) for value in values],
+                    cbor,
+                )
                 if column is None:
                     return None
                 children.append(column)
@@ -225,8 +250,9 @@ def _quick(kind: types.DataType, arrow: pa.DataType, values: list[Any], cbor: bo
             for value in values:
                 ends.append(ends[-1] + (len(value) if value else 0))
             offsets: list[int | None] = [None if value is None else end for value, end in zip(values, ends)]
-            elements = _quick(kind.elementType, arrow.value_type, [
-                element for value in values if value for element in value], cbor)
+            elements = _quick(
+                kind.elementType, arrow.value_type, [element for value in values if value for element in value], cbor
+            )
             if elements is None:
                 return None
             return pa.ListArray.from_arrays(pa.array([*offsets, ends[-1]], pa.int32()), elements, type=arrow)
@@ -257,8 +283,10 @@ def _convert(path: str, kind: types.DataType, value: Any, cbor: bool) -> Any:
         return None
     if isinstance(kind, types.StructType):
         _expect(path, kind, value, dict)
-        return {field.name: _convert(f"{path}.{field.name}", field.dataType, value.get(field.name), cbor)
-                for field in kind.fields}
+        return {
+            field.name: _convert(f"{path}.{field.name}", field.dataType, value.get(field.name), cbor)
+            for field in kind.fields
+        }
     if isinstance(kind, types.ArrayType):
         _expect(path, kind, value, list)
         return [_convert(f"{path}[{number}]", kind.elementType, element, cbor) for number, element in enumerate(value)]
@@ -266,8 +294,10 @@ def _convert(path: str, kind: types.DataType, value: Any, cbor: bool) -> Any:
         _expect(path, kind, value, dict)
         for key in value:
             _expect(f"{path}, a key", types.StringType(), key, str)
-        return [(_text(path, key), _convert(f"{path}[{key!r}]", kind.valueType, inner, cbor))
-                for key, inner in value.items()]
+        return [
+            (_text(path, key), _convert(f"{path}[{key!r}]", kind.valueType, inner, cbor))
+            for key, inner in value.items()
+        ]
     return _scalar(path, kind, value, cbor)
 
 
@@ -350,12 +380,15 @@ def _time(path: str, kind: types.DataType, value: Any, cbor: bool) -> datetime.d
                 raise ValueError
             value = datetime.datetime.fromisoformat(value)
         except ValueError:
-            raise Misfit(f"{path}: {_shown(value)} is no time of the form 2026-11-21T18:30:00"
-                         + ("Z" if zoned else "")) from None
+            raise Misfit(
+                f"{path}: {_shown(value)} is no time of the form 2026-11-21T18:30:00" + ("Z" if zoned else "")
+            ) from None
     assert isinstance(value, datetime.datetime)
     if zoned != (value.tzinfo is not None):
-        raise Misfit(f"{path}: {_shown(value.isoformat())} has {'no' if zoned else 'an'} offset from UTC, "
-                     f"a {_name(kind)} has {'one' if zoned else 'none'}")
+        raise Misfit(
+            f"{path}: {_shown(value.isoformat())} has {'no' if zoned else 'an'} offset from UTC, "
+            f"a {_name(kind)} has {'one' if zoned else 'none'}"
+        )
     try:
         return value.astimezone(datetime.UTC) if zoned else value
     except OverflowError:
@@ -372,9 +405,11 @@ def _text(path: str, value: str) -> str:
 
 def _expect(path: str, kind: types.DataType, value: Any, *accepted: type) -> None:
     if type(value) not in accepted:
-        raise Misfit(f"{path}: {_shown(value)} is {_kind(value)}"
-                     + (" with a fraction or an exponent" if isinstance(value, (float, Decimal)) else "")
-                     + f", the column is {_name(kind)}")
+        raise Misfit(
+            f"{path}: {_shown(value)} is {_kind(value)}"
+            + (" with a fraction or an exponent" if isinstance(value, (float, Decimal)) else "")
+            + f", the column is {_name(kind)}"
+        )
 
 
 def _out_of_range(path: str, kind: types.DataType, value: Any) -> Misfit:
@@ -386,4 +421,4 @@ def _shown(value: Any) -> str:
         text = json.dumps(value) if isinstance(value, (str, bool)) else str(value)
     except (ValueError, RecursionError):  # an integer of thousands of digits, or deep in something
         text = "this"
-    return text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX - 3] + "..."
+    return text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 3] + "..."

@@ -106,10 +106,20 @@ def _queue_name(selector: int, raw: bytes) -> QueueName:
 
 
 _NO_WORDS = np.zeros(0, np.uint32)
-_SEGMENT = np.dtype([
-    ("place", "u8"), ("time", "i8"), ("file", "u4"), ("frame", "u4"), ("sequence", "u4"), ("size", "u4"), ("ack", "u4"),
-    ("waits", "u4"), ("next", "u4"),
-], align=True)
+_SEGMENT = np.dtype(
+    [
+        ("place", "u8"),
+        ("time", "i8"),
+        ("file", "u4"),
+        ("frame", "u4"),
+        ("sequence", "u4"),
+        ("size", "u4"),
+        ("ack", "u4"),
+        ("waits", "u4"),
+        ("next", "u4"),
+    ],
+    align=True,
+)
 
 
 class _Dictionary:
@@ -204,8 +214,9 @@ class Decoder:
         self.spans = state["spans"]
         self._c = c = ffi.new("mqqb_capture *")
         ffi.memmove(c, state["c"], ffi.sizeof("mqqb_capture"))
-        self._managers, self._queues = (_Dictionary(*saved) for saved in zip(
-            c.dictionary, *zip(*state["dictionaries"], strict=True), strict=True))
+        self._managers, self._queues = (
+            _Dictionary(*saved) for saved in zip(c.dictionary, *zip(*state["dictionaries"], strict=True), strict=True)
+        )
         self._queue_names = {}
         self._scratch = np.empty(lib.MQQB_CAPTURE_SCRATCH, np.uint8)
         c.scratch = ffi.from_buffer("uint8_t[]", self._scratch)
@@ -542,7 +553,11 @@ def batches(
 
 
 def read_on(
-    decoder: Decoder, rows: int, columns: Sequence[str], finish: bool = False, labels: bool = False,
+    decoder: Decoder,
+    rows: int,
+    columns: Sequence[str],
+    finish: bool = False,
+    labels: bool = False,
     correlations: bool = False,
 ) -> Iterator[Batch]:
     """The packets of the paths that were added to this decoder since it was made, or since this was called last.

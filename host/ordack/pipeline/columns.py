@@ -39,13 +39,17 @@ def _scan(data: bytes, sizes: Sequence[int], lookup_ids: Sequence[int]) -> npt.N
     held = [ffi.from_buffer("uint32_t[]", row, require_writable=True) for row in found]
     for index, row in enumerate(held):
         columns.column[index] = row
-    lib.mqqb_scan(ffi.from_buffer("uint8_t[]", data), len(data), columns, count, ffi.new("size_t *"),
-                  ffi.new("int32_t *"))
+    lib.mqqb_scan(
+        ffi.from_buffer("uint8_t[]", data), len(data), columns, count, ffi.new("size_t *"), ffi.new("int32_t *")
+    )
     whole = (found[lib.MQQB_SCAN_TOTAL_SIZE] == np.array(sizes)) & (
-        found[lib.MQQB_SCAN_KIND] >= lib.MQQB_KIND_USER_MESSAGE)
+        found[lib.MQQB_SCAN_KIND] >= lib.MQQB_KIND_USER_MESSAGE
+    )
     if not whole.all():
-        raise StoreError(f"the message with the lookup id {lookup_ids[int(whole.argmin())]} is damaged in the store: "
-                         "it cannot be exported")
+        raise StoreError(
+            f"the message with the lookup id {lookup_ids[int(whole.argmin())]} is damaged in the store: "
+            "it cannot be exported"
+        )
     return found
 
 
@@ -94,7 +98,7 @@ class Columns:
             return pa.array(values, mask=values == compose.FOREVER)
 
         delivery = np.where(transactional, 2, (user_flags & core.USER_DM) != 0).astype(np.int8)
-        sources = [data[at:at + 16] for at in column("SOURCE_OFFSET").tolist()]
+        sources = [data[at : at + 16] for at in column("SOURCE_OFFSET").tolist()]
         made: dict[str, Any] = {
             "queue": pa.DictionaryArray.from_arrays(np.zeros(count, np.int8), [queue]).dictionary_decode(),
             "lookup_id": keys,
@@ -134,8 +138,9 @@ class Columns:
         made[MESSAGE_KEY] = message_keys(made)
         return pa.table([_as(made[field.name], field.type) for field in SCHEMA], SCHEMA)
 
-    def _named(self, data: bytes, parts: Sequence[bytes], sources: Sequence[bytes],
-               scanned: npt.NDArray[np.uint32]) -> dict[str, list[str | None]]:
+    def _named(
+        self, data: bytes, parts: Sequence[bytes], sources: Sequence[bytes], scanned: npt.NDArray[np.uint32]
+    ) -> dict[str, list[str | None]]:
         """The queues of the UserHeaders. What they mean depends on what is in front of them, too."""
         at = scanned[lib.MQQB_SCAN_SOURCE_OFFSET].tolist()
         ends = scanned[lib.MQQB_SCAN_PROPERTIES_OFFSET].tolist()
@@ -148,7 +153,7 @@ class Columns:
                 end = start + names_end(parts[index], bits) - 16
             elif bits & core.USER_TH:
                 end -= 36 if scanned[lib.MQQB_SCAN_TX_FLAGS, index] & core.TX_CG else 20
-            key = data[start + 16:start + 32] + (bits & _SELECTORS).to_bytes(4, "little") + data[start + 48:end]
+            key = data[start + 16 : start + 32] + (bits & _SELECTORS).to_bytes(4, "little") + data[start + 48 : end]
             if bits & (core.USER_AQ | core.USER_RQ):  # these may be queues of the source
                 key += sources[index]
             names = self._names.get(key)
@@ -156,8 +161,18 @@ class Columns:
                 names = self._names[key] = _names(parts[index])
             rows.append(names)
         columns = zip(*rows) if rows else [()] * 5
-        return dict(zip(("destination_queue", "queue_manager_address", "administration_queue", "response_queue",
-                         "connector_type"), map(list, columns)))
+        return dict(
+            zip(
+                (
+                    "destination_queue",
+                    "queue_manager_address",
+                    "administration_queue",
+                    "response_queue",
+                    "connector_type",
+                ),
+                map(list, columns),
+            )
+        )
 
 
 def _remember(cache: dict[bytes, str], keys: Sequence[bytes], make: Callable[[bytes], str]) -> pa.Array:
@@ -185,7 +200,7 @@ def _fixed(values: npt.NDArray[np.uint8]) -> pa.Array:
 
 def _extensions(data: bytes, bodies: Words, sizes: Words) -> pa.Array:
     """ExtensionData, which ends where the body begins."""
-    return pa.array([data[end - size:end] for end, size in zip(bodies.tolist(), sizes.tolist())], pa.binary())
+    return pa.array([data[end - size : end] for end, size in zip(bodies.tolist(), sizes.tolist())], pa.binary())
 
 
 def _as(values: Any, kind: pa.DataType) -> pa.Array:
@@ -209,8 +224,11 @@ def _names(packet: bytes) -> tuple[str | None, ...]:
     host = source if kind == 2 else address
     if kind == 4:  # private, on the host of the AdminQueue
         named = user.admin_queue
-        host = named.source_queue_manager if isinstance(named, guid_names.PrivateQueueFormatName) else (
-            source if selector(core.USER_AQ) == 2 else address)
+        host = (
+            named.source_queue_manager
+            if isinstance(named, guid_names.PrivateQueueFormatName)
+            else (source if selector(core.USER_AQ) == 2 else address)
+        )
     return (
         text(user.destination_queue, address),
         None if address == NULL_GUID else guids.guid_text(address),
@@ -222,8 +240,19 @@ def _names(packet: bytes) -> tuple[str | None, ...]:
 
 def _rare(parts: Sequence[bytes], wanted: npt.NDArray[np.bool_]) -> dict[str, list[Any]]:
     """Columns of headers that few messages have."""
-    names = ("report_queue", "sender_id", "encryption_key", "signature", "sender_certificate", "provider_information",
-             "soap_header", "soap_body", "destination_queues", "administration_queues", "response_queues")
+    names = (
+        "report_queue",
+        "sender_id",
+        "encryption_key",
+        "signature",
+        "sender_certificate",
+        "provider_information",
+        "soap_header",
+        "soap_body",
+        "destination_queues",
+        "administration_queues",
+        "response_queues",
+    )
     columns: dict[str, list[Any]] = {name: [None] * len(parts) for name in names}
     for index in np.flatnonzero(wanted).tolist():
         message = parse(parts[index])
@@ -232,15 +261,24 @@ def _rare(parts: Sequence[bytes], wanted: npt.NDArray[np.bool_]) -> dict[str, li
             values[0] = guids.guid_text(bytes(message.debug.queue_identifier))
         if message.security is not None:
             security = message.security
-            values[1:6] = [bytes(item) or None for item in (
-                security.security_id, security.encryption_key, security.signature, security.sender_cert,
-                security.provider_info)]
+            values[1:6] = [
+                bytes(item) or None
+                for item in (
+                    security.security_id,
+                    security.encryption_key,
+                    security.signature,
+                    security.sender_cert,
+                    security.provider_info,
+                )
+            ]
         if message.soap is not None:
             values[6:8] = legible(message.soap.header), legible(message.soap.body)
         if message.multi_queue_format is not None:
             lists = message.multi_queue_format
-            values[8:11] = [",".join(legible(guids.format_name(name)) for name in found.elements())
-                            for found in (lists.destination, lists.administration, lists.response)]
+            values[8:11] = [
+                ",".join(legible(guids.format_name(name)) for name in found.elements())
+                for found in (lists.destination, lists.administration, lists.response)
+            ]
         for name, value in zip(names, values):
             columns[name][index] = value
     return columns

@@ -105,8 +105,10 @@ class Folder:
         except OSError:
             there = False
         if not there:
-            raise FolderError(f"{self.name} was moved, deleted or replaced while it was exported to. Nothing more was "
-                              "taken from the queues; begin again with the folder where it is now")
+            raise FolderError(
+                f"{self.name} was moved, deleted or replaced while it was exported to. Nothing more was "
+                "taken from the queues; begin again with the folder where it is now"
+            )
 
     def marker(self) -> Marker | None:
         """Whose folder it is."""
@@ -124,7 +126,7 @@ class Folder:
             try:
                 left = memoryview(content)
                 while left:
-                    left = left[os.write(file, left):]
+                    left = left[os.write(file, left) :]
                 os.fsync(file)
             finally:
                 os.close(file)
@@ -192,8 +194,16 @@ class Exporter:
     tell: takes what an operator should know.
     """
 
-    def __init__(self, client: Client, queues: Sequence[str], folder: str | os.PathLike[str], *, rows: int = ROWS,
-                 anew: bool = False, tell: Callable[[str], None] = print) -> None:
+    def __init__(
+        self,
+        client: Client,
+        queues: Sequence[str],
+        folder: str | os.PathLike[str],
+        *,
+        rows: int = ROWS,
+        anew: bool = False,
+        tell: Callable[[str], None] = print,
+    ) -> None:
         self._client = client
         self._store = client.store
         self._rows = rows
@@ -227,8 +237,9 @@ class Exporter:
     def __enter__(self) -> Exporter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -251,19 +262,25 @@ class Exporter:
     def _check_replacement(self, name: str) -> None:
         """Raises FolderError if a folder of this name would take the place of one that is gone."""
         if not self._anew and any(export.path == name for export in self._store.exports()):
-            raise FolderError(f"this store has exported to {name} before, and that folder is not there any more: is it "
-                              "not mounted, or was it moved? If another is to take its place, say --anew")
+            raise FolderError(
+                f"this store has exported to {name} before, and that folder is not there any more: is it "
+                "not mounted, or was it moved? If another is to take its place, say --anew"
+            )
 
     def _mark(self) -> Marker:
         names = self._folder.names()
         if any(map(parse_name, names)):
-            raise FolderError(f"{self._folder.name} holds segments, but no {MARKER} that says whose they are: export "
-                              "to another folder")
+            raise FolderError(
+                f"{self._folder.name} holds segments, but no {MARKER} that says whose they are: export "
+                "to another folder"
+            )
         self._check_replacement(self._folder.name)
         foreign = min((name for name in names if name != LOST and not name.startswith(f".{MARKER}.")), default=None)
         if foreign is not None:
-            raise FolderError(f"{self._folder.name} holds other files, such as {legible(foreign)}, and no {MARKER} of "
-                              "an export: name a new or empty folder")
+            raise FolderError(
+                f"{self._folder.name} holds other files, such as {legible(foreign)}, and no {MARKER} of "
+                "an export: name a new or empty folder"
+            )
         new = hidden(f"{MARKER}.{self._store.guid.hex()}")
         self._folder.write(new, marker_content(Marker(self._guid, secrets.token_hex(8))))
         self._folder.link(new, MARKER)
@@ -274,8 +291,10 @@ class Exporter:
 
     def _check_owner(self, instead: str) -> None:
         if self._marker.queue_manager != self._guid:
-            raise FolderError(f"{self._folder.name} holds segments of the queue manager {self._marker.queue_manager}; "
-                              f"this one, {self._guid}, {instead}")
+            raise FolderError(
+                f"{self._folder.name} holds segments of the queue manager {self._marker.queue_manager}; "
+                f"this one, {self._guid}, {instead}"
+            )
 
     def _take_up(self, queue: Queue) -> None:
         """Finish what earlier exports of a queue have left."""
@@ -320,11 +339,14 @@ class Exporter:
     def _give_up(self, export: Export, problem: str) -> None:
         """Do without a segment that was recorded, if that is what the operator wants."""
         _, _, first, last = parse_name(export.name) or ("", 0, 0, 0)
-        text = (f"{counted(export.messages, 'message')} of the queue {export.queue}, lookup ids {first} to {last}: in "
-                f"the segment {export.name}, which has not become visible: {problem}")
+        text = (
+            f"{counted(export.messages, 'message')} of the queue {export.queue}, lookup ids {first} to {last}: in "
+            f"the segment {export.name}, which has not become visible: {problem}"
+        )
         if not self._anew:
-            raise FolderError(f"{text}. Bring it back, or export to the folder where it is now; if it is lost for "
-                              "good, say --anew")
+            raise FolderError(
+                f"{text}. Bring it back, or export to the folder where it is now; if it is lost for good, say --anew"
+            )
         self._tell(f"given up: {text}")
 
     def _clean(self, queue: Queue) -> None:
@@ -342,7 +364,8 @@ class Exporter:
             raise FolderError(
                 f"{self._folder.name} has segment {max(serials)} of the queue {queue.name}, and this store knows of "
                 f"{last.serial or 'none'}: the store was restored from a backup, or is a copy. Export to a new folder; "
-                "messages exported since the backup are in both")
+                "messages exported since the backup are in both"
+            )
 
     # ---- exporting
 
@@ -413,8 +436,9 @@ class Exporter:
             last = self._last[queue.identifier]
             name = file_name(last.queue, last.serial + 1, messages[0].lookup_id, messages[-1].lookup_id)
             content = _parquet(self._columns.table(last.queue, messages))
-            export = last._replace(serial=last.serial + 1, name=name, messages=len(messages), size=len(content),
-                                   pending=PENDING)
+            export = last._replace(
+                serial=last.serial + 1, name=name, messages=len(messages), size=len(content), pending=PENDING
+            )
         except BaseException:
             self._put_back(keys)
             raise
@@ -440,8 +464,10 @@ class Exporter:
             self._folder.rename(hidden(name), name)
         except FolderError as error:
             count = counted(export.messages, "message")
-            raise FolderError(f"{error}. {count} of the queue {export.queue}: in {hidden(name)} there, no longer in "
-                              "the queue: the next export to this folder makes them visible") from None
+            raise FolderError(
+                f"{error}. {count} of the queue {export.queue}: in {hidden(name)} there, no longer in "
+                "the queue: the next export to this folder makes them visible"
+            ) from None
         self._last[queue.identifier] = export
         with contextlib.suppress(StoreError):  # it is visible, and told so; if this fails, the next segment comes to it
             self._store.save_export(export._replace(pending=DONE))
@@ -450,17 +476,23 @@ class Exporter:
 
     def _unknown(self, export: Export, reason: str) -> StoreUnknown:
         """The store did not say whether these messages have left it."""
-        return StoreUnknown(f"{counted(export.messages, 'message')} of the queue {export.queue} moved to the segment "
-                            f"{export.name}, or did not: {reason}",
-                            f"export to {self._folder.name} again, and each is in one segment")
+        return StoreUnknown(
+            f"{counted(export.messages, 'message')} of the queue {export.queue} moved to the segment "
+            f"{export.name}, or did not: {reason}",
+            f"export to {self._folder.name} again, and each is in one segment",
+        )
 
     def _check_last(self, last: Export) -> None:
         """A record that waits to become visible must not be replaced."""
-        found = [(export.serial, export.pending) for export in self._store.exports(last.queue)
-                 if export.folder == last.folder]
+        found = [
+            (export.serial, export.pending)
+            for export in self._store.exports(last.queue)
+            if export.folder == last.folder
+        ]
         if found and found != [(last.serial, DONE)]:
-            raise StoreError(f"the segment after {last.serial} of the queue {last.queue} is recorded already: begin "
-                             "the export again")
+            raise StoreError(
+                f"the segment after {last.serial} of the queue {last.queue} is recorded already: begin the export again"
+            )
 
     def _receive(self, queue: Queue, limit: int, keys: list[int]) -> list[Stored]:
         messages: list[Stored] = []
@@ -490,7 +522,12 @@ def _exported(export: Export, recovered: bool) -> Exported:
 def _parquet(table: pa.Table) -> pa.Buffer:
     """The table as a file, one row group."""
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, row_group_size=max(len(table), 1), compression="zstd",
-                   use_dictionary=[name for name in SCHEMA.names if name not in _PLAIN],
-                   write_statistics=[name for name in SCHEMA.names if name != "body"])
+    pq.write_table(
+        table,
+        sink,
+        row_group_size=max(len(table), 1),
+        compression="zstd",
+        use_dictionary=[name for name in SCHEMA.names if name not in _PLAIN],
+        write_statistics=[name for name in SCHEMA.names if name != "body"],
+    )
     return sink.getvalue()

@@ -131,8 +131,10 @@ class Follower:
         for made in (self._states, self.checkpoint / "steps", self.checkpoint / "done"):
             made.mkdir(exist_ok=True)
         if found != mark:
-            raise FollowError(f"{checkpoint} is the checkpoint for the folder {found['folder']} in format "
-                              f"{found['format']}; take another one for {folder}")
+            raise FollowError(
+                f"{checkpoint} is the checkpoint for the folder {found['folder']} in format "
+                f"{found['format']}; take another one for {folder}"
+            )
         self.passed_over: set[str] = set()  # what is no capture
         self._first_times: dict[tuple[str, int], float] = {}
         self._order: tuple[int, list[File]] = 0, []  # behind the last step that was asked for
@@ -146,8 +148,9 @@ class Follower:
             raise FollowError(f"the checkpoint {named} is no folder, or is below a file: name a folder") from None
         foreign = any(not entry.name.startswith(f".{MARK}") for entry in self.checkpoint.iterdir())
         if foreign and not path.exists():  # looked for last: another process may be making it
-            raise FollowError(f"{named} holds other files, and is no checkpoint of this command: name a new or empty "
-                              "folder")
+            raise FollowError(
+                f"{named} holds other files, and is no checkpoint of this command: name a new or empty folder"
+            )
         _write_once(path, json.dumps(mark).encode())
         try:
             found: dict[str, Any] = json.loads(path.read_bytes())
@@ -163,8 +166,7 @@ class Follower:
         begun = (self.checkpoint / "steps" / f"{number + 1:010}.json").exists()
         if not number and not begun:
             return ""
-        said = (f"going on in {self.checkpoint} behind step {number}: "
-                f"{count_text(len(self.order(number)), 'file')} read")
+        said = f"going on in {self.checkpoint} behind step {number}: {count_text(len(self.order(number)), 'file')} read"
         if begun:
             files = count_text(len(self.step(number + 1).files), "file")
             said += f"; step {number + 1} with {files} was begun and is done again"
@@ -255,9 +257,16 @@ class Follower:
             if step is None:
                 return None
             self._tidy(after, step.origin)
-            _write_once(path, json.dumps({
-                "origin": step.origin, "behind": step.behind,
-                "files": [[file.path, file.size, file.time, file.missed] for file in step.files]}).encode())
+            _write_once(
+                path,
+                json.dumps(
+                    {
+                        "origin": step.origin,
+                        "behind": step.behind,
+                        "files": [[file.path, file.size, file.time, file.missed] for file in step.files],
+                    }
+                ).encode(),
+            )
         return self.step(number)
 
     def step(self, number: int) -> Step:
@@ -284,8 +293,11 @@ class Follower:
         new = {file.path: file for file in present if file.path not in known or file.size != known[file.path].size}
         if new:  # those that only have another name now, or are packed beside what they were made of, were read
             gone = {(file.time, file.size) for file in before if not Path(file.path).exists()}
-            new = {path: file for path, file in new.items() if path in known or (
-                (file.time, file.size) not in gone and not _was_packed(file, {**known, **new}))}
+            new = {
+                path: file
+                for path, file in new.items()
+                if path in known or ((file.time, file.size) not in gone and not _was_packed(file, {**known, **new}))
+            }
         whole = number == 1 or self._state(number - 1).exists()  # not if another version has written it
         if not new and whole:
             return None
@@ -295,11 +307,13 @@ class Follower:
         origin, prefix = number - 1, before
         if same < len(read) or not whole:
             origin, prefix = self._origin(number - 1, wanted[:same])
-        rest = wanted[len([file for file in prefix if not file.missed]):]
+        rest = wanted[len([file for file in prefix if not file.missed]) :]
         lost = [file for file in rest if not Path(file.path).exists()]
         if lost and not whole:
-            raise FollowError(f"the checkpoint {self.checkpoint} is of another version of ordack, and {lost[0].path} "
-                              "is no more there to be read again: begin a new one")
+            raise FollowError(
+                f"the checkpoint {self.checkpoint} is of another version of ordack, and {lost[0].path} "
+                "is no more there to be read again: begin a new one"
+            )
         if lost:  # cannot go back: what is late is left out, and said to be missing
             late = {file.path for file in new.values() if file.place < max(file.place for file in read)}
             origin = number - 1
@@ -319,7 +333,7 @@ class Follower:
         while number:
             order = self.order(number)
             read = [file for file in order if not file.missed]
-            if len(read) == len(order) and read == list(wanted[:len(read)]) and self._state(number).exists():
+            if len(read) == len(order) and read == list(wanted[: len(read)]) and self._state(number).exists():
                 return number, order
             number = self.step(number).origin
         return 0, []
@@ -368,8 +382,10 @@ class Follower:
             with pa.CompressedInputStream(str(self._state(number)), "lz4") as file:
                 state: State = _Unpickler(file).load()
         except (OSError, EOFError, pickle.UnpicklingError) as error:
-            raise FollowError(f"the checkpoint {self.checkpoint} is damaged: the state behind step {number} cannot be "
-                              f"read, {error}; begin a new one") from None
+            raise FollowError(
+                f"the checkpoint {self.checkpoint} is damaged: the state behind step {number} cannot be "
+                f"read, {error}; begin a new one"
+            ) from None
         return state
 
     def _tidy(self, number: int, origin: int) -> None:
@@ -421,15 +437,22 @@ class Follower:
 
 def _was_packed(file: File, known: Mapping[str, File]) -> bool:
     """Whether this is another file, packed."""
-    return any(file.path.endswith(suffix) and file.path.removesuffix(suffix) in known
-               and known[file.path.removesuffix(suffix)].time == file.time for suffix in SUFFIXES)
+    return any(
+        file.path.endswith(suffix)
+        and file.path.removesuffix(suffix) in known
+        and known[file.path.removesuffix(suffix)].time == file.time
+        for suffix in SUFFIXES
+    )
 
 
 def _layout() -> str:
     """Tells states of this version from those of others, whose structures in C may differ."""
     types = {name: ffi.typeof(name) for name in ffi.list_types()[0]}
-    said = [(name, [(field, item.offset, str(item.type)) for field, item in kind.fields])
-            for name, kind in types.items() if kind.kind == "struct" and kind.fields]
+    said = [
+        (name, [(field, item.offset, str(item.type)) for field, item in kind.fields])
+        for name, kind in types.items()
+        if kind.kind == "struct" and kind.fields
+    ]
     return hashlib.sha256(repr((STATE_FORMAT, sorted(said))).encode()).hexdigest()[:12]
 
 
@@ -439,10 +462,20 @@ def _named(part: Any) -> tuple[str, str]:
 
 # What a state consists of. numpy names the functions that make arrays differently from version to version: one for
 # arrays that are a piece of memory, one for others.
-_PARTS = {_named(part) for part in (
-    State, captures.Decoder, captures.Damage, audit.Auditor, Counter, np.dtype, np.ndarray,
-    np.zeros(1).__reduce_ex__(pickle.HIGHEST_PROTOCOL)[0],
-    np.zeros((2, 2))[:, :1].__reduce_ex__(pickle.HIGHEST_PROTOCOL)[0])} | {(audit.__name__, "_Tables")}
+_PARTS = {
+    _named(part)
+    for part in (
+        State,
+        captures.Decoder,
+        captures.Damage,
+        audit.Auditor,
+        Counter,
+        np.dtype,
+        np.ndarray,
+        np.zeros(1).__reduce_ex__(pickle.HIGHEST_PROTOCOL)[0],
+        np.zeros((2, 2))[:, :1].__reduce_ex__(pickle.HIGHEST_PROTOCOL)[0],
+    )
+} | {(audit.__name__, "_Tables")}
 
 
 class _Unpickler(pickle.Unpickler):
@@ -500,9 +533,17 @@ def stream(spark: SparkSession, follower: Follower, once: bool) -> StreamingQuer
     `follower.result(step)` says what that has shown.
     """
     spark.dataSource.register(StepSource)
-    steps = spark.readStream.format(StepSource.name()).options(
-        path=str(follower.folder), checkpoint=str(follower.checkpoint), settled=0.0 if once else follower.settled,
-        stepbytes=follower.step_bytes, layout=_layout()).load()
+    steps = (
+        spark.readStream.format(StepSource.name())
+        .options(
+            path=str(follower.folder),
+            checkpoint=str(follower.checkpoint),
+            settled=0.0 if once else follower.settled,
+            stepbytes=follower.step_bytes,
+            layout=_layout(),
+        )
+        .load()
+    )
     writer = steps.writeStream.format("noop").option("checkpointLocation", str(follower.checkpoint / "spark"))
     return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{POLL_S} seconds")).start()
 
@@ -520,8 +561,14 @@ class StepSource(DataSource):
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark names it
         if self.options["layout"] != _layout():
             raise FollowError("here is another version of ordack than where this stream was begun")
-        return StepReader(Follower(Path(self.options["path"]), Path(self.options["checkpoint"]),
-                                   float(self.options["settled"]), int(self.options["stepbytes"])))
+        return StepReader(
+            Follower(
+                Path(self.options["path"]),
+                Path(self.options["checkpoint"]),
+                float(self.options["settled"]),
+                int(self.options["stepbytes"]),
+            )
+        )
 
 
 class StepPart(InputPartition):
@@ -546,7 +593,9 @@ class StepReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._follower.present()
 
     def latestOffset(  # noqa: N802 - Spark's name
-        self, start: dict[str, Any], limit: ReadLimit  # noqa: ARG002 - one step each
+        self,
+        start: dict[str, Any],
+        limit: ReadLimit,  # noqa: ARG002 - one step each
     ) -> dict[str, Any]:
         step = self._follower.plan(start["step"], self._target)
         return start if step is None else {"step": step.number}

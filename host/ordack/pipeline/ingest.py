@@ -57,10 +57,10 @@ GOES_ON = "what is in the table is whole, and the next ingest goes on"
 # What gives Spark a format that it does not have: the package in Maven's central repository, and its settings.
 PACKAGES = {
     "delta": "io.delta:delta-spark_2.13, with spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension and "
-             "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog",
     ICEBERG: "org.apache.iceberg:iceberg-spark-runtime of your Spark, with spark.sql.extensions="
-             "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions and a catalog, "
-             "spark.sql.catalog.NAME=org.apache.iceberg.spark.SparkCatalog",
+    "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions and a catalog, "
+    "spark.sql.catalog.NAME=org.apache.iceberg.spark.SparkCatalog",
 }
 REACH = "--conf spark.jars.packages=org.apache.hadoop:hadoop-aws:VERSION"
 
@@ -121,10 +121,16 @@ class Batch:
     def as_json(self) -> dict[str, Any]:
         """The object that `ordack pipeline ingest --json` prints."""
         return {
-            "batch": self.number, "rows": self.rows, "malformed": self.malformed, "segments": self.segments,
-            "behind": self.behind, "seconds": round(self.seconds, 3),
-            "latency_s": {"arrived_to_table": _rounded(self.arrived_to_table),
-                          "sent_to_table": _rounded(self.sent_to_table)},
+            "batch": self.number,
+            "rows": self.rows,
+            "malformed": self.malformed,
+            "segments": self.segments,
+            "behind": self.behind,
+            "seconds": round(self.seconds, 3),
+            "latency_s": {
+                "arrived_to_table": _rounded(self.arrived_to_table),
+                "sent_to_table": _rounded(self.sent_to_table),
+            },
         }
 
 
@@ -151,21 +157,28 @@ class Summary:
         if self.batches:
             text += f" of {counted(self.segments, 'segment')}, in {counted(self.batches, 'batch')}"
         if self.malformed:
-            text += (f"; {self.malformed} with a body that does not fit the schema, the column {MALFORMED} says why")
+            text += f"; {self.malformed} with a body that does not fit the schema, the column {MALFORMED} says why"
         for name, latency in (("arrival in the queue", self.arrived_to_table), ("sending", self.sent_to_table)):
             if figures := latency.figures():
                 text += f"\nfrom {name} to the table: " + ", ".join(
-                    f"{label} {value:.2f} s" for label, value in figures._asdict().items())
+                    f"{label} {value:.2f} s" for label, value in figures._asdict().items()
+                )
         return text + ("\n(of sending only the second is known: up to 1 s too long)" if self.rows else "")
 
     def as_json(self) -> dict[str, Any]:
         """The last object that `ordack pipeline ingest --json` prints."""
         return {
-            "table": self.table, "batches": self.batches, "rows": self.rows, "malformed": self.malformed,
-            "segments": self.segments, "seconds": round(self.seconds, 3),
-            "latency_s": {"arrived_to_table": _rounded(self.arrived_to_table.figures()),
-                          "sent_to_table": _rounded(self.sent_to_table.figures()),
-                          "resolution": {"arrived_to_table": 0.001, "sent_to_table": 1}},
+            "table": self.table,
+            "batches": self.batches,
+            "rows": self.rows,
+            "malformed": self.malformed,
+            "segments": self.segments,
+            "seconds": round(self.seconds, 3),
+            "latency_s": {
+                "arrived_to_table": _rounded(self.arrived_to_table.figures()),
+                "sent_to_table": _rounded(self.sent_to_table.figures()),
+                "resolution": {"arrived_to_table": 0.001, "sent_to_table": 1},
+            },
         }
 
 
@@ -237,34 +250,49 @@ class Job:
             return []
 
     def _read(self, spark: SparkSession) -> DataFrame:
-        return spark.table(self.table) if self.table_format == ICEBERG else (
-            spark.read.format(self.table_format).load(self.table))
+        return (
+            spark.table(self.table)
+            if self.table_format == ICEBERG
+            else (spark.read.format(self.table_format).load(self.table))
+        )
 
     def check(self, spark: SparkSession, schema: StructType) -> None:
         """Refuse a table that this checkpoint has not written. Raises IngestUnusable, IngestError."""
         begun, committed = (_holds_files(spark, f"{self.place}/{part}") for part in ("offsets", "commits"))
         files = self.table_format in FILES
-        there: bool | None = (_holds_files(spark, f"{self.table}/{METADATA}") or None) if files else (
-            self._holds_rows(spark))
+        there: bool | None = (
+            (_holds_files(spark, f"{self.table}/{METADATA}") or None) if files else (self._holds_rows(spark))
+        )
         if there and not begun:
             what = "leave out rows" if files else "put rows into it again"
-            raise IngestUnusable(f"the table {self.table} has been written with another checkpoint than {self.place}; "
-                                 f"with a new one Spark would {what}: name the table's own, or begin a new table")
+            raise IngestUnusable(
+                f"the table {self.table} has been written with another checkpoint than {self.place}; "
+                f"with a new one Spark would {what}: name the table's own, or begin a new table"
+            )
         if begun and committed and there is None:
-            raise IngestUnusable(f"the checkpoint {self.place} belongs to a table that is not in {self.table} any "
-                                 "more: take a new checkpoint and a new table, or put it back")
+            raise IngestUnusable(
+                f"the checkpoint {self.place} belongs to a table that is not in {self.table} any "
+                "more: take a new checkpoint and a new table, or put it back"
+            )
         if not files:
             return
         if there:
             before = _comparable(self._read(spark).schema)
             now = _comparable(schema)
             if before != now:
-                gone, new = (", ".join(one for one in these if one not in others) or "nothing"
-                             for these, others in ((before, now), (now, before)))
-                how = (f"other columns (only in the table: {gone}; only in this ingest: {new})"
-                       if set(before) != set(now) else f"its columns in another order ({', '.join(before)})")
-                raise IngestUnusable(f"the table {self.table} has {how}: a table keeps its schema; say the "
-                                     "same --schema, or begin a new table")
+                gone, new = (
+                    ", ".join(one for one in these if one not in others) or "nothing"
+                    for these, others in ((before, now), (now, before))
+                )
+                how = (
+                    f"other columns (only in the table: {gone}; only in this ingest: {new})"
+                    if set(before) != set(now)
+                    else f"its columns in another order ({', '.join(before)})"
+                )
+                raise IngestUnusable(
+                    f"the table {self.table} has {how}: a table keeps its schema; say the "
+                    "same --schema, or begin a new table"
+                )
         elif not begun and _holds_files(spark, self.table):
             raise IngestUnusable(_foreign(self.table))
 
@@ -284,7 +312,8 @@ class Job:
             raise IngestError(
                 f"this Spark has no {what}: give it {PACKAGES[self.table_format]} (the package with "
                 "--conf spark.jars.packages=PACKAGE:VERSION, each setting with --conf, too; all of it to a Spark "
-                f"Connect server when it is started), or write {PARQUET}") from None
+                f"Connect server when it is started), or write {PARQUET}"
+            ) from None
 
 
 def _absolute(path: str) -> str:
@@ -330,11 +359,13 @@ def _holds_files(spark: SparkSession, folder: str) -> bool:
             named = jvm.org.apache.hadoop.fs.Path(folder)
             system = named.getFileSystem(jvm.org.apache.spark.SparkContext.getOrCreate().hadoopConfiguration())
             return system.exists(named) and _for_readers(
-                status.getPath().getName() for status in system.listStatus(named))
+                status.getPath().getName() for status in system.listStatus(named)
+            )
         except (PySparkException, Py4JJavaError) as error:
             raise IngestUnusable(
                 f"this Spark cannot look into {folder}: {words(error)}. Give it what reaches that ({REACH} for s3a, "
-                "and the like), or name a folder of this machine") from None
+                "and the like), or name a folder of this machine"
+            ) from None
     pattern = re.sub(r"([\\*?{}\[\]])", r"\\\1", folder) + "/[!._]*"
     try:  # the server looks, and reads nothing
         spark.read.format("binaryFile").load(pattern).schema  # noqa: B018
@@ -380,8 +411,15 @@ def _locked(spark: SparkSession, job: Job) -> Iterator[None]:
             file.close()
 
 
-def ingest(spark: SparkSession, job: Job, *, continuous: bool = False, interval: float = INTERVAL_S,
-           stop: Callable[[], bool] = lambda: False, tell: Callable[[Batch], None] | None = None) -> Summary:
+def ingest(
+    spark: SparkSession,
+    job: Job,
+    *,
+    continuous: bool = False,
+    interval: float = INTERVAL_S,
+    stop: Callable[[], bool] = lambda: False,
+    tell: Callable[[Batch], None] | None = None,
+) -> Summary:
     """Put what is in the segments, and not in the table yet, into the table; with `continuous` also what comes, looking
     every `interval` seconds, until `stop()`. `tell` hears of each batch that is in the table.
 
@@ -406,8 +444,10 @@ def ingest(spark: SparkSession, job: Job, *, continuous: bool = False, interval:
                 query.stop()
         watch.look(query)
         if not stopped and is_remote(spark) and (continuous or not _in_table(spark, job, due)):
-            raise IngestError("the stream was stopped on the server, by another ingest with the checkpoint "
-                              f"{job.place} or by hand, before this one was at its end; the next ingest goes on")
+            raise IngestError(
+                "the stream was stopped on the server, by another ingest with the checkpoint "
+                f"{job.place} or by hand, before this one was at its end; the next ingest goes on"
+            )
         summary.seconds = time.monotonic() - begun
     return summary
 
@@ -442,8 +482,11 @@ def _start(job: Job, frame: DataFrame, continuous: bool, interval: float) -> Str
     writer = frame.writeStream.format(job.table_format).option("checkpointLocation", job.place).outputMode("append")
     if job.table_format in FILES:
         writer = writer.option("compression", "zstd")
-    writer = writer.trigger(processingTime=f"{round(interval * 1000)} milliseconds") if continuous else (
-        writer.trigger(availableNow=True))
+    writer = (
+        writer.trigger(processingTime=f"{round(interval * 1000)} milliseconds")
+        if continuous
+        else (writer.trigger(availableNow=True))
+    )
     try:
         return writer.toTable(job.table) if job.table_format == ICEBERG else writer.start(job.table)
     except (PySparkException, Py4JJavaError) as error:
@@ -499,8 +542,9 @@ class Watch:
         taken = int(progress["durationMs"]["triggerExecution"])
         first, last = _serials(source["startOffset"]), _serials(source["endOffset"])
         there = segments.segments(self.job.settings.folder, self.job.settings.queues)
-        read = [segment for segment in there
-                if first.get(segment.queue, 0) < segment.serial <= last.get(segment.queue, 0)]
+        read = [
+            segment for segment in there if first.get(segment.queue, 0) < segment.serial <= last.get(segment.queue, 0)
+        ]
         arrived, sent = Latency(), Latency()
         for segment in read:
             with contextlib.suppress(OSError):  # it may be deleted by now, or not be on this machine
@@ -508,9 +552,16 @@ class Watch:
                 for latency, column in ((arrived, "arrived"), (sent, "sent_time")):
                     latency.add(times[column].cast("int64").to_numpy(), round(begun * 1000) + taken)
         malformed = _malformed((progress["observedMetrics"] or {}).get(OBSERVED))
-        batch = Batch(int(progress["batchId"]), int(progress.numInputRows), malformed, len(read),
-                      sum(segment.serial > last.get(segment.queue, 0) for segment in there), taken / 1000,
-                      arrived.figures(), sent.figures())
+        batch = Batch(
+            int(progress["batchId"]),
+            int(progress.numInputRows),
+            malformed,
+            len(read),
+            sum(segment.serial > last.get(segment.queue, 0) for segment in there),
+            taken / 1000,
+            arrived.figures(),
+            sent.figures(),
+        )
         summary.batches += 1
         summary.rows += batch.rows
         summary.segments += batch.segments

@@ -406,8 +406,9 @@ def _is_capture(path: str) -> bool:
     try:
         return captures.is_capture(path)
     except OSError as error:
-        raise OptionError(f"cannot read the capture {path}: {error.strerror}; make it readable, or leave it out"
-                          ) from None
+        raise OptionError(
+            f"cannot read the capture {path}: {error.strerror}; make it readable, or leave it out"
+        ) from None
 
 
 def find_files(path: str, tell: Callable[[str], None] = lambda _: None) -> list[str]:
@@ -422,14 +423,21 @@ def find_files(path: str, tell: Callable[[str], None] = lambda _: None) -> list[
     if Path(path).is_dir():
         entries = sorted(Path(path).iterdir())
         packed_too = {f"{entry.name}{suffix}" for entry in entries for suffix in SUFFIXES}
-        found = [str(entry) for entry in entries if entry.is_file() and not entry.name.startswith(".")
-                 and entry.name not in packed_too
-                 and _is_capture(str(entry))]
+        found = [
+            str(entry)
+            for entry in entries
+            if entry.is_file()
+            and not entry.name.startswith(".")
+            and entry.name not in packed_too
+            and _is_capture(str(entry))
+        ]
         others = [entry.name for entry in entries if str(entry) not in found]
         if others:
             more = f" and {len(others) - NAMED_MAX:,} more" if len(others) > NAMED_MAX else ""
-            tell(f"passed over in {path}: {', '.join(others[:NAMED_MAX])}{more} (no pcap or pcapng file, hidden, a "
-                 "folder, or packed beside what it was made of)")
+            tell(
+                f"passed over in {path}: {', '.join(others[:NAMED_MAX])}{more} (no pcap or pcapng file, hidden, a "
+                "folder, or packed beside what it was made of)"
+            )
     else:
         pattern = has_magic(path) and not Path(path).exists()
         found = sorted(glob(path, recursive=True)) if pattern else [path]  # noqa: PTH207 - Path's takes no absolute one
@@ -492,8 +500,10 @@ class NoStream(DataSourceStreamReader):
     """Refuses when a stream begins: what is raised before that, Spark does not tell."""
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        raise OptionError("captures are no stream of Spark's: `ordack audit --follow FOLDER --checkpoint DIR` audits a "
-                          "folder that grows; spark.read reads the packets that are there")
+        raise OptionError(
+            "captures are no stream of Spark's: `ordack audit --follow FOLDER --checkpoint DIR` audits a "
+            "folder that grows; spark.read reads the packets that are there"
+        )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - Spark's name
         return iter(())
@@ -506,7 +516,7 @@ class PacketReader(DataSourceReader):
         options = options_of(options, OPTIONS)
         path = options.get("path")
         if not path:
-            raise OptionError('say which captures to read: .load("/captures/*.pcap"), or LOCATION \'/captures\'')
+            raise OptionError("say which captures to read: .load(\"/captures/*.pcap\"), or LOCATION '/captures'")
         self._paths = find_files(path)
         self._count = _partitions(options)
         self._names = schema.names

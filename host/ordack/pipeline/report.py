@@ -43,27 +43,27 @@ FINDINGS_MAX = 5000  # of violations, and of what is not known, in one report
 TIME_LINES_MAX = 500  # connections whose events are in the report
 
 KINDS = {
-    "renumbered":
-        "A message came under two numbers, or two messages under one. The receiver may take it twice, or drop one. "
-        "Look for a store or outbox at the sender that was copied, or put back from a backup.",
-    "ack_beyond_receipt":
-        "An acknowledgement names what its sender cannot have had. The source deletes messages that nobody has. Look "
-        "at the receiver: a store put back from a backup, or two with one identity.",
-    "id_went_back":
-        "The source went back to an older sequence, and the receiver ignores all that is in it. Look for a clock or a "
-        "store that was put back at the sender.",
-    "skipped":
-        "The receiver accepted a message although one before it was missing. That one is lost for it. Look at the "
-        "receiver's version.",
-    "count_mismatch":
-        "A session's counters differ from the packets that were sent on it. One end has a defect, or something on the "
-        "way changes packets.",
-    "resent_after_ack":
-        "A message was sent again after its sender knew that it had been settled. Look at the sender: what it has "
-        "learned is not kept.",
-    "delivered_twice":
-        "A message was accepted or received twice. If it is renumbered, too, look for a store or outbox at the sender "
-        "that was copied, or put back from a backup; otherwise for such a store at the receiver.",
+    "renumbered": "A message came under two numbers, or two messages under one. The receiver may take it twice, or "
+    "drop one. "
+    "Look for a store or outbox at the sender that was copied, or put back from a backup.",
+    "ack_beyond_receipt": "An acknowledgement names what its sender cannot have had. The source deletes messages "
+    "that nobody has. Look "
+    "at the receiver: a store put back from a backup, or two with one identity.",
+    "id_went_back": "The source went back to an older sequence, and the receiver ignores all that is in it. Look for "
+    "a clock or a "
+    "store that was put back at the sender.",
+    "skipped": "The receiver accepted a message although one before it was missing. That one is lost for it. Look at "
+    "the "
+    "receiver's version.",
+    "count_mismatch": "A session's counters differ from the packets that were sent on it. One end has a defect, or "
+    "something on the "
+    "way changes packets.",
+    "resent_after_ack": "A message was sent again after its sender knew that it had been settled. Look at the "
+    "sender: what it has "
+    "learned is not kept.",
+    "delivered_twice": "A message was accepted or received twice. If it is renumbered, too, look for a store or "
+    "outbox at the sender "
+    "that was copied, or put back from a backup; otherwise for such a store at the receiver.",
 }
 _OUTCOMES = {
     "received": ("received by an application", "order"),
@@ -79,8 +79,14 @@ _REJECTS = {
     "sequence_start_missing": "the first message of its sequence is missing",
 }
 _FIGURES = (
-    ("packets", "Packets"), ("connections", "Connections"), ("streams", "Sequences"), ("messages", "Messages"),
-    ("settled", "Settled"), ("unsettled", "Unsettled"), ("resends", "Resends"), ("holes", "Holes"),
+    ("packets", "Packets"),
+    ("connections", "Connections"),
+    ("streams", "Sequences"),
+    ("messages", "Messages"),
+    ("settled", "Settled"),
+    ("unsettled", "Unsettled"),
+    ("resends", "Resends"),
+    ("holes", "Holes"),
     ("malformed", "Malformed"),
 )
 _LATENCIES = ("session", "order", "final")
@@ -107,22 +113,40 @@ def _page(result: Result) -> str:
         "headline": _text(headline),
         "advice": advice,
         "figures": _figures(result.summary, violations, unknowns),
-        "latency": _table("Milliseconds, all messages together", ("to", "messages", "p50", "p90", "p99", "greatest"), [
-            (f"{which} acknowledgement", latency.count,
-             *map(_milliseconds, (latency.p50, latency.p90, latency.p99, latency.max)))
-            for which in _LATENCIES if (latency := result.latency.get(which)) and latency.count]),
+        "latency": _table(
+            "Milliseconds, all messages together",
+            ("to", "messages", "p50", "p90", "p99", "greatest"),
+            [
+                (
+                    f"{which} acknowledgement",
+                    latency.count,
+                    *map(_milliseconds, (latency.p50, latency.p90, latency.p99, latency.max)),
+                )
+                for which in _LATENCIES
+                if (latency := result.latency.get(which)) and latency.count
+            ],
+        ),
         "outcomes": _table("Messages by outcome", ("outcome", "messages"), [one[:2] for one in outcomes]),
-        "rejects": _table("Transmissions by reason", ("reason", "transmissions"), [
-            (_reason(reason), count) for reason, count in rejects.most_common()]),
-        "files": _table("In the order of their first frames", ("file", "read"), [
-            (path, "; ".join(text for name, text in result.damages if name == path) or "whole")
-            for path in result.paths]),
+        "rejects": _table(
+            "Transmissions by reason",
+            ("reason", "transmissions"),
+            [(_reason(reason), count) for reason, count in rejects.most_common()],
+        ),
+        "files": _table(
+            "In the order of their first frames",
+            ("file", "read"),
+            [
+                (path, "; ".join(text for name, text in result.damages if name == path) or "whole")
+                for path in result.paths
+            ],
+        ),
         "footer": f"Written by ordack audit, {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC. Times are the capture's.",
         "data": _json(_data(result, violations, unknowns, outcomes)),
         "plotly": plotly,
         "script": script,
-        "hashes": " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}'"
-                           for code in (plotly, script)),
+        "hashes": " ".join(
+            f"'sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}'" for code in (plotly, script)
+        ),
     }
     return re.sub(r"@([a-z]+)@", lambda match: parts[match[1]], (files / "report.html").read_text("utf-8"))
 
@@ -133,8 +157,10 @@ def _page(result: Result) -> str:
 def _totals(result: Result) -> tuple[int, int]:
     """(violations, verdicts that are not known)."""
     unknowns = sum(sum(stream.unknowns.values()) for stream in result.streams)
-    return (sum(result.summary["violations"].values()),
-            unknowns + sum(unknown.stream is None for unknown in result.unknowns))
+    return (
+        sum(result.summary["violations"].values()),
+        unknowns + sum(unknown.stream is None for unknown in result.unknowns),
+    )
 
 
 def _verdict(result: Result, violations: int, unknowns: int) -> tuple[str, str, str]:
@@ -150,26 +176,36 @@ def _verdict(result: Result, violations: int, unknowns: int) -> tuple[str, str, 
         verdict, headline = "unknown", f"Nothing wrong was found, but {_count(unknowns, 'verdict')} must stay open"
     elif not messages:
         verdict, headline = "unknown", "Nothing to judge: no transactional message is in this capture"
-        advice.append("Capture TCP port 1801 where the messages pass, or let `ordack serve --capture FILE` write all "
-                      "that it sends and receives.")
+        advice.append(
+            "Capture TCP port 1801 where the messages pass, or let `ordack serve --capture FILE` write all "
+            "that it sends and receives."
+        )
     else:
         verdict, headline = "clean", f"Clean: {_count(messages, 'message')} in {_count(len(result.streams), 'stream')}"
-        advice.append("No message was renumbered, skipped or delivered twice, and none was acknowledged before it was "
-                      "there.")
+        advice.append(
+            "No message was renumbered, skipped or delivered twice, and none was acknowledged before it was there."
+        )
     if unknowns:
-        advice.append(f"{_count(unknowns, 'verdict')} cannot be known, because the capture has holes, ends early, or "
-                      "began after the connections. Capture whole packets (`tcpdump -s 0`) into a larger buffer "
-                      "(`-B`), from before the connections begin; or let `ordack serve --capture FILE` do it.")
+        advice.append(
+            f"{_count(unknowns, 'verdict')} cannot be known, because the capture has holes, ends early, or "
+            "began after the connections. Capture whole packets (`tcpdump -s 0`) into a larger buffer "
+            "(`-B`), from before the connections begin; or let `ordack serve --capture FILE` do it."
+        )
     if unsettled:
-        advice.append(f"{_count(unsettled, 'message')} {'was' if unsettled == 1 else 'were'} not settled when the "
-                      "capture ended: on the way, or waiting for an application. A longer capture tells what "
-                      "becomes of them.")
+        advice.append(
+            f"{_count(unsettled, 'message')} {'was' if unsettled == 1 else 'were'} not settled when the "
+            "capture ended: on the way, or waiting for an application. A longer capture tells what "
+            "becomes of them."
+        )
     if result.damages:
-        advice.append(f"{_count(len(result.damages), 'file')} could not be read to the end, or did not follow on the "
-                      "one before; the last part of this page has the reason.")
+        advice.append(
+            f"{_count(len(result.damages), 'file')} could not be read to the end, or did not follow on the "
+            "one before; the last part of this page has the reason."
+        )
     told = "".join(
         f"<div><dt>{_text(kind.replace('_', ' '))} ({count:,})</dt><dd>{_text(KINDS.get(kind, ''))}</dd></div>"
-        for kind, count in kinds.items())
+        for kind, count in kinds.items()
+    )
     markup = f'<dl class="kinds">{told}</dl>' if told else ""
     for line in advice:
         markup += "<p>" + re.sub("`(.*?)`", r"<code>\1</code>", _text(line)) + "</p>"
@@ -189,8 +225,10 @@ def _names(paths: Sequence[str]) -> str:
 def _span(streams: Sequence[StreamReport]) -> str:
     if not streams:
         return ""
-    return (f"Messages from {_moment(min(stream.first_time for stream in streams))} "
-            f"to {_moment(max(stream.last_time for stream in streams))} UTC")
+    return (
+        f"Messages from {_moment(min(stream.first_time for stream in streams))} "
+        f"to {_moment(max(stream.last_time for stream in streams))} UTC"
+    )
 
 
 def _reason(reason: str) -> str:
@@ -233,19 +271,30 @@ def _text(text: str) -> str:
 def _figures(summary: Mapping[str, Any], violations: int, unknowns: int) -> str:
     rejects = summary["rejects"]
     figures = [(title, summary[name]) for name, title in _FIGURES]
-    figures += [("Not accepted", sum(rejects.values()) if isinstance(rejects, dict) else rejects),
-                ("Violations", violations), ("Not known", unknowns)]
+    figures += [
+        ("Not accepted", sum(rejects.values()) if isinstance(rejects, dict) else rejects),
+        ("Violations", violations),
+        ("Not known", unknowns),
+    ]
     return "".join(f"<div><dt>{_text(title)}</dt><dd>{number:,}</dd></div>" for title, number in figures)
 
 
 def _table(caption: str, headings: Sequence[str], rows: Sequence[Sequence[str | int]]) -> str:
     if not rows:
         return f'<p class="quiet">{_text(caption)}: none.</p>'
-    head = "".join(f'<th scope="col"{"" if at == 0 else _align(rows[0][at])}>{_text(heading)}</th>'
-                   for at, heading in enumerate(headings))
-    body = "".join("<tr>" + "".join(
-        f"<td{'' if at == 0 else _align(cell)}>{_text(f'{cell:,}' if isinstance(cell, int) else cell)}</td>"
-        for at, cell in enumerate(row)) + "</tr>" for row in rows)
+    head = "".join(
+        f'<th scope="col"{"" if at == 0 else _align(rows[0][at])}>{_text(heading)}</th>'
+        for at, heading in enumerate(headings)
+    )
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f"<td{'' if at == 0 else _align(cell)}>{_text(f'{cell:,}' if isinstance(cell, int) else cell)}</td>"
+            for at, cell in enumerate(row)
+        )
+        + "</tr>"
+        for row in rows
+    )
     return f"<table><caption>{_text(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
@@ -277,19 +326,34 @@ def _data(result: Result, violations: int, unknowns: int, outcomes: list[tuple[s
         "violation_count": violations,
         "unknowns": [_finding(one, one.reason, "", place) for one in result.unknowns[:FINDINGS_MAX]],
         "unknown_count": unknowns,
-        "series": [_series(one, place[one.stream], streams[place[one.stream]])
-                   for one in sorted(result.series, key=lambda one: place[one.stream])],
+        "series": [
+            _series(one, place[one.stream], streams[place[one.stream]])
+            for one in sorted(result.series, key=lambda one: place[one.stream])
+        ],
         "histograms": {which: sorted(result.histograms.get(which, {}).items()) for which in _LATENCIES},
-        "senders": _columns([{
-            "source": managers.setdefault(legible(sender.source_queue_manager), len(managers)),
-            "streams": sender.streams, "messages": sender.messages,
-            "resends": sender.resends, "rejects": sender.rejects, "unsettled": sender.unsettled,
-            "violations": sender.violations, **_latency(sender.latency)} for sender in sorted(
-                result.senders, reverse=True,
-                key=lambda one: (one.violations, one.unknowns, one.unsettled, one.resends))]),
+        "senders": _columns(
+            [
+                {
+                    "source": managers.setdefault(legible(sender.source_queue_manager), len(managers)),
+                    "streams": sender.streams,
+                    "messages": sender.messages,
+                    "resends": sender.resends,
+                    "rejects": sender.rejects,
+                    "unsettled": sender.unsettled,
+                    "violations": sender.violations,
+                    **_latency(sender.latency),
+                }
+                for sender in sorted(
+                    result.senders,
+                    reverse=True,
+                    key=lambda one: (one.violations, one.unknowns, one.unsettled, one.resends),
+                )
+            ]
+        ),
         "outcomes": outcomes,
-        "connections": _columns([_connection(index, one, at < TIME_LINES_MAX)
-                                 for at, (index, one) in enumerate(connections)]),
+        "connections": _columns(
+            [_connection(index, one, at < TIME_LINES_MAX) for at, (index, one) in enumerate(connections)]
+        ),
         "connection_count": result.summary["connections"],
     }
     return {**data, "managers": list(managers), "queues": list(queues)}
@@ -306,8 +370,15 @@ def _negative(stream: StreamReport) -> int:
 
 def _trouble(stream: StreamReport) -> tuple[int, ...]:
     """The greater, the sooner somebody should look."""
-    return (sum(stream.violations.values()), sum(stream.unknowns.values()), stream.outcomes.get("in_doubt", 0) +
-            _negative(stream), stream.unsettled, stream.holes, stream.resends, sum(stream.rejects.values()))
+    return (
+        sum(stream.violations.values()),
+        sum(stream.unknowns.values()),
+        stream.outcomes.get("in_doubt", 0) + _negative(stream),
+        stream.unsettled,
+        stream.holes,
+        stream.resends,
+        sum(stream.rejects.values()),
+    )
 
 
 def _stream(stream: StreamReport, managers: dict[str, int], queues: dict[str, int]) -> dict[str, Any]:
@@ -317,18 +388,29 @@ def _stream(stream: StreamReport, managers: dict[str, int], queues: dict[str, in
         "queue": queues.setdefault(legible(key.destination_queue), len(queues)),
         "hops": key.hops,
         "verdict": 0 if violations else 1 if unknowns else 2 if stream.unsettled else 3,
-        "violations": violations, "unknowns": unknowns, "messages": stream.messages, "unsettled": stream.unsettled,
-        "order_acked": stream.order_acked, "final_acked": stream.final_acked, "resends": stream.resends,
-        "rejects": sum(stream.rejects.values()), "holes": stream.holes, "connections": stream.connections,
-        "first": stream.first_time // 1_000_000, "last": stream.last_time // 1_000_000,
+        "violations": violations,
+        "unknowns": unknowns,
+        "messages": stream.messages,
+        "unsettled": stream.unsettled,
+        "order_acked": stream.order_acked,
+        "final_acked": stream.final_acked,
+        "resends": stream.resends,
+        "rejects": sum(stream.rejects.values()),
+        "holes": stream.holes,
+        "connections": stream.connections,
+        "first": stream.first_time // 1_000_000,
+        "last": stream.last_time // 1_000_000,
         **_latency(stream.latency),
     }
 
 
 def _latency(latency: Mapping[str, Latency]) -> dict[str, float | None]:
     """None: no message has been acknowledged like that."""
-    return {f"{which}_{rank}": round(getattr(one, rank), 4) if (one := latency.get(which)) and one.count else None
-            for which in _LATENCIES for rank in ("p50", "p90", "p99", "max")}
+    return {
+        f"{which}_{rank}": round(getattr(one, rank), 4) if (one := latency.get(which)) and one.count else None
+        for which in _LATENCIES
+        for rank in ("p50", "p90", "p99", "max")
+    }
 
 
 def _sequence(sequence: SequenceId | None) -> str:
@@ -337,8 +419,13 @@ def _sequence(sequence: SequenceId | None) -> str:
 
 def _finding(one: Violation | Unknown, text: str, rule: str, place: Mapping[StreamKey, int]) -> dict[str, Any]:
     return {
-        "kind": one.kind, "stream": place.get(one.stream) if one.stream else None, "sequence": _sequence(one.sequence),
-        "connection": one.connection, "number": one.number, "text": legible(text), "rule": rule,
+        "kind": one.kind,
+        "stream": place.get(one.stream) if one.stream else None,
+        "sequence": _sequence(one.sequence),
+        "connection": one.connection,
+        "number": one.number,
+        "text": legible(text),
+        "rule": rule,
         "packets": [_packet(packet) for packet in one.packets],
         "at": one.packets[-1].time / 1e6 if one.packets else None,
     }
@@ -356,12 +443,22 @@ def _series(series: Series, place: int, stream: StreamReport) -> dict[str, Any]:
         "at": [round((time - begin) / 1e6, 3) for time, _, _ in series.points],
         "position": [position for _, position, _ in series.points],
         "what": [what for _, _, what in series.points],
-        "boundaries": [{"at": time / 1e6, "base": base, "sequence": _sequence(sequence)}
-                       for time, base, sequence in series.boundaries],
-        "sequences": [{
-            "sequence": _sequence(one.sequence), "messages": one.messages, "first": one.first_transmissions,
-            "resends": one.resends, "highest": one.highest, "acknowledged": one.acknowledged,
-            "unsettled": one.unsettled} for one in stream.sequences],
+        "boundaries": [
+            {"at": time / 1e6, "base": base, "sequence": _sequence(sequence)}
+            for time, base, sequence in series.boundaries
+        ],
+        "sequences": [
+            {
+                "sequence": _sequence(one.sequence),
+                "messages": one.messages,
+                "first": one.first_transmissions,
+                "resends": one.resends,
+                "highest": one.highest,
+                "acknowledged": one.acknowledged,
+                "unsettled": one.unsettled,
+            }
+            for one in stream.sequences
+        ],
     }
 
 
@@ -372,11 +469,17 @@ def _connection_trouble(connection: ConnectionReport) -> tuple[int, ...]:
 
 def _connection(index: int, connection: ConnectionReport, with_events: bool) -> dict[str, Any]:
     return {
-        "index": index, "ends": connection.ends, "syn": connection.syn, "managers": connection.queue_managers,
-        "first": connection.first_time // 1_000_000, "last": connection.last_time // 1_000_000,
+        "index": index,
+        "ends": connection.ends,
+        "syn": connection.syn,
+        "managers": connection.queue_managers,
+        "first": connection.first_time // 1_000_000,
+        "last": connection.last_time // 1_000_000,
         "packets": sum(connection.packets),
-        "messages": sum(connection.messages), "holes": sum(connection.holes), "malformed": sum(connection.malformed),
-        "end": legible(connection.end), "whole": connection.syn and not any(connection.holes),
-        "events": [(event.time / 1e6, event.what, legible(event.text))
-                   for event in connection.events if with_events],
+        "messages": sum(connection.messages),
+        "holes": sum(connection.holes),
+        "malformed": sum(connection.malformed),
+        "end": legible(connection.end),
+        "whole": connection.syn and not any(connection.holes),
+        "events": [(event.time / 1e6, event.what, legible(event.text)) for event in connection.events if with_events],
     }

@@ -79,7 +79,7 @@ def _is_clock(name: str, before: str, then: int, after: str, now: int) -> bool:
 
 def _seconds(digits: str, units: tuple[int, ...]) -> int | None:
     """None: that is no time."""
-    parts = [int(digits[at:at + 2]) for at in range(0, len(digits), 2)]
+    parts = [int(digits[at : at + 2]) for at in range(0, len(digits), 2)]
     if any(part >= (24 if unit == 3600 else 60) for part, unit in zip(parts, units)):
         return None
     return sum(part * unit for part, unit in zip(parts, units))

@@ -42,64 +42,66 @@ NAME_MAX = 255  # bytes, of a file's name on every file system that matters
 TIME = pa.timestamp("us", "UTC")
 MESSAGE_KEY = "message_key"
 
-SCHEMA = pa.schema([
-    # where it was
-    pa.field("queue", pa.string(), False),  # as in the segment's name: names differ by more than case
-    pa.field("lookup_id", pa.int64(), False),  # order of arrival in the store
-    pa.field("arrived", TIME, False),
-    pa.field("in_doubt", pa.bool_(), False),  # of a dead letter: it may have been received all the same
-    # which one it is
-    pa.field(MESSAGE_KEY, pa.string(), False),  # unique within queue
-    pa.field("source_queue_manager", pa.string(), False),  # GUID, as `ordack receive` shows it
-    pa.field("message_id", pa.int64(), False),
-    pa.field("destination_queue", pa.string()),  # format name; so are the other queues
-    pa.field("queue_manager_address", pa.string()),  # GUID; null for a direct name
-    # its stream; null if it is not transactional
-    pa.field("tx_sequence_ordinal", pa.int64()),
-    pa.field("tx_sequence_time_stamp", pa.int64()),
-    pa.field("tx_sequence_number", pa.int64()),
-    pa.field("previous_tx_sequence_number", pa.int64()),
-    pa.field("first_in_transaction", pa.bool_()),
-    pa.field("last_in_transaction", pa.bool_()),
-    # what the application has said
-    pa.field("label", pa.string(), False),
-    pa.field("body", pa.binary(), False),
-    pa.field("body_type", pa.int64(), False),
-    pa.field("priority", pa.int32(), False),  # 0 to 7; 0 of a transactional message
-    pa.field("delivery", pa.string(), False),  # express, recoverable, transactional
-    pa.field("message_class", pa.int32(), False),  # 0: of an application
-    pa.field("correlation_id", pa.binary(), False),  # 20 bytes
-    pa.field("application_tag", pa.int64(), False),
-    pa.field("extension", pa.binary(), False),
-    pa.field("sent_time", TIME, False),
-    pa.field("time_to_reach_queue", pa.int64()),  # seconds after sent_time; null: no limit
-    pa.field("time_to_be_received", pa.int64()),
-    pa.field("journal", pa.bool_(), False),  # a copy for the sender's journal was asked for,
-    pa.field("dead_letter", pa.bool_(), False),  # one for its dead-letter queue,
-    pa.field("acknowledge", pa.int32(), False),  # and these administration acknowledgements: bits of wire.md 2.5
-    pa.field("administration_queue", pa.string()),
-    pa.field("response_queue", pa.string()),
-    pa.field("connector_type", pa.string()),  # GUID
-    # its way
-    pa.field("hop_count", pa.int32(), False),
-    pa.field("over_http", pa.bool_(), False),
-    pa.field("report_queue", pa.string()),  # of a traced message: GUID of a public queue
-    # security, as it came; nothing of it was checked
-    pa.field("privacy_level", pa.int64(), False),
-    pa.field("hash_algorithm", pa.int64(), False),
-    pa.field("encryption_algorithm", pa.int64(), False),
-    pa.field("sender_id", pa.binary()),
-    pa.field("encryption_key", pa.binary()),
-    pa.field("signature", pa.binary()),
-    pa.field("sender_certificate", pa.binary()),
-    pa.field("provider_information", pa.binary()),
-    # of other transports and several destinations; format names separated by commas
-    pa.field("soap_header", pa.string()),
-    pa.field("soap_body", pa.string()),
-    pa.field("destination_queues", pa.string()),
-    pa.field("administration_queues", pa.string()),
-    pa.field("response_queues", pa.string()),
-])
+SCHEMA = pa.schema(
+    [
+        # where it was
+        pa.field("queue", pa.string(), False),  # as in the segment's name: names differ by more than case
+        pa.field("lookup_id", pa.int64(), False),  # order of arrival in the store
+        pa.field("arrived", TIME, False),
+        pa.field("in_doubt", pa.bool_(), False),  # of a dead letter: it may have been received all the same
+        # which one it is
+        pa.field(MESSAGE_KEY, pa.string(), False),  # unique within queue
+        pa.field("source_queue_manager", pa.string(), False),  # GUID, as `ordack receive` shows it
+        pa.field("message_id", pa.int64(), False),
+        pa.field("destination_queue", pa.string()),  # format name; so are the other queues
+        pa.field("queue_manager_address", pa.string()),  # GUID; null for a direct name
+        # its stream; null if it is not transactional
+        pa.field("tx_sequence_ordinal", pa.int64()),
+        pa.field("tx_sequence_time_stamp", pa.int64()),
+        pa.field("tx_sequence_number", pa.int64()),
+        pa.field("previous_tx_sequence_number", pa.int64()),
+        pa.field("first_in_transaction", pa.bool_()),
+        pa.field("last_in_transaction", pa.bool_()),
+        # what the application has said
+        pa.field("label", pa.string(), False),
+        pa.field("body", pa.binary(), False),
+        pa.field("body_type", pa.int64(), False),
+        pa.field("priority", pa.int32(), False),  # 0 to 7; 0 of a transactional message
+        pa.field("delivery", pa.string(), False),  # express, recoverable, transactional
+        pa.field("message_class", pa.int32(), False),  # 0: of an application
+        pa.field("correlation_id", pa.binary(), False),  # 20 bytes
+        pa.field("application_tag", pa.int64(), False),
+        pa.field("extension", pa.binary(), False),
+        pa.field("sent_time", TIME, False),
+        pa.field("time_to_reach_queue", pa.int64()),  # seconds after sent_time; null: no limit
+        pa.field("time_to_be_received", pa.int64()),
+        pa.field("journal", pa.bool_(), False),  # a copy for the sender's journal was asked for,
+        pa.field("dead_letter", pa.bool_(), False),  # one for its dead-letter queue,
+        pa.field("acknowledge", pa.int32(), False),  # and these administration acknowledgements: bits of wire.md 2.5
+        pa.field("administration_queue", pa.string()),
+        pa.field("response_queue", pa.string()),
+        pa.field("connector_type", pa.string()),  # GUID
+        # its way
+        pa.field("hop_count", pa.int32(), False),
+        pa.field("over_http", pa.bool_(), False),
+        pa.field("report_queue", pa.string()),  # of a traced message: GUID of a public queue
+        # security, as it came; nothing of it was checked
+        pa.field("privacy_level", pa.int64(), False),
+        pa.field("hash_algorithm", pa.int64(), False),
+        pa.field("encryption_algorithm", pa.int64(), False),
+        pa.field("sender_id", pa.binary()),
+        pa.field("encryption_key", pa.binary()),
+        pa.field("signature", pa.binary()),
+        pa.field("sender_certificate", pa.binary()),
+        pa.field("provider_information", pa.binary()),
+        # of other transports and several destinations; format names separated by commas
+        pa.field("soap_header", pa.string()),
+        pa.field("soap_body", pa.string()),
+        pa.field("destination_queues", pa.string()),
+        pa.field("administration_queues", pa.string()),
+        pa.field("response_queues", pa.string()),
+    ]
+)
 
 KEYLESS = pa.schema([field for field in SCHEMA if field.name != MESSAGE_KEY])  # what older versions have written
 
@@ -134,6 +136,7 @@ class Marker(NamedTuple):
 
 def message_keys(columns: Mapping[str, pa.Array]) -> pa.Array:
     """The values of MESSAGE_KEY (see client.Message) for these columns of SCHEMA, which are there but for that one."""
+
     def text(column: pa.Array) -> pa.Array:
         return column.cast(pa.string())
 
@@ -141,7 +144,8 @@ def message_keys(columns: Mapping[str, pa.Array]) -> pa.Array:
     sequence = pc.bit_wise_or(pc.shift_left(halves[0], pa.scalar(32, pa.uint64())), halves[1])
     place = pc.binary_join_element_wise(text(sequence), text(columns["tx_sequence_number"]), "/")
     return pc.binary_join_element_wise(
-        columns["source_queue_manager"], pc.coalesce(place, text(columns["message_id"])), "\\")
+        columns["source_queue_manager"], pc.coalesce(place, text(columns["message_id"])), "\\"
+    )
 
 
 def with_key(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -153,8 +157,9 @@ def with_key(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def encode(queue: str) -> str:
     """A queue's name as the front of file names: percent-encoded. It begins with no dot and no underscore."""
-    text = "".join(letter if _KEPT.fullmatch(letter) else "".join(f"%{byte:02X}" for byte in letter.encode())
-                   for letter in queue)
+    text = "".join(
+        letter if _KEPT.fullmatch(letter) else "".join(f"%{byte:02X}" for byte in letter.encode()) for letter in queue
+    )
     return f"%{ord(text[0]):02X}{text[1:]}" if text[:1] in ("_", ".") else text
 
 

@@ -73,8 +73,11 @@ def session(master: str | None = None, name: str = "ordack", settings: Mapping[s
             values["spark.driver.defaultJavaOptions"] = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
         if is_local(chosen):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # also where the machine's name has no address
-            values |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
-                       "spark.ui.enabled": "false"}
+            values |= {
+                "spark.driver.host": "127.0.0.1",
+                "spark.driver.bindAddress": "127.0.0.1",
+                "spark.ui.enabled": "false",
+            }
     for key, value in {**values, **(settings or {})}.items():
         builder = builder.config(key, value)
     try:
@@ -144,8 +147,9 @@ def _check_connect() -> None:
         except ModuleNotFoundError:
             missing = True
         if missing:
-            raise SparkMissing(f"for a Spark Connect server the Python package {module} is needed, which is missing: "
-                               f"{INSTALL}")
+            raise SparkMissing(
+                f"for a Spark Connect server the Python package {module} is needed, which is missing: {INSTALL}"
+            )
 
 
 def _check_server(url: str) -> None:
@@ -160,17 +164,21 @@ def _check_server(url: str) -> None:
     try:
         socket.create_connection(address, _SERVER_DEADLINE_S).close()
     except OSError as error:
-        raise SparkMissing(f"no Spark Connect server answers at {address[0]}:{address[1]} ({error.strerror or error}): "
-                           "start one there (start-connect-server.sh of Spark), or name another with --master or "
-                           "SPARK_REMOTE") from None
+        raise SparkMissing(
+            f"no Spark Connect server answers at {address[0]}:{address[1]} ({error.strerror or error}): "
+            "start one there (start-connect-server.sh of Spark), or name another with --master or "
+            "SPARK_REMOTE"
+        ) from None
 
 
 def _check_settings(settings: Mapping[str, str], refused: list[str], server: str) -> None:
     """pyspark only warns of settings that a server does not take."""
     for key in settings:
         if any(f" {key} " in text for text in refused):
-            raise SparkMissing(f"the server {server} does not take the setting {key} from a session: give it to the "
-                               "server when it is started (start-connect-server.sh --conf KEY=VALUE)")
+            raise SparkMissing(
+                f"the server {server} does not take the setting {key} from a session: give it to the "
+                "server when it is started (start-connect-server.sh --conf KEY=VALUE)"
+            )
 
 
 def _limit_patience(spark: SparkSession) -> None:
@@ -183,14 +191,18 @@ def _limit_patience(spark: SparkSession) -> None:
 def _check_java() -> None:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if limit != resource.RLIM_INFINITY and limit < DESCRIPTORS_MIN:
-        raise SparkMissing(f"Spark's JVM opens some {DESCRIPTORS_MIN} files, and this process may have {limit}: allow "
-                           "it more (ulimit -n)")
+        raise SparkMissing(
+            f"Spark's JVM opens some {DESCRIPTORS_MIN} files, and this process may have {limit}: allow "
+            "it more (ulimit -n)"
+        )
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if java is None or not Path(java).is_file():
         where = f"JAVA_HOME is {home}, and there is no bin/java in it" if home else "there is no `java` on the PATH"
-        raise SparkMissing(f"Spark needs a Java runtime, {JAVA_MIN} or newer, and {where}: install one (Debian: "
-                           f"openjdk-{JAVA_MIN}-jre-headless), or set JAVA_HOME")
+        raise SparkMissing(
+            f"Spark needs a Java runtime, {JAVA_MIN} or newer, and {where}: install one (Debian: "
+            f"openjdk-{JAVA_MIN}-jre-headless), or set JAVA_HOME"
+        )
     try:
         said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_JAVA_DEADLINE_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -199,8 +211,10 @@ def _check_java() -> None:
     if found is None:
         raise SparkMissing(f"{java} -version does not say which version of Java it is")
     if int(found[1]) < JAVA_MIN:
-        raise SparkMissing(f"{java} is Java {found[1]}; Spark needs {JAVA_MIN} or newer: install one (Debian: "
-                           f"openjdk-{JAVA_MIN}-jre-headless), or set JAVA_HOME")
+        raise SparkMissing(
+            f"{java} is Java {found[1]}; Spark needs {JAVA_MIN} or newer: install one (Debian: "
+            f"openjdk-{JAVA_MIN}-jre-headless), or set JAVA_HOME"
+        )
 
 
 def _ship(spark: SparkSession, remote: bool) -> None:
@@ -228,11 +242,15 @@ def words(error: Exception) -> str:
     """What an exception of Spark's has to say: our own reason, if there is one in it, else its first line."""
     text = _text(error)
     if "StatusCode.UNAVAILABLE" in text or "INVALID_HANDLE" in text:
-        return ("the Spark Connect server does not answer any more, or was started again; what is done is whole, and "
-                "the next run goes on")
+        return (
+            "the Spark Connect server does not answer any more, or was started again; what is done is whole, and "
+            "the next run goes on"
+        )
     if re.search(r"^ModuleNotFoundError: No module named '(ordack|mqqb|_mqqb)", text, re.MULTILINE):
-        return ("the Python of the Spark Connect server does not have this package, which this stream needs there: "
-                "install it, of the same version, where the server runs, or do without the server (leave --master out)")
+        return (
+            "the Python of the Spark Connect server does not have this package, which this stream needs there: "
+            "install it, of the same version, where the server runs, or do without the server (leave --master out)"
+        )
     own = re.findall(r"^(?:\w+: )?ordack\.[\w.]+: (.+)$", text, re.MULTILINE)
     return str(own[-1]) if own else _first_line(error)
 

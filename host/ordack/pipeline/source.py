@@ -63,8 +63,10 @@ TASK_BYTES_MIN, TASK_BYTES_MAX = 2 << 20, 32 << 20
 TASK_SEGMENTS = 64
 
 _COMPARED = {
-    filters.EqualTo: pc.Expression.__eq__, filters.GreaterThan: pc.Expression.__gt__,
-    filters.GreaterThanOrEqual: pc.Expression.__ge__, filters.LessThan: pc.Expression.__lt__,
+    filters.EqualTo: pc.Expression.__eq__,
+    filters.GreaterThan: pc.Expression.__gt__,
+    filters.GreaterThanOrEqual: pc.Expression.__ge__,
+    filters.LessThan: pc.Expression.__lt__,
     filters.LessThanOrEqual: pc.Expression.__le__,
 }
 
@@ -98,7 +100,7 @@ class Settings:
         options = options_of(options, OPTIONS)
         path = options.get("path")
         if not path:
-            raise OptionError('say which folder of segments to read: .load("/data/plant"), or LOCATION \'/data/plant\'')
+            raise OptionError("say which folder of segments to read: .load(\"/data/plant\"), or LOCATION '/data/plant'")
         try:
             folder = Path(local_path(path)).absolute()  # workers may have another current folder
         except NotLocal as error:
@@ -107,8 +109,9 @@ class Settings:
             raise FolderError(f"there is no folder {folder}: `ordack export` makes it")
         marker = segments.read_marker(folder)
         if marker is None:
-            raise FolderError(f"{folder} is no folder of segments: it has no {segments.MARKER}, which `ordack export` "
-                              "writes")
+            raise FolderError(
+                f"{folder} is no folder of segments: it has no {segments.MARKER}, which `ordack export` writes"
+            )
         body_format = options.get("format", JSON)
         if body_format not in FORMATS:
             raise OptionError(f"option format (--bodies) is {body_format!r}; bodies are {' or '.join(FORMATS)}")
@@ -119,8 +122,15 @@ class Settings:
             queue = local_queue(options["queue"]) if "queue" in options else None
         except BadName as error:
             raise OptionError(f"option queue (--queue): {error}") from None
-        return Settings(folder, marker, None if queue is None else [queue], options.get("schema", "").strip(),
-                        body_format, options.get("prefix", ""), None if at_most is None else int(at_most))
+        return Settings(
+            folder,
+            marker,
+            None if queue is None else [queue],
+            options.get("schema", "").strip(),
+            body_format,
+            options.get("prefix", ""),
+            None if at_most is None else int(at_most),
+        )
 
 
 def _quoted(text: str) -> str:
@@ -145,8 +155,11 @@ class SegmentSource(DataSource):
             return own
         # Only Spark's JVM parses DDL.
         said = f" COMMENT {_quoted(note)}" if note else ""
-        head = ", ".join(f"`{column.name}` {column.dataType.simpleString()}{'' if column.nullable else ' NOT NULL'}"
-                         f"{said if column is own.fields[0] else ''}" for column in own)
+        head = ", ".join(
+            f"`{column.name}` {column.dataType.simpleString()}{'' if column.nullable else ' NOT NULL'}"
+            f"{said if column is own.fields[0] else ''}"
+            for column in own
+        )
         return f"{head}, {settings.schema}, `{MALFORMED}` STRING"
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -166,16 +179,18 @@ class Rows:
 
     def __post_init__(self) -> None:
         own = [column.name for column in from_arrow_schema(SCHEMA)]
-        decoded = self.schema.fields[len(own):]
-        if self.schema.names[:len(own)] != own or bool(self.settings.schema) != bool(decoded):
+        decoded = self.schema.fields[len(own) :]
+        if self.schema.names[: len(own)] != own or bool(self.settings.schema) != bool(decoded):
             raise OptionError("the columns of messages are given; those of the bodies belong in the option schema")
         if decoded:
             decoded.pop()
         taken = {name.lower() for name in (*own, MALFORMED)}
         for column in decoded:
             if column.name.lower() in taken:
-                raise SchemaError(f"column {column.name} of the schema is there already: write it with a prefix, as "
-                                  f"in `body_{column.name}`, and give the option prefix (--prefix), here `body_`")
+                raise SchemaError(
+                    f"column {column.name} of the schema is there already: write it with a prefix, as "
+                    f"in `body_{column.name}`, and give the option prefix (--prefix), here `body_`"
+                )
         self.decoded = decoded
         self._decoder()
         self.arrow = to_arrow_schema(self.schema, timezone="UTC")
@@ -206,7 +221,6 @@ class Rows:
         except pa.ArrowInvalid as error:
             raise FolderError(f"the segment {path} is damaged: {error}") from None
 
-
     def _batches(self, path: str) -> Iterator[pa.RecordBatch]:
         with pq.ParquetFile(path) as file:
             groups = range(file.metadata.num_row_groups)
@@ -222,8 +236,9 @@ class Rows:
         from pyarrow.fs import LocalFileSystem
 
         fragment = pyarrow.dataset.ParquetFileFormat().make_fragment(path, LocalFileSystem())
-        yield from fragment.to_batches(SCHEMA, columns=SCHEMA.names, filter=self.condition, use_threads=False,
-                                       batch_size=rows, batch_readahead=1)
+        yield from fragment.to_batches(
+            SCHEMA, columns=SCHEMA.names, filter=self.condition, use_threads=False, batch_size=rows, batch_readahead=1
+        )
 
 
 def parts(found: Sequence[Segment]) -> list[InputPartition]:
@@ -295,8 +310,9 @@ class SegmentReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         settings = self._settings
         found = _readable(settings, _beginning(settings))
-        return parts([segment for segment in found
-                      if all(segment.queue in named for named in self._queues)]) or [Part([])]
+        return parts([segment for segment in found if all(segment.queue in named for named in self._queues)]) or [
+            Part([])
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._rows.read(partition)
@@ -330,9 +346,12 @@ def _readable(settings: Settings, read: Mapping[str, int], until: Mapping[str, i
     Segments become visible in the order of their serials, so what a listing has missed, although it shows a later one,
     the next listing shows; if not, it was deleted."""
     for last_try in (False, True):
-        waiting = [segment for segment in segments.segments(settings.folder, settings.queues)
-                   if segment.serial > read.get(segment.queue, 0)
-                   and (until is None or segment.serial <= until.get(segment.queue, 0))]
+        waiting = [
+            segment
+            for segment in segments.segments(settings.folder, settings.queues)
+            if segment.serial > read.get(segment.queue, 0)
+            and (until is None or segment.serial <= until.get(segment.queue, 0))
+        ]
         expected = dict(read)
         for segment in waiting:
             expected[segment.queue] = serial = expected.get(segment.queue, 0) + 1
@@ -357,10 +376,12 @@ def _missing(folder: Path, queue: str, serial: int, name: str = "") -> FolderErr
         before = [f"above {one.last_lookup_id}" for one in there if one.serial == serial - 1]
         after = [f"below {one.first_lookup_id}" for one in there if one.serial > serial][:1]
         ids = f", with lookup ids {' and '.join(before + after)}" if before or after else ""
-    return FolderError(f"segment {serial} of the queue {queue} is missing in {folder}: the file {name} was deleted or "
-                       f"moved before it was read. Its messages{ids}, are in no queue any more. Put the file back; if "
-                       "it is lost for good, move the older segments of this queue elsewhere, and begin a new table "
-                       "with those behind it")
+    return FolderError(
+        f"segment {serial} of the queue {queue} is missing in {folder}: the file {name} was deleted or "
+        f"moved before it was read. Its messages{ids}, are in no queue any more. Put the file back; if "
+        "it is lost for good, move the older segments of this queue elsewhere, and begin a new table "
+        "with those behind it"
+    )
 
 
 class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -385,7 +406,7 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         read = self._queues(start)
         waiting = _readable(self._settings, read, self._target)
         if isinstance(limit, ReadMaxFiles):
-            waiting = _in_turn(waiting)[:limit.max_files]
+            waiting = _in_turn(waiting)[: limit.max_files]
         return self._offset(read | {segment.queue: segment.serial for segment in waiting})
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -409,9 +430,11 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _queues(self, offset: dict[str, Any]) -> dict[str, int]:
         marker = self._settings.marker
         if offset["folder"] != marker.folder:
-            raise OtherFolder(f"{self._settings.folder} is not the folder that this stream has read before: its marker "
-                              f"says {marker.folder}, the checkpoint {offset['folder']}; read that one, or take a new "
-                              "checkpoint and a new table")
+            raise OtherFolder(
+                f"{self._settings.folder} is not the folder that this stream has read before: its marker "
+                f"says {marker.folder}, the checkpoint {offset['folder']}; read that one, or take a new "
+                "checkpoint and a new table"
+            )
         queues: dict[str, int] = offset["queues"]
         return queues
 

@@ -73,7 +73,8 @@ static bool large(mp_obj_t object, mp_uint_t *value)
 
     if (mp_obj_is_exact_type(object, &mp_type_int)) {
 #if MICROPY_LONGINT_IMPL == MICROPY_LONGINT_IMPL_MPZ
-        return mp_obj_int_sign(object) >= 0 && mpz_as_uint_checked(&((mp_obj_int_t *)MP_OBJ_TO_PTR(object))->mpz, value);
+        return mp_obj_int_sign(object) >= 0 &&
+               mpz_as_uint_checked(&((mp_obj_int_t *)MP_OBJ_TO_PTR(object))->mpz, value);
 #else
         *value = mp_obj_int_get_uint_checked(object);
         return true;
@@ -322,7 +323,8 @@ static mp_obj_t stamp(mp_obj_t outgoing, mp_obj_t previous, mp_obj_t h)
     if (stream->tx_sequence_number == 0) {
         mp_raise_ValueError(MP_ERROR_TEXT("number out of range"));
     }
-    return MP_OBJ_NEW_SMALL_INT(mqqb_stamp(stream, (uint32_t)number(previous, 0, stream->tx_sequence_number - 1), header));
+    return MP_OBJ_NEW_SMALL_INT(
+        mqqb_stamp(stream, (uint32_t)number(previous, 0, stream->tx_sequence_number - 1), header));
 }
 static MP_DEFINE_CONST_FUN_OBJ_3(stamp_obj, stamp);
 
@@ -484,7 +486,8 @@ static mp_obj_t frames(size_t arguments_count, const mp_obj_t *arguments)
     if (head.len < MQQB_FRAME_HEAD || out.len < bytes + MQQB_FRAME_OVERHEAD + MQQB_FRAME_HEAD + left) {
         mp_raise_ValueError(MP_ERROR_TEXT("range outside the buffer"));
     }
-    return MP_OBJ_NEW_SMALL_INT(1 + mqqb_frames((uint8_t *)out.buf + 1, head.buf, (const uint8_t *)data.buf + start, count, most));
+    return MP_OBJ_NEW_SMALL_INT(
+        1 + mqqb_frames((uint8_t *)out.buf + 1, head.buf, (const uint8_t *)data.buf + start, count, most));
 }
 static MP_DEFINE_CONST_FUN_OBJ_VAR_BETWEEN(frames_obj, 7, 7, frames);
 
@@ -500,7 +503,7 @@ static mp_obj_t lock(mp_obj_t name)
     if (file >= 0 && fcntl(file, F_SETLK, &whole) != 0 && (errno == EAGAIN || errno == EACCES)) {
         close(file);
         mp_raise_msg_varg(&mp_type_OSError, MP_ERROR_TEXT("another program holds %s: end it, or use another folder"),
-            mp_obj_str_get_str(name));
+                          mp_obj_str_get_str(name));
     }
 #else
     (void)name;
@@ -509,37 +512,37 @@ static mp_obj_t lock(mp_obj_t name)
 }
 static MP_DEFINE_CONST_FUN_OBJ_1(lock_obj, lock);
 
-#define FUNCTIONS(FUNCTION) \
-    FUNCTION(MP_QSTR_part_size, part_size_obj) \
-    FUNCTION(MP_QSTR_part_words, part_words_obj) \
-    FUNCTION(MP_QSTR_unpack, unpack_obj) \
-    FUNCTION(MP_QSTR_pack, pack_obj) \
-    FUNCTION(MP_QSTR_packet_total, packet_total_obj) \
-    FUNCTION(MP_QSTR_frame, frame_obj) \
-    FUNCTION(MP_QSTR_serial_after, serial_after_obj) \
-    FUNCTION(MP_QSTR_is_acked, is_acked_obj) \
-    FUNCTION(MP_QSTR_session_init, session_init_obj) \
-    FUNCTION(MP_QSTR_session_can_send, session_can_send_obj) \
-    FUNCTION(MP_QSTR_session_sent, session_sent_obj) \
-    FUNCTION(MP_QSTR_session_received, session_received_obj) \
-    FUNCTION(MP_QSTR_session_stored, session_stored_obj) \
-    FUNCTION(MP_QSTR_session_unacked_received, session_unacked_received_obj) \
-    FUNCTION(MP_QSTR_session_unacked_sent, session_unacked_sent_obj) \
-    FUNCTION(MP_QSTR_session_fill, session_fill_obj) \
-    FUNCTION(MP_QSTR_session_check, session_check_obj) \
-    FUNCTION(MP_QSTR_tx_compare, tx_compare_obj) \
-    FUNCTION(MP_QSTR_accept, accept_obj) \
-    FUNCTION(MP_QSTR_stamp, stamp_obj) \
-    FUNCTION(MP_QSTR_order_ack_received, order_ack_received_obj) \
-    FUNCTION(MP_QSTR_roll, roll_obj) \
-    FUNCTION(MP_QSTR_copy, copy_obj) \
-    FUNCTION(MP_QSTR_copy_words, copy_words_obj) \
-    FUNCTION(MP_QSTR_put_words, put_words_obj) \
-    FUNCTION(MP_QSTR_drop, drop_obj) \
-    FUNCTION(MP_QSTR_put_crc, put_crc_obj) \
-    FUNCTION(MP_QSTR_lock, lock_obj) \
-    FUNCTION(MP_QSTR_seal, seal_obj) \
-    FUNCTION(MP_QSTR_unseal, unseal_obj) \
+#define FUNCTIONS(FUNCTION)                                                                                            \
+    FUNCTION(MP_QSTR_part_size, part_size_obj)                                                                         \
+    FUNCTION(MP_QSTR_part_words, part_words_obj)                                                                       \
+    FUNCTION(MP_QSTR_unpack, unpack_obj)                                                                               \
+    FUNCTION(MP_QSTR_pack, pack_obj)                                                                                   \
+    FUNCTION(MP_QSTR_packet_total, packet_total_obj)                                                                   \
+    FUNCTION(MP_QSTR_frame, frame_obj)                                                                                 \
+    FUNCTION(MP_QSTR_serial_after, serial_after_obj)                                                                   \
+    FUNCTION(MP_QSTR_is_acked, is_acked_obj)                                                                           \
+    FUNCTION(MP_QSTR_session_init, session_init_obj)                                                                   \
+    FUNCTION(MP_QSTR_session_can_send, session_can_send_obj)                                                           \
+    FUNCTION(MP_QSTR_session_sent, session_sent_obj)                                                                   \
+    FUNCTION(MP_QSTR_session_received, session_received_obj)                                                           \
+    FUNCTION(MP_QSTR_session_stored, session_stored_obj)                                                               \
+    FUNCTION(MP_QSTR_session_unacked_received, session_unacked_received_obj)                                           \
+    FUNCTION(MP_QSTR_session_unacked_sent, session_unacked_sent_obj)                                                   \
+    FUNCTION(MP_QSTR_session_fill, session_fill_obj)                                                                   \
+    FUNCTION(MP_QSTR_session_check, session_check_obj)                                                                 \
+    FUNCTION(MP_QSTR_tx_compare, tx_compare_obj)                                                                       \
+    FUNCTION(MP_QSTR_accept, accept_obj)                                                                               \
+    FUNCTION(MP_QSTR_stamp, stamp_obj)                                                                                 \
+    FUNCTION(MP_QSTR_order_ack_received, order_ack_received_obj)                                                       \
+    FUNCTION(MP_QSTR_roll, roll_obj)                                                                                   \
+    FUNCTION(MP_QSTR_copy, copy_obj)                                                                                   \
+    FUNCTION(MP_QSTR_copy_words, copy_words_obj)                                                                       \
+    FUNCTION(MP_QSTR_put_words, put_words_obj)                                                                         \
+    FUNCTION(MP_QSTR_drop, drop_obj)                                                                                   \
+    FUNCTION(MP_QSTR_put_crc, put_crc_obj)                                                                             \
+    FUNCTION(MP_QSTR_lock, lock_obj)                                                                                   \
+    FUNCTION(MP_QSTR_seal, seal_obj)                                                                                   \
+    FUNCTION(MP_QSTR_unseal, unseal_obj)                                                                               \
     FUNCTION(MP_QSTR_frames, frames_obj)
 
 #if MICROPY_ENABLE_DYNRUNTIME
@@ -547,8 +550,7 @@ static MP_DEFINE_CONST_FUN_OBJ_1(lock_obj, lock);
 
 mp_obj_t mpy_init(mp_obj_fun_bc_t *self, size_t count, size_t keywords, mp_obj_t *arguments)
 {
-    MP_DYNRUNTIME_INIT_ENTRY
-    (void)count;
+    MP_DYNRUNTIME_INIT_ENTRY(void) count;
     (void)keywords;
     (void)arguments;
     greatest_word = mp_obj_new_int_from_uint(0xFFFFFFFF);
@@ -558,10 +560,8 @@ mp_obj_t mpy_init(mp_obj_fun_bc_t *self, size_t count, size_t keywords, mp_obj_t
 #else
 #define ENTRY(name, object) {MP_ROM_QSTR(name), MP_ROM_PTR(&object)},
 
-static const mp_rom_map_elem_t globals_table[] = {
-    {MP_ROM_QSTR(MP_QSTR___name__), MP_ROM_QSTR(MP_QSTR__mqqb)},
-    FUNCTIONS(ENTRY)
-};
+static const mp_rom_map_elem_t globals_table[] = {{MP_ROM_QSTR(MP_QSTR___name__), MP_ROM_QSTR(MP_QSTR__mqqb)},
+                                                  FUNCTIONS(ENTRY)};
 static MP_DEFINE_CONST_DICT(globals, globals_table);
 
 const mp_obj_module_t mqqb_module = {
