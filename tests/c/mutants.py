@@ -1,7 +1,7 @@
 """Do the C tests notice a broken core? Builds it once for each line of mutants.txt and runs the tests, which must fail.
 
 Exit status 1 if a mutant survives or no longer applies. In mutants.txt `|` separates the parts (`\\|` is a bar in the
-code) and `@` is a line break.
+code); where lines break in the code makes no difference.
 """
 
 import argparse
@@ -35,27 +35,27 @@ def mutants() -> list[tuple[int, str, str, str]]:
     result = []
     for number, line in enumerate((HERE / "mutants.txt").read_text().splitlines(), 1):
         if line and not line.startswith("#"):
-            parts = [part.replace("\\|", "|").replace("@", "\n") for part in re.split(r" (?<!\\)\|(?: |$)", line)]
+            parts = [part.replace("\\|", "|") for part in re.split(r" (?<!\\)\|(?: |$)", line)]
             result.append((number, parts[0].strip(), parts[1], parts[2]))
     return result
 
 
-def count(file: str, code: str) -> int:
-    """How often the code stands there: once, or the line of mutants.txt is out of date."""
-    return (CORE / file).read_text().count(code)
+def places(file: str, code: str) -> list[re.Match[str]]:
+    """Where the code stands: in one place, or the line of mutants.txt is out of date."""
+    return list(re.finditer(r"\s+".join(map(re.escape, code.split())), (CORE / file).read_text()))
 
 
 def verdict(folder: Path, number: int, file: str, code: str, mutant: str) -> str:
     """`killed`, or why not."""
-    times = count(file, code)
-    if times != 1:
-        return f"the code is there {times} times"
+    found = places(file, code)
+    if len(found) != 1:
+        return f"the code is there {len(found)} times"
     place = folder / str(number)
     place.mkdir(exist_ok=True)
     for source in CORE.glob("mqqb*.[ch]"):
         text = source.read_text()
         if source.name == file:
-            text = text.replace(code, mutant)
+            text = text[: found[0].start()] + mutant + text[found[0].end() :]
         (place / source.name).write_text(text)
     programs, names = PROGRAMS.get(file, PROGRAMS[""])
     sources = [str(place / name) for name in names]
@@ -85,7 +85,7 @@ def main() -> int:
     if options.sample is not None and options.sample < len(cases):
         print(f"mutants: seed {options.seed}")
         chosen = random.Random(options.seed).sample(cases, options.sample)
-        cases = [case for case in cases if case in chosen or count(case[1], case[2]) != 1]
+        cases = [case for case in cases if case in chosen or len(places(case[1], case[2])) != 1]
     with ThreadPoolExecutor(2) as pool:
         verdicts = list(pool.map(lambda case: verdict(folder, *case), cases))
     for (number, file, code, mutant), found in zip(cases, verdicts, strict=True):
