@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-from ordack import net
+from ordack.net import tcp
 
 from hil.signals import heed
 from tests.host_peer import Peer
@@ -35,7 +35,7 @@ REQUEST_MAX = 1 << 20
 # the first child waits for the second, so that commands can run at the same time.
 NURSERY = f"""
 import json, os, signal, socket, sys
-import ordack.decode, ordack.net, ordack.pipeline.export
+import ordack.decode, ordack.net.tcp, ordack.pipeline.export
 from ordack.cli import main
 from hil.signals import heed
 door = socket.socket(fileno=int(sys.argv[1]))
@@ -165,7 +165,7 @@ class Serve:
 
 def converse(peer: Peer, port: int) -> None:
     """Connect, and send all that the peer has, until it is settled."""
-    peer.connect(net.now())
+    peer.connect(tcp.now())
     with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as connection:
         settle(peer, connection)
 
@@ -175,8 +175,8 @@ def settle(peer: Peer, connection: socket.socket) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while not peer.is_settled:
         assert time.monotonic() < deadline
-        connection.sendall(peer.output(net.now()))
+        connection.sendall(peer.output(tcp.now()))
         if select.select([connection], [], [], 0.02)[0]:
             data = connection.recv(1 << 16)
             assert data, "the queue manager has closed the connection"
-            peer.receive(data, net.now())
+            peer.receive(data, tcp.now())

@@ -22,10 +22,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mqqb import headers, parse
-from ordack import capture, record
+from ordack import capture
 from ordack.client import Client
 from ordack.config import PORT, Config
-from ordack.record import Recorder
+from ordack.net import record
+from ordack.net.record import Recorder
 
 from tests.command import Serve, as_json, converse, ordack
 from tests.host_peer import Peer, direct

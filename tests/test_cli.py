@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from mqqb import acks, build, names
-from ordack import net
 from ordack.client import Client
+from ordack.net import tcp
 from ordack.store import NewMessage, NewOutgoing, Store
 
 from tests.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, converse, ordack, settle
@@ -223,7 +223,7 @@ def test_start_up_is_quick(store: Path) -> None:
         check=False,
     )
     assert loaded.returncode == 0, loaded.stderr
-    for module in ("asyncio", "rich.table", "dpkt", "ordack.net", "ordack.manager", "ordack.decode"):
+    for module in ("asyncio", "rich.table", "dpkt", "ordack.net.tcp", "ordack.manager", "ordack.decode"):
         assert f"'{module}'" not in loaded.stderr
 
 
@@ -434,7 +434,7 @@ def test_more_connections_than_files_are_refused_and_the_others_go_on(store: Pat
     assert process.stdout
     port = int(process.stdout.readline().rpartition(":")[2])
     good = Peer(b"\1" * 16, direct("line1"))
-    good.connect(net.now())
+    good.connect(tcp.now())
     deadline = time.monotonic() + DEADLINE_S
 
     with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as connection:

@@ -1380,7 +1380,7 @@ def test_without_the_packages_it_says_what_to_install(store: Path, to: Path) -> 
 
 def test_the_queue_manager_needs_none_of_the_packages() -> None:
     script = (
-        "import sys, ordack.cli, ordack.net, ordack.client; "
+        "import sys, ordack.cli, ordack.net.tcp, ordack.client; "
         "print([name for name in ('numpy', 'pyarrow', 'pyspark', 'pandas') if name in sys.modules])"
     )
     done = subprocess.run(

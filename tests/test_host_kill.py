@@ -12,15 +12,15 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-from ordack import net
 from ordack.client import Client
 from ordack.manager import Manager
+from ordack.net import tcp
 from ordack.store import Store
 
 from tests.host_peer import Peer, body_of, direct
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["ordack.net", "ordack.client"])
+PROCESSES.set_forkserver_preload(["ordack.net.tcp", "ordack.client"])
 DEADLINE_S = 90
 
 
@@ -28,9 +28,9 @@ def _serve(folder: Path, port: int, ready: Connection) -> None:
     async def run() -> None:
         with Store(folder) as store:
             store.lock_manager()
-            listener = net.listen("127.0.0.1", port)
+            listener = tcp.listen("127.0.0.1", port)
             number = listener.getsockname()[1]
-            await net.serve(Manager(store, net.now()), listener, asyncio.Event(), lambda: ready.send(number))
+            await tcp.serve(Manager(store, tcp.now()), listener, asyncio.Event(), lambda: ready.send(number))
 
     asyncio.run(run())
 
@@ -67,8 +67,8 @@ class _Line:
         try:
             if self.socket is None:
                 self.socket = socket.create_connection(("127.0.0.1", self.server.port), timeout=DEADLINE_S)
-                self.peer.connect(net.now())
-            data = self.peer.output(net.now())
+                self.peer.connect(tcp.now())
+            data = self.peer.output(tcp.now())
             if data:
                 self.socket.sendall(data)
                 self.bytes += len(data)
@@ -77,7 +77,7 @@ class _Line:
                 if not data:
                     raise ConnectionResetError
                 self.bytes += len(data)
-                self.peer.receive(data, net.now())
+                self.peer.receive(data, tcp.now())
         except OSError:
             self.close()
 

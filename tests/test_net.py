@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from mqqb import compose, handshake, parse
 from mqqb.session import OPEN, MessageReceived, Session, Settings
-from ordack import net
 from ordack.client import Client
 from ordack.config import Config
 from ordack.manager import Manager
-from ordack.record import Recorder
+from ordack.net import tcp
+from ordack.net.record import Recorder
 from ordack.store import Store
 
 from tests.host_peer import Peer, body_of, direct
@@ -60,9 +60,9 @@ async def serving(
     stop, ready = asyncio.Event(), asyncio.Event()
     with Store(folder, create=True) as store:
         store.create_queue("line1", transactional=True)
-        manager = Manager(store, net.now(), config, log.append)
-        listener = net.listen(host, 0)
-        task = asyncio.create_task(net.serve(manager, listener, stop, ready.set, recorder=recorder))
+        manager = Manager(store, tcp.now(), config, log.append)
+        listener = tcp.listen(host, 0)
+        task = asyncio.create_task(tcp.serve(manager, listener, stop, ready.set, recorder=recorder))
         await asyncio.wait({task, asyncio.ensure_future(ready.wait())}, return_when=asyncio.FIRST_COMPLETED)
         try:
             yield Server(store, manager, listener.getsockname()[1], log)
@@ -86,7 +86,7 @@ class Destination:
         self.port = 0
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        session = Session(False, PEER_GUID, net.now(), settings=self.settings)
+        session = Session(False, PEER_GUID, tcp.now(), settings=self.settings)
         bodies: list[bytes] = []
         self.bodies.append(bodies)
         self.times.append(asyncio.get_running_loop().time())
@@ -99,10 +99,10 @@ class Destination:
                     request = parse.parse(first[:572])
                     assert isinstance(request, handshake.EstablishConnection)
                     self.requests.append(request)
-            for event in session.receive_data(data, net.now()):
+            for event in session.receive_data(data, tcp.now()):
                 if isinstance(event, MessageReceived):
                     bodies.append(body_of(event.raw))
-                    session.stored(event.recoverable, net.now())
+                    session.stored(event.recoverable, tcp.now())
             writer.write(session.data_to_send())
             if self.end(session, bodies):
                 writer.transport.abort()
@@ -173,7 +173,7 @@ def names(monkeypatch: pytest.MonkeyPatch, *found: list[str] | Exception) -> lis
 
 @pytest.mark.rule("B-418")
 def test_it_listens_on_the_address_that_it_was_given_and_no_other() -> None:
-    with net.listen("127.0.0.1", 0) as listener:
+    with tcp.listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         socket.create_connection(("127.0.0.1", port), 5).close()
         with pytest.raises(ConnectionRefusedError):
@@ -211,12 +211,12 @@ def test_over_the_limit_a_connection_is_closed_and_a_ping_says_so_before(tmp_pat
                     assert await asyncio.wait_for(second.read(), DEADLINE_S) == b""
                 its_writer.close()
                 peer = Peer(PEER_GUID, direct("line1"))
-                peer.connect(net.now())
+                peer.connect(tcp.now())
                 peer.send(b"x")
                 while not peer.is_settled:  # the first is as well as before
-                    writer.write(peer.output(net.now()))
+                    writer.write(peer.output(tcp.now()))
                     with contextlib.suppress(TimeoutError):
-                        peer.receive(await asyncio.wait_for(reader.read(1 << 16), 0.05), net.now())
+                        peer.receive(await asyncio.wait_for(reader.read(1 << 16), 0.05), tcp.now())
                 writer.close()
                 await until(lambda: not server.manager.links)
                 assert (await ask(one, config.ping_port))[0] == 0
@@ -269,8 +269,8 @@ def test_a_ping_port_that_is_taken_is_told_and_stops_nothing(tmp_path: Path) -> 
 def test_pings_that_go_round_between_two_queue_managers_are_not_all_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(net, "POLL_INTERVAL_S", 3600.0)
-    monkeypatch.setattr(net, "PINGS_PER_POLL", 3)
+    monkeypatch.setattr(tcp, "POLL_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(tcp, "PINGS_PER_POLL", 3)
 
     async def run() -> None:
         port = free_port(socket.SOCK_DGRAM)
@@ -293,7 +293,7 @@ def test_a_direct_name_is_called_by_its_host_part_without_a_guid_and_every_step_
     async def run() -> None:
         with Store(tmp_path / "default", create=True) as store, Client(store.folder) as client:
             client.send(NAME, b"x")
-            assert Manager(store, net.now()).wanted_hops() == {("plant", 1801)}
+            assert Manager(store, tcp.now()).wanted_hops() == {("plant", 1801)}
         async with Destination().listening() as peer:
             async with serving(tmp_path / "it", Config(next_hops={"plant": ("127.0.0.1", peer.port)})) as server:
                 assert not server.way
@@ -440,13 +440,13 @@ def test_an_answer_is_told_before_the_session_is_open(tmp_path: Path) -> None:
 def test_a_connection_that_does_not_take_its_last_bytes_is_disconnecting_until_it_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(net, "SHUT_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(tcp, "SHUT_TIMEOUT_S", 0.5)
     full, over = asyncio.Event(), asyncio.Event()
 
     async def stop_reading(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        session = Session(False, PEER_GUID, net.now())
+        session = Session(False, PEER_GUID, tcp.now())
         while session.state != "OPEN":
-            session.receive_data(await reader.read(1 << 16), net.now())
+            session.receive_data(await reader.read(1 << 16), tcp.now())
             writer.write(session.data_to_send())
         await full.wait()
         writer.write(b"nonsense" * 8)
@@ -522,7 +522,7 @@ def test_a_ping_that_cannot_be_sent_is_no_answer(tmp_path: Path, monkeypatch: py
         async with Destination().listening() as peer:
             config = Config(send_pings=True, next_hops={"plant": ("127.0.0.1", peer.port)})
             async with serving(tmp_path, config) as server:
-                monkeypatch.setattr(net, "_datagram_socket", no_socket)
+                monkeypatch.setattr(tcp, "_datagram_socket", no_socket)
                 server.send(b"one")
                 await until(lambda: peer.bodies == [[b"one"]])
                 assert server.statuses()[0] == "PingFailure"
@@ -562,8 +562,8 @@ def test_what_leaves_slowly_is_neither_given_up_nor_sent_again_nor_put_in_memory
     """Most of it waits in the kernel, which takes megabytes at once. The clock stands still but for what is read."""
     clock = [0]
     polls = [0]
-    monkeypatch.setattr(net, "now", lambda: clock[0])
-    monkeypatch.setattr(net, "POLL_INTERVAL_S", 0.001)
+    monkeypatch.setattr(tcp, "now", lambda: clock[0])
+    monkeypatch.setattr(tcp, "POLL_INTERVAL_S", 0.001)
     bodies = [bytes([number]) * 4_000_000 for number in range(3)]
 
     async def run() -> None:
@@ -607,8 +607,8 @@ def test_a_peer_that_never_reads_is_left_when_too_much_waits_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once the kernel takes no more, the next message stays here. No clock runs that could end the session, too."""
-    monkeypatch.setattr(net, "now", lambda: 0)
-    monkeypatch.setattr(net, "POLL_INTERVAL_S", 0.001)
+    monkeypatch.setattr(tcp, "now", lambda: 0)
+    monkeypatch.setattr(tcp, "POLL_INTERVAL_S", 0.001)
 
     async def run() -> None:
         loop = asyncio.get_running_loop()

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from mqqb import build
 from mqqb.session import Session
-from ordack import net
+from ordack.net import tcp
 
 from hil.signals import heed
 from tests.command import DEADLINE_S, ENVIRONMENT, converse, ordack
@@ -29,7 +29,7 @@ from tests.host_world import Host, handshake, peer_of, world_of
 # A queue manager with a defect that what is marked meets, wherever it is handled.
 BROKEN = """
 import sys
-from ordack import net, uart
+from ordack.net import tcp
 from ordack.manager import Manager
 
 def fails(method, is_hit):
@@ -39,8 +39,8 @@ def fails(method, is_hit):
         return method(self, *arguments)
     return call
 
-net._Net.arrived = fails(net._Net.arrived, lambda link, data: b"MARK-arrived" in data)
-net._Net.lost = fails(net._Net.lost, lambda link: link.session.remote_guid == bytes([99]) * 16)
+tcp._Net.arrived = fails(tcp._Net.arrived, lambda link, data: b"MARK-arrived" in data)
+tcp._Net.lost = fails(tcp._Net.lost, lambda link: link.session.remote_guid == bytes([99]) * 16)
 Manager.receive = fails(Manager.receive, lambda arrivals, *_: any(b"MARK-receive" in data for _, data in arrivals))
 if "report" in sys.argv.pop(1):
     Manager.report = fails(Manager.report, lambda: True)
@@ -104,11 +104,11 @@ def ends(connection: socket.socket) -> None:
 
 
 def open_session(connection: socket.socket, peer: Peer) -> Session:
-    peer.connect(net.now())
+    peer.connect(tcp.now())
     assert peer.session
     while peer.session.state != "OPEN":
-        connection.sendall(peer.output(net.now()))
-        peer.receive(connection.recv(1 << 16), net.now())
+        connection.sendall(peer.output(tcp.now()))
+        peer.receive(connection.recv(1 << 16), tcp.now())
     return peer.session
 
 
@@ -126,9 +126,9 @@ def test_a_defect_ends_the_connection_that_met_it_and_no_other(served: Callable[
         deadline = time.monotonic() + DEADLINE_S
         while not other.is_settled:
             assert time.monotonic() < deadline
-            bystander.sendall(other.output(net.now()))
+            bystander.sendall(other.output(tcp.now()))
             if select.select([bystander], [], [], 0.02)[0]:
-                other.receive(bystander.recv(1 << 16), net.now())
+                other.receive(bystander.recv(1 << 16), tcp.now())
     converse(peer_of(2), running.port)
     told = running.stop()
     assert told.count(f"RuntimeError: a defect in {defect}\n") == 1
@@ -195,7 +195,7 @@ def test_a_packet_that_drips_ends_its_connection(store: Path, served: Callable[[
     peer.send(bytes(1 << 20))
     with socket.create_connection(("127.0.0.1", running.port), DEADLINE_S) as connection:
         open_session(connection, peer)
-        connection.sendall(peer.output(net.now())[:1000])
+        connection.sendall(peer.output(tcp.now())[:1000])
         ends(connection)
     converse(peer, running.port)
     assert "a packet comes too slowly (B-435)" in running.stop()

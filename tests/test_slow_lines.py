@@ -221,7 +221,7 @@ class Uart:
 
 
 class OverUart(World):
-    """Frames of the line protocol; the queue manager's end as ordack.uart has it."""
+    """Frames of the line protocol; the queue manager's end as ordack.net.serial has it."""
 
     def __init__(self, folder: Path, speed: int, **config: Any) -> None:
         self.line = line.Line(False, 16384, 0, 1 << 16)

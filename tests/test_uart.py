@@ -21,12 +21,12 @@ from typing import Any
 import pytest
 from mqqb import line
 from node.uart import UartLink
-from ordack import net, uart
 from ordack.client import Client
 from ordack.config import BAUD, SERIAL_PORT, Config, SerialSettings, parse_serial
 from ordack.manager import Manager
 from ordack.names import BadName
-from ordack.record import Recorder
+from ordack.net import serial, tcp
+from ordack.net.record import Recorder
 from ordack.store import Store
 
 from firmware.ports.modules import BOARD
@@ -87,11 +87,11 @@ class Board:
                     if self.link.is_open():
                         self.connections += 1
                         waiting = b""
-                        self.peer.connect(net.now())
+                        self.peer.connect(tcp.now())
                 else:
                     while self.reads and (count := self.link.readinto(buffer)):
-                        self.peer.receive(bytes(buffer[:count]), net.now())
-                    waiting += self.peer.output(net.now())
+                        self.peer.receive(bytes(buffer[:count]), tcp.now())
+                    waiting += self.peer.output(tcp.now())
                     waiting = waiting[self.link.write(memoryview(waiting)) :]
                     if self.peer.session.closed:
                         raise OSError
@@ -135,11 +135,11 @@ class Place:
         with Store(self.folder / "store", create=True) as self.store:
             with contextlib.suppress(Exception):
                 self.store.create_queue("line1", transactional=True)
-            self.manager = Manager(self.store, net.now(), config, self.log.append)
-            device = uart.open_device(self.settings)
+            self.manager = Manager(self.store, tcp.now(), config, self.log.append)
+            device = serial.open_device(self.settings)
             task = asyncio.create_task(
-                net.serve(
-                    self.manager, net.listen("127.0.0.1", 0), stop, ready.set, [(self.settings, device)], recorder
+                tcp.serve(
+                    self.manager, tcp.listen("127.0.0.1", 0), stop, ready.set, [(self.settings, device)], recorder
                 )
             )
             await asyncio.wait({task, asyncio.ensure_future(ready.wait())}, return_when=asyncio.FIRST_COMPLETED)
@@ -338,7 +338,7 @@ def test_a_board_that_reads_nothing_holds_up_messages_not_the_queue_manager(plac
 def test_one_session_too_many_is_refused_and_asked_for_again(place: Place) -> None:
     async def test() -> None:
         async with place.serving(max_sessions=1) as server:
-            other = server.manager.accept("10.0.0.1", net.now())
+            other = server.manager.accept("10.0.0.1", tcp.now())
             board = Board(place.wire)
             board.peer.send(b"one")
             await until(lambda: place.way()["connections"] > 1)
@@ -737,7 +737,7 @@ def test_ports_that_cannot_be_used_are_named(tmp_path: Path, arguments: list[str
 
 
 def test_a_port_that_another_has_is_refused(place: Place) -> None:
-    device = uart.open_device(place.settings)
+    device = serial.open_device(place.settings)
     with pytest.raises(OSError, match=r"Resource temporarily unavailable|lock"):
-        uart.open_device(place.settings)
+        serial.open_device(place.settings)
     device.close()

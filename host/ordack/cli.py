@@ -1263,8 +1263,8 @@ def serve(
         parse_public_queue,
         parse_serial,
     )
-    from ordack.net import listen as open_listener
-    from ordack.record import Recorder
+    from ordack.net.record import Recorder
+    from ordack.net.tcp import listen as open_listener
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -1341,7 +1341,7 @@ def _open_when_there_is_room(folder: Path) -> Store:
 
 
 def _open_serial(line: SerialSettings) -> Any:
-    from ordack.uart import open_device
+    from ordack.net.serial import open_device
 
     try:
         return open_device(line)
@@ -1353,26 +1353,26 @@ async def _serve(store: Store, config: Config, listener: Any, ready: Any, serial
     import asyncio
     import signal
 
-    from ordack import net
     from ordack.config import format_address
     from ordack.log import Log
     from ordack.manager import Manager
+    from ordack.net import tcp
 
     log = Log(_log_line)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    manager = Manager(store, net.now(), config, log)
+    manager = Manager(store, tcp.now(), config, log)
     manager.about = {
-        "since": net.wall(),
+        "since": tcp.wall(),
         "process": os.getpid(),
         "quota": config.quota,
         "listening": format_address(*listener.getsockname()[:2]),
     }
     counting = asyncio.create_task(_count(log))
     try:
-        await net.serve(manager, listener, stop, ready, serial, recorder)
+        await tcp.serve(manager, listener, stop, ready, serial, recorder)
     finally:
         counting.cancel()
         log.close()

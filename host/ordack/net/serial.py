@@ -20,7 +20,7 @@ import serial
 from mqqb.line import ENDED, OPENED, PAYLOAD_MAX, Line
 
 from ordack.config import SERIAL_PORT, SerialSettings
-from ordack.connect import CONNECTED, DISCONNECTED, WAITING
+from ordack.net.connect import CONNECTED, DISCONNECTED, WAITING
 from ordack.store import StoreError
 
 RETRY_S = 1.0  # between attempts to open a port that is gone

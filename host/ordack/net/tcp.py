@@ -26,13 +26,13 @@ from typing import Any, TypeVar, cast
 from mqqb.session import OPEN, WAITING_CPR_MSG
 
 from ordack.config import CONNECT_TIMEOUT_S, SERIAL_PORT, SerialSettings
-from ordack.connect import Connector, Step
 from ordack.links import Hop, Link
 from ordack.manager import Manager
-from ordack.ping import Pings
-from ordack.record import RecordedConnection, Recorder
+from ordack.net.connect import Connector, Step
+from ordack.net.ping import Pings
+from ordack.net.record import RecordedConnection, Recorder
+from ordack.net.serial import SerialPort
 from ordack.store import StoreError
-from ordack.uart import SerialPort
 
 POLL_INTERVAL_S = 0.05  # for timers, and for what other processes put in the store
 ORDER_ACKS_APART_MS = 5  # of all streams: each time costs a look at all that have one to send
