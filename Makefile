@@ -77,11 +77,11 @@ mutants: setup-test ## break the C core and the engine in many ways: tests must 
 	@$(PYTHON_VENV) tests/mutants.py $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED))
 
 model: setup-test ## a stream checked in all its states, then 10^6 steps of queue managers in a world of accidents (SEED= STEPS=)
-	@$(PYTHON_VENV) tests/spin/check.py --full
-	@$(PYTHON_VENV) tests/model.py --steps $(STEPS) $(if $(SEED),--seed $(SEED))
+	@$(PYTHON_VENV) tests/engine/spin/check.py --full
+	@$(PYTHON_VENV) -m tests.host.model --steps $(STEPS) $(if $(SEED),--seed $(SEED))
 
 audits: setup-test ## the audit over generated captures: planted violations are found, none invented (SEED= COUNT=)
-	@$(PYTHON_VENV) tests/test_audit_generated.py $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT))
+	@$(PYTHON_VENV) -m tests.audit.test_audit_generated $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT))
 
 conformance: setup-test ## the rules of the specification with the tests that show them (writes tests/CONFORMANCE.md)
 	@$(PYTHON_VENV) tests/conformance.py
@@ -89,9 +89,9 @@ conformance: setup-test ## the rules of the specification with the tests that sh
 ##@ Measure and build
 
 bench: setup-bench ## speed against a peer measured in the same run, as JSON lines (SIZE= packets of the pipeline's captures)
-	@$(PYTHON_VENV) tests/bench.py
-	@$(PYTHON_VENV) tests/bench_uart.py
-	@$(PYTHON_VENV) tests/bench_pipeline.py $(if $(SIZE),--size $(SIZE))
+	@$(PYTHON_VENV) -m tests.bench.bench
+	@$(PYTHON_VENV) -m tests.bench.bench_uart
+	@$(PYTHON_VENV) -m tests.bench.bench_pipeline $(if $(SIZE),--size $(SIZE))
 
 size: setup-test ## code size of the C core on a Cortex-M0+ against its ceilings
 	@$(C_CORE) size

@@ -9,9 +9,9 @@ from hypothesis import settings
 from ordack.client import Client
 
 from tests import on_mps2
-from tests.command import Serve
 from tests.conformance import UnknownRule, check_known, cited_by, load_rules
-from tests.host_world import Host
+from tests.support.command import Serve
+from tests.support.host_world import Host
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -33,11 +33,11 @@ from rich.progress import Progress
 ROOT = Path(__file__).resolve().parent.parent
 ENGINE = Path("firmware/mqqb")
 TESTS = {
-    "session.py": ("test_engine.py", "test_engine_board.py", "test_streams.py"),
-    "reader.py": ("test_engine_board.py", "test_engine.py"),
-    "streams.py": ("test_streams.py", "test_engine.py"),
-    "incoming.py": ("test_streams.py", "test_engine.py"),
-    "confirm.py": ("test_confirm.py",),
+    "session.py": ("engine/test_engine.py", "engine/test_engine_board.py", "engine/test_streams.py"),
+    "reader.py": ("engine/test_engine_board.py", "engine/test_engine.py"),
+    "streams.py": ("engine/test_streams.py", "engine/test_engine.py"),
+    "incoming.py": ("engine/test_streams.py", "engine/test_engine.py"),
+    "confirm.py": ("engine/test_confirm.py",),
 }
 ONLY = {"reader.py": "OrderAckReader"}  # what parses is not tried here: its tests, test_packets.py, take too long
 COPIED = ("pyproject.toml", "tests/mp", "firmware/mqqb")

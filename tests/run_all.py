@@ -22,13 +22,10 @@ PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider", f"--durations={SLOWEST
 SHOWN_OF_FAILURE = 80  # lines
 
 # These alone reach every line of mqqb: only they are slowed down by being traced.
-PROTOCOL = "confirm confirmation core engine engine_board line packets ping scan streams"
-ENGINE = [f"tests/test_{name}.py" for name in PROTOCOL.split()]
-# Of emulated boards and of programs that talk to them: more waiting than work.
-BOARDS = ["tests/test_board.py", "tests/test_firmware.py", "tests/test_natmod.py", "tests/test_uart.py"]
-# One Spark session for all of them, which uses both processors by itself.
-PIPELINE = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/test_pipeline_*.py"))
-OTHERS = ["tests", *[f"--ignore={name}" for name in (*ENGINE, *BOARDS, *PIPELINE)]]
+ENGINE = ["tests/core", "tests/engine"]
+BOARDS = "tests/boards"  # emulated ones, and what runs on them: more waiting than work
+PIPELINE = "tests/pipeline"  # one Spark session for all of them, which uses both processors by itself
+OTHERS = ["tests", *[f"--ignore={name}" for name in (*ENGINE, BOARDS, PIPELINE)]]
 DURATION = re.compile(r"([\d.]+)s (?:call|setup|teardown) +(.*)")  # as pytest prints it
 # Name -> commands, run one after another. Two lanes, for two processors; the parts of a lane follow each other.
 Part = tuple[str, list[list[str]]]
@@ -57,8 +54,8 @@ LANES: list[list[Part]] = [
         ("C core", [[*MAKE, "test-c"]]),
         ("mutants", [[*MAKE, "mutants", "SAMPLE=4", "SEED=1"]]),
         ("MicroPython", [[*MAKE, "test-mp"]]),
-        ("boards", [[PYTHON, *PYTEST, *BOARDS]]),
-        ("pipeline", [[PYTHON, *PYTEST, *PIPELINE]]),
+        ("boards", [[PYTHON, *PYTEST, BOARDS]]),
+        ("pipeline", [[PYTHON, *PYTEST, PIPELINE]]),
     ],
 ]
 

@@ -1,5 +1,5 @@
 /* test_audit.c: mqqb_audit on rows made by hand, with tables that begin as small as they may be. What it finds in generated captures
- * of all kinds is compared with what was planted there in tests/test_audit_generated.py. */
+ * of all kinds is compared with what was planted there in tests/audit/test_audit_generated.py. */
 #include "check.h"
 
 #include "mqqb_audit.h"

@@ -1,5 +1,5 @@
 /* test_capture.c: mqqb_capture on captures built byte by byte. What it finds in generated captures of all kinds is compared with
- * another implementation in tests/test_captures.py. */
+ * another implementation in tests/audit/test_captures.py. */
 #include "check.h"
 #include "frames.h"
 

@@ -1,7 +1,7 @@
 """The core on MicroPython (natively and with the twin) and on CPython. Prints `N passed, N failed`.
 
 Where there is a C core, each check runs on it and on the twin, and both must agree on seeded random inputs as well.
-tests/test_core.py runs the same functions under pytest, with their rule numbers. Run it from the checkout.
+tests/core/test_core.py runs the same functions under pytest, with their rule numbers. Run it from the checkout.
 """
 
 import gc

@@ -1,5 +1,5 @@
 """The engine: handshake and closing, acknowledgements, window, timers. On MicroPython (natively and with the twin) and
-on CPython, where tests/test_engine.py hands the same functions to pytest. Prints `N passed, N failed`.
+on CPython, where tests/engine/test_engine.py hands the same functions to pytest. Prints `N passed, N failed`.
 
 Each test names the rules that it shows.
 """

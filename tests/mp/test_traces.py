@@ -1,7 +1,7 @@
 """The worked traces of the engine, on MicroPython (natively and with the twin) and on CPython. Prints `N passed, N
 failed`.
 
-Each function is one trace; tests/test_engine.py runs the same ones under pytest, with their rule numbers.
+Each function is one trace; tests/engine/test_engine.py runs the same ones under pytest, with their rule numbers.
 """
 
 import sys

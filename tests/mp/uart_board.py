@@ -1,4 +1,4 @@
-"""A board for tests/test_uart.py: sends COUNT readings over the pseudo-terminal PORT, from the outbox in FOLDER.
+"""A board for tests/host/test_serial.py: sends COUNT readings over the pseudo-terminal PORT, from the outbox in FOLDER.
 
     micropython uart_board.py PORT FOLDER COUNT
 

@@ -1,0 +1,1550 @@
+"""The audit's rules, on rows made by hand: no capture files, no Spark."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import struct
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="the pipeline is not installed")
+
+from _mqqb import lib
+from mqqb import core
+from ordack.pipeline import audit, audit_tables, captures, rotation
+from ordack.pipeline.audit_result import KINDS, Latency, Result, SequenceId
+
+from tests.support import capture_generator
+from tests.support.command import ordack
+
+START = 1_800_000_000  # s since 1970: the capture's first frame
+RECEIVER, SENDER, OTHER = 1, 2, 3  # codes of queue managers
+QUEUE, SECOND, ORDER_QUEUE = 1, 2, 3  # codes of queues
+FIRST = 7  # time stamp of the first TxSequenceID
+
+
+class _Decoder:
+    """What Auditor asks of captures.Decoder."""
+
+    def __init__(self) -> None:
+        self.ends: list[tuple[str, str]] = []
+        self.paths = ["capture.pcap"]
+        self.damages: list[Any] = []
+        self.frames, self.unread = 1, 0
+        self.spans: dict[int, tuple[int, int]] = {}
+        self.queue_managers, self.queues = 40, 3
+
+    @property
+    def connections(self) -> int:
+        return len(self.ends)
+
+    def connection(self, number: int) -> captures.Connection:
+        return captures.Connection(self.ends[number], True)
+
+    def queue_manager(self, code: int) -> bytes:
+        return bytes([code]) * 16
+
+    def queue(self, code: int) -> captures.QueueName:
+        return captures.QueueName(7, bytes([code]), f"DIRECT=TCP:10.0.0.9\\q{code}")
+
+
+class Wire:
+    """Rows of a capture, in order; counts are right unless a test says otherwise."""
+
+    def __init__(self) -> None:
+        self.decoder = _Decoder()
+        self.rows: list[dict[str, int]] = []
+        self.now = START * 10**9
+        self.sent: dict[tuple[int, int], list[int]] = {}  # connection, direction: messages, recoverable ones
+        self.own_id = 5000
+
+    def row(self, kind: int, connection: int = 0, direction: int = 0, **values: int) -> int:
+        """Returns the frame."""
+        self.now += 1_000_000
+        self.rows.append(
+            {
+                "kind": kind,
+                "connection": connection,
+                "direction": direction,
+                "frame": len(self.rows) + 1,
+                "time": self.now,
+                **values,
+            }
+        )
+        return len(self.rows)
+
+    def connect(
+        self,
+        ends: tuple[str, str] = ("10.0.0.1:4000", "10.0.0.9:1801"),
+        syn: bool = True,
+        client: int = SENDER,
+        server: int = RECEIVER,
+    ) -> int:
+        connection = len(self.decoder.ends)
+        self.decoder.ends.append(ends)
+        for direction in (0, 1):
+            self.sent[connection, direction] = [0, 0]
+        if syn:
+            self.row(captures.BEGIN, connection)
+        else:
+            self.row(captures.OLDER, connection, 0)
+            self.row(captures.OLDER, connection, 1)
+        for direction in (0, 1):
+            self.row(lib.MQQB_KIND_ESTABLISH_CONNECTION, connection, direction, client_guid=client, server_guid=server)
+        return connection
+
+    def header(self, connection: int, direction: int, wrong: dict[str, int] | None = None) -> dict[str, int]:
+        own, other = self.sent[connection, direction], self.sent[connection, 1 - direction]
+        values = {
+            "session_offset": 20,
+            "ack_sequence_number": other[0] & 0xFFFF,
+            "user_msg_sequence_number": own[0] & 0xFFFF,
+            "recoverable_msg_sequence_number": own[1] & 0xFFFF,
+            "window_size": 64,
+        }
+        return {**values, **(wrong or {})}
+
+    def count(self, connection: int, direction: int, recoverable: bool) -> None:
+        self.sent[connection, direction][0] += 1
+        self.sent[connection, direction][1] += recoverable
+
+    def message(
+        self,
+        number: int,
+        previous: int | None = None,
+        *,
+        ordinal: int = 1,
+        stamp: int = FIRST,
+        connection: int = 0,
+        direction: int = 0,
+        message_id: int | None = None,
+        source: int = SENDER,
+        queue: int = QUEUE,
+        flags: int = 0,
+        fresh: bool = True,
+        **values: int,
+    ) -> int:
+        self.count(connection, direction, True)
+        return self.row(
+            lib.MQQB_KIND_USER_MESSAGE,
+            connection,
+            direction,
+            **{
+                "source_queue_manager": source,
+                "destination_queue": queue,
+                "tx_sequence_ordinal": ordinal,
+                "user_flags": 1 << 5 | core.USER_TH | 7 << 10 | flags,
+                "tx_sequence_time_stamp": stamp,
+                "tx_sequence_number": number,
+                "previous_tx_sequence_number": number - 1 if previous is None else previous,
+                "message_id": 100 * ordinal + number if message_id is None else message_id,
+                "sent_time": (self.now + 1_000_000) // 10**9 + 1 if fresh else START - 10,
+                "time_to_reach_queue": 0xFFFFFFFF,
+                "time_to_be_received": 0xFFFFFFFF,
+                **values,
+            },
+        )
+
+    def order_ack(
+        self,
+        number: int,
+        *,
+        ordinal: int = 1,
+        stamp: int = FIRST,
+        connection: int = 0,
+        direction: int = 1,
+        own_id: int | None = None,
+        host: int = 0,
+    ) -> int:
+        """host: addressed by this queue manager's GUID (DQ 3), not by an address."""
+        self.count(connection, direction, False)
+        self.own_id += 1
+        return self.row(
+            lib.MQQB_KIND_ORDER_ACK,
+            connection,
+            direction,
+            source_queue_manager=RECEIVER,
+            destination_queue=ORDER_QUEUE,
+            user_flags=(3 if host else 7) << 10,
+            queue_manager_address=host,
+            message_class=0xFF,
+            ack_tx_sequence_ordinal=ordinal,
+            ack_tx_sequence_time_stamp=stamp,
+            ack_tx_sequence_number=number,
+            message_id=self.own_id if own_id is None else own_id,
+        )
+
+    def final_ack(
+        self,
+        number: int,
+        *,
+        ordinal: int = 1,
+        stamp: int = FIRST,
+        connection: int = 0,
+        direction: int = 1,
+        own_id: int | None = None,
+        message_class: int = 0x4000,
+        message_id: int | None = None,
+    ) -> int:
+        self.count(connection, direction, True)
+        self.own_id += 1
+        return self.row(
+            lib.MQQB_KIND_FINAL_ACK,
+            connection,
+            direction,
+            source_queue_manager=RECEIVER,
+            destination_queue=ORDER_QUEUE,
+            user_flags=1 << 5 | 7 << 10,
+            message_class=message_class,
+            ack_tx_sequence_ordinal=ordinal,
+            ack_tx_sequence_time_stamp=stamp,
+            ack_tx_sequence_number=number,
+            ack_source=SENDER,
+            ack_message_id=100 * ordinal + number if message_id is None else message_id,
+            message_id=self.own_id if own_id is None else own_id,
+        )
+
+    def session_ack(self, direction: int, connection: int = 0, **wrong: int) -> int:
+        return self.row(lib.MQQB_KIND_SESSION_ACK, connection, direction, **self.header(connection, direction, wrong))
+
+    def hole(self, connection: int = 0, direction: int = 0) -> int:
+        return self.row(captures.HOLE, connection, direction, total_size=100)
+
+    def batch(self, rows: list[dict[str, int]]) -> captures.Batch:
+        table = captures._Table(max(16, len(rows)), audit.COLUMNS, False, False)
+        batch = table.batch(len(rows), self.decoder)  # type: ignore[arg-type]
+        for name, column in batch.columns.items():
+            column[:] = [row.get(name, 0) for row in rows]
+        batch.time[:] = [row["time"] for row in rows]
+        return batch
+
+    def result(self, size: int = 1 << 20) -> Result:
+        """size: rows of a batch."""
+        auditor = audit.Auditor(START * 10**9)
+        for begin in range(0, len(self.rows), size):
+            auditor.feed(self.batch(self.rows[begin : begin + size]))
+        return audit.result_of(self.decoder.paths, [auditor.partial()])
+
+
+@pytest.fixture
+def wire() -> Wire:
+    made = Wire()
+    made.connect()
+    return made
+
+
+def kinds(result: Result) -> list[str]:
+    return [item.kind for item in result.violations]
+
+
+def unknown(result: Result) -> list[str]:
+    return [item.kind for item in result.unknowns]
+
+
+def frames(result: Result) -> list[int]:
+    return [packet.frame for packet in result.violations[0].packets]
+
+
+def stream_latency(result: Result, kind: str) -> Latency:
+    """Of a result with one stream."""
+    [stream] = result.streams
+    return stream.latency[kind]
+
+
+# ---- what is counted ----------------------------------------------------------------------------
+
+
+def test_a_clean_stream_is_counted_and_timed(wire: Wire) -> None:
+    for number in range(1, 11):
+        wire.message(number)
+    wire.session_ack(1)
+    wire.now += 500_000_000
+    wire.order_ack(8)
+    result = wire.result()
+    expected = {
+        "packets": 14,
+        "connections": 1,
+        "streams": 1,
+        "messages": 10,
+        "resends": 0,
+        "rejects": 0,
+        "settled": 8,
+        "unsettled": 2,
+        "holes": 0,
+        "malformed": 0,
+        "violations": dict.fromkeys(KINDS, 0),
+    }
+    assert {name: result.summary[name] for name in expected} == expected
+    assert list(result.summary["latency_ms"]) == ["session", "order", "final"]
+    [stream] = result.streams
+    assert (stream.order_acked, stream.final_acked, stream.outcomes) == (8, 0, {"stored": 8, "sent": 2})
+    assert stream.latency["order"].max == pytest.approx(511)  # 1 ms a row, and half a second
+    assert stream.latency["session"].count == 10
+    assert 5 <= stream.latency["session"].p50 <= 5 * 9 / 8
+    assert result.unknowns == []
+
+
+@pytest.mark.rule("C-25", "C-26", "C-27", "C-40")
+def test_outcomes_follow_the_confirmation_rules(wire: Wire) -> None:
+    for number in range(1, 6):
+        wire.message(number, flags=core.USER_JN if number < 5 else 0)
+    wire.order_ack(5)
+    wire.final_ack(1)
+    wire.final_ack(2, message_class=0xC002)
+    wire.final_ack(3, message_class=0x8003)
+    result = wire.result()
+    [stream] = result.streams
+    assert stream.outcomes == {"received": 1, "0xC002": 1, "0x8003": 1, "waiting": 1, "stored": 1}
+    assert (stream.unsettled, stream.final_acked, stream.rejects) == (1, 3, {"0x8003": 1})
+    assert not result.violations
+
+
+@pytest.mark.rule("C-20", "C-23")
+def test_a_deadline_without_an_answer_is_in_doubt(wire: Wire) -> None:
+    wire.message(1, flags=core.USER_JN, time_to_be_received=5)  # C is T0 + 10
+    wire.order_ack(1)
+    wire.message(2, time_to_reach_queue=5)
+    wire.message(3, time_to_reach_queue=60)
+    wire.now += 20 * 10**9
+    wire.session_ack(1)
+    [stream] = wire.result().streams
+    assert stream.outcomes == {"in_doubt": 2, "sent": 1}
+
+
+@pytest.mark.rule("C-23", "C-34", "C-35")
+@pytest.mark.parametrize(("message_class", "outcome"), [(0x4000, "received"), (0xC002, "0xC002")])
+def test_an_answer_after_the_deadline_changes_nothing(wire: Wire, message_class: int, outcome: str) -> None:
+    for number in (1, 2):
+        wire.message(number, flags=core.USER_JN, time_to_be_received=5)  # C is T0 + 10
+    wire.order_ack(2)
+    wire.final_ack(1, message_class=message_class)
+    wire.now += 20 * 10**9
+    wire.final_ack(2, message_class=message_class)
+    [stream] = wire.result().streams
+    assert stream.outcomes == {outcome: 1, "in_doubt": 1}
+    assert stream.unsettled == 0
+
+
+@pytest.mark.rule("B-270", "B-275")
+@pytest.mark.parametrize(
+    ("ordinal", "number", "previous", "reject"),
+    [
+        (2, 6, 5, None),
+        (2, 5, 4, "duplicate"),
+        (2, 7, 6, "hole"),
+        (2, 8, 5, None),
+        (2, 8, 3, None),
+        (2, 3, 0, "duplicate"),
+        (3, 1, 0, None),
+        (3, 4, 0, None),
+        (3, 2, 1, "sequence_start_missing"),
+        (1, 9, 0, "old_sequence"),
+    ],
+)
+def test_the_receivers_rule(wire: Wire, ordinal: int, number: int, previous: int, reject: str | None) -> None:
+    for first in range(1, 6):
+        wire.message(first, ordinal=2)
+    wire.message(number, previous, ordinal=ordinal)
+    [stream] = wire.result().streams
+    assert stream.rejects == ({} if reject is None else {reject: 1})
+
+
+def test_batches_may_end_anywhere(wire: Wire) -> None:
+    rng = random.Random(1)
+    for number in range(1, 200):
+        wire.message(number)
+        if rng.random() < 0.2:
+            wire.message(rng.randint(1, number))
+        if rng.random() < 0.1:
+            wire.session_ack(rng.randrange(2))
+        if rng.random() < 0.1:
+            wire.order_ack(number)
+    whole = wire.result()
+    assert whole.summary["resends"] > 10
+    assert wire.result(1) == whole
+    assert wire.result(17) == whole
+
+
+def test_tables_grow() -> None:
+    wire = Wire()
+    for connection in range(3000):
+        wire.connect((f"10.1.{connection // 250}.{connection % 250}:4000", "10.0.0.9:1801"))
+        for queue in (QUEUE, SECOND):
+            for number in (1, 2):
+                wire.message(
+                    number,
+                    connection=connection,
+                    source=3 + connection % 30,
+                    queue=queue,
+                    ordinal=1 + connection,
+                    message_id=10 * connection + 5 * queue + number,
+                )
+    result = wire.result(4096)
+    assert (len(result.streams), result.summary["messages"]) == (60, 12000)
+    assert result.summary["violations"]["renumbered"] == 0
+    assert result.summary["streams"] == 6000
+    assert sum(stream.messages for stream in result.streams) == 12000  # also of sequences that are not kept
+
+
+def test_many_unsettled_messages_are_counted_when_they_have_lost_their_place(wire: Wire) -> None:
+    for number in range(1, 3001):
+        wire.message(number, flags=core.USER_JN, message_id=number)
+        if number % 30 == 0:
+            wire.session_ack(1)
+    wire.order_ack(3000)
+    for number in range(1, 2001):
+        wire.final_ack(number, message_id=number)
+    [stream] = wire.result().streams
+    assert (stream.messages, stream.order_acked, stream.final_acked) == (3000, 3000, 2000)
+    assert stream.outcomes["received"] == 2000
+    assert stream.unsettled == 1000
+
+
+def test_session_counts_wrap(wire: Wire) -> None:
+    for number in range(1, 70_001):
+        wire.message(number, message_id=number)
+        if number % 500 == 0:
+            wire.session_ack(0)
+            wire.session_ack(1)
+            wire.order_ack(number)
+    result = wire.result()
+    assert not result.violations
+    assert result.streams[0].latency["session"].count == 70_000
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_latency_is_in_its_bucket(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(2000):
+        latency = int(10 ** rng.uniform(0, 13.8))  # ns
+        bucket = lib.mqqb_audit_bucket(latency)
+        assert latency < lib.mqqb_audit_bucket_end(bucket) * 1000
+        assert bucket == 0 or latency >= lib.mqqb_audit_bucket_end(bucket - 1) * 1000
+        low = lib.mqqb_audit_bucket_end(bucket - 1) if bucket else 0
+        assert lib.mqqb_audit_bucket_end(bucket) - low <= max(4, low / 8 + 4)
+
+
+# ---- violations ---------------------------------------------------------------------------------
+
+
+@pytest.mark.rule("A-08", "B-309", "B-318")
+def test_renumbered(wire: Wire) -> None:
+    shown = wire.message(1, message_id=500)
+    again = wire.message(1, message_id=501)
+    result = wire.result()
+    assert kinds(result) == ["renumbered"]
+    assert frames(result) == [shown, again]
+    wire = Wire()
+    wire.connect()
+    wire.message(1, message_id=500)
+    wire.message(2, message_id=501)
+    wire.message(3, message_id=500)
+    wire.message(3, message_id=500)
+    assert kinds(wire.result()) == ["renumbered"]  # once, however often it is sent
+
+
+def test_a_message_under_a_new_sequence_is_renumbered(wire: Wire) -> None:
+    wire.message(1, message_id=500)
+    wire.message(1, ordinal=2, message_id=500)
+    assert kinds(wire.result()) == ["renumbered"]
+
+
+@pytest.mark.rule("A-08", "B-271", "B-309")
+def test_a_message_accepted_under_two_numbers_is_delivered_twice(wire: Wire) -> None:
+    shown = wire.message(1, message_id=500)
+    again = wire.message(2, message_id=500)
+    accepted = wire.order_ack(2)
+    result = wire.result()
+    [renumbered, twice] = result.violations
+    assert (renumbered.kind, twice.kind, result.unknowns) == ("renumbered", "delivered_twice", [])
+    assert [packet.frame for packet in twice.packets] == [shown, again, accepted]
+    assert "MessageID 500 was accepted twice" in twice.text
+    assert twice.rule == "A-08, B-271, B-309"
+    assert result.summary["violations"]["delivered_twice"] == 1
+
+
+@pytest.mark.rule("A-08", "B-271", "B-309")
+def test_a_message_accepted_under_two_sequences_is_delivered_twice(wire: Wire) -> None:
+    shown = wire.message(1, message_id=500)
+    accepted = wire.order_ack(1)
+    again = wire.message(1, ordinal=2, message_id=500)
+    assert kinds(wire.result()) == ["renumbered"]
+    accepted_again = wire.order_ack(1, ordinal=2)
+    [_, twice] = wire.result().violations
+    assert twice.kind == "delivered_twice"
+    assert [packet.frame for packet in twice.packets] == [shown, again, accepted, accepted_again]
+
+
+@pytest.mark.rule("B-115", "B-262")
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_renumbered_message_that_was_rejected_once_is_not_delivered_twice(
+    wire: Wire, number: int, late: bool
+) -> None:
+    wire.message(1, message_id=500)
+    wire.message(2, message_id=500)
+    for ordered in (late, not late):
+        if ordered:
+            wire.order_ack(2)
+        else:
+            wire.final_ack(number, message_id=500, message_class=0x8003)
+    result = wire.result()
+    assert (kinds(result), result.unknowns) == (["renumbered"], [])
+    assert result.summary["violations"]["delivered_twice"] == result.summary["unknown"]["delivered_twice"] == 0
+
+
+@pytest.mark.rule("B-115")
+def test_what_the_receiver_said_unseen_makes_no_second_delivery(wire: Wire) -> None:
+    wire.connect(("10.0.0.1:4001", "10.0.0.9:1801"))
+    wire.message(1, message_id=500)
+    wire.message(2, message_id=500)
+    wire.order_ack(2)
+    assert kinds(wire.result()) == ["renumbered", "delivered_twice"]
+    wire.hole(1, 1)  # something was lost there before the OrderAck, maybe; only now it is known
+    result = wire.result()
+    assert (kinds(result), unknown(result)) == (["renumbered"], ["delivered_twice"])
+    assert "rejects" in result.unknowns[0].reason
+    wire.final_ack(1, message_id=500, message_class=0x8003)
+    assert unknown(wire.result()) == []
+
+
+@pytest.mark.rule("B-115")
+def test_where_the_receivers_packets_are_missing_a_second_delivery_is_not_known(wire: Wire) -> None:
+    wire.message(1, message_id=500)
+    wire.hole(0, 1)
+    wire.message(2, message_id=500)
+    wire.order_ack(2)
+    result = wire.result()
+    assert (kinds(result), unknown(result)) == (["renumbered"], ["delivered_twice"])
+
+
+def test_a_resend_keeps_its_number_and_is_none(wire: Wire) -> None:
+    wire.message(1)
+    wire.message(2)
+    wire.message(1, 0)
+    wire.message(2, 0)
+    result = wire.result()
+    assert not result.violations
+    assert (result.summary["resends"], result.summary["rejects"]) == (2, 2)
+
+
+@pytest.mark.rule("B-078", "B-093")
+def test_id_went_back(wire: Wire) -> None:
+    wire.message(1, ordinal=1)
+    high = wire.message(1, ordinal=2)
+    low = wire.message(2, ordinal=1)
+    wire.message(3, ordinal=1)
+    result = wire.result()
+    assert kinds(result) == ["id_went_back"]  # said once of a sequence on a connection
+    assert frames(result) == [high, low]
+
+
+@pytest.mark.rule("B-078", "B-093")
+@pytest.mark.parametrize("began_before", [True, False])
+def test_a_higher_sequence_that_was_captured_late_shows_that_the_id_went_back(wire: Wire, began_before: bool) -> None:
+    ends = ("10.0.0.1:4001", "10.0.0.9:1801")
+    other = wire.connect(ends) if began_before else 0
+    sent = wire.now
+    wire.now += 10_000_000
+    other = other or wire.connect(ends)
+    shown = wire.message(1, ordinal=1, connection=other)
+    wire.now = sent
+    late = wire.message(1, ordinal=2)
+    result = wire.result()
+    assert kinds(result) == ([] if began_before else ["id_went_back"])
+    if not began_before:
+        assert frames(result) == [late, shown]
+
+
+def test_an_older_connection_may_deliver_an_older_sequence_late(wire: Wire) -> None:
+    wire.message(1, ordinal=1)
+    late = wire.connect(("10.0.0.1:4001", "10.0.0.9:1801"))
+    wire.message(1, ordinal=2, connection=late)
+    wire.message(2, ordinal=1)  # on the first connection: TCP may have kept it
+    assert not wire.result().violations
+
+
+@pytest.mark.rule("B-110", "B-230")
+def test_an_order_ack_for_what_was_not_sent(wire: Wire) -> None:
+    wire.message(1)
+    last = wire.message(2)
+    wrong = wire.order_ack(3)
+    wire.order_ack(3)
+    result = wire.result()
+    assert kinds(result) == ["ack_beyond_receipt"]
+    assert frames(result) == [last, wrong]
+
+
+def test_a_final_ack_for_what_was_not_sent(wire: Wire) -> None:
+    wire.message(1)
+    wire.final_ack(2)
+    assert kinds(wire.result()) == ["ack_beyond_receipt"]
+
+
+def test_a_final_ack_with_another_message_id(wire: Wire) -> None:
+    wire.message(1)
+    wire.final_ack(1, message_id=999)
+    assert kinds(wire.result()) == ["ack_beyond_receipt"]
+
+
+def test_a_sequence_that_may_be_older_than_the_capture_is_unknown(wire: Wire) -> None:
+    wire.message(1, fresh=False)
+    wire.order_ack(9)
+    result = wire.result()
+    assert not result.violations
+    assert unknown(result) == ["ack_beyond_receipt"]
+
+
+def test_an_order_ack_for_a_number_that_was_seen_makes_the_rest_certain(wire: Wire) -> None:
+    wire.now += 241 * 10**9
+    wire.message(1, fresh=False)
+    wire.message(2, fresh=False)
+    wire.order_ack(2)
+    wire.message(3, fresh=False)
+    wire.order_ack(9)
+    assert kinds(wire.result()) == ["ack_beyond_receipt"]
+
+
+def test_a_lower_sequence_that_was_seen_makes_the_next_certain(wire: Wire) -> None:
+    wire.message(1, ordinal=1, fresh=False)
+    wire.message(1, ordinal=2, fresh=False)
+    wire.order_ack(9, ordinal=2)
+    assert kinds(wire.result()) == ["ack_beyond_receipt"]
+
+
+@pytest.mark.parametrize("kind", [captures.HOLE, captures.MALFORMED])
+@pytest.mark.parametrize("direction", [0, 1])
+def test_what_was_missed_makes_it_unknown(wire: Wire, kind: int, direction: int) -> None:
+    wire.message(1)
+    wire.row(kind, 0, direction)
+    wire.message(2, fresh=False)
+    wire.order_ack(9)
+    result = wire.result()
+    assert (kinds(result), unknown(result)) == (
+        ([], ["ack_beyond_receipt"]) if direction == 0 else (["ack_beyond_receipt"], [])
+    )
+
+
+def test_what_is_handed_over_after_a_hole_is_certain_again(wire: Wire) -> None:
+    wire.message(1)
+    wire.hole()
+    wire.now += 3 * 10**9
+    wire.message(2)
+    wire.order_ack(9)
+    assert kinds(wire.result()) == ["ack_beyond_receipt"]
+
+
+def test_a_hole_that_shows_later_withdraws_what_was_said(wire: Wire) -> None:
+    wire.message(1)
+    wire.order_ack(2)
+    wire.hole()
+    result = wire.result()
+    assert (kinds(result), unknown(result)) == ([], ["ack_beyond_receipt"])
+    assert result.summary["violations"]["ack_beyond_receipt"] == 0
+    assert result.streams[0].unknowns == {"ack_beyond_receipt": 1}
+
+
+def test_a_hole_that_shows_later_withdraws_what_was_said_of_counts(wire: Wire) -> None:
+    wire.message(1)
+    wire.session_ack(1, ack_sequence_number=2)
+    wire.hole()
+    result = wire.result()
+    assert (kinds(result), unknown(result)) == ([], ["ack_beyond_receipt"])
+    assert result.summary["violations"]["ack_beyond_receipt"] == 0
+
+
+def test_a_hole_on_another_connection_of_the_sender_withdraws_too(wire: Wire) -> None:
+    other = wire.connect(("10.0.0.1:4001", "10.0.0.9:1801"))  # nothing of it is seen but who opened it
+    wire.message(1)
+    wire.order_ack(2)
+    wire.hole(other)
+    result = wire.result()
+    assert (kinds(result), unknown(result)) == ([], ["ack_beyond_receipt"])
+
+
+def test_messages_that_come_late_withdraw_what_was_said_of_each(wire: Wire) -> None:
+    """As behind a gap of the capture that is waited for: their times are those of their frames."""
+    other = wire.connect(("10.0.0.9:4001", "10.0.0.1:1801"), client=RECEIVER, server=SENDER)
+    wire.message(1)
+    sent = wire.now
+    wire.now += 10_000_000
+    wire.order_ack(2, connection=other, direction=0)
+    wire.order_ack(4, connection=other, direction=0)
+    wire.order_ack(900, connection=other, direction=0)
+    wire.now = sent
+    for number in (2, 3, 4):
+        wire.message(number)
+    result = wire.result()
+    assert kinds(result) == []
+    assert unknown(result) == ["ack_beyond_receipt"] * 3
+
+
+def test_a_hole_of_another_sender_does_not_matter(wire: Wire) -> None:
+    other = wire.connect(("10.0.0.2:4000", "10.0.0.9:1801"), client=OTHER)
+    wire.message(1, connection=other, source=OTHER)
+    wire.message(1)
+    wire.hole(other)
+    wire.order_ack(2)
+    assert kinds(wire.result()) == ["ack_beyond_receipt"]
+
+
+@pytest.mark.rule("B-110", "B-270")
+@pytest.mark.parametrize("acknowledge", [Wire.order_ack, Wire.final_ack])
+def test_skipped(wire: Wire, acknowledge: Callable[[Wire, int], int]) -> None:
+    wire.message(1)
+    shown = wire.message(3)
+    wrong = acknowledge(wire, 3)
+    wire.message(4)
+    wire.order_ack(4)
+    result = wire.result()
+    assert kinds(result) == ["skipped"]
+    assert frames(result) == [shown, wrong]
+
+
+@pytest.mark.rule("B-110", "B-270")
+@pytest.mark.parametrize("acknowledge", [Wire.order_ack, Wire.final_ack])
+def test_out_of_order_and_not_sent_again_is_skipped(wire: Wire, acknowledge: Callable[[Wire, int], int]) -> None:
+    wire.message(1)
+    wire.message(3, 2)
+    wire.message(2, 1)
+    wire.message(4, 3)
+    acknowledge(wire, 4)
+    assert kinds(wire.result()) == ["skipped"]
+
+
+@pytest.mark.rule("B-270")
+def test_out_of_order_and_sent_again_is_accepted(wire: Wire) -> None:
+    wire.message(1)
+    wire.message(3, 2)
+    wire.message(2, 1)
+    wire.message(3, 2)
+    wire.order_ack(3)
+    assert not wire.result().violations
+
+
+def test_the_order_of_two_connections_is_not_known(wire: Wire) -> None:
+    other = wire.connect(("10.0.0.1:4001", "10.0.0.9:1801"))
+    wire.message(1)
+    wire.message(3, 2, connection=other)
+    wire.message(2, 1)
+    wire.order_ack(3)
+    assert not wire.result().violations
+
+
+@pytest.mark.rule("B-094", "B-318")
+def test_a_gap_that_is_bridged_is_not_skipped(wire: Wire) -> None:
+    wire.message(1)
+    wire.message(3)
+    wire.message(3, 1)  # sent again: number 2 has expired
+    wire.order_ack(3)
+    assert not wire.result().violations
+
+
+def test_a_rejection_on_arrival_says_nothing_of_the_order(wire: Wire) -> None:
+    wire.message(1)
+    wire.message(3)
+    wire.final_ack(3, message_class=0x8003)
+    assert not wire.result().violations
+
+
+@pytest.mark.rule("B-104", "B-105", "B-227")
+@pytest.mark.parametrize("name", ["user_msg_sequence_number", "recoverable_msg_sequence_number"])
+def test_count_mismatch(wire: Wire, name: str) -> None:
+    wire.message(1)
+    wire.session_ack(0)
+    wrong = wire.session_ack(0, **{name: 7})
+    wire.session_ack(0, **{name: 7})
+    result = wire.result()
+    assert kinds(result) == ["count_mismatch"]
+    assert frames(result) == [wrong]
+    assert result.violations[0].stream is None
+
+
+@pytest.mark.rule("OP-14")
+@pytest.mark.parametrize(("left_out", "wrong"), [(0, False), (1, False), (2, True)])
+def test_a_header_in_a_message_may_leave_it_out(wire: Wire, left_out: int, wrong: bool) -> None:
+    wire.message(1)
+    wire.message(2)
+    wire.sent[0, 0] = [3, 3]
+    header = wire.header(
+        0, 0, dict.fromkeys(("user_msg_sequence_number", "recoverable_msg_sequence_number"), 3 - left_out)
+    )
+    wire.sent[0, 0] = [2, 2]
+    wire.message(3, **header)
+    assert bool(wire.result().violations) is wrong
+
+
+@pytest.mark.rule("B-229")
+def test_a_session_header_that_acknowledges_too_much(wire: Wire) -> None:
+    wire.message(1)
+    wire.session_ack(1, ack_sequence_number=2)
+    wire.session_ack(1, recoverable_msg_ack_seq_number=1, recoverable_msg_ack_flags=3)
+    assert kinds(wire.result()) == ["ack_beyond_receipt"] * 2
+
+
+def test_counts_of_a_connection_that_was_not_seen_whole_are_unknown() -> None:
+    wire = Wire()
+    wire.connect(syn=False)
+    wire.message(1)
+    wire.session_ack(0, user_msg_sequence_number=40)
+    wire.session_ack(1, ack_sequence_number=40)
+    wire.session_ack(1, ack_sequence_number=40)
+    result = wire.result()
+    assert not result.violations
+    assert sorted(unknown(result)) == ["ack_beyond_receipt", "count_mismatch", "count_mismatch"]  # by direction
+
+
+@pytest.mark.rule("B-229")
+@pytest.mark.parametrize(
+    "wrong",
+    [{"ack_sequence_number": 40_000}, {"recoverable_msg_ack_seq_number": 40_000, "recoverable_msg_ack_flags": 1}],
+)
+def test_a_number_so_far_off_that_it_seems_to_lie_behind(wire: Wire, wrong: dict[str, int]) -> None:
+    wire.message(1)
+    wire.session_ack(1, **wrong)
+    wire.order_ack(1)
+    wire.order_ack(1)
+    wire.session_ack(0, **wrong)
+    wire.message(1, 0)  # nothing says that its sender has the OrderAck
+    assert kinds(wire.result()) == ["ack_beyond_receipt"] * 2
+
+
+@pytest.mark.rule("B-104", "B-105", "B-227")
+@pytest.mark.parametrize("name", ["user_msg_sequence_number", "recoverable_msg_sequence_number"])
+def test_counts_after_a_hole_must_agree_with_each_other(wire: Wire, name: str) -> None:
+    wire.hole()
+    wire.sent[0, 0] = [7, 5]  # in the hole
+    wire.message(8)
+    shown = wire.session_ack(0)
+    wire.message(9)
+    wrong = wire.session_ack(0, **{name: 70})
+    wire.session_ack(0, **{name: 70})
+    wire.session_ack(0)
+    wire.hole()
+    wire.sent[0, 0] = [100, 100]
+    wire.session_ack(0)
+    result = wire.result()
+    assert kinds(result) == ["count_mismatch"]
+    assert frames(result) == [shown, wrong]
+    assert unknown(result) == ["count_mismatch"]
+
+
+@pytest.mark.rule("OP-14")
+@pytest.mark.parametrize(("left_out", "wrong"), [(0, False), (1, False), (2, True)])
+def test_counts_after_a_hole_may_leave_out_the_message_that_carries_them(
+    wire: Wire, left_out: int, wrong: bool
+) -> None:
+    wire.hole()
+    wire.session_ack(0)
+    wire.sent[0, 0] = [1, 1]
+    header = wire.header(
+        0, 0, dict.fromkeys(("user_msg_sequence_number", "recoverable_msg_sequence_number"), (1 - left_out) & 0xFFFF)
+    )
+    wire.sent[0, 0] = [0, 0]
+    wire.message(1, **header)
+    wire.session_ack(0)
+    assert bool(wire.result().violations) is wrong
+
+
+def test_an_acknowledgement_far_beyond_what_a_hole_explains_is_told_again(wire: Wire) -> None:
+    wire.message(1)
+    wire.hole()
+    for ack in (5, 5, 6, 500, 501):
+        wire.session_ack(1, ack_sequence_number=ack)
+    result = wire.result()
+    assert (kinds(result), unknown(result)) == ([], ["ack_beyond_receipt"] * 2)
+
+
+@pytest.mark.rule("B-270")
+@pytest.mark.parametrize("acknowledge", [Wire.order_ack, Wire.final_ack])
+def test_what_a_hole_may_have_bridged_is_unknown(wire: Wire, acknowledge: Callable[[Wire, int], int]) -> None:
+    wire.message(1)
+    wire.hole()
+    wire.message(3, fresh=False)  # number 2 was in the hole, or nowhere
+    acknowledge(wire, 3)
+    result = wire.result()
+    assert (kinds(result), unknown(result)) == ([], ["skipped"])
+
+
+@pytest.mark.parametrize("acknowledge", [Wire.order_ack, Wire.final_ack])
+@pytest.mark.parametrize("holes", [True, False])
+def test_a_resend_whose_proof_may_be_in_a_hole_is_unknown(
+    wire: Wire, acknowledge: Callable[[Wire, int], int], holes: bool
+) -> None:
+    wire.message(1)
+    if holes:
+        wire.hole(direction=1)
+    acknowledge(wire, 1)
+    wire.message(1, 0)  # these two cross: the sender has said nothing since
+    wire.session_ack(0)
+    wire.message(1, 0)
+    wire.message(1, 0)
+    result = wire.result()
+    expected = ["resent_after_ack"] if holes else []
+    if not holes and acknowledge is Wire.final_ack:
+        assert kinds(result) == ["resent_after_ack"] * 2
+    else:
+        assert kinds(result) == []
+    assert [kind for kind in unknown(result) if kind != "count_mismatch"] == expected
+
+
+@pytest.mark.rule("B-270")
+def test_what_follows_on_what_was_only_said_to_be_accepted_may_be_accepted_too(wire: Wire) -> None:
+    wire.message(38, fresh=False)
+    wire.message(40, fresh=False)  # number 39 was in a hole, or is older than the capture
+    for number in (41, 42, 43):
+        wire.message(number, fresh=False)
+    wire.order_ack(41)
+    wire.message(44)
+    wire.order_ack(44)
+    result = wire.result()
+    assert (kinds(result), unknown(result)) == ([], ["skipped"])
+
+
+@pytest.mark.parametrize(("seconds", "found"), [(1, []), (241, ["ack_beyond_receipt"])])
+def test_an_order_ack_accounts_for_what_follows_once_nothing_older_is_on_its_way(
+    wire: Wire, seconds: int, found: list[str]
+) -> None:
+    wire.now += seconds * 10**9
+    wire.message(3, 0, fresh=False)
+    wire.order_ack(3)  # perhaps of the transmission before, with number 4 still behind it in the receiver's queue
+    wire.final_ack(4)
+    result = wire.result()
+    assert kinds(result) == found
+    assert len(unknown(result)) == 1 - len(found)
+
+
+def test_a_clock_that_is_ahead_proves_nothing(wire: Wire) -> None:
+    wire.message(5, message_id=5, sent_time=START + 100)
+    wire.now += 3 * 10**9
+    wire.message(2, 0, message_id=2, sent_time=START + 2)  # handed over long before the capture
+    wire.order_ack(4)
+    result = wire.result()
+    assert (kinds(result), unknown(result)) == ([], ["ack_beyond_receipt"])
+
+
+def _acknowledged(wire: Wire) -> None:
+    wire.message(1)
+    wire.session_ack(1)
+    wire.order_ack(1)
+
+
+@pytest.mark.rule("B-224", "B-236")
+def test_resent_after_the_sender_has_shown_that_it_had_the_order_ack(wire: Wire) -> None:
+    _acknowledged(wire)
+    proof = wire.session_ack(0)
+    again = wire.message(1, 0)
+    result = wire.result()
+    assert kinds(result) == ["resent_after_ack"]
+    assert frames(result)[-2:] == [proof, again]
+
+
+def test_resent_on_a_later_connection(wire: Wire) -> None:
+    _acknowledged(wire)
+    wire.session_ack(0)
+    wire.message(1, 0, connection=wire.connect(("10.0.0.1:4001", "10.0.0.9:1801")))
+    assert kinds(wire.result()) == ["resent_after_ack"]
+
+
+@pytest.mark.parametrize(
+    "case",
+    ["crossing", "lost", "no session acknowledgement", "session acknowledgement not shown", "earlier connection"],
+)
+def test_a_resend_that_the_sender_may_make(wire: Wire, case: str) -> None:
+    other = wire.connect(("10.0.0.1:4001", "10.0.0.9:1801")) if case == "earlier connection" else 0
+    if case.endswith(("no session acknowledgement", "not shown")):
+        wire.message(1)
+        wire.order_ack(1)
+        if case.endswith("not shown"):
+            wire.session_ack(1)
+        wire.session_ack(0)  # covers the OrderAck, and says nothing of what came after it
+    else:
+        _acknowledged(wire)
+    if case == "earlier connection":
+        wire.session_ack(0)
+    if case == "lost":
+        other = wire.connect(("10.0.0.1:4002", "10.0.0.9:1801"))
+    wire.message(1, 0, connection=other)
+    assert not wire.result().violations
+
+
+@pytest.mark.rule("B-224", "B-236")
+@pytest.mark.parametrize(("flags", "order_first", "wrong"), [(1, True, True), (0, True, False), (0, False, True)])
+def test_a_session_acknowledgement_without_its_bit_settles_only_before_the_order_ack(
+    wire: Wire, flags: int, order_first: bool, wrong: bool
+) -> None:
+    wire.message(1)
+    if order_first:
+        wire.order_ack(1)
+    wire.session_ack(1, recoverable_msg_ack_seq_number=flags, recoverable_msg_ack_flags=flags)
+    if not order_first:
+        wire.order_ack(1)
+    wire.message(1, direction=1, source=RECEIVER)  # for the sender to acknowledge, with all before it
+    wire.session_ack(0)
+    wire.message(1, 0)
+    found = [kind for kind in kinds(wire.result()) if kind == "resent_after_ack"]
+    assert bool(found) is wrong
+
+
+@pytest.mark.rule("B-244")
+def test_resent_after_the_sender_had_the_final_ack(wire: Wire) -> None:
+    wire.message(1)
+    wire.final_ack(1)
+    wire.session_ack(0)
+    wire.message(1, 0)
+    assert kinds(wire.result()) == ["resent_after_ack"]
+
+
+@pytest.mark.rule("B-012")
+def test_a_forwarder_is_no_resend_and_does_not_speak_for_the_source(wire: Wire) -> None:
+    wire.message(1)
+    onward = wire.connect(("10.0.0.5:4000", "10.0.0.9:1801"), client=OTHER)
+    wire.message(1, connection=onward, flags=1)  # hop count 1
+    wire.session_ack(1, onward)
+    wire.order_ack(1, connection=onward, own_id=1, host=SENDER)
+    wire.session_ack(0, onward)
+    wire.message(1, 0, connection=onward, flags=1)
+    result = wire.result()
+    assert not result.violations
+    assert [stream.resends for stream in result.streams] == [0, 1]
+    assert [stream.order_acked for stream in result.streams] == [1, 1]
+
+
+@pytest.mark.rule("B-116")
+def test_two_final_acks_of_one_message(wire: Wire) -> None:
+    shown = wire.message(1)
+    first = wire.final_ack(1, own_id=900)
+    wire.final_ack(1, own_id=900)  # sent again
+    second = wire.final_ack(1, own_id=901)
+    wire.final_ack(1, own_id=900)
+    result = wire.result()
+    assert kinds(result) == ["delivered_twice"]
+    assert frames(result) == [shown, first, second]
+
+
+@pytest.mark.rule("B-116", "B-245")
+def test_two_final_acks_of_a_message_of_which_only_a_resend_was_captured(wire: Wire) -> None:
+    wire.message(2, flags=core.USER_JN)
+    first = wire.final_ack(1, own_id=900)
+    shown = wire.message(1, 0, flags=core.USER_JN, fresh=False)  # its first transmission is older than the capture
+    second = wire.final_ack(1, own_id=901)
+    result = wire.result()
+    assert kinds(result) == ["delivered_twice"]
+    assert frames(result) == [shown, first, second]
+    [stream] = result.streams
+    assert (stream.final_acked, stream.unsettled, stream.outcomes) == (1, 1, {"received": 1, "sent": 1})
+
+
+@pytest.mark.rule("B-116", "B-245")
+def test_two_final_acks_before_anything_of_their_sequence_was_captured(wire: Wire) -> None:
+    first, second = wire.final_ack(1, own_id=900), wire.final_ack(1, own_id=901)
+    wire.final_ack(1, own_id=902)
+    shown = wire.message(1, 0, flags=core.USER_JN, fresh=False)
+    wire.final_ack(1, own_id=903)
+    result = wire.result()
+    assert kinds(result) == ["delivered_twice"]
+    assert frames(result) == [shown, first, second]
+    [stream] = result.streams
+    assert (stream.final_acked, stream.outcomes) == (1, {"received": 1})
+
+
+@pytest.mark.parametrize(("message_id", "outcomes"), [(101, {"0x8003": 1, "sent": 1}), (7, {"sent": 2})])
+def test_a_rejection_before_the_only_transmission_that_was_captured(
+    wire: Wire, message_id: int, outcomes: dict[str, int]
+) -> None:
+    wire.message(2)
+    wire.final_ack(1, message_class=0x8003)
+    wire.message(1, 0, message_id=message_id, fresh=False)
+    [stream] = wire.result().streams
+    assert stream.outcomes == outcomes
+
+
+def test_a_rejection_and_a_later_receipt_are_two_copies(wire: Wire) -> None:
+    wire.message(1)
+    wire.final_ack(1, message_class=0x8003)
+    wire.message(1, 0)
+    wire.final_ack(1)
+    assert not wire.result().violations
+
+
+@pytest.mark.rule("A-01", "B-271")
+def test_a_receiver_that_went_back_and_accepted_again(wire: Wire) -> None:
+    for number in (1, 2, 3):
+        wire.message(number)
+    first = wire.order_ack(3)
+    back = wire.order_ack(1)
+    again = wire.message(2, 1)
+    last = wire.order_ack(2)
+    result = wire.result()
+    assert kinds(result) == ["delivered_twice"]
+    assert frames(result) == [first, back, again, last]
+
+
+def test_order_acks_that_are_sent_again_do_not_go_back(wire: Wire) -> None:
+    for number in (1, 2, 3):
+        wire.message(number)
+    wire.order_ack(1, own_id=900)
+    wire.order_ack(3, own_id=901)
+    wire.order_ack(1, own_id=900)
+    wire.message(2, 1)
+    wire.order_ack(3, own_id=901)
+    assert not wire.result().violations
+
+
+@pytest.mark.rule("B-079", "A-21")
+@pytest.mark.parametrize("address", ["10.0.0.1", "10.0.0.2"])
+def test_an_order_ack_is_for_the_sender_at_the_other_end(address: str) -> None:
+    wire = Wire()
+    one = wire.connect(("10.0.0.1:4000", "10.0.0.9:1801"))
+    two = wire.connect((f"{address}:4001", "10.0.0.9:1801"), client=OTHER)
+    for number in range(1, 6):
+        wire.message(number, connection=one)
+    wire.message(1, connection=two, source=OTHER)
+    wire.order_ack(5, connection=one)  # the other sender's sequence has the same id, and only one message
+    wire.order_ack(1, connection=two)
+    result = wire.result()
+    assert not result.violations
+    assert [stream.order_acked for stream in result.streams] == [5, 1]
+
+
+# ---- files, command -----------------------------------------------------------------------------
+
+
+def test_what_is_no_capture_is_unusable(tmp_path: Path) -> None:
+    path = tmp_path / "a.pcap"
+    path.write_bytes(b"not a capture, not at all")
+    with pytest.raises(audit.CaptureUnusable, match=r"a\.pcap"):
+        audit.run([path])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "missing"),
+    [
+        ("plant.pcap", "plant.pcap1", 0),
+        ("plant.pcap", "plant.pcap2", 1),
+        ("plant.pcap09", "plant.pcap12", 2),
+        ("plant.pcap9", "plant.pcap0", 0),
+        ("plant1.pcap", "plant2.pcap", 0),
+        ("plant1.pcap", "plant3.pcap", 1),
+        ("plant1.pcap", "plant3.pcapng", 1),
+        ("plant.pcap", "plant-000002.pcap", 0),
+        ("plant.pcap", "plant-000004.pcap", 2),
+        ("plant-000002.pcap", "plant-000003.pcap", 0),
+        ("plant-000002.pcap", "plant-000005.pcap", 2),
+        ("p_00001_20261121210000.pcap", "p_00002_20261121220000.pcap", 0),
+        ("p_00001_20261121210000.pcap", "p_00004_20261121220000.pcap", 2),
+        ("p-20261121-210000.pcap", "p-20261121-210100.pcap", 0),
+        ("p-2026-11-20.pcap", "p-2026-11-22.pcap", 0),
+        ("a1.pcap", "b3.pcap", 0),
+        ("x/plant1.pcap", "y/plant3.pcap", 0),
+        ("plant1.pcap", "plant20261.pcap", 0),
+        ("one.pcap", "two.pcap", 0),
+        ("1.pcap", "3.pcap", 1),
+        ("plant1", "plant3", 1),
+    ],
+)
+def test_numbers_of_files_tell_what_is_missing(before: str, after: str, missing: int) -> None:
+    minute = 60 * 10**9
+    assert rotation.missing_between(before, (0, minute), after, (5 * minute, 6 * minute)) == missing
+    # Nothing that long is in a pause that short, whatever the names say; and these are two places at the same time.
+    assert rotation.missing_between(before, (0, minute), after, (minute + 10**7, 2 * minute)) == 0
+    assert rotation.missing_between(before, (0, minute), after, (minute - 1, 2 * minute)) == 0
+
+
+@pytest.mark.parametrize(
+    ("form", "step", "missing"),
+    [
+        ("cap-%Y%m%d-%H%M.pcap", 600, 0),
+        ("cap-%Y%m%d-%H%M.pcap.gz", 300, 0),
+        ("cap_%Y-%m-%d_%H-%M.pcap", 900, 0),
+        ("%Y%m%d%H/%M.pcap", 300, 0),
+        ("plant %H%M.cap", 1200, 0),
+        ("plant-%y%m%d-%H%M%S.pcap", 150, 0),
+        ("%d.%m.%Y %H.pcapng", 4 * 3600, 0),
+        ("plant-%Y%m%d-{:02}.pcap", 600, 1),
+        ("plant-{:04}.pcap", 660, 1),
+        ("plant.pcap{}", 600, 1),
+        ("plant_{:05}_%Y%m%d%H%M%S.pcap", 600, 1),
+        ("plant-%Y%m%d-{:05}.pcap", 60, 1),
+    ],
+)
+@pytest.mark.parametrize("zone", [0, 3600, -9.5 * 3600, 5.75 * 3600])
+def test_times_in_names_are_no_numbers_of_files(form: str, step: int, missing: int, zone: float) -> None:
+    """Files that follow on one another, but for a pause that one more would fill where they are counted."""
+    for day in range(0, 365, 13):
+        start = 1795219200 + day * 86400
+        moments = [start + number * step for number in range(86400 // step)]
+        names = [
+            datetime.fromtimestamp(moment + zone, UTC).strftime(form).format(2 * number)
+            for number, moment in enumerate(moments, 20)
+        ]
+        for one, other, then, now in zip(names, names[1:], moments, moments[1:]):
+            if "{" in form and "%" in form and (then + zone) // 86400 != (now + zone) // 86400:
+                continue
+            its, others = (((first + 2) * 10**9, (first + step // (1 + missing) - 3) * 10**9) for first in (then, now))
+            assert rotation.missing_between(one, its, other, others) == missing, (one, other)
+
+
+@pytest.mark.parametrize("form", ["cap-%Y%m%d-%H%M.pcap", "cap %H.%M.pcap", "cap_%Y-%m-%d_%H-%M.cap", "%H%M"])
+def test_complete_captures_that_are_named_by_minute_are_complete(tmp_path: Path, form: str) -> None:
+    whole = capture_generator.generate(10, tmp_path / "whole", violations=False, faults=[], length=1500).paths[0]
+    expected = audit.run([whole])
+    data = Path(whole).read_bytes()
+    at = 24
+    while at < len(data):
+        seconds, _, size, _ = struct.unpack_from("<IIII", data, at)
+        path = tmp_path / "parts" / datetime.fromtimestamp(seconds + 3600, UTC).strftime(form)
+        path.parent.mkdir(exist_ok=True)
+        with path.open("ab") as file:
+            file.write((b"" if file.tell() else data[:24]) + data[at : at + 16 + size])
+        at += 16 + size
+    paths = sorted((tmp_path / "parts").iterdir())
+    assert len(paths) > 3
+    result = audit.run(paths)
+    assert (result.damages, result.summary) == ([], expected.summary)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_file_missing_between_two_is_a_hole(tmp_path: Path, parts: int) -> None:
+    checked = 0
+    for seed in range(60, 80):
+        capture = capture_generator.generate(seed, tmp_path / str(seed), violations=False, faults=["rotation"])
+        if len(capture.paths) < 3:
+            continue
+        whole = audit.run(capture.paths, parts=parts)
+        assert (whole.damages, whole.summary["holes"]) == ([], 0)
+        cut = audit.run([capture.paths[0], capture.paths[2]], parts=parts)
+        [(path, text)] = cut.damages
+        assert path == str(capture.paths[2])
+        assert f"1 file between {capture.paths[0].name} and this one is missing" in text
+        assert cut.summary["holes"] >= 1
+        assert [item.kind for item in cut.violations] == []
+        checked += 1
+        if checked == 4:
+            break
+    assert checked == 4
+
+
+def test_an_ack_of_a_sequence_that_was_not_sent(wire: Wire) -> None:
+    wire.message(1)
+    shown = wire.message(1, ordinal=2)
+    wrong = wire.order_ack(1, ordinal=9)
+    wire.final_ack(1, ordinal=1, stamp=FIRST + 5)
+    wire.message(2, ordinal=2)
+    wire.hole()
+    wire.final_ack(3, ordinal=10)
+    result = wire.result()
+    [violation] = result.violations
+    assert (violation.kind, violation.number, violation.sequence) == ("ack_beyond_receipt", 1, SequenceId(9, FIRST))
+    assert violation.stream == result.streams[0].stream
+    assert [packet.frame for packet in violation.packets] == [shown, wrong]
+    assert violation.text == (
+        f"an OrderAck names number 1 of sequence 9/{FIRST}, of which nothing was sent: it is above sequence 2/{FIRST}, "
+        "which began in this capture"
+    )
+    assert [(unknown.sequence, unknown.reason) for unknown in result.unknowns] == [
+        (SequenceId(1, FIRST + 5), "sequence identifiers with another time stamp need not be younger"),
+        (SequenceId(10, FIRST), "something of this sender's may be missing in the capture"),
+    ]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_sequence_that_comes_late_takes_its_acks_verdict_back(wire: Wire, late: bool) -> None:
+    wire.message(1)
+    wire.message(1, ordinal=2)
+    then = wire.now
+    wire.now += 10**9
+    wire.order_ack(1, ordinal=9)
+    if late:
+        wire.now = then
+    wire.message(1, ordinal=9)
+    result = wire.result()
+    assert (len(result.violations), len(result.unknowns)) == ((0, 1) if late else (1, 0))
+
+
+@pytest.mark.parametrize("seed", [38, 118, 1069])
+def test_shares_of_a_capture_agree_on_sequences_that_were_not_sent(tmp_path: Path, seed: int) -> None:
+    """Which sequences began within the capture, and which were sent at all, no share knows alone.
+
+    By these seeds a share that trusts itself invents a violation (38, 118) or does not find one (1069).
+    """
+    capture = capture_generator.generate(seed, tmp_path, violations=True, faults=[])
+    verdicts = []
+    for parts in (1, 2, 5):
+        result = audit.run(capture.paths, parts=parts)
+        verdicts.append([(item.text, item.stream, item.packets) for item in result.violations if item.stream])
+    assert verdicts[0] == verdicts[1] == verdicts[2]
+
+
+def test_captures_of_two_places_at_the_same_time_follow_on_nothing(tmp_path: Path) -> None:
+    paths = []
+    for number in (1, 3):
+        [made] = capture_generator.generate(5, tmp_path / str(number), violations=False, faults=[]).paths
+        paths.append(made.rename(tmp_path / f"plant{number}.pcap"))
+    assert audit.run(paths).damages == []
+
+
+def test_the_points_of_a_plot_agree_with_the_counts(wire: Wire) -> None:
+    """After a skip the receiver goes on from there."""
+    wire.message(1)
+    wire.message(3)
+    wire.message(3)
+    wire.order_ack(3)
+    for number in (4, 5, 6):
+        wire.message(number)
+    wire.message(5)
+    auditor, batch = audit.Auditor(START * 10**9, verdicts=True), wire.batch(wire.rows)
+    auditor.feed(batch)
+    assert auditor.verdicts is not None
+    said = auditor.verdicts[batch["tx_sequence_number"] > 0].tolist()
+    first, again, no = lib.MQQB_AUDIT_MESSAGE, lib.MQQB_AUDIT_RESENT, lib.MQQB_AUDIT_REJECTED
+    assert said == [first, first | no, first | again | no, first, first, first, first | again | no]
+    [stream] = wire.result().streams
+    assert (stream.resends, stream.rejects) == (2, {"hole": 2, "duplicate": 1})
+
+
+def test_the_plot_of_a_stream_that_was_skipped(tmp_path: Path) -> None:
+    for seed in range(1000):
+        capture = capture_generator.generate(seed, tmp_path / "captures", violations=True, faults=[])
+        if any(one.kind == "skipped" and one.shown for one in capture.planted):
+            break
+    result = audit.run(capture.paths, series=True)
+    skipped = {item.stream for item in result.violations if item.kind == "skipped"}
+    assert skipped
+    for series in result.series:
+        [stream] = [one for one in result.streams if one.stream == series.stream]
+        counts = [sum(point[2] == what for point in series.points) for what in range(3)]
+        assert not series.thinned
+        assert (counts[0] + counts[2], counts[1]) == (stream.messages, stream.resends)
+        if series.stream in skipped:
+            assert counts[2] <= sum(stream.rejects.values())
+
+
+@pytest.mark.parametrize("seed", [3, 11])
+def test_parts_give_the_same_result(tmp_path: Path, seed: int) -> None:
+    capture = capture_generator.generate(seed, tmp_path, faults=["loss"])
+    whole = audit.run(capture.paths)
+    parts = audit.run(capture.paths, parts=3)
+    assert parts.summary == whole.summary
+    assert parts.streams == whole.streams
+    assert {(item.kind, item.packets) for item in parts.violations} == {
+        (item.kind, item.packets) for item in whole.violations
+    }
+
+
+@pytest.mark.parametrize("violations", [False, True])
+def test_the_command(tmp_path: Path, violations: bool) -> None:
+    import pyarrow.parquet as pq
+
+    capture = capture_generator.generate(21, tmp_path / "captures", violations=violations, faults=[])
+    found = audit.run(capture.paths)
+    assert bool(found.violations) is violations
+    out, html = tmp_path / "out", tmp_path / "report.html"
+    done = ordack("audit", tmp_path / "captures", "--json", "--out", out, "--html", html)
+    assert done.returncode == (1 if violations else 0), done.stderr
+    assert json.loads(done.stdout) == found.summary == json.loads((out / "summary.json").read_text())
+    lines = [json.loads(line) for line in (out / "violations.json").read_text().splitlines()]
+    assert [line["kind"] for line in lines] == kinds(found)
+    assert all(Path(packet["file"]).exists() for line in lines for packet in line["packets"])
+    assert pq.read_table(out / "streams.parquet").num_rows == len(found.streams)
+    assert pq.read_table(out / "violations.parquet").num_rows == len(found.violations)
+    assert html.stat().st_size > 1000
+    text = ordack("audit", tmp_path / "captures")
+    assert text.returncode == done.returncode
+    assert ("no violations" in text.stdout) is not violations
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_no_file_at_all_is_unusable(parts: int) -> None:
+    with pytest.raises(audit.CaptureUnusable, match="there is no capture"):
+        audit.run([], parts=parts)
+
+
+def test_the_command_with_unusable_input(tmp_path: Path) -> None:
+    text = tmp_path / "text.pcap"
+    text.write_text("no capture at all")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for path in (text, empty, tmp_path / "missing"):
+        done = ordack("audit", path)
+        assert done.returncode == 2
+        assert path.name in done.stderr
+
+
+def _pcap(path: Path, frames: list[bytes]) -> Path:
+    """A capture of these Ethernet frames, a second apart."""
+    records = b"".join(
+        struct.pack("<IIII", START + number, 0, len(frame), len(frame)) + frame for number, frame in enumerate(frames)
+    )
+    path.write_bytes(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1) + records)
+    return path
+
+
+def _tcp(port: int, body: bytes, sequence: int = 1) -> bytes:
+    """A frame from port 40000 to this port of the same machine."""
+    tcp = struct.pack(">HHIIBBHHH", 40000, port, sequence, 1, 5 << 4, 0x18, 65535, 0, 0) + body
+    ip = struct.pack(">BBHHHBBH", 0x45, 0, 20 + len(tcp), 0, 0, 64, 6, 0) + bytes([127, 0, 0, 1]) * 2
+    return bytes(12) + b"\x08\x00" + ip + tcp
+
+
+def test_a_capture_without_a_packet_of_the_protocol_is_unusable(tmp_path: Path) -> None:
+    http = _pcap(tmp_path / "http.pcap", [_tcp(1801, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")])
+    folder, checkpoint = tmp_path / "folder", tmp_path / "checkpoint"
+    folder.mkdir()
+    (folder / "http.pcap").write_bytes(http.read_bytes())
+    for arguments in ([http, "--out", tmp_path / "out"], ["--follow", folder, "--checkpoint", checkpoint, "--once"]):
+        done = ordack("audit", *arguments)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "nothing to judge: no packet of the protocol in " in done.stderr
+        assert "http.pcap (1 connection to TCP port 1801, 0 malformed packets, 0 holes)" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_capture_of_something_else_is_unusable(tmp_path: Path) -> None:
+    other = _pcap(tmp_path / "other.pcap", [_tcp(80, b"GET /"), _tcp(80, b"x", 6), _tcp(443, b"y")])
+    done = ordack("audit", other)
+    assert (done.returncode, done.stderr) == (2, f"ordack: {other}: none of its 3 frames is of TCP port 1801\n")
+    other.write_bytes(other.read_bytes()[:-1])
+    done = ordack("audit", other)
+    assert done.returncode == 2
+    assert "the file ends inside the record" in done.stderr
+    assert "none of its 2 frames" in done.stderr
+
+
+def test_damage_and_open_verdicts_are_in_the_summary(tmp_path: Path) -> None:
+    for seed in range(40, 80):
+        result = audit.run(capture_generator.generate(seed, tmp_path / str(seed), faults=["loss"]).paths)
+        if result.unknowns:
+            break
+    assert sum(result.summary["unknown"].values()) == len(result.unknowns) > 0
+    assert all(result.summary["unknown"][item.kind] for item in result.unknowns)
+    path = Path(result.paths[0])
+    path.write_bytes(path.read_bytes()[:-3])
+    done = ordack("audit", *result.paths, "--json")
+    [[damaged, text]] = json.loads(done.stdout)["damages"]
+    assert damaged == str(path)
+    assert "the file ends inside" in text
+
+
+def test_the_text_fits_a_terminal_and_counts_one_as_one(tmp_path: Path, wire: Wire) -> None:
+    wire.message(1)
+    assert audit_tables.text_of(wire.result())[:2] == [
+        "3 packets on 1 connection; 0 holes, 0 malformed",
+        "1 message in 1 stream: 0 resends, 0 rejects, 1 unsettled",
+    ]
+    capture = capture_generator.generate(21, tmp_path, violations=False, faults=[])
+    result = audit.run(capture.paths)
+    table = audit_tables.streams_text(result)
+    for stream in result.streams[:5]:
+        name = f"{stream.stream.source_queue_manager} to {stream.stream.destination_queue}"
+        figures = table[table.index(name) + 1]
+        assert figures.split()[:4] == list(
+            map(str, (stream.messages, stream.resends, sum(stream.rejects.values()), stream.unsettled))
+        )
+        assert len(figures) == len(table[0]) <= 80
+
+
+@pytest.mark.parametrize(
+    ("option", "path", "text"),
+    [
+        ("--out", "file", "is a file"),
+        ("--out", "file/below", "cannot write --out"),
+        ("--html", "no/x.html", "there is no folder"),
+        ("--html", ".", "is a folder"),
+    ],
+)
+def test_places_that_cannot_be_written_to_are_told_in_words(tmp_path: Path, option: str, path: str, text: str) -> None:
+    (tmp_path / "file").touch()
+    capture = capture_generator.generate(21, tmp_path / "captures", violations=False, faults=[])
+    done = ordack("audit", *capture.paths, option, tmp_path / path)
+    assert done.returncode == 2
+    said = " ".join(done.stderr.replace("│", " ").split())
+    assert text in said
+    assert option in said
+    assert "Errno" not in said
+
+
+def test_a_capture_that_cannot_be_read_is_told_in_words() -> None:
+    done = ordack("audit", "/proc/self/mem")  # whoever reads it at 0 gets an error
+    said = r"ordack: cannot read the capture /proc/self/mem: [A-Z][a-z/ ]+; make it readable, or leave it out\n"
+    assert done.returncode == 2
+    assert re.fullmatch(said, done.stderr)
+
+
+def _shortened(path: Path, target: Path, snap: int) -> None:
+    """The same capture with no more than so many bytes of each frame."""
+    data, at = path.read_bytes(), 24
+    assert data[:4] == b"\xd4\xc3\xb2\xa1"
+    made = bytearray(data[:24])
+    while at < len(data):
+        seconds, rest, size, whole = struct.unpack_from("<IIII", data, at)
+        made += struct.pack("<IIII", seconds, rest, min(size, snap), whole) + data[at + 16 : at + 16 + min(size, snap)]
+        at += 16 + size
+    target.write_bytes(made)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A capture without violations in which nothing is missing."""
+    return Path(
+        capture_generator.generate(
+            10, tmp_path_factory.mktemp("sound"), violations=False, faults=[], length=1500
+        ).paths[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("damage", "status", "reason"),
+    [
+        ("none", 0, ""),
+        ("snap", 3, "hole"),
+        ("link", 3, "unreadable frames"),
+        ("cut", 3, "1 damaged or missing file"),
+        ("between", 3, "1 damaged or missing file"),
+    ],
+)
+@pytest.mark.parametrize("follow", [False, True])
+def test_incomplete_evidence_has_an_exit_status_of_its_own(
+    sound: Path, tmp_path: Path, damage: str, status: int, reason: str, follow: bool
+) -> None:
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    data = sound.read_bytes()
+    if damage == "snap":
+        _shortened(sound, folder / "a.pcap", 120)
+    else:
+        (folder / "a.pcap").write_bytes(data[:-5] if damage == "cut" else data)
+    if damage == "link":  # and nine times as much that cannot be read
+        (folder / "b.pcap").write_bytes(data[:20] + struct.pack("<I", 147) + 9 * data[24:])
+    if damage == "between":
+        (folder / "a.pcap").rename(folder / "a.pcap2")
+        (folder / "a.pcap").write_bytes(data[:24] + struct.pack("<IIII", 1, 0, 0, 0))
+    where = ["--follow", folder, "--checkpoint", tmp_path / "checkpoint", "--once"] if follow else [folder]
+    done = ordack("audit", *where, "--json")
+    assert done.returncode == status, done.stderr
+    [said] = map(json.loads, done.stdout.splitlines())
+    assert said["verdict"] == ("incomplete" if status else "no violations")
+    assert any(reason in text for text in said["incomplete"]) is bool(reason)
+    if not follow:
+        text = ordack("audit", folder)
+        assert text.returncode == status
+        assert text.stdout.splitlines()[-1].startswith(
+            "no violations, but the evidence is incomplete: " if status else "no violations"
+        )
+
+
+def test_violations_count_more_than_incomplete_evidence(tmp_path: Path) -> None:
+    for seed in range(100, 130):
+        made = capture_generator.generate(seed, tmp_path / str(seed), violations=True)
+        result = audit.run(made.paths)
+        if any(result.summary["violations"].values()) and result.summary["incomplete"]:
+            assert result.summary["verdict"] == "violations"
+            assert ordack("audit", *made.paths).returncode == 1
+            return
+    pytest.fail("no capture has both")

@@ -1,0 +1,179 @@
+"""Reading and auditing generated captures: every packet comes out, every planted violation is found, none is invented.
+
+python -m tests.audit.test_audit_generated [--seed N] [--count N]    # make audits: as many captures as you like
+"""
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.support import capture_generator
+from tests.support.capture_generator import CONSEQUENCES, Capture, Planted
+
+pytest.importorskip("pyarrow", reason="the pipeline is not installed")
+
+SEED = int(os.environ.get("SEED") or 1)
+COUNT = 200  # captures in make test
+CHUNK = 20
+MALFORMED, HOLE = 0, 7  # kinds of rows (mqqb_scan.h, mqqb_capture.h)
+KINDS = {"handshake": 0, "session": 3, "message": 4, "order": 5, "final": 6}
+
+
+class Judgement(NamedTuple):
+    """What an audit made of one capture. problems: of the audit; tally: how the planted violations came out."""
+
+    seed: int
+    problems: list[str]
+    tally: Counter[str]
+
+
+def _places(found: Any, paths: list[int]) -> set[tuple[int, int]]:
+    return {(paths[packet.file], packet.frame) for packet in found.packets}
+
+
+def _explains(capture: Capture, planted: Planted, found: Any, places: set[tuple[int, int]]) -> bool:
+    """Is it this violation, or something that follows from it?"""
+    if found.kind != planted.kind and found.kind not in CONSEQUENCES.get(planted.kind, ()):
+        return False
+    if planted.line is None:
+        return bool(places & capture.connection_frames(planted.connection))
+    return bool(places & capture.line_frames(planted.line))
+
+
+def judge(capture: Capture, result: Any) -> Judgement:
+    """Compares an audit's result with what was planted."""
+    problems = []
+    tally: Counter[str] = Counter()
+    paths = [[str(path) for path in capture.paths].index(path) for path in result.paths]
+    violations = [(found, _places(found, paths)) for found in result.violations]
+    unknowns = [(found, _places(found, paths)) for found in result.unknowns]
+    for planted in capture.planted:
+        name = f"{planted.kind} {planted.variant}".strip()
+        if any(found.kind == planted.kind and places & planted.frames for found, places in violations):
+            tally[f"{planted.kind}: found"] += 1
+        elif planted.certain:
+            problems.append(f"missed: {name}, number {planted.number}, shown by {sorted(planted.frames)}")
+        elif any(found.kind == planted.kind and places & planted.frames for found, places in unknowns):
+            tally[f"{planted.kind}: unknown"] += 1
+        elif planted.shown:
+            tally[f"{planted.kind}: silent"] += 1
+        else:
+            tally[f"{planted.kind}: not in the capture"] += 1
+    for found, places in violations:
+        if "lost file" in capture.faults and found.kind not in capture_generator.STANDING_ALONE:
+            continue  # whole connections were in it, and nothing that is left tells of them
+        if not any(_explains(capture, planted, found, places) for planted in capture.planted):
+            problems.append(f"invented: {found.kind}, {found.text} (frames {sorted(places)})")
+    if capture.whole:
+        for found, places in unknowns:
+            if not any(_explains(capture, planted, found, places) for planted in capture.planted):
+                problems.append(f"unknown, though nothing is missing: {found.kind}, {found.reason} ({sorted(places)})")
+        if not capture.planted:
+            for name, value in capture.expected().items():
+                if result.summary[name] != value:
+                    problems.append(f"summary: {name} is {result.summary[name]}, not {value}")
+    return Judgement(capture.seed, problems, tally)
+
+
+def audit_one(seed: int) -> Judgement:
+    """Makes a capture and audits it."""
+    from ordack.pipeline import audit
+
+    folder = Path(tempfile.mkdtemp(prefix="capture-"))
+    try:
+        capture = capture_generator.generate(seed, folder)
+        try:
+            result = audit.run([str(path) for path in reversed(capture.paths)], parts=1 + seed % 3)
+        except audit.CaptureUnusable as problem:
+            usable = any(packet.visible for packet in capture.packets)
+            return Judgement(seed, [f"unusable: {problem}"] if usable else [], Counter())
+        return judge(capture, result)
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("first", range(SEED, SEED + COUNT, CHUNK))
+def test_planted_violations_are_found_and_none_is_invented(first: int) -> None:
+    found: Counter[str] = Counter()
+    for seed in range(first, first + CHUNK):
+        judgement = audit_one(seed)
+        assert not judgement.problems, f"capture with seed {seed}: " + "; ".join(judgement.problems)
+        found += judgement.tally
+    print(found)
+
+
+def read_one(seed: int) -> list[str]:
+    """Makes a capture and reads it in two parts: what is wrong with the packets that come out."""
+    from ordack.pipeline import captures
+
+    folder = Path(tempfile.mkdtemp(prefix="capture-"))
+    try:
+        capture = capture_generator.generate(seed, folder)
+        found: Counter[tuple[str, int, int, int, int]] = Counter()
+        odd = 0
+        for part in (0, 1):
+            for batch in captures.batches(capture.paths, part, 2, rows=1000, by_ports=bool(seed % 2)):
+                odd += int((batch["kind"] == MALFORMED).sum() + (batch["kind"] == HOLE).sum())
+                names = ("file", "frame", "kind", "message_id", "tx_sequence_number")
+                for file, *rest in zip(*(batch[name].tolist() for name in names)):
+                    if MALFORMED < rest[1] < HOLE:
+                        found[batch.decoder.paths[file], *rest] += 1
+    finally:
+        shutil.rmtree(folder)
+    missing = 0
+    for packet in capture.packets:
+        if packet.visible:
+            kind = KINDS.get(packet.kind) or (1 if len(packet.data) == 572 else 2)
+            number = packet.number if packet.kind == "message" else 0
+            starts = [f for f in packet.frames if f.sequence <= packet.start < f.sequence + f.kept]
+            places = [(str(capture.paths[f.file]), f.number, kind, packet.own_id, number) for f in starts]
+            place = next((place for place in places if found[place]), None)
+            missing += place is None
+            if place is not None:
+                found[place] -= 1
+    problems = [f"{missing} packets are missing"] if missing else []
+    problems += [f"this is no packet of the capture: {place}" for place in +found]
+    if capture.whole and odd:
+        problems.append(f"{odd} holes or malformed packets, though nothing is missing")
+    return problems
+
+
+@pytest.mark.parametrize("first", range(SEED, SEED + COUNT // 2, CHUNK))
+def test_every_packet_of_a_capture_comes_out_once(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        problems = read_one(seed)
+        assert not problems, f"capture with seed {seed}: " + "; ".join(problems[:5])
+
+
+def main() -> int:
+    """Audits many captures with both processors; 1 if the audit was wrong about one."""
+    parser = argparse.ArgumentParser(description="The audit over generated captures.")
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--count", type=int, default=2000)
+    arguments = parser.parse_args()
+    print(f"seed {arguments.seed}, {arguments.count} captures", flush=True)
+    wrong = 0
+    tally: Counter[str] = Counter()
+    with ProcessPoolExecutor() as pool:
+        seeds = range(arguments.seed, arguments.seed + arguments.count)
+        for judgement in pool.map(audit_one, seeds, chunksize=8):
+            tally += judgement.tally
+            wrong += bool(judgement.problems)
+            for problem in judgement.problems:
+                print(f"capture with seed {judgement.seed}: {problem}", flush=True)
+    print(json.dumps({"captures": arguments.count, "wrong": wrong, "planted": dict(sorted(tally.items()))}))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

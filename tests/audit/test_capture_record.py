@@ -1,0 +1,416 @@
+"""`ordack serve --capture`: what it sends and receives is what its capture says, whatever becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import errno
+import io
+import ipaddress
+import json
+import os
+import random
+import signal
+import socket
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dpkt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mqqb import headers, parse
+from ordack import capture
+from ordack.client import Client
+from ordack.config import PORT, Config
+from ordack.net import record
+from ordack.net.record import Recorder
+
+from tests.host.test_net import serving, until
+from tests.host.test_serial import Board, Place, run
+from tests.support.command import Serve, as_json, converse, ordack
+from tests.support.host_peer import Peer, direct
+
+ADDRESSES = [("10.0.0.7", "10.0.0.1"), ("fe80::7", "fe80::1"), ("fe80::7%eth0", "fe80::1%eth0"), ("press7", None)]
+
+
+def files(file: Path) -> list[Path]:
+    """In the order in which they were written."""
+    return sorted(file.parent.glob(f"{file.stem}*{file.suffix}"), key=lambda path: (path != file, path.name))
+
+
+def frames(*paths: Path) -> Iterator[capture.Frame]:
+    """Of all the files, which are one capture; each ends with a whole frame."""
+    for path in paths:
+        yield from capture.frames(io.BytesIO(path.read_bytes()))
+
+
+def chunks(paths: Iterable[Path]) -> list[capture.Chunk]:
+    """What goes over connections."""
+    return [item for item in capture.streams(frames(*paths)) if isinstance(item, capture.Chunk)]
+
+
+def carried(paths: Iterable[Path]) -> list[bytes]:
+    """The bytes of each direction that had any."""
+    found: dict[int, bytes] = defaultdict(bytes)
+    for chunk in chunks(paths):
+        assert not chunk.missing
+        found[chunk.stream] += chunk.data
+    return [data for data in found.values() if data]
+
+
+def messages(path: Path) -> list[dict[str, Any]]:
+    done = ordack("decode", "--json", path)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def bodies(paths: Iterable[Path]) -> list[bytes]:
+    """Of the messages, in the order of the capture."""
+    found = []
+    for cut in capture.packets(capture.streams(frames(*paths))):
+        assert isinstance(cut, capture.Cut)
+        if not cut.problem:
+            packet = parse.parse(cut.data)
+            if isinstance(packet, headers.UserMessage):
+                found.append(bytes(packet.properties.body))
+    return found
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Serve]]:
+    """Starts queue managers, and ends them."""
+    running: list[Serve] = []
+
+    def start(*arguments: Any) -> Serve:
+        running.append(Serve(*arguments))
+        return running[-1]
+
+    yield start
+    for each in running:
+        each.process.kill()
+        each.process.communicate()
+
+
+# ---- the file -----------------------------------------------------------------------------------
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> list[tuple[int, str, Any]]:
+    """(connection, what happens, its argument)."""
+    events = st.tuples(
+        st.integers(0, 3),
+        st.sampled_from(["sent", "received", "closed", "flush"]),
+        st.integers(0, 20) | st.sampled_from([1, 64_999, 65_000, 65_001, 200_001]),
+    )
+    return draw(st.lists(events, max_size=30))
+
+
+@given(events=conversations(), ends=st.lists(st.booleans(), min_size=8, max_size=8), seed=st.integers(0, 1 << 32))
+def test_what_was_sent_and_received_is_in_the_file(
+    tmp_path_factory: pytest.TempPathFactory, events: list[tuple[int, str, Any]], ends: list[bool], seed: int
+) -> None:
+    chance = random.Random(seed)
+    file = tmp_path_factory.mktemp("capture") / "plant.pcap"
+    recorder = Recorder(file, 1 << 30, lambda _line: None)
+    open_connections: dict[int, record.RecordedConnection] = {}
+    expected: list[list[bytes]] = []
+    place: dict[int, int] = {}
+    for which, what, size in events:
+        if which not in open_connections:
+            peer, local = ADDRESSES[which]
+            # the same port again: a new connection all the same
+            open_connections[which] = recorder.connection(
+                (peer, 50123 if local else 0), (local, 50123 if ends[which] else 1802) if local else None, ends[which]
+            )
+            place[which] = len(expected)
+            expected.append([b"", b""])
+        if what == "flush":
+            recorder.flush()
+        elif what == "closed":
+            open_connections.pop(which).closed(ends[which], ends[which + 4])
+        else:
+            data = chance.randbytes(size)
+            expected[place[which]][what == "received"] += data
+            getattr(open_connections[which], what)(chance.choice([bytes, bytearray, memoryview])(data))
+    recorder.close()
+    assert sorted(carried([file])) == sorted(data for pair in expected for data in pair if data)
+    for frame in frames(file):
+        check(frame.data)
+
+
+@pytest.mark.parametrize("ends", [("10.0.0.7", "10.0.0.1"), ("fe80::7", "fe80::1")])
+def test_a_checksum_of_zero_is_zero(ends: tuple[str, str]) -> None:
+    """0 and 0xFFFF are one number to the sum, not to those who compare it."""
+    source, destination = (ipaddress.ip_address(end) for end in ends)
+
+    def frame(data: bytes) -> bytes:
+        return record._Sender(source, 50123, destination, PORT, 7).segment(record._ACK, 9, data)
+
+    zero = frame(frame(b"\0\0")[-6:-4])
+    check(zero)
+    assert zero[-6:-4] == b"\0\0"
+
+
+def check(frame: bytes) -> None:
+    """dpkt makes the same checksums and lengths; one port is the protocol's."""
+    ethernet = dpkt.ethernet.Ethernet(frame)
+    ip = ethernet.data
+    tcp = ip.data
+    assert isinstance(tcp, dpkt.tcp.TCP)
+    assert PORT in (tcp.sport, tcp.dport)
+    sums = tcp.sum, getattr(ip, "sum", 0)
+    tcp.sum = 0
+    if isinstance(ip, dpkt.ip.IP):
+        assert ip.len == len(frame) - 14
+        ip.sum = 0
+        again = dpkt.ethernet.Ethernet(bytes(ethernet))
+        assert (again.data.data.sum, again.data.sum) == sums
+    else:
+        assert ip.plen == len(frame) - 54
+        total = sum(int.from_bytes(part) for part in (ip.src, ip.dst)) + 6 + ip.plen
+        data = frame[54:] + bytes(len(frame) & 1)
+        assert (total + int.from_bytes(data)) % 0xFFFF == 0
+
+
+def test_a_connection_has_a_handshake_acknowledgements_and_an_end(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "x.pcap", 1 << 30, lambda _line: None)
+    connection = recorder.connection(("10.0.0.7", 50123), ("10.0.0.1", 4321), opened_here=False)
+    connection.received(b"abc")
+    connection.sent(b"defg")
+    connection.closed(here=False, reset=False)
+    reset = recorder.connection(("10.0.0.7", 4321), ("10.0.0.1", 50124), opened_here=True)
+    reset.closed(here=True, reset=True)
+    recorder.close()
+    segments = [dpkt.ethernet.Ethernet(frame.data).data for frame in frames(tmp_path / "x.pcap")]
+    there, here = segments[0].data.seq, segments[1].data.seq
+    told = [(ip.data.sport, ip.data.flags, ip.data.seq, ip.data.ack, ip.data.data) for ip in segments]
+    assert told[:8] == [
+        (50123, 2, there, 0, b""),
+        (1801, 18, here, there + 1, b""),
+        (50123, 16, there + 1, here + 1, b""),
+        (50123, 24, there + 1, here + 1, b"abc"),
+        (1801, 24, here + 1, there + 4, b"defg"),
+        (50123, 17, there + 4, here + 5, b""),
+        (1801, 17, here + 5, there + 5, b""),
+        (50123, 16, there + 5, here + 6, b""),
+    ]
+    assert [(port, flags) for port, flags, *_ in told[8:]] == [(50124, 2), (1801, 18), (50124, 16), (50124, 20)]
+    assert socket.inet_ntoa(segments[0].src) == "10.0.0.7"
+    assert socket.inet_ntoa(segments[8].src) == "10.0.0.1"
+
+
+def test_two_calls_from_the_same_port_to_different_ports_of_a_machine_are_two_connections(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "x.pcap", 1 << 30, lambda _line: None)
+    for number in (1, 2):
+        recorder.connection(("10.0.0.7", number), ("10.0.0.1", 50123), opened_here=True).sent(b"%d" % number)
+    recorder.close()
+    assert carried([tmp_path / "x.pcap"]) == [b"1", b"2"]
+
+
+def test_the_files_have_at_most_the_size_and_the_oldest_go(tmp_path: Path) -> None:
+    size = 1 << 20
+    file = tmp_path / "plant.pcap"
+    other = tmp_path / "plant-7.pcap"
+    other.write_bytes(b"not one of them")
+    chance = random.Random(4)
+    data = b""
+    for start in range(2):  # the second start of serve goes on with the numbers
+        recorder = Recorder(file, size, lambda _line: None)
+        connection = recorder.connection(("10.0.0.7", 50123), ("10.0.0.1", 1801), opened_here=False)
+        for _ in range(500):
+            piece = chance.randbytes(chance.randrange(8000))
+            data += piece
+            connection.received(piece)
+            if chance.random() < 0.3:
+                recorder.flush()
+            assert sum(path.stat().st_size for path in files(file) if path != other) <= size
+        if not start:
+            first = files(file)
+            kept = {path: path.read_bytes() for path in first}
+            data = b""
+            recorder.close()
+    recorder.close()
+    there = [path for path in files(file) if path != other]
+    assert file not in there
+    assert len(there) >= record.PARTS - 1
+    numbers = [int(path.stem.rpartition("-")[2]) for path in there]
+    assert numbers == list(range(numbers[0], numbers[0] + len(there)))
+    assert numbers[0] > len(first)
+    assert all(path.read_bytes() == kept[path] for path in there if path in kept)
+    assert other.read_bytes() == b"not one of them"
+    found = chunks(there)
+    assert data.endswith(b"".join(chunk.data for chunk in found))
+    assert sum(len(chunk.data) for chunk in found) > size // 2
+
+
+def test_a_capture_that_is_there_is_not_written_over(tmp_path: Path) -> None:
+    file = tmp_path / "plant.pcap"
+    file.write_bytes(b"evidence")
+    Recorder(file, 1 << 20, lambda _line: None).close()
+    assert file.read_bytes() == b"evidence"
+    assert [path.name for path in files(file)] == ["plant.pcap", "plant-000002.pcap"]
+
+
+# ---- the queue manager --------------------------------------------------------------------------
+
+
+def test_both_ends_have_captured_the_same_and_decode_shows_what_was_sent(
+    tmp_path: Path, serve: Callable[..., Serve]
+) -> None:
+    near, far = tmp_path / "near", tmp_path / "far"
+    ordack("queue", "create", "--store", far, "line1", "--transactional")
+    receiver = serve(far, "--capture", str(tmp_path / "far.pcap"))
+    sender = serve(near, "--next-hop", f"plant=127.0.0.1:{receiver.port}", "--capture", str(tmp_path / "near.pcap"))
+    sent = [b"one", b"two" * 40_000, b"three"]
+    for body in sent:
+        ordack("send", "--store", near, "DIRECT=OS:plant\\private$\\line1", stdin=body)
+    received = as_json("receive", "--store", far, "line1", "--count", "3", "--follow")
+    assert [base64.b64decode(message["body_base64"]) for message in received] == sent
+    assert sender.stop()[0] == 0
+    assert receiver.stop()[0] == 0
+    there = carried([tmp_path / "far.pcap"])
+    for data in carried([tmp_path / "near.pcap"]):  # the last acknowledgement may have met a closed socket
+        assert any(other.startswith(data) or data.startswith(other) for other in there)
+    assert not any(packet.get("problem") for packet in messages(tmp_path / "near.pcap"))
+    assert bodies([tmp_path / "near.pcap"]) == sent
+    assert bodies([tmp_path / "far.pcap"])[:3] == sent
+
+
+def test_a_capture_that_cannot_be_is_told_before_anything_is_taken(tmp_path: Path) -> None:
+    file = tmp_path / "no" / "x.pcap"
+    done = ordack("serve", "--store", tmp_path / "s", "--listen", "127.0.0.1:0", "--capture", file)
+    assert done.returncode == 1
+    assert "no/x.pcap: No such file or directory" in done.stderr
+    assert done.stdout == ""
+
+
+def test_after_a_kill_the_capture_has_what_the_peer_was_told(tmp_path: Path, serve: Callable[..., Serve]) -> None:
+    store = tmp_path / "store"
+    ordack("queue", "create", "--store", store, "line1", "--transactional")
+    file = tmp_path / "plant.pcap"
+    sent = []
+    for number in range(3):
+        running = serve(store, "--capture", str(file))
+        peer = Peer(bytes([number + 1]) * 16, direct("line1"))
+        for _ in range(200):
+            sent.append(b"%d" % len(sent) + bytes(500))
+            peer.send(sent[-1])
+        heard = bytearray()
+        receive = peer.receive
+
+        def listen(data: bytes, now: int, receive: Any = receive, heard: bytearray = heard) -> None:
+            heard.extend(data)
+            receive(data, now)
+
+        peer.receive = listen  # type: ignore[method-assign]
+        converse(peer, running.port)
+        running.stop(signal.SIGKILL)
+        latest = files(file)[-1]
+        assert len(files(file)) == number + 1
+        assert any(data.startswith(heard) for data in carried([latest]))
+    assert bodies(files(file)) == sent
+
+
+@pytest.mark.parametrize("room", [0, 40, 3000, 20_000])
+def test_a_full_disk_ends_the_capture_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    file = tmp_path / "plant.pcap"
+    log: list[str] = []
+    recorder = Recorder(file, 1 << 20, log.append)
+    real = os.write
+
+    def write(descriptor: int, data: Any) -> int:
+        nonlocal room
+        if not room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        count = real(descriptor, data[: min(room, 1000)])
+        room -= count
+        return count
+
+    monkeypatch.setattr(record.os, "write", write)
+
+    async def fill() -> None:
+        async with serving(tmp_path / "store", Config(), recorder=recorder) as server:
+            peer = Peer(b"\1" * 16, direct("line1"))
+            for number in range(100):
+                peer.send(b"%d" % number + bytes(500))
+            await asyncio.to_thread(converse, peer, server.port)
+            assert len(peer.acked) == 100
+            with Client(server.store.folder) as client:
+                assert len(list(client.queue("line1").peek())) == 100
+
+    asyncio.run(fill())
+    assert len(log) == 1
+    assert "No space left on device" in log[0]
+    assert str(file) in log[0]
+    chunks([file])  # every frame is whole
+
+
+def test_a_full_disk_at_a_new_file_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+    recorder = Recorder(tmp_path / "plant.pcap", 1 << 20, log.append)
+    connection = recorder.connection(("10.0.0.7", 50123), ("10.0.0.1", 1801), opened_here=False)
+    for _ in range(2):
+        connection.received(bytes(60_000))
+        recorder.flush()
+
+    def write(_descriptor: int, _data: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(record.os, "write", write)
+    connection.received(bytes(60_000))
+    recorder.flush()
+    assert len(log) == 1
+    connection.received(b"no more")
+    connection.closed(here=True, reset=False)
+    recorder.close()
+    assert files(tmp_path / "plant.pcap") == [tmp_path / "plant.pcap"]
+    assert carried([tmp_path / "plant.pcap"]) == [bytes(120_000)]
+
+
+def test_a_serial_line_is_in_the_capture_and_the_log_tells_its_address(tmp_path: Path) -> None:
+    file = tmp_path / "plant.pcap"
+    log: list[str] = []
+    place = Place(tmp_path)
+
+    async def test() -> None:
+        async with place.serving(Recorder(file, 1 << 20, log.append)):
+            board = Board(place.wire)
+            place.send(b"start")
+            for _ in range(2):
+                board.peer.send(b"reading")
+                await until(lambda: board.peer.is_settled)
+            await until(lambda: board.peer.received)
+            await board.close()
+
+    run(test)
+    place.unplug()
+    assert sorted(bodies([file])) == [b"reading", b"reading", b"start"]
+    assert log == ["in the capture, the serial line press7 has the address 169.254.1.0"]
+    assert "169.254.1.0:" in chunks([file])[0].connection
+
+
+def test_a_connection_that_is_refused_is_in_the_capture_too(tmp_path: Path) -> None:
+    file = tmp_path / "plant.pcap"
+
+    async def test() -> None:
+        async with serving(tmp_path / "s", Config(max_sessions=1), recorder=Recorder(file, 1 << 20, print)) as server:
+            streams = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
+            assert await asyncio.wait_for(streams[1][0].read(), 30) == b""
+            for _, writer in streams:
+                writer.close()
+
+    asyncio.run(test())
+    flags = [dpkt.ethernet.Ethernet(frame.data).data.data.flags for frame in frames(file)]
+    assert flags.count(dpkt.tcp.TH_SYN) == 2
+    assert flags.count(dpkt.tcp.TH_FIN | dpkt.tcp.TH_ACK) == 4
+
+
+def test_capturing_is_off_unless_told(tmp_path: Path, serve: Callable[..., Serve]) -> None:
+    running = serve(tmp_path / "store")
+    assert running.stop()[0] == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]

@@ -1,0 +1,780 @@
+"""Captures to columns: the same packets as host/ordack/capture.py finds, whatever happened to the frames.
+
+The captures are conversations of two hosts over TCP, cut into segments by chance, of which frames are lost, doubled,
+cut off, exchanged with their neighbours or sent again in other pieces.
+"""
+
+import io
+import itertools
+import random
+import struct
+import tracemalloc
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import dpkt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mqqb import build, core, guids, handshake, headers, parse, reader
+from mqqb.names import parse_format_name
+from ordack import capture
+from ordack.pipeline import captures
+
+from tests.audit.test_capture import ETHERNET, FRAMES, START, block, enhanced, interface, pcap, samples, section
+from tests.core.test_scan import internals, messages, scan
+
+SYN, FIN, RST, ACK = dpkt.tcp.TH_SYN, dpkt.tcp.TH_FIN, dpkt.tcp.TH_RST, dpkt.tcp.TH_ACK
+HOLE, BEGIN, OLDER, END = captures.HOLE, captures.BEGIN, captures.OLDER, captures.END
+
+
+def message(size: int, number: int = 1) -> bytes:
+    return bytes(build.user_message(samples.SENDER, number, samples.DIRECT, bytes(size), label="Füllstand 😀"))
+
+
+BROKEN = bytearray(message(4))
+BROKEN[60] = 0x1F  # hop count
+FULL = bytes(build.build(samples.full_message()))
+POOL = [bytes(raw) for raw in (*FRAMES.values(), message(0), message(300), FULL, BROKEN) if raw[4:8] == b"LIOR"]
+LARGE = [message(3000), message(70000)]
+
+# ---- conversations ------------------------------------------------------------------------------
+
+Link = Callable[[bytes, bool], bytes]
+
+
+class Way(NamedTuple):
+    """How frames are written: link type of the file and what stands before IP, by its version."""
+
+    link: int
+    head: Link
+
+
+WAYS = [
+    Way(1, lambda raw, six: ETHERNET + (b"\x86\xdd" if six else b"\x08\0") + raw),
+    Way(1, lambda raw, six: ETHERNET + b"\x88\xa8\0\5\x81\0\0\7" + (b"\x86\xdd" if six else b"\x08\0") + raw),
+    Way(101, lambda raw, six: raw),
+    Way(0, lambda raw, six: (b"\x1e\0\0\0" if six else b"\2\0\0\0") + raw),
+    Way(113, lambda raw, six: b"\0\0\0\1\0\6" + bytes(8) + (b"\x86\xdd" if six else b"\x08\0") + raw),
+    Way(276, lambda raw, six: (b"\x86\xdd" if six else b"\x08\0") + bytes(18) + raw),
+]
+
+
+class End(NamedTuple):
+    """One end of a connection."""
+
+    address: bytes
+    port: int
+
+
+def ip(source: End, target: End, sequence: int, ack: int, flags: int, data: bytes = b"") -> bytes:
+    """An IP packet. Checksums are nobody's business here."""
+    tcp = struct.pack(">HHIIBBHHH", source.port, target.port, sequence & 0xFFFFFFFF, ack & 0xFFFFFFFF, 5 << 4, flags,
+                      8192, 0, 0) + data  # fmt: skip
+    if len(source.address) == 16:
+        return struct.pack(">IHBB", 6 << 28, len(tcp), 6, 64) + source.address + target.address + tcp
+    head = struct.pack(">BBHHHBBH", 0x45, 0, 20 + len(tcp), 1, 0, 64, 6, 0)
+    return head + source.address + target.address + tcp
+
+
+class Talk:
+    """Both directions of one TCP connection, as frames in the order in which they happen."""
+
+    def __init__(self, rng: random.Random, ends: Sequence[End], streams: Sequence[Sequence[bytes]], mss: int) -> None:
+        self._ends = ends
+        self._first = [rng.randrange(1 << 32), rng.randrange(1 << 32)]
+        self._bytes = [b"".join(stream) for stream in streams]
+        self._sent = [0, 0]
+        self._acked = [0, 0]
+        self.frames: list[bytes] = [self._frame(0, -1, SYN, acked=None), self._frame(1, -1, SYN | ACK, acked=0)]
+        while any(self._sent[side] < len(self._bytes[side]) for side in (0, 1)):
+            side = rng.randrange(2)
+            rest = self._bytes[side][self._sent[side] :]
+            size = rng.choice([0, mss, mss, rng.randint(1, mss)])
+            data = rest[:size]
+            at = self._sent[side]
+            self._sent[side] += len(data)
+            self.frames.append(self._frame(side, at, ACK, data))
+            if data and rng.random() < 0.1:  # once more, in other pieces, what is not acknowledged yet
+                early = max(self._acked[side], at - rng.randint(0, mss))
+                late = min(self._sent[side], early + rng.randint(1, 2 * mss))
+                self.frames.append(self._frame(side, early, ACK, self._bytes[side][early:late]))
+        ending = rng.choice(["", "fin", "rst"])
+        if ending == "fin":
+            self.frames += [self._frame(side, self._sent[side], FIN | ACK) for side in (0, 1)]
+        elif ending == "rst":
+            self.frames.append(self._frame(0, self._sent[0], RST))
+
+    def _frame(self, side: int, at: int, flags: int, data: bytes = b"", acked: int | None = -1) -> bytes:
+        if acked == -1:
+            acked = self._acked[1 - side] = self._sent[1 - side]
+        ack = 0 if acked is None else self._first[1 - side] + 1 + acked
+        return ip(self._ends[side], self._ends[1 - side], self._first[side] + 1 + at, ack, flags, data)
+
+
+class Record(NamedTuple):
+    """A frame in a capture: what there is of it, and how long it was; is it a SYN."""
+
+    data: bytes
+    size: int
+    syn: bool
+
+
+def suffer(rng: random.Random, records: list[Record], faults: Sequence[str]) -> list[Record]:
+    """Lose, double, cut and exchange frames; begin late. A frame that comes late does so by a few places only."""
+    if "late" in faults:
+        records = records[rng.randint(0, len(records) // 2) :]
+    if "double" in faults:
+        for at in range(len(records) - 1, -1, -1):
+            if rng.random() < 0.05:
+                records.insert(min(len(records), at + rng.randint(1, 5)), records[at])
+    if "loss" in faults:
+        records = [record for record in records if rng.random() > 0.05]
+    if "cut" in faults:
+        records = [record._replace(data=record.data[: rng.randint(30, len(record.data))])
+                   if rng.random() < 0.05 else record for record in records]  # fmt: skip
+    if "exchange" in faults:
+        for at in range(len(records) - 1):
+            other = min(len(records) - 1, at + rng.randint(1, 4))
+            # What follows a SYN that comes late is for the reference another connection.
+            if rng.random() < 0.2 and not any(record.syn for record in records[at : other + 1]):
+                records[at], records[other] = records[other], records[at]
+    return records
+
+
+def interleaved(rng: random.Random, parts: list[list[Record]]) -> list[Record]:
+    order = [number for number, part in enumerate(parts) for _ in part]
+    rng.shuffle(order)
+    rests = [iter(part) for part in parts]
+    return [next(rests[number]) for number in order]
+
+
+def written(rng: random.Random, records: Sequence[Record], link: int, start: int) -> bytes:
+    """A file of any format."""
+    order = rng.choice("<>")
+    if rng.random() < 0.5:
+        nano = rng.random() < 0.5
+        out = pcap([], link, order, nano)
+        for number, record in enumerate(records):
+            seconds, fraction = start + number, 123_456_789 if nano else 123_456
+            out += struct.pack(order + "IIII", seconds, fraction, len(record.data), record.size) + record.data
+        return out
+    units, option = rng.choice([(10**6, b""), (10**9, struct.pack(order + "HHBxxx", 9, 1, 9)),
+                                (2**10, struct.pack(order + "HHBxxx", 9, 1, 0x8A))])  # fmt: skip
+    out = section(order) + interface(link, option, order)
+    for number, record in enumerate(records):
+        moment = (start + number) * units + units // 4
+        head = struct.pack(order + "IIIII", 0, moment >> 32, moment & 0xFFFFFFFF, len(record.data), record.size)
+        out += block(order, 6, head + record.data)
+    return out
+
+
+def scenario(rng: random.Random) -> list[bytes]:
+    """The files of a capture."""
+    way = rng.choice(WAYS)
+    faults = rng.sample(["loss", "double", "cut", "exchange", "late"], rng.randint(0, 3))
+    parts = []
+    for number in range(rng.randint(1, 4)):
+        six = rng.random() < 0.3
+        pair = [bytes(15) + bytes([1 + number]), bytes(15) + b"\x63"] if six else [
+            b"\x0a\0\0" + bytes([1 + number % 2]), b"\x0a\0\0\x63"]  # fmt: skip
+        rng.shuffle(pair)
+        ends = [End(pair[0], 50000 + number), End(pair[1], 1801)]
+        records: list[Record] = []
+        for _ in range(1 if faults else rng.choice([1, 2])):  # the same ports again
+            mss = rng.choice([17, 100, 536, 1448, 20000])
+            pool = POOL if mss < 1000 else POOL + LARGE
+            streams = [[rng.choice(pool) for _ in range(rng.randint(0, 6))] for _ in (0, 1)]
+            if rng.random() < 0.1:
+                streams[0].append(b"no packet at all" * 2)
+            for raw in Talk(rng, ends, streams, mss).frames:
+                data = way.head(raw, six)
+                records.append(Record(data, len(data), bool(raw[53 if six else 33] & SYN)))
+        parts.append(records)
+    every = suffer(rng, interleaved(rng, parts), faults)
+    if rng.random() < 0.2 and len(every) > 2:
+        at = rng.randrange(1, len(every))
+        return [written(rng, every[:at], way.link, 1_700_000_000), written(rng, every[at:], way.link, 1_700_100_000)]
+    return [written(rng, every, way.link, 1_700_000_000)]
+
+
+# ---- what is in them ----------------------------------------------------------------------------
+
+Row = dict[str, int]
+Rows = dict[str, list[Row]]
+
+
+def expected(files: Sequence[bytes]) -> tuple[dict[str, list[capture.Cut]], int]:
+    """The cuts of each direction, by the reference; how many files are damaged."""
+    found: dict[str, list[capture.Cut]] = defaultdict(list)
+    damaged = []
+
+    def frames() -> Iterator[capture.Frame]:
+        for data in files:
+            try:
+                yield from capture.frames(io.BytesIO(data))
+            except capture.CaptureError as error:
+                damaged.append(str(error))
+
+    for item in capture.packets(capture.streams(frames())):
+        if isinstance(item, capture.Cut):
+            found[item.connection].append(item)
+    return found, len(damaged)
+
+
+def rows_of(batch: captures.Batch) -> Iterator[Row]:
+    names = list(batch.columns)
+    for number, values in enumerate(zip(*(batch[name].tolist() for name in names))):
+        yield dict(zip(names, values)) | {"time": int(batch.time[number])}
+
+
+def put(folder: Path, files: Sequence[bytes]) -> list[str]:
+    paths = []
+    for number, data in enumerate(files):
+        paths.append(str(folder / f"{number}.pcap"))
+        Path(paths[-1]).write_bytes(data)
+    return paths
+
+
+def taken(paths: Sequence[str], part: int = 0, parts: int = 1, **options: Any) -> tuple[Rows, list[captures.Damage]]:
+    """The rows of each direction, in their order; what was wrong with the files."""
+    found: Rows = defaultdict(list)
+    decoder = None
+    for batch in captures.batches(paths, part, parts, **options):
+        decoder = batch.decoder
+        for row in rows_of(batch):
+            ends = decoder.connection(row["connection"]).ends
+            found[f"{ends[row['direction']]}>{ends[1 - row['direction']]}"].append(row)
+    return found, [] if decoder is None else decoder.damages
+
+
+def taken_from(files: Sequence[bytes], folder: Path, **options: Any) -> Rows:
+    return taken(put(folder, files), **options)[0]
+
+
+def spans(holes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Neighbouring spans made one: missing bytes may be told in two steps."""
+    result: list[tuple[int, int]] = []
+    for at, size in holes:
+        if result and sum(result[-1]) == at:
+            result[-1] = result[-1][0], result[-1][1] + size
+        else:
+            result.append((at, size))
+    return result
+
+
+def check(cuts: Sequence[capture.Cut], rows: Sequence[Row]) -> None:
+    """One direction: the same packets at the same places, and the same holes between them."""
+    whole = [cut for cut in cuts if not cut.problem]
+    cut_rows = [row for row in rows if row["kind"] < HOLE]
+    assert [(row["offset"], row["total_size"] or 16) for row in cut_rows] == [
+        (cut.offset, len(cut.data)) for cut in whole
+    ]
+    for cut, row in zip(whole, cut_rows):
+        # Of two frames that both have the first byte, it may be the other.
+        assert abs(row["frame"] - cut.frame) < 64
+        if row["frame"] == cut.frame:
+            assert row["time"] / 1e9 == pytest.approx(cut.time, abs=1e-5)
+        (alone,), _, _ = scan(cut.data, 1)
+        del alone["OFFSET"]
+        assert {name: row[name.lower()] - (1 << 32 if name == "STATUS" and row["status"] else 0)
+                for name in alone} == alone  # fmt: skip
+    missing = [tuple(map(int, cut.problem.split()[4::-4])) for cut in cuts if "are missing in the cap" in cut.problem]
+    holes = spans((row["offset"], row["total_size"]) for row in rows if row["kind"] == HOLE)
+    assert set(missing) <= set(holes)
+    for hole in set(holes) - set(missing):  # at the end, where only the other direction tells
+        assert hole[0] >= max([0, *map(sum, missing), *(cut.offset + len(cut.data) for cut in whole)])
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 1 << 32))
+def test_the_packets_are_those_of_the_reference(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    files = scenario(random.Random(seed))
+    cuts, damaged = expected(files)
+    rows, damages = taken(put(tmp_path_factory.mktemp("scenario"), files), rows=16)
+    assert len(damages) == damaged
+    for name in cuts | rows:
+        check(cuts[name], rows[name])
+
+
+def of_captures(found: Rows) -> Counter[tuple[Any, ...]]:
+    """Rows without the numbers of connections and the codes, which are a task's own."""
+    own = {"connection", "source_queue_manager", "destination_queue", "ack_source"}
+    return Counter((name, *(value for key, value in row.items() if key not in own))
+                   for name, rows in found.items() for row in rows)  # fmt: skip
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 1 << 32), parts=st.integers(2, 5), by_ports=st.sampled_from([False, True, None]))
+def test_parts_are_a_division_and_batches_do_not_matter(
+    seed: int, parts: int, by_ports: bool | None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    paths = put(tmp_path_factory.mktemp("parts"), scenario(random.Random(seed)))
+    whole, _ = taken(paths)
+    assert taken(paths, rows=17)[0] == whole
+    shares = [taken(paths, part, parts, by_ports=by_ports)[0] for part in range(parts)]
+    assert sum(map(of_captures, shares), Counter()) == of_captures(whole)
+    for one, other in itertools.combinations(shares, 2):
+        assert not set(one) & set(other)
+
+
+def test_the_hosts_of_a_fleet_are_divided_and_two_hosts_are_divided_by_their_ports(tmp_path: Path) -> None:
+    def fleet(hosts: int) -> list[str]:
+        frames = []
+        for number in range(64):
+            sender = End(bytes([10, 0, 0, 1 + number % hosts]), 50000 + number)
+            frames += [ip(sender, SERVER, 999, 0, SYN), ip(sender, SERVER, 1000, 0, ACK, FRAMES[5])]
+        return put(tmp_path, [pcap(frames)])
+
+    for hosts, by_ports in ((64, False), (1, True)):
+        paths = fleet(hosts)
+        assert captures.divides_by_ports(paths, 2) == by_ports
+        sizes = [sum(name.endswith(":1801") for name in taken(paths, part, 2)[0]) for part in (0, 1)]
+        assert sum(sizes) == 64
+        assert min(sizes) > 16
+    assert not captures.divides_by_ports(paths, 1)
+
+
+# ---- what happens to a direction ----------------------------------------------------------------
+
+CLIENT, SERVER = End(b"\x0a\0\0\1", 50000), End(b"\x0a\0\0\2", 1801)
+THERE, BACK = "10.0.0.1:50000>10.0.0.2:1801", "10.0.0.2:1801>10.0.0.1:50000"
+ONE, TWO, THREE = FRAMES[5], FRAMES[8], message(300)
+
+
+def there(at: int, data: bytes = b"", flags: int = ACK, ack: int = 5001) -> bytes:
+    return ip(CLIENT, SERVER, 1001 + at, ack, flags, data)
+
+
+def back(at: int, data: bytes = b"", flags: int = ACK, acked: int = 0) -> bytes:
+    return ip(SERVER, CLIENT, 5001 + at, 1001 + acked, flags, data)
+
+
+OPENING = [there(-1, flags=SYN, ack=0), back(-1, flags=SYN | ACK)]
+
+
+def story(frames: Sequence[bytes], folder: Path) -> list[tuple[int, ...]]:
+    """(direction, kind, offset, size, status) of the rows, in their order."""
+    return [
+        tuple(row[name] for name in ("direction", "kind", "offset", "total_size", "status"))
+        for batch in captures.batches(put(folder, [pcap(frames)]))
+        for row in rows_of(batch)
+    ]
+
+
+def test_a_connection_begins_and_ends(tmp_path: Path) -> None:
+    packets_there = [(0, 2, 0, 32, 0), (0, 4, 32, len(THREE), 0)]
+    data = [there(0, ONE), there(32, THREE), back(0, acked=32 + len(THREE))]
+    size = 32 + len(THREE)
+    begin = (0, BEGIN, 0, 0, 0)
+    fin = [there(size, flags=FIN | ACK), back(0, acked=size + 1, flags=FIN | ACK), there(size + 1, ack=5002)]
+    assert story([*OPENING, *data, *fin], tmp_path) == [begin, *packets_there, (0, END, size, 0, 0), (1, END, 0, 0, 0)]
+    ends = [(0, END, size, 0, 1), (1, END, 0, 0, 1)]
+    assert story([*OPENING, *data, there(size, flags=RST)], tmp_path) == [begin, *packets_there, *ends]
+    ends = [(0, END, size, 0, 3), (1, END, 0, 0, 3)]
+    assert story([*OPENING, *data], tmp_path) == [begin, *packets_there, *ends]
+    again = [ip(CLIENT, SERVER, 77, 0, SYN)]
+    ends = [(0, END, size, 0, 2), (1, END, 0, 0, 2), begin, (0, END, 0, 0, 3)]
+    assert story([*OPENING, *data, *again], tmp_path) == [begin, *packets_there, *ends]
+    part = [there(0, ONE), there(32, THREE[:100])]
+    ends = [(0, END, 132, 100, 3), (1, END, 0, 0, 3)]
+    assert story([*OPENING, *part], tmp_path) == [begin, packets_there[0], *ends]
+
+
+def test_a_reset_is_told_when_late_frames_have_had_their_time(tmp_path: Path) -> None:
+    noise = [ip(End(b"\x0a\0\0\7", 9), SERVER, 0, 0, ACK)] * 100
+    found = story([*OPENING, there(0, ONE), there(64, flags=RST), there(32, TWO), *noise], tmp_path)
+    assert [row[1] for row in found] == [BEGIN, 2, 3, END, END]
+
+
+def test_a_connection_that_is_older_than_the_capture(tmp_path: Path) -> None:
+    data = [there(0, THREE[50:] + ONE), back(0, TWO, acked=len(THREE) - 50 + 32)]
+    found = story(data, tmp_path)
+    lost = len(THREE) - 50
+    assert found[:4] == [(0, OLDER, 0, 0, 0), (1, OLDER, 0, 0, 0), (0, 2, lost, 32, 0), (1, 3, 0, len(TWO), 0)]
+    assert [row[1] for row in found[4:]] == [END, END]
+    # Told by its acknowledgement alone: the other end has said something too.
+    assert story([back(0, TWO, acked=7)], tmp_path)[:3] == [(1, OLDER, 0, 0, 0), (0, OLDER, 0, 0, 0),
+                                                            (1, 3, 0, len(TWO), 0)]  # fmt: skip
+
+
+@pytest.mark.parametrize("noise", [0, 100])
+def test_what_was_acknowledged_and_not_captured_is_a_hole_before_what_follows_it(tmp_path: Path, noise: int) -> None:
+    """Nothing follows in its direction: only the acknowledgement tells."""
+    others = [ip(End(b"\x0a\0\0\7", 9), SERVER, 0, 0, ACK)] * noise
+    found = story([*OPENING, there(0, ONE), back(0, TWO, acked=32 + 300), *others], tmp_path)
+    assert found[:4] == [(0, BEGIN, 0, 0, 0), (0, 2, 0, 32, 0), (0, HOLE, 32, 300, 0), (1, 3, 0, len(TWO), 0)]
+
+
+def test_an_acknowledgement_that_was_captured_before_what_it_acknowledges(tmp_path: Path) -> None:
+    frames = [*OPENING, back(0, TWO, acked=32), there(0, ONE)]
+    assert [row[:2] for row in story(frames, tmp_path)] == [(0, BEGIN), (0, 2), (1, 3), (0, END), (1, END)]
+
+
+def test_two_directions_that_wait_for_each_other(tmp_path: Path) -> None:
+    frames = [*OPENING, back(0, TWO, acked=32), there(0, ONE, ack=5001 + len(TWO))]
+    assert [row[:2] for row in story(frames, tmp_path)] == [(0, BEGIN), (1, 3), (0, 2), (0, END), (1, END)]
+
+
+def test_an_acknowledgement_of_what_cannot_be(tmp_path: Path) -> None:
+    frames = [*OPENING, there(0, ONE), back(0, TWO, acked=1 << 30), back(len(TWO), TWO, acked=-500)]
+    assert [row[1] for row in story(frames, tmp_path)] == [BEGIN, 2, 3, 3, END, END]
+
+
+def test_bytes_missing_at_the_end_are_told_by_fin(tmp_path: Path) -> None:
+    found = story([*OPENING, there(0, ONE), there(132, flags=FIN | ACK)], tmp_path)
+    assert found[1:-1] == [(0, 2, 0, 32, 0), (0, HOLE, 32, 100, 0), (0, END, 132, 0, 0)]
+
+
+def test_a_gap_larger_than_any_window_is_given_up_without_acknowledgements(tmp_path: Path) -> None:
+    rest = message(4_000_000) + message(300_000)
+    frames = [*OPENING, there(0, ONE)]
+    frames += [there(40 + at, rest[at : at + 60000]) for at in range(0, len(rest), 60000)]
+    frames += [back(0, TWO)]
+    found = story(frames, tmp_path)
+    assert (0, HOLE, 32, 8, 0) in found[:3]
+    assert [row[1] for row in found] == [BEGIN, 2, HOLE, 4, 4, 3, END, END]
+
+
+# ---- fragments of IP datagrams ------------------------------------------------------------------
+
+
+def fragments(raw: bytes, sizes: Sequence[int], number: int = 7) -> list[bytes]:
+    """An IPv4 or IPv6 packet in fragments."""
+    six = raw[0] >> 4 == 6
+    head, payload = (raw[:40], raw[40:]) if six else (raw[:20], raw[20:])
+    out = []
+    at = 0
+    for size in [*sizes, len(payload) - sum(sizes)]:
+        data = payload[at : at + size]
+        more = at + size < len(payload)
+        if six:
+            extension = struct.pack(">BBHI", 6, 0, at | more, number)
+            out.append(head[:4] + struct.pack(">HB", 8 + size, 44) + head[7:] + extension + data)
+        else:
+            word = at // 8 | more << 13
+            out.append(head[:2] + struct.pack(">HHH", 20 + size, number, word) + head[8:] + data)
+        at += size
+    return out
+
+
+SIX = End(bytes(15) + b"\1", 50000), End(bytes(15) + b"\2", 1801)
+
+
+@pytest.mark.parametrize("six", [False, True])
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_fragments_in_any_order(tmp_path: Path, six: bool, order: Sequence[int]) -> None:
+    ends = SIX if six else (CLIENT, SERVER)
+    whole = [ip(*ends, 999, 0, SYN), ip(*ends, 1000, 0, ACK, ONE), ip(*ends, 1032, 0, ACK, THREE + TWO)]
+    pieces = fragments(whole[2], [120, 80])
+    behind = ip(*ends, 1032 + len(THREE + TWO), 0, ACK, ONE)
+    found = story([*whole[:2], *(pieces[at] for at in order), behind], tmp_path)
+    assert [row[1] for row in found if row[0] == 0] == [BEGIN, 2, 4, 3, 2, END]
+
+
+def test_fragments_of_others_and_fragments_that_never_become_whole(tmp_path: Path) -> None:
+    frames = [*OPENING, there(0, ONE)]
+    for number in range(70):
+        frames += fragments(there(32 + 100 * number, bytes(100)), [40], 100 + number)[1:]  # never a first one
+    frames += fragments(ip(CLIENT, End(b"\x0a\0\0\2", 80), 5, 0, ACK, bytes(200)), [80], 300)  # no port of ours
+    frames += fragments(there(32, THREE), [120], 301)[:1]
+    frames += [there(32 + len(THREE), ONE), back(0, acked=64 + len(THREE))]
+    found = story(frames, tmp_path)
+    assert found[:4] == [(0, BEGIN, 0, 0, 0), (0, 2, 0, 32, 0), (0, HOLE, 132, len(THREE) - 100, 0),
+                         (0, 2, 32 + len(THREE), 32, 0)]  # fmt: skip
+
+
+# ---- files --------------------------------------------------------------------------------------
+
+
+def test_a_file_cut_off_anywhere(tmp_path: Path) -> None:
+    raw = [there(-1, flags=SYN, ack=0), there(0, ONE), there(32, TWO)]
+    for data in (pcap(raw), section() + interface(101) + b"".join(enhanced(frame) for frame in raw)):
+        for size in range(len(data)):
+            cuts, damaged = expected([data[:size]])
+            paths = put(tmp_path, [data[:size]])
+            damages = []
+            rows: Rows = {}
+            for batch in captures.batches(paths):
+                rows, damages = taken(paths)
+                assert batch.decoder.damages == damages
+            assert len(damages) == damaged or not cuts
+            if damages:
+                assert f"behind frame {damages[0].frame}" in damages[0].text
+            assert [row["kind"] for row in rows.get(THERE, []) if row["kind"] < HOLE] == [2, 3][: len(cuts[THERE])]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"no capture at all",
+        pcap([]) + struct.pack("<IIII", 0, 0, 1 << 25, 1 << 25) + bytes(100),
+        section() + struct.pack("<II", 6, 13) + bytes(100),
+        section() + struct.pack("<II", 6, 8) + bytes(100),
+        section() + block("<", 1, bytes(4)),
+        section() + block("<", 3, b""),
+        section() + enhanced(ONE),
+        section() + interface(101) + block("<", 6, bytes(8)),
+        struct.pack("<IIIHH", 0x0A0D0D0A, 28, 0x12345678, 1, 0) + bytes(12),
+    ],
+)
+def test_what_is_no_capture_is_said(tmp_path: Path, data: bytes) -> None:
+    """The good file behind it is read nevertheless."""
+    _, damaged = expected([data])
+    assert damaged == 1
+    paths = put(tmp_path, [data, pcap([there(0, ONE)])])
+    decoder = None
+    kinds = []
+    for batch in captures.batches(paths):
+        decoder = batch.decoder
+        kinds += batch["kind"].tolist()
+    assert decoder is not None
+    assert [damage.path for damage in decoder.damages] == [paths[0]]
+    assert 2 in kinds
+
+
+def test_times_are_exact_and_files_are_in_the_order_of_their_first_frames(tmp_path: Path) -> None:
+    units = {3: 10**3, 9: 10**9, 10: 10**10, 0x80 | 10: 2**10, 0x80 | 33: 2**33}
+    names = []
+    for number, (code, per_second) in enumerate(units.items()):
+        option = struct.pack("<HHBxxx", 9, 1, code) + struct.pack("<HHq", 14, 8, 100)
+        moment = (1_700_000_000 - number) * per_second + per_second // 4
+        head = struct.pack("<IIIII", 0, moment >> 32 & 0xFFFFFFFF, moment & 0xFFFFFFFF, 72, 72)
+        raw = ip(CLIENT, SERVER, 1000 + 32 * (len(units) - number), 0, ACK, ONE)
+        data = section() + interface(101, option) + block("<", 6, head + raw)
+        names.append(put(tmp_path, [data])[0])
+        names[-1] = str(Path(names[-1]).rename(tmp_path / f"{number}.pcapng"))
+    found = [(batch.decoder.paths[row["file"]], row["time"]) for batch in captures.batches(names)
+             for row in rows_of(batch) if row["kind"] == 2]  # fmt: skip
+    assert found == [(names[number], (1_700_000_100 - number) * 10**9 + 250_000_000)
+                     for number in reversed(range(len(units)))]  # fmt: skip
+
+
+def test_a_packet_and_its_order_go_on_in_the_next_file(tmp_path: Path) -> None:
+    first = pcap([*OPENING, there(0, THREE[:100]), there(200, THREE[200:] + ONE)])
+    second = bytearray(pcap([there(100, THREE[100:200])]))
+    second[24:28] = struct.pack("<I", 1_800_000_000)
+    rows = taken_from([first, bytes(second)], tmp_path)[THERE]
+    assert [(row["file"], row["frame"], row["kind"]) for row in rows[1:3]] == [(0, 3, 4), (0, 4, 2)]
+
+
+def test_link_types_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
+    data = section() + interface(147) + interface(101) + enhanced(b"wireless") * 3 + enhanced(there(0, ONE), 1)
+    (batch,) = captures.batches(put(tmp_path, [data]))
+    assert (batch.decoder.frames, batch.decoder.unread) == (4, 3)
+
+
+def test_what_is_no_tcp_of_ours_is_passed_over(tmp_path: Path) -> None:
+    raw = there(0, ONE)
+    other = [
+        b"", raw[:19], raw[:39], raw[:32] + b"\x40" + raw[33:], b"\x44" + raw[1:], b"\x55" + raw[1:],
+        raw[:9] + b"\x11" + raw[10:], ip(CLIENT, End(b"\x0a\0\0\2", 80), 1, 0, ACK, ONE),
+        *(struct.pack(">IHBB", 6 << 28, 60, kind, 64) + bytes(32) + bytes([59]) + bytes(59) for kind in (17, 0, 51)),
+        struct.pack(">IHBB", 6 << 28, 4, 0, 64) + bytes(32) + bytes(4), bytes.fromhex("6000"),
+    ]  # fmt: skip
+    assert story(other, tmp_path) == []
+    assert (0, 2, 0, 32, 0) in story([*other, raw], tmp_path)
+
+
+def test_ipv6_with_other_headers_before_tcp(tmp_path: Path) -> None:
+    raw = ip(*SIX, 1000, 0, ACK, ONE)
+    chain = bytes([60, 0]) + bytes(6) + bytes([51, 1]) + bytes(14) + bytes([6, 1]) + bytes(10)
+    data = raw[:4] + struct.pack(">HB", len(raw) - 40 + len(chain), 43) + raw[7:40] + chain + raw[40:]
+    assert [row[1] for row in story([data], tmp_path) if row[0] == 0] == [OLDER, 2, END]
+
+
+# ---- tables that grow ---------------------------------------------------------------------------
+
+
+def test_more_of_everything_than_the_tables_have_at_first(tmp_path: Path) -> None:
+    """Connections, segments that wait, names and GUIDs."""
+    count = 5000
+    large = message(70000)
+    frames = [there(at, large[at : at + 7]) for at in range(0, len(large), 7)]
+    for number in range(count):
+        end = End(bytes([10, 1, number >> 8, number & 0xFF]), 40000)
+        guid = struct.pack("<IIQ", number, 1, 2)
+        name = parse_format_name(f"DIRECT=TCP:10.0.0.5\\private$\\line{number}{'x' * (number % 100)}")
+        frames += [ip(end, SERVER, 9, 0, SYN), ip(end, SERVER, 10, 0, ACK,
+                                                 bytes(build.user_message(guid, number, name, b"")))]  # fmt: skip
+    found = {}
+    total = 0
+    for batch in captures.batches(put(tmp_path, [pcap(frames)])):
+        for row in rows_of(batch):
+            total += row["kind"] == 4
+            manager, queue = row["source_queue_manager"], row["destination_queue"]
+            if row["kind"] == 4:
+                found[row["message_id"]] = (manager, queue, row["connection"])
+        decoder = batch.decoder
+    assert total == count + 1
+    for number in range(2, count):
+        manager, queue, connection = found[number]
+        assert decoder.queue_manager(manager) == struct.pack("<IIQ", number, 1, 2)
+        assert decoder.queue(queue).text == f"DIRECT=TCP:10.0.0.5\\private$\\line{number}{'x' * (number % 100)}"
+        assert decoder.connection(connection).ends[0] == f"10.1.{number >> 8}.{number & 0xFF}:40000"
+    for wrong in (0, -1, 1 << 31):
+        with pytest.raises(IndexError):
+            decoder.queue(wrong)
+        with pytest.raises(IndexError):
+            decoder.queue_manager(wrong)
+        if wrong:
+            with pytest.raises(IndexError):
+                decoder.connection(wrong)
+
+
+def test_arguments_are_checked(tmp_path: Path) -> None:
+    for part, parts, rows in ((1, 1, 16), (-1, 2, 16), (0, 0, 16), (0, 1, 15)):
+        with pytest.raises(ValueError, match="counts from 0"):
+            next(captures.batches([], part, parts, rows))
+    with pytest.raises(FileNotFoundError):
+        next(captures.batches([tmp_path / "none"]))
+    assert list(captures.batches([])) == []
+
+
+@pytest.mark.parametrize(
+    ("data", "known", "time"),
+    [
+        (b"", False, None),
+        (b"GIF89a" + bytes(40), False, None),
+        (pcap([])[:10], True, None),
+        (pcap([]), True, None),
+        (pcap([FRAMES[3]])[:-1], True, None),
+        (pcap([FRAMES[3], FRAMES[3]]), True, 1_700_000_000.25),
+        (pcap([FRAMES[3]], order=">", nano=True), True, 1_700_000_000.25),
+        (pcap([FRAMES[3]], link=147), True, 1_700_000_000.25),
+        (section(), True, None),
+        (section() + block("<", 10, bytes(90)) + interface(101) + enhanced(FRAMES[3]), True, START),
+    ],
+)
+def test_what_a_file_begins_with(data: bytes, known: bool, time: float | None, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    assert captures.is_capture(str(path)) is known
+    assert captures.first_time(str(path)) == pytest.approx(float("inf") if time is None else time, abs=1e-6)
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    def peak(count: int) -> int:
+        paths = put(tmp_path, [pcap([there(len(THREE) * at, THREE) for at in range(count)])])
+        tracemalloc.start()
+        for batch in captures.batches(paths, rows=256):
+            assert batch.rows <= 256
+        size = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return size
+
+    assert peak(20_000) < peak(200) + 100_000
+
+
+# ---- the other columns --------------------------------------------------------------------------
+
+
+def wire_name(name: Any) -> bytes:
+    return b"" if name is None else bytes(name.raw)
+
+
+def parsed(raw: bytes) -> dict[str, Any] | None:
+    """What parse.parse finds of the columns that mqqb_scan leaves out; None if it finds the packet malformed."""
+    try:
+        packet = parse.parse(raw)
+    except core.Malformed:
+        return None
+    if isinstance(packet, handshake.EstablishConnection):
+        header = packet.header
+        return {"client_guid": bytes(header.client_guid), "server_guid": bytes(header.server_guid),
+                "time_stamp": header.time_stamp, "operating_system": header.operating_system}  # fmt: skip
+    if isinstance(packet, handshake.ConnectionParameters):
+        return {"recoverable_ack_timeout": packet.header.recoverable_ack_timeout,
+                "ack_timeout": packet.header.ack_timeout,
+                "parameters_window_size": packet.header.window_size}  # fmt: skip
+    if isinstance(packet, handshake.SessionAck):
+        return {}
+    message = packet.message if isinstance(packet, (reader.OrderAck, headers.FinalAck)) else packet
+    user, properties = message.user, message.properties
+    found = {
+        "source_queue_manager": bytes(user.source_queue_manager),
+        "queue_manager_address": bytes(user.queue_manager_address),
+        "destination_queue": wire_name(user.destination_queue),
+        "administration_queue": wire_name(user.admin_queue),
+        "response_queue": wire_name(user.response_queue),
+        "label": properties.label.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"),
+        "correlation_id": bytes(properties.correlation_id),
+    }
+    for name in ("body_type", "application_tag", "allocation_body_size", "privacy_level", "hash_algorithm",
+                 "encryption_algorithm", "extension_size"):  # fmt: skip
+        found[name] = getattr(properties, name)
+    if message.transaction is not None and message.transaction.connector_qm_guid is not None:
+        found["connector_queue_manager"] = bytes(message.transaction.connector_qm_guid)
+    if message.security is not None:
+        found["security_flags"] = message.security.flags
+        for name in captures.DETAIL_COLUMNS[5:10]:
+            found[name] = getattr(message.security, name)
+    if isinstance(packet, headers.FinalAck):
+        found["ack_source"] = bytes(packet.body.source_guid)
+    return found
+
+
+GUIDS = {"source_queue_manager", "queue_manager_address", "connector_queue_manager", "client_guid", "server_guid",
+         "ack_source"}  # fmt: skip
+QUEUES = {"destination_queue", "administration_queue", "response_queue"}
+
+
+def details(raw: bytes, folder: Path) -> dict[str, Any]:
+    """The same of the one packet in a capture; what is 0 or empty left out."""
+    frames = [there(-1, flags=SYN, ack=0), *(there(at, raw[at : at + 9000]) for at in range(0, len(raw), 9000))]
+    (batch,) = captures.batches(put(folder, [pcap(frames)]), columns=captures.COLUMNS, labels=True, correlations=True)
+    assert batch.label_end is not None
+    assert batch.label_text is not None
+    assert batch.correlation_id is not None
+    row = batch["kind"].tolist().index(min(batch["kind"].tolist()))
+    found: dict[str, Any] = {}
+    for name in (*captures.DETAIL_COLUMNS, "source_queue_manager", "destination_queue", "ack_source"):
+        value = int(batch[name][row])
+        if value and name in GUIDS:
+            found[name] = batch.decoder.queue_manager(value)
+        elif value and name in QUEUES:
+            found[name] = batch.decoder.queue(value).raw
+        elif value:
+            found[name] = value
+    first, last = batch.label_end[row : row + 2].tolist()
+    found["label"] = batch.label_text[first:last].tobytes().decode()
+    found["correlation_id"] = batch.correlation_id[row].tobytes()
+    assert not batch.correlation_id[0].any()
+    return {name: value for name, value in found.items() if value and value != bytes(20)}
+
+
+@settings(max_examples=150)
+@given(raw=st.one_of(messages(), messages(), internals()))
+def test_all_other_columns_are_what_the_twin_finds(raw: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    wanted = parsed(raw)
+    found = details(raw, tmp_path_factory.mktemp("details"))
+    if wanted is not None:
+        assert found == {name: value for name, value in wanted.items() if value and value != bytes(20)}
+
+
+@pytest.mark.parametrize("label", ["", "é", "ൠ", "😀x", "\ud800", "a\udc00b", "\ud800\ud800", "x" * 249, "ൠ" * 249])
+def test_labels_are_utf_8(label: str, tmp_path: Path) -> None:
+    raw = bytes(build.user_message(samples.SENDER, 1, samples.DIRECT, b"", label=label))
+    assert details(raw, tmp_path).get("label", "") == label.encode("utf-16-le", "surrogatepass").decode(
+        "utf-16-le", "replace"
+    )
+
+
+def test_everything_in_one_message(tmp_path: Path) -> None:
+    found = details(FULL, tmp_path)
+    assert found == {name: value for name, value in (parsed(FULL) or {}).items() if value and value != bytes(20)}
+    assert {"connector_queue_manager", "sender_id_size", "provider_info_size", "extension_size"} <= set(found)
+
+
+def test_names_as_text() -> None:
+    guid = bytes(range(16))
+    text = guids.guid_text(guid)[1:-1]
+    for selector, raw, name in (
+        (3, b"\4\0\0\0", f"PRIVATE={guids.guid_text(bytes(16))[1:-1]}\\00000004"),
+        (5, guid, f"PUBLIC={text}"),
+        (6, guid + b"\x2a\0\0\0", f"PRIVATE={text}\\0000002A"),
+        (7, "OS:a\\q\0".encode("utf-16-le"), "DIRECT=OS:a\\q"),
+    ):
+        assert captures._queue_name(selector, raw) == captures.QueueName(selector, raw, name)

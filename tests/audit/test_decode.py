@@ -1,0 +1,599 @@
+"""`ordack decode`: the JSON of decode-json.md, the tree for people, every kind of input, exit statuses."""
+
+import io
+import json
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import dpkt
+import packet_samples as samples  # type: ignore[import-not-found]
+import pytest
+import typer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mqqb import acks, build, guid_names, guids, headers, parse, rare
+from ordack import decode
+from typer.testing import CliRunner
+
+from tests.audit.test_capture import ETHERNET, NAME, START, block, enhanced, interface, pcap, section, segment, syn
+from tests.conformance import ROOT
+
+VECTORS = ROOT / "tests/vectors.json"
+FRAMES = samples.frames(str(VECTORS))
+DOCUMENT = {frame["frame"]: frame for frame in json.loads(VECTORS.read_text())["frames"]}
+FULL = bytes(build.build(samples.full_message()))
+
+app = typer.Typer()
+app.command()(decode.command)
+
+
+def run(*arguments: str | Path, stdin: bytes = b"") -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin, terminal_width=200)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert "Traceback" not in result.stderr
+    return result.exit_code, result.stdout, result.stderr
+
+
+def objects(*arguments: str | Path, stdin: bytes = b"") -> tuple[int, list[dict[str, Any]]]:
+    status, out, _ = run("--json", *arguments, stdin=stdin)
+    return status, [json.loads(line) for line in out.splitlines()]
+
+
+def one(data: bytes) -> dict[str, Any]:
+    (decoded,) = decode.decode_bytes(data)
+    return decoded.as_json()
+
+
+# ---- the JSON form ------------------------------------------------------------------------------
+
+
+@pytest.mark.rule("A-47", "B-005", "OP-18", "OP-20", "OP-23", "OP-27")
+@pytest.mark.parametrize("number", sorted(FRAMES))
+def test_captured_frames_have_the_stated_fields(number: int) -> None:
+    expected = DOCUMENT[number]["fields"]
+    found = one(FRAMES[number])
+    assert found["packet"] == DOCUMENT[number]["packet"].split()[0]
+    assert found["offset"] == 0
+    if properties := found["fields"].get("MessagePropertiesHeader"):
+        assert properties.pop("MessageClass_name") == "NORMAL"
+    if number == 7:  # the document shows 1428 of its body's 2000 bytes
+        shown = expected["MessagePropertiesHeader"].pop("MessageBody")
+        body = found["fields"]["MessagePropertiesHeader"].pop("MessageBody")
+        assert body == {"length": 2000, "packet_offset": shown["packet_offset"], "hex": "6100" * 1000}
+        assert shown["shown_pattern_hex"] * shown["shown_repeats"] == body["hex"][: 2 * shown["bytes_shown"]]
+    assert found["fields"] == expected
+    assert {name: list(fields) for name, fields in found["fields"].items()} == {
+        name: list(fields) for name, fields in expected.items()
+    }
+
+
+def test_a_message_with_everything_in_it() -> None:
+    fields = one(FULL)["fields"]
+    assert list(fields) == [
+        "BaseHeader", "UserHeader", "TransactionHeader", "SecurityHeader", "MessagePropertiesHeader", "DebugHeader",
+        "SoapHeader", "MultiQueueFormatHeader", "SessionHeader", "Trailing_hex",
+    ]  # fmt: skip
+    own, other = guids.guid_text(samples.SENDER), guids.guid_text(samples.RECEIVER)
+    user = fields["UserHeader"]
+    assert user["DestinationQueue"] == {
+        "type": "DirectQueueFormatName",
+        "Count": 56,
+        "DirectFormatName": "TCP:10.0.0.5\\private$\\line1",
+        "padding_length": 2,
+    }
+    assert user["AdminQueue"] == {"type": "PrivateQueueFormatNameId", "PrivateQueueIdentifier": 3}
+    assert user["ResponseQueue"] == {
+        "type": "PrivateQueueFormatName",
+        "SourceQueueManager": other,
+        "PrivateQueueIdentifier": 5,
+    }
+    assert user["ConnectorType"] == other
+    assert fields["TransactionHeader"] == {
+        "Flags": {"raw": 13, "CG": 1, "FA": 0, "FM": 1, "LM": 1, "ID": 0, "X1_X8": 0},
+        "TxSequenceID": {"Ordinal": 3, "TimeStamp": 1700000000},
+        "TxSequenceNumber": 5,
+        "PreviousTxSequenceNumber": 4,
+        "ConnectorQMGuid": own,
+    }
+    assert fields["SecurityHeader"]["SecurityData"] == {
+        "SecurityID_hex": samples.SID.hex().upper(),
+        "SecurityID_text": "S-1-5-21-67305985-134678021-202050057-1000",
+        "EncryptionKey_hex": b"key".hex().upper(),
+        "Signature_hex": b"signature".hex().upper(),
+        "SenderCert_hex": b"certificate".hex().upper(),
+        "ProviderInfo": {"ProviderType": 1, "ProviderName": "P"},
+    }
+    assert fields["DebugHeader"] == {"Flags": {"raw": 1, "QT": 1, "X2_X15": 0}, "Reserved": 0, "QueueIdentifier": other}
+    assert fields["SoapHeader"] == {
+        "HeaderSectionID": 0x320, "Reserved": 0, "HeaderDataLength": 8, "Header": "<head/>",
+        "BodySectionID": 0x384, "Reserved1": 0, "BodyDataLength": 9, "Body": "<body/>!",
+    }  # fmt: skip
+    lists = fields["MultiQueueFormatHeader"]
+    assert lists["Destination"]["FormatNameList"] == [
+        {"FormatType": 3, "DirectFormatName": "TCP:10.0.0.5\\private$\\line1"},
+        {"FormatType": 1, "PublicQueueIdentifier": other},
+        {"FormatType": 2, "SourceQueueManager": own, "PrivateQueueIdentifier": 9},
+        {"FormatType": 6, "DistributionList": own},
+    ]
+    assert lists["Administration"] == {
+        "HeaderSize": 12, "HeaderID": 0xC8, "Reserved": 0, "ElementCount": 0, "FormatNameList": [],
+    }  # fmt: skip
+    assert lists["Signature"] == {"ID": 0x15E, "Reserved": 0, "Size": 3, "Signature_hex": b"sig".hex().upper()}
+    assert fields["Trailing_hex"] == b"newer peers add headers.".hex().upper()
+    properties = fields["MessagePropertiesHeader"]
+    assert (properties["Label"], properties["ExtensionData_hex"], properties["padding_length"]) == (
+        "Tank 3",
+        "657874",
+        3,
+    )
+    assert properties["MessageBody"]["hex"] == b"reading 12.5".hex().upper()
+    at = properties["MessageBody"]["packet_offset"]
+    assert FULL[at : at + 12] == b"reading 12.5"
+
+
+WIDTHS = {
+    **dict.fromkeys(("VersionNumber", "LabelLength"), 1),
+    **dict.fromkeys(("Ordinal", "TimeStamp", "PrivateQueueIdentifier", "ProviderType"), 4),
+    **dict.fromkeys(("ElementCount", "HeaderSize"), 4),
+}
+NO_FIELDS = ("padding_length", "type")  # of the wire
+
+
+def check_offsets(raw: bytes, fields: Iterable[decode.Field]) -> list[str]:
+    """Every field has its value where it says; the names of those that were compared."""
+    compared = []
+    for field in fields:
+        here = raw[field.offset :]
+        if isinstance(field.value, tuple):
+            compared += check_offsets(raw, field.value)
+        elif isinstance(field.value, list):
+            for item in field.value:
+                compared += check_offsets(raw, item)
+        elif isinstance(field.value, dict) or field.name in NO_FIELDS:
+            continue
+        elif field.name == "SecurityID_text":
+            assert here.startswith(samples.SID)
+        elif isinstance(field.value, int):
+            size = WIDTHS.get(field.name, 1 if field.name == "Reserved" and field.offset == 1 else 2)
+            assert int.from_bytes(here[:size], "little") == field.value & (1 << 8 * size) - 1, field
+        elif field.name.endswith("_hex"):
+            assert here.startswith(bytes.fromhex(field.value)), field
+        elif field.value.startswith("{"):
+            assert guids.guid_text(here[:16]) == field.value, field
+        else:
+            assert here.startswith(field.value.encode("utf-16-le")), field
+        compared.append(field.name)
+    return compared
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+def test_every_offset_of_the_tree_is_where_the_field_is(aligned: bool) -> None:
+    message = samples.full_message()
+    if not aligned:  # the other reading of a public name in a list (OP-9)
+        part = message.multi_queue_format.response
+        part.raw, part.element_count, part.aligned = (b"\1\0" + samples.SENDER) * 2, 2, False
+    raw = bytes(build.build(message))
+    compared = [name for part in decode.sections(parse.parse(raw)) for name in check_offsets(raw, part.fields)]
+    nested = (
+        "DirectFormatName", "Ordinal", "TimeStamp", "SecurityID_hex", "EncryptionKey_hex", "Signature_hex",
+        "SenderCert_hex", "ProviderType", "ProviderName", "FormatType", "PublicQueueIdentifier", "SourceQueueManager",
+        "PrivateQueueIdentifier", "DistributionList", "ElementCount", "Size",
+    )  # fmt: skip
+    assert set(nested) <= set(compared)
+    assert compared.count("FormatType") == (5 if aligned else 6)
+
+
+@pytest.mark.rule("B-175", "B-176")
+def test_acknowledgments_show_their_bodies() -> None:
+    found = one(bytes(acks.order_ack(acks.order_queue("10.0.0.1"), samples.SENDER, 8, 9, 1, 2, 3)))
+    assert found["packet"] == "OrderAck"
+    sequence = {"Ordinal": 1, "TimeStamp": 2}
+    assert found["fields"]["OrderAckBody"] == {
+        "TxSequenceID": sequence,
+        "TxSequenceNumber": 3,
+        "TxPreviousSequenceNumber": 2,
+    }
+    assert "MessagePropertiesHeader" in found["fields"]
+    name = guid_names.PrivateQueueFormatNameId(4)
+    found = one(bytes(acks.final_ack(name, samples.SENDER, 8, 9, 1, 2, 3, 2, samples.RECEIVER, 7, 0xC000)))
+    assert found["packet"] == "FinalAck"
+    assert found["fields"]["FinalAckBody"] == {
+        "TxSequenceID": sequence,
+        "TxSequenceNumber": 3,
+        "PreviousTxSequenceNumber": 2,
+        "SourceGUID": guids.guid_text(samples.RECEIVER),
+        "MessageID": 7,
+    }
+
+
+def test_other_forms_of_some_fields() -> None:
+    raw = bytearray(FRAMES[3])
+    raw[60] = 0
+    padding = one(bytes(raw))["fields"]["EstablishConnectionHeader"]["Padding"]
+    assert padding == {"length": 512, "hex": "00" + "5A" * 511}
+    message = parse.parse(build.user_message(samples.SENDER, 1, guid_names.PublicQueueFormatName(samples.SENDER), b""))
+    assert isinstance(message, headers.UserMessage)
+    message.security = headers.SecurityHeader()
+    message.security.flags = 2
+    message.security.security_id = samples.SENDER
+    message.debug = rare.DebugHeader()
+    fields = one(bytes(build.build(message)))["fields"]
+    guid = guids.guid_text(samples.SENDER)
+    assert fields["UserHeader"]["DestinationQueue"] == {"type": "PublicQueueFormatName", "PublicQueueIdentifier": guid}
+    assert fields["SecurityHeader"]["SecurityData"]["SecurityID_text"] == guid
+    assert list(fields["DebugHeader"]) == ["Flags", "Reserved"]
+
+
+# ---- input --------------------------------------------------------------------------------------
+
+
+def test_hex_text_with_comments(tmp_path: Path) -> None:
+    file = tmp_path / "frames.txt"
+    lines = ["# the frames of MS-MQQB 4.1, \u00e4 and 0x41 here mean nothing"]
+    for number, raw in FRAMES.items():
+        lines += [f"# {number}", raw.hex(" ", 2).upper()[:60], raw.hex(" ", 2)[60:] + "   # end"]
+    file.write_text("\n".join(lines), encoding="utf-8")
+    status, found = objects(file)
+    assert status == 0
+    assert [item["packet"] for item in found] == [DOCUMENT[number]["packet"].split()[0] for number in FRAMES]
+    assert [item["offset"] for item in found] == [0, 24, 48, 620, 1192, 1224, 1256, 3480]
+
+
+@pytest.mark.parametrize("size", [0, 1, 65536 - 8, 200_000])
+def test_a_comment_of_any_size_is_passed_over(size: int) -> None:
+    text = "\ufeff1# " + "x" * size + "#\n0\t" + FRAMES[5].hex()[2:] + "  # end"
+    assert objects("-", stdin=text.encode()) == (0, [one(FRAMES[5])])
+
+
+@pytest.mark.parametrize(
+    ("encoding", "reason"),
+    [
+        ("utf-16", "UTF-16 text (byte order mark FF FE)"),
+        ("utf-32", "UTF-32 text (byte order mark FF FE 00 00)"),
+        ("utf-16-le", "as in UTF-16 text"),
+        ("utf-16-be", "as in UTF-16 text"),
+    ],
+)
+def test_text_of_wide_characters_is_named(encoding: str, reason: str) -> None:
+    status, out, error = run("-", stdin=FRAMES[5].hex().encode(encoding))
+    assert (status, out) == (2, "")
+    assert reason in error
+    assert "ASCII or UTF-8" in error
+
+
+def test_utf_16_of_the_other_order_is_named() -> None:
+    status, _, error = run("-", stdin=b"\xfe\xff" + FRAMES[5].hex().encode("utf-16-be"))
+    assert status == 2
+    assert "byte order mark FE FF" in error
+
+
+@pytest.mark.parametrize("data", [b"", b"# only a comment", pcap([]), pcap([b"no ip"])])
+def test_a_file_without_packets_is_said_and_no_failure(tmp_path: Path, data: bytes) -> None:
+    file = tmp_path / "nothing"
+    file.write_bytes(data)
+    status, out, error = run("--json", file)
+    assert (status, out) == (0, "")
+    assert "nothing: no packets found" in error
+    assert ("the file is empty" in error) == (not data)
+
+
+def test_what_is_no_hex_text_is_refused_without_reading_all_of_it(tmp_path: Path) -> None:
+    class Endless(io.RawIOBase):
+        given = 0
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: Any) -> int:
+            self.given += len(buffer)
+            assert self.given < 1 << 20
+            buffer[:] = bytes(len(buffer))
+            return len(buffer)
+
+    endless = io.BufferedReader(Endless())
+    with pytest.raises(decode.InputError, match="is not a hex digit"):
+        list(decode.decode(endless, pytest.fail))
+
+
+def test_raw_packets_and_a_raw_ping(tmp_path: Path) -> None:
+    file = tmp_path / "raw.bin"
+    file.write_bytes(FRAMES[3] + FRAMES[5] + FULL + FRAMES[8])
+    status, found = objects(file)
+    assert status == 0
+    assert [item["packet"] for item in found] == [
+        "EstablishConnection",
+        "ConnectionParameters",
+        "UserMessage",
+        "SessionAck",
+    ]
+    assert [item["offset"] for item in found] == [0, 572, 604, 604 + len(FULL)]
+    for number in (1, 2):
+        file.write_bytes(FRAMES[number])
+        assert objects(file) == (0, [one(FRAMES[number])])
+
+
+def test_standard_input() -> None:
+    assert objects("-", stdin=FRAMES[5]) == (0, [one(FRAMES[5])])
+    assert objects("-", stdin=FRAMES[5].hex().encode()) == (0, [one(FRAMES[5])])
+    assert objects("-", stdin=b"") == (0, [])
+
+
+@pytest.mark.parametrize("form", ["pcap", "pcapng"])
+def test_captures(tmp_path: Path, form: str) -> None:
+    stream = FRAMES[3] + FRAMES[5]
+    records = [
+        ETHERNET + b"\x08\x00" + data for data in (syn(999), segment(1000, stream[:100]), segment(1100, stream[100:]))
+    ]
+    file = tmp_path / "capture"
+    file.write_bytes(
+        pcap(records, 1) if form == "pcap" else section() + interface(1) + b"".join(enhanced(data) for data in records)
+    )
+    status, found = objects(file)
+    assert status == 0
+    places = [(item["packet"], item["offset"], item["connection"], item["frame"]) for item in found]
+    assert places == [("EstablishConnection", 0, NAME, 2), ("ConnectionParameters", 572, NAME, 3)]
+    assert [item["time"] for item in found] == ([START + 1, START + 2] if form == "pcap" else [START, START])
+    assert found[0]["fields"] == one(FRAMES[3])["fields"]
+
+
+def test_a_capture_with_pings_and_a_hole() -> None:
+    udp = dpkt.udp.UDP(sport=4057, dport=3527, ulen=32, data=FRAMES[1])
+    bad = dpkt.udp.UDP(sport=4057, dport=3527, ulen=12, data=b"noise")
+    pings = [
+        bytes(dpkt.ip.IP(src=b"\1\2\3\4", dst=b"\1\2\3\5", p=17, len=20 + len(data), data=data)) for data in (udp, bad)
+    ]
+    data = pcap([*pings, syn(999), segment(1000, FRAMES[5]), segment(1064, FRAMES[8])])
+    status, found = objects("-", stdin=data)
+    assert status == 3
+    assert [(item["packet"], item["offset"]) for item in found] == [
+        ("Ping", 0),
+        ("malformed", 0),
+        ("ConnectionParameters", 0),
+        ("malformed", 32),
+        ("SessionAck", 64),
+    ]
+    assert found[0]["connection"] == "1.2.3.4:4057>1.2.3.5:3527"
+    assert "32 bytes from offset 32" in found[3]["error"]["reason"]
+
+
+# ---- exit statuses ------------------------------------------------------------------------------
+
+
+@pytest.mark.rule("B-169", "B-171", "B-429")
+def test_malformed_packets_are_reported_and_the_next_one_is_read(tmp_path: Path) -> None:
+    wrong = bytearray(FULL)
+    wrong[61] = 0x04  # DQ 1
+    status, found = objects("-", stdin=FRAMES[5] + wrong + FRAMES[8])
+    assert status == 3
+    assert [item["packet"] for item in found] == ["ConnectionParameters", "malformed", "SessionAck"]
+    error = found[1]["error"]
+    assert (error["rule"], error["field"], found[1]["offset"]) == ("B-171", "UserHeader.Flags", 32)
+    assert error["reason"]
+    assert set(found[1]) == {"packet", "offset", "error"}
+
+
+@pytest.mark.rule("B-168", "B-429")
+@pytest.mark.parametrize("tail", [FRAMES[5][:31], FRAMES[5][:5], b"noise that is no packet", FRAMES[1][:10]])
+def test_what_has_no_end_ends_the_stream(tail: bytes) -> None:
+    status, found = objects("-", stdin=FRAMES[5] + tail)
+    assert status == 3
+    assert [(item["packet"], item["offset"]) for item in found] == [("ConnectionParameters", 0), ("malformed", 32)]
+
+
+def test_the_dump_of_frame_7_is_not_a_whole_packet() -> None:
+    status, found = objects("-", stdin=DOCUMENT[7]["raw_hex"].encode())
+    assert status == 3
+    assert "1650 of 2224" in found[0]["error"]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"10 0", "odd number"),
+        (b"hello", "not a hex digit"),
+        (b"\x00\x01\x02", "not a hex digit"),
+        (pcap([segment(0, FRAMES[5])])[:-5], "the file ends at byte"),
+        (section()[:20], "the file ends at byte"),
+        (b"\xd4\xc3\xb2\xa1", "the file ends at byte 4"),
+    ],
+)
+def test_what_cannot_be_decoded_is_said_clearly(tmp_path: Path, data: bytes, reason: str) -> None:
+    file = tmp_path / "input"
+    file.write_bytes(data)
+    status, _, error = run(file)
+    assert status == 2
+    assert reason in error
+    assert "input" in error
+
+
+def test_a_damaged_capture_gives_what_it_has() -> None:
+    status, found = objects("-", stdin=pcap([segment(0, FRAMES[5]), b"x" * 50])[:-5])
+    assert (status, [item["packet"] for item in found]) == (2, ["ConnectionParameters"])
+
+
+def test_files_that_cannot_be_read_do_not_stop_the_others(tmp_path: Path) -> None:
+    good = tmp_path / "good"
+    good.write_bytes(FRAMES[5])
+    bad = tmp_path / "bad"
+    bad.write_bytes(FRAMES[5] + b"?")
+    status, out, error = run("--json", tmp_path / "none", good, tmp_path, bad)
+    assert status == 3
+    assert [json.loads(line)["packet"] for line in out.splitlines()] == [
+        "ConnectionParameters",
+        "ConnectionParameters",
+        "malformed",
+    ]
+    assert "none: No such file" in error
+    assert "directory" in error
+    assert run("--json", bad, good)[0] == 3
+    assert run()[0] == 2
+
+
+def test_link_types_that_cannot_be_read_are_named_and_counted() -> None:
+    wanted = segment(1000, FRAMES[5])
+    status, out, error = run("--json", "-", stdin=pcap([wanted, wanted, wanted], 147))
+    assert (status, out) == (2, "")
+    assert "interface 0 has link type 147, which is not supported: 3 of 3 frames could not be read" in error
+    assert "nothing of this capture could be read" in error
+
+    two = section() + interface(147) + interface(101) + interface(105)
+    two += enhanced(wanted) + enhanced(wanted, 2) + enhanced(wanted, 1) + enhanced(wanted)
+    status, out, error = run("--json", "-", stdin=two)
+    assert (status, [json.loads(line)["packet"] for line in out.splitlines()]) == (0, ["ConnectionParameters"])
+    assert "interface 0 has link type 147, which is not supported: 2 of 4 frames" in error
+    assert "interface 2 has link type 105, which is not supported: 1 of 4 frames" in error
+    assert "nothing" not in error
+
+    status, _, error = run("--json", "-", stdin=pcap([wanted, wanted], 147)[:-5])
+    assert status == 2
+    assert "1 of 1 frames could not be read" in error
+    assert "the file ends at byte" in error
+
+
+# ---- the tree -----------------------------------------------------------------------------------
+
+
+def test_the_tree_names_offsets_bits_and_times() -> None:
+    status, out, _ = run("-", stdin=FRAMES[7] + FULL + FRAMES[3])
+    assert status == 0
+    for text in (
+        "UserMessage  offset 0 (0x0)",
+        "000000  VersionNumber: 16 (0x10)",
+        '000004  Signature: 1380927820 (0x524F494C)  "LIOR"',
+        "00000C  TimeToReachQueue: 345600 (0x54600)  4 d 00:00:00",
+        "TimeToBeReceived: 4294967295 (0xFFFFFFFF)  for ever",
+        "SentTime: 1380927820 (0x524F494C)  2013-10-04 23:03:40 UTC",
+        "DM: 0  express",
+        "DQ: 7  direct",
+        "DIRECT=OS:a04bm02\\q",
+        "SecurityID_text: S-1-5-21-3181267629-1039849782-3663111779-1000",
+        "MessageClass: 0  NORMAL",
+        "HashAlgorithm: 32772 (0x8004)  SHA-1",
+        "0000DE  61 00 61 00",
+        "1744 bytes more",
+        "FormatNameList[3]",
+        "24 bytes behind the last known header",
+        "PT: 2  EstablishConnection",
+        "000040  DestinationQueue: DirectQueueFormatName",
+        "000040  Count: 26",
+        "000042  DirectFormatName: OS:a04bm02\\q",
+    ):
+        assert text in out, text
+
+
+def test_the_tree_of_a_capture_and_of_what_is_malformed() -> None:
+    status, out, _ = run("-", stdin=pcap([segment(0, FRAMES[5] + b"no packet follows")]))
+    assert status == 3
+    assert f"ConnectionParameters  offset 0 (0x0)  frame 1  {NAME}  2023-11-14 22:13:20.250000 UTC" in out
+    assert "malformed  offset 32 (0x20)" in out
+    assert "BaseHeader.VersionNumber: not 0x10 (B-168)" in out
+
+
+def test_texts_from_the_wire_do_not_steer_the_terminal() -> None:
+    label = "\x1b[31m[bold]\ud800\n"
+    raw = bytes(build.user_message(samples.SENDER, 1, samples.DIRECT, b"\x1b[0m", label=label))
+    _, out, _ = run("-", stdin=raw)
+    assert "\x1b" not in out
+    assert "Label: \\x1b[31m[bold]\\ud800\\n" in out
+    _, found = objects("-", stdin=raw)
+    assert found[0]["fields"]["MessagePropertiesHeader"]["Label"] == label
+
+
+LABEL = "\x1b]0;t\x07\x7f\x9b\u202e\ud800 \u00e4\u4e2d\udfff\n"
+
+
+def process(
+    *arguments: str | Path, stdout: int | io.IOBase = subprocess.PIPE, **environment: str
+) -> "subprocess.Popen[bytes]":
+    """The command as a process of its own."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    path = os.pathsep.join([str(ROOT / "host"), str(ROOT / "firmware")])
+    return subprocess.Popen(
+        [sys.executable, "-m", "ordack", "decode", *map(str, arguments)],
+        stdout=stdout,  # type: ignore[arg-type]
+        stderr=subprocess.PIPE,
+        env={**env, "PYTHONPATH": path, **environment},
+    )
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1", "cp1252", "utf-16"])
+def test_any_text_can_be_printed_in_any_encoding(tmp_path: Path, encoding: str) -> None:
+    file = tmp_path / "raw\x1b[31m"
+    file.write_bytes(build.user_message(samples.SENDER, 1, samples.DIRECT, b"", label=LABEL))
+    with process("--json", file, PYTHONIOENCODING=encoding) as running:
+        out, error = running.communicate(timeout=60)
+    assert (running.returncode, error) == (0, b"")
+    found = json.loads(out.decode(encoding))
+    assert found["fields"]["MessagePropertiesHeader"]["Label"] == LABEL
+
+    with process(file, tmp_path / "none\x1b[31m", PYTHONIOENCODING=encoding) as running:
+        out, error = running.communicate(timeout=60)
+    assert running.returncode == 2
+    text = out.decode(encoding)
+    assert all(char.isprintable() or char == "\n" for char in text)
+    assert "Label: \\x1b]0;t\\x07\\x7f\\x9b\\u202e\\ud800 " in text
+    assert ("\u4e2d" if encoding.startswith("utf") else "\\u4e2d") in text
+    assert b"\x1b" not in error
+    assert "No such file" in error.decode(encoding)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("form", ["--json", "--"])
+@pytest.mark.parametrize("count", [1, 200])
+def test_a_reader_that_has_seen_enough_ends_it_quietly(tmp_path: Path, form: str, unbuffered: str, count: int) -> None:
+    file = tmp_path / "raw"
+    file.write_bytes(FRAMES[7] * count)
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with process(form, file, stdout=write_end, PYTHONUNBUFFERED=unbuffered) as running:
+        os.close(write_end)
+        _, error = running.communicate(timeout=60)
+    assert (running.returncode, error) == (1, b"")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("form", ["--json", "--"])
+@pytest.mark.parametrize("count", [1, 200])
+def test_a_full_disk_is_said_once(tmp_path: Path, form: str, unbuffered: str, count: int) -> None:
+    file = tmp_path / "raw"
+    file.write_bytes(FRAMES[7] * count)
+    with Path("/dev/full").open("wb") as full:
+        with process(form, file, file, stdout=full, PYTHONUNBUFFERED=unbuffered) as running:
+            _, error = running.communicate(timeout=60)
+    assert running.returncode == 1
+    assert error.decode().splitlines() == ["ordack decode: standard output: No space left on device"]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_closed_output_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], as_json: bool
+) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(typer.Exit) as end:
+        decode.command([str(VECTORS)], as_json)
+    assert end.value.exit_code == 1
+    assert "standard output: closed" in capsys.readouterr().err
+
+
+def test_a_time_beyond_the_calendar_is_a_number() -> None:
+    data = section() + interface(101, struct.pack("<HHB3x", 9, 1, 0))
+    head = struct.pack("<IIIII", 0, 0xFFFFFFFF, 0, 72, 72)
+    status, out, _ = run("-", stdin=data + block("<", 6, head + segment(0, FRAMES[5])))
+    assert status == 0
+    assert "1.8446744069414584e+19 s" in out
+
+
+@settings(max_examples=200)
+@given(
+    data=st.binary(max_size=120),
+    head=st.sampled_from([b"", FRAMES[5], FULL, FRAMES[7][:150], b"\xd4\xc3\xb2\xa1", section()]),
+)
+def test_no_input_is_answered_with_a_traceback(data: bytes, head: bytes) -> None:
+    status, out, _ = run("-", stdin=head + data)
+    assert status in (0, 2, 3)
+    assert isinstance(out, str)

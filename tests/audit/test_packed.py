@@ -1,0 +1,149 @@
+"""Captures that were compressed with gzip or zstd: every command reads them as what they were made of."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import resource
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="the pipeline is not installed")
+
+import zstandard
+from ordack import packed
+from ordack.pipeline import audit, captures
+
+from tests.support import capture_generator
+from tests.support.command import ordack
+
+Pack = Callable[[bytes], bytes]
+
+
+def _zstd(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor(write_checksum=True).compress(data)  # as the command zstd does
+
+
+def _twice(pack: Pack) -> Pack:
+    """As two members or frames, one behind the other."""
+    return lambda data: pack(data[: len(data) // 2]) + pack(data[len(data) // 2 :])
+
+
+PACKS = {"gz": gzip.compress, "zst": _zstd}
+WAYS = {
+    **PACKS,
+    "gz twice": _twice(gzip.compress),
+    "zst twice": _twice(_zstd),
+    "gz filled up": lambda data: gzip.compress(data) + bytes(512),
+}
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(
+        capture_generator.generate(
+            10, tmp_path_factory.mktemp("plain"), violations=False, faults=[], length=1500
+        ).paths[0]
+    )
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_packed_capture_says_what_the_plain_one_says(plain: Path, tmp_path: Path, way: str) -> None:
+    path = tmp_path / f"plant.pcap.{way.split()[0]}"
+    path.write_bytes(WAYS[way](plain.read_bytes()))
+    assert captures.first_time(str(path)) == captures.first_time(str(plain))
+    assert audit.run([path]).summary == audit.run([plain]).summary
+    assert audit.run([path], parts=3).summary == audit.run([plain]).summary
+
+
+@pytest.mark.parametrize("way", PACKS)
+def test_commands_read_packed_captures(plain: Path, tmp_path: Path, way: str) -> None:
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    (folder / f"a.pcap.{way}").write_bytes(WAYS[way](plain.read_bytes()))
+    (folder / "notes.txt").write_text("not a capture")
+    (folder / "deeper").mkdir()
+    whole = ordack("audit", plain, "--json")
+    done = ordack("audit", folder, "--json")
+    assert (done.returncode, done.stdout) == (whole.returncode, whole.stdout)
+    assert f"passed over in {folder}: deeper, notes.txt" in done.stderr
+    followed = ordack("audit", "--follow", folder, "--checkpoint", tmp_path / "checkpoint", "--once", "--json")
+    assert (followed.returncode, followed.stdout) == (whole.returncode, whole.stdout)
+    assert f"passed over: {folder}/notes.txt" in followed.stderr
+    shown = ordack("decode", "--json", folder / f"a.pcap.{way}")
+    expected = ordack("decode", "--json", plain)
+    assert (shown.returncode, shown.stdout) == (expected.returncode, expected.stdout)
+    piped = ordack("decode", "--json", "-", stdin=(folder / f"a.pcap.{way}").read_bytes())
+    assert piped.stdout == shown.stdout
+
+
+@pytest.mark.parametrize("way", PACKS)
+def test_a_packed_capture_that_is_cut_off_or_damaged_is_told(plain: Path, tmp_path: Path, way: str) -> None:
+    data = WAYS[way](plain.read_bytes())
+    chance = random.Random(1)
+    for number in range(12):
+        path = tmp_path / f"{number}.pcap.{way}"
+        at = chance.randrange(len(data) // 8, len(data) - 1)
+        path.write_bytes(data[:at] if number % 2 else data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
+        try:
+            result = audit.run([path])
+        except audit.CaptureUnusable as problem:
+            assert "what was packed" in str(problem)  # noqa: PT017 - either is right
+            continue
+        assert ["what was packed" in text for _, text in result.damages] == [True]
+        assert result.summary["verdict"] != "no violations"
+    assert "what was packed" in ordack("decode", path).stderr
+
+
+def test_what_is_there_packed_and_plain_is_read_once(plain: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.pcap").write_bytes(plain.read_bytes())
+    (tmp_path / "a.pcap.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    expected = json.dumps(audit.run([plain]).summary)
+    done = ordack("audit", tmp_path, "--json")
+    assert json.loads(done.stdout) == json.loads(expected)
+    assert "passed over" in done.stderr
+    assert "a.pcap.gz" in done.stderr
+    followed = ordack("audit", "--follow", tmp_path, "--checkpoint", tmp_path / "checkpoint", "--once", "--json")
+    assert json.loads(followed.stdout) == json.loads(expected)
+
+
+@pytest.mark.parametrize("way", PACKS)
+def test_a_file_that_is_packed_after_it_was_read_is_not_read_again(plain: Path, tmp_path: Path, way: str) -> None:
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    (folder / "a.pcap").write_bytes(plain.read_bytes())
+    arguments = ["audit", "--follow", folder, "--checkpoint", tmp_path / "checkpoint", "--once", "--json"]
+    first = ordack(*arguments)
+    (folder / f"a.pcap.{way}").write_bytes(WAYS[way](plain.read_bytes()))
+    assert ordack(*arguments).stdout == first.stdout
+    (folder / "a.pcap").unlink()
+    assert ordack(*arguments).stdout == first.stdout
+
+
+@pytest.mark.parametrize("way", PACKS)
+def test_what_is_packed_is_not_unpacked_into_memory(plain: Path, tmp_path: Path, way: str) -> None:
+    head = plain.read_bytes()
+    path = tmp_path / f"large.{way}"
+    frame = b"\0\0\0\0\0\0\0\0\0\0\1\0\0\0\1\0" + bytes(0x10000)
+    pack = PACKS[way]
+    with path.open("wb") as file:
+        file.write(pack(head + frame * 4000))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with path.open("rb") as file:
+        unpacked, damage = packed.unpack(file, file.read(4))
+    with unpacked:
+        assert (unpacked.seek(0, 2), damage) == (len(head) + 4000 * len(frame), "")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 140 << 10  # KiB
+
+
+def test_what_is_too_large_ends_with_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(bytes(10_000_000)))
+    with path.open("rb") as file:
+        unpacked, damage = packed.unpack(file, file.read(4), 1_000_000)
+    with unpacked:
+        assert unpacked.seek(0, 2) < 6_000_000
+    assert "there is more in it than" in damage

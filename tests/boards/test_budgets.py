@@ -1,0 +1,144 @@
+"""Our part of a firmware keeps to firmware/budgets.toml: flash, heap, garbage. Each test prints what it measured."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from firmware.ports import modules
+from tests.boards.test_firmware import MPS2, Machine, machines, mps2  # noqa: F401 - fixtures
+from tests.conformance import ROOT
+
+FIRMWARE = ROOT / "firmware"
+SOURCE = ROOT / "build" / "micropython" / "source"
+MPY_CROSS = ROOT / "build" / "micropython" / "mpy-cross" / "mpy-cross"
+BUDGETS = tomllib.loads((FIRMWARE / "budgets.toml").read_text(encoding="utf-8"))
+FIGURE = re.compile(r"^(\w+) (-?[\d.]+)\r?$", re.MULTILINE)
+
+Start = Callable[..., Machine]
+
+
+def keep(part: str, measured: dict[str, float]) -> None:
+    """All that a part of the budgets names has been measured and is not above it."""
+    budget = BUDGETS[part]
+    print(f"{part}: " + ", ".join(f"{name} {measured[name]:g} of {budget[name]}" for name in budget))
+    above = {name: measured[name] for name in budget if measured[name] > budget[name]}
+    assert not above, f"{part}: above firmware/budgets.toml: {above}"
+
+
+# ---- flash
+
+
+def frozen(folder: Path) -> dict[str, int]:
+    """What mpy-tool counts of the modules that boards have."""
+    compiled = []
+    for name in modules.of_boards(twin=False):
+        compiled.append(folder / name.replace("/", "-").replace(".py", ".mpy"))
+        subprocess.run([MPY_CROSS, "-O3", "-s", name, "-o", compiled[-1], modules.BOARD / name], check=True)
+    names = SOURCE.parent / "unix-twin" / "genhdr" / "qstrdefs.preprocessed.h"
+    tool = [sys.executable, SOURCE / "tools" / "mpy-tool.py", "-f", "-q", names, "-mlongint-impl=mpz", *compiled]
+    text = subprocess.run(tool, check=True, capture_output=True, text=True).stdout
+    sizes = text[text.index("byte sizes:") :]
+
+    def number(pattern: str) -> int:
+        found = re.search(pattern, sizes)
+        assert found, sizes
+        return int(found[1])
+
+    identifiers = number(r"qstr content: \d+ unique, (\d+)")
+    return {"names": identifiers, "code": number(r"total: (\d+)") - identifiers}
+
+
+def test_flash(tmp_path: Path) -> None:
+    keep("flash", dict(frozen(tmp_path)))
+
+
+# ---- constants
+
+
+def test_a_board_has_values_where_the_sources_have_names() -> None:
+    """No module of a board states a public constant, names one, or has the table of the core's."""
+    stated = modules.stated()
+    assert len(stated["mqqb.core"]) > 100
+    assert "mqqb/constants.py" not in modules.of_boards()
+    named = 0
+    for name in modules.of_boards():
+        own = stated.get(name.removesuffix(".py").replace("/", "."), {})
+        imported = {}
+        source, board = (ast.parse((folder / name).read_text(encoding="utf-8")) for folder in (FIRMWARE, modules.BOARD))
+        for node in ast.walk(source):
+            if isinstance(node, ast.ImportFrom):
+                imported |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+        for tree in (source, board):
+            for node in ast.walk(tree):
+                of = own
+                if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                    of = stated.get(imported.get(node.value.id, ""), {})
+                if isinstance(node, ast.Attribute | ast.Name) and getattr(node, "attr", getattr(node, "id", "")) in of:
+                    named += 1
+                    assert tree is source, (name, ast.unparse(node), node.lineno)
+                if tree is board and isinstance(node, ast.ImportFrom):
+                    assert node.module != "mqqb.constants", name
+                    assert "constants" not in [alias.name for alias in node.names], name
+    assert named > 500
+
+
+# ---- heap and garbage, on a Cortex-M3
+
+
+def figures(machine: Machine) -> dict[str, float]:
+    """The lines `NAME NUMBER` that a program has printed."""
+    assert machine.ended() == 0, machine.output
+    found = {name: float(value) for name, value in FIGURE.findall(machine.output)}
+    assert "done" in found, machine.output
+    return found
+
+
+def test_a_steady_session_takes_no_memory(mps2: Start) -> None:  # noqa: F811
+    program = (modules.BOARD / "tests" / "mp" / "steady.py").read_text(encoding="utf-8")
+    # Without a collection in between, and with both ends in it, the heap has to be larger than a board's.
+    found = figures(mps2(program + "\nimport mps2\nmps2.power_off(0)\n", settings="heap=192"))
+    found["live"] -= found["warm"]
+    keep("allocation", found)
+
+
+@pytest.fixture
+def served(mps2: Start, tmp_path: Path) -> "Iterator[Callable[[str], dict[str, float]]]":  # noqa: F811
+    """Runs a program of tests/mp on a board with 64 KiB of heap, while `ordack serve` runs on the host."""
+    ordack = str(Path(sys.executable).parent / "ordack")
+    store = str(tmp_path / "store")
+    create = [ordack, "queue", "create", "--store", store, "line1", "--transactional"]
+    subprocess.run(create, check=True, stdout=subprocess.DEVNULL, timeout=60)
+    serve = [ordack, "serve", "--store", store, "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        port = server.stdout.readline().rpartition(":")[2].strip()
+
+        def start(name: str) -> dict[str, float]:
+            program = (modules.BOARD / "tests" / "mp" / name).read_text(encoding="utf-8")
+            settings = f"heap=64 id=0102030405 rtc=1 port={port}"
+            return figures(mps2(program, "-nic", "user,model=lan9118", settings=settings))
+
+        yield start
+        server.terminate()
+
+
+def test_heap_of_a_running_node(served: Callable[[str], dict[str, float]]) -> None:
+    found = served("node_heap.py")
+    assert found["done"] == 4
+    keep("heap", found)
+
+
+def test_large_messages_leave_a_heap_in_pieces(served: Callable[[str], dict[str, float]]) -> None:
+    found = served("large_messages.py")
+    assert found["largest"] < 1024
+    assert found["done"] == 9
+
+
+def test_the_firmware_that_is_measured_is_there() -> None:
+    assert (MPS2 / "firmware.elf").exists(), "make firmware"

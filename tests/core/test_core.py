@@ -1,0 +1,777 @@
+"""The core: the C core bound by cffi and its twin in Python, against the header, the specification and each other.
+
+The worked cases are in tests/mp/test_core.py, so that MicroPython runs the same ones.
+"""
+
+from __future__ import annotations
+
+import runpy
+import struct
+import subprocess
+import sys
+import types
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _mqqb import ffi, lib
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from mqqb import core, core_cffi, core_py
+
+MP = runpy.run_path(str(Path(__file__).parents[1] / "mp" / "test_core.py"))
+CORES = [pytest.param(core_cffi, id="c"), pytest.param(core_py, id="python")]
+U16 = st.one_of(st.sampled_from([0, 1, 2, 31, 32, 33, 0x7FFF, 0x8000, 0x8001, 0xFFFE, 0xFFFF]), st.integers(0, 0xFFFF))
+U32 = st.one_of(st.sampled_from([0, 1, 2, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFE, 0xFFFFFFFF]), st.integers(0, 0xFFFFFFFF))
+
+
+def words(count: int) -> array[int]:
+    return array("I", bytes(4 * count))
+
+
+def outcome(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a call gives, ValueError being a result like others."""
+    try:
+        return function(*arguments)
+    except ValueError:
+        return "ValueError"
+
+
+# ---- what tests/mp/test_core.py holds -------------------------------------------------------------
+
+RULES = {
+    "captured_frames": ["B-005", "B-168", "OP-1", "OP-18", "A-51"],
+    "bits_of_the_worked_example": ["B-101", "B-102", "B-103", "B-105", "B-106", "B-107", "B-108", "B-280", "OP-15"],
+    "nothing_is_acknowledged_before_it_is_stored": ["B-098", "B-281", "A-31", "A-32"],
+    "a_full_bit_field_asks_for_an_acknowledgement": ["B-108", "B-123", "B-277", "A-11"],
+    "counters_wrap": ["B-087", "B-088", "B-090", "A-23", "OP-16"],
+    "windows_close": ["B-118", "B-119", "B-120", "B-129", "B-130", "A-25", "A-10"],
+    "session_headers_are_checked": ["B-219", "B-227", "B-229", "B-436", "A-12", "OP-14"],
+    "acceptance_table": ["B-092", "B-094", "B-270", "B-271", "B-272", "B-275", "A-01"],
+    "sequence_ids_compare_as_64_bits": ["B-078"],
+    "numbers_are_given_once_and_acknowledged_in_order": [
+        "B-092",
+        "B-096",
+        "B-230",
+        "B-233",
+        "B-317",
+        "A-04",
+        "A-05",
+        "A-08",
+    ],
+    "a_stream_fills_up": ["A-24"],
+    "mistakes_are_refused": ["B-436"],
+}
+
+
+def _check(check: Any) -> Any:
+    rules = RULES.get(check.__name__)
+    return pytest.param(check, id=check.__name__, marks=pytest.mark.rule(*rules) if rules else ())
+
+
+@pytest.mark.parametrize("c", CORES)
+@pytest.mark.parametrize("check", [_check(check) for check in MP["CHECKS"]])
+def test_worked_case(check: Callable[[Any], None], c: Any) -> None:
+    check(c)
+
+
+@pytest.mark.parametrize("comparison", MP["COMPARISONS"])
+def test_seeded_comparison(comparison: Callable[[Any], None]) -> None:
+    comparison(core_cffi)
+
+
+# ---- names ------------------------------------------------------------------------------------------
+
+STRUCTURES = {  # prefix of the word constants -> structure, and what is not called by the field's own name
+    "BASE": ("base_header", {}),
+    "INTERNAL": ("internal_header", {}),
+    "ACKS": (
+        "session_header",
+        {
+            "SEQUENCE_NUMBER": "ack_sequence_number",
+            "BASE": "recoverable_msg_ack_seq_number",
+            "FLAGS": "recoverable_msg_ack_flags",
+            "SENT": "user_msg_sequence_number",
+            "RECOVERABLE_SENT": "recoverable_msg_sequence_number",
+        },
+    ),
+    "TX": ("transaction_header", {"PREVIOUS": "previous_tx_sequence_number"}),
+    "PARAMETERS": ("connection_parameters", {}),
+    "USER": ("user_header", {}),
+    "PROPERTIES": ("message_properties_header", {}),
+    "SECURITY": ("security_header", {}),
+    "DEBUG": ("debug_header", {}),
+    "ESTABLISH": ("establish_connection", {}),
+    "ACK": ("final_ack", {"PREVIOUS": "previous_tx_sequence_number"}),
+    "PING": ("ping", {}),
+    "SESSION": (
+        "session",
+        {
+            "SENT": "message_sent_count",
+            "RECOVERABLE_SENT": "recoverable_message_sent_count",
+            "RECEIVED": "message_received_count",
+            "RECOVERABLE_RECEIVED": "recoverable_message_received_count",
+            "STORED": "message_stored_count",
+            "RECOVERABLE_STORED": "recoverable_message_stored_count",
+            "ACKED": "acked_message_count",
+            "RECOVERABLE_ACKED": "last_acked_recoverable_msg_seq_number",
+            "ACK_FLAGS": "recoverable_msg_ack_flags",
+            "PEER_ACKED": "peer_acked_message_count",
+        },
+    ),
+    "INCOMING": ("incoming", {}),
+    "OUTGOING": ("outgoing", {}),
+}
+
+
+def test_constants_are_those_of_the_header() -> None:
+    header = {name.removeprefix("MQQB_"): getattr(lib, name) for name in dir(lib) if name.startswith("MQQB_")}
+    ours = {name for name in header if not name.startswith(("SCAN_", "KIND_", "CAPTURE_", "END_", "AUDIT_"))}
+    assert len(ours) > 80
+    assert {name: getattr(core, name) for name in ours} == {name: header[name] for name in ours}
+
+
+def test_word_constants_are_those_of_the_structures() -> None:
+    in_header = {name.removeprefix("MQQB_") for name in dir(lib)}
+    found = {}
+    for name in dir(core):
+        prefix, _, field = name.partition("_")
+        if name.isupper() and prefix in STRUCTURES and name not in in_header:
+            structure, others = STRUCTURES[prefix]
+            kind = f"mqqb_{structure}"
+            if field == "WORDS":
+                assert getattr(core, name) * 4 == ffi.sizeof(kind), name
+                continue
+            fields = dict(ffi.typeof(kind).fields)
+            place = next(
+                place
+                for place in (others.get(field), field.lower(), f"tx_sequence_{field.lower()}")
+                if place is not None and place in fields
+            )
+            found[kind, place] = getattr(core, name)
+            assert getattr(core, name) * 4 == ffi.offsetof(kind, place), name
+    every = {
+        (kind, field): ffi.offsetof(kind, field) // 4
+        for kind in (f"mqqb_{structure}" for structure, _ in STRUCTURES.values())
+        for field, place in ffi.typeof(kind).fields
+        if place.type.kind == "primitive"
+    }
+    assert every.pop(("mqqb_ping", "signature")) == 1  # a value, not a variable
+    assert found == every
+    beginnings = [[f[0] for f in ffi.typeof(f"mqqb_{ack}").fields[:3]] for ack in ("order_ack", "final_ack")]
+    assert beginnings[0] == beginnings[1]
+
+
+@pytest.mark.parametrize("c", CORES)
+def test_functions_are_those_of_the_header(c: Any) -> None:
+    functions = {name.removeprefix("mqqb_") for name in dir(lib) if name.startswith("mqqb_")}
+    functions = {name for name in functions - {"pack_checked", "scan"} if not name.startswith(("capture_", "audit_"))}
+    assert {name for name in functions if not callable(getattr(core, name, None))} == set()
+    assert {name for name in functions if not callable(getattr(c, name, None))} == set()
+
+
+# ---- the choice of the core -------------------------------------------------------------------------
+
+
+def chosen(monkeypatch: pytest.MonkeyPatch, environment: str = "", **modules: Any) -> dict[str, Any]:
+    """The globals of a freshly run core.py, with these modules (None: missing) and ORDACK_CORE."""
+    monkeypatch.setenv("ORDACK_CORE", environment)
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    return runpy.run_path(core.__file__)
+
+
+def test_the_c_core_is_taken_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = chosen(monkeypatch, mqqb_force_twin=None)
+    assert (found["implementation"], found["unpack"]) == ("c", core_cffi.unpack)
+
+
+def test_a_user_c_module_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = types.ModuleType("_mqqb")
+    for name in (name for name in dir(core_py) if name in vars(core)):
+        setattr(module, name, getattr(core_py, name))
+    module.unpack = object()
+    found = chosen(monkeypatch, mqqb_force_twin=None, _mqqb=module)
+    assert (found["implementation"], found["unpack"]) == ("c-module", module.unpack)
+
+
+def test_a_native_module_is_taken_where_the_firmware_has_no_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = types.ModuleType("mqqb.core_armv7m")
+    for name in (name for name in dir(core_py) if name in vars(core)):
+        setattr(module, name, getattr(core_py, name))
+    module.unpack = object()
+    alone = {"mqqb_force_twin": None, "_mqqb": None}
+    monkeypatch.setattr(sys.implementation, "_mpy", 5 << 10 | 3 << 8 | 6, raising=False)
+    found = chosen(monkeypatch, **alone, **{"mqqb.core_armv7m": module})
+    assert (found["implementation"], found["unpack"]) == ("native-module", module.unpack)
+    found = chosen(monkeypatch, **alone, **{"mqqb.core_armv7m": None})
+    assert (found["implementation"], found["unpack"]) == ("python", core_py.unpack)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"environment": "python"},
+        {"mqqb_force_twin": types.ModuleType("mqqb_force_twin")},
+        {"mqqb_force_twin": None, "_mqqb": None},
+    ],
+)
+def test_the_twin_is_taken_when_told_or_alone(monkeypatch: pytest.MonkeyPatch, how: dict[str, Any]) -> None:
+    found = chosen(monkeypatch, **how)
+    assert (found["implementation"], found["unpack"]) == ("python", core_py.unpack)
+    assert found["USER_JN"] == core.USER_JN
+
+
+# ---- layouts, from wire.md --------------------------------------------------------------------------
+
+# Section 2.1, 5.1, 2.9, 2.3, 5.3, 2.2, 2.5, 2.4, 2.6, 5.2, 6, 6, 7. "16s" and "20s" are GUIDs, CorrelationID, Reserved.
+LAYOUTS = {
+    core.BASE_HEADER: "<BBH I I I",
+    core.INTERNAL_HEADER: "<HH",
+    core.SESSION_HEADER: "<HH I HHHH",
+    core.TRANSACTION_HEADER: "<I II I I",
+    core.CONNECTION_PARAMETERS: "<I I HH",
+    core.USER_HEADER: "<16s 16s I I I I",
+    core.MESSAGE_PROPERTIES_HEADER: "<BBH 20s I I I I I I I I",
+    core.SECURITY_HEADER: "<HHHH I I",
+    core.DEBUG_HEADER: "<HH",
+    core.ESTABLISH_CONNECTION: "<16s 16s I HH",
+    core.ORDER_ACK: "<II I I 20s",
+    core.FINAL_ACK: "<II I I 16s I",
+    core.PING: "<HH I 16s",
+}
+
+
+def from_memory(part: int, fields: array[int]) -> list[Any]:
+    """The members of a structure as it lies in memory: words, and byte strings."""
+    native = LAYOUTS[part].replace("<", "=").replace("B", "I").replace("H", "I")
+    return list(struct.unpack(native, fields.tobytes()))
+
+
+GOOD: dict[int, dict[int, Any]] = {  # members that are not free, by position: something in range
+    core.BASE_HEADER: {0: 0x10, 2: 0, 3: 0x524F494C, 4: 120},
+    core.INTERNAL_HEADER: {1: 2},
+    core.SESSION_HEADER: {5: 64},
+    core.TRANSACTION_HEADER: {3: 1, 4: 0},
+    core.CONNECTION_PARAMETERS: {0: 500, 1: 20000},
+    core.USER_HEADER: {5: 0x00201C20},
+    core.MESSAGE_PROPERTIES_HEADER: {1: 0xFA, 6: 10, 7: 10},
+    core.SECURITY_HEADER: {0: 1, 1: 28, 4: 0},
+    core.DEBUG_HEADER: {0: 1},
+    core.ESTABLISH_CONNECTION: {3: 0x0310},
+    core.ORDER_ACK: {2: 1},
+    core.FINAL_ACK: {2: 1},
+    core.PING: {1: 0x5548},
+}
+GREATEST = {"B": 0xFF, "H": 0xFFFF, "I": 0xFFFFFFFF}
+
+
+def members(part: int) -> list[str]:
+    """The struct code of each member of a part."""
+    return (
+        LAYOUTS[part][1:]
+        .replace("BBH", "B B H")
+        .replace("HHHH", "H H H H")
+        .replace("HH", "H H")
+        .replace("II", "I I")
+        .split()
+    )
+
+
+@st.composite
+def parts(draw: st.DrawFn) -> tuple[int, list[Any]]:
+    """A part and members in range."""
+    part = draw(st.sampled_from(sorted(LAYOUTS)))
+    values: list[Any] = []
+    for code in members(part):
+        if code.endswith("s"):
+            values.append(draw(st.binary(min_size=int(code[:-1]), max_size=int(code[:-1]))))
+        else:
+            values.append(draw(U32) & GREATEST[code])
+    for place, value in GOOD[part].items():
+        values[place] = value
+    return part, values
+
+
+@pytest.mark.rule("B-005", "OP-18")
+@pytest.mark.parametrize("c", CORES)
+@given(drawn=parts(), offset=st.integers(0, 9))
+def test_layout(c: Any, drawn: tuple[int, list[Any]], offset: int) -> None:
+    part, values = drawn
+    wire = struct.pack(LAYOUTS[part], *values)
+    assert c.part_size(part) == len(wire)
+    fields = words(c.part_words(part))
+    for data in (bytes(offset) + wire, bytearray(bytes(offset) + wire), memoryview(bytes(offset) + wire + b"more")):
+        assert c.unpack(part, fields, data, offset, len(data)) == core.OK
+        assert from_memory(part, fields) == values
+    out = bytearray(b"\xa5" * (offset + len(wire) + 1))
+    c.pack(part, fields, out, offset)
+    assert out == b"\xa5" * offset + wire + b"\xa5"
+    c.pack(part, fields, memoryview(out)[offset:], 0)
+    for size in range(len(wire)):
+        fields = array("I", [7] * len(fields))
+        assert c.unpack(part, fields, wire, 0, size) == core.NEED_MORE
+        assert set(fields) == {7}
+
+
+# ---- ranges, from wire.md and behaviour.md ------------------------------------------------------------
+
+# part, member, values and what they must give. Values of other members: GOOD.
+RANGES = [
+    (core.BASE_HEADER, 0, core.BAD_VERSION_NUMBER, [0x10], [0, 0x0F, 0x11, 0xFF]),
+    (core.BASE_HEADER, 1, core.OK, [0, 0x5A, 0xFF], []),
+    (core.BASE_HEADER, 3, core.BAD_SIGNATURE, [0x524F494C], [0, 0x4C494F52, 0x524F494D, 0xD24F494C]),
+    (core.BASE_HEADER, 4, core.BAD_PACKET_SIZE, [120, 121, 0x400000], [0, 119, 0x400001, 0xFFFFFFFF]),
+    (core.INTERNAL_HEADER, 1, core.BAD_PACKET_TYPE, [1, 2, 3, 0x12, 0x13, 0xFFE1], [0, 4, 15, 0x10, 0xFFF4]),
+    (core.INTERNAL_HEADER, 1, core.BAD_REFUSED_FLAG, [1], [0x11, 0xFFF1]),
+    (core.SESSION_HEADER, 5, core.BAD_WINDOW_SIZE, [1, 0xFFFF], [0]),
+    (core.TRANSACTION_HEADER, 3, core.BAD_TX_SEQUENCE_NUMBER, [1, 0xFFFFFFFF], [0]),
+    (core.TRANSACTION_HEADER, 4, core.BAD_PREVIOUS_NUMBER, [0, 0xFFFFFFFE], [0xFFFFFFFF]),
+    (core.CONNECTION_PARAMETERS, 0, core.BAD_RECOVERABLE_ACK_TIMEOUT, [500, 120000], [0, 499, 120001, 0xFFFFFFFF]),
+    (core.CONNECTION_PARAMETERS, 1, core.BAD_ACK_TIMEOUT, [20000, 120000], [0, 19999, 120001, 0xFFFFFFFF]),
+    (core.CONNECTION_PARAMETERS, 3, core.OK, [0, 64, 0xFFFF], []),
+    (core.USER_HEADER, 5, core.BAD_HOP_COUNT, [0x20001D], [0x20001E, 0x20001F]),
+    (core.USER_HEADER, 5, core.BAD_DELIVERY_MODE, [0x200000, 0x200020], [0x200040, 0x200060]),
+    (
+        core.USER_HEADER,
+        5,
+        core.BAD_DESTINATION_TYPE,
+        [0x200000 | dq << 10 for dq in (0, 3, 5, 7)],
+        [0x200000 | dq << 10 for dq in (1, 2, 4, 6)],
+    ),
+    (
+        core.USER_HEADER,
+        5,
+        core.BAD_ADMIN_TYPE,
+        [0x200000 | aq << 13 for aq in (0, 2, 3, 5, 6, 7)],
+        [0x200000 | aq << 13 for aq in (1, 4)],
+    ),
+    (core.USER_HEADER, 5, core.OK, [0x200000 | rq << 16 for rq in range(8)], []),
+    (core.USER_HEADER, 5, core.BAD_TRANSACTION_MODE, [0x300020], [0x300000]),
+    (core.USER_HEADER, 5, core.BAD_PROPERTIES_FLAG, [0x201C20], [0x001C20, 0]),
+    (core.USER_HEADER, 5, core.BAD_HTTP_FLAG, [0x201C20], [0x02200000]),
+    (core.USER_HEADER, 5, core.OK, [0xFDFFFFBD], []),  # every bit that may be set
+    (core.MESSAGE_PROPERTIES_HEADER, 1, core.BAD_LABEL_LENGTH, [0, 0xFA], [0xFB, 0xFF]),
+    (core.MESSAGE_PROPERTIES_HEADER, 6, core.BAD_BODY_SIZE, [0, 9, 10], [11, 0xFFFFFFFF]),
+    (core.SECURITY_HEADER, 0, core.BAD_SENDER_ID_TYPE, [0, 1, 2, 0xFFF2], [3, 4, 8, 15]),
+    (core.SECURITY_HEADER, 4, core.BAD_SECURITY_SIZE, [0, 0xFFFF], [0x10000, 0xFFFFFFFF]),
+    (core.SECURITY_HEADER, 1, core.BAD_SECURITY_SIZE, [1], [0]),  # all five sizes 0
+    (core.DEBUG_HEADER, 0, core.BAD_QUEUE_TYPE, [0, 1, 0xFFFC, 0xFFFD], [2, 3, 0xFFFE]),
+    (core.ESTABLISH_CONNECTION, 3, core.BAD_OPERATING_SYSTEM, [0x10, 0x0310, 0xFF10], [0, 0x11, 0x1000, 0xFF00]),
+    (core.ORDER_ACK, 2, core.BAD_ACK_NUMBER, [1, 0xFFFFFFFF], [0]),
+    (core.FINAL_ACK, 2, core.BAD_ACK_NUMBER, [1, 0xFFFFFFFF], [0]),
+    (core.PING, 1, core.BAD_PING_SIGNATURE, [0x5548], [0, 0x4855, 0x5549]),
+]
+
+
+@pytest.mark.rule("B-168", "B-169", "B-170", "B-171", "B-173", "B-200", "B-213", "B-429", "B-431", "B-432", "A-51")
+@pytest.mark.parametrize("c", CORES)
+@pytest.mark.parametrize(("part", "member", "status", "good", "bad"), RANGES)
+def test_range(c: Any, part: int, member: int, status: int, good: list[int], bad: list[int]) -> None:
+    values: list[Any] = [b"" if code.endswith("s") else 0 for code in members(part)]
+    for place, value in GOOD[part].items():
+        values[place] = value
+    for value in good + bad:
+        values[member] = value
+        wire = struct.pack(LAYOUTS[part], *values)
+        fields = array("I", [7] * c.part_words(part))
+        expected = core.OK if value in good else status
+        assert c.unpack(part, fields, wire, 0, len(wire)) == expected, hex(value)
+        if expected != core.OK:
+            assert set(fields) == {7}, "a bad part leaves the fields as they were"
+            fields = array("I", struct.pack("=" + LAYOUTS[part][1:].replace("B", "I").replace("H", "I"), *values))
+            out = bytearray(len(wire))
+            with pytest.raises(ValueError, match="field out of range"):
+                c.pack(part, fields, out, 0)
+            assert out == bytes(len(wire))
+
+
+@pytest.mark.parametrize("c", CORES)
+def test_one_size_in_a_security_header_is_enough(c: Any) -> None:
+    for member in range(5):
+        sizes = [int(member == k) for k in range(5)]
+        wire = struct.pack("<HHHHII", 0, *sizes)
+        assert c.unpack(core.SECURITY_HEADER, words(6), wire, 0, 16) == core.OK, sizes
+
+
+@pytest.mark.rule("B-429", "B-433")
+@pytest.mark.parametrize("c", CORES)
+@pytest.mark.parametrize(("flags", "least"), [(0, 120), (core.BASE_SH, 120), (core.BASE_IN, 20), (0xFFFF, 20)])
+def test_least_packet_size(c: Any, flags: int, least: int) -> None:
+    fields = words(6)
+    for size, status in ((least, core.OK), (least - 1, core.BAD_PACKET_SIZE), (16, core.BAD_PACKET_SIZE)):
+        wire = struct.pack("<BBHIII", 0x10, 0, flags, 0x524F494C, size, 0)
+        assert c.unpack(core.BASE_HEADER, fields, wire, 0, 16) == status
+
+
+@pytest.mark.rule("B-429", "A-51", "OP-1")
+@pytest.mark.parametrize("c", CORES)
+@given(flags=U16, size=st.integers(0, core.PACKET_SIZE_MAX), have=st.integers(0, 300))
+@example(flags=core.BASE_SH, size=120, have=135)
+@example(flags=core.BASE_SH, size=120, have=136)
+@example(flags=core.BASE_SH | core.BASE_IN, size=36, have=36)
+def test_frame(c: Any, flags: int, size: int, have: int) -> None:
+    outside = 16 if flags & core.BASE_SH and not flags & core.BASE_IN else 0
+    assert c.packet_total(flags, size) == size + outside
+    data = struct.pack("<BBHIII", 0x10, 0, flags, 0x524F494C, size, 0).ljust(300, b"\0")
+    total = array("I", [7])
+    status = c.frame(data, 0, have, total)
+    if have < 16:
+        assert (status, total[0]) == (core.NEED_MORE, 16)
+    elif size < (20 if flags & core.BASE_IN else 120):
+        assert (status, total[0]) == (core.BAD_PACKET_SIZE, 7)
+    else:
+        assert (status, total[0]) == (core.OK if have >= size + outside else core.NEED_MORE, size + outside)
+
+
+# ---- C against its twin -----------------------------------------------------------------------------
+
+
+@st.composite
+def wire_bytes(draw: st.DrawFn) -> tuple[int, bytes]:
+    """A part and bytes for it: in range, with some bytes changed, or anything."""
+    part, values = draw(parts())
+    data = bytearray(struct.pack(LAYOUTS[part], *values))
+    for _ in range(draw(st.integers(0, 3))):
+        data[draw(st.integers(0, len(data) - 1))] = draw(st.integers(0, 255))
+    return part, draw(st.one_of(st.just(bytes(data)), st.binary(max_size=64), st.just(bytes(data[:-1]))))
+
+
+@given(drawn=wire_bytes(), offset=st.integers(-1, 66), end=st.integers(-1, 66))
+def test_unpack_and_frame_agree(drawn: tuple[int, bytes], offset: int, end: int) -> None:
+    part, data = drawn
+    for first, last in ((0, len(data)), (offset, end)):
+        one, two = (array("I", [7] * 16) for _ in range(2))
+        assert outcome(core_cffi.unpack, part, one, data, first, last) == outcome(
+            core_py.unpack, part, two, data, first, last
+        )
+        assert one == two
+        assert outcome(core_cffi.frame, data, first, last, one) == outcome(core_py.frame, data, first, last, two)
+        assert one == two
+
+
+@given(
+    part=st.integers(-1, core.PARTS),
+    drawn=parts(),
+    changes=st.dictionaries(st.integers(0, 15), U32, max_size=3),
+    count=st.integers(0, 17),
+    size=st.integers(0, 70),
+    offset=st.integers(-1, 20),
+)
+def test_pack_agrees(
+    part: int, drawn: tuple[int, list[Any]], changes: dict[int, int], count: int, size: int, offset: int
+) -> None:
+    native = "=" + LAYOUTS[drawn[0]][1:].replace("B", "I").replace("H", "I")
+    fields = array("I", struct.pack(native, *drawn[1]))
+    for place, value in changes.items():
+        if place < len(fields):
+            fields[place] = value
+    calls: list[tuple[int, array[int], int, int]] = [
+        (drawn[0], fields, 64, 0),
+        (drawn[0], fields, size, offset),
+        (part, array("I", (*fields, *bytes(17)))[:count], size, offset),
+    ]
+    for which, given_fields, room, at in calls:
+        one, two = (bytearray(b"\xa5" * room) for _ in range(2))
+        assert outcome(core_cffi.pack, which, given_fields, one, at) == outcome(
+            core_py.pack, which, given_fields, two, at
+        )
+        assert one == two
+
+
+@given(a=st.one_of(U16, U32), b=st.one_of(U16, U32), flags=U32, halves=st.tuples(U32, U32, U32, U32))
+def test_numbers_agree(a: int, b: int, flags: int, halves: tuple[int, int, int, int]) -> None:
+    assert outcome(core_cffi.serial_after, a, b) is outcome(core_py.serial_after, a, b)
+    assert outcome(core_cffi.is_acked, a, flags, b) is outcome(core_py.is_acked, a, flags, b)
+    assert core_cffi.tx_compare(*halves) == core_py.tx_compare(*halves)
+    a64, b64 = halves[1] << 32 | halves[0], halves[3] << 32 | halves[2]
+    assert core_cffi.tx_compare(*halves) == (a64 > b64) - (a64 < b64)
+
+
+@pytest.mark.rule("B-090", "B-103", "B-107", "B-222", "B-223", "A-23", "OP-15")
+@pytest.mark.parametrize("c", CORES)
+@given(base=U16, flags=U32, behind=st.integers(0, 0x8000), beyond=st.integers(1, 0x7FFF))
+@example(base=0xFFFF, flags=3, behind=0, beyond=1)
+def test_what_an_acknowledgement_bit_means(c: Any, base: int, flags: int, behind: int, beyond: int) -> None:
+    named = {(base + k) & 0xFFFF for k in range(1, 32) if flags >> k & 1}
+    assert {n & 0xFFFF for n in range(base + 1, base + 64) if c.is_acked(base, flags, n & 0xFFFF)} == named
+    assert c.is_acked(base, flags, (base - behind) & 0xFFFF) is (flags != 0)
+    assert c.is_acked(base, flags, (base + beyond) & 0xFFFF) is ((base + beyond) & 0xFFFF in named)
+    assert c.serial_after((base + beyond) & 0xFFFF, base)
+    assert not c.serial_after((base - behind) & 0xFFFF, base)
+
+
+@given(
+    counts=st.lists(U16, min_size=12, max_size=12),
+    flags=U32,
+    header=st.lists(U16, min_size=7, max_size=7),
+    bits=U32,
+    yes=st.booleans(),
+)
+def test_any_session_state_agrees(counts: list[int], flags: int, header: list[int], bits: int, yes: bool) -> None:
+    """Restored, far apart or impossible: the cores do the same."""
+    counts[core.SESSION_ACK_FLAGS] = flags
+    header[core.ACKS_FLAGS] = bits
+    calls: list[tuple[str, tuple[Any, ...]]] = [
+        ("session_can_send", ()),
+        ("session_sent", (yes,)),
+        ("session_received", (yes,)),
+        ("session_stored", (yes,)),
+        ("session_unacked_received", ()),
+        ("session_unacked_sent", ()),
+        ("session_fill", (array("I", header),)),
+        ("session_check", (array("I", header), yes)),
+    ]
+    for name, arguments in calls:
+        one, two = array("I", counts), array("I", counts)
+        others = [array("I", a) if isinstance(a, array) else a for a in arguments]
+        assert outcome(getattr(core_cffi, name), one, *arguments) == outcome(getattr(core_py, name), two, *others)
+        assert (one, list(arguments)) == (two, others), name
+
+
+@given(record=st.lists(U32, min_size=4, max_size=4), fields=st.lists(U32, min_size=9, max_size=9), near=st.booleans())
+def test_any_stream_state_agrees(record: list[int], fields: list[int], near: bool) -> None:
+    """Restored, at an end of a range or impossible: the cores do the same."""
+    if near:
+        fields[0:2] = record[0:2]  # an OrderAck of this sequence
+        fields[5:7] = record[0:2]  # a message of this sequence
+    header = array("I", [0, *fields[5:7], *fields[3:5]])
+    for name, arguments in (
+        ("accept", (header,)),
+        ("stamp", (fields[8], header)),
+        ("order_ack_received", (array("I", fields),)),
+        ("roll", ()),
+    ):
+        one, two = array("I", record), array("I", record)
+        others = [array("I", a) if isinstance(a, array) else a for a in arguments]
+        assert outcome(getattr(core_cffi, name), one, *arguments) == outcome(getattr(core_py, name), two, *others)
+        assert (one, list(arguments)) == (two, others), name
+
+
+class Sessions(RuleBasedStateMachine):
+    """The same session in both cores, driven at random by a peer that keeps no rule."""
+
+    @initialize(window=st.sampled_from([1, 2, 64, 0xFFFF]), start=st.sampled_from([0, 0xFFF0, 0x7FF0]))
+    def begin(self, window: int, start: int) -> None:
+        self.c = words(core.SESSION_WORDS)
+        self.python = words(core.SESSION_WORDS)
+        core_cffi.session_init(self.c, window)
+        core_py.session_init(self.python, window)
+        for counts in (self.c, self.python):
+            for place in range(core.SESSION_WINDOW_SIZE):
+                if place != core.SESSION_ACK_FLAGS:
+                    counts[place] = start
+
+    def both(self, name: str, *arguments: Any) -> Any:
+        one = outcome(getattr(core_cffi, name), self.c, *arguments)
+        two = outcome(getattr(core_py, name), self.python, *arguments)
+        assert one == two
+        return one
+
+    @rule(recoverable=st.booleans(), times=st.integers(1, 40))
+    def sent(self, recoverable: bool, times: int) -> None:
+        for _ in range(times):
+            self.both("session_sent", recoverable)
+
+    @rule(recoverable=st.booleans(), times=st.integers(1, 40))
+    def received(self, recoverable: bool, times: int) -> None:
+        for _ in range(times):
+            self.both("session_received", recoverable)
+
+    @rule(recoverable=st.booleans(), times=st.integers(1, 40))
+    def stored(self, recoverable: bool, times: int) -> None:
+        for _ in range(times):
+            self.both("session_stored", recoverable)
+
+    @rule()
+    def fill(self) -> None:
+        one, two = words(7), words(7)
+        core_cffi.session_fill(self.c, one)
+        core_py.session_fill(self.python, two)
+        assert one == two
+
+    @rule(
+        ack=st.integers(-3, 40),
+        base=st.integers(-2, 40),
+        flags=U32,
+        sent=st.integers(-1, 2),
+        recoverable=st.integers(-1, 2),
+        window=st.integers(1, 0xFFFF),
+        carried=st.booleans(),
+    )
+    def check(self, ack: int, base: int, flags: int, sent: int, recoverable: int, window: int, carried: bool) -> None:
+        s = self.c
+        header = array(
+            "I",
+            [
+                (s[core.SESSION_SENT] - ack) & 0xFFFF,
+                (s[core.SESSION_RECOVERABLE_SENT] - base) & 0xFFFF,
+                flags,
+                (s[core.SESSION_RECEIVED] - sent) & 0xFFFF,
+                (s[core.SESSION_RECOVERABLE_RECEIVED] - recoverable) & 0xFFFF,
+                window,
+                0,
+            ],
+        )
+        before = s[:]
+        status = self.both("session_check", header, carried)
+        if status == core.BAD_ACK_COUNT:
+            assert self.c == before
+        if ack < 0:
+            assert status == core.BAD_ACK_COUNT
+
+    @rule(number=U16, carried=st.booleans())
+    def check_far_off(self, number: int, carried: bool) -> None:
+        self.both("session_check", array("I", [number, number, 1, number, number, 1, 0]), carried)
+
+    @invariant()
+    def same(self) -> None:
+        assert self.c == self.python
+        for question in ("session_can_send", "session_unacked_sent", "session_unacked_received"):
+            self.both(question)
+
+
+class Streams(RuleBasedStateMachine):
+    """The same streams in both cores; messages and acknowledgements come as they please."""
+
+    @initialize(ordinal=U32, time_stamp=U32, number=st.sampled_from([1, 0xFFFFFFF8]))
+    def begin(self, ordinal: int, time_stamp: int, number: int) -> None:
+        self.outgoing = [array("I", [ordinal, time_stamp, number, 0]) for _ in range(2)]
+        self.incoming = [words(4) for _ in range(2)]
+        self.headers = [words(5) for _ in range(2)]
+
+    def both(self, name: str, *arguments: Any) -> Any:
+        one, two = (outcome(getattr(c, name), *(a[i] for a in arguments)) for i, c in enumerate((core_cffi, core_py)))
+        assert one == two
+        return one
+
+    @rule(previous=st.one_of(st.integers(-1, 5), U32))
+    def stamp(self, previous: int) -> None:
+        self.both("stamp", self.outgoing, (previous, previous), self.headers)
+
+    @rule(ordinal=st.integers(-1, 1), time_stamp=st.integers(-1, 1), number=st.integers(-3, 3), previous=U32)
+    def accept(self, ordinal: int, time_stamp: int, number: int, previous: int) -> None:
+        last = self.incoming[0]
+        header = array(
+            "I",
+            [
+                0,
+                (last[0] + ordinal) & 0xFFFFFFFF,
+                (last[1] + time_stamp) & 0xFFFFFFFF,
+                (last[2] + number) & 0xFFFFFFFF,
+                previous,
+            ],
+        )
+        before = last[:]
+        if not self.both("accept", self.incoming, (header, header)):
+            assert last[:3] == before[:3]  # A-01
+
+    @rule()
+    def arrive(self) -> None:
+        self.both("accept", self.incoming, self.headers)
+
+    @rule(ordinal=st.integers(-1, 1), time_stamp=st.sampled_from([0, 0, 0, 1]), number=st.integers(-3, 1))
+    def order_ack(self, ordinal: int, time_stamp: int, number: int) -> None:
+        now = self.outgoing[0]
+        ack = array("I", [(n + d) & 0xFFFFFFFF for n, d in zip(now, (ordinal, time_stamp, number))] + [0] * 6)
+        status = self.both("order_ack_received", self.outgoing, (ack, ack))
+        if ordinal or time_stamp:
+            assert status == core.IGNORED
+
+    @rule()
+    def roll(self) -> None:
+        self.both("roll", self.outgoing)
+
+    @invariant()
+    def same(self) -> None:
+        for one, two in (self.outgoing, self.incoming, self.headers):
+            assert one == two
+
+
+TestSessions = pytest.mark.rule("B-090", "B-229", "B-436")(Sessions.TestCase)
+TestSessions.settings = settings(max_examples=60, stateful_step_count=30)
+TestStreams = pytest.mark.rule("B-271", "B-272", "A-01")(Streams.TestCase)
+TestStreams.settings = settings(max_examples=60, stateful_step_count=30)
+
+
+@pytest.mark.rule("B-087", "B-088", "B-090", "B-101", "B-103", "B-108", "B-118", "A-23", "A-25", "A-32")
+@pytest.mark.parametrize("c", CORES)
+@given(
+    window=st.integers(1, 80),
+    start=st.sampled_from([0, 65500]),
+    steps=st.lists(st.tuples(st.sampled_from(["send", "store", "acknowledge"]), st.integers(1, 40), U32), max_size=40),
+)
+def test_two_ends_agree_about_what_is_stored(
+    c: Any, window: int, start: int, steps: list[tuple[str, int, int]]
+) -> None:
+    """A sender forgets exactly what its receiver has stored, in whatever rhythm things happen."""
+    sender, receiver, header = words(core.SESSION_WORDS), words(core.SESSION_WORDS), words(7)
+    for s in (sender, receiver):
+        c.session_init(s, window)
+        for place in range(core.SESSION_WINDOW_SIZE):
+            if place != core.SESSION_ACK_FLAGS:
+                s[place] = start
+    waiting: list[bool] = []  # received, not stored
+    in_doubt: list[int] = []  # recoverable numbers that the sender keeps
+    stored = start  # recoverable
+
+    def acknowledge() -> None:
+        c.session_fill(receiver, header)
+        assert c.session_check(sender, header, False) == core.OK
+        in_doubt[:] = [n for n in in_doubt if not c.is_acked(header[core.ACKS_BASE], header[core.ACKS_FLAGS], n)]
+
+    for step, times, kinds in [*steps, ("store", 1000, 0), ("acknowledge", 1, 0)]:
+        for k in range(times):
+            if step == "send" and c.session_can_send(sender):
+                recoverable = bool(kinds >> k % 32 & 1)
+                c.session_sent(sender, recoverable)
+                c.session_received(receiver, recoverable)
+                waiting.append(recoverable)
+                if recoverable:
+                    in_doubt.append(sender[core.SESSION_RECOVERABLE_SENT])
+            elif step == "store" and waiting:
+                if c.session_stored(receiver, waiting[0]) == core.ACK_FIRST:
+                    acknowledge()
+                    assert c.session_stored(receiver, waiting[0]) == core.OK
+                stored += waiting.pop(0)
+        if step == "acknowledge":
+            acknowledge()
+            assert c.session_unacked_sent(sender) == len(waiting)
+            assert [(n - stored) & 0xFFFF for n in in_doubt] == [k + 1 for k in range(sum(waiting))]
+    assert in_doubt == []
+    assert c.session_unacked_sent(sender) == 0
+
+
+# ---- files that two programs would use
+
+
+OTHER_PROGRAM = """
+import fcntl, sys
+file = open(sys.argv[1], "ab")
+try:
+    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    print("its own", flush=True)
+    sys.stdin.read()
+except BlockingIOError:
+    print("another's")
+"""
+
+
+def test_a_file_of_another_program_is_refused_until_that_ends(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    command = [sys.executable, "-c", OTHER_PROGRAM, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "its own\n"
+        with pytest.raises(OSError, match=f"another program holds {path}: end it, or use another folder"):
+            core.lock(str(path))
+        other.kill()
+    for _ in range(2):
+        core.lock(str(path))
+        assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "another's\n"
+    path.unlink()
+    core.lock(str(path))
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "another's\n", "a new file"

@@ -1,0 +1,236 @@
+"""The engine as a board uses it: what comes is in the session's room, what is sent in a buffer of the board's."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
+import engine_cases
+import engine_ends as ends
+import pytest
+import test_session
+from mqqb import acks, build, compose, core, guid_names, headers, names, parse, rare, reader, session
+
+assert test_session, "imported, so that its tests are known"
+CALLS = {
+    name + repr(arguments): (function, arguments)
+    for test in engine_cases.TESTS
+    for name, function, _, arguments in engine_cases._calls(test[0], test[2], test[3])
+}
+
+
+@pytest.fixture
+def board() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ends, "BOARD", True)
+        yield
+
+
+@pytest.mark.usefixtures("board")
+@pytest.mark.parametrize("call", CALLS)
+def test_the_engine_does_the_same_in_place(call: str) -> None:
+    function, arguments = CALLS[call]
+    function(**arguments)
+
+
+# ---- OrderAcks that are known --------------------------------------------------------------------
+
+
+def order_ack(number: int, message_id: int = 9, sent_time: int = 0, time_stamp: int = 7) -> bytearray:
+    return acks.order_ack(ends.ORDER_QUEUE, ends.RECEIVER, message_id, sent_time, 1, time_stamp, number)
+
+
+def carrying(raw: bytearray, words: tuple[int, ...]) -> bytes:
+    header = bytearray(16)
+    core.pack(core.SESSION_HEADER, array("I", words), header, 0)
+    raw[2] |= core.BASE_SH
+    return bytes(raw) + bytes(header)
+
+
+def told(subject: session.Session, raw: bytes) -> list[Any]:
+    """What the session makes of the bytes, in words that can be compared."""
+    result = []
+    for event in ends.events_of(subject, raw, 1):
+        if isinstance(event, session.MessageReceived):
+            packet = event.packet
+            fields = list(packet.user.fields) if isinstance(packet, headers.UserMessage) else list(packet.body.fields)
+            result.append((type(packet).__name__, fields[:8], event.recoverable))
+        elif isinstance(event, session.Closed):
+            result.append((event.rule, event.reason))
+        else:
+            result.append(type(event).__name__)
+    return result
+
+
+def pair_of_sessions(first: bytes) -> tuple[session.Session, session.Session]:
+    """Two senders that have heard this; the second one is used as a board's."""
+    result = []
+    for is_board in (False, True):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ends, "BOARD", is_board)
+            sender, _ = ends.open_pair()
+            for body in (b"1", b"2"):
+                sender.send(body)
+            sender.pump(0)
+            sender.session.data_to_send()
+            assert told(sender.session, first)[0][0] == "OrderAck"
+            result.append(sender.session)
+    return result[0], result[1]
+
+
+def variants() -> Iterator[bytes]:
+    good = bytes(order_ack(2, 11, 1700000000))
+    with_header = carrying(order_ack(2, 12), (1, 0, 0, 2, 0, 64, 0))
+    for raw in (good, with_header):
+        yield raw
+        for place in range(len(raw)):
+            for change in (0x01, 0x10, 0x80):
+                bad = bytearray(raw)
+                bad[place] ^= change
+                yield bytes(bad)
+
+
+@pytest.mark.parametrize("first", [bytes(order_ack(1)), carrying(order_ack(1), (1, 0, 0, 1, 0, 64, 0))])
+def test_a_known_order_ack_is_told_as_any_other(first: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = []
+    whole = parse.parse
+    monkeypatch.setattr(parse, "parse", lambda raw: parsed.append(raw) or whole(raw))
+    short = 0
+    for raw in variants():
+        plain, board = pair_of_sessions(first)
+        expected = told(plain, raw)
+        parsed.clear()
+        monkeypatch.setattr(ends, "BOARD", True)
+        assert told(board, raw) == expected
+        monkeypatch.setattr(ends, "BOARD", False)
+        short += not parsed
+        for name in ("_counts", "state", "_ack_send_due", "_ack_wait_due", "_received_ack", "half_received"):
+            assert getattr(board, name) == getattr(plain, name), name
+    assert short > 200, "the short way is taken"
+
+
+def test_order_acks_that_are_handed_out_together_are_each_whole() -> None:
+    """A host stores a batch of them; a board uses the objects of one again for the next."""
+    sender, _ = ends.open_pair()
+    raws = [bytes(order_ack(1)), bytes(order_ack(2, 10))]
+    events = sender.session.receive_data(b"".join(raws), 1)
+    received = [event for event in events if isinstance(event, session.MessageReceived)]
+    acks = [event.packet for event in received if isinstance(event.packet, reader.OrderAck)]
+    assert [(ack.body.tx_sequence_number, ack.message.user.message_id) for ack in acks] == [(1, 9), (2, 10)]
+    assert [event.raw for event in received] == raws
+
+
+def test_an_order_ack_with_more_behind_its_body_is_no_measure() -> None:
+    assert reader.order_ack_body(bytes(order_ack(1)))
+    for change in ("debug", "soap", "multi_queue_format", "trailing", "surplus", "odd"):
+        packet = parse.parse(order_ack(1))
+        assert isinstance(packet, reader.OrderAck)
+        message = packet.message
+        if change == "debug":
+            message.debug = rare.DebugHeader()
+        elif change == "soap":
+            message.soap = rare.SoapHeader("a", "b")
+        elif change == "multi_queue_format":
+            lists = [rare.MQFAddressHeader() for _ in range(3)]
+            message.multi_queue_format = rare.MultiQueueFormatHeader(lists[0], lists[1], lists[2])
+        elif change == "trailing":
+            message.trailing = b"more"
+        raw = build.build(packet)
+        if change == "surplus":
+            raw += bytes(4)
+            raw[8] += 4
+            raw[len(raw) - 92] += 4  # AllocationBodySize; behind it are 16 bytes of fixed fields, label and body
+        elif change == "odd":
+            raw += bytes(1)
+            raw[8] += 1
+        odd = parse.parse(bytes(raw))
+        assert isinstance(odd, reader.OrderAck), change
+        assert reader.order_ack_body(bytes(raw)) == 0, change
+
+
+def test_the_first_order_ack_is_told_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is wrong in one byte: with the short way, which takes the place of `parse`, and without."""
+    parsed = []
+    whole = parse.parse
+    monkeypatch.setattr(parse, "parse", lambda raw: parsed.append(raw) or whole(raw))
+    local = guid_names.PrivateQueueFormatNameId(names.ORDER_QUEUE_ID)
+    elsewhere = guid_names.PrivateQueueFormatNameId(names.ORDER_QUEUE_ID + 1)
+    short = 0
+    other = names.DirectQueueFormatName("TCP:h\\private$\\x")
+    for destination, is_changed in ((ends.ORDER_QUEUE, True), (local, True), (elsewhere, False), (other, False)):
+        good = bytes(acks.order_ack(destination, ends.RECEIVER, 9, 0, 1, 7, 1))
+        for place in range(-1, len(good) if is_changed else 0):
+            raw = bytearray(good)
+            if place >= 0:
+                raw[place] ^= 1 << (place & 7)
+            outcomes = []
+            for is_board in (False, True):
+                monkeypatch.setattr(ends, "BOARD", is_board)
+                sender, _ = ends.open_pair()
+                sender.send(b"1")
+                sender.pump(0)
+                sender.session.data_to_send()
+                parsed.clear()
+                outcomes.append(told(sender.session, bytes(raw)))
+            assert outcomes[0] == outcomes[1], (destination.raw, place)
+            short += not parsed
+    assert short > 100, "the short way is taken"
+
+
+# ---- the buffers ---------------------------------------------------------------------------------
+
+
+def test_the_room_is_as_large_as_the_packet_that_is_coming() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ends, "BOARD", True)
+        _, receiver = ends.open_pair()
+    subject = receiver.session
+    assert len(subject.room()) == 384
+    assert subject.room() is subject.room(), "no memory is taken"
+    packet = build.user_message(ends.SENDER, 1, ends.DESTINATION, bytes(range(256)) * 20, delivery="transactional")
+    ack = bytes(compose.session_ack(array("I", (0, 0, 0, 1, 1, 64, 0))))
+    wire = bytes(packet) + ack + ack[:5]
+    bodies = []
+    largest = 0
+    while wire:
+        room = subject.room()
+        largest = max(largest, len(room))
+        count = min(len(room), len(wire))
+        room[:count] = wire[:count]
+        wire = wire[count:]
+        subject.took(count)
+        while (event := subject.next_event(0)) is not None:
+            assert isinstance(event, session.MessageReceived)
+            bodies.append(bytes(event.packet.properties.body))
+    assert bodies == [bytes(range(256)) * 20]
+    assert len(packet) - 384 <= largest < len(packet)
+    assert subject.half_received == 5
+    assert len(subject.room()) == 384 - 5
+    assert subject.half_received == 5
+
+
+def test_output_is_moved_packet_by_packet() -> None:
+    subject = session.Session(True, ends.SENDER, 0)
+    assert subject.take_output(bytearray(10), 0) == 0
+    subject.connected(0)
+    request = subject.data_to_send()
+    subject._out = [request, b"second", b"third"]
+    buffer = bytearray(600)
+    assert subject.take_output(buffer, 590) == 0
+    assert subject.take_output(buffer, 20) == len(request) + 6
+    assert buffer[20 : 20 + len(request) + 6] == request + b"second"
+    assert subject.take_output(buffer, 0) == 5
+    assert subject.data_to_send() == b""
+
+
+def test_no_more_is_told_after_the_end() -> None:
+    subject = session.Session(False, ends.RECEIVER, 0)
+    room = subject.room()
+    room[:32] = bytes(32)
+    subject.took(32)
+    event = subject.next_event(0)
+    assert isinstance(event, session.Closed)
+    assert subject.next_event(0) is None
+    subject.took(len(subject.room()))
+    assert subject.half_received == 0

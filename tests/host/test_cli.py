@@ -1,0 +1,699 @@
+"""The command `ordack` as other programs use it: what it prints, its exit status, signals."""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from mqqb import acks, build, names
+from ordack.client import Client
+from ordack.net import tcp
+from ordack.store import NewMessage, NewOutgoing, Store
+
+from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, converse, ordack, settle
+from tests.support.host_peer import Peer, direct
+
+# ---- queues ---------------------------------------------------------------------------------------
+
+
+def test_queues_are_made_listed_purged_and_deleted(tmp_path: Path) -> None:
+    store = tmp_path / "new"
+    assert as_json("queue", "create", "--store", store, "line1", "--transactional")[0]["transactional"] is True
+    assert ordack("queue", "create", "--store", store, "private$\\plain").stdout == "created plain\n"
+    ordack("send", "--store", store, "plain", "--body", "x")
+    listed = {queue["name"]: queue for queue in as_json("queue", "list", "--store", store)}
+    assert listed.keys() == {"line1", "plain"}
+    assert listed["line1"]["transactional"]
+    assert not listed["plain"]["transactional"]
+    assert listed["plain"]["messages"] == 1
+    table = ordack("queue", "list", "--store", store).stdout
+    assert "line1" in table
+    assert "transactional" in table
+    assert "order_queue$" in ordack("queue", "list", "--store", store, "--system").stdout
+    assert as_json("queue", "purge", "--store", store, "plain") == [{"name": "plain", "removed": 1}]
+    assert ordack("queue", "delete", "--store", store, "plain").returncode == 0
+    assert [queue["name"] for queue in as_json("queue", "list", "--store", store)] == ["line1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
+    [
+        (["queue", "create", "LINE1"], 1, "exists already"),
+        (["queue", "create", "a+b"], 2, "'+' is not allowed"),
+        (["queue", "create", ""], 2, "0 characters"),
+        (["queue", "delete", "none"], 1, "there is no queue none"),
+        (["queue", "delete", "order_queue$"], 1, "system queue"),
+        (["queue", "purge", "a b"], 2, "' ' is not allowed"),
+        (["receive", "none"], 1, "there is no queue none; `ordack queue list` shows them"),
+        (["receive", "plain", "--peek", "--follow"], 2, "do not go together"),
+        (["receive", "plain", "--count", "-1"], 2, "count"),
+        (["receive", "plain", "--count", "1", "--all"], 2, "--count and --all do not go together"),
+        (["send", "none", "--body", "x"], 1, "there is no queue none"),
+        (["send", "DIRECT=nonsense", "--body", "x"], 2, "is not of the form"),
+        (["send", "plain", "--body", "x", "--delivery", "transactional"], 2, "not transactional"),
+        (["send", "plain", "--body", "x", "--delivery", "pigeon"], 2, "pigeon"),
+        (["send", "plain", "--body", "x", "--label", "l" * 250], 2, "the label has 250 UTF-16 characters; at most 249"),
+        (["send", "plain", "--body", "x", "--file", "/dev/null"], 2, "give --body or --file, not both"),
+        (["send", "DIRECT=OS:a..b\\private$\\q", "--body", "x"], 2, "'a..b' is neither"),
+        (["send", "DIRECT=TCP:1.2.3.4:5\\private$\\q", "--body", "x"], 2, "is neither"),
+        (["send", f"DIRECT=OS:{'a' * 64}\\private$\\q", "--body", "x"], 2, "is neither"),
+        (["send", "order_queue$", "--body", "x"], 1, "not open to applications"),
+        (["send", "DIRECT=OS:.\\private$\\notify_queue$", "--body", "x"], 1, "not open to applications"),
+        (["send", "DIRECT=OS:plant\\private$\\Order_Queue$", "--body", "x"], 1, "not open to applications"),
+        (["receive", "order_queue$"], 1, "not open to applications"),
+        (["send", "plain", "--file", "/does/not/exist"], 2, "exist"),
+        (["serve", "--listen", "nowhere"], 2, "not HOST:PORT"),
+        (["serve", "--listen", "::1:1801"], 2, "brackets"),
+        (["serve", "--listen", "a..b:0"], 1, "no name of a machine"),
+        (["serve", "--listen", "127.0.0.1:70000"], 2, "65535"),
+        (["serve", "--listen", "192.0.2.1:0"], 1, "cannot listen on"),
+        (["serve", "--listen", "127.0.0.1:0", "--next-hop", "plant"], 2, "ADDRESS=HOST:PORT"),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence(store: Path, arguments: list[str], status: int, text: str) -> None:
+    done = ordack(
+        *arguments[: 1 + (arguments[0] == "queue")], "--store", store, *arguments[1 + (arguments[0] == "queue") :]
+    )
+    assert done.returncode == status, done.stderr
+    assert text in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_store_that_is_none_is_told(tmp_path: Path) -> None:
+    for command in (["queue", "list"], ["receive", "q"], ["send", "q", "--body", "x"]):
+        done = ordack(*command, "--store", tmp_path / "typo")
+        assert (done.returncode, "there is no store" in done.stderr) == (1, True)
+    assert not (tmp_path / "typo").exists()
+    (tmp_path / "ordack.sqlite").write_bytes(b"something else" * 100)
+    done = ordack("serve", "--store", tmp_path, "--listen", "127.0.0.1:0")
+    assert (done.returncode, "damaged" in done.stderr) == (1, True)
+
+
+def test_a_store_without_a_name_or_out_of_reach_is_told(tmp_path: Path) -> None:
+    for arguments in (["queue", "create", "q"], ["queue", "list"], ["serve", "--listen", "127.0.0.1:0"]):
+        done = ordack(*arguments, "--store", "")
+        assert (done.returncode, "has no name" in done.stderr) == (2, True)
+        done = ordack(*arguments, "--store", tmp_path / ("n" * 300))
+        assert (done.returncode, "File name too long" in done.stderr) == (1, True)
+    assert not Path("ordack.sqlite").exists()
+
+
+# ---- send and receive -----------------------------------------------------------------------------
+
+
+def test_a_message_is_sent_and_received_as_json(store: Path) -> None:
+    (sent,) = as_json("send", "--store", store, "line1", "--label", "caf\u00e9 \U0001f321", stdin=b"\x00\xff body")
+    (received,) = as_json("receive", "--store", store, "private$\\LINE1")
+    with Store(store) as opened:
+        guid = opened.guid
+    assert received.keys() >= {
+        "source",
+        "message_id",
+        "label",
+        "body_base64",
+        "class",
+        "priority",
+        "delivery",
+        "tx_sequence_id",
+        "tx_sequence_number",
+    }
+    assert received["source"][1:9].lower() == guid[3::-1].hex()
+    assert received["source"][0] + received["source"][-1] == "{}"
+    assert received["label"] == "caf\u00e9 \U0001f321"
+    assert base64.b64decode(received["body_base64"]) == b"\x00\xff body"
+    assert (received["class"], received["priority"], received["delivery"]) == (0, 0, "transactional")
+    assert received["message_id"] == sent["message_id"]
+    assert received["tx_sequence_id"] == sent["tx_sequence_id"] > 1 << 32
+    assert received["tx_sequence_number"] == sent["tx_sequence_number"] == 1
+
+
+def test_messages_that_are_not_transactional_have_no_sequence(store: Path) -> None:
+    ordack("send", "--store", store, "plain", "--body", "low", "--priority", 1, "--delivery", "express")
+    ordack("send", "--store", store, "plain", "--body", "high", "--priority", 6)
+    high, low = as_json("receive", "--store", store, "plain", "--all")
+    assert (high["delivery"], high["priority"], high["tx_sequence_id"], high["tx_sequence_number"]) == (
+        "recoverable",
+        6,
+        None,
+        None,
+    )
+    assert (low["delivery"], low["priority"]) == ("express", 1)
+    assert as_json("receive", "--store", store, "plain", "--all") == []
+
+
+def test_count_and_peek(store: Path) -> None:
+    with Client(store) as client:
+        for number in range(600):
+            client.send("plain", b"%d" % number)
+
+    def receive(*options: object) -> list[int]:
+        return [message["message_id"] for message in as_json("receive", "--store", store, "plain", *options)]
+
+    ids = receive("--peek")
+    assert len(ids) == 600
+    assert receive("--peek", "--count", 2) == ids[:2]
+    assert receive("--count", 300) == ids[:300]
+    text = ordack("receive", "--store", store, "plain", "--count", "1").stdout
+    assert "300" in text
+    assert receive() == ids[301:302]
+    assert receive("--all") == ids[302:]
+
+
+@pytest.mark.parametrize("redirection", [">/dev/full", ">&-"])
+@pytest.mark.parametrize(
+    "arguments",
+    ["receive plain --json", "receive plain --peek", "queue list", "queue purge line1", "serve --listen 127.0.0.1:0"],
+)
+def test_an_output_that_takes_nothing_is_told_and_loses_nothing(store: Path, redirection: str, arguments: str) -> None:
+    with Client(store) as client:
+        client.send("plain", b"x")
+    done = subprocess.run(
+        f"{sys.executable} -m ordack {arguments} --store {store} {redirection}",
+        shell=True,
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    changes = "purge" in arguments  # and has done that by then
+    assert done.returncode == (4 if changes else 1)
+    told = "removed 0 messages; standard output did not" if changes else "cannot write to standard output"
+    assert told in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert len(as_json("receive", "--store", store, "plain", "--all")) == 1
+
+
+@pytest.mark.parametrize("options", [[], ["--peek"]])
+def test_a_count_beyond_any_number_is_all(store: Path, options: list[str]) -> None:
+    ordack("send", "--store", store, "plain", "--body", "x")
+    assert len(as_json("receive", "--store", store, "plain", "--count", 10**20, *options)) == 1
+
+
+def test_the_bytes_of_an_argument_are_sent_as_they_are(store: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "ordack", "send", "--store", str(store), "plain", "--body", b"\xff\xc3\xa9"],
+        env=ENVIRONMENT,
+        timeout=DEADLINE_S,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    (message,) = as_json("receive", "--store", store, "plain")
+    assert base64.b64decode(message["body_base64"]) == b"\xff\xc3\xa9"
+
+
+def test_start_up_is_quick(store: Path) -> None:
+    program = (
+        "import atexit, sys; atexit.register(lambda: print(sorted(sys.modules), file=sys.stderr));"
+        "from ordack.cli import main; main()"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", program, "receive", "--store", str(store), "plain"],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert loaded.returncode == 0, loaded.stderr
+    for module in ("asyncio", "rich.table", "dpkt", "ordack.net.tcp", "ordack.manager", "ordack.decode"):
+        assert f"'{module}'" not in loaded.stderr
+
+
+def test_help_names_every_command() -> None:
+    text = ordack("--help").stdout
+    for command in ("serve", "queue", "outgoing", "send", "receive", "state", "config", "identity", "decode"):
+        assert command in text
+    assert ordack("nonsense").returncode == 2
+
+
+def test_arrival_is_known_better_than_to_the_second(store: Path) -> None:
+    before = time.time()
+    arrivals = []
+    for _ in range(2):
+        ordack("send", "--store", store, "plain", "--body", "x")
+        arrivals.append(time.time())
+    first, second = (message["arrived"] for message in as_json("receive", "--store", store, "plain", "--all"))
+    assert before - 1e-5 <= first <= arrivals[0] + 1e-5 <= second + 2e-5 <= arrivals[1] + 3e-5
+
+
+def test_half_a_character_in_a_label_is_shown_escaped_everywhere(store: Path) -> None:
+    with Client(store) as client:
+        queue = client.store.queue("plain")
+        packet = build.user_message(client.store.guid, 1, direct("plain"), b"x", label="a\ud800")
+        client.store.add_messages([NewMessage(queue.identifier, 0, packet)])
+    assert repr("a\\ud800") in ordack("receive", "--store", store, "plain", "--peek").stdout
+    done = ordack("receive", "--store", store, "plain", "--json")
+    assert json.loads(done.stdout)["label"].encode() == b"a\\ud800"
+    for arguments in (
+        ["receive", b"\xff"],
+        ["send", b"\xff", "--body", "x"],
+        ["queue", "create", b"\xff"],
+        ["send", "plain", "--body", "x", "--label", b"\xff"],
+    ):
+        run = subprocess.run(
+            [sys.executable, "-m", "ordack", *arguments, "--store", str(store)],
+            capture_output=True,
+            env=ENVIRONMENT,
+            timeout=DEADLINE_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        assert (run.returncode, b"Traceback" in run.stderr) == (2, False)
+
+
+# ---- serve ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serve_says_where_it_listens_and_stops_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+    running = Serve(tmp_path / "new")
+    assert running.line == f"listening on 127.0.0.1:{running.port}\n"
+    assert running.port > 0
+    with socket.create_connection(("127.0.0.1", running.port)) as connection:
+        assert running.stop(number) == (0, "", f"ordack: new store made in {tmp_path}/new\n")
+        assert connection.recv(1) == b""
+
+
+def test_serve_on_an_ipv6_address_and_in_json(tmp_path: Path) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    running = Serve(tmp_path, "--json", listen="[::1]:0")
+    assert json.loads(running.line) == {"listening": f"[::1]:{running.port}"}
+    assert running.stop()[0] == 0
+
+
+def test_a_second_serve_on_a_store_is_refused_and_the_first_goes_on(store: Path, serve: Serve) -> None:
+    done = ordack("serve", "--store", store, "--listen", "127.0.0.1:0")
+    assert done.returncode == 1
+    assert f"process {serve.process.pid}" in done.stderr
+    peer = Peer(b"\1" * 16, direct("line1"))
+    peer.send(b"x")
+    converse(peer, serve.port)
+    assert peer.acked == [1]
+
+
+def test_a_port_that_is_taken_is_told(store: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = ordack("serve", "--store", store, "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
+        unused = store / "unused"
+        ordack("serve", "--store", unused, "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
+    assert done.returncode == 1
+    assert "cannot listen" in done.stderr
+    assert not unused.exists()
+
+
+def test_queues_are_used_while_serve_runs(store: Path, serve: Serve) -> None:
+    ordack("queue", "create", "--store", store, "late", "--transactional")
+    peer = Peer(b"\1" * 16, direct("late"))
+    for number in range(100):
+        peer.send(b"%d" % number * 100)
+    converse(peer, serve.port)
+    received = as_json("receive", "--store", store, "late", "--all")
+    assert [base64.b64decode(message["body_base64"]) for message in received] == [b"%d" % n * 100 for n in range(100)]
+    assert {message["source"] for message in received} == {"{01010101-0101-0101-0101-010101010101}"}
+    assert [message["tx_sequence_number"] for message in received] == list(range(1, 101))
+    assert serve.stop() == (0, "", "")
+
+
+@pytest.mark.rule("B-001", "B-302", "B-133")
+def test_two_queue_managers_and_the_one_that_sends_waits_for_the_other(store: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    near = tmp_path / "near"
+    with Client(near, create=True):
+        pass
+    sender = Serve(near, "--next-hop", f"plant=127.0.0.1:{port}")
+    for body in ("one", "two"):
+        (sent,) = as_json("send", "--store", near, "DIRECT=OS:plant\\private$\\line1", "--body", body)
+        assert sent["delivery"] == "transactional"
+    receiver = Serve(store, listen=f"127.0.0.1:{port}")
+    deadline = time.monotonic() + DEADLINE_S
+    with Store(near) as opened:
+        while opened.outgoing_messages():
+            assert time.monotonic() < deadline
+            opened.wait(0.1)
+    received = as_json("receive", "--store", store, "line1", "--all")
+    assert [base64.b64decode(message["body_base64"]) for message in received] == [b"one", b"two"]
+    assert receiver.stop()[0] == 0
+    status, _, errors = sender.stop()
+    assert status == 0
+    failed, connected = errors.splitlines()  # each once
+    assert f" warning: 127.0.0.1:{port}: no connection" in failed
+    assert f" info: 127.0.0.1:{port}: connected after " in connected
+
+
+@pytest.mark.rule("B-168", "B-435")
+def test_a_peer_that_talks_nonsense_is_cut_off_and_named(store: Path, serve: Serve) -> None:
+    with socket.create_connection(("127.0.0.1", serve.port)) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert connection.recv(1) == b""
+    _, _, errors = serve.stop()
+    assert "B-168" in errors
+
+
+@pytest.mark.parametrize("errors", ["2>/dev/full", "2>&-", "a pipe that nobody reads"])
+def test_serve_goes_on_when_nobody_takes_its_complaints(store: Path, errors: str) -> None:
+    piped = errors.startswith("a pipe")
+    process = subprocess.Popen(
+        [
+            "/bin/sh",
+            "-c",
+            f'exec "$0" -m ordack serve --store "$1" --listen 127.0.0.1:0 {"" if piped else errors}',
+            sys.executable,
+            str(store),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    assert process.stdout
+    port = int(process.stdout.readline().rpartition(":")[2])
+    assert process.stderr
+    process.stderr.close()
+    for _ in range(3):
+        with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert connection.recv(1) == b""
+    peer = Peer(b"\1" * 16, direct("line1"))
+    peer.send(b"x")
+    converse(peer, port)
+    assert peer.acked == [1]
+    process.terminate()
+    assert process.wait(DEADLINE_S) == 0
+    process.stdout.close()
+
+
+@pytest.mark.rule("B-302")
+def test_a_destination_that_can_be_no_machine_stops_nothing(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = Serve(store, "--next-hop", "plant=a..b:1801")
+    monkeypatch.setattr("ordack.client.check_host", lambda _host: None)  # as an older version let it pass
+    for host in ("plant", "a" * 64):
+        with Client(store) as client:
+            client.send(f"DIRECT=OS:{host}\\private$\\q", b"x")
+    deadline = time.monotonic() + DEADLINE_S
+    assert running.process.stderr
+    lines = [running.process.stderr.readline() for _ in range(2)]
+    assert time.monotonic() < deadline
+    peer = Peer(b"\1" * 16, direct("line1"))
+    peer.send(b"x")
+    converse(peer, running.port)
+    status, _, errors = running.stop()
+    assert (status, errors) == (0, "")
+    assert all("no connection" in line for line in lines)
+
+
+@pytest.mark.rule("B-435")
+@pytest.mark.parametrize(("limit", "crowd"), [("-n 64", 250), ("-Sn 64", 250), ("-n 40", 400)])
+def test_more_connections_than_files_are_refused_and_the_others_go_on(store: Path, limit: str, crowd: int) -> None:
+    process = subprocess.Popen(
+        [
+            "/bin/sh",
+            "-c",
+            f'ulimit {limit}; exec "$0" -m ordack serve --store "$1" --listen 127.0.0.1:0',
+            sys.executable,
+            str(store),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    assert process.stdout
+    port = int(process.stdout.readline().rpartition(":")[2])
+    good = Peer(b"\1" * 16, direct("line1"))
+    good.connect(tcp.now())
+    deadline = time.monotonic() + DEADLINE_S
+
+    with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as connection:
+        good.send(b"before")
+        settle(good, connection)
+        idle = []
+        for number in range(crowd):
+            line = socket.socket()
+            line.bind((f"127.0.1.{1 + number % 4}", 0))
+            line.setblocking(False)
+            line.connect_ex(("127.0.0.1", port))
+            idle.append(line)
+        good.send(b"meanwhile")
+        settle(good, connection)
+        for line in idle:
+            line.close()
+    while True:
+        try:
+            late = Peer(b"\2" * 16, direct("line1"))
+            late.send(b"after")
+            converse(late, port)
+            break
+        except (AssertionError, OSError):
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+    received = as_json("receive", "--store", store, "line1", "--all")
+    assert [base64.b64decode(message["body_base64"]) for message in received][:2] == [b"before", b"meanwhile"]
+    process.terminate()
+    _, errors = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, errors
+    assert errors.count("refused") <= 3
+    assert errors.count("a connection failed") <= 3
+
+
+# ---- what became of messages -----------------------------------------------------------------------
+
+
+@pytest.mark.rule("B-423", "B-239", "B-082", "B-345", "B-346", "B-425", "C-29")
+def test_what_waits_is_listed_paused_resumed_resent_and_ended(store: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    [sent] = as_json("send", "--store", store, "DIRECT=OS:plant\\private$\\q", "--body", "x", "--dead-letter")
+    name = "direct=os:plant\\private$\\q"
+    [before] = as_json("outgoing", "list", "--store", store)
+    assert (before["format_name"], before["messages"], before["not_order_acked"]) == (name, 1, 1)
+    running = Serve(store, "--next-hop", f"plant=127.0.0.1:{port}")
+    deadline = time.monotonic() + DEADLINE_S
+    seen: list[str] = []
+    while "SocketConnectFailure" not in seen:
+        assert time.monotonic() < deadline
+        connection = as_json("outgoing", "list", "--store", store)[0].get("connection") or {"history": []}
+        seen = [event["status"] for event in connection["history"]]
+    for command, done in (
+        ("pause", "on hold"),
+        ("resend", "resend requested"),
+        ("resume", "resumed"),
+        ("pause", "on hold"),
+    ):
+        assert as_json("outgoing", command, "--store", store, name) == [{"format_name": name, "done": done}]
+    while as_json("outgoing", "list", "--store", store)[0].get("state") != "OnHold":
+        assert time.monotonic() < deadline
+    assert "OnHold" in ordack("outgoing", "list", "--store", store).stdout
+    assert as_json("outgoing", "purge", "--store", store, name) == [{"format_name": name, "removed": 1}]
+    while (found := as_json("state", "--store", store, sent["message_id"])[0])["state"] == "waiting":
+        assert time.monotonic() < deadline
+    assert found == {
+        "message_id": sent["message_id"],
+        "state": "dead-lettered",
+        "in_doubt": False,
+        "class": 0x8001,
+        "class_name": "NACK_DELETED",
+        "why": "dead-lettered: an operator has removed it before it arrived (class 0x8001 NACK_DELETED)",
+    }
+    assert running.stop()[0] == 0
+    [letter] = as_json("receive", "--store", store, "system$;deadxact")
+    assert (letter["class"], letter["message_id"], letter["in_doubt"]) == (0x8001, sent["message_id"], False)
+    text = ordack("state", "--store", store, sent["message_id"])
+    assert (text.returncode, text.stdout) == (
+        0,
+        "dead-lettered: an operator has removed it before it arrived (class 0x8001 NACK_DELETED)\n",
+    )
+
+
+@pytest.mark.parametrize("command", ["pause", "resume", "resend", "purge"])
+def test_an_outgoing_queue_that_is_not_there_is_told(store: Path, command: str) -> None:
+    done = ordack("outgoing", command, "--store", store, "DIRECT=OS:nobody\\private$\\q")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "there is no outgoing queue" in done.stderr
+
+
+def test_nothing_known_of_a_message_is_a_negative_answer(store: Path) -> None:
+    done = ordack("state", "--store", store, 5, "--json")
+    assert (done.returncode, json.loads(done.stdout)) == (1, {"message_id": 5, "state": None})
+
+
+@pytest.mark.rule("C-70", "B-338", "B-291", "B-352")
+def test_a_sender_is_told_that_its_message_was_received(store: Path) -> None:
+    [sent] = as_json(
+        "send",
+        "--store",
+        store,
+        "line1",
+        "--body",
+        "x",
+        "--journal",
+        "--acknowledge",
+        "receive",
+        "--acknowledge",
+        "reach-queue",
+        "--administration-queue",
+        "plain",
+    )
+    assert as_json("state", "--store", store, sent["message_id"])[0]["state"] == "stored at destination"
+    as_json("receive", "--store", store, "line1")
+    assert as_json("state", "--store", store, sent["message_id"])[0]["state"] == "received"
+    acknowledgements = as_json("receive", "--store", store, "plain", "--all")
+    assert [ack["class"] for ack in acknowledgements] == [0x0002, 0x4000]
+    assert len({ack["correlation_id"] for ack in acknowledgements}) == 1
+    copies = as_json("receive", "--store", store, "system$;journal", "--all")
+    assert [copy["body_base64"] for copy in copies] == ["eA=="]
+
+
+def test_settings_are_shown_changed_and_set_back(store: Path) -> None:
+    shown = {row["name"]: row for row in as_json("config", "--store", store)}
+    assert shown["SeqResend13Time"]["value"] == shown["SeqResend13Time"]["default"] == 30
+    assert shown["XactDelayReceiveNack"]["value"] is None
+    [changed] = as_json("config", "--store", store, "seqresend13time", "7")
+    assert (changed["name"], changed["value"], changed["default"]) == ("SeqResend13Time", 7, 30)
+    assert ordack("config", "--store", store, "SeqResend13Time").stdout == "SeqResend13Time 7\n"
+    assert "SeqResend13Time" in ordack("config", "--store", store).stdout
+    assert as_json("config", "--store", store, "SeqResend13Time", "default")[0]["value"] == 30
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["Nothing"], "no setting 'Nothing'"),
+        (["AckTimeout", "5"], "AckTimeout: 5 is not in 20000 to 120000"),
+        (["AckTimeout", "soon"], "AckTimeout: 'soon' is not a whole number"),
+    ],
+)
+def test_settings_that_cannot_be_are_told(store: Path, arguments: list[str], reason: str) -> None:
+    done = ordack("config", "--store", store, *arguments)
+    assert done.returncode == 2
+    assert reason in " ".join(done.stderr.replace("\u2502", " ").split())
+
+
+@pytest.mark.rule("B-023", "B-413")
+def test_the_identity_is_shown_and_renewed_but_not_under_a_running_queue_manager(store: Path) -> None:
+    [old] = as_json("identity", "--store", store)
+    running = Serve(store)
+    refused = ordack("identity", "--store", store, "--renew")
+    assert refused.returncode == 1
+    assert "is running" in refused.stderr
+    running.stop()
+    [new] = as_json("identity", "--store", store, "--renew")
+    assert new["renewed"]
+    assert new["guid"] != old["guid"]
+    assert ordack("identity", "--store", store).stdout == new["guid"] + "\n"
+
+
+@pytest.mark.rule("B-084", "B-398", "C-73")
+def test_a_queue_has_a_quota(store: Path) -> None:
+    assert as_json("queue", "quota", "--store", store, "line1", "10") == [{"name": "line1", "quota": 10}]
+    done = ordack("send", "--store", store, "line1", "--body", "x")
+    assert done.returncode == 1
+    assert "quota of 10 bytes" in done.stderr
+    assert {queue["name"]: queue["quota"] for queue in as_json("queue", "list", "--store", store)} == {
+        "line1": 10,
+        "plain": None,
+    }
+    assert as_json("queue", "quota", "--store", store, "line1") == [{"name": "line1", "quota": 10}]  # shown, not lifted
+    assert ordack("queue", "quota", "--store", store, "line1", "none").stdout == "line1: no limit\n"
+    assert ordack("send", "--store", store, "line1", "--body", "x").returncode == 0
+    for quota in ("-1", "ten", "9" * 20):
+        assert ordack("queue", "quota", "--store", store, "--", "line1", quota).returncode == 2
+    assert ordack("queue", "quota", "--store", store, "order_queue$", "5").returncode == 1
+
+
+def test_what_was_done_but_could_not_be_reported_is_not_called_undone(store: Path) -> None:
+    with open("/dev/full", "wb") as full:  # noqa: PTH123
+        for command in (["send", "plain", "--body", "x"], ["queue", "create", "new"]):
+            done = subprocess.run(
+                [sys.executable, "-m", "ordack", *command, "--store", str(store)],
+                stdout=full,
+                stderr=subprocess.PIPE,
+                env=ENVIRONMENT,
+                timeout=DEADLINE_S,
+                check=False,
+            )
+            assert done.returncode == 4
+            assert b"standard output did not take this report" in done.stderr
+    assert {queue["name"]: queue["messages"] for queue in as_json("queue", "list", "--store", store)} == {
+        "line1": 0,
+        "plain": 1,
+        "new": 0,
+    }
+
+
+@pytest.mark.rule("C-29")
+def test_acknowledgements_for_a_peer_that_does_not_come_back_can_be_purged(store: Path) -> None:
+    name = "PRIVATE=01010101-0101-0101-0101-010101010101\\00000004"
+    with Client(store) as client:
+        packet = acks.final_ack(
+            acks.order_queue("127.0.0.1"), client.store.guid, 1, 0, 1, 100, 1, 0, b"\1" * 16, 1, 0x8000, names.NULL_GUID
+        )
+        queue = client.store.outgoing_queue(name, 1)
+        client.store.add_outgoing([NewOutgoing(queue.identifier, 1, 0, 0, 0, True, 0, packet, own=False)])
+    assert as_json("outgoing", "purge", "--store", store, name) == [{"format_name": name, "removed": 1}]
+    running = Serve(store)
+    deadline = time.monotonic() + DEADLINE_S
+    while as_json("outgoing", "list", "--store", store):
+        assert time.monotonic() < deadline
+    assert running.stop()[0] == 0
+
+
+def test_dead_letters_are_shown_with_their_reason(store: Path) -> None:
+    with Client(store, clock=lambda: 1000) as client:
+        sent = client.send(
+            "line1", b"x", dead_letter=True, ttbr=5, acknowledge=["nack-receive"], administration_queue="plain"
+        )
+    running = Serve(store)
+    deadline = time.monotonic() + DEADLINE_S
+    while as_json("state", "--store", store, sent.message_id)[0]["state"] != "dead-lettered":
+        assert time.monotonic() < deadline
+    running.stop()
+    dead = ordack("receive", "--store", store, "system$;deadxact").stdout
+    assert "no application is known to have received it in time" in dead
+    [identity] = as_json("identity", "--store", store)
+    shown = ordack("receive", "--store", store, "plain").stdout
+    assert f"(class 0xC002 NACK_RECEIVE_TIMEOUT) about {identity['guid']}\\{sent.message_id} " in shown
+
+
+def test_send_warns_who_asks_for_no_dead_letter_where_a_message_was_lost(store: Path, tmp_path: Path) -> None:
+    near, to = tmp_path / "near", "plant\\private$\\lime1"
+    receiver = Serve(store)
+    sender = Serve(near, "--next-hop", f"plant=127.0.0.1:{receiver.port}")
+
+    def send(*options: str) -> str:
+        done = ordack("send", "--store", near, to, "--body", "x", "--json", *options)
+        message_id = json.loads(done.stdout)["message_id"]
+        deadline = time.monotonic() + DEADLINE_S
+        with Client(near) as client:
+            while (state := client.state(message_id)) is None or state.answer in ("waiting", "stored at destination"):
+                assert time.monotonic() < deadline
+                if state is not None and state.answer == "stored at destination":
+                    break
+                client.store.wait(0.1)
+        return done.stderr
+
+    assert send() == ""
+    warning = send()
+    assert warning.startswith(f"ordack: the latest message to {to} is lost: there is no queue lime1 at plant; ")
+    assert "NACK_BAD_DST_Q" in warning
+    assert "--dead-letter keeps it" in warning
+    assert send("--dead-letter") == ""
+    assert send() == "", "the one before was kept"
+    assert send() != ""
+    ordack("queue", "create", "--store", store, "lime1", "--transactional")
+    assert send() != ""
+    assert send() == "", "the one before was delivered"
+    assert receiver.stop()[0] == sender.stop()[0] == 0

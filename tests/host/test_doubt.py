@@ -1,0 +1,222 @@
+"""A disk that fails while a transaction is made durable: the log may hold all of it. Nothing is told stored or removed
+that is not, the rest is called unknown, and what is done again is done once (B-098)."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ordack.client import Client
+from ordack.pipeline.export import Exporter
+from ordack.pipeline.segments import segments
+from ordack.store import StoreError, StoreUnknown
+
+from tests.host.faulty_disk import FaultyDisk, after_power_cut, faulty_disk
+from tests.pipeline.test_export import _acknowledged, _export, _exported, _fill, _queued
+from tests.support.command import DEADLINE_S, ENVIRONMENT
+from tests.support.host_world import Host, exchange, peer_of, world_of
+
+pytestmark = pytest.mark.rule("B-098")
+
+
+@pytest.fixture
+def disk() -> Iterator[FaultyDisk]:
+    with faulty_disk() as faulty:
+        yield faulty
+
+
+@pytest.fixture
+def client(disk: FaultyDisk, tmp_path: Path) -> Iterator[Client]:
+    with Client(tmp_path / "store", create=True) as opened:
+        opened.create_queue("line1", transactional=True)
+        opened.send("line1", b"1")
+        yield opened
+        disk.fail = ""
+
+
+def _bodies(client: Client, name: str = "line1") -> list[bytes]:
+    return [message.body for message in client.queue(name).peek()]
+
+
+def _bodies_after_power_cut(client: Client, disk: FaultyDisk) -> list[bytes]:
+    folder = client.store.folder
+    with disk.repaired(), Client(after_power_cut(folder, folder.parent / "cut")) as opened:
+        return _bodies(opened)
+
+
+@pytest.mark.parametrize("fail", ["sync-once", "write-once"])
+def test_a_commit_that_fails_once_has_not_happened_for_good(disk: FaultyDisk, client: Client, fail: str) -> None:
+    disk.fail = fail
+    with pytest.raises(StoreError) as raised:
+        client.send("line1", b"2")
+    assert disk.failed == 1
+    assert not isinstance(raised.value, StoreUnknown)
+    assert _bodies_after_power_cut(client, disk) == [b"1"]
+    client.send("line1", b"2")
+    assert _bodies_after_power_cut(client, disk) == _bodies(client) == [b"1", b"2"]
+
+
+def test_a_send_of_which_nobody_knows_says_so_and_can_be_done_again(disk: FaultyDisk, client: Client) -> None:
+    disk.fail = "sync"
+    for _ in range(2):
+        with pytest.raises(StoreUnknown, match=r"message( \d+)? to line1 was sent, or not: .*not known"):
+            client.send("line1", b"2")
+    assert _bodies_after_power_cut(client, disk) == [b"1", b"2"], "the log has it: this test shows the doubt"
+    disk.fail = ""
+    client.send("line1", b"2")
+    assert _bodies_after_power_cut(client, disk) == _bodies(client) == [b"1", b"2"]
+
+
+def test_a_receive_of_which_nobody_knows_says_so_and_leaves_the_message_there_or_not(
+    disk: FaultyDisk, client: Client
+) -> None:
+    taken = client.queue("line1").receive()
+    assert taken.__enter__().body == b"1"
+    disk.fail = "sync"
+    with pytest.raises(StoreUnknown):
+        taken.__exit__(None, None, None)
+    assert _bodies_after_power_cut(client, disk) == [], "the log has its removal: this test shows the doubt"
+    disk.fail = ""
+    with client.queue("line1").receive() as message:
+        assert message.body == b"1"
+    assert _bodies_after_power_cut(client, disk) == _bodies(client) == []
+
+
+@pytest.mark.rule("B-098", "B-285")
+@pytest.mark.parametrize("fail", ["sync", "sync-once", "write", "write-once"])
+@pytest.mark.parametrize("cut", [False, True], ids=["goes on", "power cut"])
+def test_a_batch_of_which_nobody_knows_is_stored_once(disk: FaultyDisk, tmp_path: Path, fail: str, cut: bool) -> None:
+    host = Host(tmp_path)
+    peer = peer_of(1)
+    world = world_of([host], [peer])
+    peer.send(b"1")
+    world.settle()
+    for number in (b"2", b"3", b"4"):
+        peer.send(number)
+    disk.fail = fail
+    exchange(world)
+    assert disk.failed
+    assert host.content("line1")[:1] == [b"1"]
+    assert fail.endswith("-once") or len(peer.acked) == 1, "nothing is acknowledged that may be lost"
+    if cut:
+        host._snapshot()
+        disk.fail = ""
+        host.restart(world.now)
+    disk.fail = ""
+    world.settle()
+    assert host.content("line1") == [b"1", b"2", b"3", b"4"]
+    assert peer.is_settled
+    host.store.close()
+
+
+@pytest.mark.parametrize("fail", ["sync", "sync-once", "write", "write-once"])
+@pytest.mark.parametrize("cut", [False, True], ids=["again", "power cut"])
+def test_an_export_that_fails_at_any_commit_says_what_is_true_and_can_be_done_again(
+    disk: FaultyDisk, tmp_path: Path, fail: str, cut: bool
+) -> None:
+    doubts = 0
+    for spare in range(0, 500, 1 if fail.startswith("sync") else 5):
+        place = tmp_path / str(spare)
+        store, to = place / "store", place / "to"
+        with Client(store, create=True) as client:
+            client.create_queue("line1", transactional=True)
+        ids = _fill(store, 4)
+        with Client(store) as client:
+            exporter = Exporter(client, ["line1"], to, rows=3)
+            disk.fail, disk.spare, failed = fail, spare, disk.failed
+            reported = []
+            error = None
+            try:
+                reported.extend(made.segment for made in exporter.run())
+            except StoreError as raised:
+                error = raised
+            assert error is not None or disk.failed == failed or len(reported) == 2
+            assert [segment.path.name for segment in segments(to)] == reported, (spare, error)
+            unknown = isinstance(error, StoreUnknown)
+            doubts += unknown
+            with disk.repaired():
+                if cut:
+                    store, to = after_power_cut(store, place / "cut"), Path(shutil.copytree(to, place / "cut to"))
+                    if not unknown:
+                        assert _exported(to) + _queued(store) == ids, (spare, error)
+            disk.fail, disk.spare = "", 0
+            if not cut and fail.endswith("-once"):
+                list(exporter.run())
+            exporter.close()
+        made_now = _export(store, to)
+        assert _exported(to) == _acknowledged(store) == ids, (spare, error)
+        assert _queued(store) == []
+        if disk.failed == failed:
+            break
+        assert not error or unknown or not any(made.recovered for made in made_now), "it was not said that it is there"
+    assert disk.failed == failed, "each commit has failed once"
+    assert bool(doubts) == (not fail.endswith("-once"))
+
+
+def _on_a_disk_that_fails_after(function: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command, on a disk that fails as soon as it calls this function of ordack."""
+    of, _, name = function.rpartition(".")
+    program = (
+        f"import sys\nfrom tests.host.faulty_disk import FaultyDisk\nfrom ordack import cli, client, store\n"
+        f"disk = FaultyDisk()\nreal = {function}\n"
+        f"def failing(*arguments):\n    disk.fail = 'sync'\n    return real(*arguments)\n"
+        f"{of}.{name} = failing\ncli.main()\n"
+    )
+    environment = {**ENVIRONMENT, "PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{Path(__file__).parents[2]}"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_the_command_says_that_it_is_not_known_and_exits_with_6(client: Client) -> None:
+    done = _on_a_disk_that_fails_after(
+        "client.Client._send_here", "send", "--store", str(client.store.folder), "line1", "--body", "2"
+    )
+    assert done.returncode == 6, done.stderr
+    assert re.search(r"message \d+ to line1 was sent, or not: .* not known whether .* before another", done.stderr)
+
+
+def test_an_export_of_which_nobody_knows_says_what_to_do(client: Client, tmp_path: Path) -> None:
+    store, to = client.store.folder, tmp_path / "to"
+    export = "export", "--store", str(store), "line1", "--to", str(to)
+    done = _on_a_disk_that_fails_after("store.Store.received", *export)
+    assert done.returncode == 6, done.stderr
+    assert re.search(
+        r"1 message of the queue line1 moved to the segment line1-0000000001-1-1.parquet, or did not: .*"
+        r"It is not known .*: export to .*/to again, and each is in one segment",
+        done.stderr,
+    )
+    assert segments(to) == []
+    done = subprocess.run(
+        [sys.executable, "-m", "ordack", *export],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert (done.returncode, len(segments(to)), _bodies(client)) == (0, 1, []), done.stderr
+
+
+def test_a_receive_that_cannot_begin_is_no_doubt(disk: FaultyDisk, client: Client) -> None:
+    """Which messages somebody has in hand is known to him alone, and nobody was given one."""
+    disk.fail = "sync"
+    with pytest.raises(StoreError) as raised:
+        client.queue("line1").receive().__enter__()
+    assert not isinstance(raised.value, StoreUnknown)
+    assert _bodies_after_power_cut(client, disk) == [b"1"]
+    disk.fail = ""
+    with client.queue("line1").receive() as message:
+        assert message.body == b"1"

@@ -1,0 +1,483 @@
+"""Three queue managers in a line: what passes through the one in the middle, what comes back, and what ends there."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mqqb import build, confirm, core, guid_names, guids, headers
+from mqqb.names import NULL_GUID, DirectQueueFormatName, QueueName
+from ordack.client import Empty, Reject
+from ordack.config import Config
+from ordack.names import DEAD_LETTER, DEAD_XACT
+
+from tests.host.test_outcome import ADMIN, JN, NA, Sender, application, copies, run
+from tests.support.host_peer import Peer
+from tests.support.host_world import HERE, WALL, AtOnce, Host, World, exchange, world_of
+
+ROUTER = ("10.0.0.5", 1801)
+PLANT = DirectQueueFormatName("OS:plant\\private$\\line1")
+
+
+class Line:
+    """sender -> router -> receiver, whose name is plant; the sender knows only the router."""
+
+    def __init__(self, folder: Path, seed: int | None = None, **settings: Any) -> None:
+        self.receiver = Host(folder / "receiver", Config(send_insecure_nacks=True, early_order_ack=0))
+        self.router = Host(
+            folder / "router",
+            Config(**{"route": True, "own_names": frozenset({"router"}), "next_hops": {"plant": HERE}, **settings}),
+            ROUTER[0],
+        )
+        self.sender = Host(folder / "sender", Config(next_hops={"plant": ROUTER}), "10.0.0.9")
+        self.hosts = [self.router, self.receiver, self.sender]
+        self.world = World(seed or 0, self.hosts, [])
+        if seed is None:
+            self.world.random = AtOnce()
+
+    def close(self) -> None:
+        for host in self.hosts:
+            host.store.close()
+
+    def send(self, body: bytes, queue: str = "line1", **properties: Any) -> int:
+        with application(self.world, self.sender) as client:
+            return client.send(f"DIRECT=OS:plant\\private$\\{queue}", body, **properties).message_id
+
+    def answer(self, message_id: int) -> tuple[str, int]:
+        with application(self.world, self.sender) as client:
+            found = client.state(message_id)
+        assert found is not None
+        return found.answer, found.message_class
+
+    def part(self) -> None:
+        """The receiver cannot be reached any more."""
+        for wire in list(self.world.wires):
+            if wire.host is self.receiver:
+                wire.cut()
+        self.receiver.address = "10.9.9.9"
+
+    def waiting(self) -> list[int]:
+        return [len(host.store.outgoing_messages()) for host in self.hosts]
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> Iterator[Line]:
+    made = Line(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def router(tmp_path: Path) -> Iterator[Host]:
+    """A router that reaches nobody."""
+    made = Host(tmp_path, Config(route=True, own_names=frozenset({"router"})))
+    yield made
+    made.store.close()
+
+
+def sender_through(router: Host, number: int = 1) -> tuple[World, Sender]:
+    sender = Sender(bytes([number]) * 16, PLANT)
+    return world_of([router], [sender]), sender
+
+
+def set_hops(hops: int) -> Any:
+    def change(message: headers.UserMessage) -> None:
+        message.user.flags = message.user.flags & ~core.USER_RC | hops
+
+    return change
+
+
+# ---- what passes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.rule("B-012", "B-077", "B-259", "B-264", "B-290", "A-20", "B-362", "B-008")
+def test_a_transactional_message_passes_untouched_and_its_order_ack_comes_back(line: Line) -> None:
+    """Only the hop count is another; the router has no state of the stream, before and after."""
+    sent = [line.send(b"%d" % number, label="l") for number in range(3)]
+    before = [bytes(line.sender.store.outgoing_packet(row.key)[0]) for row in line.sender.store.outgoing_messages()]
+    run(line.world, 400)
+    stored = line.receiver.store.peek(line.receiver.store.queue("line1").identifier, -1)
+    assert len(stored) == 3
+    for packet, message in zip(before, stored, strict=True):
+        changed = bytearray(packet)
+        assert changed[60] & core.USER_RC == 0
+        build.set_hop_count(changed, 1)
+        assert bytes(changed) == bytes(message.packet)
+    (info,) = [queue for queue in line.router.manager.report()["outgoing"] if "plant" in queue["format_name"]]
+    assert (info["first_non_ack"], info["last_non_ack"], info["no_ack_count"]) == (None, None, 0)
+    record = next(row for row in line.router.store.outgoing_queues() if "plant" in row.format_name).record
+    assert [line.answer(number)[0] for number in sent] == ["waiting"] * 3
+    run(line.world, 1000)
+    assert [line.answer(number)[0] for number in sent] == ["stored at destination"] * 3
+    assert line.router.store.incoming() == []
+    assert record == next(row for row in line.router.store.outgoing_queues() if "plant" in row.format_name).record
+    assert line.receiver.store.incoming()[0].source == line.sender.store.guid
+    run(line.world, 30_000)
+    assert line.waiting() == [0, 0, 0]
+
+
+@pytest.mark.rule("A-20", "B-009", "B-116", "B-260", "B-362", "C-50", "C-54", "C-57", "C-26", "C-25")
+def test_final_acks_find_their_way_back(line: Line) -> None:
+    with line.receiver.client() as client:
+        client.create_queue("small", transactional=True)
+        client.store.set_quota("small", 100)
+    taken, refused, lost = (line.send(b"x", dead_letter=True, queue=queue) for queue in ("line1", "line1", "small"))
+    run(line.world, 2000)
+    assert line.answer(taken)[0] == "stored at destination"
+    with application(line.world, line.receiver) as client:
+        with client.queue("line1").receive():
+            pass
+        with client.queue("line1").receive():
+            raise Reject
+    run(line.world, 2000)
+    assert line.answer(taken) == ("received", 0x4000)
+    assert line.answer(refused) == ("dead-lettered", 0xC004)
+    assert line.answer(lost) == ("dead-lettered", 0x8003)
+    assert sorted(copies(line.sender, DEAD_XACT)) == [(0x8003, b"x"), (0xC004, b"x")]
+    assert copies(line.router, DEAD_XACT) == copies(line.receiver, DEAD_XACT) == []
+    run(line.world, 30_000)
+    assert line.waiting() == [0, 0, 0]
+
+
+@pytest.mark.rule("B-351", "B-011", "A-20")
+@pytest.mark.parametrize("delivery", ["transactional", "express"])
+def test_administration_acknowledgements_come_back_over_the_router(line: Line, delivery: str) -> None:
+    queue = "line1" if delivery == "transactional" else "plain"
+    with application(line.world, line.sender) as client:
+        client.create_queue("admin")
+    asked = {"acknowledge": ("reach-queue", "receive", "nack-reach-queue"), "administration_queue": "admin"}
+    line.send(b"x", queue, delivery=delivery, **asked)
+    line.send(b"y", "nowhere", delivery=delivery, **asked)
+    run(line.world, 1000)
+    with application(line.world, line.receiver) as client, client.queue(queue).receive():
+        pass
+    run(line.world, 1000)
+    assert copies(line.sender, "admin") == [(2, b""), (0x8000, b"y"), (0x4000, b"")]
+    run(line.world, 30_000)
+    assert line.waiting() == [0, 0, 0]
+
+
+@pytest.mark.rule("B-264", "B-287", "B-305")
+def test_what_waits_at_the_router_leaves_by_priority_and_else_in_order(line: Line) -> None:
+    line.part()
+    for number in range(4):
+        line.send(b"%d" % number, "plain", delivery="express", priority=number // 2)
+    for number in range(3):
+        line.send(b"t%d" % number)
+    run(line.world, 1000)
+    assert line.waiting()[0] == 7
+    line.receiver.address = HERE[0]
+    run(line.world, 1000)
+    assert line.receiver.content("plain") == [b"2", b"3", b"0", b"1"]
+    assert line.receiver.content("line1") == [b"t0", b"t1", b"t2"]
+
+
+@pytest.mark.rule("B-248", "B-250", "B-254")
+def test_a_message_not_transactional_that_comes_again_is_not_forwarded_again(router: Host) -> None:
+    world, sender = sender_through(router)
+    sender.send(b"e", "express")
+    sender.send(b"r", "recoverable")
+    exchange(world)
+    world.wires[0].cut()  # before anything was acknowledged
+    router.restart(world.now, snapshot=True)
+    run(world, 15_000)
+    assert sender.is_settled
+    assert len(router.store.outgoing_messages()) == 2
+
+
+@pytest.mark.rule("B-251", "B-285")
+@pytest.mark.parametrize("delivery", ["transactional", "recoverable"])
+def test_what_the_router_has_no_room_for_stays_where_it_is(tmp_path: Path, delivery: str) -> None:
+    router = Host(tmp_path, Config(route=True, own_names=frozenset({"router"}), quota=1000))
+    world, sender = sender_through(router)
+    sender.send(bytes(2000), delivery, acknowledge=NA, admin=ADMIN)
+    exchange(world)
+    assert sender.session is None
+    assert (sender.classes, sender.told, sender.is_settled, router.store.usage()) == ([], [], False, 0)
+    router.store.close()
+
+
+@pytest.mark.rule("B-264", "A-38")
+def test_names_of_the_router_itself_end_there(router: Host) -> None:
+    line1 = guid_names.PrivateQueueFormatNameId(router.store.queue("line1").identifier)
+    names = [
+        (DirectQueueFormatName("OS:Router\\private$\\line1"), NULL_GUID),
+        (line1, NULL_GUID),
+        (line1, router.store.guid),
+    ]
+    peers = [Peer(bytes([number]) * 16, name, address) for number, (name, address) in enumerate(names, 1)]
+    world = world_of([router], peers)
+    for peer in peers:
+        peer.send(b"%d" % peer.guid[0])
+    exchange(world)
+    assert sorted(router.content("line1")) == [b"1", b"2", b"3"]
+    assert router.store.outgoing_messages() == []
+
+
+@pytest.mark.rule("B-264", "B-362")
+def test_a_private_name_is_forwarded_by_the_identifier_of_its_queue_manager(tmp_path: Path) -> None:
+    receiver = Host(tmp_path / "receiver")
+    guid = guids.guid_text(receiver.store.guid)[1:-1].lower()
+    router = Host(tmp_path / "router", Config(route=True, next_hops={guid: HERE}), ROUTER[0])
+    sender = Sender(
+        b"\1" * 16, guid_names.PrivateQueueFormatNameId(receiver.store.queue("line1").identifier), receiver.store.guid
+    )
+    world = world_of([router, receiver], [sender])
+    sender.send(b"x", journal=JN)
+    run(world, 2000)
+    assert (receiver.content("line1"), sender.acked) == ([b"x"], [1])
+    with application(world, receiver) as client, client.queue("line1").receive():
+        pass
+    run(world, 2000)
+    assert sender.classes == [0x4000]
+    for host in (receiver, router):
+        assert host.store.outgoing_messages() == []
+        host.store.close()
+
+
+@pytest.mark.rule("B-363", "B-008", "A-20")
+def test_an_order_ack_whose_source_is_gone_is_not_kept_and_comes_again(line: Line) -> None:
+    peer = Sender(b"\1" * 16, PLANT)
+    line.world.peers.append(peer)
+    peer.send(b"x")
+    exchange(line.world)
+    exchange(line.world)
+    assert line.receiver.content("line1") == [b"x"]
+    line.world.peers.clear()
+    for wire in list(line.world.wires):
+        if wire.initiator is peer:
+            wire.cut()
+    run(line.world, 2000)
+    assert line.waiting() == [0, 0, 0]
+    line.world.peers.append(peer)
+    line.world.settle()
+    assert (peer.acked, line.receiver.content("line1")) == ([1], [b"x"])
+
+
+@pytest.mark.rule("B-011", "B-344", "A-20")
+def test_a_final_ack_for_a_source_that_is_away_waits_at_the_router_over_a_restart(line: Line) -> None:
+    peer = Sender(b"\1" * 16, PLANT)
+    line.world.peers.append(peer)
+    peer.send(b"x", journal=JN)
+    run(line.world, 2000)
+    assert peer.acked == [1]
+    line.world.peers.clear()
+    for wire in list(line.world.wires):
+        wire.cut()
+    with application(line.world, line.receiver) as client, client.queue("line1").receive():
+        pass
+    run(line.world, 2000)  # the receiver connects to the router, where the message came from
+    assert line.waiting() == [2, 0, 0]  # and the OrderAck: express ones are acknowledged after ten seconds
+    line.router.restart(line.world.now, snapshot=True)
+    line.receiver.restart(line.world.now, snapshot=True)
+    assert peer.classes == []
+    line.world.peers.append(peer)
+    run(line.world, 15_000)
+    assert peer.classes == [0x4000]
+    assert line.waiting() == [0, 0, 0]
+
+
+@pytest.mark.rule("B-427", "B-248", "B-318", "B-020")
+@pytest.mark.parametrize("acknowledged", [True, False])
+def test_a_destination_put_back_behind_the_router_goes_on_within_a_resend(line: Line, acknowledged: bool) -> None:
+    """The sender's session is with the router, and stays: only a resend tells the destination what it has lost. Its
+    OrderAcks must not have the MessageIDs of those that the router has seen."""
+    line.receiver.back_up()
+    for body in (b"1", b"2"):
+        line.send(body)
+    run(line.world, 2000 if acknowledged else 200)
+    assert line.receiver.content("line1") == [b"1", b"2"]
+    line.receiver.put_back(line.world)
+    later = [line.send(body) for body in (b"3", b"4")]
+    run(line.world, 35_000)
+    assert line.receiver.content("line1") == ([b"3", b"4"] if acknowledged else [b"1", b"2", b"3", b"4"])
+    assert [line.answer(each)[0] for each in later] == [confirm.STORED] * 2
+    assert line.waiting() == [0, 0, 0]
+
+
+# ---- what ends at the router ----------------------------------------------------------------------
+
+
+@pytest.mark.rule("B-259", "B-260", "B-261", "B-350", "B-375", "C-66", "A-40", "A-37")
+@pytest.mark.parametrize("delivery", ["transactional", "recoverable"])
+@pytest.mark.parametrize(
+    ("limit", "hops", "passes"),
+    [(None, 14, True), (None, 15, False), (1, 0, True), (1, 1, False), (29, 28, True), (29, 29, False)],
+)
+def test_the_hop_limit(tmp_path: Path, limit: int | None, hops: int, passes: bool, delivery: str) -> None:
+    settings = {} if limit is None else {"hop_limit": limit}
+    router = Host(tmp_path, Config(route=True, own_names=frozenset({"router"}), **settings))  # type: ignore[arg-type]
+    world, sender = sender_through(router)
+    sender.send(b"x", delivery, acknowledge=NA, admin=ADMIN, journal=JN)
+    sender.edit(1, set_hops(hops))
+    exchange(world)
+    run(world, 2000)
+    forwarded = [router.store.outgoing_packet(row.key)[0] for row in router.store.outgoing_messages()]
+    assert [packet[60] & core.USER_RC for packet in forwarded] == ([hops + 1] if passes else [])
+    assert sender.classes == ([] if passes or delivery != "transactional" else [0x8005])
+    assert sender.told == ([] if passes else [0x8005])
+    assert copies(router, DEAD_LETTER) == ([] if passes or delivery == "transactional" else [(0x8005, b"x")])
+    router.store.close()
+
+
+@pytest.mark.rule("B-259", "C-66", "A-40")
+def test_a_message_that_goes_in_a_circle_ends(tmp_path: Path) -> None:
+    """Each of two routers takes the other for the way to the plant."""
+    there = ("10.0.0.6", 1801)
+    one = Host(
+        tmp_path / "one", Config(route=True, own_names=frozenset({"one"}), next_hops={"plant": there}), ROUTER[0]
+    )
+    two = Host(
+        tmp_path / "two", Config(route=True, own_names=frozenset({"two"}), next_hops={"plant": ROUTER}), there[0]
+    )
+    sender = Sender(b"\1" * 16, PLANT)
+    world = world_of([one, two], [sender])
+    sender.send(b"x")
+    run(world, 5000)
+    assert sender.classes == [0x8005]
+    for host in (one, two):
+        assert host.store.outgoing_messages() == []
+        host.store.close()
+
+
+@pytest.mark.rule("B-311", "B-312", "B-390", "B-391", "B-372", "B-313", "B-314")
+@pytest.mark.parametrize("deadline", [{"ttrq": 5}, {"ttbr": 5}])
+@pytest.mark.parametrize("delivery", ["transactional", "recoverable"])
+def test_a_message_whose_time_runs_out_at_the_router_ends_there(
+    router: Host, delivery: str, deadline: dict[str, int]
+) -> None:
+    world, sender = sender_through(router)
+    sender.send(b"x", delivery, journal=JN, acknowledge=NA, admin=ADMIN, sent_time=WALL, **deadline)
+    run(world, 5900)
+    assert len(router.store.outgoing_messages()) == 1
+    run(world, 1500)
+    assert router.store.outgoing_messages() == []
+    assert (sender.told, sender.classes) == ([0x8002], [])
+    assert copies(router, DEAD_LETTER) == ([] if delivery == "transactional" else [(0x8002, b"x")])
+    assert copies(router, DEAD_XACT) == []
+
+
+@pytest.mark.rule("B-265", "B-266", "B-267")
+@pytest.mark.parametrize(("skew", "age", "taken"), [(0, 10, True), (0, 11, False), (5, 15, True), (5, 16, False)])
+def test_a_message_that_reaches_the_router_too_late_is_refused_there(
+    tmp_path: Path, skew: int, age: int, taken: bool
+) -> None:
+    router = Host(tmp_path, Config(route=True, own_names=frozenset({"router"}), clock_skew=skew))
+    world, sender = sender_through(router)
+    sender.send(b"x", ttrq=10, sent_time=WALL - age)
+    exchange(world)
+    assert sender.classes == ([] if taken else [0x8002])
+    router.store.close()
+
+
+@pytest.mark.rule("B-256", "B-264", "B-435")
+@pytest.mark.parametrize(
+    ("name", "address"),
+    [
+        (guid_names.PublicQueueFormatName(b"p" * 16), b"elsewhere 16 byt"),
+        (DirectQueueFormatName("OS:plant\\public"), b"elsewhere 16 byt"),
+        (DirectQueueFormatName("OS:pl\ud800nt\\private$\\line1"), b"elsewhere 16 byt"),
+        (DirectQueueFormatName("OS:pl\ud800nt\\private$\\line1"), NULL_GUID),
+        (DirectQueueFormatName("HTTP://plant/msmq/private$/line1"), NULL_GUID),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_refused_by_the_router(router: Host, name: QueueName, address: bytes) -> None:
+    sender = Sender(b"\1" * 16, name, address)
+    world = world_of([router], [sender])
+    sender.send(b"x")
+    exchange(world)
+    assert sender.classes == [0x8000]
+    assert router.manager.wanted_hops() == set()
+    assert [line.partition(": ")[0] for line in router.log] == ["10.0.0.9"]
+    assert "NACK_BAD_DST_Q" in router.log[0]
+
+
+# ---- accidents ------------------------------------------------------------------------------------
+
+
+@pytest.mark.rule("B-012", "B-077", "B-098", "B-264", "B-299", "B-344", "A-20", "C-25", "C-26")
+@pytest.mark.parametrize("seed", range(6))
+def test_all_three_killed_at_any_statement_nothing_is_lost_repeated_or_reordered(tmp_path: Path, seed: int) -> None:
+    """Applications receive in the meantime; each message has the answer that became of it."""
+    line = Line(tmp_path, seed)
+    world = line.world
+    messages: dict[bytes, int] = {}
+    taken: list[bytes] = []
+    refused: set[bytes] = set()
+
+    def receive() -> None:
+        with contextlib.suppress(Empty), application(world, line.receiver) as client:
+            with client.queue("line1").receive() as message:
+                body, reject = message.body, world.random.random() < 0.3
+                if reject:
+                    raise Reject
+            taken.append(body)
+            if reject:
+                refused.add(body)
+
+    for number in range(60):
+        if number < 20:
+            body = b"%d" % number
+            messages[body] = line.send(body, dead_letter=True)
+        for host in line.hosts:
+            if world.random.random() < 0.5:
+                host.arm(world.random.randint(1, 60))
+        world.connect_all()
+        for _ in range(world.random.randint(1, 8)):
+            world.collect()
+            world.deliver(1 << 14)
+        if world.random.random() < 0.4:
+            receive()
+        if world.wires and world.random.random() < 0.2:
+            world.random.choice(world.wires).cut()
+        world.pass_time(world.random.randint(0, 1000))
+    world.random = AtOnce()
+    world.settle(lambda: line.waiting()[0] == 0 and len(taken) + len(line.receiver.content("line1")) == 20)
+    while len(taken) < 20:
+        receive()
+    world.settle(lambda: line.waiting() == [0, 0, 0])
+    assert taken == list(messages)
+    for body, message_id in messages.items():
+        assert line.answer(message_id) == (
+            (confirm.DEAD_LETTERED, 0xC004) if body in refused else (confirm.RECEIVED, 0x4000)
+        )
+    assert sorted(body for _, body in copies(line.sender, DEAD_XACT)) == sorted(refused)
+    assert sum(host.crashes for host in line.hosts) > 15
+    assert line.router.store.incoming() == []
+    line.close()
+
+
+@pytest.mark.rule("B-260", "B-230", "B-245", "A-20")
+@pytest.mark.parametrize("seed", range(6))
+def test_no_order_ack_overtakes_a_final_ack_on_the_way_back(tmp_path: Path, seed: int) -> None:
+    """The router may be killed, and wires cut: a message that was refused is never called stored."""
+    line = Line(tmp_path, seed)
+    peer = Sender(b"\1" * 16, PLANT)
+    world = line.world
+    world.peers.append(peer)
+    with line.receiver.client() as client:
+        client.store.set_quota("line1", 1500)
+    for number in range(40):
+        peer.send(b"%d" % number)
+        for host in (line.router, line.receiver):
+            host.arm(world.random.randint(1, 60))
+        world.connect_all()
+        for _ in range(world.random.randint(1, 6)):
+            world.collect()
+            world.deliver(1 << 14)
+        if world.random.random() < 0.3:
+            with contextlib.suppress(Empty), application(world, line.receiver) as client:
+                with client.queue("line1").receive():
+                    pass
+        if world.wires and world.random.random() < 0.3:
+            world.random.choice(world.wires).cut()
+        world.pass_time(world.random.randint(0, 800))
+    world.random = AtOnce()
+    world.settle(lambda: line.waiting()[:2] == [0, 0])
+    assert set(peer.acked) | set(peer.rejected) == set(range(1, 41))
+    assert not set(peer.acked) & set(peer.rejected)
+    assert peer.rejected
+    line.close()

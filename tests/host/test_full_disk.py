@@ -1,0 +1,237 @@
+"""Stores on small file systems, mounted for the test: full, emptied, filled by somebody else. What was full once takes
+messages again by itself (B-285, B-398, B-424)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ordack.client import Client
+from ordack.room import RESERVE_BYTES, Disk, room
+from ordack.store import StoreFull
+
+from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, ordack
+
+MB = 1_000_000
+BODY = bytes(200_000)
+DISKS = [("tmpfs", 40), ("tmpfs", 60), ("ext4", 40), ("ext4", 60)]  # MiB
+
+
+@pytest.fixture
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A file system of that kind and so many MiB."""
+    kind, size = request.param
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    image = tmp_path / "image"
+    if kind == "tmpfs":
+        steps = [["mount", "-t", "tmpfs", "-o", f"size={size}m", "tmpfs", str(folder)]]
+    else:
+        with image.open("wb") as file:
+            file.truncate(size << 20)
+        steps = [["mkfs.ext4", "-q", str(image)], ["mount", "-o", "loop", str(image), str(folder)]]
+    for step in steps:
+        try:
+            done = subprocess.run(step, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        except FileNotFoundError as error:
+            pytest.skip(f"no {error.filename} here")
+        if done.returncode:
+            pytest.skip(f"this process cannot mount a file system: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True, timeout=DEADLINE_S)
+
+
+on_two = pytest.mark.parametrize("disk", [DISKS[0], DISKS[3]], ids=str, indirect=True)
+
+
+def _fill(client: Client, destination: str, **properties: Any) -> tuple[int, str]:
+    """Send until nothing more is accepted: how many, and what was said then."""
+    count = 0
+    while True:
+        try:
+            client.send(destination, BODY, **properties)
+        except StoreFull as error:
+            return count, str(error)
+        count += 1
+
+
+def _empty(client: Client, name: str) -> int:
+    count = 0
+    queue = client.queue(name)
+    while True:
+        with queue.receive_batch(100) as messages:
+            count += len(messages)
+        if not messages:
+            return count
+
+
+def _until(true: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not true():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def _ballast(folder: Path) -> None:
+    """Somebody else's file takes all that is left."""
+    with (folder / "ballast").open("wb", buffering=0) as file:
+        for size in (1 << 16, 1 << 12, 1 << 12):
+            with contextlib.suppress(OSError):
+                while file.write(bytes(size)):
+                    pass
+            os.fsync(file.fileno())  # what was promised and is not needed is free after this
+
+
+@pytest.mark.rule("B-285", "B-398", "B-424")
+@pytest.mark.parametrize(
+    ("disk", "way"),
+    [*((disk, "receive") for disk in DISKS), (DISKS[0], "purge"), (DISKS[3], "purge")],
+    ids=str,
+    indirect=["disk"],
+)
+def test_what_was_full_once_takes_as_much_again(disk: Path, way: str) -> None:
+    store = disk / "store"
+    ordack("queue", "create", "--store", store, "line1", "--transactional")
+    with Client(store) as client:
+        first, said = _fill(client, "line1")
+        assert first * len(BODY) > 0.6 * os.statvfs(disk).f_blocks * os.statvfs(disk).f_frsize
+        assert "disk nearly full: " in said
+        assert " kept back" in said
+        for _ in range(2):
+            if way == "receive":
+                assert _empty(client, "line1") == first
+            else:
+                assert as_json("queue", "purge", "--store", store, "line1")[0]["removed"] == first
+            again, _ = _fill(client, "line1")
+            assert again >= first - 1  # what the numbers, outcomes and the log of the store have taken
+            first = again
+        done = ordack("send", "--store", store, "line1", stdin=BODY)
+        assert done.returncode == 1
+        assert "disk nearly full: " in done.stderr
+
+
+@on_two
+@pytest.mark.rule("B-285")
+def test_a_sender_that_was_refused_for_room_goes_on_when_there_is_some(disk: Path, tmp_path: Path) -> None:
+    store = disk / "store"
+    ordack("queue", "create", "--store", store, "line1", "--transactional")
+    serve = Serve(store)
+    with Client(tmp_path / "sender", create=True) as sender, Client(store) as client:
+        for number in range(300):
+            sender.send("DIRECT=TCP:127.0.0.1\\private$\\line1", b"%d " % number + BODY)
+        away = Serve(tmp_path / "sender", "--next-hop", f"127.0.0.1=127.0.0.1:{serve.port}")
+        received: list[int] = []
+        try:
+            queue = client.queue("line1")
+            for _ in range(5):  # each time all that the disk takes
+                left = 300 - len(received)
+                _until(lambda left=left: _is_full(client) or client.store.queue("line1").messages == left, "it is full")
+                with queue.receive_batch(300) as messages:
+                    received += [int(message.body.partition(b" ")[0]) for message in messages]
+                while messages:
+                    with queue.receive_batch(300) as messages:
+                        received += [int(message.body.partition(b" ")[0]) for message in messages]
+                if len(received) == 300:
+                    break
+        finally:
+            away.stop()
+            errors = serve.stop()[2]
+    assert received == list(range(300))
+    assert "disk nearly full: " in errors
+
+
+def _is_full(client: Client) -> bool:
+    return client.store.room(1 << 40).bytes < len(BODY) + 1000
+
+
+@on_two
+@pytest.mark.rule("B-285", "B-098")
+def test_a_disk_that_somebody_else_has_filled_serves_again_when_it_is_freed(disk: Path, tmp_path: Path) -> None:
+    store = disk / "store"
+    ordack("queue", "create", "--store", store, "line1", "--transactional")
+    serve = Serve(store)
+    with Client(tmp_path / "sender", create=True) as sender, Client(store) as client:
+        away = Serve(tmp_path / "sender", "--next-hop", f"127.0.0.1=127.0.0.1:{serve.port}")
+        _ballast(disk)
+        try:
+            for number in range(40):
+                sender.send("DIRECT=TCP:127.0.0.1\\private$\\line1", b"%d " % number + BODY)
+            with pytest.raises(StoreFull):
+                client.send("line1", BODY)
+            assert as_json("queue", "list", "--store", store)[0]["messages"] == 0
+            (disk / "ballast").unlink()
+            _until(lambda: client.store.queue("line1").messages == 40, "what waited arrives")
+            client.send("line1", BODY)
+        finally:
+            away.stop()
+            errors = serve.stop()[2]
+        queue = client.queue("line1")
+        with queue.receive_batch(100) as messages:
+            assert [int(message.body.partition(b" ")[0]) for message in messages[:40]] == list(range(40))
+    assert "disk nearly full: 0.0 MB free" in errors
+
+
+@on_two
+def test_serve_that_is_started_on_a_full_disk_waits_until_it_is_freed(disk: Path) -> None:
+    store = disk / "store"
+    ordack("queue", "create", "--store", store, "line1", "--transactional")
+    _ballast(disk)
+    done = ordack("receive", "--store", store, "line1")
+    assert (done.returncode, "disk is full" in done.stderr) == (1, True)
+    done = ordack("status", "--store", store)
+    assert "line1" in done.stdout
+    assert "disk nearly full: 0.0 MB free" in done.stdout
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ordack", "serve", "--store", str(store), "--listen", "127.0.0.1:0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    assert process.stdout
+    assert process.stderr
+    try:
+        assert "the disk is full" in process.stderr.readline()
+        (disk / "ballast").unlink()
+        assert process.stdout.readline().startswith("listening on")
+    finally:
+        process.terminate()
+        process.communicate(timeout=DEADLINE_S)
+
+
+@on_two
+@pytest.mark.rule("C-20", "C-36")
+def test_what_expires_on_a_full_disk_is_dead_lettered(disk: Path) -> None:
+    """The copies are made in pieces that the disk has room for."""
+    store = disk / "store"
+    with Client(store, create=True, clock=lambda: time.time() - 3600) as client:
+        count, _ = _fill(client, "DIRECT=TCP:127.0.0.1\\private$\\line1", ttrq=1, dead_letter=True)
+    serve = Serve(store, "--next-hop", "127.0.0.1=127.0.0.1:9")
+    try:
+        with Client(store) as client:
+            _until(lambda: client.store.queue("system$;deadxact").messages == count, "all are dead-lettered")
+            assert client.store.outgoing_messages() == []
+    finally:
+        errors = serve.stop()[2]
+    assert "all sessions are closed" not in errors
+
+
+@pytest.mark.rule("B-285", "B-398")
+def test_what_is_kept_back_of_a_disk() -> None:
+    def of(free: int, unused: int = 0, size: int = 1 << 40, planned: int = 0, used: int = 0) -> tuple[int, str]:
+        return room(1 << 30, used, Disk(size, free, 0, planned, unused))
+
+    assert of(100 * MB)[0] == 100 * MB - RESERVE_BYTES
+    assert of(13 * MB) == (13 * MB - RESERVE_BYTES, "disk nearly full: 13 MB free, 17 MB kept back")
+    assert of(13 * MB, unused=20 * MB)[0] > 13 * MB - RESERVE_BYTES
+    assert of(0, unused=200 * MB)[0] <= 0  # what goes to unused pages goes to the log first
+    assert of(30 * MB, planned=30 * MB)[0] < 0  # the log will make the file longer
+    assert of(9 * MB, size=40 * MB)[0] == 4 * MB
+    assert of(1 << 39, used=1 << 30)[1].startswith(f"the quota is {1 << 30} bytes, and {1 << 30} are kept")

@@ -1,0 +1,119 @@
+"""Thousands of files, queues and segments with few descriptors: `ulimit -n 256`."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ordack.client import Client
+from ordack.pipeline import audit, captures
+from ordack.pipeline.export import Exporter
+from ordack.store import StoreBusy
+
+from tests.pipeline.test_audit_follow import capture_files
+from tests.support.segment_files import make_folder, row, write_rows
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'firmware'}{os.pathsep}{ROOT / 'host'}", "COLUMNS": "200"}
+DESCRIPTORS = 256
+FILES = 5000
+QUEUES = 300
+
+
+def _ordack(*arguments: object) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "ordack", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=600,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS)),
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def captured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A folder with a capture in thousands of files, and what the audit says of it in one: packets begin in one file
+    and end in another, and bytes that came too early wait over many."""
+    made = tmp_path_factory.mktemp("limits")
+    paths = capture_files(7, made / "captures", FILES, 7000)
+    assert len(paths) == FILES
+    whole = made / "whole.pcap"
+    whole.write_bytes(paths[0].read_bytes()[:24] + b"".join(path.read_bytes()[24:] for path in paths))
+    return made / "captures", audit.run([whole]).summary
+
+
+def test_an_audit_of_thousands_of_files(captured: tuple[Path, dict[str, Any]]) -> None:
+    folder, expected = captured
+    done = _ordack("audit", folder, "--json")
+    assert done.returncode in (0, 1, 3), done.stderr
+    assert json.loads(done.stdout) == json.loads(json.dumps(expected))
+
+
+def test_an_audit_that_follows_thousands_of_files(captured: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    folder, expected = captured
+    done = _ordack("audit", "--follow", folder, "--checkpoint", tmp_path / "checkpoint", "--once", "--json")
+    assert done.returncode in (0, 1, 3), done.stderr
+    assert json.loads(done.stdout) == json.loads(json.dumps(expected))
+
+
+def test_what_waits_in_files_that_were_read_is_all_that_is_kept_of_them(captured: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = captured
+    paths = captures.in_order(list(folder.iterdir()))
+    decoder = captures.Decoder(paths, 0, 1, False)
+    largest = sum(Path(path).stat().st_size for path in paths) // 20
+    kept = [sum(map(len, decoder._kept.values())) for _ in captures.read_on(decoder, 16, ("kind",))]
+    assert 0 < max(kept) < largest
+    assert len(list(Path("/proc/self/fd").iterdir())) < DESCRIPTORS
+
+
+def test_decode_of_thousands_of_files(captured: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = captured
+    done = _ordack("decode", "--json", *sorted(folder.iterdir())[:1000])
+    assert done.returncode in (0, 3)
+    assert "Too many open files" not in done.stderr
+    assert done.stdout
+
+
+def test_an_export_of_many_queues(tmp_path: Path) -> None:
+    names = [f"line{number}" for number in range(QUEUES)]
+    with Client(tmp_path / "store", create=True) as client:
+        for name in names:
+            client.create_queue(name)
+            client.send(name, name.encode())
+    done = _ordack("export", *names, "--store", tmp_path / "store", "--to", tmp_path / "segments", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line)["queue"] for line in done.stdout.splitlines()] == names
+    assert len(list((tmp_path / "segments").glob("*.parquet"))) == QUEUES
+
+
+def test_only_one_exports_a_queue_whatever_others_it_exports(tmp_path: Path) -> None:
+    with Client(tmp_path / "store", create=True) as client, Client(tmp_path / "store") as other:
+        for name in ("a", "b", "c"):
+            client.create_queue(name)
+        with Exporter(client, ["a", "b"], tmp_path / "one"):
+            with pytest.raises(StoreBusy, match="the queue b"), Exporter(other, ["c", "b"], tmp_path / "two"):
+                pass
+            with Exporter(other, ["c"], tmp_path / "two"):
+                pass
+        with Exporter(other, ["b"], tmp_path / "one"):
+            pass
+
+
+def test_spark_is_not_started_where_its_files_cannot_be_opened(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="pyspark is not installed")
+    folder = make_folder(tmp_path / "segments")
+    write_rows(folder, 1, [row(1)])
+    done = _ordack("pipeline", "ingest", folder, "--to", tmp_path / "table")
+    assert done.returncode == 2
+    assert f"this process may have {DESCRIPTORS}: allow it more (ulimit -n)" in done.stderr

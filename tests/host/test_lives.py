@@ -1,0 +1,301 @@
+"""What OrderAcks tell a queue manager of a life of its store that it knows nothing of: a backup was put back, or there
+is a copy. Numbers that it gives anew must be taken for new ones; what cannot be known must be said to be in doubt."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from mqqb import acks, build, confirm, parse, streams
+from ordack.client import Sent
+from ordack.lives import Strangers, has_sent
+from ordack.store import Store
+
+from tests.support.host_world import Host, World, exchange, two_hosts
+
+LINE1 = "DIRECT=OS:plant\\private$\\line1"
+IN_DOUBT = (confirm.DISCARDED, 0x8002, True)
+STORED = (confirm.STORED, 0, False)
+
+
+def _send(sender: Host, *bodies: bytes) -> list[Sent]:
+    with sender.client() as client:
+        return [client.send(LINE1, body) for body in bodies]
+
+
+def _seconds(world: World, count: int) -> None:
+    for _ in range(2 * count):
+        exchange(world)
+        world.pass_time(500)
+
+
+def _states(sender: Host, sent: list[Sent]) -> list[tuple[str, int, bool]]:
+    with sender.client() as client:
+        found = [client.state(one.message_id) for one in sent]
+    return [(one.answer, one.message_class, one.in_doubt) for one in found if one]
+
+
+def _reopen(world: World, sender: Host) -> None:
+    """An orderly stop, and another start."""
+    for wire in list(world.wires):
+        wire.cut()
+    sender.manager.close()
+    sender.store.close()
+    sender._open(world.now)
+
+
+def _from_destination(receiver: Host, packet: bytearray, world: World) -> None:
+    [link] = receiver.wires
+    link.session.send(None, packet, False, world.now)
+    receiver.manager.links.touch(link)
+
+
+def _newer(sender: Host) -> int:
+    return sum("newer than any given here" in line for line in sender.log)
+
+
+@pytest.mark.rule("B-426", "A-22", "B-079", "B-230", "A-04", "B-413")
+def test_a_clock_that_is_behind_is_noticed_and_what_was_numbered_by_it_is_in_doubt(tmp_path: Path) -> None:
+    world, receiver, sender = two_hosts(tmp_path)
+    _send(sender, b"1")
+    _seconds(world, 2)
+    sender.back_up()
+    _send(sender, b"2", b"3")
+    _seconds(world, 2)
+    _reopen(world, sender)
+    _send(sender, b"4")
+    _seconds(world, 2)
+    sender.behind = 1000
+    sender.put_back(world)
+    refused = _send(sender, b"5", b"6")
+    _seconds(world, 2)
+    assert _newer(sender) == 1
+    later = _send(sender, b"7")
+    _seconds(world, 40)  # two OrderAcks, and a resend between them
+    assert receiver.content("line1") == [b"1", b"2", b"3", b"4", b"7"]
+    assert _states(sender, refused) == [IN_DOUBT] * 2
+    assert _states(sender, later) == [STORED]
+    assert sum("in doubt, it may have arrived" in line for line in sender.log) == 2
+    _send(sender, b"8")
+    _seconds(world, 2)
+    assert receiver.content("line1")[-1] == b"8"
+    assert sender.store.outgoing_messages() == []
+    packet = acks.order_ack(acks.order_queue("10.0.0.9"), receiver.store.guid, 1, 0, 1, 1_900_000_000, 1)
+    _from_destination(receiver, packet, world)  # once more, as of a twin that is at work
+    _seconds(world, 1)
+    assert _newer(sender) == 1, "told once"
+
+
+@pytest.mark.rule("B-426", "B-096", "B-230", "B-275", "B-079")
+def test_what_waited_while_its_stream_went_on_to_the_next_sequence_is_in_doubt(tmp_path: Path) -> None:
+    """The backup has two messages on their way; in the life that is lost they arrived, and two more did."""
+    world, receiver, sender = two_hosts(tmp_path)
+    before = _send(sender, b"1", b"2")
+    sender.back_up()
+    _seconds(world, 2)
+    _send(sender, b"3", b"4")
+    _seconds(world, 2)
+    sender.put_back(world)
+    after = _send(sender, b"5")
+    _seconds(world, 3)
+    assert receiver.content("line1") == [b"1", b"2", b"3", b"4", b"5"]
+    assert _states(sender, before) == [IN_DOUBT] * 2
+    assert _states(sender, after) == [STORED]
+    assert _newer(sender) == 0
+
+
+@pytest.mark.rule("B-426", "B-093", "B-230", "B-235")
+def test_what_waited_is_stored_where_the_order_ack_is_of_its_own_sequence(tmp_path: Path) -> None:
+    """Other numbers of that sequence were given after the backup was made: its own mean the same in both lives."""
+    world, receiver, sender = two_hosts(tmp_path)
+    before = _send(sender, b"1", b"2")
+    sender.back_up()
+    _send(sender, b"3", b"4")
+    _seconds(world, 2)
+    sender.put_back(world)
+    after = _send(sender, b"5")
+    _seconds(world, 3)
+    assert receiver.content("line1") == [b"1", b"2", b"3", b"4", b"5"]
+    assert _states(sender, before + after) == [STORED] * 3
+
+
+@pytest.mark.rule("B-426", "B-093", "B-230")
+@pytest.mark.parametrize("newer_waits", [True, False])
+def test_what_waited_in_an_older_run_is_over_when_the_destination_has_a_later_one(
+    tmp_path: Path, newer_waits: bool
+) -> None:
+    """newer_waits: the backup has messages of that later run, too; else only the destination knows of it, and it takes
+    a resend until it is clear which stream it speaks of."""
+    world, receiver, sender = two_hosts(tmp_path)
+    older = _send(sender, b"1", b"2")
+    if not newer_waits:
+        sender.back_up()
+    _reopen(world, sender)
+    newer = _send(sender, b"3")
+    if newer_waits:
+        sender.back_up()
+    _seconds(world, 3)
+    assert receiver.content("line1") == [b"1", b"2", b"3"]
+    sender.put_back(world)
+    after = _send(sender, b"4")
+    _seconds(world, 3 if newer_waits else 40)
+    assert receiver.content("line1") == [b"1", b"2", b"3", b"4"]
+    assert _states(sender, older) == [IN_DOUBT] * 2
+    if newer_waits:
+        assert _states(sender, newer) == [STORED]
+    assert _states(sender, after) == [STORED]
+    assert _newer(sender) == 0
+
+
+@pytest.mark.rule("B-426", "B-079", "B-230", "B-275")
+@pytest.mark.parametrize("ordinal", [500, 2000])
+def test_an_order_ack_of_a_lost_life_with_the_time_stamp_of_another_queue_is_understood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ordinal: int
+) -> None:
+    """A gateway without a clock counts its TimeStamps on from those of the backup, and so had the life that is lost;
+    then the queues began to send in another order. ordinal: of the sequences now, 1000 of those then."""
+
+    def begin_at(first: int) -> None:
+        monkeypatch.setattr(Store, "new_sequence", lambda self, now: (first, self.new_time_stamp(now), 1, 0))
+
+    world, receiver, sender = two_hosts(tmp_path)
+    with receiver.client() as client:
+        client.create_queue("line2", transactional=True)
+    line2 = "DIRECT=OS:plant\\private$\\line2"
+    _send(sender, b"1")
+    with sender.client() as client:
+        client.send(line2, b"1")
+    _seconds(world, 2)
+    sender.back_up()
+    begin_at(1000)
+    sender.behind = 1000
+    sender.put_back(world)
+    with sender.client() as client:
+        client.send(line2, b"2")
+    _send(sender, b"2")
+    _seconds(world, 2)
+    begin_at(ordinal)
+    sender.put_back(world)
+    refused = _send(sender, b"3")
+    with sender.client() as client:
+        taken = client.send(line2, b"3")
+    _seconds(world, 70)
+    assert _states(sender, [taken]) == [STORED]
+    assert _states(sender, refused) == [IN_DOUBT]
+    later = _send(sender, b"4")
+    _seconds(world, 2)
+    assert _states(sender, later) == [STORED]
+    assert receiver.content("line1") == [b"1", b"2", b"4"]
+    assert receiver.content("line2") == [b"1", b"2", b"3"]
+
+
+@pytest.mark.rule("B-426", "B-230", "B-413")
+def test_a_number_not_given_yet_in_this_run_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A virtual machine that goes on from a snapshot goes on in its run: nothing begins there."""
+    world, receiver, sender = two_hosts(tmp_path)
+    _send(sender, b"1")
+    sender.back_up()
+    _send(sender, b"2", b"3")
+    _seconds(world, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "begin_run", lambda self: setattr(self, "_knows_run", True))
+        sender.put_back(world)
+    same = _send(sender, b"4")  # has the number of 2
+    _seconds(world, 3)
+    assert _newer(sender) == 1
+    after = _send(sender, b"5")
+    _seconds(world, 3)
+    assert receiver.content("line1") == [b"1", b"2", b"3", b"5"]
+    assert _states(sender, same + after) == [IN_DOUBT, STORED]
+    assert _newer(sender) == 1
+
+
+@pytest.mark.rule("B-413", "B-426", "B-230")
+def test_of_two_copies_at_work_none_calls_stored_what_is_not_and_both_are_told(tmp_path: Path) -> None:
+    world, receiver, sender = two_hosts(tmp_path)
+    _send(sender, b"0")
+    _seconds(world, 2)
+    twin = Host(tmp_path / "twin", sender.config, "10.0.0.10")
+    twin.store.close()
+    shutil.rmtree(twin._life)
+    shutil.copytree(sender._life, twin._life)
+    twin._open(world.now)
+    world.hosts.append(twin)
+    sent: list[tuple[Host, Sent, bytes]] = []
+    for number in range(6):
+        for host, name in ((sender, b"sender"), (twin, b"twin")):
+            body = b"%s %d" % (name, number)
+            sent += [(host, one, body) for one in _send(host, body)]
+            _seconds(world, 40)
+    assert (_newer(sender), _newer(twin)) == (1, 1)
+    arrived = receiver.content("line1")
+    assert len(set(arrived)) == len(arrived)
+    states = [(_states(host, [one])[0], body in arrived) for host, one, body in sent]
+    assert set(states) == {(STORED, True), (IN_DOUBT, False)}
+    assert states.count((STORED, True)) >= 6
+
+
+@pytest.mark.rule("B-241", "B-020", "B-426")
+@pytest.mark.parametrize("same_id", [False, True])
+def test_a_final_ack_from_a_life_that_is_lost_settles_no_new_message(tmp_path: Path, same_id: bool) -> None:
+    """same_id: by chance, or because MessageIDs have rolled over."""
+    world, receiver, sender = two_hosts(tmp_path)
+    sender.back_up()
+    with sender.client() as client:
+        lost = client.send(LINE1, b"lost", dead_letter=True)
+    _seconds(world, 2)
+    world.wires[0].cut()
+    with receiver.client() as client, client.queue("line1").receive():
+        pass  # its FinalAck waits for a session
+    sender.put_back(world)
+    if same_id:
+        sender.store._all("UPDATE settings SET value = ? WHERE name = 'message_id_ordinal'", (lost.message_id - 1,))
+    with sender.client() as client:
+        new = client.send("DIRECT=TCP:10.0.0.66\\private$\\line1", b"new", dead_letter=True)
+    assert (new.message_id == lost.message_id) == same_id
+    _seconds(world, 3)
+    assert receiver.store.outgoing_messages() == [], "the FinalAck has come"
+    assert _states(sender, [new]) == [(confirm.WAITING, 0, False)]
+
+
+@pytest.mark.rule("B-411", "B-079")
+def test_an_order_ack_that_anybody_can_forge_uses_up_no_time_stamps(tmp_path: Path) -> None:
+    world, receiver, sender = two_hosts(tmp_path)
+    _send(sender, b"1")
+    _seconds(world, 2)
+    packet = acks.order_ack(acks.order_queue("10.0.0.9"), receiver.store.guid, 1, 0, 1, 0xFFFFFFFF, 1)
+    _from_destination(receiver, packet, world)
+    _seconds(world, 2)
+    _send(sender, b"2")
+    _seconds(world, 2)
+    assert receiver.content("line1") == [b"1", b"2"]
+    assert _newer(sender) == 0
+
+
+@pytest.mark.rule("B-230", "A-04")
+def test_an_order_ack_of_a_drained_sequence_proves_nothing() -> None:
+    stream = streams.OutgoingStream(streams.OutgoingStream.new(9))
+    packet = build.user_message(bytes(16), 1, acks.order_queue("h"), b"", delivery="transactional")
+    entry = stream.number(packet, parse.transaction_offset(packet), 1, 1)
+    assert entry
+    strangers = Strangers()
+    assert strangers.refused(20 << 32 | 1, None, [stream], 0) == [], "nothing was sent yet"
+    stream.sent(entry, 100)
+    assert strangers.refused(10 << 32 | 1, None, [stream], 200) == [], "it may be late"
+    assert strangers.refused(10 << 32 | 1, None, [stream], 29_000) == [], "and be late twice"
+    stream.handle_timeout(30_100)
+    stream.sent(entry, 30_100)
+    assert strangers.refused(11 << 32 | 1, None, [stream], 30_200) == [], "another one is late"
+    assert strangers.refused(8 << 32 | 1, None, [stream], 300) == []
+    assert strangers.refused(8 << 32 | 1, None, [stream], 30_300) == [], "what is older refuses nothing"
+    assert strangers.refused(10 << 32 | 1, None, [stream], 30_300) == [stream]
+    stream.time_of_last_ack = 30_250
+    assert strangers.refused(10 << 32 | 1, None, [stream], 30_400) == [], "it has heard of its own since"
+    stream.time_of_last_ack = 0
+    for time_stamp in range(12, 112):
+        assert strangers.refused(time_stamp << 32, None, [stream], 30_500) == []
+    assert strangers.refused(10 << 32 | 1, None, [stream], 30_600) == [], "forgotten, as anybody can send many"
+    assert not has_sent(stream, 8)
+    assert has_sent(stream, 9)
+    assert not has_sent(stream, 10)

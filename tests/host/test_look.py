@@ -1,0 +1,251 @@
+"""Looks at a store by somebody who may read it and not write it; and what a person meets first: options, new stores."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+from ordack import store as store_module
+from ordack.client import Client
+from ordack.look import ReadOnlyStore
+from ordack.store import Store, StoreBusy
+
+from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, ordack
+
+LOOKS = (
+    ["queue", "list"],
+    ["queue", "list", "--system"],
+    ["queue", "quota", "line1"],
+    ["receive", "line1", "--peek"],
+    ["outgoing", "list"],
+    ["config"],
+    ["config", "Quota"],
+    ["identity"],
+)
+
+
+@pytest.fixture
+def others() -> Iterator[Path]:
+    """A store whose files everybody may read, in folders that everybody may pass, with three messages."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    folder.chmod(0o755)
+    with Client(folder / "store", create=True) as client:
+        client.create_queue("line1", transactional=True)
+        for number in range(3):
+            client.send("line1", b"%d" % number)
+        client.send("DIRECT=OS:plant\\private$\\q", b"x")
+        client.store.set_on_hold("direct=os:plant\\private$\\q", True)  # else its history grows between two looks
+    yield folder / "store"
+    shutil.rmtree(folder)
+
+
+# Runs commands and shows how each ended: as the user who started it, or as nobody. Then they are run before, on another
+# store, so that all modules are there: nobody may not read them.
+RUN = """
+import json, os, sys
+from ordack.cli import main
+who, real, other, commands = sys.argv[1:]
+def run(store):
+    for command in json.loads(commands):
+        sys.argv = ["ordack", *command]
+        os.environ["ORDACK_STORE"] = store
+        try:
+            main()
+            status = 0
+        except SystemExit as error:
+            status = error.code
+        os.write(1, f"--- {command} ended with {status}\\n".encode())
+if who == "nobody":
+    out, err = os.dup(1), os.dup(2)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1), os.dup2(null, 2)
+    run(other)
+    os.dup2(out, 1), os.dup2(err, 2)
+    os.setgroups([]), os.setgid(65534), os.setuid(65534)
+run(real)
+"""
+
+
+def _run_as(who: str, store: Path, *commands: list[str]) -> tuple[str, str]:
+    """Standard output and standard error of these commands."""
+    if os.geteuid():
+        pytest.skip("only root can run a command as another user")
+    other = store.parent / "other"
+    if not other.exists():
+        with Client(other, create=True) as client:
+            client.create_queue("line1", transactional=True)
+            client.send("line1", b"x")
+            client.send("DIRECT=OS:plant\\private$\\q", b"x")
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, who, str(store), str(other), json.dumps(commands)],
+        text=True,
+        capture_output=True,
+        check=False,
+        env=ENVIRONMENT,
+        timeout=DEADLINE_S,
+    )
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 0
+    return re.sub(r"waiting \d+ s", "waiting", done.stdout), done.stderr
+
+
+def _same_for_nobody(store: Path, *more: list[str]) -> None:
+    looks = [[*look, "--json"] for look in (*LOOKS, *more)]
+    nobody = _run_as("nobody", store, *looks)
+    assert nobody == _run_as("root", store, *looks)
+    assert nobody[0].count("ended with 0") == len(looks)
+
+
+def test_looks_need_no_permission_to_write_and_see_the_same(others: Path) -> None:
+    """While nobody has it open, while serve runs, and when that was killed."""
+    [sent] = as_json("send", "--store", others, "line1", "--body", "3")
+    state = ["state", str(sent["message_id"])]
+    _same_for_nobody(others, state)
+    assert "no queue manager runs" in _run_as("nobody", others, ["state"])[1]
+    running = Serve(others)
+    _same_for_nobody(others, state, ["state"])
+    running.process.kill()
+    running.process.communicate()
+    _same_for_nobody(others, state)
+    shown, errors = _run_as("nobody", others, ["receive", "line1"])
+    assert "ended with 1" in shown
+    assert "check the permissions" in errors
+
+
+def test_what_a_dead_receiver_had_is_seen_and_what_a_living_one_has_is_not(others: Path) -> None:
+    program = (
+        "import os, sys\nfrom ordack.client import Client\nclient = Client(sys.argv[1])\n"
+        "with client.queue('line1').receive():\n    print('taken', flush=True)\n    sys.stdin.read()\n"
+        "    os.kill(os.getpid(), 9)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(others)],
+        env=ENVIRONMENT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout
+    assert process.stdin
+    assert process.stdout.readline() == "taken\n"
+    peek = ["receive", "line1", "--peek", "--json"]
+    assert _run_as("nobody", others, peek)[0].count("message_key") == 2
+    process.stdin.close()
+    process.wait(DEADLINE_S)
+    process.stdout.close()
+    assert _run_as("nobody", others, peek)[0].count("message_key") == 3
+
+
+def test_a_store_that_is_changed_while_it_is_looked_at_gives_no_answer(others: Path) -> None:
+    look = ReadOnlyStore(others)
+    assert look.queue("line1").messages == 3
+    with Client(others) as client:
+        client.send("line1", b"new")
+    with pytest.raises(StoreBusy, match="was changed while it was looked at: look again"):
+        look.queue("line1")
+    look.close()
+
+
+def test_an_older_or_unreadable_store_is_told(others: Path) -> None:
+    (others / store_module.FILE_NAME).chmod(0o600)
+    shown, errors = _run_as("nobody", others, ["queue", "list"])
+    assert "ended with 1" in shown
+    assert "check the permissions" in errors
+    (others / store_module.FILE_NAME).chmod(0o644)
+    database = apsw.Connection(str(others / store_module.FILE_NAME))
+    database.pragma("user_version", store_module.FORMAT_VERSION - 1)
+    database.close()
+    shown, errors = _run_as("nobody", others, ["queue", "list"])
+    assert "ended with 1" in shown
+    assert "of an older version" in errors
+    assert "there is no store in" in _run_as("nobody", others / "typo", ["queue", "list"])[1]
+
+
+def test_two_who_ask_whether_serve_runs_do_not_take_each_other_for_it(store: Path) -> None:
+    running = Serve(store)
+    running.stop()
+    with Store(store) as one:
+        descriptor = os.open(store / store_module.SERVE_LOCK, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        assert one.status() is None
+        os.close(descriptor)
+
+
+# ---- options, new stores, deletion -----------------------------------------------------------------------
+
+
+def test_a_new_store_is_told_by_whoever_makes_it(tmp_path: Path) -> None:
+    running = Serve(tmp_path / "typo")
+    assert running.stop()[2] == f"ordack: new store made in {tmp_path}/typo\n"
+    for number, command in enumerate((["queue", "create", "q"], ["config", "Quota", "5000000"])):
+        folder = tmp_path / f"store{number}"
+        assert ordack(*command, "--store", folder).stderr == f"ordack: new store made in {folder}\n"
+        assert ordack("queue", "create", "another", "--store", folder).stderr == ""
+
+
+def test_the_store_comes_from_the_environment_too(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENVIRONMENT, "ORDACK_STORE", str(store))
+    assert [queue["name"] for queue in as_json("queue", "list")] == ["line1", "plain"]
+    assert ordack("queue", "list", "--store", store / "other").returncode == 1
+    monkeypatch.setitem(ENVIRONMENT, "ORDACK_STORE", "s3a://bucket/x")
+    assert ordack("queue", "create", "q").returncode == 2
+
+
+def test_version_and_help_are_where_everybody_looks() -> None:
+    version = ordack("--version")
+    assert (version.returncode, version.stdout) == (0, "ordack 0.1.0\n")
+    for command in ([], ["queue", "create"], ["decode"]):
+        short, long = ordack(*command, "-h"), ordack(*command, "--help")
+        assert (short.returncode, short.stdout) == (0, long.stdout)
+        assert "Usage:" in short.stdout
+
+
+def test_a_queue_is_made_if_it_is_not_there(store: Path) -> None:
+    make = ("queue", "create", "--store", store, "--if-not-exists")
+    assert [as_json(*make, "new")[0]["created"] for _ in range(2)] == [True, False]
+    assert ordack(*make, "LINE1", "--transactional").stdout == "line1 exists\n"
+    other = ordack(*make, "line1")
+    assert (other.returncode, other.stdout) == (1, "")
+    assert "the queue line1 exists and is transactional" in other.stderr
+
+
+def test_a_queue_that_is_not_empty_is_deleted_only_by_who_says_so(store: Path) -> None:
+    with Client(store) as client:
+        for _ in range(2):
+            client.send("plain", b"x")
+    delete = ("queue", "delete", "--store", store)
+    refused = ordack(*delete, "plain")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr == "ordack: 2 messages in plain would be deleted, too; --yes deletes them\n"
+    assert ordack(*delete, "line1").stdout == "deleted line1 with 0 messages\n"
+    for answer, status in ((b"\n", 1), (b"n\n", 1), (b"y\n", 0)):
+        leader, follower = pty.openpty()
+        os.write(leader, answer)
+        done = subprocess.run(
+            [sys.executable, "-m", "ordack", *map(str, delete), "plain"],
+            stdin=follower,
+            capture_output=True,
+            text=True,
+            env=ENVIRONMENT,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+        os.close(leader)
+        os.close(follower)
+        assert done.returncode == status, done.stderr
+        assert "2 messages in plain would be deleted, too. Delete them? [y/N]" in done.stderr
+    assert done.stdout == "deleted plain with 2 messages\n"
+    ordack("queue", "create", "--store", store, "again")
+    ordack("send", "--store", store, "again", "--body", "x")
+    assert ordack(*delete, "again", "--yes").stdout == "deleted again with 1 message\n"

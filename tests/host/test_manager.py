@@ -1,0 +1,1008 @@
+"""The queue manager over wires that only exist in memory: what it stores, what it answers, and that no cut of a wire
+and no death of a manager at any statement of its store loses, repeats or reorders a message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mqqb import acks, compose, core, guid_names, guids, headers, reader
+from mqqb.handshake import SessionAck
+from mqqb.names import DirectQueueFormatName, QueueName
+from mqqb.session import Settings
+from mqqb.streams import Entry
+from ordack.config import Config
+from ordack.links import Link
+from ordack.store import Store
+
+from tests.support.host_peer import Peer, direct
+from tests.support.host_world import (
+    HERE,
+    WALL,
+    Host,
+    Wire,
+    World,
+    exchange,
+    handshake,
+    packets_in,
+    peer_of,
+    send_from,
+    two_hosts,
+    world_of,
+)
+
+
+@pytest.fixture
+def exact(tmp_path: Path) -> Iterator[Host]:
+    """A queue manager whose OrderAcks go out when the specification asks for them, and not earlier."""
+    made = Host(tmp_path, Config(early_order_ack=0))
+    yield made
+    made.store.close()
+
+
+# ---- what a message is answered with --------------------------------------------------------------
+
+
+@pytest.mark.rule("B-002", "B-008", "B-137", "B-153", "B-358", "B-361", "B-287")
+def test_messages_are_stored_and_acknowledged_in_order_after_half_a_second(exact: Host) -> None:
+    host = exact
+    peer = peer_of(1)
+    world = world_of([host], [peer])
+    for number in range(5):
+        peer.send(b"%d" % number, priority=number)
+    exchange(world)
+    assert host.content("line1") == [b"0", b"1", b"2", b"3", b"4"]
+    world.pass_time(499)
+    exchange(world)
+    assert peer.acked == []
+    world.pass_time(1)
+    exchange(world)
+    assert peer.acked == [1, 2, 3, 4, 5]
+    assert peer.order_acks == 1
+    with host.client() as client:
+        sequence = {message.tx_sequence_id for message in client.queue("line1").peek()}
+        assert sequence == {100 << 32 | 1}
+
+
+@pytest.mark.rule("B-113", "B-114", "B-099", "A-29")
+def test_an_order_ack_of_a_busy_stream_comes_within_ten_and_a_half_seconds(exact: Host) -> None:
+    peer = peer_of(1)
+    world = world_of([exact], [peer])
+    for _ in range(36):
+        peer.send(b"")
+        exchange(world)
+        world.pass_time(300)
+    assert peer.order_acks == 1
+    assert len(peer.acked) in (34, 35)
+
+
+def test_an_order_ack_comes_as_soon_as_the_sender_pauses(host: Host) -> None:
+    peer = peer_of(1)
+    world = world_of([host], [peer])
+    for _ in range(5):
+        peer.send(b"")
+        exchange(world)
+        world.pass_time(19)
+    assert peer.acked == []
+    assert host.manager.order_acks_due == world.now + 1
+    world.now += 1
+    host.manager.acknowledge(world.now, world.wall)
+    exchange(world)
+    assert (peer.acked, peer.order_acks) == ([1, 2, 3, 4, 5], 1)
+    assert host.manager.order_acks_due is None
+
+
+@pytest.mark.parametrize(("window", "most"), [(64, 32), (8, 4), (1, 1)])
+def test_under_traffic_an_order_ack_comes_when_half_of_the_window_is_stored(host: Host, window: int, most: int) -> None:
+    """A sender with 100 places for what is not acknowledged never fills them."""
+    peer = peer_of(1)
+    peer.settings = Settings(window_size=window)
+    world = world_of([host], [peer])
+    for _ in range(320):
+        peer.send(b"")
+        exchange(world)
+        assert len(peer.stream.table) < most
+        world.pass_time(10)
+    assert peer.order_acks == 320 // most
+
+
+def test_over_a_slow_line_there_is_no_more_than_one_order_ack_in_a_round_trip(host: Host) -> None:
+    """So acknowledgements of 200 bytes take a fraction of the line on which 1,144 took that time."""
+    peer = peer_of(1)
+    world = world_of([host], [peer])
+    world.connect_all()
+    while not world.wires[0].link.is_open:
+        world.collect()
+        world.deliver(1 << 20)
+        world.pass_time(120)
+    exchange(world)
+    assert world.wires[0].link.session.round_trip == 120
+    peer.send(b"")
+    exchange(world)
+    world.pass_time(119)
+    exchange(world)
+    assert peer.acked == []
+    world.pass_time(1)
+    exchange(world)
+    assert peer.acked == [1]
+
+
+@pytest.mark.rule("B-230", "B-231", "B-234")
+def test_senders_are_content_with_a_destination_that_waits_as_long_as_it_may(tmp_path: Path) -> None:
+    """As Windows does: half a second after the last message, under traffic ten seconds."""
+    receiver = Host(tmp_path / "receiver", Config(early_order_ack=0))
+    sender = Host(tmp_path / "sender", Config(next_hops={"plant": HERE}), "10.0.0.9")
+    world = world_of([receiver, sender], [])
+    most = 0
+    for number in range(120):
+        send_from(sender, b"%d" % number)
+        world.pass_time(100)
+        exchange(world)
+        most = max(most, len(sender.store.outgoing_messages()))
+    assert most > 90, "the destination was quicker than it was meant to be"
+    world.settle(lambda: not sender.store.outgoing_messages())
+    assert receiver.content("line1") == [b"%d" % number for number in range(120)]
+    for host in (receiver, sender):
+        host.store.close()
+
+
+@pytest.mark.rule("B-362", "B-264", "A-38", "A-20")
+def test_a_private_format_name_is_answered_with_one(host: Host) -> None:
+    identifier = host.store.queue("line1").identifier
+    name = guid_names.PrivateQueueFormatNameId(identifier)
+    by_guid = Peer(b"\1" * 16, name, address=host.store.guid)
+    by_zero = Peer(b"\2" * 16, name)
+    world = world_of([host], [by_guid, by_zero])
+    for peer in world.peers:
+        peer.send(b"x")
+    exchange(world)
+    world.pass_time(500)
+    world.collect()
+    assert host.content("line1") == [b"x", b"x"]
+    for wire, peer in zip(world.wires, world.peers, strict=True):
+        (packet,) = [packet for packet in packets_in(wire.to_initiator) if isinstance(packet, reader.OrderAck)]
+        user = packet.message.user
+        assert (user.queue_manager_address, user.flags & core.USER_DQ) == (peer.guid, 3 << 10)
+        assert isinstance(user.destination_queue, guid_names.PrivateQueueFormatNameId)
+        assert user.destination_queue.private_queue_identifier == 4
+    exchange(world)
+    assert all(peer.is_settled for peer in world.peers)
+
+
+@pytest.mark.rule("B-256", "B-257", "B-260", "B-115", "B-261", "B-262", "B-360", "B-344", "A-15", "A-37")
+@pytest.mark.parametrize(
+    ("queue", "rejection"),
+    [("nowhere", 0x8000), ("plain", 0x8009), ("order_queue$", 0x8000), ("system$;deadxact", 0x8000)],
+)
+def test_a_transactional_message_that_no_queue_takes_gets_one_final_ack(host: Host, queue: str, rejection: int) -> None:
+    peer = peer_of(1, queue)
+    world = world_of([host], [peer])
+    for _ in range(3):
+        peer.send(b"x")
+    exchange(world)
+    assert peer.rejected == {1: rejection, 2: rejection, 3: rejection}
+    assert peer.is_settled
+    world.settle(lambda: not host.store.outgoing_messages())
+    assert host.content("plain") == []
+
+
+@pytest.mark.rule("B-344", "B-260", "B-011", "A-30")
+def test_a_final_ack_that_could_not_be_sent_waits_for_the_next_session_over_a_restart(host: Host) -> None:
+    peer = peer_of(1, "nowhere")
+    world = world_of([host], [peer])
+    peer.send(b"x")
+    handshake(world)
+    world.deliver(1 << 20)
+    assert len(host.store.outgoing_messages()) == 1
+    host.restart(world.now, snapshot=True)
+    assert peer.rejected == {}
+    world.settle(lambda: not host.store.outgoing_messages())
+    assert peer.rejected == {1: 0x8000}
+
+
+@pytest.mark.rule("B-262", "A-15")
+def test_a_rejected_message_moves_the_stream_on_so_that_its_successor_can_be_taken(host: Host) -> None:
+    peer = peer_of(1, "later")
+    world = world_of([host], [peer])
+    peer.send(b"1")
+    exchange(world)
+    assert peer.rejected == {1: 0x8000}
+    with host.client() as client:
+        client.create_queue("later", transactional=True)
+    peer.send(b"2")
+    exchange(world)
+    assert host.content("later") == [b"2"]
+
+
+def test_a_queue_deleted_and_made_again_gets_nothing_twice(host: Host) -> None:
+    peer = peer_of(1)
+    world = world_of([host], [peer])
+    peer.send(b"1")
+    peer.send(b"2")
+    exchange(world)  # stored, the OrderAck has not been sent
+    with host.client() as client:
+        client.delete_queue("line1")
+        client.create_queue("line1", transactional=True)
+    world.wires[0].cut()
+    peer.send(b"3")
+    world.settle()
+    assert host.content("line1") == [b"3"]
+    assert peer.rejected == {}
+
+
+@pytest.mark.rule("B-115", "B-270")
+def test_what_was_stored_before_its_queue_was_deleted_is_not_called_rejected(exact: Host) -> None:
+    host = exact
+    peer = peer_of(1)
+    world = world_of([host], [peer])
+    peer.send(b"1")
+    exchange(world)
+    with host.client() as client:
+        client.delete_queue("line1")
+    world.pass_time(500)
+    world.collect()
+    world.wires[0].to_initiator.clear()  # the OrderAck is lost: it is sent again after 30 s
+    for _ in range(30):
+        world.pass_time(1000)
+    peer.send(b"2")
+    world.settle()
+    assert host.store.incoming()[0].record[3] == 1
+    assert (peer.acked, peer.rejected) == ([1], {2: 0x8000})
+
+
+@pytest.mark.rule("B-416")
+@pytest.mark.parametrize(
+    ("name", "taken"),
+    [
+        ("TCP:10.0.0.1\\private$\\line1", True),
+        ("tcp:10.0.0.1\\PRIVATE$\\LINE1", True),
+        ("OS:Plant\\private$\\line1", True),
+        ("TCP:10.0.0.2\\private$\\line1", False),
+        ("OS:other\\private$\\line1", False),
+        ("TCP:10.0.0.1\\line1", False),
+        ("TCP:10.0.0.1\\private$\\line1;journal", False),
+        ("HTTP://10.0.0.1/msmq/private$/line1", False),
+    ],
+)
+def test_direct_names_are_compared_with_the_own_names(tmp_path: Path, name: str, taken: bool) -> None:
+    host = Host(tmp_path, Config(own_names=frozenset({"10.0.0.1", "plant"})))
+    peer = Peer(b"\1" * 16, DirectQueueFormatName(name))
+    world = world_of([host], [peer])
+    peer.send(b"x")
+    exchange(world)
+    assert host.content("line1") == ([b"x"] if taken else [])
+    assert peer.rejected == ({} if taken else {1: 0x8000})
+    host.store.close()
+
+
+@pytest.mark.rule("B-264", "B-256")
+@pytest.mark.parametrize(
+    "name",
+    [
+        guid_names.PrivateQueueFormatNameId(999),
+        guid_names.PrivateQueueFormatNameId(4),
+        guid_names.PublicQueueFormatName(b"p" * 16),
+    ],
+)
+def test_other_names_that_lead_nowhere_are_rejected(host: Host, name: QueueName) -> None:
+    peers = [Peer(b"\1" * 16, name), Peer(b"\2" * 16, name, address=b"elsewhere 16 byt")]
+    world = world_of([host], peers)
+    for peer in peers:
+        peer.send(b"x")
+    exchange(world)
+    for peer in peers:
+        assert peer.rejected == {1: 0x8000}
+
+
+@pytest.mark.rule("B-248", "B-249", "B-250", "B-254", "B-258", "A-14")
+def test_messages_that_are_not_transactional_are_filtered_by_their_whole_identifier(host: Host) -> None:
+    peers = [peer_of(1, "plain"), peer_of(2, "plain"), peer_of(3, "line1")]
+    world = world_of([host], peers)
+    for peer in peers:
+        peer.send(b"r%d" % peer.guid[0], "recoverable", priority=1)
+        peer.send(b"e%d" % peer.guid[0], "express", priority=6)
+    exchange(world)
+    assert host.content("line1") == []  # a transactional queue takes no others
+    assert sorted(host.content("plain")[:2]) == [b"e1", b"e2"]
+    assert sorted(host.content("plain")[2:]) == [b"r1", b"r2"]
+    world.wires[0].cut()  # before anything was acknowledged
+    host.restart(world.now, snapshot=True)
+    world.settle()
+    assert len(host.content("plain")) == 4
+
+
+@pytest.mark.rule("B-019", "B-154")
+def test_the_duplicate_filter_has_a_size_and_an_age(tmp_path: Path) -> None:
+    host = Host(tmp_path, Config(history_size=3, history_lifetime=10))
+    peer = peer_of(1, "plain")
+    world = world_of([host], [peer])
+    for _ in range(5):
+        peer.send(b"", "express")
+    exchange(world)
+    assert sorted(message_id for _, message_id, _ in host.store.history()) == [3, 4, 5]
+    world.pass_time(21_000)
+    assert host.store.history() == []
+    host.store.close()
+
+
+@pytest.mark.rule("B-248", "B-019", "B-254")
+def test_a_duplicate_makes_its_identifier_the_youngest(tmp_path: Path) -> None:
+    host = Host(tmp_path, Config(history_size=3))
+    peer = peer_of(1, "plain")
+    world = world_of([host], [peer])
+    for message_id in (1, 2, 3):
+        peer.send(b"%d" % message_id, "recoverable")
+        exchange(world)
+        world.pass_time(1000)
+    again = peer_of(1, "plain")
+    for message_id in (1, 4, 5):
+        again.next_message_id = message_id
+        again.send(b"%d" % message_id, "recoverable")
+    world.peers = [again]
+    world.wires[0].cut()
+    exchange(world)
+    assert host.store.history() == [(again.guid, message_id, WALL + 3) for message_id in (1, 4, 5)]
+    assert host.content("plain") == [b"1", b"2", b"3", b"4", b"5"]
+    host.store.close()
+
+
+@pytest.mark.rule("B-285", "B-398")
+def test_over_quota_the_session_is_closed_without_an_acknowledgement_and_nothing_is_lost(tmp_path: Path) -> None:
+    host = Host(tmp_path, Config(quota=3000))
+    peer = peer_of(1)
+    world = world_of([host], [peer])
+    for number in range(4):
+        peer.send(b"%d" % number * 1000)
+    exchange(world)
+    assert len(host.content("line1")) == 2
+    assert host.store.incoming()[0].record[2] == 2
+    assert peer.acked == []
+    with host.client() as client:
+        for _ in range(2):
+            with client.queue("line1").receive():
+                pass
+    world.settle()
+    assert host.content("line1") == [b"2" * 1000, b"3" * 1000]
+    assert "quota" in host.log[0]
+    host.store.close()
+
+
+@pytest.mark.rule("B-435")
+def test_sessions_are_limited_by_address_in_all_and_by_queue_manager(tmp_path: Path) -> None:
+    host = Host(tmp_path, Config(max_sessions_per_address=2, max_sessions=3, max_sessions_per_guid=1))
+    manager = host.manager
+    links = [manager.accept("10.0.0.1", 0), manager.accept("10.0.0.1", 0)]
+    assert manager.accept("10.0.0.1", 0) is None
+    links.append(manager.accept("10.0.0.2", 0))
+    for _ in range(100):
+        assert manager.accept("10.0.0.3", 0) is None
+    assert len(host.log) == 1  # one burst, one line
+    assert manager.accept("10.0.0.3", 10_000) is None
+    assert "101 refused" in host.log[-1]
+    for link in links:
+        assert link is not None
+        manager.lost(link)
+    peers = [peer_of(1), peer_of(1)]
+    world = world_of([host], peers)
+    Wire(world, peers[0], host)
+    exchange(world)
+    assert len(manager.links) == 1
+    assert manager.links[0] is world.wires[0].link
+    host.store.close()
+
+
+@pytest.mark.rule("B-435")
+def test_streams_to_queues_that_do_not_exist_do_not_fill_the_store(tmp_path: Path) -> None:
+    host = Host(tmp_path, Config(max_unknown_streams=10))
+    peer = peer_of(1)
+    world = world_of([host], [peer])
+    peer.send(b"kept")
+    for number in range(50):
+        peer.destination = direct(f"nowhere{number}")
+        peer.send(b"x")
+    exchange(world)
+    exchange(world)
+    assert len(host.store.incoming()) <= 11
+    assert len(host.manager.incoming) <= 11
+    assert "direct=tcp:127.0.0.1\\private$\\line1" in [row.destination for row in host.store.incoming()]
+    host.store.close()
+
+
+@pytest.mark.rule("A-30", "B-011")
+def test_an_order_ack_that_found_no_session_goes_out_at_once_on_the_next(host: Host) -> None:
+    peer = peer_of(1)
+    world = world_of([host], [peer])
+    peer.send(b"x")
+    exchange(world)
+    world.wires[0].cut()
+    world.pass_time(5000)
+    peer.stream.next_to_send = lambda: None  # type: ignore[method-assign]  # it sends nothing that could ask for one
+    exchange(world)
+    assert peer.acked == [1]
+
+
+@pytest.mark.rule("B-168", "B-169")
+def test_what_came_before_a_malformed_packet_counts(host: Host) -> None:
+    peer = peer_of(1)
+    world = world_of([host], [peer])
+    peer.send(b"x")
+    handshake(world)
+    world.wires[0].to_host += b"\x10 this is no packet of ours"
+    world.deliver(1 << 20)
+    assert host.content("line1") == [b"x"]
+    assert "B-168" in host.log[0]
+    world.settle()
+    assert host.content("line1") == [b"x"]
+
+
+@pytest.mark.rule("B-125", "B-263")
+def test_a_session_header_that_came_with_a_message_is_not_stored_with_it(host: Host) -> None:
+    peer = peer_of(1, "nowhere")
+    world = world_of([host], [peer])
+    peer.send(b"x")
+    exchange(world)  # and the FinalAck waits to be acknowledged
+    world.pass_time(400)
+    peer.destination = direct("plain")
+    peer.send(b"carrier", "recoverable")
+    world.collect()
+    assert world.wires[0].to_host[2] & core.BASE_SH
+    exchange(world)
+    assert host.content("plain") == [b"carrier"]
+    assert host.store.outgoing_messages() == []
+    assert world.wires[0].link.session.closed is None
+
+
+@pytest.mark.rule("B-262", "B-435")
+@pytest.mark.parametrize("name", ["TCP:1.2.3.4\\q\ud800", "OS:\udfff\\private$\\line2", "HTTP://\ud800/"])
+def test_half_a_character_in_a_name_is_rejected_and_remembered_like_any_other(host: Host, name: str) -> None:
+    peer = Peer(b"\1" * 16, DirectQueueFormatName(name))
+    world = world_of([host], [peer])
+    peer.send(b"x")
+    exchange(world)
+    assert peer.rejected == {1: 0x8000}
+    host.restart(world.now, snapshot=True)
+    peer.send(b"y")
+    world.settle()
+    assert peer.rejected == {1: 0x8000, 2: 0x8000}
+
+
+@pytest.mark.rule("B-435")
+@pytest.mark.parametrize("place", ["target", "_write"])
+def test_a_defect_that_one_session_meets_is_not_the_others_end(
+    host: Host, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, bad, settled, nowhere = peers = [peer_of(1), peer_of(2), peer_of(3, "plain"), peer_of(4, "nowhere")]
+    quiet = peer_of(5, "xact")
+    with host.client() as client:
+        client.create_queue("xact", transactional=True)
+    world = world_of([host], [*peers, quiet])
+    owner = host.manager if place == "_write" else host.manager._acceptance._routing
+    real = getattr(owner, place)
+
+    def poisoned(*arguments: Any) -> Any:
+        outcome = real(*arguments)
+        user = arguments[0]
+        if place == "target" and (user.source_queue_manager, user.message_id) == (bad.guid, 7):
+            raise RuntimeError("poison \ud800")
+        if place == "_write" and any(message.packet.endswith(b"poison\0\0") for message in arguments[0].messages):
+            raise RuntimeError("poison \ud800")
+        return outcome
+
+    monkeypatch.setattr(owner, place, poisoned)
+    for number in range(6):
+        for peer in peers:
+            peer.send(b"%d" % number, "recoverable" if peer is settled else "transactional")
+    quiet.send(b"x")  # and nothing when the defect is met; its OrderAck is owed then
+    exchange(world)
+    world.pass_time(10)
+    for peer in peers:
+        peer.send(b"poison" if peer is bad else b"good", "recoverable" if peer is settled else "transactional")
+    lives = {wire.initiator: wire.link for wire in world.wires}
+    exchange(world)
+    assert host.content("line1").count(b"good") == 1
+    assert host.content("plain").count(b"good") == 1
+    assert b"poison" not in host.content("line1")
+    assert [peer for peer in peers if lives[peer] not in host.manager.links] == [bad]
+    assert len(nowhere.rejected) == 7
+    world.pass_time(500)
+    exchange(world)
+    assert quiet.acked == [1]
+    assert any("Traceback" in line and "poison \\ud800" in line for line in host.log)
+    monkeypatch.setattr(owner, place, real)
+    world.settle()
+    assert host.content("line1").count(b"poison") == 1
+    assert len(host.content("line1")) == 14
+    assert len(host.content("plain")) == 7
+
+
+@pytest.mark.rule("B-260", "B-230", "B-245", "B-011")
+@pytest.mark.parametrize("seed", range(12))
+def test_no_order_ack_overtakes_the_final_ack_of_a_message_that_it_covers(tmp_path: Path, seed: int) -> None:
+    print("seed", seed)
+    host = Host(tmp_path)
+    peers = [peer_of(1, "nowhere"), peer_of(2, "nowhere", window=1), peer_of(3, "nowhere", window=3)]
+    world = World(seed, [host], peers)
+    draw = world.random
+    for _ in range(150):
+        world.connect_all()
+        if draw.random() < 0.3:
+            draw.choice(peers).send(b"x")
+        world.collect()
+        world.deliver(draw.choice([3, 100, 600, 3000]))
+        if world.wires and draw.random() < 0.2:
+            draw.choice(world.wires).cut()
+        if draw.random() < 0.03:
+            host.restart(world.now, snapshot=True)
+        world.pass_time(draw.choice([1, 100, 600]))
+        assert [peer.acked for peer in peers] == [[], [], []]
+    world.settle(lambda: not host.store.outgoing_messages())
+    for peer in peers:
+        assert peer.acked == []
+        assert peer.rejected == dict.fromkeys(range(1, peer.next_message_id), 0x8000)
+    host.store.close()
+
+
+@pytest.mark.rule("B-260", "B-011", "A-30")
+def test_an_order_ack_goes_only_where_the_final_acks_went_in_front(host: Host) -> None:
+    peer, other = peer_of(1, "nowhere"), peer_of(1, "nowhere")  # two sessions of one queue manager
+    world = world_of([host], [peer])
+    for _ in range(2):
+        peer.send(b"x")
+    handshake(world)
+    world.deliver(1 << 20)
+    world.wires[0].cut()  # nothing came back
+    world.peers = [other]
+    handshake(world)  # the FinalAcks go out on this one; it does not acknowledge them yet
+    world.peers = [other, peer]
+    handshake(world)
+    world.deliver(1 << 20)  # the messages have come again, on the second
+    for wire in world.wires:
+        wire.to_initiator.clear()
+    world.pass_time(500)
+    for host_link, data, _ in host.manager.output():
+        host.wires[host_link].to_initiator += data
+    on_first, on_second = (
+        [packet for packet in packets_in(wire.to_initiator) if isinstance(packet, reader.OrderAck)]
+        for wire in world.wires
+    )
+    assert (len(on_first), len(on_second)) == (1, 0)
+    assert other.rejected == {1: 0x8000, 2: 0x8000}
+
+
+@pytest.mark.rule("B-115", "B-260", "A-15", "A-30")
+def test_after_a_restart_an_order_ack_still_waits_for_the_final_acks_of_its_source(host: Host) -> None:
+    source, router = peer_of(1), Peer(b"\2" * 16, direct("line1"))
+    with host.client() as client:
+        client.store.set_quota("line1", 1)
+    for _ in range(3):
+        message_id = source.send(b"x")
+        router.packets[message_id] = bytearray(source.packets[message_id])
+        router.stream.append(Entry(message_id, message_id))  # it only passes them on
+    world = world_of([host], [router])
+    handshake(world)
+    world.deliver(1 << 20)  # all are rejected
+    world.wires[0].cut()
+    host.restart(world.now, snapshot=True)
+    world.peers = [source]  # which comes by itself now: its messages are known, and nothing says that they were refused
+    for _ in range(10):
+        world.pass_time(200)
+        exchange(world)
+    assert (source.acked, source.rejected) == ([], {})
+    world.peers = [router]
+    for _ in range(10):
+        world.pass_time(200)
+        exchange(world)
+    assert router.rejected == {1: 0x8003, 2: 0x8003, 3: 0x8003}
+
+
+@pytest.mark.rule("B-099", "A-21", "B-270")
+def test_two_names_of_one_queue_are_two_streams(host: Host) -> None:
+    names = [DirectQueueFormatName(f"{address}\\private$\\line1") for address in ("TCP:127.0.0.1", "OS:localhost")] + [
+        guid_names.PrivateQueueFormatNameId(host.store.queue("line1").identifier)
+    ]
+    # one source, a sequence for each name; the one that comes first has the highest
+    peers = [Peer(b"\1" * 16, name, time_stamp=300 - number) for number, name in enumerate(names)]
+    world = world_of([host], peers)
+    for turn in range(3):
+        for number, peer in enumerate(peers):
+            peer.send(b"%d.%d" % (number, turn))
+            exchange(world)
+    world.settle()
+    assert host.content("line1") == [b"%d.%d" % (number, turn) for turn in range(3) for number in range(3)]
+    same = Peer(b"\1" * 16, DirectQueueFormatName("tcp:127.0.0.1\\PRIVATE$\\Line1"), time_stamp=300)
+    same.packets, same.stream = peers[0].packets, peers[0].stream
+    assert len(host.store.incoming()) == 3
+    host.restart(world.now, snapshot=True)
+    peers[0].destination = same.destination  # another way to write the first name: the same stream goes on
+    peers[0].send(b"again")
+    world.settle()
+    assert len(host.store.incoming()) == 3
+    assert host.content("line1")[-1] == b"again"
+
+
+@pytest.mark.rule("B-426")
+def test_a_source_that_was_restored_from_an_old_copy_is_named_once(tmp_path: Path) -> None:
+    host = Host(tmp_path, Config(refusals_told=5))
+    new, old = Peer(b"\1" * 16, direct("line1"), time_stamp=200), Peer(b"\1" * 16, direct("line1"), time_stamp=100)
+    world = world_of([host], [new, old])
+    new.send(b"new")
+    world.connect_all()
+    exchange(world)
+    world.wires[0].cut()
+    for _ in range(20):
+        new.send(b"again")
+        exchange(world)  # what it repeats is no reason to worry
+    assert host.log == []
+    for _ in range(20):
+        old.send(b"old")
+        exchange(world)
+    (line,) = host.log
+    assert f"{100 << 32 | 1}/5 after 4" in line
+    assert f"{200 << 32 | 1}/" in line
+    assert guids.guid_text(b"\1" * 16) in line
+    assert b"old" not in host.content("line1")
+    host.store.close()
+
+
+@pytest.mark.rule("B-011", "B-362", "B-413", "B-241")
+def test_a_final_ack_goes_back_to_the_session_that_the_message_came_on(host: Host) -> None:
+    forwarder = peer_of(9, "nowhere")
+    origin = peer_of(1, "nowhere")
+    world = world_of([host], [forwarder])
+    origin.send(b"x")
+    packet = origin.packets[1]
+    forwarder.stream.append(Entry(1, 1, True))
+    forwarder.packets[1] = packet
+    seen = []
+    forwarder._message = lambda packet, _now: seen.append(packet)  # type: ignore[method-assign]
+    handshake(world)
+    world.deliver(1 << 20)
+    world.wires[0].cut()
+    world.settle(lambda: not host.store.outgoing_messages())
+    final_acks = [packet for packet in seen if isinstance(packet, headers.FinalAck)]
+    assert {(packet.body.source_guid, packet.body.message_id) for packet in final_acks} == {(origin.guid, 1)}
+
+
+@pytest.mark.rule("B-285", "B-398")
+def test_final_acks_count_towards_the_quota(tmp_path: Path) -> None:
+    host = Host(tmp_path, Config(quota=2000))
+    peer = peer_of(1, "nowhere")
+    world = world_of([host], [peer])
+    for _ in range(20):
+        peer.send(b"x")
+    handshake(world)
+    world.deliver(1 << 20)
+    assert 2 <= len(host.store.outgoing_messages()) < 8
+    assert host.store.usage() <= 2000
+    assert "quota" in host.log[-1]
+    assert host.store.incoming()[0].record[2] == len(host.store.outgoing_messages())
+    host.store.close()
+
+
+def test_a_stream_that_is_forgotten_and_comes_back_in_one_batch_is_kept(tmp_path: Path) -> None:
+    host = Host(tmp_path, Config(max_unknown_streams=2))
+    peer = peer_of(1)
+    world = world_of([host], [peer])
+    for number, name in enumerate(("a", "b", "c", "d", "a"), 1):  # each in a sequence of its own
+        stream = Peer(peer.guid, direct(name), time_stamp=100 + number)
+        stream.next_message_id = number
+        stream.send(b"x")
+        peer.stream.append(Entry(number, number, True))
+        peer.packets.update(stream.packets)
+    handshake(world)
+    world.deliver(1 << 20)
+    known = {state.key for state in host.manager.incoming if state.stream.tx_sequence_number}
+    assert "direct=tcp:127.0.0.1\\private$\\a" in known
+    assert {row.destination for row in host.store.incoming()} == known
+    host.store.close()
+
+
+@pytest.mark.rule("B-435")
+def test_unfinished_packets_are_bounded_over_all_sessions(tmp_path: Path) -> None:
+    host = Host(tmp_path, Config(max_half_received=10_000))
+    peers = [peer_of(1), peer_of(2), peer_of(3)]
+    world = world_of([host], peers)
+    for peer, size in zip(peers, (3000, 7000, 5000), strict=True):
+        peer.send(bytes(size))
+    handshake(world)
+    for wire in world.wires:
+        del wire.to_host[-100:]
+    world.deliver(1 << 20)
+    assert [wire.link in host.manager.links for wire in world.wires] == [True, False, True]
+    assert "B-435" in host.log[0]
+    for wire in list(world.wires):
+        wire.cut()
+    world.settle()
+    assert sorted(map(len, host.content("line1"))) == [3000, 5000, 7000]
+    host.store.close()
+
+
+@pytest.mark.rule("B-096", "B-056", "B-057", "B-230")
+def test_a_drained_stream_begins_the_next_sequence(tmp_path: Path) -> None:
+    world, receiver, sender = two_hosts(tmp_path)
+    first = send_from(sender, b"1", b"2")
+    assert [number for _, number in first] == [1, 2]
+    world.settle(lambda: not sender.store.outgoing_messages())
+    second = send_from(sender, b"3")
+    assert first[0][0] is not None
+    assert second == [(first[0][0] + 1, 1)]
+    world.settle(lambda: not sender.store.outgoing_messages())
+    assert receiver.content("line1") == [b"1", b"2", b"3"]
+    receiver.store.close()
+    sender.store.close()
+
+
+@pytest.mark.rule("B-318", "B-319", "B-427", "A-34")
+def test_a_receiver_that_lost_its_store_takes_the_rest_of_a_sequence(tmp_path: Path) -> None:
+    world, receiver, sender = two_hosts(tmp_path)
+    send_from(sender, b"1")
+    world.pass_time(50)
+    exchange(world)
+    world.pass_time(499)
+    send_from(sender, b"2")
+    world.pass_time(1)  # the OrderAck for 1 is on the way, 2 has not left
+    world.collect()
+    world.deliver(1 << 20)
+    send_from(sender, b"3")
+    world.wires[0].cut()
+    receiver.store.close()
+    world.hosts[0] = fresh = Host(tmp_path / "fresh")
+    world.settle(lambda: not sender.store.outgoing_messages())
+    assert fresh.content("line1") == [b"2", b"3"]
+    fresh.store.close()
+    sender.store.close()
+
+
+@pytest.mark.rule("B-244", "B-411")
+def test_a_rejected_message_leaves_the_outgoing_queue_and_the_operator_is_told(tmp_path: Path) -> None:
+    world, receiver, sender = two_hosts(tmp_path)
+    send_from(sender, b"1", b"2", queue="nowhere")
+    world.settle(lambda: not sender.store.outgoing_messages())
+    assert [line for line in sender.log if "class 0x8000" in line and "nowhere" in line] == sender.log[-2:]
+    receiver.store.close()
+    sender.store.close()
+
+
+@pytest.mark.rule("B-055", "B-117", "B-237", "B-241", "B-245")
+def test_a_journaled_message_is_kept_until_its_own_final_ack_over_a_restart(tmp_path: Path) -> None:
+    world, receiver, sender = two_hosts(tmp_path)
+    with sender.client() as client:
+        sent = client.send("DIRECT=OS:plant\\private$\\line1", b"x", dead_letter=True)
+    assert sent.tx_sequence_id
+    ordinal, time_stamp, message_id = sent.tx_sequence_id & 0xFFFFFFFF, sent.tx_sequence_id >> 32, sent.message_id
+    world.settle(lambda: all(entry.held for entry in sender.store.outgoing_messages()))
+    sender.restart(world.now, snapshot=True)
+    assert [entry.message_id for entry in sender.store.outgoing_messages()] == [message_id]
+
+    def final_ack(source: bytes) -> None:
+        world.connect_all()
+        packet = acks.final_ack(
+            acks.order_queue("10.0.0.9"),
+            receiver.store.guid,
+            99,
+            WALL,
+            ordinal,
+            time_stamp,
+            1,
+            0,
+            source,
+            message_id,
+            compose.CLASS_FINAL_ACK,
+        )
+        world.wires[0].to_initiator += packet
+        world.deliver(1 << 20)
+
+    send_from(sender, b"y", queue="line1")  # so that there is a session
+    world.pass_time(50)
+    exchange(world)
+    final_ack(b"another's GUID !")
+    assert message_id in [entry.message_id for entry in sender.store.outgoing_messages()]
+    final_ack(sender.store.guid)
+    assert message_id not in [entry.message_id for entry in sender.store.outgoing_messages()]
+    receiver.store.close()
+    sender.store.close()
+
+
+@pytest.mark.rule("B-136", "B-151")
+def test_what_no_order_ack_covers_is_sent_again_after_thirty_seconds(tmp_path: Path) -> None:
+    world, receiver, sender = two_hosts(tmp_path)
+    send_from(sender, b"x")
+    world.pass_time(50)
+    exchange(world)
+    world.pass_time(500)
+    world.collect()
+    world.wires[0].to_initiator.clear()  # the OrderAck; the session lives
+    for _ in range(29):
+        world.pass_time(1000)
+    exchange(world)
+    assert receiver.store.incoming()[0].record[3] == 0
+    world.pass_time(1000)
+    exchange(world)
+    assert receiver.store.incoming()[0].record[3] == 1  # rejected: it was there
+    assert receiver.content("line1") == [b"x"]
+    receiver.store.close()
+    sender.store.close()
+
+
+@pytest.mark.rule("B-118")
+def test_an_order_ack_waits_for_the_window(host: Host) -> None:
+    peer = peer_of(1, "nowhere", window=1)
+    world = world_of([host], [peer])
+    peer.send(b"x")
+    handshake(world)
+    world.deliver(1 << 20)
+    world.collect()  # the FinalAck is on the way, and fills the window
+    world.pass_time(500)
+    world.collect()
+    assert not [p for p in packets_in(world.wires[0].to_initiator) if isinstance(p, reader.OrderAck)]
+    exchange(world)
+    assert (peer.rejected, peer.order_acks) == ({1: 0x8000}, 1)
+
+
+def test_a_link_that_takes_no_more_gets_messages_when_it_does_again(tmp_path: Path) -> None:
+    world, receiver, sender = two_hosts(tmp_path)
+    send_from(sender, b"1")
+    world.pass_time(50)
+    exchange(world)
+    link = world.wires[0].far
+    link.writable = False
+    send_from(sender, b"2")
+    world.pass_time(50)
+    exchange(world)
+    assert receiver.content("line1") == [b"1"]
+    sender.manager.resume(link, world.now, world.wall)
+    exchange(world)
+    assert receiver.content("line1") == [b"1", b"2"]
+    receiver.store.close()
+    sender.store.close()
+
+
+@pytest.mark.rule("B-163")
+def test_a_manager_that_stops_ends_its_sessions(host: Host) -> None:
+    world = world_of([host], [peer_of(1)])
+    exchange(world)
+    host.manager.close()
+    assert [shut for _, _, shut in host.manager.output()] == [True]
+    assert not host.manager.links
+
+
+# ---- durable before acknowledged ------------------------------------------------------------------
+
+
+@pytest.mark.rule("B-098", "B-281", "A-31")
+def test_nothing_is_acknowledged_before_another_process_could_read_it(host: Host) -> None:
+    peers = [peer_of(1, window=8), peer_of(2, window=8)]
+    world = World(7, [host], peers)
+    other = Store(host._life)
+    manager = host.manager
+
+    def statement(_cursor: Any, text: str, _bindings: Any) -> bool:
+        if not host.store._db.get_autocommit() and "INSERT INTO messages" in text:
+            for packet in [packet for link in manager.links for packet in link.session._out]:
+                handshake = packet[2] & core.BASE_IN and packet[18] != core.PT_SESSION_ACK
+                assert handshake, "queued before the commit"
+        return True
+
+    host.store._db.exec_trace = statement
+    for peer in peers:
+        for number in range(100):
+            peer.send(b"%d" % number)
+    seen = 0
+    real = manager.output
+
+    def checked() -> list[tuple[Link, bytes, bool]]:
+        nonlocal seen
+        output = real()
+        stored = {row.source: row.record[2] for row in other.incoming()}
+        for link, data, _ in output:
+            for packet in packets_in(data):
+                if isinstance(packet, reader.OrderAck):
+                    assert packet.body.tx_sequence_number <= stored[link.session.remote_guid]
+                    seen += 1
+                elif isinstance(packet, SessionAck):
+                    header = packet.session
+                    acked = header.recoverable_msg_ack_seq_number + header.recoverable_msg_ack_flags.bit_length() - 1
+                    assert acked <= stored[link.session.remote_guid]
+                    assert acked == header.ack_sequence_number
+                    seen += 1
+        return output
+
+    manager.output = checked  # type: ignore[method-assign]
+    for _ in range(3000):
+        world.connect_all()
+        world.collect()
+        world.deliver(700)
+        world.pass_time(20)
+        if all(peer.is_settled for peer in peers):
+            break
+    assert all(peer.acked == list(range(1, 101)) for peer in peers)
+    assert seen > 20
+    other.close()
+
+
+@pytest.mark.rule("B-098", "B-285")
+def test_a_store_that_fails_closes_the_sessions_and_nothing_is_lost(host: Host) -> None:
+    peer = peer_of(1)
+    world = world_of([host], [peer])
+    for number in range(20):
+        peer.send(b"%d" % number * 300)
+    db = host.store._db
+    db.pragma("max_page_count", db.pragma("page_count") + 1)
+    exchange(world)
+    assert peer.acked == []
+    assert host.content("line1") == []
+    assert "the disk is full" in host.log[0]
+    db.pragma("max_page_count", 1 << 30)
+    world.settle()
+    assert host.content("line1") == [b"%d" % number * 300 for number in range(20)]
+
+
+# ---- killed at any instant ------------------------------------------------------------------------
+
+
+def _accidents(world: World, steps: int, most: int) -> None:
+    """Cuts at any byte, deaths at any statement and between any two steps."""
+    draw = world.random
+    for _ in range(steps):
+        if draw.random() < 0.7:
+            world.connect_all()
+        world.collect()
+        world.deliver(draw.choice([3, 100, most]))
+        for host in world.hosts:
+            chance = draw.random()
+            if chance < 0.10:
+                host.arm(draw.randint(1, 25))
+            elif chance < 0.13:
+                host.restart(world.now, snapshot=True)
+        if world.wires and draw.random() < 0.06:
+            draw.choice(world.wires).cut()
+        world.pass_time(draw.choice([1, 20, 600]))
+
+
+@pytest.mark.rule("B-007", "B-008", "B-086", "B-098", "B-248", "B-270", "B-271", "B-299", "B-301", "A-01", "A-31")
+@pytest.mark.parametrize("seed", range(12))
+def test_killed_at_any_statement_nothing_is_lost_repeated_or_reordered(tmp_path: Path, seed: int) -> None:
+    print("seed", seed)
+    host = Host(tmp_path)
+    peers = [peer_of(1), peer_of(2, window=4), peer_of(3, "nowhere"), peer_of(4, "plain")]
+    world = World(seed, [host], peers)
+    expected: dict[int, list[bytes]] = {peer.guid[0]: [] for peer in peers}
+    for number in range(40):
+        for peer in peers:
+            body = b"%d:%d:" % (peer.guid[0], number) + bytes(world.random.choice([0, 10, 900]))
+            peer.send(body, "recoverable" if peer.guid[0] == 4 else "transactional")
+            expected[peer.guid[0]].append(body)
+        _accidents(world, 4, 3000)
+    world.settle(lambda: not host.store.outgoing_messages())
+    assert host.crashes >= 10
+    content = host.content("line1")
+    for number in (1, 2):
+        assert [body for body in content if body.startswith(b"%d:" % number)] == expected[number]
+    assert len(content) == 80
+    assert peers[2].rejected == dict.fromkeys(range(1, 41), 0x8000)
+    assert sorted(host.content("plain")) == sorted(expected[4])
+    host.store.close()
+
+
+@pytest.mark.rule("B-098", "B-158", "B-217", "B-302", "B-317", "B-096", "B-057")
+@pytest.mark.parametrize("seed", range(8))
+def test_both_managers_killed_at_any_statement(tmp_path: Path, seed: int) -> None:
+    print("seed", seed)
+    config = Config(next_hops={"plant": HERE}, session=Settings(window_size=5))
+    receiver, sender = Host(tmp_path / "receiver"), Host(tmp_path / "sender", config, "10.0.0.9")
+    world = World(seed, [receiver, sender], [])
+    for number in range(40):
+        with sender.client() as client:
+            client.send("DIRECT=OS:plant\\private$\\line1", b"%d" % number)
+            client.send("DIRECT=OS:plant\\private$\\plain", b"%d" % number, delivery="recoverable")
+            if number % 8 == 0:
+                client.send("DIRECT=OS:plant\\private$\\nowhere", b"%d" % number)
+        _accidents(world, 4, 3000)
+    world.settle(lambda: not sender.store.outgoing_messages() and not receiver.store.outgoing_messages())
+    assert receiver.crashes + sender.crashes >= 10
+    assert receiver.content("line1") == [b"%d" % number for number in range(40)]
+    assert sorted(receiver.content("plain"), key=int) == [b"%d" % number for number in range(40)]
+    receiver.store.close()
+    sender.store.close()

@@ -1,0 +1,328 @@
+"""Queue managers in a world of accidents (model.py), driven by Hypothesis and by a short random walk; and that
+the model notices when they are broken."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from mqqb import core
+from mqqb.incoming import IncomingStream
+from mqqb.session import MessageReceived, Session
+from mqqb.streams import OutgoingStream
+from ordack import lives, returns, turns
+from ordack.incoming import IncomingState
+from ordack.manager import Manager
+from ordack.order_acks import OrderAcks
+from ordack.store import NEVER, Store, StoreError
+from ordack.turns import Turns
+
+from tests.host import model
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _templates() -> Iterator[None]:
+    yield
+    model.clean()
+
+
+class Machine(RuleBasedStateMachine):
+    """Each action of the model is a rule; an action that is more frequent there is several here."""
+
+    world: model.World | None = None
+
+    @initialize(
+        size=st.sampled_from((2, 3)),
+        start=st.sampled_from(model.STARTS),
+        window=st.sampled_from(model.WINDOWS),
+        routed=st.integers(0, 1),
+    )
+    def begin(self, size: int, start: int, window: int, routed: int) -> None:
+        self.world = model.World(size)
+        self.broken = False
+        self.act("begin", start, window, routed)
+
+    def act(self, name: str, *arguments: int) -> None:
+        try:
+            assert self.world
+            self.world.do(name, *arguments)
+        except BaseException:
+            self.broken = True
+            raise
+
+    def teardown(self) -> None:
+        if self.world:
+            try:
+                if not self.broken:
+                    self.world.do("settle")
+            finally:
+                self.world.close()
+
+
+def _rule(name: str, bounds: tuple[tuple[int, int], ...]) -> Any:
+    def act(self: Machine, **arguments: int) -> None:
+        self.act(name, *arguments.values())
+
+    act.__name__ = name
+    return rule(**{f"argument{place}": st.integers(low, high) for place, (low, high) in enumerate(bounds)})(act)
+
+
+for _name, (_weight, _bounds) in model.ACTIONS.items():
+    for _copy in range((_weight + 7) // 8):
+        setattr(Machine, f"{_name}{_copy or ''}", _rule(_name, _bounds))
+
+TestMachine = pytest.mark.rule("B-098", "B-281", "B-271", "A-01", "A-08", "B-248", "B-103")(Machine.TestCase)
+TestMachine.settings = settings(max_examples=200, stateful_step_count=70)
+
+
+def test_a_short_walk() -> None:
+    walk = model.Walk(random.SystemRandom().getrandbits(32), 0)
+    for episode in range(40):
+        try:
+            walk.episode(episode)
+        except BaseException as error:
+            error.add_note(f"again: python -m tests.host.model --seed {walk.seed} --episode {episode} --trace")
+            raise
+    assert all(walk.figures[name] for name in ("received", "rejected", "dead-lettered", "cuts", "crashes", "put back"))
+
+
+# ---- the model can fail: broken on purpose, a walk finds it ----------------------------------------
+
+
+def _advance_on_rejection(patch: pytest.MonkeyPatch) -> None:
+    accept = IncomingStream.accept
+
+    def broken(self: IncomingStream, header: Any) -> bool:
+        accepted = accept(self, header)
+        self.record[:3] = array(
+            "I", (header.tx_sequence_ordinal, header.tx_sequence_time_stamp, header.tx_sequence_number)
+        )
+        return accepted
+
+    patch.setattr(IncomingStream, "accept", broken)
+
+
+def _renumber(patch: pytest.MonkeyPatch) -> None:
+    restart, prepare = OutgoingStream.restart, OutgoingStream.prepare
+
+    def broken(self: OutgoingStream) -> None:
+        restart(self)
+        for entry in self.table:
+            if entry.tx_sequence_number:
+                entry.tx_sequence_number = self.record[core.OUTGOING_NUMBER]
+                self.record[core.OUTGOING_NUMBER] += 1
+
+    def write(self: OutgoingStream, entry: Any, packet: bytearray, offset: int) -> None:
+        prepare(self, entry, packet, offset)
+        packet[offset + 12 : offset + 16] = entry.tx_sequence_number.to_bytes(4, "little")
+
+    patch.setattr(OutgoingStream, "restart", broken)
+    patch.setattr(OutgoingStream, "prepare", write)
+
+
+def _zero_matches(patch: pytest.MonkeyPatch) -> None:
+    is_acked = core.is_acked
+    patch.setattr(
+        core,
+        "is_acked",
+        lambda base, flags, number: (
+            is_acked(base, flags, number) or (not flags and not core.serial_after(number, base))
+        ),
+    )
+
+
+def _wrong_base(patch: pytest.MonkeyPatch) -> None:
+    fill = core.session_fill
+
+    def broken(counts: Any, header: Any) -> None:
+        fill(counts, header)
+        if header[core.ACKS_FLAGS]:
+            header[core.ACKS_BASE] = (header[core.ACKS_BASE] - 1) & 0xFFFF
+
+    patch.setattr(core, "session_fill", broken)
+
+
+def _no_transaction(patch: pytest.MonkeyPatch) -> None:
+    def broken(self: Store) -> Iterator[None]:
+        yield
+
+    patch.setattr(Store, "transaction", contextlib.contextmanager(broken))
+
+
+def _acknowledge_before_the_commit(patch: pytest.MonkeyPatch) -> None:
+    """What was received counts as stored at once; and that the store failed ends no session."""
+    receive = Session.receive_data
+
+    def broken(self: Session, data: bytes, now: int) -> list[object]:
+        events = receive(self, data, now)
+        for event in events:
+            if isinstance(event, MessageReceived):
+                self.stored_early(event.recoverable, now)
+        return events
+
+    patch.setattr(Session, "stored_early", Session.stored, raising=False)
+    patch.setattr(Session, "receive_data", broken)
+    patch.setattr(Session, "stored", lambda self, recoverable, now: None)
+
+    def guard(self: Manager, now: int) -> Iterator[None]:
+        try:
+            yield
+        except StoreError:
+            self._load(now)
+
+    patch.setattr(Manager, "_guard", contextlib.contextmanager(guard))
+
+
+def _order_ack_overtakes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(OrderAcks, "_final_acks_are_ahead", lambda self, link: True)
+    patch.setattr(IncomingState, "final_acks", property(lambda self: None, lambda self, value: None), raising=False)
+
+
+def _forget_duplicates(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Store, "save_history", lambda self, entries: None)
+
+
+def _go_on_with_the_numbers_of_a_backup(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Store, "begin_run", lambda self, above=0: setattr(self, "_knows_run", True))
+
+
+def _wait_for_lives_that_are_lost(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(lives, "over", lambda stream, tx_sequence_id, number=0: [])
+
+
+def _send_what_was_withdrawn(patch: pytest.MonkeyPatch) -> None:
+    packet = Store.outgoing_packet
+    patch.setattr(Store, "outgoing_packet", lambda self, key: (packet(self, key)[0], NEVER))
+
+
+def _give_up_without_a_word(patch: pytest.MonkeyPatch) -> None:
+    """OrderAcks cover what a FinalAck has rejected that was given up."""
+    patch.setattr(returns, "given_up", lambda acknowledgements, states: [])
+
+
+def _lose_what_was_withdrawn(patch: pytest.MonkeyPatch) -> None:
+    """Serve starts, stops or settles, and writes another time over the purge."""
+
+    def broken(self: Store, messages: Any) -> None:
+        self._many("UPDATE outgoing_messages SET confirmation = ?, due = ?, held = ? WHERE id = ?", messages)
+
+    patch.setattr(Store, "keep_outgoing", broken)
+
+
+def _one_queue_after_the_other(patch: pytest.MonkeyPatch) -> None:
+    def among(self: Turns, queues: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+        for queue in queues:
+            while (entry := queue.stream.next_to_send()) is not None:
+                yield queue, entry
+
+    patch.setattr(Turns, "among", among)
+
+
+def _all_queues_in_turn(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(turns, "PATIENCE", 1)
+
+
+def _take_a_slow_line_for_silence(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Session, "progressed", lambda self: None)
+
+
+def _send_again_what_is_leaving(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(OutgoingStream, "postpone", lambda self, now: None)
+
+
+def _walk(says: str, seed: int, often: dict[str, int]) -> None:
+    """Until the model says this; one seed may never come by what is broken."""
+    for walk in [model.Walk(seed + more, 0, often) for more in range(5)]:
+        for episode in range(60):
+            try:
+                walk.episode(episode)
+            except model.Violation as error:
+                if re.search(says, str(error)):
+                    raise
+
+
+def _acknowledged_between_two() -> None:
+    """Express and recoverable messages in turn, every 16 bytes of them answered, with high counts and a small
+    window."""
+    trace = [("begin", (20_000, 2, 0)), ("send", (0, 1, 3, 1, 4, 0, 300)), ("poll", (0,)), ("connect", (0,))]
+    trace += [("deliver", (1, 6, 7)), ("deliver", (0, 6, 7))] * 2
+    trace += [("deliver", (1, 1, 7)), ("deliver", (0, 6, 7))] * 100
+    model.play(2, trace)
+
+
+def _passed_on_in_a_life_that_is_lost() -> None:
+    """The backup has a message on its way; it arrived, and another one of the next sequence did, before the backup is
+    put back."""
+    send = [("send", (0, 1, 0, 0, 0, 0, 400))]
+    settle = [("poll", (0,)), ("connect", (0,)), *[("flow", (4,)), ("tick", (5, 3))] * 3]
+    model.play(
+        2,
+        [
+            ("begin", (0, 64, 0)),
+            *send,
+            ("back_up", (0,)),
+            *settle,
+            *send,
+            *settle,
+            ("put_back", (0,)),
+            *settle,
+            ("settle", ()),
+        ],
+    )
+
+
+@pytest.mark.timeout(900)  # a walk ends when it meets what is broken
+@pytest.mark.rule("C-29", "B-305", "B-148", "B-151")
+@pytest.mark.parametrize(
+    ("breakage", "says", "seed", "often"),
+    [
+        (_advance_on_rejection, "arrived twice|unasked|covers it", 2, {"change_queue": 4}),
+        (_renumber, "another number", 1, {}),
+        (_wrong_base, "which was not sent", 1, {}),
+        (_no_transaction, ".", 1, {"arm": 4}),
+        (_acknowledge_before_the_commit, "acknowledged, but is not on disk", 1, {"arm": 8}),
+        (_order_ack_overtakes, "an OrderAck .* covers it", 1, {"change_queue": 4, "cut": 2}),
+        (_forget_duplicates, "arrived twice", 1, {"cut": 4}),
+        (_send_what_was_withdrawn, "sent, and had been withdrawn", 2, {"withdraw": 8, "pause": 3}),
+        (_lose_what_was_withdrawn, "still has what was withdrawn", 2, {"withdraw": 8, "crash": 3}),
+        (_give_up_without_a_word, "covers it|not settled", 1, {"stranger": 6}),
+        (_go_on_with_the_numbers_of_a_backup, "two messages have", 1, {"back_up": 4, "put_back": 4}),
+        (_one_queue_after_the_other, "leaves before others of priority", 1, {}),
+        (_all_queues_in_turn, "leaves before others of priority", 1, {}),
+        (_take_a_slow_line_for_silence, "closed whose bytes move", 2, {"slow": 8}),
+        (_send_again_what_is_leaving, "while it is still leaving", 3, {"slow": 8}),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else "",
+)
+def test_a_broken_queue_manager_is_noticed(
+    breakage: Callable[[pytest.MonkeyPatch], None], says: str, seed: int, often: dict[str, int]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        breakage(patch)
+        with pytest.raises(model.Violation, match=says):
+            _walk(says, seed, often)
+
+
+@pytest.mark.parametrize(
+    ("breakage", "run"),
+    [
+        (_zero_matches, _acknowledged_between_two),
+        (_wait_for_lives_that_are_lost, _passed_on_in_a_life_that_is_lost),
+    ],
+)
+def test_a_broken_queue_manager_is_noticed_at_once(
+    breakage: Callable[[pytest.MonkeyPatch], None], run: Callable[[], None]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        breakage(patch)
+        with pytest.raises(model.Violation):
+            run()
+    run()  # nothing is said of an honest one

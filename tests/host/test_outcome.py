@@ -1,0 +1,1172 @@
+"""What becomes of messages that end at their destination: FinalAcks, administration acknowledgements, reports, copies
+in dead-letter queues; and of those whose destination is on the machine that sent them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mqqb import build, compose, confirm, core, guid_names, guids, headers, names, parse, rare, reader
+from ordack.client import Client, Empty, Reject
+from ordack.config import Config
+from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL
+from ordack.store import StoreError, StoreFull
+
+from tests.support.host_peer import Peer, direct
+from tests.support.host_world import WALL, AtOnce, Crash, Host, World, exchange, world_of
+
+JN, JP = core.USER_JN, core.USER_JP
+PA, PR, NA, NR = headers.WANT_PA, headers.WANT_PR, headers.WANT_NA, headers.WANT_NR
+ADMIN = guid_names.PrivateQueueFormatNameId(77)  # a queue of the sender, who takes whatever comes
+UNSETTLED = 0  # class of no message: nothing came
+
+
+class Sender(Peer):
+    """A peer that notes every FinalAck, and whose packets can be changed before they leave."""
+
+    def __init__(self, guid: bytes, destination: names.QueueName, address: bytes = names.NULL_GUID) -> None:
+        super().__init__(guid, destination, address)
+        self.final_acks: list[headers.FinalAck] = []
+
+    def _message(self, packet: headers.UserMessage | reader.OrderAck | headers.FinalAck, now: int) -> None:
+        if isinstance(packet, headers.FinalAck):
+            self.final_acks.append(packet)
+        super()._message(packet, now)
+
+    def edit(self, message_id: int, change: Callable[[headers.UserMessage], None]) -> None:
+        message = parse.parse(self.packets[message_id])
+        assert isinstance(message, headers.UserMessage)
+        change(message)
+        self.packets[message_id] = build.build(message)
+
+    @property
+    def classes(self) -> list[int]:
+        return [ack.message.properties.message_class for ack in self.final_acks]
+
+    @property
+    def told(self) -> list[int]:
+        """Classes of the messages that came; one that came again is the same."""
+        return list({message.user.message_id: message.properties.message_class for message in self.received}.values())
+
+
+def send_raw(world: World, sender: Sender, packet: bytearray) -> None:
+    """Send a packet on the sender's session, past its stream."""
+    assert sender.session
+    sender.session.send(None, packet, bool(packet[60] & core.USER_DM), world.now)
+    exchange(world)
+
+
+def sender_to(queue: str = "line1", number: int = 1) -> Sender:
+    return Sender(bytes([number]) * 16, direct(queue))
+
+
+@contextlib.contextmanager
+def application(world: World, host: Host) -> Iterator[Client]:
+    """An application in another process, by the world's clock."""
+    client = Client(host._life, clock=lambda: world.wall)
+    with contextlib.closing(client.store._db), client:  # also if it dies while it closes
+        yield client
+
+
+def run(world: World, milliseconds: int) -> None:
+    """Let time pass, in small steps."""
+    for _ in range(milliseconds // 100):
+        world.pass_time(100)
+        exchange(world)
+
+
+def copies(host: Host, queue: str) -> list[tuple[int, bytes]]:
+    """Class and body of what is in a queue."""
+    found = []
+    for stored in host.store.peek(host.store.queue(queue).identifier, -1):
+        message = parse.parse(stored.packet)
+        assert isinstance(message, headers.UserMessage)
+        found.append((message.properties.message_class, bytes(message.properties.body)))
+    return found
+
+
+# ---- a message leaves its queue -------------------------------------------------------------------
+
+
+def received(world: World, host: Host) -> None:
+    with application(world, host) as client, client.queue("line1").receive():
+        pass
+
+
+def given_back(world: World, host: Host) -> None:
+    with application(world, host) as client, contextlib.suppress(KeyError), client.queue("line1").receive():
+        raise KeyError
+
+
+def rejected(world: World, host: Host) -> None:
+    with application(world, host) as client, client.queue("line1").receive():
+        raise Reject
+
+
+def purged(world: World, host: Host) -> None:
+    with application(world, host) as client:
+        assert client.purge_queue("line1") == 1
+
+
+def _purge_while_locked(world: World, host: Host, end: BaseException | None) -> None:
+    with application(world, host) as client, contextlib.suppress(KeyError), client.queue("line1").receive():
+        with application(world, host) as operator:
+            assert operator.purge_queue("line1") == 1
+        run(world, 2000)
+        if end:
+            raise end
+
+
+def purged_and_given_back(world: World, host: Host) -> None:
+    _purge_while_locked(world, host, KeyError())
+
+
+def purged_and_received(world: World, host: Host) -> None:
+    _purge_while_locked(world, host, None)
+
+
+def deleted(world: World, host: Host) -> None:
+    with application(world, host) as client:
+        assert client.delete_queue("line1") == 1
+
+
+def expired(world: World, _host: Host) -> None:
+    run(world, 11_000)
+
+
+def _expire_while_locked(world: World, host: Host, end: BaseException | None) -> None:
+    with application(world, host) as client, contextlib.suppress(KeyError), client.queue("line1").receive():
+        run(world, 15_000)
+        assert len(host.store.queues("name = 'line1' AND messages = 1")) == 1
+        if end:
+            raise end
+
+
+def expired_and_given_back(world: World, host: Host) -> None:
+    _expire_while_locked(world, host, KeyError())
+
+
+def expired_and_received(world: World, host: Host) -> None:
+    _expire_while_locked(world, host, None)
+
+
+REMOVALS = [
+    pytest.param(received, 0x4000, marks=pytest.mark.rule("B-338", "B-369", "C-50"), id="received"),
+    pytest.param(given_back, UNSETTLED, marks=pytest.mark.rule("B-343"), id="aborted"),
+    pytest.param(rejected, 0xC004, marks=pytest.mark.rule("B-342", "B-387", "C-54"), id="rejected"),
+    pytest.param(purged, 0xC001, marks=pytest.mark.rule("B-340", "B-384", "C-53"), id="purged"),
+    pytest.param(purged_and_given_back, 0xC001, marks=pytest.mark.rule("B-340"), id="purged while locked, aborted"),
+    pytest.param(purged_and_received, 0x4000, marks=pytest.mark.rule("B-340"), id="purged while locked, committed"),
+    pytest.param(deleted, 0xC000, marks=pytest.mark.rule("B-339", "B-383", "C-52"), id="queue deleted"),
+    pytest.param(expired, 0xC002, marks=pytest.mark.rule("B-288", "B-341", "B-385", "C-51", "A-50"), id="expired"),
+    pytest.param(
+        expired_and_given_back,
+        0xC002,
+        marks=pytest.mark.rule("B-341", "B-407", "C-51"),
+        id="expired while locked, aborted",
+    ),
+    pytest.param(
+        expired_and_received, 0x4000, marks=pytest.mark.rule("B-407", "C-51"), id="expired while locked, committed"
+    ),
+]
+
+
+def require_final_ack(message: headers.UserMessage) -> None:
+    assert message.transaction is not None
+    message.transaction.flags |= core.TX_FA
+
+
+@pytest.mark.rule("B-116", "B-337", "B-343", "B-360")
+@pytest.mark.parametrize(
+    ("journal", "change"), [(0, None), (JN, None), (JP, None), (0, require_final_ack)], ids=["", "JN", "JP", "FA"]
+)
+@pytest.mark.parametrize(("remove", "message_class"), REMOVALS)
+def test_a_removal_is_finally_acknowledged_where_jn_jp_or_fa_asks(
+    host: Host,
+    remove: Callable[[World, Host], None],
+    message_class: int,
+    journal: int,
+    change: Callable[[headers.UserMessage], None] | None,
+) -> None:
+    sender = sender_to()
+    world = world_of([host], [sender])
+    sender.send(b"x", journal=journal, ttbr=10, sent_time=world.wall)
+    if change:
+        sender.edit(1, change)
+    run(world, 1000)
+    assert (sender.acked, sender.classes) == ([1], [])  # stored, and not yet received
+    remove(world, host)
+    run(world, 2000)
+    assert sender.classes == ([message_class] if (journal or change) and message_class else [])
+    for ack in sender.final_acks:
+        body = ack.body
+        assert (body.tx_sequence_id, body.tx_sequence_number, body.previous_tx_sequence_number) == (100 << 32 | 1, 1, 0)
+        assert (body.source_guid, body.message_id) == (sender.guid, 1)
+        assert ack.message.user.flags & core.USER_DM
+    assert sender.received == []
+    left = sum(queue.messages for queue in host.store.queues())
+    assert left == (remove is given_back)
+
+
+@pytest.mark.rule("B-336")
+@pytest.mark.parametrize("delivery", ["transactional", "express"])
+@pytest.mark.parametrize("wanted", [PR, NR, PA | NA])
+@pytest.mark.parametrize(("remove", "message_class"), REMOVALS)
+def test_a_removal_is_told_to_the_administration_queue_if_that_is_asked_for(
+    host: Host, remove: Callable[[World, Host], None], message_class: int, wanted: int, delivery: str
+) -> None:
+    if delivery != "transactional":
+        if remove is rejected:
+            return  # only in a transaction
+        with host.client() as client:
+            client.delete_queue("line1")
+            client.create_queue("line1")
+    sender = sender_to()
+    world = world_of([host], [sender])
+    sender.send(b"x", delivery, acknowledge=wanted, admin=ADMIN, ttbr=10, sent_time=world.wall)
+    run(world, 1000)
+    sender.received.clear()  # of PA
+    remove(world, host)
+    run(world, 2000)
+    answered = message_class and wanted & (PR if message_class == 0x4000 else NR)
+    assert sender.told == ([message_class] if answered else [])
+    assert all(bool(message.user.flags & core.USER_DM) == (delivery != "express") for message in sender.received)
+    assert sender.final_acks == []
+
+
+@pytest.mark.rule("B-341", "B-340", "B-407")
+@pytest.mark.parametrize("purge", [False, True])
+def test_the_lock_of_an_application_that_died_ends_by_itself(host: Host, purge: bool) -> None:
+    sender = sender_to()
+    world = world_of([host], [sender])
+    sender.send(b"x", journal=JN, ttbr=compose.FOREVER if purge else 10, sent_time=world.wall)
+    run(world, 1000)
+    with application(world, host) as client:
+        assert client.store.begin_receive(client.queue("line1").identifier, 1, client.now())
+        if purge:
+            with application(world, host) as operator:
+                operator.purge_queue("line1")
+        else:
+            run(world, 15_000)
+        assert sender.classes == []
+        die(client)
+    run(world, 2000)
+    assert sender.classes == [0xC001 if purge else 0xC002]
+
+
+def die(client: Client) -> None:
+    """The process ends: nothing is put back, and the kernel frees its locks."""
+    for descriptor in client.store._locks:
+        os.close(descriptor)
+    client.store._locks.clear()
+    client.store._receiver = 0
+
+
+@pytest.mark.rule("B-344", "B-338", "B-339", "B-340", "B-342", "C-50", "C-52", "C-53", "C-54")
+@pytest.mark.parametrize(
+    ("remove", "message_class"), [(received, 0x4000), (rejected, 0xC004), (purged, 0xC001), (deleted, 0xC000)]
+)
+def test_an_application_killed_at_any_statement_of_a_removal_has_done_all_of_it_or_nothing(
+    tmp_path: Path, remove: Callable[[World, Host], None], message_class: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message is in the queue, or its FinalAck and its administration acknowledgement are on their way."""
+    host = Host(tmp_path)
+    sender = sender_to()
+    world = world_of([host], [sender])
+    sender.send(b"x", journal=JN, acknowledge=PR | NR, admin=ADMIN)
+    run(world, 1000)
+    world.wires[0].cut()
+    host.restart(world.now, snapshot=True)
+    before = dict(host._left)
+    outcomes = set()
+    statements = 0
+    while True:
+        statements += 1
+        host._left = dict(before)
+        host.restart(world.now)
+        opened = Client.__init__
+
+        def armed(client: Client, *arguments: Any, opened: Any = opened, left: int = statements, **more: Any) -> None:
+            opened(client, *arguments, **more)
+            arm(host, client, left)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Client, "__init__", armed)
+            crashes = host.crashes
+            with contextlib.suppress(Crash):
+                remove(world, host)
+        finished = host.crashes == crashes
+        host.restart(world.now, snapshot=finished)
+        if host.store.find_queue("line1") is None:
+            host.store.create_queue("line1", transactional=True)
+        there = len(host.content("line1"))
+        waiting = len(host.store.outgoing_messages())
+        assert (there, waiting) in ((1, 0), (0, 2))
+        outcomes.add(there)
+        if finished:
+            break
+    assert outcomes == {0, 1}
+    assert statements > 10
+    run(world, 3000)
+    assert (sender.classes, sender.told) == ([message_class], [message_class])
+    assert not host.store.outgoing_messages()
+    host.store.close()
+
+
+def arm(host: Host, client: Client, left: int) -> None:
+    """Let the process of an application die before so many more statements have been run."""
+
+    def trace(_cursor: Any, _statement: str, _bindings: Any) -> bool:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            host._snapshot()
+            client.store._db.exec_trace = None
+            raise Crash
+        return True
+
+    client.store._db.exec_trace = trace
+
+
+@pytest.mark.rule("B-344")
+@pytest.mark.parametrize("journal", [JN, JP])
+def test_a_final_ack_waits_over_restarts_until_it_is_on_the_sources_disk(host: Host, journal: int) -> None:
+    sender = sender_to()
+    world = world_of([host], [sender])
+    sender.send(b"x", journal=journal)
+    run(world, 1000)
+    world.wires[0].cut()
+    received(world, host)
+    host.restart(world.now, snapshot=True)
+    world.connect_all()
+    while not sender.classes:
+        world.collect()
+        world.deliver(1 << 20)
+    world.wires[0].cut()  # its session acknowledgement is lost
+    host.restart(world.now, snapshot=True)
+    assert len(host.store.outgoing_messages()) == 1
+    run(world, 5000)
+    assert sender.classes == [0x4000, 0x4000]
+    assert host.store.outgoing_messages() == []
+
+
+@pytest.mark.rule("B-344", "B-341")
+@pytest.mark.parametrize("seed", range(4))
+def test_killed_at_any_statement_every_journaled_message_is_finally_acknowledged(tmp_path: Path, seed: int) -> None:
+    """Received, expired and rejected ones alike; none is both in a queue and acknowledged."""
+    host = Host(tmp_path)
+    senders = [sender_to(number=1), sender_to(number=2), sender_to("plain", 3)]
+    world = World(seed, [host], [*senders])
+    for number in range(60):
+        for sender in senders:
+            if number % 3 == 0:
+                sender.send(
+                    b"%d" % number, journal=JN, ttbr=world.random.choice((2, compose.FOREVER)), sent_time=world.wall
+                )
+        host.arm(world.random.randint(1, 60))
+        world.connect_all()
+        for _ in range(world.random.randint(1, 6)):
+            world.collect()
+            world.deliver(1 << 16)
+        if world.random.random() < 0.3:
+            with contextlib.suppress(Empty):
+                received(world, host)
+        if world.wires and world.random.random() < 0.2:
+            world.random.choice(world.wires).cut()
+        world.pass_time(world.random.randint(0, 500))
+    host.store._db.exec_trace = None
+    world.random = AtOnce()
+    run(world, 40_000)
+    while host.content("line1"):
+        received(world, host)
+    world.settle(lambda: not host.store.outgoing_messages())
+    for sender in senders:
+        answers = {ack.body.message_id: set() for ack in sender.final_acks}
+        for ack in sender.final_acks:
+            answers[ack.body.message_id].add(ack.message.properties.message_class)
+        assert sorted(answers) == list(range(1, 21))
+        assert all(len(classes) == 1 for classes in answers.values())
+        expected = {0x8009} if sender is senders[2] else {0x4000, 0xC002}
+        assert {answer for classes in answers.values() for answer in classes} <= expected
+    assert host.crashes > 10
+    host.store.close()
+
+
+# ---- a message is refused on arrival --------------------------------------------------------------
+
+SIGNER = bytes(16)  # of type 2: a queue manager
+
+
+def secured(flags: int = 0, privacy: int = 0, **items: bytes) -> Callable[[headers.UserMessage], None]:
+    """Gives a message a SecurityHeader."""
+
+    def change(message: headers.UserMessage) -> None:
+        message.security = headers.SecurityHeader()
+        message.security.flags = flags | 2
+        message.properties.privacy_level = privacy
+        for name, value in ({"security_id": SIGNER} | items).items():
+            setattr(message.security, name, value)
+
+    return change
+
+
+def signed_for_several(message: headers.UserMessage) -> None:
+    name = names.DirectQueueFormatName("TCP:127.0.0.1\\private$\\line1")
+    message.multi_queue_format = rare.MultiQueueFormatHeader(
+        rare.MQFAddressHeader([name]), rare.MQFAddressHeader(), rare.MQFAddressHeader(), b"signature bytes!"
+    )
+
+
+EB = 0x20
+REFUSALS = [
+    pytest.param("nowhere", None, {}, 0x8000, True, marks=pytest.mark.rule("C-55", "B-370"), id="no queue"),
+    pytest.param("plain", None, {}, 0x8009, False, marks=pytest.mark.rule("C-56", "B-379", "B-257"), id="not tx queue"),
+    pytest.param("small", None, {}, 0x8003, False, marks=pytest.mark.rule("C-57", "B-284", "B-373"), id="queue quota"),
+    pytest.param(
+        "line1",
+        secured(signature=b"s" * 64),
+        {},
+        0x8006,
+        True,
+        marks=pytest.mark.rule("C-59", "B-330", "B-376"),
+        id="signature",
+    ),
+    pytest.param(
+        "line1",
+        signed_for_several,
+        {},
+        0x8006,
+        True,
+        marks=pytest.mark.rule("C-59", "B-330"),
+        id="signature of a message to several",
+    ),
+    pytest.param("line1", secured(privacy=2), {}, 0x8006, True, marks=pytest.mark.rule("B-334"), id="privacy level"),
+    pytest.param(
+        "line1",
+        secured(EB, 5, encryption_key=b"k" * 76),
+        {},
+        0x8007,
+        True,
+        marks=pytest.mark.rule("C-60", "B-332", "B-377"),
+        id="encrypted",
+    ),
+    pytest.param(
+        "line1",
+        secured(EB, 2, encryption_key=b"k" * 76),
+        {},
+        0x8007,
+        True,
+        marks=pytest.mark.rule("B-332", "B-334"),
+        id="encrypted, privacy level",
+    ),
+    pytest.param(
+        "line1",
+        None,
+        {"ttrq": 10, "sent_time": WALL - 11},
+        0x8002,
+        False,
+        marks=pytest.mark.rule("C-62", "B-265", "B-266", "B-372", "A-33"),
+        id="too late",
+    ),
+]
+
+
+def small_queue(host: Host) -> None:
+    with host.client() as client:
+        client.create_queue("small", transactional=True)
+        client.store.set_quota("small", 100)
+
+
+@pytest.mark.rule("B-115", "B-260", "B-261", "B-262", "B-349", "B-022", "B-409", "B-354", "A-15")
+@pytest.mark.parametrize("insecure", [False, True])
+@pytest.mark.parametrize("wanted", [0, NA, PA | PR | NR])
+@pytest.mark.parametrize(("queue", "change", "properties", "message_class", "is_insecure"), REFUSALS)
+def test_a_transactional_message_is_refused_with_a_final_ack_and_what_is_asked_for(
+    tmp_path: Path,
+    queue: str,
+    change: Callable[[headers.UserMessage], None] | None,
+    properties: dict[str, int],
+    message_class: int,
+    is_insecure: bool,
+    wanted: int,
+    insecure: bool,
+) -> None:
+    host = Host(tmp_path, Config(send_insecure_nacks=insecure))
+    small_queue(host)
+    sender = sender_to(queue)
+    world = world_of([host], [sender])
+    sender.send(b"body", acknowledge=wanted, admin=ADMIN if wanted else None, label="l", **properties)
+    if change:
+        sender.edit(1, change)
+    sender.send(b"next")
+    exchange(world)
+    assert sender.classes[:1] == [message_class]
+    assert sender.told == ([message_class] if wanted == NA and (insecure or not is_insecure) else [])
+    for told in sender.received:
+        assert told.properties.body == (b"" if message_class == 0x8007 else b"body")
+    if queue == "line1":
+        assert host.content("line1") == [b"next"]  # the stream has moved on
+        run(world, 1000)
+        assert sender.is_settled
+        assert host.store.incoming()[0].record[2] == 2
+    assert copies(host, DEAD_XACT) == copies(host, DEAD_LETTER) == []
+    host.store.close()
+
+
+@pytest.mark.rule("B-329", "B-334")
+@pytest.mark.parametrize("change", [secured(), secured(privacy=5), lambda message: None])
+def test_a_security_header_without_signature_and_encryption_is_no_reason_to_refuse(
+    host: Host, change: Callable[[headers.UserMessage], None]
+) -> None:
+    sender = sender_to()
+    world = world_of([host], [sender])
+    sender.send(b"x")
+    sender.edit(1, change)
+    exchange(world)
+    assert (host.content("line1"), sender.classes) == ([b"x"], [])
+
+
+@pytest.mark.rule("B-258", "B-256", "B-260", "B-380", "B-390", "B-394", "B-284", "B-350")
+@pytest.mark.parametrize("delivery", ["recoverable", "express"])
+@pytest.mark.parametrize("journal", [0, JN, JP])
+@pytest.mark.parametrize(("queue", "message_class"), [("nowhere", 0x8000), ("line1", 0x800A), ("small", 0x8003)])
+def test_a_message_that_is_not_transactional_is_refused_with_what_is_asked_for_and_a_copy_here(
+    tmp_path: Path, queue: str, message_class: int, journal: int, delivery: str
+) -> None:
+    host = Host(tmp_path, Config(send_insecure_nacks=True))
+    with host.client() as client:
+        client.create_queue("small")
+        client.store.set_quota("small", 100)
+    sender = sender_to(queue)
+    world = world_of([host], [sender])
+    sender.send(b"body", delivery, journal=journal, acknowledge=NA, admin=ADMIN)
+    exchange(world)
+    assert (sender.told, sender.classes) == ([message_class], [])
+    assert bool(sender.received[0].user.flags & core.USER_DM) == (delivery == "recoverable")
+    assert copies(host, DEAD_LETTER) == ([(message_class, b"body")] if journal == JN else [])
+    run(world, 15_000)
+    assert sender.is_settled
+    host.store.close()
+
+
+@pytest.mark.rule("B-283", "B-285", "C-64", "B-282")
+@pytest.mark.parametrize("journal", [0, JN])
+@pytest.mark.parametrize("delivery", ["transactional", "recoverable"])
+def test_the_quota_of_the_machine_comes_before_that_of_the_queue(tmp_path: Path, delivery: str, journal: int) -> None:
+    """Above both, nothing is said, so that the sender keeps the message."""
+    host = Host(tmp_path, Config(quota=1000))
+    with host.client() as client:
+        client.create_queue("small", transactional=delivery == "transactional")
+        client.store.set_quota("small", 500)
+    sender = sender_to("small")
+    world = world_of([host], [sender])
+    sender.send(b"x" * 900, delivery, journal=journal, acknowledge=NA | PA, admin=ADMIN)
+    exchange(world)
+    assert sender.session is None
+    assert (sender.classes, sender.told, sender.is_settled) == ([], [], False)
+    assert host.store.usage() == 0
+    assert "quota" in host.log[0]
+    host.store.close()
+
+
+@pytest.mark.rule("B-284")
+def test_what_fits_exactly_into_the_quota_of_a_queue_is_taken(host: Host) -> None:
+    sender = sender_to("small")
+    world = world_of([host], [sender])
+    sender.send(b"1")
+    size = len(sender.packets[1])
+    with host.client() as client:
+        client.create_queue("small", transactional=True)
+        client.store.set_quota("small", 2 * size)
+    for body in (b"2", b"3"):
+        sender.send(body)
+    exchange(world)
+    assert (host.content("small"), sender.classes) == ([b"1", b"2"], [0x8003])
+
+
+@pytest.mark.rule("B-265", "B-266", "B-267", "A-42", "A-33", "B-401")
+@pytest.mark.parametrize(
+    ("skew", "life", "age", "taken"),
+    [
+        (0, 10, 10, True),
+        (0, 10, 11, False),
+        (5, 10, 15, True),
+        (5, 10, 16, False),
+        (0, 10, -1000, True),
+        (0, 0, 0, True),
+        (0, compose.FOREVER, 1 << 30, True),
+    ],
+)
+@pytest.mark.parametrize("delivery", ["transactional", "express"])
+def test_the_time_to_reach_the_queue_is_measured_on_arrival(
+    tmp_path: Path, delivery: str, skew: int, life: int, age: int, taken: bool
+) -> None:
+    """A sender's clock that is ahead counts as no time; one that is behind gets the margin that was set."""
+    host = Host(tmp_path, Config(clock_skew=skew))
+    queue = "line1" if delivery == "transactional" else "plain"
+    sender = sender_to(queue)
+    world = world_of([host], [sender])
+    sender.send(b"x", delivery, ttrq=life, sent_time=WALL - age)
+    exchange(world)
+    assert host.content(queue) == ([b"x"] if taken else [])
+    assert sender.classes == ([0x8002] if delivery == "transactional" and not taken else [])
+    host.store.close()
+
+
+@pytest.mark.rule("B-288", "B-402", "A-42", "A-43")
+@pytest.mark.parametrize(("age", "left"), [(0, 100), (60, 40), (200, 0), (-50, 100)])
+def test_the_time_to_be_received_runs_from_the_sending_and_never_longer_than_it_says(
+    host: Host, age: int, left: int
+) -> None:
+    sender = sender_to()
+    world = world_of([host], [sender])
+    sender.send(b"x", ttbr=100, sent_time=WALL - age, journal=JN)
+    exchange(world)
+    if left:
+        run(world, 1000 * (left - 1))
+        assert host.content("line1") == [b"x"]
+    run(world, 2000)
+    assert host.store.usage() == 0
+    assert sender.classes == [0xC002]
+
+
+@pytest.mark.rule("B-407", "B-390", "B-394", "B-397")
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize(
+    ("queue", "delivery", "journal"),
+    [("plain", "express", JN), ("plain", "express", JP), ("plain", "recoverable", 0), ("line1", "transactional", JN)],
+)
+def test_a_message_not_transactional_that_expires_in_its_queue_leaves_a_copy_if_it_asks_for_one(
+    host: Host, queue: str, delivery: str, journal: int, full: bool
+) -> None:
+    sender = sender_to(queue)
+    world = world_of([host], [sender])
+    with host.client() as client:
+        client.store.set_quota(DEAD_LETTER, 10 if full else None)
+    sender.send(b"x", delivery, journal=journal, ttbr=5, sent_time=world.wall)
+    run(world, 7000)
+    expected = delivery != "transactional" and journal == JN and not full
+    assert copies(host, DEAD_LETTER) == ([(0xC002, b"x")] if expected else [])
+    assert copies(host, DEAD_XACT) == []
+    assert host.content(queue) == []
+
+
+# ---- a message is taken ---------------------------------------------------------------------------
+
+
+@pytest.mark.rule("B-291", "B-367", "C-65", "C-63", "B-247", "B-248", "B-353", "B-354")
+@pytest.mark.parametrize("delivery", ["transactional", "recoverable", "express"])
+def test_the_arrival_is_told_exactly_once(host: Host, delivery: str) -> None:
+    queue = "line1" if delivery == "transactional" else "plain"
+    sender = sender_to(queue)
+    world = world_of([host], [sender])
+    for number in range(3):
+        sender.send(b"%d" % number, delivery, acknowledge=PA, admin=ADMIN, label="the label")
+    exchange(world)
+    world.wires[0].cut()  # before anything was acknowledged: all of it comes again
+    run(world, 3000)
+    assert host.content(queue) == [b"0", b"1", b"2"]
+    assert sender.told == [2, 2, 2]
+    assert sender.classes == []
+    for number, told in enumerate(sender.received[:3], 1):
+        properties, user = told.properties, told.user
+        assert properties.correlation_id == sender.guid + number.to_bytes(4, "little")
+        assert (properties.body, properties.flags, properties.privacy_level) == (b"", 0, 0)
+        assert not user.flags & (JN | JP)
+        assert (told.base.time_to_reach_queue, user.time_to_be_received) == (compose.FOREVER, compose.FOREVER)
+        assert (told.security, user.admin_queue) == (None, None)
+        assert bool(user.flags & core.USER_DM) == (delivery != "express")
+
+
+@pytest.mark.rule("C-63", "B-273")
+def test_out_of_order_nothing_is_told(host: Host) -> None:
+    sender = sender_to()
+    world = world_of([host], [sender])
+
+    packet = parse.parse(
+        build.user_message(
+            sender.guid,
+            9,
+            sender.destination,
+            b"",
+            delivery="transactional",
+            acknowledge=PA | NA,
+            admin=ADMIN,
+            ttrq=compose.FOREVER,
+        )
+    )
+    assert isinstance(packet, headers.UserMessage)
+    assert packet.transaction is not None
+    packet.transaction.tx_sequence_number, packet.transaction.previous_tx_sequence_number = 7, 6
+    exchange(world)
+    send_raw(world, sender, build.build(packet))
+    run(world, 2000)
+    assert (sender.told, sender.classes, host.content("line1")) == ([], [], [])
+
+
+@pytest.mark.rule("B-287", "B-289")
+def test_the_queue_is_read_by_priority_and_arrival_whatever_a_transactional_message_claims(host: Host) -> None:
+    def claim(message: headers.UserMessage) -> None:
+        message.base.flags |= 7
+
+    urgent = sender_to()
+    plain = sender_to("plain", 2)
+    world = world_of([host], [urgent, plain])
+    for number in range(3):
+        urgent.send(b"t%d" % number)
+        plain.send(b"p%d" % number, "recoverable", priority=number)
+    urgent.edit(3, claim)
+    exchange(world)
+    assert host.content("line1") == [b"t0", b"t1", b"t2"]
+    assert host.content("plain") == [b"p2", b"p1", b"p0"]
+    with application(world, host) as client, client.queue("plain").receive() as message:  # at once
+        assert message.body == b"p2"
+
+
+@pytest.mark.rule("B-274", "B-276", "B-272")
+def test_the_state_of_an_incoming_stream_is_kept_with_the_time_of_its_last_message(host: Host) -> None:
+    sender = sender_to()
+    world = world_of([host], [sender])
+    sender.send(b"1")
+    exchange(world)
+    (state,) = host.store.incoming()
+    assert (state.source, state.destination) == (sender.guid, "direct=tcp:127.0.0.1\\private$\\line1")
+    assert (state.record, state.last_access) == ((1, 100, 1, 0), world.wall)
+    world.pass_time(5000)
+    send_raw(world, sender, sender.packets[1])  # a duplicate: refused, and noted
+    (state,) = host.store.incoming()
+    assert (state.record, state.last_access) == ((1, 100, 1, 1), world.wall)
+    sender.send(b"2")
+    exchange(world)
+    assert host.store.incoming()[0].record == (2, 100, 1, 0)  # the first had its OrderAck: the next sequence
+
+
+# ---- administration acknowledgements, in detail ---------------------------------------------------
+
+OFFICE = ("10.0.0.7", 1801)
+PUBLIC = {name: guid_names.PublicQueueFormatName(name.encode() * 16) for name in ("h", "s", "o", "u")}
+
+
+def private(host: Host, queue: str) -> guid_names.PrivateQueueFormatNameId:
+    return guid_names.PrivateQueueFormatNameId(host.store.queue(queue).identifier)
+
+
+def at(host: Host, queue: str) -> guid_names.PrivateQueueFormatName:
+    return guid_names.PrivateQueueFormatName(host.store.guid, host.store.queue(queue).identifier)
+
+
+def text_of(guid: bytes) -> str:
+    return guids.guid_text(guid)[1:-1].lower()
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Iterator[tuple[World, Host, Host, Sender]]:
+    """A sender, the host that it sends to, called plant, and a third machine, office."""
+    office = Host(tmp_path / "office", Config(send_insecure_nacks=True), OFFICE[0])
+    sender = sender_to()
+    host = Host(
+        tmp_path / "plant",
+        Config(
+            own_names=frozenset({"plant", "127.0.0.1"}),
+            send_insecure_nacks=True,
+            next_hops={"office": OFFICE, text_of(office.store.guid): OFFICE},
+            public_queues={
+                text_of(PUBLIC["h"].public_queue_identifier): "DIRECT=OS:plant\\private$\\plain",
+                text_of(PUBLIC["s"].public_queue_identifier): f"PRIVATE={text_of(sender.guid)}\\{77:08X}",
+                text_of(PUBLIC["o"].public_queue_identifier): "DIRECT=OS:office\\private$\\plain",
+            },
+        ),
+    )
+    yield world_of([host, office], [sender]), host, office, sender
+    host.store.close()
+    office.store.close()
+
+
+FORMS: list[tuple[str, Callable[[Host, Host, Sender], names.QueueName], int, str]] = [
+    ("on the source", lambda host, office, sender: ADMIN, 2, "sender"),
+    ("on the destination", lambda host, office, sender: private(host, "plain"), 3, "plant"),
+    ("public here", lambda host, office, sender: PUBLIC["h"], 5, "plant"),
+    ("public at the source", lambda host, office, sender: PUBLIC["s"], 5, "sender"),
+    ("public elsewhere", lambda host, office, sender: PUBLIC["o"], 5, "office"),
+    ("public and unknown", lambda host, office, sender: PUBLIC["u"], 5, ""),
+    (
+        "private at the source",
+        lambda host, office, sender: guid_names.PrivateQueueFormatName(sender.guid, 77),
+        6,
+        "sender",
+    ),
+    ("private here", lambda host, office, sender: at(host, "plain"), 6, "plant"),
+    ("private elsewhere", lambda host, office, sender: at(office, "plain"), 6, "office"),
+    ("direct here", lambda host, office, sender: names.DirectQueueFormatName("OS:PLANT\\private$\\plain"), 7, "plant"),
+    (
+        "direct elsewhere",
+        lambda host, office, sender: names.DirectQueueFormatName("OS:office\\private$\\plain"),
+        7,
+        "office",
+    ),
+    ("no such queue here", lambda host, office, sender: names.DirectQueueFormatName("OS:plant\\private$\\no"), 7, ""),
+    ("transactional here", lambda host, office, sender: at(host, "line1"), 6, ""),
+    ("a system queue", lambda host, office, sender: guid_names.PrivateQueueFormatNameId(4), 3, ""),
+    ("no private queue", lambda host, office, sender: names.DirectQueueFormatName("OS:plant\\plain"), 7, ""),
+    (
+        "no such protocol",
+        lambda host, office, sender: names.DirectQueueFormatName("HTTP://plant/msmq/private$/plain"),
+        7,
+        "",
+    ),
+    (
+        "half a character",
+        lambda host, office, sender: names.DirectQueueFormatName("OS:of\ud800\\private$\\plain"),
+        7,
+        "",
+    ),
+    ("transactional elsewhere", lambda host, office, sender: at(office, "line1"), 6, ""),
+    (
+        "no such queue elsewhere",
+        lambda host, office, sender: names.DirectQueueFormatName("OS:office\\private$\\no"),
+        7,
+        "",
+    ),
+]
+
+
+@pytest.mark.rule("B-348", "B-351", "B-352", "B-353", "B-354", "B-355", "B-010", "B-011", "B-293", "B-336", "B-389")
+@pytest.mark.parametrize(("form", "selector", "where"), [pytest.param(*form, id=name) for name, *form in FORMS])
+def test_administration_acknowledgements_go_where_the_message_says(
+    places: tuple[World, Host, Host, Sender],
+    form: Callable[[Host, Host, Sender], names.QueueName],
+    selector: int,
+    where: str,
+) -> None:
+    """Of the arrival from the queue manager, of the receipt and of a rejection from the application's process."""
+    world, host, office, sender = places
+
+    def select(message: headers.UserMessage) -> None:
+        message.user.flags = message.user.flags & ~(7 << 13) | selector << 13
+
+    for _ in range(2):
+        sender.edit(sender.send(b"body", acknowledge=PA | PR | NR, admin=form(host, office, sender)), select)
+    run(world, 2000)
+    received(world, host)
+    rejected(world, host)
+    run(world, 3000)
+    expected = [(2, b""), (2, b""), (0x4000, b""), (0xC004, b"body")]
+    told = [(message.properties.message_class, bytes(message.properties.body)) for message in sender.received]
+    assert told == (expected if where == "sender" else [])
+    assert copies(host, "plain") == (expected if where == "plant" else [])
+    assert copies(office, "plain") == (expected if where == "office" else [])
+    assert (sender.acked, host.content("line1"), sender.classes) == ([1, 2], [], [])
+    if where:
+        stored = (
+            sender.received
+            if where == "sender"
+            else [
+                parse.parse(message.packet)
+                for there in (host, office)
+                for message in there.store.peek(there.store.queue("plain").identifier, -1)
+            ]
+        )
+        for message, number in zip(stored, (1, 2, 1, 2), strict=True):
+            assert isinstance(message, headers.UserMessage)
+            assert message.properties.correlation_id == sender.guid + number.to_bytes(4, "little")
+            assert isinstance(message.user.response_queue, names.DirectQueueFormatName)
+            assert message.user.response_queue.direct_format_name == "TCP:127.0.0.1\\private$\\line1"
+            assert message.user.source_queue_manager == host.store.guid
+    run(world, 20_000)
+    assert host.store.outgoing_messages() == []
+    assert office.store.outgoing_messages() == []
+
+
+@pytest.mark.rule("B-352", "A-38")
+@pytest.mark.parametrize("zero", [False, True])
+def test_the_response_queue_is_where_a_private_destination_was(host: Host, zero: bool) -> None:
+    line1 = private(host, "line1")
+    sender = Sender(b"\1" * 16, line1, names.NULL_GUID if zero else host.store.guid)
+    world = world_of([host], [sender])
+    sender.send(b"x", acknowledge=PA, admin=ADMIN)
+    exchange(world)
+    (told,) = sender.received
+    response = told.user.response_queue
+    assert isinstance(response, guid_names.PrivateQueueFormatName)
+    assert (response.source_queue_manager, response.private_queue_identifier) == (
+        host.store.guid,
+        line1.private_queue_identifier,
+    )
+
+
+@pytest.mark.rule("B-348")
+def test_without_an_administration_queue_nothing_is_told(host: Host) -> None:
+    sender = sender_to()
+    world = world_of([host], [sender])
+    sender.send(b"x", acknowledge=PA | PR | NA | NR)
+    sender.send(b"late", acknowledge=NA, ttrq=1, sent_time=WALL - 10)
+    exchange(world)
+    received(world, host)
+    run(world, 1000)
+    assert sender.received == []
+
+
+@pytest.mark.rule("B-354", "B-013")
+@pytest.mark.parametrize("label", ["", "\ud800"])
+def test_a_body_that_leaves_no_room_for_longer_names_is_not_sent_back(host: Host, label: str) -> None:
+    """The acknowledgement names the destination by GUID, which is longer than the number that the message had."""
+    sender = Sender(b"\1" * 16, private(host, "plain"))
+    world = world_of([host], [sender])
+    empty = build.user_message(sender.guid, 1, sender.destination, b"", label=label, admin=ADMIN)
+    for size in (core.PACKET_SIZE_MAX - len(empty), 100):
+        sender.send(bytes(size), "express", acknowledge=NA, admin=ADMIN, ttrq=0, sent_time=1, label=label)
+    exchange(world)
+    assert [len(message.properties.body) for message in sender.received] == [0, 100]
+    assert all("did not reach its queue in time" in line for line in host.log)
+
+
+@pytest.mark.rule("B-355", "B-085", "B-398")
+@pytest.mark.parametrize("room", [0, 10_000])
+def test_an_acknowledgement_takes_no_more_room_than_its_queue_and_the_machine_have(tmp_path: Path, room: int) -> None:
+    host = Host(tmp_path, Config(quota=2500, own_names=frozenset({"127.0.0.1"})))
+    with host.client() as client:
+        client.store.set_quota("plain", room)
+    sender = sender_to()
+    world = world_of([host], [sender])
+    for number in range(2):
+        sender.send(
+            bytes(1000), acknowledge=NA | PA, admin=direct("plain"), ttrq=compose.FOREVER if number else 0, sent_time=1
+        )
+    exchange(world)
+    assert len(host.content("plain")) == (room > 0)
+    assert len(host.content("line1")) == (room == 0)
+    assert host.store.usage() <= 2500
+    host.store.close()
+
+
+@pytest.mark.rule("B-293", "B-010")
+def test_an_administration_acknowledgement_is_a_message_like_any_other(host: Host) -> None:
+    sender = sender_to("plain")
+    world = world_of([host], [sender])
+    for message_class in (2, 0x4000, 0x8000, 0xC123):
+        sender.send(b"b", "recoverable", message_class=message_class, correlation=b"c" * 20)
+    exchange(world)
+    with application(world, host) as client:
+        assert [(message.message_class, message.correlation_id) for message in client.queue("plain").peek()] == [
+            (message_class, b"c" * 20) for message_class in (2, 0x4000, 0x8000, 0xC123)
+        ]
+
+
+# ---- reports --------------------------------------------------------------------------------------
+
+
+def traced(message: headers.UserMessage) -> None:
+    message.base.flags |= core.BASE_TR
+    message.debug = rare.DebugHeader()
+    message.debug.queue_identifier = PUBLIC["h"].public_queue_identifier
+
+
+@pytest.mark.rule("B-294", "B-295", "B-366")
+def test_a_traced_message_that_arrives_is_reported(host: Host) -> None:
+    host.config = Config(
+        report_messages=True,
+        public_queues={text_of(PUBLIC["h"].public_queue_identifier): "DIRECT=OS:.\\private$\\plain"},
+    )
+    host.restart(0, snapshot=True)
+    sender = sender_to()
+    world = world_of([host], [sender])
+    sender.edit(sender.send(b"x"), traced)
+    exchange(world)
+    run(world, 1000)
+    assert host.content("line1") == [b"x"]
+    (stored,) = host.store.peek(host.store.queue("plain").identifier, -1)
+    report = parse.parse(stored.packet)
+    assert isinstance(report, headers.UserMessage)
+    assert report.properties.message_class == 1
+    assert not report.user.flags & core.USER_DM
+    assert report.properties.label == (
+        f"0101:00000001:00 received by {guids.guid_text(host.store.guid)} at 08:00:00 AM 01/15/2027"
+    )
+    assert bytes(report.properties.body).decode("utf-16-le") == (
+        "<MESSAGE ID>00000001</MESSAGE ID>\r\n<TARGET QUEUE>DIRECT=TCP:127.0.0.1\\private$\\line1</TARGET QUEUE>\r\n"
+    )
+
+
+@pytest.mark.rule("B-296", "B-294")
+@pytest.mark.parametrize(("enabled", "queue"), [(True, "nowhere"), (True, "line1"), (True, ""), (False, "plain")])
+def test_a_report_that_no_queue_takes_or_nobody_wants_is_dropped(tmp_path: Path, enabled: bool, queue: str) -> None:
+    host = Host(
+        tmp_path,
+        Config(
+            report_messages=enabled,
+            public_queues={text_of(PUBLIC["h"].public_queue_identifier): f"DIRECT=OS:.\\private$\\{queue}"}
+            if queue
+            else {},
+        ),
+    )
+    sender = sender_to()
+    world = world_of([host], [sender])
+    sender.edit(sender.send(b"x"), traced)
+    exchange(world)
+    run(world, 1000)
+    assert (host.content("line1"), host.content("plain"), sender.acked) == ([b"x"], [], [1])
+    host.store.close()
+
+
+# ---- sent and received on one machine -------------------------------------------------------------
+
+
+def send_here(world: World, host: Host, body: bytes = b"x", queue: str = "line1", **properties: Any) -> int:
+    with application(world, host) as client:
+        return client.send(queue, body, **properties).message_id
+
+
+def state_of(world: World, host: Host, message_id: int) -> confirm.Conclusion | None:
+    with application(world, host) as client:
+        return client.state(message_id)
+
+
+JOURNALS = [{}, {"dead_letter": True}, {"journal": True}, {"dead_letter": True, "journal": True}]
+
+
+@pytest.mark.rule("C-70", "C-71", "C-72", "B-391", "B-407", "B-243", "B-394", "C-80", "C-85")
+@pytest.mark.parametrize("journal", JOURNALS)
+@pytest.mark.parametrize(("remove", "message_class"), REMOVALS)
+def test_a_message_from_this_machine_to_itself_ends_without_a_network(
+    host: Host, remove: Callable[[World, Host], None], message_class: int, journal: dict[str, bool]
+) -> None:
+    world = world_of([host], [])
+    message_id = send_here(world, host, ttrq=5, ttbr=10, **journal)
+    run(world, 7000)  # past its TimeToReachQueue: it has been reached
+    stored = state_of(world, host, message_id)
+    assert stored is not None
+    assert stored.answer == confirm.STORED
+    remove(world, host)
+    run(world, 1000)
+    positive = message_class == 0x4000
+    assert copies(host, DEAD_XACT) == (
+        [(message_class, b"x")] if "dead_letter" in journal and not positive and message_class else []
+    )
+    assert copies(host, JOURNAL) == ([(0, b"x")] if "journal" in journal and positive else [])
+    assert copies(host, DEAD_LETTER) == []
+    assert host.store.outgoing_messages() == []
+    assert host.manager.wanted_hops() == set()
+    if message_class:
+        ended = state_of(world, host, message_id)
+        assert ended is not None
+        assert ended.answer == (
+            confirm.RECEIVED if positive else confirm.DEAD_LETTERED if "dead_letter" in journal else confirm.DISCARDED
+        )
+        assert not ended.in_doubt
+
+
+@pytest.mark.rule("C-71")
+def test_a_local_message_dead_letters_when_its_time_is_over_and_not_later(host: Host) -> None:
+    world = world_of([host], [])
+    send_here(world, host, ttbr=10, dead_letter=True)
+    run(world, 9900)
+    assert copies(host, DEAD_XACT) == []
+    run(world, 200)
+    assert copies(host, DEAD_XACT) == [(0xC002, b"x")]
+
+
+@pytest.mark.rule("C-36", "B-243", "B-396")
+@pytest.mark.parametrize("later", ["there", "gone", "plain"])
+def test_a_local_dead_letter_goes_to_the_queue_that_the_application_named(host: Host, later: str) -> None:
+    world = world_of([host], [])
+    with application(world, host) as client:
+        client.create_queue("dead", transactional=True)
+    send_here(world, host, ttbr=10, dead_letter=True, dead_letter_queue="dead")
+    if later != "there":
+        with application(world, host) as client:
+            client.delete_queue("dead")
+            if later == "plain":
+                client.create_queue("dead")
+    run(world, 11_000)
+    assert copies(host, "dead" if later == "there" else DEAD_XACT) == [(0xC002, b"x")]
+    assert copies(host, DEAD_XACT) == ([] if later == "there" else [(0xC002, b"x")])
+
+
+@pytest.mark.rule("B-407", "B-390", "B-393", "B-336", "B-291")
+@pytest.mark.parametrize("delivery", ["express", "recoverable"])
+def test_a_local_message_that_is_not_transactional_is_told_of_and_copied_alike(host: Host, delivery: str) -> None:
+    world = world_of([host], [])
+    with application(world, host) as client:
+        client.create_queue("admin")
+        client.create_queue("other")
+    everything = {"acknowledge": ("reach-queue", "receive", "nack-receive"), "administration_queue": "admin"}
+    for body in (b"1", b"2"):
+        send_here(world, host, body, "other", delivery=delivery, ttbr=10, journal=True, dead_letter=True, **everything)
+    with application(world, host) as client, client.queue("other").receive():
+        pass
+    run(world, 11_000)
+    assert copies(host, "admin") == [(2, b""), (2, b""), (0x4000, b""), (0xC002, b"2")]
+    assert copies(host, JOURNAL) == [(0, b"1"), (0, b"2")]
+    assert copies(host, DEAD_LETTER) == [(0xC002, b"2")]
+    assert copies(host, DEAD_XACT) == []
+
+
+@pytest.mark.rule("C-73")
+def test_a_local_queue_that_takes_no_message_says_so_to_the_sender(host: Host) -> None:
+    world = world_of([host], [])
+    with application(world, host) as client:
+        client.store.set_quota("line1", 100)
+        with pytest.raises(StoreFull, match="quota"):
+            client.send("line1", b"x")
+        with pytest.raises(StoreError):
+            client.send("nowhere", b"x")
+        with pytest.raises(ValueError, match="transactional"):
+            client.send("plain", b"x", delivery="transactional")
+    assert host.store.usage() == 0
+    assert host.store.outgoing_messages() == []
+
+
+@pytest.mark.rule("C-70", "B-343")
+def test_a_local_message_killed_at_any_statement_of_its_receipt_is_received_or_there(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    world = world_of([host], [])
+    message_id = send_here(world, host, journal=True, dead_letter=True)
+    host.restart(0, snapshot=True)
+    before = dict(host._left)
+    outcomes = set()
+    for statements in range(1, 200):
+        host._left = dict(before)
+        host.restart(0)
+        crashes = host.crashes
+        with contextlib.suppress(Crash), application(world, host) as client:
+            arm(host, client, statements)
+            with client.queue("line1").receive():
+                pass
+        finished = host.crashes == crashes
+        host.restart(0, snapshot=finished)
+        conclusion = state_of(world, host, message_id)
+        assert conclusion is not None
+        outcomes.add((len(host.content("line1")), len(host.content(JOURNAL)), conclusion.answer))
+        if finished:
+            break
+    assert outcomes == {(1, 0, confirm.STORED), (0, 1, confirm.RECEIVED)}
+    host.store.close()
+
+
+@pytest.mark.rule("B-398", "B-355")
+def test_an_acknowledgement_for_which_the_machine_has_no_room_is_dropped(tmp_path: Path) -> None:
+    host = Host(tmp_path, Config(quota=1000))
+    sender = sender_to()
+    world = world_of([host], [sender])
+    sender.send(bytes(1000), acknowledge=NA, admin=ADMIN, ttrq=0, sent_time=1)
+    run(world, 1000)
+    assert (sender.classes, sender.told) == ([0x8002], [])
+    host.store.close()
+
+
+@pytest.mark.rule("B-011", "B-336")
+@pytest.mark.parametrize("asked", [{"journal": JN}, {"acknowledge": PR, "admin": ADMIN}])
+def test_what_goes_back_to_a_sender_without_a_session_gets_a_new_one(host: Host, asked: dict[str, Any]) -> None:
+    sender = sender_to()
+    world = world_of([host], [sender])
+    sender.send(b"x", **asked)
+    run(world, 1000)
+    world.wires[0].cut()
+    assert host.manager.wanted_hops() == set()
+    received(world, host)
+    world.pass_time(100)
+    assert host.manager.wanted_hops() == {("10.0.0.9", 1801)}

@@ -1,0 +1,156 @@
+"""Names of this very machine: what is sent there ends in the queues here, whatever port `serve` listens on (B-416)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from mqqb import headers, names
+from ordack import machine
+from ordack.client import Client
+from ordack.config import Config
+
+from tests.host.test_net import Destination, free_port, serving, until
+from tests.support.command import DEADLINE_S, Serve
+from tests.support.host_world import Host, peer_of, world_of
+
+HOSTNAME = socket.gethostname()
+HERE = ("TCP:127.0.0.1", "TCP:::1", "OS:localhost", f"OS:{HOSTNAME.upper()}", f"OS:{HOSTNAME.partition('.')[0]}")
+
+
+def _asks(host: Host, address: str) -> None:
+    """A peer's message arrives that asks for an acknowledgement to a queue at this address."""
+    peer = peer_of(1)
+    name = names.DirectQueueFormatName(f"{address}\\private$\\plain")
+    peer.send(b"x", admin=name, acknowledge=headers.WANT_PA)
+    world_of([host], [peer]).settle()
+
+
+def _own_address() -> str:
+    """One that other machines reach this one at; the loopback's if there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
+        try:
+            asker.connect(("192.0.2.99", 9))
+        except OSError:
+            return "127.0.0.1"
+        address: str = asker.getsockname()[0]
+        return address
+
+
+@pytest.mark.rule("B-416", "B-011")
+@pytest.mark.parametrize("address", [*HERE, "TCP:" + _own_address()])
+def test_an_administration_queue_at_an_address_of_this_machine_is_a_queue_here(tmp_path: Path, address: str) -> None:
+    if address == "TCP:::1" and not machine.has("::1"):
+        pytest.skip("this machine has no IPv6")
+    host = Host(tmp_path)
+    _asks(host, address)
+    assert len(host.content("plain")) == 1
+    assert host.store.outgoing_queues() == []
+    host.store.close()
+
+
+@pytest.mark.rule("B-416")
+@pytest.mark.parametrize(
+    "config", [Config(own_names=frozenset({"plant"})), Config(next_hops={"127.0.0.1": ("127.0.0.1", 1802)})]
+)
+def test_own_names_restrict_and_the_way_to_another_queue_manager_on_this_machine_leads_there(
+    tmp_path: Path, config: Config
+) -> None:
+    host = Host(tmp_path, config)
+    host.manager.poll(0, 0)
+    _asks_to_others = names.DirectQueueFormatName("TCP:127.0.0.1\\private$\\plain")
+    peer = peer_of(1)
+    peer.destination = names.DirectQueueFormatName("OS:plant\\private$\\line1")
+    peer.send(b"x", admin=_asks_to_others, acknowledge=headers.WANT_PA)
+    world_of([host], [peer]).settle()
+    assert host.content("plain") == []
+    assert [queue.format_name for queue in host.store.outgoing_queues()] == ["direct=tcp:127.0.0.1\\private$\\plain"]
+    host.store.close()
+
+
+def test_foreign_addresses_are_foreign() -> None:
+    for address in (
+        "192.0.2.99",
+        "127.0.0.2",
+        "0.0.0.0",
+        "224.0.0.1",
+        "255.255.255.255",
+        "::",
+        "2001:db8::99",
+        "plant",
+        "",
+        "127.0.0.1.example",
+    ):
+        assert not machine.has(address), address
+
+
+def test_an_address_that_comes_and_goes_is_asked_for_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Config(listening=("0.0.0.0", 1805))
+    assert config.way("10.1.2.3") == ("10.1.2.3", 1801)
+    monkeypatch.setattr(machine, "has", lambda address: address == "10.1.2.3")
+    assert config.way("10.1.2.3") == ("10.1.2.3", 1805)
+    assert config.way("127.0.0.1") == ("127.0.0.1", 1801)
+
+
+def _arrives(store: Path, queue: str) -> bytes:
+    with Client(store) as client, client.queue(queue).receive(timeout=DEADLINE_S) as message:
+        return message.body
+
+
+@pytest.mark.rule("B-416")
+def test_what_an_application_sends_to_an_own_address_arrives_here_on_any_port(tmp_path: Path) -> None:
+    with Client(tmp_path / "one", create=True) as client:
+        client.create_queue("line1", transactional=True)
+        sent = client.send("DIRECT=TCP:127.0.0.1\\private$\\line1", b"here", dead_letter=True)
+    one = Serve(tmp_path / "one")
+    try:
+        assert _arrives(tmp_path / "one", "line1") == b"here"
+        with Client(tmp_path / "one") as client:
+            deadline = time.monotonic() + DEADLINE_S
+            while (state := client.state(sent.message_id)) is None or state.answer != "received":
+                assert time.monotonic() < deadline, state and state.answer
+    finally:
+        one.stop()
+
+
+@pytest.mark.rule("B-416")
+def test_an_own_address_that_comes_while_serve_runs_is_led_here_and_one_that_goes_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DHCP gives it and takes it: what waits for a connection follows, without a restart."""
+    theirs, mine = ("127.0.0.2", 1801), ("127.0.0.1", free_port(socket.SOCK_STREAM))
+    monkeypatch.setattr(machine, "has", lambda address: address == "127.0.0.1")
+
+    async def main() -> None:
+        async with serving(tmp_path, Config(listening=mine, try_connect_interval=200)) as server:
+            with Client(server.store.folder) as client:
+                client.send("DIRECT=TCP:127.0.0.2\\private$\\line1", b"x")
+            await until(lambda: server.manager.wanted_hops() == {theirs} and server.way.get("tries"))
+            monkeypatch.setattr(machine, "has", lambda address: address == theirs[0])
+            await until(lambda: server.manager.wanted_hops() == {mine} and server.manager.connections().get(mine))
+            monkeypatch.setattr(machine, "has", lambda _: False)
+            await until(lambda: server.manager.wanted_hops() == {theirs})
+            monkeypatch.setattr(machine, "has", lambda address: address == theirs[0])
+            async with Destination().listening(*mine) as here:  # `serve` itself has another port in this test
+                await until(lambda: here.bodies == [[b"x"]])
+
+    asyncio.run(main())
+
+
+@pytest.mark.rule("B-416")
+def test_two_queue_managers_on_one_machine_reach_each_other_by_next_hop(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        with Client(tmp_path / name, create=True) as client:
+            client.create_queue("line1", transactional=True)
+    two = Serve(tmp_path / "two")
+    one = Serve(tmp_path / "one", "--next-hop", f"127.0.0.1=127.0.0.1:{two.port}")
+    try:
+        with Client(tmp_path / "one") as client:
+            client.send("DIRECT=TCP:127.0.0.1\\private$\\line1", b"there")
+        assert _arrives(tmp_path / "two", "line1") == b"there"
+    finally:
+        one.stop()
+        two.stop()

@@ -1,0 +1,171 @@
+"""What a command takes for a file or folder of this machine, and what it refuses before it does anything."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+from ordack import cli, decode
+from ordack.client import Client
+from ordack.paths import NotLocal, local_path
+from ordack.pipeline.export import Exporter
+from ordack.pipeline.packets import OptionError, find_files
+from ordack.pipeline.segments import FolderError
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'firmware'}{os.pathsep}{ROOT / 'host'}", "COLUMNS": "300"}
+
+ELSEWHERE = [
+    "s3a://bucket/x",
+    "s3://bucket/x",
+    "S3:/bucket",
+    "hdfs://name:8020/x",
+    "abfss://c@account/x",
+    "dbfs:/x",
+    "https://host/x.pcap",
+    "C:\\x",
+    "c:x",
+    "\\\\server\\share",
+    "file://host/x",
+    "file:x",
+    "file:///a%20b",
+]
+
+
+def _ordack(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ordack", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    folder = tmp_path / "store"
+    with Client(folder, create=True) as client:
+        client.create_queue("plain")
+        client.send("plain", b"reading")
+    return folder
+
+
+@pytest.mark.parametrize("named", [*ELSEWHERE, ""])
+def test_an_export_elsewhere_is_refused_and_the_queue_keeps_its_messages(store: Path, named: str) -> None:
+    before = sorted(store.parent.iterdir())
+    done = _ordack(store.parent, "export", "plain", "--store", store, "--to", named)
+    assert done.returncode == 2
+    assert named in done.stderr
+    assert "'--to'" in done.stderr
+    assert "Traceback" not in done.stderr
+    with Client(store) as client:
+        assert [message.body for message in client.queue("plain").peek()] == [b"reading"]
+        with pytest.raises(FolderError), Exporter(client, ["plain"], named):
+            pass
+    assert sorted(store.parent.iterdir()) == before
+
+
+COMMANDS = [
+    ("serve", "--listen", "127.0.0.1:0", "--store"),
+    ("queue", "create", "line1", "--store"),
+    ("config", "Quota", "1", "--store"),
+    ("send", "line1", "--body", "x", "--store"),
+    ("receive", "plain", "--store"),
+    ("serve", "--store", "new", "--listen", "127.0.0.1:0", "--capture"),
+    ("send", "plain", "--store", "store", "--file"),
+    ("pipeline", "ingest"),
+    ("audit", "--no-spark"),
+    ("audit", "--checkpoint", "new", "--once", "--follow"),
+    ("audit", "--follow", ".", "--once", "--checkpoint"),
+    ("audit", "x.pcap", "--out"),
+    ("audit", "x.pcap", "--html"),
+    ("decode",),
+    ("board", "deploy", "--port", "/dev/null", "--main"),
+    ("board", "deploy", "--port", "/dev/null", "--config"),
+    ("board", "deploy", "--port", "/dev/null", "--package"),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_each_command_refuses_what_is_elsewhere_before_it_makes_anything(store: Path, command: tuple[str, ...]) -> None:
+    before = sorted(store.parent.rglob("*"))
+    more = ("--to", "new") if command[0] == "pipeline" else ()
+    done = _ordack(store.parent, *command, "s3a://bucket/x", *more)
+    assert done.returncode == 2
+    assert "is a URL of s3a, and only files and folders of this machine" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert sorted(store.parent.rglob("*")) == before
+
+
+def _options() -> Iterator[tuple[str, str, Any]]:
+    """Command, name and parser of each option and argument that is a path."""
+    groups = [
+        ("", cli.app),
+        ("queue ", cli.queue_app),
+        ("outgoing ", cli.outgoing_app),
+        ("board ", cli.board_app),
+        ("pipeline ", cli.pipeline_app),
+    ]
+    for prefix, group in groups:
+        for command in group.registered_commands:
+            function: Callable[..., Any] | None = command.callback
+            assert function
+            for name, hint in get_type_hints(function, include_extras=True).items():
+                kind, *more = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+                if Path in (kind, *get_args(kind)) or Path in [arg for one in get_args(kind) for arg in get_args(one)]:
+                    yield (
+                        prefix + function.__name__,
+                        name,
+                        next((one.parser for one in more if isinstance(one, typer.models.ParameterInfo)), None),
+                    )
+
+
+def test_no_command_has_a_path_of_which_this_is_not_true() -> None:
+    found = list(_options())
+    assert len(found) > 20
+    for command, name, parse in found:
+        assert parse is not None, f"{command}: {name} has to be parsed by cli.local"
+        with pytest.raises(typer.BadParameter, match="is a URL of s3a"):
+            parse("s3a://bucket/x")
+
+
+@pytest.mark.parametrize("named", ELSEWHERE)
+def test_captures_and_files_elsewhere_are_refused(named: str) -> None:
+    with pytest.raises(OptionError):
+        find_files(named)
+    with pytest.raises(decode.InputError):
+        list(decode._items(named))
+
+
+@pytest.mark.parametrize("form", ["file:{}", "file://{}", "file://localhost{}", "FILE:{}"])
+def test_a_file_url_of_this_machine_is_the_path_in_it(store: Path, form: str) -> None:
+    folder = store.parent / "segments"
+    done = _ordack(store.parent, "export", "plain", "--store", form.format(store), "--to", form.format(folder))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(list(folder.glob("plain-*.parquet"))) == 1
+    assert sorted(path.name for path in store.parent.iterdir()) == ["segments", "store"]
+
+
+@given(st.text(st.sampled_from("aC:/\\.s3-_ ~é"), min_size=1))
+def test_a_path_is_itself_or_refused_and_dot_slash_makes_any_one_a_path(text: str) -> None:
+    with contextlib.suppress(NotLocal):
+        assert local_path(text) == text
+    assert local_path(f"./{text}") == f"./{text}"
+
+
+@pytest.mark.parametrize("text", ["cap-2026-11-21T21:10:00.pcap", "/a/b", "ab:c", "-", "~/x", "plant 1", "s3a"])
+def test_names_with_colons_are_paths(text: str) -> None:
+    assert local_path(text) == text

@@ -1,0 +1,351 @@
+"""Long work goes in pieces: others use the store in between, and what is broken off is half done, not half right."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mqqb.confirm import NACK_Q_PURGED
+from mqqb.streams import Entry
+from ordack import pieces
+from ordack import store as store_module
+from ordack.client import Client
+from ordack.config import Config
+from ordack.manager import Manager
+from ordack.names import DEAD_LETTER
+from ordack.pieces import in_pieces, purge_outgoing
+from ordack.store import Store, StoreError
+
+from tests.support.host_world import HERE, Host, world_of
+
+COUNT = 3000
+PLANT = "DIRECT=OS:plant\\private$\\plain"
+
+
+class Killed(BaseException):
+    """The process is dead."""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    with Client(tmp_path, create=True) as client:
+        client.create_queue("big")
+        client.create_queue("admin")
+        with client.store.transaction():
+            for number in range(COUNT):
+                client.send("big", b"%d" % number, acknowledge=["nack-receive"], administration_queue="admin")
+    return tmp_path
+
+
+def _in_between(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Where the piecework pauses, another process has its turn."""
+    monkeypatch.setattr(pieces.time, "sleep", lambda _seconds: act())
+
+
+@pytest.mark.rule("B-340", "B-339")
+@pytest.mark.parametrize("deleted", [False, True])
+def test_others_write_while_a_queue_is_emptied_and_what_they_send_is_not_purged(
+    store: Path, monkeypatch: pytest.MonkeyPatch, deleted: bool
+) -> None:
+    turns = 0
+    with Client(store) as client, Client(store) as other:
+        other.store._db.set_busy_timeout(0)  # the writer is free
+
+        def act() -> None:
+            nonlocal turns
+            turns += 1
+            other.send("big", b"new %d" % turns)
+
+        _in_between(monkeypatch, act)
+        if deleted:
+            assert client.delete_queue("big") == COUNT + turns
+        else:
+            assert client.purge_queue("big") == COUNT
+            assert [message.body for message in client.queue("big").peek()] == [
+                b"new %d" % number for number in range(1, turns + 1)
+            ]
+        assert turns > 1
+        assert len(list(client.queue("admin").peek())) == COUNT
+
+
+@pytest.mark.rule("B-340")
+def test_a_purge_that_is_killed_has_told_of_what_it_removed_and_can_be_done_again(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = 0
+
+    def act() -> None:
+        nonlocal turns
+        turns += 1
+        if turns == 3:
+            raise Killed
+
+    with Client(store) as client:
+        with monkeypatch.context() as patch:
+            _in_between(patch, act)
+            with pytest.raises(Killed):
+                client.purge_queue("big")
+        left = [int(message.body) for message in client.queue("big").peek()]
+        assert 0 < len(left) < COUNT
+        told = [int(message.body) for message in client.queue("admin").peek()]  # they have the body (B-354)
+        assert sorted(told + left) == list(range(COUNT))
+        assert client.purge_queue("big") == len(left)
+        assert len(list(client.queue("admin").peek())) == COUNT
+
+
+@pytest.mark.rule("B-340")
+def test_only_what_was_there_is_marked_where_it_is_being_received(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Client(store) as client, Client(store) as other:
+        held: list[Any] = []
+
+        def act() -> None:
+            if not held:
+                other.send("big", b"new", priority=7)
+                held.append(other.queue("big").receive())
+                assert held[0].__enter__().body == b"new"
+
+        _in_between(monkeypatch, act)
+        assert client.purge_queue("big") == COUNT
+        held[0].__exit__(KeyError, KeyError(), None)
+        assert client.outcomes().remove_over() == 0
+        assert [message.body for message in client.queue("big").peek()] == [b"new"]
+
+
+@pytest.mark.parametrize("cost_s", [0.00002, 0.0001, 0.001, 0.1])
+def test_a_piece_ends_when_its_time_is_over_whatever_a_message_costs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cost_s: float
+) -> None:
+    clock = 0.0
+    left = 2000
+    began = [0.0]
+
+    def work(limit: int) -> int:
+        nonlocal clock, left
+        done = min(limit, left)
+        left -= done
+        clock += done * cost_s
+        return done
+
+    monkeypatch.setattr(time, "monotonic", lambda: clock)
+    monkeypatch.setattr(time, "sleep", lambda _seconds: began.append(clock))
+    with Store(tmp_path, create=True) as opened:
+        assert in_pieces(opened, work) == 2000
+    spans = [end - begin for begin, end in itertools.pairwise(began)]
+    assert all(pieces.PIECE_S <= span + 1e-9 <= pieces.PIECE_S + pieces.CHUNK * cost_s + 2e-9 for span in spans)
+    assert len(spans) > 1
+
+
+class _Counting(list[Entry]):
+    """A table that counts how often somebody looks at one of its places."""
+
+    looks = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        self.looks += len(range(len(self))[place]) if isinstance(place, slice) else 1
+        return super().__getitem__(place)
+
+    def __iter__(self) -> Iterator[Entry]:
+        for entry in super().__iter__():
+            self.looks += 1
+            yield entry
+
+
+def _count_looks(folder: Path, count: int, how: str) -> int:
+    """What it costs in memory to end so many messages that wait; each piece ends CHUNK of them at most."""
+    host = Host(folder, Config(next_hops={"plant": HERE}), "10.0.0.9")
+    world = world_of([host], [])
+    kind: dict[str, Any] = {"dead_letter": True} if how == "transactional" else {"delivery": "recoverable"}
+    with host.client() as client, client.store.transaction():
+        for number in range(count):
+            life = {"together": 5, "mixed": 5 + number * 7919 % 13}.get(how)
+            client.send(PLANT, b"x", ttrq=life, **kind)
+    host.manager.poll(0, world.wall)
+    [outgoing] = host.manager.outgoing
+    table = outgoing.stream.table = _Counting(outgoing.stream.table)
+    assert len(table) == count
+    if how in ("purged", "transactional"):
+        with Store(host.store.folder) as opened:
+            assert purge_outgoing(opened, opened.outgoing_queues()[0].identifier) == count
+    world.now = 30_000
+    left = count
+    while left:
+        world.now += 50
+        host.manager.poll(world.now, world.wall)
+        now_left = len(host.store.outgoing_messages())
+        assert 0 < left - now_left <= pieces.CHUNK
+        left = now_left
+    assert outgoing.stream.table is table
+    assert table == []
+    host.store.close()
+    return table.looks
+
+
+@pytest.mark.rule("C-29", "B-311", "B-316")
+@pytest.mark.parametrize("how", ["purged", "transactional", "together", "mixed"])
+def test_to_end_four_times_as_many_messages_costs_four_times_as_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(pieces, "PIECE_S", 0.0)  # the smallest pieces, however fast this machine is
+    few = _count_looks(tmp_path / "few", 300, how)
+    many = _count_looks(tmp_path / "many", 1200, how)
+    assert many <= 5 * few + 1000
+
+
+def _count_steps(folder: Path, count: int, newer: int) -> int:
+    """The steps of SQLite's machine while a queue is purged, with messages of a higher priority that came later."""
+    with Client(folder, create=True) as client:
+        client.create_queue("big")
+        with client.store.transaction():
+            for _ in range(count):
+                client.send("big", b"x", priority=3)
+        last = client.store.last_lookup_id()
+        with client.store.transaction():
+            for _ in range(newer):
+                client.send("big", b"new", priority=7)
+        steps = 0
+
+        def step() -> bool:
+            nonlocal steps
+            steps += 1
+            return False
+
+        client.store._db.set_progress_handler(step, 10)
+        queue = client.store.queue("big")
+        removed = in_pieces(client.store, lambda limit: client.outcomes().empty(queue, NACK_Q_PURGED, limit, last))
+        client.store._db.set_progress_handler(None)
+        assert removed == count
+        assert client.store.queue("big").messages == newer
+    return steps
+
+
+@pytest.mark.rule("B-340")
+def test_a_purge_costs_as_much_for_each_message_whatever_comes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "PIECE_S", 0.0)
+    monkeypatch.setattr(pieces.time, "sleep", lambda _seconds: None)
+    few = _count_steps(tmp_path / "few", 500, 0)
+    assert _count_steps(tmp_path / "many", 2000, 0) <= 5 * few
+    assert _count_steps(tmp_path / "newer", 500, 2000) <= 1.5 * few
+
+
+@pytest.mark.parametrize("after_a_crash", [False, True])
+def test_applications_send_while_a_queue_manager_with_much_to_send_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_a_crash: bool
+) -> None:
+    host = Host(tmp_path, Config(next_hops={"plant": HERE}), "10.0.0.9")
+    world = world_of([host], [])
+    with host.client() as client, client.store.transaction():
+        for _ in range(1200):
+            client.send(PLANT, b"x")
+    if after_a_crash:
+        host.store.set_session_open(host.store.outgoing_queues()[0].identifier, True)
+    before = {row.key: row.confirmation for row in host.store.waiting(range(1, 1201))}
+    with host.client() as other:
+        other.store._db.set_busy_timeout(0)  # the writer is free
+
+        def send() -> None:
+            waiting = other.store.waiting_own(other.send(PLANT, b"meanwhile").message_id)
+            assert waiting
+            before[waiting.key] = waiting.confirmation
+
+        def sending(name: str) -> None:
+            whole = getattr(store_module.Store, name)
+
+            def read(self: Store, *arguments: Any) -> Any:
+                found = whole(self, *arguments)
+                if self is host.store:
+                    send()
+                return found
+
+            monkeypatch.setattr(store_module.Store, name, read)
+
+        for name in ("incoming", "outgoing_messages", "waiting_in", "foreign_outgoing"):
+            sending(name)
+        look = store_module.sent_time
+        looks = 0
+
+        def look_at_the_first(packet: bytes) -> int:
+            nonlocal looks
+            looks += 1
+            if looks == 1:
+                send()
+            return look(packet)
+
+        monkeypatch.setattr(store_module, "sent_time", look_at_the_first)
+        host.manager = Manager(host.store, 0, host.config)
+        host.manager.poll(0, world.wall)
+        assert looks >= 1200
+        assert len(before) > 1204
+        monkeypatch.undo()
+        host.manager.poll(50, world.wall)
+        [outgoing] = host.manager.outgoing
+        assert [entry.key for entry in outgoing.stream.table] == list(before)
+        changed = [row.key for row in host.store.waiting(before) if row.confirmation != before[row.key]]
+        assert changed == (list(range(1, 1201)) if after_a_crash else []), "they may have been sent"
+    host.store.close()
+
+
+@pytest.mark.rule("C-80")
+def test_old_outcomes_are_forgotten_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "PIECE_S", 0.0)
+    host = Host(tmp_path, Config(outcomes_kept=10), "10.0.0.9")
+    world = world_of([host], [])
+    host.store.add_outcomes([(number, b"x", 1000 - number) for number in range(1, 201)])
+    world.now = 1000 * host.config.history_lifetime + 1
+    left = [200]
+    while left[-1] > 10:
+        world.now += 1000
+        host.manager.poll(world.now, world.wall)
+        left.append(sum(host.store.outcome(number) is not None for number in range(1, 201)))
+        assert 0 <= left[-2] - left[-1] <= pieces.CHUNK
+    assert all(host.store.outcome(number) for number in range(1, 11)), "the youngest"
+    world.now += 2000 * host.config.history_lifetime
+    host.manager.poll(world.now, world.wall)
+    assert host.store.outcome(1)
+    host.store.close()
+
+
+@pytest.mark.rule("C-29", "B-311", "B-313")
+@pytest.mark.parametrize("purged", [False, True])
+def test_sessions_are_served_while_a_thousand_messages_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, purged: bool
+) -> None:
+    monkeypatch.setattr(pieces, "PIECE_S", 0.0)
+    host = Host(tmp_path, Config(next_hops={"plant": HERE}), "10.0.0.9")
+    with host.client() as client, client.store.transaction():
+        for _ in range(1000):
+            client.send(PLANT, b"x", delivery="express", dead_letter=True, ttrq=None if purged else 5)
+    world = world_of([host], [])
+    host.manager.poll(0, world.wall)
+    if purged:
+        with Store(host.store.folder) as opened:
+            assert purge_outgoing(opened, opened.outgoing_queues()[0].identifier) == 1000
+            assert purge_outgoing(opened, opened.outgoing_queues()[0].identifier) == 1000  # again: no less
+    world.now = 10_000
+    host.manager.poll(world.now, world.wall)
+    left = [len(host.store.outgoing_messages())]
+    assert 0 < left[0] < 1000
+    while left[-1]:
+        world.now += 50
+        host.manager.poll(world.now, world.wall)
+        left.append(len(host.store.outgoing_messages()))
+        assert left[-1] < left[-2]
+    assert len(left) > 2
+    with host.client() as client:
+        assert len(list(client.queue(DEAD_LETTER).peek())) == 1000
+    host.store.close()
+
+
+def test_a_purge_that_fails_says_so_and_leaves_the_rest(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Client(store) as client, Client(store) as other:
+        client.store._db.set_busy_timeout(0)
+        _in_between(monkeypatch, lambda: other.store._db.execute("BEGIN IMMEDIATE"))
+        with pytest.raises(StoreError, match="locked"):
+            client.purge_queue("big")
+        other.store._db.execute("ROLLBACK")
+        assert 0 < len(list(client.queue("big").peek())) < COUNT

@@ -1,0 +1,357 @@
+"""`ordack receive` in front of other programs: what it removes, and only that, is what they have got."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ordack.client import Client
+from ordack.store import Store
+
+from hil.signals import heed
+from tests.support.command import DEADLINE_S, ENVIRONMENT, as_json, ordack
+
+SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+FORMS = pytest.mark.parametrize("form", ["", "--json"])
+
+
+@pytest.fixture
+def thousand(store: Path) -> Path:
+    """A store with 1,000 messages in the queue plain, whose bodies are 0 to 999."""
+    with Client(store) as client, client.store.transaction():
+        for number in range(1000):
+            client.send("plain", b"%d" % number)
+    return store
+
+
+def _left(store: Path) -> list[int]:
+    """The bodies that are still in the queue plain."""
+    with Client(store) as client:
+        return [int(message.body) for message in client.queue("plain").peek()]
+
+
+def _ids(store: Path) -> list[str]:
+    """What `receive` calls the messages in the queue plain."""
+    lines = as_json("receive", "--store", store, "plain", "--peek")
+    return [f"{line['source']}\\{line['message_id']}" for line in lines]
+
+
+def _shell(command: str, store: Path) -> subprocess.CompletedProcess[str]:
+    """A line of shell in which `receive` is the command on the queue plain of this store."""
+    line = command.replace("receive", f"{sys.executable} -m ordack receive --store '{store}' plain")
+    done = subprocess.run(
+        ["/bin/bash", "-o", "pipefail", "-c", line],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def _start(store: Path, *options: str, stdout: Any = subprocess.PIPE, **environment: str) -> subprocess.Popen[str]:
+    """`receive` on the queue plain."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "ordack", "receive", "--store", str(store), "plain", *options],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed,
+        env={**ENVIRONMENT, **environment},
+    )
+
+
+# ---- how many ---------------------------------------------------------------------------------------
+
+
+def test_without_a_count_one_message_is_taken_and_all_takes_the_rest(thousand: Path) -> None:
+    (line,) = as_json("receive", "--store", thousand, "plain")
+    assert base64.b64decode(line["body_base64"]) == b"0"
+    assert _left(thousand) == list(range(1, 1000))
+    assert len(as_json("receive", "--store", thousand, "plain", "--count", 9)) == 9
+    assert len(as_json("receive", "--store", thousand, "plain", "--peek")) == 990
+    assert len(as_json("receive", "--store", thousand, "plain", "--all")) == 990
+    done = ordack("receive", "--store", thousand, "plain")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_follow_shows_what_comes_until_it_is_interrupted(store: Path) -> None:
+    process = _start(store, "--json", "--follow")
+    assert process.stdout
+    with Client(store) as client:
+        for number in range(3):
+            client.send("plain", b"%d" % number)
+            line = json.loads(process.stdout.readline())
+            assert base64.b64decode(line["body_base64"]) == b"%d" % number
+    deadline = time.monotonic() + DEADLINE_S
+    with Store(store) as opened:
+        while opened.queue("plain").messages:  # a message is removed after its line was written
+            assert time.monotonic() < deadline
+            opened.wait(0.1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=DEADLINE_S)
+    assert errors == f"ordack: 3 messages were removed from plain, the last {line['source']}\\{line['message_id']}\n"
+    assert process.returncode == 130
+    assert _left(store) == []
+
+
+# ---- a reader that goes away -----------------------------------------------------------------------------
+
+
+@FORMS
+@pytest.mark.parametrize("options", ["--all", "--follow", "--count 900"])
+def test_head_takes_two_of_a_thousand_and_the_others_stay(thousand: Path, options: str, form: str) -> None:
+    ids = _ids(thousand)
+    lines = 2 if form else 4
+    done = _shell(f"receive {options} {form} | head -{lines}", thousand)
+    assert done.returncode == 1
+    assert len(done.stdout.splitlines()) == lines
+    assert _left(thousand) == list(range(2, 1000))
+    assert done.stderr == (
+        f"ordack: the reader of standard output has gone; 2 messages were removed from plain, the last {ids[1]}\n"
+    )
+
+
+def test_a_slow_reader_that_dies_has_left_nothing_in_the_pipe(thousand: Path) -> None:
+    process = _start(thousand, "--all", "--json")
+    assert process.stdout
+    line = os.read(process.stdout.fileno(), 1 << 16).decode()
+    assert line.count("\n") == 1  # the next one is written when this one was taken
+    with Store(thousand) as opened:
+        while opened.queue("plain").messages == 1000:
+            opened.wait(0.1)
+    process.stdout.close()
+    assert process.wait(DEADLINE_S) == 1
+    assert process.stderr
+    with process.stderr:
+        assert "1 message was removed from plain" in process.stderr.read()
+    assert _left(thousand) == list(range(1, 1000))
+
+
+@FORMS
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_what_a_closed_pipe_did_not_take_stays_in_the_queue(store: Path, unbuffered: str, form: str) -> None:
+    with Client(store) as client:
+        for _ in range(8):
+            client.send("plain", bytes(1 << 20), label="l" * 200)
+    process = _start(store, "--all", *form.split(), PYTHONUNBUFFERED=unbuffered)
+    assert process.stdout
+    assert len(os.read(process.stdout.fileno(), 10)) == 10
+    process.stdout.close()
+    assert process.stderr
+    with process.stderr:
+        assert process.stderr.read() == (
+            "ordack: the reader of standard output has gone; nothing was removed from plain\n"
+        )
+    assert process.wait(DEADLINE_S) == 1
+    with Client(store) as client:
+        assert len(list(client.queue("plain").peek())) == 8
+
+
+def test_a_pipe_that_does_not_block_takes_all_all_the_same(store: Path) -> None:
+    with Client(store) as client:
+        client.send("plain", bytes(1 << 20))
+    program = "import os; os.set_blocking(1, False); from ordack.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "receive", "--store", str(store), "plain", "--json"],
+        capture_output=True,
+        env=ENVIRONMENT,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert len(base64.b64decode(json.loads(done.stdout)["body_base64"])) == 1 << 20
+
+
+# ---- a disk that is full, signals ---------------------------------------------------------------------
+
+
+@FORMS
+def test_a_full_disk_behind_standard_output_removes_nothing(thousand: Path, form: str) -> None:
+    done = _shell(f"receive --all {form} > /dev/full", thousand)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "ordack: cannot write to standard output: No space left on device; nothing was removed from plain\n",
+    )
+
+
+@FORMS
+def test_a_disk_that_gets_full_in_the_middle_removes_what_it_took(thousand: Path, tmp_path: Path, form: str) -> None:
+    ids = _ids(thousand)
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(
+        ["/bin/mount", "-t", "tmpfs", "-o", "size=8k", "none", disk], check=False, stderr=subprocess.DEVNULL
+    ).returncode:
+        pytest.skip("this user cannot mount a small file system")
+    try:
+        done = _shell(f"receive --all {form} > {disk}/shown", thousand)
+        whole = (disk / "shown").read_bytes().count(b"\n")
+    finally:
+        subprocess.run(["/bin/umount", disk], check=True)
+    assert done.returncode == 1
+    count = whole // (1 if form else 2)
+    assert 0 < count < 256  # in the middle of a batch
+    assert _left(thousand) == list(range(count, 1000))
+    assert done.stderr == (
+        "ordack: cannot write to standard output: No space left on device; "
+        f"{count} messages were removed from plain, the last {ids[count - 1]}\n"
+    )
+
+
+@SIGNALS
+@FORMS
+def test_a_signal_in_the_middle_removes_what_was_read_and_says_so(
+    thousand: Path, number: signal.Signals, form: str
+) -> None:
+    ids = _ids(thousand)
+    process = _start(thousand, "--all", *form.split())
+    assert process.stdout
+    lines = [process.stdout.readline() for _ in range(100)]  # it goes on meanwhile
+    process.send_signal(number)
+    rest, errors = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 128 + number
+    shown = ("".join(lines) + rest).count("\n") // (1 if form else 2)
+    left = _left(thousand)
+    removed = 1000 - len(left)
+    assert left == list(range(removed, 1000))
+    assert shown - 1 <= removed <= shown  # the last line may come once more
+    assert errors == f"ordack: {removed} messages were removed from plain, the last {ids[removed - 1]}\n"
+
+
+@SIGNALS
+def test_a_signal_ends_a_receive_that_waits_for_its_reader(thousand: Path, number: signal.Signals) -> None:
+    process = _start(thousand, "--all")
+    assert process.stdout
+    with Client(thousand) as client:
+        while client.store.locked(client.queue("plain").identifier) != 1:
+            client.store.wait(0.1)
+    process.send_signal(number)
+    assert process.wait(DEADLINE_S) == 128 + number  # nobody has read until then
+    assert process.communicate()[1] == "ordack: nothing was removed from plain\n"
+    assert len(_left(thousand)) == 1000
+
+
+def test_a_signal_that_is_ignored_ends_nothing(thousand: Path) -> None:
+    done = _shell("trap '' INT HUP; (kill -INT $BASHPID; kill -HUP $BASHPID; exec receive --count 3 --json)", thousand)
+    assert (done.returncode, done.stdout.count("\n"), done.stderr) == (0, 3, "")
+
+
+@FORMS
+@pytest.mark.parametrize("to", ["a file", "a pipe"])
+def test_kill_9_at_any_time_loses_nothing(thousand: Path, tmp_path: Path, form: str, to: str) -> None:
+    """Each message was shown, and at most those of the last commit of each round are shown more than once."""
+    shown = tmp_path / "shown"
+    rounds = 0
+    while _left(thousand):
+        with shown.open("a") as file:
+            process = _start(thousand, "--all", *form.split(), stdout=file if to == "a file" else subprocess.PIPE)
+            if process.stdout:
+                for line in process.stdout:
+                    file.write(line)
+                    if rounds < 3 and json.dumps(line).count("7") > 8:
+                        break
+            elif rounds < 3:
+                with Store(thousand) as opened:
+                    before = opened.queue("plain").messages
+                    while opened.queue("plain").messages == before:
+                        opened.wait(0.05)
+            else:
+                process.wait(DEADLINE_S)
+            process.kill()
+            file.writelines(process.stdout or ())  # it may have been ahead
+            process.communicate()
+        rounds += 1
+    bodies = [
+        base64.b64decode(json.loads(line)["body_base64"]).decode() if form else line.strip()
+        for line in shown.read_text().splitlines()[0 if form else 1 :: 1 if form else 2]
+    ]
+    assert {int(body) for body in bodies} == set(range(1000))
+
+
+# ---- what is shown --------------------------------------------------------------------------------------
+
+
+def test_a_body_that_is_text_is_shown_as_text_and_any_body_as_it_is(store: Path, tmp_path: Path) -> None:
+    with Client(store) as client:
+        for body in ("grün 21.5".encode(), b"\xff\x00", b""):
+            client.send("plain", body)
+    lines = as_json("receive", "--store", store, "plain", "--peek")
+    assert [line["body"] for line in lines] == ["grün 21.5", None, ""]
+    assert [base64.b64decode(line["body_base64"]) for line in lines] == ["grün 21.5".encode(), b"\xff\x00", b""]
+    body = tmp_path / "body"
+    done = ordack("receive", "--store", store, "plain", "--raw", body)
+    assert (done.returncode, done.stdout, done.stderr, body.read_bytes()) == (0, "", "", "grün 21.5".encode())
+    again = ordack("receive", "--store", store, "plain", "--raw", body)
+    assert again.returncode == 1
+    assert "is there already, and would be lost: name a new file; nothing was removed from plain" in again.stderr
+    assert body.read_bytes() == "grün 21.5".encode()
+    assert ordack("receive", "--store", store, "plain", "--raw", tmp_path / "no" / "folder").returncode == 1
+    for to in (["--peek", "--raw", "-"], ["--raw", "/dev/stdout"]):
+        shown = subprocess.run(
+            [sys.executable, "-m", "ordack", "receive", "--store", store, "plain", *to],
+            env=ENVIRONMENT,
+            capture_output=True,
+            timeout=DEADLINE_S,
+            check=True,
+        )
+        assert shown.stdout == b"\xff\x00"
+    ordack("receive", "--store", store, "plain")
+    for options in ([], ["--peek"]):
+        nothing = ordack("receive", "--store", store, "plain", "--raw", tmp_path / "new", *options)
+        assert (nothing.returncode, nothing.stderr) == (1, "ordack: there is no message in plain\n")
+        assert not (tmp_path / "new").exists()
+    assert ordack("receive", "--store", store, "plain", "--raw", tmp_path / "new", "--all").returncode == 2
+
+
+def test_a_disk_that_takes_no_body_leaves_the_message_and_no_half_of_it(store: Path, tmp_path: Path) -> None:
+    with Client(store) as client:
+        client.send("plain", bytes(100_000))
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(
+        ["/bin/mount", "-t", "tmpfs", "-o", "size=8k", "none", disk], check=False, stderr=subprocess.DEVNULL
+    ).returncode:
+        pytest.skip("this user cannot mount a small file system")
+    try:
+        done = ordack("receive", "--store", store, "plain", "--raw", disk / "body")
+        assert list(disk.iterdir()) == []
+    finally:
+        subprocess.run(["/bin/umount", disk], check=True)
+    assert done.returncode == 1
+    assert "No space left on device; nothing was removed from plain" in done.stderr
+    assert len(as_json("receive", "--store", store, "plain", "--peek")) == 1
+
+
+def test_a_line_for_a_person_has_the_time_and_a_dead_letter_where_it_should_have_gone(store: Path) -> None:
+    begun = datetime.now().astimezone().replace(microsecond=0)
+    with Client(store) as client:
+        client.send("plain", b"x")
+        client.send("DIRECT=TCP:127.0.0.9\\private$\\lime1", b"x", delivery="recoverable", dead_letter=True, ttrq=1)
+    shown = ordack("receive", "--store", store, "plain").stdout
+    assert begun <= datetime.fromisoformat(" ".join(shown.split()[:2])) <= datetime.now().astimezone()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ordack", "serve", "--store", str(store), "--listen", "127.0.0.1:0"],
+        env=ENVIRONMENT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    with Store(store) as opened:
+        while not opened.queue("system$;deadletter").messages:
+            opened.wait(0.1)
+    process.terminate()
+    process.wait(DEADLINE_S)
+    letter = ordack("receive", "--store", store, "system$;deadletter").stdout
+    assert " to direct=tcp:127.0.0.9\\private$\\lime1" in letter.lower()
+    assert "NACK_REACH_QUEUE_TIMEOUT" in letter

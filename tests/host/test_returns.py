@@ -1,0 +1,205 @@
+"""FinalAcks for peers that do not come back: they are bounded, block nobody, and those given up make no lie."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from mqqb import guids
+from ordack.config import Config
+
+from tests.support.host_peer import Peer, direct
+from tests.support.host_world import WALL, Host, Wire, World, exchange, handshake, peer_of, world_of
+
+STRANGERS = 1500
+
+
+def _purge_outgoing(host: Host) -> None:
+    """An operator purges every outgoing queue."""
+    with host.client() as client:
+        for queue in client.store.outgoing_queues():
+            client.store.request_purge(queue.identifier)
+
+
+def _quota(host: Host, quota: int | None) -> None:
+    with host.client() as client:
+        client.store.set_quota("line1", quota)
+
+
+def _visit(world: World, host: Host, *peers: Peer) -> None:
+    """Peers bring what they have, and are gone before they are answered."""
+    wires = [Wire(world, peer, host) for peer in peers]
+    while not all(wire.link.is_open for wire in wires):
+        world.collect()
+        world.deliver(1 << 20)
+    world.collect()
+    for wire, peer in zip(wires, peers, strict=True):
+        peer.receive(bytes(wire.to_initiator), world.now)
+        wire.to_initiator.clear()
+    world.collect()
+    world.deliver(1 << 20)
+    for wire in wires:
+        wire.cut()
+
+
+def _give_up(world: World) -> None:
+    """Once in a second, and then in pieces."""
+    for _ in range(20):
+        world.pass_time(100)
+
+
+@pytest.mark.rule("B-435", "B-115")
+def test_peers_that_were_made_up_fill_nothing_and_block_nobody(tmp_path: Path) -> None:
+    host = Host(tmp_path, Config(max_ack_queues=300))
+    _quota(host, 0)
+    known = peer_of(1)
+    world = world_of([host], [])
+    known.send(b"refused")
+    _visit(world, host, known)  # its FinalAck waits for it
+    _quota(host, None)
+    honest, typo = peer_of(2), peer_of(3, "nowhere")
+    world.peers = [honest, typo]
+    for number in range(0, STRANGERS, 100):
+        strangers = [Peer((number + of + 1000).to_bytes(16, "big"), direct("nowhere")) for of in range(100)]
+        for stranger in strangers:
+            stranger.send(b"x")
+        _visit(world, host, *strangers)
+        if number % 300 == 0:
+            _give_up(world)
+            assert sum(queue.link is None for queue in host.manager.outgoing.returns) <= 300
+            honest.send(b"%d" % number)
+            typo.send(b"")
+            for _ in range(3):
+                exchange(world)
+                world.pass_time(600)
+            assert typo.is_settled
+            assert honest.is_settled
+    assert len(typo.rejected) == 5
+    assert host.content("line1") == [b"%d" % number for number in range(0, STRANGERS, 300)]
+    assert not any("session closed" in line for line in host.log)
+    assert sum("the oldest are given up" in line for line in host.log) >= 1
+    _give_up(world)
+    assert len(host.store.outgoing_messages()) <= 300
+    world.peers = [known]  # strangers went before one that has sent to a queue here
+    world.settle()
+    assert known.rejected == {1: 0x8003}
+
+
+@pytest.mark.rule("B-435")
+def test_all_final_acks_together_are_bounded_and_the_oldest_go(tmp_path: Path) -> None:
+    host = Host(tmp_path, Config(max_final_acks=10))
+    peers = [peer_of(number, "nowhere") for number in range(1, 5)]
+    world = world_of([host], [])
+    for peer in peers:
+        for _ in range(4):
+            peer.send(b"x")
+        _visit(world, host, peer)
+    assert len(host.store.outgoing_messages()) == 16
+    world.pass_time(1000)
+    assert [(queue.peer, len(queue.stream.table)) for queue in host.manager.outgoing.returns] == [
+        (peers[1].guid, 2),
+        (peers[2].guid, 4),
+        (peers[3].guid, 4),
+    ]
+    assert len(host.store.outgoing_messages()) == 10
+
+
+@pytest.mark.rule("B-435", "B-285", "B-151")
+def test_a_peer_that_takes_no_final_acks_waits_with_what_is_rejected_and_with_nothing_else(tmp_path: Path) -> None:
+    host = Host(tmp_path, Config(max_peer_final_acks=5))
+    deaf, good = peer_of(1, "nowhere"), Peer(b"\1" * 16, direct("line1"), time_stamp=200)
+    world = world_of([host], [deaf])
+    for _ in range(5):
+        deaf.send(b"x")
+    handshake(world)
+    world.deliver(1 << 20)
+    for _ in range(5):
+        deaf.send(b"x")
+    for _ in range(5):  # it does not read
+        world.collect()
+        world.wires[0].to_initiator.clear()
+        world.deliver(1 << 20)
+        world.pass_time(100)
+    assert len(host.store.outgoing_messages()) == 5
+    assert sum("too many FinalAcks wait for the peer" in line for line in host.log) == 1
+    assert not any("session closed" in line for line in host.log)
+    Wire(world, good, host)
+    good.send(b"good")
+    while not good.is_settled:
+        world.collect()
+        world.wires[0].to_initiator.clear()
+        world.deliver(1 << 20)
+        world.pass_time(100)
+        assert world.now < 20_000
+    assert host.content("line1") == [b"good"]
+    world.wires[0].cut()  # and comes back
+    world.settle()
+    assert good.rejected | deaf.rejected == dict.fromkeys(range(1, 11), 0x8000)  # they are one queue manager
+
+
+@pytest.mark.rule("C-84", "B-115", "A-15", "B-151")
+@pytest.mark.parametrize("seed", range(60))
+def test_what_was_rejected_is_never_reported_as_stored_whatever_is_given_up(tmp_path: Path, seed: int) -> None:
+    """Sessions break, FinalAcks are purged, the queue manager restarts, the queue has room and has none: in the end
+    each message was told of, and what was told is true."""
+    pick = random.Random(seed)
+    host = Host(tmp_path)
+    peer = peer_of(1, pick.choice(("line1", "line1", "nowhere")))
+    world = World(seed, [host], [peer])
+    for _ in range(pick.randint(5, 60)):
+        action = pick.randrange(9)
+        if action < 3:
+            _quota(host, pick.choice((0, None)))
+            peer.send(b"%d" % peer.next_message_id)
+        elif action == 3:
+            world.connect_all()
+        elif action == 4 and world.wires:
+            world.wires[0].cut()
+        elif action == 5 and not world.wires:
+            _visit(world, host, peer)
+        elif action == 8:
+            _purge_outgoing(host)
+            world.pass_time(1000)
+        elif action == 6 and pick.random() < 0.3:
+            host.restart(world.now, snapshot=True)
+        else:
+            world.collect()
+            world.deliver(pick.choice((50, 700, 1 << 20)))
+            world.pass_time(pick.choice((1, 300, 700)))
+    world.settle()
+    there = [int(body) for body in host.content("line1")]
+    told = set(peer.acked) | peer.rejected.keys()
+    assert there == sorted(set(there))
+    assert told == set(range(1, peer.next_message_id))
+    for message_id in peer.acked:
+        assert message_id in there or message_id in peer.rejected, f"{message_id} was called stored"
+    for message_id, message_class in peer.rejected.items():  # 0x8002: nobody knows
+        assert message_id not in there or message_class == 0x8002
+    host.store.close()
+
+
+def test_what_is_given_up_stays_noted_over_a_restart(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    _quota(host, 0)
+    peer = peer_of(1)
+    world = world_of([host], [])
+    peer.send(b"refused", sent_time=WALL)
+    _visit(world, host, peer)
+    _quota(host, None)
+    peer.send(b"taken", sent_time=WALL)
+    _visit(world, host, peer)
+    _purge_outgoing(host)
+    world.pass_time(1000)
+    assert host.store.outgoing_queues() == []
+    assert [row.limit for row in host.store.incoming()] == [0]
+    host.restart(world.now, snapshot=True)
+    world.peers = [peer]
+    world.settle()
+    assert host.content("line1") == [b"taken"]
+    assert peer.rejected == {1: 0x8003, 2: 0x8002}  # the first had its FinalAck, and nobody knew
+    assert [row.limit for row in host.store.incoming()] == [2]
+    peer.send(b"more")
+    world.settle()
+    assert host.content("line1") == [b"taken", b"more"]
+    assert guids.guid_text(peer.guid) not in "".join(host.log)

@@ -1,0 +1,1044 @@
+"""What becomes of messages at the queue manager that sent them: the confirmation process with real queue managers at
+both ends, expiry, journal and dead-letter queues, what an operator can do and see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import apsw
+import pytest
+from mqqb import acks, build, confirm, core, guids, handshake, headers, parse, rare, reader
+from mqqb.session import Settings
+from ordack.client import Client, Reject, Sent
+from ordack.config import Config
+from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL
+from ordack.store import Store, StoreBusy, StoreError, StoreFull
+
+from tests.support.host_peer import body_of
+from tests.support.host_world import HERE, WALL, Host, World, exchange, packets_in, peer_of, world_of
+
+LINE1 = "DIRECT=OS:plant\\private$\\line1"
+PLAIN = "DIRECT=OS:plant\\private$\\plain"
+
+
+def _hosts(tmp_path: Path, **config: Any) -> tuple[World, Host, Host]:
+    receiver = Host(tmp_path / "receiver")
+    sender = Host(tmp_path / "sender", Config(next_hops={"plant": HERE}, **config), "10.0.0.9")
+    return world_of([receiver, sender], []), receiver, sender
+
+
+def _configured(**values: int | None) -> confirm.Settings:
+    return confirm.Settings(**values)  # type: ignore[arg-type]
+
+
+def _send(world: World, sender: Host, destination: str = LINE1, body: bytes = b"x", **properties: Any) -> Sent:
+    with sender.client(world.wall) as client:
+        return client.send(destination, body, **properties)
+
+
+def _as_operator(host: Host) -> Store:
+    """The store as a command of its own opens it."""
+    return host.client().store
+
+
+def _seconds(world: World, count: int, up: bool = True) -> None:
+    """So many seconds pass, with or without a connection."""
+    for _ in range(count):
+        if up:
+            exchange(world)
+        else:
+            for wire in list(world.wires):
+                wire.cut()
+        world.pass_time(500)
+        if up:
+            exchange(world)
+        world.pass_time(500)
+
+
+def _receive(world: World, receiver: Host, queue: str = "line1") -> bytes:
+    with receiver.client(world.wall) as client, client.queue(queue).receive() as message:
+        return message.body
+
+
+def _dead(host: Host, queue: str = DEAD_XACT) -> list[tuple[int, bool]]:
+    """Class and doubt of each message in a dead-letter queue, or journal."""
+    with host.client() as client:
+        return [(message.message_class, message.in_doubt) for message in client.queue(queue).peek()]
+
+
+def _state(host: Host, sent: Sent) -> tuple[str, int, bool] | None:
+    with host.client() as client:
+        found = client.state(sent.message_id)
+    return found and (found.answer, found.message_class, found.in_doubt)
+
+
+def _lose_final_acks(world: World) -> None:
+    """Everything that is on the way to the sender is lost, and the connection with it."""
+    world.collect()
+    for wire in list(world.wires):
+        wire.cut()
+
+
+# ---- confirmation.md section 9 --------------------------------------------------------------------
+
+
+@pytest.mark.rule("C-01", "C-25", "C-81", "C-09", "B-338", "B-116", "B-242")
+def test_1_received_in_time_leaves_nothing_behind(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    sent = _send(world, sender, dead_letter=True, ttbr=10)
+    held = sender.store.usage()
+    assert held > 0
+    _seconds(world, 3)
+    assert _state(sender, sent) == (confirm.STORED, 0, False)
+    assert sender.store.usage() == held  # the copy counts
+    assert _receive(world, receiver) == b"x"
+    _seconds(world, 17)
+    assert _dead(sender) == []
+    assert sender.store.usage() == 0
+    assert _state(sender, sent) == (confirm.RECEIVED, 0x4000, False)
+
+
+@pytest.mark.rule("C-13", "C-23", "C-34", "C-86", "B-394", "B-391", "B-408")
+def test_2_a_final_ack_that_comes_after_the_deadline_changes_nothing(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    sent = _send(world, sender, dead_letter=True, ttbr=10)
+    _seconds(world, 3)
+    _receive(world, receiver)
+    world.pass_time(10)
+    _lose_final_acks(world)
+    _seconds(world, 16, up=False)
+    assert _dead(sender) == []
+    _seconds(world, 2, up=False)
+    assert _dead(sender) == [(0xC002, True)]
+    _seconds(world, 5)
+    assert _dead(sender) == [(0xC002, True)]
+    assert _state(sender, sent) == (confirm.DEAD_LETTERED, 0xC002, True)
+    assert receiver.store.outgoing_messages() == []
+    assert sum("its FinalAck came too late" in line for line in sender.log) == 1
+
+
+@pytest.mark.rule("C-13", "C-17", "C-25")
+def test_3_a_final_ack_between_ttbr_and_the_deadline_counts(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    sent = _send(world, sender, dead_letter=True, ttbr=10)
+    _seconds(world, 3)
+    _receive(world, receiver)
+    _lose_final_acks(world)
+    _seconds(world, 11, up=False)
+    assert _state(sender, sent) == (confirm.STORED, 0, False)
+    _seconds(world, 2)
+    assert _state(sender, sent) == (confirm.RECEIVED, 0x4000, False)
+    assert _dead(sender) == []
+
+
+@pytest.mark.rule("C-12")
+def test_4_the_machines_delay_takes_the_place_of_the_extension(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path, confirmation=_configured(xact_delay_receive_nack=2))
+    sender.store.configure("XactDelayReceiveNack", 2)
+    _send(world, sender, dead_letter=True, ttbr=10)
+    _seconds(world, 3)
+    _receive(world, receiver)
+    _lose_final_acks(world)
+    _seconds(world, 8, up=False)
+    assert _dead(sender) == []
+    _seconds(world, 2, up=False)
+    assert _dead(sender) == [(0xC002, True)]
+
+
+@pytest.mark.rule("C-20", "C-83", "B-311", "B-313", "B-372", "C-18")
+def test_5_a_destination_that_cannot_be_reached_in_time(tmp_path: Path) -> None:
+    world, _, sender = _hosts(tmp_path)
+    sent = _send(world, sender, dead_letter=True, ttrq=5, ttbr=10)
+    _seconds(world, 4, up=False)
+    assert _state(sender, sent) == (confirm.WAITING, 0, False)
+    _seconds(world, 2, up=False)
+    assert _dead(sender) == [(0x8002, False)]
+    _seconds(world, 10, up=False)
+    assert _state(sender, sent) == (confirm.DEAD_LETTERED, 0x8002, False)
+
+
+@pytest.mark.rule("C-21", "C-83", "B-386", "B-403")
+def test_6_a_life_that_ends_before_the_first_transmission_is_in_no_doubt(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    _send(world, sender, dead_letter=True, ttrq=60, ttbr=10)
+    _send(world, sender, body=b"next")
+    _seconds(world, 11, up=False)
+    assert _dead(sender) == [(0xC003, False)]
+    _seconds(world, 3)
+    assert receiver.content("line1") == [b"next"]  # number 2: the gap is bridged (B-316)
+
+
+@pytest.mark.rule("C-20", "C-84", "B-314", "B-315")
+def test_7_stored_but_not_acknowledged_in_time_is_in_doubt(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    sent = _send(world, sender, dead_letter=True, ttrq=5)
+    world.pass_time(50)
+    exchange(world)
+    assert receiver.content("line1") == [b"x"]
+    _seconds(world, 6, up=False)  # before the OrderAck
+    assert _dead(sender) == [(0x8002, True)]
+    assert _state(sender, sent) == (confirm.DEAD_LETTERED, 0x8002, True)
+
+
+@pytest.mark.rule("C-22", "B-318", "B-319")
+def test_a_message_whose_life_is_over_is_not_sent_again_but_may_still_be_acknowledged(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    sent = _send(world, sender, dead_letter=True, ttbr=5)
+    world.pass_time(50)
+    world.connect_all()
+    for _ in range(4):
+        world.collect()
+        world.deliver(1 << 20)
+    world.collect()  # the message may have left by now; nothing of it has come back
+    _seconds(world, 6, up=False)
+    assert [(row.held, row.stored) for row in sender.store.outgoing_messages()] == [(1, 0)]
+    _send(world, sender, body=b"next")
+    before = receiver.content("line1")
+    _seconds(world, 2)
+    assert receiver.content("line1") == [*before, b"next"]
+    _seconds(world, 3)
+    assert _dead(sender) == [(0xC003, True)]
+    assert _state(sender, sent) == (confirm.DEAD_LETTERED, 0xC003, True)
+
+
+@pytest.mark.rule("C-26", "C-57", "C-82", "B-243", "B-244", "B-284", "B-373")
+def test_8_a_full_queue_is_told_within_one_round_trip(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    _as_operator(receiver).set_quota("line1", 10)
+    sent = _send(world, sender, dead_letter=True, ttbr=100)
+    _seconds(world, 1)
+    assert _dead(sender) == [(0x8003, False)]
+    assert _state(sender, sent) == (confirm.DEAD_LETTERED, 0x8003, False)
+    _as_operator(receiver).set_quota("line1", None)
+    _send(world, sender, body=b"next")
+    _seconds(world, 1)
+    assert receiver.content("line1") == [b"next"]
+
+
+@pytest.mark.rule("C-26", "C-53", "C-85", "B-340", "B-384")
+def test_9_a_purged_queue(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    sent = _send(world, sender, dead_letter=True, ttbr=100)
+    _seconds(world, 4)
+    with receiver.client(world.wall) as client:
+        assert client.purge_queue("line1") == 1
+    _seconds(world, 1)
+    assert _dead(sender) == [(0xC001, False)]
+    assert _state(sender, sent) == (confirm.DEAD_LETTERED, 0xC001, False)
+
+
+@pytest.mark.rule("C-10", "C-50", "C-51", "B-341", "B-343", "B-407", "B-385")
+@pytest.mark.parametrize("commits", [True, False])
+def test_10_a_receive_that_is_open_when_the_life_ends(tmp_path: Path, commits: bool) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    sent = _send(world, sender, dead_letter=True, ttbr=10)
+    _seconds(world, 9)
+    with receiver.client(world.wall) as client:
+        receive = client.queue("line1").receive()
+        receive.__enter__()
+        _seconds(world, 3)
+        assert _dead(sender) == []
+        receive.__exit__(*((None,) * 3 if commits else (ValueError, ValueError(), None)))
+    _seconds(world, 2)
+    assert _dead(sender) == ([] if commits else [(0xC002, False)])
+    answer = (confirm.RECEIVED, 0x4000, False) if commits else (confirm.DEAD_LETTERED, 0xC002, False)
+    assert _state(sender, sent) == answer
+    assert receiver.content("line1") == []
+
+
+@pytest.mark.rule("C-02", "B-400")
+def test_11_the_machine_can_ask_for_dead_lettering_always(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path, confirmation=_configured(xact_dead_letter_always=True))
+    sender.store.configure("XactDeadLetterAlways", 1)
+    _send(world, sender, ttrq=5)
+    _send(world, sender, PLAIN, delivery="recoverable", ttrq=5)  # the rule is for transactional ones
+    _seconds(world, 6, up=False)
+    assert _dead(sender) == [(0x8002, False)]
+    assert _dead(sender, DEAD_LETTER) == []
+    _send(world, sender, ttbr=60)
+    _seconds(world, 1)
+    [row] = receiver.store.peek(receiver.store.queue("line1").identifier, 9)
+    message = parse.parse(row.packet)
+    assert isinstance(message, headers.UserMessage)
+    assert message.user.flags & core.USER_JN
+
+
+@pytest.mark.rule("C-04", "C-43", "C-45", "B-242", "B-393")
+def test_12_a_journal_copy_only_of_what_was_received(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    _send(world, sender, journal=True, ttbr=10, body=b"taken")
+    lost = _send(world, sender, journal=True, ttbr=10, body=b"left")
+    _seconds(world, 2)
+    assert _dead(sender, JOURNAL) == []
+    assert _receive(world, receiver) == b"taken"
+    _seconds(world, 1)
+    assert [body_of(m.packet) for m in sender.store.peek(sender.store.queue(JOURNAL).identifier, 9)] == [b"taken"]
+    assert _dead(sender, JOURNAL) == [(0, False)]
+    _seconds(world, 25)
+    assert len(_dead(sender, JOURNAL)) == 1
+    assert _dead(sender) == []
+    assert _state(sender, lost) == (confirm.DISCARDED, 0xC002, False)
+
+
+@pytest.mark.rule("C-11", "C-24", "C-87", "C-29")
+def test_13_without_a_limit_it_is_held_until_an_operator_ends_it(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    _send(world, sender, dead_letter=True)
+    _seconds(world, 2)
+    _receive(world, receiver)
+    _lose_final_acks(world)
+    world.now += 365 * 86400 * 1000
+    _seconds(world, 1, up=False)
+    assert len(sender.store.outgoing_messages()) == 1
+    assert _as_operator(sender).request_purge(sender.store.outgoing_queues()[0].identifier)
+    _seconds(world, 1, up=False)
+    assert _dead(sender) == [(0x8001, True)]
+    assert sender.store.outgoing_messages() == []
+
+
+@pytest.mark.rule("C-33", "C-32")
+def test_14_a_deadline_that_passed_while_the_queue_manager_was_down(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    _send(world, sender, dead_letter=True, ttbr=10)
+    _send(world, sender, "DIRECT=OS:elsewhere\\private$\\q", dead_letter=True, ttbr=10)
+    _seconds(world, 2)
+    sender.store.close()
+    world.now += 60_000
+    sender._open(world.now)
+    world.wires.clear()
+    sender.wires.clear()
+    assert sorted(_dead(sender)) == [(0xC002, True), (0xC003, False)]
+    assert receiver.content("line1") == [b"x"] or receiver.content("line1") == []
+
+
+@pytest.mark.rule("C-12")
+def test_15_the_longest_times_do_not_overflow(tmp_path: Path) -> None:
+    settings = _configured(xact_delay_receive_nack=0xFFFFFFFE)
+    world, _, sender = _hosts(tmp_path, confirmation=settings)
+    sender.store.configure("XactDelayReceiveNack", 0xFFFFFFFE)
+    sent = _send(world, sender, dead_letter=True, ttbr=0xFFFFFFFE)
+    _seconds(world, 2)
+    assert _state(sender, sent) == (confirm.STORED, 0, False)
+
+
+@pytest.mark.rule("C-33", "B-401")
+def test_a_shorter_default_for_later_messages_stops_no_earlier_one_for_ever(tmp_path: Path) -> None:
+    world, _, sender = _hosts(tmp_path, confirmation=_configured(long_live_time=100))
+    sender.store.configure("LongLiveTime", 3)
+    _send(world, sender, dead_letter=True)
+    world.pass_time(5000)
+    _seconds(world, 2)  # the limit that it was given counts, not the default of this moment
+    assert _dead(sender) == [(0x8002, False)]
+    assert sender.store.outgoing_messages() == []
+
+
+@pytest.mark.rule("A-18", "B-241")
+def test_a_final_ack_for_a_message_that_is_not_transactional_is_none(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    sent = _send(world, sender, PLAIN, delivery="recoverable")
+    world.pass_time(50)
+    world.connect_all()
+    world.wires[0].to_initiator.clear()
+    packet = acks.final_ack(
+        acks.order_queue("10.0.0.9"),
+        receiver.store.guid,
+        99,
+        WALL,
+        1,
+        1,
+        1,
+        0,
+        sender.store.guid,
+        sent.message_id,
+        0xC000,
+    )
+    _send(world, sender)
+    exchange(world)
+    world.wires[0].to_initiator += packet
+    world.wires[0].cut()
+    world.settle(lambda: not sender.store.outgoing_messages())
+    assert receiver.content("plain") == [b"x"]
+
+
+@pytest.mark.rule("C-22", "C-27", "C-84", "A-04", "B-230")
+@pytest.mark.parametrize("restart", [True, False])
+def test_an_order_ack_of_a_later_sequence_proves_nothing_of_a_message_that_was_given_up(
+    tmp_path: Path, restart: bool
+) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    lost = _send(world, sender, body=b"lost", dead_letter=True, ttbr=30)
+    world.pass_time(60)
+    world.connect_all()
+    while not any(b"lost" in wire.to_host for wire in world.wires):
+        world.collect()
+        if not any(b"lost" in wire.to_host for wire in world.wires):
+            world.deliver(1 << 20)
+    world.wires[0].cut()
+    _send(world, sender, body=b"late", ttrq=33)
+    _seconds(world, 35, up=False)  # one is past its life and held, the other is gone: the sequence has drained
+    if restart:
+        sender.restart(world.now, snapshot=True)
+    last = _send(world, sender, body=b"last")
+    _seconds(world, 4)
+    assert receiver.content("line1") == [b"last"]
+    assert _state(sender, last) == (confirm.STORED, 0, False)
+    assert _state(sender, lost) == (confirm.WAITING, 0, False)
+    _seconds(world, 25)
+    assert _state(sender, lost) == (confirm.DEAD_LETTERED, 0xC003, True)
+
+
+# ---- without the process ---------------------------------------------------------------------------
+
+
+@pytest.mark.rule("C-05", "C-40", "C-41", "C-42", "B-237")
+def test_a_message_that_asks_for_nothing_leaves_nothing(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    stored = _send(world, sender)
+    refused = _send(world, sender, "DIRECT=OS:plant\\private$\\nowhere")
+    _seconds(world, 2)
+    assert _state(sender, stored) == (confirm.STORED, 0, False)
+    assert _state(sender, refused) == (confirm.DISCARDED, 0x8000, False)
+    expired = _send(world, sender, ttrq=3)
+    _seconds(world, 4, up=False)
+    assert _state(sender, expired) == (confirm.DISCARDED, 0x8002, False)
+    assert sender.store.usage() == 0
+    _receive(world, receiver)
+    assert receiver.store.outgoing_messages() == []  # no FinalAck
+
+
+@pytest.mark.rule("C-06")
+def test_a_final_ack_that_was_asked_for_alone_finds_nothing(host: Host) -> None:
+    peer = peer_of(1)
+    world = world_of([host], [peer])
+    number = peer.send(b"x")
+    packet = peer.packets[number]
+    packet[parse.transaction_offset(packet)] |= core.TX_FA
+    world.settle()
+    _receive(world, host)
+    world.settle(lambda: bool(peer.rejected))
+    assert peer.rejected == {number: 0x4000}
+
+
+@pytest.mark.rule("B-390", "B-311", "B-312", "B-313", "B-314", "B-403", "C-08", "C-41")
+@pytest.mark.parametrize("delivery", ["express", "recoverable"])
+def test_what_is_not_transactional_expires_too(tmp_path: Path, delivery: str) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    asked = {"acknowledge": ["nack-reach-queue"], "administration_queue": "plain", "dead_letter": True}
+    _send(world, sender, PLAIN, b"late", delivery=delivery, ttrq=60, ttbr=3, **asked)
+    _send(world, sender, PLAIN, b"quiet", delivery=delivery, ttrq=3)
+    _seconds(world, 5, up=False)
+    assert _dead(sender, DEAD_LETTER) == [(0x8002, False)]
+    with sender.client() as client:
+        [nack] = client.queue("plain").peek()
+        assert (nack.message_class, nack.body, nack.delivery) == (0x8002, b"late", delivery)
+    _send(world, sender, PLAIN, b"good", delivery=delivery)
+    _seconds(world, 1)
+    assert receiver.content("plain") == [b"good"]
+
+
+@pytest.mark.rule("B-226", "B-393")
+def test_the_journal_has_what_arrived_and_is_not_transactional(tmp_path: Path) -> None:
+    world, _, sender = _hosts(tmp_path)
+    for delivery in ("express", "recoverable"):
+        _send(world, sender, PLAIN, delivery.encode(), delivery=delivery, journal=True)
+        _send(world, sender, PLAIN, b"not this", delivery=delivery, dead_letter=True)
+    assert _dead(sender, JOURNAL) == []
+    _seconds(world, 30)
+    journal = sender.store.peek(sender.store.queue(JOURNAL).identifier, 9)
+    assert sorted(body_of(message.packet) for message in journal) == [b"express", b"recoverable"]
+    assert _dead(sender, DEAD_LETTER) == []
+
+
+@pytest.mark.rule("C-20", "C-26", "B-312")
+@pytest.mark.parametrize("asked", [True, False])
+def test_an_administration_acknowledgement_of_the_source(tmp_path: Path, asked: bool) -> None:
+    world, _, sender = _hosts(tmp_path)
+    properties: dict[str, Any] = {"administration_queue": "plain", "acknowledge": ["nack-reach-queue"]} if asked else {}
+    sent = _send(world, sender, ttrq=3, **properties)
+    _seconds(world, 5, up=False)
+    with sender.client() as client:
+        nacks = list(client.queue("plain").peek())
+    assert [nack.message_class for nack in nacks] == ([0x8002] if asked else [])
+    if asked:
+        assert nacks[0].correlation_id == sender.store.guid + sent.message_id.to_bytes(4, "little")
+
+
+# ---- dead-letter queues ----------------------------------------------------------------------------
+
+
+@pytest.mark.rule("C-36", "B-396", "B-243")
+def test_an_application_has_its_own_dead_letter_queue(tmp_path: Path) -> None:
+    world, _, sender = _hosts(tmp_path)
+    with sender.client() as client:
+        client.create_queue("mine", transactional=True)
+        client.create_queue("gone", transactional=True)
+    for name in ("mine", "gone"):
+        _send(world, sender, body=name.encode(), dead_letter=True, dead_letter_queue=name, ttrq=3)
+    with sender.client() as client:
+        client.delete_queue("gone")
+        client.create_queue("gone")  # no transactional one any more
+    _seconds(world, 5, up=False)
+    assert sender.content("mine") == [b"mine"]
+    assert [body_of(m.packet) for m in sender.store.peek(sender.store.queue(DEAD_XACT).identifier, 9)] == [b"gone"]
+
+
+@pytest.mark.rule("B-396")
+@pytest.mark.parametrize(
+    ("properties", "reason"),
+    [
+        ({"dead_letter_queue": "plain", "dead_letter": True}, "no transactional private queue"),
+        ({"dead_letter_queue": "line1"}, "asks for dead-lettering"),
+        ({"dead_letter_queue": "line1", "dead_letter": True, "delivery": "recoverable"}, "for a transactional message"),
+        ({"dead_letter_queue": DEAD_XACT, "dead_letter": True}, "no transactional private queue"),
+    ],
+)
+def test_what_can_be_no_dead_letter_queue(host: Host, properties: dict[str, Any], reason: str) -> None:
+    with host.client() as client, pytest.raises(ValueError, match=reason):
+        client.send("DIRECT=TCP:10.0.0.5\\private$\\q", b"x", **properties)
+    assert host.store.usage() == 0
+
+
+@pytest.mark.rule("C-37", "B-397")
+def test_a_dead_letter_queue_over_its_quota_takes_no_copy(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    for queue in (DEAD_XACT, DEAD_LETTER, JOURNAL):
+        sender.store.set_quota(queue, 10)
+    lost = _send(world, sender, dead_letter=True, ttrq=3)
+    _send(world, sender, PLAIN, delivery="express", dead_letter=True, ttrq=3)
+    _seconds(world, 4, up=False)
+    _send(world, sender, journal=True)
+    _seconds(world, 1)
+    _receive(world, receiver)
+    _seconds(world, 1)
+    assert [_dead(sender, queue) for queue in (DEAD_XACT, DEAD_LETTER, JOURNAL)] == [[], [], []]
+    assert sender.store.usage() == 0
+    assert _state(sender, lost) == (confirm.DISCARDED, 0x8002, False)
+
+
+@pytest.mark.rule("B-395", "B-085")
+def test_only_the_queue_manager_writes_to_its_queues(host: Host) -> None:
+    with host.client() as client:
+        for name in (DEAD_LETTER, DEAD_XACT, JOURNAL):
+            with pytest.raises(StoreError, match="B-395"):
+                client.send(name, b"x", delivery="recoverable")
+            client.queue(name)  # to read from
+        with pytest.raises(StoreError, match="not open"):
+            client.queue("order_queue$")
+
+
+@pytest.mark.rule("B-398", "B-424", "C-09")
+def test_what_waits_for_its_receipt_counts_towards_the_quota(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    _send(world, sender, dead_letter=True)
+    _seconds(world, 2)
+    used = sender.store.usage()
+    _as_operator(sender).configure("Quota", used + 10)
+    with pytest.raises(StoreFull, match=f"{used + 10} bytes"):
+        _send(world, sender)
+    _receive(world, receiver)
+    _seconds(world, 2)
+    _send(world, sender)
+
+
+# ---- what an operator can do and see ---------------------------------------------------------------
+
+
+@pytest.mark.rule("B-345", "B-346", "B-347", "B-128")
+def test_a_paused_queue_sends_nothing_and_goes_on_when_resumed(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    _send(world, sender, body=b"1")
+    _seconds(world, 2)
+    assert _as_operator(sender).set_on_hold(LINE1, True)
+    world.collect()
+    world.pass_time(100)
+    [(link, data, _)] = [news for news in sender.manager.output() if news[1]]
+    [ack] = packets_in(data)
+    assert isinstance(ack, handshake.SessionAck)
+    assert ack.session.window_size == 1
+    sender.wires[link].to_host += data
+    _send(world, sender, body=b"2")
+    _send(world, sender, PLAIN, b"other", delivery="recoverable")
+    _seconds(world, 2)
+    assert receiver.content("line1") == [b"1"]
+    assert receiver.content("plain") == [b"other"]  # only that queue
+    assert [queue["state"] for queue in sender.manager.report()["outgoing"]] == ["OnHold", "Connected"]
+    world.wires[0].cut()
+    _seconds(world, 2)
+    assert [queue["state"] for queue in sender.manager.report()["outgoing"]] == ["OnHold", "Inactive"]
+    assert not world.wires  # nothing else waits
+    assert _as_operator(sender).set_on_hold(LINE1, False)
+    _seconds(world, 2)
+    assert receiver.content("line1") == [b"1", b"2"]
+    assert not _as_operator(sender).set_on_hold("DIRECT=OS:plant\\private$\\none", True)
+
+
+@pytest.mark.rule("B-345", "B-346")
+def test_a_pause_that_is_taken_back_at_once_is_none(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    _send(world, sender, body=b"1")
+    _send(world, sender, PLAIN, b"other", delivery="recoverable")
+    world.pass_time(100)
+    exchange(world)
+    receiver.manager.poll(world.now + 2000, world.wall)  # it acknowledges
+    world.collect()
+    assert _as_operator(sender).set_on_hold(LINE1, True)
+    world.deliver(1 << 20)  # that is a transaction, which sees the pause; a poll would obey it
+    assert _as_operator(sender).set_on_hold(LINE1, False)
+    _send(world, sender, body=b"2")
+    _seconds(world, 2)
+    assert receiver.content("line1") == [b"1", b"2"]
+    assert sender.manager.report()["outgoing"][0]["state"] == "Connected"
+
+
+@pytest.mark.rule("B-425", "B-151")
+def test_an_operator_can_ask_for_a_resend(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    _send(world, sender)
+    world.pass_time(50)
+    exchange(world)
+    world.pass_time(500)
+    world.collect()
+    world.wires[0].to_initiator.clear()  # the OrderAck
+    _seconds(world, 3)
+    assert len(sender.store.outgoing_messages()) == 1
+    assert _as_operator(sender).request_resend(LINE1)
+    _seconds(world, 4)
+    assert sender.store.outgoing_messages() == []
+    assert receiver.content("line1") == [b"x"]
+
+
+@pytest.mark.rule("B-239", "B-423", "B-080")
+def test_what_is_not_acknowledged_and_what_is_not_read_are_two_numbers(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    for _ in range(3):
+        _send(world, sender, dead_letter=True)
+    _seconds(world, 2)
+    for _ in range(2):
+        _send(world, sender, dead_letter=True)
+    world.pass_time(1000)
+    [count] = sender.store.outgoing_counts()
+    assert (count.messages, count.not_order_acked, count.not_read) == (5, 2, 3)
+    [queue] = sender.manager.report()["outgoing"]
+    assert (queue["no_ack_count"], queue["no_read_count"], queue["last_ack_count"]) == (2, 3, 1)
+    _receive(world, receiver)
+    _seconds(world, 2)
+    [count] = sender.store.outgoing_counts()
+    assert (count.not_order_acked, count.not_read) == (0, 4)
+
+
+# ---- identity, restore, restart --------------------------------------------------------------------
+
+
+@pytest.mark.rule("C-30", "B-382", "B-023")
+def test_messages_of_an_identity_that_is_gone_are_ended(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    waiting = _send(world, sender, dead_letter=True)
+    sender.store.close()
+    with sender.client() as client:
+        old = client.store.guid
+        assert client.store.renew_identity() != old
+    sender._open(world.now)
+    _seconds(world, 1)
+    assert _dead(sender) == [(0x800C, False)]
+    assert _state(sender, waiting) == (confirm.DEAD_LETTERED, 0x800C, False)
+    assert receiver.content("line1") == []
+    _send(world, sender, body=b"new")
+    _seconds(world, 1)
+    assert receiver.content("line1") == [b"new"]
+
+
+@pytest.mark.rule("B-413")
+def test_two_queue_managers_of_one_identity_are_noticed(host: Host) -> None:
+    peers = [peer_of(1), peer_of(1)]
+    world = world_of([host], peers)
+    links = [host.manager.accept(address, world.now) for address in ("10.0.0.7", "10.0.0.8")]
+    for peer, link in zip(peers, links, strict=True):
+        assert link
+        peer.connect(world.now)
+        for _ in range(4):
+            host.manager.receive([(link, peer.output(world.now))], world.now, world.wall)
+            for of, data, _ in host.manager.output():
+                if of is link:
+                    peer.receive(data, world.now)
+    assert ["10.0.0.8 and 10.0.0.7" in line for line in host.log] == [True]
+
+
+@pytest.mark.rule("C-33", "C-22", "B-076")
+@pytest.mark.parametrize("reached", [True, False])
+def test_a_restart_remembers_whether_anything_can_have_been_sent(tmp_path: Path, reached: bool) -> None:
+    world, _, sender = _hosts(tmp_path)
+    sent = _send(world, sender, dead_letter=True, ttrq=100, ttbr=5)
+    world.pass_time(50)
+    if reached:
+        world.connect_all()
+        for _ in range(8):
+            world.collect()
+            world.deliver(1 << 20)
+    sender.restart(world.now, snapshot=True)  # no session was closed in order
+    _seconds(world, 7, up=False)
+    assert _dead(sender) == ([] if reached else [(0xC003, False)])
+    _seconds(world, 5, up=False)
+    assert _state(sender, sent) == (confirm.DEAD_LETTERED, 0xC003, reached)
+
+
+@pytest.mark.rule("A-24", "B-057")
+def test_when_the_numbers_are_used_up_the_next_sequence_begins(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    _send(world, sender, body=b"1")
+    [queue] = sender.store.outgoing_queues()
+    ordinal, time_stamp, _, last_ack = queue.record
+    sender.store.save_outgoing([queue._replace(record=(ordinal, time_stamp, 0xFFFFFFFE, last_ack))])
+    sents = [_send(world, sender, body=body) for body in (b"2", b"3", b"4")]
+    assert len({sent.tx_sequence_id for sent in sents}) == 2
+    _seconds(world, 40)
+    assert receiver.content("line1") == [b"1", b"2", b"3", b"4"]
+    assert sender.store.outgoing_messages() == []
+
+
+@pytest.mark.rule("C-80")
+def test_nothing_is_known_of_a_message_that_was_never_sent(host: Host) -> None:
+    with host.client() as client:
+        assert client.state(7) is None
+
+
+@pytest.mark.rule("C-80")
+def test_outcomes_are_kept_for_as_many_messages_as_configured(tmp_path: Path) -> None:
+    world, _, sender = _hosts(tmp_path, outcomes_kept=2, history_lifetime=60)
+    sents = [_send(world, sender, ttrq=1 + number) for number in range(4)]
+    _seconds(world, 6, up=False)
+    _seconds(world, 60, up=False)
+    assert [_state(sender, sent) is None for sent in sents] == [True, True, False, False]
+
+
+# ---- bad input -------------------------------------------------------------------------------------
+
+
+@pytest.mark.rule("C-21", "C-83", "C-84", "B-163")
+@pytest.mark.parametrize("orderly", [True, False])
+def test_what_expires_while_nothing_runs_is_in_doubt_only_if_it_may_have_been_sent(
+    tmp_path: Path, orderly: bool
+) -> None:
+    world, _, sender = _hosts(tmp_path)
+    _send(world, sender)
+    _seconds(world, 1)  # the session stays open
+    sent = _send(world, sender, ttrq=5, dead_letter=True)
+    world.pass_time(10)  # transmitted, and not delivered
+    for wire in list(world.wires):
+        wire.to_host.clear()
+    if orderly:
+        sender.manager.close()
+    sender.store.close()
+    waiting = _send(world, sender, ttrq=5, dead_letter=True)
+    world.now += 10_000
+    sender._open(world.now)
+    assert _state(sender, sent) == (confirm.DEAD_LETTERED, 0x8002, True)
+    assert _state(sender, waiting) == (confirm.DEAD_LETTERED, 0x8002, not orderly)
+
+
+@pytest.mark.parametrize(
+    ("properties", "reason"),
+    [
+        ({"ttrq": -1}, "TimeToReachQueue is -1 s"),
+        ({"ttbr": 1 << 32}, "TimeToBeReceived is 4294967296 s"),
+        ({"acknowledge": ["receive"]}, "go together"),
+        ({"administration_queue": "plain"}, "go together"),
+        ({"acknowledge": ["all"], "administration_queue": "plain"}, "no acknowledgement 'all'"),
+        ({"acknowledge": ["receive"], "administration_queue": "line1"}, "is transactional"),
+    ],
+)
+def test_properties_that_cannot_be_are_refused_and_nothing_is_sent(
+    host: Host, properties: dict[str, Any], reason: str
+) -> None:
+    with host.client() as client, pytest.raises(ValueError, match=reason):
+        client.send("line1", b"x", **properties)
+    assert host.content("line1") == []
+    assert host.store.usage() == 0
+
+
+def test_messages_of_a_queue_that_is_not_transactional_cannot_be_rejected(host: Host) -> None:
+    with host.client() as client:
+        client.send("plain", b"x")
+        with pytest.raises(ValueError, match="cannot be rejected"), client.queue("plain").receive():
+            raise Reject
+    assert host.content("plain") == [b"x"]
+
+
+def test_an_application_sees_what_became_of_a_send_from_another_process(tmp_path: Path) -> None:
+    world, _, sender = _hosts(tmp_path, session=Settings(window_size=2))
+    sents = [_send(world, sender, body=b"%d" % number) for number in range(10)]
+    assert {_state(sender, sent) for sent in sents} == {(confirm.WAITING, 0, False)}
+    world.settle(lambda: not sender.store.outgoing_messages())
+    with Client(sender.store.folder, clock=lambda: WALL) as client:
+        found = [client.state(sent.message_id) for sent in sents]
+    assert {conclusion.answer for conclusion in found if conclusion} == {confirm.STORED}
+
+
+# ---- what holds from the start ---------------------------------------------------------------------
+
+
+@pytest.mark.rule("B-015", "B-014", "B-156", "B-138", "B-154")
+def test_the_settings_that_the_store_keeps_hold_from_the_next_start(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    for name, value in (("SeqResend13Time", 7), ("RemoveDuplicateCleanup", 20_000)):
+        _as_operator(sender).configure(name, value)
+        _as_operator(receiver).configure(name, value)
+    for host, hops in ((sender, {"plant": HERE}), (receiver, {})):
+        host.config = Config.of(host.store.configuration(), next_hops=hops)
+        host.restart(world.now, snapshot=True)
+    _send(world, sender)
+    _send(world, sender, PLAIN, delivery="express")
+    world.pass_time(50)
+    exchange(world)
+    world.pass_time(500)
+    world.collect()
+    world.wires[0].to_initiator.clear()  # the OrderAck
+    first = len(receiver.store.history())
+    assert first == 1
+    _seconds(world, 6)
+    assert [row.number for row in sender.store.outgoing_messages()].count(1) == 1
+    _seconds(world, 4)  # the resend is at 7, not at 30
+    assert sender.store.outgoing_messages() == []
+    receiver.restart(world.now, snapshot=True)
+    assert len(receiver.store.history()) == 1  # not empty at the start: the timer runs
+    _seconds(world, 41)
+    assert receiver.store.history() == []
+
+
+@pytest.mark.rule("B-053", "B-192", "B-302", "B-050")
+def test_a_session_serves_the_outgoing_queues_of_its_hop_and_no_other(tmp_path: Path) -> None:
+    here, there = Host(tmp_path / "here"), Host(tmp_path / "there", address="10.0.0.2")
+    hops = {"plant": HERE, "store": ("10.0.0.2", 1801)}
+    sender = Host(tmp_path / "sender", Config(next_hops=hops), "10.0.0.9")
+    world = world_of([here, there, sender], [])
+    for name in ("plant", "store"):
+        for queue in ("line1", "plain"):
+            delivery = "transactional" if queue == "line1" else "express"
+            _send(world, sender, f"DIRECT=OS:{name}\\private$\\{queue}", name.encode(), delivery=delivery)
+    sender.restart(world.now, snapshot=True)
+    _seconds(world, 2)
+    for host, body in ((here, b"plant"), (there, b"store")):
+        assert (host.content("line1"), host.content("plain")) == ([body], [body])
+        [link] = host.manager.links
+        assert link.address == "10.0.0.9"  # as the socket said
+    assert sender.store.outgoing_messages() == []
+
+
+@pytest.mark.rule("B-144", "B-288", "B-402")
+@pytest.mark.parametrize(("ttbr", "gone_after"), [(0, 1), (4, 5), (None, None)])
+def test_the_life_of_a_message_in_its_queue(tmp_path: Path, ttbr: int | None, gone_after: int | None) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    for destination, delivery in ((LINE1, "transactional"), (PLAIN, "express")):
+        _send(world, sender, destination, delivery=delivery, ttbr=ttbr)
+    world.pass_time(10)
+    exchange(world)
+    _seconds(world, (gone_after or 1000) - 2)
+    if ttbr != 0:
+        assert receiver.store.queue("line1").messages == receiver.store.queue("plain").messages == 1
+    _seconds(world, 3)
+    left = 0 if gone_after else 1
+    assert receiver.store.queue("line1").messages == receiver.store.queue("plain").messages == left
+
+
+@pytest.mark.rule("B-420", "B-406")
+def test_each_message_has_the_times_that_it_was_given(tmp_path: Path) -> None:
+    world, _, sender = _hosts(tmp_path)
+    _send(world, sender, dead_letter=True, ttrq=3)
+    _send(world, sender, dead_letter=True, ttrq=30)
+    _seconds(world, 5, up=False)
+    assert len(_dead(sender)) == 1
+    _seconds(world, 27, up=False)
+    assert len(_dead(sender)) == 2
+
+
+@pytest.mark.rule("B-419", "B-257", "B-258", "B-379", "B-380")
+def test_a_message_of_the_wrong_kind_for_its_queue_is_told(tmp_path: Path) -> None:
+    world, _, sender = _hosts(tmp_path)
+    with sender.client() as client:
+        client.create_queue("admin")
+    _send(world, sender, PLAIN, dead_letter=True)
+    told = {"acknowledge": ["nack-reach-queue"], "administration_queue": "admin"}
+    _send(world, sender, LINE1, delivery="recoverable", **told)
+    _seconds(world, 3)
+    assert _dead(sender) == [(0x8009, False)]
+    assert _dead(sender, "admin") == [(0x800A, False)]
+
+
+@pytest.mark.rule("B-365", "B-368", "B-356")
+def test_the_classes_of_a_message_and_of_an_order_ack(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    _send(world, sender)
+    world.pass_time(50)
+    exchange(world)
+    assert _dead(receiver, "line1") == [(0x0000, False)]
+    world.pass_time(500)
+    world.collect()
+    found = packets_in(world.wires[0].to_initiator)
+    acks = [packet for packet in found if isinstance(packet, reader.OrderAck)]
+    assert [ack.message.properties.message_class for ack in acks] == [0x00FF]
+
+
+@pytest.mark.rule("B-359", "B-092")
+def test_a_stream_of_which_nothing_was_accepted_is_not_acknowledged(host: Host) -> None:
+    peer = peer_of(1)
+    world = world_of([host], [peer])
+    exchange(world)
+    peer.send(b"1")
+    peer.send(b"2")
+    peer.stream.table[0].awaiting_ack = True  # the first is lost on the way
+    exchange(world)
+    for _ in range(3):
+        world.pass_time(500)
+        exchange(world)
+    assert (peer.order_acks, host.content("line1")) == (0, [])
+    peer.stream.table[0].awaiting_ack = False
+    for _ in range(70):
+        world.pass_time(500)
+        exchange(world)
+    assert (peer.acked, host.content("line1")) == ([1, 2], [b"1", b"2"])
+
+
+@pytest.mark.rule("B-308", "B-311", "B-294", "B-295", "B-296")
+def test_what_has_expired_is_not_sent_nor_told_of_and_what_is_sent_is_told_of_behind_it(tmp_path: Path) -> None:
+    public = "8ad9c1a6-2b0c-4d3e-9f10-1234567890ab"
+    names = {public: "PRIVATE=00000000-0000-0000-0000-000000000000\\00000011"}
+    world, receiver, sender = _hosts(tmp_path, report_messages=True, public_queues=names)
+    assert sender.store.queue("plain").identifier == 0x11
+    for body, ttrq in ((b"late", 3), (b"good", 100)):
+        good = _send(world, sender, PLAIN, body, delivery="express", ttrq=ttrq)
+    for row in sender.store.outgoing_messages():  # as an application of another make would have it traced
+        message = parse.parse(sender.store.outgoing_packet(row.key)[0])
+        assert isinstance(message, headers.UserMessage)
+        message.base.flags |= core.BASE_TR
+        message.debug = rare.DebugHeader()
+        message.debug.flags = 1
+        message.debug.queue_identifier = guids.guid_bytes(public)
+        sender.store._all("UPDATE outgoing_messages SET packet = ? WHERE id = ?", (build.build(message), row.key))
+    world.now += 4000
+    _seconds(world, 2)
+    assert receiver.content("plain") == [b"good"]
+    with sender.client() as client:
+        [report] = client.queue("plain").peek()
+    assert (report.message_class, report.delivery) == (0x0001, "express")
+    assert f":{good.message_id:08X}:00 received by" in report.label
+    assert "<NEXT HOP>10.0.0.1</NEXT HOP>" in report.body.decode("utf-16-le")
+
+
+@pytest.mark.rule("B-305")
+def test_what_is_sent_first_is_what_has_the_highest_priority(tmp_path: Path) -> None:
+    world, _, sender = _hosts(tmp_path)
+    for priority in (2, 7, 0, 7, 5):
+        _send(world, sender, PLAIN, b"%d" % priority, priority=priority, delivery="express")
+    sender.restart(world.now, snapshot=True)
+    world.pass_time(10)
+    world.connect_all()
+    while not any(b"plain" in bytes(wire.to_host).replace(b"\0", b"") for wire in world.wires):
+        world.collect()
+        if not any(b"plain" in bytes(wire.to_host).replace(b"\0", b"") for wire in world.wires):
+            world.deliver(1 << 20)
+    sent = [packet for packet in packets_in(world.wires[0].to_host) if isinstance(packet, headers.UserMessage)]
+    assert [bytes(message.properties.body) for message in sent] == [b"7", b"7", b"5", b"2", b"0"]
+
+
+@pytest.mark.rule("B-237", "C-04")
+def test_a_message_for_the_journal_waits_for_its_receipt_over_a_restart(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    _send(world, sender, journal=True)
+    sender.restart(world.now, snapshot=True)
+    _seconds(world, 2)
+    assert [(row.held, row.stored) for row in sender.store.outgoing_messages()] == [(1, 1)]
+    [outgoing] = sender.manager.outgoing
+    assert [entry.journal for entry in outgoing.stream.awaiting_final_ack] == [True]
+    _receive(world, receiver)
+    _seconds(world, 2)
+    assert len(_dead(sender, JOURNAL)) == 1
+
+
+# ---- a store that fails for a while ----------------------------------------------------------------
+
+
+class _Busy:
+    """Another process holds the store; `with _Busy(host)`."""
+
+    def __init__(self, host: Host) -> None:
+        self.other = apsw.Connection(str(host.store.path))
+
+    def __enter__(self) -> None:
+        self.other.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, *exception: object) -> None:
+        self.other.execute("ROLLBACK")
+        self.other.close()
+
+
+@pytest.mark.rule("B-343", "B-287")
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_receive_that_could_not_end_is_before_the_next_one(host: Host, fails: bool) -> None:
+    with host.client() as client:
+        client.store._db.set_busy_timeout(0)
+        for body in (b"1", b"2"):
+            client.send("line1", body)
+        queue = client.queue("line1")
+        receive = queue.receive()
+        receive.__enter__()
+        with _Busy(host):
+            if fails:
+                # what the application raises goes on, not what the store has to say
+                assert not receive.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
+            else:
+                with pytest.raises(StoreBusy):
+                    receive.__exit__(None, None, None)
+        for body in (b"1", b"2"):
+            with queue.receive() as message:
+                assert message.body == body
+
+
+@pytest.mark.rule("B-285", "B-098")
+def test_a_queue_manager_outlives_a_store_that_fails_for_a_while(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    receiver.store._db.set_busy_timeout(0)
+    _send(world, sender, body=b"1")
+    _seconds(world, 2)
+    _send(world, sender, body=b"2")
+    with _Busy(receiver):
+        for _ in range(5):
+            _seconds(world, 1)
+        assert any("locked by another process" in line for line in receiver.log)
+    _seconds(world, 3)
+    assert receiver.content("line1") == [b"1", b"2"]
+    assert sender.store.outgoing_messages() == []
+
+
+def test_the_store_syncs_every_commit(host: Host) -> None:
+    assert host.store._db.pragma("synchronous") == 2  # FULL: what is acknowledged is on the disk
+
+
+@pytest.mark.rule("B-285", "B-424")
+def test_a_disk_that_is_nearly_full_takes_no_message_but_gives_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    _send(world, sender, body=b"1", dead_letter=True)
+    _seconds(world, 2)
+    waiting = _send(world, sender, body=b"2")
+    monkeypatch.setattr("ordack.store.os.statvfs", lambda _: SimpleNamespace(f_blocks=1 << 30, f_bavail=0, f_frsize=1))
+    with pytest.raises(StoreFull, match=r"disk nearly full: 0\.0 MB free, 17 MB kept back"):
+        _send(world, sender, body=b"3")
+    _seconds(world, 2)
+    assert _state(sender, waiting) == (confirm.WAITING, 0, False)
+    assert _receive(world, receiver) == b"1"
+    monkeypatch.undo()
+    _seconds(world, 6)
+    assert receiver.content("line1") == [b"2"]
+
+
+@pytest.mark.rule("B-343")
+def test_a_receive_whose_messages_are_gone_is_not_completed(host: Host) -> None:
+    with host.client() as client, host.client() as other:
+        client.send("line1", b"x")
+        receive = client.queue("line1").receive()
+        message = receive.__enter__()
+        other.store.delete_messages([message.lookup_id])
+        with pytest.raises(StoreError, match="not there any more"):
+            receive.__exit__(None, None, None)

@@ -1,0 +1,743 @@
+"""Serial lines: the queue manager on a pseudo-terminal, with the board's link at its other end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import select
+import subprocess
+import sys
+import termios
+import threading
+import time
+import tty
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mqqb import line
+from node.uart import UartLink
+from ordack.client import Client
+from ordack.config import BAUD, SERIAL_PORT, Config, SerialSettings, parse_serial
+from ordack.manager import Manager
+from ordack.names import BadName
+from ordack.net import serial, tcp
+from ordack.net.record import Recorder
+from ordack.store import Store
+
+from firmware.ports.modules import BOARD
+from tests.host.test_net import until
+from tests.support.command import ENVIRONMENT, ROOT, ordack
+from tests.support.host_peer import Peer, direct
+
+DEADLINE_S = 60
+GUID = b"\3" * 16
+TO_BOARD = "DIRECT=OS:press7\\private$\\commands"
+
+
+class Wire:
+    """A board's UART on a file that does not block. fault: what becomes of bytes on their way."""
+
+    def __init__(self, descriptor: int) -> None:
+        os.set_blocking(descriptor, False)
+        self.file = open(descriptor, "r+b", buffering=0)  # noqa: SIM115
+        self.fault: Callable[[bytes], bytes] = bytes
+        self.most = 1 << 16
+
+    def readinto(self, buffer: memoryview) -> int | None:
+        count = self.file.readinto(buffer)
+        if count:
+            data = self.fault(bytes(buffer[:count]))[: len(buffer)]
+            buffer[: len(data)] = data
+            count = len(data) or None
+        return count
+
+    def write(self, data: memoryview) -> int | None:
+        piece = bytes(data[: self.most])
+        spoiled = self.fault(piece)
+        if spoiled is piece:
+            return self.file.write(piece)
+        self.file.write(spoiled)
+        return len(piece)
+
+
+class Board:
+    """What a board does with its link, in a task: a session whenever there can be one."""
+
+    def __init__(self, wire: Wire, rxbuf: int = 1024) -> None:
+        self.wire = wire
+        self.link = UartLink(wire, rxbuf)
+        self.peer = Peer(GUID, direct("line1"))
+        self.connections = 0
+        self.reads = True
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        buffer = memoryview(bytearray(2048))
+        waiting = b""
+        while True:
+            try:
+                if self.link.stream is None:
+                    self.link.open()
+                elif not self.peer.session:
+                    if self.link.is_open():
+                        self.connections += 1
+                        waiting = b""
+                        self.peer.connect(tcp.now())
+                else:
+                    while self.reads and (count := self.link.readinto(buffer)):
+                        self.peer.receive(bytes(buffer[:count]), tcp.now())
+                    waiting += self.peer.output(tcp.now())
+                    waiting = waiting[self.link.write(memoryview(waiting)) :]
+                    if self.peer.session.closed:
+                        raise OSError
+            except OSError:
+                self.link.close()
+                self.peer.disconnect()
+            await asyncio.sleep(0.005)
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+class Place:
+    """A queue manager with a line, whose port is a link to a pseudo-terminal that can be exchanged."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.settings = SerialSettings("press7", str(folder / "tty"), BAUD)
+        self.log: list[str] = []
+        self.wire = self.plug()
+
+    def plug(self) -> Wire:
+        master, slave = os.openpty()
+        tty.setraw(slave)
+        port = self.folder / "tty"
+        port.unlink(missing_ok=True)
+        port.symlink_to(os.ttyname(slave))
+        self.slave = slave
+        return Wire(master)
+
+    def unplug(self) -> None:
+        self.wire.file.close()
+        os.close(self.slave)
+        (self.folder / "tty").unlink()
+
+    @contextlib.asynccontextmanager
+    async def serving(self, recorder: Recorder | None = None, **settings: Any) -> AsyncIterator[Place]:
+        stop, ready = asyncio.Event(), asyncio.Event()
+        config = Config(next_hops={"press7": ("press7", SERIAL_PORT)}, **settings)
+        with Store(self.folder / "store", create=True) as self.store:
+            with contextlib.suppress(Exception):
+                self.store.create_queue("line1", transactional=True)
+            self.manager = Manager(self.store, tcp.now(), config, self.log.append)
+            device = serial.open_device(self.settings)
+            task = asyncio.create_task(
+                tcp.serve(
+                    self.manager, tcp.listen("127.0.0.1", 0), stop, ready.set, [(self.settings, device)], recorder
+                )
+            )
+            await asyncio.wait({task, asyncio.ensure_future(ready.wait())}, return_when=asyncio.FIRST_COMPLETED)
+            try:
+                yield self
+            finally:
+                stop.set()
+                await task
+
+    def way(self) -> dict[str, Any]:
+        return self.manager.connections()["press7", SERIAL_PORT]
+
+    def bodies(self) -> list[bytes]:
+        with Client(self.store.folder) as client:
+            return [message.body for message in client.queue("line1").peek()]
+
+    def send(self, *bodies: bytes) -> None:
+        with Client(self.store.folder) as client:
+            for body in bodies:
+                client.send(TO_BOARD, body)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    made = Place(tmp_path)
+    yield made
+    with contextlib.suppress(OSError):
+        made.unplug()
+
+
+def run(test: Callable[[], Any]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            await test()
+
+    asyncio.run(limited())
+
+
+def test_a_board_sends_over_a_line_and_is_known_by_the_name_of_it(place: Place) -> None:
+    async def test() -> None:
+        async with place.serving():
+            assert place.way()["state"] == "Waiting"
+            board = Board(place.wire)
+            bodies = [b"reading %d" % number + bytes(number) for number in range(300)]
+            for body in bodies:
+                board.peer.send(body)
+            await until(lambda: board.peer.is_settled)
+            assert place.bodies() == bodies
+            assert board.connections == 1
+            assert [link.address for link in place.manager.links] == ["press7"]
+            assert place.way()["state"] == "Connected"
+            await board.close()
+
+    run(test)
+
+
+def test_messages_to_the_name_of_a_line_go_over_it_and_nobody_is_called(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with place.serving():
+
+            async def called(*_arguments: Any, **_options: Any) -> Any:
+                raise AssertionError("nobody to call")
+
+            monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", called)
+            monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", called)
+            place.send(b"start", b"stop" + bytes(5000))
+            await asyncio.sleep(0.2)
+            assert not place.manager.wanted_hops()
+            assert place.manager.report()["outgoing"][0]["state"] == "Waiting"
+            board = Board(place.wire)
+            await until(lambda: len(board.peer.received) == 2)
+            assert [bytes(packet.properties.body) for packet in board.peer.received] == [
+                b"start",
+                b"stop" + bytes(5000),
+            ]
+            assert place.manager.report()["outgoing"][0]["state"] == "Connected"
+            assert not place.log
+            await board.close()
+
+    run(test)
+
+
+def test_a_port_that_goes_and_comes_back_is_used_again(place: Place) -> None:
+    async def test() -> None:
+        async with place.serving():
+            board = Board(place.wire)
+            board.peer.send(b"one")
+            await until(lambda: board.peer.is_settled)
+            await board.close()
+            peer = board.peer
+            place.unplug()
+            await until(lambda: place.way()["state"] == "Disconnected")
+            assert place.way()["last_end"].startswith("the port is gone, ")
+            assert not place.manager.links
+            assert [line for line in place.log if "is gone" in line] == place.log
+            place.wire = place.plug()
+            await until(lambda: place.way()["state"] == "Waiting")
+            assert len(place.log) == 2
+            assert place.log[1].endswith("is back")
+            board = Board(place.wire)
+            board.peer = peer
+            peer.disconnect()
+            peer.send(b"two")
+            await until(lambda: peer.is_settled)
+            assert place.bodies() == [b"one", b"two"]
+            await board.close()
+
+    run(test)
+
+
+def test_a_board_that_starts_anew_ends_the_connection_that_stood(place: Place) -> None:
+    async def test() -> None:
+        async with place.serving():
+            board = Board(place.wire)
+            await until(lambda: place.manager.links and place.manager.links[0].is_open)
+            await board.close()  # without a word: its power was cut
+            again = Board(place.wire)
+            again.peer.send(b"one")
+            await until(lambda: again.peer.is_settled)
+            assert len(place.manager.links) == 1
+            assert (place.way()["connections"], place.way()["faults"]) == (2, 0)
+            await again.close()
+
+    run(test)
+
+
+def test_what_comes_over_a_bad_line_is_exactly_what_was_sent(place: Place) -> None:
+    numbers = random.Random(7)
+
+    def spoil(data: bytes) -> bytes:
+        at = numbers.randrange(len(data))
+        kind = numbers.randrange(60)
+        if kind == 0:
+            return data[:at] + data[at + 1 :]
+        if kind == 1:
+            return data[:at] + bytes([data[at] ^ 16]) + data[at + 1 :]
+        if kind == 2:
+            return data[:at] + b"noise\0" + data[at:]
+        return data
+
+    async def test() -> None:
+        async with place.serving():
+            board = Board(place.wire)
+            place.wire.fault = spoil
+            bodies = [b"reading %d" % number + bytes(300) for number in range(100)]
+            for body in bodies:
+                board.peer.send(body)
+            place.send(*bodies)
+            await until(lambda: board.connections > 5)
+            place.wire.fault = bytes
+            await until(lambda: board.peer.is_settled)
+            assert place.bodies() == bodies
+            await until(lambda: {bytes(p.properties.body) for p in board.peer.received} >= set(bodies))
+            assert place.way()["faults"]
+            assert place.way()["last_end"]
+            await board.close()
+
+    run(test)
+
+
+def test_a_board_that_falls_silent_loses_its_session(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        monkeypatch.setattr(line, "SILENCE_MS", 400)
+        async with place.serving():
+            board = Board(place.wire)
+            await until(lambda: place.manager.links and place.manager.links[0].is_open)
+            await board.close()
+            await until(lambda: not place.manager.links)
+            assert place.way()["last_end"] == "nothing heard"
+            assert place.way()["state"] == "Waiting"
+
+    run(test)
+
+
+def test_a_board_that_reads_nothing_holds_up_messages_not_the_queue_manager(place: Place) -> None:
+    async def test() -> None:
+        async with place.serving():
+            board = Board(place.wire)
+            await until(lambda: place.manager.links and place.manager.links[0].is_open)
+            board.reads = False
+            place.send(*[bytes(20000) for _ in range(40)])
+            await until(lambda: not place.manager.links[0].writable)
+            waiting = place.manager.outgoing.served_by(place.manager.links[0])[0].stream.table
+            assert len(waiting) == 40
+            board.reads = True
+            await until(lambda: len(board.peer.received) == 40)
+            assert board.connections == 1
+            await until(lambda: place.manager.links[0].writable)
+            await board.close()
+
+    run(test)
+
+
+def test_one_session_too_many_is_refused_and_asked_for_again(place: Place) -> None:
+    async def test() -> None:
+        async with place.serving(max_sessions=1) as server:
+            other = server.manager.accept("10.0.0.1", tcp.now())
+            board = Board(place.wire)
+            board.peer.send(b"one")
+            await until(lambda: place.way()["connections"] > 1)
+            assert other
+            server.manager.lost(other)
+            await until(lambda: board.peer.is_settled)
+            await board.close()
+
+    run(test)
+
+
+def test_when_the_queue_manager_stops_the_board_hears_it(place: Place) -> None:
+    async def test() -> None:
+        async with place.serving():
+            board = Board(place.wire)
+            await until(lambda: place.manager.links and place.manager.links[0].is_open)
+        await until(lambda: board.link.line.reason == "closed by the other end")
+        await board.close()
+
+    run(test)
+
+
+# ---- the board's link -----------------------------------------------------------------------------
+
+
+class Ends:
+    """A link and the other end of its wire, whose time passes as told."""
+
+    def __init__(self) -> None:
+        master, self.far = os.openpty()
+        tty.setraw(self.far)
+        os.set_blocking(self.far, False)
+        self.wire = Wire(master)
+        self.link = UartLink(self.wire)
+        self.host = line.Line(False, 1000)
+        self.buffer = memoryview(bytearray(4000))
+
+    def answer(self) -> bytes:
+        """The other end does what it does; payload that came."""
+        got = b""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                room = self.host.room()
+                data = os.read(self.far, len(room))
+                room[: len(data)] = data
+                self.host.received(len(data))
+                while count := self.host.read(self.buffer, 0):
+                    got += bytes(self.buffer[: max(count, 0)])
+        while count := self.host.output(0):
+            os.write(self.far, self.host.out[self.host.out_start : self.host.out_end])
+            self.host.written(count)
+        return got
+
+    def open(self) -> None:
+        self.link.open()
+        assert not self.link.is_open()
+        self.answer()
+        assert self.link.is_open()
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    made = Ends()
+    yield made
+    made.wire.file.close()
+    os.close(made.far)
+
+
+def test_the_link_opens_carries_bytes_and_closes(ends: Ends) -> None:
+    assert ends.link.stream is None
+    ends.open()
+    assert ends.link.stream is ends.wire
+    data = bytes(range(256)) * 8
+    sent, got = 0, b""
+    while len(got) < len(data):
+        sent += ends.link.write(memoryview(data)[sent:])
+        got += ends.answer()
+        assert ends.link.readinto(ends.buffer) == 0
+    assert got == data
+    sent, got = 0, b""
+    while len(got) < len(data):
+        sent += ends.host.write(data[sent:], 0)
+        ends.answer()
+        got += bytes(ends.buffer[: ends.link.readinto(ends.buffer[:200])])
+    assert got == data
+    ends.link.close()
+    assert ends.link.stream is None
+    ends.answer()
+    assert ends.host.reason == "closed by the other end"
+    ends.open()
+
+
+def test_what_came_before_the_end_is_read_and_then_the_end(ends: Ends) -> None:
+    ends.open()
+    ends.host.write(b"last words", 0)
+    ends.answer()
+    ends.host.close()
+    ends.answer()
+    assert ends.link.readinto(ends.buffer) == 10
+    with pytest.raises(OSError):
+        ends.link.readinto(ends.buffer)
+    with pytest.raises(OSError):
+        ends.link.readinto(ends.buffer)
+    ends.link.close()
+    ends.open()
+
+
+def test_a_uart_that_takes_a_few_bytes_at_a_time_gets_whole_frames(ends: Ends) -> None:
+    ends.open()
+    ends.wire.most = 7
+    sent, got = 0, b""
+    while len(got) < 500:
+        sent += ends.link.write(memoryview(bytes(500))[sent:])
+        assert ends.link.wants_write or sent == 500
+        got += ends.answer()
+        ends.link.readinto(ends.buffer)
+    assert got == bytes(500)
+
+
+def test_nobody_answers_an_open_for_ten_seconds(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = [0]
+    monkeypatch.setattr("node.uart.ticks_ms", lambda: ticks[0])
+    ends.link.open()
+    ticks[0] = 10000
+    assert not ends.link.is_open()
+    ticks[0] = 10001
+    with pytest.raises(OSError):
+        ends.link.is_open()
+
+
+def test_a_uart_with_any_is_asked_for_no_more_than_it_has(ends: Ends) -> None:
+    class Uart:
+        def __init__(self, wire: Wire) -> None:
+            self.got = b""
+            self.wire = wire
+            self.write = wire.write
+
+        def any(self) -> int:
+            with contextlib.suppress(BlockingIOError):
+                self.got += os.read(self.wire.file.fileno(), 100)
+            return len(self.got)
+
+        def readinto(self, buffer: memoryview) -> int:
+            assert len(buffer) <= len(self.got), "it would wait"
+            buffer[:] = self.got[: len(buffer)]
+            self.got = self.got[len(buffer) :]
+            return len(buffer)
+
+    ends.link = UartLink(Uart(ends.wire))
+    ends.link.open()
+    ends.answer()
+    assert ends.link.is_open()
+    ends.host.write(b"x" * 80, 0)
+    ends.answer()
+    assert ends.link.readinto(ends.buffer) == 80
+
+
+# ---- MicroPython ----------------------------------------------------------------------------------
+
+
+class Proxy(threading.Thread):
+    """Carries bytes between two pseudo-terminals, and spoils a few of them, until `well` is set."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(daemon=True)
+        self.well = threading.Event()
+        self.stop = threading.Event()
+        self.faults = 0
+        self._numbers = random.Random(seed)
+        self._masters, self._slaves = zip(*[os.openpty(), os.openpty()])
+        for slave in self._slaves:
+            tty.setraw(slave)
+        self.board, self.host = [os.ttyname(slave) for slave in self._slaves]
+        attributes = termios.tcgetattr(self._slaves[0])
+        attributes[6][termios.VMIN] = attributes[6][termios.VTIME] = 0
+        termios.tcsetattr(self._slaves[0], termios.TCSANOW, attributes)
+
+    def run(self) -> None:
+        one, other = self._masters
+        while not self.stop.is_set():
+            for source in select.select(self._masters, [], [], 0.05)[0]:
+                data = os.read(source, 4096)
+                if not self.well.is_set() and self._numbers.random() < 0.04:
+                    self.faults += 1
+                    data = self._spoil(data)
+                os.write(other if source == one else one, data)
+
+    def _spoil(self, data: bytes) -> bytes:
+        at = self._numbers.randrange(len(data))
+        count = self._numbers.randint(1, 50)
+        kind = self._numbers.randrange(5)
+        if kind == 0:
+            return data[:at] + data[at + count :]
+        if kind == 1:
+            return data[:at] + self._numbers.randbytes(count) + data[at:]
+        if kind == 2:
+            return data[:at] + bytes([data[at] ^ 1 << count % 8]) + data[at + 1 :]
+        if kind == 3:
+            return data + data[at:]
+        return b""
+
+    def close(self) -> None:
+        self.stop.set()
+        self.join()
+        for descriptor in (*self._masters, *self._slaves):
+            os.close(descriptor)
+
+
+@pytest.mark.parametrize("build", ["unix-c", "unix-twin"])
+def test_micropython_sends_each_message_once_over_a_line_that_spoils_bytes_and_over_its_own_death(
+    tmp_path: Path, build: str
+) -> None:
+    seed, count = 11, 100
+    print("seed", seed)
+    store = tmp_path / "store"
+    with Client(store, create=True) as client:
+        client.create_queue("line1", transactional=True)
+    proxy = Proxy(seed)
+    proxy.start()
+    serve = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "ordack",
+            "serve",
+            "--store",
+            str(store),
+            "--listen",
+            "127.0.0.1:0",
+            "--serial",
+            f"press7={proxy.host}@9600",
+            "--json",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=ENVIRONMENT,
+    )
+    assert serve.stdout
+    assert [json.loads(serve.stdout.readline()) for _ in range(2)][1] == {
+        "serial": "press7",
+        "port": proxy.host,
+        "baud": 9600,
+    }
+    command = [
+        str(ROOT / "build" / "micropython" / build / "micropython"),
+        BOARD / "tests/mp/uart_board.py",
+        proxy.board,
+        str(tmp_path / "outbox"),
+        str(count),
+    ]
+    environment = {"MICROPYPATH": f".frozen:{BOARD}:{BOARD}/tests/mp"}
+
+    deadline = time.monotonic() + DEADLINE_S
+    while "press7" not in (done := ordack("state", "--store", store)).stdout:
+        assert time.monotonic() < deadline
+    assert proxy.host in done.stdout
+
+    def stored() -> int:
+        with Store(store) as opened:
+            return opened.queue("line1").messages
+
+    def wait_for(number: int) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while stored() < number:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    board = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE)
+    try:
+        for part in (25, 50):
+            wait_for(part)
+            board.kill()
+            board.communicate()
+            board = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE)
+        wait_for(75)
+        proxy.well.set()
+        told = json.loads(ordack("state", "--store", store, "--json").stdout)
+        assert (told["serial"][0]["host"], told["serial"][0]["baud"]) == ("press7", 9600)
+        assert told["serial"][0]["faults"]
+        output, _ = board.communicate(timeout=DEADLINE_S)
+        assert output.startswith(b"done")
+        with Client(store) as client:
+            bodies = [message.body for message in client.queue("line1").peek()]
+        assert bodies == [b"reading %d" % number for number in range(1, count + 1)]
+        assert proxy.faults > 5
+    finally:
+        board.kill()
+        board.communicate()
+        serve.terminate()
+        assert serve.wait(DEADLINE_S) == 0
+        serve.stdout.close()
+        proxy.close()
+
+
+TTY_FOR_A_UART = """
+import io, tty_uart
+
+def unique_id():
+    return b"12345678"
+
+class UART(io.IOBase):
+    def __init__(self, number, baud, rxbuf):
+        self.tty = tty_uart.Uart({!r})
+        self.any, self.write = self.tty.any, self.tty.write
+
+    def readinto(self, buffer):
+        return self.tty.readinto(buffer)
+
+    def ioctl(self, request, flags):  # 3: what is ready of reading (1) and writing (4)?
+        return flags & (5 if self.any() else 4) if request == 3 else 0
+"""
+
+
+def test_the_example_of_a_board_on_a_uart_sends_its_reading(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    with Client(store, create=True) as client:
+        client.create_queue("line1", transactional=True)
+    line = Proxy(0)
+    line.well.set()
+    line.start()
+    (tmp_path / "machine.py").write_text(TTY_FOR_A_UART.format(line.board))
+    with subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "ordack",
+            "serve",
+            "--store",
+            str(store),
+            "--listen",
+            "127.0.0.1:0",
+            "--serial",
+            f"gateway={line.host}",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=ENVIRONMENT,
+    ) as serve:
+        try:
+            board = subprocess.run(
+                [ROOT / "build/micropython/unix-c/micropython", ROOT / "firmware/examples/uart.py"],
+                cwd=tmp_path,
+                env={"MICROPYPATH": f"{tmp_path}:.frozen:{BOARD}:{BOARD}/tests/mp"},
+                stdout=subprocess.PIPE,
+                timeout=DEADLINE_S,
+                check=True,
+            )
+            assert board.stdout == b"stored\n"
+            with Client(store) as client:
+                assert [message.body for message in client.queue("line1").peek()] == [b"21.5"]
+        finally:
+            serve.terminate()
+            line.close()
+
+
+# ---- the command line -----------------------------------------------------------------------------
+
+
+def test_what_stands_for_a_serial_port() -> None:
+    assert parse_serial("/dev/ttyUSB0") == ("ttyusb0", "/dev/ttyUSB0", 115200)
+    assert parse_serial("Press7=/dev/serial/by-id/usb-1@921600") == ("press7", "/dev/serial/by-id/usb-1", 921600)
+    assert parse_serial("a=socket://127.0.0.1:7777") == ("a", "socket://127.0.0.1:7777", 115200)
+    assert parse_serial("a=spy:///dev/ttyUSB0?file=x=y@9600") == ("a", "spy:///dev/ttyUSB0?file=x=y", 9600)
+    for text, error in (
+        ("socket://127.0.0.1:7777", "write NAME="),
+        ("/dev/ttyS0@fast", "baud"),
+        ("x@0", "baud"),
+        ("x@", "baud"),
+        ("", "has a name"),
+    ):
+        with pytest.raises(ValueError, match=error):
+            parse_serial(text)
+    with pytest.raises(BadName):
+        parse_serial("..=x")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
+    [
+        (["--serial", "/dev/nothing"], 1, "cannot open serial port /dev/nothing: No such file or directory"),
+        (["--serial", "/dev/null"], 1, "Inappropriate ioctl"),
+        (["--serial", "a=loop://"], 1, "cannot be waited for"),
+        (["--serial", "a=socket://127.0.0.1:1"], 1, "refused"),
+        (["--serial", "a=nonsense://"], 1, "invalid URL"),
+        (["--serial", "/dev/null@x"], 2, "baud rate"),
+        (["--serial", "a=/dev/null", "--serial", "A=/dev/zero"], 2, "two ways"),
+        (["--serial", "a=/dev/null", "--next-hop", "a=b:1"], 2, "two ways"),
+        (["--next-hop", "a=b:0"], 2, "port 0"),
+    ],
+)
+def test_ports_that_cannot_be_used_are_named(tmp_path: Path, arguments: list[str], status: int, text: str) -> None:
+    done = ordack("serve", "--store", tmp_path / "store", "--listen", "127.0.0.1:0", *arguments)
+    assert done.returncode == status
+    assert text in " ".join(done.stderr.replace("│", " ").split())
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_port_that_another_has_is_refused(place: Place) -> None:
+    device = serial.open_device(place.settings)
+    with pytest.raises(OSError, match=r"Resource temporarily unavailable|lock"):
+        serial.open_device(place.settings)
+    device.close()

@@ -1,0 +1,220 @@
+"""Why is it stuck? One command, one sentence: `state`, `outgoing list`, `status`, and the log of `serve`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ordack.client import Client
+from ordack.status import span
+from ordack.store import NewOutgoing
+
+from tests.support.command import DEADLINE_S, Serve, as_json, ordack
+
+AWAY = "DIRECT=TCP:10.0.0.5\\private$\\lime1"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    with Client(tmp_path / "store", create=True) as client:
+        client.create_queue("line1", transactional=True)
+    return tmp_path / "store"
+
+
+@contextlib.contextmanager
+def _serving(store: Path, *arguments: str) -> Iterator[Serve]:
+    running = Serve(store, *arguments)
+    try:
+        yield running
+    finally:
+        running.process.kill()
+        running.process.communicate()
+
+
+def _status(store: Path) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(ordack("status", "--store", store, "--json").stdout)
+    return told
+
+
+def _until(true: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + DEADLINE_S
+    while not (found := true()):
+        assert time.monotonic() < deadline, what
+    return found
+
+
+def _why(store: Path, message_id: int, pattern: str) -> str:
+    """What `state` says of a message, as soon as that is like the pattern."""
+
+    def matching() -> str:
+        said = ordack("state", "--store", store, message_id).stdout.rstrip("\n")
+        return said if re.fullmatch(pattern, said) else ""
+
+    found: str = _until(matching, pattern)
+    return found
+
+
+def _send(store: Path, destination: str = AWAY, sent_ago: float = 0, **properties: Any) -> int:
+    with Client(store, clock=lambda: time.time() - sent_ago) as client:
+        return client.send(destination, b"x", **properties).message_id
+
+
+def test_a_store_that_nobody_serves_says_so(store: Path) -> None:
+    message_id = _send(store, sent_ago=8000)
+    said = ordack("state", "--store", store, message_id).stdout
+    assert said == "waiting 2 h: no queue manager runs on this store, start `ordack serve`\n"
+    done = ordack("status", "--store", store)
+    assert done.returncode == 1
+    assert "not served" in done.stdout
+    assert f"start `ordack serve --store {store}`" in done.stdout
+    told = _status(store)
+    assert (told["served"], told["since"], told["sessions"]) == (False, None, [])
+    assert [queue["messages"] for queue in told["outgoing"]] == [1]
+
+
+def test_a_machine_that_refuses_connections_is_named_with_tries_and_the_next_one(store: Path) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        port = nobody.getsockname()[1]
+        message_id = _send(store, sent_ago=8000)
+        with _serving(store, "--next-hop", f"10.0.0.5=127.0.0.1:{port}") as serve:
+            said = rf"waiting 2 h for 127\.0\.0\.1:{port}: connection refused \((\d+) tries, next in \d s\)"
+            _why(store, message_id, said)
+            [queue] = as_json("outgoing", "list", "--store", store)
+            assert re.fullmatch(said, queue["why"])
+            assert queue["connection"]["reason"] == "connection refused"
+            assert re.search(said.replace(" ", r"\s"), ordack("outgoing", "list", "--store", store).stdout)
+            told = _status(store)
+            assert [re.sub(".*: waiting", "waiting", problem) for problem in told["problems"]] == [
+                told["outgoing"][0]["why"]
+            ]
+            assert told["served"]
+            assert told["process"] == serve.process.pid
+            assert time.time() - told["since"] < DEADLINE_S * 2
+            assert told["listening"] == f"127.0.0.1:{serve.port}"
+            _, _, errors = serve.stop()
+    first = errors.splitlines()[0]
+    assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ warning: ", first)
+    assert len(errors.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (
+            b"HTTP/1.1 400 Bad Request\r\nServer: nginx\r\nConnection: close\r\n\r\n",
+            "what answers at that address is not MSMQ: .*",
+        ),
+        (b"", "it closes the connection without a word: it has too many sessions, or is no queue manager.*"),
+    ],
+)
+def test_something_else_at_the_address_is_said(store: Path, answer: bytes, reason: str) -> None:
+    def serve_something_else() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(1 << 16)
+                    connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve_something_else, daemon=True)
+        thread.start()
+        port = listener.getsockname()[1]
+        message_id = _send(store)
+        with _serving(store, "--next-hop", f"10.0.0.5=127.0.0.1:{port}"):
+            _why(store, message_id, rf"waiting .* for 127\.0\.0\.1:{port}: {reason} \(\d+ (try|tries), next in \d s\)")
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(DEADLINE_S)
+
+
+@pytest.mark.rule("B-256", "B-370")
+def test_a_typo_in_the_name_of_a_queue_is_told_at_both_ends(store: Path, tmp_path: Path) -> None:
+    with (
+        _serving(tmp_path / "there") as there,
+        _serving(store, "--next-hop", f"10.0.0.5=127.0.0.1:{there.port}") as here,
+    ):
+        first, second = _send(store, dead_letter=True), _send(store, dead_letter=True)
+        for message_id in (first, second):
+            assert _why(store, message_id, "dead-lettered: .*") == (
+                "dead-lettered: there is no such queue at its destination; make it there, or correct its name "
+                "(class 0x8000 NACK_BAD_DST_Q)"
+            )
+        shown = ordack("receive", "--store", store, "system$;deadxact").stdout
+        assert "there is no queue lime1 at 10.0.0.5; make it there" in shown
+        [told] = as_json("state", "--store", store, first)
+        assert (told["class"], told["class_name"]) == (0x8000, "NACK_BAD_DST_Q")
+        errors = here.stop()[2], there.stop()[2]
+    for log in errors:
+        lines = [line for line in log.splitlines() if "no queue lime1 at 10.0.0.5" in line]
+        assert len(lines) == 2
+        assert "(once more since" in lines[1]
+    assert "127.0.0.1: a message for DIRECT=TCP:10.0.0.5\\private$\\lime1 is refused: " in errors[1]
+
+
+def test_sessions_have_names_and_what_is_on_hold_is_said(store: Path, tmp_path: Path) -> None:
+    with _serving(tmp_path / "there") as there, _serving(store, "--next-hop", f"10.0.0.5=127.0.0.1:{there.port}"):
+        ordack("queue", "create", "--store", tmp_path / "there", "lime1", "--transactional")
+        message_id = _send(store)
+        _why(store, message_id, "stored at destination")
+        [session] = _until(lambda: _status(store)["sessions"], "the session is shown")
+        assert session["name"] == session["address"] == "127.0.0.1"
+        done = ordack("status", "--store", store)
+        assert (done.returncode, _status(store)["problems"]) == (0, [])
+        assert "served since " in done.stdout
+        [queue] = as_json("outgoing", "list", "--store", store)
+        assert (queue["messages"], queue["why"]) == (0, "")
+        ordack("outgoing", "pause", "--store", store, queue["format_name"])
+        assert _why(store, _send(store), "waiting .*").endswith(": on hold, `ordack outgoing resume` lets it go on")
+        assert ordack("status", "--store", store).returncode == 1
+
+
+def test_an_acknowledgement_for_a_machine_that_sleeps_is_no_problem(store: Path) -> None:
+    name = "PRIVATE=01020304-0506-0708-090a-0b0c0d0e0f10\\00000004"
+    with Client(store) as client, client.store.transaction():
+        message_id = client.send(AWAY, b"x").message_id
+        [(packet, _)] = [client.store.outgoing_packet(entry.key) for entry in client.store.outgoing_messages()]
+        client.store.delete_outgoing([entry.key for entry in client.store.outgoing_messages()])
+        queue = client.store.outgoing_queue(name, int(time.time()))
+        client.store.add_outgoing([NewOutgoing(queue.identifier, message_id, 0, 0, 0, True, 0, packet, own=False)])
+    with _serving(store):
+        told = _status(store)
+        [waiting] = [queue for queue in told["outgoing"] if queue["messages"]]
+        assert waiting["returns"]
+        assert waiting["why"].endswith("it has not connected, and no address of it is known")
+        assert told["problems"] == []
+
+
+def test_a_full_queue_and_a_full_store_are_problems(store: Path) -> None:
+    _send(store, "line1")
+    with _serving(store):
+        assert _status(store)["problems"] == []
+        ordack("queue", "quota", "--store", store, "line1", 10)
+        [problem] = _status(store)["problems"]
+        assert re.fullmatch(r"the queue line1 is full: \d+ of 10 bytes", problem)
+        ordack("queue", "quota", "--store", store, "line1", "none")
+    ordack("config", "--store", store, "Quota", 1000)
+    with _serving(store):
+        [problem] = _status(store)["problems"]
+        assert problem.startswith("the quota is 1000 bytes")
+
+
+def test_times_are_said_as_people_say_them() -> None:
+    assert [span(seconds) for seconds in (-3, 0.4, 119, 120, 7199, 7200, 172799, 172800)] == [
+        "0 s",
+        "0 s",
+        "119 s",
+        "2 min",
+        "120 min",
+        "2 h",
+        "48 h",
+        "2 days",
+    ]

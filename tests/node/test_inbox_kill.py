@@ -1,0 +1,312 @@
+"""Commands from `ordack` to a board that is killed by SIGKILL at seeded instants, also between receipt and handling, by
+each way in which a host can address a board: each is handled once and in order, and the host learns it.
+
+On MicroPython if there is a build of it, else on CPython.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import termios
+import time
+import tty
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mqqb import confirm, guids
+from ordack.client import Client
+
+from firmware.ports import modules
+from tests.boards.test_firmware import MPS2, Machine, write_flash
+from tests.support.command import ROOT, Serve, ordack
+
+BOARD = ROOT / "build" / "micropython" / "unix-c" / "micropython"
+GUID = bytes(range(16))
+KILLS = int(os.environ.get("KILLS", "8"))
+DEADLINE_S = 90
+
+# The application notes what it has handled, as a real one leaves its mark in the world: between that and take() it can
+# die too. Then the same message comes again, and is marked as such.
+APPLICATION = """
+import sys
+import time
+from node import Node
+from node.uart import UartLink
+from tty_uart import Uart
+
+folder, how, place, guid = sys.argv[1:5]
+options = {"guid": bytes([int(guid[k : k + 2], 16) for k in range(0, 32, 2)]), "segment_size": 4096}
+if how == "listen":
+    options["listen"] = ("127.0.0.1", int(place))
+elif how == "connect":
+    options["connect"] = ("127.0.0.1", int(place))
+else:
+    options["connect"] = UartLink(Uart(place), 1024)
+node = Node(folder + "/outbox", **options)
+inbox = node.inbox("commands", 0x1F)
+print("started")
+with open(folder + "/handled", "ab", 0) as notes:
+    while True:
+        if how == "serial":  # a terminal that is a Python object cannot be waited for
+            node.poll()
+            time.sleep(0.001)
+        else:
+            node.wait(lambda: len(inbox), 1000)
+        message = inbox.get()
+        if message is not None:
+            notes.write(b"%s %d\\n" % (message.body, message.again))
+            time.sleep(0.004)
+            inbox.take(message)
+"""
+
+
+class Application:
+    """The board's program, as often as it is killed. arguments: how it is reached, and where."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.folder = folder
+        self.program = folder / "main.py"
+        self.program.write_text(APPLICATION)
+        self.modules = ROOT / "firmware"
+        if BOARD.exists():  # what a board has: not what is for hosts
+            self.modules = folder / "modules"
+            for name in modules.of_boards(twin=False):
+                (self.modules / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(modules.BOARD / name, self.modules / name)
+        self.arguments = arguments
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        interpreter = str(BOARD) if BOARD.exists() else sys.executable
+        both = f"{self.modules}:{ROOT / 'tests' / 'mp'}"
+        paths = {"MICROPYPATH": f".frozen:{self.modules}:{modules.BOARD / 'tests' / 'mp'}", "PYTHONPATH": both}
+        self.process = subprocess.Popen(
+            [interpreter, str(self.program), str(self.folder), *self.arguments, GUID.hex()],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **paths, "PYTHONUNBUFFERED": "1"},
+        )
+
+    def kill(self) -> None:
+        process = self.process
+        assert process is not None
+        alive = process.poll() is None
+        process.kill()
+        output, _ = process.communicate(timeout=DEADLINE_S)
+        self.process = None
+        assert alive, output
+        assert output in ("", "started\n"), output
+
+    def handled(self) -> list[tuple[bytes, bool]]:
+        try:
+            notes = (self.folder / "handled").read_bytes()
+        except FileNotFoundError:
+            return []
+        return [(line.split()[0], line.split()[1] == b"1") for line in notes.splitlines()]
+
+
+class Terminal:
+    """A serial line: two pseudo-terminals, and a process that copies between them."""
+
+    def __init__(self, folder: Path) -> None:
+        masters = []
+        self.ends = []
+        for _ in range(2):
+            master, slave = os.openpty()
+            tty.setraw(slave)
+            attributes = termios.tcgetattr(slave)
+            attributes[6][termios.VMIN] = attributes[6][termios.VTIME] = 0
+            termios.tcsetattr(slave, termios.TCSANOW, attributes)
+            masters.append(master)
+            self.ends.append(slave)
+        self.ports = [os.ttyname(slave) for slave in self.ends]
+        copy = (
+            "import os,select,sys\na,b=map(int,sys.argv[1:])\nwhile True:\n"
+            "  for one in select.select([a,b],[],[])[0]: os.write(b if one==a else a, os.read(one,4096))"
+        )
+        self.process = subprocess.Popen([sys.executable, "-c", copy, *map(str, masters)], pass_fds=masters)
+        for master in masters:
+            os.close(master)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for end in self.ends:
+            os.close(end)
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    made = Terminal(tmp_path)
+    yield made
+    made.close()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+@pytest.mark.timeout(DEADLINE_S + 20)
+@pytest.mark.parametrize("way", ["direct", "private", "serial"])
+def test_a_board_killed_at_any_instant_handles_each_command_once(
+    tmp_path: Path, way: str, request: pytest.FixtureRequest
+) -> None:
+    seed = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
+    print("seed", seed, "on", BOARD if BOARD.exists() else sys.executable)
+    draw = random.Random(seed)
+    store = tmp_path / "store"
+    with Client(store, create=True):
+        pass
+    assert ordack("config", "TryConnectInterval", "50", "--store", store).returncode == 0
+    if way == "direct":
+        port = _free_port()
+        name = "DIRECT=TCP:10.77.0.7\\private$\\commands"
+        serve = Serve(store, "--next-hop", f"10.77.0.7=127.0.0.1:{port}")
+        application = Application(tmp_path, "listen", str(port))
+    elif way == "private":
+        name = f"PRIVATE={guids.guid_text(GUID)[1:-1]}\\1F"
+        serve = Serve(store)
+        application = Application(tmp_path, "connect", str(serve.port))
+    else:
+        terminal = request.getfixturevalue("terminal")
+        name = "DIRECT=OS:press7\\private$\\commands"
+        serve = Serve(store, "--serial", f"press7={terminal.ports[0]}@115200")
+        application = Application(tmp_path, "serial", terminal.ports[1])
+    sent: list[int] = []
+    mid_life = 0
+    try:
+        with Client(store) as client:
+            for _ in range(KILLS):
+                for _ in range(draw.randrange(4)):
+                    sent.append(client.send(name, b"%d" % len(sent), dead_letter=True).message_id)
+                application.start()
+                before = len(application.handled())
+                wanted = before + draw.randrange(1, 4)
+                until = time.monotonic() + draw.choice([0.05, 0.4, 1])
+                while len(application.handled()) < wanted and time.monotonic() < until:
+                    time.sleep(0.001)
+                time.sleep(draw.random() * 0.01)
+                application.kill()
+                mid_life += len(application.handled()) > before
+            application.start()
+            command = ordack("send", name, "--body", str(len(sent)), "--dead-letter", "--store", store)
+            assert command.returncode == 0, command.stderr
+            sent.append(int(command.stdout.split()[2]))
+            deadline = time.monotonic() + DEADLINE_S
+            while any(_answer(client, message_id) != confirm.RECEIVED for message_id in sent):
+                assert time.monotonic() < deadline, [_answer(client, message_id) for message_id in sent]
+                time.sleep(0.05)
+            application.kill()
+        handled = application.handled()
+        # one that was handled before it could be taken comes once more, next, and says so
+        once = [body for k, (body, again) in enumerate(handled) if not (again and k and handled[k - 1][0] == body)]
+        again = len(handled) - len(once)
+        print(len(sent), "commands,", KILLS, "kills,", mid_life, "lives handled some,", again, "twice")
+        assert once == [b"%d" % k for k in range(len(sent))]
+        assert mid_life
+    finally:
+        for process in (application.process, serve.process):
+            if process is not None:
+                process.kill()
+                process.communicate(timeout=DEADLINE_S)
+
+
+ON_A_CORTEX = """
+import mps2, network, time
+from node import Node
+network.LAN().active(True)
+node = Node("outbox", guid=bytes(range(16)), connect=("10.0.2.2", PORT), capacity=65536, waiting_max=16)
+inbox = node.inbox("commands", 0x1F)
+while True:
+    node.wait(lambda: len(inbox), 1000)
+    message = inbox.get()
+    if message is not None:
+        print("handled", message.body.decode(), int(message.again))
+        time.sleep(0.02)
+        inbox.take(message)
+"""
+
+
+@pytest.mark.timeout(DEADLINE_S + 20)
+@pytest.mark.skipif(not (MPS2 / "firmware.elf").exists(), reason="`make firmware` makes it")
+def test_a_cortex_m3_that_loses_power_handles_each_command_once(tmp_path: Path) -> None:
+    """Over Ethernet, on a heap of 64 KiB. QEMU is killed; what is on its flash stays, and nothing else."""
+    seed = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
+    print("seed", seed)
+    draw = random.Random(seed)
+    store = tmp_path / "store"
+    serve = Serve(store)
+    write_flash(tmp_path / "flash", ON_A_CORTEX.replace("PORT", str(serve.port)))
+    memory = f"memory-backend-file,id=psram,size=16M,mem-path={tmp_path / 'flash'},share=on"
+    command = (
+        "qemu-system-arm",
+        "-machine",
+        "mps2-an385,memory-backend=psram",
+        "-object",
+        memory,
+        "-display",
+        "none",
+        "-monitor",
+        "none",
+        "-semihosting",
+        "-kernel",
+        MPS2 / "firmware.elf",
+        "-append",
+        "heap=64",
+        "-serial",
+        "stdio",
+        "-nic",
+        "user,model=lan9118",
+    )
+    name = f"PRIVATE={guids.guid_text(GUID)[1:-1]}\\1F"
+    handled: list[tuple[int, bool]] = []
+    machine = Machine(*command)
+    try:
+        with Client(store) as client:
+            sent = [client.send(name, b"%d" % k, dead_letter=True).message_id for k in range(12)]
+            for k in (1, 4, 6, 9):
+                _wait_for(machine, k, handled)
+                time.sleep(draw.random() * 0.04)
+                machine.kill()
+                handled += _heard(machine)
+                machine = Machine(*command)
+            _wait_for(machine, 11, handled)
+            deadline = time.monotonic() + DEADLINE_S
+            while any(_answer(client, message_id) != confirm.RECEIVED for message_id in sent):
+                assert time.monotonic() < deadline, machine.output
+                time.sleep(0.05)
+        handled += _heard(machine)
+    finally:
+        machine.kill()
+        serve.process.kill()
+        serve.process.communicate(timeout=DEADLINE_S)
+    once = [body for k, (body, again) in enumerate(handled) if not (again and k and handled[k - 1][0] == body)]
+    print(len(handled) - len(once), "came twice")
+    assert once == list(range(12)), handled
+
+
+def _wait_for(machine: Machine, number: int, before: list[tuple[int, bool]]) -> None:
+    """Until this command is handled, unless it was in a life before."""
+    end = time.monotonic() + DEADLINE_S
+    while max([body for body, _ in before + _heard(machine)], default=-1) < number:
+        assert machine._read(end), machine.output
+
+
+def _heard(machine: Machine) -> list[tuple[int, bool]]:
+    lines = [line.split() for line in machine.output.split("\n")[:-1] if line.startswith("handled ")]
+    return [(int(line[1]), line[2] == "1") for line in lines]
+
+
+def _answer(client: Client, message_id: int) -> str:
+    conclusion = client.state(message_id)
+    assert conclusion is not None
+    return conclusion.answer

@@ -1,0 +1,212 @@
+"""A node is killed by SIGKILL at hundreds of seeded points, and its link breaks too: every message once, in order, and
+every confirmation in the end.
+
+On MicroPython if there is a build of it, else on CPython.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from firmware.ports import modules
+from tests.node.destination import Destination
+
+ROOT = Path(__file__).resolve().parents[2]
+BOARD = ROOT / "build" / "micropython" / "unix-c" / "micropython"
+LINE = "DIRECT=TCP:127.0.0.1\\private$\\line1"
+KILLS = 200
+MESSAGES_EACH = 6  # accepted in one life before the next kill is drawn, at most about so many
+DEADLINE_S = 90
+
+# The application: sends without end, and says on its output what was accepted. Message k has MessageID k. It wants to
+# know of every second one whether it is received; it would say it if one is not.
+APPLICATION = """
+import asyncio, sys
+from node import Node, outbox
+outbox.jump = bytes
+
+def body(k):
+    return b"%d " % k + bytes([k & 255]) * (k * k * 7919 % 3001)
+
+async def main():
+    node = Node(sys.argv[1], connect=("127.0.0.1", int(sys.argv[2])), segment_size=16384,
+                on_failed=lambda message: print("failed", message.message_id))
+    queue = node.queue(sys.argv[3])
+    node.start()
+    print("started", node.next_message_id, node.waiting)
+    last = int(sys.argv[4])
+    while node.next_message_id <= last:
+        while node.waiting >= 100:
+            await asyncio.sleep(0.002)
+        k = node.next_message_id
+        message = await queue.send(body(k), dead_letter=k % 2 == 0, ttrq=3600, ttbr=3600)
+        print("accepted", message.message_id)
+        await asyncio.sleep(0)
+    while node.outbox.live:
+        await asyncio.sleep(0.005)
+    print("done")
+
+asyncio.run(main())
+"""
+
+
+def body(k: int) -> bytes:
+    return b"%d " % k + bytes([k & 255]) * (k * k * 7919 % 3001)
+
+
+class Board:
+    """One life of the node: a process, and what it said."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.accepted: list[int] = []
+        self.started = -1
+        self.done = False
+        self.progress = asyncio.Event()
+
+    @staticmethod
+    async def start(application: Path, folder: Path, port: int, last: int) -> Board:
+        interpreter = str(BOARD) if BOARD.exists() else sys.executable
+        arguments = [interpreter, str(application), str(folder), str(port), LINE, str(last)]
+        paths = {"MICROPYPATH": f".frozen:{modules.BOARD}", "PYTHONPATH": str(ROOT / "firmware")}
+        process = await asyncio.create_subprocess_exec(
+            *arguments,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={**os.environ, **paths, "PYTHONUNBUFFERED": "1"},
+        )
+        return Board(process)
+
+    async def listen(self) -> None:
+        """Take what it says until its output ends. Raises AssertionError if it says something else: a traceback."""
+        assert self.process.stdout is not None
+        other = b""
+        async for line in self.process.stdout:
+            words = line.split()
+            if words[:1] == [b"accepted"] and line.endswith(b"\n"):
+                self.accepted.append(int(words[1]))
+            elif words[:1] == [b"started"] and line.endswith(b"\n"):
+                self.started = int(words[1])
+            elif words == [b"done"]:
+                self.done = True
+            elif line.endswith(b"\n"):
+                other += line
+            self.progress.set()
+        assert not other, other.decode(errors="replace")
+
+    async def kill(self) -> None:
+        self.process.kill()
+        await self.process.wait()
+
+
+@pytest.mark.timeout(DEADLINE_S + 10)
+@pytest.mark.rule(
+    "B-054", "B-056", "B-057", "B-072", "B-098", "B-158", "B-162", "B-301", "B-317", "A-08", "C-25", "C-33"
+)
+def test_killed_at_any_instant_it_neither_loses_nor_repeats_a_message(tmp_path: Path) -> None:
+    seed = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
+    print("seed", seed, "on", BOARD if BOARD.exists() else sys.executable)
+    dice = random.Random(seed)
+    application = tmp_path / "application.py"
+    application.write_text(APPLICATION)
+
+    async def main() -> None:
+        destination = await Destination(
+            next_cut=lambda: dice.randrange(2000, 40000) if dice.random() < 0.3 else None,
+            receives=True,
+        ).start()
+        accepted = 0  # the highest MessageID that an application has seen accepted
+        mid_life = 0
+        for _ in range(KILLS):
+            board = await Board.start(application, tmp_path / "outbox", destination.port, 1 << 30)
+            listening = asyncio.create_task(board.listen())
+            # The kill comes after some acceptances, or milliseconds: in start-up, handshake, resending, too.
+            if dice.random() < 0.5:
+                wanted = dice.randrange(1, 2 * MESSAGES_EACH)
+                while len(board.accepted) < wanted and board.process.returncode is None:
+                    await board.progress.wait()
+                    board.progress.clear()
+                await asyncio.sleep(dice.random() * 0.003)
+            else:
+                await asyncio.sleep(dice.random() * 0.08)
+            alive = board.process.returncode is None
+            if alive:
+                await board.kill()
+            await listening
+            assert alive, "it ended by itself"
+            if board.started >= 0:
+                assert accepted <= board.started - 1 <= accepted + 1, "at most one is accepted without a word"
+                accepted = board.started - 1
+            if board.accepted:
+                assert board.accepted == list(range(accepted + 1, accepted + 1 + len(board.accepted)))
+                accepted = board.accepted[-1]
+                mid_life += 1
+        board = await Board.start(application, tmp_path / "outbox", destination.port, accepted + 5)
+        await board.listen()
+        assert board.done
+        assert await board.process.wait() == 0
+        assert accepted <= board.started - 1 <= accepted + 1
+        last = accepted + 5
+        assert [arrived.message_id for arrived in destination.queue] == list(range(1, last + 1))
+        for arrived in destination.queue:
+            assert _digest(arrived.body) == _digest(body(arrived.message_id)), arrived.message_id
+        print(last, "messages,", KILLS, "kills,", mid_life, "of them between messages,", destination.cuts, "cuts,")
+        print(destination.duplicates, "duplicates refused")
+        assert mid_life > KILLS // 4
+        assert destination.duplicates > 0, "no kill came between arrival and settlement: too tame"
+        await destination.stop()
+
+    asyncio.run(asyncio.wait_for(main(), DEADLINE_S))
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+HOLDER = """
+import sys
+from node import Node
+
+node = Node(sys.argv[1])
+node.close()
+node = Node(sys.argv[1])
+sys.stdout.write("open\\n")
+hasattr(sys.stdout, "flush") and sys.stdout.flush()
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("interpreter", [BOARD, Path(sys.executable)], ids=["MicroPython", "CPython"])
+def test_two_programs_never_have_one_folder(tmp_path: Path, interpreter: Path) -> None:
+    if not interpreter.exists():
+        pytest.skip("there is no build of MicroPython: make setup-test")
+    program, folder = tmp_path / "main.py", tmp_path / "outbox"
+    program.write_text(HOLDER)
+    command = [str(interpreter), str(program), str(folder)]
+    paths = {"MICROPYPATH": f".frozen:{modules.BOARD}", "PYTHONPATH": str(ROOT / "firmware")}
+
+    def again() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, env=paths, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    first = subprocess.Popen(command, env=paths, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "open\n", "and one program may open it again and again"
+        refused = again()
+        assert refused.returncode == 1
+        expected = f"OSError: another program holds {folder}/lock: end it, or use another folder"
+        assert (refused.stdout + refused.stderr).strip().splitlines()[-1] == expected
+    finally:
+        first.kill()
+        first.communicate()
+    assert again().stdout == "open\n", "a killed program holds nothing"

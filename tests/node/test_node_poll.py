@@ -1,0 +1,861 @@
+"""The node as a program drives it: without asyncio, over a link that takes a few bytes at a time, with sessions that
+others open; and the layer of asyncio, which calls it when there is something to do and not before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import random
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import power
+import pytest
+from mqqb import acks, build, confirm, core, headers, parse, session, streams
+from node import Message, Node, OutboxDamaged, OutboxFull, OutboxWriteFailed
+from node.link import Backoff, TcpLink
+from node.listener import TcpListener
+from node.tasks import Tasks
+
+from firmware.ports import modules
+from tests.node.destination import Destination
+from tests.node.test_node import LINE, make, run, until
+
+ROOT = Path(__file__).resolve().parents[2]
+BOARD = ROOT / "build" / "micropython" / "unix-c" / "micropython"
+LONG_MS = 60000
+
+
+@contextmanager
+def elsewhere(**options: Any) -> Iterator[Destination]:
+    """A destination in another thread: the program under test waits by itself."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    destination = asyncio.run_coroutine_threadsafe(Destination(**options).start(), loop).result()
+    try:
+        yield destination
+    finally:
+        asyncio.run_coroutine_threadsafe(_stop(destination), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def _stop(destination: Destination) -> None:
+    await destination.stop()
+    await until(lambda: not destination.connections)
+
+
+def reach(destination: Destination, **options: Any) -> Node:
+    return Node("", files=power.Disk(), connect=("127.0.0.1", destination.port), random=lambda: 0.99, **options)
+
+
+# ---- without asyncio ----------------------------------------------------------------------------------
+
+
+def test_a_program_without_asyncio_puts_polls_and_waits() -> None:
+    with elsewhere() as destination:
+        node = reach(destination)
+        queue = node.queue(LINE)
+        first = queue.put(b"0", label="reading")
+        rest = queue.put_all([b"1", b"2"])
+        assert first.state == confirm.WAITING
+        assert not first.is_settled()
+        assert not first.is_stored()
+        assert node.wait(rest[-1].is_settled, LONG_MS)
+        assert first.state == confirm.STORED
+        assert [message.is_stored() for message in (first, *rest)] == [True] * 3
+        assert [message.is_ended() for message in (first, *rest)] == [True] * 3
+        assert destination.bodies == [b"0", b"1", b"2"]
+        assert destination.queue[0].label == "reading"
+        assert not node.wait(lambda: False, 30), "it comes back when the time is over"
+        node.close_now()
+
+
+@pytest.mark.rule("B-098")
+def test_nothing_leaves_before_it_is_durable() -> None:
+    """A session is open, and the program polls between a send() and the sync that it waits for."""
+    disk = power.Disk()
+    durable: list[power.Disk] = []
+
+    def seen(_: headers.UserMessage) -> None:
+        durable.append(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
+
+    async def main() -> None:
+        with elsewhere(order_ack_timeout=LONG_MS * 10, seen=seen) as destination:
+            node = Node("", files=disk, connect=("127.0.0.1", destination.port), random=lambda: 0.99)
+            queue = node.queue(LINE)
+            queue.put(b"1")  # not settled, or the next one began a sequence, for which there is a sync anyway
+            assert node.wait(lambda: len(durable) == 1, LONG_MS)
+            waiting = asyncio.create_task(queue.send(b"2"))
+            await asyncio.sleep(0)  # it is in the log, and not durable
+            assert len(node.uncommitted) == 1
+            assert node.wait(lambda: len(durable) == 2, LONG_MS)
+            left = Node("", files=durable[1])
+            assert [entry.message_id for entry in left.queue(LINE).stream.table] == [1, 2]
+            assert (await waiting).message_id == 2
+            assert node.stats.connects == 1
+            node.close_now()
+
+    run(main)
+
+
+def test_what_is_put_is_durable_when_put_returns() -> None:
+    disk = power.Disk()
+    node = Node("", files=disk)
+    queue = node.queue(LINE)
+    queue.put(b"0")
+    queue.put_all([b"1", b"2"])
+    left = Node("", files=disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
+    assert [entry.message_id for entry in left.queue(LINE).stream.table] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("step", ["append", "sync"])
+def test_what_the_disk_refuses_is_not_put(step: str) -> None:
+    disk = power.Disk()
+    node = Node("", files=disk)
+    queue = node.queue(LINE)
+
+    def fail(_: Any, what: str, data: Any) -> None:
+        if what == step:
+            raise OSError(errno.ENOSPC, "no space")
+
+    for put in (lambda: queue.put(b"lost"), lambda: queue.put_all([b"lost", b"lost"])):
+        disk.before = fail
+        with pytest.raises(OutboxWriteFailed):
+            put()
+        disk.before = None
+        assert (node.next_message_id, node.waiting) == (1, 0)
+    assert queue.put(b"kept").message_id == 1
+
+
+def test_of_a_batch_that_does_not_fit_the_beginning_is_accepted() -> None:
+    node = Node("", files=power.Disk(), waiting_max=3)
+    with pytest.raises(OutboxFull):
+        node.queue(LINE).put_all([b"0", b"1", b"2", b"3"])
+    assert node.next_message_id == 4
+    assert (node.stats.accepted, node.waiting) == (3, 3)
+
+    async def main() -> None:
+        node = Node("", files=power.Disk(), waiting_max=3)
+        sent = await node.queue(LINE).send_all([b"0", b"1"])
+        assert [message.message_id for message in sent] == [1, 2]
+        with pytest.raises(OutboxFull):
+            await node.queue(LINE).send_all([b"2", b"3"])
+        assert node.stats.accepted == 3
+
+    run(main)
+
+
+def test_answers_without_asyncio() -> None:
+    with elsewhere(refuse=lambda arrived: 0x8003 if arrived.body == b"no" else 0, receives=True) as destination:
+        node = reach(destination)
+        queue = node.queue(LINE)
+        plain = queue.put(b"plain")
+        refused = queue.put(b"no", dead_letter=True)
+        received = queue.put(b"yes", journal=True)
+        assert node.wait(lambda: all(message.is_ended() for message in (plain, refused, received)), LONG_MS)
+        assert [plain.state, refused.state, received.state] == [
+            confirm.STORED,
+            confirm.DEAD_LETTERED,
+            confirm.RECEIVED,
+        ]
+        assert [message.is_received() for message in (plain, refused, received)] == [False, False, True]
+        assert [message.is_stored() for message in (plain, refused, received)] == [True, False, True]
+        node.take_now(refused)
+        assert node.dead_letters() == []
+        with pytest.raises(ValueError, match="neither"):
+            node.take_now(refused)
+        node.close_now()
+
+
+def test_a_message_is_given_up_without_asyncio() -> None:
+    node = Node("", files=power.Disk())
+    message = node.queue(LINE).put(b"", dead_letter=True)
+    node.delete_now(message)
+    assert message.state == confirm.DEAD_LETTERED
+    with pytest.raises(ValueError, match="not on its way"):
+        node.delete_now(message)
+
+
+def test_what_ends_delivery_is_raised_by_every_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    with elsewhere() as destination:
+        node = reach(destination)
+        message = node.queue(LINE).put(b"1")
+
+        def broken(_: TcpLink, buffer: memoryview) -> int:
+            raise RuntimeError("a mistake")
+
+        monkeypatch.setattr(TcpLink, "readinto", broken)
+        with pytest.raises(RuntimeError, match="a mistake"):
+            node.wait(message.is_settled, LONG_MS)
+        with pytest.raises(RuntimeError, match="a mistake"):
+            node.poll()
+        with pytest.raises(RuntimeError, match="a mistake"):
+            node.queue(LINE).put(b"2")
+        node.close_now()
+
+
+def test_nobody_answers_and_poll_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listener whose backlog is full takes no connection and refuses none."""
+    monkeypatch.setattr("node.link.CONNECT_TIMEOUT_S", LONG_MS)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(0)
+        others = []
+        for _ in range(4):
+            other = socket.socket()
+            other.setblocking(False)
+            other.connect_ex(silent.getsockname())
+            others.append(other)
+        node = Node("", files=power.Disk(), connect=silent.getsockname(), random=lambda: 0.99)
+        queue = node.queue(LINE)
+        queue.put(b"1")
+        waiting = 0  # polls that came back while the connection was neither made nor refused
+        while not queue.peer.reason:
+            assert 0 <= node.poll() <= 100
+            waiting += not queue.peer.reason
+            if waiting >= 10:
+                monkeypatch.setattr("node.link.CONNECT_TIMEOUT_S", 0)
+            select.select([], [], [], 0.005)
+        assert str(errno.ETIMEDOUT) in queue.peer.reason
+        assert waiting >= 10
+        node.close_now()
+        for other in others:
+            other.close()
+
+
+# ---- a link of another kind ---------------------------------------------------------------------------
+
+
+class Thin:
+    """A link that takes and gives at most `most` bytes at a time, and sometimes none, over a socket."""
+
+    def __init__(self, port: int, most: int) -> None:
+        self.port = port
+        self.most = most
+        self.stream: Any = None
+        self.wants_write = False
+        self.opened = 0
+        self.calls = 0
+        self.broken = False
+
+    def open(self) -> None:
+        self.opened += 1
+        if self.opened == 1:
+            raise OSError("not yet")
+
+    def is_open(self) -> bool:
+        if self.stream is None:
+            self.stream = socket.create_connection(("127.0.0.1", self.port))
+            self.stream.setblocking(False)
+            return False
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:
+        self.calls += 1
+        if self.broken:
+            self.broken = False
+            raise OSError("cut")
+        if self.calls % 2:
+            return 0
+        try:
+            return int(self.stream.recv_into(buffer[: self.most]))
+        except BlockingIOError:
+            return 0
+
+    def write(self, data: memoryview) -> int:
+        self.wants_write = True
+        return 0 if self.calls % 3 == 0 else int(self.stream.send(data[: self.most]))
+
+    def close(self) -> None:
+        self.wants_write = False
+        if self.stream is not None:
+            self.stream.close()
+            self.stream = None
+
+
+@pytest.mark.parametrize("most", [1, 7, 1000])
+def test_any_link_will_do(most: int) -> None:
+    with elsewhere() as destination:
+        link = Thin(destination.port, most)
+        node = Node("", files=power.Disk(), connect=link, random=lambda: 0.99)
+        other = "DIRECT=OS:anywhere\\private$\\alarms"
+        first = node.queue(LINE).put(b"1" * 300)
+        second = node.queue(other).put(b"2" * 300)
+        assert node.queue(LINE).peer is node.queue(other).peer, "everything goes through it"
+        assert node.wait(lambda: first.is_settled() and second.is_settled(), LONG_MS)
+        link.broken = True
+        third = node.queue(LINE).put(b"3")
+        assert node.wait(third.is_settled, LONG_MS)
+        assert [body[:1] for body in destination.bodies] == [b"1", b"2", b"3"]
+        assert link.opened == 3
+        assert node.queue(LINE).peer.reason == "cut"
+        node.close_now()
+        assert link.stream is None
+
+
+# ---- sessions that others open ------------------------------------------------------------------------
+
+
+class Taker:
+    """A receiver that takes everything, and acknowledges what is durable: with an OrderAck, and as received."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.bodies: list[bytes] = []
+        self.log: list[str] = []
+        self.owed: list[headers.UserMessage] = []
+        self.fails: Exception | None = None
+        self.acked: list[streams.Entry] = []
+        self.raw = b""
+
+    def closed(self, peer: Any) -> None:
+        self.log.append("closed")
+
+    def arrived(self, peer: Any, message: headers.UserMessage, raw: bytes, now: int) -> bool:
+        if self.fails is not None:
+            raise self.fails
+        self.raw = raw
+        self.owed.append(message)
+        self.bodies.append(bytes(message.properties.body))
+        self.node.must_commit = True
+        return False
+
+    def settled(self) -> None:
+        self.log.append("settled")
+
+    def next_packet(self, peer: Any, now: int) -> tuple[streams.Entry | None, bytearray, bool] | None:
+        if not self.owed:
+            return None
+        message = self.owed[0]
+        of = message.transaction
+        assert of is not None
+        place = of.tx_sequence_ordinal, of.tx_sequence_time_stamp, of.tx_sequence_number
+        name = acks.order_queue("127.0.0.1")
+        if message.user.flags & core.USER_JN:
+            message.user.flags &= ~core.USER_JN
+            user = message.user
+            source = user.source_queue_manager, user.message_id
+            return streams.Entry(1, 1), acks.final_ack(name, self.node.guid, 1, 0, *place, 0, *source, 0x4000), True
+        del self.owed[0]
+        return None, acks.order_ack(name, self.node.guid, 1, 0, *place), False
+
+    def acknowledged(self, entries: list[streams.Entry]) -> None:
+        self.acked += entries
+
+    def next_timeout(self, now: int) -> int | None:
+        return now if self.owed else None
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def both(*nodes: Node) -> Callable[[Callable[[], bool]], None]:
+    """Polls nodes of one program until something is so."""
+
+    def go(condition: Callable[[], bool]) -> None:
+        end = time.monotonic() + LONG_MS / 1000
+        while not condition():
+            assert time.monotonic() < end
+            if min([node.poll() for node in nodes]):
+                select.select([], [], [], 0.001)
+
+    return go
+
+
+def test_others_can_open_a_session_to_this_node() -> None:
+    port = free_port()
+    board = Node("", files=power.Disk(), listen=("127.0.0.1", port), random=lambda: 0.99)
+    taker = Taker(board)
+    board.receive_with(taker)
+    plant = Node("", files=power.Disk(), connect=("127.0.0.1", port), random=lambda: 0.99)
+    go = both(board, plant)
+    sent = [plant.queue("DIRECT=OS:board\\private$\\commands").put(b"%d" % k) for k in range(5)]
+    go(lambda: all(message.is_stored() for message in sent))
+    assert taker.bodies == [b"0", b"1", b"2", b"3", b"4"]
+    first = parse.parse(taker.raw)
+    assert isinstance(first, headers.UserMessage)
+    assert first.session is None, "without SessionHeader"
+    assert "settled" in taker.log
+    last = plant.queue("DIRECT=OS:board\\private$\\commands").put(b"5", dead_letter=True)
+    go(last.is_received)
+    go(lambda: len(taker.acked) == 1)
+    assert plant.queue("DIRECT=OS:board\\private$\\commands").peer.remote_guid == board.guid
+    assert board.links[1:], "the listener, and who has connected"
+    plant.close_now()
+    go = both(board)
+    go(lambda: "closed" in taker.log)
+    assert len(board.links) == 1, "nothing is kept of it"
+    board.close_now()
+
+
+def test_what_cannot_be_taken_is_not_acknowledged_and_comes_again() -> None:
+    port = free_port()
+    disk = power.Disk()
+    board = Node("", files=disk, listen=("127.0.0.1", port), random=lambda: 0.99)
+    taker = Taker(board)
+    board.receive_with(taker)
+    plant = Node("", files=power.Disk(), connect=("127.0.0.1", port), random=lambda: 0.99)
+    queue = plant.queue("DIRECT=OS:board\\private$\\commands")
+    go = both(board, plant)
+    taker.fails = OutboxFull("no room")
+    message = queue.put(b"go")
+    go(lambda: taker.log == ["settled", "closed"])
+    taker.fails = None
+    assert not message.is_settled()
+    go(message.is_stored)
+    assert taker.bodies == [b"go"]
+    taker.log = []
+    # And where it is the sync that fails, before the session has acknowledged anything.
+    queue.put(b"more")
+    syncs = []
+
+    def full(_: Any, what: str, data: Any) -> None:
+        if what == "sync":
+            syncs.append(1)
+            raise OSError(errno.ENOSPC, "no space")
+
+    arrived = taker.arrived
+
+    def logs(peer: Any, message: headers.UserMessage, raw: bytes, now: int) -> None:
+        arrived(peer, message, raw, now)
+        line = board.queue(LINE)
+        packet = build.user_message(board.guid, board.next_message_id, line.destination, b"", delivery="transactional")
+        board.accept(line, packet, confirm.new(0, board.confirmation))  # something that is to be written
+
+    taker.arrived = logs  # type: ignore[method-assign]
+    disk.before = full
+    go(lambda: "closed" in taker.log)
+    assert syncs
+    assert taker.log[-2:] == ["settled", "closed"]
+    disk.before = None
+    plant.close_now()
+    board.close_now()
+
+
+def test_only_so_many_can_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.node.ACCEPTED_MAX", 2)
+    port = free_port()
+    board = Node("", files=power.Disk(), listen=("127.0.0.1", port))
+    board.poll()
+    others = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
+    end = time.monotonic() + 5
+    while not select.select([others[2]], [], [], 0)[0]:
+        board.poll()
+        assert time.monotonic() < end
+    assert others[2].recv(1) == b"", "one too many"
+    assert select.select(others[:2], [], [], 0)[0] == []
+    assert len(board.links) == 3
+    others[0].close()
+    while len(board.links) == 3:
+        board.poll()
+        assert time.monotonic() < end
+    for other in others:
+        other.close()
+    board.close_now()
+
+
+def test_a_port_that_is_taken_is_tried_again() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        board = Node("", files=power.Disk(), listen=("127.0.0.1", port), random=lambda: 0.99)
+        board.poll()
+        assert board.links[0].stream is None
+    both(board)(lambda: board.links[0].stream is not None)
+    board.close_now()
+
+
+def test_after_a_connection_a_port_that_fails_is_tried_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    delays: list[int] = []
+    following = Backoff.next
+
+    def next_delay(backoff: Backoff) -> int:
+        delays.append(following(backoff))
+        return delays[-1]
+
+    def broken(_: TcpListener) -> None:
+        raise OSError(errno.EBADF)
+
+    monkeypatch.setattr(Backoff, "next", next_delay)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        board = Node("", files=power.Disk(), listen=("127.0.0.1", port), random=lambda: 0.99)
+        go = both(board)
+        go(lambda: len(delays) == 3)
+    go(lambda: board.links[0].stream is not None)
+    with socket.create_connection(("127.0.0.1", port)):
+        go(lambda: len(board.links) == 2)
+    assert delays[0] < delays[1] < delays[2]
+    monkeypatch.setattr(TcpListener, "accept", broken)
+    board.poll()
+    assert delays[3:] == delays[:1]
+    board.close_now()
+
+
+def test_a_connection_that_cannot_be_set_up_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[socket.socket] = []
+
+    def gone(stream: socket.socket) -> None:
+        taken.append(stream)
+        raise OSError(errno.EINVAL, "gone")
+
+    listener = TcpListener("127.0.0.1", free_port())
+    listener.open()
+    with socket.create_connection(("127.0.0.1", listener.port), LONG_MS / 1000):
+        monkeypatch.setattr("node.listener.set_up", gone)
+        assert select.select([listener.stream], [], [], LONG_MS / 1000)[0]
+        with pytest.raises(OSError, match="gone"):
+            listener.accept()
+    assert [stream.fileno() for stream in taken] == [-1]
+    listener.close()
+
+
+def test_a_session_stays_open_for_a_receiver_and_comes_back() -> None:
+    with elsewhere() as destination:
+        node = reach(destination, settings=session.Settings(cleanup_timeout=50))
+        taker = Taker(node)
+        node.receive_with(taker)
+        assert node.wait(lambda: node.stats.connects == 3, LONG_MS), "no queue, no message, and yet"
+        node.close_now()
+
+
+# ---- in tasks of asyncio ------------------------------------------------------------------------------
+
+
+def _ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("node.node.TICK_MS", "node.peer.TICK_MS"):
+        monkeypatch.setattr(name, 60000)
+
+
+def test_a_message_and_its_answer_wait_for_no_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    _ticks(monkeypatch)
+
+    async def main() -> None:
+        destination = await Destination(order_ack_timeout=0).start()
+        node = make(destination, files=power.Disk())
+        queue = node.queue(LINE)
+        await asyncio.sleep(0.01)  # asleep for a minute
+        for k in range(20):
+            message = await queue.send(b"%d" % k)
+            assert await asyncio.wait_for(message.stored(), 30)
+        await node.close()
+        await destination.stop()
+
+    run(main)
+
+
+def test_it_does_nothing_while_there_is_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither idle, nor with a session on which an OrderAck is awaited, nor while nobody listens."""
+    _ticks(monkeypatch)
+    polls = [0]
+    poll = Node.poll
+
+    def counted(node: Node) -> int:
+        polls[0] += 1
+        return poll(node)
+
+    monkeypatch.setattr(Node, "poll", counted)
+
+    async def quiet() -> int:
+        before = polls[0]
+        await asyncio.sleep(0.2)
+        return polls[0] - before
+
+    async def main() -> None:
+        destination = await Destination(order_ack_timeout=1 << 30).start()
+        node = make(destination, files=power.Disk())
+        queue = node.queue(LINE)
+        await asyncio.sleep(0)
+        assert await quiet() == 0
+        await queue.send(b"1")
+        await until(lambda: destination.bodies == [b"1"])
+        while await quiet() > 2:
+            pass
+        await destination.stop()
+        await asyncio.sleep(0.1)
+        assert await quiet() <= 20, "attempts to connect"
+        await node.close()
+
+    run(main)
+
+
+def test_a_send_that_is_cancelled_is_accepted_all_the_same() -> None:
+    async def main() -> None:
+        disk = power.Disk()
+        node = Node("", files=disk)
+        task = asyncio.create_task(node.queue(LINE).send(b"1"))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled()
+        assert node.stats.accepted == 1
+        left = Node("", files=disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
+        assert left.waiting == 1, "next_message_id tells"
+
+    run(main)
+
+
+APPLICATION = """
+import asyncio, sys
+import node.node, node.peer
+node.node.TICK_MS = node.peer.TICK_MS = 60000  # nothing may wait for it
+from node import Node
+
+def body(k):
+    return b"%d " % k * (k * 7919 % 301)
+
+def make(folder):
+    return Node(folder, connect=("127.0.0.1", int(sys.argv[2])))
+
+async def main(node, queue):
+    polls = [0]
+    poll = node.poll
+    def counted():
+        polls[0] += 1
+        return poll()
+    node.poll = counted
+    node.start()
+    for k in range(50):
+        message = await queue.send(body(k))
+        assert await message.stored()
+    for message in await queue.send_all([body(k) for k in range(50, 100)]):
+        assert await message.stored()
+    before = -9
+    while polls[0] - before > 1:  # for ever, if it is called where there is nothing to do
+        before = polls[0]
+        await asyncio.sleep(0.2)
+    await node.close()
+
+one = make(sys.argv[1] + "/one")
+asyncio.run(main(one, one.queue(sys.argv[3])))
+two = make(sys.argv[1] + "/two")
+queue = two.queue(sys.argv[3])
+for k in range(50):
+    assert two.wait(queue.put(body(k)).is_stored, 60000)
+assert two.wait(queue.put_all([body(k) for k in range(50, 100)])[-1].is_stored, 60000)
+two.close_now()
+print("done")
+"""
+
+
+def _body(k: int) -> bytes:
+    return b"%d " % k * (k * 7919 % 301)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("interpreter", [sys.executable, str(BOARD)], ids=["cpython", "micropython"])
+def test_both_forms_of_a_program_react_at_once(interpreter: str, tmp_path: Path) -> None:
+    if not Path(interpreter).exists():
+        pytest.skip(f"{interpreter} is missing; `make firmware` builds it")
+    application = tmp_path / "application.py"
+    application.write_text(APPLICATION)
+    with elsewhere(order_ack_timeout=0) as destination:
+        paths = {"MICROPYPATH": f".frozen:{modules.BOARD}", "PYTHONPATH": str(ROOT / "firmware")}
+        done = subprocess.run(
+            [interpreter, str(application), str(tmp_path), str(destination.port), LINE],
+            env={**os.environ, **paths},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.stdout.split()[-1:] == ["done"], done.stdout
+        assert destination.bodies == [_body(k) for k in range(100)] * 2
+
+
+@pytest.mark.rule("B-020")
+def test_a_message_has_its_own_number_when_the_ones_before_it_are_given_up() -> None:
+    time = [1_800_000_000]
+    disk = power.Disk()
+    node = Node("", files=disk, clock=lambda: time[0])
+    queue = node.queue(LINE)
+    queue.put(b"due", ttrq=5)
+
+    async def main() -> None:
+        waiting = asyncio.create_task(queue.send(b"1"))
+        await asyncio.sleep(0)  # it is in the log, and not durable
+        time[0] += 6
+
+        def fail_once(_disk: power.Disk, step: str, _data: bytes) -> None:
+            if step == "sync":
+                disk.before = None
+                raise OSError(errno.EIO)
+
+        disk.before = fail_once
+        message = await queue.send(b"2")
+        with pytest.raises(OutboxWriteFailed):
+            await waiting
+        assert node.read(message).user.message_id == message.message_id == 2, "a FinalAck names it by that"
+
+    run(main)
+    node.close_now()
+
+
+def test_too_little_memory_to_watch_a_link_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = [3]
+    watch = Tasks._watch
+
+    def short_of_memory(tasks: Tasks, link: Any) -> None:
+        if failures[0]:
+            failures[0] -= 1
+            raise MemoryError("memory allocation failed")
+        watch(tasks, link)
+
+    monkeypatch.setattr(Tasks, "_watch", short_of_memory)
+
+    async def main() -> None:
+        destination = await Destination().start()
+        node = reach(destination)
+        node.start()
+        assert await (await node.queue(LINE).send(b"1")).stored()
+        assert failures == [0]
+        await node.close()
+        await destination.stop()
+        await until(lambda: not destination.connections)
+
+    run(main)
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+@pytest.mark.parametrize("where", ["check_deadlines", "lazy_sync", "log"])
+def test_too_little_memory_ends_nothing_and_leaves_nothing_behind(where: str, is_done: bool) -> None:
+    with elsewhere() as destination:
+        node = reach(destination)
+        sent = node.queue(LINE).put_all([b"0", b"1", b"2"])
+        does = getattr(node, where)
+        failures = [1]
+
+        def short_of_memory(*arguments: Any) -> None:
+            if is_done or not failures[0]:
+                does(*arguments)
+            if failures[0]:
+                failures[0] -= 1
+                raise MemoryError("memory allocation failed")
+
+        setattr(node, where, short_of_memory)
+        assert node.wait(lambda: not node.outbox.live, LONG_MS)
+        assert failures == [0]
+        assert [message.is_stored() for message in sent] == [True] * 3
+        assert (node.waiting, node.stats.stored, node.outbox.live) == (0, 3, 0)
+        assert destination.bodies == [b"0", b"1", b"2"]
+        node.close_now()
+
+
+def test_states_are_the_words_of_conclusion() -> None:
+    node = Node("", files=power.Disk(), clock=lambda: 0)
+    message: Message = node.queue(LINE).put(b"")
+    for state, answer in (("Q", confirm.WAITING), ("S", confirm.WAITING), ("O", confirm.STORED)):
+        message.record[confirm.STATE] = ord(state)
+        assert message.state == answer == message.conclusion().answer
+
+
+def test_a_packet_larger_than_the_buffer_goes_between_small_ones() -> None:
+    with elsewhere() as destination:
+        node = reach(destination)
+        queue = node.queue(LINE)
+        dice = random.Random(5)
+        bodies = [dice.randbytes(size) for size in (10, 8000, 8200, 30, 40000, 0, 7900, 300, 300)]
+        sent = queue.put_all(bodies)
+        assert node.wait(sent[-1].is_stored, LONG_MS)
+        assert destination.bodies == bodies
+        sent = queue.put_all(bodies)  # on an open session
+        assert node.wait(sent[-1].is_stored, LONG_MS)
+        assert destination.bodies == 2 * bodies
+        assert node.stats.connects == 1
+        node.close_now()
+
+
+@contextmanager
+def half_sent(destination: Destination) -> Iterator[tuple[Node, Message]]:
+    """A node in the middle of a message that is larger than its buffer."""
+    node = reach(destination)
+    queue = node.queue(LINE)
+    assert node.wait(queue.put(b"first").is_stored, LONG_MS)
+    message = queue.put(bytes(50000))
+    link = queue.peer.link
+    write = link.write
+    link.write = lambda data: write(data[:1000])  # type: ignore[method-assign]
+    while queue.peer._large is None or queue.peer._large_at < 20000:
+        node.poll()
+    link.write = write  # type: ignore[method-assign]
+    yield node, message
+    node.close_now()
+
+
+def test_a_message_that_ends_while_it_is_sent_leaves_nothing_half() -> None:
+    with elsewhere() as destination, half_sent(destination) as (node, message):
+        node.delete_now(message)
+        after = node.queue(LINE).put(b"after")
+        assert node.wait(after.is_stored, LONG_MS)
+        assert destination.bodies == [b"first", b"after"]
+        assert node.stats.connects == 2
+        assert message.state == confirm.DISCARDED
+
+
+def test_a_large_message_goes_on_from_where_it_was_copied_to() -> None:
+    with elsewhere() as destination, half_sent(destination) as (node, message):
+        box = node.outbox
+        at = message.segment, message.offset
+        box._begin()
+        handles = list(box._segments[0].handles)
+        places = [(handle, box._log_copy(handle), box._current) for handle in handles]
+        box._sync_tail()
+        for handle, offset, segment in places:
+            assert segment is not None
+            box._keep(handle, segment, offset)
+        box._reclaim()
+        assert (message.segment, message.offset) != at
+        assert node.wait(message.is_stored, LONG_MS)
+        assert destination.bodies == [b"first", bytes(50000)]
+        assert node.stats.connects == 1
+
+
+@pytest.mark.parametrize("place", [1, 30000, 49999])
+def test_a_large_message_that_cannot_be_read_back_is_not_begun(place: int) -> None:
+    disk = power.Disk()
+    with elsewhere() as destination:
+        node = Node("", files=disk, connect=("127.0.0.1", destination.port), random=lambda: 0.99)
+        message = node.queue(LINE).put(bytes(50000))
+        assert message.segment is not None
+        disk.files[message.segment.name].data[message.offset + 48 + place] ^= 1
+        with pytest.raises(OutboxDamaged, match="cannot be read back"):
+            node.wait(message.is_stored, LONG_MS)
+        node.close_now()
+        assert destination.bodies == []
+
+
+def test_entries_are_used_again_and_nobody_notices() -> None:
+    """An OrderAck settles messages that the session has not acknowledged yet; their entries serve the next ones."""
+    with elsewhere(order_ack_timeout=0) as destination:
+        node = reach(destination)
+        queue = node.queue(LINE)
+        entries: set[int] = set()
+        for k in range(200):
+            message = queue.put(b"%d" % k)
+            entries.add(id(queue.stream.table[-1]))
+            assert node.wait(message.is_stored, LONG_MS)
+        assert len(entries) <= 2
+        assert destination.bodies == [b"%d" % k for k in range(200)]
+        assert node.stats.sent == 200
+        assert node.stats.connects == 1
+        node.close_now()

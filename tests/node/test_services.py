@@ -1,0 +1,186 @@
+"""What a board needs around the node: tests/mp/test_services.py, on CPython; and the programs of
+firmware/examples that use it, on MicroPython."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import test_services as boards
+from ordack.client import Client
+
+from firmware.ports.modules import BOARD
+from tests.support.command import ROOT, Serve, ordack
+
+
+@pytest.mark.parametrize("test", boards.TESTS, ids=lambda test: str(test.__name__))
+def test_service(test: Callable[[], None]) -> None:
+    test()
+
+
+# ---- the programs of firmware/examples --------------------------------------------------------------
+
+MICROPYTHON = ROOT / "build" / "micropython" / "unix-c" / "micropython"
+STUBS = {
+    "machine.py": """
+import sys
+
+def unique_id():
+    return b"12345678"
+
+class ADC:
+    def __init__(self, pin):
+        pass
+
+    def read_u16(self):
+        return 14022
+
+class RTC:
+    def datetime(self, moment):
+        print("it is", moment[0])
+
+def deepsleep(ms):
+    print("asleep", ms)
+    sys.exit(0)
+""",
+    "network.py": """
+STA_IF = 0
+
+class WLAN:
+    tries = 0
+
+    def __init__(self, kind):
+        pass
+
+    def isconnected(self):
+        self.tries += 1
+        return self.tries > 3
+
+    def status(self):
+        return 1
+
+    def active(self, on):
+        pass
+
+    def connect(self, ssid, password):
+        assert (ssid, password) == ("NETWORK", "PASSWORD")
+""",
+}
+
+
+def _program(name: str, folder: Path, *changes: tuple[str, str]) -> list[str]:
+    """Writes an example as main.py, with some changes, and what a board has beside it; how to run it."""
+    program = (ROOT / "firmware" / "examples" / name).read_text()
+    for there, here in changes:
+        assert there in program
+        program = program.replace(there, here)
+    for file, text in {**STUBS, "main.py": program}.items():
+        (folder / file).write_text(text)
+    return [str(MICROPYTHON), "main.py"]
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    return {"MICROPYPATH": f"{folder}:.frozen:{BOARD}"}
+
+
+@pytest.mark.skipif(not MICROPYTHON.exists(), reason="there is no MicroPython")
+def test_a_board_on_batteries_sleeps_when_its_reading_is_in_the_queue(tmp_path: Path) -> None:
+    with Client(tmp_path / "store", create=True) as client:
+        client.create_queue("line1", transactional=True)
+    port = Serve(tmp_path / "store")
+    try:
+        for reachable in (False, True):
+            place = f'connect=("127.0.0.1", {port.port if reachable else 9}), '
+            command = _program(
+                "batteries.py",
+                tmp_path,
+                ('"outbox", ', '"outbox", ' + place),
+                ("192.168.1.1", "127.0.0.1"),
+                ("2000)", "50)"),
+                ("10000", "9000" if reachable else "300"),
+            )
+            done = subprocess.run(
+                command,
+                cwd=tmp_path,
+                env=_environment(tmp_path),
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            assert done.stdout == f"{0 if reachable else 1} to send\nasleep 300000\n", done.stdout + done.stderr
+        typo = _program(
+            "batteries.py",
+            tmp_path,
+            ('line1")', 'lime1")'),
+            ('"outbox", ', '"outbox", ' + place),
+            ("192.168.1.1", "127.0.0.1"),
+            ("2000)", "50)"),
+            ("10000", "9000"),
+        )
+        done = subprocess.run(
+            typo, cwd=tmp_path, env=_environment(tmp_path), capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.stdout == "not delivered, class 0x8000\n0 to send\nasleep 300000\n", done.stdout + done.stderr
+        with Client(tmp_path / "store") as client, client.queue("line1").receive_batch(5, 10) as messages:
+            assert [message.body for message in messages] == [b"14022"] * 2
+    finally:
+        port.stop()
+
+
+@pytest.mark.skipif(not MICROPYTHON.exists(), reason="there is no MicroPython")
+def test_a_command_reaches_the_board_of_the_example(tmp_path: Path) -> None:
+    serve = Serve(tmp_path / "store")
+    command = _program("commands.py", tmp_path, ('"192.168.1.20", 1801', f'"127.0.0.1", {serve.port}'))
+    board = subprocess.Popen(command, cwd=tmp_path, env=_environment(tmp_path), stdout=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 60
+        while not (sessions := _sessions(tmp_path / "store")):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        done = ordack(
+            "send",
+            "--store",
+            tmp_path / "store",
+            f"PRIVATE={sessions[0]['guid'][1:-1]}\\7",
+            "--body",
+            "on",
+            "--label",
+            "lamp",
+            "--dead-letter",
+        )
+        assert done.returncode == 0, done.stderr
+        assert board.stdout
+        assert board.stdout.readline() == "b'on' lamp False\n"
+        while not ordack("state", "--store", tmp_path / "store", done.stdout.split()[2]).stdout.startswith("received"):
+            assert time.monotonic() < deadline
+    finally:
+        board.kill()
+        board.communicate()
+        serve.stop()
+
+
+@pytest.mark.skipif(not MICROPYTHON.exists(), reason="there is no MicroPython")
+def test_a_board_without_asyncio_sends_one_reading_and_a_batch(tmp_path: Path) -> None:
+    serve = Serve(tmp_path / "store")
+    with Client(tmp_path / "store") as client:
+        client.create_queue("line1", transactional=True)
+    try:
+        command = _program("without_asyncio.py", tmp_path, ("1801", str(serve.port)))
+        done = subprocess.run(
+            command, cwd=tmp_path, env=_environment(tmp_path), capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.stdout == "stored\nall settled\n", done.stdout + done.stderr
+        with Client(tmp_path / "store") as client:
+            assert [message.body for message in client.queue("line1").peek()] == [b"21.5", b"21.6", b"21.7"]
+    finally:
+        serve.stop()
+
+
+def _sessions(store: Path) -> list[dict[str, str]]:
+    with Client(store) as client:
+        status = client.store.status() or {}
+    return [session for session in status.get("sessions", []) if session["state"] == "OPEN"]

@@ -1,0 +1,484 @@
+"""`ordack audit --follow`: whatever happens on the way, it says what `ordack audit` says of all the files."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import os
+import pickle
+import random
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="pyspark is not installed")
+
+import pyarrow as pa
+from ordack.pipeline import audit, captures, follow
+from ordack.pipeline.audit_result import Result
+from ordack.pipeline.follow import Follower
+
+from tests.support import capture_generator
+from tests.support.command import ordack
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_S = 250
+
+
+def capture_files(seed: int, folder: Path, pieces: int, length: int = 0) -> list[Path]:
+    """A generated capture in so many files, or in as many as it has, in the order of time."""
+    chance = random.Random(seed)
+    folder.mkdir(parents=True)
+    paths = [Path(path) for path in captures.in_order(capture_generator.generate(seed, folder, length=length).paths)]
+    data = paths[0].read_bytes()
+    order = {
+        b"\xd4\xc3\xb2\xa1": "<",
+        b"\x4d\x3c\xb2\xa1": "<",
+        b"\xa1\xb2\xc3\xd4": ">",
+        b"\xa1\xb2\x3c\x4d": ">",
+    }.get(data[:4])
+    if len(paths) > 1 or order is None:
+        return paths
+    records, at = [], 24
+    while at + 16 <= len(data):
+        size = 16 + struct.unpack_from(order + "I", data, at + 8)[0]
+        records.append(data[at : at + size])
+        at += size
+    cuts = [0, *sorted(chance.sample(range(1, len(records)), min(pieces, len(records)) - 1)), len(records)]
+    paths[0].unlink()
+    made = []
+    for number, (begin, end) in enumerate(itertools.pairwise(cuts)):
+        made.append(folder / f"plant-{number:03}.pcap")
+        made[-1].write_bytes(data[:24] + b"".join(records[begin:end]))
+    return made
+
+
+def several_files(seed: int, folder: Path) -> list[Path]:
+    """More than three."""
+    return next(
+        sources
+        for number in itertools.count(seed, 100)
+        if len(sources := capture_files(number, folder / f"made-{number}", 8)) > 3
+    )
+
+
+def follow_all(follower: Follower) -> Result | None:
+    try:
+        return [result for _, result in follower.reports(once=True)][-1]
+    except audit.CaptureUnusable:
+        return None
+
+
+def same(found: Result | None, paths: list[Path]) -> None:
+    """All that there is, except what has no frame: that is read when it has one."""
+    try:
+        wanted = audit.run([path for path in paths if captures.first_time(str(path)) != float("inf")])
+    except audit.CaptureUnusable:
+        assert found is None
+        return
+    assert found is not None
+    for field in dataclasses.fields(Result):
+        assert getattr(found, field.name) == getattr(wanted, field.name), field.name
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_files_that_come_early_late_in_pieces_or_with_a_kill_in_between(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(seed)
+    print(f"seed {seed}")
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    sources = capture_files(seed + 1000, tmp_path / "made", 9)
+    waiting = list(sources)
+    if seed % 3:
+        chance.shuffle(waiting)
+    found = None
+    killed = 0
+
+    class Killed(BaseException):
+        pass
+
+    def dying(real: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            nonlocal killed
+            if chance.random() < 0.2:
+                killed += 1
+                raise Killed
+            return real(*arguments, **options)
+
+        return call
+
+    for name in ("replace", "link", "fsync", "unlink"):
+        if name in ("replace", "unlink"):
+            monkeypatch.setattr(Path, name, dying(getattr(Path, name)))
+        else:
+            monkeypatch.setattr(follow.os, name, dying(getattr(os, name)))
+    pieces: dict[Path, int] = {}
+    while waiting:
+        for _ in range(chance.randrange(1, 4)):
+            if waiting:
+                path = waiting.pop(0)
+                data = path.read_bytes()
+                begin = pieces.get(path, 0)
+                end = len(data)
+                if not begin and chance.random() < 0.3:  # it will grow, after it was read
+                    end = pieces[path] = chance.randrange(1, len(data))
+                    waiting.insert(chance.randrange(len(waiting) + 1), path)
+                with (folder / path.name).open("ab") as file:
+                    file.write(data[begin:end])
+        while True:
+            follow._live.clear()  # another process
+            try:
+                follower = Follower(folder, tmp_path / "checkpoint", step_bytes=chance.choice([1, 20_000, 1 << 30]))
+                found = follow_all(follower)
+                break
+            except Killed:
+                continue
+    print(f"killed {killed} times; {follower.last_done()} steps")
+    same(found, sorted(folder.iterdir()))
+    assert follow_all(Follower(folder, tmp_path / "checkpoint")) == found  # nothing new
+
+
+def test_files_may_be_removed_or_renamed_when_they_have_been_read(tmp_path: Path) -> None:
+    sources = several_files(2000, tmp_path)
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    wanted = audit.run(sources)
+    for number, path in enumerate(sources):
+        (folder / path.name).write_bytes(path.read_bytes())
+        found = follow_all(Follower(folder, tmp_path / "checkpoint"))
+        follow._live.clear()
+        if number % 2:
+            (folder / path.name).unlink()
+        else:
+            (folder / path.name).rename(folder / f"old-{path.name}")
+    assert found is not None
+    assert found.summary == wanted.summary
+    assert found.streams == wanted.streams
+    assert found.violations == wanted.violations
+    assert found.damages == wanted.damages == []
+    assert len(found.paths) == len(sources)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_late_file_that_cannot_be_put_in_its_place_makes_verdicts_open_and_invents_none(
+    tmp_path: Path, seed: int
+) -> None:
+    sources = several_files(3000 + seed, tmp_path)
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    late = sources[2]
+    for path in sources:
+        if path != late:
+            (folder / path.name).write_bytes(path.read_bytes())
+    assert follow_all(Follower(folder, tmp_path / "checkpoint", step_bytes=1)) is not None
+    follow._live.clear()
+    for path in folder.iterdir():
+        path.unlink()
+    for path in (follow.Follower(folder, tmp_path / "checkpoint")._states).iterdir():
+        if int(path.name) < len(sources) - 1:
+            path.unlink()
+    (folder / late.name).write_bytes(late.read_bytes())
+    found = follow_all(Follower(folder, tmp_path / "checkpoint"))
+    assert found is not None
+    assert [path for path, text in found.damages if "no more" in text] == [str(folder / late.name)]
+    wanted = audit.run(sources)
+    assert {(one.kind, one.stream) for one in found.violations} <= {(one.kind, one.stream) for one in wanted.violations}
+
+
+@pytest.mark.parametrize(("seed", "lost"), [(3022, 4), (3035, 1), (3035, 3), (3035, 6), (3042, 1)])
+def test_a_file_that_goes_before_it_is_read_is_told_and_makes_no_violations(
+    tmp_path: Path, seed: int, lost: int
+) -> None:
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    sources = capture_files(seed, tmp_path / "made", 8)
+    for path in sources:
+        (folder / path.name).write_bytes(path.read_bytes())
+    follower = Follower(folder, tmp_path / "checkpoint", settled=0)
+    assert follower.plan(0) is not None
+    (folder / sources[lost].name).unlink()
+    found = follow_all(follower)
+    assert found is not None
+    assert found.damages[-1] == (str(folder / sources[lost].name), "was removed before it was read")
+    wanted = audit.run(sources)
+    assert 0 < found.summary["packets"] < wanted.summary["packets"]
+    assert {(one.kind, one.stream) for one in found.violations} <= {(one.kind, one.stream) for one in wanted.violations}
+
+
+class _Touch:
+    """A pickle that does something when it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_a_state_that_would_run_code_is_refused(tmp_path: Path) -> None:
+    folder, ran = tmp_path / "captures", tmp_path / "ran"
+    folder.mkdir()
+    for path in capture_files(3042, tmp_path / "made", 8):
+        (folder / path.name).write_bytes(path.read_bytes())
+    follower = Follower(folder, tmp_path / "checkpoint")
+    assert follow_all(follower) is not None
+    follow._live.clear()
+    state = follower._state(follower.last_done())
+    with pa.CompressedOutputStream(str(state), "lz4") as target:
+        pickle.dump(_Touch(ran), target)
+    with pytest.raises(follow.FollowError, match="is no part of a state; begin a new one"):
+        follower.result(follower.last_done())
+    assert not ran.exists()
+    pickle.loads(pickle.dumps(_Touch(ran)))
+    assert ran.exists()
+
+
+def test_of_old_states_few_are_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    follower = Follower(folder, tmp_path / "checkpoint", step_bytes=1)
+    sources = capture_files(2003, tmp_path / "made", 40)
+    for path in sources:
+        (folder / path.name).write_bytes(path.read_bytes())
+    follow_all(follower)
+    assert follower.last_done() == len(sources) > 20
+    kept = sorted(int(path.name) for path in follower._states.iterdir())
+    assert kept[-4:] == list(range(len(sources) - 3, len(sources) + 1))
+    assert len(kept) < 20
+
+
+def test_states_of_another_version_are_made_again_or_it_is_told_that_they_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    sources = capture_files(2002, tmp_path / "made", 4)
+    for path in sources:
+        (folder / path.name).write_bytes(path.read_bytes())
+    found = follow_all(Follower(folder, tmp_path / "checkpoint"))
+    monkeypatch.setattr(follow, "_layout", lambda: "new")
+    assert follow_all(Follower(folder, tmp_path / "checkpoint")) == found
+    monkeypatch.setattr(follow, "_layout", lambda: "newer")
+    (folder / sources[0].name).unlink()
+    with pytest.raises(follow.FollowError, match="another version"):
+        follow_all(Follower(folder, tmp_path / "checkpoint"))
+
+
+def test_two_cannot_work_on_a_checkpoint(tmp_path: Path) -> None:
+    follower = Follower(tmp_path, tmp_path / "checkpoint")
+    with follower.lock():
+        with pytest.raises(follow.FollowError, match="another process"):
+            follower.lock()
+    follower.lock().close()
+
+
+def test_what_is_wrong_is_told(tmp_path: Path) -> None:
+    with pytest.raises(follow.FollowError, match="there is no folder"):
+        Follower(tmp_path / "no", tmp_path / "checkpoint")
+    (tmp_path / "other").mkdir()
+    Follower(tmp_path, tmp_path / "checkpoint")
+    with pytest.raises(follow.FollowError, match="is the checkpoint for the folder"):
+        Follower(tmp_path / "other", tmp_path / "checkpoint")
+    with pytest.raises(audit.CaptureUnusable, match="no capture with a frame"):
+        list(Follower(tmp_path / "other", tmp_path / "empty").reports(once=True))
+
+
+def test_files_count_when_they_have_not_changed_for_a_while(tmp_path: Path) -> None:
+    sources = capture_files(2003, tmp_path / "made", 2)
+    follower = Follower(tmp_path / "made", tmp_path / "checkpoint", settled=1000)
+    assert follower.present() == []
+    os.utime(sources[0], (time.time() - 2000,) * 2)
+    assert [file.path for file in follower.present()] == [str(sources[0])]
+
+
+# ---- the command --------------------------------------------------------------------------------
+
+
+def test_the_command_once_and_for_ever(tmp_path: Path) -> None:
+    folder, html = tmp_path / "captures", tmp_path / "audit.html"
+    folder.mkdir()
+    sources = capture_files(2005, tmp_path / "made", 4)
+    wanted = audit.run(sources).summary
+    for path in sources[:2]:
+        (folder / path.name).write_bytes(path.read_bytes())
+    arguments = ["audit", "--follow", folder, "--checkpoint", tmp_path / "checkpoint", "--json"]
+    done = ordack(*arguments, "--once")
+    assert json.loads(done.stdout)["packets"] < wanted["packets"]
+    for path in sources[2:]:
+        (folder / path.name).write_bytes(path.read_bytes())
+        os.utime(folder / path.name, (0, 0))
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'firmware'}{os.pathsep}{ROOT / 'host'}"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "ordack", *map(str, arguments), "--html", str(html)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as process:
+        assert process.stdout
+        told = json.loads(process.stdout.readline())
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=DEADLINE_S)
+    assert told == {"step": told["step"], "files": len(sources), **wanted}
+    assert (process.returncode, errors) == (
+        int(any(wanted["violations"].values())),
+        f"ordack: going on in {tmp_path / 'checkpoint'} behind step 1: 2 files read\n",
+    )
+    assert html.stat().st_size > 1 << 20
+    once = ordack(*arguments, "--once")
+    assert (json.loads(once.stdout), once.returncode) == (wanted, process.returncode)
+
+
+def test_a_start_after_a_kill_says_at_once_where_it_goes_on_and_a_stop_says_what_was_found(tmp_path: Path) -> None:
+    sources = several_files(2007, tmp_path)
+    checkpoint = tmp_path / "checkpoint"
+    follower = Follower(sources[0].parent, checkpoint, settled=0, step_bytes=1)
+    next(follower.steps(once=True))
+    step = follower.plan(1)  # decided, and then the process was killed
+    assert step is not None
+    follower.run(step)
+    (checkpoint / "done" / f"{2:010}.json").unlink()
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'firmware'}{os.pathsep}{ROOT / 'host'}"}
+    arguments = ["audit", "--follow", sources[0].parent, "--checkpoint", checkpoint, "--json"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "ordack", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as process:
+        assert process.stderr
+        assert process.stderr.readline() == (
+            f"ordack: going on in {checkpoint} behind step 1: 1 file read; step 2 with 1 file was begun and is done "
+            "again\n"
+        )
+        process.send_signal(signal.SIGTERM)
+        lines, _ = process.communicate(timeout=DEADLINE_S)
+    told = json.loads(lines.splitlines()[-1])
+    assert told["step"] == follower.last_done()
+    assert told["files"] == len(follower.order(told["step"]))
+
+
+def test_a_folder_of_other_files_is_no_checkpoint(tmp_path: Path) -> None:
+    folder, checkpoint = tmp_path / "captures", tmp_path / "checkpoint"
+    for made in (folder, checkpoint):
+        made.mkdir()
+    (checkpoint / "thesis.txt").touch()
+    done = ordack("audit", "--follow", folder, "--checkpoint", checkpoint, "--once")
+    assert done.returncode == 2
+    assert f"{checkpoint} holds other files, and is no checkpoint" in done.stderr
+    assert [path.name for path in checkpoint.iterdir()] == ["thesis.txt"]
+    with pytest.raises(follow.FollowError, match="is no folder, or is below a file"):
+        Follower(folder, checkpoint / "thesis.txt")
+    (checkpoint / follow.MARK).write_text("[]")
+    with pytest.raises(follow.FollowError, match="does not say what the checkpoint"):
+        Follower(folder, checkpoint)
+
+
+def test_captures_of_other_traffic_do_not_end_it(tmp_path: Path) -> None:
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    frame = bytes(12) + b"\x08\x06" + bytes(28)  # ARP
+    (folder / "other.pcap").write_bytes(
+        struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1) + struct.pack("<IIII", 1, 0, 42, 42) + frame
+    )
+    follower = Follower(folder, tmp_path / "checkpoint", settled=0)
+    assert list(follower.reports(once=False, stop=lambda: follower.last_done() > 0)) == []
+    with pytest.raises(audit.CaptureUnusable, match="none of its 1 frame is of TCP port 1801"):
+        list(follower.reports(once=True))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--follow", "."], "--checkpoint"),
+        (["--once", "x.pcap"], "--follow"),
+        ([], "either captures or --follow"),
+        (["x.pcap", "--follow", ".", "--checkpoint", "c"], "either captures or --follow"),
+        (["--follow", "no", "--checkpoint", "/tmp/no/such/checkpoint"], "there is no folder no"),
+    ],
+)
+def test_wrong_usage_of_the_command(arguments: list[str], text: str) -> None:
+    done = ordack("audit", *arguments)
+    assert done.returncode == 2
+    assert text in " ".join(done.stderr.replace("│", " ").split())
+
+
+# ---- in Spark -----------------------------------------------------------------------------------
+
+DRIVER = """
+import sys
+from pathlib import Path
+from ordack.pipeline import follow, session
+spark = session.session("local[1]")
+follower = follow.Follower(Path(sys.argv[1]), Path(sys.argv[2]), step_bytes=1)
+print("ready", flush=True)
+for step, result in follower.reports(True, spark):
+    pass
+"""
+
+
+def until_done(follower: Follower, steps: int, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while follower.last_done() < steps:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another driver, which follows the folder captures."""
+    (tmp_path / "captures").mkdir()
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'firmware'}{os.pathsep}{ROOT / 'host'}"}
+    with (
+        (tmp_path / "errors").open("w") as errors,
+        subprocess.Popen(
+            [sys.executable, "-c", DRIVER, str(tmp_path / "captures"), str(tmp_path / "checkpoint")],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        ) as process,
+    ):
+        yield process
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.timeout(600)  # two of Spark's JVMs, on a machine that has other work
+def test_a_killed_driver_and_another_that_goes_on(
+    spark: SparkSession, tmp_path: Path, driver: subprocess.Popen[str]
+) -> None:
+    sources = capture_files(2004, tmp_path / "made", 6)
+    folder, checkpoint = tmp_path / "captures", tmp_path / "checkpoint"
+    for path in sources[::2]:
+        (folder / path.name).write_bytes(path.read_bytes())
+    assert driver.stdout
+    assert driver.stdout.readline() == "ready\n", (tmp_path / "errors").read_text()
+    until_done(Follower(folder, checkpoint), 1, driver)
+    os.killpg(driver.pid, signal.SIGKILL)  # with its JVM and its workers
+    driver.wait()
+    for path in sources[1::2]:
+        (folder / path.name).write_bytes(path.read_bytes())
+    follower = Follower(folder, checkpoint, step_bytes=100_000)
+    found = [result for _, result in follower.reports(True, spark)][-1]
+    same(found, sorted(folder.iterdir()))
+    offsets = sorted((checkpoint / "spark" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    assert len(offsets) == follower.last_done()
+    assert json.loads((checkpoint / "done" / f"{1:010}.json").read_text())["packets"] > 0

@@ -1,0 +1,513 @@
+"""`ordack pipeline ingest`: what it puts into a table, what it refuses, and how others read the table.
+
+Kills are in test_chain.py.
+"""
+
+from __future__ import annotations
+
+import datetime
+import fcntl
+import json
+import runpy
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from ordack import cli
+from ordack.pipeline import ingest as ingest_module
+from ordack.pipeline import segments
+from ordack.pipeline.bodies import SchemaError
+from ordack.pipeline.ingest import CHECKPOINT, LOCK, Batch, IngestError, Job, Latency, Summary, ingest
+from ordack.pipeline.segments import KEYLESS, SCHEMA, FolderError
+from ordack.pipeline.source import OptionError
+from ordack.pipeline.table import METADATA, TableError, committed_files
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own manual has it
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from tests.support.segment_files import key, make_folder, row, write, write_rows
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return make_folder(tmp_path / "segments")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return tmp_path / "table"
+
+
+def job(folder: Path, table: Path, **others: Any) -> Job:
+    options = {name: others.pop(name) for name in ("schema", "queue", "maxSegmentsPerTrigger") if name in others}
+    return Job({"path": str(folder), **options}, str(table), **others)
+
+
+def rows(table: Path) -> list[int]:
+    return sorted(number for file in committed_files(table)
+                  for number in pq.read_table(file)["lookup_id"].to_pylist())  # fmt: skip
+
+
+def test_figures_are_quantiles_of_what_was_added() -> None:
+    latency = Latency()
+    assert latency.figures() is None
+    latency.add(np.array([1_000_000] * 98 + [3_000_000]), 4500)  # microseconds; milliseconds
+    latency.add(np.array([10_000_000]), 19_999)
+    assert latency.figures() == (3.5, 3.5, 3.5, 9.999)
+    latency.add(np.array([2_000_000] * 900), 4500)
+    assert latency.figures() == (2.5, 2.5, 3.5, 9.999)
+
+
+def test_each_run_adds_what_is_new_and_nothing_else(spark: SparkSession, folder: Path, table: Path) -> None:
+    now = time.time_ns() // 1_000_000_000 * 1_000_000_000
+    arrived, sent = np.datetime64(now - 5_000_000_000, "ns").item(), np.datetime64(now - 9_000_000_000, "ns").item()
+    times = {"arrived": arrived // 1000, "sent_time": sent // 1000}
+    write_rows(folder, 1, [row(number, body=b'{"t": 1.5}', **times) for number in (1, 2)])
+    write_rows(folder, 2, [row(3, body=b"{}", **times), row(4, body=b'{"t": "x"}', **times)])
+    what = job(folder, table, schema="t DOUBLE", maxSegmentsPerTrigger="1")
+    batches: list[Batch] = []
+    done = ingest(spark, what, tell=batches.append)
+    assert (done.batches, done.rows, done.malformed, done.segments) == (2, 4, 1, 2)
+    assert [(one.number, one.rows, one.malformed, one.segments, one.behind) for one in batches] == [
+        (0, 2, 0, 1, 1), (1, 2, 1, 1, 0)]  # fmt: skip
+    read = spark.read.parquet(str(table)).orderBy("lookup_id").select("t", "_malformed").collect()
+    assert [tuple(one) for one in read] == [
+        (1.5, None), (1.5, None), (None, None), (None, 't: "x" is a string, the column is DOUBLE')]  # fmt: skip
+    waited = time.time() - now / 1e9
+    for latency, before in ((done.arrived_to_table, 5), (done.sent_to_table, 9)):
+        figures = latency.figures()
+        assert figures is not None
+        assert before <= figures.p50 <= figures.max <= before + waited
+        assert sum(latency.milliseconds.values()) == 4
+    assert "4 rows of 2 segments, in 2 batches; 1 with a body that does not fit the schema, the" in str(done)
+    write(folder, 3, 5, 6)
+    again = ingest(spark, what)
+    assert (again.batches, again.rows, again.malformed) == (1, 2, 2)
+    assert ingest(spark, what).rows == 0
+    assert rows(table) == [1, 2, 3, 4, 5, 6]
+    assert spark.read.parquet(str(table)).count() == 6
+
+
+def test_the_examples_read_segments_and_the_table(
+    spark: SparkSession, folder: Path, table: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arrived = datetime.datetime(2026, 11, 22, tzinfo=datetime.UTC)
+    write_rows(folder, 1, [row(1), row(2, arrived=arrived)])
+    ingest(spark, job(folder, table))
+    examples = Path(__file__).resolve().parents[2] / "host" / "examples"
+    for name, of in (("spark_source.py", folder), ("read_table.py", table)):
+        monkeypatch.setattr(sys, "argv", [name, str(of)])
+        runpy.run_path(str(examples / name))
+    counted, kind, read = capsys.readouterr().out.splitlines()
+    assert (counted, kind) == ("1 messages since then", "a stream")
+    assert read.startswith("2 messages, columns queue, ")
+
+
+def test_a_continuous_run_takes_what_comes_until_it_is_told_to_stop(
+    spark: SparkSession, folder: Path, table: Path
+) -> None:
+    write(folder, 1, 1, 3)
+    got: list[Batch] = []
+
+    def tell(batch: Batch) -> None:
+        got.append(batch)
+        if batch.number < 2:
+            write(folder, batch.number + 2, 10 * (batch.number + 1), 10 * (batch.number + 1))
+            write(folder, batch.number + 1, batch.number + 1, batch.number + 1, "other")
+
+    done = ingest(spark, job(folder, table, queue="line1"), continuous=True, interval=0.05, tell=tell,
+                  stop=lambda: len(got) == 3)  # fmt: skip
+    assert [batch.rows for batch in got] == [3, 1, 1]
+    assert done.rows == 5
+    assert rows(table) == [1, 2, 3, 10, 20]
+
+
+def test_other_readers_are_told_which_files_belong_to_the_table(spark: SparkSession, folder: Path, table: Path) -> None:
+    with pytest.raises(TableError, match="is no table that a stream of Spark has written"):
+        committed_files(table)
+    for serial in range(1, 14):  # Spark draws its metadata together every tenth batch
+        write(folder, serial, serial, serial)
+    ingest(spark, job(folder, table, maxSegmentsPerTrigger="1"))
+    found = committed_files(table)
+    (table / "part-00000-of-a-batch-that-was-killed.snappy.parquet").write_bytes(found[0].read_bytes())
+    assert committed_files(table) == found
+    assert [pq.read_table(file)["lookup_id"].to_pylist() for file in found] == [[number] for number in range(1, 14)]
+    assert list((table / METADATA).glob("*.compact")), "it was not drawn together"
+    spark.catalog.refreshByPath(str(table))
+    frame = spark.read.parquet(str(table))
+    assert {name.rpartition("/")[2] for name in frame.inputFiles()} == {file.name for file in found}
+    moved = table.rename(table.with_name("moved"))
+    assert rows(moved) == list(range(1, 14))
+    newest = max(int(file.name) for file in (moved / METADATA).glob("[0-9]*") if file.name.isdecimal())
+    (moved / METADATA / str(newest - 1)).unlink()
+    with pytest.raises(TableError, match="has holes"):
+        committed_files(moved)
+
+
+def test_a_table_whose_columns_come_in_another_order_is_refused(spark: SparkSession, folder: Path, table: Path) -> None:
+    write(folder, 1, 1, 1)
+    ingest(spark, job(folder, table, schema="b DOUBLE, a DOUBLE"))
+    with pytest.raises(IngestError, match=r"has its columns in another order \(queue string, .*b double, a double"):
+        ingest(spark, job(folder, table, schema="a DOUBLE, b DOUBLE"))
+
+
+@pytest.mark.parametrize("table_format", ["parquet", "orc"])
+def test_segments_and_tables_of_a_version_without_message_keys_are_gone_on_with(
+    spark: SparkSession, folder: Path, table: Path, monkeypatch: pytest.MonkeyPatch, table_format: str
+) -> None:
+    new = table.with_name("new")
+    with monkeypatch.context() as older:
+        older.setattr(segments, "SCHEMA", KEYLESS)
+        write(folder, 1, 1, 3)
+        older.setattr(Job, "fitted", lambda _self, _spark, frame: frame.drop("message_key"))
+        ingest(spark, job(folder, table, table_format=table_format))
+    write(folder, 2, 4, 5)
+    for place in (table, new):
+        ingest(spark, job(folder, place, table_format=table_format))
+    assert spark.read.format(table_format).load(str(table)).columns == KEYLESS.names
+    assert spark.read.format(table_format).load(str(table)).count() == 5
+    found = spark.read.format(table_format).load(str(new)).orderBy("lookup_id").select("message_key").collect()
+    assert [one.message_key for one in found] == [key(number) for number in range(1, 6)]
+    frame = spark.read.format("ordack").load(str(folder))
+    assert frame.where(F.col("message_key") == key(2)).select("lookup_id").collect() == [Row(lookup_id=2)]
+
+
+def test_a_table_and_its_checkpoint_stay_together(
+    spark: SparkSession, folder: Path, table: Path, tmp_path: Path
+) -> None:
+    write(folder, 1, 1, 1)
+    elsewhere = str(tmp_path / "checkpoint")
+    ingest(spark, job(folder, table, checkpoint=elsewhere))
+    write(folder, 2, 2, 2)
+    with pytest.raises(IngestError, match=r"has been written with another checkpoint than .*table/_ordack_checkpoint"):
+        ingest(spark, job(folder, table))
+    with pytest.raises(IngestError, match=r"belongs to a table that is not in .*other any more"):
+        ingest(spark, job(folder, tmp_path / "other", checkpoint=elsewhere))
+    with pytest.raises(
+        IngestError,
+        match=r"has other columns \(only in the table: nothing; only in this ingest: "
+        r"t double, _malformed string\).* begin a new table",
+    ):
+        ingest(spark, job(folder, table, checkpoint=elsewhere, schema="t DOUBLE"))
+    with pytest.raises(IngestError, match="segments holds files that no ingest has written"):
+        ingest(spark, job(folder, folder))
+    assert not (folder / CHECKPOINT).exists()
+    assert rows(table) == [1]
+    ingest(spark, job(folder, table, checkpoint=elsewhere))
+    assert rows(table) == [1, 2]
+
+
+def test_a_checkpoint_is_for_one_folder(spark: SparkSession, folder: Path, table: Path, tmp_path: Path) -> None:
+    write(folder, 1, 1, 1)
+    ingest(spark, job(folder, table))
+    other = make_folder(tmp_path / "new", "folder-2")
+    write(other, 1, 1, 1)
+    with pytest.raises(IngestError, match=r"new is not the folder that this stream has read before: its marker says"):
+        ingest(spark, job(other, table))
+    (folder / "line1-0000000001-1-1.parquet").unlink()
+    write(folder, 3, 3, 3)
+    with pytest.raises(IngestError, match="segment 2 of the queue line1 is missing"):
+        ingest(spark, job(folder, table))
+    write(folder, 2, 2, 2)
+    ingest(spark, job(folder, table))
+    assert rows(table) == [1, 2, 3]
+
+
+def test_two_ingests_do_not_share_a_checkpoint(
+    spark: SparkSession, folder: Path, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder, 1, 1, 1)
+    monkeypatch.setattr(ingest_module, "LOCK_PATIENCE_S", 0.1)
+    monkeypatch.setattr(ingest_module, "POLL_S", 0.05)
+    (table / CHECKPOINT).mkdir(parents=True)
+    (table / METADATA).mkdir()  # as a kill before the first batch leaves it
+    with (table / CHECKPOINT / LOCK).open("w") as held:
+        fcntl.lockf(held, fcntl.LOCK_EX)  # as a JVM holds it
+        with pytest.raises(IngestError, match="another ingest is at work with the checkpoint"):
+            ingest(spark, job(folder, table))
+
+    def tell(batch: Batch) -> None:
+        with pytest.raises(IngestError, match="another ingest is at work with the checkpoint"):
+            ingest(spark, job(folder, table))
+
+    assert ingest(spark, job(folder, table), tell=tell).rows == 1
+
+
+def test_what_cannot_be_is_told_before_anything_is_written(spark: SparkSession, folder: Path, table: Path) -> None:
+    write(folder, 1, 1, 1)
+    with pytest.raises(SchemaError, match=r"does not take the schema 't DOBLE': .*Unsupported data type"):
+        ingest(spark, job(folder, table, schema="t DOBLE"))
+    with pytest.raises(SchemaError, match="column t is NOT NULL"):
+        ingest(spark, job(folder, table, schema="t INT NOT NULL"))
+    with pytest.raises(SchemaError, match="column label of the schema is there already"):
+        ingest(spark, job(folder, table, schema="label STRING"))
+    assert not table.exists()
+    with pytest.raises(
+        IngestError,
+        match=r"this Spark has no format delta: give it io\.delta:delta-spark_2\.13, with "
+        r"spark\.sql\.extensions=.*--conf spark\.jars\.packages=.* or write parquet",
+    ):
+        job(folder, table, table_format="delta").check(spark.newSession(), StructType())
+    iceberg = Job({"path": str(folder)}, "lake.plant.readings", "iceberg", str(table / "checkpoint"))
+    with pytest.raises(IngestError, match=r"this Spark has no catalog lake: give it org\.apache\.iceberg:iceberg"):
+        ingest(spark, iceberg)
+    iceberg.table = "readings"
+    with pytest.raises(IngestError, match="this Spark has no format iceberg: give it"):
+        ingest(spark, iceberg)
+    with pytest.raises(OptionError, match="no table has the format 'csv'; there are parquet, orc, delta, iceberg"):
+        job(folder, table, table_format="csv")
+    with pytest.raises(OptionError, match="Iceberg has no folder of its own for the checkpoint: say --checkpoint"):
+        job(folder, table, table_format="iceberg")
+    with pytest.raises(FolderError, match="there is no folder"):
+        job(folder / "nowhere", table)
+    with pytest.raises(OptionError, match="maxSegmentsPerTrigger is '-1'"):
+        job(folder, table, maxSegmentsPerTrigger="-1")
+
+
+def transactional_table() -> type[DataSource]:
+    """Stands in for Delta, under its name: a table that keeps the number of the last batch with its rows, and takes no
+    batch twice. It dies once, behind a commit, when there is a file `die` beside it. Defined here, so that it is sent
+    to Spark's workers whole."""
+
+    class Message(WriterCommitMessage):
+        def __init__(self, numbers: list[int]) -> None:
+            self.numbers = numbers
+
+    class Writer(DataSourceStreamArrowWriter):
+        def __init__(self, table: Path) -> None:
+            self.table = table
+
+        def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+            return Message([number for batch in iterator for number in batch.column("lookup_id").to_pylist()])
+
+        def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+            numbers = [number for one in messages if isinstance(one, Message) for number in one.numbers]
+            with (self.table / "asked").open("a") as asked:
+                asked.write(f"{batchId} ")
+            log = self.table / f"{batchId}.json"
+            if not log.exists():
+                log.write_text(json.dumps(numbers))
+            if (self.table.with_name("die")).exists():
+                (self.table.with_name("die")).unlink()
+                raise RuntimeError("killed behind the commit")
+
+    class Reader(DataSourceReader):
+        def __init__(self, table: Path) -> None:
+            self.table = table
+
+        def read(self, partition: Any) -> Iterator[tuple[int, str]]:
+            for log in self.table.glob("*.json"):
+                yield from ((number, "") for number in json.loads(log.read_text()))
+
+    class Table(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "delta"
+
+        def schema(self) -> str:
+            if not Path(self.options["path"]).exists():
+                raise ValueError("there is no such table")
+            return "lookup_id BIGINT, message_key STRING"
+
+        def reader(self, schema: StructType) -> DataSourceReader:
+            return Reader(Path(self.options["path"]))
+
+        def streamWriter(self, schema: StructType, overwrite: bool) -> Writer:  # noqa: N802
+            table = Path(self.options["path"])
+            table.mkdir(exist_ok=True)
+            (table / "options").write_text(json.dumps([dict(self.options), overwrite, schema.names]))
+            return Writer(table)
+
+    return Table
+
+
+def test_a_table_that_knows_its_last_batch_gets_each_row_once_and_the_right_options(
+    spark: SparkSession, folder: Path, table: Path
+) -> None:
+    spark.dataSource.register(transactional_table())
+    for serial in (1, 2, 3):
+        write(folder, serial, 2 * serial - 1, 2 * serial)
+    what = job(folder, table, table_format="delta", maxSegmentsPerTrigger="1", checkpoint=f"{table}-checkpoint")
+    (table.parent / "die").touch()
+    with pytest.raises(IngestError):
+        ingest(spark, what)
+    assert ingest(spark, what).rows == 6
+    committed = {int(log.stem): json.loads(log.read_text()) for log in table.glob("*.json")}
+    assert committed == {0: [1, 2], 1: [3, 4], 2: [5, 6]}
+    assert (table / "asked").read_text().split() == ["0", "0", "1", "2"]
+    options, overwrite, columns = json.loads((table / "options").read_text())
+    assert options == {"path": str(table), "checkpointlocation": f"{table}-checkpoint"}
+    assert (overwrite, columns) == (False, SCHEMA.names)
+    with pytest.raises(IngestError, match=r"with another checkpoint than .*would put rows into it again"):
+        ingest(spark, job(folder, table, table_format="delta"))
+    table.rename(table.with_name("moved"))
+    with pytest.raises(IngestError, match=r"belongs to a table that is not in .*table any more"):
+        ingest(spark, what)
+
+
+def test_iceberg_is_written_by_the_name_in_its_catalog(folder: Path) -> None:
+    calls: list[tuple[Any, ...]] = []
+
+    class Writer:
+        """What a DataStreamWriter is told."""
+
+        def __getattr__(self, name: str) -> Any:
+            def call(*words: Any, **named: Any) -> Writer:
+                calls.append((name, *words, *named.items()))
+                return self
+
+            return call
+
+    what = Job({"path": str(folder)}, "lake.plant.readings", "iceberg", "/checkpoints/readings")
+    frame: Any = SimpleNamespace(writeStream=Writer())
+    ingest_module._start(what, frame, continuous=True, interval=0.5)
+    assert calls == [
+        ("format", "iceberg"), ("option", "checkpointLocation", "/checkpoints/readings"), ("outputMode", "append"),
+        ("trigger", ("processingTime", "500 milliseconds")), ("toTable", "lake.plant.readings"),
+    ]  # fmt: skip
+
+
+def test_a_server_is_asked_what_is_in_a_folder_and_what_is_in_the_table(
+    spark: SparkSession, folder: Path, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a session here in the place of the server's: both are asked by reading."""
+    monkeypatch.setattr(ingest_module, "is_remote", lambda spark: True)
+    asked = table.with_name("a [b]{c,d}*?")
+    assert not ingest_module._holds_files(spark, str(asked))
+    asked.mkdir()
+    (asked / "_hidden").touch()
+    (asked / ".hidden").touch()
+    assert not ingest_module._holds_files(spark, str(asked))
+    (asked / "0").touch()
+    assert ingest_module._holds_files(spark, str(asked))
+    what = job(folder, table)
+    assert ingest_module._in_table(spark, what, {})
+    assert not ingest_module._in_table(spark, what, {"line1": 1})
+    write(folder, 1, 1, 1)
+    write(folder, 2, 2, 2)
+    ingest(spark, what)
+    assert ingest_module._in_table(spark, what, {"line1": 2})
+    assert not ingest_module._in_table(spark, what, {"line1": 3})
+    assert not ingest_module._in_table(spark, what, {"line1": 2, "other": 1})
+    monkeypatch.setattr(ingest_module, "_in_table", lambda *_: False)
+    with pytest.raises(IngestError, match="the stream was stopped on the server, by another ingest with the check"):
+        ingest(spark, what)
+
+
+def test_the_summary_of_nothing_is_no_figure() -> None:
+    assert str(Summary("t")) == "t: 0 rows"
+    assert Summary("t").as_json()["latency_s"] == {
+        "arrived_to_table": None, "sent_to_table": None,
+        "resolution": {"arrived_to_table": 0.001, "sent_to_table": 1}}  # fmt: skip
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["ordack", "pipeline", "ingest", *words])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return (ended.value.code or 0, *capfd.readouterr())  # type: ignore[return-value]
+
+
+@pytest.mark.usefixtures("signals", "spark")
+def test_the_command_reports_for_people_and_for_machines(
+    folder: Path, table: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder, 1, 1, 3)
+    status, output, errors = run(capfd, monkeypatch, str(folder), "--to", str(table))
+    assert (status, errors) == (0, "")
+    assert output.startswith(f"{table}: 3 rows of 1 segment, in 1 batch\nfrom arrival in the queue to the table: ")
+    assert output.endswith("(of sending only the second is known: up to 1 s too long)\n")
+    write(folder, 2, 4, 5)
+    status, output, errors = run(capfd, monkeypatch, str(folder), "--to", str(table), "--json")
+    batch, summary = map(json.loads, output.splitlines())
+    assert (status, errors) == (0, "")
+    assert (batch["batch"], batch["rows"], batch["malformed"], batch["behind"]) == (1, 2, None, 0)
+    assert summary["rows"] == 2
+    assert summary["latency_s"]["arrived_to_table"].keys() == {"p50", "p90", "p99", "max"}
+
+
+@pytest.mark.usefixtures("signals", "spark")
+def test_what_does_not_belong_together_is_unusable_input(
+    folder: Path, table: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder, 1, 1, 1)
+    assert run(capfd, monkeypatch, str(folder), "--to", str(table))[0] == 0
+    other = make_folder(tmp_path / "new", "folder-2")
+    write(other, 1, 1, 1)
+    for words, text in (
+        ([folder, "--to", table, "--checkpoint", tmp_path / "checkpoint"], "with another checkpoint"),
+        ([folder, "--to", tmp_path / "table-2", "--checkpoint", table / CHECKPOINT], "belongs to a table that is not"),
+        ([folder, "--to", table, "--schema", "t DOUBLE"], "has other columns"),
+        ([folder, "--to", folder], "holds files that no ingest has written"),
+        ([other, "--to", table], "is not the folder that this stream has read before"),
+    ):
+        status, output, errors = run(capfd, monkeypatch, *map(str, words))
+        assert (status, output) == (2, "")
+        assert text in errors
+    assert rows(table) == [1]
+
+
+@pytest.mark.usefixtures("signals", "spark")
+def test_the_command_says_what_is_wrong_in_words(
+    folder: Path, table: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*words: str) -> tuple[int, str]:
+        status, output, errors = run(capfd, monkeypatch, *words)
+        assert output == ""
+        assert "Traceback" not in errors
+        return status, errors
+
+    to = ("--to", str(table))
+    assert fails(str(folder / "x"), *to) == (2, f"ordack: there is no folder {folder}/x: `ordack export` makes it\n")
+    assert fails(str(folder), *to, "--schema", "t INT NOT NULL")[0] == 2
+    assert fails(str(folder), *to, "--bodies", "xml") == (
+        2, "ordack: option format (--bodies) is 'xml'; bodies are json or cbor\n")  # fmt: skip
+    assert "(--prefix)" in fails(str(folder), *to, "--schema", "label STRING")[1]
+    status, errors = fails(str(folder), *to, "--conf", "spark.x")
+    assert (status, "--conf spark.x is not of the form KEY=VALUE" in errors) == (2, True)
+    table.mkdir()
+    (table / "readme.txt").touch()
+    said = f"ordack: {table} holds files that no ingest has written: name a new folder\n"
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    assert fails(str(folder), *to) == (2, said), "told before Spark is looked for"
+    (table / "readme.txt").unlink()
+    status, errors = fails(str(folder), *to)
+    assert (status, "Spark needs a Java runtime, 17 or newer" in errors) == (2, True)
+
+
+@pytest.mark.parametrize("schema", ["", "at TIMESTAMP"])
+def test_the_files_of_a_table_have_timestamps_in_microseconds_and_are_packed_with_zstd(
+    spark: SparkSession, folder: Path, tmp_path: Path, schema: str
+) -> None:
+    write_rows(folder, 1, [row(1, body=b'{"at": "2026-11-21T18:30:00.123456Z"}')])
+    before = spark.conf.get(ingest_module.TIMESTAMPS)
+    table = tmp_path / "table"
+    ingest(spark, Job({"path": str(folder), **({"schema": schema} if schema else {})}, str(table)))
+    files = committed_files(table)
+    assert files
+    times = {"arrived", "sent_time"} | ({"at"} if schema else set())
+    for file in map(pq.ParquetFile, files):
+        kinds = {column.name: column.physical_type for column in map(file.schema.column, range(len(file.schema)))}
+        assert {name: kinds[name] for name in times} == dict.fromkeys(times, "INT64")
+        assert {str(file.schema_arrow.field(name).type) for name in times} == {"timestamp[us, tz=UTC]"}
+        group = file.metadata.row_group(0)
+        assert {group.column(number).compression for number in range(group.num_columns)} == {"ZSTD"}
+    assert spark.conf.get(ingest_module.TIMESTAMPS) == before  # the session is as it was

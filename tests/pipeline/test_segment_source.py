@@ -1,0 +1,460 @@
+"""The data source "ordack": batch and stream over folders of segments."""
+
+from __future__ import annotations
+
+import datetime
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ordack.pipeline import segments, source
+from ordack.pipeline.bodies import SchemaError
+from ordack.pipeline.segments import SCHEMA, FolderError
+from ordack.pipeline.source import OptionError, Part, SegmentSource, SegmentStreamReader
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession, datasource
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
+from pyspark.sql.types import StringType, StructField, StructType
+
+from tests.support import capture_generator, segment_files
+from tests.support.segment_files import BEGIN, make_folder, row, write, write_rows
+
+OWN = from_arrow_schema(SCHEMA)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return make_folder(tmp_path / "segments")
+
+
+def stream(folder: Path, **options: str) -> SegmentStreamReader:
+    """The driver's half of a stream, without Spark."""
+    reader = SegmentSource({"path": str(folder), **options}).streamReader(OWN)
+    assert isinstance(reader, SegmentStreamReader)
+    return reader
+
+
+def numbers(batches: Iterator[pa.RecordBatch]) -> list[int]:
+    return [number for batch in batches for number in batch.column("lookup_id").to_pylist()]
+
+
+def read(reader: SegmentStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
+    return [number for part in reader.partitions(start, end) for number in numbers(reader.read(part))]
+
+
+def everything() -> ReadAllAvailable:
+    return ReadAllAvailable()
+
+
+# Without Spark: what the driver and the tasks do.
+
+
+def test_a_stream_reads_each_segment_once_and_stops_where_the_folder_does(folder: Path) -> None:
+    write(folder, 1, 1, 3)
+    reader = stream(folder)
+    start = reader.initialOffset()
+    assert start == {"folder": "folder-1", "queues": {"line1": 0}}
+    end = reader.latestOffset(start, everything())
+    assert end == {"folder": "folder-1", "queues": {"line1": 1}}
+    assert read(reader, start, end) == [1, 2, 3]
+    assert reader.latestOffset(end, everything()) == end
+    assert read(reader, end, end) == []
+    write(folder, 2, 4, 4)
+    write(folder, 1, 1, 2, "other")
+    later = reader.latestOffset(end, everything())
+    assert later["queues"] == {"line1": 2, "other": 1}
+    assert read(reader, end, later) == [4, 1, 2]
+    assert read(stream(folder), end, later) == [4, 1, 2], "after a restart, too"
+    assert reader.reportLatestOffset() == later
+
+
+def test_a_micro_batch_takes_so_many_segments_from_all_queues_in_turn(folder: Path) -> None:
+    for serial in range(1, 6):
+        write(folder, serial, serial, serial, "busy")
+    write(folder, 1, 1, 1, "quiet")
+    reader = stream(folder, maxSegmentsPerTrigger="2")
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxFiles(2)
+    offset = reader.initialOffset()
+    seen = []
+    while (after := reader.latestOffset(offset, limit)) != offset:
+        seen.append(after["queues"])
+        offset = after
+    assert seen == [{"busy": 1, "quiet": 1}, {"busy": 3, "quiet": 1}, {"busy": 5, "quiet": 1}]
+    assert isinstance(stream(folder).getDefaultReadLimit(), ReadAllAvailable)
+
+
+def test_available_now_ends_with_what_was_there_when_it_began(folder: Path) -> None:
+    write(folder, 1, 1, 1)
+    reader = stream(folder)
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    write(folder, 2, 2, 2)
+    write(folder, 1, 1, 1, "new")
+    end = reader.latestOffset(start, everything())
+    assert end["queues"] == {"line1": 1}
+    assert reader.latestOffset(end, everything()) == end
+
+
+def test_available_now_goes_no_way_back_if_old_segments_were_deleted(folder: Path) -> None:
+    path = write(folder, 1, 1, 1)
+    reader = stream(folder)
+    offset = reader.latestOffset(reader.initialOffset(), everything())
+    path.unlink()
+    reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset(offset, everything()) == offset
+    write(folder, 2, 2, 2)
+    assert stream(folder).latestOffset(offset, everything())["queues"] == {"line1": 2}
+
+
+def test_a_queue_begins_with_its_oldest_segment_for_stream_and_batch(folder: Path) -> None:
+    write(folder, 7, 70, 71)
+    write(folder, 8, 80, 80)
+    reader = stream(folder)
+    start = reader.initialOffset()
+    assert start["queues"] == {"line1": 6}
+    assert read(reader, start, reader.latestOffset(start, everything())) == [70, 71, 80]
+    assert batch_read(folder) == [70, 71, 80]
+
+
+def test_a_segment_that_was_deleted_unread_fails_the_stream_and_the_batch(folder: Path) -> None:
+    paths = [write(folder, serial, serial, serial) for serial in (1, 2, 3)]
+    reader = stream(folder)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, everything())
+    paths[1].unlink()
+    for attempt in (lambda: reader.latestOffset(start, everything()), lambda: reader.partitions(start, end),
+                    lambda: batch_read(folder)):  # fmt: skip
+        with pytest.raises(
+            FolderError,
+            match=r"segment 2 of the queue line1 is missing in .*: the file line1-0{9}2-\*"
+            r"\.parquet was deleted.* lookup ids above 1 and below 3, .* Put the",
+        ):
+            attempt()
+    with pytest.raises(FolderError, match=r"line1-0{9}2-2-2\.parquet was .* with the lookup ids 2 to 2, are in no"):
+        numbers(reader.read(Part([str(paths[1])])))
+    paths[2].unlink()
+    with pytest.raises(FolderError, match="segment 2 of the queue line1 is missing"):
+        reader.partitions(start, end)
+    write(folder, 2, 2, 2, "late")  # a queue that was not there at the start begins with 1
+    with pytest.raises(FolderError, match="segment 1 of the queue late is missing"):
+        reader.latestOffset(end, everything())
+
+
+def test_a_listing_that_missed_a_new_segment_is_not_believed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two segments become visible while the folder is read: the listing may show the later one only."""
+    write(folder, 1, 1, 1)
+    write(folder, 2, 2, 2)
+    whole = segments.segments
+    calls = 0
+
+    def racing(*arguments: Any) -> list[segments.Segment]:
+        nonlocal calls
+        calls += 1
+        found = whole(*arguments)
+        return found[1:] if calls % 2 else found
+
+    monkeypatch.setattr(source.segments, "segments", racing)
+    reader = stream(folder)
+    start = reader.initialOffset()
+    assert start["queues"] == {"line1": 0}
+    end = reader.latestOffset(start, everything())
+    assert end["queues"] == {"line1": 2}
+    assert read(reader, start, end) == [1, 2]
+
+
+def test_a_stream_does_not_go_on_with_another_folder(folder: Path, tmp_path: Path) -> None:
+    write(folder, 1, 1, 1)
+    reader = stream(folder)
+    end = reader.latestOffset(reader.initialOffset(), everything())
+    other = make_folder(tmp_path / "other", "folder-2")
+    write(other, 1, 1, 1)
+    with pytest.raises(FolderError, match=r"other is not the folder that this stream has read before.*new table"):
+        stream(other).latestOffset(end, everything())
+    moved = folder.rename(tmp_path / "moved")
+    assert stream(moved).latestOffset(end, everything()) == end
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 1 << 32))
+def test_whatever_restarts_and_bounds_there_are_each_message_is_read_once(
+    tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
+    dice = random.Random(seed)
+    folder = make_folder(tmp_path_factory.mktemp("model") / "segments")
+    written: dict[str, int] = {}
+    lookup = 0
+    reader = stream(folder)
+    offset = reader.initialOffset()
+    got: list[int] = []
+    for _ in range(dice.randrange(1, 12)):
+        for _ in range(dice.randrange(3)):
+            queue = dice.choice(["a", "b-1", "_c", "d ü%"])
+            written[queue] = written.get(queue, 0) + 1
+            lookup += 1
+            write(folder, written[queue], lookup, lookup, queue)
+        if dice.random() < 0.3:
+            reader = stream(folder)
+        if dice.random() < 0.2:
+            reader.prepareForTriggerAvailableNow()
+        end = reader.latestOffset(offset, ReadMaxFiles(dice.randrange(1, 4)) if dice.random() < 0.5 else everything())
+        if dice.random() < 0.7:  # else the driver is killed before the offset is on disk
+            planner = stream(folder)
+            for _ in range(dice.randrange(1, 3)):  # the batch is done, perhaps twice
+                batch = read(planner, offset, end)
+            got += batch
+            offset = end
+    reader = stream(folder)
+    got += read(reader, offset, reader.latestOffset(offset, everything()))
+    assert sorted(got) == list(range(1, lookup + 1))
+
+
+def batch_read(folder: Path, *pushed: datasource.Filter, **options: str) -> list[int]:
+    reader = SegmentSource({"path": str(folder), **options}).reader(OWN)
+    assert list(reader.pushFilters(list(pushed))) == list(pushed), "Spark is to apply them again"
+    return [number for part in reader.partitions() for number in numbers(reader.read(part))]  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def two_queues(folder: Path) -> Path:
+    for serial in range(3):
+        rows = [row(number, in_doubt=number % 2 == 0) for number in range(10 * serial, 10 * serial + 10)]
+        write_rows(folder, serial + 1, rows, row_group_size=5)
+    write(folder, 1, 0, 4, "Line2")
+    return folder
+
+
+def test_filters_on_the_queue_leave_its_segments_unopened(two_queues: Path) -> None:
+    for path in two_queues.glob("line1-*"):
+        path.write_bytes(b"not Parquet")
+    assert batch_read(two_queues, datasource.EqualTo(("queue",), "Line2")) == [0, 1, 2, 3, 4]
+    assert batch_read(two_queues, datasource.In(("queue",), ("Line2", "line3", None))) == [0, 1, 2, 3, 4]
+    assert batch_read(two_queues, datasource.EqualTo(("queue",), "line2")) == []
+    assert batch_read(two_queues, queue="LINE2") == [0, 1, 2, 3, 4]
+    with pytest.raises(FolderError, match=r"segment .*line1-0000000001-0-9.parquet is damaged"):
+        batch_read(two_queues)
+
+
+def test_filters_on_time_leave_out_rows_before_they_reach_spark(two_queues: Path) -> None:
+    def at(seconds: int) -> datetime.datetime:
+        return BEGIN + datetime.timedelta(seconds=seconds)
+
+    arrived = ("arrived",)
+    line1 = datasource.EqualTo(("queue",), "line1")
+    for pushed, expected in [
+        (datasource.GreaterThan(arrived, at(27)), [28, 29]),
+        (datasource.GreaterThanOrEqual(arrived, at(27)), [27, 28, 29]),
+        (datasource.LessThan(arrived, at(2)), [0, 1]),
+        (datasource.LessThanOrEqual(arrived, at(2)), [0, 1, 2]),
+        (datasource.EqualTo(arrived, at(13)), [13]),
+        (datasource.In(arrived, (at(13), at(99))), [13]),
+        (datasource.EqualTo(("tx_sequence_number",), 7), [7]),
+        (datasource.EqualTo(("label",), "reading 8"), [8]),
+        (datasource.LessThan(("message_id",), 1 << 70), list(range(30))),
+        (datasource.EqualTo(arrived, None), list(range(30))),
+        (datasource.Not(datasource.EqualTo(arrived, at(13))), list(range(30))),
+        (datasource.StringContains(("label",), "1"), list(range(30))),
+    ]:
+        assert batch_read(two_queues, line1, pushed) == expected, pushed
+    assert batch_read(two_queues, line1, datasource.EqualTo(("in_doubt",), True),
+                      datasource.LessThan(arrived, at(5))) == [0, 2, 4]  # fmt: skip
+
+
+def test_small_segments_share_a_task_and_no_segment_is_split(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def tasks() -> list[int]:
+        made = source.parts(segments.segments(folder))
+        assert [path for part in made if isinstance(part, Part) for path in part.paths] == everything_there
+        return [len(part.paths) for part in made if isinstance(part, Part)]
+
+    paths = [write(folder, serial, serial, serial) for serial in range(1, 6)] + [write(folder, 1, 1, 1, "other")]
+    everything_there = [str(path) for path in paths]
+    size = paths[0].stat().st_size
+    assert tasks() == [5, 1], "those of a queue together"
+    monkeypatch.setattr(source, "TASK_SEGMENTS", 2)
+    assert tasks() == [2, 2, 1, 1]
+    monkeypatch.setattr(source, "TASK_BYTES_MAX", size)
+    assert tasks() == [1] * 6
+    monkeypatch.undo()
+    monkeypatch.setattr(source, "TASK_BYTES_MIN", size // 2)
+    monkeypatch.setattr(source, "TASKS", 2)
+    assert tasks() == [3, 2, 1] or tasks() == [2, 2, 1, 1], "half of them each, to use two processors"
+    monkeypatch.setattr(source, "TASK_BYTES_MIN", 3 * size)
+    monkeypatch.setattr(source, "TASKS", 100)
+    assert max(tasks()) > 1, "a task has some work"
+
+
+def test_batches_are_bounded_by_bytes_not_only_by_rows(folder: Path) -> None:
+    body = random.Random(1).randbytes(300_000)
+    write_rows(folder, 1, [row(number, body=body + bytes([number])) for number in range(40)])
+    reader = SegmentSource({"path": str(folder)}).reader(OWN)
+    sizes = [batch.nbytes for part in reader.partitions() for batch in reader.read(part)]  # type: ignore[union-attr]
+    assert len(sizes) > 2
+    assert max(sizes) < 2 * source.BATCH_BYTES
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "say which folder of segments to read"),
+        ({"path": "nowhere"}, "there is no folder .*/nowhere: `ordack export` makes it"),
+        ({"path": "."}, "is no folder of segments: it has no _ordack.json"),
+        ({"path": "segments", "queues": "a"}, "there is no option 'queues'; there are path, queue"),
+        ({"path": "segments", "format": "xml"}, r"option format \(--bodies\) is 'xml'; bodies are json or cbor"),
+        ({"path": "segments", "maxSegmentsPerTrigger": "0"}, "maxSegmentsPerTrigger is '0'; it is a number from 1"),
+        ({"path": "segments", "maxSegmentsPerTrigger": "many"}, "is 'many'"),
+    ],
+)
+def test_options_that_make_no_sense_are_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str], said: str
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    with pytest.raises((OptionError, FolderError), match=said):
+        SegmentSource(options).schema()
+
+
+def test_a_column_that_is_there_already_asks_for_a_prefix(folder: Path) -> None:
+    schema = StructType([*OWN.fields, StructField("Label", StringType()), StructField("_malformed", StringType())])
+    with pytest.raises(SchemaError, match=r"column Label of the schema is there already: .* `body_Label`"):
+        SegmentSource({"path": str(folder), "schema": "Label STRING"}).reader(schema)
+    with pytest.raises(OptionError, match="those of the bodies belong in the option schema"):
+        SegmentSource({"path": str(folder)}).reader(StructType([StructField("a", StringType())]))
+
+
+# Through Spark.
+
+
+def load(spark: SparkSession, folder: Path, **options: str) -> DataFrame:
+    return spark.read.format("ordack").options(**options).load(str(folder))
+
+
+def test_spark_sees_every_property_in_every_type(spark: SparkSession, two_queues: Path) -> None:
+    frame = load(spark, two_queues)
+    assert frame.columns == SCHEMA.names
+    rows = frame.where("queue = 'line1' and arrived < timestamp '2026-01-01 00:00:03Z'").orderBy("lookup_id").collect()
+    assert [one.lookup_id for one in rows] == [0, 1, 2]
+    expected = row(2, in_doubt=True)
+    found = rows[2].asDict()
+    for name in ("arrived", "sent_time"):
+        assert found.pop(name) == expected.pop(name).replace(tzinfo=None)
+    assert found == expected
+    assert load(spark, two_queues).count() == 35
+    assert load(spark, two_queues).where("queue in ('line1', 'Line2') and label like '%4'").count() == 4
+
+
+def test_bodies_become_columns_and_malformed_ones_a_reason(spark: SparkSession, folder: Path) -> None:
+    bodies = [b'{"t": 21.5, "at": "2026-01-01T00:00:00Z", "tags": ["a"], "label": {"x": 1}}', b'{"t": "warm"}', b""]
+    write_rows(folder, 1, [row(number, body=body) for number, body in enumerate(bodies)])
+    schema = "b_t DOUBLE, b_at TIMESTAMP, b_tags ARRAY<STRING>, b_label STRUCT<x: INT>"
+    frame = load(spark, folder, schema=schema, prefix="b_")
+    assert frame.columns == [*SCHEMA.names, "b_t", "b_at", "b_tags", "b_label", "_malformed"]
+    rows = frame.orderBy("lookup_id").select("body", "b_t", "b_at", "b_tags", "b_label.x", "_malformed").collect()
+    assert [tuple(one) for one in rows] == [
+        (bodies[0], 21.5, BEGIN.replace(tzinfo=None), ["a"], 1, None),
+        (bodies[1], None, None, None, None, 'b_t: "warm" is a string, the column is DOUBLE'),
+        (bodies[2], None, None, None, None, "no JSON: the body is empty"),
+    ]
+
+
+def test_the_reason_reaches_who_asks_spark(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(PySparkException, match=r"there is no folder .*nowhere: `ordack export` makes it"):
+        load(spark, tmp_path / "nowhere").count()
+
+
+def test_an_empty_folder_is_an_empty_table(spark: SparkSession, folder: Path) -> None:
+    assert load(spark, folder).count() == 0
+
+
+def test_a_stream_in_spark_is_bounded_and_goes_on_from_its_checkpoint(
+    spark: SparkSession, folder: Path, tmp_path: Path
+) -> None:
+    def run() -> list[int]:
+        frame = spark.readStream.format("ordack").option("maxSegmentsPerTrigger", "2").load(str(folder))
+        writer = frame.select("lookup_id").writeStream.format("parquet").trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start(str(tmp_path / "table"))
+        assert query.awaitTermination(100)
+        return [int(progress["numInputRows"]) for progress in query.recentProgress if progress["numInputRows"]]
+
+    for serial in range(1, 6):
+        write(folder, serial, 10 * serial, 10 * serial + 1)
+    assert run() == [4, 4, 2]
+    write(folder, 6, 60, 60)
+    write(folder, 1, 70, 72, "other")
+    assert run() == [4]
+    assert run() == []
+    found = sorted(one.lookup_id for one in spark.read.parquet(str(tmp_path / "table")).collect())
+    assert found == [10, 11, 20, 21, 30, 31, 40, 41, 50, 51, 60, 70, 71, 72]
+
+
+def test_the_helper_writes_what_the_source_takes() -> None:
+    assert set(segment_files.row(1)) == set(SCHEMA.names)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "LOCATION '{}'",
+        "OPTIONS (path '{}')",
+        "OPTIONS (path '{}', queue 'LINE1')",
+        "TBLPROPERTIES ('serialization.format' = '1', note = 'x') LOCATION 'file://{}'",
+    ],
+)
+def test_a_table_of_a_catalog_reads_the_segments(spark: SparkSession, tmp_path: Path, said: str) -> None:
+    folder = make_folder(tmp_path / "plant 1's %41")
+    write(folder, 1, 1, 3)
+    _with_table(spark, f"USING ordack {_escaped(said, folder)}", "SELECT lookup_id FROM made", [(1,), (2,), (3,)])
+
+
+def test_a_table_of_a_catalog_has_the_columns_of_the_bodies(spark: SparkSession, tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "segments")
+    write(folder, 1, 1, 1, body=b'{"kelvin": 294.5}')
+    _with_table(
+        spark,
+        f"USING ordack OPTIONS (path '{folder}', schema 'kelvin DOUBLE')",
+        "SELECT kelvin, _malformed FROM made WHERE queue = 'line1'",
+        [(294.5, None)],
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ("USING ordack", "say which folder of segments to read"),
+        ("USING mqqb", "say which captures to read"),
+        ("USING ordack OPTIONS (path '{}', qeue 'line1')", "there is no option 'qeue'"),
+        ("USING mqqb OPTIONS (path '{}', partition '2')", "there is no option 'partition'"),
+        ("USING ordack LOCATION 's3a://bucket/x'", "is a URL of s3a"),
+        ("USING mqqb LOCATION '{}/none'", "there is no file"),
+    ],
+)
+def test_a_table_of_a_catalog_that_cannot_be_read_is_not_made(
+    spark: SparkSession, tmp_path: Path, said: str, text: str
+) -> None:
+    folder = make_folder(tmp_path / "segments")
+    with pytest.raises(PySparkException, match=text):
+        spark.sql(f"CREATE TABLE made {said.format(folder)}")
+    assert not spark.catalog.tableExists("made")
+
+
+@pytest.mark.parametrize("said", ["LOCATION '{}'", "OPTIONS (path '{}/*.cap', columns 'packet,file', partitions '3')"])
+def test_a_table_of_a_catalog_reads_captures(spark: SparkSession, tmp_path: Path, said: str) -> None:
+    capture_generator.generate(4, tmp_path)
+    expected = spark.read.format("mqqb").load(str(tmp_path)).count()
+    _with_table(spark, f"USING mqqb {_escaped(said, tmp_path)}", "SELECT count(packet) FROM made", [(expected,)])
+
+
+def _escaped(said: str, folder: Path) -> str:
+    return said.format(str(folder).replace("'", "\\'"))
+
+
+def _with_table(spark: SparkSession, made: str, query: str, expected: list[tuple[Any, ...]]) -> None:
+    spark.sql(f"CREATE TABLE made {made}")
+    try:
+        assert sorted(map(tuple, spark.sql(query).collect())) == expected
+    finally:
+        spark.sql("DROP TABLE made")

@@ -1,0 +1,182 @@
+"""The command `ordack` for tests: run to its end, or as a running `ordack serve`.
+
+`ordack` starts each command in a process of its own, forked from one that has the modules already: an interpreter that
+begins anew takes ten times as long. What a test sees is the same: pipes, exit status, files, the environment.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import IO, Any
+
+from ordack.net import tcp
+
+from hil.signals import heed
+from tests.support.host_peer import Peer
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'firmware'}{os.pathsep}{ROOT / 'host'}", "COLUMNS": "200"}
+DEADLINE_S = 60
+REQUEST_MAX = 1 << 20
+
+# Takes (arguments, environment, folder), with standard input, output, error and where the status goes. It forks twice:
+# the first child waits for the second, so that commands can run at the same time.
+NURSERY = f"""
+import json, os, signal, socket, sys
+import ordack.decode, ordack.net.tcp, ordack.pipeline.export
+from ordack.cli import main
+from hil.signals import heed
+door = socket.socket(fileno=int(sys.argv[1]))
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+while True:
+    request, places, _, _ = socket.recv_fds(door, {REQUEST_MAX}, 4)
+    if not request:
+        break
+    if os.fork():
+        for place in places:
+            os.close(place)
+        continue
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    child = os.fork()
+    if child:
+        os.write(places[3], b"%d\\n" % child)
+        os.write(places[3], b"%d\\n" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        os._exit(0)
+    door.close()
+    for number in range(3):
+        os.dup2(places[number], number)
+    os.closerange(3, max(places) + 1)
+    heed()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    arguments, environment, folder = json.loads(request)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.argv = ["ordack", *arguments]
+    main()
+    break
+"""
+
+
+@functools.cache
+def _nursery() -> socket.socket:
+    """The door of the process that has the modules; it ends when this process does."""
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pipe = subprocess.PIPE  # Python's streams ask only once whether what they are on can be sought in
+    process = subprocess.Popen(
+        [sys.executable, "-c", NURSERY, str(there.fileno())],
+        pass_fds=[there.fileno()],
+        env=ENVIRONMENT,
+        cwd=ROOT,
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+    )
+    there.close()
+    atexit.register(process.communicate)
+    atexit.register(here.close)
+    return here
+
+
+def _start(arguments: list[str], environment: dict[str, str], folder: Path, stdin: IO[bytes]) -> list[IO[bytes]]:
+    """What can be read of the command: standard output, standard error, and its number and exit status."""
+    pipes = [os.pipe() for _ in range(3)]
+    request = json.dumps((arguments, environment, str(folder))).encode()
+    assert len(request) < REQUEST_MAX
+    socket.send_fds(_nursery(), [request], [stdin.fileno(), *(theirs for _, theirs in pipes)])
+    for _, theirs in pipes:
+        os.close(theirs)
+    return [os.fdopen(ours, "rb") for ours, _ in pipes]
+
+
+def ordack(
+    *arguments: object,
+    stdin: bytes = b"",
+    folder: Path = ROOT,
+    environment: dict[str, str] = ENVIRONMENT,
+    seconds: float = DEADLINE_S,
+) -> subprocess.CompletedProcess[str]:
+    """One command, to its end; killed, and TimeoutExpired, after `seconds`. AssertionError if it shows a traceback."""
+    words = [str(argument) for argument in arguments]
+    with tempfile.TemporaryFile() as given:
+        given.write(stdin)
+        given.seek(0)
+        output, errors, fate = _start(words, environment, folder, given)
+    with output, errors, fate:
+        number = int(fate.readline())
+        late = threading.Timer(seconds, os.kill, (number, signal.SIGKILL))
+        late.start()
+        texts: list[bytes] = []
+        reader = threading.Thread(target=lambda: texts.append(errors.read()))
+        reader.start()
+        shown = output.read()
+        reader.join()
+        status = int(fate.readline())
+        late.cancel()
+    if status == -signal.SIGKILL:
+        raise subprocess.TimeoutExpired(words, seconds, shown, texts[0])
+    done = subprocess.CompletedProcess(words, status, shown.decode(), texts[0].decode())
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def as_json(*arguments: object, stdin: bytes = b"") -> list[dict[str, Any]]:
+    """What a command that must succeed prints with --json."""
+    done = ordack(*arguments, "--json", stdin=stdin)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+class Serve:
+    """A running `ordack serve`; `line` is the first that it printed."""
+
+    def __init__(self, store: Path, *arguments: str, listen: str = "127.0.0.1:0") -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "ordack", "serve", "--store", str(store), "--listen", listen, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=ENVIRONMENT,
+            preexec_fn=heed,
+        )
+        assert self.process.stdout
+        self.line = self.process.stdout.readline()
+        self.port = int(self.line.rstrip().rstrip('"}').rpartition(":")[2])
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str, str]:
+        """Exit status, standard output, standard error."""
+        self.process.send_signal(number)
+        output, errors = self.process.communicate(timeout=DEADLINE_S)
+        return self.process.returncode, output, errors
+
+
+def converse(peer: Peer, port: int) -> None:
+    """Connect, and send all that the peer has, until it is settled."""
+    peer.connect(tcp.now())
+    with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as connection:
+        settle(peer, connection)
+
+
+def settle(peer: Peer, connection: socket.socket) -> None:
+    """Send all that the peer has over a connection that is there, until it is settled."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not peer.is_settled:
+        assert time.monotonic() < deadline
+        connection.sendall(peer.output(tcp.now()))
+        if select.select([connection], [], [], 0.02)[0]:
+            data = connection.recv(1 << 16)
+            assert data, "the queue manager has closed the connection"
+            peer.receive(data, tcp.now())
