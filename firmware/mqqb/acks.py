@@ -24,10 +24,10 @@ def _acknowledgment(
     fields: "array[int]",
 ) -> bytearray:
     properties = core.words(core.MESSAGE_PROPERTIES_HEADER)
-    properties[2] = message_class
+    properties[core.PROPERTIES_MESSAGE_CLASS] = message_class
     packet = compose.message(
         0, compose.FOREVER, source, address, compose.FOREVER, sent_time, message_id, flags, destination, None, None,
-        properties, bytes(20), names.ORDER_LABEL_RAW, b"", bytes(compose.ACK_BODY_SIZE),
+        properties, bytes(compose.CORRELATION_SIZE), names.ORDER_LABEL_RAW, b"", bytes(compose.ACK_BODY_SIZE),
     )  # fmt: skip
     core.pack(part, fields, packet, len(packet) - compose.ACK_BODY_SIZE)  # TTBR: B-364
     return packet
@@ -78,17 +78,17 @@ def final_ack(
         raise ValueError("the class of a FinalAck is 0x4000 or above")
     fields = core.words(core.FINAL_ACK)
     _sequence(fields, ordinal, time_stamp, number, previous)
-    fields[8] = compose.check_u32(acked_message_id)
+    fields[core.ACK_MESSAGE_ID] = compose.check_u32(acked_message_id)
     packet = _acknowledgment(
         destination, address, source, message_id, sent_time, message_class, 0x20, core.FINAL_ACK, fields
     )
-    at = len(packet) - 20
+    at = len(packet) - compose.ACK_BODY_SIZE + compose.ACK_SOURCE_AT
     packet[at : at + 16] = names.check_guid(acked_source)
     return packet
 
 
 def _sequence(fields: "array[int]", ordinal: int, time_stamp: int, number: int, previous: int) -> None:
-    fields[0] = compose.check_u32(ordinal)
-    fields[1] = compose.check_u32(time_stamp)
-    fields[2] = compose.check_u32(number)
-    fields[3] = compose.check_u32(previous)
+    fields[core.ACK_ORDINAL] = compose.check_u32(ordinal)
+    fields[core.ACK_TIME_STAMP] = compose.check_u32(time_stamp)
+    fields[core.ACK_NUMBER] = compose.check_u32(number)
+    fields[core.ACK_PREVIOUS] = compose.check_u32(previous)

@@ -23,27 +23,27 @@ def build(
     if isinstance(packet, (reader.OrderAck, FinalAck)):
         body = bytearray(compose.ACK_BODY_SIZE)
         core.pack(packet.body.part, packet.body.fields, body, 0)
-        body[16:36] = bytes(20)
+        body[compose.ACK_SOURCE_AT :] = bytes(compose.ACK_BODY_SIZE - compose.ACK_SOURCE_AT)
         if isinstance(packet, FinalAck):
-            body[16:32] = packet.body.source_guid
-            pack_into("<I", body, 32, packet.body.fields[core.ACK_MESSAGE_ID])
+            body[compose.ACK_SOURCE_AT : compose.ACK_SOURCE_AT + 16] = packet.body.source_guid
+            pack_into("<I", body, compose.ACK_SOURCE_AT + 16, packet.body.fields[core.ACK_MESSAGE_ID])
         packet.message.properties.body = body
         return _build_message(packet.message)
     if isinstance(packet, SessionAck):
         out = _internal(packet.base, packet.internal, compose.SESSION_ACK_SIZE)
-        core.pack(core.SESSION_HEADER, packet.session.fields, out, 20)
+        core.pack(core.SESSION_HEADER, packet.session.fields, out, compose.LAST_HEADER_AT)
         return out
     if isinstance(packet, ConnectionParameters):
         out = _internal(packet.base, packet.internal, compose.CONNECTION_PARAMETERS_SIZE)
-        core.pack(core.CONNECTION_PARAMETERS, packet.header.fields, out, 20)
+        core.pack(core.CONNECTION_PARAMETERS, packet.header.fields, out, compose.LAST_HEADER_AT)
         return out
     out = _internal(packet.base, packet.internal, compose.ESTABLISH_CONNECTION_SIZE)
     if len(packet.padding) != compose.PADDING_SIZE:
         raise ValueError("an EstablishConnection packet has 512 bytes of padding")
-    core.pack(core.ESTABLISH_CONNECTION, packet.header.fields, out, 20)
-    out[20:36] = names.check_guid(packet.header.client_guid)
-    out[36:52] = names.check_guid(packet.header.server_guid)
-    out[60:572] = packet.padding
+    core.pack(core.ESTABLISH_CONNECTION, packet.header.fields, out, compose.LAST_HEADER_AT)
+    out[compose.CLIENT_GUID_AT : compose.SERVER_GUID_AT] = names.check_guid(packet.header.client_guid)
+    out[compose.SERVER_GUID_AT : compose.SERVER_GUID_AT + 16] = names.check_guid(packet.header.server_guid)
+    out[compose.PADDING_AT :] = packet.padding
     return out
 
 
@@ -51,7 +51,7 @@ def _internal(base: BaseHeader, internal: InternalHeader, size: int) -> bytearra
     out = bytearray(size)
     base.fields[core.BASE_PACKET_SIZE] = size
     core.pack(core.BASE_HEADER, base.fields, out, 0)
-    core.pack(core.INTERNAL_HEADER, internal.fields, out, 16)
+    core.pack(core.INTERNAL_HEADER, internal.fields, out, compose.BASE_HEADER_SIZE)
     return out
 
 
@@ -69,9 +69,9 @@ def _build_message(message: UserMessage) -> bytearray:
     session = message.session
 
     flags = user.fields[core.USER_FLAGS] | core.USER_MP
-    flags = compose.select(flags, 10, user.destination_queue, 0xA9)
-    flags = compose.select(flags, 13, user.admin_queue, 0xED)
-    flags = compose.select(flags, 16, user.response_queue, 0xFF)
+    flags = compose.select(flags, compose.DESTINATION_SHIFT, user.destination_queue, compose.DESTINATION_SELECTORS)
+    flags = compose.select(flags, compose.ADMIN_SHIFT, user.admin_queue, compose.ADMIN_SELECTORS)
+    flags = compose.select(flags, compose.RESPONSE_SHIFT, user.response_queue, compose.RESPONSE_SELECTORS)
     flags = _bit(flags, core.USER_CQ, user.connector_type is not None)
     flags = _bit(flags, core.USER_TH, transaction is not None)
     flags = _bit(flags, core.USER_SH, security is not None)
@@ -81,7 +81,7 @@ def _build_message(message: UserMessage) -> bytearray:
     base_flags = _bit(base.fields[core.BASE_FLAGS] & ~core.BASE_IN, core.BASE_DH, debug is not None)
     base_flags = base.fields[core.BASE_FLAGS] = _bit(base_flags, core.BASE_SH, session is not None)
 
-    head = bytearray(64)
+    head = bytearray(compose.NAMES_AT)
     for name in (user.destination_queue, user.admin_queue, user.response_queue):
         if name is not None:
             head += name.wire()
@@ -89,15 +89,15 @@ def _build_message(message: UserMessage) -> bytearray:
         head += names.check_guid(user.connector_type)
     transaction_at = len(head)
     if transaction is not None:
-        head += bytes(20)
+        head += bytes(compose.TRANSACTION_HEADER_SIZE)
         guid = transaction.connector_qm_guid
         transaction.fields[core.TX_FLAGS] = _bit(transaction.fields[core.TX_FLAGS], core.TX_CG, guid is not None)
         if guid is not None:
             head += names.check_guid(guid)
     security_at = len(head)
     if security is not None:
-        head += bytes(16)
-        index = 1
+        head += bytes(compose.SECURITY_HEADER_SIZE)
+        index = core.SECURITY_SENDER_ID_SIZE  # and the others behind it
         for item in security.items():
             security.fields[index] = len(item)
             index += 1
@@ -110,7 +110,7 @@ def _build_message(message: UserMessage) -> bytearray:
     room = len(properties.body) + len(properties.surplus)
     fields[core.PROPERTIES_ALLOCATION_BODY_SIZE] = max(fields[core.PROPERTIES_ALLOCATION_BODY_SIZE], room)
     fields[core.PROPERTIES_EXTENSION_SIZE] = len(properties.extension)
-    body_at = properties_at + 56 + len(properties.label_raw) + len(properties.extension)
+    body_at = properties_at + compose.PROPERTIES_HEADER_SIZE + len(properties.label_raw) + len(properties.extension)
     tail_at = body_at + room + 3 & ~3
 
     tail = bytearray()
@@ -131,20 +131,21 @@ def _build_message(message: UserMessage) -> bytearray:
     if size > core.PACKET_SIZE_MAX:
         raise ValueError("a packet has at most 4194304 bytes, this one " + str(size))
     out = bytearray(core.packet_total(base_flags, size))
-    out[64:properties_at] = memoryview(head)[64:]
+    out[compose.NAMES_AT : properties_at] = memoryview(head)[compose.NAMES_AT :]
     core.pack(core.BASE_HEADER, base.fields, out, 0)
-    core.pack(core.USER_HEADER, user.fields, out, 16)
-    out[16:32] = names.check_guid(user.source_queue_manager)
-    out[32:48] = names.check_guid(user.queue_manager_address)
+    core.pack(core.USER_HEADER, user.fields, out, compose.BASE_HEADER_SIZE)
+    out[compose.SOURCE_AT : compose.ADDRESS_AT] = names.check_guid(user.source_queue_manager)
+    out[compose.ADDRESS_AT : compose.TTBR_AT] = names.check_guid(user.queue_manager_address)
     if transaction is not None:
         core.pack(core.TRANSACTION_HEADER, transaction.fields, out, transaction_at)
     if security is not None:
         core.pack(core.SECURITY_HEADER, security.fields, out, security_at)
     core.pack(core.MESSAGE_PROPERTIES_HEADER, fields, out, properties_at)
-    if len(properties.correlation_id) != 20:
+    if len(properties.correlation_id) != compose.CORRELATION_SIZE:
         raise ValueError("a correlation identifier has 20 bytes")
-    out[properties_at + 4 : properties_at + 24] = properties.correlation_id
-    at = properties_at + 56
+    at = properties_at + compose.CORRELATION_AT
+    out[at : at + compose.CORRELATION_SIZE] = properties.correlation_id
+    at = properties_at + compose.PROPERTIES_HEADER_SIZE
     for content in (properties.label_raw, properties.extension, properties.body, properties.surplus):
         out[at : at + len(content)] = content
         at += len(content)
@@ -169,7 +170,7 @@ def user_message(
     acknowledge: int = 0,
     admin: "names.QueueName | None" = None,
     response: "names.QueueName | None" = None,
-    correlation: bytes = bytes(20),
+    correlation: bytes = bytes(compose.CORRELATION_SIZE),
     message_class: int = 0,
     body_type: int = 0,
     application_tag: int = 0,
@@ -216,11 +217,11 @@ def set_message_class(packet: bytearray, message_class: int) -> None:
     flags = unpack_from("<I", packet, compose.USER_FLAGS_AT)[0]
     at = parse.names_end(packet, flags)
     if flags & core.USER_TH:
-        at += 36 if packet[at] & core.TX_CG else 20
+        at += compose.TRANSACTION_HEADER_SIZE + (16 if packet[at] & core.TX_CG else 0)
     if flags & core.USER_SH:
         sizes = unpack(core.SECURITY_HEADER, packet, at, len(packet))
-        at += 16
-        for index in range(1, 6):
+        at += compose.SECURITY_HEADER_SIZE
+        for index in range(core.SECURITY_SENDER_ID_SIZE, core.SECURITY_PROVIDER_INFO_SIZE + 1):
             at += sizes[index] + 3 & ~3
     pack_into("<H", packet, at + 2, message_class)
 

@@ -13,7 +13,8 @@ FOREVER = const(0xFFFFFFFF)  # TimeToReachQueue, TimeToBeReceived
 CLASS_ORDER_ACK = const(0x00FF)
 CLASS_FINAL_ACK = const(0x4000)  # this one and every higher one
 
-# Places in a message, and sizes, bytes.
+# Places in a packet, and sizes, bytes.
+PACKET_SIZE_AT = const(8)
 TTRQ_AT = const(12)
 SOURCE_AT = const(16)
 ADDRESS_AT = const(32)
@@ -22,15 +23,33 @@ SENT_TIME_AT = const(52)
 MESSAGE_ID_AT = const(56)
 USER_FLAGS_AT = const(60)
 NAMES_AT = const(64)
+LAST_HEADER_AT = const(20)  # of an internal packet, behind the InternalHeader
+CLIENT_GUID_AT = const(20)
+SERVER_GUID_AT = const(36)
+PADDING_AT = const(60)  # behind the EstablishConnectionHeader
+CORRELATION_AT = const(4)  # in the MessagePropertiesHeader,
+MESSAGE_SIZE_AT = const(32)  # there; AllocationBodySize is behind it
+ACK_SOURCE_AT = const(16)  # in the body of a FinalAck
 BASE_HEADER_SIZE = const(16)
 TRANSACTION_HEADER_SIZE = const(20)
+SECURITY_HEADER_SIZE = const(16)  # without SecurityData
 SESSION_HEADER_SIZE = const(16)
 PROPERTIES_HEADER_SIZE = const(56)
+CORRELATION_SIZE = const(20)
 ACK_BODY_SIZE = const(36)
-PADDING_SIZE = const(512)  # behind the EstablishConnectionHeader
+PADDING_SIZE = const(512)
 ESTABLISH_CONNECTION_SIZE = const(572)
 CONNECTION_PARAMETERS_SIZE = const(32)
 SESSION_ACK_SIZE = const(36)
+
+# UserHeader.Flags: where the selector of each queue name is, and which may be there (bit n: selector n).
+DESTINATION_SHIFT = const(10)
+ADMIN_SHIFT = const(13)
+RESPONSE_SHIFT = const(16)
+DESTINATION_SELECTORS = const(0xA9)
+ADMIN_SELECTORS = const(0xED)
+RESPONSE_SELECTORS = const(0xFF)
+
 _TRANSACTIONAL = const(0x00100020)  # UserHeader.Flags: TH, DM 1
 _SHA_1 = const(0x8004)  # default HashAlgorithm
 _RC4 = const(0x6801)  # default EncryptionAlgorithm
@@ -40,12 +59,12 @@ _RC4 = const(0x6801)  # default EncryptionAlgorithm
 
 
 def _internal(flags: int, kind: int, size: int, part: int, fields: "array[int]") -> bytearray:
-    """An internal packet whose one header, at 20, has these words."""
+    """An internal packet whose last header has these words."""
     out = bytearray(size)
     base = array("I", (core.VERSION_NUMBER, 0, flags | core.BASE_IN | 3, core.SIGNATURE, size, FOREVER))
     core.pack(core.BASE_HEADER, base, out, 0)
-    core.pack(core.INTERNAL_HEADER, array("I", (0, kind)), out, 16)
-    core.pack(part, fields, out, 20)
+    core.pack(core.INTERNAL_HEADER, array("I", (0, kind)), out, BASE_HEADER_SIZE)
+    core.pack(part, fields, out, LAST_HEADER_AT)
     return out
 
 
@@ -54,13 +73,13 @@ def establish_connection(
 ) -> bytearray:
     """Request or response (B-204, B-208; wire.md 5.2). time_stamp: ms. refused: CS, in a response."""
     fields = core.words(core.ESTABLISH_CONNECTION)
-    fields[8] = time_stamp
-    fields[9] = operating_system
+    fields[core.ESTABLISH_TIME_STAMP] = time_stamp
+    fields[core.ESTABLISH_OPERATING_SYSTEM] = operating_system
     kind = core.PT_ESTABLISH_CONNECTION | (core.INTERNAL_CS if refused else 0)
     out = _internal(0, kind, ESTABLISH_CONNECTION_SIZE, core.ESTABLISH_CONNECTION, fields)
-    out[20:36] = names.check_guid(client_guid)
-    out[36:52] = names.check_guid(server_guid)
-    for at in range(ESTABLISH_CONNECTION_SIZE - PADDING_SIZE, ESTABLISH_CONNECTION_SIZE):
+    out[CLIENT_GUID_AT:SERVER_GUID_AT] = names.check_guid(client_guid)
+    out[SERVER_GUID_AT : SERVER_GUID_AT + 16] = names.check_guid(server_guid)
+    for at in range(PADDING_AT, ESTABLISH_CONNECTION_SIZE):
         out[at] = 0x5A
     return out
 
@@ -124,17 +143,17 @@ def message(
 
     flags: of the BaseHeader. Selectors and MP are added to user_flags, the sizes to properties.
     """
-    user_flags = select(user_flags, 10, destination, 0xA9)
-    user_flags = select(user_flags, 13, admin, 0xED)
-    user_flags = select(user_flags, 16, response, 0xFF) | core.USER_MP
+    user_flags = select(user_flags, DESTINATION_SHIFT, destination, DESTINATION_SELECTORS)
+    user_flags = select(user_flags, ADMIN_SHIFT, admin, ADMIN_SELECTORS)
+    user_flags = select(user_flags, RESPONSE_SHIFT, response, RESPONSE_SELECTORS) | core.USER_MP
     wire = destination.wire()
     if admin is not None:
         wire += admin.wire()
     if response is not None:
         wire += response.wire()
-    transaction_at = 64 + len(wire)
-    at = transaction_at + (20 if user_flags & core.USER_TH else 0)
-    label_at = at + 56
+    transaction_at = NAMES_AT + len(wire)
+    at = transaction_at + (TRANSACTION_HEADER_SIZE if user_flags & core.USER_TH else 0)
+    label_at = at + PROPERTIES_HEADER_SIZE
     body_at = label_at + len(label_raw) + len(extension)
     size = body_at + len(body) + 3 & ~3
     if size > core.PACKET_SIZE_MAX:
@@ -143,25 +162,26 @@ def message(
     base = array("I", (core.VERSION_NUMBER, 0, flags, core.SIGNATURE, size, check_u32(ttrq)))
     core.pack(core.BASE_HEADER, base, out, 0)
     fields = core.words(core.USER_HEADER)
-    fields[8] = check_u32(ttbr)
-    fields[9] = check_u32(sent_time)
-    fields[10] = check_u32(message_id)
-    fields[11] = user_flags
-    core.pack(core.USER_HEADER, fields, out, 16)
-    out[16:32] = names.check_guid(source)
-    out[32:48] = names.check_guid(address)
-    out[64:transaction_at] = wire
+    fields[core.USER_TIME_TO_BE_RECEIVED] = check_u32(ttbr)
+    fields[core.USER_SENT_TIME] = check_u32(sent_time)
+    fields[core.USER_MESSAGE_ID] = check_u32(message_id)
+    fields[core.USER_FLAGS] = user_flags
+    core.pack(core.USER_HEADER, fields, out, BASE_HEADER_SIZE)
+    out[SOURCE_AT:ADDRESS_AT] = names.check_guid(source)
+    out[ADDRESS_AT:TTBR_AT] = names.check_guid(address)
+    out[NAMES_AT:transaction_at] = wire
     if at != transaction_at:
         core.pack(core.TRANSACTION_HEADER, array("I", (core.TX_FM | core.TX_LM, 0, 0, 1, 0)), out, transaction_at)
-    properties[1] = len(label_raw) >> 1
-    properties[10] = properties[11] = len(body)
-    properties[13] = _SHA_1
-    properties[14] = _RC4
-    properties[15] = len(extension)
+    properties[core.PROPERTIES_LABEL_LENGTH] = len(label_raw) >> 1
+    properties[core.PROPERTIES_MESSAGE_SIZE] = properties[core.PROPERTIES_ALLOCATION_BODY_SIZE] = len(body)
+    properties[core.PROPERTIES_HASH_ALGORITHM] = _SHA_1
+    properties[core.PROPERTIES_ENCRYPTION_ALGORITHM] = _RC4
+    properties[core.PROPERTIES_EXTENSION_SIZE] = len(extension)
     core.pack(core.MESSAGE_PROPERTIES_HEADER, properties, out, at)
-    if len(correlation) != 20:
+    if len(correlation) != CORRELATION_SIZE:
         raise ValueError("a correlation identifier has 20 bytes")
-    out[at + 4 : at + 24] = correlation
+    at += CORRELATION_AT
+    out[at : at + CORRELATION_SIZE] = correlation
     out[label_at : label_at + len(label_raw)] = label_raw
     out[body_at - len(extension) : body_at] = extension
     out[body_at : body_at + len(body)] = body
@@ -179,19 +199,20 @@ class Draft:
         self._destination = destination
         self._label = ""
         self._head = b""
+        self.transaction_at = NAMES_AT + len(destination.wire())
         self._label_is("")
-        self.transaction_at = 64 + len(destination.wire())
 
     def _label_is(self, label: str) -> None:
         raw = names.terminated(label) if label else b""
         properties = core.words(core.MESSAGE_PROPERTIES_HEADER)
         packet = message(
             0, FOREVER, self._source, names.NULL_GUID, FOREVER, 0, 0, _TRANSACTIONAL, self._destination, None, None,
-            properties, bytes(20), raw, b"", b"",
+            properties, bytes(CORRELATION_SIZE), raw, b"", b"",
         )  # fmt: skip
-        self._flags = unpack_from("<I", packet, 60)[0]
-        size = 64 + len(self._destination.wire()) + 20 + 56 + len(raw)
-        self._sizes_at = size - len(raw) - 24
+        self._flags = unpack_from("<I", packet, USER_FLAGS_AT)[0]
+        properties_at = self.transaction_at + TRANSACTION_HEADER_SIZE
+        size = properties_at + PROPERTIES_HEADER_SIZE + len(raw)
+        self._sizes_at = properties_at + MESSAGE_SIZE_AT
         self._head = bytes(packet[:size])
         self._label = label
 
@@ -231,8 +252,10 @@ class Draft:
         core.copy(buffer, at, body, 0, count)
         for at in range(end, offset + size):
             buffer[at] = 0
-        pack_into("<II", buffer, offset + 8, size, check_u32(ttrq))
+        pack_into("<II", buffer, offset + PACKET_SIZE_AT, size, check_u32(ttrq))
         flags = self._flags | journal
-        pack_into("<IIII", buffer, offset + 48, check_u32(ttbr), check_u32(sent_time), check_u32(message_id), flags)
+        pack_into(
+            "<IIII", buffer, offset + TTBR_AT, check_u32(ttbr), check_u32(sent_time), check_u32(message_id), flags
+        )
         pack_into("<II", buffer, offset + self._sizes_at, count, count)
         return size

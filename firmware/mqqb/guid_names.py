@@ -1,15 +1,9 @@
 """Public and private format names: queues by GUIDs and numbers (wire.md 1.5)."""
 
-from struct import pack_into, unpack_from
+from struct import pack, unpack_from
 
 from mqqb import names
 from mqqb.names import QueueName, check_guid
-
-
-def _u32(value: int) -> bytes:
-    raw = bytearray(4)
-    pack_into("<I", raw, 0, value)
-    return bytes(raw)
 
 
 class PrivateQueueFormatNameId(QueueName):
@@ -20,7 +14,7 @@ class PrivateQueueFormatNameId(QueueName):
     selector = 2
 
     def __init__(self, private_queue_identifier: int) -> None:
-        super().__init__(_u32(private_queue_identifier))
+        super().__init__(pack("<I", private_queue_identifier))
 
     @property
     def private_queue_identifier(self) -> int:
@@ -52,7 +46,7 @@ class PrivateQueueFormatName(QueueName):
     selector = 6
 
     def __init__(self, source_queue_manager: bytes, private_queue_identifier: int) -> None:
-        super().__init__(check_guid(source_queue_manager) + _u32(private_queue_identifier))
+        super().__init__(check_guid(source_queue_manager) + pack("<I", private_queue_identifier))
 
     @property
     def source_queue_manager(self) -> bytes:

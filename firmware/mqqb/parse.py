@@ -93,21 +93,21 @@ def _parse_message(base: BaseHeader, data: "Buffer", offset: int) -> "Message":
     if base_flags & core.BASE_TR and not base_flags & core.BASE_DH:
         raise core.malformed(problems.TRACE_ALONE, 0)
 
-    at = offset + 16
+    at = offset + compose.BASE_HEADER_SIZE
     user = UserHeader(unpack(core.USER_HEADER, data, at, limit))
-    user.source_queue_manager = bytes(data[at : at + 16])
-    user.queue_manager_address = bytes(data[at + 16 : at + 32])
+    user.source_queue_manager = bytes(data[offset + compose.SOURCE_AT : offset + compose.ADDRESS_AT])
+    user.queue_manager_address = bytes(data[offset + compose.ADDRESS_AT : offset + compose.TTBR_AT])
     flags = user.fields[core.USER_FLAGS]
-    at += 48
-    kind = names.KINDS[flags >> 10 & 7]
+    at = offset + compose.NAMES_AT
+    kind = names.KINDS[flags >> compose.DESTINATION_SHIFT & 7]
     if kind:
         user.destination_queue = name = _parse_name(kind, data, at, limit, problems.DESTINATION_QUEUE)
         at += _name_size(name)
-    kind = names.KINDS[flags >> 13 & 7]
+    kind = names.KINDS[flags >> compose.ADMIN_SHIFT & 7]
     if kind:
         user.admin_queue = name = _parse_name(kind, data, at, limit, problems.ADMIN_QUEUE)
         at += _name_size(name)
-    kind = names.KINDS[flags >> 16 & 7]
+    kind = names.KINDS[flags >> compose.RESPONSE_SHIFT & 7]
     if kind:
         user.response_queue = name = _parse_name(kind, data, at, limit, problems.RESPONSE_QUEUE)
         at += _name_size(name)
@@ -118,14 +118,14 @@ def _parse_message(base: BaseHeader, data: "Buffer", offset: int) -> "Message":
     transaction = None
     if flags & core.USER_TH:
         transaction = TransactionHeader(unpack(core.TRANSACTION_HEADER, data, at, limit))
-        at += 20
+        at += compose.TRANSACTION_HEADER_SIZE
         if transaction.fields[core.TX_FLAGS] & core.TX_CG:
             transaction.connector_qm_guid = take(data, at, 16, limit, problems.CONNECTOR_QM_GUID)
             at += 16
     security = None
     if flags & core.USER_SH:
         security = SecurityHeader(unpack(core.SECURITY_HEADER, data, at, limit))
-        at = _parse_security(security, data, at + 16, limit)
+        at = _parse_security(security, data, at + compose.SECURITY_HEADER_SIZE, limit)
 
     message = UserMessage(base, user, _parse_properties(data, at, limit))
     message.transaction = transaction
@@ -135,7 +135,7 @@ def _parse_message(base: BaseHeader, data: "Buffer", offset: int) -> "Message":
     if base_flags & core.BASE_SH:
         if packet_size & 3:
             raise core.malformed(problems.NOT_ALIGNED, 0)
-        message.session = SessionHeader(unpack(core.SESSION_HEADER, data, limit, limit + 16))
+        message.session = SessionHeader(unpack(core.SESSION_HEADER, data, limit, limit + compose.SESSION_HEADER_SIZE))
 
     message_class = message.properties.fields[core.PROPERTIES_MESSAGE_CLASS]
     if (message_class == compose.CLASS_ORDER_ACK or message_class >= compose.CLASS_FINAL_ACK) and _to_order_queue(
@@ -146,7 +146,7 @@ def _parse_message(base: BaseHeader, data: "Buffer", offset: int) -> "Message":
         if message_class == compose.CLASS_ORDER_ACK:
             return reader.OrderAck(message, reader.OrderAckBody(unpack(core.ORDER_ACK, data, body_at, limit)))
         final = FinalAckBody(unpack(core.FINAL_ACK, data, body_at, limit))
-        final.source_guid = bytes(data[body_at + 16 : body_at + 32])
+        final.source_guid = bytes(data[body_at + compose.ACK_SOURCE_AT : body_at + compose.ACK_SOURCE_AT + 16])
         return FinalAck(message, final)
     return message
 
@@ -166,7 +166,7 @@ def _to_order_queue(message: UserMessage) -> bool:
 def _parse_security(security: SecurityHeader, data: "Buffer", at: int, limit: int) -> int:
     """SecurityData. Returns where it ends; what is in it is for hosts."""
     end = at
-    for index in range(1, 6):
+    for index in range(core.SECURITY_SENDER_ID_SIZE, core.SECURITY_PROVIDER_INFO_SIZE + 1):
         end += security.fields[index] + 3 & ~3
     if end > limit:
         raise core.malformed(problems.SECURITY_TOO_LONG, 0)
@@ -179,8 +179,9 @@ def _parse_properties(data: "Buffer", at: int, limit: int) -> MessagePropertiesH
     """The fixed part, label and extension; the body is for _finish."""
     properties = MessagePropertiesHeader(unpack(core.MESSAGE_PROPERTIES_HEADER, data, at, limit))
     fields = properties.fields
-    properties.correlation_id = bytes(data[at + 4 : at + 24])
-    at += 56
+    correlation_at = at + compose.CORRELATION_AT
+    properties.correlation_id = bytes(data[correlation_at : correlation_at + compose.CORRELATION_SIZE])
+    at += compose.PROPERTIES_HEADER_SIZE
     size = 2 * fields[core.PROPERTIES_LABEL_LENGTH]
     if size:
         properties.label_raw = raw = take(data, at, size, limit, problems.LABEL)
@@ -205,7 +206,12 @@ def _finish(message: UserMessage, data: "Buffer", at: int, limit: int) -> int:
     """
     properties = message.properties
     fields = properties.fields
-    body_at = at + 56 + 2 * fields[core.PROPERTIES_LABEL_LENGTH] + fields[core.PROPERTIES_EXTENSION_SIZE]
+    body_at = (
+        at
+        + compose.PROPERTIES_HEADER_SIZE
+        + 2 * fields[core.PROPERTIES_LABEL_LENGTH]
+        + fields[core.PROPERTIES_EXTENSION_SIZE]
+    )
     size = fields[core.PROPERTIES_MESSAGE_SIZE]
     allocated = fields[core.PROPERTIES_ALLOCATION_BODY_SIZE]
     if (
@@ -246,7 +252,7 @@ def _parse_tail(message: UserMessage, data: "Buffer", at: int, end: int, limit: 
 def names_end(packet: "Buffer", flags: int) -> int:
     """Where the queue names of a serialised message that parses end. flags: of its UserHeader."""
     at = compose.NAMES_AT
-    for shift in (10, 13, 16):
+    for shift in (compose.DESTINATION_SHIFT, compose.ADMIN_SHIFT, compose.RESPONSE_SHIFT):
         kind = names.KINDS[flags >> shift & 7]
         at += 2 + (packet[at] | packet[at + 1] << 8) + 3 & ~3 if kind == names.DIRECT else _KIND_SIZES[kind]
     return at + 16 if flags & core.USER_CQ else at

@@ -159,7 +159,7 @@ def read_security(security: SecurityHeader, data: "Buffer", at: int) -> None:
     """Read the items of SecurityData, which are known to be there."""
     fields = security.fields
     items = []
-    for index in range(1, 6):
+    for index in range(core.SECURITY_SENDER_ID_SIZE, core.SECURITY_PROVIDER_INFO_SIZE + 1):
         items.append(bytes(data[at : at + fields[index]]))
         at += fields[index] + 3 & ~3
     identifier, key, signature, certificate, provider = items
@@ -168,7 +168,7 @@ def read_security(security: SecurityHeader, data: "Buffer", at: int) -> None:
     security.signature = signature
     security.sender_cert = certificate
     security.provider_info = provider
-    kind = fields[0] & 0xF
+    kind = fields[core.SECURITY_FLAGS] & 0xF
     if kind == 0:
         fits = not identifier
     elif kind == 1:
@@ -190,7 +190,7 @@ def read_tail(message: UserMessage, data: "Buffer", at: int, limit: int) -> int:
     if message.base.fields[core.BASE_FLAGS] & core.BASE_DH:
         message.debug = debug = DebugHeader(unpack(core.DEBUG_HEADER, data, at, limit))
         at += 4
-        if debug.fields[0] & 3:
+        if debug.fields[core.DEBUG_FLAGS] & 3:
             debug.queue_identifier = take(data, at, 16, limit, "DebugHeader.QueueIdentifier")
             at += 16
     if flags & core.USER_HH:

@@ -23,9 +23,9 @@ def read_internal(data: "Buffer", offset: int, limit: int, fields: "array[int]")
     Returns PT and CS of its InternalHeader. The BaseHeader is known to be right. Malformed.
     """
     part = core.INTERNAL_HEADER
-    status = core.unpack(part, fields, data, offset + 16, limit)
+    status = core.unpack(part, fields, data, offset + compose.BASE_HEADER_SIZE, limit)
     if not status:
-        flags = fields[1]
+        flags = fields[core.INTERNAL_FLAGS]
         kind = flags & core.INTERNAL_PT
         size = limit - offset
         if kind == core.PT_SESSION_ACK:
@@ -43,7 +43,7 @@ def read_internal(data: "Buffer", offset: int, limit: int, fields: "array[int]")
             if size != compose.ESTABLISH_CONNECTION_SIZE:
                 status = problems.ESTABLISH_LENGTH
         if not status:
-            status = core.unpack(part, fields, data, offset + 20, limit)
+            status = core.unpack(part, fields, data, offset + compose.LAST_HEADER_AT, limit)
     if status:
         raise core.malformed(status, part)
     return flags & (core.INTERNAL_PT | core.INTERNAL_CS)
@@ -82,26 +82,28 @@ def order_ack_body(raw: "Buffer") -> int:
     """Where the body of an OrderAck begins, if the message raw is one with no headers but those that it needs; its body
     and SessionHeader are not looked at. 0: `parse` tells what it is.
     """
-    size, flags = unpack_from("<I", raw, 8)[0], unpack_from("<I", raw, 60)[0]
+    size = unpack_from("<I", raw, compose.PACKET_SIZE_AT)[0]
+    flags = unpack_from("<I", raw, compose.USER_FLAGS_AT)[0]
     fields = core.words(core.MESSAGE_PROPERTIES_HEADER)
     if (
         raw[2] & ~(core.BASE_SH | 7) & 0xFF
         or raw[3]
         or flags & _NOT_OF_ORDER_ACKS
-        or core.unpack(core.USER_HEADER, fields, raw, 16, size)
+        or core.unpack(core.USER_HEADER, fields, raw, compose.BASE_HEADER_SIZE, size)
     ):
         return 0
-    kind = names.KINDS[flags >> 10 & 7]
-    at = 68
+    kind = names.KINDS[flags >> compose.DESTINATION_SHIFT & 7]
+    at = compose.NAMES_AT + 4
     if kind == names.DIRECT:
-        count = raw[64] | raw[65] << 8
-        at = 64 + (2 + count + 3 & ~3)
-        name = bytes(raw[66 : 64 + count])
-        if count & 1 or raw[64 + count : 66 + count] != b"\0\0" or not names.is_order_queue(names.utf16_decode(name)):
+        count = raw[compose.NAMES_AT] | raw[compose.NAMES_AT + 1] << 8
+        at = compose.NAMES_AT + (2 + count + 3 & ~3)
+        end = compose.NAMES_AT + count  # of the text, without its NUL
+        name = bytes(raw[compose.NAMES_AT + 2 : end])
+        if count & 1 or raw[end : end + 2] != b"\0\0" or not names.is_order_queue(names.utf16_decode(name)):
             return 0
-    elif kind != names.ID or unpack_from("<I", raw, 64)[0] != names.ORDER_QUEUE_ID:
+    elif kind != names.ID or unpack_from("<I", raw, compose.NAMES_AT)[0] != names.ORDER_QUEUE_ID:
         return 0
-    label_at = at + 56
+    label_at = at + compose.PROPERTIES_HEADER_SIZE
     body_at = label_at + len(names.ORDER_LABEL_RAW)
     if (
         body_at + compose.ACK_BODY_SIZE != size

@@ -295,7 +295,7 @@ class Outcomes:
         name = user.admin_queue
         if name is None or (message_class in INSECURE and not self.config.send_insecure_nacks):
             return
-        selector = user.flags >> 13 & 7
+        selector = user.flags >> compose.ADMIN_SHIFT & 7
         host = names.NULL_GUID
         if isinstance(name, guid_names.PrivateQueueFormatName):  # AQ 6; as a destination it is its two parts
             host = name.source_queue_manager
