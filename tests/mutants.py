@@ -34,6 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ENGINE = Path("firmware/mqqb")
 TESTS = {
     "session.py": ("engine/test_engine.py", "engine/test_engine_board.py", "engine/test_streams.py"),
+    "events.py": ("engine/test_engine.py", "engine/test_engine_board.py", "engine/test_streams.py"),
     "reader.py": ("engine/test_engine_board.py", "engine/test_engine.py"),
     "streams.py": ("engine/test_streams.py", "engine/test_engine.py"),
     "incoming.py": ("engine/test_streams.py", "engine/test_engine.py"),

@@ -2,7 +2,7 @@
 
 import gc
 
-from mqqb import compose, const, names, session
+from mqqb import compose, const, events, names, session
 
 from node import outbox
 from node.link import TICK_MS
@@ -293,7 +293,7 @@ class Peer:
             event = conversation.next_event(now)
             if event is None:
                 break
-            if not isinstance(event, session.MessageReceived):
+            if not isinstance(event, events.MessageReceived):
                 self._take(event)
                 continue
             if refusal:
@@ -330,10 +330,10 @@ class Peer:
     def _take(self, event: object) -> None:
         """Act on an event that is no message."""
         node = self.node
-        if isinstance(event, session.Acknowledged):
+        if isinstance(event, events.Acknowledged):
             if node.receiver is not None:
                 node.receiver.acknowledged(event.entries)
-        elif isinstance(event, session.Opened):
+        elif isinstance(event, events.Opened):
             assert self.session is not None
             node.stats.connects += 1
             self._was_open = True

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from mqqb import core, headers, names, parse, reader
-from mqqb.session import Acknowledged, Closed, MessageReceived, Noted, Opened
+from mqqb.events import Acknowledged, Closed, MessageReceived, Noted, Opened
 
 from ordack import clock, outcome
 from ordack.acceptance import NOT_NOW, Acceptance

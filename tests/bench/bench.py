@@ -28,6 +28,7 @@ import construct
 import paho.mqtt.client as mqtt
 from _mqqb import ffi, lib
 from mqqb import build, compose, core, parse, reader, session, streams
+from mqqb.events import Closed, MessageReceived
 from mqqb.names import parse_format_name
 from ordack.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
@@ -265,8 +266,8 @@ class Sender:
         data = self.socket.recv(1 << 16)
         assert data, "the queue manager closed the connection"
         for event in self.session.receive_data(data, self.now()):
-            assert not isinstance(event, session.Closed), (event.rule, event.reason)
-            if isinstance(event, session.MessageReceived):
+            assert not isinstance(event, Closed), (event.rule, event.reason)
+            if isinstance(event, MessageReceived):
                 assert isinstance(event.packet, reader.OrderAck)
                 self.stream.order_ack(event.packet.body, self.now())
                 self.session.stored(event.recoverable, self.now())

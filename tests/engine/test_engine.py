@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from mqqb import session
+from mqqb.events import Closed
 from mqqb.incoming import IncomingStream
 
 for function, numbers, names, values in engine_cases.TESTS:
@@ -115,7 +116,7 @@ class TwoEnds(RuleBasedStateMachine):
 
     def check(self, events: list[object]) -> None:
         for event in events:
-            if isinstance(event, session.Closed):
+            if isinstance(event, Closed):
                 assert event.rule in ("B-147", "B-148", "B-155"), (event.rule, event.reason)
                 assert event.rule != "B-147" or not self.sender.stream.table, "not idle, but needed (A-28)"
                 self.cut()

@@ -11,6 +11,7 @@ import engine_ends as ends
 import pytest
 import test_session
 from mqqb import acks, build, compose, core, guid_names, headers, names, parse, rare, reader, session
+from mqqb.events import Closed, MessageReceived
 
 assert test_session, "imported, so that its tests are known"
 CALLS = {
@@ -52,11 +53,11 @@ def told(subject: session.Session, raw: bytes) -> list[Any]:
     """What the session makes of the bytes, in words that can be compared."""
     result = []
     for event in ends.events_of(subject, raw, 1):
-        if isinstance(event, session.MessageReceived):
+        if isinstance(event, MessageReceived):
             packet = event.packet
             fields = list(packet.user.fields) if isinstance(packet, headers.UserMessage) else list(packet.body.fields)
             result.append((type(packet).__name__, fields[:8], event.recoverable))
-        elif isinstance(event, session.Closed):
+        elif isinstance(event, Closed):
             result.append((event.rule, event.reason))
         else:
             result.append(type(event).__name__)
@@ -115,7 +116,7 @@ def test_order_acks_that_are_handed_out_together_are_each_whole() -> None:
     sender, _ = ends.open_pair()
     raws = [bytes(order_ack(1)), bytes(order_ack(2, 10))]
     events = sender.session.receive_data(b"".join(raws), 1)
-    received = [event for event in events if isinstance(event, session.MessageReceived)]
+    received = [event for event in events if isinstance(event, MessageReceived)]
     acks = [event.packet for event in received if isinstance(event.packet, reader.OrderAck)]
     assert [(ack.body.tx_sequence_number, ack.message.user.message_id) for ack in acks] == [(1, 9), (2, 10)]
     assert [event.raw for event in received] == raws
@@ -201,7 +202,7 @@ def test_the_room_is_as_large_as_the_packet_that_is_coming() -> None:
         wire = wire[count:]
         subject.took(count)
         while (event := subject.next_event(0)) is not None:
-            assert isinstance(event, session.MessageReceived)
+            assert isinstance(event, MessageReceived)
             bodies.append(bytes(event.packet.properties.body))
     assert bodies == [bytes(range(256)) * 20]
     assert len(packet) - 384 <= largest < len(packet)
@@ -230,7 +231,7 @@ def test_no_more_is_told_after_the_end() -> None:
     room[:32] = bytes(32)
     subject.took(32)
     event = subject.next_event(0)
-    assert isinstance(event, session.Closed)
+    assert isinstance(event, Closed)
     assert subject.next_event(0) is None
     subject.took(len(subject.room()))
     assert subject.half_received == 0

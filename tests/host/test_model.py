@@ -15,8 +15,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from mqqb import core
+from mqqb.events import MessageReceived
 from mqqb.incoming import IncomingStream
-from mqqb.session import MessageReceived, Session
+from mqqb.session import Session
 from mqqb.streams import OutgoingStream
 from ordack import lives, returns, turns
 from ordack.incoming import IncomingState

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from mqqb import compose, handshake, parse
-from mqqb.session import OPEN, MessageReceived, Session, Settings
+from mqqb.events import MessageReceived
+from mqqb.session import OPEN, Session, Settings
 from ordack.client import Client
 from ordack.config import Config
 from ordack.manager import Manager

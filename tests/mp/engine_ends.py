@@ -8,6 +8,7 @@ it likes.
 from array import array
 
 from mqqb import acks, build, core, handshake, names, parse, reader, session, streams
+from mqqb.events import Acknowledged, MessageReceived
 from mqqb.headers import FinalAck, FinalAckBody, TransactionHeader, UserMessage
 from mqqb.incoming import IncomingStream
 
@@ -99,7 +100,7 @@ class Sender:
         events = []
         for event in events_of(self.session, data, now):
             events.append(event)
-            if isinstance(event, session.MessageReceived):
+            if isinstance(event, MessageReceived):
                 packet = event.packet
                 if isinstance(packet, reader.OrderAck):
                     covered = self.stream.order_ack(packet.body, now)
@@ -111,7 +112,7 @@ class Sender:
                         self.rejected.append((entry.message_id, properties[core.PROPERTIES_MESSAGE_CLASS]))
                         self._settle([entry])
                 self.session.stored(event.recoverable, now)
-            elif isinstance(event, session.Acknowledged):
+            elif isinstance(event, Acknowledged):
                 self.stream.remove(event.entries)
                 self._settle(event.entries)
         self.pump(now)
@@ -170,7 +171,7 @@ class Receiver:
         events = []
         for event in events_of(self.session, data, now):
             events.append(event)
-            if isinstance(event, session.MessageReceived):
+            if isinstance(event, MessageReceived):
                 self.held.append(event)
         if not self.hold:
             self.store(now)

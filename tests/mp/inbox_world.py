@@ -2,6 +2,7 @@
 
 import power
 from mqqb import build, compose, core, guid_names, headers, names, parse, reader, session, streams
+from mqqb.events import Acknowledged, MessageReceived
 from node import Node
 from node.peer import Peer
 
@@ -71,10 +72,10 @@ class Sender:
 
     def receive(self, data, now):
         for event in self.session.receive_data(data, now):
-            if isinstance(event, session.MessageReceived):
+            if isinstance(event, MessageReceived):
                 self._message(event.packet, now)
                 self.session.stored(event.recoverable, now)
-            elif isinstance(event, session.Acknowledged):
+            elif isinstance(event, Acknowledged):
                 self.stream.remove(event.entries)
 
     def _message(self, packet, now):

@@ -15,14 +15,15 @@ import engine_ends as ends
 from engine_cases import TESTS, parametrize, rule, run_tests
 from engine_ends import session_headers
 from mqqb import acks, build, compose, core, guid_names, names, parse, reader, session, streams
+from mqqb.events import Closed, MessageReceived, Noted, Opened
 from mqqb.incoming import IncomingStream
 
 # ---- handshake ------------------------------------------------------------------------------------
 
 
-def _closed(events: list[object]) -> session.Closed:
+def _closed(events: list[object]) -> Closed:
     assert events
-    assert isinstance(events[-1], session.Closed)
+    assert isinstance(events[-1], Closed)
     assert isinstance(events[-1].reason, str), "an operator is told"
     return events[-1]
 
@@ -93,12 +94,12 @@ def test_parameters_are_measured_clamped_and_adopted_by_both(round_trip: int, ti
     assert request.header.fields[core.PARAMETERS_ACK_TIMEOUT] == 25000
     assert request.header.fields[core.PARAMETERS_WINDOW_SIZE] == 64
     events = acceptor.receive_data(build.build(request), start + round_trip)
-    assert isinstance(events[0], session.Opened)
+    assert isinstance(events[0], Opened)
     assert acceptor.ack_wait_timeout == 25000
     assert acceptor.recoverable_ack_send_timeout == timeout
     answer = parse.parse(acceptor.data_to_send())
     assert list(answer.header.fields) == [timeout, 25000, 0, 9]
-    assert isinstance(initiator.receive_data(build.build(answer), start)[0], session.Opened)
+    assert isinstance(initiator.receive_data(build.build(answer), start)[0], Opened)
 
 
 def _states() -> dict[str, session.Session]:
@@ -297,7 +298,7 @@ def test_a_session_header_rides_on_a_message_once_three_quarters_are_over(delive
         assert (message.session is not None) == rides
         assert len(raw) == message.base.fields[core.BASE_PACKET_SIZE] + 16 * rides
         events = sender.session.receive_data(raw, now)
-        assert type(events[0]) is session.MessageReceived
+        assert type(events[0]) is MessageReceived
         assert len(events[0].raw) == message.base.fields[core.BASE_PACKET_SIZE]
         assert parse.parse(events[0].raw).session is None, "what is stored can be read again"
         assert sender.session.closed is None
@@ -324,7 +325,7 @@ def test_a_count_mismatch_delivers_then_closes_or_only_notes(close: bool) -> Non
         assert _closed(events).rule == "B-227"
     else:
         assert receiver.session.closed is None
-        (note,) = [event for event in events if isinstance(event, session.Noted)]
+        (note,) = [event for event in events if isinstance(event, Noted)]
         assert note.rule == "B-227"
         assert "counts" in note.reason
         assert receiver.receive(wrong, 1) == [], "told once"
@@ -500,7 +501,7 @@ def test_a_malformed_session_header_is_noticed_in_an_order_ack_that_is_read_in_p
         raw = bytearray(receiver.session.data_to_send())
         assert raw[2] & 0x10, "it carries a SessionHeader"
         (event,) = _read_in_place(sender.session, bytes(raw))
-        assert isinstance(event, session.MessageReceived)
+        assert isinstance(event, MessageReceived)
     raw[-4:-2] = b"\0\0"  # WindowSize
     assert _closed(_read_in_place(sender.session, bytes(raw))).rule == "B-106"
 
@@ -515,7 +516,7 @@ def test_an_order_ack_that_says_it_has_a_header_more_is_not_like_one_before() ->
         sender, _ = ends.open_pair()
         if known:
             (event,) = _read_in_place(sender.session, bytes(ack))
-            assert isinstance(event, session.MessageReceived)
+            assert isinstance(event, MessageReceived)
         rules.append(_closed(_read_in_place(sender.session, bytes(wrong))).rule)
     assert rules[0] == rules[1]
 
@@ -748,7 +749,7 @@ def test_a_session_header_changes_no_other_flag_and_leaves_no_trace() -> None:
     raw = receiver.session.data_to_send()
     assert raw[2] == as_built[2] | 0x10
     assert raw[: len(as_built)][:2] + raw[3 : len(as_built)] == as_built[:2] + as_built[3:]
-    (event,) = [event for event in sender.session.receive_data(raw, 499) if isinstance(event, session.MessageReceived)]
+    (event,) = [event for event in sender.session.receive_data(raw, 499) if isinstance(event, MessageReceived)]
     assert event.raw == as_built
     receiver.session.send(None, packet, False, 500)
     assert receiver.session.data_to_send() == as_built, "nothing to acknowledge, the flag is gone again"

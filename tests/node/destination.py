@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from mqqb import acks, compose, core, guids, headers, session, streams
+from mqqb.events import Acknowledged, MessageReceived, Opened
 from mqqb.incoming import IncomingStream
 
 GUID = bytes(range(100, 116))
@@ -147,15 +148,15 @@ class Connection(asyncio.Protocol):
             self.left -= len(data)
         now = _now()
         for event in self.session.receive_data(data, now):
-            if isinstance(event, session.Opened):
+            if isinstance(event, Opened):
                 for arrived in self.destination.owed:
                     if arrived.source == self.session.remote_guid:
                         self._confirm(arrived)
-            elif isinstance(event, session.Acknowledged):
+            elif isinstance(event, Acknowledged):
                 for entry in event.entries:
                     if entry.key in self.destination.owed:
                         self.destination.owed.remove(entry.key)  # type: ignore[arg-type]
-            elif isinstance(event, session.MessageReceived):
+            elif isinstance(event, MessageReceived):
                 if isinstance(event.packet, headers.UserMessage):
                     self._take(event.packet, now)
                 self.session.stored(event.recoverable, now)

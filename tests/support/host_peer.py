@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from mqqb import build, compose, core, headers, names, parse, reader
-from mqqb.session import Acknowledged, MessageReceived, Session, Settings
+from mqqb.events import Acknowledged, MessageReceived
+from mqqb.session import Session, Settings
 from mqqb.streams import Entry, OutgoingStream
 
 
