@@ -41,7 +41,7 @@ TESTS = {
     "confirm.py": ("engine/test_confirm.py",),
 }
 ONLY = {"reader.py": "OrderAckReader"}  # what parses is not tried here: its tests, test_packets.py, take too long
-COPIED = ("pyproject.toml", "tests/mp", "firmware/mqqb")
+COPIED = ("pyproject.toml", "tests/mp", "tests/support/confirm_rules.py", "firmware/mqqb")
 JOBS = 2
 SECONDS = 60  # of processor time for the tests of one mutant; without one they take a third
 PATIENCE = 20 * SECONDS  # that the clock may take for it, however busy the machine is

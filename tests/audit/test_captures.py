@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import dpkt
+import packet_samples as samples  # type: ignore[import-not-found]
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,20 +23,33 @@ from mqqb.names import parse_format_name
 from ordack import capture
 from ordack.pipeline import captures
 
-from tests.audit.test_capture import ETHERNET, FRAMES, START, block, enhanced, interface, pcap, samples, section
-from tests.core.test_scan import internals, messages, scan
+from tests.support.capture_files import ETHERNET, FRAMES, START, block, enhanced, interface, pcap, section
+from tests.support.conversation import (
+    ACK,
+    CLIENT,
+    FIN,
+    FULL,
+    ONE,
+    OPENING,
+    RST,
+    SERVER,
+    SYN,
+    THREE,
+    TWO,
+    End,
+    back,
+    ip,
+    message,
+    put,
+    there,
+)
+from tests.support.scan import internals, messages, scan
 
-SYN, FIN, RST, ACK = dpkt.tcp.TH_SYN, dpkt.tcp.TH_FIN, dpkt.tcp.TH_RST, dpkt.tcp.TH_ACK
 HOLE, BEGIN, OLDER, END = captures.HOLE, captures.BEGIN, captures.OLDER, captures.END
-
-
-def message(size: int, number: int = 1) -> bytes:
-    return bytes(build.user_message(samples.SENDER, number, samples.DIRECT, bytes(size), label="Füllstand 😀"))
 
 
 BROKEN = bytearray(message(4))
 BROKEN[60] = 0x1F  # hop count
-FULL = bytes(build.build(samples.full_message()))
 POOL = [bytes(raw) for raw in (*FRAMES.values(), message(0), message(300), FULL, BROKEN) if raw[4:8] == b"LIOR"]
 LARGE = [message(3000), message(70000)]
 
@@ -60,23 +73,6 @@ WAYS = [
     Way(113, lambda raw, six: b"\0\0\0\1\0\6" + bytes(8) + (b"\x86\xdd" if six else b"\x08\0") + raw),
     Way(276, lambda raw, six: (b"\x86\xdd" if six else b"\x08\0") + bytes(18) + raw),
 ]
-
-
-class End(NamedTuple):
-    """One end of a connection."""
-
-    address: bytes
-    port: int
-
-
-def ip(source: End, target: End, sequence: int, ack: int, flags: int, data: bytes = b"") -> bytes:
-    """An IP packet. Checksums are nobody's business here."""
-    tcp = struct.pack(">HHIIBBHHH", source.port, target.port, sequence & 0xFFFFFFFF, ack & 0xFFFFFFFF, 5 << 4, flags,
-                      8192, 0, 0) + data  # fmt: skip
-    if len(source.address) == 16:
-        return struct.pack(">IHBB", 6 << 28, len(tcp), 6, 64) + source.address + target.address + tcp
-    head = struct.pack(">BBHHHBBH", 0x45, 0, 20 + len(tcp), 1, 0, 64, 6, 0)
-    return head + source.address + target.address + tcp
 
 
 class Talk:
@@ -230,14 +226,6 @@ def rows_of(batch: captures.Batch) -> Iterator[Row]:
         yield dict(zip(names, values)) | {"time": int(batch.time[number])}
 
 
-def put(folder: Path, files: Sequence[bytes]) -> list[str]:
-    paths = []
-    for number, data in enumerate(files):
-        paths.append(str(folder / f"{number}.pcap"))
-        Path(paths[-1]).write_bytes(data)
-    return paths
-
-
 def taken(paths: Sequence[str], part: int = 0, parts: int = 1, **options: Any) -> tuple[Rows, list[captures.Damage]]:
     """The rows of each direction, in their order; what was wrong with the files."""
     found: Rows = defaultdict(list)
@@ -339,20 +327,7 @@ def test_the_hosts_of_a_fleet_are_divided_and_two_hosts_are_divided_by_their_por
 
 # ---- what happens to a direction ----------------------------------------------------------------
 
-CLIENT, SERVER = End(b"\x0a\0\0\1", 50000), End(b"\x0a\0\0\2", 1801)
 THERE, BACK = "10.0.0.1:50000>10.0.0.2:1801", "10.0.0.2:1801>10.0.0.1:50000"
-ONE, TWO, THREE = FRAMES[5], FRAMES[8], message(300)
-
-
-def there(at: int, data: bytes = b"", flags: int = ACK, ack: int = 5001) -> bytes:
-    return ip(CLIENT, SERVER, 1001 + at, ack, flags, data)
-
-
-def back(at: int, data: bytes = b"", flags: int = ACK, acked: int = 0) -> bytes:
-    return ip(SERVER, CLIENT, 5001 + at, 1001 + acked, flags, data)
-
-
-OPENING = [there(-1, flags=SYN, ack=0), back(-1, flags=SYN | ACK)]
 
 
 def story(frames: Sequence[bytes], folder: Path) -> list[tuple[int, ...]]:

@@ -20,8 +20,8 @@ from mqqb import acks, build, guid_names, guids, headers, parse, rare
 from ordack import decode
 from typer.testing import CliRunner
 
-from tests.audit.test_capture import ETHERNET, NAME, START, block, enhanced, interface, pcap, section, segment, syn
 from tests.conformance import ROOT
+from tests.support.capture_files import ETHERNET, NAME, START, block, enhanced, interface, pcap, section, segment, syn
 
 VECTORS = ROOT / "tests/vectors.json"
 FRAMES = samples.frames(str(VECTORS))

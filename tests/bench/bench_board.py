@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests import on_mps2
-from tests.boards import test_firmware
 from tests.conformance import ROOT
-from tests.node.test_slow_lines import TO_HOST, OverUart
+from tests.node.slow_lines import TO_HOST, OverUart
+from tests.support import emulated
 
 FIGURE = re.compile(r"^(\w+) (-?[\d.]+)\r?$", re.MULTILINE)
 MICROPYTHON = ROOT / "build" / "micropython" / "unix-c" / "micropython"
@@ -69,7 +69,7 @@ def microseconds(folder: Path) -> dict[str, float]:
     program = program.replace('if __name__ == "__main__":\n    main()\n', INSTRUCTIONS)
     with tempfile.TemporaryDirectory() as name:
         flash = Path(name) / "flash"
-        test_firmware.write_flash(flash, program)
+        emulated.write_flash(flash, program)
         memory = f"memory-backend-file,id=psram,size=16M,mem-path={flash},share=on"
         command = [
             *("qemu-system-arm", "-machine", "mps2-an385,memory-backend=psram", "-object", memory),
@@ -87,7 +87,7 @@ def microseconds(folder: Path) -> dict[str, float]:
 
 def instructions(report: Callable[..., None]) -> None:
     """Instructions of the engine per message, ten in a batch with one OrderAck, with the C core and with its twin."""
-    native, twin = (microseconds(folder) for folder in (test_firmware.MPS2, test_firmware.TWIN))
+    native, twin = (microseconds(folder) for folder in (emulated.MPS2, emulated.TWIN))
     steps = {
         "message made and numbered": ("number",),
         "message sent": ("send",),

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from firmware.ports import modules
-from tests.boards.test_firmware import MPS2, Machine, machines, mps2  # noqa: F401 - fixtures
 from tests.conformance import ROOT
+from tests.support.emulated import MPS2, Machine
 
 FIRMWARE = ROOT / "firmware"
 SOURCE = ROOT / "build" / "micropython" / "source"
@@ -99,7 +99,7 @@ def figures(machine: Machine) -> dict[str, float]:
     return found
 
 
-def test_a_steady_session_takes_no_memory(mps2: Start) -> None:  # noqa: F811
+def test_a_steady_session_takes_no_memory(mps2: Start) -> None:
     program = (modules.BOARD / "tests" / "mp" / "steady.py").read_text(encoding="utf-8")
     # Without a collection in between, and with both ends in it, the heap has to be larger than a board's.
     found = figures(mps2(program + "\nimport mps2\nmps2.power_off(0)\n", settings="heap=192"))
@@ -108,7 +108,7 @@ def test_a_steady_session_takes_no_memory(mps2: Start) -> None:  # noqa: F811
 
 
 @pytest.fixture
-def served(mps2: Start, tmp_path: Path) -> "Iterator[Callable[[str], dict[str, float]]]":  # noqa: F811
+def served(mps2: Start, tmp_path: Path) -> "Iterator[Callable[[str], dict[str, float]]]":
     """Runs a program of tests/mp on a board with 64 KiB of heap, while `ordack serve` runs on the host."""
     ordack = str(Path(sys.executable).parent / "ordack")
     store = str(tmp_path / "store")

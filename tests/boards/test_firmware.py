@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import select
 import shlex
 import shutil
 import socket
@@ -12,101 +11,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from hil.emulated import MPS2_PSRAM_SIZE, mps2_flash
 from tests.conformance import ROOT
+from tests.support.emulated import DEADLINE_S, FIRMWARE, MPS2, TWIN, Machine
 
-FIRMWARE = ROOT / "build" / "firmware"
-MPS2 = FIRMWARE / "mps2-an385"
-TWIN = FIRMWARE / "mps2-an385-twin"
 PI = FIRMWARE / "pi"
-DEADLINE_S = 60.0
 FAULT_STATUS = 3
 
 pytestmark = pytest.mark.timeout(300)
 
 
-class Machine:
-    """A program that is an emulated machine; what it prints can be waited for."""
-
-    def __init__(self, *command: "str | Path") -> None:
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0
-        )
-        self.output = ""
-
-    def until(self, text: str) -> str:
-        """All that was printed, up to the first `text` and the rest of its line."""
-        end = time.monotonic() + DEADLINE_S
-        while text not in self.output or "\n" not in self.output[self.output.index(text) :]:
-            assert self._read(end), self.output
-        return self.output[: self.output.index("\n", self.output.index(text))]
-
-    def ended(self) -> int:
-        """Its exit status, when it has ended by itself."""
-        while self._read(time.monotonic() + DEADLINE_S):
-            pass
-        return self.process.wait(DEADLINE_S)
-
-    def kill(self) -> None:
-        """The power cut."""
-        self.process.kill()
-        self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
-    def _read(self, end: float) -> bool:
-        assert self.process.stdout is not None
-        ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, end - time.monotonic()))
-        assert ready, f"nothing more came: {self.output}"
-        data = self.process.stdout.read(65536) or b""
-        self.output += data.decode(errors="replace")
-        return bool(data)
-
-
-@pytest.fixture
-def machines() -> Iterator[Callable[..., Machine]]:
-    """Starts machines, and ends those that the test has left on."""
-    started: list[Machine] = []
-
-    def start(*command: "str | Path") -> Machine:
-        started.append(Machine(*command))
-        return started[-1]
-
-    yield start
-    for machine in started:
-        machine.kill()
-
-
 # ---- Cortex-M3
-
-
-def write_flash(path: Path, main: str) -> None:
-    """A new flash with this main.py."""
-    mps2_flash(path).create({"main.py": main.encode()}, MPS2_PSRAM_SIZE)
-
-
-@pytest.fixture
-def mps2(machines: Callable[..., Machine], tmp_path: Path) -> Callable[..., Machine]:
-    """Starts an MPS2; a flash is made for `main`, else the last one is used again."""
-
-    def start(main: "str | None" = None, *more: str, folder: Path = MPS2, settings: str = "heap=64") -> Machine:
-        flash = tmp_path / "flash"
-        if main is not None:
-            write_flash(flash, main)
-        memory = f"memory-backend-file,id=psram,size=16M,mem-path={flash},share=on"
-        return machines(
-            *("qemu-system-arm", "-machine", "mps2-an385,memory-backend=psram", "-object", memory),
-            *("-display", "none", "-monitor", "none", "-semihosting", "-kernel", folder / "firmware.elf"),
-            *("-append", settings, "-serial", "stdio"),
-            *more,
-        )
-
-    return start
 
 
 @pytest.mark.parametrize(("folder", "core"), [(MPS2, "c-module"), (TWIN, "python")])

@@ -4,7 +4,6 @@ that is not, the rest is called unknown, and what is done again is done once (B-
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,13 +11,11 @@ from pathlib import Path
 
 import pytest
 from ordack.client import Client
-from ordack.pipeline.export import Exporter
 from ordack.pipeline.segments import segments
 from ordack.store import StoreError, StoreUnknown
 
-from tests.host.faulty_disk import FaultyDisk, after_power_cut, faulty_disk
-from tests.pipeline.test_export import _acknowledged, _export, _exported, _fill, _queued
 from tests.support.command import DEADLINE_S, ENVIRONMENT
+from tests.support.faulty_disk import FaultyDisk, after_power_cut, faulty_disk
 from tests.support.host_world import Host, exchange, peer_of, world_of
 
 pytestmark = pytest.mark.rule("B-098")
@@ -114,55 +111,11 @@ def test_a_batch_of_which_nobody_knows_is_stored_once(disk: FaultyDisk, tmp_path
     host.store.close()
 
 
-@pytest.mark.parametrize("fail", ["sync", "sync-once", "write", "write-once"])
-@pytest.mark.parametrize("cut", [False, True], ids=["again", "power cut"])
-def test_an_export_that_fails_at_any_commit_says_what_is_true_and_can_be_done_again(
-    disk: FaultyDisk, tmp_path: Path, fail: str, cut: bool
-) -> None:
-    doubts = 0
-    for spare in range(0, 500, 1 if fail.startswith("sync") else 5):
-        place = tmp_path / str(spare)
-        store, to = place / "store", place / "to"
-        with Client(store, create=True) as client:
-            client.create_queue("line1", transactional=True)
-        ids = _fill(store, 4)
-        with Client(store) as client:
-            exporter = Exporter(client, ["line1"], to, rows=3)
-            disk.fail, disk.spare, failed = fail, spare, disk.failed
-            reported = []
-            error = None
-            try:
-                reported.extend(made.segment for made in exporter.run())
-            except StoreError as raised:
-                error = raised
-            assert error is not None or disk.failed == failed or len(reported) == 2
-            assert [segment.path.name for segment in segments(to)] == reported, (spare, error)
-            unknown = isinstance(error, StoreUnknown)
-            doubts += unknown
-            with disk.repaired():
-                if cut:
-                    store, to = after_power_cut(store, place / "cut"), Path(shutil.copytree(to, place / "cut to"))
-                    if not unknown:
-                        assert _exported(to) + _queued(store) == ids, (spare, error)
-            disk.fail, disk.spare = "", 0
-            if not cut and fail.endswith("-once"):
-                list(exporter.run())
-            exporter.close()
-        made_now = _export(store, to)
-        assert _exported(to) == _acknowledged(store) == ids, (spare, error)
-        assert _queued(store) == []
-        if disk.failed == failed:
-            break
-        assert not error or unknown or not any(made.recovered for made in made_now), "it was not said that it is there"
-    assert disk.failed == failed, "each commit has failed once"
-    assert bool(doubts) == (not fail.endswith("-once"))
-
-
 def _on_a_disk_that_fails_after(function: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The command, on a disk that fails as soon as it calls this function of ordack."""
     of, _, name = function.rpartition(".")
     program = (
-        f"import sys\nfrom tests.host.faulty_disk import FaultyDisk\nfrom ordack import cli, client, store\n"
+        f"import sys\nfrom tests.support.faulty_disk import FaultyDisk\nfrom ordack import cli, client, store\n"
         f"disk = FaultyDisk()\nreal = {function}\n"
         f"def failing(*arguments):\n    disk.fail = 'sync'\n    return real(*arguments)\n"
         f"{of}.{name} = failing\ncli.main()\n"

@@ -14,7 +14,7 @@ from ordack.client import Empty, Reject
 from ordack.config import Config
 from ordack.names import DEAD_LETTER, DEAD_XACT
 
-from tests.host.test_outcome import ADMIN, JN, NA, Sender, application, copies, run
+from tests.host.outcomes import ADMIN, JN, NA, Sender, application, copies, run
 from tests.support.host_peer import Peer
 from tests.support.host_world import HERE, WALL, AtOnce, Host, World, exchange, world_of
 

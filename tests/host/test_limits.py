@@ -16,7 +16,7 @@ from ordack.pipeline import audit, captures
 from ordack.pipeline.export import Exporter
 from ordack.store import StoreBusy
 
-from tests.pipeline.test_audit_follow import capture_files
+from tests.support.capture_generator import capture_files
 from tests.support.segment_files import make_folder, row, write_rows
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,47 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mqqb import build, compose, confirm, core, guid_names, guids, headers, names, parse, rare, reader
+from mqqb import build, compose, confirm, core, guid_names, guids, headers, names, parse, rare
 from ordack.client import Client, Empty, Reject
 from ordack.config import Config
 from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL
 from ordack.store import StoreError, StoreFull
 
-from tests.support.host_peer import Peer, direct
+from tests.host.outcomes import ADMIN, JN, JP, NA, NR, PA, PR, Sender, application, copies, run
+from tests.support.host_peer import direct
 from tests.support.host_world import WALL, AtOnce, Crash, Host, World, exchange, world_of
 
-JN, JP = core.USER_JN, core.USER_JP
-PA, PR, NA, NR = headers.WANT_PA, headers.WANT_PR, headers.WANT_NA, headers.WANT_NR
-ADMIN = guid_names.PrivateQueueFormatNameId(77)  # a queue of the sender, who takes whatever comes
 UNSETTLED = 0  # class of no message: nothing came
-
-
-class Sender(Peer):
-    """A peer that notes every FinalAck, and whose packets can be changed before they leave."""
-
-    def __init__(self, guid: bytes, destination: names.QueueName, address: bytes = names.NULL_GUID) -> None:
-        super().__init__(guid, destination, address)
-        self.final_acks: list[headers.FinalAck] = []
-
-    def _message(self, packet: headers.UserMessage | reader.OrderAck | headers.FinalAck, now: int) -> None:
-        if isinstance(packet, headers.FinalAck):
-            self.final_acks.append(packet)
-        super()._message(packet, now)
-
-    def edit(self, message_id: int, change: Callable[[headers.UserMessage], None]) -> None:
-        message = parse.parse(self.packets[message_id])
-        assert isinstance(message, headers.UserMessage)
-        change(message)
-        self.packets[message_id] = build.build(message)
-
-    @property
-    def classes(self) -> list[int]:
-        return [ack.message.properties.message_class for ack in self.final_acks]
-
-    @property
-    def told(self) -> list[int]:
-        """Classes of the messages that came; one that came again is the same."""
-        return list({message.user.message_id: message.properties.message_class for message in self.received}.values())
 
 
 def send_raw(world: World, sender: Sender, packet: bytearray) -> None:
@@ -62,31 +32,6 @@ def send_raw(world: World, sender: Sender, packet: bytearray) -> None:
 
 def sender_to(queue: str = "line1", number: int = 1) -> Sender:
     return Sender(bytes([number]) * 16, direct(queue))
-
-
-@contextlib.contextmanager
-def application(world: World, host: Host) -> Iterator[Client]:
-    """An application in another process, by the world's clock."""
-    client = Client(host._life, clock=lambda: world.wall)
-    with contextlib.closing(client.store._db), client:  # also if it dies while it closes
-        yield client
-
-
-def run(world: World, milliseconds: int) -> None:
-    """Let time pass, in small steps."""
-    for _ in range(milliseconds // 100):
-        world.pass_time(100)
-        exchange(world)
-
-
-def copies(host: Host, queue: str) -> list[tuple[int, bytes]]:
-    """Class and body of what is in a queue."""
-    found = []
-    for stored in host.store.peek(host.store.queue(queue).identifier, -1):
-        message = parse.parse(stored.packet)
-        assert isinstance(message, headers.UserMessage)
-        found.append((message.properties.message_class, bytes(message.properties.body)))
-    return found
 
 
 # ---- a message leaves its queue -------------------------------------------------------------------

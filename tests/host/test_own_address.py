@@ -13,7 +13,7 @@ from ordack import machine
 from ordack.client import Client
 from ordack.config import Config
 
-from tests.host.test_net import Destination, free_port, serving, until
+from tests.host.sockets import Destination, free_port, serving, until
 from tests.support.command import DEADLINE_S, Serve
 from tests.support.host_world import Host, peer_of, world_of
 

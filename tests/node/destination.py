@@ -1,16 +1,22 @@
-"""A destination for the tests of the node: the engine's receiving end, with a memory that outlives connections."""
+"""A destination for nodes: the engine's other end, with a memory that outlives connections; and nodes that reach it."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
 
 from mqqb import acks, compose, core, guids, headers, session, streams
 from mqqb.events import Acknowledged, MessageReceived, Opened
 from mqqb.incoming import IncomingStream
+from node import Node
 
 GUID = bytes(range(100, 116))
+LINE = "DIRECT=TCP:127.0.0.1\\private$\\line1"
+ALARMS = "DIRECT=OS:plant\\private$\\alarms"
+DEADLINE_S = 60
 
 
 class Arrived:
@@ -252,3 +258,24 @@ def _final_ack(arrived: Arrived, message_class: int) -> bytearray:
 
 def _now() -> int:
     return time.monotonic_ns() // 1000000
+
+
+def run(main: Callable[[], Awaitable[None]]) -> None:
+    """Run a test's coroutine, with a deadline."""
+
+    async def bounded() -> None:
+        await asyncio.wait_for(main(), DEADLINE_S)
+
+    asyncio.run(bounded())
+
+
+def make(destination: Destination, folder: Path | str = "", **options: Any) -> Node:
+    """A node that reaches the destination, whatever a queue's address is; it hardly ever waits before a new attempt."""
+    node = Node(str(folder), connect=("127.0.0.1", destination.port), random=lambda: 0.99, **options)
+    node.start()
+    return node
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.002)

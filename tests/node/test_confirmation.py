@@ -12,7 +12,8 @@ import pytest
 from ordack.client import Client, Reject
 
 from firmware.ports import modules
-from tests.repo.test_readme import INTERPRETERS, ROOT
+from tests.conformance import ROOT
+from tests.support.command import INTERPRETERS
 
 BOARD = """
 import asyncio

@@ -23,8 +23,8 @@ from mqqb import confirm, guids
 from ordack.client import Client
 
 from firmware.ports import modules
-from tests.boards.test_firmware import MPS2, Machine, write_flash
 from tests.support.command import ROOT, Serve, ordack
+from tests.support.emulated import MPS2, Machine, write_flash
 
 BOARD = ROOT / "build" / "micropython" / "unix-c" / "micropython"
 GUID = bytes(range(16))

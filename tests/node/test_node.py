@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,32 +17,7 @@ from mqqb.names import parse_format_name
 from node import Message, Node, OutboxDamaged, OutboxFull, OutboxWriteFailed, Queue, outbox
 from node.link import Backoff, TcpLink
 
-from tests.node.destination import GUID, Connection, Destination
-
-LINE = "DIRECT=TCP:127.0.0.1\\private$\\line1"
-ALARMS = "DIRECT=OS:plant\\private$\\alarms"
-DEADLINE_S = 60
-
-
-def run(main: Callable[[], Awaitable[None]]) -> None:
-    """Run a test's coroutine, with a deadline."""
-
-    async def bounded() -> None:
-        await asyncio.wait_for(main(), DEADLINE_S)
-
-    asyncio.run(bounded())
-
-
-def make(destination: Destination, folder: Path | str = "", **options: Any) -> Node:
-    """A node that reaches the destination, whatever a queue's address is; it hardly ever waits before a new attempt."""
-    node = Node(str(folder), connect=("127.0.0.1", destination.port), random=lambda: 0.99, **options)
-    node.start()
-    return node
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.002)
+from tests.node.destination import ALARMS, GUID, LINE, Connection, Destination, make, run, until
 
 
 @pytest.mark.rule("B-002", "B-008", "B-098", "B-204", "B-217", "B-302", "A-38", "A-39")

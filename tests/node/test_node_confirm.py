@@ -11,9 +11,8 @@ import test_node as boards
 from mqqb import confirm, core, guids, headers
 from node import Message, Node, OutboxError, outbox
 
-from tests.engine.test_confirm import RULES
-from tests.node.destination import Destination
-from tests.node.test_node import ALARMS, LINE, run, until
+from tests.node.destination import ALARMS, LINE, Destination, run, until
+from tests.support.confirm_rules import RULES
 
 T0 = 1700000000
 

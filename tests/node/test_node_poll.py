@@ -28,8 +28,7 @@ from node.listener import TcpListener
 from node.tasks import Tasks
 
 from firmware.ports import modules
-from tests.node.destination import Destination
-from tests.node.test_node import LINE, make, run, until
+from tests.node.destination import LINE, Destination, make, run, until
 
 ROOT = Path(__file__).resolve().parents[2]
 BOARD = ROOT / "build" / "micropython" / "unix-c" / "micropython"

@@ -8,15 +8,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import packet_samples as samples  # type: ignore[import-not-found]
 import pytest
 from mqqb import build, guids, headers, parse
 from ordack.pipeline.packets import COLUMNS, KINDS
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tests.audit.test_capture import FRAMES, pcap, samples
-from tests.audit.test_captures import ACK, FULL, ONE, OPENING, SERVER, SYN, TWO, End, back, ip, put, there
 from tests.support import capture_generator
+from tests.support.capture_files import FRAMES, pcap
+from tests.support.conversation import ACK, FULL, ONE, OPENING, SERVER, SYN, TWO, End, back, ip, put, there
 
 
 def load(spark: SparkSession, path: Path | str, **options: str) -> list[dict[str, Any]]:

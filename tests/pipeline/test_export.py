@@ -47,10 +47,11 @@ from ordack.pipeline.segments import (
     read_marker,
     segments,
 )
-from ordack.store import NewMessage, Store, Stored, StoreError, StoreFull
+from ordack.store import NewMessage, Store, Stored, StoreError, StoreFull, StoreUnknown
 
-from tests.engine.test_packets import acknowledgments, user_messages
 from tests.support.command import DEADLINE_S, ENVIRONMENT, as_json, ordack
+from tests.support.faulty_disk import FaultyDisk, after_power_cut, faulty_disk
+from tests.support.packets import acknowledgments, user_messages
 
 PEER = b"p" * 16
 HERE = DirectQueueFormatName("TCP:10.0.0.5\\private$\\line1")
@@ -1399,3 +1400,57 @@ def test_the_marker_says_whose_folder_it_is(store: Path, to: Path) -> None:
     _export(store, to)
     assert read_marker(to) == marker
     assert encode("_x") == "%5Fx"
+
+
+# ---- a disk that fails while a transaction is made durable ------------------------------------------
+
+
+@pytest.fixture
+def disk() -> Iterator[FaultyDisk]:
+    with faulty_disk() as faulty:
+        yield faulty
+
+
+@pytest.mark.parametrize("fail", ["sync", "sync-once", "write", "write-once"])
+@pytest.mark.parametrize("cut", [False, True], ids=["again", "power cut"])
+@pytest.mark.rule("B-098")
+def test_an_export_that_fails_at_any_commit_says_what_is_true_and_can_be_done_again(
+    disk: FaultyDisk, tmp_path: Path, fail: str, cut: bool
+) -> None:
+    doubts = 0
+    for spare in range(0, 500, 1 if fail.startswith("sync") else 5):
+        place = tmp_path / str(spare)
+        store, to = place / "store", place / "to"
+        with Client(store, create=True) as client:
+            client.create_queue("line1", transactional=True)
+        ids = _fill(store, 4)
+        with Client(store) as client:
+            exporter = Exporter(client, ["line1"], to, rows=3)
+            disk.fail, disk.spare, failed = fail, spare, disk.failed
+            reported = []
+            error = None
+            try:
+                reported.extend(made.segment for made in exporter.run())
+            except StoreError as raised:
+                error = raised
+            assert error is not None or disk.failed == failed or len(reported) == 2
+            assert [segment.path.name for segment in segments(to)] == reported, (spare, error)
+            unknown = isinstance(error, StoreUnknown)
+            doubts += unknown
+            with disk.repaired():
+                if cut:
+                    store, to = after_power_cut(store, place / "cut"), Path(shutil.copytree(to, place / "cut to"))
+                    if not unknown:
+                        assert _exported(to) + _queued(store) == ids, (spare, error)
+            disk.fail, disk.spare = "", 0
+            if not cut and fail.endswith("-once"):
+                list(exporter.run())
+            exporter.close()
+        made_now = _export(store, to)
+        assert _exported(to) == _acknowledged(store) == ids, (spare, error)
+        assert _queued(store) == []
+        if disk.failed == failed:
+            break
+        assert not error or unknown or not any(made.recovered for made in made_now), "it was not said that it is there"
+    assert disk.failed == failed, "each commit has failed once"
+    assert bool(doubts) == (not fail.endswith("-once"))

@@ -24,7 +24,7 @@ import pytest
 from ordack.client import Client
 from ordack.config import SETTINGS
 
-from tests.support.command import ENVIRONMENT, Serve
+from tests.support.command import ENVIRONMENT, INTERPRETERS, Serve
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 300
@@ -33,10 +33,6 @@ PAGES = [
     *sorted((ROOT / "host" / "docs").glob("*.md")),
     *sorted((ROOT / "firmware" / "docs").glob("*.md")),
 ]
-INTERPRETERS = {
-    "micropython": ROOT / "build" / "micropython" / "unix-c" / "micropython",
-    "python3": Path(sys.executable),
-}
 
 
 class Block(NamedTuple):

@@ -28,6 +28,9 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from ordack.pipeline import captures
+
+from tests.support import capture_generator
 
 IntArray = NDArray[np.int64]
 
@@ -2114,3 +2117,31 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+def capture_files(seed: int, folder: Path, pieces: int, length: int = 0) -> list[Path]:
+    """A generated capture in so many files, or in as many as it has, in the order of time."""
+    chance = random.Random(seed)
+    folder.mkdir(parents=True)
+    paths = [Path(path) for path in captures.in_order(capture_generator.generate(seed, folder, length=length).paths)]
+    data = paths[0].read_bytes()
+    order = {
+        b"\xd4\xc3\xb2\xa1": "<",
+        b"\x4d\x3c\xb2\xa1": "<",
+        b"\xa1\xb2\xc3\xd4": ">",
+        b"\xa1\xb2\x3c\x4d": ">",
+    }.get(data[:4])
+    if len(paths) > 1 or order is None:
+        return paths
+    records, at = [], 24
+    while at + 16 <= len(data):
+        size = 16 + struct.unpack_from(order + "I", data, at + 8)[0]
+        records.append(data[at : at + size])
+        at += size
+    cuts = [0, *sorted(chance.sample(range(1, len(records)), min(pieces, len(records)) - 1)), len(records)]
+    paths[0].unlink()
+    made = []
+    for number, (begin, end) in enumerate(itertools.pairwise(cuts)):
+        made.append(folder / f"plant-{number:03}.pcap")
+        made[-1].write_bytes(data[:24] + b"".join(records[begin:end]))
+    return made

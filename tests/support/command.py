@@ -28,6 +28,10 @@ from tests.support.host_peer import Peer
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'firmware'}{os.pathsep}{ROOT / 'host'}", "COLUMNS": "200"}
+INTERPRETERS = {
+    "micropython": ROOT / "build" / "micropython" / "unix-c" / "micropython",
+    "python3": Path(sys.executable),
+}
 DEADLINE_S = 60
 REQUEST_MAX = 1 << 20
 

@@ -28,8 +28,8 @@ from ordack.config import PORT, Config
 from ordack.net import record
 from ordack.net.record import Recorder
 
-from tests.host.test_net import serving, until
-from tests.host.test_serial import Board, Place, run
+from tests.host.serial_lines import Board, Place, run
+from tests.host.sockets import serving, until
 from tests.support.command import Serve, as_json, converse, ordack
 from tests.support.host_peer import Peer, direct
 
