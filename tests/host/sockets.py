@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from mqqb import handshake, parse
-from mqqb.session import MessageReceived, Session, Settings
+from mqqb.events import MessageReceived
+from mqqb.session import Session, Settings
 from ordack.client import Client
 from ordack.config import Config
 from ordack.manager import Manager
