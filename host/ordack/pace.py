@@ -27,7 +27,7 @@ class Pace:
         # When it is over, and what has to have left before.
         self._timers: WeakKeyDictionary[OutgoingStream, tuple[int, int]] = WeakKeyDictionary()
         self._come = 0
-        self._packet = 0  # where in what has come the unfinished packet begins; it has
+        self._packet = -1  # where in what has come the unfinished packet begins; it has
         self._half = 0  # so many bytes of it,
         self._began = 0  # the first of them since then
 

@@ -13,7 +13,7 @@ from ordack.config import Config
 from ordack.names import DEAD_LETTER, DEAD_XACT
 
 from tests.support.host_peer import Peer, direct
-from tests.support.host_world import WALL, Host, Wire, exchange, peer_of, send_from, two_hosts, world_of
+from tests.support.host_world import START, WALL, Host, Wire, exchange, peer_of, send_from, two_hosts, world_of
 
 
 @pytest.mark.rule("B-435")
@@ -76,9 +76,9 @@ def test_a_purge_leaves_no_dead_letter_and_an_expiry_does(tmp_path: Path) -> Non
         client.purge_queue("plain")
         assert host.content(DEAD_LETTER) == []
         client.send("plain", b"late", delivery="recoverable", dead_letter=True, ttbr=5)
-    host.manager.poll(4000, WALL + 4)
+    host.manager.poll(START + 4000, WALL + 4)
     assert host.content("plain") == [b"late"]  # B-402: not before its time
-    host.manager.poll(5000, WALL + 5)
+    host.manager.poll(START + 5000, WALL + 5)
     assert host.content(DEAD_LETTER) == [b"late"]
     host.store.close()
 
@@ -117,7 +117,7 @@ def test_the_last_second_in_which_a_message_leaves_is_the_last_in_which_it_is_ac
     with sender.client() as client:
         client.send("DIRECT=OS:plant\\private$\\plain", b"x", delivery=delivery, ttrq=5, dead_letter=True)
     world.pass_time(1000 * seconds if polled else 0)
-    world.now = 1000 * seconds
+    world.now = START + 1000 * seconds
     exchange(world)
     assert (receiver.content("plain"), sender.content(DEAD_LETTER)) == (([b"x"], []) if arrives else ([], [b"x"]))
 

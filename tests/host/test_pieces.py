@@ -163,14 +163,14 @@ def _count_looks(folder: Path, count: int, how: str) -> int:
         for number in range(count):
             life = {"together": 5, "mixed": 5 + number * 7919 % 13}.get(how)
             client.send(PLANT, b"x", ttrq=life, **kind)
-    host.manager.poll(0, world.wall)
+    host.manager.poll(world.now, world.wall)
     [outgoing] = host.manager.outgoing
     table = outgoing.stream.table = _Counting(outgoing.stream.table)
     assert len(table) == count
     if how in ("purged", "transactional"):
         with Store(host.store.folder) as opened:
             assert purge_outgoing(opened, opened.outgoing_queues()[0].identifier) == count
-    world.now = 30_000
+    world.now += 30_000
     left = count
     while left:
         world.now += 50
@@ -277,12 +277,12 @@ def test_applications_send_while_a_queue_manager_with_much_to_send_starts(
             return look(packet)
 
         monkeypatch.setattr(store_module, "sent_time", look_at_the_first)
-        host.manager = Manager(host.store, 0, host.config)
-        host.manager.poll(0, world.wall)
+        host.manager = Manager(host.store, world.now, host.config)
+        host.manager.poll(world.now, world.wall)
         assert looks >= 1200
         assert len(before) > 1204
         monkeypatch.undo()
-        host.manager.poll(50, world.wall)
+        host.manager.poll(world.now + 50, world.wall)
         [outgoing] = host.manager.outgoing
         assert [entry.key for entry in outgoing.stream.table] == list(before)
         changed = [row.key for row in host.store.waiting(before) if row.confirmation != before[row.key]]
@@ -296,7 +296,7 @@ def test_old_outcomes_are_forgotten_in_pieces(tmp_path: Path, monkeypatch: pytes
     host = Host(tmp_path, Config(outcomes_kept=10), "10.0.0.9")
     world = world_of([host], [])
     host.store.add_outcomes([(number, b"x", 1000 - number) for number in range(1, 201)])
-    world.now = 1000 * host.config.history_lifetime + 1
+    world.now += 1000 * host.config.history_lifetime + 1
     left = [200]
     while left[-1] > 10:
         world.now += 1000
@@ -321,12 +321,12 @@ def test_sessions_are_served_while_a_thousand_messages_end(
         for _ in range(1000):
             client.send(PLANT, b"x", delivery="express", dead_letter=True, ttrq=None if purged else 5)
     world = world_of([host], [])
-    host.manager.poll(0, world.wall)
+    host.manager.poll(world.now, world.wall)
     if purged:
         with Store(host.store.folder) as opened:
             assert purge_outgoing(opened, opened.outgoing_queues()[0].identifier) == 1000
             assert purge_outgoing(opened, opened.outgoing_queues()[0].identifier) == 1000  # again: no less
-    world.now = 10_000
+    world.now += 10_000
     host.manager.poll(world.now, world.wall)
     left = [len(host.store.outgoing_messages())]
     assert 0 < left[0] < 1000

@@ -24,7 +24,7 @@ from ordack.net import tcp
 from hil.signals import heed
 from tests.support.command import DEADLINE_S, ENVIRONMENT, converse, ordack
 from tests.support.host_peer import Peer, direct
-from tests.support.host_world import Host, handshake, peer_of, world_of
+from tests.support.host_world import Host, exchange, handshake, peer_of, world_of
 
 # A queue manager with a defect that what is marked meets, wherever it is handled.
 BROKEN = """
@@ -199,6 +199,23 @@ def test_a_packet_that_drips_ends_its_connection(store: Path, served: Callable[[
         ends(connection)
     converse(peer, running.port)
     assert "a packet comes too slowly (B-435)" in running.stop()
+
+
+@pytest.mark.rule("B-435")
+def test_the_first_packet_of_a_connection_has_the_time_that_every_packet_has(host: Host) -> None:
+    """However long the machine has been on: a UART brings EstablishConnection in pieces."""
+    peer = peer_of(1)
+    world = world_of([host], [peer])
+    world.connect_all()
+    world.collect()
+    first, world.wires[0].to_host = bytes(world.wires[0].to_host), bytearray()
+    for at in range(0, len(first), 100):
+        world.wires[0].to_host += first[at : at + 100]
+        world.deliver(1 << 20)
+        world.pass_time(100)
+    assert world.wires, host.log
+    exchange(world)
+    assert [link.is_open for link in host.manager.links] == [True]
 
 
 @pytest.mark.rule("B-435", "B-167")

@@ -18,6 +18,14 @@ from ordack.store import FILE_NAME, Store
 from tests.support.host_peer import Peer, body_of, direct
 
 WALL = 1_800_000_000
+START = 1_000_000_000  # ms: a monotonic clock counts from when the machine was switched on
+
+
+def wall_at(now: int) -> int:
+    """Seconds since 1970 at that millisecond of the monotonic clock."""
+    return WALL + (now - START) // 1000
+
+
 HERE = ("10.0.0.1", 1801)
 
 
@@ -40,13 +48,13 @@ class Host:
         with Store(self._life, create=True) as store:
             store.create_queue("line1", transactional=True)
             store.create_queue("plain")
-        self._open(0)
+        self._open(START)
 
     def _open(self, now: int) -> None:
-        self.store = Store(self._life, clock=lambda: WALL + now // 1000 - self.behind)
+        self.store = Store(self._life, clock=lambda: wall_at(now) - self.behind)
         self.store.lock_manager()
         self.manager = Manager(self.store, now, self.config, self.log.append)
-        self.manager.poll(now, WALL + now // 1000 - self.behind)
+        self.manager.poll(now, wall_at(now) - self.behind)
 
     def arm(self, statements: int) -> None:
         """Die before so many more statements have been run."""
@@ -145,11 +153,11 @@ class World:
         self.hosts = hosts
         self.peers = peers
         self.wires: list[Wire] = []
-        self.now = 0
+        self.now = START
 
     @property
     def wall(self) -> int:
-        return WALL + self.now // 1000
+        return wall_at(self.now)
 
     def collect(self) -> None:
         """Everything that the ends have to say is on the way."""
