@@ -1602,7 +1602,7 @@ def main() -> None:
         "pipeline",
         "audit",
     }.intersection(sys.argv[1:2]):
-        from ordack.decode import command  # slow to import
+        from ordack.capture.decoder import command  # slow to import
 
         app.command("decode")(command)
     for known in (

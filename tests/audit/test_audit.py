@@ -17,7 +17,8 @@ pytest.importorskip("pyarrow", reason="the pipeline is not installed")
 
 from _mqqb import lib
 from mqqb import core
-from ordack.pipeline import audit, audit_tables, captures, rotation
+from ordack.capture import columnar
+from ordack.pipeline import audit, audit_tables, rotation
 from ordack.pipeline.audit_result import KINDS, Latency, Result, SequenceId
 
 from tests.support import capture_generator
@@ -30,7 +31,7 @@ FIRST = 7  # time stamp of the first TxSequenceID
 
 
 class _Decoder:
-    """What Auditor asks of captures.Decoder."""
+    """What Auditor asks of columnar.Decoder."""
 
     def __init__(self) -> None:
         self.ends: list[tuple[str, str]] = []
@@ -44,14 +45,14 @@ class _Decoder:
     def connections(self) -> int:
         return len(self.ends)
 
-    def connection(self, number: int) -> captures.Connection:
-        return captures.Connection(self.ends[number], True)
+    def connection(self, number: int) -> columnar.Connection:
+        return columnar.Connection(self.ends[number], True)
 
     def queue_manager(self, code: int) -> bytes:
         return bytes([code]) * 16
 
-    def queue(self, code: int) -> captures.QueueName:
-        return captures.QueueName(7, bytes([code]), f"DIRECT=TCP:10.0.0.9\\q{code}")
+    def queue(self, code: int) -> columnar.QueueName:
+        return columnar.QueueName(7, bytes([code]), f"DIRECT=TCP:10.0.0.9\\q{code}")
 
 
 class Wire:
@@ -91,10 +92,10 @@ class Wire:
         for direction in (0, 1):
             self.sent[connection, direction] = [0, 0]
         if syn:
-            self.row(captures.BEGIN, connection)
+            self.row(columnar.BEGIN, connection)
         else:
-            self.row(captures.OLDER, connection, 0)
-            self.row(captures.OLDER, connection, 1)
+            self.row(columnar.OLDER, connection, 0)
+            self.row(columnar.OLDER, connection, 1)
         for direction in (0, 1):
             self.row(lib.MQQB_KIND_ESTABLISH_CONNECTION, connection, direction, client_guid=client, server_guid=server)
         return connection
@@ -214,10 +215,10 @@ class Wire:
         return self.row(lib.MQQB_KIND_SESSION_ACK, connection, direction, **self.header(connection, direction, wrong))
 
     def hole(self, connection: int = 0, direction: int = 0) -> int:
-        return self.row(captures.HOLE, connection, direction, total_size=100)
+        return self.row(columnar.HOLE, connection, direction, total_size=100)
 
-    def batch(self, rows: list[dict[str, int]]) -> captures.Batch:
-        table = captures._Table(max(16, len(rows)), audit.COLUMNS, False, False)
+    def batch(self, rows: list[dict[str, int]]) -> columnar.Batch:
+        table = columnar._Table(max(16, len(rows)), audit.COLUMNS, False, False)
         batch = table.batch(len(rows), self.decoder)  # type: ignore[arg-type]
         for name, column in batch.columns.items():
             column[:] = [row.get(name, 0) for row in rows]
@@ -618,7 +619,7 @@ def test_a_lower_sequence_that_was_seen_makes_the_next_certain(wire: Wire) -> No
     assert kinds(wire.result()) == ["ack_beyond_receipt"]
 
 
-@pytest.mark.parametrize("kind", [captures.HOLE, captures.MALFORMED])
+@pytest.mark.parametrize("kind", [columnar.HOLE, columnar.MALFORMED])
 @pytest.mark.parametrize("direction", [0, 1])
 def test_what_was_missed_makes_it_unknown(wire: Wire, kind: int, direction: int) -> None:
     wire.message(1)

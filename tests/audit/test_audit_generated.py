@@ -114,7 +114,7 @@ def test_planted_violations_are_found_and_none_is_invented(first: int) -> None:
 
 def read_one(seed: int) -> list[str]:
     """Makes a capture and reads it in two parts: what is wrong with the packets that come out."""
-    from ordack.pipeline import captures
+    from ordack.capture import columnar
 
     folder = Path(tempfile.mkdtemp(prefix="capture-"))
     try:
@@ -122,7 +122,7 @@ def read_one(seed: int) -> list[str]:
         found: Counter[tuple[str, int, int, int, int]] = Counter()
         odd = 0
         for part in (0, 1):
-            for batch in captures.batches(capture.paths, part, 2, rows=1000, by_ports=bool(seed % 2)):
+            for batch in columnar.batches(capture.paths, part, 2, rows=1000, by_ports=bool(seed % 2)):
                 odd += int((batch["kind"] == MALFORMED).sum() + (batch["kind"] == HOLE).sum())
                 names = ("file", "frame", "kind", "message_id", "tx_sequence_number")
                 for file, *rest in zip(*(batch[name].tolist() for name in names)):

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mqqb import build
-from ordack import capture
+from ordack.capture import one_by_one
 
 from tests.support.capture_files import (
     CLIENT,
@@ -36,10 +36,10 @@ from tests.support.capture_files import (
 SESSION = [FRAMES[3], FRAMES[5], FRAMES[7], bytes(build.user_message(samples.SENDER, 1, samples.DIRECT, b"x" * 300))]
 
 
-def cuts(data: bytes) -> list[capture.Cut]:
+def cuts(data: bytes) -> list[one_by_one.Cut]:
     """The packets of a capture; problems have no bytes."""
-    items = capture.packets(capture.streams(capture.frames(io.BytesIO(data))))
-    return [item for item in items if isinstance(item, capture.Cut)]
+    items = one_by_one.packets(one_by_one.streams(one_by_one.frames(io.BytesIO(data))))
+    return [item for item in items if isinstance(item, one_by_one.Cut)]
 
 
 def segments(stream: bytes, size: int, first: int = 1000) -> list[bytes]:
@@ -74,7 +74,7 @@ def test_packets_are_found_on_every_kind_of_link(link: int, head: bytes, six: bo
     data = pcap([head + segment(1000, FRAMES[5], six=six)], link)
     (cut,) = cuts(data)
     name = "[::1]:50000>[::2]:1801" if six else NAME
-    assert cut == capture.Cut(name, START, 1, 0, FRAMES[5])
+    assert cut == one_by_one.Cut(name, START, 1, 0, FRAMES[5])
 
 
 def test_ethernet_padding_is_no_data() -> None:
@@ -128,9 +128,9 @@ def good_and_end(data: bytes) -> tuple[int, str]:
     """(packets found, why reading ended)."""
     count = 0
     try:
-        for item in capture.packets(capture.streams(capture.frames(io.BytesIO(data)))):
-            count += isinstance(item, capture.Cut) and not item.problem
-    except capture.CaptureError as error:
+        for item in one_by_one.packets(one_by_one.streams(one_by_one.frames(io.BytesIO(data)))):
+            count += isinstance(item, one_by_one.Cut) and not item.problem
+    except one_by_one.CaptureError as error:
         return count, str(error)
     return count, ""
 
@@ -157,7 +157,7 @@ def test_a_file_cut_off_anywhere_gives_what_it_has_and_says_where_it_ends() -> N
 def boundaries(data: bytes) -> set[int]:
     """Where a record ends."""
     ends, at = set(), 0
-    if data[:4] == capture.PCAPNG_MAGIC:
+    if data[:4] == one_by_one.PCAPNG_MAGIC:
         while at < len(data):
             at += struct.unpack_from("<I", data, at + 4)[0]
             ends.add(at)
@@ -188,9 +188,9 @@ def test_what_is_no_capture_is_named(data: bytes, reason: str) -> None:
 
 
 def test_magic_numbers() -> None:
-    assert capture.is_capture(pcap([]))
-    assert capture.is_capture(section())
-    assert not capture.is_capture(FRAMES[3])
+    assert one_by_one.is_capture(pcap([]))
+    assert one_by_one.is_capture(section())
+    assert not one_by_one.is_capture(FRAMES[3])
 
 
 @given(junk=st.binary(max_size=80), link=st.sampled_from([0, 1, 12, 101, 108, 113, 276, 105]))
@@ -216,13 +216,13 @@ def test_other_ports_and_pings() -> None:
         bytes(dpkt.ip.IP(src=CLIENT, dst=SERVER, p=protocol, len=20 + len(data), data=data))
         for protocol, data in ((6, other), (17, ping), (17, answer), (17, noise), (1, icmp))
     ]
-    items = list(capture.packets(capture.streams(capture.frames(io.BytesIO(pcap(records))))))
+    items = list(one_by_one.packets(one_by_one.streams(one_by_one.frames(io.BytesIO(pcap(records))))))
     assert items == [
-        capture.Datagram("10.0.0.1:4057>10.0.0.2:3527", START + 1, 2, FRAMES[1]),
-        capture.Datagram("10.0.0.1:3527>10.0.0.2:4057", START + 2, 3, FRAMES[2]),
+        one_by_one.Datagram("10.0.0.1:4057>10.0.0.2:3527", START + 1, 2, FRAMES[1]),
+        one_by_one.Datagram("10.0.0.1:3527>10.0.0.2:4057", START + 2, 3, FRAMES[2]),
     ]
-    found = list(capture.packets(capture.streams(capture.frames(io.BytesIO(pcap(records))), tcp_port=1802)))
-    assert [item.data for item in found if isinstance(item, capture.Cut)] == [FRAMES[5]]
+    found = list(one_by_one.packets(one_by_one.streams(one_by_one.frames(io.BytesIO(pcap(records))), tcp_port=1802)))
+    assert [item.data for item in found if isinstance(item, one_by_one.Cut)] == [FRAMES[5]]
 
 
 # ---- streams ------------------------------------------------------------------------------------
@@ -437,7 +437,7 @@ def test_fragments_that_never_become_whole_take_little_memory() -> None:
         yield segment(1000, FRAMES[5])
 
     tracemalloc.start()
-    found = [item.data for item in capture.packets(capture.streams(frames_of(records())))]
+    found = [item.data for item in one_by_one.packets(one_by_one.streams(frames_of(records())))]
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert found == [FRAMES[5]]
@@ -450,7 +450,7 @@ def test_fragments_of_other_protocols_are_passed_over() -> None:
     deceptive = struct.pack(">HHHHIHHHH", 4057, 1801, 52, 0, 0, 0x5000, 0, 0, 0) + FRAMES[5]  # as TCP, it has a packet
     other = bytes(dpkt.ip.IP(src=CLIENT, dst=SERVER, p=17, len=20 + len(deceptive), data=deceptive))
     records = [*fragments(other, 24), fragments(whole, 16)[1], whole]
-    items = list(capture.packets(capture.streams(frames_of(records))))
+    items = list(one_by_one.packets(one_by_one.streams(frames_of(records))))
     assert [item.data for item in items] == [FRAMES[1]]
 
 
@@ -464,9 +464,9 @@ def test_ip_headers_that_nobody_sends_are_passed_over(extension: int) -> None:
     assert [cut.data for cut in cuts(pcap([odd, nested, segment(1000, FRAMES[5])]))] == [FRAMES[5]]
 
 
-def frames_of(records: Iterable[bytes]) -> Iterator[capture.Frame]:
+def frames_of(records: Iterable[bytes]) -> Iterator[one_by_one.Frame]:
     for number, data in enumerate(records, 1):
-        yield capture.Frame(number, START, 101, data)
+        yield one_by_one.Frame(number, START, 101, data)
 
 
 def test_a_missing_segment_is_given_up_when_too_much_waits_for_it() -> None:
@@ -476,10 +476,10 @@ def test_a_missing_segment_is_given_up_when_too_much_waits_for_it() -> None:
             yield segment(1000 + 100 + at * 65000, bytes(65000))
 
     tracemalloc.start()
-    first = next(iter(capture.streams(frames_of(records()))))
+    first = next(iter(one_by_one.streams(frames_of(records()))))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert isinstance(first, capture.Chunk)
+    assert isinstance(first, one_by_one.Chunk)
     assert (first.offset, first.missing) == (100, 100)
     assert first.frame == 2
     assert peak < 6 << 20
@@ -492,13 +492,13 @@ def test_what_was_early_and_is_delivered_waits_no_longer() -> None:
             yield segment(1000 + at + 65000, bytes(65000))
             yield segment(1000 + at, bytes(65000))
 
-    chunks = [item for item in capture.streams(frames_of(records())) if isinstance(item, capture.Chunk)]
+    chunks = [item for item in one_by_one.streams(frames_of(records())) if isinstance(item, one_by_one.Chunk)]
     assert not any(chunk.missing for chunk in chunks)
     assert sum(len(chunk.data) for chunk in chunks) == 200 * 65000
 
 
 def test_the_connection_that_is_silent_for_longest_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capture, "_STREAMS_MAX", 2)
+    monkeypatch.setattr(one_by_one, "_STREAMS_MAX", 2)
     records = [segment(0, FRAMES[7][:100], port=port) for port in (1, 2)] + [segment(100, FRAMES[7][100:], port=1)]
     records += [segment(0, FRAMES[5], port=3)]
     found = cuts(pcap(records))
@@ -517,7 +517,7 @@ def test_a_large_capture_is_read_in_little_memory() -> None:
             yield segment(1000 + at * len(message), message)
 
     tracemalloc.start()
-    count = sum(1 for _ in capture.packets(capture.streams(frames_of(records()))))
+    count = sum(1 for _ in one_by_one.packets(one_by_one.streams(frames_of(records()))))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert count == 2000

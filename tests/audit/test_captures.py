@@ -1,4 +1,4 @@
-"""Captures to columns: the same packets as host/ordack/capture.py finds, whatever happened to the frames.
+"""Captures to columns: the same packets as host/ordack/capture/one_by_one.py finds, whatever happened to the frames.
 
 The captures are conversations of two hosts over TCP, cut into segments by chance, of which frames are lost, doubled,
 cut off, exchanged with their neighbours or sent again in other pieces.
@@ -20,8 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mqqb import build, core, guids, handshake, headers, parse, reader
 from mqqb.names import parse_format_name
-from ordack import capture
-from ordack.pipeline import captures
+from ordack.capture import columnar, one_by_one
 
 from tests.support.capture_files import ETHERNET, FRAMES, START, block, enhanced, interface, pcap, section
 from tests.support.conversation import (
@@ -45,7 +44,7 @@ from tests.support.conversation import (
 )
 from tests.support.scan import internals, messages, scan
 
-HOLE, BEGIN, OLDER, END = captures.HOLE, captures.BEGIN, captures.OLDER, captures.END
+HOLE, BEGIN, OLDER, END = columnar.HOLE, columnar.BEGIN, columnar.OLDER, columnar.END
 
 
 BROKEN = bytearray(message(4))
@@ -202,35 +201,35 @@ Row = dict[str, int]
 Rows = dict[str, list[Row]]
 
 
-def expected(files: Sequence[bytes]) -> tuple[dict[str, list[capture.Cut]], int]:
+def expected(files: Sequence[bytes]) -> tuple[dict[str, list[one_by_one.Cut]], int]:
     """The cuts of each direction, by the reference; how many files are damaged."""
-    found: dict[str, list[capture.Cut]] = defaultdict(list)
+    found: dict[str, list[one_by_one.Cut]] = defaultdict(list)
     damaged = []
 
-    def frames() -> Iterator[capture.Frame]:
+    def frames() -> Iterator[one_by_one.Frame]:
         for data in files:
             try:
-                yield from capture.frames(io.BytesIO(data))
-            except capture.CaptureError as error:
+                yield from one_by_one.frames(io.BytesIO(data))
+            except one_by_one.CaptureError as error:
                 damaged.append(str(error))
 
-    for item in capture.packets(capture.streams(frames())):
-        if isinstance(item, capture.Cut):
+    for item in one_by_one.packets(one_by_one.streams(frames())):
+        if isinstance(item, one_by_one.Cut):
             found[item.connection].append(item)
     return found, len(damaged)
 
 
-def rows_of(batch: captures.Batch) -> Iterator[Row]:
+def rows_of(batch: columnar.Batch) -> Iterator[Row]:
     names = list(batch.columns)
     for number, values in enumerate(zip(*(batch[name].tolist() for name in names))):
         yield dict(zip(names, values)) | {"time": int(batch.time[number])}
 
 
-def taken(paths: Sequence[str], part: int = 0, parts: int = 1, **options: Any) -> tuple[Rows, list[captures.Damage]]:
+def taken(paths: Sequence[str], part: int = 0, parts: int = 1, **options: Any) -> tuple[Rows, list[columnar.Damage]]:
     """The rows of each direction, in their order; what was wrong with the files."""
     found: Rows = defaultdict(list)
     decoder = None
-    for batch in captures.batches(paths, part, parts, **options):
+    for batch in columnar.batches(paths, part, parts, **options):
         decoder = batch.decoder
         for row in rows_of(batch):
             ends = decoder.connection(row["connection"]).ends
@@ -253,7 +252,7 @@ def spans(holes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return result
 
 
-def check(cuts: Sequence[capture.Cut], rows: Sequence[Row]) -> None:
+def check(cuts: Sequence[one_by_one.Cut], rows: Sequence[Row]) -> None:
     """One direction: the same packets at the same places, and the same holes between them."""
     whole = [cut for cut in cuts if not cut.problem]
     cut_rows = [row for row in rows if row["kind"] < HOLE]
@@ -318,11 +317,11 @@ def test_the_hosts_of_a_fleet_are_divided_and_two_hosts_are_divided_by_their_por
 
     for hosts, by_ports in ((64, False), (1, True)):
         paths = fleet(hosts)
-        assert captures.divides_by_ports(paths, 2) == by_ports
+        assert columnar.divides_by_ports(paths, 2) == by_ports
         sizes = [sum(name.endswith(":1801") for name in taken(paths, part, 2)[0]) for part in (0, 1)]
         assert sum(sizes) == 64
         assert min(sizes) > 16
-    assert not captures.divides_by_ports(paths, 1)
+    assert not columnar.divides_by_ports(paths, 1)
 
 
 # ---- what happens to a direction ----------------------------------------------------------------
@@ -334,7 +333,7 @@ def story(frames: Sequence[bytes], folder: Path) -> list[tuple[int, ...]]:
     """(direction, kind, offset, size, status) of the rows, in their order."""
     return [
         tuple(row[name] for name in ("direction", "kind", "offset", "total_size", "status"))
-        for batch in captures.batches(put(folder, [pcap(frames)]))
+        for batch in columnar.batches(put(folder, [pcap(frames)]))
         for row in rows_of(batch)
     ]
 
@@ -472,7 +471,7 @@ def test_a_file_cut_off_anywhere(tmp_path: Path) -> None:
             paths = put(tmp_path, [data[:size]])
             damages = []
             rows: Rows = {}
-            for batch in captures.batches(paths):
+            for batch in columnar.batches(paths):
                 rows, damages = taken(paths)
                 assert batch.decoder.damages == damages
             assert len(damages) == damaged or not cuts
@@ -502,7 +501,7 @@ def test_what_is_no_capture_is_said(tmp_path: Path, data: bytes) -> None:
     paths = put(tmp_path, [data, pcap([there(0, ONE)])])
     decoder = None
     kinds = []
-    for batch in captures.batches(paths):
+    for batch in columnar.batches(paths):
         decoder = batch.decoder
         kinds += batch["kind"].tolist()
     assert decoder is not None
@@ -521,7 +520,7 @@ def test_times_are_exact_and_files_are_in_the_order_of_their_first_frames(tmp_pa
         data = section() + interface(101, option) + block("<", 6, head + raw)
         names.append(put(tmp_path, [data])[0])
         names[-1] = str(Path(names[-1]).rename(tmp_path / f"{number}.pcapng"))
-    found = [(batch.decoder.paths[row["file"]], row["time"]) for batch in captures.batches(names)
+    found = [(batch.decoder.paths[row["file"]], row["time"]) for batch in columnar.batches(names)
              for row in rows_of(batch) if row["kind"] == 2]  # fmt: skip
     assert found == [(names[number], (1_700_000_100 - number) * 10**9 + 250_000_000)
                      for number in reversed(range(len(units)))]  # fmt: skip
@@ -537,7 +536,7 @@ def test_a_packet_and_its_order_go_on_in_the_next_file(tmp_path: Path) -> None:
 
 def test_link_types_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
     data = section() + interface(147) + interface(101) + enhanced(b"wireless") * 3 + enhanced(there(0, ONE), 1)
-    (batch,) = captures.batches(put(tmp_path, [data]))
+    (batch,) = columnar.batches(put(tmp_path, [data]))
     assert (batch.decoder.frames, batch.decoder.unread) == (4, 3)
 
 
@@ -576,7 +575,7 @@ def test_more_of_everything_than_the_tables_have_at_first(tmp_path: Path) -> Non
                                                  bytes(build.user_message(guid, number, name, b"")))]  # fmt: skip
     found = {}
     total = 0
-    for batch in captures.batches(put(tmp_path, [pcap(frames)])):
+    for batch in columnar.batches(put(tmp_path, [pcap(frames)])):
         for row in rows_of(batch):
             total += row["kind"] == 4
             manager, queue = row["source_queue_manager"], row["destination_queue"]
@@ -602,10 +601,10 @@ def test_more_of_everything_than_the_tables_have_at_first(tmp_path: Path) -> Non
 def test_arguments_are_checked(tmp_path: Path) -> None:
     for part, parts, rows in ((1, 1, 16), (-1, 2, 16), (0, 0, 16), (0, 1, 15)):
         with pytest.raises(ValueError, match="counts from 0"):
-            next(captures.batches([], part, parts, rows))
+            next(columnar.batches([], part, parts, rows))
     with pytest.raises(FileNotFoundError):
-        next(captures.batches([tmp_path / "none"]))
-    assert list(captures.batches([])) == []
+        next(columnar.batches([tmp_path / "none"]))
+    assert list(columnar.batches([])) == []
 
 
 @pytest.mark.parametrize(
@@ -626,15 +625,15 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
 def test_what_a_file_begins_with(data: bytes, known: bool, time: float | None, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(data)
-    assert captures.is_capture(str(path)) is known
-    assert captures.first_time(str(path)) == pytest.approx(float("inf") if time is None else time, abs=1e-6)
+    assert columnar.is_capture(str(path)) is known
+    assert columnar.first_time(str(path)) == pytest.approx(float("inf") if time is None else time, abs=1e-6)
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     def peak(count: int) -> int:
         paths = put(tmp_path, [pcap([there(len(THREE) * at, THREE) for at in range(count)])])
         tracemalloc.start()
-        for batch in captures.batches(paths, rows=256):
+        for batch in columnar.batches(paths, rows=256):
             assert batch.rows <= 256
         size = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
@@ -684,7 +683,7 @@ def parsed(raw: bytes) -> dict[str, Any] | None:
         found["connector_queue_manager"] = bytes(message.transaction.connector_qm_guid)
     if message.security is not None:
         found["security_flags"] = message.security.flags
-        for name in captures.DETAIL_COLUMNS[5:10]:
+        for name in columnar.DETAIL_COLUMNS[5:10]:
             found[name] = getattr(message.security, name)
     if isinstance(packet, headers.FinalAck):
         found["ack_source"] = bytes(packet.body.source_guid)
@@ -699,13 +698,13 @@ QUEUES = {"destination_queue", "administration_queue", "response_queue"}
 def details(raw: bytes, folder: Path) -> dict[str, Any]:
     """The same of the one packet in a capture; what is 0 or empty left out."""
     frames = [there(-1, flags=SYN, ack=0), *(there(at, raw[at : at + 9000]) for at in range(0, len(raw), 9000))]
-    (batch,) = captures.batches(put(folder, [pcap(frames)]), columns=captures.COLUMNS, labels=True, correlations=True)
+    (batch,) = columnar.batches(put(folder, [pcap(frames)]), columns=columnar.COLUMNS, labels=True, correlations=True)
     assert batch.label_end is not None
     assert batch.label_text is not None
     assert batch.correlation_id is not None
     row = batch["kind"].tolist().index(min(batch["kind"].tolist()))
     found: dict[str, Any] = {}
-    for name in (*captures.DETAIL_COLUMNS, "source_queue_manager", "destination_queue", "ack_source"):
+    for name in (*columnar.DETAIL_COLUMNS, "source_queue_manager", "destination_queue", "ack_source"):
         value = int(batch[name][row])
         if value and name in GUIDS:
             found[name] = batch.decoder.queue_manager(value)
@@ -752,4 +751,4 @@ def test_names_as_text() -> None:
         (6, guid + b"\x2a\0\0\0", f"PRIVATE={text}\\0000002A"),
         (7, "OS:a\\q\0".encode("utf-16-le"), "DIRECT=OS:a\\q"),
     ):
-        assert captures._queue_name(selector, raw) == captures.QueueName(selector, raw, name)
+        assert columnar._queue_name(selector, raw) == columnar.QueueName(selector, raw, name)

@@ -17,7 +17,7 @@ import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mqqb import acks, build, guid_names, guids, headers, parse, rare
-from ordack import decode
+from ordack.capture import decoder
 from typer.testing import CliRunner
 
 from tests.conformance import ROOT
@@ -29,7 +29,7 @@ DOCUMENT = {frame["frame"]: frame for frame in json.loads(VECTORS.read_text())["
 FULL = bytes(build.build(samples.full_message()))
 
 app = typer.Typer()
-app.command()(decode.command)
+app.command()(decoder.command)
 
 
 def run(*arguments: str | Path, stdin: bytes = b"") -> tuple[int, str, str]:
@@ -45,7 +45,7 @@ def objects(*arguments: str | Path, stdin: bytes = b"") -> tuple[int, list[dict[
 
 
 def one(data: bytes) -> dict[str, Any]:
-    (decoded,) = decode.decode_bytes(data)
+    (decoded,) = decoder.decode_bytes(data)
     return decoded.as_json()
 
 
@@ -144,7 +144,7 @@ WIDTHS = {
 NO_FIELDS = ("padding_length", "type")  # of the wire
 
 
-def check_offsets(raw: bytes, fields: Iterable[decode.Field]) -> list[str]:
+def check_offsets(raw: bytes, fields: Iterable[decoder.Field]) -> list[str]:
     """Every field has its value where it says; the names of those that were compared."""
     compared = []
     for field in fields:
@@ -178,7 +178,7 @@ def test_every_offset_of_the_tree_is_where_the_field_is(aligned: bool) -> None:
         part = message.multi_queue_format.response
         part.raw, part.element_count, part.aligned = (b"\1\0" + samples.SENDER) * 2, 2, False
     raw = bytes(build.build(message))
-    compared = [name for part in decode.sections(parse.parse(raw)) for name in check_offsets(raw, part.fields)]
+    compared = [name for part in decoder.sections(parse.parse(raw)) for name in check_offsets(raw, part.fields)]
     nested = (
         "DirectFormatName", "Ordinal", "TimeStamp", "SecurityID_hex", "EncryptionKey_hex", "Signature_hex",
         "SenderCert_hex", "ProviderType", "ProviderName", "FormatType", "PublicQueueIdentifier", "SourceQueueManager",
@@ -296,8 +296,8 @@ def test_what_is_no_hex_text_is_refused_without_reading_all_of_it(tmp_path: Path
             return len(buffer)
 
     endless = io.BufferedReader(Endless())
-    with pytest.raises(decode.InputError, match="is not a hex digit"):
-        list(decode.decode(endless, pytest.fail))
+    with pytest.raises(decoder.InputError, match="is not a hex digit"):
+        list(decoder.decode(endless, pytest.fail))
 
 
 def test_raw_packets_and_a_raw_ping(tmp_path: Path) -> None:
@@ -575,7 +575,7 @@ def test_a_closed_output_is_said(
 ) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     with pytest.raises(typer.Exit) as end:
-        decode.command([str(VECTORS)], as_json)
+        decoder.command([str(VECTORS)], as_json)
     assert end.value.exit_code == 1
     assert "standard output: closed" in capsys.readouterr().err
 

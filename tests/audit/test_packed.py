@@ -14,8 +14,8 @@ import pytest
 pytest.importorskip("pyarrow", reason="the pipeline is not installed")
 
 import zstandard
-from ordack import packed
-from ordack.pipeline import audit, captures
+from ordack.capture import columnar, packed
+from ordack.pipeline import audit
 
 from tests.support import capture_generator
 from tests.support.command import ordack
@@ -54,7 +54,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_packed_capture_says_what_the_plain_one_says(plain: Path, tmp_path: Path, way: str) -> None:
     path = tmp_path / f"plant.pcap.{way.split()[0]}"
     path.write_bytes(WAYS[way](plain.read_bytes()))
-    assert captures.first_time(str(path)) == captures.first_time(str(plain))
+    assert columnar.first_time(str(path)) == columnar.first_time(str(plain))
     assert audit.run([path]).summary == audit.run([plain]).summary
     assert audit.run([path], parts=3).summary == audit.run([plain]).summary
 

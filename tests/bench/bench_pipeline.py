@@ -130,14 +130,14 @@ def decoded_rows(paths: list[Path], target: Path) -> None:
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
-    from ordack.pipeline import captures
+    from ordack.capture import columnar
 
     from tests.bench import duckdb_audit
 
     wanted = [name for name in duckdb_audit.COLUMNS if name not in ("row", "time")]
     writer: pq.ParquetWriter | None = None
     done = 0
-    for batch in captures.batches([*paths], rows=1 << 20):
+    for batch in columnar.batches([*paths], rows=1 << 20):
         packets = batch["kind"] < 7
         arrays: dict[str, Any] = {name: batch[name][packets] for name in wanted}
         arrays["direction"], arrays["kind"] = arrays["direction"].astype(np.uint8), arrays["kind"].astype(np.uint8)
@@ -162,13 +162,14 @@ def spark_session() -> Any:
 
 def decode_in_tasks(spark: Any, paths: list[Path]) -> int:
     """The packets of a capture decoded by tasks into the columns of an audit; only their number comes back."""
-    from ordack.pipeline import audit, captures
+    from ordack.capture import columnar
+    from ordack.pipeline import audit
 
-    files = captures.in_order(paths)
-    by_ports = captures.divides_by_ports(files, CORES)
+    files = columnar.in_order(paths)
+    by_ports = columnar.divides_by_ports(files, CORES)
 
     def count(part: int) -> int:
-        rows = captures.batches(files, part, CORES, audit.BATCH_ROWS, audit.COLUMNS, by_ports=by_ports)
+        rows = columnar.batches(files, part, CORES, audit.BATCH_ROWS, audit.COLUMNS, by_ports=by_ports)
         return sum(batch.rows for batch in rows)
 
     return int(spark.sparkContext.parallelize(range(CORES), CORES).map(count).sum())
@@ -474,7 +475,8 @@ def spark_counts(spark: Any, folder: Path, checkpoint: Path) -> None:
     """What Spark offers for it: tasks decode a file each into partial results, state by stream puts them together."""
     import pandas as pd
     import pyarrow as pa
-    from ordack.pipeline import audit, captures
+    from ordack.capture import columnar
+    from ordack.pipeline import audit
     from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
     names = ("messages", "resends", "highest")
@@ -485,7 +487,7 @@ def spark_counts(spark: Any, folder: Path, checkpoint: Path) -> None:
         for paths in batches:
             for path in paths.column(0).to_pylist():
                 key, number = [], []
-                for batch in captures.batches([path.removeprefix("file:")], rows=8192, columns=audit.COLUMNS):
+                for batch in columnar.batches([path.removeprefix("file:")], rows=8192, columns=audit.COLUMNS):
                     sent = batch["tx_sequence_number"] != 0
                     source = batch["source_queue_manager"][sent].astype(np.int64)
                     key.append(source << 32 | batch["tx_sequence_ordinal"][sent])
@@ -646,13 +648,13 @@ def bare_source(title: str, fields: list[Field], records: int) -> type:
 
 def packets_of(paths: list[Path], count: int) -> list[bytes]:
     """The first packets of a capture, by the reader that is not measured."""
-    from ordack import capture
+    from ordack.capture import one_by_one
 
     with paths[0].open("rb") as file:
         cuts = (
             item
-            for item in capture.packets(capture.streams(capture.frames(file)))
-            if isinstance(item, capture.Cut) and not item.problem
+            for item in one_by_one.packets(one_by_one.streams(one_by_one.frames(file)))
+            if isinstance(item, one_by_one.Cut) and not item.problem
         )
         return [cut.data for cut in itertools.islice(cuts, count)]
 
@@ -709,7 +711,7 @@ def bench_decode(fleet: Fleet, size: int, rounds: int) -> None:
     """The C scan, the way from a capture to columns, and both with Spark's rows behind."""
     import pyarrow as pa
     import pyarrow.parquet as pq
-    from ordack.pipeline import captures
+    from ordack.capture import columnar
     from ordack.pipeline.packets import PacketSource
     from pyspark import cloudpickle
     from pyspark.sql.functions import udf
@@ -718,11 +720,11 @@ def bench_decode(fleet: Fleet, size: int, rounds: int) -> None:
     paths, truth = fleet.capture(size)
     pattern = str(paths[0].parent / f"{paths[0].name.rpartition('-')[0]}-*.pcap")
     report(bench="scan", ns_per_packet=scan_alone(packets_of(paths, SCAN_PACKETS), rounds), wanted_ns=20)
-    for name, columns in (("kind alone", ("kind",)), ("all of the scan", None), ("all", captures.COLUMNS)):
+    for name, columns in (("kind alone", ("kind",)), ("all of the scan", None), ("all", columnar.COLUMNS)):
         times = []
         for _ in range(rounds):
             started = time.process_time_ns()
-            rows = sum(batch.rows for batch in captures.batches([*paths], rows=16384, columns=columns))
+            rows = sum(batch.rows for batch in columnar.batches([*paths], rows=16384, columns=columns))
             times.append((time.process_time_ns() - started) / rows)
         report(bench="capture to columns", columns=name, rows=rows, ns_per_packet=statistics.median(times))
 

@@ -22,7 +22,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mqqb import headers, parse
-from ordack import capture
+from ordack.capture import one_by_one
 from ordack.client import Client
 from ordack.config import PORT, Config
 from ordack.net import record
@@ -41,15 +41,15 @@ def files(file: Path) -> list[Path]:
     return sorted(file.parent.glob(f"{file.stem}*{file.suffix}"), key=lambda path: (path != file, path.name))
 
 
-def frames(*paths: Path) -> Iterator[capture.Frame]:
+def frames(*paths: Path) -> Iterator[one_by_one.Frame]:
     """Of all the files, which are one capture; each ends with a whole frame."""
     for path in paths:
-        yield from capture.frames(io.BytesIO(path.read_bytes()))
+        yield from one_by_one.frames(io.BytesIO(path.read_bytes()))
 
 
-def chunks(paths: Iterable[Path]) -> list[capture.Chunk]:
+def chunks(paths: Iterable[Path]) -> list[one_by_one.Chunk]:
     """What goes over connections."""
-    return [item for item in capture.streams(frames(*paths)) if isinstance(item, capture.Chunk)]
+    return [item for item in one_by_one.streams(frames(*paths)) if isinstance(item, one_by_one.Chunk)]
 
 
 def carried(paths: Iterable[Path]) -> list[bytes]:
@@ -70,8 +70,8 @@ def messages(path: Path) -> list[dict[str, Any]]:
 def bodies(paths: Iterable[Path]) -> list[bytes]:
     """Of the messages, in the order of the capture."""
     found = []
-    for cut in capture.packets(capture.streams(frames(*paths))):
-        assert isinstance(cut, capture.Cut)
+    for cut in one_by_one.packets(one_by_one.streams(frames(*paths))):
+        assert isinstance(cut, one_by_one.Cut)
         if not cut.problem:
             packet = parse.parse(cut.data)
             if isinstance(packet, headers.UserMessage):

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ordack.capture import columnar
 from ordack.client import Client
-from ordack.pipeline import audit, captures
+from ordack.pipeline import audit
 from ordack.pipeline.export import Exporter
 from ordack.store import StoreBusy
 
@@ -69,10 +70,10 @@ def test_an_audit_that_follows_thousands_of_files(captured: tuple[Path, dict[str
 
 def test_what_waits_in_files_that_were_read_is_all_that_is_kept_of_them(captured: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = captured
-    paths = captures.in_order(list(folder.iterdir()))
-    decoder = captures.Decoder(paths, 0, 1, False)
+    paths = columnar.in_order(list(folder.iterdir()))
+    decoder = columnar.Decoder(paths, 0, 1, False)
     largest = sum(Path(path).stat().st_size for path in paths) // 20
-    kept = [sum(map(len, decoder._kept.values())) for _ in captures.read_on(decoder, 16, ("kind",))]
+    kept = [sum(map(len, decoder._kept.values())) for _ in columnar.read_on(decoder, 16, ("kind",))]
     assert 0 < max(kept) < largest
     assert len(list(Path("/proc/self/fd").iterdir())) < DESCRIPTORS
 

@@ -14,7 +14,8 @@ import pytest
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
-from ordack import cli, decode
+from ordack import cli
+from ordack.capture import decoder
 from ordack.client import Client
 from ordack.paths import NotLocal, local_path
 from ordack.pipeline.export import Exporter
@@ -146,8 +147,8 @@ def test_no_command_has_a_path_of_which_this_is_not_true() -> None:
 def test_captures_and_files_elsewhere_are_refused(named: str) -> None:
     with pytest.raises(OptionError):
         find_files(named)
-    with pytest.raises(decode.InputError):
-        list(decode._items(named))
+    with pytest.raises(decoder.InputError):
+        list(decoder._items(named))
 
 
 @pytest.mark.parametrize("form", ["file:{}", "file://{}", "file://localhost{}", "FILE:{}"])

@@ -23,7 +23,8 @@ import pytest
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 import pyarrow as pa
-from ordack.pipeline import audit, captures, follow
+from ordack.capture import columnar
+from ordack.pipeline import audit, follow
 from ordack.pipeline.audit_result import Result
 from ordack.pipeline.follow import Follower
 
@@ -56,7 +57,7 @@ def follow_all(follower: Follower) -> Result | None:
 def same(found: Result | None, paths: list[Path]) -> None:
     """All that there is, except what has no frame: that is read when it has one."""
     try:
-        wanted = audit.run([path for path in paths if captures.first_time(str(path)) != float("inf")])
+        wanted = audit.run([path for path in paths if columnar.first_time(str(path)) != float("inf")])
     except audit.CaptureUnusable:
         assert found is None
         return

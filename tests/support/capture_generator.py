@@ -28,7 +28,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from ordack.pipeline import captures
+from ordack.capture import columnar
 
 from tests.support import capture_generator
 
@@ -2123,7 +2123,7 @@ def capture_files(seed: int, folder: Path, pieces: int, length: int = 0) -> list
     """A generated capture in so many files, or in as many as it has, in the order of time."""
     chance = random.Random(seed)
     folder.mkdir(parents=True)
-    paths = [Path(path) for path in captures.in_order(capture_generator.generate(seed, folder, length=length).paths)]
+    paths = [Path(path) for path in columnar.in_order(capture_generator.generate(seed, folder, length=length).paths)]
     data = paths[0].read_bytes()
     order = {
         b"\xd4\xc3\xb2\xa1": "<",

@@ -29,7 +29,7 @@ from mqqb.guid_names import PrivateQueueFormatNameId
 from mqqb.guids import format_name, guid_text
 from numpy.typing import NDArray
 
-from ordack.pipeline import captures
+from ordack.capture import columnar
 from ordack.pipeline.audit_result import (
     KINDS,
     OUTCOMES,
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LATENCIES = ("session", "order", "final")
-COLUMNS = (*captures.SCAN_COLUMNS, *captures.PLACE_COLUMNS, "queue_manager_address", "client_guid", "server_guid")
+COLUMNS = (*columnar.SCAN_COLUMNS, *columnar.PLACE_COLUMNS, "queue_manager_address", "client_guid", "server_guid")
 BATCH_ROWS = 8192  # what a batch's columns take stays in the processor's second cache
 FILES_NAMED = 3  # in a complaint
 FINDINGS_MAX = 1000  # of a kind, for a stream
@@ -258,7 +258,7 @@ class Auditor:
         self._verdicts = verdicts
         self.gaps: list[tuple[str, str]] = []
         self._interrupted: list[int] = []  # files of which something is missing, and nothing of a later one was seen
-        self._decoder: captures.Decoder | None = None
+        self._decoder: columnar.Decoder | None = None
         self._done = ffi.new("uint32_t *")
         self.last_time = start
 
@@ -270,7 +270,7 @@ class Auditor:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _done=ffi.new("uint32_t *"))
 
-    def feed(self, batch: captures.Batch) -> None:
+    def feed(self, batch: columnar.Batch) -> None:
         """The next rows of the capture."""
         self._decoder = batch.decoder
         self._connect(batch.decoder)
@@ -300,7 +300,7 @@ class Auditor:
         self._rows(batch, begin, batch.rows)
         self.last_time = max(self.last_time, int(batch.time[: batch.rows].max()))
 
-    def _missing(self, batch: captures.Batch) -> Iterator[int]:
+    def _missing(self, batch: columnar.Batch) -> Iterator[int]:
         """Files behind which others are missing, by names and times: of those that this batch has reached."""
         paths, spans = batch.decoder.paths, batch.decoder.spans
         last = int(batch["file"].max())
@@ -319,7 +319,7 @@ class Auditor:
                 yield number - 1
         self._files = max(self._files, last + 1)
 
-    def _rows(self, batch: captures.Batch, begin: int, end: int) -> None:
+    def _rows(self, batch: columnar.Batch, begin: int, end: int) -> None:
         tables, done = self._tables, self._done
         done[0] = begin
         while True:
@@ -335,7 +335,7 @@ class Auditor:
             elif status == lib.MQQB_AUDIT_GROW_CONNECTIONS:
                 self._connect(batch.decoder)
 
-    def _connect(self, decoder: captures.Decoder) -> None:
+    def _connect(self, decoder: columnar.Decoder) -> None:
         """Which two hosts each new connection is of."""
         known = len(self._ends)
         if decoder.connections == known:
@@ -485,7 +485,7 @@ def _rejected(findings: Structure, accepted: NDArray[np.bool_], mark: int, flows
 
 def start_of(paths: Sequence[str]) -> int:
     """Time of the capture's first frame, ns since 1970; not later, by less than a microsecond."""
-    first = next((time for time in map(captures.first_time, paths) if time < float("inf")), None)
+    first = next((time for time in map(columnar.first_time, paths) if time < float("inf")), None)
     return 0 if first is None else int(first * 1e6) * 1000 - 1000
 
 
@@ -500,7 +500,7 @@ def audit_part(
 ) -> Partial:
     """One task's share. paths: in their order. progress: called with the packets of each batch."""
     auditor = Auditor(start, parts > 1, wanted)
-    for batch in captures.batches(paths, part, parts, BATCH_ROWS, COLUMNS, by_ports=by_ports, ordered=True):
+    for batch in columnar.batches(paths, part, parts, BATCH_ROWS, COLUMNS, by_ports=by_ports, ordered=True):
         auditor.feed(batch)
         if progress is not None:
             progress(batch.rows)
@@ -525,12 +525,12 @@ def run(
     takes another pass. progress: called with numbers of packets as this process has done them. Raises
     CaptureUnusable, and OSError for a file that cannot be read.
     """
-    files = captures.in_order(paths)
+    files = columnar.in_order(paths)
     if not files:
         raise CaptureUnusable("there is no capture")
     start = start_of(files)
     parts = parts or (1 if spark is None else _places(spark))
-    by_ports = captures.divides_by_ports(files, parts)
+    by_ports = columnar.divides_by_ports(files, parts)
     if spark is None:
         partials = [audit_part(files, start, part, parts, by_ports, progress=progress) for part in range(parts)]
     else:
@@ -543,8 +543,8 @@ def run(
 
 def _problem(path: str) -> str:
     """Why there is nothing to look at in this file."""
-    decoder = captures.Decoder([path], 0, 1, False)
-    for _ in captures.read_on(decoder, BATCH_ROWS, COLUMNS, finish=True):
+    decoder = columnar.Decoder([path], 0, 1, False)
+    for _ in columnar.read_on(decoder, BATCH_ROWS, COLUMNS, finish=True):
         pass
     why = [damage.text for damage in decoder.damages]
     if decoder.unread:
@@ -1250,7 +1250,7 @@ def _series(files: Sequence[str], result: Result) -> list[Series]:
     keys: dict[tuple[int, int, int, int], _Line | None] = {}
     codes: dict[int, bool] = {}
     auditor = Auditor(start_of(files), verdicts=True)
-    for batch in captures.batches(files, rows=BATCH_ROWS, columns=COLUMNS, ordered=True):
+    for batch in columnar.batches(files, rows=BATCH_ROWS, columns=COLUMNS, ordered=True):
         auditor.feed(batch)
         _points(batch, auditor.verdicts, lines, sources, keys, codes)
     return [
@@ -1260,7 +1260,7 @@ def _series(files: Sequence[str], result: Result) -> list[Series]:
 
 
 def _points(
-    batch: captures.Batch,
+    batch: columnar.Batch,
     verdicts: NDArray[np.uint8] | None,
     lines: dict[StreamKey, _Line],
     sources: set[str],

@@ -34,8 +34,9 @@ from _mqqb import ffi
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
-from ordack.packed import SUFFIXES
-from ordack.pipeline import audit, captures
+from ordack.capture import columnar
+from ordack.capture.packed import SUFFIXES
+from ordack.pipeline import audit
 from ordack.pipeline.audit_result import Result, count_text
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 MARK = "follow.json"  # in the checkpoint: what it is for
 FORMAT = 1  # of checkpoints, but for the states
-STATE_FORMAT = 4  # of what is not in structures of C
+STATE_FORMAT = 5  # of what is not in structures of C: modules and names of its classes too
 STEP_BYTES = 1 << 30  # of files in a step, if it is more than one: what is read again after a kill
 SETTLED_S = 5.0  # a file that has not changed for so long is taken for complete
 POLL_S = 1
@@ -66,7 +67,7 @@ class File:
 
     @property
     def place(self) -> tuple[float, str]:
-        """What files are ordered by, here and in `captures.in_order`."""
+        """What files are ordered by, here and in `columnar.in_order`."""
         return self.time, self.path
 
 
@@ -86,7 +87,7 @@ class Step:
 class State:
     """How far the audit is. missed: (path, why) of files that were not read."""
 
-    decoder: captures.Decoder
+    decoder: columnar.Decoder
     auditor: audit.Auditor
     missed: list[tuple[str, str]]
 
@@ -106,9 +107,9 @@ class State:
     def feed(self, finish: bool = False) -> int:
         """What the decoder has to say now; how many packets."""
         packets = 0
-        for batch in captures.read_on(self.decoder, audit.BATCH_ROWS, audit.COLUMNS, finish):
+        for batch in columnar.read_on(self.decoder, audit.BATCH_ROWS, audit.COLUMNS, finish):
             self.auditor.feed(batch)
-            packets += int(np.count_nonzero(batch["kind"] < captures.HOLE))
+            packets += int(np.count_nonzero(batch["kind"] < columnar.HOLE))
         return packets
 
 
@@ -236,10 +237,10 @@ class Follower:
     def _first_time(self, path: str, size: int) -> float | None:
         """None: it is no capture, or has no frame yet."""
         if (path, size) not in self._first_times:
-            if not captures.is_capture(path):
+            if not columnar.is_capture(path):
                 self.passed_over.add(path)
                 return None
-            first = captures.first_time(path)
+            first = columnar.first_time(path)
             if first == float("inf"):
                 return None
             self._first_times[path, size] = first
@@ -375,7 +376,7 @@ class Follower:
         if step.origin:
             return self._read(step.origin)
         start = audit.start_of([file.path for file in step.files if Path(file.path).exists()])
-        return State(captures.Decoder([], 0, 1, False), audit.Auditor(start), [])
+        return State(columnar.Decoder([], 0, 1, False), audit.Auditor(start), [])
 
     def _read(self, number: int) -> State:
         try:
@@ -466,8 +467,8 @@ _PARTS = {
     _named(part)
     for part in (
         State,
-        captures.Decoder,
-        captures.Damage,
+        columnar.Decoder,
+        columnar.Damage,
         audit.Auditor,
         Counter,
         np.dtype,

@@ -52,10 +52,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from ordack.packed import SUFFIXES
+from ordack.capture import columnar
+from ordack.capture.columnar import Batch, Decoder, Words
+from ordack.capture.packed import SUFFIXES
 from ordack.paths import NotLocal, local_path
-from ordack.pipeline import captures
-from ordack.pipeline.captures import Batch, Decoder, Words
 from ordack.pipeline.options import OptionError, noted, options_of, recalled
 
 OPTIONS = ("path", "columns", "partitions")
@@ -237,7 +237,7 @@ def _kind(view: _View) -> pa.Array:
 
 
 def _reason_text(kind: int, status: int) -> str:
-    if kind == captures.END:
+    if kind == columnar.END:
         return _ENDS[status]
     rule, field, reason = _SCAN_PROBLEMS.get(status) or problems.PROBLEMS[status]
     return f"{rule}, {field}: {reason}"
@@ -245,7 +245,7 @@ def _reason_text(kind: int, status: int) -> str:
 
 def _reason(view: _View) -> pa.Array:
     kinds, statuses = view.batch["kind"], view.batch["status"]
-    rows = np.flatnonzero((kinds == captures.MALFORMED) | (kinds == captures.END))
+    rows = np.flatnonzero((kinds == columnar.MALFORMED) | (kinds == columnar.END))
     if not len(rows):
         return pa.nulls(view.batch.rows, pa.string())
     pairs = kinds[rows].astype(np.int64) << 32 | statuses[rows]
@@ -378,7 +378,7 @@ def arrow_batches(part: Part, columns: Sequence[Column], schema: pa.Schema) -> I
     needs = tuple(dict.fromkeys(["kind", *(need for column in columns for need in column.needs)]))
     decoder = Decoder(part.paths, part.number, part.of, part.by_ports)
     cache = _Texts(decoder)
-    for batch in captures.read_on(decoder, BATCH_ROWS, needs, True, "label" in names, "correlation_id" in names):
+    for batch in columnar.read_on(decoder, BATCH_ROWS, needs, True, "label" in names, "correlation_id" in names):
         view = _View(batch, cache, part.number, part.of)
         yield pa.RecordBatch.from_arrays([column.make(view) for column in columns], schema=schema)
     if part.number == 0:  # each task has read all files, and this one may have none of their rows
@@ -404,7 +404,7 @@ class Part(InputPartition):  # type: ignore[misc, unused-ignore]
 
 def _is_capture(path: str) -> bool:
     try:
-        return captures.is_capture(path)
+        return columnar.is_capture(path)
     except OSError as error:
         raise OptionError(
             f"cannot read the capture {path}: {error.strerror}; make it readable, or leave it out"
@@ -523,8 +523,8 @@ class PacketReader(DataSourceReader):
         self._schema = to_arrow_schema(schema, timezone="UTC")
 
     def partitions(self) -> Sequence[InputPartition]:
-        paths = captures.in_order(self._paths)
-        by_ports = captures.divides_by_ports(paths, self._count)
+        paths = columnar.in_order(self._paths)
+        by_ports = columnar.divides_by_ports(paths, self._count)
         return [Part(paths, number, self._count, by_ports) for number in range(self._count)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -25,7 +25,8 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
-from ordack import capture, classes, packed
+from ordack import classes
+from ordack.capture import one_by_one, packed
 from ordack.paths import NotLocal, local_path
 
 Packet = (
@@ -558,18 +559,18 @@ def decode_capture(file: BinaryIO, first: bytes, warn: Warn) -> Iterator[Decoded
 
     first: what was read of the file already. warn gets a sentence for every interface that could not be read.
     """
-    tally = capture.Tally()
+    tally = one_by_one.Tally()
     damage = ""
     try:
-        for item in capture.packets(capture.streams(capture.frames(file, first), tally=tally)):
+        for item in one_by_one.packets(one_by_one.streams(one_by_one.frames(file, first), tally=tally)):
             place = {"connection": item.connection, "frame": item.frame, "time": item.time}
-            if isinstance(item, capture.Datagram):
+            if isinstance(item, one_by_one.Datagram):
                 yield _parse_ping(item.data, offset=0, **place)
             elif item.problem:
                 yield _problem(item.problem, offset=item.offset, **place)
             else:
                 yield _parse(item.data, offset=item.offset, **place)
-    except capture.CaptureError as error:
+    except one_by_one.CaptureError as error:
         damage = str(error)
     for (link, interface), count in sorted(tally.unread.items()):
         warn(
@@ -635,7 +636,7 @@ def decode(file: BinaryIO, warn: Warn) -> Iterator[Decoded]:
         if damage:
             raise InputError(damage)
         return
-    if capture.is_capture(first):
+    if one_by_one.is_capture(first):
         yield from decode_capture(file, first, warn)
         return
     if not first:

@@ -15,7 +15,7 @@ from mqqb import guid_names, guids
 from mqqb import names as wire_names
 from numpy.typing import NDArray
 
-from ordack import packed
+from ordack.capture import packed
 
 Words = NDArray[np.uint32]
 
