@@ -1,4 +1,4 @@
-/* mqqb_audit.c: see mqqb_audit.h. What is reported when is defined in host/ordack/pipeline/audit_result.py. */
+/* mqqb_audit.c: see mqqb_audit.h. What is reported when is defined in host/ordack/audit/result.py. */
 #include "mqqb_audit.h"
 
 #include <string.h>

@@ -2,7 +2,7 @@
  * took, and which rules were broken. For hosts; firmware leaves this file out. One pass, packets in the order of the capture. Nothing
  * is allocated: all tables are the caller's, who makes them larger when a status asks for it.
  *
- * What is reported when, and which rules say so, is in host/ordack/pipeline/audit_result.py. A flow is one source queue manager,
+ * What is reported when, and which rules say so, is in host/ordack/audit/result.py. A flow is one source queue manager,
  * destination queue and hop count; its sequences follow one another (B-096). Of a sequence's last messages each has a slot, older ones
  * are only counts; so memory grows with flows and with what is unsettled, not with packets.
  *

@@ -36,10 +36,10 @@ from ordack.store import (
 )
 
 if TYPE_CHECKING:
+    from ordack.audit.result import Result
     from ordack.client import Message
     from ordack.config import Config, SerialSettings
     from ordack.log import Log
-    from ordack.pipeline.audit_result import Result
 
 app = typer.Typer(
     add_completion=False,
@@ -995,13 +995,13 @@ def audit_command(
     with _pipeline_packages():
         from pyspark.errors import PySparkException
 
-        from ordack.pipeline import audit
+        from ordack.audit import replay
         from ordack.pipeline.options import OptionError
         from ordack.pipeline.packets import find_files
         from ordack.pipeline.session import SparkMissing, session, words
 
         if html is not None:
-            from ordack.pipeline import report  # noqa: F401 - needs packages of its own
+            from ordack.audit import html_page  # noqa: F401 - needs packages of its own
     if no_spark and master is not None:
         raise typer.BadParameter("--no-spark and --master exclude each other")
     if follow is not None and checkpoint is not None:
@@ -1012,10 +1012,10 @@ def audit_command(
         small = sum(Path(file).stat().st_size for file in files) <= SMALL_CAPTURE
         with _audit_progress() as show:
             spark = None if no_spark or (small and master is None) else session(master, "ordack audit")
-            result = audit.run(files, spark=spark, series=html is not None, progress=show)
-        audit.require_packets(result)
+            result = replay.run(files, spark=spark, series=html is not None, progress=show)
+        replay.require_packets(result)
         _save_audit(result, out, html)
-    except (audit.CaptureUnusable, OptionError, SparkMissing, OSError) as error:
+    except (replay.CaptureUnusable, OptionError, SparkMissing, OSError) as error:
         _complain(_in_words(error))
         raise typer.Exit(2) from None
     except PySparkException as error:
@@ -1034,30 +1034,30 @@ def _in_words(error: Exception) -> str:
 
 def _save_audit(result: Result, out: Path | None, html: Path | None) -> None:
     """Write what --out and --html ask for."""
-    from ordack.pipeline import audit_tables
+    from ordack.audit import files
 
     for option, path in (("--out", out), ("--html", html)):
         if path is None:
             continue
         try:
             if option == "--out":
-                audit_tables.save(result, path)
+                files.save(result, path)
             else:
-                from ordack.pipeline import report
+                from ordack.audit import html_page
 
-                report.write(result, path)
+                html_page.write(result, path)
         except OSError as error:
             _complain(f"cannot write {option} {path}: {error.strerror or error}; name a place that can be written to")
             raise typer.Exit(2) from None
 
 
 def _show_audit(result: Result, as_json: bool) -> None:
-    from ordack.pipeline import audit_tables
+    from ordack.audit import files
 
     if as_json:
         _report(True, "", **result.summary)
     else:
-        lines = [*audit_tables.streams_text(result), *audit_tables.text_of(result)]
+        lines = [*files.streams_text(result), *files.text_of(result)]
         write("\n".join(map(legible, lines)) + "\n")
 
 
@@ -1071,13 +1071,13 @@ def _follow_audit(
     with _pipeline_packages():
         from pyspark.errors import PySparkException
 
-        from ordack.pipeline import audit, audit_tables
-        from ordack.pipeline.audit_result import count_text
-        from ordack.pipeline.follow import Follower, FollowError
+        from ordack.audit import files, replay
+        from ordack.audit.follow import Follower, FollowError
+        from ordack.audit.result import count_text
         from ordack.pipeline.session import SparkMissing, session, words
 
         if html is not None:
-            from ordack.pipeline import report  # noqa: F401 - needs packages of its own
+            from ordack.audit import html_page  # noqa: F401 - needs packages of its own
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: stopped.set())
@@ -1094,12 +1094,12 @@ def _follow_audit(
                     _complain(f"passed over: {path} is no pcap or pcapng file, packed with gzip or zstd or not")
                 named |= follower.passed_over
                 if once:
-                    audit.require_packets(result)
+                    replay.require_packets(result)
                 _save_audit(result, out, html)
                 if once:
                     _show_audit(result, as_json)
                 else:
-                    lines = audit_tables.text_of(result, 0)
+                    lines = files.text_of(result, 0)
                     _report(
                         as_json,
                         f"{count_text(len(result.paths), 'file')}: " + "; ".join([*lines[:2], lines[-1]]),
@@ -1107,7 +1107,7 @@ def _follow_audit(
                         files=len(result.paths),
                         **result.summary,
                     )
-    except (audit.CaptureUnusable, FollowError, SparkMissing, OSError) as error:
+    except (replay.CaptureUnusable, FollowError, SparkMissing, OSError) as error:
         _complain(_in_words(error))
         raise typer.Exit(2) from None
     except PySparkException as error:

@@ -87,14 +87,14 @@ def judge(capture: Capture, result: Any) -> Judgement:
 
 def audit_one(seed: int) -> Judgement:
     """Makes a capture and audits it."""
-    from ordack.pipeline import audit
+    from ordack.audit import replay
 
     folder = Path(tempfile.mkdtemp(prefix="capture-"))
     try:
         capture = capture_generator.generate(seed, folder)
         try:
-            result = audit.run([str(path) for path in reversed(capture.paths)], parts=1 + seed % 3)
-        except audit.CaptureUnusable as problem:
+            result = replay.run([str(path) for path in reversed(capture.paths)], parts=1 + seed % 3)
+        except replay.CaptureUnusable as problem:
             usable = any(packet.visible for packet in capture.packets)
             return Judgement(seed, [f"unusable: {problem}"] if usable else [], Counter())
         return judge(capture, result)

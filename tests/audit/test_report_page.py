@@ -16,8 +16,8 @@ from ordack import classes
 
 pytest.importorskip("plotly", reason="plotly is not installed")
 
-from ordack.pipeline import report
-from ordack.pipeline.audit_result import (
+from ordack.audit import html_page
+from ordack.audit.result import (
     KINDS,
     ConnectionReport,
     Event,
@@ -209,7 +209,7 @@ def data_of(text: str) -> Any:
 
 def test_the_streams_with_most_trouble_come_first(tmp_path: Path) -> None:
     result = example()
-    report.write(result, tmp_path / "audit.html")
+    html_page.write(result, tmp_path / "audit.html")
     data = data_of((tmp_path / "audit.html").read_text("utf-8"))
     verdicts = data["streams"]["verdict"]
     assert verdicts == sorted(verdicts)
@@ -240,7 +240,7 @@ def test_the_verdict_in_words(tmp_path: Path, change: str, headline: str) -> Non
             stream.unknowns.clear()
     if "messages" in change:
         result.summary["messages"] = 0
-    report.write(result, tmp_path / "audit.html")
+    html_page.write(result, tmp_path / "audit.html")
     page = (tmp_path / "audit.html").read_text("utf-8")
     told = re.search(r'id="verdict".*?<h2>(.*?)</h2>(.*?)</section>', page, re.DOTALL)
     assert told
@@ -261,15 +261,15 @@ def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: py
     with monkeypatch.context() as broken:
         broken.setattr(Path, "replace", replace)
         with pytest.raises(OSError, match="no"):
-            report.write(example(8), path)
+            html_page.write(example(8), path)
     assert path.read_text() == "the last one"
     assert list(tmp_path.iterdir()) == [path]
-    report.write(example(8), path)
+    html_page.write(example(8), path)
     assert path.read_text("utf-8").startswith("<!DOCTYPE html>")
 
 
 def test_of_nothing_there_is_a_report_too(tmp_path: Path) -> None:
-    report.write(example(0), tmp_path / "audit.html")
+    html_page.write(example(0), tmp_path / "audit.html")
     assert "Nothing to judge" in (tmp_path / "audit.html").read_text("utf-8")
 
 
@@ -291,7 +291,7 @@ class Opened:
     """A report in a page; `problems` has what should not happen."""
 
     def __init__(self, browser: Any, result: Result, path: Path, scheme: str = "light") -> None:
-        report.write(result, path)
+        html_page.write(result, path)
         self.problems: list[str] = []
         self.page = browser.new_page(color_scheme=scheme)
         self.page.set_default_timeout(30_000)
@@ -430,7 +430,7 @@ def test_a_hostile_name_stays_text(browser: Any, tmp_path: Path) -> None:
     shown = HOSTILE.replace("\ud800", "\\ud800")
     assert page.locator("#stream-facts dd").nth(1).text_content() == shown
     assert page.locator("#choice option:checked").text_content().endswith(shown)
-    assert page.evaluate("document.querySelectorAll('img[src=x], script:not([type])').length") == 2  # plotly, report.js
+    assert page.evaluate("document.querySelectorAll('img[src=x], script:not([type])').length") == 2  # plotly, page.js
     assert page.title() == "Audit of /var/captures/plant-000001.pcap, /var/captures/plant-000002.pcap"
     page.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=http://10.0.0.1/x onerror=alert(1)>')")
     page.wait_for_function("document.querySelector('img[src^=http]').complete")

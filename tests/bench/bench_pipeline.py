@@ -162,14 +162,14 @@ def spark_session() -> Any:
 
 def decode_in_tasks(spark: Any, paths: list[Path]) -> int:
     """The packets of a capture decoded by tasks into the columns of an audit; only their number comes back."""
+    from ordack.audit import replay
     from ordack.capture import columnar
-    from ordack.pipeline import audit
 
     files = columnar.in_order(paths)
     by_ports = columnar.divides_by_ports(files, CORES)
 
     def count(part: int) -> int:
-        rows = columnar.batches(files, part, CORES, audit.BATCH_ROWS, audit.COLUMNS, by_ports=by_ports)
+        rows = columnar.batches(files, part, CORES, replay.BATCH_ROWS, replay.COLUMNS, by_ports=by_ports)
         return sum(batch.rows for batch in rows)
 
     return int(spark.sparkContext.parallelize(range(CORES), CORES).map(count).sum())
@@ -184,7 +184,7 @@ def decode_to_rows(spark: Any, paths: list[Path]) -> None:
 def bench_audit(fleet: Fleet, size: int, rounds: int) -> None:
     """Audit of capture files in Spark's tasks against DuckDB's SQL on rows that are decoded already."""
     import duckdb
-    from ordack.pipeline import audit
+    from ordack.audit import replay
 
     from tests.bench import duckdb_audit
 
@@ -194,7 +194,7 @@ def bench_audit(fleet: Fleet, size: int, rounds: int) -> None:
     if not rows.exists():
         decoded_rows(paths, rows)
     spark = spark_session()
-    audit.run(warm, spark=spark)
+    replay.run(warm, spark=spark)
     decode_in_tasks(spark, warm)
     decode_to_rows(spark, warm)
     with duckdb.connect(config={"threads": CORES}) as database:
@@ -204,7 +204,7 @@ def bench_audit(fleet: Fleet, size: int, rounds: int) -> None:
         for _ in range(rounds):
             for name, table in tables.items():
                 answer = measured(taken, name, lambda: duckdb_audit.audit(database, table))  # noqa: B023
-            result = measured(taken, "ours", lambda: audit.run(paths, spark=spark))
+            result = measured(taken, "ours", lambda: replay.run(paths, spark=spark))
             measured(taken, "tasks", lambda: decode_in_tasks(spark, paths))
             measured(taken, "rows", lambda: decode_to_rows(spark, paths))
     spark.stop()
@@ -300,11 +300,11 @@ def bench_memory(fleet: Fleet, size: int, rounds: int) -> None:
 
 def audit_alone(paths: list[str]) -> None:
     """What bench_memory watches."""
-    from ordack.pipeline import audit
+    from ordack.audit import replay
 
     spark = spark_session()
     started = time.perf_counter()
-    result = audit.run(paths, spark=spark)
+    result = replay.run(paths, spark=spark)
     took = time.perf_counter() - started
     print(json.dumps({"seconds": took, "violations": {k: n for k, n in result.summary["violations"].items() if n}}))
     spark.stop()
@@ -418,7 +418,7 @@ def bench_ingest(fleet: Fleet, size: int, rounds: int) -> None:
 def bench_follow(fleet: Fleet, size: int, rounds: int) -> None:
     """The streaming audit of a folder, in Spark and without, state and results on disk; against Spark's
     transformWithState, which only counts messages, resends and the highest number of each stream."""
-    from ordack.pipeline import follow
+    from ordack.audit import follow
 
     folder, checkpoint = fleet.folder / f"follow-{size}-{fleet.seed}", fleet.folder / "checkpoint"
     note = folder / "truth.json"
@@ -475,8 +475,8 @@ def spark_counts(spark: Any, folder: Path, checkpoint: Path) -> None:
     """What Spark offers for it: tasks decode a file each into partial results, state by stream puts them together."""
     import pandas as pd
     import pyarrow as pa
+    from ordack.audit import replay
     from ordack.capture import columnar
-    from ordack.pipeline import audit
     from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
     names = ("messages", "resends", "highest")
@@ -487,7 +487,7 @@ def spark_counts(spark: Any, folder: Path, checkpoint: Path) -> None:
         for paths in batches:
             for path in paths.column(0).to_pylist():
                 key, number = [], []
-                for batch in columnar.batches([path.removeprefix("file:")], rows=8192, columns=audit.COLUMNS):
+                for batch in columnar.batches([path.removeprefix("file:")], rows=8192, columns=replay.COLUMNS):
                     sent = batch["tx_sequence_number"] != 0
                     source = batch["source_queue_manager"][sent].astype(np.int64)
                     key.append(source << 32 | batch["tx_sequence_ordinal"][sent])

@@ -3,7 +3,7 @@
     result = run(["a.pcap", "b.pcap"])              # in this process
     result = run(paths, spark=session(master))      # in Spark's tasks
 
-What the result says, and when, is in audit_result. With Spark, a task takes the connections of a share of the hosts,
+What the result says, and when, is in result. With Spark, a task takes the connections of a share of the hosts,
 opens the files itself, and returns one report for each of its streams. Streams of which two tasks saw something (a
 sender with a new address, an acknowledgement through another host) are settled afterwards: their connections are read
 once more, all in one place, in order.
@@ -29,8 +29,7 @@ from mqqb.guid_names import PrivateQueueFormatNameId
 from mqqb.guids import format_name, guid_text
 from numpy.typing import NDArray
 
-from ordack.capture import columnar
-from ordack.pipeline.audit_result import (
+from ordack.audit.result import (
     KINDS,
     OUTCOMES,
     REJECTS,
@@ -49,7 +48,8 @@ from ordack.pipeline.audit_result import (
     Violation,
     count_text,
 )
-from ordack.pipeline.rotation import missing_between
+from ordack.audit.rotation import missing_between
+from ordack.capture import columnar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,16 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ordack.pipeline.audit_result import (
-    Latency,
-    Packet,
-    Result,
-    SequenceId,
-    StreamKey,
-    Unknown,
-    Violation,
-    count_text,
-)
+from ordack.audit.result import Latency, Packet, Result, SequenceId, StreamKey, Unknown, Violation, count_text
 from ordack.store import legible
 
 _TIME = pa.timestamp("ns", "UTC")

@@ -34,10 +34,10 @@ from _mqqb import ffi
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
+from ordack.audit import replay
+from ordack.audit.result import Result, count_text
 from ordack.capture import columnar
 from ordack.capture.packed import SUFFIXES
-from ordack.pipeline import audit
-from ordack.pipeline.audit_result import Result, count_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 MARK = "follow.json"  # in the checkpoint: what it is for
 FORMAT = 1  # of checkpoints, but for the states
-STATE_FORMAT = 5  # of what is not in structures of C: modules and names of its classes too
+STATE_FORMAT = 6  # of what is not in structures of C: modules and names of its classes too
 STEP_BYTES = 1 << 30  # of files in a step, if it is more than one: what is read again after a kill
 SETTLED_S = 5.0  # a file that has not changed for so long is taken for complete
 POLL_S = 1
@@ -88,7 +88,7 @@ class State:
     """How far the audit is. missed: (path, why) of files that were not read."""
 
     decoder: columnar.Decoder
-    auditor: audit.Auditor
+    auditor: replay.Auditor
     missed: list[tuple[str, str]]
 
     def read(self, file: File) -> int:
@@ -107,7 +107,7 @@ class State:
     def feed(self, finish: bool = False) -> int:
         """What the decoder has to say now; how many packets."""
         packets = 0
-        for batch in columnar.read_on(self.decoder, audit.BATCH_ROWS, audit.COLUMNS, finish):
+        for batch in columnar.read_on(self.decoder, replay.BATCH_ROWS, replay.COLUMNS, finish):
             self.auditor.feed(batch)
             packets += int(np.count_nonzero(batch["kind"] < columnar.HOLE))
         return packets
@@ -190,13 +190,13 @@ class Follower:
         if told < number:
             yield from self._report(number, once)
         elif once and not number:
-            raise audit.CaptureUnusable(f"there is no capture with a frame in {self.folder}")
+            raise replay.CaptureUnusable(f"there is no capture with a frame in {self.folder}")
 
     def _report(self, number: int, once: bool) -> Iterator[tuple[Step, Result]]:
         """Nothing while other captures may come, if none so far has a frame of ours."""
         try:
             result = self.result(number)
-        except audit.CaptureUnusable:
+        except replay.CaptureUnusable:
             if once:
                 raise
             return
@@ -375,8 +375,8 @@ class Follower:
     def _load(self, step: Step) -> State:
         if step.origin:
             return self._read(step.origin)
-        start = audit.start_of([file.path for file in step.files if Path(file.path).exists()])
-        return State(columnar.Decoder([], 0, 1, False), audit.Auditor(start), [])
+        start = replay.start_of([file.path for file in step.files if Path(file.path).exists()])
+        return State(columnar.Decoder([], 0, 1, False), replay.Auditor(start), [])
 
     def _read(self, number: int) -> State:
         try:
@@ -403,7 +403,7 @@ class Follower:
         """What the audit says behind this step, as if the capture ended there."""
         state = self._read(number)
         state.feed(finish=True)
-        result = audit.result_of(state.decoder.paths, [state.auditor.partial()])
+        result = replay.result_of(state.decoder.paths, [state.auditor.partial()])
         result.add_damages(state.missed)
         return result
 
@@ -469,14 +469,14 @@ _PARTS = {
         State,
         columnar.Decoder,
         columnar.Damage,
-        audit.Auditor,
+        replay.Auditor,
         Counter,
         np.dtype,
         np.ndarray,
         np.zeros(1).__reduce_ex__(pickle.HIGHEST_PROTOCOL)[0],
         np.zeros((2, 2))[:, :1].__reduce_ex__(pickle.HIGHEST_PROTOCOL)[0],
     )
-} | {(audit.__name__, "_Tables")}
+} | {(replay.__name__, "_Tables")}
 
 
 class _Unpickler(pickle.Unpickler):

@@ -2,7 +2,7 @@
 
     write(result, Path("audit.html"))
 
-report.html is the page, report.js what moves in it; plotly.js is in the file too, so nothing is fetched, and the
+page.html is the page, page.js what moves in it; plotly.js is in the file too, so nothing is fetched, and the
 content security policy forbids it. Text from the network reaches the page as JSON whose markup characters are escaped,
 or through html.escape.
 """
@@ -24,7 +24,8 @@ from typing import Any
 from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
 from ordack import classes
-from ordack.pipeline.audit_result import (
+from ordack.audit.files import write_whole
+from ordack.audit.result import (
     ConnectionReport,
     Latency,
     Packet,
@@ -36,7 +37,6 @@ from ordack.pipeline.audit_result import (
     Unknown,
     Violation,
 )
-from ordack.pipeline.audit_tables import write_whole
 from ordack.store import legible
 
 FINDINGS_MAX = 5000  # of violations, and of what is not known, in one report
@@ -99,8 +99,8 @@ def write(result: Result, path: Path) -> None:
 
 
 def _page(result: Result) -> str:
-    files = resources.files("ordack.pipeline")
-    plotly, script = get_plotlyjs(), (files / "report.js").read_text("utf-8")
+    files = resources.files("ordack.audit")
+    plotly, script = get_plotlyjs(), (files / "page.js").read_text("utf-8")
     violations, unknowns = _totals(result)
     verdict, headline, advice = _verdict(result, violations, unknowns)
     outcomes = _outcomes(result.streams)
@@ -148,7 +148,7 @@ def _page(result: Result) -> str:
             f"'sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}'" for code in (plotly, script)
         ),
     }
-    return re.sub(r"@([a-z]+)@", lambda match: parts[match[1]], (files / "report.html").read_text("utf-8"))
+    return re.sub(r"@([a-z]+)@", lambda match: parts[match[1]], (files / "page.html").read_text("utf-8"))
 
 
 # ---- words
