@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import IO, Any, Final, Protocol
 
 import serial
-from ordack.board import Board as Repl
-from ordack.board import BoardError
+from ordack.boards.repl import Board as Repl
+from ordack.boards.repl import BoardError
 from serial.tools import list_ports
 
 from hil.boards import POWER, RESET, ROOT, SENSOR, BoardMissing, Limits, Line, Log

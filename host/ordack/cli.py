@@ -1425,7 +1425,8 @@ def board_deploy(
     `ordack board doctor` reports files of two versions; the next deploy repairs them. Exit status: 0 a node can run
     there; 1 not done, or a node cannot run; 5 no board with MicroPython answers.
     """
-    from ordack.board import attended, deploy
+    from ordack.boards.deploy import deploy
+    from ordack.boards.repl import attended
 
     with _board_errors(), _progress() as progress:
         version, done = attended(
@@ -1464,7 +1465,8 @@ def board_doctor(
     The command stops the board's program and starts it again. It changes nothing on the board. Exit status: 0 nothing
     is bad; 1 something is; 5 no board with MicroPython answers.
     """
-    from ordack.board import attended, examine
+    from ordack.boards.doctor import examine
+    from ordack.boards.repl import attended
     from ordack.config import parse_address
 
     try:
@@ -1506,8 +1508,8 @@ def board_rescue(
     board. Exit status: 0 everything could be read; 1 something could not, or nothing was done; 5 no board with
     MicroPython answers.
     """
-    from ordack import rescue
-    from ordack.board import attended
+    from ordack.boards import rescue
+    from ordack.boards.repl import attended
 
     if (port is None) == (folder is None) or (port is not None and to is None):
         raise typer.BadParameter("name a board with --port PORT and the folder for the copy with --to DIR, or a FOLDER")
@@ -1532,7 +1534,7 @@ def board_rescue(
 
 @contextlib.contextmanager
 def _board_errors() -> Iterator[None]:
-    from ordack.board import BoardError, NoBoard
+    from ordack.boards.repl import BoardError, NoBoard
 
     try:
         yield

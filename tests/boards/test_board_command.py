@@ -23,8 +23,12 @@ import pytest
 import serial
 from node import Node
 from node import outbox as log
-from ordack import board as boards
-from ordack.board import Board, BoardError, NoBoard, deploy, examine
+from ordack.boards import deploy as deploying
+from ordack.boards import doctor, outbox, repl
+from ordack.boards.check import Check
+from ordack.boards.deploy import deploy
+from ordack.boards.doctor import examine
+from ordack.boards.repl import Board, BoardError, NoBoard
 from ordack.client import Client
 
 from firmware.ports.modules import BOARD
@@ -114,7 +118,7 @@ class Machine:
     def open(self, *, reset: bool = True) -> Board:
         return Board(self.port).look(reset=reset)
 
-    def checks(self, **arguments: Any) -> dict[str, boards.Check]:
+    def checks(self, **arguments: Any) -> dict[str, Check]:
         with self.open(reset=False) as board:
             return {check.name: check for check in examine(board, **arguments)}
 
@@ -403,7 +407,7 @@ def test_files_take_the_place_of_others_on_fat_too(tmp_path: Path) -> None:
         "disk = Disk()\nvfs.VfsFat.mkfs(disk)\nvfs.mount(vfs.VfsFat(disk), '/fat')\n"
         "for name in ('a', 'a.new', 'b.new', 'old'):\n"
         "    with open('/fat/' + name, 'w') as file:\n        file.write(name)\n"
-        f"exec({boards._RENAME.format(['/fat/a', '/fat/b'], ['/fat/old', '/fat/older'])!r})\n"
+        f"exec({deploying._RENAME.format(['/fat/a', '/fat/b'], ['/fat/old', '/fat/older'])!r})\n"
         "print(sorted(os.listdir('/fat')), open('/fat/a').read(), open('/fat/b').read())\n"
     )
     done = subprocess.run(
@@ -428,20 +432,20 @@ def test_files_take_the_place_of_others_on_fat_too(tmp_path: Path) -> None:
     ],
 )
 def test_a_board_gets_the_native_module_for_its_processor_alone(mpy: int, own_core: bool, native: set[str]) -> None:
-    info = boards.Info((1, 25, 0), "", mpy, 0, 0, ["", "/lib"], "/")
-    package = boards.default_package(info)
+    info = repl.Info((1, 25, 0), "", mpy, 0, 0, ["", "/lib"], "/")
+    package = deploying.default_package(info)
     assert package == ROOT / "build" / "mip" / "package.json"
-    places = set(boards.chosen_files(package, info, own_core=own_core))
+    places = set(deploying.chosen_files(package, info, own_core=own_core))
     assert {place for place in places if place.startswith("mqqb/core_")} - {"mqqb/core_py.mpy"} == native
     assert {"mqqb/core.mpy", "mqqb/core_py.mpy", "node/node.mpy"} < places
     assert info.lib == "/lib"
 
 
 def test_a_board_that_loads_no_such_files_gets_sources() -> None:
-    info = boards.Info((1, 30, 0), "", 7, 0, 0, [], "/")
-    package = boards.default_package(info)
+    info = repl.Info((1, 30, 0), "", 7, 0, 0, [], "/")
+    package = deploying.default_package(info)
     assert package == BOARD / "package.json"
-    assert "mqqb/core.py" in boards.chosen_files(package, info, own_core=False)
+    assert "mqqb/core.py" in deploying.chosen_files(package, info, own_core=False)
 
 
 def test_a_program_that_cannot_start_is_told(machine: Callable[..., Machine], tmp_path: Path) -> None:
@@ -484,7 +488,7 @@ def test_a_board_whose_program_feeds_a_watchdog_takes_a_copy_that_lasts_longer(
     for turn in "123":
         files = {**SMALL, "node/turn.py": turn, "mqqb/__init__.py": f"# {turn}\n"}
         new = package(tmp_path / turn, files)
-        done = boards.attended(
+        done = repl.attended(
             board.port, 115200, lambda opened, new=new: deploy(opened, new, main, None, stalled), reset=True
         )
         assert "/flash/mqqb/__init__.py" in done.copied
@@ -502,11 +506,11 @@ def test_a_board_whose_program_feeds_a_watchdog_is_looked_at(machine: Callable[.
     assert ordack("deploy", "--port", board.port, "--main", main).returncode == 0
     board.hear(b"alive")
 
-    def look_slowly(opened: Board) -> dict[str, boards.Check]:
+    def look_slowly(opened: Board) -> dict[str, Check]:
         time.sleep(STALL_S)
         return {check.name: check for check in examine(opened)}
 
-    told = boards.attended(board.port, 115200, look_slowly, reset=False)
+    told = repl.attended(board.port, 115200, look_slowly, reset=False)
     assert told["modules"].verdict == told["watchdog"].verdict == "ok"
     board.hear(b"alive")
 
@@ -519,7 +523,7 @@ def test_an_error_that_no_watchdog_has_caused_is_told_at_once_and_the_program_ru
     with board.open() as opened:
         opened.write("/flash/main.py", b"import time\nwhile True:\n    print('al' + 'ive')\n    time.sleep_ms(100)")
     with pytest.raises(BoardError, match="not a package"):
-        boards.attended(board.port, 115200, lambda opened: deploy(opened, tmp_path), reset=True)
+        repl.attended(board.port, 115200, lambda opened: deploy(opened, tmp_path), reset=True)
     board.hear(b"alive")
 
 
@@ -572,8 +576,8 @@ def test_the_limits_of_an_outbox_are_those_in_main(main: bytes | None, limits: d
                 raise FileNotFoundError(path)
             return main
 
-    info = boards.Info((1, 25, 0), "a board", 0, 0, 0, [], "/flash")
-    assert boards._limits(cast(Any, OnlyMain()), info) == limits
+    info = repl.Info((1, 25, 0), "a board", 0, 0, 0, [], "/flash")
+    assert doctor._limits(cast(Any, OnlyMain()), info) == limits
 
 
 def test_what_is_in_an_outbox_is_told_with_its_reason(tmp_path: Path) -> None:
@@ -597,13 +601,13 @@ def test_what_is_in_an_outbox_is_told_with_its_reason(tmp_path: Path) -> None:
         opened.sync()
         files.close()
 
-    def told(**how: Any) -> dict[str, boards.Check]:
+    def told(**how: Any) -> dict[str, Check]:
         copy = tmp_path / "copy"
         shutil.rmtree(copy, ignore_errors=True)
         copy.mkdir()
         for file in tmp_path.glob("*.log"):
             shutil.copy(file, copy)
-        return {check.name: check for check in boards.read_outbox(str(copy), "outbox", time.time() + 600, **how)}
+        return {check.name: check for check in outbox.read_outbox(str(copy), "outbox", time.time() + 600, **how)}
 
     asyncio.run(fill())
     for limits, said in (
@@ -633,7 +637,7 @@ def test_what_is_in_an_outbox_is_told_with_its_reason(tmp_path: Path) -> None:
     assert "oldest 10 min old, the first expires in 50 min; 2 never sent" in waiting.text
     assert "--queue-manager" in waiting.advice
     assert "next_deadline" not in told(clock_is_set=False)["waiting"].values
-    reached = boards.Check("queue manager", "ok", "")
+    reached = Check("queue manager", "ok", "")
     assert "does the queue exist" in told(reached=reached)["waiting"].advice
     assert "can be reached" in told(reached=reached._replace(verdict="bad"))["waiting"].advice
     files = log.Files(str(tmp_path))
@@ -821,9 +825,9 @@ def test_what_is_no_board_of_ours_is_told(
     text: str,
     status: int,
 ) -> None:
-    monkeypatch.setattr(boards, "ENTER_S", 1)
+    monkeypatch.setattr(repl, "ENTER_S", 1)
     with pytest.raises(NoBoard if status == 5 else BoardError, match=text):
-        boards.attended(wire(answer), 115200, lambda board: None, reset=False)
+        repl.attended(wire(answer), 115200, lambda board: None, reset=False)
 
 
 @pytest.mark.parametrize(("number", "advice"), [(101, "join a network"), (113, "join a network"), (111, "firewall")])
@@ -832,7 +836,7 @@ def test_a_board_without_a_network_is_told_from_a_queue_manager_that_is_off(numb
         def run(self, code: str, timeout: float = 0) -> tuple[str, bytes]:
             return f"no connection: OSError({number},)", b""
 
-    check = boards._reach(Answering(), "10.0.2.2", 1801)  # type: ignore[arg-type]
+    check = doctor._reach(Answering(), "10.0.2.2", 1801)  # type: ignore[arg-type]
     assert (check.verdict, check.values) == ("bad", {"reached": False})
     assert advice in check.advice
 

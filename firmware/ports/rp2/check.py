@@ -11,7 +11,9 @@ import time
 from pathlib import Path
 
 import serial
-from ordack.board import Board, deploy, examine
+from ordack.boards.deploy import deploy
+from ordack.boards.doctor import examine
+from ordack.boards.repl import Board
 from ordack.client import Client
 
 HERE = Path(__file__).resolve().parent

@@ -11,7 +11,8 @@ from typing import Any
 
 from mqqb import confirm, guids, headers, parse
 
-from ordack.board import FILES, Board, BoardError, Progress, fetch_outbox, node_log
+from ordack.boards.outbox import FILES, fetch_outbox, node_log
+from ordack.boards.repl import Board, BoardError, Progress
 
 
 def make_folder(to: Path) -> None:

@@ -1,0 +1,1 @@
+"""Boards with MicroPython on a serial port: deploy, doctor, rescue."""

@@ -1,0 +1,193 @@
+"""Copies ordack and an application to a board (`ordack board deploy`).
+
+Files come from a folder with a package.json, as mip takes it. Each changed file is written under another name and
+checked; all are renamed at the end, and `ordack.json` beside them records the version. A deploy that is interrupted
+before the renaming has changed nothing. If it is interrupted during the renaming, `ordack board doctor` reports files
+of two versions, and the next deploy repairs them.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import runpy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import mqqb
+from mqqb import core
+
+from ordack.boards.repl import CORE, FREE, Board, BoardError, Info, Progress, part_of
+
+MPY_VERSION = 6  # of the files that mpy-cross makes
+MANIFEST = "ordack.json"
+CHECKOUT = Path(mqqb.__file__).resolve().parents[2]
+_FOLDERS = "import os\nfor p in {!r}:\n try:\n  os.mkdir(p)\n except OSError:\n  pass"
+_NODE = "try:\n import node\n print(repr(''))\nexcept Exception as e:\n print(repr(repr(e)))"
+_MODULE = "try:\n import {}\n print(True)\nexcept Exception:\n print(False)"
+# FAT does not rename over a file.
+_RENAME = """
+import os
+for p in {!r}:
+    try:
+        os.rename(p + '.new', p)
+    except OSError:
+        os.remove(p)
+        os.rename(p + '.new', p)
+for p in {!r}:
+    try:
+        os.remove(p)
+    except OSError:
+        pass
+"""
+
+
+class Deployed(NamedTuple):
+    """What a deploy did. core: which one the board uses now; problem: why a node cannot start there, or empty."""
+
+    copied: list[str]
+    unchanged: int
+    removed: list[str]
+    bytes: int
+    core: str
+    problem: str
+    frozen: bool
+
+
+def default_package(info: Info) -> Path:
+    """The compiled package if there is one that the board loads, else the sources. Raises BoardError."""
+    compiled, modules = CHECKOUT / "build" / "mip" / "package.json", CHECKOUT / "firmware" / "ports" / "modules.py"
+    if info.mpy & 0xFF == MPY_VERSION and compiled.exists():
+        return compiled
+    if modules.exists():
+        folder: Path = runpy.run_path(str(modules))["write"]()
+        return folder / "package.json"
+    raise BoardError("there is no package here: name one with --package (make natmod makes build/mip/package.json)")
+
+
+def chosen_files(package: Path, info: Info, *, own_core: bool) -> dict[str, bytes]:
+    """The files of a package that are for this board: place in lib -> content. own_core: the firmware has the C core.
+
+    Raises BoardError.
+    """
+    try:
+        listed = [(str(place), str(source)) for place, source in json.loads(package.read_text())["urls"]]
+        files = {place: (package.parent / source).read_bytes() for place, source in listed}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BoardError(f"{package} is not a package that can be copied: {error}") from None
+    native = {f"mqqb/core_{arch}.mpy" for arch in core.NATIVE if arch}
+    wanted = f"mqqb/core_{info.arch}.mpy" if info.arch and not own_core else ""
+    files = {place: data for place, data in files.items() if place not in native or place == wanted}
+    for place, data in files.items():
+        if place.endswith(".mpy") and data[1] != info.mpy & 0xFF:
+            raise BoardError(
+                f"{place} is of .mpy version {data[1]}, the board loads {info.mpy & 0xFF or 'none'}: "
+                f"name the sources with --package {CHECKOUT / 'package.json'}"
+            )
+    return files
+
+
+def deploy(
+    board: Board,
+    package: Path | None = None,
+    main: Path | None = None,
+    config: Path | None = None,
+    progress: Progress = lambda *_: None,
+) -> Deployed:
+    """Copy what is not there as it should be. main becomes main.py, config keeps its name. Raises BoardError."""
+    info = board.info
+    _, _, frozen = board.run(CORE)
+    files: dict[str, bytes] = {}
+    if not frozen:
+        chosen = chosen_files(package or default_package(info), info, own_core=board.run(_MODULE.format("_mqqb")))
+        files = {f"{info.lib}/{place}": data for place, data in chosen.items()}
+    modules = list(files)
+    try:
+        if main is not None:
+            files[info.root("main.py")] = main.read_bytes()
+        if config is not None:
+            files[info.root(config.name)] = config.read_bytes()
+    except OSError as error:
+        raise BoardError(str(error)) from None
+    manifest = f"{info.lib}/{MANIFEST}"
+    before = manifest_of(board, manifest)
+    sums = {path: (len(data), binascii.crc32(data)) for path, data in files.items()}
+    found = dict(zip(files, board.sums(list(files)), strict=True))
+    changed = [path for path in files if found[path] != sums[path]]
+    # A module of the other kind beside it would be taken instead, or waste flash.
+    stale = {
+        path.removesuffix(".mpy") + ".py" if path.endswith(".mpy") else path.removesuffix(".py") + ".mpy"
+        for path in modules
+    }
+    stale = (stale | set(before.get("files", ()))) - set(files) if modules else set()
+    removed = sorted(path for path, size in zip(sorted(stale), board.sums(sorted(stale)), strict=True) if size)
+    complete = {"version": version(), "complete": True, "files": {path: sums[path] for path in modules}}
+    if changed or removed or (modules and before != json.loads(json.dumps(complete))):
+        _make_room(board, info, [len(files[path]) for path in changed])
+        board.run(_FOLDERS.format(_parents([*changed, manifest], info.folder)))
+        _copy_aside(board, {path: files[path] for path in changed}, sums, progress)
+        # From here to the last line a cut leaves a mixture, and the manifest says so.
+        if modules:
+            _put(board, manifest, {**complete, "complete": False})
+        board.run(_RENAME.format(changed, removed), 30)
+        if modules:
+            _put(board, manifest, complete)
+        board.reset()  # what was imported is the old
+    chosen_core, problem, _ = board.run(CORE)
+    problem = problem or board.run(_NODE)
+    return Deployed(
+        changed,
+        len(files) - len(changed),
+        removed,
+        sum(len(files[path]) for path in changed),
+        chosen_core or "",
+        problem,
+        frozen,
+    )
+
+
+def _copy_aside(
+    board: Board, files: Mapping[str, bytes], sums: Mapping[str, tuple[int, int]], progress: Progress
+) -> None:
+    """Write each file under another name, and check it. sums: size and CRC-32. Raises BoardError."""
+    total, done = sum(map(len, files.values())), 0
+    for path, data in files.items():
+        board.write(f"{path}.new", data, part_of(progress, path, done, total))
+        done += len(data)
+    arrived = board.sums([f"{path}.new" for path in files])
+    for path, got in zip(files, arrived, strict=True):
+        if got != sums[path]:
+            raise BoardError(f"{path} did not arrive as it was sent: try again; is the line good?")
+
+
+def version() -> str:
+    from importlib import metadata
+
+    return metadata.version("ordack")
+
+
+def manifest_of(board: Board, path: str) -> dict[str, Any]:
+    try:
+        read = json.loads(board.read(path))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return read if isinstance(read, dict) else {}
+
+
+def _put(board: Board, path: str, value: dict[str, Any]) -> None:
+    board.write(f"{path}.new", json.dumps(value).encode())
+    board.run(_RENAME.format([path], []))
+
+
+def _parents(paths: Sequence[str], folder: str) -> list[str]:
+    """The folders in which these files are, outermost first."""
+    found = {"/".join(path.split("/")[:depth]) for path in paths for depth in range(2, path.count("/") + 1)}
+    return sorted(found - {folder, ""})
+
+
+def _make_room(board: Board, info: Info, sizes: Sequence[int]) -> None:
+    block, free, _ = board.run(FREE.format(info.folder))
+    needed = sum(-(-size // block) * block for size in sizes) + 4 * block
+    if needed > free:
+        raise BoardError(f"the copy needs {needed} bytes of flash, {free} are free: remove files from the board")

@@ -1,0 +1,253 @@
+"""Looks at a board and says what to do (`ordack board doctor`)."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from mqqb import session
+
+from ordack.boards.check import Check
+from ordack.boards.deploy import MANIFEST, manifest_of
+from ordack.boards.outbox import CLOCK_SET, FILES, fetch_outbox, read_outbox
+from ordack.boards.repl import CORE, FREE, Board, BoardError, Info, Progress, dotted
+
+HEAP_NEEDED = {True: 36 * 1024, False: 108 * 1024}  # bytes of a running node, its modules frozen or not
+FLASH_NEEDED = 64 * 1024  # bytes: a segment of the outbox
+DRIFT_S = 5
+NO_WAY = ("(101,)", "(113,)", "(114,)", "(118,)")  # ENETUNREACH, EHOSTUNREACH: Linux and lwIP, newlib
+_TIME = "import time\nprint((time.time(),time.gmtime(0)[0]))"
+_WIFI = """
+try:
+    import network
+    w = network.WLAN(network.STA_IF)
+    print((w.isconnected(), w.ifconfig()[0] if w.isconnected() else ''))
+except (ImportError, AttributeError):
+    print(None)
+"""
+_REACH = """
+def _reach(host, port, packet):
+    try:
+        import socket
+    except ImportError:
+        return ('no network', b'')
+    s = None
+    step = 'the name is not found'
+    try:
+        a = socket.getaddrinfo(host, port)[0][-1]
+        _feed()
+        step = 'no connection'
+        s = socket.socket()
+        s.settimeout(5)
+        s.connect(a)
+        _feed()
+        step = 'it does not answer'
+        s.send(packet)
+        return ('', s.recv(16))
+    except OSError as e:
+        return (step + ': ' + repr(e), b'')
+    finally:
+        if s:
+            s.close()
+"""
+
+
+def examine(
+    board: Board,
+    queue_manager: tuple[str, int] | None = None,
+    outbox: str = "outbox",
+    progress: Progress = lambda *_: None,
+) -> Iterator[Check]:
+    """Look at a board, and change nothing there."""
+    info = board.info
+    if board.watched:
+        yield Check("watchdog", "ok", "the program feeds one; ordack board did, meanwhile")
+    yield Check(
+        "firmware",
+        "ok",
+        f"MicroPython {dotted(info.version)} on {info.machine}",
+        "",
+        {"version": dotted(info.version), "machine": info.machine, "native": info.arch},
+    )
+    implementation, problem, frozen = board.run(CORE)
+    yield _modules(board, implementation, problem, frozen)
+    if implementation:
+        yield _core(implementation, info)
+    needed = HEAP_NEEDED[frozen]
+    verdict = "ok" if info.heap_free >= needed else "warning"
+    yield Check(
+        "heap",
+        verdict,
+        f"{info.heap_free} bytes free of {info.heap}",
+        ""
+        if verdict == "ok"
+        else f"a node needs about {needed}" + ("" if frozen else ": freeze the modules into the firmware"),
+        {"free": info.heap_free, "size": info.heap},
+    )
+    yield _flash(board)
+    clock = _clock(board)
+    yield clock
+    wifi = board.run(_WIFI)
+    if wifi is not None:
+        connected, address = wifi
+        yield Check(
+            "wifi",
+            *(
+                ("ok", f"connected as {address}", "")
+                if connected
+                else ("warning", "not connected", "main.py connects it: are the network's name and password right?")
+            ),
+            {"connected": connected, "address": address},
+        )
+    reached = None
+    if queue_manager is not None:
+        reached = _reach(board, *queue_manager)
+        yield reached
+    yield from _outbox(board, info, outbox, clock.verdict == "ok", reached, progress)
+
+
+def _modules(board: Board, implementation: str | None, problem: str, frozen: bool) -> Check:
+    if implementation is None:
+        return Check("modules", "bad", "mqqb and node are not there", "run ordack board deploy")
+    if problem:
+        return Check("modules", "bad", f"mqqb cannot be imported: {problem}", "run ordack board deploy")
+    if frozen:
+        return Check("modules", "ok", "frozen into the firmware", "", {"frozen": True})
+    manifest = manifest_of(board, f"{board.info.lib}/{MANIFEST}")
+    if not manifest:
+        return Check(
+            "modules",
+            "warning",
+            "copied by hand or by mip: their version is not known",
+            "run ordack board deploy",
+            {"frozen": False},
+        )
+    files = manifest.get("files", {})
+    sums = board.sums(list(files))
+    wrong = [path for path, there in zip(files, sums, strict=True) if there is None or list(there) != files[path]]
+    values = {"frozen": False, "version": manifest.get("version"), "wrong": wrong}
+    if not manifest.get("complete"):
+        return Check("modules", "bad", "a deploy was cut: files of two versions", "run ordack board deploy", values)
+    if wrong:
+        text = f"not as they were deployed: {', '.join(wrong)}"
+        return Check("modules", "bad", text, "run ordack board deploy", values)
+    return Check("modules", "ok", f"{len(files)} files of ordack {manifest.get('version')}", "", values)
+
+
+def _core(implementation: str, info: Info) -> Check:
+    values = {"core": implementation}
+    if implementation == "python":
+        advice = (
+            "run ordack board deploy, or build the firmware with the C core"
+            if info.arch
+            else ("no native modules load here; a firmware built with the C core is faster")
+        )
+        return Check("core", "warning" if info.arch else "ok", "the Python twin", advice, values)
+    return Check(
+        "core",
+        "ok",
+        "the C core, " + ("as a native module" if implementation == "native-module" else "in the firmware"),
+        "",
+        values,
+    )
+
+
+def _flash(board: Board) -> Check:
+    _, free, size = board.run(FREE.format(board.info.folder))
+    verdict = "ok" if free >= FLASH_NEEDED else "warning"
+    return Check(
+        "flash",
+        verdict,
+        f"{free} bytes free of {size}",
+        "" if verdict == "ok" else "the outbox needs room: make its capacity smaller than the file system",
+        {"free": free, "size": size},
+    )
+
+
+def _clock(board: Board) -> Check:
+    began = time.time()
+    try:
+        told, year = board.run(_TIME)
+    except BoardError:
+        return Check("clock", "warning", "this firmware has no clock", "messages have no deadlines until it is set")
+    now = told + (946684800 if year == 2000 else 0)
+    drift = round(now - (began + time.time()) / 2, 1)
+    if now < CLOCK_SET:
+        return Check(
+            "clock",
+            "warning",
+            "not set",
+            "nothing expires until it is: set it from the network (ntptime), or with mpremote rtc --set",
+            {"set": False},
+        )
+    return Check(
+        "clock",
+        "ok" if abs(drift) <= DRIFT_S else "warning",
+        f"{drift:+g} s against this computer",
+        "" if abs(drift) <= DRIFT_S else "deadlines are measured by both ends: set the clock",
+        {"set": True, "drift": drift},
+    )
+
+
+def _reach(board: Board, host: str, port: int) -> Check:
+    asking = session.Session(True, b"ordack doctor..."[:16], 0)
+    asking.connected(0)
+    board.run(_REACH)
+    problem, answer = board.run(f"print(_reach({host!r}, {port}, {bytes(asking.data_to_send())!r}))", 40)
+    where = f"{host}:{port}"
+    if problem.endswith(NO_WAY):
+        return Check(
+            "queue manager",
+            "bad",
+            f"{where}: {problem}, no way there",
+            "does main.py join a network, is the address right, is that machine on?",
+            {"reached": False},
+        )
+    if problem:
+        return Check(
+            "queue manager",
+            "bad",
+            f"{where}: {problem}",
+            "is it running (ordack serve), is the address right, does a firewall stand between?",
+            {"reached": False},
+        )
+    if answer[4:8] != b"LIOR":
+        return Check(
+            "queue manager",
+            "bad",
+            f"{where}: what answers is no queue manager",
+            "is the port right?",
+            {"reached": False},
+        )
+    return Check("queue manager", "ok", f"{where} answers", "", {"reached": True})
+
+
+def _outbox(
+    board: Board, info: Info, folder: str, clock_is_set: bool, reached: Check | None, progress: Progress
+) -> Iterator[Check]:
+    path = folder if folder.startswith("/") else info.root(folder)
+    found = board.run(FILES.format(path))
+    if not found:
+        yield Check("outbox", "ok", f"{path} is empty", "", {"messages": 0})
+        return
+    with tempfile.TemporaryDirectory() as copy:
+        fetch_outbox(board, path, found, Path(copy), progress)
+        flash = sum(size for _, size in found) + board.run(FREE.format(info.folder))[1]
+        limits = {**_limits(board, info), "flash": flash}
+        yield from read_outbox(copy, path, time.time(), clock_is_set=clock_is_set, reached=reached, limits=limits)
+
+
+def _limits(board: Board, info: Info) -> dict[str, int]:
+    """What main.py gives a Node as capacity and waiting_max, where it says so in figures."""
+    try:
+        main = board.read(info.root("main.py")).decode(errors="replace")
+    except FileNotFoundError:
+        return {}
+    found = re.findall(r"\b(capacity|waiting_max)\s*=\s*(\d[\d_]*)(?:\s*(\*|<<)\s*(\d+))?", main)
+    return {
+        name: int(number) * int(more) if by == "*" else int(number) << int(more or 0)
+        for name, number, by, more in found
+    }
