@@ -3,7 +3,8 @@
 SETUP ?= firmware/ports/setup.sh
 PYTHON_VENV := $(CURDIR)/.venv/bin/python
 C_CORE := $(MAKE) --no-print-directory -C c_core PYTHON=$(PYTHON_VENV)
-C_FILES = $(shell find c_core firmware tests/c -name '*.[ch]')
+NATIVE := $(MAKE) --no-print-directory -C host/native PYTHON=$(PYTHON_VENV)
+C_FILES = $(shell find c_core firmware host/native tests/c -name '*.[ch]')
 MESSAGES ?= 1000
 CUTS ?= 50
 KILLS ?= 5
@@ -47,8 +48,9 @@ pipeline: setup-test ## from a board to a Spark table, with every process on the
 test: setup-test ## everything that must hold, with a summary
 	@$(PYTHON_VENV) tests/run_all.py
 
-test-c: setup-test ## the C core: both compilers, sanitizers, big-endian, all 2^32 acknowledgements, coverage, size, lint
+test-c: setup-test ## the C core and the C of the host: both compilers, sanitizers, big-endian, all 2^32 acknowledgements, coverage, size, lint
 	@$(C_CORE) all-tests
+	@$(NATIVE) all-tests
 
 test-mp: setup-test ## the tests that run on MicroPython: with the C core, with its twin, on emulated boards
 	@$(PYTHON_VENV) -m tests.run_mp
@@ -69,11 +71,13 @@ format: setup-test ## bring every Python and C file into the common form
 powercuts: setup-test ## the outbox on LittleFS and FAT, cut off from power at writes of the flash (SEED= CUTS=)
 	@$(PYTHON_VENV) -m tests.powercuts $(if $(filter command line environment,$(origin CUTS)),$(CUTS),100000) $(SEED)
 
-fuzz: setup-test ## libFuzzer on the C core (SEED= RUNS=)
+fuzz: setup-test ## libFuzzer on the C core and the C of the host (SEED= RUNS=)
 	@$(C_CORE) fuzz
+	@$(NATIVE) fuzz
 
-mutants: setup-test ## break the C core and the engine in many ways: tests must fail each time (SAMPLE= SEED=)
+mutants: setup-test ## break the C and the engine in many ways: tests must fail each time (SAMPLE= SEED=)
 	@$(C_CORE) mutants
+	@$(NATIVE) mutants
 	@$(PYTHON_VENV) tests/mutants.py $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED))
 
 model: setup-test ## a stream checked in all its states, then 10^6 steps of queue managers in a world of accidents (SEED= STEPS=)
@@ -110,3 +114,4 @@ rp2040: setup-firmware ## the Pico's real firmware with the C core, in rp2040js:
 clean: ## removes what the jobs made, except .venv
 	@rm -rf build host/*.so host/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@$(C_CORE) clean
+	@$(NATIVE) clean

@@ -1,4 +1,4 @@
-"""Describes the extension module `_mqqb` (the C core, mqqb_scan, mqqb_capture, mqqb_audit) to cffi.
+"""Describes the extension module `_mqqb` (c_core/mqqb, and host/native) to cffi.
 
 As a script: builds host/_mqqb.abi3.so.
 
@@ -13,6 +13,8 @@ from cffi import FFI  # type: ignore[import-untyped]
 
 ROOT = Path(__file__).resolve().parent.parent
 CORE = ROOT / "c_core"
+NATIVE = ROOT / "host" / "native"
+MODULES = (CORE / "mqqb", NATIVE / "mqqb_scan", NATIVE / "mqqb_capture", NATIVE / "mqqb_audit")
 
 # mqqb_pack asserts what it is given, which would end the process. A binding must refuse it: what was packed and does
 # not read back the same was out of range.
@@ -49,14 +51,14 @@ def declarations(header: str) -> str:
 
 
 ffibuilder = FFI()
-for name in ("mqqb.h", "mqqb_scan.h", "mqqb_capture.h", "mqqb_audit.h"):
-    ffibuilder.cdef(declarations((CORE / name).read_text()))
+for module in MODULES:
+    ffibuilder.cdef(declarations(module.with_suffix(".h").read_text()))
 ffibuilder.cdef(GLUE_DECLARATION)
 ffibuilder.set_source(
     "_mqqb",
     GLUE,
-    sources=[str(CORE / name) for name in ("mqqb.c", "mqqb_scan.c", "mqqb_capture.c", "mqqb_audit.c")],
-    include_dirs=[str(CORE)],
+    sources=[str(module.with_suffix(".c")) for module in MODULES],
+    include_dirs=[str(CORE), str(NATIVE)],
     define_macros=[("NDEBUG", None)],  # the bindings refuse a caller's mistake instead
     py_limited_api=True,
 )

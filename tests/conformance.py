@@ -146,7 +146,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="the rules of the specification, with the tests that show them")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the table is not up to date")
     parser.add_argument("--folders", nargs="+", type=Path, default=[ROOT / "tests", ROOT / "hil"])
-    texts = [*ROOT.glob("tests/c/*.[ch]"), *ROOT.glob("tests/mp/*.py")]
+    texts = [
+        path for form in ("tests/c/*.[ch]", "host/native/tests/*.[ch]", "tests/mp/*.py") for path in ROOT.glob(form)
+    ]
     parser.add_argument("--texts", nargs="*", type=Path, default=texts, help="tests that name rules in their text")
     parser.add_argument("--output", type=Path, default=ROOT / "tests" / "CONFORMANCE.md")
     options = parser.parse_args(arguments)

@@ -139,7 +139,7 @@ python_part() {
         step "python-packages-$group" "$key $(requirements "$group")" install_requirements "$group"
     done
     if for_tests; then step micropython-stubs "$key $(requirements stubs)" install_stubs; fi
-    step ordack "$key $(digest pyproject.toml host/build_backend.py host/build_mqqb.py c_core)" install_ordack
+    step ordack "$key $(digest pyproject.toml host/build_backend.py host/build_mqqb.py c_core host/native)" install_ordack
 }
 
 # ---- Debian packages that are not installed: sources, and what another processor's Linux is made of

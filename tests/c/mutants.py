@@ -1,4 +1,4 @@
-"""Do the C tests notice a broken core? Builds it once for each line of mutants.txt and runs the tests, which must fail.
+"""Do the C tests notice broken code? Builds it once for each line of a mutants.txt and runs the tests, which must fail.
 
 Exit status 1 if a mutant survives or no longer applies. In mutants.txt `|` separates the parts (`\\|` is a bar in the
 code); where lines break in the code makes no difference.
@@ -13,27 +13,36 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).parent
-CORE = HERE.parent.parent / "c_core"
+ROOT = HERE.parent.parent
+FOLDERS = (ROOT / "c_core", ROOT / "host" / "native")
+TESTS = (HERE, ROOT / "host" / "native" / "tests")
 PROGRAMS = {  # which test what, and what they are linked with
-    "mqqb_audit.c": (("test_audit",), ("mqqb.c", "mqqb_audit.c")),
+    "mqqb.c": (("test_mqqb",), ("mqqb.c",)),
+    "mqqb_line.c": (("test_line",), ("mqqb_line.c",)),
+    "mqqb_scan.c": (("test_scan",), ("mqqb.c", "mqqb_scan.c")),
     "mqqb_capture.c": (("test_capture",), ("mqqb.c", "mqqb_scan.c", "mqqb_capture.c")),
-    "": (("test_mqqb", "test_scan", "test_line"), ("mqqb.c", "mqqb_scan.c", "mqqb_line.c")),
+    "mqqb_audit.c": (("test_audit",), ("mqqb.c", "mqqb_audit.c")),
 }
-FLAGS = ["-std=c99", "-O1", "-w", f"-I{CORE}"]
+FLAGS = ["-std=c99", "-O1", "-w", *(f"-I{folder}" for folder in (*FOLDERS, HERE))]
 HOOK = ["-include", str(HERE / "assert_hook.h")]
 SECONDS = 30
 
 
-def compile_tests(folder: Path) -> None:
-    for program in (*(program for programs, _ in PROGRAMS.values() for program in programs), "assert_hook"):
-        command = ["gcc", *FLAGS, "-c", str(HERE / f"{program}.c"), "-o", str(folder / f"{program}.o")]
+def find(name: str, folders: tuple[Path, ...]) -> Path:
+    return next(folder / name for folder in folders if (folder / name).exists())
+
+
+def compile_tests(folder: Path, files: set[str]) -> None:
+    """The programs that test these files."""
+    for program in {*(program for file in files for program in PROGRAMS[file][0]), "assert_hook"}:
+        command = ["gcc", *FLAGS, "-c", str(find(f"{program}.c", TESTS)), "-o", str(folder / f"{program}.o")]
         subprocess.run(command, check=True)
 
 
-def mutants() -> list[tuple[int, str, str, str]]:
+def mutants(listed: Path) -> list[tuple[int, str, str, str]]:
     """Line number, file, code, and the mutant's code."""
     result = []
-    for number, line in enumerate((HERE / "mutants.txt").read_text().splitlines(), 1):
+    for number, line in enumerate(listed.read_text().splitlines(), 1):
         if line and not line.startswith("#"):
             parts = [part.replace("\\|", "|") for part in re.split(r" (?<!\\)\|(?: |$)", line)]
             result.append((number, parts[0].strip(), parts[1], parts[2]))
@@ -42,7 +51,7 @@ def mutants() -> list[tuple[int, str, str, str]]:
 
 def places(file: str, code: str) -> list[re.Match[str]]:
     """Where the code stands: in one place, or the line of mutants.txt is out of date."""
-    return list(re.finditer(r"\s+".join(map(re.escape, code.split())), (CORE / file).read_text()))
+    return list(re.finditer(r"\s+".join(map(re.escape, code.split())), find(file, FOLDERS).read_text()))
 
 
 def verdict(folder: Path, number: int, file: str, code: str, mutant: str) -> str:
@@ -52,12 +61,12 @@ def verdict(folder: Path, number: int, file: str, code: str, mutant: str) -> str
         return f"the code is there {len(found)} times"
     place = folder / str(number)
     place.mkdir(exist_ok=True)
-    for source in CORE.glob("mqqb*.[ch]"):
+    for source in (path for sources in FOLDERS for path in sources.glob("mqqb*.[ch]")):
         text = source.read_text()
         if source.name == file:
             text = text[: found[0].start()] + mutant + text[found[0].end() :]
         (place / source.name).write_text(text)
-    programs, names = PROGRAMS.get(file, PROGRAMS[""])
+    programs, names = PROGRAMS[file]
     sources = [str(place / name) for name in names]
     for program in programs:
         objects = [str(folder / f"{name}.o") for name in (program, "assert_hook")]
@@ -73,15 +82,16 @@ def verdict(folder: Path, number: int, file: str, code: str, mutant: str) -> str
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="break the C core in many ways: its tests must fail each time")
+    parser = argparse.ArgumentParser(description="break C code in many ways: its tests must fail each time")
+    parser.add_argument("listed", type=Path, help="the list of mutants")
     parser.add_argument("folder", type=Path, help="for what is built")
     parser.add_argument("--sample", type=int, help="build so many, chosen at random, and only look at the others")
     parser.add_argument("--seed", type=int, default=1, help="of the choice")
     options = parser.parse_args()
     folder = options.folder
     folder.mkdir(parents=True, exist_ok=True)
-    compile_tests(folder)
-    cases = mutants()
+    cases = mutants(options.listed)
+    compile_tests(folder, {file for _, file, _, _ in cases})
     if options.sample is not None and options.sample < len(cases):
         print(f"mutants: seed {options.seed}")
         chosen = random.Random(options.seed).sample(cases, options.sample)
@@ -90,7 +100,7 @@ def main() -> int:
         verdicts = list(pool.map(lambda case: verdict(folder, *case), cases))
     for (number, file, code, mutant), found in zip(cases, verdicts, strict=True):
         if found != "killed":
-            print(f"mutants.txt:{number}: {found}: {file}: {code!r} -> {mutant!r}")
+            print(f"{options.listed}:{number}: {found}: {file}: {code!r} -> {mutant!r}")
     killed = verdicts.count("killed")
     print(f"mutants: {killed} passed, {len(cases) - killed} failed")
     return 0 if killed == len(cases) else 1
