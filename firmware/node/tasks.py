@@ -36,6 +36,8 @@ class Tasks:
     async def close(self) -> None:
         """End the task; the node may be called directly then."""
         task = self._task
+        if _MICROPYTHON:
+            self.sleeping = None  # a `wake` that comes before the task runs would take the cancellation back
         task.cancel()
         try:
             await task

@@ -663,6 +663,23 @@ def a_sequence_that_is_used_up_is_followed_by_another():
     assert len({number[0] for number in ids}) == 2
 
 
+def a_node_closes_although_its_link_becomes_ready_at_that_moment():
+    board = Board()
+
+    async def wake():
+        board.node.touch()
+
+    async def main():
+        board.node.start()
+        for _ in range(3):
+            await asyncio.sleep(0)  # the node has nothing to do, and sleeps
+        closing = asyncio.create_task(board.node.close())
+        asyncio.create_task(wake())  # behind close(), and before the task that this has cancelled
+        await asyncio.wait_for(closing, 20)
+
+    asyncio.run(main())
+
+
 def power_goes_at_every_change_of_the_disk():
     """Messages in all states: whatever is left, each is where its record says, in a state that it has had."""
     states = {}  # MessageID -> states it has had since they were last durable
@@ -760,6 +777,7 @@ OTHERS = (
     who_is_ahead_is_told_once_and_overtaken,
     what_cannot_be_held_is_taken_later_in_order,
     a_sequence_that_is_used_up_is_followed_by_another,
+    a_node_closes_although_its_link_becomes_ready_at_that_moment,
     power_goes_at_every_change_of_the_disk,
 )
 
