@@ -674,8 +674,9 @@ def a_node_closes_although_its_link_becomes_ready_at_that_moment():
         for _ in range(3):
             await asyncio.sleep(0)  # the node has nothing to do, and sleeps
         closing = asyncio.create_task(board.node.close())
-        asyncio.create_task(wake())  # behind close(), and before the task that this has cancelled
+        waking = asyncio.create_task(wake())  # behind close(), and before the task that this has cancelled
         await asyncio.wait_for(closing, 20)
+        await waking
 
     asyncio.run(main())
 
