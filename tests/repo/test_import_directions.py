@@ -1,0 +1,164 @@
+"""Imports run one way: hil -> cli -> net, pipeline, audit, boards -> client, manager -> store -> mqqb -> core.
+
+On boards: node -> mqqb. mqqb and node import nothing of ordack, and ordack nothing of node. Imports for types alone
+count, and those inside functions.
+"""
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.conformance import ROOT
+
+PACKAGES = {
+    "hil": ROOT / "hil",
+    "ordack": ROOT / "host" / "ordack",
+    "mqqb": ROOT / "firmware" / "mqqb",
+    "node": ROOT / "firmware" / "node",
+}
+# Room -> the beginnings of its modules' names, of which the longest counts; and the rooms that it may import from.
+ENGINE = {"engine", "core", "constants"}
+STORE = {"store", "clock", *ENGINE}
+HOST = {"host", *STORE}
+ROOMS: dict[str, tuple[set[str], set[str]]] = {
+    "rig": ({"hil"}, {"program on a board", "cli", "net", "boards", "capture", "pipeline", "audit", *HOST}),
+    "program on a board": ({"hil.sensor"}, {"board", *ENGINE}),
+    "cli": ({"ordack.cli", "ordack.__main__"}, {"net", "pipeline", "audit", "boards", "capture", *HOST}),
+    "net": ({"ordack.net"}, HOST),
+    "pipeline": ({"ordack.pipeline"}, {"capture", *HOST}),
+    "audit": ({"ordack.audit"}, {"capture", *HOST}),
+    "boards": ({"ordack.boards"}, HOST),
+    "capture": ({"ordack.capture"}, HOST),
+    "host": ({"ordack"}, STORE),  # client, manager, and what they consist of
+    "store": ({"ordack.store", "ordack.names", "ordack.machine", "ordack.room"}, STORE),
+    "clock": ({"ordack.clock"}, ENGINE),
+    "board": ({"node"}, ENGINE),
+    "engine": ({"mqqb"}, {"core", "constants"}),
+    "core": ({"mqqb.core", "mqqb.core_cffi", "mqqb.core_py", "mqqb.problems"}, {"constants"}),
+    "constants": ({"mqqb.constants", "mqqb.__init__"}, set()),
+}
+PREFIXES = {prefix: room for room, (prefixes, _) in ROOMS.items() for prefix in prefixes}
+BOARD_STORAGE = (
+    "the storage and the tasks of a board know the node, until the log on flash is a module below all of them"
+)
+TYPES = "what few messages have is named as a type of an attribute; nothing is imported at run time"
+LAZY = "a board that does not use it does not have it: imported where it is used"
+EXCEPTIONS = {
+    ("ordack.boards.outbox", "node.outbox"): BOARD_STORAGE,
+    ("node.replay", "node.outbox"): BOARD_STORAGE,
+    ("node.inbox", "node.node"): BOARD_STORAGE,
+    ("node.interfaces", "node.peer"): BOARD_STORAGE,
+    ("node.peer", "node.node"): BOARD_STORAGE,
+    ("node.tasks", "node.node"): BOARD_STORAGE,
+    ("mqqb.headers", "mqqb.rare"): TYPES,
+    ("mqqb.names", "mqqb.guids"): LAZY,
+    ("mqqb.streams", "mqqb.transfer"): LAZY,
+}
+
+Graph = Mapping[str, set[str]]
+
+
+def modules() -> dict[str, Path]:
+    """Every product module by its full name; that of a package ends in __init__."""
+    return {
+        ".".join([package, *path.relative_to(folder).with_suffix("").parts]): path
+        for package, folder in PACKAGES.items()
+        for path in sorted(folder.rglob("*.py"))
+        if not path.name.startswith("test_") and path.name != "conftest.py"
+    }
+
+
+def imported(name: str, source: str, known: Mapping[str, Path]) -> Iterator[str]:
+    """The product modules that a module imports, wherever in its text. Raises ValueError for a relative import."""
+    for statement in ast.walk(ast.parse(source)):
+        if isinstance(statement, ast.Import):
+            names = [alias.name for alias in statement.names]
+        elif isinstance(statement, ast.ImportFrom):
+            if statement.level:
+                raise ValueError(f"{name} imports relatively: write the whole name")
+            names = [f"{statement.module}.{alias.name}" for alias in statement.names]
+        else:
+            continue
+        for one in names:
+            parts = one.split(".")
+            while parts and ".".join(parts) not in known and ".".join([*parts, "__init__"]) not in known:
+                parts.pop()  # an attribute of a module
+            if parts:
+                found = ".".join(parts)
+                yield found if found in known else f"{found}.__init__"
+
+
+def room_of(name: str) -> str:
+    while name not in PREFIXES:
+        name = name.rpartition(".")[0]
+    return PREFIXES[name]
+
+
+def arrows() -> dict[str, set[str]]:
+    known = modules()
+    return {name: set(imported(name, path.read_text(encoding="utf-8"), known)) - {name} for name, path in known.items()}
+
+
+def backwards(graph: Graph) -> list[tuple[str, str]]:
+    return sorted(
+        (name, other)
+        for name, others in graph.items()
+        for other in others
+        if room_of(other) not in {room_of(name), *ROOMS[room_of(name)][1]}
+    )
+
+
+def circle(graph: Graph) -> list[str]:
+    """The modules of a circle, in order; empty if there is none."""
+    done: set[str] = set()
+
+    def walk(name: str, way: list[str]) -> list[str]:
+        if name in way:
+            return [*way[way.index(name) :], name]
+        if name not in done:
+            for other in sorted(graph.get(name, ())):
+                if found := walk(other, [*way, name]):
+                    return found
+            done.add(name)
+        return []
+
+    return next(filter(None, (walk(name, []) for name in sorted(graph))), [])
+
+
+def test_no_arrow_runs_back() -> None:
+    found = backwards(arrows())
+    assert [arrow for arrow in found if arrow not in EXCEPTIONS] == []
+
+
+def test_there_is_no_circle() -> None:
+    graph = arrows()
+    for name, other in EXCEPTIONS:
+        assert other in graph[name], "repaired: no exception any more"
+        graph[name].discard(other)
+    assert circle(graph) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("ordack.store", "from ordack import manager"),
+        ("ordack.manager", "def later():\n    from ordack.net.tcp import serve"),
+        ("ordack.net.tcp", "if TYPE_CHECKING:\n    from ordack.cli import main"),
+        ("ordack.pipeline.source", "import ordack.audit.replay"),
+        ("ordack.client", "from node import Node"),
+        ("mqqb.session", "from ordack.config import Config"),
+        ("mqqb.session", "from node.node import Node"),
+        ("node.node", "from ordack.names import queue_name"),
+        ("ordack.cli", "from hil import signals"),
+    ],
+)
+def test_what_runs_back_is_found(name: str, source: str) -> None:
+    assert len(backwards({name: set(imported(name, source, modules()))})) == 1
+
+
+def test_a_circle_is_found() -> None:
+    graph = arrows()
+    graph["mqqb.core"] = graph["mqqb.core"] | {"mqqb.session"}
+    assert circle(graph)
