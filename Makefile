@@ -109,7 +109,7 @@ natmod: setup-test ## what boards with a stock firmware take: native modules of 
 
 rp2040: setup-firmware ## the Pico's real firmware with the C core, in rp2040js: deploy, doctor, readings over its UART (not in make test)
 	@firmware/ports/rp2/build.sh
-	@$(PYTHON_VENV) firmware/ports/rp2/check.py
+	@$(PYTHON_VENV) -m hil.rp2040
 
 clean: ## removes what the jobs made, except .venv
 	@rm -rf build host/*.so host/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

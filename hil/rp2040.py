@@ -1,6 +1,6 @@
 """The Pico's firmware in rp2040js: the C core is in, deploy and doctor work on it, and readings arrive over its UART.
 
-Run by `make rp2040`, after build.sh.
+Run by `make rp2040`, after firmware/ports/rp2/build.sh.
 """
 
 import json
@@ -16,8 +16,8 @@ from ordack.boards.doctor import examine
 from ordack.boards.repl import Board
 from ordack.client import Client
 
-HERE = Path(__file__).resolve().parent
-BUILD = HERE.parents[2] / "build" / "rp2"
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build" / "rp2"
 READINGS = 20
 DEADLINE_S = 120
 
@@ -45,7 +45,7 @@ def main() -> int:
     """0 if everything holds; says what it found."""
     # node finds rp2040js beside the script that it runs
     script = BUILD / "pico.mjs"
-    script.write_text((HERE / "pico.mjs").read_text())
+    script.write_text((ROOT / "firmware/ports/rp2/pico.mjs").read_text())
     with (
         tempfile.TemporaryDirectory() as folder,
         subprocess.Popen(
@@ -83,7 +83,7 @@ def check(folder: Path, pico: "subprocess.Popen[str]") -> int:
         ],
     ) as serve:
         try:
-            with Board(repl, reset=True) as board:
+            with Board(repl).look(reset=True) as board:
                 print(
                     f"  {board.info.machine}, MicroPython {'.'.join(map(str, board.info.version))}, "
                     f"{board.info.heap_free} bytes of heap free"
@@ -102,7 +102,7 @@ def check(folder: Path, pico: "subprocess.Popen[str]") -> int:
             assert received == [b"%d" % number for number in range(READINGS)], received
             with serial.serial_for_url(repl, timeout=DEADLINE_S) as terminal:
                 assert terminal.read_until(b"all stored").endswith(b"all stored"), "the board is not told of it"
-            with Board(repl, reset=False) as board:
+            with Board(repl).look(reset=False) as board:
                 for line in examine(board):
                     print(f"  {line.name:10} {line.verdict:8} {line.text}")
                     assert line.verdict != "bad"
