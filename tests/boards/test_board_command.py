@@ -495,10 +495,9 @@ def test_a_board_whose_program_feeds_a_watchdog_takes_a_copy_that_lasts_longer(
         board.hear(b"alive")  # the program runs again
     with board.open() as opened:
         assert opened.read("/flash/node/turn.py") == b"3"
-        # At most one reset by the watchdog (3) in each turn: the copy that followed was not disturbed. On a busy machine
-        # the board's time goes slower than ours, and the watchdog may wait a whole turn.
-        bites = opened.read("/flash/starts").count(b"3")
-        assert bites in {1, 2, 3}
+        # At most one reset by the watchdog (3) in each turn: the copy that followed was not disturbed. On a busy
+        # machine the board's time goes slower than ours, and the watchdog may wait a whole turn.
+        assert 1 <= opened.read("/flash/starts").count(b"3") <= 3
 
 
 def test_a_board_whose_program_feeds_a_watchdog_is_looked_at(machine: Callable[..., Machine], tmp_path: Path) -> None:
