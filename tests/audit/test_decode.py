@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mqqb import acks, build, guid_names, guids, headers, parse, rare
 from ordack.capture import decoder
+from ordack.cli import decode
 from typer.testing import CliRunner
 
 from tests.conformance import ROOT
@@ -29,7 +30,7 @@ DOCUMENT = {frame["frame"]: frame for frame in json.loads(VECTORS.read_text())["
 FULL = bytes(build.build(samples.full_message()))
 
 app = typer.Typer()
-app.command()(decoder.command)
+app.command()(decode.decode)
 
 
 def run(*arguments: str | Path, stdin: bytes = b"") -> tuple[int, str, str]:
@@ -575,7 +576,7 @@ def test_a_closed_output_is_said(
 ) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     with pytest.raises(typer.Exit) as end:
-        decoder.command([str(VECTORS)], as_json)
+        decode.decode([str(VECTORS)], as_json)
     assert end.value.exit_code == 1
     assert "standard output: closed" in capsys.readouterr().err
 

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ordack import cli
 from ordack.capture import decoder
+from ordack.cli import decode
 from ordack.client import Client
 from ordack.paths import NotLocal, local_path
 from ordack.pipeline.export import Exporter
@@ -113,13 +114,7 @@ def test_each_command_refuses_what_is_elsewhere_before_it_makes_anything(store: 
 
 def _options() -> Iterator[tuple[str, str, Any]]:
     """Command, name and parser of each option and argument that is a path."""
-    groups = [
-        ("", cli.app),
-        ("queue ", cli.queue_app),
-        ("outgoing ", cli.outgoing_app),
-        ("board ", cli.board_app),
-        ("pipeline ", cli.pipeline_app),
-    ]
+    groups = [("", cli.app), *((f"{name} ", group) for name, group in cli.GROUPS.items())]
     for prefix, group in groups:
         for command in group.registered_commands:
             function: Callable[..., Any] | None = command.callback
@@ -138,7 +133,7 @@ def test_no_command_has_a_path_of_which_this_is_not_true() -> None:
     found = list(_options())
     assert len(found) > 20
     for command, name, parse in found:
-        assert parse is not None, f"{command}: {name} has to be parsed by cli.local"
+        assert parse is not None, f"{command}: {name} has to be parsed by cli.common.local"
         with pytest.raises(typer.BadParameter, match="is a URL of s3a"):
             parse("s3a://bucket/x")
 
@@ -148,7 +143,7 @@ def test_captures_and_files_elsewhere_are_refused(named: str) -> None:
     with pytest.raises(OptionError):
         find_files(named)
     with pytest.raises(decoder.InputError):
-        list(decoder._items(named))
+        list(decode._items(named))
 
 
 @pytest.mark.parametrize("form", ["file:{}", "file://{}", "file://localhost{}", "FILE:{}"])

@@ -39,7 +39,7 @@ REQUEST_MAX = 1 << 20
 # the first child waits for the second, so that commands can run at the same time.
 NURSERY = f"""
 import json, os, signal, socket, sys
-import ordack.capture.decoder, ordack.net.tcp, ordack.pipeline.export
+import ordack.cli.decode, ordack.net.tcp, ordack.pipeline.export
 from ordack.cli import main
 from hil.signals import heed
 door = socket.socket(fileno=int(sys.argv[1]))

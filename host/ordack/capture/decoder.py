@@ -1,33 +1,21 @@
-"""`ordack decode`: packets from captures, raw bytes or hex text, as JSON (decode-json.md) or as a tree for people."""
+"""Packets of captures, raw bytes or hex text as fields, for `ordack decode` (decode-json.md)."""
 
 import binascii
 import codecs
-import contextlib
-import functools
-import io
 import itertools
-import json
-import os
 import re
-import sys
 from array import array
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Annotated, Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
-import typer
 from mqqb import compose, core, guid_names, guids, handshake, headers, parse, rare, reader
 from mqqb.names import DirectQueueFormatName, QueueName, utf16_decode
 from mqqb.ping import Ping
 from mqqb.ping import parse as parse_ping
-from rich.console import Console
-from rich.text import Text
-from rich.tree import Tree
 
 from ordack import classes
 from ordack.capture import one_by_one, packed
-from ordack.paths import NotLocal, local_path
 
 Packet = (
     handshake.EstablishConnection
@@ -500,7 +488,7 @@ class Decoded(NamedTuple):
             result["fields"] = fields = {
                 section.name: _as_json(tuple(section.fields)) for section in sections(self.packet)
             }
-            if trailing := _trailing(self.packet):
+            if trailing := trailing_hex(self.packet):
                 fields["Trailing_hex"] = trailing
         elif self.error is not None:
             error = self.error
@@ -508,7 +496,7 @@ class Decoded(NamedTuple):
         return result
 
 
-def _trailing(packet: Packet) -> str:
+def trailing_hex(packet: Packet) -> str:
     if isinstance(packet, (reader.OrderAck, headers.FinalAck)):
         packet = packet.message
     return _hex(packet.trailing) if isinstance(packet, headers.UserMessage) else ""
@@ -648,164 +636,3 @@ def decode(file: BinaryIO, warn: Warn) -> Iterator[Decoded]:
         yield from decode_bytes(ping if len(ping) == core.part_size(core.PING) else _from_hex(ping, file))
     else:
         yield from decode_bytes(_from_hex(first, file))
-
-
-# ---- the command --------------------------------------------------------------------------------
-
-
-def _plain(value: object) -> str:
-    """Text that cannot steer the terminal."""
-    if isinstance(value, str):
-        return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in value)
-    return str(value)
-
-
-def _number(value: object) -> str:
-    return f"{value} (0x{value:X})" if isinstance(value, int) and value > 9 else _plain(value)
-
-
-def _branch(tree: Tree, offset: int, name: str, text: str, note: str = "") -> Tree:
-    line = Text(f"{offset:06X}  ", style="dim")
-    line.append(f"{name}: ", style="cyan")
-    line.append(text, style="default")
-    if note:
-        line.append(f"  {_plain(note)}", style="green")
-    return tree.add(line)
-
-
-def _show_bits(tree: Tree, offset: int, name: str, word: dict[str, int]) -> None:
-    branch = _branch(tree, offset, name, f"0x{word['raw']:X}")
-    for bit, value in word.items():
-        meanings = BIT_VALUES.get(bit, ())
-        if bit != "raw" and (value or meanings):
-            _branch(branch, offset, bit, str(value), meanings[value] if value < len(meanings) else "")
-
-
-def _show_value(tree: Tree, offset: int, name: str, value: Any, note: str) -> None:
-    if isinstance(value, dict) and "raw" in value:
-        _show_bits(tree, offset, name, value)
-    elif isinstance(value, dict) and "packet_offset" in value:
-        branch = _branch(tree, offset, name, f"{value['length']} bytes")
-        raw = bytes.fromhex(value["hex"][:512])
-        for at in range(0, len(raw), 16):
-            row = raw[at : at + 16]
-            letters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
-            branch.add(Text(f"{offset + at:06X}  {row.hex(' '):47}  {letters}", style="dim"))
-        if value["length"] > len(raw):
-            branch.add(Text(f"... {value['length'] - len(raw)} bytes more", style="dim"))
-    elif isinstance(value, dict):
-        branch = _branch(tree, offset, name, "", note)
-        for key, inner in value.items():
-            _branch(branch, offset, key, _number(inner))
-    elif isinstance(value, tuple):
-        kinds = [field.value for field in value if field.name == "type"]
-        branch = _branch(tree, offset, name, "".join(kinds), note)
-        for field in value:
-            if field.name != "type":
-                _show_value(branch, field.offset, field.name, field.value, field.note)
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            _show_value(tree, inner[0].offset, f"{name}[{index}]", inner, "")
-    else:
-        _branch(tree, offset, name, _number(value), note)
-
-
-def _tree(decoded: Decoded) -> Tree:
-    head = Text("malformed" if decoded.packet is None else type(decoded.packet).__name__, style="bold")
-    head.append(f"  offset {decoded.offset} (0x{decoded.offset:X})", style="default")
-    if decoded.connection:
-        try:
-            moment = datetime.fromtimestamp(decoded.time, UTC).strftime("%Y-%m-%d %H:%M:%S.%f UTC")
-        except (OverflowError, ValueError):  # 64 bits of seconds, in a capture, reach farther than a calendar
-            moment = f"{decoded.time} s"
-        head.append(f"  frame {decoded.frame}  {decoded.connection}  {moment}", style="default")
-    tree = Tree(head)
-    if decoded.packet is None:
-        tree.add(Text(_plain(str(decoded.error)), style="red"))
-        return tree
-    for section in sections(decoded.packet):
-        branch = tree.add(Text(section.name, style="bold cyan"))
-        for field in section.fields:
-            _show_value(branch, field.offset, field.name, field.value, field.note)
-    if trailing := _trailing(decoded.packet):
-        tree.add(Text(f"{len(trailing) // 2} bytes behind the last known header: {trailing}"))
-    return tree
-
-
-def _complain(name: str, text: str) -> None:
-    typer.echo(_plain(f"ordack decode: {name}: {text}"), err=True)
-
-
-def _items(name: str) -> Iterator[Decoded]:
-    """What a file holds. InputError if it cannot be opened, read or decoded."""
-    try:
-        with contextlib.nullcontext(sys.stdin.buffer) if name == "-" else Path(local_path(name)).open("rb") as file:
-            yield from decode(file, functools.partial(_complain, name))
-    except NotLocal as error:
-        raise InputError(str(error)) from None
-    except OSError as error:
-        raise InputError(error.strerror or str(error)) from error
-
-
-def _show(items: Iterator[Decoded], as_json: bool, console: Console) -> tuple[int, int]:
-    """Print them. (how many, how many of them malformed)."""
-    found = malformed = 0
-    for decoded in items:
-        found += 1
-        malformed += decoded.packet is None
-        if as_json:
-            sys.stdout.write(json.dumps(decoded.as_json()) + "\n")
-        else:
-            console.print(_tree(decoded))
-    return found, malformed
-
-
-def _decode_files(names: list[str], as_json: bool) -> int:
-    """Print them all. The exit status."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a text may have what the terminal's encoding has not
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 240  # a file or a pager need not lose the ends of lines
-    status = 0
-    for name in names:
-        try:
-            found, malformed = _show(_items(name), as_json, console)
-        except InputError as error:
-            _complain(name, str(error))
-            status = status or 2
-            continue
-        if not found:
-            _complain(name, "no packets found")
-        if malformed:
-            status = 3  # whatever else was wrong
-    sys.stdout.flush()
-    return status
-
-
-def command(
-    files: Annotated[
-        list[str], typer.Argument(metavar="FILE...", help="Captures, raw packets or hex text; - is standard input.")
-    ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per packet.")] = False,
-) -> None:
-    """Decode MSMQ packets from pcap and pcapng captures (TCP 1801, UDP 3527), raw bytes or hex text with # comments.
-
-    Standard error counts frames of other link types than Ethernet, Linux cooked, BSD loopback and raw IP. It also names
-    files without packets, which is no failure.
-
-    Exit status: 0 all packets are well formed; 3 some packet is malformed; 2 a file cannot be read or decoded, or is a
-    capture of which no frame can be read (with several files, 3 comes before 2); 1 the output cannot be written.
-    """
-    if sys.stdout is None:
-        _complain("standard output", "closed")
-        raise typer.Exit(1)
-    try:
-        status = _decode_files(files, as_json)
-    except OSError as error:
-        if not isinstance(error, BrokenPipeError):  # the reader has seen enough
-            _complain("standard output", error.strerror or str(error))
-        # What is still buffered would fail once more, and be complained of, when Python ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 1
-    raise typer.Exit(status)

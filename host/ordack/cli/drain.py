@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from mqqb import confirm
 
-from ordack import output
+from ordack.cli import output
 from ordack.client import Message, Queue
 from ordack.store import counted
 

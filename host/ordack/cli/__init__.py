@@ -1,0 +1,93 @@
+"""The command `ordack`. host/docs/commands.md has the exit statuses.
+
+What only one command needs is imported when that command runs: a receive in a script should cost milliseconds.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from ordack.cli import about, audit, board, messages, outgoing, pipeline, queues, serve
+from ordack.cli.common import complain
+from ordack.cli.output import OutputError, write
+from ordack.names import BadName
+from ordack.store import StoreError, StoreUnknown
+
+GROUPS: dict[str, typer.Typer] = {
+    "queue": queues.app,
+    "outgoing": outgoing.app,
+    "board": board.app,
+    "pipeline": pipeline.app,
+}
+COMMANDS: dict[str, Callable[..., None]] = {
+    "state": about.state,
+    "status": about.status,
+    "config": about.config,
+    "identity": about.identity,
+    "send": messages.send,
+    "receive": messages.receive,
+    "export": pipeline.export,
+    "audit": audit.audit,
+    "serve": serve.serve,
+}
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib import metadata
+
+        try:
+            write(f"ordack {metadata.version('ordack')}\n")
+        except metadata.PackageNotFoundError:
+            write("ordack, run from a folder and not installed\n")
+        raise typer.Exit
+
+
+@app.callback()
+def ordack(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """A queue manager for the MSMQ binary protocol."""
+
+
+for name, group in GROUPS.items():
+    app.add_typer(group, name=name)
+for name, command in COMMANDS.items():
+    app.command(name)(command)
+
+
+def main() -> None:
+    """Entry point of the console script. Typer ends it quietly, with status 1, when the reader of a pipe has gone."""
+    if not {*GROUPS, *COMMANDS}.intersection(sys.argv[1:2]):
+        from ordack.cli.decode import decode  # slow to import
+
+        app.command("decode")(decode)
+    for known in (one for group in (app, *GROUPS.values()) for one in group.registered_commands):
+        if known.callback and known.callback.__doc__:  # rich breaks lines where the source does
+            known.help = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(known.callback.__doc__))
+    try:
+        app()
+    except StoreError as error:
+        complain(str(error))
+        sys.exit(6 if isinstance(error, StoreUnknown) else 1)
+    except OutputError as error:
+        complain(str(error))
+        sys.exit(1)
+    except BadName as error:
+        complain(str(error))
+        sys.exit(2)

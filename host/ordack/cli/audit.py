@@ -1,0 +1,236 @@
+"""The command `ordack audit`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ordack.cli.common import JsonOption, activity, complain, local, report, spark_packages
+from ordack.cli.output import write
+from ordack.store import legible
+
+if TYPE_CHECKING:
+    from ordack.audit.result import Result
+
+
+AUDIT_STATUS = {"no violations": 0, "violations": 1, "incomplete": 3}
+SMALL_CAPTURE = 256 << 20  # bytes that one process audits sooner than Spark starts
+
+
+def _new_folder(text: str) -> Path:
+    path = local(text)
+    if path.exists() and not path.is_dir():
+        raise typer.BadParameter(f"{path} is a file: name a folder")
+    return path
+
+
+def _report_file(text: str) -> Path:
+    path = local(text)
+    if path.is_dir():
+        raise typer.BadParameter(f"{path} is a folder: name a file in it")
+    if not path.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {path.parent} to write {path.name} to: make it first")
+    return path
+
+
+def audit(
+    captures: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="PATH...",
+            parser=local,
+            help="Captures: files, patterns or folders. All of them together are one capture.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            parser=_new_folder,
+            help="Write streams, sequences, senders and violations there as Parquet and JSON.",
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", parser=_report_file, help="Write a report with plots, one file.")
+    ] = None,
+    master: Annotated[
+        str | None,
+        typer.Option(
+            help="Spark's master URL, or sc://HOST:PORT. "
+            "Default: Spark on this machine, or where SPARK_REMOTE says, for "
+            "captures of more than 256 MiB."
+        ),
+    ] = None,
+    no_spark: Annotated[bool, typer.Option("--no-spark", help="Do everything in this process.")] = False,
+    follow: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            parser=local,
+            help="Instead of PATH: audit a folder in which captures keep arriving, until SIGTERM or SIGINT. Uses Spark "
+            "only with --master.",
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            parser=local,
+            help="With --follow: folder that records the progress. The next start continues from it.",
+        ),
+    ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="With --follow: end when everything that is there has been read.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Check from captures that every transactional stream was exactly once and in order.
+
+    Exit status: 0 no violations; 1 violations; 2 wrong usage, Spark is missing, or unusable input, such as one without
+    a packet of the protocol; 3 no violations, but the evidence is incomplete: verdicts are unknown, or packets were
+    not captured or could not be read. With --follow the status covers everything that was read.
+    """
+    if (follow is None) == (not captures):
+        raise typer.BadParameter("give either captures or --follow FOLDER")
+    if (follow is None) != (checkpoint is None) or (once and follow is None):
+        raise typer.BadParameter("--follow FOLDER and --checkpoint FOLDER go together, and --once with them")
+    with spark_packages():
+        from pyspark.errors import PySparkException
+
+        from ordack.audit import replay
+        from ordack.pipeline.options import OptionError
+        from ordack.pipeline.packets import find_files
+        from ordack.pipeline.session import SparkMissing, session, words
+
+        if html is not None:
+            from ordack.audit import html_page  # noqa: F401 - needs packages of its own
+    if no_spark and master is not None:
+        raise typer.BadParameter("--no-spark and --master exclude each other")
+    if follow is not None and checkpoint is not None:
+        _follow_audit(follow, checkpoint, once, None if no_spark else master, out, html, as_json)
+        return
+    try:
+        files = list(dict.fromkeys(file for path in captures or () for file in find_files(str(path), complain)))
+        small = sum(Path(file).stat().st_size for file in files) <= SMALL_CAPTURE
+        with _audit_progress() as show:
+            spark = None if no_spark or (small and master is None) else session(master, "ordack audit")
+            result = replay.run(files, spark=spark, series=html is not None, progress=show)
+        replay.require_packets(result)
+        _save_audit(result, out, html)
+    except (replay.CaptureUnusable, OptionError, SparkMissing, OSError) as error:
+        complain(_in_words(error))
+        raise typer.Exit(2) from None
+    except PySparkException as error:
+        complain(words(error))
+        raise typer.Exit(2) from None
+    _show_audit(result, as_json)
+    raise typer.Exit(AUDIT_STATUS[result.summary["verdict"]])
+
+
+def _in_words(error: Exception) -> str:
+    """What an exception says; of one of the operating system, without its number."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    return f"cannot use {error.filename}: {error.strerror}" if error.filename else error.strerror
+
+
+def _save_audit(result: Result, out: Path | None, html: Path | None) -> None:
+    """Write what --out and --html ask for."""
+    from ordack.audit import files
+
+    for option, path in (("--out", out), ("--html", html)):
+        if path is None:
+            continue
+        try:
+            if option == "--out":
+                files.save(result, path)
+            else:
+                from ordack.audit import html_page
+
+                html_page.write(result, path)
+        except OSError as error:
+            complain(f"cannot write {option} {path}: {error.strerror or error}; name a place that can be written to")
+            raise typer.Exit(2) from None
+
+
+def _show_audit(result: Result, as_json: bool) -> None:
+    from ordack.audit import files
+
+    if as_json:
+        report(True, "", **result.summary)
+    else:
+        lines = [*files.streams_text(result), *files.text_of(result)]
+        write("\n".join(map(legible, lines)) + "\n")
+
+
+def _follow_audit(
+    folder: Path, checkpoint: Path, once: bool, master: str | None, out: Path | None, html: Path | None, as_json: bool
+) -> None:
+    """Audit a folder that grows, and report whenever there is something new."""
+    import signal
+    import threading
+
+    with spark_packages():
+        from pyspark.errors import PySparkException
+
+        from ordack.audit import files, replay
+        from ordack.audit.follow import Follower, FollowError
+        from ordack.audit.result import count_text
+        from ordack.pipeline.session import SparkMissing, session, words
+
+        if html is not None:
+            from ordack.audit import html_page  # noqa: F401 - needs packages of its own
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: stopped.set())
+    verdict, named = "no violations", set[str]()
+    try:
+        follower = Follower(folder, checkpoint)
+        with follower.lock():
+            if going_on := follower.going_on():
+                complain(going_on)
+            spark = None if master is None else session(master, "ordack audit")
+            for step, result in follower.reports(once, spark, stopped.is_set):
+                verdict = result.summary["verdict"]
+                for path in sorted(follower.passed_over - named):
+                    complain(f"passed over: {path} is no pcap or pcapng file, packed with gzip or zstd or not")
+                named |= follower.passed_over
+                if once:
+                    replay.require_packets(result)
+                _save_audit(result, out, html)
+                if once:
+                    _show_audit(result, as_json)
+                else:
+                    lines = files.text_of(result, 0)
+                    report(
+                        as_json,
+                        f"{count_text(len(result.paths), 'file')}: " + "; ".join([*lines[:2], lines[-1]]),
+                        step=step.number,
+                        files=len(result.paths),
+                        **result.summary,
+                    )
+    except (replay.CaptureUnusable, FollowError, SparkMissing, OSError) as error:
+        complain(_in_words(error))
+        raise typer.Exit(2) from None
+    except PySparkException as error:
+        complain(words(error))
+        raise typer.Exit(2) from None
+    raise typer.Exit(AUDIT_STATUS[verdict])
+
+
+@contextlib.contextmanager
+def _audit_progress() -> Iterator[Callable[[int], None]]:
+    """Counts packets."""
+    with activity("auditing") as show:
+        total = 0
+
+        def told(packets: int) -> None:
+            nonlocal total
+            total += packets
+            show(f"{total:,} packets")
+
+        yield told

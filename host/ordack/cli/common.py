@@ -1,0 +1,114 @@
+"""What the commands have in common: options, and how they report."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ordack.cli.output import OutputError, write
+from ordack.paths import NotLocal, local_path
+from ordack.store import Store, legible
+
+
+def local(text: str) -> Path:
+    """Parse an option that names a file or folder, before the command does anything."""
+    try:
+        return Path(local_path(text))
+    except NotLocal as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def local_file(text: str) -> Path:
+    """Parse an option that names an existing file."""
+    path = local(text)
+    if not path.is_file():
+        raise typer.BadParameter(f"the file '{path}' does not exist")
+    return path
+
+
+StoreOption = Annotated[
+    Path, typer.Option("--store", metavar="FOLDER", parser=local, envvar="ORDACK_STORE", help="Folder of the store.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+
+
+def report(as_json: bool, text: str, **values: Any) -> None:
+    write((json.dumps(values) if as_json else text) + "\n")
+
+
+def report_done(as_json: bool, text: str, **values: Any) -> None:
+    """Report what was done. If standard output fails, the exit status is 4, so that nobody repeats the command."""
+    try:
+        report(as_json, text, **values)
+    except (OSError, OutputError):
+        complain(f"{text}; standard output did not take this report")
+        sys.exit(4)
+
+
+def print_table(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    for heading in texts:
+        table.add_column(heading, overflow="fold")  # a name that is cut is of no use
+    for heading in numbers:
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    text = io.StringIO()
+    Console(file=text, force_terminal=sys.stdout is not None and sys.stdout.isatty()).print(table)
+    write(text.getvalue())
+
+
+@contextlib.contextmanager
+def activity(description: str) -> Iterator[Callable[[str], None]]:
+    """Show what happens, and for how long, on standard error, if that is a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    with Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as shown:
+        task = shown.add_task(description)
+        yield lambda text: shown.update(task, description=text)
+
+
+@contextlib.contextmanager
+def spark_packages() -> Iterator[None]:
+    """Wrap imports that need the packages of the extra "spark"."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        complain(f"this command needs the package {error.name}: pip install ordack[spark]")
+        raise typer.Exit(2) from None
+
+
+def tell_if_new(store: Store) -> None:
+    if store.is_new:
+        complain(f"new store made in {store.folder}")
+
+
+def complain(text: str) -> None:
+    """Write to standard error. If nobody reads it, the command goes on."""
+    log_line(f"ordack: {text}")
+
+
+def log_line(text: str) -> None:
+    if sys.stderr is not None:  # None: closed from the start; descriptor 2 may be the store's by now
+        with contextlib.suppress(OSError, ValueError):
+            os.write(sys.stderr.fileno(), f"{legible(text)}\n".encode())

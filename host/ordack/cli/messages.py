@@ -1,0 +1,239 @@
+"""The commands `ordack send` and `ordack receive`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ordack.cli.common import JsonOption, StoreOption, complain, local, report_done
+from ordack.cli.output import OutputError, save, write, write_bytes
+from ordack.cli.queues import QueueArgument
+from ordack.store import StoreError, counted
+
+if TYPE_CHECKING:
+    from ordack.client import Message
+
+
+def send(
+    destination: Annotated[
+        str,
+        typer.Argument(
+            help="Name of a local queue, or a format name: DIRECT=TCP:10.0.0.5\\private$\\line1, "
+            "DIRECT=OS:plant\\private$\\line1, PRIVATE=<GUID of a queue manager>\\<number of its queue>."
+        ),
+    ],
+    store: StoreOption,
+    body: Annotated[str | None, typer.Option(help="The body.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            parser=local,
+            help="Read the body from a file; - is standard input, which is also the default.",
+        ),
+    ] = None,
+    label: Annotated[str, typer.Option(help="At most 249 characters.")] = "",
+    priority: Annotated[int, typer.Option(min=0, max=7, help="7 is received first.")] = 3,
+    delivery: Annotated[
+        str | None,
+        typer.Option(
+            help="express, recoverable or transactional. Default: what a local queue takes, else transactional."
+        ),
+    ] = None,
+    ttrq: Annotated[
+        int | None, typer.Option(help="Seconds to reach its queue. 0 counts as 10, one attempt. Default: four days.")
+    ] = None,
+    ttbr: Annotated[int | None, typer.Option(help="Seconds to be received. Default: no limit.")] = None,
+    dead_letter: Annotated[
+        bool,
+        typer.Option(
+            "--dead-letter", help="Keep the message in a dead-letter queue if it is not known to be delivered."
+        ),
+    ] = False,
+    journal: Annotated[
+        bool, typer.Option("--journal", help="Keep a copy in the journal when the message is delivered.")
+    ] = False,
+    dead_letter_queue: Annotated[
+        str | None,
+        typer.Option(help="A transactional queue here that takes the place of the system's dead-letter queue."),
+    ] = None,
+    acknowledge: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="reach-queue, receive, nack-reach-queue or nack-receive: what to tell the administration queue."
+        ),
+    ] = None,
+    administration_queue: Annotated[
+        str | None,
+        typer.Option(help="Where acknowledgements go: a queue here that is not transactional, or a format name."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Send one message. It is on disk when the command ends; it travels to another machine when `ordack serve` runs."""
+    if body is not None and file is not None:
+        raise typer.BadParameter("give --body or --file, not both")
+    from ordack.client import Client
+
+    if body is not None:
+        content = os.fsencode(body)
+    elif file is not None and str(file) != "-":
+        try:
+            content = file.read_bytes()
+        except OSError as error:
+            raise typer.BadParameter(f"cannot read {file}: {error.strerror}") from None
+    elif sys.stdin is not None:
+        content = sys.stdin.buffer.read()
+    else:
+        raise typer.BadParameter("standard input is closed: give --body or --file")
+    with Client(store) as client:
+        try:
+            sent = client.send(
+                destination,
+                content,
+                label,
+                priority,
+                delivery,
+                ttrq=ttrq,
+                ttbr=ttbr,
+                dead_letter=dead_letter,
+                journal=journal,
+                dead_letter_queue=dead_letter_queue,
+                acknowledge=acknowledge or (),
+                administration_queue=administration_queue,
+            )
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+        discarded = 0 if dead_letter else client.last_discarded(destination)
+    if discarded:
+        from ordack import classes, names
+
+        named = names.destination(destination)
+        complain(
+            f"the latest message to {destination} is lost: {classes.words(discarded, named)}. This one asks "
+            "for no dead letter either: --dead-letter keeps it if it is not delivered"
+        )
+    report_done(
+        as_json,
+        f"sent message {sent.message_id} to {destination}, {sent.delivery}",
+        destination=destination,
+        **sent._asdict(),
+    )
+
+
+def receive(
+    name: QueueArgument,
+    store: StoreOption,
+    as_json: JsonOption = False,
+    count: Annotated[int | None, typer.Option(min=0, help="Take at most this many messages.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Take all messages that are in the queue.")] = False,
+    peek: Annotated[
+        bool, typer.Option("--peek", help="Leave the messages in the queue. Shows all of them unless --count is given.")
+    ] = False,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", help="Take all messages, then those that arrive, until --count or a signal ends it."),
+    ] = False,
+    raw: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            parser=local,
+            help="Write the body of one message, byte by byte, to this new file, and "
+            "print nothing; - is standard output.",
+        ),
+    ] = None,
+) -> None:
+    """Take one message from a queue, or more: print it, then remove it.
+
+    A message is removed only after its line was written: to disk, if standard output is a file; to the reader, if it is
+    a pipe. If the command ends early, the other messages stay in the queue, and standard error says how many were
+    removed and which was the last. If it is killed in between, the next receive prints the last line again.
+    """
+    if peek and follow:
+        raise typer.BadParameter("--peek and --follow do not go together")
+    if count is not None and everything:
+        raise typer.BadParameter("--count and --all do not go together")
+    if raw is not None and (as_json or everything or follow or count is not None):
+        raise typer.BadParameter(
+            "--raw takes the body of one message: it does not go with --json, --count, --all, --follow"
+        )
+    from itertools import islice
+
+    from ordack.cli.drain import Drain, Interrupted
+    from ordack.client import Client
+
+    one = 1 if raw is not None or not (everything or peek or follow) else sys.maxsize
+    left = one if count is None else min(count, sys.maxsize)
+    show = _shown(raw, as_json)
+    with Client(store, look=peek) as client:
+        queue = client.queue(name)
+        if peek:
+            shown = [show(message) for message in islice(queue.peek(), left)]
+            if raw is not None and not shown:
+                raise StoreError(f"there is no message in {queue.name}")
+            return
+        drain = Drain(queue, show)
+        try:
+            drain.run(left, float("inf") if follow else 0.0)
+        except BrokenPipeError:
+            complain(f"the reader of standard output has gone; {drain}")
+            raise typer.Exit(1) from None
+        except OutputError as error:
+            raise StoreError(f"{error}; {drain}") from None
+        except StoreError as error:
+            raise type(error)(f"{error}; {drain}") from None
+        except Interrupted as error:
+            complain(str(drain))
+            raise typer.Exit(128 + error.number) from None
+        if raw is not None and not drain.removed:
+            raise StoreError(f"there is no message in {queue.name}")
+
+
+def _shown(raw: Path | None, as_json: bool) -> Callable[[Message], None]:
+    """How one message is shown."""
+    if raw is None:
+        line = _json_of if as_json else _text_of
+        return lambda message: write(line(message))
+    if str(raw) == "-":
+        return lambda message: write_bytes(message.body)
+    return lambda message: save(raw, message.body)
+
+
+def _json_of(message: Message) -> str:
+    return json.dumps(message.as_json()) + "\n"
+
+
+def _text_of(message: Message) -> str:
+    """Arrival, identifier, delivery, place in its stream, label, size; the body, if readable, or its first bytes."""
+    from datetime import datetime
+
+    arrived = datetime.fromtimestamp(message.arrived).astimezone().isoformat(" ", "milliseconds")
+    place = "" if message.tx_sequence_number is None else f" {message.tx_sequence_id}/{message.tx_sequence_number}"
+    came_back = f" came back {counted(message.abort_count, 'time')}" if message.abort_count else ""
+    text = message.text()
+    shown = text[:200] if text is not None and text[:200].isprintable() else message.body[:64].hex(" ")
+    return (
+        f"{arrived} {message.source}\\{message.message_id} {message.delivery}{place}{_reason_of(message)}"
+        f"{came_back} {message.label!r} {len(message.body)} bytes\n    {shown}\n"
+    )
+
+
+def _reason_of(message: Message) -> str:
+    """Of a dead letter, where it should have gone and why it has not; of an acknowledgement, what it says of which."""
+    from mqqb import guids
+
+    from ordack import classes
+
+    if not message.message_class:
+        return ""
+    doubt = ", in doubt" if message.in_doubt else ""
+    if any(message.correlation_id):
+        guid, number = message.correlation_id[:16], int.from_bytes(message.correlation_id[16:], "little")
+        return f" {classes.words(message.message_class)}{doubt} about {guids.guid_text(guid)}\\{number}"
+    return f" to {message.destination}: {classes.words(message.message_class, message.destination)}{doubt}"

@@ -1,0 +1,107 @@
+"""The commands `ordack outgoing`: what waits for other machines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ordack.cli.common import JsonOption, StoreOption, print_table, report, report_done
+from ordack.cli.output import write
+from ordack.look import open_to_look
+from ordack.names import destination
+from ordack.store import Store, StoreError, counted
+
+app = typer.Typer(no_args_is_help=True, help="List, pause, resume, resend or purge what waits for other machines.")
+FormatNameArgument = Annotated[
+    str, typer.Argument(help="Format name of the outgoing queue, as `ordack outgoing list` shows it.")
+]
+
+
+@app.command("list")
+def outgoing_list(store: StoreOption, as_json: JsonOption = False) -> None:
+    """List what waits for other queue managers, and why.
+
+    "not acknowledged": not known to have arrived. "not read": arrived, and kept until it is known to be received. The
+    state of connections comes from a running `ordack serve`; --json shows all of it.
+    """
+    import time
+
+    from ordack import status
+
+    with open_to_look(store) as opened:
+        queues = status.outgoing(opened, opened.status(), time.time())
+    if as_json:
+        for queue in queues:
+            report(True, "", **queue)
+        return
+    table_of_outgoing(queues)
+
+
+def table_of_outgoing(queues: Sequence[dict[str, Any]]) -> None:
+    print_table(
+        ("outgoing queue", "state"),
+        ("messages", "bytes", "not acknowledged", "not read"),
+        [
+            (
+                queue["format_name"],
+                queue["state"],
+                *(str(queue[name]) for name in ("messages", "bytes", "not_order_acked", "not_read")),
+            )
+            for queue in queues
+        ],
+    )
+    for queue in queues:
+        if queue["why"]:
+            write(f"{queue['format_name']}: {queue['why']}\n")
+
+
+def _change_outgoing(
+    store: Path, format_name: str, done: str, as_json: bool, change: Callable[[Store, str], bool]
+) -> None:
+    format_name = destination(format_name)
+    with Store(store) as opened:
+        if not change(opened, format_name):
+            raise StoreError(f"there is no outgoing queue {format_name}; `ordack outgoing list` shows them")
+    report_done(as_json, f"{format_name}: {done}", format_name=format_name, done=done)
+
+
+@app.command("pause")
+def outgoing_pause(name: FormatNameArgument, store: StoreOption, as_json: JsonOption = False) -> None:
+    """Stop sending from an outgoing queue until it is resumed."""
+    _change_outgoing(store, name, "on hold", as_json, lambda opened, queue: opened.set_on_hold(queue, True))
+
+
+@app.command("resume")
+def outgoing_resume(name: FormatNameArgument, store: StoreOption, as_json: JsonOption = False) -> None:
+    """Continue sending from a paused outgoing queue."""
+    _change_outgoing(store, name, "resumed", as_json, lambda opened, queue: opened.set_on_hold(queue, False))
+
+
+@app.command("resend")
+def outgoing_resend(name: FormatNameArgument, store: StoreOption, as_json: JsonOption = False) -> None:
+    """Resend now what is not acknowledged, instead of waiting for the resend interval."""
+    _change_outgoing(store, name, "resend requested", as_json, lambda opened, queue: opened.request_resend(queue))
+
+
+@app.command("purge")
+def outgoing_purge(name: FormatNameArgument, store: StoreOption, as_json: JsonOption = False) -> None:
+    """Give up all messages of an outgoing queue.
+
+    `ordack serve` removes them, and moves those that ask for it to the dead-letter queue. A message that has arrived
+    may still be received. If the queue holds acknowledgements for another queue manager, that one will not learn what
+    became of its messages.
+    """
+    from ordack.pieces import purge_outgoing
+
+    name = destination(name)
+    with Store(store) as opened:
+        queue = opened.find_outgoing_queue(name)
+        if queue is None:
+            raise StoreError(f"there is no outgoing queue {name}; `ordack outgoing list` shows them")
+        removed = purge_outgoing(opened, queue.identifier)
+    report_done(
+        as_json, f"{counted(removed, 'message')} will be removed from {name}", format_name=name, removed=removed
+    )

@@ -1,0 +1,198 @@
+"""The commands that bring messages into tables: `ordack export` and `ordack pipeline ingest`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ordack.cli.common import JsonOption, StoreOption, activity, complain, local, report, report_done, spark_packages
+from ordack.cli.output import write
+from ordack.store import StoreError, counted
+
+app = typer.Typer(no_args_is_help=True, help="Load exported messages into a table with Spark.")
+
+
+def export(
+    names: Annotated[list[str], typer.Argument(metavar="QUEUE...", help="Names of queues.")],
+    store: StoreOption,
+    to: Annotated[
+        Path, typer.Option(metavar="FOLDER", parser=local, help="Folder for the segments, created if there is none.")
+    ],
+    follow: Annotated[bool, typer.Option("--follow", help="Wait for more when the queues are empty.")] = False,
+    rows: Annotated[int, typer.Option(min=1, max=1_000_000, help="Largest number of messages in a segment.")] = 10_000,
+    age: Annotated[
+        float, typer.Option(min=0, help="With --follow: seconds that a message waits for others to share its segment.")
+    ] = 1.0,
+    anew: Annotated[
+        bool,
+        typer.Option(
+            "--anew",
+            help="Give up a recorded segment whose file or folder is lost, or let FOLDER replace one that is gone.",
+        ),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Move messages from queues to Parquet files (segments), each message to exactly one.
+
+    A segment never changes. Export is the message's receipt: senders who asked for it are told. Nothing is lost or
+    doubled if the command is killed; the next export continues. SIGTERM, SIGINT and SIGHUP end it after a whole
+    segment. Exit status: 0 done; 1 not everything, the rest is still in its queue; 2 wrong usage, or a package is
+    missing; 6 the disk failed, and nobody knows whether the last messages are in a segment: the same export does it
+    again without doubling any.
+    """
+    import signal
+
+    with spark_packages():
+        from ordack.pipeline.export import Exporter
+        from ordack.pipeline.segments import FolderError
+    from ordack.client import Client
+
+    stopped: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda number, _: stopped.append(number))
+    messages = 0
+    try:
+        with Client(store) as client, Exporter(client, names, to, rows=rows, anew=anew, tell=complain) as exporter:
+
+            def stop() -> bool:
+                return bool(stopped)
+
+            for made in exporter.follow(stop, age) if follow else exporter.run(stop):
+                messages += made.messages
+                count = counted(made.messages, "message")
+                report_done(
+                    as_json,
+                    f"{made.queue}: {count}, {made.bytes} bytes, in {made.segment}"
+                    + (", of an earlier export" if made.recovered else ""),
+                    **made._asdict(),
+                )
+    except FolderError as error:
+        raise StoreError(str(error)) from None
+    if not as_json:
+        write(f"{counted(messages, 'message')} exported\n")
+
+
+@app.command("ingest")
+def pipeline_ingest(
+    segments: Annotated[
+        Path, typer.Argument(metavar="SEGMENTS", parser=local, help="Folder that `ordack export` has written.")
+    ],
+    table: Annotated[
+        str,
+        typer.Option(
+            "--to", metavar="TABLE", help="Folder or URL of the table. With --format iceberg: its name in the catalog."
+        ),
+    ],
+    table_format: Annotated[
+        str, typer.Option("--format", help="parquet or orc; delta or iceberg if Spark has the package.")
+    ] = "parquet",
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DDL",
+            help='Columns to decode from the bodies, as in "temperature DOUBLE, at TIMESTAMP". A body that '
+            "does not fit leaves them null, and the column _malformed has the reason.",
+        ),
+    ] = None,
+    bodies: Annotated[str, typer.Option(help="Format of the bodies: json or cbor.")] = "json",
+    prefix: Annotated[str, typer.Option(help="Text before the names of the schema's columns in the body.")] = "",
+    queue: Annotated[str | None, typer.Option(help="Take only this queue. Default: all.")] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER", help="Folder that records what is in the table. Default: in the table's folder."
+        ),
+    ] = None,
+    continuous: Annotated[
+        bool,
+        typer.Option(
+            "--continuous/--once",
+            help="Continue with what arrives, until SIGTERM, SIGINT or SIGHUP; or end when "
+            "everything that is there is in the table.",
+        ),
+    ] = False,
+    interval: Annotated[
+        float, typer.Option(min=0, help="With --continuous: seconds between two looks at the folder.")
+    ] = 1.0,
+    segments_max: Annotated[int, typer.Option(min=1, help="Largest number of segments in a micro-batch.")] = 256,
+    master: Annotated[
+        str | None,
+        typer.Option(help="Spark's master URL, or sc://HOST:PORT. Default: the variable SPARK_REMOTE, else local[*]."),
+    ] = None,
+    conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark's own.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Load exported messages into a table, each exactly once.
+
+    Nothing is lost or doubled if the command is killed; the next ingest continues. It reports how long messages took
+    from arrival in the queue, and from sending, until they were in the table; sending times are whole seconds. Exit
+    status: 0 done; 1 not everything, the next ingest continues; 2 wrong usage, Spark is missing, or unusable input: a
+    folder with other files, a table of another checkpoint or with other columns.
+    """
+    with spark_packages():
+        from ordack.pipeline import ingest
+        from ordack.pipeline.bodies import SchemaError
+        from ordack.pipeline.options import OptionError
+        from ordack.pipeline.segments import FolderError
+        from ordack.pipeline.session import SparkMissing, session
+    import signal
+
+    settings = {}
+    for pair in conf or ():
+        key, equals, value = pair.partition("=")
+        if not key or not equals:
+            raise typer.BadParameter(f"--conf {pair} is not of the form KEY=VALUE")
+        settings[key] = value
+    options = {
+        "path": str(segments),
+        "format": bodies,
+        "prefix": prefix,
+        "maxSegmentsPerTrigger": str(segments_max),
+        **({} if schema is None else {"schema": schema}),
+        **({} if queue is None else {"queue": queue}),
+    }
+    try:
+        job = ingest.Job(options, table, table_format, checkpoint)
+        stopped: list[int] = []
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda number, _: stopped.append(number))
+        spark = session(master, "ordack pipeline ingest", settings)
+        signal.signal(signal.SIGINT, lambda number, _: stopped.append(number))  # pyspark has set one of its own
+        with _ingest_progress() as show:
+
+            def tell(batch: ingest.Batch) -> None:
+                show(batch)
+                if as_json:
+                    report(True, "", **batch.as_json())
+
+            done = ingest.ingest(
+                spark, job, continuous=continuous, interval=interval, tell=tell, stop=lambda: bool(stopped)
+            )
+    except (SparkMissing, OptionError, SchemaError, FolderError, ingest.IngestUnusable) as error:
+        complain(str(error))
+        raise typer.Exit(2) from None
+    except ingest.IngestError as error:
+        raise StoreError(str(error)) from None
+    report(as_json, str(done), **done.as_json())
+
+
+@contextlib.contextmanager
+def _ingest_progress() -> Iterator[Callable[[Any], None]]:
+    """Shows the last micro-batch."""
+    with activity("starting") as show:
+        total = 0
+
+        def told(batch: Any) -> None:
+            nonlocal total
+            total += batch.rows
+            rate = batch.rows / max(batch.seconds, 1e-3)
+            show(
+                f"batch {batch.number}: {rate:,.0f} rows/s, {total:,} rows in all, "
+                f"{counted(batch.behind, 'segment')} to go"
+            )
+
+        yield told
