@@ -35,12 +35,13 @@ ENGINE = Path("firmware/mqqb")
 TESTS = {
     "session.py": ("engine/test_engine.py", "engine/test_engine_board.py", "engine/test_streams.py"),
     "events.py": ("engine/test_engine.py", "engine/test_engine_board.py", "engine/test_streams.py"),
+    "window.py": ("engine/test_engine.py", "engine/test_engine_board.py", "engine/test_streams.py"),
     "reader.py": ("engine/test_engine_board.py", "engine/test_engine.py"),
     "streams.py": ("engine/test_streams.py", "engine/test_engine.py"),
     "incoming.py": ("engine/test_streams.py", "engine/test_engine.py"),
     "confirm.py": ("engine/test_confirm.py",),
 }
-ONLY = {"reader.py": "OrderAckReader"}  # what parses is not tried here: its tests, test_packets.py, take too long
+ONLY = {"reader.py": "Reader"}  # what parses is not tried here: its tests, test_packets.py, take too long
 COPIED = ("pyproject.toml", "tests/mp", "tests/support/confirm_rules.py", "firmware/mqqb")
 JOBS = 2
 SECONDS = 60  # of processor time for the tests of one mutant; without one they take a third

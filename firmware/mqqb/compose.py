@@ -23,6 +23,7 @@ SENT_TIME_AT = const(52)
 MESSAGE_ID_AT = const(56)
 USER_FLAGS_AT = const(60)
 NAMES_AT = const(64)
+INTERNAL_FLAGS_AT = const(18)  # of the InternalHeader, 16 bits
 LAST_HEADER_AT = const(20)  # of an internal packet, behind the InternalHeader
 CLIENT_GUID_AT = const(20)
 SERVER_GUID_AT = const(36)

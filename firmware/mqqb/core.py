@@ -48,8 +48,6 @@ What came from the wire is answered with a status. A caller's mistake (array too
 out of range) raises ValueError and has changed nothing.
 """
 
-import os
-import sys
 from array import array
 
 from mqqb import const
@@ -64,6 +62,8 @@ NATIVE = ("", "", "x64", "", "armv6m", "armv7m", "armv7m", "armv7emsp", "armv7em
 
 def _native() -> object:
     """The native module for this board, or None."""
+    import sys
+
     name = NATIVE[getattr(sys.implementation, "_mpy", 0) >> 10 & 15]
     try:
         return __import__("mqqb.core_" + name, None, None, (name,)) if name else None
@@ -72,6 +72,8 @@ def _native() -> object:
 
 
 def _choose() -> str:
+    import os
+
     if hasattr(os, "getenv") and os.getenv("ORDACK_CORE") == "python":  # boards have no environment
         return "python"
     try:
@@ -88,44 +90,48 @@ def _choose() -> str:
 
 implementation = _choose()
 TYPE_CHECKING = const(0)
+# functions: where they are, and where a C core has more than its twin.
 if TYPE_CHECKING or implementation == "python":
-    from mqqb import core_py as _core
-elif implementation == "c":
-    from mqqb import core_cffi as _core
-elif implementation == "native-module":
-    _core = _native()
-else:
-    import _mqqb as _core
+    from mqqb import core_py
 
-functions = _core  # where they are, and where a C core has more than its twin
-part_size = _core.part_size
-part_words = _core.part_words
-unpack = _core.unpack
-pack = _core.pack
-packet_total = _core.packet_total
-frame = _core.frame
-serial_after = _core.serial_after
-is_acked = _core.is_acked
-session_init = _core.session_init
-session_can_send = _core.session_can_send
-session_sent = _core.session_sent
-session_received = _core.session_received
-session_stored = _core.session_stored
-session_unacked_received = _core.session_unacked_received
-session_unacked_sent = _core.session_unacked_sent
-session_fill = _core.session_fill
-session_check = _core.session_check
-tx_compare = _core.tx_compare
-accept = _core.accept
-stamp = _core.stamp
-order_ack_received = _core.order_ack_received
-roll = _core.roll
-copy = _core.copy
-copy_words = _core.copy_words
-put_words = _core.put_words
-drop = _core.drop
-put_crc = _core.put_crc
-lock = _core.lock
+    functions = core_py
+elif implementation == "c":
+    from mqqb import core_cffi
+
+    functions = core_cffi
+elif implementation == "native-module":
+    functions = _native()
+else:
+    import _mqqb as functions
+
+part_size = functions.part_size
+part_words = functions.part_words
+unpack = functions.unpack
+pack = functions.pack
+packet_total = functions.packet_total
+frame = functions.frame
+serial_after = functions.serial_after
+is_acked = functions.is_acked
+session_init = functions.session_init
+session_can_send = functions.session_can_send
+session_sent = functions.session_sent
+session_received = functions.session_received
+session_stored = functions.session_stored
+session_unacked_received = functions.session_unacked_received
+session_unacked_sent = functions.session_unacked_sent
+session_fill = functions.session_fill
+session_check = functions.session_check
+tx_compare = functions.tx_compare
+accept = functions.accept
+stamp = functions.stamp
+order_ack_received = functions.order_ack_received
+roll = functions.roll
+copy = functions.copy
+copy_words = functions.copy_words
+put_words = functions.put_words
+drop = functions.drop
+put_crc = functions.put_crc
+lock = functions.lock
 
 
 def words(part: int) -> "array[int]":

@@ -58,7 +58,7 @@ class IncomingStream:
         self._come += 1
         timeout = self._order_ack_timeout
         if session is not None and early:
-            if self._come >= session.half_window:
+            if self._come >= session.window.half:
                 timeout = 0
             timeout = min(timeout, max(early, session.round_trip))
         if not timeout or self._due is None or now - self.last_order_ack_send_time < self._maximum_order_ack_delay:

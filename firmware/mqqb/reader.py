@@ -1,5 +1,6 @@
-"""What a session reads where it lies, into words that it has: internal packets, and OrderAcks like the one before."""
+"""What a session reads where it lies: the bytes that have come, internal packets, and OrderAcks like the one before."""
 
+from array import array
 from struct import unpack_from
 
 from mqqb import compose, const, core, names, problems
@@ -7,14 +8,14 @@ from mqqb.fields import word
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
-    from array import array
-
     from mqqb.headers import UserMessage
 
     Buffer = bytes | bytearray | memoryview
 
 _NOT_OF_ORDER_ACKS = const(0x10DFE000)  # UserHeader.Flags: AQ, RQ, SH, TH, CQ, MQ, HH
 _USER_TH_BYTE = const(0x10)  # of the third byte of UserHeader.Flags: it is transactional, no OrderAck
+INTERNAL_PACKETS = ("", "SessionAck", "EstablishConnection", "ConnectionParameters")  # by PT
+_ROOM = const(384)  # bytes, more than an OrderAck has; grows for as long as a longer packet is coming
 
 
 def read_internal(data: "Buffer", offset: int, limit: int, fields: "array[int]") -> int:
@@ -119,29 +120,71 @@ def order_ack_body(raw: "Buffer") -> int:
     return body_at
 
 
-class OrderAckReader:
-    """Reads OrderAcks that differ from an earlier one in what they acknowledge, and in nothing that matters, without
+class Reader:
+    """Holds the bytes that have come and are not read yet: data[begin:end]. total: one word, the size of the packet
+    there.
+
+    Reads OrderAcks that differ from an earlier one in what they acknowledge, and in nothing that matters, without
     taking memory. `body` is then that of the last one; user_flags: the low 16 bits of its message's UserHeader.Flags.
     """
 
-    __slots__ = ("_flags", "_head", "body", "user_flags")
+    __slots__ = ("_flags", "_head", "_view", "begin", "body", "data", "end", "total", "user_flags")
 
     def __init__(self) -> None:
+        self.total = array("I", (0,))
         self.body = OrderAckBody()
         self.user_flags = 0
         self._flags = 0  # the low byte of BaseHeader.Flags, without SH
         self._head = b""  # between MessageID and body: what tells that it is an OrderAck; empty: there was none yet
+        self.clear()
 
-    def read(self, buffer: "bytes | bytearray", start: int, total: int, heard: "array[int]") -> bool:
-        """Read the message buffer[start:start + total] if it is such an OrderAck, its SessionHeader into heard."""
-        if self._is_alike(buffer, start, total, heard):
+    def clear(self) -> None:
+        """Drop all of them."""
+        self.data = bytearray()
+        self._view = memoryview(b"")  # of data, if `room` has made it
+        self.begin = 0
+        self.end = 0
+
+    def add(self, data: "Buffer") -> None:
+        """Put these behind the others."""
+        if self.begin or self._view:
+            self._view = memoryview(b"")
+            self.data = self.data[self.begin : self.end]
+            self.begin = 0
+        self.data += data  # in place: a packet in small pieces is not copied for each of them
+        self.end = len(self.data)
+
+    def room(self) -> memoryview:
+        """Where the next bytes are to be put; `took` tells how many there are then."""
+        begin = self.begin
+        end = self.end - begin
+        least = max(self.total[0], _ROOM) if end else _ROOM
+        if len(self._view) != least:
+            data = bytearray(least)
+            data[:end] = self.data[begin : begin + end]
+            self.data = data
+            self._view = memoryview(data)
+        elif end and begin:
+            self._view[:end] = bytes(self._view[begin : begin + end])
+        self.begin = 0
+        self.end = end
+        return self._view[end:] if end else self._view
+
+    def took(self, count: int) -> None:
+        """So many bytes of the peer are now where `room` said."""
+        self.end += count
+
+    def read_order_ack(self, start: int, total: int, heard: "array[int]") -> bool:
+        """Read the message data[start:start + total] if it is such an OrderAck, its SessionHeader into heard."""
+        if self._is_alike(start, total, heard):
             return True
-        if buffer[start + compose.USER_FLAGS_AT + 2] & _USER_TH_BYTE:
+        if self.data[start + compose.USER_FLAGS_AT + 2] & _USER_TH_BYTE:
             return False
-        self._learn(bytes(buffer[start : start + total]))
-        return self._is_alike(buffer, start, total, heard)
+        self._learn(bytes(self.data[start : start + total]))
+        return self._is_alike(start, total, heard)
 
-    def _is_alike(self, buffer: "bytes | bytearray", start: int, total: int, heard: "array[int]") -> bool:
+    def _is_alike(self, start: int, total: int, heard: "array[int]") -> bool:
+        buffer = self.data
         head = self._head
         carries = buffer[start + 2] & core.BASE_SH
         at = start + compose.USER_FLAGS_AT

@@ -17,7 +17,6 @@ TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from mqqb.headers import FinalAckBody
     from mqqb.reader import OrderAckBody
-    from mqqb.transfer import TransferInfo
 
 
 _TRANSACTION_HEADER_WORDS = const(5)
@@ -97,6 +96,21 @@ def previous_number(table: "list[Entry]", index: int, tx_sequence_id: int) -> in
         if entry.tx_sequence_number:
             return entry.tx_sequence_number if entry.tx_sequence_id == tx_sequence_id else 0
     return 0
+
+
+def _waits(entry: Entry, table: "list[Entry]") -> bool:
+    """Is an older sequence in the table?"""
+    if not entry.tx_sequence_number:
+        return False
+    place = 0
+    while not table[place].tx_sequence_number:
+        place += 1
+    return table[place].tx_sequence_id != entry.tx_sequence_id
+
+
+def _read(header: "array[int]", packet: "bytearray | memoryview", offset: int) -> None:
+    status = core.unpack(core.TRANSACTION_HEADER, header, packet, offset, len(packet))
+    assert status == core.OK, "there is no TransactionHeader at this offset"
 
 
 class OutgoingStream:
@@ -188,7 +202,7 @@ class OutgoingStream:
         record durable in one step before anything is sent (B-098). entry: one that nothing needs any more, to be
         used again. None: the sequence is used up, wait until the table is empty, or `renew` (A-24).
         """
-        self._read(packet, offset)
+        _read(self._header, packet, offset)
         previous = previous_number(self.table, len(self.table), self.tx_sequence_id)
         if core.stamp(self.record, previous, self._header) != core.OK:
             return None
@@ -231,7 +245,8 @@ class OutgoingStream:
             entry.received_session_ack = False
             entry.sequence_number = 0
             entry.recoverable_sequence_number = 0
-        self._rewind()
+        for cursor in self._cursors:
+            cursor[1] = 0
         self._resend_time = None
         self.resend_interval_index = 0
         self.time_of_last_ack = now  # a new TxOutgoingSequence (B-061 to B-066)
@@ -252,17 +267,9 @@ class OutgoingStream:
                     break
                 place += 1
             cursor[1] = place
-            if place < len(table) and not self._waits(entry):
+            if place < len(table) and not _waits(entry, table):
                 return entry
         return None
-
-    def _waits(self, entry: Entry) -> bool:
-        if not entry.tx_sequence_number:
-            return False
-        place = 0
-        while not self.table[place].tx_sequence_number:
-            place += 1
-        return self.table[place].tx_sequence_id != entry.tx_sequence_id
 
     def prepare(self, entry: Entry, packet: bytearray, offset: int) -> None:
         """Patch PreviousTxSequenceNumber of a transactional packet from the table, at every transmission (B-318,
@@ -277,7 +284,7 @@ class OutgoingStream:
                 break
         else:
             index = table.index(entry)
-        self._read(packet, offset)
+        _read(self._header, packet, offset)
         previous = previous_number(table, index, entry.tx_sequence_id)
         if self._held:
             self._bridge(entry, previous)
@@ -459,21 +466,8 @@ class OutgoingStream:
                 entry.awaiting_ack = False
                 entry.received_session_ack = False
                 self._resend_time = now + self.resend_interval
-        self._rewind()
-
-    def transfer_info(self) -> "TransferInfo":
-        """How far the stream is, for an operator."""
-        from mqqb.transfer import TransferInfo  # boards have no operator, and no such file
-
-        return TransferInfo(self)
-
-    def _rewind(self) -> None:
         for cursor in self._cursors:
             cursor[1] = 0
-
-    def _read(self, packet: "bytearray | memoryview", offset: int) -> None:
-        status = core.unpack(core.TRANSACTION_HEADER, self._header, packet, offset, len(packet))
-        assert status == core.OK, "there is no TransactionHeader at this offset"
 
     def _progress(self, now: int) -> None:
         self.resend_interval_index = 0

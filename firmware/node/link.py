@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TICK_MS = 100
 CONNECT_TIMEOUT_S = const(10)
-_IPPROTO_TCP = 6
+_IPPROTO_TCP = const(6)
 # Linux keeps megabytes of what was written. To a slow line they would leave long after, and the session, which hears of
 # that from writes that take more, would be closed for silence.
 _SEND_BYTES = const(16384)

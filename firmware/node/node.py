@@ -32,7 +32,7 @@ import struct
 import sys
 from array import array
 
-from mqqb import compose, confirm, const, core, names, reader, session, streams
+from mqqb import compose, confirm, const, core, names, reader, streams
 
 from node import link, outbox
 from node.clock import CLOCK_SET, Clock, unix_time
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from mqqb import session
     from mqqb.headers import FinalAck, FinalAckBody, UserMessage
 
     from node.inbox import Inbox, Inboxes

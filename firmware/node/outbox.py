@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     Buffer = bytes | bytearray | memoryview
 
-VERSION = 3
+VERSION = const(3)
 MAGIC = b"ORDK"
 # magic, version, queues, bytes until the first record, segment, first segment needed, end of the one before,
 # next MessageID, next arrival, highest TimeStamp, starts, sources, has this start sent, GUID; the queues and the
@@ -140,7 +140,6 @@ class Files:
     processes, a file `lock` keeps them out of the folder until this one ends.
     """
 
-    fixed = False
     files_max = 0  # so many files the folder takes before it grows, which FAT cannot do safely; 0: no such bound
 
     def __init__(self, folder: str, fixed: "bool | None" = None) -> None:

@@ -151,10 +151,10 @@ class Peer:
     def _converse(self, now: int) -> int:
         conversation = self.session
         assert conversation is not None
-        room = conversation.room()
+        room = conversation.reader.room()
         count = self.link.readinto(room)
         if count:
-            conversation.took(count)
+            conversation.reader.took(count)
             self._listen(conversation, now)
         due = conversation.next_timeout()
         if due is not None and due <= now:

@@ -6,8 +6,8 @@ The sources name every constant: `core.USER_MP`, `confirm.Q`. One module states 
 CPython that is an attribute like any other. A board would pay for each name and each look-up; so a board's form has
 the value where the name stood, and neither the statements nor the imports that nothing needs any more. Nor has it
 the names of headers' fields, `sent_time = word(core.USER_SENT_TIME)`: programs that boards run say
-`fields[core.USER_SENT_TIME]`. Nor has it `__slots__`, which MicroPython keeps and does not read. All else is where it
-was, line by line. The sources as they are run on a board as well, with less of its heap free.
+`fields[core.USER_SENT_TIME]`. Nor has it `__slots__` and `__all__`, which it would keep and not read. All else is where
+it was, line by line. The sources as they are run on a board as well, with less of its heap free.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ def _constant(statement: ast.stmt) -> tuple[str, ast.expr] | None:
 
 
 def _is_for_cpython(statement: ast.stmt) -> bool:
-    """`NAME = word(PLACE)`, a field by its name, or `__slots__ = ...`, which MicroPython keeps and does not read."""
+    """`NAME = word(PLACE)`, a field by its name; `__slots__` or `__all__`, which a board would keep and not read."""
     if not isinstance(statement, ast.Assign):
         return False
     target, value = statement.targets[0], statement.value
-    return (isinstance(target, ast.Name) and target.id == "__slots__") or (
+    return (isinstance(target, ast.Name) and target.id in ("__slots__", "__all__")) or (
         isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "word"
     )
 
@@ -156,6 +156,7 @@ def inlined(text: str, constants: Constants, name: str) -> str:
     own = constants.get(name, {})
     modules = {alias.asname or alias.name: constants[full] for _, alias, full in _imports(tree) if full in constants}
     dropped = [part for part in tree.body if (_constant(part) or ("",))[0] in own]
+    dropped += [part for part in tree.body if _is_for_cpython(part)]
     dropped += [
         part for kind in tree.body if isinstance(kind, ast.ClassDef) for part in kind.body if _is_for_cpython(part)
     ]

@@ -48,7 +48,7 @@ class LongStream(OutgoingStream):
         return found
 
     def transfer_info(self) -> TransferInfo:
-        """As OutgoingStream.transfer_info."""
+        """How far the stream is, for an operator."""
         return TransferInfo(self, self.numbered)
 
     def _take(self, entries: list[Entry]) -> int:

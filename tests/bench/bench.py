@@ -408,8 +408,9 @@ def messaging(rounds: int) -> None:
 
 def copying(self: session.Session, data: bytes, now: int) -> list[object]:
     """Session.receive_data as it would be if what has come were copied together with each piece."""
-    self._buffer = bytearray(bytes(self._buffer[self._begin : self._end]) + bytes(data))
-    self._begin, self._end = 0, len(self._buffer)
+    buffer = self.reader
+    buffer.data = bytearray(bytes(buffer.data[buffer.begin : buffer.end]) + bytes(data))
+    buffer.begin, buffer.end = 0, len(buffer.data)
     events: list[object] = []
     while self._next(now, events):
         pass

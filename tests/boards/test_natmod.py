@@ -86,7 +86,7 @@ def installed(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("arch", "taken"), [("x64", "core_x64"), ("armv7emdp", "core_armv7emdp")])
 def test_a_board_takes_the_module_for_its_processor(installed: Path, arch: str, taken: str) -> None:
-    code = "from mqqb import core; print(core.implementation, core._core)"
+    code = "from mqqb import core; print(core.implementation, core.functions)"
     implementation, _, module = run(arch, "-c", code, path=f".frozen:{installed}").partition(" ")
     assert implementation == "native-module"
     assert f"mqqb.{taken}'" in module

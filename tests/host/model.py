@@ -466,7 +466,7 @@ class Wire:
         self.sending = [Sending(host.turns_without_a_packet) for host in hosts]  # of each end
         for end, (host, link) in enumerate(zip(hosts, links)):
             host.links[link] = self, end
-            counts = link.session._counts
+            counts = link.session.window.counts
             ours, theirs = start[2 * end], start[2 - 2 * end]
             ours_recoverable, theirs_recoverable = start[2 * end + 1], start[3 - 2 * end]
             counts[core.SESSION_SENT] = counts[core.SESSION_PEER_ACKED] = ours

@@ -59,13 +59,13 @@ def test_a_session_stays_slow_while_another_queue_of_it_is_on_hold(tmp_path: Pat
             assert client.store.set_on_hold(name, True)
         world.pass_time(100)
         [link] = [link for link in sender.manager.links if link.is_open]
-        assert link.session._is_paused
+        assert link.session.window.is_paused
         client.store.set_on_hold(names[0], False)
         world.pass_time(100)
-        assert link.session._is_paused
+        assert link.session.window.is_paused
         client.store.set_on_hold(names[1], False)
         world.pass_time(100)
-        assert not link.session._is_paused
+        assert not link.session.window.is_paused
 
 
 @pytest.mark.rule("B-407", "B-340")

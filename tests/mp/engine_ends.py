@@ -28,12 +28,12 @@ def events_of(subject, data, now):
         return
     data = memoryview(data)
     while len(data):
-        room = subject.room()
+        room = subject.reader.room()
         count = min(len(room), len(data))
         assert count
         room[:count] = data[:count]
         data = data[count:]
-        subject.took(count)
+        subject.reader.took(count)
         event = subject.next_event(now)
         while event is not None:
             yield event

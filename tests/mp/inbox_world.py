@@ -3,6 +3,7 @@
 import power
 from mqqb import build, compose, core, guid_names, headers, names, parse, reader, session, streams
 from mqqb.events import Acknowledged, MessageReceived
+from mqqb.session import Settings
 from node import Node
 from node.peer import Peer
 
@@ -25,7 +26,7 @@ class Sender:
         if isinstance(self.name, guid_names.PrivateQueueFormatName):
             self.host = self.name.source_queue_manager
             self.name = guid_names.PrivateQueueFormatNameId(self.name.private_queue_identifier)
-        self.settings = session.Settings(window_size=window)
+        self.settings = Settings(window_size=window)
         self.stream = streams.OutgoingStream(streams.OutgoingStream.new(time_stamp))
         self.packets = {}
         self.sent = []  # MessageIDs, in order

@@ -52,6 +52,8 @@ class File:
 class Disk(outbox.Files):
     """`before(disk, step, data)`, if set, is called before each change: it may raise PowerCut or OSError."""
 
+    fixed = False
+
     def __init__(self):
         self.files = {}
         self.durable = {}

@@ -112,11 +112,11 @@ class Other:
         data = self.session.data_to_send()
         place = 0
         while place < len(data):
-            room = taken("room", board.session.room)
+            room = taken("room", board.session.reader.room)
             count = min(len(room), len(data) - place)
             room[:count] = data[place : place + count]
             place += count
-            board.session.took(count)
+            board.session.reader.took(count)
             taken("hear", board.hear, now)
 
 

@@ -14,9 +14,11 @@ from array import array
 import engine_ends as ends
 from engine_cases import TESTS, parametrize, rule, run_tests
 from engine_ends import session_headers
-from mqqb import acks, build, compose, core, guid_names, names, parse, reader, session, streams
+from mqqb import acks, build, compose, core, guid_names, names, parse, reader, session, streams, timers
 from mqqb.events import Closed, MessageReceived, Noted, Opened
 from mqqb.incoming import IncomingStream
+from mqqb.session import Settings
+from mqqb.transfer import TransferInfo
 
 # ---- handshake ------------------------------------------------------------------------------------
 
@@ -84,8 +86,8 @@ def test_an_answer_with_wrong_guids_closes(wrong: str) -> None:
 @parametrize(("round_trip", "timeout"), [(0, 500), (62, 500), (63, 504), (15000, 120000), (99999, 120000)])
 def test_parameters_are_measured_clamped_and_adopted_by_both(round_trip: int, timeout: int) -> None:
     start = 0xFFFFFFFF - 20  # the clock field wraps in between
-    initiator = session.Session(True, ends.SENDER, start, settings=session.Settings(ack_wait_timeout=25000))
-    acceptor = session.Session(False, ends.RECEIVER, start, settings=session.Settings(window_size=9))
+    initiator = session.Session(True, ends.SENDER, start, settings=Settings(ack_wait_timeout=25000))
+    acceptor = session.Session(False, ends.RECEIVER, start, settings=Settings(window_size=9))
     initiator.connected(start)
     acceptor.receive_data(initiator.data_to_send(), start)
     initiator.receive_data(acceptor.data_to_send(), start + round_trip)
@@ -268,7 +270,7 @@ def test_session_ack_for_express_messages_waits_half_the_ack_timeout() -> None:
 def test_a_small_window_is_kept_and_acknowledged_at_its_half() -> None:
     sender, receiver = ends.Sender(), ends.Receiver()
     sender.connect(0)
-    receiver.accept(0, session.Settings(window_size=4))
+    receiver.accept(0, Settings(window_size=4))
     ends.exchange(sender, receiver, 0)
     for _ in range(10):
         sender.send(b"x")
@@ -313,7 +315,7 @@ def test_a_count_mismatch_delivers_then_closes_or_only_notes(close: bool) -> Non
     receiver = ends.Receiver()
     sender = ends.Sender()
     sender.connect(0)
-    receiver.accept(0, session.Settings(close_on_mismatch=close))
+    receiver.accept(0, Settings(close_on_mismatch=close))
     ends.exchange(sender, receiver, 0)
     sender.send(b"x", "express")
     sender.pump(0)
@@ -415,9 +417,9 @@ def test_what_comes_in_pieces_is_put_together_however_it_is_handed_in() -> None:
     sender.pump(0)
     data = sender.session.data_to_send()
     subject = receiver.session
-    room = subject.room()
+    room = subject.reader.room()
     room[:100] = data[:100]
-    subject.took(100)
+    subject.reader.took(100)
     assert subject.next_event(0) is None
     found = subject.receive_data(data[100:150], 0)
     for at in range(150, len(data), 7):
@@ -468,8 +470,8 @@ def test_direct_format_session_is_remembered() -> None:
 
 def _read_in_place(at: session.Session, data: bytes) -> "list[object]":
     """As a board does, which has no memory for what came."""
-    at.room()[: len(data)] = data
-    at.took(len(data))
+    at.reader.room()[: len(data)] = data
+    at.reader.took(len(data))
     events = []
     event = at.next_event(0)
     while event is not None:
@@ -543,13 +545,13 @@ def test_counters_wrap_in_a_long_session() -> None:
     for subject in (sender.session, receiver.session):
         for index in range(core.SESSION_WORDS):
             if index not in (core.SESSION_WINDOW_SIZE, core.SESSION_RECEIVED_WINDOW_SIZE, core.SESSION_ACK_FLAGS):
-                subject._counts[index] = 0xFFF0
+                subject.window.counts[index] = 0xFFF0
     for k in range(200):
         sender.send(b"%d" % k, "recoverable")
     now = ends.run(sender, receiver, 0, 2000)
     assert sender.stream.table == []
     assert len(receiver.queue) == 200
-    assert sender.session._counts[core.SESSION_SENT] == (0xFFF0 + 200) & 0xFFFF
+    assert sender.session.window.counts[core.SESSION_SENT] == (0xFFF0 + 200) & 0xFFFF
     assert now == 2000
 
 
@@ -598,8 +600,8 @@ def test_a_session_acknowledgement_covers_only_what_it_names() -> None:
 @rule("B-123", "B-277", "B-280", "A-11")
 def test_a_full_bit_field_is_sent_before_the_next_message_is_recorded() -> None:
     sender, receiver = ends.Sender(), ends.Receiver()
-    sender.connect(0, session.Settings(window_size=200))
-    receiver.accept(0, session.Settings(window_size=200))
+    sender.connect(0, Settings(window_size=200))
+    receiver.accept(0, Settings(window_size=200))
     ends.exchange(sender, receiver, 0)
     for _ in range(70):
         sender.send(b"x", "recoverable")
@@ -830,7 +832,7 @@ def test_a_paused_queue_asks_for_one_message_at_a_time_until_it_is_resumed() -> 
 
 @rule("B-345", "B-281", "B-121")
 def test_what_is_not_yet_stored_when_a_queue_is_paused_is_acknowledged_later():
-    sender, receiver = ends.open_pair(settings=session.Settings(ack_wait_timeout=20001))
+    sender, receiver = ends.open_pair(settings=Settings(ack_wait_timeout=20001))
     receiver.hold = True
     sender.send(b"x", "express")
     sender.pump(0)
@@ -1014,13 +1016,13 @@ def test_the_worked_example_of_the_bit_field():
 @rule("B-040", "B-212", "B-213", "B-214", "B-215", "B-216", "A-25")
 @parametrize(("own", "other", "room"), [(64, 64, 64), (5, 64, 5), (64, 5, 5), (64, 0, 1), (0xFFFF, 0xFFFF, 0x7FFF)])
 def test_the_smaller_window_counts_on_both_sides(own, other, room):
-    initiator = session.Session(True, ends.SENDER, 0, settings=session.Settings(window_size=own))
+    initiator = session.Session(True, ends.SENDER, 0, settings=Settings(window_size=own))
     initiator.connected(0)
     initiator.data_to_send()
     initiator.receive_data(compose.establish_connection(ends.SENDER, ends.RECEIVER, 0), 0)
     assert parse.parse(initiator.data_to_send()).header.fields[core.PARAMETERS_WINDOW_SIZE] == own
     initiator.receive_data(compose.connection_parameters(500, 20000, other), 0)
-    acceptor = session.Session(False, ends.RECEIVER, 0, settings=session.Settings(window_size=own))
+    acceptor = session.Session(False, ends.RECEIVER, 0, settings=Settings(window_size=own))
     acceptor.receive_data(compose.establish_connection(ends.SENDER, ends.RECEIVER, 0), 0)
     acceptor.data_to_send()
     acceptor.receive_data(compose.connection_parameters(500, 20000, other), 0)
@@ -1045,10 +1047,10 @@ def test_a_window_that_the_peer_made_small_is_doubled_every_half_minute():
 
     def room(now):
         """What may be sent once everything is acknowledged."""
-        fields = array("I", (sender.session._counts[core.SESSION_SENT], 0, 0, 0, 0, window, 0))
+        fields = array("I", (sender.session.window.counts[core.SESSION_SENT], 0, 0, 0, 0, window, 0))
         sender.session.receive_data(compose.session_ack(fields), now)
         assert sender.session.closed is None
-        return sender.session._counts[core.SESSION_RECEIVED_WINDOW_SIZE]
+        return sender.session.window.counts[core.SESSION_RECEIVED_WINDOW_SIZE]
 
     window = 3
     assert room(1000) == 3
@@ -1058,11 +1060,11 @@ def test_a_window_that_the_peer_made_small_is_doubled_every_half_minute():
         now = sender.session.next_timeout()
         sender.session._received_ack = True
         sender.session._session_active = True
-        before = sender.session._counts[core.SESSION_RECEIVED_WINDOW_SIZE]
+        before = sender.session.window.counts[core.SESSION_RECEIVED_WINDOW_SIZE]
         sender.session.handle_timeout(now - 1)
-        assert sender.session._counts[core.SESSION_RECEIVED_WINDOW_SIZE] == before
+        assert sender.session.window.counts[core.SESSION_RECEIVED_WINDOW_SIZE] == before
         assert sender.session.handle_timeout(now) == []
-        after = sender.session._counts[core.SESSION_RECEIVED_WINDOW_SIZE]
+        after = sender.session.window.counts[core.SESSION_RECEIVED_WINDOW_SIZE]
         if after != before:
             due.append((now, after))
             assert sender.pump(now) == after - before
@@ -1073,12 +1075,12 @@ def test_a_window_that_the_peer_made_small_is_doubled_every_half_minute():
     assert room(301000) == 64, "what the header says, at once"
     window = 100
     assert room(302000) == 100
-    assert sender.session._window_due is None
+    assert sender.session.due[timers.WINDOW_GROWTH] is None
 
 
 @rule("B-129")
 def test_the_interval_in_which_a_window_grows_is_a_setting():
-    sender, receiver = ends.open_pair(settings=session.Settings(window_growth_interval=700))
+    sender, receiver = ends.open_pair(settings=Settings(window_growth_interval=700))
     receiver.session.pause(0)
     sender.receive(receiver.session.data_to_send(), 0)
     assert sender.session.next_timeout() == 700
@@ -1099,7 +1101,7 @@ def test_a_request_says_whether_a_ping_went_before(arguments, operating_system):
 
 @rule("B-131", "B-043", "B-134")
 def test_a_slow_line_gets_more_time():
-    settings = session.Settings(round_trip_delay=3000, ack_wait_timeout=21000)
+    settings = Settings(round_trip_delay=3000, ack_wait_timeout=21000)
     subject = session.Session(True, ends.SENDER, 0, settings=settings)
     assert subject.next_timeout() == 66000
     subject.connected(100)
@@ -1107,7 +1109,7 @@ def test_a_slow_line_gets_more_time():
     subject.data_to_send()
     subject.receive_data(compose.establish_connection(ends.SENDER, ends.RECEIVER, 100), 100)
     assert parse.parse(subject.data_to_send()).header.fields[core.PARAMETERS_ACK_TIMEOUT] == 24000
-    most = session.Session(True, ends.SENDER, 0, settings=session.Settings(round_trip_delay=110000))
+    most = session.Session(True, ends.SENDER, 0, settings=Settings(round_trip_delay=110000))
     assert most.ack_wait_timeout == 120000, "the field holds no more"
 
 
@@ -1128,7 +1130,7 @@ def test_the_wait_for_a_session_ack_is_doubled_for_direct_format_names_only():
             subject.pause(0)
         subject.send(streams.Entry(1, 1, False), build.user_message(ends.SENDER, 1, ends.DESTINATION, b""), False, 1)
         assert subject.next_timeout() == 1 + period * 20000
-    settings = session.Settings(ack_wait_multiple=5, ack_wait_timeout=20001, cleanup_timeout=150000)
+    settings = Settings(ack_wait_multiple=5, ack_wait_timeout=20001, cleanup_timeout=150000)
     sender, _ = ends.open_pair(settings=settings)
     sender.send(b"x")
     sender.pump(0)
@@ -1139,7 +1141,7 @@ def test_the_wait_for_a_session_ack_is_doubled_for_direct_format_names_only():
 
 @rule("A-28", "B-132", "B-147", "B-041")
 def test_a_session_is_not_closed_as_idle_while_its_owner_needs_it():
-    _, receiver = ends.open_pair(settings=session.Settings(cleanup_timeout=100000))
+    _, receiver = ends.open_pair(settings=Settings(cleanup_timeout=100000))
     needed = [True]
     receiver.session.is_needed = lambda: needed[0]
     for now in range(100000, 500000, 100000):
@@ -1181,7 +1183,7 @@ def test_what_was_being_sent_when_the_connection_broke_goes_again_as_it_was():
 @rule("B-220", "B-306", "B-310", "A-45")
 def test_what_the_window_held_back_goes_out_in_table_order_when_it_opens():
     sender, receiver = ends.Sender(), ends.Receiver()
-    sender.connect(0, session.Settings(window_size=4))
+    sender.connect(0, Settings(window_size=4))
     receiver.accept(0)
     ends.exchange(sender, receiver, 0)
     for _ in range(10):
@@ -1194,7 +1196,7 @@ def test_what_the_window_held_back_goes_out_in_table_order_when_it_opens():
             message = parse.parse(raw)
             sent.append(message.user.fields[core.USER_MESSAGE_ID])
             raw = raw[message.base.fields[core.BASE_PACKET_SIZE] :]
-        fields = array("I", (sender.session._counts[core.SESSION_SENT], 0, 0, 0, 0, 64, 0))
+        fields = array("I", (sender.session.window.counts[core.SESSION_SENT], 0, 0, 0, 0, 64, 0))
         sender.receive(bytes(compose.session_ack(fields)), 0)
     assert sent == list(range(1, 11)), "each once"
 
@@ -1246,7 +1248,7 @@ def test_a_forwarded_transactional_message_is_settled_by_its_bit_and_leaves_the_
     raw = sender.session.data_to_send()
     assert raw == bytes(packet), "the TransactionHeader is passed on untouched"
     assert sender.stream.next_timeout() is None, "no Transactional Ack Wait Timer"
-    info = sender.stream.transfer_info()
+    info = TransferInfo(sender.stream)
     assert (info.first_non_ack, info.no_ack_count, info.next_seq) == (None, 0, (7 << 32 | 1, 1, 0))
     sender.stream.resend(10)
     assert sender.stream.next_to_send() is None
@@ -1293,7 +1295,7 @@ def test_an_acknowledgement_of_the_first_transmission_does_not_cover_the_second(
     assert entries[1].awaiting_ack
     sender.session.receive_data(compose.session_ack(array("I", (4, 0, 0, 0, 0, 64, 0))), 0)
     assert entries[1].received_session_ack
-    assert core.session_unacked_sent(sender.session._counts) == 0, "each transmission counted once"
+    assert core.session_unacked_sent(sender.session.window.counts) == 0, "each transmission counted once"
 
 
 @rule("B-321", "B-134", "B-228")
@@ -1317,7 +1319,7 @@ def test_counts_wrap_on_both_sides(start, delivery):
     for subject in (sender.session, receiver.session):
         for index in range(core.SESSION_WORDS):
             if index not in (core.SESSION_WINDOW_SIZE, core.SESSION_RECEIVED_WINDOW_SIZE, core.SESSION_ACK_FLAGS):
-                subject._counts[index] = start
+                subject.window.counts[index] = start
     now = 0
     for k in range(12):
         for _ in range(9):
@@ -1330,8 +1332,8 @@ def test_counts_wrap_on_both_sides(start, delivery):
     ends.run(sender, receiver, now, now + 11000)
     assert sender.stream.table == []
     assert len(receiver.queue) == 108
-    assert sender.session._counts[core.SESSION_SENT] == (start + 108) & 0xFFFF
-    assert not receiver.session._in_flight
+    assert sender.session.window.counts[core.SESSION_SENT] == (start + 108) & 0xFFFF
+    assert not receiver.session.window.in_flight
 
 
 @rule("B-107", "B-221", "B-222", "A-09")
@@ -1339,7 +1341,7 @@ def test_counts_wrap_on_both_sides(start, delivery):
 def test_a_header_without_bits_settles_nothing_recoverable_and_nothing_unsent(start):
     sender, _ = ends.open_pair()
     for index in (core.SESSION_SENT, core.SESSION_RECOVERABLE_SENT, core.SESSION_PEER_ACKED):
-        sender.session._counts[index] = start
+        sender.session.window.counts[index] = start
     for delivery in ("recoverable", "express", "recoverable", "transactional", "express"):
         sender.send(b"x", delivery)
     sender.pump(0, 3)
@@ -1350,7 +1352,7 @@ def test_a_header_without_bits_settles_nothing_recoverable_and_nothing_unsent(st
             settled += [entry.message_id for entry in event.entries]
         assert sender.session.receive_data(header, 0) == []
         assert [entry.message_id for entry in sender.stream.table if entry.received_session_ack] == [1, 2, 3][:acked]
-        assert sender.session._awaiting_bits == [sender.stream.table[0], sender.stream.table[2]]
+        assert sender.session.window.awaiting_bits == [sender.stream.table[0], sender.stream.table[2]]
     assert settled == [2]
 
 
@@ -1423,7 +1425,7 @@ def test_only_the_first_recoverable_message_sets_the_timer():
 
 @rule("B-121", "B-124")
 def test_halves_are_rounded_down():
-    sender, receiver = ends.open_pair(settings=session.Settings(window_size=5, ack_wait_timeout=20001))
+    sender, receiver = ends.open_pair(settings=Settings(window_size=5, ack_wait_timeout=20001))
     for _ in range(2):
         sender.send(b"x", "express")
     sender.pump(0, 1)
@@ -1550,7 +1552,8 @@ class _Window:
     """What of a session says when an OrderAck goes out early."""
 
     def __init__(self, half_window, round_trip):
-        self.half_window = half_window
+        self.window = self
+        self.half = half_window
         self.round_trip = round_trip
 
 
@@ -1588,11 +1591,11 @@ def test_an_order_ack_goes_out_early_when_half_of_the_window_has_come_or_nothing
 @rule("B-124", "B-210", "B-118", "B-128")
 def test_half_of_the_window_and_the_round_trip_are_known():
     for mine, other, half in ((64, 64, 32), (64, 9, 4), (9, 64, 4), (64, 1, 1), (3, 3, 1)):
-        _, receiver = ends.open_pair(settings=session.Settings(window_size=mine))
+        _, receiver = ends.open_pair(settings=Settings(window_size=mine))
         receiver.receive(compose.session_ack(array("I", (0, 0, 0, 0, 0, other, 0))), 0)
-        assert receiver.session.half_window == half
+        assert receiver.session.window.half == half
     receiver.session.pause(0)
-    assert receiver.session.half_window == 1
+    assert receiver.session.window.half == 1
     subject = session.Session(False, ends.RECEIVER, 0)
     for timeout, round_trip in ((500, 0), (501, 62), (960, 120), (120000, 15000)):
         subject.recoverable_ack_send_timeout = timeout

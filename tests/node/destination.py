@@ -11,6 +11,7 @@ from typing import Any
 from mqqb import acks, compose, core, guids, headers, session, streams
 from mqqb.events import Acknowledged, MessageReceived, Opened
 from mqqb.incoming import IncomingStream
+from mqqb.session import Settings
 from node import Node
 
 GUID = bytes(range(100, 116))
@@ -55,7 +56,7 @@ class Destination:
         self.numbers: dict[tuple[int, int], tuple[int, bytes]] = {}  # (id, number) -> what came under it
         self.duplicates = 0
         self.cuts = 0
-        self.settings = session.Settings()
+        self.settings = Settings()
         self.order_ack_timeout = order_ack_timeout
         self.refuse = refuse
         self.seen = seen

@@ -12,8 +12,9 @@ import power
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mqqb import acks, build, confirm, core, headers, session
+from mqqb import acks, build, confirm, core, headers
 from mqqb.names import parse_format_name
+from mqqb.session import Settings
 from node import Message, Node, OutboxDamaged, OutboxFull, OutboxWriteFailed, Queue, outbox
 from node.link import Backoff, TcpLink
 
@@ -278,7 +279,7 @@ def test_a_final_ack_for_another_board_settles_nothing() -> None:
             packet = acks.final_ack(name, GUID, 1, 0, ordinal, time_stamp, 1, 0, source, message.message_id, 0xC001)
             acked = destination.connections[0]
             acked.send(packet, True)
-            await until(lambda: not core.session_unacked_sent(acked.session._counts))  # noqa: B023 - it ends here
+            await until(lambda: not core.session_unacked_sent(acked.session.window.counts))  # noqa: B023 - it ends here
             assert message.conclusion().answer == outcome
         await node.close()
         await destination.stop()
@@ -455,7 +456,7 @@ def test_it_tries_again_until_somebody_listens(tmp_path: Path) -> None:
 def test_an_idle_session_ends_and_comes_back_with_the_next_message(tmp_path: Path) -> None:
     async def main() -> None:
         destination = await Destination().start()
-        node = make(destination, tmp_path, settings=session.Settings(cleanup_timeout=100))
+        node = make(destination, tmp_path, settings=Settings(cleanup_timeout=100))
         queue = node.queue(LINE)
         assert await (await queue.send(b"0")).stored()
         await until(lambda: not destination.connections)

@@ -21,7 +21,8 @@ from typing import Any
 
 import power
 import pytest
-from mqqb import acks, build, confirm, core, headers, parse, session, streams
+from mqqb import acks, build, confirm, core, headers, parse, streams
+from mqqb.session import Settings
 from node import Message, Node, OutboxDamaged, OutboxFull, OutboxWriteFailed
 from node.link import Backoff, TcpLink
 from node.listener import TcpListener
@@ -530,7 +531,7 @@ def test_a_connection_that_cannot_be_set_up_is_closed(monkeypatch: pytest.Monkey
 
 def test_a_session_stays_open_for_a_receiver_and_comes_back() -> None:
     with elsewhere() as destination:
-        node = reach(destination, settings=session.Settings(cleanup_timeout=50))
+        node = reach(destination, settings=Settings(cleanup_timeout=50))
         taker = Taker(node)
         node.receive_with(taker)
         assert node.wait(lambda: node.stats.connects == 3, LONG_MS), "no queue, no message, and yet"
