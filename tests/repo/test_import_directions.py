@@ -54,7 +54,6 @@ EXCEPTIONS = {
     ("node.tasks", "node.node"): BOARD_STORAGE,
     ("mqqb.headers", "mqqb.rare"): TYPES,
     ("mqqb.names", "mqqb.guids"): LAZY,
-    ("mqqb.streams", "mqqb.transfer"): LAZY,
 }
 
 Graph = Mapping[str, set[str]]
