@@ -3,6 +3,7 @@
 The extension is described in pyproject.toml; what cffi adds to it is one generated file, build/_mqqb.c.
 """
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ def _after_generation(hook: Callable[..., str]) -> Callable[..., str]:
         from build_mqqb import ffibuilder  # needs cffi, which is there only for a build
 
         Path("build").mkdir(exist_ok=True)
+        for before in Path("build").glob("lib*"):  # setuptools packs what an earlier build has left there, moved or not
+            shutil.rmtree(before)
         ffibuilder.emit_c_code("build/_mqqb.c")
         return hook(*arguments, **options)
 
