@@ -250,9 +250,14 @@ def main() -> int:
         for folder in folders:
             scratch(folder)
         sources = {file: (folders[0] / ENGINE / file).read_text(encoding="utf-8") for file in TESTS}
-        whole = [Mutant(file, 0, file, sources[file]) for file in files]
+        # Without any mutant all pass. What an earlier file runs already need not run again.
+        most = [
+            file for place, file in enumerate(files)
+            if not any(set(TESTS[file]) <= set(TESTS[other]) for other in files[:place])
+        ]  # fmt: skip
+        whole = [Mutant(file, 0, file, sources[file]) for file in most]
         well = survivors(folders, sources, whole, lambda _mutant, _survived: None)
-        broken = set(files) - {mutant.file for mutant in well}
+        broken = set(most) - {mutant.file for mutant in well}
         if broken:
             print(f"mutants: without any, the tests of {', '.join(sorted(broken))} fail", file=sys.stderr)
             return 1
