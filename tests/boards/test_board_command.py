@@ -11,7 +11,6 @@ import re
 import shutil
 import socket
 import subprocess
-import sys
 import threading
 import time
 from array import array
@@ -33,10 +32,10 @@ from ordack.client import Client
 
 from firmware.ports.modules import BOARD
 from tests.conformance import ROOT
+from tests.support import command as commands
 
 FIRMWARE = ROOT / "build" / "firmware"
 STOCK = "mps2-an385-stock"  # nothing of ours is frozen in
-ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'firmware'}{os.pathsep}{ROOT / 'host'}", "COLUMNS": "200"}
 SMALL = {
     "mqqb/__init__.py": "",
     "mqqb/core.py": "implementation = 'python'\n",
@@ -147,16 +146,7 @@ def package(folder: Path, files: dict[str, str]) -> Path:
 
 
 def ordack(*arguments: object) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "ordack", "board", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-        timeout=90,
-        check=False,
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    return done
+    return commands.ordack("board", *arguments, seconds=90)
 
 
 # ---- the whole way ----------------------------------------------------------------------------------
@@ -727,18 +717,11 @@ def test_an_outbox_is_rescued_and_what_is_in_it_listed(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def _serving(store: Path) -> Iterator[int]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ordack", "serve", "--store", str(store), "--listen", "127.0.0.1:0"],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-    )
+    serving = commands.Serve(store)
     try:
-        assert process.stdout
-        yield int(process.stdout.readline().rpartition(":")[2])
+        yield serving.port
     finally:
-        process.terminate()
-        process.communicate()
+        serving.stop()
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ import base64
 import contextlib
 import itertools
 import json
-import os
 import queue
 import random
 import select
@@ -26,8 +25,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'firmware'}{os.pathsep}{ROOT / 'host'}"}
+from tests.support.command import ENVIRONMENT, ROOT
+from tests.support.command import as_json as ordack
+
 DEADLINE_S = 60.0
 QUIET_S = 0.3  # nothing comes for so long: nothing comes. Longer than any batch takes; OrderAcks are waited for longer
 NULL = bytes(16)
@@ -288,53 +288,6 @@ def numbered(first: int, last: int, time_stamp: int = 100, ordinal: int = 1) -> 
 
 
 # ---- the command ----------------------------------------------------------------------------------
-
-
-WARM = """
-import json, sys
-from ordack.cli import app
-for line in sys.stdin:
-    app(json.loads(line), standalone_mode=False)
-    print("done", flush=True)
-"""
-
-
-class Commands:
-    """A process that runs `ordack` commands one after another, so that each need not start anew."""
-
-    process: subprocess.Popen[str] | None = None
-
-    @classmethod
-    def run(cls, arguments: list[str]) -> list[dict[str, Any]]:
-        if cls.process is None:
-            cls.process = subprocess.Popen(
-                [sys.executable, "-c", WARM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
-            )
-        assert cls.process.stdin
-        assert cls.process.stdout
-        cls.process.stdin.write(json.dumps(arguments) + "\n")
-        cls.process.stdin.flush()
-        lines = []
-        while (line := cls.process.stdout.readline()) != "done\n":
-            assert line, f"ordack {arguments} fails"
-            lines.append(json.loads(line))
-        return lines
-
-    @classmethod
-    def end(cls) -> None:
-        if cls.process:
-            cls.process.communicate()
-        cls.process = None
-
-
-@pytest.fixture(scope="module", autouse=True)
-def commands() -> Iterator[None]:
-    yield
-    Commands.end()
-
-
-def ordack(*arguments: object) -> list[dict[str, Any]]:
-    return Commands.run([*map(str, arguments), "--json"])
 
 
 class Server:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import subprocess
 import sys
@@ -18,10 +17,9 @@ from ordack.pipeline.export import Exporter
 from ordack.store import StoreBusy
 
 from tests.support.capture_generator import capture_files
+from tests.support.command import ENVIRONMENT
 from tests.support.segment_files import make_folder, row, write_rows
 
-ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'firmware'}{os.pathsep}{ROOT / 'host'}", "COLUMNS": "200"}
 DESCRIPTORS = 256
 FILES = 5000
 QUEUES = 300
