@@ -11,7 +11,7 @@ KILLS ?= 5
 STEPS ?= 1000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run hil pipeline test test-c test-mp lint format size powercuts fuzz mutants model audits conformance bench firmware natmod rp2040 clean setup-test setup-bench setup-firmware
+.PHONY: help setup run hil pipeline test test-fast test-c test-mp lint format size powercuts fuzz mutants model audits conformance bench firmware natmod rp2040 clean setup-test setup-bench setup-firmware
 
 help: ## this list
 	@awk -F ' *##@? ' '/^##@ / { print "\n" $$2 } /^[a-z0-9-]+:.* ## / { sub(/:.*/, "", $$1); printf "  make %-12s %s\n", $$1, $$2 }' \
@@ -47,6 +47,9 @@ pipeline: setup-test ## from a board to a Spark table, with every process on the
 
 test: setup-test ## everything that must hold, with a summary
 	@$(PYTHON_VENV) tests/run_all.py
+
+test-fast: setup-test ## core, engine and host in about a minute: no kills, no processes that wait, no Spark, no QEMU, no browser
+	@$(PYTHON_VENV) tests/run_all.py --fast
 
 test-c: setup-test ## the C core and the C of the host: both compilers, sanitizers, big-endian, all 2^32 acknowledgements, coverage, size, lint
 	@$(C_CORE) all-tests

@@ -1,4 +1,4 @@
-"""`make test`: every part, two at a time, one line each, the slowest tests, and a summary.
+"""`make test`: every part, three at a time, one line each, the slowest tests, and a summary. `make test-fast`: one part.
 
 The output of a part that fails is shown.
 The full output of each part is in build/logs/test-NAME.log.
@@ -19,6 +19,7 @@ PYTHON = sys.executable
 MAKE = ["make", "--no-print-directory", "SETUP=:"]  # what called us has done the set-up
 SLOWEST = 10  # tests that the summary names
 PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider", f"--durations={SLOWEST}"]
+TWO = ["-n", "2", "--dist", "worksteal"]  # tests at a time; who has none left takes them from the other
 SHOWN_OF_FAILURE = 80  # lines
 
 # These alone reach every line of mqqb: only they are slowed down by being traced.
@@ -27,7 +28,7 @@ BOARDS = "tests/boards"  # emulated ones, and what runs on them: more waiting th
 PIPELINE = "tests/pipeline"  # one Spark session for all of them, which uses both processors by itself
 OTHERS = ["tests", *[f"--ignore={name}" for name in (*ENGINE, BOARDS, PIPELINE)]]
 DURATION = re.compile(r"([\d.]+)s (?:call|setup|teardown) +(.*)")  # as pytest prints it
-# Name -> commands, run one after another. Two lanes, for two processors; the parts of a lane follow each other.
+# Name -> commands, run one after another. The parts of a lane follow each other. Two lanes are for two processors.
 Part = tuple[str, list[list[str]]]
 LANES: list[list[Part]] = [
     [
@@ -35,7 +36,7 @@ LANES: list[list[Part]] = [
             "engine",
             [
                 [PYTHON, "-m", "coverage", "erase"],
-                [PYTHON, "-m", "coverage", "run", *PYTEST, "-n", "2", *ENGINE],
+                [PYTHON, "-m", "coverage", "run", *PYTEST, *TWO, *ENGINE],
             ],
         ),
         (
@@ -45,18 +46,23 @@ LANES: list[list[Part]] = [
                 [PYTHON, "-m", "coverage", "report", "--include=firmware/mqqb/*", "--fail-under=100"],
             ],
         ),
-        ("python", [[PYTHON, *PYTEST, "-n", "2", *OTHERS]]),
+        ("python", [[PYTHON, *PYTEST, *TWO, *OTHERS]]),
         ("conformance", [[PYTHON, "tests/conformance.py", "--check"]]),
-        ("rig", [[PYTHON, *PYTEST, "hil"]]),
     ],
     [
         ("lint", [[*MAKE, "lint"]]),
         ("C core", [[*MAKE, "test-c"]]),
         ("mutants", [[*MAKE, "mutants", "SAMPLE=4", "SEED=1"]]),
         ("MicroPython", [[*MAKE, "test-mp"]]),
-        ("boards", [[PYTHON, *PYTEST, BOARDS]]),
         ("pipeline", [[PYTHON, *PYTEST, PIPELINE]]),
     ],
+    [  # these wait more than they work
+        ("boards", [[PYTHON, *PYTEST, *TWO, BOARDS]]),
+        ("rig", [[PYTHON, *PYTEST, "hil"]]),
+    ],
+]
+FAST: list[list[Part]] = [
+    [("fast", [[PYTHON, *PYTEST, *TWO, "-m", "not slow", *ENGINE, "tests/host"]])],
 ]
 
 
@@ -94,11 +100,12 @@ def run(part: Part) -> Verdict:
 
 def main() -> int:
     """Runs all parts, whatever fails, and prints the summary; 0 if every part passed."""
+    lanes = FAST if "--fast" in sys.argv[1:] else LANES
     LOGS.mkdir(parents=True, exist_ok=True)
     os.environ["PATH"] = f"{Path(PYTHON).parent}{os.pathsep}{os.environ['PATH']}"
     started = time.monotonic()
-    with ThreadPoolExecutor(max_workers=len(LANES)) as pool:
-        verdicts = [verdict for lane in pool.map(lambda lane: [run(part) for part in lane], LANES) for verdict in lane]
+    with ThreadPoolExecutor(max_workers=len(lanes)) as pool:
+        verdicts = [verdict for lane in pool.map(lambda lane: [run(part) for part in lane], lanes) for verdict in lane]
     print(f"\nThe {SLOWEST} slowest tests:")
     for duration, name in sorted((test for verdict in verdicts for test in verdict.slow), reverse=True)[:SLOWEST]:
         print(f"  {duration:6.1f} s  {name}")

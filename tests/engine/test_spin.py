@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 CHECK = Path(__file__).parent / "spin" / "check.py"
 PROPERTIES = {
     "once",

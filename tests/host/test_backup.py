@@ -16,6 +16,8 @@ from mqqb import confirm
 from ordack.client import Client
 from ordack.store import Store
 
+pytestmark = pytest.mark.slow
+
 DEADLINE_S = 90
 TO = "DIRECT=OS:plant\\private$\\line1"
 

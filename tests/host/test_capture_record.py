@@ -287,6 +287,7 @@ def test_a_capture_that_cannot_be_is_told_before_anything_is_taken(tmp_path: Pat
     assert done.stdout == ""
 
 
+@pytest.mark.slow
 def test_after_a_kill_the_capture_has_what_the_peer_was_told(tmp_path: Path, serve: Callable[..., Serve]) -> None:
     store = tmp_path / "store"
     ordack("queue", "create", "--store", store, "line1", "--transactional")

@@ -20,6 +20,8 @@ from ordack.store import NewMessage, NewOutgoing, Store
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, converse, ordack, settle
 from tests.support.host_peer import Peer, direct
 
+pytestmark = pytest.mark.slow
+
 # ---- queues ---------------------------------------------------------------------------------------
 
 

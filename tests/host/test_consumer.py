@@ -16,6 +16,8 @@ from ordack.store import Store
 
 from tests.support.command import DEADLINE_S, ENVIRONMENT, ROOT, as_json
 
+pytestmark = pytest.mark.slow
+
 CONSUMER = re.search(r"```python\n(import sqlite3\n.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 MESSAGES = 40
 

@@ -28,6 +28,8 @@ import pytest
 from tests.support.command import ENVIRONMENT, ROOT
 from tests.support.command import as_json as ordack
 
+pytestmark = pytest.mark.slow
+
 DEADLINE_S = 60.0
 QUIET_S = 0.3  # nothing comes for so long: nothing comes. Longer than any batch takes; OrderAcks are waited for longer
 NULL = bytes(16)

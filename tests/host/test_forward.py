@@ -398,6 +398,7 @@ def test_a_name_that_leads_nowhere_is_refused_by_the_router(router: Host, name: 
 # ---- accidents ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.rule("B-012", "B-077", "B-098", "B-264", "B-299", "B-344", "A-20", "C-25", "C-26")
 @pytest.mark.parametrize("seed", range(6))
 def test_all_three_killed_at_any_statement_nothing_is_lost_repeated_or_reordered(tmp_path: Path, seed: int) -> None:

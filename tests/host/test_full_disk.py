@@ -19,6 +19,8 @@ from ordack.store import StoreFull
 
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, ordack
 
+pytestmark = pytest.mark.slow
+
 MB = 1_000_000
 BODY = bytes(200_000)
 DISKS = [("tmpfs", 40), ("tmpfs", 60), ("ext4", 40), ("ext4", 60)]  # MiB

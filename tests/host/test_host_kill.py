@@ -19,6 +19,8 @@ from ordack.store import Store
 
 from tests.support.host_peer import Peer, body_of, direct
 
+pytestmark = pytest.mark.slow
+
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["ordack.net.tcp", "ordack.client"])
 DEADLINE_S = 90

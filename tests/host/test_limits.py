@@ -20,6 +20,8 @@ from tests.support.capture_generator import capture_files
 from tests.support.command import ENVIRONMENT
 from tests.support.segment_files import make_folder, row, write_rows
 
+pytestmark = pytest.mark.slow
+
 DESCRIPTORS = 256
 FILES = 5000
 QUEUES = 300

@@ -23,6 +23,8 @@ from ordack.store import Store, StoreBusy
 
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, ordack
 
+pytestmark = pytest.mark.slow
+
 LOOKS = (
     ["queue", "list"],
     ["queue", "list", "--system"],

@@ -961,6 +961,7 @@ def _accidents(world: World, steps: int, most: int) -> None:
         world.pass_time(draw.choice([1, 20, 600]))
 
 
+@pytest.mark.slow
 @pytest.mark.rule("B-007", "B-008", "B-086", "B-098", "B-248", "B-270", "B-271", "B-299", "B-301", "A-01", "A-31")
 @pytest.mark.parametrize("seed", range(12))
 def test_killed_at_any_statement_nothing_is_lost_repeated_or_reordered(tmp_path: Path, seed: int) -> None:
@@ -986,6 +987,7 @@ def test_killed_at_any_statement_nothing_is_lost_repeated_or_reordered(tmp_path:
     host.store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.rule("B-098", "B-158", "B-217", "B-302", "B-317", "B-096", "B-057")
 @pytest.mark.parametrize("seed", range(8))
 def test_both_managers_killed_at_any_statement(tmp_path: Path, seed: int) -> None:

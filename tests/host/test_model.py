@@ -28,6 +28,8 @@ from ordack.turns import Turns
 
 from tests.host import model
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _templates() -> Iterator[None]:

@@ -13,6 +13,8 @@ from ordack.names import BadName, destination, local_queue, queue_name
 
 from tests.support.command import as_json, ordack
 
+pytestmark = pytest.mark.slow
+
 HERE = socket.gethostname()
 NAMES = st.text(
     st.characters(min_codepoint=0x21, max_codepoint=0x7E, exclude_characters='\\;+,"'), min_size=1, max_size=20

@@ -211,6 +211,7 @@ def die(client: Client) -> None:
     client.store._receiver = 0
 
 
+@pytest.mark.slow
 @pytest.mark.rule("B-344", "B-338", "B-339", "B-340", "B-342", "C-50", "C-52", "C-53", "C-54")
 @pytest.mark.parametrize(
     ("remove", "message_class"), [(received, 0x4000), (rejected, 0xC004), (purged, 0xC001), (deleted, 0xC000)]
@@ -299,6 +300,7 @@ def test_a_final_ack_waits_over_restarts_until_it_is_on_the_sources_disk(host: H
     assert host.store.outgoing_messages() == []
 
 
+@pytest.mark.slow
 @pytest.mark.rule("B-344", "B-341")
 @pytest.mark.parametrize("seed", range(4))
 def test_killed_at_any_statement_every_journaled_message_is_finally_acknowledged(tmp_path: Path, seed: int) -> None:
@@ -1065,6 +1067,7 @@ def test_a_local_queue_that_takes_no_message_says_so_to_the_sender(host: Host) -
     assert host.store.outgoing_messages() == []
 
 
+@pytest.mark.slow
 @pytest.mark.rule("C-70", "B-343")
 def test_a_local_message_killed_at_any_statement_of_its_receipt_is_received_or_there(tmp_path: Path) -> None:
     host = Host(tmp_path)

@@ -23,6 +23,8 @@ from ordack.pipeline.segments import FolderError
 
 from tests.support.command import ENVIRONMENT, ordack
 
+pytestmark = pytest.mark.slow
+
 ELSEWHERE = [
     "s3a://bucket/x",
     "s3://bucket/x",

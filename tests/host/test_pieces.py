@@ -22,6 +22,8 @@ from ordack.store import Store, StoreError
 
 from tests.support.host_world import HERE, Host, world_of
 
+pytestmark = pytest.mark.slow
+
 COUNT = 3000
 PLANT = "DIRECT=OS:plant\\private$\\plain"
 

@@ -17,6 +17,8 @@ from ordack.store import Store, StoreError
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, converse, ordack
 from tests.support.host_peer import Peer
 
+pytestmark = pytest.mark.slow
+
 # Receives in a transaction; dies with the message in its hands if its body is the second argument.
 CONSUMER = """
 import os, sys

@@ -20,6 +20,8 @@ from ordack.store import Store
 from hil.signals import heed
 from tests.support.command import DEADLINE_S, ENVIRONMENT, as_json, ordack
 
+pytestmark = pytest.mark.slow
+
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 FORMS = pytest.mark.parametrize("form", ["", "--json"])
 

@@ -49,6 +49,7 @@ def _give_up(world: World) -> None:
         world.pass_time(100)
 
 
+@pytest.mark.slow
 @pytest.mark.rule("B-435", "B-115")
 def test_peers_that_were_made_up_fill_nothing_and_block_nobody(tmp_path: Path) -> None:
     host = Host(tmp_path, Config(max_ack_queues=300))

@@ -32,6 +32,8 @@ from tests.host.serial_lines import Board, Place, Wire, run
 from tests.host.sockets import until
 from tests.support.command import ENVIRONMENT, ROOT, ordack
 
+pytestmark = pytest.mark.slow
+
 DEADLINE_S = 60
 
 

@@ -26,6 +26,8 @@ from tests.support.command import DEADLINE_S, ENVIRONMENT, converse, ordack
 from tests.support.host_peer import Peer, direct
 from tests.support.host_world import Host, exchange, handshake, peer_of, world_of
 
+pytestmark = pytest.mark.slow
+
 # A queue manager with a defect that what is marked meets, wherever it is handled.
 BROKEN = """
 import sys

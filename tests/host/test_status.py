@@ -19,6 +19,8 @@ from ordack.store import NewOutgoing
 
 from tests.support.command import DEADLINE_S, Serve, as_json, ordack
 
+pytestmark = pytest.mark.slow
+
 AWAY = "DIRECT=TCP:10.0.0.5\\private$\\lime1"
 
 

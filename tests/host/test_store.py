@@ -375,6 +375,7 @@ def _receive_and_die(folder: Path, pipe: Any) -> None:
         pipe.recv()  # for ever: the parent kills
 
 
+@pytest.mark.slow
 @pytest.mark.rule("B-166", "B-343")
 def test_what_a_killed_process_was_receiving_comes_back_in_its_old_place(tmp_path: Path) -> None:
     with Client(tmp_path, create=True) as client:

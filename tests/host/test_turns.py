@@ -81,6 +81,7 @@ def test_queues_of_equal_priority_go_in_turn(tmp_path: Path) -> None:
         assert 20 <= sum(body.startswith(f"{queue}/") for body in left[:75]) <= 30
 
 
+@pytest.mark.slow
 @pytest.mark.rule("B-305", "B-287")
 def test_a_transactional_stream_goes_on_beside_a_queue_that_is_never_empty(tmp_path: Path) -> None:
     world, receiver, sender = _slow(tmp_path)

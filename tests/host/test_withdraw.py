@@ -101,6 +101,7 @@ def _life(folder: Path, patch: pytest.MonkeyPatch, moment: int, held: bool) -> t
     return operator, sender, receiver
 
 
+@pytest.mark.slow
 @pytest.mark.rule("C-29", "C-33")
 @pytest.mark.parametrize("held", [False, True])
 def test_what_an_operator_withdraws_ends_at_whatever_moment_that_is(
