@@ -1,4 +1,4 @@
-"""`make test`: every part, three at a time, one line each, the slowest tests, and a summary. `make test-fast`: one part.
+"""`make test`: every part, three at a time, a line each, slowest tests, summary. `make test-fast`: one part of them.
 
 The output of a part that fails is shown.
 The full output of each part is in build/logs/test-NAME.log.

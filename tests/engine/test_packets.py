@@ -381,6 +381,7 @@ def corruptions(raw: bytes) -> Iterator[bytearray]:
 
 
 @pytest.mark.rule("B-169", "B-429", "B-430", "B-431", "B-432", "B-436", "B-171", "B-172")
+@pytest.mark.slow
 @pytest.mark.parametrize("number", ["3", "4", "5", "6", "7", "8", "full", "transactional", "order ack"])
 def test_every_corruption_of_a_field_has_one_of_three_outcomes(number: str) -> None:
     raw = {"full": FULL, "transactional": TRANSACTIONAL, "order ack": ORDER_ACK}.get(number) or FRAMES[int(number)]
