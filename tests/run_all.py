@@ -4,6 +4,7 @@ The output of a part that fails is shown.
 The full output of each part is in build/logs/test-NAME.log.
 """
 
+import argparse
 import os
 import re
 import subprocess
@@ -100,7 +101,9 @@ def run(part: Part) -> Verdict:
 
 def main() -> int:
     """Runs all parts, whatever fails, and prints the summary; 0 if every part passed."""
-    lanes = FAST if "--fast" in sys.argv[1:] else LANES
+    parser = argparse.ArgumentParser(description="run every part of the tests")
+    parser.add_argument("--fast", action="store_true", help="core, engine and host, without what is marked slow")
+    lanes = FAST if parser.parse_args().fast else LANES
     LOGS.mkdir(parents=True, exist_ok=True)
     os.environ["PATH"] = f"{Path(PYTHON).parent}{os.pathsep}{os.environ['PATH']}"
     started = time.monotonic()
