@@ -49,6 +49,19 @@ def carrying(raw: bytearray, words: tuple[int, ...]) -> bytes:
     return bytes(raw) + bytes(header)
 
 
+@pytest.mark.rule("B-230")
+def test_an_order_ack_is_read_where_it_lies_and_a_transactional_message_is_not() -> None:
+    subject = reader.Reader()
+    heard = core.words(core.SESSION_HEADER)
+    transactional = build.user_message(ends.SENDER, 1, ends.ORDER_QUEUE, bytes(36), delivery="transactional")
+    for number in (3, 4):
+        for raw in (order_ack(number), transactional):
+            subject.clear()
+            subject.add(raw)
+            assert subject.read_order_ack(0, len(raw), heard) == (raw is not transactional)
+        assert subject.body.tx_sequence_number == number
+
+
 def told(subject: session.Session, raw: bytes) -> list[Any]:
     """What the session makes of the bytes, in words that can be compared."""
     result = []
