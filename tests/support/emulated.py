@@ -37,11 +37,16 @@ class Machine:
         return self.process.wait(DEADLINE_S)
 
     def kill(self) -> None:
-        """The power cut."""
+        """The power cut. What it had said before is heard."""
         self.process.kill()
         self.process.wait()
         assert self.process.stdout is not None
-        self.process.stdout.close()
+        while not self.process.stdout.closed:
+            data = self.process.stdout.read(65536)
+            if data:
+                self.output += data.decode(errors="replace")
+            else:
+                self.process.stdout.close()
 
     def _read(self, end: float) -> bool:
         assert self.process.stdout is not None
