@@ -37,6 +37,7 @@ SERVE_LOCK = "serve.lock"
 EXPORT_LOCK = "export.lock"
 STATUS = "status.json"
 BUSY_TIMEOUT_S = 10.0
+BUSY_WAIT_S = 0.001  # between two tries to write; SQLite's own, up to 0.1, let two that write in turn starve a third
 FIRST_WAIT_S = 0.0002
 LAST_WAIT_S = 0.02
 PIECE_BYTES = 1 << 20  # messages that are moved in one transaction: their copies go through the log
@@ -386,6 +387,22 @@ def counted(number: int, noun: str, grouped: bool = False) -> str:
     return f"{text} {noun}{'' if number == 1 else 'es' if noun.endswith('ch') else 's'}"
 
 
+def _patience(timeout: float) -> Callable[[int], bool]:
+    """A busy handler, as SQLite calls one: it tries again and again for so many seconds."""
+    until = 0.0
+
+    def try_again(tries: int) -> bool:
+        nonlocal until
+        if not tries:
+            until = time.monotonic() + timeout
+        if time.monotonic() >= until:
+            return False
+        time.sleep(BUSY_WAIT_S)
+        return True
+
+    return try_again
+
+
 def first_piece(rows: Iterable[tuple[int, int]]) -> list[int]:
     """The first keys of (key, bytes), as many as may be moved in one transaction; one at least."""
     keys: list[int] = []
@@ -453,7 +470,7 @@ class Store:
 
     def _prepare(self, busy_timeout: float) -> None:
         with self._errors():
-            self._db.set_busy_timeout(int(busy_timeout * 1000))
+            self._db.set_busy_handler(_patience(busy_timeout))
             self._db.pragma("synchronous", "full")
             self._db.pragma("journal_size_limit", LOG_BYTES)  # a large transaction leaves no large log behind
             self._db.pragma("temp_store", "memory")  # another file system may be full

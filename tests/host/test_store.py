@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -517,6 +518,25 @@ def test_a_locked_store_is_waited_for_and_then_reported(tmp_path: Path) -> None:
         pytest.raises(StoreBusy, match="locked by another process"),
     ):
         other.create_queue("q")
+
+
+def test_who_waits_for_a_store_tries_again_at_once_and_is_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite's own waits grow to 100 ms: two that write in turn would let a third one starve."""
+    waits = []
+    with Store(tmp_path, create=True) as store, Store(tmp_path) as other:
+        holding = contextlib.ExitStack()
+        holding.enter_context(store.transaction())
+
+        def sleep(seconds: float) -> None:
+            waits.append(seconds)
+            if len(waits) == 20:
+                holding.close()
+
+        monkeypatch.setattr(time, "sleep", sleep)
+        other.create_queue("q")
+        assert waits == [0.001] * 20
 
 
 def test_a_store_has_one_manager(tmp_path: Path) -> None:
