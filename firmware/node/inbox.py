@@ -27,8 +27,7 @@ TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from typing import Any
 
-    from node.node import Node
-    from node.peer import Peer
+    from node.interfaces import Carrier, Storage
 
 REFUSALS_MAX = 16  # FinalAcks that wait for a session, for messages of which the log has nothing
 _QUIET = const(86400000)  # ms for which a stream says nothing that may be forgotten: who sends again does it sooner
@@ -50,7 +49,7 @@ class Arrival(outbox.Arrival):
     """
 
     # Of the class, until an arrival differs: one that waits takes less memory so.
-    carrier: "Peer | None" = None
+    carrier: "Carrier | None" = None
     peer: "bytes | None" = None
     packet: "bytes | None" = None
 
@@ -62,7 +61,7 @@ class Source:
         self.logged = logged
         self.stream = stream
         self.heard = -_QUIET  # not in this start
-        self.carrier: "Peer | None" = None
+        self.carrier: "Carrier | None" = None
 
 
 class Received:
@@ -205,7 +204,7 @@ class Inboxes:
     an OrderAck goes out before the times of B-045 and B-047 ask for it; 0: never.
     """
 
-    def __init__(self, node: "Node", quota: "tuple[int, int]", sources_max: int = 32) -> None:
+    def __init__(self, node: "Storage", quota: "tuple[int, int]", sources_max: int = 32) -> None:
         self.inboxes: "list[Inbox]" = []
         self.owed: "list[Arrival]" = []  # FinalAcks, oldest first
         self.bytes = 0  # of what waits for the application, or is about to
@@ -272,7 +271,7 @@ class Inboxes:
 
     # ---- for the node -----------------------------------------------------------------------------
 
-    def arrived(self, peer: "Peer", message: headers.UserMessage, raw: bytes, now: int) -> bool:
+    def arrived(self, peer: "Carrier", message: headers.UserMessage, raw: bytes, now: int) -> bool:
         """Decide about a message that this peer's session has brought; raw: its packet. `settled` has to follow.
 
         True: the log has no room for it, it is as if it had not come (B-285). Where only another stream has no place,
@@ -333,7 +332,7 @@ class Inboxes:
             else:
                 self._deliver(arrival)
 
-    def next_packet(self, peer: "Peer", now: int) -> "tuple[streams.Entry | None, bytearray, bool] | None":
+    def next_packet(self, peer: "Carrier", now: int) -> "tuple[streams.Entry | None, bytearray, bool] | None":
         """What this peer is owed: FinalAcks in order, then OrderAcks that are due. (entry, packet, recoverable).
 
         Makes the log durable first if it has to. Raises OutboxDamaged, OSError.
@@ -372,7 +371,7 @@ class Inboxes:
                 self.owed.remove(arrival)
                 self._gone(arrival)
 
-    def closed(self, peer: "Peer") -> None:
+    def closed(self, peer: "Carrier") -> None:
         """A session has ended: what it carried goes to another one."""
         for arrival in self.owed:
             if arrival.carrier is peer:
@@ -464,7 +463,7 @@ class Inboxes:
         raw: bytes,
         stream: IncomingStream,
         source: "Source | None",
-        peer: "Peer",
+        peer: "Carrier",
         key: str,
     ) -> Source:
         """Put the next message of a stream in the log, or what is owed for refusing it. Raises OutboxError."""
@@ -528,7 +527,7 @@ class Inboxes:
         if expiry < self._due:
             self._due = expiry
 
-    def _refuse(self, raw: bytes, peer: "Peer") -> None:
+    def _refuse(self, raw: bytes, peer: "Carrier") -> None:
         """Answer a message for a queue that is not here (B-256). Nothing of this is durable, or needs to be."""
         packet = _beginning(raw)
         count = 0
@@ -593,7 +592,7 @@ class Inboxes:
             self.bytes += change * arrival.size
             self.messages += change
 
-    def _may_acknowledge(self, source: Source, peer: "Peer") -> bool:
+    def _may_acknowledge(self, source: Source, peer: "Carrier") -> bool:
         """Does an OrderAck of this stream go to this peer, and behind all refusals that it covers?"""
         if source.carrier is not peer and (source.carrier is not None or source.logged.guid != peer.remote_guid):
             return False
@@ -615,7 +614,7 @@ class Inboxes:
             )
         return arrival.peer
 
-    def _final_ack(self, arrival: Arrival, peer: "Peer") -> bytearray:
+    def _final_ack(self, arrival: Arrival, peer: "Carrier") -> bytearray:
         packet = self._log.load(arrival) if arrival.packet is None else arrival.packet
         source = bytes(packet[compose.SOURCE_AT : compose.ADDRESS_AT])
         at = parse.transaction_offset(packet)
@@ -637,7 +636,7 @@ class Inboxes:
             host,
         )
 
-    def _order_ack(self, source: Source, peer: "Peer") -> bytearray:
+    def _order_ack(self, source: Source, peer: "Carrier") -> bytearray:
         record = source.stream.record
         destination, host = _order_queue(peer, source.logged.guid)
         self._order_acks = self._order_acks + 1 & 0xFFFF
@@ -703,7 +702,7 @@ def _beginning(raw: bytes) -> bytes:
     return bytes(raw[: parse.transaction_offset(raw) + compose.TRANSACTION_HEADER_SIZE])
 
 
-def _order_queue(peer: "Peer", source: bytes) -> "tuple[names.QueueName, bytes]":
+def _order_queue(peer: "Carrier", source: bytes) -> "tuple[names.QueueName, bytes]":
     """Destination and QueueManagerAddress of an acknowledgement (B-361, B-362)."""
     address = peer.address
     direct = peer.session is not None and peer.session.direct_format_session

@@ -1,10 +1,10 @@
-"""What the node requires of a link and of a receiver, for readers and type checkers. Boards do not need it."""
+"""What the modules of a node require of each other, for readers and type checkers. Boards do not need it."""
 
 from typing import Any, Protocol
 
-from mqqb import headers, streams
+from mqqb import compose, headers, reader, session, streams
 
-from node.peer import Peer
+from node.outbox import Outbox
 
 
 class Waitable(Protocol):
@@ -38,6 +38,20 @@ class Link(Waitable, Protocol):
         """Let go of it, whatever its state; what was not sent yet is dropped."""
 
 
+class Carrier(Protocol):
+    """What a receiver sees of the peer whose session carries a message: `remote_guid` of the queue manager there;
+    `room`, the bytes that a packet may have; `session`, None while there is none; `address`, "" if the link has none.
+    """
+
+    remote_guid: bytes
+    room: int
+    session: "session.Session | None"
+
+    @property
+    def address(self) -> str:
+        """The host at the other end as the link knows it."""
+
+
 class Receiver(Protocol):
     """Takes what others send to this node. All is called from Node.poll; now: monotonic ms.
 
@@ -45,10 +59,10 @@ class Receiver(Protocol):
     then does the session acknowledge them (B-098).
     """
 
-    def closed(self, peer: Peer) -> None:
+    def closed(self, peer: Carrier) -> None:
         """A session is over; what was in flight is not acknowledged."""
 
-    def arrived(self, peer: Peer, message: headers.UserMessage, raw: bytes, now: int) -> bool:
+    def arrived(self, peer: Carrier, message: headers.UserMessage, raw: bytes, now: int) -> bool:
         """A message has come, `raw` is its packet without SessionHeader. If anything of it goes to the log, set
         Node.must_commit. True: there is no room for it now; nothing that comes behind it is given to this receiver,
         the session ends in a while, and they come again. OutboxError: it cannot be taken, the session ends at once.
@@ -57,7 +71,7 @@ class Receiver(Protocol):
     def settled(self) -> None:
         """The sync is over: arrivals whose handle has a `segment` are durable, the others are as if they never came."""
 
-    def next_packet(self, peer: Peer, now: int) -> "tuple[streams.Entry | None, bytearray, bool] | None":
+    def next_packet(self, peer: Carrier, now: int) -> "tuple[streams.Entry | None, bytearray, bool] | None":
         """What is to be sent to that peer now, before the messages of the queues: (entry that waits for its session
         acknowledgement, packet, recoverable). It counts as sent then. The packet has at most Peer.room bytes.
         """
@@ -67,3 +81,84 @@ class Receiver(Protocol):
 
     def next_timeout(self, now: int) -> "int | None":
         """When next_packet will have something for a peer with a session, or None."""
+
+
+class Stream(Protocol):
+    """A queue of messages for a peer. `sending`: the TxSequenceID of what was sent last."""
+
+    stream: streams.OutgoingStream
+    draft: compose.Draft
+    sending: int
+
+
+class Counts(Protocol):
+    """What a peer counts."""
+
+    sent: int
+    connects: int
+
+
+class Source(Protocol):
+    """What a peer's messages come from, and to whom it gives what came. heap: bytes that the board has."""
+
+    guid: bytes
+    heap: int
+    settings: "session.Settings | None"
+    outbox: Outbox
+    receiver: "Receiver | None"
+    uncommitted: "list[streams.Entry]"
+    must_commit: bool
+
+    @property
+    def stats(self) -> Counts:
+        """The counts since the start."""
+
+    def now(self) -> int:
+        """Monotonic ms."""
+
+    def leave(self, link: Waitable) -> None:
+        """This link is about to be closed."""
+
+    def commit_now(self) -> bool:
+        """Make durable what is in the log. False: the file system refused."""
+
+    def settle_now(self) -> None:
+        """Make all changes of state durable. Raises OSError if the file system refuses."""
+
+    def transmit(self, queue: Any, entry: streams.Entry, part: memoryview) -> bool:
+        """Fill part with the packet of an entry that is about to be transmitted. False: it is too late for that."""
+
+    def received(self, packet: "headers.UserMessage | reader.OrderAck | headers.FinalAck") -> None:
+        """Take a message for which there is no receiver, or an acknowledgement."""
+
+
+class Storage(Protocol):
+    """What a receiver writes to, and the clocks by which it does."""
+
+    guid: bytes
+    outbox: Outbox
+    must_commit: bool
+
+    def now(self) -> int:
+        """Monotonic ms."""
+
+    def time(self) -> int:
+        """s since 1970, or 0: the clock is not set."""
+
+    def log(self, messages: "list[Any]", with_time: bool = False) -> None:
+        """Note changes of these arrivals; they are durable soon, or by commit_now."""
+
+    def commit_now(self) -> bool:
+        """Make durable what is in the log. False: the file system refused."""
+
+    def touch(self) -> None:
+        """There is something to send."""
+
+
+class Polled(Protocol):
+    """What a task calls again and again. `links`: all that may become ready."""
+
+    links: "list[Waitable]"
+
+    def poll(self) -> int:
+        """Do what can be done now; ms until it wants to be called again at the latest."""

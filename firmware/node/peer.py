@@ -11,9 +11,8 @@ TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from typing import Any
 
-    from node.interfaces import Link
+    from node.interfaces import Link, Source, Stream
     from node.link import Backoff
-    from node.node import Node, Queue
 
 WRITE_BYTES = 8192  # so much is put together for one write, or
 _HEAP_SHARE = const(128)  # one part of the heap in so many, whatever is less, but
@@ -29,11 +28,11 @@ class Peer:
     answered last (A-39). `reason`: why the last session or attempt ended. `session`: None while there is none.
     """
 
-    def __init__(self, node: "Node", link: "Link", backoff: "Backoff | None") -> None:
-        self.node = node
+    def __init__(self, source: "Source", link: "Link", backoff: "Backoff | None") -> None:
+        self.source = source
         self.link = link
         self.initiator = backoff is not None
-        self.queues: "list[Queue]" = []
+        self.queues: "list[Stream]" = []
         self.remote_guid = names.NULL_GUID
         self.reason = ""
         self.session: "session.Session | None" = None
@@ -50,21 +49,21 @@ class Peer:
         self._end = 0  # and so much has to be
         self._large: "Any" = None  # a message whose packet the buffer does not hold: it goes in parts, and
         self._large_at = 0  # so much of it has been in the buffer
-        self._leaving: "Queue | None" = None  # the queue of such a message, until the link has taken all of it
+        self._leaving: "Stream | None" = None  # the queue of such a message, until the link has taken all of it
         self._trailer = 0  # bytes of its SessionHeader, which waits at the end of the buffer
         # Something found no room: ms until which the session goes on, or until fewer than so many arrivals are kept.
         self._full: "tuple[int, int] | None" = None
-        self._write_bytes = min(WRITE_BYTES, node.heap // _HEAP_SHARE)
+        self._write_bytes = min(WRITE_BYTES, source.heap // _HEAP_SHARE)
         self._least = _HANDSHAKE_BYTES
         if not self.initiator:
-            self._begin(node.now())
+            self._begin(source.now())
 
     @property
     def address(self) -> str:
         """The host at the other end as the link knows it, "" if it has no address."""
         return getattr(self.link, "host", "")
 
-    def add(self, queue: "Queue") -> None:
+    def add(self, queue: "Stream") -> None:
         """Carry what is sent to that queue, too."""
         self.queues.append(queue)
         self._least = max(
@@ -95,13 +94,13 @@ class Peer:
     def end(self, now: int, reason: str) -> None:
         """End the connection, whatever its state."""
         conversation = self.session
-        self.reason = outbox.AHEAD + "; " + reason if self.node.outbox.ahead else reason
+        self.reason = outbox.AHEAD + "; " + reason if self.source.outbox.ahead else reason
         self.session = None
         self._is_opening = False
         self._at = self._end = self.room = 0
         self._large = self._leaving = None
         if self.link.stream is not None:
-            self.node.leave(self.link)
+            self.source.leave(self.link)
         self.link.close()
         if self._backoff is None:
             self.is_over = True
@@ -109,12 +108,12 @@ class Peer:
             self._again_at = now + self._backoff.next()
         if conversation is not None:
             conversation.transport_closed()
-            if self._was_open and self.node.receiver is not None:
-                self.node.receiver.closed(self)
+            if self._was_open and self.source.receiver is not None:
+                self.source.receiver.closed(self)
 
     def _is_needed(self) -> bool:
         """Is there something to send (B-189, B-190, B-217), or is a FinalAck awaited, or can messages come?"""
-        if self.node.receiver is not None:
+        if self.source.receiver is not None:
             return True
         return any(queue.stream.table or queue.stream.awaiting_final_ack for queue in self.queues)
 
@@ -132,7 +131,9 @@ class Peer:
         return True
 
     def _begin(self, now: int) -> None:
-        conversation = self.session = session.Session(self.initiator, self.node.guid, now, settings=self.node.settings)
+        conversation = self.session = session.Session(
+            self.initiator, self.source.guid, now, settings=self.source.settings
+        )
         self._was_open = False
         self._full = None
         for queue in self.queues:
@@ -142,7 +143,7 @@ class Peer:
 
     def _make_room(self) -> None:
         """See that the buffer, of which nothing is needed, is as large as it has to be."""
-        least = self._least if self.node.receiver is None else max(self._least, _FROM_HERE_BYTES)
+        least = self._least if self.source.receiver is None else max(self._least, _FROM_HERE_BYTES)
         if len(self._out) < least:
             self._out = bytearray(max(self._write_bytes, least))
             self._view = memoryview(self._out)
@@ -168,7 +169,7 @@ class Peer:
                 queue.stream.handle_timeout(now)
         full = self._full
         is_free = full and self._at == self._end and self._large is None  # no packet is half written
-        if full and is_free and (now >= full[0] or self.node.outbox.arrivals < full[1]):
+        if full and is_free and (now >= full[0] or self.source.outbox.arrivals < full[1]):
             conversation.close("B-285", "no room for what came")
         is_written = conversation.closed is None and self._write(conversation, now)
         if conversation.closed is not None:
@@ -218,7 +219,7 @@ class Peer:
         at = self._large_at
         room = self.room
         end = self._end = min(message.size - at, room)
-        self.node.outbox.load_into(message, self._view[:end], at)
+        self.source.outbox.load_into(message, self._view[:end], at)
         self._large_at = at + end
         if self._large_at == message.size:
             self._out[end : end + compose.SESSION_HEADER_SIZE] = self._out[room:]
@@ -227,15 +228,15 @@ class Peer:
 
     def _fill(self, conversation: session.Session, now: int) -> bool:
         """Put messages into the buffer. True: there are more."""
-        node = self.node
+        source = self.source
         if not conversation.can_send():
             return False
-        if node.uncommitted:
-            node.commit_now()  # nothing leaves before it is durable (B-098)
+        if source.uncommitted:
+            source.commit_now()  # nothing leaves before it is durable (B-098)
         room = self.room
-        if node.receiver is not None:
+        if source.receiver is not None:
             while self._end < room and conversation.can_send():
-                reply = node.receiver.next_packet(self, now)
+                reply = source.receiver.next_packet(self, now)
                 if reply is None:
                     break
                 size = len(reply[1])
@@ -261,13 +262,13 @@ class Peer:
             if entry.tx_sequence_id is not queue.sending and entry.tx_sequence_id != queue.sending:
                 # If an older sequence came back after a cut, the destination would refuse it for ever (B-275); and what
                 # has failed would be covered by the OrderAck of what is sent now, behind its gap.
-                node.settle_now()
+                source.settle_now()
                 queue.sending = entry.tx_sequence_id
             size = min(message.size, room)
-            if not node.transmit(queue, entry, self._view[at : at + size]):
+            if not source.transmit(queue, entry, self._view[at : at + size]):
                 continue
             queue.stream.prepare(entry, self._out, at + queue.draft.transaction_at)
-            node.stats.sent += 1
+            source.stats.sent += 1
             self._end = at + conversation.send_in(entry, self._out, at, size, entry.recoverable, now)
             if size < message.size:
                 self._large = message
@@ -284,8 +285,8 @@ class Peer:
         From one that finds no room on none is (B-110, B-285). The session goes on until there may be room, at most for
         5 s: what it carries the other way, and what is heard about that, makes some.
         """
-        node = self.node
-        receiver = node.receiver
+        source = self.source
+        receiver = source.receiver
         waiting: "list[bool] | None" = None  # for the sync: the messages, by being recoverable or not
         refusal = ""
         has_arrived = False
@@ -301,11 +302,11 @@ class Peer:
             packet = event.packet
             try:
                 if receiver is None or hasattr(packet, "body"):  # an OrderAck or a FinalAck
-                    node.received(packet)
+                    source.received(packet)
                 elif not self._full:
                     has_arrived = True
                     if receiver.arrived(self, packet, event.raw, now):
-                        self._full = now + _FULL_MS, node.outbox.arrivals
+                        self._full = now + _FULL_MS, source.outbox.arrivals
             except outbox.OutboxError as error:
                 refusal = str(error)
                 waiting = waiting or []
@@ -313,12 +314,12 @@ class Peer:
             if self._full:
                 continue
             if waiting is None:
-                if not node.must_commit:
+                if not source.must_commit:
                     conversation.stored(event.recoverable, now)
                     continue
                 waiting = []
             waiting.append(event.recoverable)
-        if waiting is not None and node.must_commit and not node.commit_now():
+        if waiting is not None and source.must_commit and not source.commit_now():
             refusal = refusal or "an outcome could not be made durable"
         if receiver is not None and has_arrived:
             receiver.settled()
@@ -329,13 +330,13 @@ class Peer:
 
     def _take(self, event: object) -> None:
         """Act on an event that is no message."""
-        node = self.node
+        source = self.source
         if isinstance(event, events.Acknowledged):
-            if node.receiver is not None:
-                node.receiver.acknowledged(event.entries)
+            if source.receiver is not None:
+                source.receiver.acknowledged(event.entries)
         elif isinstance(event, events.Opened):
             assert self.session is not None
-            node.stats.connects += 1
+            source.stats.connects += 1
             self._was_open = True
             self.remote_guid = self.session.remote_guid
             if self._backoff is not None:

@@ -13,8 +13,7 @@ TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from typing import Any
 
-    from node.interfaces import Waitable
-    from node.node import Node
+    from node.interfaces import Polled, Waitable
 
 
 _MICROPYTHON = sys.implementation.name == "micropython"
@@ -25,7 +24,7 @@ if not _MICROPYTHON:
 class Tasks:
     """Runs a node in the running event loop."""
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(self, node: "Polled") -> None:
         self._node = node
         self.sleeping: "Any" = None  # while there is nothing to do
         self._is_woken = False

@@ -48,10 +48,6 @@ LAZY = "a board that does not use it does not have it: imported where it is used
 EXCEPTIONS = {
     ("ordack.boards.outbox", "node.outbox"): BOARD_STORAGE,
     ("node.replay", "node.outbox"): BOARD_STORAGE,
-    ("node.inbox", "node.node"): BOARD_STORAGE,
-    ("node.interfaces", "node.peer"): BOARD_STORAGE,
-    ("node.peer", "node.node"): BOARD_STORAGE,
-    ("node.tasks", "node.node"): BOARD_STORAGE,
     ("mqqb.headers", "mqqb.rare"): TYPES,
     ("mqqb.names", "mqqb.guids"): LAZY,
 }
