@@ -17,6 +17,7 @@ from mqqb import core, headers, parse
 from ordack.config import Config
 from ordack.incoming import IncomingState
 from ordack.outgoing import OutgoingQueue
+from ordack.store import Store
 from ordack.tables import key_of
 
 Sequence = tuple[bytes, int, int]  # source, TimeStamp and ordinal: no other stream has the same
@@ -64,6 +65,13 @@ def rejected(packet: bytes | bytearray) -> tuple[Sequence, int] | None:
         return None
     body = found.body
     return ((bytes(body.source_guid), body.tx_sequence_time_stamp, body.tx_sequence_ordinal), body.tx_sequence_number)
+
+
+def indispensable(store: Store, outgoing: int) -> list[int]:
+    """What an operator cannot purge of an outgoing queue, by key: FinalAcks of another queue manager that reject a
+    message and pass through here. Without one, the next OrderAck that passes says that the message was stored, and only
+    that other queue manager could hold it back."""
+    return [key for key, packet in store.forwarded(outgoing) if rejected(packet)]
 
 
 def given_up(acknowledgements: Iterable[bytearray], states: Iterable[IncomingState]) -> list[IncomingState]:

@@ -19,7 +19,7 @@ import secrets
 import struct
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -1265,14 +1265,21 @@ class Store:
             self._all("UPDATE outgoing SET resends = resends + 1 WHERE format_name = ? RETURNING 1", (format_name,))
         )
 
-    def request_purge(self, outgoing: int, limit: int = -1, after: int = 0, last: int = NEVER) -> list[int]:
+    def forwarded(self, outgoing: int) -> Iterator[tuple[int, bytearray]]:
+        """What only passes through an outgoing queue: (key, packet)."""
+        keys = self._column("SELECT id FROM outgoing_messages WHERE outgoing = ? AND NOT own AND due > 0", (outgoing,))
+        return ((key, self.outgoing_packet(key)[0]) for key in keys)
+
+    def request_purge(
+        self, outgoing: int, limit: int = -1, after: int = 0, last: int = NEVER, keep: Collection[int] = ()
+    ) -> list[int]:
         """Ask the queue manager to end the messages in an outgoing queue with keys above `after` up to `last` (C-29),
-        `limit` at most, fewer if they are large; their keys."""
+        `limit` at most, fewer if they are large, but for those with the keys `keep`; their keys."""
         keys = first_piece(
             self._all(
-                "SELECT id, length(packet) FROM outgoing_messages WHERE outgoing = ? AND id > ? "
-                "AND id <= ? ORDER BY id LIMIT ?",
-                (outgoing, after, last, limit),
+                "SELECT id, length(packet) FROM outgoing_messages WHERE outgoing = ? AND id > ? AND id <= ? "
+                "AND id NOT IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?",
+                (outgoing, after, last, json.dumps(list(keep)), limit),
             )
         )
         self._all(

@@ -50,6 +50,7 @@ from ordack.config import Config
 from ordack.links import Hop, Link
 from ordack.manager import Manager
 from ordack.names import DEAD_XACT, JOURNAL
+from ordack.returns import indispensable
 from ordack.store import FILE_NAME, NEVER, Store, StoreError
 
 from tests.host.model_lines import Sendable, Sending, Violation
@@ -1022,7 +1023,7 @@ class World:
             return
         host.look()
         self.figures["withdrawn"] += 1
-        for key in store.request_purge(queue.identifier):
+        for key in store.request_purge(queue.identifier, keep=indispensable(store, queue.identifier)):
             host.withdrawn.add(key)
             if key not in host.outgoing:
                 continue

@@ -13,6 +13,7 @@ from mqqb.names import NULL_GUID, DirectQueueFormatName, QueueName
 from ordack.client import Empty, Reject
 from ordack.config import Config
 from ordack.names import DEAD_LETTER, DEAD_XACT
+from ordack.pieces import purge_outgoing
 
 from tests.host.outcomes import ADMIN, JN, NA, Sender, application, copies, run
 from tests.support.host_peer import Peer
@@ -278,6 +279,35 @@ def test_a_final_ack_for_a_source_that_is_away_waits_at_the_router_over_a_restar
     run(line.world, 15_000)
     assert peer.classes == [0x4000]
     assert line.waiting() == [0, 0, 0]
+
+
+@pytest.mark.rule("B-260", "B-362", "C-29")
+def test_a_purge_at_the_router_leaves_the_final_ack_without_which_a_refused_message_would_be_called_stored(
+    line: Line,
+) -> None:
+    peer = Sender(b"\1" * 16, PLANT)
+    line.world.peers.append(peer)
+    with line.receiver.client() as client:
+        client.store.set_quota("line1", 0)
+    peer.send(b"refused")
+    exchange(line.world)
+    line.world.peers.clear()
+    for wire in list(line.world.wires):
+        if wire.initiator is peer:
+            wire.cut()
+    run(line.world, 2000)
+    with line.router.client() as client:
+        purged = [purge_outgoing(client.store, queue.identifier) for queue in client.store.outgoing_queues()]
+    assert sorted(purged) == [(0, 0), (0, 1)]
+    run(line.world, 2000)
+    assert line.waiting() == [1, 0, 0]
+    with line.receiver.client() as client:
+        client.store.set_quota("line1", None)
+    peer.send(b"taken")
+    line.world.peers.append(peer)
+    line.world.settle()
+    assert (peer.rejected, line.receiver.content("line1")) == ({1: 0x8003}, [b"taken"])
+    assert set(peer.acked) == {2}
 
 
 @pytest.mark.rule("B-427", "B-248", "B-318", "B-020")

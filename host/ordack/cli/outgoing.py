@@ -92,7 +92,8 @@ def outgoing_purge(name: FormatNameArgument, store: StoreOption, as_json: JsonOp
 
     `ordack serve` removes them, and moves those that ask for it to the dead-letter queue. A message that has arrived
     may still be received. If the queue holds acknowledgements for another queue manager, that one will not learn what
-    became of its messages.
+    became of its messages. Those that only pass through, and tell that a message was refused, stay: without them its
+    sender would take the message for stored.
     """
     from ordack.pieces import purge_outgoing
 
@@ -101,7 +102,12 @@ def outgoing_purge(name: FormatNameArgument, store: StoreOption, as_json: JsonOp
         queue = opened.find_outgoing_queue(name)
         if queue is None:
             raise StoreError(f"there is no outgoing queue {name}; `ordack outgoing list` shows them")
-        removed = purge_outgoing(opened, queue.identifier)
+        removed, kept = purge_outgoing(opened, queue.identifier)
     report_done(
-        as_json, f"{counted(removed, 'message')} will be removed from {name}", format_name=name, removed=removed
+        as_json,
+        f"{counted(removed, 'message')} will be removed from {name}"
+        + (f"; {counted(kept, 'acknowledgement')} of refused messages only pass through, and stay" if kept else ""),
+        format_name=name,
+        removed=removed,
+        kept=kept,
     )
