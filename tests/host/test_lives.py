@@ -211,6 +211,26 @@ def test_a_number_not_given_yet_in_this_run_is_noticed(tmp_path: Path, monkeypat
     assert _newer(sender) == 1
 
 
+@pytest.mark.rule("B-426", "B-230", "B-413")
+def test_a_higher_ordinal_with_the_same_time_stamp_is_noticed(tmp_path: Path) -> None:
+    world, receiver, sender = two_hosts(tmp_path)
+    sent = _send(sender, b"1")
+    exchange(world)
+    world.pass_time(100)
+    exchange(world)
+    [(ordinal, time_stamp, following, _)] = [queue.record for queue in sender.store.outgoing_queues()]
+    assert following == 2, "its number stands in this sequence, too"
+    packet = acks.order_ack(acks.order_queue("10.0.0.9"), receiver.store.guid, 1, 0, ordinal + 1, time_stamp, 1)
+    _from_destination(receiver, packet, world)
+    exchange(world)
+    assert _newer(sender) == 1
+    sent += _send(sender, b"2")
+    assert [queue.record[1] > time_stamp for queue in sender.store.outgoing_queues()] == [True]
+    _seconds(world, 3)
+    assert receiver.content("line1") == [b"1", b"2"]
+    assert _states(sender, sent) == [STORED] * 2
+
+
 @pytest.mark.rule("B-413", "B-426", "B-230")
 def test_of_two_copies_at_work_none_calls_stored_what_is_not_and_both_are_told(tmp_path: Path) -> None:
     world, receiver, sender = two_hosts(tmp_path)

@@ -10,7 +10,7 @@ sys.path.insert(0, "tests/mp")
 import power
 from engine_cases import run_calls
 from inbox_world import BOARD, Sender, Wire, World
-from mqqb import guids, names, parse, session
+from mqqb import guids, headers, names, parse, reader, session
 from node import OutboxError
 from node.peer import Peer
 
@@ -877,18 +877,22 @@ def a_cut_while_a_stream_is_forgotten_leaves_the_old_one_or_the_new_one():
     assert cuts > 100
 
 
-def acknowledgements_go_back_the_way_the_message_came():
-    """A router stands between: FinalAcks are for the sender, on the router's session, also after a reset."""
-    sender = Sender(1, NUMBERED)
-    world = world_of(sender)
-    router = bytes([9]) * 16
+def put_behind_router(sender):
+    """What it sends comes on the session of another queue manager."""
 
     def open_session(now):
-        sender.session = session.Session(True, router, now)
+        sender.session = session.Session(True, bytes([9]) * 16, now)
         sender.session.connected(now)
         sender.stream.restart(now)
 
     sender.connect = open_session
+
+
+def acknowledgements_go_back_the_way_the_message_came():
+    """A router stands between: FinalAcks are for the sender, on the router's session, also after a reset."""
+    sender = Sender(1, NUMBERED)
+    world = world_of(sender)
+    put_behind_router(sender)
     sender.send(b"1")
     sender.send(b"2")
     world.run(1000)
@@ -908,6 +912,27 @@ def acknowledgements_go_back_the_way_the_message_came():
     world.run(1000)
     assert sender.said == {1: 0x4000, 2: 0x4000}
     assert world.node.inboxes.owed == []
+
+
+def acknowledgements_for_a_sender_behind_a_router_are_addressed_to_the_sender():
+    """By its GUID, also where it names the queue directly, for the router's address means that (A-20, B-361, B-362)."""
+    for behind in (True, False):
+        sender = Sender(1)
+        world = world_of(sender)
+        if behind:
+            put_behind_router(sender)
+        told = {}
+        take = sender._message
+
+        def note(packet, now, told=told, take=take):
+            told[type(packet)] = bytes(packet.message.user.queue_manager_address)
+            take(packet, now)
+
+        sender._message = note
+        sender.send(b"on")
+        world.run(2000, taker(world, []))
+        address = sender.guid if behind else names.NULL_GUID
+        assert told == {reader.OrderAck: address, headers.FinalAck: address}, told
 
 
 def names_and_numbers_are_checked():
@@ -1096,6 +1121,7 @@ TESTS = (
     of_two_streams_the_one_that_is_owed_nothing_is_forgotten,
     a_cut_while_a_stream_is_forgotten_leaves_the_old_one_or_the_new_one,
     acknowledgements_go_back_the_way_the_message_came,
+    acknowledgements_for_a_sender_behind_a_router_are_addressed_to_the_sender,
     names_and_numbers_are_checked,
     a_sender_that_lost_its_memory_begins_anew,
     random_lives,
