@@ -397,73 +397,21 @@ class Client:
         name. Raises NoSuchQueue, BadName, ValueError (which says what is out of range), StoreError; StoreUnknown if the
         disk failed at the very end: sent again by this Client it is sent once, another must look for it first.
         """
-        if legible(label) != label:
-            raise ValueError(f"the label {legible(label)} is not valid text: it holds half a character")
-        length = len(utf16_encode(label)) // 2
-        if length > LABEL_MAX:
-            raise ValueError(f"the label has {length} UTF-16 characters; at most {LABEL_MAX} are allowed (wire.md 2.5)")
-        for name, value in (("TimeToReachQueue", ttrq), ("TimeToBeReceived", ttbr)):
-            if value is not None and not 0 <= value <= TIME_MAX:
-                raise ValueError(f"{name} is {value} s; 0 to {TIME_MAX} are allowed")
+        _check(label, ttrq, ttbr)
         if ttrq == 0:  # one attempt to deliver it (B-405)
             ttrq = CONNECT_TIMEOUT_S
-        queue = None
-        destination = names.destination(destination)
-        if destination[:7].upper() == "DIRECT=":
-            address, name = split_direct(destination) or ("", "")
-            if not name:
-                raise BadName(
-                    f"{destination!r} is not of the form DIRECT=TCP:address\\private$\\queue "
-                    "or DIRECT=OS:host\\private$\\queue"
-                )
-            format_name = destination
-            if address == ".":
-                queue = self._open(name)
-            else:
-                check_host(address)
-                if name in CLOSED_QUEUES:
-                    raise _closed(name)
-        elif destination[:8].upper() == "PRIVATE=":
-            format_name = self._private(destination)
-        else:
-            queue = self._open(destination)
-            format_name = f"DIRECT=OS:.\\private$\\{queue.name}"
-        if queue is not None and queue.kind == SYSTEM:
-            raise StoreError(f"{queue.name} is a system queue: only the queue manager writes to it (B-395)")
-        if queue is not None and queue.kind == SUBQUEUE:
-            raise StoreError(f"{queue.name} is a sub-queue: only messages of its queue are moved there")
-        if delivery is None:
-            delivery = "transactional" if queue is None or queue.transactional else "recoverable"
-        if queue is not None and queue.transactional != (delivery == "transactional"):
-            raise ValueError(
-                f"the queue {queue.name} is {'' if queue.transactional else 'not '}transactional: "
-                f"it does not take {delivery} messages"
-            )
+        queue, format_name = self._target(destination)
+        delivery = _delivery(queue, delivery)
         if dead_letter_queue is not None:
-            if delivery != "transactional" or not dead_letter:
-                raise ValueError(
-                    "a dead-letter queue can be named only for a transactional message that asks "
-                    "for dead-lettering (B-396)"
-                )
-            named = self._open(dead_letter_queue)
-            if named.kind != PRIVATE or not named.transactional:
-                raise ValueError(f"{named.name} is no transactional private queue: it takes no dead letters (B-396)")
-            dead_letter_queue = named.name
+            dead_letter_queue = self._dead_letter_queue(dead_letter_queue, delivery, dead_letter)
         journaling = (core.USER_JN if dead_letter else 0) | (core.USER_JP if journal else 0)
         sent = None
         try:
             with self.store.transaction():
+                wanted = self._wanted(acknowledge)
+                admin = self._administration_queue(administration_queue, bool(acknowledge))
                 packet = self._packet(
-                    format_name,
-                    body,
-                    label,
-                    priority,
-                    delivery,
-                    ttrq,
-                    ttbr,
-                    journaling,
-                    self._wanted(acknowledge),
-                    self._administration_queue(administration_queue, bool(acknowledge)),
+                    format_name, body, label, priority, delivery, ttrq, ttbr, journaling, wanted, admin
                 )
                 sent = (
                     self._send_here(queue, format_name, packet, delivery, dead_letter_queue)
@@ -472,8 +420,47 @@ class Client:
                 )
         except StoreUnknown as error:
             number = "" if sent is None else f" {sent.message_id}"
-            raise StoreUnknown(f"the message{number} to {destination} was sent, or not: {error.reason}") from None
+            raise StoreUnknown(
+                f"the message{number} to {names.destination(destination)} was sent, or not: {error.reason}"
+            ) from None
         return sent
+
+    def _target(self, destination: str) -> tuple[QueueState | None, str]:
+        """Where a message goes: to this queue here, or away; and its format name."""
+        destination = names.destination(destination)
+        if destination[:7].upper() == "DIRECT=":
+            address, name = split_direct(destination) or ("", "")
+            if not name:
+                raise BadName(
+                    f"{destination!r} is not of the form DIRECT=TCP:address\\private$\\queue "
+                    "or DIRECT=OS:host\\private$\\queue"
+                )
+            if address != ".":
+                check_host(address)
+                if name in CLOSED_QUEUES:
+                    raise _closed(name)
+                return None, destination
+            queue, format_name = self._open(name), destination
+        elif destination[:8].upper() == "PRIVATE=":
+            return None, self._private(destination)
+        else:
+            queue = self._open(destination)
+            format_name = f"DIRECT=OS:.\\private$\\{queue.name}"
+        if queue.kind == SYSTEM:
+            raise StoreError(f"{queue.name} is a system queue: only the queue manager writes to it (B-395)")
+        if queue.kind == SUBQUEUE:
+            raise StoreError(f"{queue.name} is a sub-queue: only messages of its queue are moved there")
+        return queue, format_name
+
+    def _dead_letter_queue(self, name: str, delivery: str, dead_letter: bool) -> str:
+        if delivery != "transactional" or not dead_letter:
+            raise ValueError(
+                "a dead-letter queue can be named only for a transactional message that asks for dead-lettering (B-396)"
+            )
+        named = self._open(name)
+        if named.kind != PRIVATE or not named.transactional:
+            raise ValueError(f"{named.name} is no transactional private queue: it takes no dead letters (B-396)")
+        return named.name
 
     def _private(self, destination: str) -> str:
         """The format name of a private queue on another queue manager, as there is only one."""
@@ -671,3 +658,26 @@ class Client:
         core.pack(core.TRANSACTION_HEADER, header, packet, offset)
         self.store.save_outgoing([outgoing._replace(record=tuple(record))])
         return ordinal, time_stamp, header[core.TX_NUMBER]
+
+
+def _check(label: str, ttrq: int | None, ttbr: int | None) -> None:
+    """Raises ValueError if no message can have these."""
+    if legible(label) != label:
+        raise ValueError(f"the label {legible(label)} is not valid text: it holds half a character")
+    length = len(utf16_encode(label)) // 2
+    if length > LABEL_MAX:
+        raise ValueError(f"the label has {length} UTF-16 characters; at most {LABEL_MAX} are allowed (wire.md 2.5)")
+    for name, value in (("TimeToReachQueue", ttrq), ("TimeToBeReceived", ttbr)):
+        if value is not None and not 0 <= value <= TIME_MAX:
+            raise ValueError(f"{name} is {value} s; 0 to {TIME_MAX} are allowed")
+
+
+def _delivery(queue: QueueState | None, delivery: str | None) -> str:
+    if delivery is None:
+        delivery = "transactional" if queue is None or queue.transactional else "recoverable"
+    if queue is not None and queue.transactional != (delivery == "transactional"):
+        raise ValueError(
+            f"the queue {queue.name} is {'' if queue.transactional else 'not '}transactional: "
+            f"it does not take {delivery} messages"
+        )
+    return delivery

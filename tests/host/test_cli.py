@@ -499,7 +499,7 @@ def test_what_waits_is_listed_paused_resumed_resent_and_ended(store: Path, tmp_p
     while as_json("outgoing", "list", "--store", store)[0].get("state") != "OnHold":
         assert time.monotonic() < deadline
     assert "OnHold" in ordack("outgoing", "list", "--store", store).stdout
-    assert as_json("outgoing", "purge", "--store", store, name) == [{"format_name": name, "removed": 1}]
+    assert as_json("outgoing", "purge", "--store", store, name) == [{"format_name": name, "removed": 1, "kept": 0}]
     while (found := as_json("state", "--store", store, sent["message_id"])[0])["state"] == "waiting":
         assert time.monotonic() < deadline
     assert found == {
@@ -645,7 +645,7 @@ def test_acknowledgements_for_a_peer_that_does_not_come_back_can_be_purged(store
         )
         queue = client.store.outgoing_queue(name, 1)
         client.store.add_outgoing([NewOutgoing(queue.identifier, 1, 0, 0, 0, True, 0, packet, own=False)])
-    assert as_json("outgoing", "purge", "--store", store, name) == [{"format_name": name, "removed": 1}]
+    assert as_json("outgoing", "purge", "--store", store, name) == [{"format_name": name, "removed": 1, "kept": 0}]
     running = Serve(store)
     deadline = time.monotonic() + DEADLINE_S
     while as_json("outgoing", "list", "--store", store):

@@ -37,52 +37,59 @@ def _report_file(text: str) -> Path:
     return path
 
 
+CapturesArgument = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="PATH...",
+        parser=local,
+        help="Captures: files, patterns or folders. All of them together are one capture.",
+    ),
+]
+OutOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        parser=_new_folder,
+        help="Write streams, sequences, senders and violations there as Parquet and JSON.",
+    ),
+]
+MasterOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Spark's master URL, or sc://HOST:PORT. "
+        "Default: Spark on this machine, or where SPARK_REMOTE says, for "
+        "captures of more than 256 MiB."
+    ),
+]
+FollowOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        parser=local,
+        help="Instead of PATH: audit a folder in which captures keep arriving, until SIGTERM or SIGINT. Uses Spark "
+        "only with --master.",
+    ),
+]
+CheckpointOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        parser=local,
+        help="With --follow: folder that records the progress. The next start continues from it.",
+    ),
+]
+
+
 def audit(
-    captures: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="PATH...",
-            parser=local,
-            help="Captures: files, patterns or folders. All of them together are one capture.",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            parser=_new_folder,
-            help="Write streams, sequences, senders and violations there as Parquet and JSON.",
-        ),
-    ] = None,
+    captures: CapturesArgument = None,
+    out: OutOption = None,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", parser=_report_file, help="Write a report with plots, one file.")
     ] = None,
-    master: Annotated[
-        str | None,
-        typer.Option(
-            help="Spark's master URL, or sc://HOST:PORT. "
-            "Default: Spark on this machine, or where SPARK_REMOTE says, for "
-            "captures of more than 256 MiB."
-        ),
-    ] = None,
+    master: MasterOption = None,
     no_spark: Annotated[bool, typer.Option("--no-spark", help="Do everything in this process.")] = False,
-    follow: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            parser=local,
-            help="Instead of PATH: audit a folder in which captures keep arriving, until SIGTERM or SIGINT. Uses Spark "
-            "only with --master.",
-        ),
-    ] = None,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            parser=local,
-            help="With --follow: folder that records the progress. The next start continues from it.",
-        ),
-    ] = None,
+    follow: FollowOption = None,
+    checkpoint: CheckpointOption = None,
     once: Annotated[
         bool, typer.Option("--once", help="With --follow: end when everything that is there has been read.")
     ] = False,

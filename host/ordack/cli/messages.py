@@ -20,77 +20,70 @@ if TYPE_CHECKING:
     from ordack.client import Message
 
 
+DestinationArgument = Annotated[
+    str,
+    typer.Argument(
+        help="Name of a local queue, or a format name: DIRECT=TCP:10.0.0.5\\private$\\line1, "
+        "DIRECT=OS:plant\\private$\\line1, PRIVATE=<GUID of a queue manager>\\<number of its queue>."
+    ),
+]
+FileOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        parser=local,
+        help="Read the body from a file; - is standard input, which is also the default.",
+    ),
+]
+DeliveryOption = Annotated[
+    str | None,
+    typer.Option(help="express, recoverable or transactional. Default: what a local queue takes, else transactional."),
+]
+TtrqOption = Annotated[
+    int | None, typer.Option(help="Seconds to reach its queue. 0 counts as 10, one attempt. Default: four days.")
+]
+DeadLetterOption = Annotated[
+    bool,
+    typer.Option("--dead-letter", help="Keep the message in a dead-letter queue if it is not known to be delivered."),
+]
+JournalOption = Annotated[
+    bool, typer.Option("--journal", help="Keep a copy in the journal when the message is delivered.")
+]
+DeadLetterQueueOption = Annotated[
+    str | None,
+    typer.Option(help="A transactional queue here that takes the place of the system's dead-letter queue."),
+]
+AcknowledgeOption = Annotated[
+    list[str] | None,
+    typer.Option(help="reach-queue, receive, nack-reach-queue or nack-receive: what to tell the administration queue."),
+]
+AdministrationQueueOption = Annotated[
+    str | None,
+    typer.Option(help="Where acknowledgements go: a queue here that is not transactional, or a format name."),
+]
+
+
 def send(
-    destination: Annotated[
-        str,
-        typer.Argument(
-            help="Name of a local queue, or a format name: DIRECT=TCP:10.0.0.5\\private$\\line1, "
-            "DIRECT=OS:plant\\private$\\line1, PRIVATE=<GUID of a queue manager>\\<number of its queue>."
-        ),
-    ],
+    destination: DestinationArgument,
     store: StoreOption,
     body: Annotated[str | None, typer.Option(help="The body.")] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            parser=local,
-            help="Read the body from a file; - is standard input, which is also the default.",
-        ),
-    ] = None,
+    file: FileOption = None,
     label: Annotated[str, typer.Option(help="At most 249 characters.")] = "",
     priority: Annotated[int, typer.Option(min=0, max=7, help="7 is received first.")] = 3,
-    delivery: Annotated[
-        str | None,
-        typer.Option(
-            help="express, recoverable or transactional. Default: what a local queue takes, else transactional."
-        ),
-    ] = None,
-    ttrq: Annotated[
-        int | None, typer.Option(help="Seconds to reach its queue. 0 counts as 10, one attempt. Default: four days.")
-    ] = None,
+    delivery: DeliveryOption = None,
+    ttrq: TtrqOption = None,
     ttbr: Annotated[int | None, typer.Option(help="Seconds to be received. Default: no limit.")] = None,
-    dead_letter: Annotated[
-        bool,
-        typer.Option(
-            "--dead-letter", help="Keep the message in a dead-letter queue if it is not known to be delivered."
-        ),
-    ] = False,
-    journal: Annotated[
-        bool, typer.Option("--journal", help="Keep a copy in the journal when the message is delivered.")
-    ] = False,
-    dead_letter_queue: Annotated[
-        str | None,
-        typer.Option(help="A transactional queue here that takes the place of the system's dead-letter queue."),
-    ] = None,
-    acknowledge: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="reach-queue, receive, nack-reach-queue or nack-receive: what to tell the administration queue."
-        ),
-    ] = None,
-    administration_queue: Annotated[
-        str | None,
-        typer.Option(help="Where acknowledgements go: a queue here that is not transactional, or a format name."),
-    ] = None,
+    dead_letter: DeadLetterOption = False,
+    journal: JournalOption = False,
+    dead_letter_queue: DeadLetterQueueOption = None,
+    acknowledge: AcknowledgeOption = None,
+    administration_queue: AdministrationQueueOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Send one message. It is on disk when the command ends; it travels to another machine when `ordack serve` runs."""
-    if body is not None and file is not None:
-        raise typer.BadParameter("give --body or --file, not both")
     from ordack.client import Client
 
-    if body is not None:
-        content = os.fsencode(body)
-    elif file is not None and str(file) != "-":
-        try:
-            content = file.read_bytes()
-        except OSError as error:
-            raise typer.BadParameter(f"cannot read {file}: {error.strerror}") from None
-    elif sys.stdin is not None:
-        content = sys.stdin.buffer.read()
-    else:
-        raise typer.BadParameter("standard input is closed: give --body or --file")
+    content = _content(body, file)
     with Client(store) as client:
         try:
             sent = client.send(
@@ -111,19 +104,48 @@ def send(
             raise typer.BadParameter(str(error)) from None
         discarded = 0 if dead_letter else client.last_discarded(destination)
     if discarded:
-        from ordack import classes, names
-
-        named = names.destination(destination)
-        complain(
-            f"the latest message to {destination} is lost: {classes.words(discarded, named)}. This one asks "
-            "for no dead letter either: --dead-letter keeps it if it is not delivered"
-        )
+        _warn(destination, discarded)
     report_done(
         as_json,
         f"sent message {sent.message_id} to {destination}, {sent.delivery}",
         destination=destination,
         **sent._asdict(),
     )
+
+
+def _content(body: str | None, file: Path | None) -> bytes:
+    """The body of a message, from where the options say."""
+    if body is not None and file is not None:
+        raise typer.BadParameter("give --body or --file, not both")
+    if body is not None:
+        return os.fsencode(body)
+    if file is not None and str(file) != "-":
+        try:
+            return file.read_bytes()
+        except OSError as error:
+            raise typer.BadParameter(f"cannot read {file}: {error.strerror}") from None
+    if sys.stdin is None:
+        raise typer.BadParameter("standard input is closed: give --body or --file")
+    return sys.stdin.buffer.read()
+
+
+def _warn(destination: str, discarded: int) -> None:
+    from ordack import classes, names
+
+    complain(
+        f"the latest message to {destination} is lost: {classes.words(discarded, names.destination(destination))}. "
+        "This one asks for no dead letter either: --dead-letter keeps it if it is not delivered"
+    )
+
+
+RawOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        parser=local,
+        help="Write the body of one message, byte by byte, to this new file, and print nothing; - is standard output.",
+    ),
+]
 
 
 def receive(
@@ -139,15 +161,7 @@ def receive(
         bool,
         typer.Option("--follow", help="Take all messages, then those that arrive, until --count or a signal ends it."),
     ] = False,
-    raw: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            parser=local,
-            help="Write the body of one message, byte by byte, to this new file, and "
-            "print nothing; - is standard output.",
-        ),
-    ] = None,
+    raw: RawOption = None,
 ) -> None:
     """Take one message from a queue, or more: print it, then remove it.
 

@@ -76,53 +76,61 @@ def export(
         write(f"{counted(messages, 'message')} exported\n")
 
 
+SegmentsArgument = Annotated[
+    Path, typer.Argument(metavar="SEGMENTS", parser=local, help="Folder that `ordack export` has written.")
+]
+TableOption = Annotated[
+    str,
+    typer.Option(
+        "--to", metavar="TABLE", help="Folder or URL of the table. With --format iceberg: its name in the catalog."
+    ),
+]
+TableFormatOption = Annotated[
+    str, typer.Option("--format", help="parquet or orc; delta or iceberg if Spark has the package.")
+]
+SchemaOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DDL",
+        help='Columns to decode from the bodies, as in "temperature DOUBLE, at TIMESTAMP". A body that '
+        "does not fit leaves them null, and the column _malformed has the reason.",
+    ),
+]
+CheckpointOption = Annotated[
+    str | None,
+    typer.Option(metavar="FOLDER", help="Folder that records what is in the table. Default: in the table's folder."),
+]
+ContinuousOption = Annotated[
+    bool,
+    typer.Option(
+        "--continuous/--once",
+        help="Continue with what arrives, until SIGTERM, SIGINT or SIGHUP; or end when "
+        "everything that is there is in the table.",
+    ),
+]
+IntervalOption = Annotated[
+    float, typer.Option(min=0, help="With --continuous: seconds between two looks at the folder.")
+]
+MasterOption = Annotated[
+    str | None,
+    typer.Option(help="Spark's master URL, or sc://HOST:PORT. Default: the variable SPARK_REMOTE, else local[*]."),
+]
+
+
 @app.command("ingest")
 def pipeline_ingest(
-    segments: Annotated[
-        Path, typer.Argument(metavar="SEGMENTS", parser=local, help="Folder that `ordack export` has written.")
-    ],
-    table: Annotated[
-        str,
-        typer.Option(
-            "--to", metavar="TABLE", help="Folder or URL of the table. With --format iceberg: its name in the catalog."
-        ),
-    ],
-    table_format: Annotated[
-        str, typer.Option("--format", help="parquet or orc; delta or iceberg if Spark has the package.")
-    ] = "parquet",
-    schema: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DDL",
-            help='Columns to decode from the bodies, as in "temperature DOUBLE, at TIMESTAMP". A body that '
-            "does not fit leaves them null, and the column _malformed has the reason.",
-        ),
-    ] = None,
+    segments: SegmentsArgument,
+    table: TableOption,
+    table_format: TableFormatOption = "parquet",
+    schema: SchemaOption = None,
     bodies: Annotated[str, typer.Option(help="Format of the bodies: json or cbor.")] = "json",
     prefix: Annotated[str, typer.Option(help="Text before the names of the schema's columns in the body.")] = "",
     queue: Annotated[str | None, typer.Option(help="Take only this queue. Default: all.")] = None,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FOLDER", help="Folder that records what is in the table. Default: in the table's folder."
-        ),
-    ] = None,
-    continuous: Annotated[
-        bool,
-        typer.Option(
-            "--continuous/--once",
-            help="Continue with what arrives, until SIGTERM, SIGINT or SIGHUP; or end when "
-            "everything that is there is in the table.",
-        ),
-    ] = False,
-    interval: Annotated[
-        float, typer.Option(min=0, help="With --continuous: seconds between two looks at the folder.")
-    ] = 1.0,
+    checkpoint: CheckpointOption = None,
+    continuous: ContinuousOption = False,
+    interval: IntervalOption = 1.0,
     segments_max: Annotated[int, typer.Option(min=1, help="Largest number of segments in a micro-batch.")] = 256,
-    master: Annotated[
-        str | None,
-        typer.Option(help="Spark's master URL, or sc://HOST:PORT. Default: the variable SPARK_REMOTE, else local[*]."),
-    ] = None,
+    master: MasterOption = None,
     conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark's own.")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -141,20 +149,9 @@ def pipeline_ingest(
         from ordack.pipeline.session import SparkMissing, session
     import signal
 
-    settings = {}
-    for pair in conf or ():
-        key, equals, value = pair.partition("=")
-        if not key or not equals:
-            raise typer.BadParameter(f"--conf {pair} is not of the form KEY=VALUE")
-        settings[key] = value
-    options = {
-        "path": str(segments),
-        "format": bodies,
-        "prefix": prefix,
-        "maxSegmentsPerTrigger": str(segments_max),
-        **({} if schema is None else {"schema": schema}),
-        **({} if queue is None else {"queue": queue}),
-    }
+    settings = dict(_setting(pair) for pair in conf or ())
+    options = {"path": str(segments), "format": bodies, "prefix": prefix, "maxSegmentsPerTrigger": str(segments_max)}
+    options |= {name: value for name, value in (("schema", schema), ("queue", queue)) if value is not None}
     try:
         job = ingest.Job(options, table, table_format, checkpoint)
         stopped: list[int] = []
@@ -178,6 +175,13 @@ def pipeline_ingest(
     except ingest.IngestError as error:
         raise StoreError(str(error)) from None
     report(as_json, str(done), **done.as_json())
+
+
+def _setting(pair: str) -> tuple[str, str]:
+    key, equals, value = pair.partition("=")
+    if not key or not equals:
+        raise typer.BadParameter(f"--conf {pair} is not of the form KEY=VALUE")
+    return key, value
 
 
 @contextlib.contextmanager
