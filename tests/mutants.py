@@ -38,7 +38,7 @@ TESTS = {
     "window.py": ("engine/test_engine.py", "engine/test_engine_board.py", "engine/test_streams.py"),
     "reader.py": ("engine/test_engine_board.py", "engine/test_engine.py"),
     "streams.py": ("engine/test_streams.py", "engine/test_engine.py"),
-    "incoming.py": ("engine/test_streams.py", "engine/test_engine.py"),
+    "destination.py": ("engine/test_streams.py", "engine/test_engine.py"),
     "confirm.py": ("engine/test_confirm.py",),
 }
 ONLY = {"reader.py": "Reader"}  # what parses is not tried here: its tests, test_packets.py, take too long

@@ -19,7 +19,7 @@ import struct
 from array import array
 
 from mqqb import acks, compose, confirm, const, core, guid_names, headers, names, parse, streams
-from mqqb.incoming import EARLY_ORDER_ACK, IncomingStream
+from mqqb.destination import EARLY_ORDER_ACK, IncomingStream
 
 from node import outbox
 

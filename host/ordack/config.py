@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from mqqb import confirm, guids, names
 from mqqb.confirm import LONG_LIVE_TIME, UNSET
 from mqqb.core import HOP_COUNT_MAX
-from mqqb.incoming import (
+from mqqb.destination import (
     EARLY_ORDER_ACK,
     MAXIMUM_ORDER_ACK_DELAY,
     ORDER_ACK_TIMEOUT,

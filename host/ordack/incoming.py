@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator
 
-from mqqb.incoming import IncomingStream
+from mqqb.destination import IncomingStream
 
 from ordack.config import Config
 from ordack.links import Link

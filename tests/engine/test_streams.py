@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from mqqb import build, core, parse, reader, streams
-from mqqb.incoming import IncomingStream
+from mqqb.destination import IncomingStream
 from mqqb.transfer import TransferInfo
 from ordack.tables import LongStream
 

@@ -15,8 +15,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from mqqb import core
+from mqqb.destination import IncomingStream
 from mqqb.events import MessageReceived
-from mqqb.incoming import IncomingStream
 from mqqb.session import Session
 from mqqb.streams import OutgoingStream
 from ordack import lives, returns, turns

@@ -8,9 +8,9 @@ it likes.
 from array import array
 
 from mqqb import acks, build, core, handshake, names, parse, reader, session, streams
+from mqqb.destination import IncomingStream
 from mqqb.events import Acknowledged, MessageReceived
 from mqqb.headers import FinalAck, FinalAckBody, TransactionHeader, UserMessage
-from mqqb.incoming import IncomingStream
 
 SENDER = bytes(range(16))
 RECEIVER = bytes(range(100, 116))

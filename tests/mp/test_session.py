@@ -15,8 +15,8 @@ import engine_ends as ends
 from engine_cases import TESTS, parametrize, rule, run_tests
 from engine_ends import session_headers
 from mqqb import acks, build, compose, core, guid_names, names, parse, reader, session, streams, timers
+from mqqb.destination import IncomingStream
 from mqqb.events import Closed, MessageReceived, Noted, Opened
-from mqqb.incoming import IncomingStream
 from mqqb.session import Settings
 from mqqb.transfer import TransferInfo
 

@@ -22,7 +22,7 @@ from engine_ends import (
     transaction,
 )
 from mqqb import build, core, names, parse, streams
-from mqqb.incoming import IncomingStream
+from mqqb.destination import IncomingStream
 
 
 @rule("B-002", "B-096", "B-097", "B-112", "B-153", "B-217", "B-236", "B-317", "B-358", "A-17")

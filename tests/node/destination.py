@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from mqqb import acks, compose, core, guids, headers, session, streams
+from mqqb.destination import IncomingStream
 from mqqb.events import Acknowledged, MessageReceived, Opened
-from mqqb.incoming import IncomingStream
 from mqqb.session import Settings
 from node import Node
 
