@@ -1,6 +1,6 @@
 """OrderAcks and FinalAcks, written as bytes at once (wire.md section 6)."""
 
-from mqqb import compose, const, core, names
+from mqqb import compose, const, core, guid_names, names
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
@@ -10,6 +10,14 @@ if TYPE_CHECKING:
 def order_queue(address: str) -> names.DirectQueueFormatName:
     """The order queue of the queue manager at an IP address (B-361)."""
     return names.DirectQueueFormatName("TCP:" + address + names.ORDER_QUEUE_PATH)
+
+
+def to_source(source: bytes, address: str) -> "tuple[names.QueueName, bytes]":
+    """Destination and address of an acknowledgement for the queue manager with this GUID. address: the IP address of
+    its end of the session, if that is addressed by it (B-361), else "" (B-362)."""
+    if address:
+        return order_queue(address), names.NULL_GUID
+    return guid_names.PrivateQueueFormatNameId(names.ORDER_QUEUE_ID), source
 
 
 def _acknowledgment(
@@ -45,9 +53,8 @@ def order_ack(
 ) -> bytearray:
     """An OrderAck, express (B-356 to B-364, OP-6).
 
-    destination: order_queue(ip), or PrivateQueueFormatNameId(ORDER_QUEUE_ID) with the remote queue manager's GUID as
-    address. source, message_id, sent_time: of this packet itself. ordinal, time_stamp, number (not 0): what is
-    acknowledged.
+    destination and address: of `to_source`. source, message_id, sent_time: of this packet itself. ordinal, time_stamp,
+    number (not 0): what is acknowledged.
     """
     fields = core.words(core.ORDER_ACK)
     _sequence(fields, ordinal, time_stamp, number, number - 1)

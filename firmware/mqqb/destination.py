@@ -1,17 +1,68 @@
-"""What was accepted of a stream, and the OrderAck that is owed."""
+"""The destination's role, on a queue manager and on a board alike (sans I/O): which messages are refused and which
+accepted, and when the OrderAck is due that their source is owed.
+
+Whoever keeps what is decided here is a Storage: SQLite in one transaction, or a log on flash.
+"""
 
 from array import array
 
-from mqqb import const, core
+from mqqb import compose, confirm, const, core
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
-    from mqqb.headers import TransactionHeader
+    from typing import Any, Protocol
+
+    from mqqb.headers import TransactionHeader, UserMessage
     from mqqb.session import Session
+
+    class Storage(Protocol):
+        """What keeps accepted messages, and the FinalAcks of rejected ones. arriving: the message, as its owner has
+        handed it to `IncomingStream.decide`."""
+
+        def over_quota(self, arriving: "Any") -> int:
+            """The class to reject it with, for its queue has no room for it; 0: it has, or room is wanting for all
+            queues, which comes first (B-283)."""
+
+        def keep(self, arriving: "Any", rejection: int) -> str:
+            """Put it in its queue (B-282), or what is owed for rejecting it with this class (B-115). A text says why
+            there is no room: then nothing is kept (B-285)."""
+
 
 ORDER_ACK_TIMEOUT = 500  # B-045
 MAXIMUM_ORDER_ACK_DELAY = 10000  # B-047
 EARLY_ORDER_ACK = 20
+ENCRYPTED_BODY = const(0x20)  # SecurityHeader.Flags.EB
+_PRIVACY_LEVELS = (0, 1, 3, 5)  # wire.md 1.9
+
+
+def rejection_of(message: "UserMessage", is_here: bool, is_transactional: bool, time: int, clock_skew: int) -> int:
+    """The class to reject a message with whatever its place in its stream is (A-33), 0 for a good one.
+
+    is_here: its queue exists, and is_transactional or not. Otherwise as `is_too_late`.
+    """
+    if not is_here:
+        return confirm.NACK_BAD_DST_Q  # B-256
+    if (message.transaction is not None) != is_transactional:  # B-258, B-257
+        return confirm.NACK_NOT_TRANSACTIONAL_MSG if is_transactional else confirm.NACK_NOT_TRANSACTIONAL_Q
+    several = message.multi_queue_format
+    if several is not None and several.signature:
+        return confirm.NACK_BAD_SIGNATURE  # B-330: no key here to match it with
+    security = message.security
+    if security is not None:
+        if security.fields[core.SECURITY_SIGNATURE_SIZE]:
+            return confirm.NACK_BAD_SIGNATURE
+        if security.fields[core.SECURITY_FLAGS] & ENCRYPTED_BODY:
+            return confirm.NACK_BAD_ENCRYPTION  # B-332: no key here to decrypt it with
+        if message.properties.fields[core.PROPERTIES_PRIVACY_LEVEL] not in _PRIVACY_LEVELS:
+            return confirm.NACK_BAD_SIGNATURE  # B-334
+    return confirm.NACK_REACH_QUEUE_TIMEOUT if is_too_late(message, time, clock_skew) else 0
+
+
+def is_too_late(message: "UserMessage", time: int, clock_skew: int) -> bool:
+    """Is its time to reach its queue over (B-265 to B-267, A-42)? time: s since 1970, 0 for a clock that is not set.
+    clock_skew: s that the sender's clock may be behind."""
+    life = message.base.fields[core.BASE_TIME_TO_REACH_QUEUE]
+    return life != compose.FOREVER and time - message.user.fields[core.USER_SENT_TIME] > life + clock_skew
 
 
 class IncomingStream:
@@ -19,8 +70,11 @@ class IncomingStream:
     B-113).
 
     record: the mqqb_incoming words, persistent; the owner stores it in one step with each message that `accept`
-    admitted (B-098).
+    admitted (B-098). limit: above that number nobody knows here which messages were rejected, for FinalAcks were given
+    up; None: nothing was. Persistent, too.
     """
+
+    limit: "int | None" = None
 
     def __init__(
         self,
@@ -37,15 +91,77 @@ class IncomingStream:
         self._come = 0  # messages since the last OrderAck
 
     @property
+    def tx_sequence_id(self) -> int:
+        """IncomingTxSequenceID as one 64-bit number (B-078)."""
+        return self.record[core.INCOMING_TIME_STAMP] << 32 | self.record[core.INCOMING_ORDINAL]
+
+    @property
     def tx_sequence_number(self) -> int:
-        """IncomingTxSequenceNumber: the last accepted number, the one that an OrderAck names (B-358)."""
+        """IncomingTxSequenceNumber: the last accepted number (B-358)."""
         return self.record[core.INCOMING_NUMBER]
+
+    @property
+    def order_ack_number(self) -> int:
+        """What an OrderAck may name; 0: there can be none yet (B-359)."""
+        number = self.tx_sequence_number
+        return number if self.limit is None else min(number, self.limit)
+
+    # ---- messages that come
+
+    def decide(self, header: "TransactionHeader", rejection: int, storage: "Storage", arriving: "Any") -> str:
+        """Decide about a transactional message. A text says why there is no room for it: then nothing was decided, and
+        the stream is as before (B-285). `schedule_order_ack` has to follow otherwise.
+
+        rejection: of `rejection_of`. The next message moves the stream on even if it is rejected, and one ahead of its
+        gap is rejected where it is (B-262, A-15). One that the stream has passed was answered then, or is in its queue.
+        Raises what the storage raises; that has to put the record back then.
+        """
+        before = array("I", self.record)
+        last = self.tx_sequence_id
+        limit = self.limit
+        number = header.fields[core.TX_NUMBER]
+        is_unknown = False
+        is_next = self.accept(header)
+        if is_next:
+            rejection = rejection or storage.over_quota(arriving)  # B-284
+        elif (header.tx_sequence_id, number) <= (last, self.tx_sequence_number):
+            is_unknown = self._is_unknown(header)
+            rejection = confirm.NACK_REACH_QUEUE_TIMEOUT if is_unknown else 0
+        if rejection or is_next:
+            refusal = storage.keep(arriving, rejection)
+            if refusal:
+                core.copy_words(self.record, before)
+                return refusal
+        if is_unknown and self.limit == limit:  # else the storage has given up what is below
+            self.limit = number
+        elif is_next and header.tx_sequence_id != last:
+            self.limit = None
+        return ""
 
     def accept(self, header: "TransactionHeader") -> bool:
         """Is this message the next one (B-270)? True: the record has advanced (B-271); else only its reject count has
         (B-272, A-01).
         """
         return core.accept(self.record, header.fields)
+
+    def give_up(self, tx_sequence_id: int, number: int) -> None:
+        """The FinalAck that rejects this message will never be sent. So that nobody takes the message for stored,
+        OrderAcks end below it from now on. Its source sends from there again (B-151), and is told of each message that
+        was passed before that nobody knows (C-84).
+        """
+        if tx_sequence_id == self.tx_sequence_id:
+            self.limit = number - 1 if self.limit is None else min(self.limit, number - 1)
+
+    def _is_unknown(self, header: "TransactionHeader") -> bool:
+        """Is this message above the limit, and the first such one that its source still has?"""
+        fields = header.fields
+        return (
+            self.limit is not None
+            and header.tx_sequence_id == self.tx_sequence_id
+            and fields[core.TX_PREVIOUS] <= self.limit < fields[core.TX_NUMBER]
+        )
+
+    # ---- the OrderAck
 
     def schedule_order_ack(self, now: int, session: "Session | None" = None, early: int = EARLY_ORDER_ACK) -> None:
         """A transactional message has come, accepted or not: start or push back the Order Ack Send Timer (B-113,

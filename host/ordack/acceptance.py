@@ -11,9 +11,12 @@ nothing was decided. Times: `now` monotonic milliseconds, `wall` seconds since 1
 
 from __future__ import annotations
 
-from mqqb import build, compose, confirm, core, guids, headers, reader
+from typing import NamedTuple
 
-from ordack import classes, outcome, returns
+from mqqb import build, confirm, core, guids, headers, reader
+from mqqb.destination import is_too_late, rejection_of
+
+from ordack import classes, outcome
 from ordack.batch import Batch
 from ordack.config import Config
 from ordack.duplicates import Duplicates
@@ -26,9 +29,20 @@ from ordack.routing import Routing
 from ordack.store import NewMessage, Queue, Store
 
 LOWEST_PRIORITY_RANK = 7
-PRIVACY_LEVELS = (0, 1, 3, 5)  # wire.md 1.9
 FINAL_ACK_BYTES = 512  # at most, with the longest address
 NOT_NOW = "too many FinalAcks wait for the peer already"  # the message is dropped, and comes again (B-151)
+
+
+class Arriving(NamedTuple):
+    """A message that has come, with its packet, the queue here that it means, and its stream if it has one here."""
+
+    batch: Batch
+    link: Link
+    message: headers.UserMessage
+    raw: bytes
+    wall: int
+    queue: Queue | None = None
+    state: IncomingState | None = None
 
 
 class Acceptance:
@@ -55,17 +69,14 @@ class Acceptance:
     def message(self, batch: Batch, link: Link, message: headers.UserMessage, raw: bytes, now: int, wall: int) -> str:
         """Decide about one message."""
         user = message.user
+        arriving = Arriving(batch, link, message, raw, wall)
         forward = self._config.route and not self._routing.is_here(user)
         if message.transaction is not None:  # B-247: no look-up, the ordering knows
-            return (
-                self._forward(batch, link, message, raw, wall)
-                if forward
-                else self._transactional(batch, link, message, raw, now, wall)
-            )
+            return self._forward(arriving) if forward else self._transactional(arriving, now)
         identifier = (bytes(user.source_queue_manager), user.message_id)
         refusal = ""
         if identifier not in self._duplicates:  # B-248
-            refusal = (self._forward if forward else self._other)(batch, link, message, raw, wall)
+            refusal = (self._forward if forward else self._other)(arriving)
         if not refusal:
             self._duplicates.note(identifier, wall)  # B-254
             batch.noted[identifier] = None
@@ -83,66 +94,34 @@ class Acceptance:
 
     # ---- messages that end here
 
-    def _other(self, batch: Batch, link: Link, message: headers.UserMessage, raw: bytes, wall: int) -> str:
+    def _other(self, arriving: Arriving) -> str:
         """Decide about a message that is not transactional."""
-        queue = self._incoming.queue(self._routing.target(message.user)[1])
-        rejection = self._rejection(message, queue, wall)
-        if batch.outcomes.room < len(raw) and (not rejection or message.user.flags & core.USER_JN):
-            return batch.outcomes.why_full  # B-283: before the queue's
-        if not rejection and not self._has_room(batch, queue, raw):
-            rejection = confirm.NACK_Q_EXCEED_QUOTA
-        if rejection:
-            self._fail(batch, link, message, raw, rejection)
-        else:
-            self._insert(batch, link, message, raw, queue, wall)
+        message = arriving.message
+        arriving = arriving._replace(queue=self._incoming.queue(self._routing.target(message.user)[1]))
+        rejection = self._rejection(arriving) or self.over_quota(arriving)
+        if not rejection:
+            return self._insert(arriving)
+        if message.user.flags & core.USER_JN and not self._fits(arriving):
+            return arriving.batch.outcomes.why_full
+        self._fail(arriving, rejection)
         return ""
 
-    def _transactional(
-        self, batch: Batch, link: Link, message: headers.UserMessage, raw: bytes, now: int, wall: int
-    ) -> str:
+    def _transactional(self, arriving: Arriving, now: int) -> str:
+        batch, link, message, _, wall, *_ = arriving
         user, transaction = message.user, message.transaction
         assert transaction is not None
         key, target = self._routing.target(user)
-        queue = self._incoming.queue(target)
         state = self._state(batch, bytes(user.source_queue_manager), key, target, now)
+        arriving = arriving._replace(queue=self._incoming.queue(target), state=state)
         self._incoming.came_on(link, state)
         state.last_access = wall  # B-274
-        before = state.stream.record[:]
-        accepted = state.stream.accept(transaction)
-        rejection = self._rejection(message, queue, wall)
-        # The stream has moved on if this was the next message (B-262, A-15). One that it had passed before had
-        # its answer then, or was in the queue before that was deleted: it was not rejected.
-        last = before[core.INCOMING_TIME_STAMP] << 32 | before[core.INCOMING_ORDINAL]
-        place = (transaction.tx_sequence_id, transaction.tx_sequence_number)
-        is_new = place > (last, before[core.INCOMING_NUMBER])
-        refusal = ""
-        if accepted and not rejection:
-            if batch.outcomes.room < len(raw):
-                refusal = batch.outcomes.why_full
-            elif not self._has_room(batch, queue, raw):
-                rejection = confirm.NACK_Q_EXCEED_QUOTA  # B-284
-        is_unknown = not accepted and returns.is_unknown(state.limit, before, transaction)
-        if is_unknown:
-            rejection = confirm.NACK_REACH_QUEUE_TIMEOUT
-        if rejection and (is_new or is_unknown):
-            refusal = self._reject(batch, state, link, message, rejection)
+        refusal = state.stream.decide(transaction, self._rejection(arriving), self, arriving)
         if refusal:
-            state.stream.record[:] = before
             return refusal
-        if is_unknown:
-            state.limit = transaction.tx_sequence_number
-        elif accepted and place[0] != last:
-            state.limit = None
-        state.stream.schedule_order_ack(now, link.session, self._config.early_order_ack)  # B-269
+        state.stream.schedule_order_ack(now, link.session, self._config.early_order_ack)
         self._incoming.owe(state)
         batch.incoming[state] = None
-        if accepted:
-            state.complained = False
-            if not rejection:
-                self._incoming.accepted(state)
-                self._insert(batch, link, message, raw, queue, wall)
-        elif last != place[0] or place[1] > before[core.INCOMING_NUMBER]:  # else it is only sent again
-            self._complain_of_refusals(state, transaction)
+        self._complain_of_refusals(state, transaction)
         return ""
 
     def _state(self, batch: Batch, source: bytes, key: str, target: str | int, now: int) -> IncomingState:
@@ -154,43 +133,38 @@ class Acceptance:
                 batch.forgotten.append((stray.source, stray.key))
         return state
 
-    def _rejection(self, message: headers.UserMessage, queue: Queue | None, wall: int) -> int:
-        """The class for a message that its destination must refuse before ordering, 0 for a good one."""
-        if queue is None:
-            return confirm.NACK_BAD_DST_Q  # B-256
-        if message.transaction is not None and not queue.transactional:
-            return confirm.NACK_NOT_TRANSACTIONAL_Q  # B-257
-        if message.transaction is None and queue.transactional:
-            return confirm.NACK_NOT_TRANSACTIONAL_MSG  # B-258
-        security = message.security
-        several = message.multi_queue_format
-        if (security is not None and security.signature) or (several is not None and several.signature):
-            return confirm.NACK_BAD_SIGNATURE  # B-330: no key here to match it with
-        if security is not None and security.flags & outcome.ENCRYPTED_BODY:
-            return confirm.NACK_BAD_ENCRYPTION  # B-332: no key here to decrypt it with
-        if security is not None and message.properties.privacy_level not in PRIVACY_LEVELS:
-            return confirm.NACK_BAD_SIGNATURE  # B-334
-        return self._too_late(message, wall)
+    def _rejection(self, arriving: Arriving) -> int:
+        queue = arriving.queue
+        is_transactional = queue is not None and queue.transactional
+        return rejection_of(
+            arriving.message, queue is not None, is_transactional, arriving.wall, self._config.clock_skew
+        )
 
-    def _too_late(self, message: headers.UserMessage, wall: int) -> int:
-        """NACK_REACH_QUEUE_TIMEOUT if it has come too late (B-265 to B-267), else 0."""
-        life = message.base.time_to_reach_queue
-        if life != compose.FOREVER and outcome.elapsed(message, wall) > life + self._config.clock_skew:
-            return confirm.NACK_REACH_QUEUE_TIMEOUT
-        return 0
+    def _fits(self, arriving: Arriving) -> bool:
+        return arriving.batch.outcomes.room >= len(arriving.raw)
 
-    def _has_room(self, batch: Batch, queue: Queue | None, raw: bytes) -> bool:
+    def over_quota(self, arriving: Arriving) -> int:
+        """As mqqb.destination.Storage asks."""
+        queue = arriving.queue
         assert queue is not None
-        if queue.quota is None:
-            return True
+        if queue.quota is None or not self._fits(arriving):
+            return 0
         now = self._store.find_queue(queue.identifier)
-        return now is None or now.has_room(batch.queued.get(queue.identifier, 0) + len(raw))
+        queued = arriving.batch.queued.get(queue.identifier, 0)
+        return 0 if now is None or now.has_room(queued + len(arriving.raw)) else confirm.NACK_Q_EXCEED_QUOTA
 
-    def _insert(
-        self, batch: Batch, link: Link, message: headers.UserMessage, raw: bytes, queue: Queue | None, wall: int
-    ) -> None:
-        """Put a message in its queue (B-282, B-288), and say so if that is asked for (B-291)."""
+    def keep(self, arriving: Arriving, rejection: int) -> str:
+        """As mqqb.destination.Storage asks."""
+        return self._reject(arriving, rejection) if rejection else self._insert(arriving)
+
+    def _insert(self, arriving: Arriving) -> str:
+        """Put a message in its queue (B-288), and say so if that is asked for (B-291)."""
+        batch, link, message, raw, wall, queue, state = arriving
         assert queue is not None
+        if not self._fits(arriving):
+            return batch.outcomes.why_full
+        if state is not None:
+            self._incoming.accepted(state)
         wanted = outcome.wants(message, own=False)
         back = _way_back(link, message.user)
         if wanted and back.direct:
@@ -213,25 +187,31 @@ class Acceptance:
             batch.outcomes.administer(message, confirm.ACK_REACH_QUEUE, back)
         if message.base.flags & core.BASE_TR:
             batch.outcomes.report(message)
+        return ""
 
     # ---- messages for another queue manager
 
-    def _forward(self, batch: Batch, link: Link, message: headers.UserMessage, raw: bytes, wall: int) -> str:
+    def _forward(self, arriving: Arriving) -> str:
         """Decide about a message, or acknowledgement, that goes on (B-012, B-259, B-264)."""
+        batch, message = arriving.batch, arriving.message
         hops = (message.user.flags & core.USER_RC) + 1
         target = self._routing.onward(message.user)
-        rejection = confirm.NACK_HOP_COUNT_EXCEEDED if hops > self._config.hop_limit else self._too_late(message, wall)
+        rejection = 0
         if not target:
             rejection = confirm.NACK_BAD_DST_Q
+        elif hops > self._config.hop_limit:
+            rejection = confirm.NACK_HOP_COUNT_EXCEEDED
+        elif is_too_late(message, arriving.wall, self._config.clock_skew):
+            rejection = confirm.NACK_REACH_QUEUE_TIMEOUT
         if rejection:
             if message.transaction is not None:
-                return self._reject(batch, None, link, message, rejection)
-            self._fail(batch, link, message, raw, rejection)
+                return self._reject(arriving, rejection)
+            self._fail(arriving, rejection)
             return ""
-        if batch.outcomes.room < len(raw):
+        if not self._fits(arriving):
             return batch.outcomes.why_full  # B-251
-        batch.outcomes.room -= len(raw)
-        packet = bytearray(raw)
+        batch.outcomes.room -= len(arriving.raw)
+        packet = bytearray(arriving.raw)
         build.set_hop_count(packet, hops)
         batch.forwarded.append((target, message, packet))
         if message.base.flags & core.BASE_TR:
@@ -240,14 +220,13 @@ class Acceptance:
 
     # ---- messages that are refused
 
-    def _reject(
-        self, batch: Batch, state: IncomingState | None, link: Link, message: headers.UserMessage, message_class: int
-    ) -> str:
+    def _reject(self, arriving: Arriving, message_class: int) -> str:
         """Refuse a transactional message (B-260).
 
         The FinalAck is filed under the peer, the next hop back, even where it is addressed to another source (B-011,
-        B-362). state: of its stream, if it ends here.
+        B-362).
         """
+        batch, link, message, *_ = arriving
         back = _way_back(link, message.user)
         waiting = self._outgoing.to_peer(back.peer)
         if waiting and len(waiting.stream.table) >= self._config.max_peer_final_acks:
@@ -256,13 +235,14 @@ class Acceptance:
             return batch.outcomes.why_full
         self._tell_of_refusal(link, message, message_class)
         batch.outcomes.final_ack(message, message_class, back)
-        batch.rejected.append((state, back.peer))
+        batch.rejected.append((arriving.state, back.peer))
         if message.properties.flags & headers.WANT_NA:
             batch.outcomes.administer(message, message_class, back)
         return ""
 
-    def _fail(self, batch: Batch, link: Link, message: headers.UserMessage, raw: bytes, message_class: int) -> None:
+    def _fail(self, arriving: Arriving, message_class: int) -> None:
         """Refuse a message that is not transactional."""
+        batch, link, message, raw, *_ = arriving
         self._tell_of_refusal(link, message, message_class)
         batch.outcomes.undelivered(raw, message_class, _way_back(link, message.user))
 
@@ -274,16 +254,26 @@ class Acceptance:
         )
 
     def _complain_of_refusals(self, state: IncomingState, transaction: headers.TransactionHeader) -> None:
-        record = state.stream.record
-        if record[core.INCOMING_REJECT_COUNT] >= self._config.refusals_told and not state.complained:
+        """Tell an operator, once, of a source whose messages are all out of order; not of what is only sent again."""
+        stream = state.stream
+        count = stream.record[core.INCOMING_REJECT_COUNT]
+        if not count:
+            state.complained = False
+        elif (
+            count >= self._config.refusals_told
+            and not state.complained
+            and not (
+                transaction.tx_sequence_id == stream.tx_sequence_id
+                and transaction.tx_sequence_number <= stream.tx_sequence_number
+            )
+        ):
             state.complained = True
-            last = record[core.INCOMING_TIME_STAMP] << 32 | record[core.INCOMING_ORDINAL]
-            count = record[core.INCOMING_REJECT_COUNT]
             self._operator.tell(
                 f"{guids.guid_text(state.source)} to {state.key}: {count} messages refused in a row, the last "
                 f"{transaction.tx_sequence_id}/{transaction.tx_sequence_number} after "
                 f"{transaction.previous_tx_sequence_number}, while the last accepted is "
-                f"{last}/{record[core.INCOMING_NUMBER]}: was the source restored from an older copy? (B-426)"
+                f"{stream.tx_sequence_id}/{stream.tx_sequence_number}: was the source restored from an older copy? "
+                "(B-426)"
             )
 
 

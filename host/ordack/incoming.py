@@ -24,7 +24,7 @@ class IncomingState:
     key: the destination's format name as the source uses it, in lower case. The source numbers its messages for each
     name (B-099), so two names of one queue are two streams: under one key the one with the lower sequence would be
     refused for ever. The name outlives the queue, so that one made again gets nothing twice. target: name or identifier
-    of the queue that it means here, "" for none. limit: as in Incoming.
+    of the queue that it means here, "" for none.
     """
 
     def __init__(
@@ -34,24 +34,16 @@ class IncomingState:
         target: str | int,
         stream: IncomingStream,
         last_access: int = 0,
-        limit: int | None = None,
     ) -> None:
         self.source = source
         self.key = key
         self.target = target
         self.stream = stream
         self.last_access = last_access
-        self.limit = limit
         self.complained = False
         self.link: Link | None = None
         self.final_acks: OutgoingQueue | None = None  # where the last one that rejected a message waits or waited
         self.waits_for = b""  # GUID of the peer whose session an overdue OrderAck waits for
-
-    @property
-    def order_ack_number(self) -> int:
-        """What an OrderAck may name; 0: there can be none yet (B-359)."""
-        number = self.stream.tx_sequence_number
-        return number if self.limit is None else min(number, self.limit)
 
 
 class IncomingStreams:
@@ -85,9 +77,8 @@ class IncomingStreams:
                 row.source,
                 row.destination,
                 self._routing.meaning(row.destination),
-                self._stream(now, array("I", row.record)),
+                self._stream(now, array("I", row.record), row.limit),
                 row.last_access,
-                row.limit,
             )
             for row in self._store.incoming()
         }
@@ -101,8 +92,10 @@ class IncomingStreams:
                 again.stream.schedule_order_ack(now)
                 self.owe(again)
 
-    def _stream(self, now: int, record: array[int] | None = None) -> IncomingStream:
-        return IncomingStream(record, now, self._config.order_ack_timeout, self._config.maximum_order_ack_delay)
+    def _stream(self, now: int, record: array[int] | None = None, limit: int | None = None) -> IncomingStream:
+        stream = IncomingStream(record, now, self._config.order_ack_timeout, self._config.maximum_order_ack_delay)
+        stream.limit = limit
+        return stream
 
     def refresh(self) -> None:
         """Take up which queues there are."""
@@ -175,7 +168,7 @@ class IncomingStreams:
         self._store.delete_incoming(forgotten)  # before the next: a stream may have come back in the same batch
         self._store.save_incoming(
             [
-                Incoming(state.source, state.key, tuple(state.stream.record), state.last_access, state.limit)
+                Incoming(state.source, state.key, tuple(state.stream.record), state.last_access, state.stream.limit)
                 for state in changed
                 if state.stream.tx_sequence_number
             ]

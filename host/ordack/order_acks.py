@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from mqqb import acks, core
 
-from ordack import outcome, returns
+from ordack import returns
 from ordack.incoming import IncomingState, IncomingStreams
 from ordack.links import Link, Links
 from ordack.outgoing import OutgoingQueues
@@ -62,7 +62,7 @@ class OrderAcks:
 
     def _send(self, state: IncomingState, now: int, wall: int) -> None:
         self._incoming.settle(state)
-        if state.order_ack_number:
+        if state.stream.order_ack_number:
             peer, candidates = self._ways(state)
             for link in candidates:
                 if link.session.can_send() and (state.final_acks is None or self._final_acks_are_ahead(link)):
@@ -100,7 +100,7 @@ class OrderAcks:
 
     def _send_on(self, link: Link, state: IncomingState, now: int, wall: int) -> None:
         direct = link.session.direct_format_session and state.source == link.peer
-        destination, host = outcome.order_queue(link.address if direct else None, state.source)
+        destination, host = acks.to_source(state.source, link.address if direct else "")
         record = state.stream.record
         packet = acks.order_ack(
             destination,
@@ -109,7 +109,7 @@ class OrderAcks:
             wall,
             record[core.INCOMING_ORDINAL],
             record[core.INCOMING_TIME_STAMP],
-            state.order_ack_number,
+            state.stream.order_ack_number,
             host,
         )
         link.session.send(None, packet, False, now)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from mqqb import acks, build, compose, confirm, core, guid_names, guids, headers, names, reader
 from mqqb.confirm import Confirmation
+from mqqb.destination import ENCRYPTED_BODY
 from mqqb.parse import parse as parse_packet
 
 from ordack.config import Config, split_direct
@@ -44,7 +45,6 @@ ON_EXPIRY = 16  # a copy in the dead-letter queue if its time to be received run
 DIRECT = 32  # its FinalAck is addressed by the address of the peer (B-361)
 
 INSECURE = (confirm.NACK_BAD_DST_Q, confirm.NACK_BAD_ENCRYPTION, confirm.NACK_BAD_SIGNATURE)  # B-349, all that occur
-ENCRYPTED_BODY = 0x0020  # SecurityHeader.Flags.EB
 SOURCE_HOST, DESTINATION_HOST = 2, 3  # UserHeader.Flags.AQ (B-351)
 PIECE = 1000  # messages that one statement handles, to bound memory
 
@@ -271,7 +271,7 @@ class Outcomes:
         transaction = message.transaction
         assert transaction is not None
         source = bytes(message.user.source_queue_manager)
-        destination, host = order_queue(back.address if back.direct else None, source)
+        destination, host = acks.to_source(source, back.address if back.direct else "")
         message_id = self.store.reserve_message_ids()
         packet = acks.final_ack(
             destination,
@@ -451,13 +451,6 @@ def format_name(user: headers.UserHeader) -> str:
         if user.destination_queue is None
         else legible(guids.format_name(user.destination_queue, bytes(user.queue_manager_address)))
     )
-
-
-def order_queue(address: str | None, source: bytes) -> tuple[names.QueueName, bytes]:
-    """Destination and QueueManagerAddress of an acknowledgement to `source` (B-361, B-362)."""
-    if address is not None:
-        return acks.order_queue(address), names.NULL_GUID
-    return guid_names.PrivateQueueFormatNameId(ORDER_QUEUE_ID), source
 
 
 def is_return_queue(format_name: str) -> bool:

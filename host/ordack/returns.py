@@ -2,17 +2,14 @@
 
 An OrderAck covers rejected messages, too. Their FinalAcks go in front of it, so that no source takes a rejected message
 for stored. A FinalAck that is given up, for want of room or by an operator's purge, would break that. From then on the
-OrderAcks of its stream end below the message that it rejected (`Incoming.limit`). If the source comes back, it sends
-from there again (B-151), and each message that was passed before is answered with NACK_REACH_QUEUE_TIMEOUT: this store
-does not know any more whether the message is in the queue, and that class says so to the source (C-84).
+OrderAcks of its stream end below the message that it rejected (`IncomingStream.give_up`).
 """
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable
 
-from mqqb import core, headers, parse
+from mqqb import headers, parse
 
 from ordack.config import Config
 from ordack.incoming import IncomingState
@@ -20,7 +17,7 @@ from ordack.outgoing import OutgoingQueue
 from ordack.store import Store
 from ordack.tables import key_of
 
-Sequence = tuple[bytes, int, int]  # source, TimeStamp and ordinal: no other stream has the same
+Sequence = tuple[bytes, int]  # source and TxSequenceID: no other stream has the same
 
 
 def surplus(queues: Iterable[OutgoingQueue], known: Iterable[bytes], config: Config) -> list[tuple[int, int]]:
@@ -51,10 +48,7 @@ def surplus(queues: Iterable[OutgoingQueue], known: Iterable[bytes], config: Con
 
 def by_sequence(states: Iterable[IncomingState]) -> dict[Sequence, IncomingState]:
     """The streams by the sequence that each is at."""
-    return {
-        (state.source, state.stream.record[core.INCOMING_TIME_STAMP], state.stream.record[core.INCOMING_ORDINAL]): state
-        for state in states
-    }
+    return {(state.source, state.stream.tx_sequence_id): state for state in states}
 
 
 def rejected(packet: bytes | bytearray) -> tuple[Sequence, int] | None:
@@ -64,7 +58,7 @@ def rejected(packet: bytes | bytearray) -> tuple[Sequence, int] | None:
     if not isinstance(found, headers.FinalAck) or found.message.properties.message_class & 0xC000 != 0x8000:
         return None
     body = found.body
-    return ((bytes(body.source_guid), body.tx_sequence_time_stamp, body.tx_sequence_ordinal), body.tx_sequence_number)
+    return (bytes(body.source_guid), body.tx_sequence_id), body.tx_sequence_number
 
 
 def indispensable(store: Store, outgoing: int) -> list[int]:
@@ -81,20 +75,6 @@ def given_up(acknowledgements: Iterable[bytearray], states: Iterable[IncomingSta
     limited = []
     for sequence, number in found:
         if state := sequences.get(sequence):
-            state.limit = number - 1 if state.limit is None else min(state.limit, number - 1)
+            state.stream.give_up(sequence[1], number)
             limited.append(state)
     return limited
-
-
-def is_unknown(limit: int | None, record: array[int], transaction: headers.TransactionHeader) -> bool:
-    """Is this a message that the stream has passed, of which nobody knows here whether it was rejected, and the first
-    such one that its source still has?"""
-    return (
-        limit is not None
-        and transaction.tx_sequence_time_stamp == record[core.INCOMING_TIME_STAMP]
-        and transaction.tx_sequence_ordinal == record[core.INCOMING_ORDINAL]
-        and transaction.previous_tx_sequence_number
-        <= limit
-        < transaction.tx_sequence_number
-        <= record[core.INCOMING_NUMBER]
-    )
