@@ -4,10 +4,10 @@ A message is in the log before anything acknowledges it, and stays there until t
 it; a reset in between brings it again. What the sender is owed for it then, a FinalAck, is in the log too, until a
 session has acknowledged that. The rules are those of ordack's queue manager (behaviour.md 15 and 19):
 
-* A message is accepted if it is the next one of its stream (B-270). Its sender, and the name by which that calls the
-  queue, are the stream (B-099): its counters become durable with the message, in one record of the log (B-098).
-* One that is next but refused (too late, quota, secured) moves the stream on too (B-262). Its FinalAck is in the log in
-  place of it, and no OrderAck goes to that sender unless it is on the wire in front, or on the peer's disk.
+* `mqqb.destination` decides. A sender, and the name by which that calls the queue, are a stream (B-099): its counters
+  become durable with the message, in one record of the log (B-098).
+* The FinalAck of a message that is refused (too late, quota, secured) is in the log in place of it. No OrderAck goes to
+  that sender unless it is on the wire in front, or on the peer's disk.
 * One for a queue that is not here gets a FinalAck each time it comes, and leaves no trace: nothing acknowledges it.
 * All queues are transactional; other messages are dropped (B-258). No administration acknowledgements are made.
 
@@ -19,7 +19,7 @@ import struct
 from array import array
 
 from mqqb import acks, compose, confirm, const, core, guid_names, headers, names, parse, streams
-from mqqb.destination import EARLY_ORDER_ACK, IncomingStream
+from mqqb.destination import EARLY_ORDER_ACK, IncomingStream, rejection_of
 
 from node import outbox
 
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 REFUSALS_MAX = 16  # FinalAcks that wait for a session, for messages of which the log has nothing
 _QUIET = const(86400000)  # ms for which a stream says nothing that may be forgotten: who sends again does it sooner
 _ASKED = const(1)  # MARKS of an arrival: its sender wants a FinalAck (B-116)
-# Words of headers, by their places.
-_ENCRYPTED_BODY = const(0x20)  # SecurityHeader.Flags.EB, the first of its fields
-# Where a packet has what a FinalAck repeats (wire.md 2.2).
 # MessageIDs of acknowledgements, so that a router between tells them apart; those of messages count up from 1.
 _FINAL_ACK_IDS = const(0x80000000)
 _REFUSAL_IDS = const(0xA0000000)
@@ -200,8 +197,9 @@ class Inboxes:
     """All inboxes of a node, in its log; what waited at the last start is taken up.
 
     quota: (bytes, messages) that may wait here for the application; a message beyond it is refused with
-    NACK_Q_EXCEED_QUOTA (B-284). sources_max: streams remembered (B-435). `early_order_ack`: ms of quiet after which
-    an OrderAck goes out before the times of B-045 and B-047 ask for it; 0: never.
+    NACK_Q_EXCEED_QUOTA. sources_max: streams remembered (B-435). `early_order_ack`: ms of quiet after which an OrderAck
+    goes out before the times of B-045 and B-047 ask for it; 0: never. `clock_skew`: s that a sender's clock may be
+    behind.
     """
 
     def __init__(self, node: "Storage", quota: "tuple[int, int]", sources_max: int = 32) -> None:
@@ -219,6 +217,7 @@ class Inboxes:
         self._quota = quota
         self._sources_max = sources_max
         self.early_order_ack = EARLY_ORDER_ACK
+        self.clock_skew = 0
         self._sources: "list[Source]" = []
         self._unclaimed: "list[Arrival]" = []  # for inboxes that are not open
         self._pending: "list[Arrival]" = []  # not durable
@@ -284,40 +283,32 @@ class Inboxes:
             return False
         user = message.user
         key = _key(user, self._node.guid)
-        inbox = self._meaning(key)
         source = self._find(user.source_queue_manager, key)
+        is_here = self._meaning(key) is not None
         if source is None:
             stream = IncomingStream(None, now)
-            if inbox is not None and not _is_legible(key):
-                inbox = None
+            is_here = is_here and _is_legible(key)
         else:
             source.carrier = peer
             stream = source.stream
-        record = stream.record
-        place = (transaction.tx_sequence_id, transaction.fields[core.TX_NUMBER])
-        last = (record[core.INCOMING_TIME_STAMP] << 32 | record[core.INCOMING_ORDINAL], record[core.INCOMING_NUMBER])
-        if inbox is None and place > last:
-            self._refuse(raw, peer)
-            return False
-        if inbox is not None and stream.accept(transaction):
-            before = len(self._pending)
-            try:
-                source = self._accept(message, raw, stream, source, peer, key)
-            except BaseException as error:  # for want of memory, too: what is not in the log was not accepted
-                if len(self._pending) > before and self._pending[before].segment is None:
-                    self._pending.pop()
-                source = self._find(user.source_queue_manager, key)
-                if source is not None:
-                    core.copy_words(source.logged.record, source.logged.noted)
-                if not isinstance(error, outbox.OutboxFull):
-                    raise
-                self.left += 1
-                if source is not None:
-                    return True
-        # else it has come before, or one in between is missing
-        if source is not None:
+        rejection = rejection_of(message, is_here, True, self._node.time(), self.clock_skew)
+        before = len(self._pending)
+        try:
+            refusal = stream.decide(transaction, rejection, self, (peer, message, raw, source, stream, key))
+        except BaseException as error:  # for want of memory, too: what is not in the log was not accepted
+            if len(self._pending) > before and self._pending[before].segment is None:
+                self._pending.pop()
+            source = self._find(user.source_queue_manager, key)
+            if source is not None:
+                core.copy_words(source.logged.record, source.logged.noted)
+            if not isinstance(error, outbox.OutboxFull):
+                raise
+            self.left += 1
+            return source is not None
+        source = self._find(user.source_queue_manager, key)
+        if source is not None and not refusal:
             source.heard = now
-            source.stream.schedule_order_ack(now, peer.session, self.early_order_ack)  # B-269
+            source.stream.schedule_order_ack(now, peer.session, self.early_order_ack)
         return False
 
     def settled(self) -> None:
@@ -358,7 +349,7 @@ class Inboxes:
             due = source.stream.next_timeout()
             if due is not None and due <= now and self._may_acknowledge(source, peer):
                 source.stream.order_ack_sent(now)
-                if source.stream.tx_sequence_number:  # B-359
+                if source.stream.order_ack_number:
                     return None, self._order_ack(source, peer), False
         return None
 
@@ -442,44 +433,31 @@ class Inboxes:
                 return source
         return None
 
-    def _refusal_class(self, message: headers.UserMessage, size: int, time: int) -> int:
-        """The class with which a message that is next has to be refused, 0 for a good one (C-57, C-59, C-60, C-62)."""
-        security = message.security
-        if security is not None:
-            if security.fields[core.SECURITY_SIGNATURE_SIZE]:
-                return confirm.NACK_BAD_SIGNATURE  # no key here to match it with
-            if security.fields[0] & _ENCRYPTED_BODY:
-                return confirm.NACK_BAD_ENCRYPTION
-        life = message.base.fields[core.BASE_TIME_TO_REACH_QUEUE]
-        if time and life != compose.FOREVER and time - message.user.fields[core.USER_SENT_TIME] > life:
-            return confirm.NACK_REACH_QUEUE_TIMEOUT  # B-265, B-266
+    def over_quota(self, arriving: "Any") -> int:
+        """As mqqb.destination.Storage asks."""
+        size = len(arriving[2])
         if self.bytes + size > self._quota[0] or self.messages >= self._quota[1] or 2 * size > self._log.capacity:
             return confirm.NACK_Q_EXCEED_QUOTA
         return 0
 
-    def _accept(
-        self,
-        message: headers.UserMessage,
-        raw: bytes,
-        stream: IncomingStream,
-        source: "Source | None",
-        peer: "Carrier",
-        key: str,
-    ) -> Source:
-        """Put the next message of a stream in the log, or what is owed for refusing it. Raises OutboxError."""
+    def keep(self, arriving: "Any", rejection: int) -> str:
+        """As mqqb.destination.Storage asks: in the log. Raises OutboxError."""
+        peer, message, raw, source, stream, key = arriving
+        if rejection == confirm.NACK_BAD_DST_Q:
+            self._refuse(raw, peer)
+            return "there is no such queue"  # nor a trace of it
         user = message.user
         transaction = message.transaction
         assert transaction is not None
         time = self._node.time()
-        message_class = self._refusal_class(message, len(raw), time)
         asked = (
-            message_class
+            rejection
             or user.fields[core.USER_FLAGS] & (core.USER_JN | core.USER_JP)
             or transaction.fields[0] & core.TX_FA
         )
         guid = user.source_queue_manager
         packet: "bytes | bytearray" = raw
-        if message_class:
+        if rejection:
             packet = _beginning(raw)
         if peer.remote_guid != guid:  # a router: it is kept in the place of the destination, which is here
             packet = bytearray(packet)
@@ -487,9 +465,9 @@ class Inboxes:
         sent_time = user.fields[core.USER_SENT_TIME]
         if time:
             sent_time = min(sent_time, time)  # A-42
-        state = outbox.TAKEN if message_class else outbox.RECEIVED
+        state = outbox.TAKEN if rejection else outbox.RECEIVED
         ttrq = message.base.fields[core.BASE_TIME_TO_REACH_QUEUE]
-        words = (state, 1 if asked else 0, sent_time, ttrq, user.fields[core.USER_TIME_TO_BE_RECEIVED], message_class)
+        words = (state, 1 if asked else 0, sent_time, ttrq, user.fields[core.USER_TIME_TO_BE_RECEIVED], rejection)
         if source is None:
             logged = self._place_for(guid, key)
             core.copy_words(logged.record, stream.record)
@@ -504,8 +482,8 @@ class Inboxes:
         self._node.must_commit = True
         self._log.arrive(arrival, source.logged, packet)
         self._count(arrival, 1)
-        self.refused += message_class != 0
-        return source
+        self.refused += rejection != 0
+        return ""
 
     def _deliver(self, arrival: Arrival) -> None:
         """It is durable: to its inbox, or its FinalAck to whom it is owed."""
@@ -557,7 +535,13 @@ class Inboxes:
         """
         waiting = [arrival for arrival in self.owed if arrival.carrier is None and arrival.packet is None]
         if waiting:
-            self._give_up(min(waiting, key=lambda one: one.record[confirm.CLASS] & confirm.CLASS_NEGATIVE))
+            arrival = min(waiting, key=lambda one: one.record[confirm.CLASS] & confirm.CLASS_NEGATIVE)
+            if arrival.record[confirm.CLASS] & confirm.CLASS_NEGATIVE:
+                _, ordinal, time_stamp, number, _ = _sequence(self._log.load(arrival))
+                for source in self._sources:
+                    if source.logged is arrival.source:
+                        source.stream.give_up(time_stamp << 32 | ordinal, number)
+            self._give_up(arrival)
 
     def _give_up(self, arrival: Arrival) -> None:
         self.owed.remove(arrival)
@@ -617,10 +601,9 @@ class Inboxes:
     def _final_ack(self, arrival: Arrival, peer: "Carrier") -> bytearray:
         packet = self._log.load(arrival) if arrival.packet is None else arrival.packet
         source = bytes(packet[compose.SOURCE_AT : compose.ADDRESS_AT])
-        at = parse.transaction_offset(packet)
-        _, ordinal, time_stamp, number, previous = struct.unpack_from("<IIIII", packet, at)
+        _, ordinal, time_stamp, number, previous = _sequence(packet)
         ids = _FINAL_ACK_IDS if arrival.packet is None else _REFUSAL_IDS
-        destination, host = _order_queue(peer, source)
+        destination, host = _way_to(peer, source)
         return acks.final_ack(
             destination,
             self._node.guid,
@@ -638,7 +621,7 @@ class Inboxes:
 
     def _order_ack(self, source: Source, peer: "Carrier") -> bytearray:
         record = source.stream.record
-        destination, host = _order_queue(peer, source.logged.guid)
+        destination, host = _way_to(peer, source.logged.guid)
         self._order_acks = self._order_acks + 1 & 0xFFFF
         return acks.order_ack(
             destination,
@@ -647,7 +630,7 @@ class Inboxes:
             self._node.time(),
             record[core.INCOMING_ORDINAL],
             record[core.INCOMING_TIME_STAMP],
-            record[core.INCOMING_NUMBER],
+            source.stream.order_ack_number,
             host,
         )
 
@@ -702,10 +685,14 @@ def _beginning(raw: bytes) -> bytes:
     return bytes(raw[: parse.transaction_offset(raw) + compose.TRANSACTION_HEADER_SIZE])
 
 
-def _order_queue(peer: "Carrier", source: bytes) -> "tuple[names.QueueName, bytes]":
-    """Destination and QueueManagerAddress of an acknowledgement (B-361, B-362)."""
+def _sequence(packet: "bytes | bytearray | memoryview") -> "tuple[int, ...]":
+    """The words of its TransactionHeader."""
+    return struct.unpack_from("<IIIII", packet, parse.transaction_offset(packet))
+
+
+def _way_to(peer: "Carrier", source: bytes) -> "tuple[names.QueueName, bytes]":
+    """Destination and QueueManagerAddress of an acknowledgement that goes to this peer: by its address if that is one,
+    and the source's."""
     address = peer.address
-    direct = peer.session is not None and peer.session.direct_format_session
-    if direct and source == peer.remote_guid and address and not address.strip("0123456789."):
-        return acks.order_queue(address), names.NULL_GUID
-    return guid_names.PrivateQueueFormatNameId(names.ORDER_QUEUE_ID), source
+    direct = peer.session is not None and peer.session.direct_format_session and source == peer.remote_guid
+    return acks.to_source(source, address if direct and not address.strip("0123456789.") else "")

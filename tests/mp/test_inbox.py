@@ -10,7 +10,7 @@ sys.path.insert(0, "tests/mp")
 import power
 from engine_cases import run_calls
 from inbox_world import BOARD, Sender, Wire, World
-from mqqb import guids, headers, names, parse, reader, session
+from mqqb import build, core, guids, headers, names, parse, reader, session
 from node import OutboxError
 from node.peer import Peer
 
@@ -158,6 +158,60 @@ def one_that_is_missing_holds_up_the_others():
     world.cut(sender)
     world.run(1000, taker(world, bodies))
     assert bodies == [b"0", b"1", b"2"]
+
+
+def one_that_is_refused_ahead_of_its_gap_is_told():
+    """B-262, A-15, A-33: so that its sender need not send again what can only be refused."""
+    sender = Sender(1)
+    world = world_of(sender, time=T0 + 100)
+    sender.send(b"1", sent_time=T0)
+    sender.send(b"2", sent_time=T0, ttrq=99)
+    sender.send(b"3", sent_time=T0)
+    original = sender.stream.prepare
+    sender.stream.prepare = lambda entry, packet, offset: None  # the numbers before are not bridged
+    missing = sender.stream.table.pop(0)
+    bodies = []
+    world.run(1000, taker(world, bodies))
+    assert (bodies, sender.seen) == ([], [("final", 2, 0x8002)]), sender.seen
+    sender.stream.prepare = original
+    sender.stream.table.insert(0, missing)
+    world.cut(sender)
+    world.run(1000, taker(world, bodies))
+    assert bodies == [b"1", b"3"]
+    assert sender.said == {1: 0x4000, 2: 0x8002, 3: 0x4000}
+
+
+def what_is_secured_is_refused():
+    """B-330, B-332, B-334: a board has no keys."""
+    for flags, privacy, signature, said in (
+        (0, 0, b"", 0x4000),
+        (0, 0, b"sign", 0x8006),
+        (0x20, 1, b"", 0x8007),
+        (0, 2, b"", 0x8006),
+        (0, 5, b"", 0x4000),
+    ):
+        sender = Sender(1)
+        world = world_of(sender)
+        message = parse.parse(bytes(sender.packets[sender.send(b"1")]))
+        message.security = headers.SecurityHeader()
+        message.security.fields[core.SECURITY_FLAGS] = flags | 2
+        message.security.security_id = BOARD
+        message.security.signature = signature
+        message.properties.fields[core.PROPERTIES_PRIVACY_LEVEL] = privacy
+        sender.packets[1] = build.build(message)
+        world.run(1000, taker(world, []))
+        assert sender.said == {1: said}, (flags, privacy, signature, sender.said)
+
+
+def a_clock_that_is_behind_is_allowed_for():
+    """B-267."""
+    for skew, said in ((0, 0x8002), (1, 0x4000)):
+        sender = Sender(1)
+        world = world_of(sender, time=T0 + 100)
+        world.node.inboxes.clock_skew = skew
+        sender.send(b"1", ttrq=99, sent_time=T0)
+        world.run(900, taker(world, []))
+        assert sender.said == {1: said}, (skew, sender.said)
 
 
 def a_queue_that_is_not_here_is_told_again_and_again_and_leaves_no_trace():
@@ -654,6 +708,35 @@ def who_never_fetches_an_acknowledgement_keeps_nobody_out():
     assert world.node.inboxes.forgotten > 0
 
 
+def a_refusal_that_is_given_up_is_not_called_stored():
+    """C-84: of what was passed above it nobody knows, until the next start."""
+    world = world_of(inbox_quota=(100000, 0))
+    inboxes = world.node.inboxes
+    inboxes._sources_max = 1000
+    absent = Sender(1)
+    senders = [absent] + [Sender(100 + k) for k in range(world.node.outbox.arrivals_max)]
+    for sender in senders:
+        sender.send(b"refused")
+        refused = inboxes.refused
+        world.connect(sender)
+        while inboxes.refused == refused:  # its session ends before it hears of that
+            sender.receive(bytes(world.wires[sender].to_sender), world.clock.ms)
+            world.wires[sender].to_sender = bytearray()
+            world.wires[sender].to_board += sender.output(world.clock.ms)
+            world.node.poll()
+        world.cut(sender)
+        world.node.poll()
+    assert inboxes.forgotten == 1
+    inboxes._quota = (100000, 4)
+    absent.send(b"2")
+    world.senders = [absent]
+    taken = []
+    world.run(3000, taker(world, taken))
+    assert taken == [b"2"]
+    assert absent.stored == []
+    assert absent.said == {1: 0x8002, 2: 0x4000}, absent.said
+
+
 def what_is_not_durable_is_not_handed_out():
     """B-098: what a session has brought that died before the commit waits for one, and for one that succeeds."""
     sender = Sender(1)
@@ -1088,6 +1171,10 @@ TESTS = (
     messages_of_several_senders_and_names_keep_their_order,
     a_duplicate_is_acknowledged_and_not_delivered,
     one_that_is_missing_holds_up_the_others,
+    one_that_is_refused_ahead_of_its_gap_is_told,
+    what_is_secured_is_refused,
+    a_clock_that_is_behind_is_allowed_for,
+    a_refusal_that_is_given_up_is_not_called_stored,
     a_queue_that_is_not_here_is_told_again_and_again_and_leaves_no_trace,
     an_address_is_whatever_its_sender_calls_the_board_but_not_nothing,
     a_queue_that_was_closed_does_not_refuse_what_it_has_taken,
