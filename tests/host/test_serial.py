@@ -75,7 +75,7 @@ def test_messages_to_the_name_of_a_line_go_over_it_and_nobody_is_called(
             monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", called)
             monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", called)
             place.send(b"start", b"stop" + bytes(5000))
-            await asyncio.sleep(0.2)
+            await until(lambda: bool(place.manager.report()["outgoing"]))
             assert not place.manager.wanted_hops()
             assert place.manager.report()["outgoing"][0]["state"] == "Waiting"
             board = Board(place.wire)

@@ -277,6 +277,12 @@ def make(destination: Destination, folder: Path | str = "", **options: Any) -> N
     return node
 
 
+async def turns(count: int = 100) -> None:
+    """All tasks that can run have run so often: what sleeps stays asleep, however long that takes."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
 async def until(condition: Callable[[], bool]) -> None:
     while not condition():
         await asyncio.sleep(0.002)

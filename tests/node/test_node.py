@@ -18,7 +18,7 @@ from mqqb.session import Settings
 from node import Message, Node, OutboxDamaged, OutboxFull, OutboxWriteFailed, Queue, outbox
 from node.link import Backoff, TcpLink
 
-from tests.node.destination import ALARMS, GUID, LINE, Connection, Destination, make, run, until
+from tests.node.destination import ALARMS, GUID, LINE, Connection, Destination, make, run, turns, until
 
 
 @pytest.mark.rule("B-002", "B-008", "B-098", "B-204", "B-217", "B-302", "A-38", "A-39")
@@ -315,7 +315,7 @@ def test_a_refusal_that_cannot_be_written_is_not_acknowledged() -> None:
 
 
 def test_the_last_answers_become_durable_without_another_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.node.LAZY_SYNC_MS", 50)
+    monkeypatch.setattr("node.node.LAZY_SYNC_MS", 1 << 30)
 
     async def main() -> None:
         disk = power.Disk()
@@ -324,8 +324,9 @@ def test_the_last_answers_become_durable_without_another_message(monkeypatch: py
         syncs: list[str] = []
         disk.before = lambda _, step, data: syncs.append(step) if step == "sync" else None
         assert await (await node.queue(LINE).send(b"last")).stored()
-        await asyncio.sleep(0.005)
+        await turns()
         assert len(syncs) == 2, "one for the message, one to note that something is sent; an answer costs none"
+        monkeypatch.setattr("node.node.LAZY_SYNC_MS", 50)
         left = lambda: outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1))).restored  # noqa: E731
         await until(lambda: not left())
         await node.close()
@@ -442,7 +443,7 @@ def test_it_tries_again_until_somebody_listens(tmp_path: Path) -> None:
         await destination.stop()
         node = make(destination, tmp_path)
         message = await node.queue(LINE).send(b"early")
-        await asyncio.sleep(0.05)
+        await until(lambda: bool(node._peers[0].reason))
         assert message.conclusion().answer == confirm.WAITING
         await destination.start(port)
         assert await message.stored()
@@ -460,7 +461,8 @@ def test_an_idle_session_ends_and_comes_back_with_the_next_message(tmp_path: Pat
         queue = node.queue(LINE)
         assert await (await queue.send(b"0")).stored()
         await until(lambda: not destination.connections)
-        await asyncio.sleep(0.15)
+        for _ in range(100):
+            node.poll()
         assert node.stats.connects == 1, "no session without a message"
         assert await (await queue.send(b"1")).stored()
         assert node.stats.connects == 2

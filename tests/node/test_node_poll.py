@@ -29,7 +29,7 @@ from node.listener import TcpListener
 from node.tasks import Tasks
 
 from firmware.ports import modules
-from tests.node.destination import LINE, Destination, make, run, until
+from tests.node.destination import LINE, Destination, make, run, turns, until
 
 ROOT = Path(__file__).resolve().parents[2]
 BOARD = ROOT / "build" / "micropython" / "unix-c" / "micropython"
@@ -553,7 +553,7 @@ def test_a_message_and_its_answer_wait_for_no_tick(monkeypatch: pytest.MonkeyPat
         destination = await Destination(order_ack_timeout=0).start()
         node = make(destination, files=power.Disk())
         queue = node.queue(LINE)
-        await asyncio.sleep(0.01)  # asleep for a minute
+        await turns()  # asleep for a minute
         for k in range(20):
             message = await queue.send(b"%d" % k)
             assert await asyncio.wait_for(message.stored(), 30)
@@ -564,7 +564,8 @@ def test_a_message_and_its_answer_wait_for_no_tick(monkeypatch: pytest.MonkeyPat
 
 
 def test_it_does_nothing_while_there_is_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither idle, nor with a session on which an OrderAck is awaited, nor while nobody listens."""
+    """Neither idle, nor with a session on which an OrderAck is awaited; while nobody listens, not before the next
+    attempt to connect."""
     _ticks(monkeypatch)
     polls = [0]
     poll = Node.poll
@@ -575,24 +576,27 @@ def test_it_does_nothing_while_there_is_nothing_to_do(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Node, "poll", counted)
 
-    async def quiet() -> int:
+    async def is_quiet() -> bool:
         before = polls[0]
-        await asyncio.sleep(0.2)
-        return polls[0] - before
+        await turns()
+        return polls[0] == before
 
     async def main() -> None:
         destination = await Destination(order_ack_timeout=1 << 30).start()
         node = make(destination, files=power.Disk())
         queue = node.queue(LINE)
         await asyncio.sleep(0)
-        assert await quiet() == 0
+        assert await is_quiet()
         await queue.send(b"1")
         await until(lambda: destination.bodies == [b"1"])
-        while await quiet() > 2:
-            pass
+        await until(lambda: poll(node) > 1000)  # acknowledged: nothing is due for a while
+        await turns()
+        assert await is_quiet()
         await destination.stop()
-        await asyncio.sleep(0.1)
-        assert await quiet() <= 20, "attempts to connect"
+        await until(lambda: bool(node._peers[0].reason))
+        waits = [poll(node) for _ in range(10)]
+        assert min(waits) >= 1, "attempts to connect"
+        assert node.stats.connects == 1
         await node.close()
 
     run(main)
