@@ -24,6 +24,7 @@ from mqqb import core
 from mqqb.streams import Entry, OutgoingStream
 
 REMEMBERED = 100
+ROLLS = 1 << 20  # as often may a stream have drained since its TimeStamp was given
 
 Stream = TypeVar("Stream", bound=OutgoingStream)
 
@@ -40,6 +41,12 @@ def has_sent(stream: OutgoingStream, time_stamp: int) -> bool:
 def is_given(stream: OutgoingStream, tx_sequence_id: int, number: int) -> bool:
     """Was this number given in the stream, as far as that knows?"""
     return (tx_sequence_id, number) < (stream.tx_sequence_id, stream.record[core.OUTGOING_NUMBER])
+
+
+def has_drained(stream: OutgoingStream, tx_sequence_id: int) -> bool:
+    """Has the stream drained this sequence in this life? An OrderAck for it came late, or again, and says nothing of
+    others. Ordinals begin anywhere and rise by one (B-096): those of another life are far away."""
+    return 0 < stream.tx_sequence_id - tx_sequence_id < ROLLS
 
 
 def over(stream: OutgoingStream, tx_sequence_id: int, number: int = 0) -> list[Entry]:

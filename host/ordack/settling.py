@@ -63,7 +63,7 @@ class Settling:
                 else:
                     self._is_over(batch, queue, [entry])
             batch.moved[queue] = None
-            if over or covered or acked == queue.stream.tx_sequence_id:
+            if over or covered or acked == queue.stream.tx_sequence_id or lives.has_drained(queue.stream, acked):
                 return
         served = {
             one.stream: one for one in self._outgoing if one is queue or (one.link and one.link.peer == link.peer)

@@ -10,6 +10,7 @@ import pytest
 from mqqb import acks, build, confirm, parse, streams
 from ordack.client import Sent
 from ordack.lives import Strangers, has_sent
+from ordack.order_acks import OrderAcks
 from ordack.store import Store
 
 from tests.support.host_world import Host, World, exchange, two_hosts
@@ -149,12 +150,12 @@ def test_what_waited_in_an_older_run_is_over_when_the_destination_has_a_later_on
 
 
 @pytest.mark.rule("B-426", "B-079", "B-230", "B-275")
-@pytest.mark.parametrize("ordinal", [500, 2000])
+@pytest.mark.parametrize("ordinal", [1 << 29, 1 << 31])
 def test_an_order_ack_of_a_lost_life_with_the_time_stamp_of_another_queue_is_understood(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ordinal: int
 ) -> None:
     """A gateway without a clock counts its TimeStamps on from those of the backup, and so had the life that is lost;
-    then the queues began to send in another order. ordinal: of the sequences now, 1000 of those then."""
+    then the queues began to send in another order. ordinal: of the sequences now, 2^30 of those then."""
 
     def begin_at(first: int) -> None:
         monkeypatch.setattr(Store, "new_sequence", lambda self, now: (first, self.new_time_stamp(now), 1, 0))
@@ -168,7 +169,7 @@ def test_an_order_ack_of_a_lost_life_with_the_time_stamp_of_another_queue_is_und
         client.send(line2, b"1")
     _seconds(world, 2)
     sender.back_up()
-    begin_at(1000)
+    begin_at(1 << 30)
     sender.behind = 1000
     sender.put_back(world)
     with sender.client() as client:
@@ -188,6 +189,34 @@ def test_an_order_ack_of_a_lost_life_with_the_time_stamp_of_another_queue_is_und
     assert _states(sender, later) == [STORED]
     assert receiver.content("line1") == [b"1", b"2", b"4"]
     assert receiver.content("line2") == [b"1", b"2", b"3"]
+
+
+@pytest.mark.rule("B-230", "B-096", "A-04")
+def test_an_order_ack_that_comes_again_for_what_another_queue_has_drained_proves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A router may hold it for a while; the stream that waits meanwhile has an older sequence, and is sent again."""
+    world, receiver, sender = two_hosts(tmp_path)
+    with receiver.client() as client:
+        client.create_queue("line2", transactional=True)
+    _send(sender, b"1")
+    _seconds(world, 3)
+    with sender.client() as client:
+        drained = client.send("DIRECT=OS:plant\\private$\\line2", b"1")
+    _seconds(world, 3)
+    assert drained.tx_sequence_id
+    ordinal, time_stamp = drained.tx_sequence_id & 0xFFFFFFFF, drained.tx_sequence_id >> 32
+    again = acks.order_ack(acks.order_queue("10.0.0.9"), receiver.store.guid, 1, 0, ordinal, time_stamp, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(OrderAcks, "_send_on", lambda *_: None)  # they are lost
+        waiting = _send(sender, b"2")
+        for _ in range(2):
+            _seconds(world, 1)
+            _from_destination(receiver, again, world)
+            _seconds(world, 35)
+    _seconds(world, 70)
+    assert _states(sender, waiting) == [STORED]
+    assert _newer(sender) == 0
 
 
 @pytest.mark.rule("B-426", "B-230", "B-413")
