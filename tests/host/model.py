@@ -17,7 +17,8 @@ After every action:
   - no session between two of us ends with a protocol error, nor for a line that takes its bytes slowly;
   - what an operator has withdrawn is gone when the queue manager has looked, and does not leave any more (C-29);
   - of what waits for one connection, the highest priority leaves first, but for each 16th turn (B-305).
-Once a backup was put back somewhere, less is asked of the messages sent before: some of them are lost with a life.
+Once a backup was put back somewhere, or a folder was emptied, less is asked of the messages sent before: some of them
+are lost with a life.
 When the accidents stop, everything comes to its end within a bounded time, and every accepted message has one.
 """
 
@@ -43,7 +44,7 @@ from typing import Any
 
 import apsw
 from mqqb import confirm, core, guids, handshake, headers, parse, reader
-from mqqb.names import DirectQueueFormatName
+from mqqb.names import NULL_GUID, DirectQueueFormatName
 from mqqb.session import Settings
 from ordack.client import ACKNOWLEDGE, Client, Queue, Reject
 from ordack.config import Config
@@ -116,6 +117,7 @@ class Message:
         self.ttbr = ttbr
         self.journal = journal  # bits 1 dead-letter, 2 journal
         self.step = 0
+        self.guid = source.guid
         self.sent_time = 0
         self.message_id = 0  # 0: not accepted
         self.number: tuple[int, int] | None = None  # TxSequenceID, TxSequenceNumber
@@ -139,6 +141,11 @@ class Message:
     def can_come_again(self) -> bool:
         """May it arrive a second time? Its target has lost it, or the history that would tell."""
         return self.blurred and (not self.transactional or self.target.put_back_at > self.step)
+
+    @property
+    def orphaned(self) -> bool:
+        """Is its sender not there any more? Nobody fetches what that is told."""
+        return self.guid != self.source.guid
 
     @property
     def transactional(self) -> bool:
@@ -221,6 +228,7 @@ class Host:
         self.index = index
         self.folder = folder
         self.guid = guid
+        self.identities = 1
         self.address = f"10.0.0.{index + 1}"
         self.config = Config(
             own_names=frozenset({self.address, f"host{index}"}),
@@ -259,6 +267,7 @@ class Host:
     def _open(self) -> None:
         self.store = Store(self.folder, clock=lambda: self.world.wall)
         self.store.lock_manager()
+        self.guid = self.store.guid
         self.looked_at = -1
         self.manager = self._manager()
 
@@ -314,12 +323,25 @@ class Host:
     def put_back(self) -> None:
         """The machine is dead, and comes up again from the backup."""
         self.world.figures["put back"] += 1
+        self._begin_with(self.backup)
+
+    def empty(self) -> None:
+        """The machine is dead, and comes up again with a new store and the same queues."""
+        self.world.figures["emptied"] += 1
+        self.identities += 1
+        new = self.folder.with_suffix(".new")
+        shutil.copytree(_template(self.index), new)
+        _identify(new, bytes([0xA0 + self.index]) * 14 + self.identities.to_bytes(2, "little"))
+        self._begin_with(new)
+        shutil.rmtree(new)
+
+    def _begin_with(self, folder: Path) -> None:
         for link in list(self.links):
             wire, end = self.links.pop(link)
             wire.sever(end, tell=True)
         self.close()
         shutil.rmtree(self.folder)
-        shutil.copytree(self.backup, self.folder)
+        shutil.copytree(folder, self.folder)
         self.boot = self.world.now
         self._watch()
         self._open()
@@ -405,7 +427,7 @@ class Host:
         ).fetchall():
             self.last_key = key
             parsed = parse.parse(packet)
-            if isinstance(parsed, headers.FinalAck) and self.world.is_stranger(parsed.body.source_guid):
+            if self._is_for_nobody(parsed):
                 continue
             message, message_class = self.world.identify(parsed)
             self.outgoing[key] = None if message_class else message
@@ -418,6 +440,19 @@ class Host:
             if gone:
                 gone.holders[self.index] -= 1
                 self.world.dropped(self, gone)
+
+    def _is_for_nobody(self, packet: object) -> bool:
+        """Is this an acknowledgement that nobody will fetch?"""
+        if isinstance(packet, headers.FinalAck):
+            return self.world.is_stranger(packet.body.source_guid)
+        message, message_class = self.world.identify(packet)
+        return message_class != 0 and message is not None and message.orphaned
+
+    def forget_orphaned(self) -> None:
+        """Acknowledgements for an identity that is gone wait for ever, until there are too many."""
+        for key, packet in self.monitor.execute("SELECT id, packet FROM outgoing_messages").fetchall():
+            if self.outgoing.get(key, self) is None and self._is_for_nobody(parse.parse(packet)):
+                del self.outgoing[key]
 
     def turns_without_a_packet(self) -> int:
         """At most so many messages had a turn to be sent, and were too late or withdrawn."""
@@ -456,6 +491,7 @@ class Wire:
     ) -> None:
         self.world = world
         self.hosts = hosts
+        self.guids = [host.guid for host in hosts]
         self.links: list[Link | None] = list(links)
         self.inbox = (bytearray(), bytearray())
         self.over = [False, False]  # the end of the stream follows what is in the inbox
@@ -527,9 +563,14 @@ def _template(index: int) -> Path:
         with Store(folder, create=True) as store:
             for name, transactional in MADE.items():
                 store.create_queue(name, transactional)
-            store._db.execute("UPDATE settings SET value = ? WHERE name = 'guid'", (bytes([0xA0 + index]) * 16,))
+        _identify(folder, bytes([0xA0 + index]) * 16)
         _templates[index] = folder
     return _templates[index]
+
+
+def _identify(folder: Path, guid: bytes) -> None:
+    with Store(folder) as store:
+        store._db.execute("UPDATE settings SET value = ? WHERE name = 'guid'", (guid,))
 
 
 def clean() -> None:
@@ -551,11 +592,11 @@ class World:
         self.problem = ""
         self.trace: list[tuple[str, tuple[int, ...]]] = []
         self.messages: dict[int, Message] = {}
-        self.by_id: dict[tuple[int, int], Message] = {}
-        self.numbers: dict[tuple[int, int, int], Message] = {}  # source, TxSequenceID, TxSequenceNumber
-        self.sequences: dict[tuple[int, int], list[int]] = {}  # source, TxSequenceID -> numbers
+        self.by_id: dict[tuple[bytes, int], Message] = {}
+        self.numbers: dict[tuple[bytes, int, int], Message] = {}  # source's GUID, TxSequenceID, TxSequenceNumber
+        self.sequences: dict[tuple[bytes, int], list[int]] = {}  # source's GUID, TxSequenceID -> numbers
         self.last_arrival: dict[tuple[Any, ...], int] = {}
-        self.order_checked: dict[tuple[int, int], int] = {}
+        self.order_checked: dict[tuple[bytes, int], int] = {}
         self.wires: list[Wire] = []
         self.strangers = 0
         self.limited = False  # a quota was set: there may have been no room for an administration acknowledgement
@@ -629,8 +670,7 @@ class World:
         assert isinstance(packet, headers.UserMessage)
         if packet.user.admin_queue is None and packet.properties.message_class:
             related = packet.properties.correlation_id
-            source = next((host.index for host in self.hosts if host.guid == related[:16]), -1)
-            message = self.by_id.get((source, int.from_bytes(related[16:], "little")))
+            message = self.by_id.get((bytes(related[:16]), int.from_bytes(related[16:], "little")))
             if message:
                 return message, packet.properties.message_class
         found = TAG.search(bytes(packet.properties.body))
@@ -820,8 +860,7 @@ class World:
     def _order_ack_leaves(self, host: Host, wire: Wire, end: int, packet: reader.OrderAck) -> None:
         body = packet.body
         guid = packet.message.user.queue_manager_address
-        source = next((other for other in self.hosts if other.guid == guid), wire.hosts[1 - end])
-        key = source.index, body.tx_sequence_id
+        key = bytes(guid) if guid != NULL_GUID else wire.guids[1 - end], body.tx_sequence_id
         numbers = self.sequences.get(key, [])
         if body.tx_sequence_number not in numbers[-1000:]:
             raise Violation(f"host {host.index} acknowledges {key} up to {body.tx_sequence_number}, which was not sent")
@@ -835,8 +874,7 @@ class World:
             self.order_checked[key] = place + 1
 
     def _final_ack_leaves(self, host: Host, packet: headers.FinalAck) -> None:
-        source = next(other for other in self.hosts if other.guid == packet.body.source_guid)
-        message = self.by_id[source.index, packet.body.message_id]
+        message = self.by_id[bytes(packet.body.source_guid), packet.body.message_id]
         message_class = packet.message.properties.message_class
         if host.given_up and message_class == confirm.NACK_REACH_QUEUE_TIMEOUT:
             message.blurred = True
@@ -924,15 +962,15 @@ class World:
         )
         self.figures["sent"] += 1
         message.message_id = sent.message_id
-        if (host.index, sent.message_id) in self.by_id:
+        if (host.guid, sent.message_id) in self.by_id:
             raise Violation(f"two messages have the MessageID: {message}")
-        self.by_id[host.index, sent.message_id] = message
+        self.by_id[host.guid, sent.message_id] = message
         if sent.tx_sequence_id is not None and sent.tx_sequence_number is not None:
             message.number = sent.tx_sequence_id, sent.tx_sequence_number
-            if (host.index, *message.number) in self.numbers:
+            if (host.guid, *message.number) in self.numbers:
                 raise Violation(f"two messages have the number {message.number}: {message}")
-            self.numbers[host.index, *message.number] = message
-            self.sequences.setdefault((host.index, sent.tx_sequence_id), []).append(sent.tx_sequence_number)
+            self.numbers[host.guid, *message.number] = message
+            self.sequences.setdefault((host.guid, sent.tx_sequence_id), []).append(sent.tx_sequence_number)
 
     def _queue(self, host: Host, application: Application, number: int) -> Queue | None:
         name = QUEUES[number % 4]
@@ -1264,6 +1302,8 @@ class World:
             host.put_back_at = self.step + 1  # nothing later is blurred by it
             host.put_back()
             host.look_anew()
+            for other in self.hosts:
+                other.forget_orphaned()  # it may have been another identity's
         else:
             for application in host.applications:
                 host.kill(application)
@@ -1271,6 +1311,21 @@ class World:
             host.back_up()
             host.put_back()
         shutil.rmtree(host.backup)
+        self._collect(host)
+
+    def empty(self, where: int) -> None:
+        """Somebody empties the folder of a queue manager, and makes its queues again: nobody knows it any more. Where
+        messages are routed by GUID, operators would have to tell the others of its new one."""
+        host = self.hosts[where % self.size]
+        if host.config.route:
+            return
+        for message in self.messages.values():
+            message.blurred |= host in (message.source, message.target)
+        host.put_back_at = self.step + 1
+        host.empty()
+        host.look_anew()
+        for other in self.hosts:
+            other.forget_orphaned()
         self._collect(host)
 
     def arm(self, where: int, statements: int, how: int) -> None:
@@ -1330,8 +1385,9 @@ class World:
                     self._withdraw(host, number)
         self._settle(lambda message: False)
         for host in self.hosts:
-            if host.content:
-                raise Violation(f"host {host.index} still has {list(host.content.values())}")
+            left = [message for *_, message in host.content.values() if not message.blurred]  # those may come late
+            if left:
+                raise Violation(f"host {host.index} still has {left}")
         for message in self.messages.values():
             if message.acknowledge and message.message_id and not (self.limited or message.blurred):
                 self._must_be_acknowledged(message)
@@ -1421,6 +1477,7 @@ ACTIONS: dict[str, tuple[int, tuple[tuple[int, int], ...]]] = {
     "stop": (1, ((0, 2),)),
     "back_up": (1, ((0, 2),)),
     "put_back": (1, ((0, 2),)),
+    "empty": (1, ((0, 2),)),
     "withdraw": (2, ((0, 2), (0, 7), (0, 20))),
     "pause": (2, ((0, 2), (0, 7))),
     "stranger": (1, ((0, 2), (1, 3))),

@@ -94,7 +94,10 @@ def test_a_short_walk() -> None:
         except BaseException as error:
             error.add_note(f"again: python -m tests.host.model --seed {walk.seed} --episode {episode} --trace")
             raise
-    assert all(walk.figures[name] for name in ("received", "rejected", "dead-lettered", "cuts", "crashes", "put back"))
+    assert all(
+        walk.figures[name]
+        for name in ("received", "rejected", "dead-lettered", "cuts", "crashes", "put back", "emptied")
+    )
 
 
 # ---- the model can fail: broken on purpose, a walk finds it ----------------------------------------
@@ -201,6 +204,15 @@ def _wait_for_lives_that_are_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(lives, "over", lambda stream, tx_sequence_id, number=0: [])
 
 
+def _wait_for_the_begin_of_a_sequence(patch: pytest.MonkeyPatch) -> None:
+    accept = IncomingStream.accept
+
+    def broken(self: IncomingStream, header: Any) -> bool:
+        return (header.tx_sequence_number == 1 or self.tx_sequence_number != 0) and accept(self, header)
+
+    patch.setattr(IncomingStream, "accept", broken)
+
+
 def _send_what_was_withdrawn(patch: pytest.MonkeyPatch) -> None:
     packet = Store.outgoing_packet
     patch.setattr(Store, "outgoing_packet", lambda self, key: (packet(self, key)[0], NEVER))
@@ -261,6 +273,25 @@ def _acknowledged_between_two() -> None:
     model.play(2, trace)
 
 
+def _emptied_in_the_middle_of_a_sequence() -> None:
+    """The first message is acknowledged, the second is on its way when the folder of its destination is emptied."""
+    send = ("send", (0, 1, 0, 0, 0, 0, 400))
+    arrives = [("poll", (0,)), ("connect", (0,)), ("flow", (4,))]
+    model.play(
+        2,
+        [
+            ("begin", (0, 64, 0)),
+            send,
+            *arrives,
+            send,
+            ("tick", (4, 2)),
+            ("deliver", (0, 6, 7)),
+            ("empty", (1,)),
+            ("settle", ()),
+        ],
+    )
+
+
 def _passed_on_in_a_life_that_is_lost() -> None:
     """The backup has a message on its way; it arrived, and another one of the next sequence did, before the backup is
     put back."""
@@ -319,6 +350,7 @@ def test_a_broken_queue_manager_is_noticed(
     [
         (_zero_matches, _acknowledged_between_two),
         (_wait_for_lives_that_are_lost, _passed_on_in_a_life_that_is_lost),
+        (_wait_for_the_begin_of_a_sequence, _emptied_in_the_middle_of_a_sequence),
     ],
 )
 def test_a_broken_queue_manager_is_noticed_at_once(
