@@ -251,9 +251,10 @@ def main() -> int:
             scratch(folder)
         sources = {file: (folders[0] / ENGINE / file).read_text(encoding="utf-8") for file in TESTS}
         # Without any mutant all pass. What an earlier file runs already need not run again.
+        tried = [file for file in files if any(mutant.file == file for mutant in chosen)]
         most = [
-            file for place, file in enumerate(files)
-            if not any(set(TESTS[file]) <= set(TESTS[other]) for other in files[:place])
+            file for place, file in enumerate(tried)
+            if not any(set(TESTS[file]) <= set(TESTS[other]) for other in tried[:place])
         ]  # fmt: skip
         whole = [Mutant(file, 0, file, sources[file]) for file in most]
         well = survivors(folders, sources, whole, lambda _mutant, _survived: None)
@@ -261,7 +262,7 @@ def main() -> int:
         if broken:
             print(f"mutants: without any, the tests of {', '.join(sorted(broken))} fail", file=sys.stderr)
             return 1
-        dead = [Mutant(file, 0, file, "raise SystemError\n") for file in files]
+        dead = [Mutant(file, 0, file, "raise SystemError\n") for file in tried]
         if survivors(folders, sources, dead, lambda _mutant, _survived: None):
             print("mutants: the tests do not run the copy of the engine", file=sys.stderr)
             return 1

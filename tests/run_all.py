@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "logs"
 PYTHON = sys.executable
 MAKE = ["make", "--no-print-directory", "SETUP=:"]  # what called us has done the set-up
-SLOWEST = 10  # tests that the summary names
-PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider", f"--durations={SLOWEST}"]
+SLOWEST = 10  # tests that the summary names; the log of each part has more
+PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=60"]
 TWO = ["-n", "2", "--dist", "worksteal"]  # tests at a time; who has none left takes them from the other
 SHOWN_OF_FAILURE = 80  # lines
 

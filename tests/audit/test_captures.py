@@ -639,7 +639,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         tracemalloc.stop()
         return size
 
-    assert peak(20_000) < peak(200) + 100_000
+    assert peak(5_000) < peak(200) + 100_000
 
 
 # ---- the other columns --------------------------------------------------------------------------

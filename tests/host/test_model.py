@@ -83,7 +83,7 @@ for _name, (_weight, _bounds) in model.ACTIONS.items():
         setattr(Machine, f"{_name}{_copy or ''}", _rule(_name, _bounds))
 
 TestMachine = pytest.mark.rule("B-098", "B-281", "B-271", "A-01", "A-08", "B-248", "B-103")(Machine.TestCase)
-TestMachine.settings = settings(max_examples=200, stateful_step_count=70)
+TestMachine.settings = settings(max_examples=100, stateful_step_count=70)
 
 
 def test_a_short_walk() -> None:

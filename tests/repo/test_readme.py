@@ -24,7 +24,7 @@ import pytest
 from ordack.client import Client
 from ordack.config import SETTINGS
 
-from tests.support.command import ENVIRONMENT, INTERPRETERS, Serve
+from tests.support.command import ENVIRONMENT, INTERPRETERS, Serve, ordack
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 300
@@ -223,14 +223,7 @@ def test_the_commands_that_the_pages_name_exist() -> None:
         commands |= set(re.findall(r"`(?:ordack )?((?:ordack|queue|outgoing|board|pipeline) [a-z]+)", text))
     for command in sorted(commands):
         words = shlex.split(command.removeprefix("ordack "))
-        done = subprocess.run(
-            [sys.executable, "-m", "ordack", *words, "--help"],
-            env=ENVIRONMENT,
-            check=False,
-            stdout=subprocess.DEVNULL,
-            timeout=DEADLINE_S,
-        )
-        assert done.returncode == 0, command
+        assert ordack(*words, "--help").returncode == 0, command
 
 
 def test_the_links_and_settings_that_the_pages_name_are_there() -> None:
