@@ -119,13 +119,15 @@ class IncomingStream:
         before = array("I", self.record)
         last = self.tx_sequence_id
         limit = self.limit
+        sequence = header.tx_sequence_id
         number = header.fields[core.TX_NUMBER]
         is_unknown = False
         is_next = self.accept(header)
         if is_next:
             rejection = rejection or storage.over_quota(arriving)  # B-284
-        elif (header.tx_sequence_id, number) <= (last, self.tx_sequence_number):
-            is_unknown = self._is_unknown(header)
+        elif (sequence, number) <= (last, self.tx_sequence_number):
+            # The first one above the limit that its source still has is unknown.
+            is_unknown = limit is not None and sequence == last and header.fields[core.TX_PREVIOUS] <= limit < number
             rejection = confirm.NACK_REACH_QUEUE_TIMEOUT if is_unknown else 0
         if rejection or is_next:
             refusal = storage.keep(arriving, rejection)
@@ -134,7 +136,7 @@ class IncomingStream:
                 return refusal
         if is_unknown and self.limit == limit:  # else the storage has given up what is below
             self.limit = number
-        elif is_next and header.tx_sequence_id != last:
+        elif is_next and sequence != last:
             self.limit = None
         return ""
 
@@ -151,15 +153,6 @@ class IncomingStream:
         """
         if tx_sequence_id == self.tx_sequence_id:
             self.limit = number - 1 if self.limit is None else min(self.limit, number - 1)
-
-    def _is_unknown(self, header: "TransactionHeader") -> bool:
-        """Is this message above the limit, and the first such one that its source still has?"""
-        fields = header.fields
-        return (
-            self.limit is not None
-            and header.tx_sequence_id == self.tx_sequence_id
-            and fields[core.TX_PREVIOUS] <= self.limit < fields[core.TX_NUMBER]
-        )
 
     # ---- the OrderAck
 

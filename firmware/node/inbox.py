@@ -442,10 +442,11 @@ class Inboxes:
 
     def keep(self, arriving: "Any", rejection: int) -> str:
         """As mqqb.destination.Storage asks: in the log. Raises OutboxError."""
+        key: str
         peer, message, raw, source, stream, key = arriving
         if rejection == confirm.NACK_BAD_DST_Q:
             self._refuse(raw, peer)
-            return "there is no such queue"  # nor a trace of it
+            return key  # any text: the stream is to be as before
         user = message.user
         transaction = message.transaction
         assert transaction is not None

@@ -298,11 +298,15 @@ def test_what_was_given_up_is_not_called_stored() -> None:
     assert stream.decide(old, 0, destination, 1) == ""
     assert (stream.order_ack_number, stream.tx_sequence_number) == (1, 4)
     destination.order_ack()
-    for _ in range(3):
-        destination.come(0)
-        assert destination.filed
-        assert destination.filed[0][1] == EXPIRED
-        destination.order_ack()
+    destination.table[1] = 0  # it comes again, late
+    destination.come(0)
+    assert not destination.filed
+    del destination.table[1]
+    for place in range(3):
+        destination.come(place)
+        assert destination.filed[-1] == (place + 2, EXPIRED)
+        assert stream.order_ack_number == place + 2
+    destination.order_ack()
     assert destination.told == {(1, 1): 0, (1, 2): EXPIRED, (1, 3): EXPIRED, (1, 4): EXPIRED}
     destination.begin()
     destination.send(0)
