@@ -639,7 +639,8 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         tracemalloc.stop()
         return size
 
-    assert peak(5_000) < peak(200) + 100_000
+    peak(1)  # what is made once
+    assert peak(5_000) < peak(500) + 100_000
 
 
 # ---- the other columns --------------------------------------------------------------------------
