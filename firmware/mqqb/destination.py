@@ -71,7 +71,7 @@ class IncomingStream:
 
     record: the mqqb_incoming words, persistent; the owner stores it in one step with each message that `accept`
     admitted (B-098). limit: above that number nobody knows here which messages were rejected, for FinalAcks were given
-    up; None: nothing was. Persistent, too.
+    up; None: nothing was. A queue manager keeps it with the record; a board forgets it at its next start.
     """
 
     limit: "int | None" = None

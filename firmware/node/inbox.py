@@ -532,7 +532,8 @@ class Inboxes:
 
     def _forget(self) -> None:
         """Give up the FinalAck that waits longest for a peer that does not come: anybody can make more, and none must
-        keep others out. A positive one first: without it its sender does not know, without a negative one it is wrong.
+        keep others out. A positive one first: without it its sender does not know. Without a negative one it is wrong
+        after the next start; until then OrderAcks end below that message.
         """
         waiting = [arrival for arrival in self.owed if arrival.carrier is None and arrival.packet is None]
         if waiting:
