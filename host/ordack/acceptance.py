@@ -11,7 +11,7 @@ nothing was decided. Times: `now` monotonic milliseconds, `wall` seconds since 1
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from mqqb import build, confirm, core, guids, headers, reader
 from mqqb.destination import is_too_late, rejection_of
@@ -33,7 +33,8 @@ FINAL_ACK_BYTES = 512  # at most, with the longest address
 NOT_NOW = "too many FinalAcks wait for the peer already"  # the message is dropped, and comes again (B-151)
 
 
-class Arriving(NamedTuple):
+@dataclass(slots=True)
+class Arriving:
     """A message that has come, with its packet, the queue here that it means, and its stream if it has one here."""
 
     batch: Batch
@@ -97,7 +98,7 @@ class Acceptance:
     def _other(self, arriving: Arriving) -> str:
         """Decide about a message that is not transactional."""
         message = arriving.message
-        arriving = arriving._replace(queue=self._incoming.queue(self._routing.target(message.user)[1]))
+        arriving.queue = self._incoming.queue(self._routing.target(message.user)[1])
         rejection = self._rejection(arriving) or self.over_quota(arriving)
         if not rejection:
             return self._insert(arriving)
@@ -107,14 +108,18 @@ class Acceptance:
         return ""
 
     def _transactional(self, arriving: Arriving, now: int) -> str:
-        batch, link, message, _, wall, *_ = arriving
-        user, transaction = message.user, message.transaction
+        batch, link, user, transaction = (
+            arriving.batch,
+            arriving.link,
+            arriving.message.user,
+            arriving.message.transaction,
+        )
         assert transaction is not None
         key, target = self._routing.target(user)
         state = self._state(batch, bytes(user.source_queue_manager), key, target, now)
-        arriving = arriving._replace(queue=self._incoming.queue(target), state=state)
+        arriving.queue, arriving.state = self._incoming.queue(target), state
         self._incoming.came_on(link, state)
-        state.last_access = wall  # B-274
+        state.last_access = arriving.wall  # B-274
         refusal = state.stream.decide(transaction, self._rejection(arriving), self, arriving)
         if refusal:
             return refusal
@@ -159,14 +164,14 @@ class Acceptance:
 
     def _insert(self, arriving: Arriving) -> str:
         """Put a message in its queue (B-288), and say so if that is asked for (B-291)."""
-        batch, link, message, raw, wall, queue, state = arriving
+        batch, message, raw, queue = arriving.batch, arriving.message, arriving.raw, arriving.queue
         assert queue is not None
         if not self._fits(arriving):
             return batch.outcomes.why_full
-        if state is not None:
-            self._incoming.accepted(state)
+        if arriving.state is not None:
+            self._incoming.accepted(arriving.state)
         wanted = outcome.wants(message, own=False)
-        back = _way_back(link, message.user)
+        back = _way_back(arriving.link, message.user)
         if wanted and back.direct:
             wanted |= outcome.DIRECT
         priority = 0 if message.transaction is not None else message.base.flags & core.BASE_PR  # B-287
@@ -175,7 +180,7 @@ class Acceptance:
                 queue.identifier,
                 LOWEST_PRIORITY_RANK - priority,
                 raw,
-                outcome.expires(message, wall),
+                outcome.expires(message, arriving.wall),
                 wanted,
                 back.peer if wanted else None,
                 back.address if wanted else None,
@@ -226,7 +231,7 @@ class Acceptance:
         The FinalAck is filed under the peer, the next hop back, even where it is addressed to another source (B-011,
         B-362).
         """
-        batch, link, message, *_ = arriving
+        batch, link, message = arriving.batch, arriving.link, arriving.message
         back = _way_back(link, message.user)
         waiting = self._outgoing.to_peer(back.peer)
         if waiting and len(waiting.stream.table) >= self._config.max_peer_final_acks:
@@ -242,9 +247,9 @@ class Acceptance:
 
     def _fail(self, arriving: Arriving, message_class: int) -> None:
         """Refuse a message that is not transactional."""
-        batch, link, message, raw, *_ = arriving
-        self._tell_of_refusal(link, message, message_class)
-        batch.outcomes.undelivered(raw, message_class, _way_back(link, message.user))
+        self._tell_of_refusal(arriving.link, arriving.message, message_class)
+        back = _way_back(arriving.link, arriving.message.user)
+        arriving.batch.outcomes.undelivered(arriving.raw, message_class, back)
 
     def _tell_of_refusal(self, link: Link, message: headers.UserMessage, message_class: int) -> None:
         name = outcome.format_name(message.user)
