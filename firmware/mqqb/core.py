@@ -84,7 +84,7 @@ def _choose() -> str:
     try:
         import _mqqb
     except ImportError:
-        return "native-module" if _native() else "python"
+        return "native-module" if _native() else "python"  # noqa: F821 - it is there until this has run
     return "c" if hasattr(_mqqb, "lib") else "c-module"
 
 
@@ -103,6 +103,7 @@ elif implementation == "native-module":
     functions = _native()
 else:
     import _mqqb as functions
+del _choose, _native  # a board has no memory for what it needs no more
 
 part_size = functions.part_size
 part_words = functions.part_words
