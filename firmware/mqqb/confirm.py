@@ -11,7 +11,7 @@ at `next_deadline`: after the acknowledgements that came at the same instant, an
 (C-33). It makes the changed record durable in one step with what the result asks for:
 
     action = confirmation.final_ack(message_class)
-    if action & confirm.DEAD_LETTER: ...  # move the packet, with confirmation.message_class, to the queue of C-36
+    if action & confirm.DEAD_LETTER: ...  # move the packet, with its class, record[CLASS], to the queue of C-36
     if action & confirm.STORE: ...        # the record too
 
 A lost connection is no event (C-32). `sent` must be durable before the bytes go: otherwise the owner calls `sent`, at
@@ -228,13 +228,6 @@ class Confirmation:
     def state(self) -> int:
         """Q, S, O, J, X or GONE."""
         return self.record[STATE]
-
-    @property
-    def message_class(self) -> int:
-        """The class for the dead-letter copy (B-394): what ended the process; 0 before the end, and for one that an
-        OrderAck ended.
-        """
-        return self.record[CLASS]
 
     # ---- what happens -------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ except ImportError:  # a board without a network
 
 from mqqb import confirm, const
 
-from node import link, outbox
+from node import link, log
 from node.clock import CLOCK_SET, UNIX_EPOCH, ticks_diff, ticks_ms
 
 TYPE_CHECKING = const(0)
@@ -268,7 +268,7 @@ def deep_sleep(
     if drain_ms:
         node.wait(lambda: not node.waiting and (node.inboxes is None or not node.inboxes.owed), drain_ms)
     if not node.commit_now():
-        raise outbox.OutboxError("not asleep: the file system refuses")
+        raise log.OutboxError("not asleep: the file system refuses")
     if tell is not None:
         tell(Waits(node))
     node.close_now()

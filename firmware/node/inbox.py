@@ -21,7 +21,7 @@ from array import array
 from mqqb import acks, compose, confirm, const, core, guid_names, headers, names, parse, streams
 from mqqb.destination import EARLY_ORDER_ACK, IncomingStream, rejection_of
 
-from node import outbox
+from node import log, outbox
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ _REFUSAL_IDS = const(0xA0000000)
 _ORDER_ACK_IDS = const(0xC0000000)
 
 
-class Arrival(outbox.Arrival):
-    """A message in an inbox (outbox.RECEIVED), or what is left of it (outbox.TAKEN): a FinalAck that is owed.
+class Arrival(log.Arrival):
+    """A message in an inbox (log.RECEIVED), or what is left of it (log.TAKEN): a FinalAck that is owed.
 
     `carrier`: the peer whose session it is under way on. `peer`: GUID of the queue manager that the message came from,
     None after a start until it is looked up. `packet`: the beginning of the message, where the log has nothing of it.
@@ -54,7 +54,7 @@ class Arrival(outbox.Arrival):
 class Source:
     """One stream from a sender to a queue. `carrier`: the peer whose session brought its last message, `heard` then."""
 
-    def __init__(self, logged: outbox.LoggedSource, stream: IncomingStream) -> None:
+    def __init__(self, logged: log.LoggedSource, stream: IncomingStream) -> None:
         self.logged = logged
         self.stream = stream
         self.heard = -_QUIET  # not in this start
@@ -213,7 +213,7 @@ class Inboxes:
         self.forgotten = 0  # FinalAcks that nobody fetched
         self.streams_forgotten = 0
         self._node = node
-        self._log = node.outbox
+        self._outbox = node.outbox
         self._quota = quota
         self._sources_max = sources_max
         self.early_order_ack = EARLY_ORDER_ACK
@@ -227,9 +227,9 @@ class Inboxes:
         self._order_acks = 0  # sent, and refusals made, for their MessageIDs
         self._refusals = 0
         now = node.now()
-        for logged in self._log.sources:
+        for logged in self._outbox.sources:
             self._sources.append(Source(logged, IncomingStream(logged.record, now)))
-        restored: "Any" = self._log.restored_arrivals
+        restored: "Any" = self._outbox.restored_arrivals
         for arrival in restored:
             self._count(arrival, 1)
             self._deliver(arrival)
@@ -264,7 +264,7 @@ class Inboxes:
 
     def read(self, arrival: Arrival) -> headers.UserMessage:
         """A message that waits. Raises OutboxDamaged, OSError."""
-        packet = parse.parse(self._log.load(arrival))
+        packet = parse.parse(self._outbox.log.load(arrival))
         assert isinstance(packet, headers.UserMessage)
         return packet
 
@@ -301,7 +301,7 @@ class Inboxes:
             source = self._find(user.source_queue_manager, key)
             if source is not None:
                 core.copy_words(source.logged.record, source.logged.noted)
-            if not isinstance(error, outbox.OutboxFull):
+            if not isinstance(error, log.OutboxFull):
                 raise
             self.left += 1
             return source is not None
@@ -389,7 +389,7 @@ class Inboxes:
         record = arrival.record
         self._count(arrival, -1)
         if record[confirm.MARKS] & _ASKED:
-            record[confirm.STATE] = outbox.TAKEN
+            record[confirm.STATE] = log.TAKEN
             record[confirm.CLASS] = message_class
             self.owed.append(arrival)
             self._unsent += 1
@@ -402,7 +402,7 @@ class Inboxes:
         """Make durable what the application has done. Raises OutboxError if the file system refuses."""
         self._is_durable = self._node.commit_now()
         if not self._is_durable:
-            raise outbox.OutboxError("the file system refuses: it is not durable yet")
+            raise log.OutboxError("the file system refuses: it is not durable yet")
         self._node.touch()
 
     def check_deadlines(self) -> None:
@@ -436,7 +436,11 @@ class Inboxes:
     def over_quota(self, arriving: "Any") -> int:
         """As mqqb.destination.Storage asks."""
         size = len(arriving[2])
-        if self.bytes + size > self._quota[0] or self.messages >= self._quota[1] or 2 * size > self._log.capacity:
+        if (
+            self.bytes + size > self._quota[0]
+            or self.messages >= self._quota[1]
+            or 2 * size > self._outbox.log.capacity
+        ):
             return confirm.NACK_Q_EXCEED_QUOTA
         return 0
 
@@ -466,7 +470,7 @@ class Inboxes:
         sent_time = user.fields[core.USER_SENT_TIME]
         if time:
             sent_time = min(sent_time, time)  # A-42
-        state = outbox.TAKEN if rejection else outbox.RECEIVED
+        state = log.TAKEN if rejection else log.RECEIVED
         ttrq = message.base.fields[core.BASE_TIME_TO_REACH_QUEUE]
         words = (state, 1 if asked else 0, sent_time, ttrq, user.fields[core.USER_TIME_TO_BE_RECEIVED], rejection)
         if source is None:
@@ -476,19 +480,19 @@ class Inboxes:
             source = Source(logged, stream)
             source.carrier = peer
             self._sources.append(source)
-        if self._log.arrivals >= self._log.arrivals_max:
+        if self._outbox.arrivals >= self._outbox.arrivals_max:
             self._forget()
-        arrival = Arrival(self._log.next_arrival, array("I", words), source.logged)
+        arrival = Arrival(self._outbox.next_arrival, array("I", words), source.logged)
         self._pending.append(arrival)
         self._node.must_commit = True
-        self._log.arrive(arrival, source.logged, packet)
+        self._outbox.arrive(arrival, source.logged, packet)
         self._count(arrival, 1)
         self.refused += rejection != 0
         return ""
 
     def _deliver(self, arrival: Arrival) -> None:
         """It is durable: to its inbox, or its FinalAck to whom it is owed."""
-        if arrival.record[confirm.STATE] == outbox.TAKEN:
+        if arrival.record[confirm.STATE] == log.TAKEN:
             self.owed.append(arrival)
             self._unsent += 1
             return
@@ -524,7 +528,7 @@ class Inboxes:
             return  # it comes again
         self._refusals = self._refusals + 1 & 0xFFFFFF
         nowhere: "Any" = None
-        arrival = Arrival(self._refusals, array("I", (outbox.TAKEN, _ASKED, 0, 0, 0, confirm.NACK_BAD_DST_Q)), nowhere)
+        arrival = Arrival(self._refusals, array("I", (log.TAKEN, _ASKED, 0, 0, 0, confirm.NACK_BAD_DST_Q)), nowhere)
         arrival.packet = packet
         arrival.peer = bytes(peer.remote_guid)
         self.owed.append(arrival)
@@ -539,7 +543,7 @@ class Inboxes:
         if waiting:
             arrival = min(waiting, key=lambda one: one.record[confirm.CLASS] & confirm.CLASS_NEGATIVE)
             if arrival.record[confirm.CLASS] & confirm.CLASS_NEGATIVE:
-                _, ordinal, time_stamp, number, _ = _sequence(self._log.load(arrival))
+                _, ordinal, time_stamp, number, _ = _sequence(self._outbox.log.load(arrival))
                 for source in self._sources:
                     if source.logged is arrival.source:
                         source.stream.give_up(time_stamp << 32 | ordinal, number)
@@ -551,20 +555,20 @@ class Inboxes:
         self.forgotten += 1
         self._gone(arrival)
 
-    def _place_for(self, guid: bytes, key: str) -> outbox.LoggedSource:
+    def _place_for(self, guid: bytes, key: str) -> log.LoggedSource:
         """Where the log keeps another stream: where there is none yet, or else that of one which it forgets.
 
         Its FinalAcks, which nobody has fetched, go with it. Raises OutboxFull: none is to be forgotten.
         """
-        log = self._log
+        box = self._outbox
         if len(self._sources) < self._sources_max:
-            return log.source(guid, key)
-        arrivals: "Any" = log.restored_arrivals
+            return box.source(guid, key)
+        arrivals: "Any" = box.restored_arrivals
         old = _longest_quiet(self._sources, arrivals, self._pending, self._node.now() - _QUIET)
         for arrival in arrivals:
             if arrival.source is old.logged:
                 self._give_up(arrival)
-        log.replace(old.logged, guid, key)
+        box.replace(old.logged, guid, key)
         self._sources.remove(old)
         self.streams_forgotten += 1
         return old.logged
@@ -574,7 +578,7 @@ class Inboxes:
         self._node.log([arrival])
 
     def _count(self, arrival: Arrival, change: int) -> None:
-        if arrival.record[confirm.STATE] == outbox.RECEIVED:
+        if arrival.record[confirm.STATE] == log.RECEIVED:
             self.bytes += change * arrival.size
             self.messages += change
 
@@ -591,7 +595,7 @@ class Inboxes:
     def _peer_of(self, arrival: Arrival) -> bytes:
         """Who brought this arrival: its sender, or the router that stands in its packet."""
         if arrival.peer is None:
-            packet = self._log.load(arrival)
+            packet = self._outbox.log.load(arrival)
             peer = bytes(packet[compose.ADDRESS_AT : compose.ADDRESS_AT + 16])
             arrival.peer = (
                 bytes(packet[compose.SOURCE_AT : compose.ADDRESS_AT])
@@ -601,7 +605,7 @@ class Inboxes:
         return arrival.peer
 
     def _final_ack(self, arrival: Arrival, peer: "Carrier") -> bytearray:
-        packet = self._log.load(arrival) if arrival.packet is None else arrival.packet
+        packet = self._outbox.log.load(arrival) if arrival.packet is None else arrival.packet
         source = bytes(packet[compose.SOURCE_AT : compose.ADDRESS_AT])
         _, ordinal, time_stamp, number, previous = _sequence(packet)
         ids = _FINAL_ACK_IDS if arrival.packet is None else _REFUSAL_IDS
@@ -628,7 +632,7 @@ class Inboxes:
         return acks.order_ack(
             destination,
             self._node.guid,
-            _ORDER_ACK_IDS | (self._log.starts & 0x3FFF) << 16 | self._order_acks,
+            _ORDER_ACK_IDS | (self._outbox.starts & 0x3FFF) << 16 | self._order_acks,
             self._node.time(),
             record[core.INCOMING_ORDINAL],
             record[core.INCOMING_TIME_STAMP],
@@ -651,11 +655,11 @@ def _longest_quiet(sources: "list[Source]", arrivals: "list[Arrival]", pending: 
     OrderAck, and send again. Raises OutboxFull: there is no other.
     """
     owing = [one.source for one in arrivals]
-    waits = outbox.RECEIVED
+    waits = log.RECEIVED
     busy = [one.source for one in arrivals if one.record[confirm.STATE] == waits or one.carrier or one in pending]
     idle = [one for one in sources if one.carrier is None and one.heard <= latest and one.logged not in busy]
     if not idle:
-        raise outbox.OutboxFull("enough senders are known")
+        raise log.OutboxFull("enough senders are known")
     return min(idle, key=lambda one: (one.logged in owing, one.heard, one.logged.record[core.INCOMING_TIME_STAMP]))
 
 

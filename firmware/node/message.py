@@ -2,14 +2,14 @@
 
 from mqqb import confirm, const
 
-from node import outbox
+from node import log
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     import asyncio
 
 
-class Message(outbox.Stored):
+class Message(log.Stored):
     """A message on its way, or kept in the dead-letter queue or the journal.
 
     `error`: what kept it from being accepted. `failure`: what ended delivery while it was on its way.

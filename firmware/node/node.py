@@ -34,7 +34,7 @@ from array import array
 
 from mqqb import compose, confirm, const, core, names, reader, streams
 
-from node import link, outbox
+from node import link, log, outbox
 from node.clock import CLOCK_SET, Clock, unix_time
 from node.link import TICK_MS, Backoff, TcpLink
 from node.message import Message
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from node.inbox import Inbox, Inboxes
     from node.interfaces import Link, Receiver, Waitable
     from node.listener import TcpListener
+    from node.log import LoggedQueue
     from node.replay import Restored
     from node.tasks import Tasks
     from node.wait import Waiter
@@ -106,7 +107,7 @@ class Queue:
     Every form of sending raises OutboxFull, OutboxWriteFailed: it was not accepted. ValueError: it cannot be a message.
     """
 
-    def __init__(self, node: "Node", logged: outbox.LoggedQueue, destination: names.QueueName, peer: Peer) -> None:
+    def __init__(self, node: "Node", logged: log.LoggedQueue, destination: names.QueueName, peer: Peer) -> None:
         self.name = logged.name
         self.node = node
         self.logged = logged
@@ -274,7 +275,7 @@ class Node:
         settings: "session.Settings | None" = None,
         random: "Callable[[], float]" = _random.random,
         on_failed: "Callable[[Message], None] | None" = None,
-        files: "outbox.Files | None" = None,
+        files: "log.Files | None" = None,
         quota: "int | None" = None,
         starts: int = 0,
         confirmation: "confirm.Settings | None" = None,
@@ -293,7 +294,7 @@ class Node:
             _check_address(where, address)
         make_arrival: "Any" = _arrival
         self.outbox = outbox.Outbox(
-            files or outbox.Files(folder),
+            files or log.Files(folder),
             guid,
             segment_size,
             capacity,
@@ -306,8 +307,8 @@ class Node:
             name,
             hold,
         )
-        assert self.outbox.guid is not None
-        self.guid = self.outbox.guid  # of this queue manager, 16 bytes
+        assert self.outbox.log.guid is not None
+        self.guid = self.outbox.log.guid  # of this queue manager, 16 bytes
         self.settings = settings
         self.confirmation = confirmation or confirm.Settings(long_live_time=confirm.UNSET - 1)
         self.stats = Stats()
@@ -486,7 +487,8 @@ class Node:
             for peer in self._peers:
                 wait = min(wait, peer.poll(now))
                 if peer.is_over:  # another one connected, and has gone
-                    self._remove(peer)
+                    self._peers.remove(peer)
+                    self.links.remove(peer.link)
                     return 0  # the list has changed
             if self.receiver is not None:
                 due = self.receiver.next_timeout(now)
@@ -591,7 +593,7 @@ class Node:
             self._renew(queue)
             entry = stream.number(packet, offset, message, message.message_id, journal, spare)
             assert entry is not None
-        flags = outbox.TRANSACTIONAL | outbox.RECOVERABLE
+        flags = log.TRANSACTIONAL | log.RECOVERABLE
         try:
             self.outbox.append(message, queue.logged, flags, stream.record, packet)
         except Exception as error:
@@ -644,7 +646,7 @@ class Node:
             return True
         try:
             durable = self.outbox.sync()
-        except outbox.OutboxWriteFailed as error:
+        except log.OutboxWriteFailed as error:
             self._roll_back(error)
             durable = False
         self.must_commit = False
@@ -691,12 +693,12 @@ class Node:
             return False
         try:
             self.outbox.will_send()
-        except outbox.OutboxWriteFailed as error:
+        except log.OutboxWriteFailed as error:
             raise OSError(error.errno)  # noqa: B904 - MicroPython has no `from`
         message: "Any" = entry.key
         self._load(message, part)
         if message.packet is not None:
-            self._uncache(message)
+            _uncache(message, self._free)
         confirmation.sent()
         return True
 
@@ -748,8 +750,15 @@ class Node:
         now = self.time()
         if not now:
             return
-        if self._undated:
-            self._date(now)
+        message: "Any"
+        if self._undated:  # the clock has become known: that is T0 of all messages that have none
+            self.commit_now()
+            undated = [message for message in self._messages() if not message.record[confirm.SENT_TIME]]
+            self._undated = False
+            for message in undated:
+                message.record[confirm.SENT_TIME] = now
+                self._expect(message)
+            self.log(undated, True)
         if self._due is None or now < self._due:
             return
         self.commit_now()  # what is not durable cannot change yet; if that fails it is gone
@@ -757,7 +766,7 @@ class Node:
         for queue in self._queues:
             ended = []
             for entry in queue.stream.table + queue.stream.awaiting_final_ack:
-                message: "Any" = entry.key
+                message = entry.key
                 confirmation = self._confirmation(message)
                 before = confirmation.record[confirm.STATE]
                 action = confirmation.handle_deadline(now)
@@ -790,7 +799,7 @@ class Node:
         self.links.append(link)
         return peer
 
-    def _add(self, logged: outbox.LoggedQueue) -> Queue:
+    def _add(self, logged: "LoggedQueue") -> Queue:
         peer = self._peer(self._address(logged.name))
         queue = Queue(self, logged, names.parse_format_name(logged.name), peer)
         peer.add(queue)
@@ -819,10 +828,6 @@ class Node:
         self._peers.append(Peer(self, link, None))
         self.links.append(link)
 
-    def _remove(self, peer: Peer) -> None:
-        self._peers.remove(peer)
-        self.links.remove(peer.link)
-
     def _take_restored(self) -> None:
         for restored in self.outbox.restored:
             self._restore(restored)
@@ -834,11 +839,11 @@ class Node:
         box = self.outbox
         deferred = len(box.deferred)
         if deferred and self.waiting == deferred:
-            box.hold = box.live + max(_places() >> self._tight, 1)
+            hold = max(_places() >> self._tight, 1)
             try:
                 make_arrival: "Any" = _arrival
-                box.more(Message, make_arrival)
-            except outbox.OutboxWriteFailed:
+                box.more(hold, Message, make_arrival)
+            except log.OutboxWriteFailed:
                 return
             except MemoryError:
                 self._tight += 1  # with fewer at a time
@@ -860,7 +865,7 @@ class Node:
         entry = streams.Entry(
             message,
             message.message_id,
-            bool(restored.flags & outbox.RECOVERABLE),
+            bool(restored.flags & log.RECOVERABLE),
             record[confirm.MARKS] & confirm.JOURNAL_BITS != 0,
             restored.tx_sequence_id,
             restored.tx_sequence_number,
@@ -879,7 +884,7 @@ class Node:
         """Begin a sequence that nobody can have seen (A-22): not with another copy of this log either, if the clock is
         not set, and both have counted as many starts.
         """
-        ordinal = struct.unpack("<I", outbox.jump(3) + b"\0")[0] + 1
+        ordinal = struct.unpack("<I", log.jump(3) + b"\0")[0] + 1
         queue.stream.renew(self.outbox.time_stamp(self.time()), ordinal)
         queue.renewed = True
 
@@ -912,7 +917,7 @@ class Node:
         for queue in queues:
             self._renew(queue)
         for peer in self._peers:
-            peer.reason = outbox.AHEAD
+            peer.reason = log.AHEAD
 
     def _roll_back(self, error: Exception) -> None:
         """Take back the numbers of the messages that the outbox had to abandon, newest first."""
@@ -920,7 +925,7 @@ class Node:
             message: "Any" = entry.key
             if message.segment is None:
                 if message.packet is not None:
-                    self._uncache(message)
+                    _uncache(message, self._free)
                 assert entry.stream is not None
                 entry.stream.withdraw(entry)
                 self.waiting -= 1
@@ -947,32 +952,18 @@ class Node:
         if due is not None and (self._due is None or due < self._due):
             self._due = due
 
-    def _date(self, now: int) -> None:
-        """The clock has become known: that is T0 of all messages that have none."""
-        self.commit_now()
-        undated = [message for message in self._messages() if not message.record[confirm.SENT_TIME]]
-        self._undated = False
-        for message in undated:
-            message.record[confirm.SENT_TIME] = now
-            self._expect(message)
-        self.log(undated, True)
-
     def _load(self, message: "Any", part: memoryview) -> None:
         """Fill part with the packet of a message or its beginning, the times as they are known now."""
         if message.packet is not None and len(part) == message.size:
             part[:] = message.packet
         else:
-            self.outbox.load_into(message, part)
+            self.outbox.log.load_into(message, part)
         sent_time = message.record[confirm.SENT_TIME]
         if sent_time:
             struct.pack_into("<I", part, compose.SENT_TIME_AT, sent_time)
         else:
             struct.pack_into("<I", part, compose.TTRQ_AT, compose.FOREVER)
             struct.pack_into("<I", part, compose.TTBR_AT, compose.FOREVER)
-
-    def _uncache(self, message: "Any") -> None:
-        self._free.append(message.packet)
-        message.packet = None
 
     def _settle(self) -> None:
         """Note what an OrderAck covers, if something of that is left to do: memory may run out before it is done."""
@@ -987,11 +978,17 @@ class Node:
                 continue  # done before memory ran out
             confirmation = self._confirmation(message)
             before = confirmation.record[confirm.STATE]
+            is_waiting = before == confirm.Q or before == confirm.S
             if entry.tx_sequence_id != self._acked:
-                self._end_unknown(entry)
+                # Its sequence had ended before this copy of the outbox was made or put back: how, nobody knows (B-426).
+                assert entry.stream is not None
+                entry.stream.remove([entry])
+                if is_waiting:
+                    self._count(message, before, confirmation.final_ack(confirm.NACK_REACH_QUEUE_TIMEOUT))
+                self._tell([message])
                 continue
             messages.append(message)
-            if before == confirm.Q or before == confirm.S:
+            if is_waiting:
                 self._count(message, before, confirmation.order_ack())
         self.log(messages)
         self._covered = None
@@ -1002,17 +999,6 @@ class Node:
                 entry.key = self._spare
                 self._spare = entry
                 self._spares += 1
-
-    def _end_unknown(self, entry: streams.Entry) -> None:
-        """Its sequence had ended before this copy of the outbox was made or put back: how, nobody knows (B-426)."""
-        message: "Any" = entry.key
-        assert entry.stream is not None
-        entry.stream.remove([entry])
-        confirmation = self._confirmation(message)
-        before = confirmation.record[confirm.STATE]
-        if before == confirm.Q or before == confirm.S:
-            self._count(message, before, confirmation.final_ack(confirm.NACK_REACH_QUEUE_TIMEOUT))
-        self._tell([message])
 
     def _final_ack(self, body: "FinalAckBody", message_class: int, now: int) -> None:
         for queue in self._queues:
@@ -1042,7 +1028,7 @@ class Node:
             stats.received += is_received
             stats.failed += not is_received
         if message.packet is not None:
-            self._uncache(message)
+            _uncache(message, self._free)
         if action & (confirm.DEAD_LETTER | confirm.JOURNAL):
             kept = self._kept[record[confirm.STATE]]
             quota = self._quotas[0]
@@ -1088,7 +1074,7 @@ class Node:
 
     def _check_durable(self) -> None:
         if self._marked_at is not None:
-            raise outbox.OutboxError("the file system refuses: it is not durable yet")
+            raise log.OutboxError("the file system refuses: it is not durable yet")
 
 
 def _all_accepted(messages: "list[Message]") -> "list[Message]":
@@ -1098,7 +1084,13 @@ def _all_accepted(messages: "list[Message]") -> "list[Message]":
     return messages
 
 
-def _arrival(number: int, record: "array[int]", source: outbox.LoggedSource) -> outbox.Arrival:
+def _uncache(message: "Any", free: "list[bytearray]") -> None:
+    """The memory of its packet may be used again."""
+    free.append(message.packet)
+    message.packet = None
+
+
+def _arrival(number: int, record: "array[int]", source: log.LoggedSource) -> log.Arrival:
     from node.inbox import Arrival  # not before there is one
 
     return Arrival(number, record, source)

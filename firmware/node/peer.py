@@ -4,7 +4,7 @@ import gc
 
 from mqqb import compose, const, events, names, session
 
-from node import outbox
+from node import log
 from node.link import TICK_MS
 
 TYPE_CHECKING = const(0)
@@ -94,7 +94,7 @@ class Peer:
     def end(self, now: int, reason: str) -> None:
         """End the connection, whatever its state."""
         conversation = self.session
-        self.reason = outbox.AHEAD + "; " + reason if self.source.outbox.ahead else reason
+        self.reason = log.AHEAD + "; " + reason if self.source.outbox.ahead else reason
         self.session = None
         self._is_opening = False
         self._at = self._end = self.room = 0
@@ -219,7 +219,7 @@ class Peer:
         at = self._large_at
         room = self.room
         end = self._end = min(message.size - at, room)
-        self.source.outbox.load_into(message, self._view[:end], at)
+        self.source.outbox.log.load_into(message, self._view[:end], at)
         self._large_at = at + end
         if self._large_at == message.size:
             self._out[end : end + compose.SESSION_HEADER_SIZE] = self._out[room:]
@@ -307,7 +307,7 @@ class Peer:
                     has_arrived = True
                     if receiver.arrived(self, packet, event.raw, now):
                         self._full = now + _FULL_MS, source.outbox.arrivals
-            except outbox.OutboxError as error:
+            except log.OutboxError as error:
                 refusal = str(error)
                 waiting = waiting or []
                 continue

@@ -1,7 +1,4 @@
-"""The start of an outbox: what the log in its files holds. The other half of outbox.py, and its alone: a board keeps it
-in memory only until it has started.
-"""
-# ruff: noqa: SLF001 - what they share is nobody else's
+"""What the log in its files holds. No file is changed. A board forgets this module once it has started."""
 
 import os
 import struct
@@ -11,13 +8,13 @@ from hashlib import sha256
 
 from mqqb import confirm, const
 
-from node import outbox
+from node import log
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from typing import Any
 
-    from node.outbox import Arrival, LoggedQueue, Outbox, Segment, Stored
+    from node.log import Arrival, LoggedQueue, LoggedSource, Segment, Stored
 
 _MESSAGE_PREFIX = const("<HHIIIIIBBHIII")
 _QUEUE_PREFIX = const("<HIIII")
@@ -29,15 +26,15 @@ _BUFFER_BYTES = const(512)  # a record of any name fits into it
 
 nonce = os.urandom
 _TYPES = (
-    outbox.MESSAGE,
-    outbox.STATE,
-    outbox.QUEUE,
-    outbox.STARTED,
-    outbox.COPY,
-    outbox.ARRIVAL,
-    outbox.ARRIVAL_STATE,
-    outbox.SOURCE,
-    outbox.ARRIVAL_COPY,
+    log.MESSAGE,
+    log.STATE,
+    log.QUEUE,
+    log.STARTED,
+    log.COPY,
+    log.ARRIVAL,
+    log.ARRIVAL_STATE,
+    log.SOURCE,
+    log.ARRIVAL_COPY,
 )
 
 
@@ -58,6 +55,37 @@ class Restored:
         self.tx_sequence_id = tx_sequence_id
         self.tx_sequence_number = tx_sequence_number
         self.sent = False
+
+
+class Recovered:
+    """What a log holds.
+
+    guid: 16 bytes, of the board; name: of it, for people. `restored`: the messages that are kept, those of a queue in
+    the order of their numbers; `deferred`: MessageIDs of others, for which there was no room. `arrivals`: those kept,
+    in any order. `segments`: the files that count, oldest first; is_torn: nothing may be appended to the last one;
+    `useless`: files that hold nothing. `last_message_id` was given last; `next_message_id`, `next_arrival` come next.
+    `time_stamp`: the highest that any sequence has. `starts` of the board so far; ahead: in the last one an OrderAck
+    named what was never given. `damage`: what could not be read as it was written, a sentence each.
+    """
+
+    def __init__(self, guid: "bytes | None") -> None:
+        self.guid = guid
+        self.name = ""
+        self.queues: "list[LoggedQueue]" = []
+        self.sources: "list[LoggedSource]" = []
+        self.restored: "list[Restored]" = []
+        self.deferred: "list[int]" = []
+        self.arrivals: "list[Arrival]" = []
+        self.segments: "list[Segment]" = []
+        self.is_torn = False
+        self.useless: "list[str]" = []
+        self.last_message_id = 0
+        self.next_message_id = 1  # A-46
+        self.next_arrival = 1
+        self.time_stamp = 0
+        self.starts = 0
+        self.ahead = False
+        self.damage: "list[str]" = []
 
 
 def _numbers(names: "list[str]") -> "list[int]":
@@ -93,14 +121,43 @@ def fresh_guid() -> bytes:
     return bytes(made)
 
 
-class Replay:
-    """Gives `box`, which is empty, what its files hold; make and make_arrival make the handles. Raises as Outbox."""
+def recover(
+    opened: "log.Log",
+    guid: "bytes | None" = None,
+    hold: int = 1 << 24,
+    make: "type[Stored]" = log.Stored,
+    make_arrival: "type[Arrival]" = log.Arrival,
+    only: "list[int] | None" = None,
+) -> Recovered:
+    """What the files of a log hold, of which nothing is written now. guid: whose it has to be; None: anybody's.
 
-    def __init__(self, box: "Outbox", make: "type[Stored]", make_arrival: "type[Arrival]") -> None:
-        self._box = box
-        self._files = box._files
+    hold: so many messages are taken into memory, those that are sent first. make and make_arrival: make the handles.
+    only: MessageIDs; of others nothing is restored. Raises OutboxDamaged, OutboxError (another board's folder, another
+    format), OSError.
+    """
+    return _Replay(opened, guid, hold, make, make_arrival, only).found
+
+
+class _Replay:
+    """Takes in the files one after the other."""
+
+    def __init__(
+        self,
+        opened: "log.Log",
+        guid: "bytes | None",
+        hold: int,
+        make: "type[Stored]",
+        make_arrival: "type[Arrival]",
+        only: "list[int] | None",
+    ) -> None:
+        self.found = Recovered(guid)
+        self._log = opened
+        self._files = opened.files
+        self._hold = hold
+        self._only = only
         self._make = make
         self._make_arrival = make_arrival
+        self._was_sent = False  # in the start that is read something may have been transmitted
         self._kept: "dict[int, Restored]" = {}
         self._arrivals: "dict[int, Arrival]" = {}
         self._buffer = bytearray(_BUFFER_BYTES)
@@ -112,7 +169,7 @@ class Replay:
         self._missing: "set[int]" = set()  # MessageIDs that were in there
         self._from = 0  # the part of a file that is in _buffer
         self._to = 0
-        self._payload = outbox.RECORD_BYTES  # where in _buffer the payload of a record begins
+        self._payload = log.RECORD_BYTES  # where in _buffer the payload of a record begins
         numbers = _numbers(self._files.names())
         headers = [self._read_header(number) for number in numbers]
         unfinished = 0
@@ -126,129 +183,119 @@ class Replay:
         headers = headers[len(stale) :]
         for i in range(1, len(numbers)):
             if numbers[i] != numbers[i - 1] + 1:
-                raise outbox.OutboxDamaged(outbox.file_name(numbers[i] - 1), 0, "the file is missing")
+                raise log.OutboxDamaged(log.file_name(numbers[i] - 1), 0, "the file is missing")
         for i in range(len(numbers)):
             header = headers[i]
             if header is None:
-                raise outbox.OutboxDamaged(outbox.file_name(numbers[i]), 0, "the header is broken")
+                raise log.OutboxDamaged(log.file_name(numbers[i]), 0, "the header is broken")
             following = headers[i + 1] if i + 1 < len(numbers) else None
             torn = self._replay_segment(numbers[i], header, following)
-        box._queues_logged = box._queues_synced = len(box.queues)
-        box._sources_logged = box._sources_synced = len(box.sources)
+        found = self.found
         if unfinished:
-            name = outbox.file_name(unfinished)
+            name = log.file_name(unfinished)
             size = self._files.size(name)
-            base = box._header_size()
+            things: "list[Any]" = found.queues + found.sources
+            base = log.header_size(things)
             if (size > base and not self._is_blank(name, base, size)) or (not numbers and unfinished != 1):
-                raise outbox.OutboxDamaged(name, 0, "the header is broken")
-            box._remove(unfinished)
+                raise log.OutboxDamaged(name, 0, "the header is broken")
+            found.useless.append(name)
         for number in stale:
-            box._remove(number)
-        box._last_message_id = box.next_message_id - 1
-        if box.damage:
+            found.useless.append(log.file_name(number))
+        found.is_torn = torn
+        found.last_message_id = found.next_message_id - 1
+        found.arrivals = list(self._arrivals.values())
+        if found.damage or opened.mended:  # now, or by an earlier look
             self._go_beyond()
-        box.restored = sorted(self._kept.values(), key=_place)
-        box.live = len(self._kept)
-        box.arrivals = len(self._arrivals)
-        for source in box.sources:
+        found.restored = sorted(self._kept.values(), key=_place)
+        for source in found.sources:
             source.noted[:] = source.record
-        current = box._current
-        if current is not None:
-            # Killed, not cut off from power: what was read may not be durable yet, and it is about to be built upon.
-            self._files.resume(current.name, current.size)
-            self._files.sync()
-            box._synced_size = current.size
-            box._ended = torn
-            if box.only is None:
-                box._reclaim()
-        self._jump()
+        if only is None:
+            self._jump()
 
     def _go_beyond(self) -> None:
         """What could not be read may have said anything: be above all numbers that it can have given."""
-        box = self._box
+        found = self.found
         for number in sorted(self._missing):
-            box.damage.append("message {} cannot be read, and is not known to have ended".format(number))
-        box.next_message_id = box.next_message_id + self._left_out & 0xFFFFFFFF or 1
-        box.next_arrival = box.next_arrival + self._left_out & 0xFFFFFFFF or 1
-        box.starts += 1
+            found.damage.append("message {} cannot be read, and is not known to have ended".format(number))
+        found.next_message_id = found.next_message_id + self._left_out & 0xFFFFFFFF or 1
+        found.next_arrival = found.next_arrival + self._left_out & 0xFFFFFFFF or 1
+        found.starts += 1
         for restored in self._kept.values():
             restored.sent = True
 
     def _jump(self) -> None:
         """Number on at a distance: the log may be an old copy, whose next numbers were given (B-020)."""
-        box = self._box
-        low, high, arrivals = struct.unpack("<HHH", outbox.jump(6))
-        if box._current is None:
-            if box.guid is None:
-                box.guid = fresh_guid()
+        found = self.found
+        low, high, arrivals = struct.unpack("<HHH", log.jump(6))
+        if not found.segments:
+            if found.guid is None:
+                found.guid = fresh_guid()
                 low = high = arrivals = 0
             low += high >> 1 << 16  # else it was here before its log was erased: nothing is known of it
-        box.next_message_id = box.next_message_id + low & 0xFFFFFFFF or 1
-        box.next_arrival = box.next_arrival + arrivals & 0xFFFFFFFF or 1
-        box._first_message_id = box.next_message_id
+        found.next_message_id = found.next_message_id + low & 0xFFFFFFFF or 1
+        found.next_arrival = found.next_arrival + arrivals & 0xFFFFFFFF or 1
 
     def _read_header(self, number: int) -> "tuple[Any, ...] | None":
         """The fields of a segment's header, its CRC last; None if it is not whole, and not by one flipped bit."""
-        box = self._box
-        name = outbox.file_name(number)
+        name = log.file_name(number)
         header = self._whole_header(number, name)
         if header is None:
-            self._box._read(name, 8, self._view[:4])
+            self._log.read(name, 8, self._view[:4])
             stated = struct.unpack_from("<I", self._buffer, 0)[0]
             for bit in range(-1, 32):
                 base = stated ^ 1 << bit if bit >= 0 else stated
-                if header is None and outbox.HEADER_BYTES + 4 <= base <= self._files.size(name):
-                    count = len(box._mended)
+                if header is None and log.HEADER_BYTES + 4 <= base <= self._files.size(name):
+                    count = len(self._log.mended)
                     if bit >= 0:
-                        box._mended.append((name, 8 + (bit >> 3), 1 << (bit & 7)))
+                        self._log.mended.append((name, 8 + (bit >> 3), 1 << (bit & 7)))
                     elif not self._mend(name, base - 4, 0, base - 4, 0):
                         continue
                     header = self._whole_header(number, name)
                     if header is None:
-                        del box._mended[count:]
+                        del self._log.mended[count:]
             if header is not None:
                 self._say(name, 0, "a bit was flipped; it is read as it was")
         return header
 
     def _whole_header(self, number: int, name: str) -> "tuple[Any, ...] | None":
-        box = self._box
-        size = self._box._read(name, 0, self._view[: outbox.HEADER_BYTES])
-        if size < outbox.VERSION_BYTES:
+        found = self.found
+        size = self._log.read(name, 0, self._view[: log.HEADER_BYTES])
+        if size < log.VERSION_BYTES:
             return None
         magic, version, _, base = struct.unpack_from("<4sHHI", self._buffer, 0)
-        if magic != outbox.MAGIC or not outbox.VERSION_BYTES + 4 <= base <= self._files.size(name):
+        if magic != log.MAGIC or not log.VERSION_BYTES + 4 <= base <= self._files.size(name):
             return None
-        header = struct.unpack_from(outbox.HEADER, self._buffer, 0)
+        header = struct.unpack_from(log.HEADER, self._buffer, 0)
         crc = self._crc(name, 0, base - 4, 0)
-        self._box._read(name, base - 4, self._view[:4])
+        self._log.read(name, base - 4, self._view[:4])
         if struct.unpack_from("<I", self._buffer, 0)[0] != crc:
             return None
-        if version != outbox.VERSION:
-            raise outbox.OutboxError(
+        if version != log.VERSION:
+            raise log.OutboxError(
                 "{} has format version {}, this program knows {}: "
                 "let the program that wrote it deliver what is in it, then empty the folder".format(
-                    name, version, outbox.VERSION
+                    name, version, log.VERSION
                 )
             )
-        if size < outbox.HEADER_BYTES or base < outbox.HEADER_BYTES + 4 or header[4] != number:
+        if size < log.HEADER_BYTES or base < log.HEADER_BYTES + 4 or header[4] != number:
             return None
-        if box.guid is None:
-            box.guid = header[13]
-        if header[13] != box.guid:
-            raise outbox.OutboxError(name + " belongs to another board: its folder must not be used under this GUID")
+        if found.guid is None:
+            found.guid = header[13]
+        if header[13] != found.guid:
+            raise log.OutboxError(name + " belongs to another board: its folder must not be used under this GUID")
         return header + (crc,)
 
     def _replay_segment(self, number: int, header: "tuple[Any, ...]", following: "tuple[Any, ...] | None") -> bool:
         """Take in one segment; True if its end is torn. following: the next header, which says where this one ends."""
-        box = self._box
-        name = outbox.file_name(number)
+        found = self.found
+        name = log.file_name(number)
         size = self._files.size(name)
-        segment = outbox.Segment(number, header[14], header[3], size if self._files.fixed else 0)
+        segment = log.Segment(number, header[14], header[3], size if self._files.fixed else 0)
         end = size if following is None else following[6]
         if end > size:
-            raise outbox.OutboxDamaged(name, size, "the file is cut short")
-        box._adopt(segment)
-        offset = outbox.HEADER_BYTES
+            raise log.OutboxDamaged(name, size, "the file is cut short")
+        found.segments.append(segment)
+        offset = log.HEADER_BYTES
         self._to = 0
         for i in range(header[2] + header[11]):
             length = 0
@@ -257,13 +304,13 @@ class Replay:
                     self._read(segment, offset, header[3])
                 length = struct.unpack_from("<H", self._buffer, offset - self._from)[0]
             self._payload = offset + 2 - self._from
-            self._apply(outbox.QUEUE if i < header[2] else outbox.SOURCE, length, segment)
+            self._apply(log.QUEUE if i < header[2] else log.SOURCE, length, segment)
             offset += 2 + length
         if self._gap:
             self._end_gap(header[7])
-        box.next_message_id = header[7]
-        box.next_arrival = header[8]
-        box._time_stamp = max(box._time_stamp, header[9])
+        found.next_message_id = header[7]
+        found.next_arrival = header[8]
+        found.time_stamp = max(found.time_stamp, header[9])
         self._started(header[10], header[12])
         while segment.size < end:
             word = self._check(segment, segment.size, end)
@@ -277,8 +324,8 @@ class Replay:
                     return True  # torn: it was never durable
                 self._leave_out(segment, behind)
                 continue
-            self._apply(word & 0xFF & ~outbox.AFTER_SYNC, word >> 8, segment)
-            segment.size += outbox.RECORD_BYTES + (word >> 8)
+            self._apply(word & 0xFF & ~log.AFTER_SYNC, word >> 8, segment)
+            segment.size += log.RECORD_BYTES + (word >> 8)
         return False
 
     def _mend_record(self, segment: "Segment", end: int, is_followed: bool) -> int:
@@ -287,20 +334,20 @@ class Replay:
         What follows has to begin where it ends, or the bits may be those of a torn one.
         """
         start = segment.size
-        mended = self._box._mended
+        mended = self._log.mended
         count = len(mended)
         self._to = 0
-        if self._box._read(segment.name, start, self._view[: outbox.RECORD_BYTES]) < outbox.RECORD_BYTES:
+        if self._log.read(segment.name, start, self._view[: log.RECORD_BYTES]) < log.RECORD_BYTES:
             return 0
         size = struct.unpack_from("<I", self._buffer, 4)[0] >> 8
         word = 0
-        stop = start + outbox.RECORD_BYTES + size
+        stop = start + log.RECORD_BYTES + size
         if stop <= end and self._mend(segment.name, start, start + 4, stop, segment.seed):
             word = self._check(segment, start, end)
         for bit in range(24):
             if word:
                 break
-            stop = start + outbox.RECORD_BYTES + (size ^ 1 << bit)
+            stop = start + log.RECORD_BYTES + (size ^ 1 << bit)
             if stop <= end:
                 del mended[count:]
                 mended.append((segment.name, start + 5 + (bit >> 3), 1 << (bit & 7)))
@@ -317,18 +364,18 @@ class Replay:
 
     def _mend(self, name: str, crc_at: int, start: int, stop: int, seed: int) -> bool:
         """If one flipped bit explains why the bytes from start to stop do not have the CRC that is kept, unflip it."""
-        self._box._read(name, crc_at, self._view[:4])
+        self._log.read(name, crc_at, self._view[:4])
         difference = struct.unpack_from("<I", self._buffer, 0)[0] ^ self._crc(name, start, stop, seed)
         for bit in range(32):
             if difference == 1 << bit:
-                self._box._mended.append((name, crc_at + (bit >> 3), 1 << (bit & 7)))
+                self._log.mended.append((name, crc_at + (bit >> 3), 1 << (bit & 7)))
                 return True
         if stop - start > _MEND_BYTES_MAX:
             return False
         value = _POLYNOMIAL  # what the last bit makes different
         for bit in range(8 * (stop - start)):
             if value == difference:
-                self._box._mended.append((name, stop - 1 - (bit >> 3), 0x80 >> (bit & 7)))
+                self._log.mended.append((name, stop - 1 - (bit >> 3), 0x80 >> (bit & 7)))
                 return True
             value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)
         return False
@@ -339,51 +386,51 @@ class Replay:
         self._say(segment.name, segment.size, "{} bytes cannot be read".format(count))
         self._left_out += count
         if not self._gap:
-            self._gap_from = self._box.next_message_id
+            self._gap_from = self.found.next_message_id
         self._gap += count
         segment.size = stop
 
     def _end_gap(self, number: int) -> None:
         """The MessageID that comes after what could not be read: those between may have stood there."""
         missing = number - self._gap_from & 0xFFFFFFFF
-        if missing <= self._gap // outbox.HEAD_BYTES:  # else a start has jumped
+        if missing <= self._gap // log.HEAD_BYTES:  # else a start has jumped
             self._missing.update([self._gap_from + k & 0xFFFFFFFF for k in range(missing)])
         self._gap = 0
 
     def _say(self, name: str, offset: int, what: str) -> None:
-        self._box.damage.append("{} at byte {}: {}".format(name, offset, what))
+        self.found.damage.append("{} at byte {}: {}".format(name, offset, what))
 
     def _read(self, segment: "Segment", offset: int, end: int) -> None:
         """Fill the buffer with the file from offset on."""
         self._from = offset
-        self._to = offset + self._box._read(segment.name, offset, self._view[: min(_BUFFER_BYTES, end - offset)])
+        self._to = offset + self._log.read(segment.name, offset, self._view[: min(_BUFFER_BYTES, end - offset)])
 
     def _check(self, segment: "Segment", offset: int, end: int) -> int:
         """The second word of the record at offset if it is whole, else 0. Its beginning is then in the buffer, the
         payload at _payload.
         """
-        if offset < self._from or offset + outbox.RECORD_BYTES > self._to:
+        if offset < self._from or offset + log.RECORD_BYTES > self._to:
             self._read(segment, offset, end)
-        if self._to - offset < outbox.RECORD_BYTES:
+        if self._to - offset < log.RECORD_BYTES:
             return 0
         crc, word = struct.unpack_from("<II", self._buffer, offset - self._from)
-        stop = offset + outbox.RECORD_BYTES + (word >> 8)
-        if word & 0xFF & ~outbox.AFTER_SYNC not in _TYPES or stop > end:
+        stop = offset + log.RECORD_BYTES + (word >> 8)
+        if word & 0xFF & ~log.AFTER_SYNC not in _TYPES or stop > end:
             return 0
         if stop > self._to and offset > self._from:
             self._read(segment, offset, end)
         start = offset - self._from
-        self._payload = start + outbox.RECORD_BYTES
+        self._payload = start + log.RECORD_BYTES
         value = crc32(self._view[start + 4 : min(self._to, stop) - self._from], segment.seed)
         if self._to < stop:
             value = self._crc(segment.name, self._to, stop, value)
         return int(word) if value == crc else 0
 
     def _crc(self, name: str, offset: int, end: int, value: int) -> int:
-        """Carry a CRC on over bytes of a file, through the box's write buffer, which is empty at the start."""
-        view = self._box._out
+        """Carry a CRC on over bytes of a file, through the log's write buffer, which is empty at the start."""
+        view = self._log.out
         while offset < end:
-            count = self._box._read(name, offset, view[: min(len(view), end - offset)])
+            count = self._log.read(name, offset, view[: min(len(view), end - offset)])
             if not count:
                 raise OSError("a file became shorter while it was read")
             value = crc32(view[:count], value)
@@ -392,10 +439,10 @@ class Replay:
 
     def _is_blank(self, name: str, offset: int, end: int) -> bool:
         """Is this the part of a file that does not grow to which nothing was written yet?"""
-        view = self._box._out
+        view = self._log.out
         blank = self._files.fixed
         while blank and offset < end:
-            count = self._box._read(name, offset, view[: min(len(view), end - offset)])
+            count = self._log.read(name, offset, view[: min(len(view), end - offset)])
             blank = count > 0 and bytes(view[:count]) == bytes(count)
             offset += count
         return blank
@@ -411,9 +458,9 @@ class Replay:
             count = self._to - offset
             chunk = bytes(self._view[:count])
             for place in range(4, count):
-                if chunk[place] & ~outbox.AFTER_SYNC in _TYPES and self._check(segment, offset + place - 4, end):
+                if chunk[place] & ~log.AFTER_SYNC in _TYPES and self._check(segment, offset + place - 4, end):
                     first = first or offset + place - 4
-                    if is_followed or chunk[place] & outbox.AFTER_SYNC:
+                    if is_followed or chunk[place] & log.AFTER_SYNC:
                         self._to = 0
                         return first
             offset += max(count - 4, 1) if offset + count < end else count
@@ -422,91 +469,91 @@ class Replay:
 
     def _apply(self, kind: int, length: int, segment: "Segment") -> None:
         """Repeat what a whole record says, which is in the buffer."""
-        if kind in (outbox.QUEUE, outbox.SOURCE):
+        if kind in (log.QUEUE, log.SOURCE):
             self._apply_counters(kind, length)
-        elif kind in (outbox.MESSAGE, outbox.COPY, outbox.ARRIVAL, outbox.ARRIVAL_COPY):
+        elif kind in (log.MESSAGE, log.COPY, log.ARRIVAL, log.ARRIVAL_COPY):
             self._apply_message(kind, length, segment)
-        elif kind == outbox.STARTED:
-            starts, flags = struct.unpack_from(outbox.START, self._buffer, self._payload)
+        elif kind == log.STARTED:
+            starts, flags = struct.unpack_from(log.START, self._buffer, self._payload)
             end = self._payload + length
-            self._box.name = bytes(self._view[self._payload + outbox.START_BYTES : end]).decode()
+            self.found.name = bytes(self._view[self._payload + log.START_BYTES : end]).decode()
             self._started(starts, flags)
         else:
             self._apply_state(kind, length)
 
     def _apply_counters(self, kind: int, length: int) -> None:
-        box = self._box
+        found = self.found
         buffer = self._buffer
         end = self._payload + length
-        if kind == outbox.QUEUE:
+        if kind == log.QUEUE:
             index, *counters = struct.unpack_from(_QUEUE_PREFIX, buffer, self._payload)
-            if index == len(box.queues):
-                name = bytes(self._view[self._payload + outbox.QUEUE_PREFIX_BYTES : end]).decode()
-                box.queues.append(outbox.LoggedQueue(index, name, array("I", (0, 0, 0, 0))))
-            if index < len(box.queues):
-                self._queue_counters(box.queues[index], array("I", counters))
+            if index == len(found.queues):
+                name = bytes(self._view[self._payload + log.QUEUE_PREFIX_BYTES : end]).decode()
+                found.queues.append(log.LoggedQueue(index, name, array("I", (0, 0, 0, 0))))
+            if index < len(found.queues):
+                self._queue_counters(found.queues[index], array("I", counters))
         else:
             index, *counters, guid = struct.unpack_from(_SOURCE_PREFIX, buffer, self._payload)
-            name = bytes(self._view[self._payload + outbox.SOURCE_PREFIX_BYTES : end]).decode()
-            if index == len(box.sources):
-                box.sources.append(outbox.LoggedSource(index, guid, name, array("I", (0, 0, 0, 0))))
-            if index < len(box.sources):
-                source = box.sources[index]
+            name = bytes(self._view[self._payload + log.SOURCE_PREFIX_BYTES : end]).decode()
+            if index == len(found.sources):
+                found.sources.append(log.LoggedSource(index, guid, name, array("I", (0, 0, 0, 0))))
+            if index < len(found.sources):
+                source = found.sources[index]
                 if (source.guid, source.name) != (guid, name):  # it was replaced: no arrival of it is kept
                     source.guid = guid
                     source.name = name
                     for arrival in [one for one in self._arrivals.values() if one.source is source]:
-                        box._drop(self._arrivals.pop(arrival.message_id))
+                        log.drop(self._arrivals.pop(arrival.message_id))
                 source.record[:] = array("I", counters)
 
     def _queue_counters(self, queue: "LoggedQueue", counters: "array[int]") -> None:
         queue.record[:] = counters
-        self._box._time_stamp = max(self._box._time_stamp, counters[1])
+        self.found.time_stamp = max(self.found.time_stamp, counters[1])
 
     def _apply_message(self, kind: int, length: int, segment: "Segment") -> None:
-        box = self._box
+        found = self.found
         index, flags, number, *rest = struct.unpack_from(_MESSAGE_PREFIX, self._buffer, self._payload)
-        if index >= len(box.sources if kind in (outbox.ARRIVAL, outbox.ARRIVAL_COPY) else box.queues):
+        if index >= len(found.sources if kind in (log.ARRIVAL, log.ARRIVAL_COPY) else found.queues):
             self._say(segment.name, segment.size, "the queue of message {} cannot be read".format(number))
             return
         counters = array("I", rest[:4])
         state, marks, message_class, sent_time, ttrq, ttbr = rest[4:]
         record = array("I", (state, marks, sent_time, ttrq, ttbr, message_class))
         handle: "Stored"
-        if kind in (outbox.ARRIVAL, outbox.ARRIVAL_COPY):
-            source = box.sources[index]
+        if kind in (log.ARRIVAL, log.ARRIVAL_COPY):
+            source = found.sources[index]
             old_arrival = self._arrivals.pop(number, None)
             if old_arrival is not None:
-                box._drop(old_arrival)
+                log.drop(old_arrival)
             handle = self._arrivals[number] = self._make_arrival(number, record, source)
-            if kind == outbox.ARRIVAL:
-                box.next_arrival = outbox.following(number)
+            if kind == log.ARRIVAL:
+                found.next_arrival = log.following(number)
                 source.record[:] = counters
         else:
-            queue = box.queues[index]
+            queue = found.queues[index]
             old = self._kept.pop(number, None)
             if old is not None:
-                box._drop(old.handle)
-            elif number in box.deferred:
-                box.deferred.remove(number)
-            if kind == outbox.MESSAGE:
+                log.drop(old.handle)
+            elif number in found.deferred:
+                found.deferred.remove(number)
+            if kind == log.MESSAGE:
                 self._numbered(queue, number, counters)
-            if box.only is not None and number not in box.only:
+            if self._only is not None and number not in self._only:
                 return
             handle = self._make(number, record)
-            own = (counters[2] - 1) & 0xFFFFFFFF if flags & outbox.TRANSACTIONAL else 0
+            own = (counters[2] - 1) & 0xFFFFFFFF if flags & log.TRANSACTIONAL else 0
             tx_sequence_id = counters[1] << 32 | counters[0] if own else 0
             restored = self._kept[number] = Restored(queue, handle, flags, tx_sequence_id, own)
-            restored.sent = box._sent
-        handle.size = length - outbox.MESSAGE_PREFIX_BYTES
-        box._keep(handle, segment, segment.size)
-        if handle.source is None and (self._first_deferred or len(self._kept) > box.hold):
+            restored.sent = self._was_sent
+        handle.size = length - log.MESSAGE_PREFIX_BYTES
+        segment.keep(handle, segment.size)
+        if handle.source is None and (self._first_deferred or len(self._kept) > self._hold):
             self._defer()
 
     def _numbered(self, queue: "LoggedQueue", number: int, counters: "array[int]") -> None:
         if self._gap:
             self._end_gap(number)
-        self._box.next_message_id = outbox.following(number)
+        self.found.next_message_id = log.following(number)
         self._queue_counters(queue, counters)
 
     def _defer(self) -> None:
@@ -514,18 +561,18 @@ class Replay:
         whatever room there is: what is sent without those before it would count as if they had arrived.
         """
         last = max(self._kept.values(), key=_place)
-        if len(self._kept) > self._box.hold or _place(last) > self._first_deferred:
+        if len(self._kept) > self._hold or _place(last) > self._first_deferred:
             if not self._first_deferred or _place(last) < self._first_deferred:
                 self._first_deferred = _place(last)
-            self._box._drop(last.handle)
+            log.drop(last.handle)
             del self._kept[last.handle.message_id]
-            self._box.deferred.append(last.handle.message_id)
+            self.found.deferred.append(last.handle.message_id)
 
     def _apply_state(self, kind: int, length: int) -> None:
-        state, marks, message_class, sent_time = struct.unpack_from(outbox.STATE_PREFIX, self._buffer, self._payload)
-        for place in range(self._payload + outbox.STATE_PREFIX_BYTES, self._payload + length, 4):
+        state, marks, message_class, sent_time = struct.unpack_from(log.STATE_PREFIX, self._buffer, self._payload)
+        for place in range(self._payload + log.STATE_PREFIX_BYTES, self._payload + length, 4):
             number = struct.unpack_from("<I", self._buffer, place)[0]
-            if kind == outbox.STATE:
+            if kind == log.STATE:
                 restored = self._kept.get(number)
                 handle: "Stored | None" = restored.handle if restored is not None else None
             else:
@@ -533,8 +580,8 @@ class Replay:
             if handle is None:
                 if state == confirm.GONE:
                     self._missing.discard(number)
-                    if kind == outbox.STATE and number in self._box.deferred:
-                        self._box.deferred.remove(number)
+                    if kind == log.STATE and number in self.found.deferred:
+                        self.found.deferred.remove(number)
                 continue
             record = handle.record
             record[confirm.STATE] = state
@@ -543,16 +590,16 @@ class Replay:
             if sent_time:
                 record[confirm.SENT_TIME] = sent_time
             if state == confirm.GONE:
-                self._box._drop(handle)
-                if kind == outbox.STATE:
+                log.drop(handle)
+                if kind == log.STATE:
                     del self._kept[number]
                 else:
                     del self._arrivals[number]
 
     def _started(self, starts: int, flags: int) -> None:
-        self._box.starts = starts
-        self._box.ahead = bool(flags & outbox.STARTED_AHEAD)
-        self._box._sent = bool(flags & outbox.STARTED_SENT)
-        if flags & outbox.STARTED_SENT:
+        self.found.starts = starts
+        self.found.ahead = bool(flags & log.STARTED_AHEAD)
+        self._was_sent = bool(flags & log.STARTED_SENT)
+        if flags & log.STARTED_SENT:
             for restored in self._kept.values():
                 restored.sent = True

@@ -246,7 +246,7 @@ class Outcomes:
         queue = None if named is None else self.store.find_queue(named)
         is_fit = queue is not None and queue.kind == PRIVATE and queue.transactional
         name = named if named is not None and is_fit else DEAD_XACT
-        if not self.copy(name, packet, confirmation.message_class, confirmation.conclusion().in_doubt):
+        if not self.copy(name, packet, confirmation.record[confirm.CLASS], confirmation.conclusion().in_doubt):
             confirmation.record[confirm.STATE] = confirm.GONE  # the application is not told of a letter nowhere
 
     def copy(self, name: str, packet: bytes | bytearray, message_class: int | None, in_doubt: bool = False) -> bool:

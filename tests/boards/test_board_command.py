@@ -20,8 +20,8 @@ from typing import Any, cast
 
 import pytest
 import serial
-from node import Node
-from node import outbox as log
+from node import Node, log
+from node.outbox import Outbox
 from ordack.boards import deploy as deploying
 from ordack.boards import doctor, outbox, repl
 from ordack.boards.check import Check
@@ -601,7 +601,7 @@ def test_what_is_in_an_outbox_is_told_with_its_reason(tmp_path: Path) -> None:
     def command() -> None:
         """A message for the board arrives."""
         files = log.Files(str(tmp_path))
-        opened = log.Outbox(files)
+        opened = Outbox(files)
         source = opened.source(bytes(range(16)), "commands")
         arrival = log.Arrival(opened.next_arrival, array("I", (log.RECEIVED, 0, 0, 0, 0, 0)), source)
         opened.arrive(arrival, source, b"packet")
@@ -648,7 +648,7 @@ def test_what_is_in_an_outbox_is_told_with_its_reason(tmp_path: Path) -> None:
     assert "does the queue exist" in told(reached=reached)["waiting"].advice
     assert "can be reached" in told(reached=reached._replace(verdict="bad"))["waiting"].advice
     files = log.Files(str(tmp_path))
-    opened = log.Outbox(files)
+    opened = Outbox(files)
     opened.is_ahead(1 << 31)
     opened.will_send()  # from here on they may have been transmitted
     files.close()

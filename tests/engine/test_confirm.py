@@ -197,7 +197,7 @@ def test_each_time_out(
     assert chr(confirmation.state) == "QSO"[len(events)]
     found = confirmation.handle_deadline(T0 + due + late)
     assert found == STORE | (action if asked else action & ~NACK)
-    assert confirmation.message_class == message_class
+    assert confirmation.record[confirm.CLASS] == message_class
     assert chr(confirmation.state) == ("X" if action & DEAD_LETTER else "-")
     conclusion = confirmation.conclusion()
     assert conclusion.answer == (DEAD_LETTERED if action & DEAD_LETTER else DISCARDED)
@@ -303,7 +303,7 @@ def test_each_row(
                 tried += 1
                 assert source.event(*event) == action, (state, journal)
                 assert chr(source.confirmation.state) == after
-                assert source.confirmation.message_class == message_class
+                assert source.confirmation.record[confirm.CLASS] == message_class
     assert tried
 
 
@@ -652,7 +652,7 @@ def agree(model: Model, steady: Source, mortal: Source) -> None:
     """Everything that can be seen of the two is what the model says."""
     found = steady.confirmation
     assert bytes(found.record) == bytes(mortal.confirmation.record), "a restart makes no difference"
-    assert (chr(found.state), found.message_class) == (model.state, model.message_class)
+    assert (chr(found.state), found.record[confirm.CLASS]) == (model.state, model.message_class)
     conclusion = found.conclusion()
     assert (conclusion.answer, conclusion.in_doubt) == model.told()
 
@@ -736,7 +736,7 @@ def test_a_limit_that_the_packet_carries_counts_whatever_the_default_has_become(
             kept = journal & JN
             assert chr(process.state) == ("X" if kept else "-")
             assert action == STORE | confirm.NACK | (DEAD_LETTER if kept else DELETE)
-            assert process.message_class == 0x8002
+            assert process.record[confirm.CLASS] == 0x8002
             assert process.conclusion().in_doubt == sent
 
 
@@ -747,4 +747,4 @@ def test_a_letter_that_no_queue_has_taken_is_called_discarded() -> None:
     assert process.conclusion().answer == confirm.DEAD_LETTERED
     process.record[confirm.STATE] = confirm.GONE
     assert (chr(process.state), process.conclusion().answer) == ("-", confirm.DISCARDED)
-    assert process.message_class == 0x8003
+    assert process.record[confirm.CLASS] == 0x8003

@@ -27,7 +27,7 @@ class Source:
     def note(self, action):
         if action:
             confirmation = self.confirmation
-            self.log.append((self.time, action, chr(confirmation.state), confirmation.message_class))
+            self.log.append((self.time, action, chr(confirmation.state), confirmation.record[confirm.CLASS]))
         return action
 
     def run(self, time):

@@ -12,7 +12,7 @@ import vfs
 sys.path.insert(0, "tests/mp")
 
 import power
-from node import outbox
+from node import log
 
 ERASED = 0xFF
 LIFE = "/life"
@@ -122,7 +122,7 @@ class Cutter:
     """Runs a workload on a flash, and sees what a cut would leave before each write, and after some of its bytes.
 
     positions(size, dice): after how many bytes of a write of that size to cut. garbage: the byte at which the power
-    went may be any. fixed: see outbox.Files. limit: of cuts. count_losses: those that the outbox or the file system
+    went may be any. fixed: see log.Files. limit: of cuts. count_losses: those that the outbox or the file system
     reports go to `loud`, the others to `silent`; else they raise Lost. `cuts` so far, `writes`.
     """
 
@@ -143,7 +143,7 @@ class Cutter:
         self.left = self.flash.copy()
         folder = kind.mount(self.flash, LIFE)
         try:
-            self.world = power.World(outbox.Files(folder, fixed), self.dice, **options)
+            self.world = power.World(log.Files(folder, fixed), self.dice, **options)
         except BaseException:
             vfs.umount(LIFE)
             raise
@@ -177,7 +177,7 @@ class Cutter:
                 self.left.put(block, offset + count, bytes((self.dice.below(256),)))
             try:
                 self.survives()
-            except (AssertionError, outbox.OutboxError, OSError) as error:
+            except (AssertionError, log.OutboxError, OSError) as error:
                 if not self.count_losses:
                     place = "cut at write %d of block %d after %d of %d" % (self.writes, block, count, size)
                     raise Lost("seed %d, %s: %r" % (self.seed, place, error)) from error
@@ -189,13 +189,13 @@ class Cutter:
         world = self.world.fork()
         world.outbox = self.world.outbox
         try:
-            world.open(outbox.Files(folder, self.fixed))
+            world.open(log.Files(folder, self.fixed))
             if self.dice.below(4) == 0:
                 world.send(power.NAMES[self.dice.below(2)], 1)
                 world.receive(1)
                 world.act()
                 world.outbox.close()
-                world.open(outbox.Files(folder, self.fixed))
+                world.open(log.Files(folder, self.fixed))
         finally:
             if world.outbox is not self.world.outbox:
                 world.outbox.close()
@@ -239,7 +239,7 @@ def many_lives(kind, seed, lives, **options):
         folder = kind.mount(flash, LIFE)
         files = None
         try:
-            files = outbox.Files(folder)
+            files = log.Files(folder)
             if world is None:
                 world = power.World(files, dice, **options)
             else:
@@ -247,7 +247,7 @@ def many_lives(kind, seed, lives, **options):
             while death.writes > -20:
                 world.act()
                 death.writes -= flash.off
-        except (power.PowerCut, OSError, outbox.OutboxWriteFailed):
+        except (power.PowerCut, OSError, log.OutboxWriteFailed):
             if not flash.off:
                 raise
         flash.copy(other)

@@ -1,6 +1,6 @@
 """A disk that loses power or fails wherever a test likes; an application over an outbox that knows what must survive.
 
-The disk promises only what outbox.Files demands: a sync makes the growing file and all names durable; without it any
+The disk promises only what log.Files demands: a sync makes the growing file and all names durable; without it any
 suffix of the data may be gone or replaced by garbage, and any suffix of the changes of names may be undone.
 """
 
@@ -8,9 +8,9 @@ import errno
 from array import array
 
 from mqqb import confirm
-from node import outbox
+from node import log, outbox
 
-outbox.jump = bytes  # MessageIDs and sequences go on as if there had been no start; jumps have tests of their own
+log.jump = bytes  # MessageIDs and sequences go on as if there had been no start; jumps have tests of their own
 CONFIRMATION = confirm.Settings()
 JOURNAL = (0, 0x40, 0x80, 0xC0)  # neither, JN, JP, both
 GUID = bytes(range(16))
@@ -49,7 +49,7 @@ class File:
         self.unreliable = False  # a sync has failed: in this run, what is not durable by now never will be
 
 
-class Disk(outbox.Files):
+class Disk(log.Files):
     """`before(disk, step, data)`, if set, is called before each change: it may raise PowerCut or OSError."""
 
     fixed = False
@@ -205,7 +205,7 @@ class Inward:
         kept = []
         for handle in box.restored_arrivals:
             index = indices[id(handle.source)]
-            packet = bytes(box.load(handle))
+            packet = bytes(box.log.load(handle))
             found = [come for come in must + may if come.facts[2:] == (packet, handle.message_id)]
             found = [come for come in found if come.facts[0] == index]
             assert found, ("arrived from nowhere, or was taken before", index, packet, handle.message_id)
@@ -245,19 +245,19 @@ class Inward:
             return False
         packet = b"%d<%d:" % (index, number) + bytes(sizes[number % len(sizes)])
         record = confirm.new(number, CONFIRMATION)
-        record[confirm.STATE] = outbox.RECEIVED
+        record[confirm.STATE] = log.RECEIVED
         before = array("I", source.noted)
-        come = Come(outbox.Arrival(self.box.next_arrival, record, source), index, number, packet)
+        come = Come(log.Arrival(self.box.next_arrival, record, source), index, number, packet)
         self.unsynced.append(come)
         self.kept.append(come)
         try:
             self.box.arrive(come.handle, source, packet)
-        except outbox.OutboxFull:
+        except log.OutboxFull:
             assert source.record == before, "a message that was refused counts"
             self.unsynced.remove(come)
             self.kept.remove(come)
             raise
-        except outbox.OutboxWriteFailed:
+        except log.OutboxWriteFailed:
             assert source.record[2] <= before[2], "a message that was refused counts"
             raise
         return True
@@ -268,8 +268,8 @@ class Inward:
         some = some[: dice.below(len(some) + 1)]
         for come in some:
             record = come.handle.record
-            owed = record[confirm.STATE] == outbox.RECEIVED and dice.below(2)
-            record[confirm.STATE] = outbox.TAKEN if owed else confirm.GONE
+            owed = record[confirm.STATE] == log.RECEIVED and dice.below(2)
+            record[confirm.STATE] = log.TAKEN if owed else confirm.GONE
             record[confirm.CLASS] = confirm.ACK_RECEIVE
             come.records.append(bytes(record))
             come.logged = len(come.records) - 1
@@ -349,12 +349,12 @@ class World:
         self.starts = max(self.starts, self.outbox.starts - 1)
         seen = []
         tables = {name: [] for name in NAMES}
-        packets = [bytes(self.outbox.load(restored.handle)) for restored in self.outbox.restored]
+        packets = [bytes(self.outbox.log.load(restored.handle)) for restored in self.outbox.restored]
         for restored, packet in zip(self.outbox.restored, packets):
             name = restored.queue.name
             sent = Sent(name, restored.handle, restored.tx_sequence_id, restored.tx_sequence_number, packet)
             assert sent.facts in must or sent.facts in may, ("came from nowhere", sent.facts)
-            assert restored.flags == outbox.TRANSACTIONAL | outbox.RECOVERABLE
+            assert restored.flags == log.TRANSACTIONAL | log.RECOVERABLE
             assert bytes(restored.handle.record) in records[sent.facts], ("a record of no time", sent.facts)
             if restored.sent:
                 self._sent(sent)
@@ -442,7 +442,7 @@ class World:
                     self.outbox.will_send()
                     self._sent(one[0])
                     self.transmitted.add(one[0].facts)
-                except outbox.OutboxWriteFailed:
+                except log.OutboxWriteFailed:
                     self._take_back_failed()
         elif what == 15:
             self.sync()
@@ -456,10 +456,10 @@ class World:
             try:
                 if self.inward.arrive(self.dice, self.sizes):
                     self._cut_off()
-            except outbox.OutboxFull:
+            except log.OutboxFull:
                 self.refused += 1
                 break
-            except outbox.OutboxWriteFailed:
+            except log.OutboxWriteFailed:
                 self.refused += 1
                 self._take_back_failed()
                 break
@@ -471,7 +471,7 @@ class World:
             packet = b"%d:" % self.serial + bytes(self.sizes[self.dice.below(len(self.sizes))])
             record = self.records[name]
             journal = JOURNAL[self.dice.below(4)]
-            handle = outbox.Stored(
+            handle = log.Stored(
                 self.outbox.next_message_id, confirm.new(self.serial, CONFIRMATION, journal, ttbr=self.dice.below(99))
             )
             sent = Sent(name, handle, self._id(name), record[2], packet)
@@ -479,18 +479,18 @@ class World:
             record[2] += 1
             self.unsynced.append(sent)
             self.tables[name].append(sent)
-            flags = outbox.TRANSACTIONAL | outbox.RECOVERABLE
+            flags = log.TRANSACTIONAL | log.RECOVERABLE
             queue = self.outbox.queue(name)
             self.after[sent.facts] = [gone.facts for gone in self.gone]
             try:
                 self.outbox.append(handle, queue, flags, record, packet)
                 self._cut_off()
-            except outbox.OutboxFull:
+            except log.OutboxFull:
                 self.refused += 1
                 self._take_back(sent)
                 self.failed.pop()  # nothing of it was written
                 break
-            except outbox.OutboxWriteFailed:
+            except log.OutboxWriteFailed:
                 self.refused += 1
                 handle.segment = None
                 self._take_back_failed()
@@ -507,7 +507,7 @@ class World:
                     for sent in self.tables[name]:
                         sent.records = sent.records[sent.logged :]
                         sent.logged = 0
-        except outbox.OutboxWriteFailed:
+        except log.OutboxWriteFailed:
             self._take_back_failed()  # others of them were durable already, because a segment was full
         assert not [sent for sent in self.unsynced if sent.handle.segment is None]
         for sent in self.unsynced:
@@ -627,7 +627,7 @@ def many_lives(seed, lives, errors=True, **options):
                     disk.before = before
                 try:
                     world.open(disk)
-                except outbox.OutboxWriteFailed:
+                except log.OutboxWriteFailed:
                     disk.before = None
                     world.open(disk)
             disk.before = before

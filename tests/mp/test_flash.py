@@ -11,7 +11,7 @@ sys.path.insert(0, "tests/mp")
 
 import flash
 import vfs
-from node import outbox
+from node import log
 
 CUTS = 6000
 SIZES = (0, 17, 200, 300)
@@ -75,7 +75,7 @@ def files_know_their_file_system(cuts, seed):
     """On FAT they do not grow, nor does their folder: 16 names in a cluster, two of them its own."""
     for kind, fixed, files_max in ((flash.FAT, True, 14), (flash.LITTLEFS, False, 0), (flash.LITTLEFS_256, False, 0)):
         device = kind.make()
-        files = outbox.Files(kind.mount(device, flash.LIFE))
+        files = log.Files(kind.mount(device, flash.LIFE))
         vfs.umount(flash.LIFE)
         assert (files.fixed, files.files_max) == (fixed, files_max), kind.name
     return 0

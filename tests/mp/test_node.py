@@ -14,7 +14,7 @@ import power
 from confirm_cases import JN, JP, T0
 from engine_cases import run_calls
 from mqqb import acks, build, compose, confirm, core, names, parse
-from node import Node, outbox
+from node import Node, log
 from node import node as node_module
 
 LINE = power.NAMES[0]
@@ -429,7 +429,7 @@ def expiry_makes_room():
         while True:
             board.send(bytes(200), ttrq=60)
             count += 1
-    except outbox.OutboxFull:
+    except log.OutboxFull:
         assert board.told == []
     assert count > 5
     board.time = 60
@@ -548,7 +548,7 @@ def two_copies_never_use_the_same_numbers():
     board = Board(time=-T0)
     board.send(b"1")
     copy = board.disk.after_cut(power.KEEP_SYNCED, power.Dice(1))
-    outbox.jump = os.urandom
+    log.jump = os.urandom
     try:
         used = []
         for _ in range(2):
@@ -565,7 +565,7 @@ def two_copies_never_use_the_same_numbers():
                 assert board.node.last_message_id == message.message_id
         assert len({one[0] for one in used}) == len({one[1] for one in used}) == 4, used
     finally:
-        outbox.jump = bytes
+        log.jump = bytes
 
 
 def an_emptied_folder_is_another_queue_manager():
@@ -595,9 +595,9 @@ def who_is_ahead_is_told_once_and_overtaken():
     for ahead in ((sequence + (9 << 32), 5), (sequence + (9 << 32), 6)):
         board.order_ack(*ahead)
         assert board.node.stats.ahead == 1
-        assert peer.reason == outbox.AHEAD
+        assert peer.reason == log.AHEAD
     peer.end(0, "a cut")
-    assert peer.reason == outbox.AHEAD + "; a cut"
+    assert peer.reason == log.AHEAD + "; a cut"
     board.send(b"2")
     assert board.queue.stream.tx_sequence_id > sequence + (9 << 32)
     board.restart()
@@ -635,7 +635,7 @@ def what_cannot_be_held_is_taken_later_in_order():
             if board.node.outbox.deferred:
                 try:
                     board.send(b"too early")
-                except outbox.OutboxFull:
+                except log.OutboxFull:
                     failed = True
             board.node._take_more()
         assert failed

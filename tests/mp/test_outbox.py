@@ -7,7 +7,7 @@ sys.path.insert(0, "tests/mp")
 
 import power
 from mqqb import confirm, core
-from node import outbox
+from node import log, outbox
 
 LINE = power.NAMES[0]
 
@@ -28,10 +28,10 @@ def scratch(name):
 def put(box, body, name=LINE):
     """Send one message; its handle."""
     queue = box.queue(name)
-    handle = outbox.Stored(box.next_message_id, confirm.new(1, power.CONFIRMATION))
+    handle = log.Stored(box.next_message_id, confirm.new(1, power.CONFIRMATION))
     record = power.array("I", queue.record)
     record[2] += 1
-    box.append(handle, queue, outbox.TRANSACTIONAL | outbox.RECOVERABLE, record, body)
+    box.append(handle, queue, log.TRANSACTIONAL | log.RECOVERABLE, record, body)
     box.sync()
     return handle
 
@@ -49,7 +49,7 @@ def end(box, handles):
 
 
 def bodies(box):
-    return [bytes(box.load(restored.handle)) for restored in box.restored]
+    return [bytes(box.log.load(restored.handle)) for restored in box.restored]
 
 
 def raises(kind, call, *arguments):
@@ -83,14 +83,14 @@ def segments(folder):
 
 def real_files_keep_what_was_sent():
     folder = scratch("files")
-    box = outbox.Outbox(outbox.Files(folder), power.GUID, segment_size=2000)
+    box = outbox.Outbox(log.Files(folder), power.GUID, segment_size=2000)
     sent = [bytes([k]) * (k * 37 % 1500) for k in range(40)]
     handles = [put(box, body) for body in sent]
-    assert [bytes(box.load(handle)) for handle in handles] == sent, "readable while it grows"
+    assert [bytes(box.log.load(handle)) for handle in handles] == sent, "readable while it grows"
     end(box, handles[:25])
     box.close()
-    again = outbox.Outbox(outbox.Files(folder))
-    assert again.guid == power.GUID
+    again = outbox.Outbox(log.Files(folder))
+    assert again.log.guid == power.GUID
     assert bodies(again) == sent[25:]
     assert again.next_message_id == 41
     assert again.queue(LINE).record[2] == 41
@@ -98,7 +98,7 @@ def real_files_keep_what_was_sent():
     end(again, [restored.handle for restored in again.restored])
     assert len(segments(folder)) == 1
     again.close()
-    last = outbox.Outbox(outbox.Files(folder))
+    last = outbox.Outbox(log.Files(folder))
     assert last.restored == []
     last.close()
 
@@ -123,10 +123,10 @@ def holds(box):
     """All that a start finds, but for what jumps."""
     messages = [(one.queue.name, one.tx_sequence_id, one.tx_sequence_number) for one in box.restored]
     handles = [one.handle for one in box.restored] + box.restored_arrivals
-    messages += [(one.message_id, bytes(box.load(one)), bytes(one.record)) for one in handles]
+    messages += [(one.message_id, bytes(box.log.load(one)), bytes(one.record)) for one in handles]
     arrivals = [one.source.name for one in box.restored_arrivals]
     counters = [(one.name, bytes(one.record)) for one in box.queues + box.sources]
-    return box.guid, messages, arrivals, counters, box.last_message_id
+    return box.log.guid, messages, arrivals, counters, box.last_message_id
 
 
 def any_flipped_bit_is_read_as_it_was():
@@ -147,8 +147,8 @@ def any_flipped_bit_is_read_as_it_was():
     for k in range(40):
         handles.append(put(box, b"reading %d" % k + bytes(k), queues[k % 2].name))
         source.record[2] += 1
-        arrival = outbox.Arrival(box.next_arrival, confirm.new(k + 1, power.CONFIRMATION), source)
-        arrival.record[confirm.STATE] = outbox.RECEIVED
+        arrival = log.Arrival(box.next_arrival, confirm.new(k + 1, power.CONFIRMATION), source)
+        arrival.record[confirm.STATE] = log.RECEIVED
         box.arrive(arrival, source, b"command %d" % k)
         box.sync()
         arrival.record[confirm.STATE] = confirm.GONE
@@ -205,7 +205,7 @@ def damage_is_reported():
             assert said == "00000001.log at byte %d: a bit was flipped; it is read as it was" % start, said
             if place >= handles[0].offset:
                 handle = handles[place >= handles[1].offset]
-                assert raises(outbox.OutboxDamaged, box.load, handle).name == "00000001.log", "since it was looked at"
+                assert raises(log.OutboxDamaged, box.log.load, handle).name == "00000001.log", "since it was looked at"
         assert bodies(outbox.Outbox(disk)) == [b"reading 0", b"reading 1", b"reading 2"]
         tail.data[place] ^= 0x10
     assert files == {name: bytes(disk.files[name].data) for name in disk.files}, "nothing is changed by looking"

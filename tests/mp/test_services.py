@@ -13,7 +13,7 @@ sys.path.insert(0, "tests/mp")
 import power
 from engine_cases import run_calls
 from inbox_world import Sender, World
-from node import Node, board, link, outbox, replay
+from node import Node, board, link, log, replay
 
 T0 = 1800000000
 
@@ -536,11 +536,11 @@ def a_node_does_not_sleep_while_the_flash_refuses():
     disk.before = refuse
     try:
         node.delete_now(message)
-    except outbox.OutboxError:
+    except log.OutboxError:
         pass
     try:
         board.deep_sleep(node, 1000, machine=machine)
-    except outbox.OutboxError:
+    except log.OutboxError:
         pass
     else:
         raise AssertionError("asleep")

@@ -9,11 +9,11 @@ import sys
 
 sys.path.insert(0, "tests/mp")
 
-from node import Node, outbox
+from node import Node, log
 from node.uart import UartLink
 from tty_uart import Uart
 
-outbox.jump = bytes  # message k has MessageID k in every life
+log.jump = bytes  # message k has MessageID k in every life
 
 
 def main(port, folder, count):

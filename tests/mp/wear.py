@@ -10,7 +10,7 @@ sys.path.insert(0, "tests/mp")
 import flash
 import vfs
 from mqqb import confirm
-from node import outbox
+from node import log, outbox
 
 PACKET = 300  # bytes: a body of about 64, a label, a queue's name
 MESSAGES = 512
@@ -29,7 +29,7 @@ def measure(kind, batch, count=MESSAGES):
     acknowledged, with no sync of its own.
     """
     device = kind.make(SIZE)
-    files = outbox.Files(kind.mount(device, flash.LIFE))
+    files = log.Files(kind.mount(device, flash.LIFE))
     box = outbox.Outbox(files, bytes(16), segment_size=16384, capacity=SIZE // 2)
     queue = box.queue("DIRECT=TCP:10.0.0.5\\private$\\line1")
     counters = array("I", queue.record)
@@ -37,9 +37,9 @@ def measure(kind, batch, count=MESSAGES):
     device.written = device.erased = 0
     waiting = []
     for number in range(count):
-        handle = outbox.Stored(box.next_message_id, confirm.new(1, confirm.Settings()))
+        handle = log.Stored(box.next_message_id, confirm.new(1, confirm.Settings()))
         counters[2] += 1
-        box.append(handle, queue, outbox.TRANSACTIONAL | outbox.RECOVERABLE, counters, packet)
+        box.append(handle, queue, log.TRANSACTIONAL | log.RECOVERABLE, counters, packet)
         waiting.append(handle)
         if (number + 1) % batch == 0:
             box.sync()

@@ -820,14 +820,13 @@ def test_a_large_message_goes_on_from_where_it_was_copied_to() -> None:
     with elsewhere() as destination, half_sent(destination) as (node, message):
         box = node.outbox
         at = message.segment, message.offset
-        box._begin()
-        handles = list(box._segments[0].handles)
-        places = [(handle, box._log_copy(handle), box._current) for handle in handles]
+        box.begin()
+        handles = list(box.log.segments[0].handles)
+        places = [(handle, box.log.copy_message(handle), box.log.segments[-1]) for handle in handles]
         box._sync_tail()
         for handle, offset, segment in places:
-            assert segment is not None
-            box._keep(handle, segment, offset)
-        box._reclaim()
+            segment.keep(handle, offset)
+        box.log.reclaim()
         assert (message.segment, message.offset) != at
         assert node.wait(message.is_stored, LONG_MS)
         assert destination.bodies == [b"first", bytes(50000)]

@@ -18,13 +18,13 @@ import test_outbox as boards
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mqqb import confirm, core
-from node import outbox
+from node import log, outbox
 
 from tests import run_mp
 
 LINE, ALARMS = power.NAMES
 WAYS = (power.KEEP_ALL, power.KEEP_SYNCED, power.TEAR, power.KILL)
-FLAGS = outbox.TRANSACTIONAL | outbox.RECOVERABLE
+FLAGS = log.TRANSACTIONAL | log.RECOVERABLE
 
 
 def record_of(journal: int = 0) -> array[int]:
@@ -78,11 +78,11 @@ def test_a_folder_that_cannot_be_made_is_told_with_the_reason(tmp_path: Path, mo
     def full(folder: str) -> None:
         raise OSError(errno.ENOSPC, "no space")
 
-    outbox.Files(str(tmp_path / "there")).close()
-    monkeypatch.setattr(outbox.os, "mkdir", full)
-    outbox.Files(str(tmp_path / "there")).close()
+    log.Files(str(tmp_path / "there")).close()
+    monkeypatch.setattr(log.os, "mkdir", full)
+    log.Files(str(tmp_path / "there")).close()
     with pytest.raises(OSError, match="no space"):
-        outbox.Files(str(tmp_path / "new"))
+        log.Files(str(tmp_path / "new"))
 
 
 @pytest.mark.parametrize("step", ["append", "sync"])
@@ -91,7 +91,7 @@ def test_numbers_that_an_error_took_back_are_used_by_the_next_message_also_after
     box = outbox.Outbox(disk, power.GUID)
     boards.put(box, b"first")
     disk.before = failing(step, 40)
-    with pytest.raises(outbox.OutboxWriteFailed, match="then send again") as caught:
+    with pytest.raises(log.OutboxWriteFailed, match="then send again") as caught:
         boards.put(box, b"second")
     assert caught.value.errno == errno.ENOSPC
     assert box.next_message_id == 2
@@ -112,16 +112,16 @@ class Scarce:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left = 0
         for place, name in (
-            (outbox, "crc32"),
-            (outbox.core, "copy"),
-            (outbox.core, "copy_words"),
-            (outbox.core, "put_crc"),
-            (outbox.core, "put_words"),
-            (outbox, "following"),
-            (outbox, "file_name"),
-            (outbox.struct, "pack_into"),
-            (outbox.struct, "unpack_from"),
-            (outbox.Outbox, "_word"),
+            (log, "crc32"),
+            (log.core, "copy"),
+            (log.core, "copy_words"),
+            (log.core, "put_crc"),
+            (log.core, "put_words"),
+            (log, "following"),
+            (log, "file_name"),
+            (log.struct, "pack_into"),
+            (log.struct, "unpack_from"),
+            (log.Log, "_grow"),
             (power.Disk, "append"),
             (power.Disk, "begin"),
             (power.Disk, "read_into"),
@@ -181,25 +181,25 @@ def test_want_of_memory_loses_nothing_and_doubles_nothing(
             come(box, b"came")
             come_in.append(("commands", b"came"))
             box.sync()
-        while small and box.size + box._segment_size + size + 100 < box.capacity:
+        while small and box.log.size + box.log.segment_size + size + 100 < box.log.capacity:
             boards.end(box, [boards.put(box, bytes(200))])
         queue = box.queue(LINE)
         source = box.source(PEER, "commands")
-        earlier = outbox.Stored(box.next_message_id, record_of())
+        earlier = log.Stored(box.next_message_id, record_of())
         counters = array("I", queue.record)
         counters[2] += 1
         box.append(earlier, queue, FLAGS, counters, b"earlier")  # of the same batch
         before = counts(box, source)
         box._unsynced = ScarceList(box._unsynced)
         box._touched = ScarceList(box._touched)
-        box._segments = ScarceList(box._segments)
-        for segment in box._segments:
+        box.log.segments = ScarceList(box.log.segments)
+        for segment in box.log.segments:
             segment.handles = ScarceList(segment.handles)
-        handle: Any = outbox.Stored(box.next_message_id, record_of())
+        handle: Any = log.Stored(box.next_message_id, record_of())
         if arriving:
             record = record_of()
-            record[confirm.STATE] = outbox.RECEIVED
-            handle = outbox.Arrival(box.next_arrival, record, source)
+            record[confirm.STATE] = log.RECEIVED
+            handle = log.Arrival(box.next_arrival, record, source)
             source.record[0] = 1
             source.record[2] += 1
         else:
@@ -219,7 +219,7 @@ def test_want_of_memory_loses_nothing_and_doubles_nothing(
         memory.left = 0
         try:
             box.sync()
-        except outbox.OutboxWriteFailed:
+        except log.OutboxWriteFailed:
             assert not done
         if earlier.segment is not None:
             sent.append(b"earlier")
@@ -266,7 +266,7 @@ def test_an_interrupted_write_is_not_built_upon() -> None:
     with pytest.raises(KeyboardInterrupt):
         boards.put(box, b"second")
     disk.before = None
-    with pytest.raises(outbox.OutboxWriteFailed):  # nobody knows what became of the second
+    with pytest.raises(log.OutboxWriteFailed):  # nobody knows what became of the second
         boards.put(box, b"third")
     assert box.next_message_id == 2
     boards.put(box, b"third")
@@ -277,7 +277,7 @@ def test_a_queue_whose_record_was_given_up_does_not_make_a_torn_header_look_dama
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID)
     disk.before = failing("sync")
-    with pytest.raises(outbox.OutboxWriteFailed):
+    with pytest.raises(log.OutboxWriteFailed):
         boards.put(box, b"first of its queue")
     torn = []
 
@@ -298,7 +298,7 @@ def test_settled_segments_are_given_back_even_while_nothing_can_be_written() -> 
     handles = [boards.put(box, bytes(100)) for _ in range(8)]
     disk.before = failing("append")
     boards.end(box, handles[:6])
-    assert box.size < 900
+    assert box.log.size < 900
     assert box.sync() is False, "the marks are not durable"
     disk.before = None
     assert box.sync() is True
@@ -327,18 +327,18 @@ def test_the_capacity_bounds_what_is_written() -> None:
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID, segment_size=1000, capacity=5000)
     handles = []
-    with pytest.raises(outbox.OutboxFull, match="of 5000 bytes are in use"):
+    with pytest.raises(log.OutboxFull, match="of 5000 bytes are in use"):
         handles.extend([boards.put(box, bytes(200)) for _ in range(100)])
-    assert 4700 < box.size <= 5000
-    written = box.bytes_written
+    assert 4700 < box.log.size <= 5000
+    written = box.log.bytes_written
     for _ in range(10):
-        with pytest.raises(outbox.OutboxFull):
+        with pytest.raises(log.OutboxFull):
             boards.put(box, bytes(200))
-    assert box.bytes_written == written, "refusing does not wear the flash"
+    assert box.log.bytes_written == written, "refusing does not wear the flash"
     live = outbox.Outbox(disk, capacity=5000)
     boards.end(live, [restored.handle for restored in live.restored])
     boards.put(live, bytes(4000))
-    assert live.size <= 5000
+    assert live.log.size <= 5000
 
 
 def test_a_capacity_of_no_more_than_a_segment_goes_round() -> None:
@@ -352,7 +352,7 @@ def test_a_capacity_of_no_more_than_a_segment_goes_round() -> None:
 def test_the_number_of_waiting_messages_is_bounded_because_each_takes_memory() -> None:
     box = outbox.Outbox(power.Disk(), power.GUID, waiting_max=3)
     handles = [boards.put(box, b"") for _ in range(3)]
-    with pytest.raises(outbox.OutboxFull, match="3 messages are kept"):
+    with pytest.raises(log.OutboxFull, match="3 messages are kept"):
         boards.put(box, b"")
     assert box.next_message_id == 4
     boards.end(box, handles[:1])
@@ -394,7 +394,7 @@ def test_the_format_is_the_documented_one() -> None:
 def test_a_folder_of_another_board_or_another_format_is_refused_and_left_alone() -> None:
     disk = power.Disk()
     outbox.Outbox(disk, power.GUID)
-    with pytest.raises(outbox.OutboxError, match="another board"):
+    with pytest.raises(log.OutboxError, match="another board"):
         outbox.Outbox(disk, bytes(16))
     newer = bytearray(disk.files["00000001.log"].data)
     newer[4] = 4
@@ -402,7 +402,7 @@ def test_a_folder_of_another_board_or_another_format_is_refused_and_left_alone()
     for header, version in ((newer[:-4], 4), (first, 1)):
         data = bytearray(header + struct.pack("<I", binascii.crc32(header)))
         disk.files["00000001.log"].data = bytearray(data)
-        with pytest.raises(outbox.OutboxError, match=f"version {version}, .*empty the folder"):
+        with pytest.raises(log.OutboxError, match=f"version {version}, .*empty the folder"):
             outbox.Outbox(disk)
         assert disk.files["00000001.log"].data == data
 
@@ -417,14 +417,14 @@ def test_a_missing_or_shortened_file_is_reported() -> None:
     for name in names[1:-1]:
         whole = disk.files[name].data
         disk.files[name].data = whole[:-1]
-        with pytest.raises(outbox.OutboxDamaged, match="cut short") as caught:
+        with pytest.raises(log.OutboxDamaged, match="cut short") as caught:
             outbox.Outbox(disk)
         assert caught.value.name == name
         disk.files[name].data = bytearray(10)
-        with pytest.raises(outbox.OutboxDamaged, match="header is broken"):
+        with pytest.raises(log.OutboxDamaged, match="header is broken"):
             outbox.Outbox(disk)
         file = disk.files.pop(name)
-        with pytest.raises(outbox.OutboxDamaged, match="missing"):
+        with pytest.raises(log.OutboxDamaged, match="missing"):
             outbox.Outbox(disk)
         file.data = whole
         disk.files[name] = file
@@ -440,7 +440,7 @@ def test_a_hole_in_what_was_never_durable_is_a_torn_tail() -> None:
     record = array("I", queue.record)
     offsets = []
     for body in (b"lost on the way", b"not lost"):
-        handle = outbox.Stored(box.next_message_id, record_of())
+        handle = log.Stored(box.next_message_id, record_of())
         record[2] += 1
         box.append(handle, queue, FLAGS, record, body)
         offsets.append(handle.offset)
@@ -452,7 +452,7 @@ def test_a_hole_in_what_was_never_durable_is_a_torn_tail() -> None:
 def test_other_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.log").write_text("mine")
     (tmp_path / "readme-x.log").write_text("mine, too")
-    box = outbox.Outbox(outbox.Files(str(tmp_path)))
+    box = outbox.Outbox(log.Files(str(tmp_path)))
     boards.put(box, b"reading")
     box.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["00000001.log", "lock", "notes.log", "readme-x.log"]
@@ -460,11 +460,11 @@ def test_other_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_says_so(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        outbox.Files(str(tmp_path / "no" / "such" / "place"))
+        log.Files(str(tmp_path / "no" / "such" / "place"))
 
 
 def test_writes_that_come_out_short_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = outbox.Files(str(tmp_path))
+    files = log.Files(str(tmp_path))
     files.begin("00000001.log", 0)
     tail = files._tail
 
@@ -523,7 +523,7 @@ def test_a_newer_sequence_is_durable_only_with_the_marks_of_the_older() -> None:
     kept = disk.after_cut(power.KEEP_SYNCED, power.Dice(1))
     assert boards.bodies(outbox.Outbox(kept)) == [b"older"], "the mark alone is lazy"
     record = array("I", (queue.record[0] + 1, queue.record[1], 2, 0))
-    box.append(outbox.Stored(2, record_of()), queue, FLAGS, record, b"newer")
+    box.append(log.Stored(2, record_of()), queue, FLAGS, record, b"newer")
     box.sync()
     again = outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
     assert boards.bodies(again) == [b"newer"]
@@ -555,8 +555,8 @@ def test_starts_are_counted_and_lift_the_time_stamps_of_a_board_without_a_clock(
 
 
 def test_the_states_of_an_arrival_are_none_of_a_message() -> None:
-    assert (chr(outbox.RECEIVED), chr(outbox.TAKEN)) == ("R", "T")
-    assert not {outbox.RECEIVED, outbox.TAKEN} & {confirm.Q, confirm.S, confirm.O, confirm.J, confirm.X, confirm.GONE}
+    assert (chr(log.RECEIVED), chr(log.TAKEN)) == ("R", "T")
+    assert not {log.RECEIVED, log.TAKEN} & {confirm.Q, confirm.S, confirm.O, confirm.J, confirm.X, confirm.GONE}
 
 
 # ---- the confirmation ---------------------------------------------------------------------------------
@@ -583,7 +583,7 @@ def test_what_is_kept_does_not_hold_back_the_files_of_what_is_gone(state: str, s
             boards.end(box, [handle])
         else:
             left.append(handle)
-        assert box.size <= 6000
+        assert box.log.size <= 6000
         if k == 100:
             boards.end(box, left[:-1])
             del left[:-1]
@@ -593,22 +593,22 @@ def test_what_is_kept_does_not_hold_back_the_files_of_what_is_gone(state: str, s
     assert (first.handle.message_id, first.tx_sequence_number) == (1, 1)
     assert chr(first.handle.record[confirm.STATE]) == state
     assert boards.bodies(again)[0] == b"held" + bytes(size)
-    assert boards.bodies(again)[1:] == [bytes(box.load(handle)) for handle in left]
-    assert box.bytes_written < 4 * 200 * 300
+    assert boards.bodies(again)[1:] == [bytes(box.log.load(handle)) for handle in left]
+    assert box.log.bytes_written < 4 * 200 * 300
 
 
 def test_what_is_kept_and_takes_nearly_all_room_is_not_copied_for_nothing() -> None:
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID, segment_size=1000, capacity=6000)
-    with pytest.raises(outbox.OutboxFull, match="in use"):
+    with pytest.raises(log.OutboxFull, match="in use"):
         boards.fill(box)
     handles = box.handles()
     change(box, handles[0], "X")
     boards.end(box, handles[10:12])
-    written = box.bytes_written
-    with pytest.raises(outbox.OutboxFull):
+    written = box.log.bytes_written
+    with pytest.raises(log.OutboxFull):
         boards.put(box, bytes(600))
-    assert box.bytes_written - written < 100, "only the changes"
+    assert box.log.bytes_written - written < 100, "only the changes"
 
 
 @pytest.mark.rule("C-32", "C-33", "C-83")
@@ -624,9 +624,9 @@ def test_only_what_may_have_been_transmitted_comes_back_as_such() -> None:
         boards.put(box, body)
         if sends:
             box.will_send()
-            written = box.bytes_written
+            written = box.log.bytes_written
             box.will_send()
-            assert box.bytes_written == written, "once in a start"
+            assert box.log.bytes_written == written, "once in a start"
     again = outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
     assert [restored.sent for restored in again.restored] == [True, True, True, True, False]
 
@@ -638,7 +638,7 @@ def test_what_cannot_be_noted_as_transmitted_must_not_be(step: str) -> None:
     boards.put(box, b"1")
     disk.before = failing(step)
     for _ in range(2):
-        with pytest.raises(outbox.OutboxWriteFailed):
+        with pytest.raises(log.OutboxWriteFailed):
             box.will_send()
     assert not outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1))).restored[0].sent
     disk.before = None
@@ -655,7 +655,7 @@ def test_every_word_of_a_record_comes_back(journal: int, words: list[int]) -> No
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID)
     record = confirm.new(words[0], power.CONFIRMATION, journal, words[1], words[2])
-    handle = outbox.Stored(1, array("I", record))
+    handle = log.Stored(1, array("I", record))
     queue = box.queue(LINE)
     box.append(handle, queue, FLAGS, array("I", (1, queue.record[1], 2, 0)), b"")
     box.sync()
@@ -677,8 +677,8 @@ def come(box: Any, body: bytes, name: str = "commands", guid: bytes = PEER) -> A
     """A message arrives; not durable yet."""
     source = box.source(guid, name)
     record = record_of()
-    record[confirm.STATE] = outbox.RECEIVED
-    handle = outbox.Arrival(box.next_arrival, record, source)
+    record[confirm.STATE] = log.RECEIVED
+    handle = log.Arrival(box.next_arrival, record, source)
     for i, word in enumerate((1, 77, source.record[2] + 1, 0)):
         source.record[i] = word
     box.arrive(handle, source, body)
@@ -686,7 +686,7 @@ def come(box: Any, body: bytes, name: str = "commands", guid: bytes = PEER) -> A
 
 
 def arrived(box: Any) -> list[tuple[str, bytes]]:
-    return [(handle.source.name, bytes(box.load(handle))) for handle in box.restored_arrivals]
+    return [(handle.source.name, bytes(box.log.load(handle))) for handle in box.restored_arrivals]
 
 
 def test_what_arrived_is_durable_with_the_counters_of_its_source_in_one_sync() -> None:
@@ -697,7 +697,7 @@ def test_what_arrived_is_durable_with_the_counters_of_its_source_in_one_sync() -
     come(box, b"5", "settings")
     boards.put(box, b"reading")  # its sync is that of all
     assert (box.next_arrival, box.arrivals, box.live) == (4, 3, 1)
-    first.record[confirm.STATE] = outbox.TAKEN
+    first.record[confirm.STATE] = log.TAKEN
     first.record[confirm.CLASS] = confirm.ACK_RECEIVE
     box.change([first])
     box.sync()
@@ -724,7 +724,7 @@ def test_what_could_not_be_stored_on_arrival_does_not_count(step: str) -> None:
     box.sync()
     disk.before = failing(step, 30)
     handles = [come(box, b"off"), come(box, b"5", "settings")]
-    with pytest.raises(outbox.OutboxWriteFailed):
+    with pytest.raises(log.OutboxWriteFailed):
         box.sync()
     assert [handle.segment for handle in handles] == [None, None]
     assert [list(source.record) for source in box.sources] == [[1, 77, 1, 0], [0, 0, 0, 0]]
@@ -757,7 +757,7 @@ def test_a_source_that_takes_the_place_of_another_has_none_of_its_counters_after
     box.change([second])
     box.replace(source, power.GUID, "settings")
     disk.before = failing("sync")
-    with pytest.raises(outbox.OutboxWriteFailed):
+    with pytest.raises(log.OutboxWriteFailed):
         box.sync()
     assert list(source.record) == list(source.noted) == [0, 0, 0, 0]
     disk.before = None
@@ -773,7 +773,7 @@ def test_nothing_comes_back_for_a_source_that_took_the_place_of_its_own() -> Non
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID)
     box.replace(one_taken(box), power.GUID, "settings")
-    box._begin()
+    box.begin()
     again = outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
     assert (arrived(again), again.arrivals) == ([], 0)
     assert [(one.guid, one.name, list(one.record)) for one in again.sources] == [(power.GUID, "settings", [0, 0, 0, 0])]
@@ -795,7 +795,7 @@ def test_a_rejected_message_counts_once_a_sync_says_so_and_after_an_error_again(
     disk, box, source = one_rejected()
     come(box, b"off")
     disk.before = failing("sync")
-    with pytest.raises(outbox.OutboxWriteFailed):
+    with pytest.raises(log.OutboxWriteFailed):
         box.sync()
     assert list(source.record) == [1, 77, 1, 0]
     source.record[2] = 2
@@ -829,7 +829,7 @@ def test_want_of_memory_while_changes_are_noted_loses_none_of_them(monkeypatch: 
         for handle in handles[:3]:
             handle.record[confirm.STATE] = confirm.GONE
         handles[3].record[confirm.STATE] = confirm.X
-        handles[6].record[confirm.STATE] = outbox.TAKEN
+        handles[6].record[confirm.STATE] = log.TAKEN
         source.record[3] += 1
         memory.left = k
         try:
@@ -847,7 +847,7 @@ def test_want_of_memory_while_changes_are_noted_loses_none_of_them(monkeypatch: 
         again = outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
         assert boards.bodies(again) == [b"3", b"4", b"5"]
         assert [chr(restored.handle.record[confirm.STATE]) for restored in again.restored] == ["X", "Q", "Q"]
-        assert again.restored_arrivals[0].record[confirm.STATE] == outbox.TAKEN
+        assert again.restored_arrivals[0].record[confirm.STATE] == log.TAKEN
         assert list(again.sources[0].record) == [1, 77, 1, 1]
         if done:
             break
@@ -871,11 +871,11 @@ def test_arrivals_are_bounded_by_their_number_and_by_the_capacity_and_refused_wh
     box = outbox.Outbox(power.Disk(), power.GUID, arrivals_max=2, capacity=2000)
     come(box, b"on")
     come(box, b"off")
-    with pytest.raises(outbox.OutboxFull, match="2 messages received are kept"):
+    with pytest.raises(log.OutboxFull, match="2 messages received are kept"):
         come(box, b"on")
     assert (box.sources[0].record[2], box.next_arrival) == (2, 3)
-    boards.end(box, [handle for segment in box._segments for handle in segment.handles])
-    with pytest.raises(outbox.OutboxFull, match="too large"):
+    boards.end(box, [handle for segment in box.log.segments for handle in segment.handles])
+    with pytest.raises(log.OutboxFull, match="too large"):
         come(box, bytes(2000))
     assert (box.sources[0].record[2], box.next_arrival, box.arrivals) == (2, 3, 0)
     come(box, b"on")
@@ -948,13 +948,13 @@ def test_the_records_of_arrivals_are_the_documented_ones() -> None:
 # ---- files that do not grow -----------------------------------------------------------------------------
 
 
-def fixed_files(folder: Path, files_max: int = 0) -> outbox.Files:
-    files = outbox.Files(str(folder), fixed=True)
+def fixed_files(folder: Path, files_max: int = 0) -> log.Files:
+    files = log.Files(str(folder), fixed=True)
     files.files_max = files_max
     return files
 
 
-def left_in(files: outbox.Files) -> list[bytes]:
+def left_in(files: log.Files) -> list[bytes]:
     """What the next start finds."""
     box = outbox.Outbox(files, segment_size=4096, capacity=65536)
     bodies: list[bytes] = boards.bodies(box)
@@ -969,12 +969,12 @@ def test_files_that_do_not_grow_are_written_over_from_where_they_ended(tmp_path:
     for k in range(3):
         box = outbox.Outbox(fixed_files(tmp_path), segment_size=4096, capacity=65536)
         boards.put(box, b"%d" % k)
-        assert box.size == 4096
+        assert box.log.size == 4096
         box.close()
     sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
     assert sizes == {"00000001.log": 4096, "lock": 0}
     assert left_in(fixed_files(tmp_path)) == [b"first", b"0", b"1", b"2"]
-    grown = outbox.Outbox(outbox.Files(str(tmp_path)), capacity=65536)  # as after a move to another file system
+    grown = outbox.Outbox(log.Files(str(tmp_path)), capacity=65536)  # as after a move to another file system
     assert boards.bodies(grown) == [b"first", b"0", b"1", b"2"]
     boards.put(grown, b"grown")
     assert len(list(tmp_path.iterdir())) == 3
@@ -1011,7 +1011,7 @@ def test_the_begin_of_a_file_that_does_not_grow_may_be_torn(tmp_path: Path) -> N
         box.close()
         assert not (tmp_path / "00000002.log").exists()
     (tmp_path / "00000002.log").write_bytes(b"ORDK" + bytes(4000) + b"a record" + bytes(84))
-    with pytest.raises(outbox.OutboxDamaged, match="header is broken"):
+    with pytest.raises(log.OutboxDamaged, match="header is broken"):
         outbox.Outbox(fixed_files(tmp_path))
     assert (tmp_path / "00000002.log").exists()
 
@@ -1027,20 +1027,20 @@ def test_files_that_do_not_grow_keep_to_the_capacity_and_to_a_folder_of_one_clus
     for k in range(250):
         try:
             waiting.append(boards.put(box, b"%d" % k + bytes(k * 7 % 500)))
-        except outbox.OutboxFull:
+        except log.OutboxFull:
             refused += 1
             boards.end(box, waiting)
             waiting = []
         sizes = [path.stat().st_size for path in tmp_path.glob("*.log")]
-        assert sum(sizes) == box.size <= 40000
+        assert sum(sizes) == box.log.size <= 40000
         most = max(most, len(sizes))
     assert refused > 0
     assert most > 8
     assert most <= (files_max or 40)
     boards.end(box, waiting)
-    with pytest.raises(outbox.OutboxFull, match=r"too large|in use"):
+    with pytest.raises(log.OutboxFull, match=r"too large|in use"):
         boards.put(box, bytes(41000))
-    assert bytes(box.load(held)) == b"held" + bytes(300)
+    assert bytes(box.log.load(held)) == b"held" + bytes(300)
     boards.put(box, bytes(9000))
     box.close()
     again = outbox.Outbox(fixed_files(tmp_path), segment_size=1024, capacity=40000)
@@ -1078,13 +1078,13 @@ def test_files_that_do_not_grow_keep_their_size_whatever_is_logged(tmp_path: Pat
                 box = outbox.Outbox(fixed_files(tmp_path), segment_size=4096, capacity=24576)
                 kept = [restored.handle for restored in box.restored]
                 received = list(box.restored_arrivals)
-        except outbox.OutboxFull:
+        except log.OutboxFull:
             pass
-        assert all(segment.size <= segment.space for segment in box._segments)
-        spaces = {segment.name: segment.space for segment in box._segments}
+        assert all(segment.size <= segment.space for segment in box.log.segments)
+        spaces = {segment.name: segment.space for segment in box.log.segments}
         assert {path.name: path.stat().st_size for path in tmp_path.iterdir()} == spaces | {"lock": 0}
-        assert box.size <= 24576 + 4096, "changes may take one file more"
-        files.add(box._segments[-1].name)
+        assert box.log.size <= 24576 + 4096, "changes may take one file more"
+        files.add(box.log.segments[-1].name)
     box.close()
     assert len(files) > 4
 
@@ -1108,7 +1108,7 @@ def test_a_folder_whose_names_cannot_be_read_is_an_error_of_the_file_system(
     def garbage(folder: str) -> list[str]:
         raise UnicodeError
 
-    files = outbox.Files(str(tmp_path))
+    files = log.Files(str(tmp_path))
     monkeypatch.setattr("os.listdir", garbage)
     with pytest.raises(OSError, match="5"):
         files.names()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from ordack.boards.check import Check
 from ordack.boards.deploy import CHECKOUT
 from ordack.boards.repl import Board, Progress, part_of
 
+PIECE_BYTES = 8192  # that are read at once
 SMALL_MESSAGE = 512  # bytes: with less room than that an outbox is full
 CLOCK_SET = 1700000000  # s since 1970; an earlier time is no time (node.CLOCK_SET)
 FILES = """
@@ -33,13 +35,13 @@ def fetch_outbox(board: Board, path: str, found: list[tuple[str, int]], to: Path
         done += size
 
 
-def node_log() -> Any:
-    """The module node.outbox, of the checkout. Raises ImportError: this ordack has none."""
+def node_modules() -> tuple[Any, Any]:
+    """The modules node.log and node.replay, of the checkout. Raises ImportError: this ordack has none."""
     if str(CHECKOUT / "firmware") not in sys.path:
         sys.path.append(str(CHECKOUT / "firmware"))
-    from node import outbox
+    from node import log, replay
 
-    return outbox
+    return log, replay
 
 
 def _full(limits: Mapping[str, int], kept: int, size: int) -> str:
@@ -61,36 +63,36 @@ def read_outbox(
     reached: Check | None = None,
     limits: Mapping[str, int] = {},
 ) -> Iterator[Check]:
-    """Say what is in a copy of an outbox, which is changed by this. now: s since 1970. limits: waiting_max, capacity
-    and flash (bytes that it can have), as far as they are known."""
+    """Say what is in a copy of an outbox. now: s since 1970. limits: waiting_max, capacity and flash (bytes that it can
+    have), as far as they are known."""
     try:
-        log = node_log()
+        log, replay = node_modules()
     except ImportError:
         yield Check("outbox", "warning", "not looked at: this ordack has no node to read it with", "use a checkout")
         return
     files = log.Files(copy)
     try:
-        opened = log.Outbox(files, capacity=1 << 31, waiting_max=1 << 24)
-        restored = opened.restored
-        used = opened.size
-        untaken = sum(arrival.record[confirm.STATE] == log.RECEIVED for arrival in opened.restored_arrivals)
+        found = replay.recover(log.Log(files, 0, 0, PIECE_BYTES, None))
     except (log.OutboxError, OSError) as error:
         yield Check("outbox", "bad", f"{name}: {error}", "`ordack board rescue` copies it, before anything is deleted")
         return
     finally:
         files.close()
-    yield _identity(opened, log.AHEAD)
-    if opened.damage:
-        more = f", and {len(opened.damage) - 1} more" if opened.damage[1:] else ""
+    yield _identity(found, log.AHEAD)
+    if found.damage:
+        more = f", and {len(found.damage) - 1} more" if found.damage[1:] else ""
         yield Check(
             "damage",
             "warning",
-            f"{opened.damage[0]}{more}",
+            f"{found.damage[0]}{more}",
             "`ordack board rescue` copies the outbox, and lists what is in it; flash that does this again wears out",
-            {"damage": opened.damage},
+            {"damage": found.damage},
         )
-    queues = _by_queue(restored)
+    queues = _by_queue(found.restored)
     kept = sum(map(len, queues.values()))
+    emptied = takewhile(lambda segment: not segment.handles, found.segments[:-1])  # the next start removes them
+    used = sum(segment.bytes() for segment in found.segments) - sum(segment.bytes() for segment in emptied)
+    untaken = sum(arrival.record[confirm.STATE] == log.RECEIVED for arrival in found.arrivals)
     full = _full(limits, kept, used)
     yield Check(
         "outbox",
@@ -141,7 +143,7 @@ def _queue(
             {"queue": queue, "messages": unread},
         )
     if dead:
-        numbers = sorted({process.message_class for process in dead})
+        numbers = sorted({process.record[confirm.CLASS] for process in dead})
         yield Check(
             "dead letters",
             "warning",
@@ -151,12 +153,12 @@ def _queue(
         )
 
 
-def _identity(opened: Any, ahead: str) -> Check:
+def _identity(found: Any, ahead: str) -> Check:
     """Who the board is to others; the name is for people."""
-    guid = guids.guid_text(opened.guid)
-    values = {"guid": guid, "name": opened.name, "ahead": opened.ahead}
-    text = f"{opened.name}, GUID {guid}" if opened.name else f"GUID {guid}"
-    if opened.ahead:
+    guid = guids.guid_text(found.guid)
+    values = {"guid": guid, "name": found.name, "ahead": found.ahead}
+    text = f"{found.name}, GUID {guid}" if found.name else f"GUID {guid}"
+    if found.ahead:
         return Check(
             "identity",
             "warning",

@@ -11,7 +11,7 @@ from typing import Any
 
 from mqqb import confirm, guids, headers, parse
 
-from ordack.boards.outbox import FILES, fetch_outbox, node_log
+from ordack.boards.outbox import FILES, PIECE_BYTES, fetch_outbox, node_modules
 from ordack.boards.repl import Board, BoardError, Progress
 
 
@@ -49,15 +49,16 @@ def listing(folder: Path) -> Iterator[dict[str, Any]]:
     Raises BoardError if nothing of it can be read.
     """
     try:
-        log = node_log()
+        log, replay = node_modules()
     except ImportError:
         raise BoardError("this ordack has no node to read an outbox with: use a checkout") from None
     with tempfile.TemporaryDirectory() as copy:
         copy_of(folder, Path(copy))
         files = log.Files(copy)
         try:
-            opened = log.Outbox(files, capacity=1 << 31, waiting_max=1 << 24)
-            for message in opened.restored:
+            opened = log.Log(files, 0, 0, PIECE_BYTES, None)
+            found = replay.recover(opened)
+            for message in found.restored:
                 process = confirm.Confirmation(message.handle.record, confirm.Settings())
                 if message.sent and process.state == confirm.Q:
                     process.sent()  # the log says of a whole start whether it may have sent
@@ -71,7 +72,7 @@ def listing(folder: Path) -> Iterator[dict[str, Any]]:
                     "sent": process.state != confirm.Q,
                     **_content(opened.load(message.handle)),
                 }
-            for arrival in opened.restored_arrivals:
+            for arrival in sorted(found.arrivals, key=lambda one: one.message_id - found.next_arrival & 0xFFFFFFFF):
                 if arrival.record[confirm.STATE] == log.RECEIVED:
                     yield {
                         "message_id": arrival.message_id,
@@ -81,10 +82,10 @@ def listing(folder: Path) -> Iterator[dict[str, Any]]:
                         **_content(opened.load(arrival)),
                     }
             yield {
-                "guid": guids.guid_text(opened.guid),
-                "name": opened.name,
-                "ahead": opened.ahead,
-                "damage": opened.damage,
+                "guid": guids.guid_text(found.guid),
+                "name": found.name,
+                "ahead": found.ahead,
+                "damage": found.damage,
             }
         except (log.OutboxError, OSError) as error:
             raise BoardError(str(error)) from None
