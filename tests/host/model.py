@@ -223,12 +223,11 @@ def _between(store: Store, statements: int, act: Callable[[], None]) -> None:
 class Host:
     """A queue manager with its applications on one machine, and what the model sees in its store."""
 
-    def __init__(self, world: World, index: int, folder: Path, guid: bytes) -> None:
+    def __init__(self, world: World, index: int, folder: Path) -> None:
         self.world = world
         self.index = index
         self.folder = folder
-        self.guid = guid
-        self.identities = 1
+        self.identities = 1  # that it has had
         self.address = f"10.0.0.{index + 1}"
         self.config = Config(
             own_names=frozenset({self.address, f"host{index}"}),
@@ -606,7 +605,7 @@ class World:
         self.hosts = []
         for index in range(size):
             shutil.copytree(_template(index), self.folder / str(index))
-            self.hosts.append(Host(self, index, self.folder / str(index), bytes([0xA0 + index]) * 16))
+            self.hosts.append(Host(self, index, self.folder / str(index)))
         for host in self.hosts:
             host.look()
 
