@@ -643,22 +643,8 @@ class Log:
         things: "list[Any]" = queues + sources
         size = header_size(things)
         out = self.out
-        struct.pack_into(
-            HEADER,
-            out,
-            0,
-            MAGIC,
-            VERSION,
-            len(queues),
-            size,
-            number,
-            first,
-            last,
-            *numbers,
-            len(sources),
-            flags,
-            self.guid,
-        )
+        counts = len(queues), size, number, first, last
+        struct.pack_into(HEADER, out, 0, MAGIC, VERSION, *counts, *numbers, len(sources), flags, self.guid)
         self.is_ended = True  # from here on the files' tail is not the current segment
         try:
             space = max(self.segment_size, size + need) if self.files.fixed else 0

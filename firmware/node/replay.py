@@ -135,11 +135,13 @@ def recover(
     only: MessageIDs; of others nothing is restored. Raises OutboxDamaged, OutboxError (another board's folder, another
     format), OSError.
     """
-    return _Replay(opened, guid, hold, make, make_arrival, only).found
+    replay = _Replay(opened, guid, hold, make, make_arrival, only)
+    replay.read()
+    return replay.found
 
 
 class _Replay:
-    """Takes in the files one after the other."""
+    """What has been read so far."""
 
     def __init__(
         self,
@@ -170,6 +172,9 @@ class _Replay:
         self._from = 0  # the part of a file that is in _buffer
         self._to = 0
         self._payload = log.RECORD_BYTES  # where in _buffer the payload of a record begins
+
+    def read(self) -> None:
+        """Take in all files, the oldest first."""
         numbers = _numbers(self._files.names())
         headers = [self._read_header(number) for number in numbers]
         unfinished = 0
@@ -204,12 +209,12 @@ class _Replay:
         found.is_torn = torn
         found.last_message_id = found.next_message_id - 1
         found.arrivals = list(self._arrivals.values())
-        if found.damage or opened.mended:  # now, or by an earlier look
+        if found.damage or self._log.mended:  # now, or by an earlier look
             self._go_beyond()
         found.restored = sorted(self._kept.values(), key=_place)
         for source in found.sources:
             source.noted[:] = source.record
-        if only is None:
+        if self._only is None:
             self._jump()
 
     def _go_beyond(self) -> None:

@@ -20,6 +20,7 @@ from typing import Any, cast
 
 import pytest
 import serial
+from mqqb import confirm
 from node import Node, log
 from node.outbox import Outbox
 from ordack.boards import deploy as deploying
@@ -612,9 +613,13 @@ def test_what_is_in_an_outbox_is_told_with_its_reason(tmp_path: Path) -> None:
         copy = tmp_path / "copy"
         shutil.rmtree(copy, ignore_errors=True)
         copy.mkdir()
-        for file in tmp_path.glob("*.log"):
-            shutil.copy(file, copy)
-        return {check.name: check for check in outbox.read_outbox(str(copy), "outbox", time.time() + 600, **how)}
+        before = {file.name: file.read_bytes() for file in tmp_path.glob("*.log")}
+        for name in before:
+            shutil.copy(tmp_path / name, copy)
+        found = {check.name: check for check in outbox.read_outbox(str(copy), "outbox", time.time() + 600, **how)}
+        for folder in (tmp_path, copy):
+            assert {file.name: file.read_bytes() for file in folder.glob("*.log")} == before, "to look changes nothing"
+        return found
 
     asyncio.run(fill())
     for limits, said in (
@@ -668,6 +673,28 @@ def test_what_is_in_an_outbox_is_told_with_its_reason(tmp_path: Path) -> None:
     (lost,) = told().values()
     assert (lost.name, lost.verdict) == ("outbox", "bad")
     assert "keep a copy of the folder" in lost.text
+
+
+def test_files_that_hold_nothing_are_no_reason_to_call_an_outbox_full(tmp_path: Path) -> None:
+    """They could not be removed when they became empty; the next start removes them."""
+
+    class Stuck(log.Files):
+        def remove(self, name: str) -> None:
+            raise OSError(5)
+
+    opened = Outbox(Stuck(str(tmp_path)), segment_size=600, capacity=100000)
+    queue = opened.queue("DIRECT=TCP:10.0.0.5\\private$\\line1")
+    for _ in range(3):
+        message = log.Stored(opened.next_message_id, confirm.new(0, confirm.Settings()))
+        opened.append(message, queue, log.TRANSACTIONAL, queue.record, bytes(500))
+        opened.sync()
+        message.record[confirm.STATE] = confirm.GONE
+        opened.change([message])
+    opened.close()
+    files = sorted(tmp_path.glob("*.log"))
+    assert len(files) == 3
+    (identity, found) = outbox.read_outbox(str(tmp_path), "outbox", time.time(), limits={"capacity": 1700})
+    assert (identity.name, found.verdict, found.values["bytes"]) == ("identity", "ok", files[-1].stat().st_size)
 
 
 def test_an_outbox_is_copied_off_a_board(machine: Callable[..., Machine], tmp_path: Path) -> None:
