@@ -126,15 +126,17 @@ class IncomingStream:
         if is_next:
             rejection = rejection or storage.over_quota(arriving)  # B-284
         elif (sequence, number) <= (last, self.tx_sequence_number):
-            # The first one above the limit that its source still has is unknown.
-            is_unknown = limit is not None and sequence == last and header.fields[core.TX_PREVIOUS] <= limit < number
+            # Unknown is the first one above the limit that its source still has; and, where no number of this sequence
+            # may be named, so that nothing says that older ones are over, each of those.
+            if limit is not None:
+                is_unknown = header.fields[core.TX_PREVIOUS] <= limit < number if sequence == last else not limit
             rejection = confirm.NACK_REACH_QUEUE_TIMEOUT if is_unknown else 0
         if rejection or is_next:
             refusal = storage.keep(arriving, rejection)
             if refusal:
                 core.copy_words(self.record, before)
                 return refusal
-        if is_unknown and self.limit == limit:  # else the storage has given up what is below
+        if is_unknown and sequence == last and self.limit == limit:  # else the storage has given up what is below
             self.limit = number
         elif is_next and sequence != last:
             self.limit = None

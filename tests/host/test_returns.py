@@ -6,13 +6,14 @@ import random
 from pathlib import Path
 
 import pytest
-from mqqb import guids
+from mqqb import confirm, guids
 from ordack.config import Config
 
 from tests.support.host_peer import Peer, direct
-from tests.support.host_world import START, WALL, Host, Wire, World, exchange, handshake, peer_of, world_of
+from tests.support.host_world import START, WALL, Host, Wire, World, exchange, handshake, peer_of, two_hosts, world_of
 
 STRANGERS = 1500
+LATER = "DIRECT=OS:plant\\private$\\later"
 
 
 def _purge_outgoing(host: Host) -> None:
@@ -204,3 +205,36 @@ def test_what_is_given_up_stays_noted_over_a_restart(tmp_path: Path) -> None:
     world.settle()
     assert host.content("line1") == [b"taken", b"more"]
     assert guids.guid_text(peer.guid) not in "".join(host.log)
+
+
+@pytest.mark.rule("B-275", "B-426", "C-84", "B-435")
+def test_what_waited_in_a_backup_ends_although_the_final_acks_of_what_followed_were_given_up(tmp_path: Path) -> None:
+    """Nothing of the later sequence may be acknowledged, so no OrderAck tells that it has passed."""
+    world, receiver, sender = two_hosts(tmp_path)
+    with sender.client() as client:
+        old = client.send(LATER, b"1")
+    sender.back_up()
+    for _ in range(4):
+        exchange(world)
+        world.pass_time(500)
+    with sender.client() as client:
+        assert client.state(old.message_id).message_class == confirm.NACK_BAD_DST_Q
+        client.send(LATER, b"2")
+    world.pass_time(100)
+    world.collect()
+    world.deliver(1 << 20)
+    for wire in list(world.wires):
+        wire.cut()  # before its FinalAck is fetched
+    with receiver.client() as client:
+        for queue in client.store.outgoing_queues():
+            assert client.store.request_purge(queue.identifier)
+    for _ in range(3):
+        receiver.manager.poll(world.now, world.wall + 1)
+    assert [row.limit for row in receiver.store.incoming()] == [0]
+    sender.put_back(world)
+    for _ in range(80):
+        exchange(world)
+        world.pass_time(500)
+    with sender.client() as client:
+        said = client.state(old.message_id)
+    assert (said.answer, said.message_class, said.in_doubt) == (confirm.DISCARDED, 0x8002, True)
