@@ -224,8 +224,8 @@ class Inboxes:
         self._is_durable = True  # what is owed
         self._unsent = 0  # FinalAcks that no session carries
         self._due = compose.FOREVER  # no message that waits expires earlier
-        self._order_acks = 0  # sent, and refusals made, for their MessageIDs
-        self._refusals = 0
+        # Sent, and refusals made, for their MessageIDs. They begin anywhere: a start that logs nothing is not counted.
+        self._order_acks, self._refusals = struct.unpack("<HH", log.jump(4))
         now = node.now()
         for logged in self._outbox.sources:
             self._sources.append(Source(logged, IncomingStream(logged.record, now)))
@@ -526,11 +526,14 @@ class Inboxes:
         self.refused += 1
         if count >= REFUSALS_MAX:
             return  # it comes again
-        self._refusals = self._refusals + 1 & 0xFFFFFF
-        nowhere: "Any" = None
-        arrival = Arrival(self._refusals, array("I", (log.TAKEN, _ASKED, 0, 0, 0, confirm.NACK_BAD_DST_Q)), nowhere)
+        self._refusals += 1
+        arrival = Arrival(
+            self._refusals,
+            array("I", (log.TAKEN, _ASKED, 0, 0, 0, confirm.NACK_BAD_DST_Q)),
+            None,  # type: ignore[arg-type]
+        )
         arrival.packet = packet
-        arrival.peer = bytes(peer.remote_guid)
+        arrival.peer = peer.remote_guid
         self.owed.append(arrival)
         self._unsent += 1
 

@@ -3,6 +3,7 @@ that loses power. Prints `N passed, N failed`.
 """
 
 import asyncio
+import os
 import sys
 
 sys.path.insert(0, "tests/mp")
@@ -11,7 +12,7 @@ import power
 from engine_cases import run_calls
 from inbox_world import BOARD, Sender, Wire, World
 from mqqb import build, core, guids, headers, names, parse, reader, session
-from node import OutboxError
+from node import OutboxError, log
 from node.peer import Peer
 
 NUMBERED = "PRIVATE=" + guids.guid_text(BOARD)[1:-1] + "\\7"
@@ -90,6 +91,23 @@ def acknowledgements_have_other_message_ids_after_each_start():
         world.restart()
     assert len(sender.acknowledged_by) == 20, "an OrderAck and a FinalAck for each"
     assert len(set(sender.acknowledged_by)) == 20, sender.acknowledged_by
+
+
+def refusals_have_other_message_ids_after_each_start():
+    """Although such a start logs nothing, and is not counted."""
+    jumps = log.jump
+    log.jump = os.urandom
+    try:
+        sender = Sender(1, NOWHERE)
+        world = world_of(sender)
+        for _ in range(5):
+            for _ in range(2):
+                sender.send(b"x")
+                world.run(2000)
+            world.restart()
+        assert len(set(sender.acknowledged_by)) == 10, sender.acknowledged_by
+    finally:
+        log.jump = jumps
 
 
 def who_does_not_ask_gets_no_final_ack():
@@ -1167,6 +1185,7 @@ TESTS = (
     a_message_is_handled_and_both_acknowledgements_go_back,
     an_order_ack_comes_early,
     acknowledgements_have_other_message_ids_after_each_start,
+    refusals_have_other_message_ids_after_each_start,
     who_does_not_ask_gets_no_final_ack,
     messages_of_several_senders_and_names_keep_their_order,
     a_duplicate_is_acknowledged_and_not_delivered,
