@@ -49,14 +49,15 @@ def look_up(host: str, port: int, kind: int, again: bool) -> "Any":
             if 0 <= ticks_diff(began, when) < pause:
                 raise OSError(errno.EHOSTUNREACH)
             before_look_up()
-            found = socket.getaddrinfo(host, port, 0, kind)[0]
+            try:
+                found = socket.getaddrinfo(host, port, 0, kind)[0]
+            finally:
+                pause = 9 * ticks_diff(ticks_ms(), began)
+                if pause > 99 or (found and max(host) > "9"):  # an address needs no look-up
+                    _names[key] = (found, ticks_ms(), pause)
         except OSError:
             if not found:
                 raise
-        finally:
-            pause = 9 * ticks_diff(ticks_ms(), began)
-            if pause > 99:
-                _names[key] = (found, ticks_ms(), pause)
     return found
 
 

@@ -372,6 +372,20 @@ def what_was_looked_up_is_kept_while_the_resolver_fails():
     assert len(opened) > 1000, "it goes on with the address that it has"
 
 
+def what_was_looked_up_quickly_is_kept_when_the_resolver_dies():
+    ticks = Ticks()
+    link.socket = resolver = Resolver(ticks, 5, False)
+    link._names.clear()
+    try:
+        for _ in range(2):
+            link.look_up("gateway.example", 1801, socket.SOCK_STREAM, False)
+            resolver.ms, resolver.fails = 7000, True
+        assert resolver.names == 1
+    finally:
+        link.socket = socket
+        link._names.clear()
+
+
 def a_resolver_that_answers_at_once_is_asked_each_time():
     names, _, _ = resolving(1, True, 60, opening("gateway.example"))
     assert names > 500
@@ -625,6 +639,7 @@ TESTS = (
     a_name_that_nobody_knows_takes_a_tenth_of_the_time_of_the_clock,
     what_was_looked_up_is_kept_while_somebody_is_there,
     what_was_looked_up_is_kept_while_the_resolver_fails,
+    what_was_looked_up_quickly_is_kept_when_the_resolver_dies,
     a_resolver_that_answers_at_once_is_asked_each_time,
     a_watchdog_is_fed_before_a_name_is_looked_up,
     a_node_with_a_name_that_nobody_knows_blocks_a_tenth_of_the_time,
