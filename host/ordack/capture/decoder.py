@@ -1,4 +1,4 @@
-"""Packets of captures, raw bytes or hex text as fields, for `ordack decode` (decode-json.md)."""
+"""Packets of captures, raw bytes or hex text as fields, for `ordack decode`; its JSON: host/docs/commands.md."""
 
 import binascii
 import codecs
@@ -171,7 +171,7 @@ def _note(name: str, value: int) -> str:
 
 
 class Field(NamedTuple):
-    """name and value as in decode-json.md; offset in the packet; note: what the value means.
+    """name and value as in the JSON; offset in the packet; note: what the value means.
 
     A value with parts is a tuple of Fields; several of them are a list.
     """
@@ -406,7 +406,8 @@ def _message(message: headers.UserMessage, ack: reader.OrderAckBody | headers.Fi
     properties, at = _properties(message.properties, at)
     sections.append(properties)
     if ack is not None:
-        sections.append(_ack_body(ack, properties.fields[-2].offset))
+        [body_at] = [field.offset for field in properties.fields if field.name == "MessageBody"]
+        sections.append(_ack_body(ack, body_at))
     if message.debug is not None:
         section, at = _debug(message.debug, at)
         sections.append(section)
@@ -439,7 +440,7 @@ def _ack_body(body: reader.OrderAckBody | headers.FinalAckBody, at: int) -> Sect
 
 
 def sections(packet: Packet) -> list[Section]:
-    """The packet's headers in wire order, with every field of decode-json.md."""
+    """The packet's headers in wire order, with every field."""
     if isinstance(packet, Ping):
         return [Section("PingPacket", 0, _fixed(packet, 0, PING))]
     if isinstance(packet, headers.UserMessage):
@@ -478,7 +479,7 @@ class Decoded(NamedTuple):
     time: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """The object of decode-json.md."""
+        """The object that `ordack decode --json` prints."""
         kind = "malformed" if self.packet is None else type(self.packet).__name__
         fields: dict[str, Any]
         result: dict[str, Any] = {"packet": kind, "offset": self.offset}
