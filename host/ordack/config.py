@@ -60,7 +60,9 @@ SETTINGS = {
     "HopLimit": Setting(15, 1, HOP_COUNT_MAX, "queue managers that a message may pass, when this one forwards (B-259)"),
     "IdleAckDelay": Setting(500, 1, NEVER, "ms that an OrderAck waits for more messages (B-045)"),
     "LongLiveTime": Setting(LONG_LIVE_TIME, 0, UNSET - 1, "s of TimeToReachQueue, if a message has none (B-401)"),
-    "MaxInSessions": Setting(1024, 1, NEVER, "sessions at once (B-206)"),
+    "MaxInSessions": Setting(
+        1024, 1, NEVER, "sessions at once, whoever began them; one more that others begin is refused (B-206)"
+    ),
     "MaxUnackedPacket": Setting(64, 1, 0xFFFF, "window size in packets (B-039)"),
     "MinimumRate": Setting(50, 1, NEVER, "bytes a second that a packet must arrive with, once PacketTimeout is over"),
     "MsmqIpPingPort": Setting(3527, 0, 0xFFFF, "UDP port of pings (B-006)"),

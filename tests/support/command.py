@@ -156,6 +156,7 @@ class Serve:
             env=ENVIRONMENT,
             preexec_fn=heed,
         )
+        atexit.register(self.process.kill)  # a test that fails may not come to `stop`
         assert self.process.stdout
         self.line = self.process.stdout.readline()
         self.port = int(self.line.rstrip().rstrip('"}').rpartition(":")[2])

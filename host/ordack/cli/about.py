@@ -131,7 +131,7 @@ def config(
     value: Annotated[str | None, typer.Argument(help='New value, or "default".')] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show or change settings of the queue manager, under their names in the Windows registry.
+    """Show or change settings of the queue manager, under their names in the Windows registry where MSMQ has them.
 
     Applications use a new value at once, `ordack serve` from its next start.
     """
