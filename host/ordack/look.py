@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import apsw
 
-from ordack.store import FILE_NAME, FORMAT_VERSION, Store, StoreBusy, StoreError, StoreFull
+from ordack.store import FILE_NAME, FORMAT_VERSION, Store, StoreBusy, StoreError, StoreFull, patience
 
 
 def open_to_look(folder: str | os.PathLike[str]) -> Store:
@@ -62,7 +62,7 @@ class ReadOnlyStore(Store):
 
     def _prepare(self, busy_timeout: float) -> None:
         with self._errors():
-            self._db.set_busy_timeout(int(busy_timeout * 1000))
+            self._db.set_busy_handler(patience(busy_timeout))
             self._check_program()
         if self._one("PRAGMA user_version") != FORMAT_VERSION:
             raise StoreError(f"{self.path} is of an older version: any command of a user who may write it upgrades it")

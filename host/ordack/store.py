@@ -387,7 +387,7 @@ def counted(number: int, noun: str, grouped: bool = False) -> str:
     return f"{text} {noun}{'' if number == 1 else 'es' if noun.endswith('ch') else 's'}"
 
 
-def _patience(timeout: float) -> Callable[[int], bool]:
+def patience(timeout: float) -> Callable[[int], bool]:
     """A busy handler, as SQLite calls one: it tries again and again for so many seconds."""
     until = 0.0
 
@@ -470,7 +470,7 @@ class Store:
 
     def _prepare(self, busy_timeout: float) -> None:
         with self._errors():
-            self._db.set_busy_handler(_patience(busy_timeout))
+            self._db.set_busy_handler(patience(busy_timeout))
             self._db.pragma("synchronous", "full")
             self._db.pragma("journal_size_limit", LOG_BYTES)  # a large transaction leaves no large log behind
             self._db.pragma("temp_store", "memory")  # another file system may be full
