@@ -17,7 +17,7 @@ pytest.importorskip("pyarrow", reason="the pipeline is not installed")
 
 from _mqqb import lib
 from mqqb import core
-from ordack.audit import files, replay, rotation
+from ordack.audit import files, replay, rotation, tasks
 from ordack.audit.result import KINDS, Latency, Result, SequenceId
 from ordack.capture import columnar
 
@@ -230,7 +230,7 @@ class Wire:
         auditor = replay.Auditor(START * 10**9)
         for begin in range(0, len(self.rows), size):
             auditor.feed(self.batch(self.rows[begin : begin + size]))
-        return replay.result_of(self.decoder.paths, [auditor.partial()])
+        return tasks.result_of(self.decoder.paths, [auditor.partial()])
 
 
 @pytest.fixture
@@ -1120,8 +1120,8 @@ def test_an_order_ack_is_for_the_sender_at_the_other_end(address: str) -> None:
 def test_what_is_no_capture_is_unusable(tmp_path: Path) -> None:
     path = tmp_path / "a.pcap"
     path.write_bytes(b"not a capture, not at all")
-    with pytest.raises(replay.CaptureUnusable, match=r"a\.pcap"):
-        replay.run([path])
+    with pytest.raises(tasks.CaptureUnusable, match=r"a\.pcap"):
+        tasks.run([path])
 
 
 @pytest.mark.parametrize(
@@ -1195,7 +1195,7 @@ def test_times_in_names_are_no_numbers_of_files(form: str, step: int, missing: i
 @pytest.mark.parametrize("form", ["cap-%Y%m%d-%H%M.pcap", "cap %H.%M.pcap", "cap_%Y-%m-%d_%H-%M.cap", "%H%M"])
 def test_complete_captures_that_are_named_by_minute_are_complete(tmp_path: Path, form: str) -> None:
     whole = capture_generator.generate(10, tmp_path / "whole", violations=False, faults=[], length=1500).paths[0]
-    expected = replay.run([whole])
+    expected = tasks.run([whole])
     data = Path(whole).read_bytes()
     at = 24
     while at < len(data):
@@ -1207,7 +1207,7 @@ def test_complete_captures_that_are_named_by_minute_are_complete(tmp_path: Path,
         at += 16 + size
     paths = sorted((tmp_path / "parts").iterdir())
     assert len(paths) > 3
-    result = replay.run(paths)
+    result = tasks.run(paths)
     assert (result.damages, result.summary) == ([], expected.summary)
 
 
@@ -1218,9 +1218,9 @@ def test_a_file_missing_between_two_is_a_hole(tmp_path: Path, parts: int) -> Non
         capture = capture_generator.generate(seed, tmp_path / str(seed), violations=False, faults=["rotation"])
         if len(capture.paths) < 3:
             continue
-        whole = replay.run(capture.paths, parts=parts)
+        whole = tasks.run(capture.paths, parts=parts)
         assert (whole.damages, whole.summary["holes"]) == ([], 0)
-        cut = replay.run([capture.paths[0], capture.paths[2]], parts=parts)
+        cut = tasks.run([capture.paths[0], capture.paths[2]], parts=parts)
         [(path, text)] = cut.damages
         assert path == str(capture.paths[2])
         assert f"1 file between {capture.paths[0].name} and this one is missing" in text
@@ -1278,7 +1278,7 @@ def test_shares_of_a_capture_agree_on_sequences_that_were_not_sent(tmp_path: Pat
     capture = capture_generator.generate(seed, tmp_path, violations=True, faults=[])
     verdicts = []
     for parts in (1, 2, 5):
-        result = replay.run(capture.paths, parts=parts)
+        result = tasks.run(capture.paths, parts=parts)
         verdicts.append([(item.text, item.stream, item.packets) for item in result.violations if item.stream])
     assert verdicts[0] == verdicts[1] == verdicts[2]
 
@@ -1288,7 +1288,7 @@ def test_captures_of_two_places_at_the_same_time_follow_on_nothing(tmp_path: Pat
     for number in (1, 3):
         [made] = capture_generator.generate(5, tmp_path / str(number), violations=False, faults=[]).paths
         paths.append(made.rename(tmp_path / f"plant{number}.pcap"))
-    assert replay.run(paths).damages == []
+    assert tasks.run(paths).damages == []
 
 
 def test_the_points_of_a_plot_agree_with_the_counts(wire: Wire) -> None:
@@ -1315,7 +1315,7 @@ def test_the_plot_of_a_stream_that_was_skipped(tmp_path: Path) -> None:
         capture = capture_generator.generate(seed, tmp_path / "captures", violations=True, faults=[])
         if any(one.kind == "skipped" and one.shown for one in capture.planted):
             break
-    result = replay.run(capture.paths, series=True)
+    result = tasks.run(capture.paths, series=True)
     skipped = {item.stream for item in result.violations if item.kind == "skipped"}
     assert skipped
     for series in result.series:
@@ -1330,8 +1330,8 @@ def test_the_plot_of_a_stream_that_was_skipped(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", [3, 11])
 def test_parts_give_the_same_result(tmp_path: Path, seed: int) -> None:
     capture = capture_generator.generate(seed, tmp_path, faults=["loss"])
-    whole = replay.run(capture.paths)
-    parts = replay.run(capture.paths, parts=3)
+    whole = tasks.run(capture.paths)
+    parts = tasks.run(capture.paths, parts=3)
     assert parts.summary == whole.summary
     assert parts.streams == whole.streams
     assert {(item.kind, item.packets) for item in parts.violations} == {
@@ -1344,7 +1344,7 @@ def test_the_command(tmp_path: Path, violations: bool) -> None:
     import pyarrow.parquet as pq
 
     capture = capture_generator.generate(21, tmp_path / "captures", violations=violations, faults=[])
-    found = replay.run(capture.paths)
+    found = tasks.run(capture.paths)
     assert bool(found.violations) is violations
     out, html = tmp_path / "out", tmp_path / "report.html"
     done = ordack("audit", tmp_path / "captures", "--json", "--out", out, "--html", html)
@@ -1363,8 +1363,8 @@ def test_the_command(tmp_path: Path, violations: bool) -> None:
 
 @pytest.mark.parametrize("parts", [1, 3])
 def test_no_file_at_all_is_unusable(parts: int) -> None:
-    with pytest.raises(replay.CaptureUnusable, match="there is no capture"):
-        replay.run([], parts=parts)
+    with pytest.raises(tasks.CaptureUnusable, match="there is no capture"):
+        tasks.run([], parts=parts)
 
 
 def test_the_command_with_unusable_input(tmp_path: Path) -> None:
@@ -1420,7 +1420,7 @@ def test_a_capture_of_something_else_is_unusable(tmp_path: Path) -> None:
 
 def test_damage_and_open_verdicts_are_in_the_summary(tmp_path: Path) -> None:
     for seed in range(40, 80):
-        result = replay.run(capture_generator.generate(seed, tmp_path / str(seed), faults=["loss"]).paths)
+        result = tasks.run(capture_generator.generate(seed, tmp_path / str(seed), faults=["loss"]).paths)
         if result.unknowns:
             break
     assert sum(result.summary["unknown"].values()) == len(result.unknowns) > 0
@@ -1440,7 +1440,7 @@ def test_the_text_fits_a_terminal_and_counts_one_as_one(tmp_path: Path, wire: Wi
         "1 message in 1 stream: 0 resends, 0 rejects, 1 unsettled",
     ]
     capture = capture_generator.generate(21, tmp_path, violations=False, faults=[])
-    result = replay.run(capture.paths)
+    result = tasks.run(capture.paths)
     table = files.streams_text(result)
     for stream in result.streams[:5]:
         name = f"{stream.stream.source_queue_manager} to {stream.stream.destination_queue}"
@@ -1543,7 +1543,7 @@ def test_incomplete_evidence_has_an_exit_status_of_its_own(
 def test_violations_count_more_than_incomplete_evidence(tmp_path: Path) -> None:
     for seed in range(100, 130):
         made = capture_generator.generate(seed, tmp_path / str(seed), violations=True)
-        result = replay.run(made.paths)
+        result = tasks.run(made.paths)
         if any(result.summary["violations"].values()) and result.summary["incomplete"]:
             assert result.summary["verdict"] == "violations"
             assert ordack("audit", *made.paths).returncode == 1

@@ -87,14 +87,14 @@ def judge(capture: Capture, result: Any) -> Judgement:
 
 def audit_one(seed: int) -> Judgement:
     """Makes a capture and audits it."""
-    from ordack.audit import replay
+    from ordack.audit import tasks
 
     folder = Path(tempfile.mkdtemp(prefix="capture-"))
     try:
         capture = capture_generator.generate(seed, folder)
         try:
-            result = replay.run([str(path) for path in reversed(capture.paths)], parts=1 + seed % 3)
-        except replay.CaptureUnusable as problem:
+            result = tasks.run([str(path) for path in reversed(capture.paths)], parts=1 + seed % 3)
+        except tasks.CaptureUnusable as problem:
             usable = any(packet.visible for packet in capture.packets)
             return Judgement(seed, [f"unusable: {problem}"] if usable else [], Counter())
         return judge(capture, result)

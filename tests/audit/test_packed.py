@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="the pipeline is not installed")
 
 import zstandard
-from ordack.audit import replay
+from ordack.audit import tasks
 from ordack.capture import columnar, packed
 
 from tests.support import capture_generator
@@ -55,8 +55,8 @@ def test_a_packed_capture_says_what_the_plain_one_says(plain: Path, tmp_path: Pa
     path = tmp_path / f"plant.pcap.{way.split()[0]}"
     path.write_bytes(WAYS[way](plain.read_bytes()))
     assert columnar.first_time(str(path)) == columnar.first_time(str(plain))
-    assert replay.run([path]).summary == replay.run([plain]).summary
-    assert replay.run([path], parts=3).summary == replay.run([plain]).summary
+    assert tasks.run([path]).summary == tasks.run([plain]).summary
+    assert tasks.run([path], parts=3).summary == tasks.run([plain]).summary
 
 
 @pytest.mark.parametrize("way", PACKS)
@@ -89,8 +89,8 @@ def test_a_packed_capture_that_is_cut_off_or_damaged_is_told(plain: Path, tmp_pa
         at = chance.randrange(len(data) // 8, len(data) - 1)
         path.write_bytes(data[:at] if number % 2 else data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
         try:
-            result = replay.run([path])
-        except replay.CaptureUnusable as problem:
+            result = tasks.run([path])
+        except tasks.CaptureUnusable as problem:
             assert "what was packed" in str(problem)  # noqa: PT017 - either is right
             continue
         assert ["what was packed" in text for _, text in result.damages] == [True]
@@ -101,7 +101,7 @@ def test_a_packed_capture_that_is_cut_off_or_damaged_is_told(plain: Path, tmp_pa
 def test_what_is_there_packed_and_plain_is_read_once(plain: Path, tmp_path: Path) -> None:
     (tmp_path / "a.pcap").write_bytes(plain.read_bytes())
     (tmp_path / "a.pcap.gz").write_bytes(gzip.compress(plain.read_bytes()))
-    expected = json.dumps(replay.run([plain]).summary)
+    expected = json.dumps(tasks.run([plain]).summary)
     done = ordack("audit", tmp_path, "--json")
     assert json.loads(done.stdout) == json.loads(expected)
     assert "passed over" in done.stderr

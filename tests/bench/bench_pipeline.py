@@ -184,7 +184,7 @@ def decode_to_rows(spark: Any, paths: list[Path]) -> None:
 def bench_audit(fleet: Fleet, size: int, rounds: int) -> None:
     """Audit of capture files in Spark's tasks against DuckDB's SQL on rows that are decoded already."""
     import duckdb
-    from ordack.audit import replay
+    from ordack.audit import tasks
 
     from tests.bench import duckdb_audit
 
@@ -194,7 +194,7 @@ def bench_audit(fleet: Fleet, size: int, rounds: int) -> None:
     if not rows.exists():
         decoded_rows(paths, rows)
     spark = spark_session()
-    replay.run(warm, spark=spark)
+    tasks.run(warm, spark=spark)
     decode_in_tasks(spark, warm)
     decode_to_rows(spark, warm)
     with duckdb.connect(config={"threads": CORES}) as database:
@@ -204,7 +204,7 @@ def bench_audit(fleet: Fleet, size: int, rounds: int) -> None:
         for _ in range(rounds):
             for name, table in tables.items():
                 answer = measured(taken, name, lambda: duckdb_audit.audit(database, table))  # noqa: B023
-            result = measured(taken, "ours", lambda: replay.run(paths, spark=spark))
+            result = measured(taken, "ours", lambda: tasks.run(paths, spark=spark))
             measured(taken, "tasks", lambda: decode_in_tasks(spark, paths))
             measured(taken, "rows", lambda: decode_to_rows(spark, paths))
     spark.stop()
@@ -300,11 +300,11 @@ def bench_memory(fleet: Fleet, size: int, rounds: int) -> None:
 
 def audit_alone(paths: list[str]) -> None:
     """What bench_memory watches."""
-    from ordack.audit import replay
+    from ordack.audit import tasks
 
     spark = spark_session()
     started = time.perf_counter()
-    result = replay.run(paths, spark=spark)
+    result = tasks.run(paths, spark=spark)
     took = time.perf_counter() - started
     print(json.dumps({"seconds": took, "violations": {k: n for k, n in result.summary["violations"].items() if n}}))
     spark.stop()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ordack.audit import replay
+from ordack.audit import tasks
 from ordack.capture import columnar
 from ordack.client import Client
 from ordack.pipeline.export import Exporter
@@ -51,7 +51,7 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     assert len(paths) == FILES
     whole = made / "whole.pcap"
     whole.write_bytes(paths[0].read_bytes()[:24] + b"".join(path.read_bytes()[24:] for path in paths))
-    return made / "captures", replay.run([whole]).summary
+    return made / "captures", tasks.run([whole]).summary
 
 
 def test_an_audit_of_thousands_of_files(captured: tuple[Path, dict[str, Any]]) -> None:

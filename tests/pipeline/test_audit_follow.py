@@ -23,7 +23,7 @@ import pytest
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 import pyarrow as pa
-from ordack.audit import follow, replay
+from ordack.audit import follow, tasks
 from ordack.audit.follow import Follower
 from ordack.audit.result import Result
 from ordack.capture import columnar
@@ -50,15 +50,15 @@ def several_files(seed: int, folder: Path) -> list[Path]:
 def follow_all(follower: Follower) -> Result | None:
     try:
         return [result for _, result in follower.reports(once=True)][-1]
-    except replay.CaptureUnusable:
+    except tasks.CaptureUnusable:
         return None
 
 
 def same(found: Result | None, paths: list[Path]) -> None:
     """All that there is, except what has no frame: that is read when it has one."""
     try:
-        wanted = replay.run([path for path in paths if columnar.first_time(str(path)) != float("inf")])
-    except replay.CaptureUnusable:
+        wanted = tasks.run([path for path in paths if columnar.first_time(str(path)) != float("inf")])
+    except tasks.CaptureUnusable:
         assert found is None
         return
     assert found is not None
@@ -129,7 +129,7 @@ def test_files_may_be_removed_or_renamed_when_they_have_been_read(tmp_path: Path
     sources = several_files(2000, tmp_path)
     folder = tmp_path / "captures"
     folder.mkdir()
-    wanted = replay.run(sources)
+    wanted = tasks.run(sources)
     for number, path in enumerate(sources):
         (folder / path.name).write_bytes(path.read_bytes())
         found = follow_all(Follower(folder, tmp_path / "checkpoint"))
@@ -168,7 +168,7 @@ def test_a_late_file_that_cannot_be_put_in_its_place_makes_verdicts_open_and_inv
     found = follow_all(Follower(folder, tmp_path / "checkpoint"))
     assert found is not None
     assert [path for path, text in found.damages if "no more" in text] == [str(folder / late.name)]
-    wanted = replay.run(sources)
+    wanted = tasks.run(sources)
     assert {(one.kind, one.stream) for one in found.violations} <= {(one.kind, one.stream) for one in wanted.violations}
 
 
@@ -187,7 +187,7 @@ def test_a_file_that_goes_before_it_is_read_is_told_and_makes_no_violations(
     found = follow_all(follower)
     assert found is not None
     assert found.damages[-1] == (str(folder / sources[lost].name), "was removed before it was read")
-    wanted = replay.run(sources)
+    wanted = tasks.run(sources)
     assert 0 < found.summary["packets"] < wanted.summary["packets"]
     assert {(one.kind, one.stream) for one in found.violations} <= {(one.kind, one.stream) for one in wanted.violations}
 
@@ -266,7 +266,7 @@ def test_what_is_wrong_is_told(tmp_path: Path) -> None:
     Follower(tmp_path, tmp_path / "checkpoint")
     with pytest.raises(follow.FollowError, match="is the checkpoint for the folder"):
         Follower(tmp_path / "other", tmp_path / "checkpoint")
-    with pytest.raises(replay.CaptureUnusable, match="no capture with a frame"):
+    with pytest.raises(tasks.CaptureUnusable, match="no capture with a frame"):
         list(Follower(tmp_path / "other", tmp_path / "empty").reports(once=True))
 
 
@@ -285,7 +285,7 @@ def test_the_command_once_and_for_ever(tmp_path: Path) -> None:
     folder, html = tmp_path / "captures", tmp_path / "audit.html"
     folder.mkdir()
     sources = capture_files(2005, tmp_path / "made", 4)
-    wanted = replay.run(sources).summary
+    wanted = tasks.run(sources).summary
     for path in sources[:2]:
         (folder / path.name).write_bytes(path.read_bytes())
     arguments = ["audit", "--follow", folder, "--checkpoint", tmp_path / "checkpoint", "--json"]
@@ -371,7 +371,7 @@ def test_captures_of_other_traffic_do_not_end_it(tmp_path: Path) -> None:
     )
     follower = Follower(folder, tmp_path / "checkpoint", settled=0)
     assert list(follower.reports(once=False, stop=lambda: follower.last_done() > 0)) == []
-    with pytest.raises(replay.CaptureUnusable, match="none of its 1 frame is of TCP port 1801"):
+    with pytest.raises(tasks.CaptureUnusable, match="none of its 1 frame is of TCP port 1801"):
         list(follower.reports(once=True))
 
 

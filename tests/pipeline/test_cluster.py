@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the pipeline is not installed")
 
-from ordack.audit import replay
+from ordack.audit import tasks
 
 from tests.pipeline.spark_cluster import Cluster, cluster, parent
 from tests.support import capture_generator
@@ -26,13 +26,13 @@ DEADLINE_S = 60.0
 # Audits the capture twice, in one session; between the two it says so and waits for a line.
 DRIVER = """
 import pickle, sys
-from ordack.audit import replay
+from ordack.audit import tasks
 from ordack.pipeline.session import session
 
 master, target, *paths = sys.argv[1:]
 spark = session(master)
 for name in ("calm", "killed"):
-    result = replay.run(paths, spark=spark, parts=PARTS)
+    result = tasks.run(paths, spark=spark, parts=PARTS)
     with open(f"{target}/{name}", "wb") as file:
         pickle.dump(result, file)
     print(name, flush=True)
@@ -64,7 +64,7 @@ def executor_at_work(made: Cluster, path: Path) -> int:
 def test_a_cluster_gives_the_same_answer_even_if_an_executor_is_killed(tmp_path: Path) -> None:
     paths = [tmp_path / "fleet.pcap"]
     truth = capture_generator.write_fleet(paths, PACKETS, 1000, seed=7, each=3)
-    local = replay.run(paths)
+    local = tasks.run(paths)
     assert sum(local.summary["violations"].values()) >= len(truth.planted)
     with cluster(2) as made:
         command = [sys.executable, "-c", DRIVER.replace("PARTS", str(PARTS)), made.master, str(tmp_path)]

@@ -24,7 +24,7 @@ pytest.importorskip("grpc", reason="Spark Connect needs grpcio: pip install 'ord
 pytest.importorskip("grpc_status", reason="Spark Connect needs grpcio-status: pip install 'ordack[spark]'")
 pytest.importorskip("zstandard", reason="Spark Connect needs zstandard: pip install 'ordack[spark]'")
 
-from ordack.audit import replay
+from ordack.audit import tasks
 from ordack.pipeline.table import committed_files
 
 from tests.conformance import ROOT
@@ -37,7 +37,7 @@ DEADLINE_S = 100
 # Reads with both sources and audits, in one session; one line of JSON.
 READS = """
 import json, pickle, sys
-from ordack.audit import replay
+from ordack.audit import tasks
 from ordack.pipeline.session import session
 
 url, segments, capture, target = sys.argv[1:]
@@ -46,7 +46,7 @@ frame = spark.read.format("ordack").option("schema", "t DOUBLE").load(segments)
 rows = [list(row) for row in frame.where("lookup_id > 2").select("lookup_id", "t", "_malformed").collect()]
 packets = spark.read.format("mqqb").load(capture).where("packet = 'UserMessage'").count()
 with open(target, "wb") as file:
-    pickle.dump(replay.run([capture], spark=spark, parts=2).summary, file)
+    pickle.dump(tasks.run([capture], spark=spark, parts=2).summary, file)
 problems = []
 for name in ("ordack", "mqqb"):
     try:
@@ -104,7 +104,7 @@ def test_a_server_reads_and_audits_with_what_it_was_given(server: Server, tmp_pa
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["rows"] == [[3, 1.5, None], [4, None, 't: "x" is a string, the column is DOUBLE']]
-    local = replay.run([str(capture)]).summary
+    local = tasks.run([str(capture)]).summary
     assert found["packets"] == local["messages"] + local["resends"]
     assert pickle.loads((tmp_path / "summary").read_bytes()) == local
     assert "there is no folder" in found["problems"][0]

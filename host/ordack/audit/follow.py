@@ -34,7 +34,7 @@ from _mqqb import ffi
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
-from ordack.audit import replay
+from ordack.audit import replay, tasks
 from ordack.audit.result import Result, count_text
 from ordack.capture import columnar
 from ordack.capture.packed import SUFFIXES
@@ -190,13 +190,13 @@ class Follower:
         if told < number:
             yield from self._report(number, once)
         elif once and not number:
-            raise replay.CaptureUnusable(f"there is no capture with a frame in {self.folder}")
+            raise tasks.CaptureUnusable(f"there is no capture with a frame in {self.folder}")
 
     def _report(self, number: int, once: bool) -> Iterator[tuple[Step, Result]]:
         """Nothing while other captures may come, if none so far has a frame of ours."""
         try:
             result = self.result(number)
-        except replay.CaptureUnusable:
+        except tasks.CaptureUnusable:
             if once:
                 raise
             return
@@ -403,7 +403,7 @@ class Follower:
         """What the audit says behind this step, as if the capture ended there."""
         state = self._read(number)
         state.feed(finish=True)
-        result = replay.result_of(state.decoder.paths, [state.auditor.partial()])
+        result = tasks.result_of(state.decoder.paths, [state.auditor.partial()])
         result.add_damages(state.missed)
         return result
 

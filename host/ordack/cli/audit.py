@@ -108,7 +108,7 @@ def audit(
     with spark_packages():
         from pyspark.errors import PySparkException
 
-        from ordack.audit import replay
+        from ordack.audit import tasks
         from ordack.pipeline.options import OptionError
         from ordack.pipeline.packets import find_files
         from ordack.pipeline.session import SparkMissing, session, words
@@ -125,10 +125,10 @@ def audit(
         small = sum(Path(file).stat().st_size for file in files) <= SMALL_CAPTURE
         with _audit_progress() as show:
             spark = None if no_spark or (small and master is None) else session(master, "ordack audit")
-            result = replay.run(files, spark=spark, series=html is not None, progress=show)
-        replay.require_packets(result)
+            result = tasks.run(files, spark=spark, series=html is not None, progress=show)
+        tasks.require_packets(result)
         _save_audit(result, out, html)
-    except (replay.CaptureUnusable, OptionError, SparkMissing, OSError) as error:
+    except (tasks.CaptureUnusable, OptionError, SparkMissing, OSError) as error:
         complain(_in_words(error))
         raise typer.Exit(2) from None
     except PySparkException as error:
@@ -184,7 +184,7 @@ def _follow_audit(
     with spark_packages():
         from pyspark.errors import PySparkException
 
-        from ordack.audit import files, replay
+        from ordack.audit import files, tasks
         from ordack.audit.follow import Follower, FollowError
         from ordack.audit.result import count_text
         from ordack.pipeline.session import SparkMissing, session, words
@@ -207,7 +207,7 @@ def _follow_audit(
                     complain(f"passed over: {path} is no pcap or pcapng file, packed with gzip or zstd or not")
                 named |= follower.passed_over
                 if once:
-                    replay.require_packets(result)
+                    tasks.require_packets(result)
                 _save_audit(result, out, html)
                 if once:
                     _show_audit(result, as_json)
@@ -220,7 +220,7 @@ def _follow_audit(
                         files=len(result.paths),
                         **result.summary,
                     )
-    except (replay.CaptureUnusable, FollowError, SparkMissing, OSError) as error:
+    except (tasks.CaptureUnusable, FollowError, SparkMissing, OSError) as error:
         complain(_in_words(error))
         raise typer.Exit(2) from None
     except PySparkException as error:

@@ -1,0 +1,169 @@
+"""What the C core has found against the rules: what of it holds at the end, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from _mqqb import lib
+from numpy.typing import NDArray
+
+from ordack.audit.partial import Partial, Structure, host_of
+from ordack.audit.result import KINDS, Packet, SequenceId, Unknown, Violation
+
+STRAY = (lib.MQQB_AUDIT_ORDER_ACK_STRAY, lib.MQQB_AUDIT_FINAL_ACK_STRAY)
+_OF_NUMBERS = (
+    lib.MQQB_AUDIT_ORDER_ACK_UNSENT,
+    lib.MQQB_AUDIT_ORDER_ACK_SKIPS,
+    lib.MQQB_AUDIT_FINAL_ACK_UNSENT,
+    lib.MQQB_AUDIT_FINAL_ACK_SKIPS,
+    lib.MQQB_AUDIT_FINAL_ACK_OTHER,
+    *STRAY,
+)
+_OF_COUNTS = (lib.MQQB_AUDIT_SESSION_ACK, lib.MQQB_AUDIT_RECOVERABLE_ACK)
+
+
+def withdraw(
+    findings: Structure, flows: Structure, kind_counts: NDArray[np.int64], ends: Sequence[tuple[tuple[str, str], bool]]
+) -> Structure:
+    """What was found too early becomes unknown; counts follow. Returns the findings, without the marks that tell so."""
+    late = findings["detail"] >= lib.MQQB_AUDIT_LATE_CONNECTION
+    times = findings["packet"]["time"][np.arange(len(findings)), findings["packets"].astype(np.int64) - 1]
+    of_numbers = np.isin(findings["detail"], _OF_NUMBERS)
+    of_counts = np.isin(findings["detail"], _OF_COUNTS)
+    accepted = findings["detail"] == lib.MQQB_AUDIT_TWO_ACCEPTED  # depends on what the receiver sent, too
+    sources = flows["key"]["source"][np.maximum(findings["flow"].astype(np.int64) - 1, 0)] if len(flows) else None
+    for mark in np.flatnonzero(late).tolist():
+        found = findings[mark]
+        if found["detail"] == lib.MQQB_AUDIT_LATE_REJECT:
+            late |= _rejected(findings, accepted & ~late, mark, flows)
+            continue
+        concerned = (findings["unknown"] == 0) & (times >= times[mark])
+        concerned[mark:] = False
+        if found["detail"] == lib.MQQB_AUDIT_LATE_CONNECTION:
+            concerned &= of_counts & (findings["connection"] == found["connection"])
+        elif found["detail"] == lib.MQQB_AUDIT_LATE_SOURCE and sources is not None:
+            concerned &= of_numbers & (sources == found["a"]) | accepted
+        else:
+            hosts = set(map(host_of, ends[found["connection"]][0]))
+            concerned &= of_numbers | accepted
+            for row in np.flatnonzero(concerned & of_numbers).tolist():
+                concerned[row] = set(map(host_of, ends[findings["connection"][row]][0])) == hosts
+        for row in np.flatnonzero(concerned).tolist():
+            kind, flow = findings["kind"][row], findings["flow"][row]
+            findings["unknown"][row] = 1
+            if flow:
+                flows["violations"][flow - 1, kind] -= 1
+                flows["unknowns"][flow - 1, kind] += 1
+            else:
+                kind_counts[:, kind] += (-1, 1)
+    kept: Structure = findings[~late]
+    return kept
+
+
+def _rejected(findings: Structure, accepted: NDArray[np.bool_], mark: int, flows: Structure) -> NDArray[np.bool_]:
+    """Which findings, that a message was accepted twice, a FinalAck that came later disproves. They are not counted."""
+    found = findings[mark]
+    wrong: NDArray[np.bool_] = accepted & (findings["flow"] == found["flow"]) & (findings["a"] == found["a"])
+    wrong &= (findings["number"] == found["number"]) | (findings["b"] == found["number"])
+    wrong[mark:] = False
+    for finding in findings[wrong]:
+        flows["unknowns" if finding["unknown"] else "violations"][finding["flow"] - 1, finding["kind"]] -= 1
+    return wrong
+
+
+# By detail: the rules, and the text of a violation.
+_SAID = {
+    getattr(lib, f"MQQB_AUDIT_{detail}"): (rules, text)
+    for detail, rules, text in (
+        ("TWO_IDS", "A-08, B-317, B-318",
+         "number {number} came with MessageID {a}, and then with {b}"),
+        ("TWO_NUMBERS", "A-08, B-309",
+         "MessageID {a} came under number {b}, and then under {number}"),
+        ("LOWER_SEQUENCE", "B-078, B-093",
+         "a message of sequence {sequence} after sequence {a}/{b} had begun"),
+        ("ORDER_ACK_UNSENT", "B-110, B-230",
+         "an OrderAck names number {number}, which was not sent; the highest that was is {a}"),
+        ("ORDER_ACK_SKIPS", "B-110, B-270",
+         ("an OrderAck names number {number}, whose previous one is {b}; the receiver cannot have come further "
+          "than {a}")),
+        ("FINAL_ACK_UNSENT", "B-241, B-360",
+         "a FinalAck names number {number}, which was not sent; the highest that was is {a}"),
+        ("FINAL_ACK_SKIPS", "B-270, B-337",
+         ("a FinalAck says that number {number}, whose previous one is {b}, was in its queue; the receiver cannot "
+          "have come further than {a}")),
+        ("FINAL_ACK_OTHER", "B-241, B-360",
+         "a FinalAck names number {number} with MessageID {a}; that number was sent with {b}"),
+        ("SESSION_ACK", "B-101, B-229",
+         "AckSequenceNumber is {a}; the other side has sent {b} messages"),
+        ("RECOVERABLE_ACK", "B-102, B-103, B-229",
+         ("RecoverableMsgAckSeqNumber is {a}, and with its flags it names more than the {b} recoverable messages "
+          "that the other side has sent")),
+        ("USER_COUNT", "B-104, B-227",
+         "UserMsgSequenceNumber is {a}; counted were {b} messages"),
+        ("RECOVERABLE_COUNT", "B-105, B-227",
+         "RecoverableMsgSeqNumber is {a}; counted were {b} recoverable messages"),
+        ("USER_STEP", "B-104, B-227",
+         "UserMsgSequenceNumber is {a}; by an earlier SessionHeader and the messages counted since, it is {b}"),
+        ("RECOVERABLE_STEP", "B-105, B-227",
+         ("RecoverableMsgSeqNumber is {a}; by an earlier SessionHeader and the recoverable messages counted since,"
+          " it is {b}")),
+        ("RESENT_ORDERED", "B-235, B-236",
+         "number {number} was sent again after its sender had shown that it had the OrderAck for {a}"),
+        ("RESENT_FINAL", "B-244",
+         "number {number} was sent again after its sender had shown that it had the FinalAck, class 0x{a:04X}"),
+        ("TWO_FINAL_ACKS", "B-116",
+         "two FinalAcks, MessageIDs {a} and {b}, say that number {number} was removed from its queue"),
+        ("WENT_BACK", "A-01, B-271",
+         "the OrderAcks went back from {a}, and number {number} was accepted once more"),
+        ("TWO_ACCEPTED", "A-08, B-271, B-309",
+         "MessageID {a} was accepted twice: OrderAcks cover it under number {b}, and under number {number}"),
+        ("ORDER_ACK_STRAY", "B-079, B-110, B-230",
+         ("an OrderAck names number {number} of sequence {sequence}, of which nothing was sent: it is above "
+          "sequence {a}/{b}, which began in this capture")),
+        ("FINAL_ACK_STRAY", "B-079, B-241, B-360",
+         ("a FinalAck names number {number} of sequence {sequence}, of which nothing was sent: it is above "
+          "sequence {a}/{b}, which began in this capture")),
+    )
+}  # fmt: skip
+
+
+def _reason(partial: Partial, found: Any) -> str:
+    connection = partial.connections[found["connection"]]
+    if not found["flow"]:
+        side = found["direction"] ^ (found["detail"] in _OF_COUNTS)
+        own = connection["direction"][side]
+        if own["holes"]:
+            return "not all of this connection was captured"
+        if own["malformed"]:
+            return "a packet of this connection is malformed"
+        if connection["begun"]:
+            return "a part of the capture is missing"
+        return "the connection is older than the capture"
+    if found["detail"] == lib.MQQB_AUDIT_TWO_ACCEPTED:
+        return "a FinalAck that rejects one of the two, or a transmission between them, may be missing in the capture"
+    source = partial.flows[found["flow"] - 1]["key"]["source"]
+    if found["detail"] in STRAY and found["time_stamp"] != found["b"]:
+        return "sequence identifiers with another time stamp need not be younger"
+    if partial.missed[source] or partial.pair_missed.any():
+        return "something of this sender's may be missing in the capture"
+    return "the sequence may be older than the capture"
+
+
+def finding(partial: Partial, found: Any, connection: int) -> Violation | Unknown:
+    """One of partial.findings. connection: index in Result.connections."""
+    flow = int(found["flow"])
+    sequence = SequenceId(int(found["ordinal"]), int(found["time_stamp"])) if flow else None
+    stream = partial.stream(flow - 1) if flow else None
+    kind, number = KINDS[found["kind"]], int(found["number"])
+    shown = tuple(
+        Packet(int(packet["file"]), int(packet["frame"]), int(packet["time"]))
+        for packet in found["packet"][: found["packets"]]
+    )
+    if found["unknown"]:
+        return Unknown(kind, stream, sequence, connection, number, _reason(partial, found), shown)
+    rule, text = _SAID[int(found["detail"])]
+    name = f"{sequence.ordinal}/{sequence.time_stamp}" if sequence else ""
+    said = text.format(number=number, a=int(found["a"]), b=int(found["b"]), sequence=name)
+    return Violation(kind, stream, sequence, connection, number, said, rule, shown)

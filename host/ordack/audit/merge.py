@@ -1,0 +1,205 @@
+"""What the tasks of an audit have found out, put together.
+
+Streams of which two tasks saw something (a sender with a new address, an acknowledgement through another host) are
+settled afterwards: their connections are read once more, all in one place, in order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ordack.audit.findings import STRAY, finding
+from ordack.audit.partial import Partial, StreamName, host_of
+from ordack.audit.replay import Wanted
+from ordack.audit.reports import Latencies, Sender, connection_report, histograms, stream_reports
+from ordack.audit.result import KINDS, ConnectionReport, Result, StreamReport, Unknown, Violation
+
+CONNECTIONS_MAX = 10_000
+
+
+class Merged:
+    """What the tasks found, put together."""
+
+    def __init__(self, paths: Sequence[str], partials: Sequence[Partial]) -> None:
+        self._paths = list(paths)
+        self._partials = list(partials)
+        self._settled: Partial | None = None
+        self._base = np.cumsum([0] + [len(partial.ends) for partial in partials])
+        self.split = self._find_split() if len(partials) > 1 else set()
+
+    def _find_split(self) -> set[StreamName]:
+        """Streams of which more than one task knows something, or that another task's holes may concern."""
+        places: dict[StreamName, int] = {}
+        split: set[StreamName] = set()
+        sequences: defaultdict[tuple[bytes, int, int], set[StreamName]] = defaultdict(set)
+        missed: Counter[bytes] = Counter()
+        pair_missed: Counter[tuple[str, str]] = Counter()
+        for partial in self._partials:
+            missed.update(partial.missed_sources())
+            pair_missed.update(partial.missed_pairs())
+        for task, partial in enumerate(self._partials):
+            for name in partial.names:
+                if places.setdefault(name, task) != task:
+                    split.add(name)
+            own_pairs, own_missed = partial.missed_pairs(), partial.missed_sources()
+            kept = partial.sequences
+            fields = (kept[key].tolist() for key in ("flow", "ordinal", "time_stamp", "pair"))
+            for flow, ordinal, stamp, pair in zip(*fields):
+                name = partial.names[flow - 1]
+                sequences[name.source, ordinal, stamp].add(name)
+                sequences[b"", ordinal, stamp].add(name)
+                hosts = partial.pairs[pair // 2]
+                if pair_missed[hosts] > (hosts in own_pairs) or missed[name.source] > (name.source in own_missed):
+                    split.add(name)
+        strays = set().union(*(partial.strays for partial in self._partials))
+        for stray in strays & sequences.keys():
+            split |= sequences[stray]
+        unseen = strays - sequences.keys()
+        rolled = self._rolled() if unseen else {}
+        for source, ordinal, stamp in unseen:
+            split |= {name for name, lowest in rolled.get(source, ()) if lowest < (stamp, ordinal)}
+        for partial in self._partials:
+            # Its task does not know what others have seen of the sequence.
+            judged = partial.findings["flow"][np.isin(partial.findings["detail"], STRAY)]
+            split |= {partial.names[flow - 1] for flow in judged.tolist()}
+        return split
+
+    def _rolled(self) -> defaultdict[bytes, list[tuple[StreamName, tuple[int, int]]]]:
+        """By source: streams of several sequences, which may tell when one began, and the lowest kept: time stamp,
+        ordinal."""
+        rolled: defaultdict[bytes, list[tuple[StreamName, tuple[int, int]]]] = defaultdict(list)
+        for partial in self._partials:
+            lowest: dict[int, tuple[int, int]] = {}
+            for flow, stamp, ordinal in partial.sequences[["flow", "time_stamp", "ordinal"]].tolist():
+                lowest[flow] = min(lowest.get(flow, (stamp, ordinal)), (stamp, ordinal))
+            for flow in (np.flatnonzero(partial.flows["sequences"] > 1) + 1).tolist():
+                name = partial.names[flow - 1]
+                rolled[name.source].append((name, lowest[flow]))
+        return rolled
+
+    def wanted(self) -> Wanted:
+        """The connections that have to be read again for the split streams: by their hosts."""
+        sources = {name.source for name in self.split}
+        hosts: set[frozenset[str]] = set()
+        for partial in self._partials:
+            codes = [code for code, guid in enumerate(partial.guids) if guid in sources]
+            direction = partial.connections["direction"]
+            concerned = (
+                np.isin(direction["owner"], codes)
+                | (direction["more"] != 0)
+                | np.isin(direction["sources"], codes).any(axis=2)
+            ).any(axis=1)
+            for number in np.flatnonzero(concerned).tolist():
+                hosts.add(frozenset(map(host_of, partial.ends[number][0])))
+        return lambda ends: frozenset(map(host_of, ends)) in hosts
+
+    def settle(self, again: Partial) -> None:
+        """What reading them again has shown."""
+        self._settled = again
+
+    def _parts(self) -> Iterator[tuple[Partial, NDArray[np.bool_], Callable[[int], int]]]:
+        """Each partial, which of its flows count, and what number its connections have in the result."""
+        for number, partial in enumerate(self._partials):
+            base = int(self._base[number])
+            mask = np.array([name not in self.split for name in partial.names], bool)
+            yield partial, mask, base.__add__
+        if self._settled is not None:
+            places: dict[tuple[Any, int], int] = {}
+            for number, partial in enumerate(self._partials):
+                for connection, first in enumerate(partial.connections["first_time"].tolist()):
+                    places[partial.ends[connection], first] = int(self._base[number]) + connection
+            settled = self._settled
+            times = settled.connections["first_time"]
+            mask = np.array([name in self.split for name in settled.names], bool)
+            yield settled, mask, lambda connection: places.get((settled.ends[connection], int(times[connection])), 0)
+
+    def result(self) -> Result:
+        """What the files show."""
+        streams: list[StreamReport] = []
+        found: list[Violation | Unknown] = []
+        senders: defaultdict[bytes, Sender] = defaultdict(Sender)
+        for partial, mask, place in self._parts():
+            reports = stream_reports(partial, mask)
+            streams += reports
+            for index, report in zip(np.flatnonzero(mask).tolist(), reports):
+                flow = partial.flows[index]
+                senders[partial.names[index].source].add(report, flow["histogram"], flow["latency_max"])
+            found += [
+                finding(partial, row, place(int(row["connection"])))
+                for row in partial.findings
+                if (mask[row["flow"] - 1] if row["flow"] else partial is not self._settled)
+            ]
+        total = Latencies()
+        for sender in senders.values():
+            total.add(sender.latencies.histogram, sender.latencies.longest)
+        streams.sort(key=lambda report: report.stream)
+        found.sort(key=lambda item: (isinstance(item, Unknown), item.packets[-1].time if item.packets else 0))
+        gaps = max((partial.gaps for partial in self._partials), key=len)
+        result = Result(
+            summary=self._summary(streams, len(gaps), total),
+            paths=self._paths,
+            damages=[],
+            violations=[item for item in found if isinstance(item, Violation)],
+            unknowns=[item for item in found if isinstance(item, Unknown)],
+            streams=streams,
+            senders=sorted(
+                (sender.report(guid) for guid, sender in senders.items()),
+                key=lambda report: report.source_queue_manager,
+            ),
+            connections=self._connections(found),
+            histograms=histograms(total.histogram),
+            latency=total.report(),
+        )
+        # Each task has read all files; one that saw no row does not tell.
+        damages = max((partial.damages for partial in self._partials), key=len)
+        result.add_damages(damages)
+        result.add_damages(gaps)
+        return result
+
+    def _summary(self, streams: Sequence[StreamReport], gaps: int, total: Latencies) -> dict[str, Any]:
+        """Without what Result.add_damages says."""
+        counts = np.sum([partial.kind_counts for partial in self._partials], axis=0)
+        violations, unknowns = (Counter(dict(zip(KINDS, of_kinds))) for of_kinds in counts.tolist())
+        for report in streams:
+            violations.update(report.violations)
+            unknowns.update(report.unknowns)
+        messages = sum(report.messages for report in streams)
+        unsettled = sum(report.unsettled for report in streams)
+        return {
+            "packets": sum(partial.packets for partial in self._partials),
+            "connections": int(self._base[-1]),
+            "streams": sum(report.sequence_count for report in streams),
+            "messages": messages,
+            "resends": sum(report.resends for report in streams),
+            "rejects": sum(sum(report.rejects.values()) for report in streams),
+            "settled": messages - unsettled,
+            "unsettled": unsettled,
+            "holes": sum(partial.holes for partial in self._partials) + gaps,
+            "malformed": sum(partial.malformed for partial in self._partials),
+            "unsupported_frames": max(partial.unread for partial in self._partials),
+            "violations": dict(violations),
+            "unknown": dict(unknowns),
+            "latency_ms": {kind: value.as_json() for kind, value in total.report().items()},
+        }
+
+    def _connections(self, items: Sequence[Violation | Unknown]) -> dict[int, ConnectionReport]:
+        found: defaultdict[int, list[Violation | Unknown]] = defaultdict(list)
+        for item in items:
+            found[item.connection].append(item)
+        directions = [partial.connections["direction"] for partial in self._partials]
+        points = np.concatenate(
+            [own["holes"].sum(1, np.int64) + own["malformed"].sum(1, np.int64) for own in directions]
+        )
+        for number, of_connection in found.items():
+            points[number] += 1000 * len(of_connection)
+        chosen = np.sort(np.argsort(-points, kind="stable")[:CONNECTIONS_MAX])
+        reports = {}
+        for number in chosen.tolist():
+            task = int(np.searchsorted(self._base, number, "right")) - 1
+            reports[number] = connection_report(self._partials[task], number - int(self._base[task]), found[number])
+        return reports
