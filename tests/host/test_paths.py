@@ -102,7 +102,7 @@ def test_each_command_refuses_what_is_elsewhere_before_it_makes_anything(store: 
 
 def _options() -> Iterator[tuple[str, str, Any]]:
     """Command, name and parser of each option and argument that is a path."""
-    groups = [("", cli.app), *((f"{name} ", group) for name, group in cli.GROUPS.items())]
+    groups = [("", cli.command_line()), *((f"{name} ", group) for name, group in cli.GROUPS.items())]
     for prefix, group in groups:
         for command in group.registered_commands:
             function: Callable[..., Any] | None = command.callback

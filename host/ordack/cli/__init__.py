@@ -37,13 +37,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "serve": serve.serve,
 }
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
 
 def _show_version(wanted: bool) -> None:
     if wanted:
@@ -56,7 +49,6 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def ordack(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
@@ -65,21 +57,34 @@ def ordack(
     """A queue manager for the MSMQ binary protocol."""
 
 
-for name, group in GROUPS.items():
-    app.add_typer(group, name=name)
-for name, command in COMMANDS.items():
-    app.command(name)(command)
+def command_line(word: str = "") -> typer.Typer:
+    """All commands; or only the one, or the group, that `word` names: most of a start is making what is not used."""
+    app = typer.Typer(
+        callback=ordack,
+        add_completion=False,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    known: dict[str, typer.Typer | Callable[..., None]] = {**GROUPS, **COMMANDS}
+    if word not in known:
+        from ordack.cli.decode import decode  # slow to import
+
+        known["decode"] = decode
+    for name, one in {word: known[word]}.items() if word in known else known.items():
+        if isinstance(one, typer.Typer):
+            app.add_typer(one, name=name)
+        else:
+            app.command(name)(one)
+    for command in (one for group in (app, *GROUPS.values()) for one in group.registered_commands):
+        if command.callback and command.callback.__doc__:  # rich breaks lines where the source does
+            command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(command.callback.__doc__))
+    return app
 
 
 def main() -> None:
     """Entry point of the console script. Typer ends it quietly, with status 1, when the reader of a pipe has gone."""
-    if not {*GROUPS, *COMMANDS}.intersection(sys.argv[1:2]):
-        from ordack.cli.decode import decode  # slow to import
-
-        app.command("decode")(decode)
-    for known in (one for group in (app, *GROUPS.values()) for one in group.registered_commands):
-        if known.callback and known.callback.__doc__:  # rich breaks lines where the source does
-            known.help = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(known.callback.__doc__))
+    app = command_line(*sys.argv[1:2])
     try:
         app()
     except StoreError as error:
