@@ -36,13 +36,27 @@ DEADLINE_S = 60
 REQUEST_MAX = 1 << 20
 
 # Takes (arguments, environment, folder), with standard input, output, error and where the status goes. It forks twice:
-# the first child waits for the second, so that commands can run at the same time.
+# the first child waits for the second, so that commands can run at the same time. What takes a command most of its time
+# is done once, or not: a help imports here what typer imports late; and a command that ends by itself (not by an
+# exception or a signal) flushes and leaves, instead of taking every object apart.
 NURSERY = f"""
-import json, os, signal, socket, sys
+import atexit, contextlib, gc, io, json, os, signal, socket, sys
+ended = []
+@atexit.register  # the first one is the last to run
+def leave():
+    if ended:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(ended[0])
 import ordack.cli.decode, ordack.net.tcp, ordack.pipeline.export
 from ordack.cli import main
 from hil.signals import heed
 door = socket.socket(fileno=int(sys.argv[1]))
+sys.argv[1:] = ["queue", "list", "--help"]
+with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+    main()
+gc.freeze()
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 while True:
     request, places, _, _ = socket.recv_fds(door, {REQUEST_MAX}, 4)
@@ -70,7 +84,12 @@ while True:
     os.environ.update(environment)
     os.chdir(folder)
     sys.argv = ["ordack", *arguments]
-    main()
+    try:
+        main()
+    except SystemExit as end:
+        if isinstance(end.code, int):
+            ended.append(end.code)
+        raise
     break
 """
 
