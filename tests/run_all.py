@@ -23,7 +23,7 @@ PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=60"]
 TWO = ["-n", "2", "--dist", "worksteal"]  # tests at a time; who has none left takes them from the other
 SHOWN_OF_FAILURE = 80  # lines
 
-# These alone reach every line of mqqb: only they are slowed down by being traced.
+# Those of these that are not marked slow reach every line of mqqb: only they are slowed down by being traced.
 ENGINE = ["tests/core", "tests/engine"]
 BOARDS = "tests/boards"  # emulated ones, and what runs on them: more waiting than work
 PIPELINE = "tests/pipeline"  # one Spark session for all of them, which uses both processors by itself
@@ -37,7 +37,7 @@ LANES: list[list[Part]] = [
             "engine",
             [
                 [PYTHON, "-m", "coverage", "erase"],
-                [PYTHON, "-m", "coverage", "run", *PYTEST, *TWO, *ENGINE],
+                [PYTHON, "-m", "coverage", "run", *PYTEST, *TWO, "-m", "not slow", *ENGINE],
             ],
         ),
         (
@@ -52,14 +52,15 @@ LANES: list[list[Part]] = [
     ],
     [
         ("lint", [[*MAKE, "lint"]]),
+        ("pipeline", [[PYTHON, *PYTEST, PIPELINE]]),  # waits, too: what comes after it does not
         ("C core", [[*MAKE, "test-c"]]),
         ("mutants", [[*MAKE, "mutants", "SAMPLE=4", "SEED=1"]]),
         ("MicroPython", [[*MAKE, "test-mp"]]),
-        ("pipeline", [[PYTHON, *PYTEST, PIPELINE]]),
     ],
-    [  # these wait more than they work
+    [  # most of these wait more than they work
         ("boards", [[PYTHON, *PYTEST, *TWO, BOARDS]]),
         ("rig", [[PYTHON, *PYTEST, "hil"]]),
+        ("engine, slow", [[PYTHON, *PYTEST, *TWO, "-m", "slow", *ENGINE]]),
     ],
 ]
 FAST: list[list[Part]] = [
@@ -81,7 +82,7 @@ def run(part: Part) -> Verdict:
     """Runs the commands of a part until one fails."""
     name, commands = part
     started = time.monotonic()
-    log = LOGS / f"test-{name.replace(' ', '-')}.log"
+    log = LOGS / f"test-{re.sub('[ ,]+', '-', name)}.log"
     print(f"  {name} ...", flush=True)
     passed = True
     with log.open("w", encoding="utf-8") as file:
