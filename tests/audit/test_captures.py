@@ -22,6 +22,7 @@ from mqqb import build, core, guids, handshake, headers, parse, reader
 from mqqb.names import parse_format_name
 from ordack.capture import columnar, one_by_one
 
+from tests.audit.scan import internals, messages, scan
 from tests.support.capture_files import ETHERNET, FRAMES, START, block, enhanced, interface, pcap, section
 from tests.support.conversation import (
     ACK,
@@ -42,7 +43,6 @@ from tests.support.conversation import (
     put,
     there,
 )
-from tests.support.scan import internals, messages, scan
 
 HOLE, BEGIN, OLDER, END = columnar.HOLE, columnar.BEGIN, columnar.OLDER, columnar.END
 

@@ -10,8 +10,8 @@ the result.
 
 `write_fleet(paths, packets, streams, seed)` writes millions of packets with numpy.
 
-    python tests/support/capture_generator.py small FOLDER [--seed N] [--count N]
-    python tests/support/capture_generator.py fleet FILE... [--packets N] [--streams N] [--seed N]
+    python -m tests.support.capture_generator small FOLDER [--seed N] [--count N]
+    python -m tests.support.capture_generator fleet FILE... [--packets N] [--streams N] [--seed N]
 """
 
 import argparse

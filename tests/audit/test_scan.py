@@ -14,8 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mqqb import core, core_py
 
+from tests.audit.scan import COLUMNS, Row, base, internals, messages, scan
 from tests.conformance import ROOT
-from tests.support.scan import COLUMNS, Row, base, internals, messages, scan
 
 
 class Bad(Exception):
