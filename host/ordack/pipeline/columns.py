@@ -27,30 +27,58 @@ if TYPE_CHECKING:
 
 DELIVERIES = ("express", "recoverable", "transactional")
 CACHE_MAX = 100_000  # different texts that are remembered, to bound memory
+_NUMBERED = (
+    "tx_sequence_ordinal", "tx_sequence_time_stamp", "tx_sequence_number", "previous_tx_sequence_number",
+)  # fmt: skip
+_QUEUES = (
+    "destination_queue", "queue_manager_address", "administration_queue", "response_queue", "connector_type",
+)  # fmt: skip
 _RARE = core.USER_SH | core.USER_MQ | core.USER_HH
 _SELECTORS = core.USER_DQ | core.USER_AQ | core.USER_RQ | core.USER_CQ
 
 
-def _scan(data: bytes, sizes: Sequence[int], lookup_ids: Sequence[int]) -> npt.NDArray[np.uint32]:
-    """The columns of mqqb_scan, a row of the result each. StoreError if these are not as many messages."""
-    count = len(sizes)
-    found = np.zeros((lib.MQQB_SCAN_COLUMNS, count), np.uint32)
-    columns = ffi.new("mqqb_scan_columns *")
-    held = [ffi.from_buffer("uint32_t[]", row, require_writable=True) for row in found]
-    for index, row in enumerate(held):
-        columns.column[index] = row
-    lib.mqqb_scan(
-        ffi.from_buffer("uint8_t[]", data), len(data), columns, count, ffi.new("size_t *"), ffi.new("int32_t *")
-    )
-    whole = (found[lib.MQQB_SCAN_TOTAL_SIZE] == np.array(sizes)) & (
-        found[lib.MQQB_SCAN_KIND] >= lib.MQQB_KIND_USER_MESSAGE
-    )
-    if not whole.all():
-        raise StoreError(
-            f"the message with the lookup id {lookup_ids[int(whole.argmin())]} is damaged in the store: "
-            "it cannot be exported"
-        )
-    return found
+class _Packets:
+    """The packets of some messages, one behind the other, and what mqqb_scan finds in them."""
+
+    def __init__(self, messages: Sequence[Stored]) -> None:
+        """Raises StoreError if these are not as many messages."""
+        self.each = [message.packet for message in messages]
+        self.data = b"".join(self.each)
+        self._octets = np.frombuffer(self.data, np.uint8)
+        self._found = np.zeros((lib.MQQB_SCAN_COLUMNS, len(messages)), np.uint32)
+        columns = ffi.new("mqqb_scan_columns *")
+        held = [ffi.from_buffer("uint32_t[]", row, require_writable=True) for row in self._found]
+        for index, row in enumerate(held):
+            columns.column[index] = row
+        data = ffi.from_buffer("uint8_t[]", self.data)
+        lib.mqqb_scan(data, len(self.data), columns, len(messages), ffi.new("size_t *"), ffi.new("int32_t *"))
+        whole = self.column("TOTAL_SIZE") == np.array([len(packet) for packet in self.each])
+        whole &= self.column("KIND") >= lib.MQQB_KIND_USER_MESSAGE
+        if not whole.all():
+            raise StoreError(
+                f"the message with the lookup id {messages[int(whole.argmin())].lookup_id} is damaged in the store: "
+                "it cannot be exported"
+            )
+        self._properties = self.column("PROPERTIES_OFFSET")
+        self.sources = self.cut(self.column("SOURCE_OFFSET"), 16)
+
+    def column(self, name: str) -> Words:
+        values: Words = self._found[getattr(lib, f"MQQB_SCAN_{name}")].astype(np.int64)
+        return values
+
+    def cut(self, at: Words, sizes: Words | int) -> list[bytes]:
+        """The bytes at these places."""
+        return [self.data[begin:end] for begin, end in zip(at.tolist(), (at + sizes).tolist())]
+
+    def properties(self, offset: int, size: int) -> npt.NDArray[np.uint8]:
+        """A field of the MessagePropertiesHeaders, a row for each."""
+        found: npt.NDArray[np.uint8] = self._octets[(self._properties + offset)[:, None] + np.arange(size)]
+        return found
+
+    def word(self, offset: int) -> Words:
+        """A field of four bytes of the MessagePropertiesHeader."""
+        values: Words = self.properties(offset, 4).view("<u4")[:, 0].astype(np.int64)
+        return values
 
 
 class Columns:
@@ -63,67 +91,34 @@ class Columns:
 
     def table(self, queue: str, messages: Sequence[Stored]) -> pa.Table:
         """These messages of a queue, in their order. Raises StoreError for one that is damaged in the store."""
-        count = len(messages)
-        keys = [message.lookup_id for message in messages]
-        parts = [message.packet for message in messages]
-        data = b"".join(parts)
-        octets = np.frombuffer(data, np.uint8)
-        scanned = _scan(data, [len(part) for part in parts], keys)
-
-        def column(name: str) -> Words:
-            values: Words = scanned[getattr(lib, f"MQQB_SCAN_{name}")].astype(np.int64)
-            return values
-
-        properties = column("PROPERTIES_OFFSET")
-
-        def word(offset: int) -> Words:
-            """A field of four bytes of the MessagePropertiesHeader."""
-            gathered = octets[(properties + offset)[:, None] + np.arange(4)]
-            values: Words = gathered.view("<u4")[:, 0].astype(np.int64)
-            return values
-
-        def span(name: str) -> list[slice]:
-            at = column(f"{name}_OFFSET")
-            size = 2 * column("LABEL_LENGTH") if name == "LABEL" else column("BODY_SIZE")
-            return [slice(*ends) for ends in zip(at.tolist(), (at + size).tolist())]
-
+        packets = _Packets(messages)
+        column, word = packets.column, packets.word
         user_flags, tx_flags, base_flags = column("USER_FLAGS"), column("TX_FLAGS"), column("BASE_FLAGS")
-        transactional = (user_flags & core.USER_TH) != 0
-
-        def sequenced(values: Words | npt.NDArray[np.bool_]) -> pa.Array:
-            return pa.array(values, mask=~transactional)
-
-        def seconds(values: Words) -> pa.Array:
-            """Null where there is no limit."""
-            return pa.array(values, mask=values == compose.FOREVER)
-
-        delivery = np.where(transactional, 2, (user_flags & core.USER_DM) != 0).astype(np.int8)
-        sources = [data[at : at + 16] for at in column("SOURCE_OFFSET").tolist()]
+        bodies, extensions = column("BODY_OFFSET"), word(52)
+        outside = (user_flags & core.USER_TH) == 0  # of transactions
+        delivery = np.where(~outside, 2, (user_flags & core.USER_DM) != 0).astype(np.int8)
         made: dict[str, Any] = {
-            "queue": pa.DictionaryArray.from_arrays(np.zeros(count, np.int8), [queue]).dictionary_decode(),
-            "lookup_id": keys,
+            "queue": pa.DictionaryArray.from_arrays(np.zeros(len(messages), np.int8), [queue]).dictionary_decode(),
+            "lookup_id": [message.lookup_id for message in messages],
             "arrived": pa.array([message.arrived for message in messages], pa.int64()).cast(TIME),
             "in_doubt": pa.array([message.in_doubt for message in messages], pa.int8()).cast(pa.bool_()),
-            "source_queue_manager": _remember(self._guids, sources, guids.guid_text),
+            "source_queue_manager": _remember(self._guids, packets.sources, guids.guid_text),
             "message_id": pa.array(column("MESSAGE_ID")),
-            "tx_sequence_ordinal": sequenced(column("TX_SEQUENCE_ORDINAL")),
-            "tx_sequence_time_stamp": sequenced(column("TX_SEQUENCE_TIME_STAMP")),
-            "tx_sequence_number": sequenced(column("TX_SEQUENCE_NUMBER")),
-            "previous_tx_sequence_number": sequenced(column("PREVIOUS_TX_SEQUENCE_NUMBER")),
-            "first_in_transaction": sequenced((tx_flags & core.TX_FM) != 0),
-            "last_in_transaction": sequenced((tx_flags & core.TX_LM) != 0),
-            "label": _remember(self._labels, [data[ends] for ends in span("LABEL")], _label),
-            "body": pa.array([data[ends] for ends in span("BODY")], pa.binary()),
+            "first_in_transaction": pa.array((tx_flags & core.TX_FM) != 0, mask=outside),
+            "last_in_transaction": pa.array((tx_flags & core.TX_LM) != 0, mask=outside),
+            **{name: pa.array(column(name.upper()), mask=outside) for name in _NUMBERED},
+            "label": _remember(self._labels, packets.cut(column("LABEL_OFFSET"), 2 * column("LABEL_LENGTH")), _label),
+            "body": pa.array(packets.cut(bodies, column("BODY_SIZE")), pa.binary()),
             "body_type": word(24),
-            "priority": np.where(transactional, 0, base_flags & core.BASE_PR),
+            "priority": np.where(outside, base_flags & core.BASE_PR, 0),
             "delivery": pa.DictionaryArray.from_arrays(delivery, list(DELIVERIES)).dictionary_decode(),
             "message_class": column("MESSAGE_CLASS"),
-            "correlation_id": _fixed(octets[(properties + 4)[:, None] + np.arange(20)]),
+            "correlation_id": _fixed(packets.properties(4, 20)),
             "application_tag": word(28),
-            "extension": _extensions(data, column("BODY_OFFSET"), word(52)),
+            "extension": pa.array(packets.cut(bodies - extensions, extensions), pa.binary()),  # the body follows
             "sent_time": _time(column("SENT_TIME")),
-            "time_to_reach_queue": seconds(column("TIME_TO_REACH_QUEUE")),
-            "time_to_be_received": seconds(column("TIME_TO_BE_RECEIVED")),
+            "time_to_reach_queue": _limit(column("TIME_TO_REACH_QUEUE")),
+            "time_to_be_received": _limit(column("TIME_TO_BE_RECEIVED")),
             "journal": (user_flags & core.USER_JP) != 0,
             "dead_letter": (user_flags & core.USER_JN) != 0,
             "acknowledge": column("PROPERTIES_FLAGS"),
@@ -132,47 +127,33 @@ class Columns:
             "privacy_level": word(40),
             "hash_algorithm": word(44),
             "encryption_algorithm": word(48),
-            **self._named(data, parts, sources, scanned),
-            **_rare(parts, ((user_flags & _RARE) != 0) | ((base_flags & core.BASE_DH) != 0)),
+            **self._named(packets),
+            **_rare(packets.each, ((user_flags & _RARE) != 0) | ((base_flags & core.BASE_DH) != 0)),
         }
         made[MESSAGE_KEY] = message_keys(made)
         return pa.table([_as(made[field.name], field.type) for field in SCHEMA], SCHEMA)
 
-    def _named(
-        self, data: bytes, parts: Sequence[bytes], sources: Sequence[bytes], scanned: npt.NDArray[np.uint32]
-    ) -> dict[str, list[str | None]]:
+    def _named(self, packets: _Packets) -> dict[str, list[str | None]]:
         """The queues of the UserHeaders. What they mean depends on what is in front of them, too."""
-        at = scanned[lib.MQQB_SCAN_SOURCE_OFFSET].tolist()
-        ends = scanned[lib.MQQB_SCAN_PROPERTIES_OFFSET].tolist()
-        flags = scanned[lib.MQQB_SCAN_USER_FLAGS].tolist()
+        wanted = ("SOURCE_OFFSET", "PROPERTIES_OFFSET", "USER_FLAGS", "TX_FLAGS")
+        data = packets.data
         rows = []
         if len(self._names) > CACHE_MAX:
             self._names.clear()
-        for index, (start, end, bits) in enumerate(zip(at, ends, flags)):
+        for index, (start, end, bits, tx_flags) in enumerate(zip(*(packets.column(name).tolist() for name in wanted))):
             if bits & core.USER_SH:
-                end = start + names_end(parts[index], bits) - 16
+                end = start + names_end(packets.each[index], bits) - 16
             elif bits & core.USER_TH:
-                end -= 36 if scanned[lib.MQQB_SCAN_TX_FLAGS, index] & core.TX_CG else 20
+                end -= 36 if tx_flags & core.TX_CG else 20
             key = data[start + 16 : start + 32] + (bits & _SELECTORS).to_bytes(4, "little") + data[start + 48 : end]
             if bits & (core.USER_AQ | core.USER_RQ):  # these may be queues of the source
-                key += sources[index]
+                key += packets.sources[index]
             names = self._names.get(key)
             if names is None:
-                names = self._names[key] = _names(parts[index])
+                names = self._names[key] = _names(packets.each[index])
             rows.append(names)
         columns = zip(*rows) if rows else [()] * 5
-        return dict(
-            zip(
-                (
-                    "destination_queue",
-                    "queue_manager_address",
-                    "administration_queue",
-                    "response_queue",
-                    "connector_type",
-                ),
-                map(list, columns),
-            )
-        )
+        return dict(zip(_QUEUES, map(list, columns)))
 
 
 def _remember(cache: dict[bytes, str], keys: Sequence[bytes], make: Callable[[bytes], str]) -> pa.Array:
@@ -191,16 +172,16 @@ def _time(values: Words) -> pa.Array:
     return pa.array(values * 1_000_000).cast(TIME)
 
 
+def _limit(values: Words) -> pa.Array:
+    """Seconds; null where there is no limit."""
+    return pa.array(values, mask=values == compose.FOREVER)
+
+
 def _fixed(values: npt.NDArray[np.uint8]) -> pa.Array:
     """Rows of bytes as a binary column."""
     count, size = values.shape
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(size)
     return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(values.tobytes())])
-
-
-def _extensions(data: bytes, bodies: Words, sizes: Words) -> pa.Array:
-    """ExtensionData, which ends where the body begins."""
-    return pa.array([data[end - size : end] for end, size in zip(bodies.tolist(), sizes.tolist())], pa.binary())
 
 
 def _as(values: Any, kind: pa.DataType) -> pa.Array:
