@@ -6,6 +6,7 @@ import json
 import random
 import re
 import struct
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -1337,6 +1338,26 @@ def test_parts_give_the_same_result(tmp_path: Path, seed: int) -> None:
     assert {(item.kind, item.packets) for item in parts.violations} == {
         (item.kind, item.packets) for item in whole.violations
     }
+
+
+def test_sums_are_those_of_the_streams(tmp_path: Path) -> None:
+    """Latencies of all streams and of each sender's; the last sequence of a stream is the youngest."""
+    rolled = 0
+    for seed in range(40):
+        capture = capture_generator.generate(seed, tmp_path / str(seed), faults=[])
+        result = tasks.run(capture.paths)
+        for kind, histogram in result.histograms.items():
+            assert histogram == sum((Counter(stream.histograms[kind]) for stream in result.streams), Counter())
+            for sender in result.senders:
+                name = sender.source_queue_manager
+                own = [one.latency[kind].count for one in result.streams if one.stream.source_queue_manager == name]
+                assert sender.latency[kind].count == sum(own)
+        for stream in result.streams:
+            ages = [(one.sequence.time_stamp, one.sequence.ordinal) for one in stream.sequences]
+            assert ages == sorted(ages)
+            assert stream.sequence == stream.sequences[-1].sequence
+            rolled += sorted(ages, key=lambda age: age[1]) != ages
+    assert rolled
 
 
 @pytest.mark.parametrize("violations", [False, True])
