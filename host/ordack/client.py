@@ -328,11 +328,12 @@ class Client:
         """
         removed = 0
         if not only_empty:
+            last = self.store.last_lookup_id()
             removed = sum(
                 in_pieces(
                     self.store,
                     lambda limit, one=one: self.outcomes().empty(  # type: ignore[misc]
-                        one, confirm.NACK_Q_DELETED, limit
+                        one, confirm.NACK_Q_DELETED, limit, last
                     ),
                 )
                 for one in self._deletable(name)

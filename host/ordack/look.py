@@ -15,7 +15,8 @@ from urllib.parse import quote
 
 import apsw
 
-from ordack.store import FILE_NAME, FORMAT_VERSION, Store, StoreBusy, StoreError, StoreFull, patience
+from ordack.store import FILE_NAME, FORMAT_VERSION, Store, StoreBusy, StoreError, StoreFull
+from ordack.write_ahead import patience
 
 
 def open_to_look(folder: str | os.PathLike[str]) -> Store:

@@ -14,12 +14,12 @@ CHUNK = 100  # messages between two looks at the clock
 
 def piece(work: Callable[[int], int]) -> tuple[int, bool]:
     """Do `work(so many at most)` again and again, until it finds nothing to do, or the time of a piece is over: how
-    many it has done, and whether there may be more."""
+    many it has done, and whether there may be more. If it does fewer they are large, and a piece as they are."""
     total = 0
     until = time.monotonic() + PIECE_S
     while done := work(CHUNK):
         total += done
-        if time.monotonic() >= until:
+        if done < CHUNK or time.monotonic() >= until:
             return total, True
     return total, False
 

@@ -16,13 +16,14 @@ LOG_SPARE_BYTES = 64 << 10  # for what else a transaction writes, and the small 
 class Disk(NamedTuple):
     """What a store takes of its disk. All in bytes: size: of the file system. free: of it, for this process. file: the
     database's. planned: what that will have when the write-ahead log is in it. unused: of these, pages that messages
-    have left."""
+    have left. log: the write-ahead log's file."""
 
     size: int
     free: int
     file: int
     planned: int
     unused: int
+    log: int
 
 
 class Room(NamedTuple):
@@ -32,22 +33,29 @@ class Room(NamedTuple):
     reason: str
 
 
+def reserve(size: int) -> int:
+    """Bytes that are kept back of a disk of so many."""
+    return min(RESERVE_BYTES, size // 8)
+
+
 def room(quota: int, used: int, disk: Disk) -> Room:
     """What may still be stored. quota, used: bytes of packets.
 
     Pages that messages have left are room: the file never gets smaller. What is written to them goes to the log first,
-    which needs the disk, and pages that are only in the log yet will make the file longer.
+    which needs the disk, and pages that are only in the log yet will make the file longer. What the log has it gives
+    back, and needs it again: that is in what is kept back.
     """
     free = disk.free - max(disk.planned - disk.file, 0)
-    reserve = min(RESERVE_BYTES, disk.size // 8)
-    by_disk = min(free + disk.unused - reserve, free - LOG_SPARE_BYTES)
+    in_the_end = free + disk.unused + disk.log
+    kept_back = reserve(disk.size)
+    by_disk = min(in_the_end - kept_back, free - LOG_SPARE_BYTES)
     if quota - used <= by_disk:
         return Room(
             quota - used,
             f"the quota is {quota} bytes, and {used} are kept, messages that wait for their "
             "receipt included; the setting Quota raises it",
         )
-    shown, kept = (free + disk.unused, reserve) if by_disk < free - LOG_SPARE_BYTES else (free, LOG_SPARE_BYTES)
+    shown, kept = (in_the_end, kept_back) if by_disk < free - LOG_SPARE_BYTES else (free, LOG_SPARE_BYTES)
     return Room(by_disk, f"disk nearly full: {megabytes(shown)} free, {megabytes(kept)} kept back")
 
 

@@ -28,7 +28,8 @@ from mqqb.confirm import SENT_TIME
 
 from ordack.clock import SENT_TIME_AT, sent_time
 from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL, local_queue, queue_name
-from ordack.room import LOG_BYTES, Disk, Room, room
+from ordack.room import Disk, Room, room
+from ordack.write_ahead import WriteAheadLog, log_bytes, patience
 
 FORMAT_VERSION = 8
 APPLICATION_ID = 0x4C494F52  # in the file's header, so that no other program's database is taken for a store
@@ -37,7 +38,6 @@ SERVE_LOCK = "serve.lock"
 EXPORT_LOCK = "export.lock"
 STATUS = "status.json"
 BUSY_TIMEOUT_S = 10.0
-BUSY_WAIT_S = 0.001  # between two tries to write; SQLite's own, up to 0.1, let two that write in turn starve a third
 FIRST_WAIT_S = 0.0002
 LAST_WAIT_S = 0.02
 PIECE_BYTES = 1 << 20  # messages that are moved in one transaction: their copies go through the log
@@ -387,22 +387,6 @@ def counted(number: int, noun: str, grouped: bool = False) -> str:
     return f"{text} {noun}{'' if number == 1 else 'es' if noun.endswith('ch') else 's'}"
 
 
-def patience(timeout: float) -> Callable[[int], bool]:
-    """A busy handler, as SQLite calls one: it tries again and again for so many seconds."""
-    until = 0.0
-
-    def try_again(tries: int) -> bool:
-        nonlocal until
-        if not tries:
-            until = time.monotonic() + timeout
-        if time.monotonic() >= until:
-            return False
-        time.sleep(BUSY_WAIT_S)
-        return True
-
-    return try_again
-
-
 def first_piece(rows: Iterable[tuple[int, int]]) -> list[int]:
     """The first keys of (key, bytes), as many as may be moved in one transaction; one at least."""
     keys: list[int] = []
@@ -472,11 +456,11 @@ class Store:
         with self._errors():
             self._db.set_busy_handler(patience(busy_timeout))
             self._db.pragma("synchronous", "full")
-            self._db.pragma("journal_size_limit", LOG_BYTES)  # a large transaction leaves no large log behind
             self._db.pragma("temp_store", "memory")  # another file system may be full
             if self._check_program():
                 self._check_version()
             self._use_write_ahead_log(time.monotonic() + busy_timeout)
+            self._log = WriteAheadLog(self._db, self.path, patience(busy_timeout))
         with self.transaction():
             if not self._one("SELECT count(*) FROM sqlite_master"):
                 self._fill()
@@ -566,8 +550,10 @@ class Store:
         try:
             yield
             self._commit()
-        except BaseException:
+        except BaseException as error:
             self._roll_back()
+            if isinstance(error, StoreFull):
+                self._log.empty()  # for the next one
             raise
 
     @contextlib.contextmanager
@@ -588,6 +574,7 @@ class Store:
         next process to recover the log would find it."""
         try:
             with self._errors():
+                self._log.keep_place()
                 try:
                     self._db.execute("COMMIT")
                 except apsw.IOError:
@@ -838,13 +825,11 @@ class Store:
         page, pages, unused = (self._one(f"PRAGMA {name}") for name in ("page_size", "page_count", "freelist_count"))
         try:
             disk, file = os.statvfs(self.folder), self.path.stat().st_size
+            log = log_bytes(self.path)
         except OSError as error:
             raise StoreError(f"cannot look at {self.path}: {error.strerror}") from None
-        return room(
-            quota,
-            self.usage(),
-            Disk(disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize, file, page * pages, page * unused),
-        )
+        size, free = (disk.f_frsize * blocks for blocks in (disk.f_blocks, disk.f_bavail))
+        return room(quota, self.usage(), Disk(size, free, file, page * pages, page * unused, log))
 
     # ---- messages in queues
 

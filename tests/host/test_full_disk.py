@@ -225,15 +225,41 @@ def test_what_expires_on_a_full_disk_is_dead_lettered(disk: Path) -> None:
     assert "all sessions are closed" not in errors
 
 
+@on_two
+@pytest.mark.rule("C-20", "C-36")
+def test_a_disk_that_was_full_while_somebody_read_serves_again_when_the_look_ends(disk: Path) -> None:
+    """While somebody looks at the store as it was, the log of what is written cannot begin anew; it takes all room."""
+    store = disk / "store"
+    with Client(store, create=True, clock=lambda: time.time() - 3600) as client:
+        count, _ = _fill(client, "DIRECT=TCP:127.0.0.1\\private$\\line1", ttrq=1, dead_letter=True)
+    serve = None
+    try:
+        with Client(store) as client:
+            with client.store.snapshot():
+                assert len(client.store.outgoing_messages()) == count
+                serve = Serve(store, "--next-hop", "127.0.0.1=127.0.0.1:9")
+                assert serve.process.stderr
+                while "the disk is full" not in serve.process.stderr.readline():
+                    pass
+            _until(lambda: client.store.queue("system$;deadxact").messages == count, "all are dead-lettered")
+    finally:
+        if serve:
+            serve.stop()
+
+
 @pytest.mark.rule("B-285", "B-398")
 def test_what_is_kept_back_of_a_disk() -> None:
-    def of(free: int, unused: int = 0, size: int = 1 << 40, planned: int = 0, used: int = 0) -> tuple[int, str]:
-        return room(1 << 30, used, Disk(size, free, 0, planned, unused))
+    def of(
+        free: int, unused: int = 0, size: int = 1 << 40, planned: int = 0, used: int = 0, log: int = 0
+    ) -> tuple[int, str]:
+        return room(1 << 30, used, Disk(size, free, 0, planned, unused, log))
 
     assert of(100 * MB)[0] == 100 * MB - RESERVE_BYTES
     assert of(13 * MB) == (13 * MB - RESERVE_BYTES, "disk nearly full: 13 MB free, 17 MB kept back")
     assert of(13 * MB, unused=20 * MB)[0] > 13 * MB - RESERVE_BYTES
     assert of(0, unused=200 * MB)[0] <= 0  # what goes to unused pages goes to the log first
+    assert of(96 * MB, log=4 * MB) == of(100 * MB)  # the log gives that back
+    assert of(0, log=200 * MB)[0] <= 0  # but has it still
     assert of(30 * MB, planned=30 * MB)[0] < 0  # the log will make the file longer
     assert of(9 * MB, size=40 * MB)[0] == 4 * MB
     assert of(1 << 39, used=1 << 30)[1].startswith(f"the quota is {1 << 30} bytes, and {1 << 30} are kept")

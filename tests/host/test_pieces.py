@@ -141,6 +141,21 @@ def test_a_piece_ends_when_its_time_is_over_whatever_a_message_costs(
     assert len(spans) > 1
 
 
+@pytest.mark.rule("B-285")
+def test_large_messages_are_a_piece_of_their_own_however_fast_they_are_done(tmp_path: Path) -> None:
+    """What moves messages takes no more at once than the log of a full disk has room for."""
+    pieces_done: list[int] = []
+    with Store(tmp_path, create=True) as opened, Store(tmp_path) as other:
+
+        def work(limit: int) -> int:
+            assert other.changed() or not pieces_done  # what was done before is committed
+            opened.reserve_message_ids()
+            pieces_done.append(min(4, limit))
+            return 4 if len(pieces_done) < 10 else 0
+
+        assert in_pieces(opened, work) == 36
+
+
 class _Counting(list[Entry]):
     """A table that counts how often somebody looks at one of its places."""
 

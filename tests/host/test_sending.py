@@ -1023,7 +1023,7 @@ def test_a_disk_that_is_nearly_full_takes_no_message_but_gives_them(
     _seconds(world, 2)
     waiting = _send(world, sender, body=b"2")
     monkeypatch.setattr("ordack.store.os.statvfs", lambda _: SimpleNamespace(f_blocks=1 << 30, f_bavail=0, f_frsize=1))
-    with pytest.raises(StoreFull, match=r"disk nearly full: 0\.0 MB free, 17 MB kept back"):
+    with pytest.raises(StoreFull, match=r"disk nearly full: 0\.\d MB free, 17 MB kept back"):
         _send(world, sender, body=b"3")
     _seconds(world, 2)
     assert _state(sender, waiting) == (confirm.WAITING, 0, False)

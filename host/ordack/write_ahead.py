@@ -1,0 +1,93 @@
+"""The write-ahead log of a store: who waits for whom, how long the log gets, and where its content will go.
+
+SQLite writes all changes to the log first, and copies them to the database's file later, in a checkpoint. The log
+begins anew only when a checkpoint has copied all of it and nobody reads from it any more. Two things keep a full disk
+from being the end of a store: what is in the log has its place in the database's file already, so that a checkpoint
+needs no room; and where the disk is nearly full, the log gives its room back after each checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+
+from ordack.room import LOG_BYTES, reserve
+
+BUSY_WAIT_S = 0.001  # between two tries to write; SQLite's own, up to 0.1, let two that write in turn starve a third
+READERS_S = 0.05  # so long a log that is to begin anew waits for those who read from it
+SHORT_LOG_BYTES = 256 << 10  # with less in it a log is not looked at
+CHUNK_BYTES = 256 << 10  # the database's file grows and shrinks by so much: not each transaction asks for more
+
+
+def patience(timeout: float) -> Callable[[int], bool]:
+    """A busy handler, as SQLite calls one: it tries again and again for so many seconds."""
+    until = 0.0
+
+    def try_again(tries: int) -> bool:
+        nonlocal until
+        if not tries:
+            until = time.monotonic() + timeout
+        if time.monotonic() >= until:
+            return False
+        time.sleep(BUSY_WAIT_S)
+        return True
+
+    return try_again
+
+
+def log_bytes(path: Path) -> int:
+    """The size of the log of the database in that file, which may have none. Raises OSError."""
+    try:
+        return path.with_name(path.name + "-wal").stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+class WriteAheadLog:
+    """The log of an open database that has one. path: the database's file; patience: its busy handler."""
+
+    def __init__(self, database: apsw.Connection, path: Path, patience: Callable[[int], bool]) -> None:
+        self._database = database
+        self._path = path
+        self._patience = patience
+        self._page_bytes: int = database.pragma("page_size")
+        chunk = ctypes.c_int(CHUNK_BYTES)
+        database.file_control("main", apsw.SQLITE_FCNTL_CHUNK_SIZE, ctypes.addressof(chunk))
+        database.pragma("journal_size_limit", LOG_BYTES)  # a large transaction leaves no large log behind
+        database.set_wal_hook(self._after_commit)
+
+    def keep_place(self) -> None:
+        """Take room on the disk for what the running transaction adds to the database's file. Raises apsw.FullError."""
+        size = ctypes.c_int64(self._page_bytes * self._database.pragma("page_count"))
+        if self._path.stat().st_size >= size.value:
+            return
+        try:
+            self._database.file_control("main", apsw.SQLITE_FCNTL_SIZE_HINT, ctypes.addressof(size))
+        except apsw.IOError as error:
+            raise apsw.FullError(str(error)) from None
+
+    def empty(self) -> None:
+        """Copy all to the database's file and give the log's room back, unless somebody reads from it for long."""
+        self._database.set_busy_handler(patience(READERS_S))
+        with contextlib.suppress(apsw.Error):
+            self._database.wal_checkpoint("main", apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        self._database.set_busy_handler(self._patience)
+
+    def _after_commit(self, database: apsw.Connection, name: str, pages: int) -> int:
+        """Where room is short the log takes a quarter of what is kept back."""
+        size = pages * self._page_bytes
+        if size >= SHORT_LOG_BYTES:
+            with contextlib.suppress(apsw.Error, OSError):
+                disk = os.statvfs(self._path)
+                kept_back = reserve(disk.f_blocks * disk.f_frsize)
+                if size >= kept_back // 4 and disk.f_bavail * disk.f_frsize < kept_back:
+                    self.empty()
+                elif size >= LOG_BYTES:
+                    database.wal_checkpoint(name)
+        return apsw.SQLITE_OK
