@@ -7,6 +7,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,10 +29,10 @@ DISKS = [("tmpfs", 40), ("tmpfs", 60), ("ext4", 40), ("ext4", 60)]  # MiB
 
 @pytest.fixture
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """A file system of that kind and so many MiB."""
+    """A file system of that kind and so many MiB. It is not below tmp_path: a test that is killed leaves it mounted,
+    and pytest, which cannot remove that, would fail from then on."""
     kind, size = request.param
-    folder = tmp_path / "disk"
-    folder.mkdir()
+    folder = Path(tempfile.mkdtemp(prefix="ordack-disk-"))
     image = tmp_path / "image"
     if kind == "tmpfs":
         steps = [["mount", "-t", "tmpfs", "-o", f"size={size}m", "tmpfs", str(folder)]]
@@ -48,6 +49,7 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
             pytest.skip(f"this process cannot mount a file system: {done.stderr.strip()}")
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True, timeout=DEADLINE_S)
+    folder.rmdir()
 
 
 on_two = pytest.mark.parametrize("disk", [DISKS[0], DISKS[3]], ids=str, indirect=True)
