@@ -1,10 +1,9 @@
 """The MSMQ binary protocol: core, packets, session and streams. Runs unchanged on CPython and MicroPython."""
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import TypeVar
+from sys import implementation
 
-    Constant = TypeVar("Constant", int, str)
+# A board's form of a module has True in its place, and not what is for CPython (firmware/ports/modules.py).
+MICROPYTHON = implementation.name == "micropython"
 
 
 def const(value: "Constant") -> "Constant":
@@ -12,3 +11,10 @@ def const(value: "Constant") -> "Constant":
     under `if TYPE_CHECKING` is left out where TYPE_CHECKING is const(0).
     """
     return value
+
+
+TYPE_CHECKING = const(0)
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    Constant = TypeVar("Constant", int, str)

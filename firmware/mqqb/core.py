@@ -4,7 +4,7 @@ The C core is taken when it is there (``_mqqb``: on CPython made by cffi, on a b
 firmware has none, the native module ``mqqb.core_ARCH`` for its processor), else its twin ``core_py``. All of them do
 the same, with the same names: those of c_core/mqqb.h without the prefix. That header says what each function means.
 ``implementation`` is "c", "c-module", "native-module" or "python". A module ``mqqb_force_twin`` that can be imported,
-or the environment variable ``ORDACK_CORE=python``, forces the twin.
+or the environment variable ``ORDACK_CORE=python`` (CPython), forces the twin.
 
 A C structure is an ``array("I")`` of 32-bit words; constants such as ``BASE_FLAGS`` are the places of its integers.
 Byte strings (GUIDs, CorrelationID) take words too, as raw memory: leave those alone, slice the packet instead.
@@ -50,7 +50,7 @@ out of range) raises ValueError and has changed nothing.
 
 from array import array
 
-from mqqb import const
+from mqqb import MICROPYTHON, const
 from mqqb.constants import *  # noqa: F403 - this is where all take them from
 
 # ---- the functions ----------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def _native() -> object:
 def _choose() -> str:
     import os
 
-    if hasattr(os, "getenv") and os.getenv("ORDACK_CORE") == "python":  # boards have no environment
+    if not MICROPYTHON and os.getenv("ORDACK_CORE") == "python":
         return "python"
     try:
         __import__("mqqb_force_twin")

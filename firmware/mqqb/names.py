@@ -1,6 +1,6 @@
 """Names of queues: direct format names, the base of all others, and texts on the wire (wire.md 1.5, 2.2)."""
 
-from mqqb import const
+from mqqb import MICROPYTHON, const
 
 NULL_GUID: bytes = b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"  # a literal takes no memory of a board
 ORDER_QUEUE_ID = const(4)  # the order queue as a private queue of the destination host (wire.md 4.3)
@@ -17,12 +17,10 @@ KINDS = (NONE, NONE, ID, ID, ID, PUBLIC, PRIVATE, DIRECT)
 
 # ---- texts and GUIDs ----------------------------------------------------------------------------
 
-_HAS_CODEC = b"a\0".decode("utf-16-le") == "a"
-
 
 def utf16_decode(raw: bytes) -> str:
     """Text of little-endian WCHARs. A lone surrogate stays a character: utf16_encode gives back the same bytes."""
-    if _HAS_CODEC:
+    if not MICROPYTHON:  # which has no codecs
         return raw.decode("utf-16-le", "surrogatepass")
     chars = []
     at = 0
@@ -40,7 +38,7 @@ def utf16_decode(raw: bytes) -> str:
 
 def utf16_encode(text: str) -> bytes:
     """Little-endian WCHARs of a text, without a NUL."""
-    if _HAS_CODEC:
+    if not MICROPYTHON:
         return text.encode("utf-16-le", "surrogatepass")
     raw = bytearray()
     for char in text:

@@ -15,6 +15,8 @@ from mqqb import const, core
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
+    from typing import Any
+
     from mqqb.headers import FinalAckBody
     from mqqb.reader import OrderAckBody
 
@@ -22,16 +24,9 @@ if TYPE_CHECKING:
 _TRANSACTION_HEADER_WORDS = const(5)
 
 
-def resend_intervals(
-    short: int = 30000, medium: int = 300000, long: int = 1800000, final: int = 21600000
-) -> "tuple[int, ...]":
-    """ResendTimerTable, in milliseconds: three short, three medium, three long ones, then the final one for ever (B-014
-    to B-018).
-    """
-    return (short, short, short, medium, medium, medium, long, long, long, final)
-
-
-RESEND_INTERVALS = resend_intervals()
+# ResendTimerTable, in milliseconds: three short, three medium, three long ones, then the final one for ever (B-014 to
+# B-018). Made of a list: on a board each sum with a number out of a constant tuple would take memory.
+RESEND_INTERVALS = tuple([30000] * 3 + [300000] * 3 + [1800000] * 3 + [21600000])
 
 
 class Entry:
@@ -84,8 +79,14 @@ class Entry:
         self.received_order_ack = False  # stored at its destination (B-075)
 
 
-def _identity(entry: Entry) -> "tuple[int, int]":
+def position(entry: "Any") -> "tuple[int, int]":
+    """What entries, and others that are numbered, are sent in the order of."""
     return entry.tx_sequence_id, entry.tx_sequence_number
+
+
+def _without(entries: "list[Entry]", others: "list[Entry]") -> "list[Entry]":
+    gone = {id(entry) for entry in others}
+    return [entry for entry in entries if id(entry) not in gone]
 
 
 def previous_number(table: "list[Entry]", index: int, tx_sequence_id: int) -> int:
@@ -314,9 +315,8 @@ class OutgoingStream:
         """
         left = len(entries) - self._take(entries)
         if left:
-            gone = {id(entry) for entry in entries}
-            self.awaiting_final_ack = [entry for entry in self.awaiting_final_ack if id(entry) not in gone]
-            self._held = [entry for entry in self._held if id(entry) not in gone]
+            self.awaiting_final_ack = _without(self.awaiting_final_ack, entries)
+            self._held = _without(self._held, entries)
 
     def hold(self, entries: "list[Entry]") -> None:
         """Take entries out of the table, so that they are not sent any more, but let a FinalAck settle them (C-22).
@@ -325,7 +325,7 @@ class OutgoingStream:
         """
         self._take(entries)
         self.awaiting_final_ack += entries
-        self._held = sorted(self._held + entries, key=_identity)
+        self._held = sorted(self._held + entries, key=position)
 
     def _take(self, entries: "list[Entry]") -> int:
         """Take out of the table those that are in it; how many."""
@@ -359,7 +359,7 @@ class OutgoingStream:
         places = [place for place, entry in enumerate(self.table) if id(entry) in gone]
         for cursor in self._cursors:
             cursor[1] -= sum(1 for place in places if place < cursor[1])
-        self.table = [entry for entry in self.table if id(entry) not in gone]
+        self.table = _without(self.table, entries)
 
     def order_ack(self, body: "OrderAckBody", now: int) -> "list[Entry]":
         """An OrderAck for this stream has come: what it newly covers, in order (B-230 to B-237).
@@ -403,7 +403,7 @@ class OutgoingStream:
                 if not entry.journal:
                     self.awaiting_final_ack.remove(entry)
                 covered.append(entry)
-        return sorted(covered, key=_identity)
+        return sorted(covered, key=position)
 
     def _cover(
         self, covered: "list[Entry]", entries: "list[Entry]", tx_sequence_id: int, tx_sequence_number: int

@@ -2,7 +2,7 @@
 
 import time
 
-from mqqb import const
+from mqqb import MICROPYTHON, const
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 CLOCK_SET = 1700000000  # an earlier time, s since 1970: this board's clock has not been set
 UNIX_EPOCH = 946684800 if time.gmtime(0)[0] == 2000 else 0  # boards count from 2000
 
-if hasattr(time, "ticks_ms") and hasattr(time, "ticks_diff"):  # MicroPython
-    ticks_ms = time.ticks_ms
+if MICROPYTHON:
+    ticks_ms = time.ticks_ms  # type: ignore[attr-defined,unused-ignore]
     ticks_diff = time.ticks_diff  # type: ignore[attr-defined,unused-ignore]
 else:
     from node.cpython import ticks_diff, ticks_ms  # type: ignore[assignment,no-redef,unused-ignore]

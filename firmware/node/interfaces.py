@@ -122,9 +122,6 @@ class Source(Protocol):
     def commit_now(self) -> bool:
         """Make durable what is in the log. False: the file system refused."""
 
-    def settle_now(self) -> None:
-        """Make all changes of state durable. Raises OSError if the file system refuses."""
-
     def transmit(self, queue: Any, entry: streams.Entry, part: memoryview) -> bool:
         """Fill part with the packet of an entry that is about to be transmitted. False: it is too late for that."""
 

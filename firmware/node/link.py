@@ -12,7 +12,7 @@ try:
 except ImportError:  # a board without a network: its link is a UART
     socket = None  # type: ignore[assignment]
 
-from mqqb import const
+from mqqb import MICROPYTHON, const
 
 from node.clock import ticks_diff, ticks_ms
 
@@ -28,7 +28,6 @@ _IPPROTO_TCP = const(6)
 # that from writes that take more, would be closed for silence.
 _SEND_BYTES = const(16384)
 _TCP_NODELAY = getattr(socket, "TCP_NODELAY", 1)  # lwIP has a number of its own
-_MICROPYTHON = not hasattr(getattr(socket, "socket", None), "recv_into")
 
 
 _names: "dict[Any, Any]" = {}  # (host, port, kind) -> (what was found, when in ticks, ms without another look-up)
@@ -132,7 +131,7 @@ class TcpLink:
         self.wants_write = self._again = False
         return True
 
-    if _MICROPYTHON:
+    if MICROPYTHON:
 
         def readinto(self, buffer: memoryview) -> int:
             """See interfaces.Link."""

@@ -18,13 +18,13 @@ import struct
 from array import array
 from binascii import crc32
 
-from mqqb import confirm, const, core
+from mqqb import MICROPYTHON, confirm, const, core
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from collections.abc import Generator
     from io import FileIO
-    from typing import Any, Protocol
+    from typing import Any, NoReturn, Protocol
 
     Buffer = bytes | bytearray | memoryview
 
@@ -269,12 +269,12 @@ def _is_fat(folder: str) -> bool:
         return False  # CPython; an older MicroPython, which does not say what is mounted; no FAT in it
 
 
-if hasattr(os, "fsync"):  # CPython
+if not MICROPYTHON:
     from node.cpython import append as _write
     from node.cpython import sync as _sync
     from node.cpython import sync_folder as _sync_folder
 
-else:  # MicroPython: flush() is fsync(), or the sync of the board's file system
+else:  # flush() is fsync(), or the sync of the board's file system
 
     def _sync(file: "FileIO") -> None:
         file.flush()
@@ -371,6 +371,7 @@ class LoggedQueue:
 
     __slots__ = ("before", "index", "name", "noted", "record", "touched")
     guid = b""
+    is_replaced = False
 
     def __init__(self, index: int, name: str, record: "array[int]") -> None:
         self.index = index
@@ -384,16 +385,16 @@ class LoggedSource(LoggedQueue):
     """Where messages come from: a stream of the queue manager `guid` (16 bytes) to the own queue `name`.
 
     `record`: the counters of what was accepted from it (mqqb_incoming), for an IncomingStream to move on. They become
-    durable with `arrive` or `advance`, and go back to what the log knows if those or the `sync` fail.
+    durable with `arrive`, and go back to what the log knows if that or the `sync` fails.
     """
 
-    __slots__ = ("dirty", "guid")
+    __slots__ = ("guid", "is_replaced")
 
     def __init__(self, index: int, guid: bytes, name: str, record: "array[int]") -> None:
         super().__init__(index, name, record)
         self.guid = guid
-        self.noted = array("I", record)  # as of the last `arrive` or `advance`
-        self.dirty = False  # `noted` is not in the log
+        self.noted = array("I", record)  # as of the last `arrive`
+        self.is_replaced = False  # the log has another one in its place
 
 
 class Log:
@@ -478,7 +479,7 @@ class Log:
         if count == handle.size:
             is_right = crc32(part, value) == crc
         if not is_right or count < len(part) or (not offset and word >> 8 != MESSAGE_PREFIX_BYTES + handle.size):
-            raise OutboxDamaged(segment.name, handle.offset, "a message cannot be read back")
+            raise _unreadable(handle)
 
     def _chunks(self, handle: Stored) -> "Generator[memoryview]":
         """The packet of a message, through the buffer."""
@@ -489,7 +490,7 @@ class Log:
         while left:
             count = self.read(segment.name, offset, self._piece[: min(_PIECE_BYTES, left)])
             if not count:
-                raise OutboxDamaged(segment.name, handle.offset, "a message cannot be read back")
+                raise _unreadable(handle)
             yield self._piece[:count]
             offset += count
             left -= count
@@ -579,7 +580,7 @@ class Log:
             value = crc32(chunk, value)
             new = crc32(chunk, new)
         if value != crc or word >> 8 != MESSAGE_PREFIX_BYTES + handle.size:
-            raise OutboxDamaged(segment.name, handle.offset, "a message cannot be read back")
+            raise _unreadable(handle)
         struct.pack_into("<I", self.out, start, new)
         self._fill = end
         for chunk in self._chunks(handle):
@@ -610,16 +611,14 @@ class Log:
         try:
             self.files.sync()
         except OSError as error:
-            self._abandon()
-            raise OutboxWriteFailed(error)  # noqa: B904
+            self._fail(error)
         self._is_clean = True
         self._synced_size = self.segments[-1].size
         return True
 
     def give_up(self) -> None:
         """A write was interrupted: nobody knows how much of it the file has. Raises OutboxWriteFailed."""
-        self._abandon()
-        raise OutboxWriteFailed(OSError(_EINTR))
+        self._fail(OSError(_EINTR))
 
     def begin(
         self,
@@ -731,12 +730,11 @@ class Log:
         try:
             self.files.append(self.out, self._fill)
         except OSError as error:
-            self._abandon()
-            raise OutboxWriteFailed(error)  # noqa: B904 - MicroPython has no `from`
+            self._fail(error)
         self.is_torn = torn
         self._fill = 0
 
-    def _abandon(self) -> None:
+    def _fail(self, error: OSError) -> "NoReturn":
         """Nothing since the last sync can be relied upon: forget it; the next segment will cut it off."""
         segment = self.segments[-1]
         self._owner.abandoned()
@@ -745,6 +743,12 @@ class Log:
         self._is_clean = True
         self.is_torn = False
         self.is_ended = True
+        raise OutboxWriteFailed(error)
+
+
+def _unreadable(handle: Stored) -> OutboxDamaged:
+    assert handle.segment is not None
+    return OutboxDamaged(handle.segment.name, handle.offset, "a message cannot be read back")
 
 
 def header_size(things: "list[Any]") -> int:

@@ -32,7 +32,7 @@ import struct
 import sys
 from array import array
 
-from mqqb import compose, confirm, const, core, names, reader, streams
+from mqqb import MICROPYTHON, compose, confirm, const, core, names, reader, streams
 
 from node import link, log, outbox
 from node.clock import CLOCK_SET, Clock, unix_time
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from node.interfaces import Link, Receiver, Waitable
     from node.listener import TcpListener
     from node.log import LoggedQueue
-    from node.replay import Restored
     from node.tasks import Tasks
     from node.wait import Waiter
 
@@ -70,6 +69,7 @@ _PLACES_MIN = const(8)
 
 _SPARES_MAX = const(64)
 _LARGE_HEAP = const(1048576)
+_ENDLESS = const(0xFFFFFFFE)  # a LongLiveTime: without TTRQ a message waits for ever
 _HELD = const(0x80)  # of a record's MARKS, ours: TTBR is over, it is not transmitted any more (C-22)
 # Where a packet has its times (wire.md 2.1 and 2.4).
 
@@ -310,7 +310,7 @@ class Node:
         assert self.outbox.log.guid is not None
         self.guid = self.outbox.log.guid  # of this queue manager, 16 bytes
         self.settings = settings
-        self.confirmation = confirmation or confirm.Settings(long_live_time=confirm.UNSET - 1)
+        self.confirmation = confirmation or confirm.Settings(long_live_time=_ENDLESS)
         self.stats = Stats()
         self.error: "Exception | None" = None  # what ended delivery
         self.waiting = 0  # messages in the states Q and S
@@ -345,9 +345,7 @@ class Node:
         self._waiter: "Waiter | None" = None
         self._commits = 0
         self._marked_at: "int | None" = None  # when the oldest change of state was made that is not durable yet
-        self._due: "int | None" = None  # no deadline is earlier
-        self._undated = False  # some T0 is not known
-        self._is_endless = self.confirmation.long_live_time == confirm.UNSET - 1  # without TTRQ and TTBR
+        self._due: "int | None" = None  # no deadline is earlier; 0: some T0 is not known
         if listen:
             from node.listener import TcpListener  # not before a program uses it
 
@@ -411,8 +409,10 @@ class Node:
 
     def find(self, message_id: int) -> "Message | None":
         """The message of that MessageID, also of an earlier life. None: it is not here any more, or never was."""
-        found = [message for message in self._messages() if message.message_id == message_id]
-        return found[0] if found else None
+        for message in self._messages():
+            if message.message_id == message_id:
+                return message
+        return None
 
     def dead_letters(self) -> "list[Message]":
         """The transactional dead-letter queue: what failed, or may have; `conclusion` says which (B-391)."""
@@ -480,13 +480,15 @@ class Node:
             self.check_deadlines()
             self._take_more()
             now = self.now()
-            self.lazy_sync(now)
+            if self._marked_at is not None and now - self._marked_at >= LAZY_SYNC_MS:
+                self._marked_at = now
+                self.commit_now()  # no message has done it for a while: after a cut this saves a resend
             wait = TICK_MS
             if self._listener is not None:
                 self._listen(self._listener, now)
             for peer in self._peers:
                 wait = min(wait, peer.poll(now))
-                if peer.is_over:  # another one connected, and has gone
+                if peer.backoff is None and peer.session is None:  # another one connected, and has gone
                     self._peers.remove(peer)
                     self.links.remove(peer.link)
                     return 0  # the list has changed
@@ -602,7 +604,7 @@ class Node:
             raise
         self.uncommitted.append(entry)
         self.waiting += 1
-        if may_expire or not self._is_endless:
+        if may_expire or self.confirmation.long_live_time != _ENDLESS:
             self._expect(message)
         size = len(packet)
         self._cached += size
@@ -657,17 +659,6 @@ class Node:
             self.uncommitted.clear()
             self.touch()
         return durable
-
-    def lazy_sync(self, now: int) -> None:
-        """Make changes of state durable when no message has done it for a while: after a cut they save a resend."""
-        if self._marked_at is not None and now - self._marked_at >= LAZY_SYNC_MS:
-            self._marked_at = now
-            self.commit_now()
-
-    def settle_now(self) -> None:
-        """Make all changes of state durable. Raises OSError if the file system refuses."""
-        if not self.commit_now():
-            raise OSError("the outbox cannot be written")
 
     def transmit(self, queue: Queue, entry: streams.Entry, part: memoryview) -> bool:
         """Fill part with the packet of an entry that is about to be transmitted, or with its beginning, which goes as
@@ -745,23 +736,18 @@ class Node:
 
     def check_deadlines(self) -> None:
         """Act on all deadlines that are due, if the clock is set."""
-        if self._due is None and not self._undated:
+        if self._due is None:
             return
         now = self.time()
-        if not now:
+        if not now or now < self._due:
             return
         message: "Any"
-        if self._undated:  # the clock has become known: that is T0 of all messages that have none
-            self.commit_now()
+        self.commit_now()  # what is not durable cannot change yet; if that fails it is gone
+        if not self._due:  # the clock has become known: that is T0 of all messages that have none
             undated = [message for message in self._messages() if not message.record[confirm.SENT_TIME]]
-            self._undated = False
             for message in undated:
                 message.record[confirm.SENT_TIME] = now
-                self._expect(message)
             self.log(undated, True)
-        if self._due is None or now < self._due:
-            return
-        self.commit_now()  # what is not durable cannot change yet; if that fails it is gone
         self._due = None
         for queue in self._queues:
             ended = []
@@ -791,7 +777,7 @@ class Node:
         """The peer that is reached there."""
         for peer in self._peers:
             known: "Any" = peer.link
-            if peer.initiator and (known is address or (peer.address and (known.host, known.port) == address)):
+            if peer.backoff and (known is address or (peer.address and (known.host, known.port) == address)):
                 return peer
         link: "Link" = TcpLink(address[0], address[1]) if isinstance(address, tuple) else address
         peer = Peer(self, link, Backoff(self._random))
@@ -822,15 +808,41 @@ class Node:
         if link is None:
             return
         self._listen_backoff.reset()
-        if len([peer for peer in self._peers if not peer.initiator]) >= ACCEPTED_MAX:
+        if len([peer for peer in self._peers if peer.backoff is None]) >= ACCEPTED_MAX:
             link.close()
             return
         self._peers.append(Peer(self, link, None))
         self.links.append(link)
 
     def _take_restored(self) -> None:
+        """Take the messages that the outbox holds since it has read its log."""
         for restored in self.outbox.restored:
-            self._restore(restored)
+            message: "Any" = restored.handle
+            record = message.record
+            state = record[confirm.STATE]
+            if state in (confirm.X, confirm.J):
+                kept = self._kept[state]
+                kept[0] += message.size
+                kept[1] += 1
+                continue
+            stream = self._queues[restored.queue.index].stream
+            entry = streams.Entry(
+                message,
+                message.message_id,
+                bool(restored.flags & log.RECOVERABLE),
+                record[confirm.MARKS] & confirm.JOURNAL_BITS != 0,
+                restored.tx_sequence_id,
+                restored.tx_sequence_number,
+            )
+            if restored.sent:
+                self._confirmation(message).sent()
+            is_waiting = record[confirm.STATE] != confirm.O
+            self.waiting += is_waiting
+            if is_waiting and not record[confirm.MARKS] & _HELD:
+                stream.append(entry)
+            else:
+                stream.awaiting_final_ack.append(entry)
+            self._expect(message)
         self.outbox.restored = []
         self.waiting += len(self.outbox.deferred)
 
@@ -850,35 +862,6 @@ class Node:
                 raise
             self.waiting -= deferred
             self._take_restored()
-
-    def _restore(self, restored: "Restored") -> None:
-        """Take a message that the outbox held at the start."""
-        message: "Any" = restored.handle
-        record = message.record
-        state = record[confirm.STATE]
-        if state in (confirm.X, confirm.J):
-            kept = self._kept[state]
-            kept[0] += message.size
-            kept[1] += 1
-            return
-        stream = self._queues[restored.queue.index].stream
-        entry = streams.Entry(
-            message,
-            message.message_id,
-            bool(restored.flags & log.RECOVERABLE),
-            record[confirm.MARKS] & confirm.JOURNAL_BITS != 0,
-            restored.tx_sequence_id,
-            restored.tx_sequence_number,
-        )
-        if restored.sent:
-            self._confirmation(entry.key).sent()
-        if state in (confirm.Q, confirm.S):
-            self.waiting += 1
-        if state not in (confirm.Q, confirm.S) or record[confirm.MARKS] & _HELD:
-            stream.awaiting_final_ack.append(entry)
-        else:
-            stream.append(entry)
-        self._expect(message)
 
     def _renew(self, queue: Queue) -> None:
         """Begin a sequence that nobody can have seen (A-22): not with another copy of this log either, if the clock is
@@ -944,9 +927,13 @@ class Node:
         """Take a deadline into account, once its T0 is known."""
         record = message.record
         if not record[confirm.SENT_TIME]:
-            self._undated = True
+            self._due = 0
             return
-        if self._is_endless and record[confirm.TTRQ] == compose.FOREVER and record[confirm.TTBR] == compose.FOREVER:
+        if (
+            self.confirmation.long_live_time == _ENDLESS
+            and record[confirm.TTRQ] == compose.FOREVER
+            and record[confirm.TTBR] == compose.FOREVER
+        ):
             return
         due = self._confirmation(message).next_deadline()
         if due is not None and (self._due is None or due < self._due):
@@ -1099,7 +1086,7 @@ def _arrival(number: int, record: "array[int]", source: log.LoggedSource) -> log
 def _places() -> int:
     """So many messages fit into the memory that is free now, also at the next start, beside a session."""
     heap: "Any" = gc
-    if not hasattr(heap, "mem_free"):
+    if not MICROPYTHON:
         return 1 << 24
     gc.collect()
     wide = sys.maxsize >> 32 != 0  # 64 bits
@@ -1114,7 +1101,7 @@ def _collect_often() -> int:
     Returns the bytes of the heap.
     """
     heap: "Any" = gc
-    if not hasattr(heap, "mem_free"):
+    if not MICROPYTHON:
         return 1 << 30
     size: int = heap.mem_free() + heap.mem_alloc()
     if heap.threshold() == -1:

@@ -102,7 +102,6 @@ class Outbox:
         self._start_logged = False
         self._unsynced: "list[log.Stored]" = []  # messages and arrivals that are not durable, in the order of the log
         self._touched: "list[log.LoggedQueue]" = []  # and sources, whose counters have changed since the last sync
-        self._advanced: "list[log.LoggedSource]" = []  # those that are dirty
         # Changes of state that are not durable, a record of STATE each: its kind, the words that are the same, the ids.
         self._marks: "list[tuple[int, bytes, array[int]]]" = []
         self._marks_logged = 0  # how many of them stand in the log
@@ -217,7 +216,7 @@ class Outbox:
         It is written before anything that arrives from there. A power cut before leaves the one or the other.
         """
         nothing = array("I", (0, 0, 0, 0))
-        self._log_later(source)
+        source.is_replaced = True
         source.guid = guid
         source.name = name
         source.record[:] = source.noted[:] = source.before[:] = nothing
@@ -237,7 +236,9 @@ class Outbox:
                 "not accepted, {} messages are kept: send again when some of them are gone".format(kept)
             )
         self._prepare(len(packet), queue, self._queues_logged)
-        self._log_queues(queue.index + 1)
+        while self._queues_logged <= queue.index:  # of which the log does not know
+            self._log_counters(log.QUEUE, self.queues[self._queues_logged])
+            self._queues_logged += 1
         next_message_id = log.following(handle.message_id)  # now, for want of memory ends it
         self._log_message(log.MESSAGE, handle, queue, flags, record, packet)
         self.next_message_id = next_message_id
@@ -257,23 +258,13 @@ class Outbox:
                     "not accepted, {} messages received are kept: take some of them".format(self.arrivals)
                 )
             self._prepare(len(packet), source, self._sources_logged)
-            self._log_sources(source.index + 1)
+            self._log_sources(source)
             next_arrival = log.following(handle.message_id)
             self._log_message(log.ARRIVAL, handle, source, 0, source.record, packet)
         except Exception:
             core.copy_words(source.record, source.noted)
             raise
         self.next_arrival = next_arrival
-
-    def advance(self, source: log.LoggedSource) -> None:
-        """The counters of a source have moved on, and no message is kept: it was rejected.
-
-        Lazy as `change`, and durable once a `sync` says True: an OrderAck has to wait for that. After a `sync`
-        that failed or said False the counters may be as before, and the message has to come again.
-        """
-        self._log_later(source)
-        self._touch(source)
-        core.copy_words(source.noted, source.record)
 
     def change(self, handles: "list[log.Stored]", with_time: bool = False) -> None:
         """The records of these messages or arrivals have changed; those that are GONE need not be kept any more.
@@ -354,7 +345,7 @@ class Outbox:
         """Log what must stand before every newer message, and see that a packet of size bytes has room in the current
         segment; drop what is gone before refusing.
 
-        thing: its queue or source, which needs room too if it is not one of the first `logged`.
+        thing: its queue or source, which needs room too if it is not one of the first `logged`, or is replaced.
         """
         opened = self.log
         if opened.is_torn:
@@ -362,7 +353,7 @@ class Outbox:
         self._log_marks()
         self._log_start()
         need = log.HEAD_BYTES + size
-        if thing.index >= logged:
+        if thing.index >= logged or thing.is_replaced:
             need += _SOURCE_HEAD_BYTES + len(thing.name.encode())
         segment = opened.segments[-1]
         size = segment.size + need
@@ -443,9 +434,9 @@ class Outbox:
         self.log.is_torn = False
 
     def _log_marks(self) -> None:
-        """Log the changes of state and the counters that are not in the log."""
+        """Log the changes of state that are not in the log."""
         opened = self.log
-        if self._marks_logged == len(self._marks) and not self._advanced:
+        if self._marks_logged == len(self._marks):
             return
         if opened.is_torn:
             opened.give_up()
@@ -457,40 +448,20 @@ class Outbox:
             core.put_words(opened.out, place + log.STATE_PREFIX_BYTES, ids, 0, len(ids))
             opened.finish(kind, size)
             self._marks_logged += 1
-        while self._advanced:
-            source = self._advanced[-1]
-            self._log_sources(source.index)
-            if source.dirty:
-                self._log_counters(log.SOURCE, source)
-                if source.index == self._sources_logged:
-                    self._sources_logged += 1
-            self._advanced.pop()
 
-    def _log_queues(self, end: int) -> None:
-        """Log the queues before that index of which the log does not know."""
-        while self._queues_logged < end:
-            self._log_counters(log.QUEUE, self.queues[self._queues_logged])
-            self._queues_logged += 1
-
-    def _log_sources(self, end: int) -> None:
-        """Log the sources before that index of which the log does not know."""
-        while self._sources_logged < end:
+    def _log_sources(self, source: log.LoggedSource) -> None:
+        """Log this source, and those before it, where the log does not know of them."""
+        while self._sources_logged <= source.index:
             self._log_counters(log.SOURCE, self.sources[self._sources_logged])
             self._sources_logged += 1
+        if source.is_replaced:
+            self._log_counters(log.SOURCE, source)
+            source.is_replaced = False
 
     def _log_counters(self, kind: int, thing: "Any") -> None:
         """Log a queue or source."""
         place = self.log.room(_SOURCE_HEAD_BYTES + len(thing.name.encode())) + log.RECORD_BYTES
-        if kind == log.SOURCE:
-            self._touch(thing)  # not before: to begin a segment forgets it
         self.log.finish(kind, self.log.put_counters(place, thing))
-        if kind == log.SOURCE:
-            thing.dirty = False
-
-    def _log_later(self, source: log.LoggedSource) -> None:
-        if not source.dirty:
-            self._advanced.append(source)
-            source.dirty = True
 
     def _log_start(self) -> None:
         opened = self.log
@@ -541,7 +512,6 @@ class Outbox:
             core.copy_words(thing.noted, thing.before)
             if isinstance(thing, log.LoggedSource):
                 core.copy_words(thing.record, thing.before)
-                self._log_later(thing)  # part of it may have been logged, but not durably
         self._touched = []
         for handle in reversed(self._unsynced):
             if handle.segment is not None:

@@ -24,20 +24,19 @@ _FULL_MS = const(5000)  # at most, that a session goes on the other way when som
 class Peer:
     """A session with another queue manager, as often as it is needed, and what it carries.
 
-    initiator: this side connects; False: `link` is a connection that has come. `remote_guid`: of the queue manager that
-    answered last (A-39). `reason`: why the last session or attempt ended. `session`: None while there is none.
+    backoff: between attempts of this side to connect; None: `link` is a connection that has come. `remote_guid`: of the
+    queue manager that answered last (A-39). `reason`: why the last session or attempt ended. `session`: None while
+    there is none.
     """
 
     def __init__(self, source: "Source", link: "Link", backoff: "Backoff | None") -> None:
         self.source = source
         self.link = link
-        self.initiator = backoff is not None
         self.queues: "list[Stream]" = []
         self.remote_guid = names.NULL_GUID
         self.reason = ""
         self.session: "session.Session | None" = None
-        self.is_over = False  # this connection, and nobody will open another one
-        self._backoff = backoff
+        self.backoff = backoff
         self._is_opening = False
         self._was_open = False
         self._again_at = 0  # ms: the next attempt
@@ -55,7 +54,7 @@ class Peer:
         self._full: "tuple[int, int] | None" = None
         self._write_bytes = min(WRITE_BYTES, source.heap // _HEAP_SHARE)
         self._least = _HANDSHAKE_BYTES
-        if not self.initiator:
+        if backoff is None:
             self._begin(source.now())
 
     @property
@@ -102,10 +101,8 @@ class Peer:
         if self.link.stream is not None:
             self.source.leave(self.link)
         self.link.close()
-        if self._backoff is None:
-            self.is_over = True
-        else:
-            self._again_at = now + self._backoff.next()
+        if self.backoff is not None:
+            self._again_at = now + self.backoff.next()
         if conversation is not None:
             conversation.transport_closed()
             if self._was_open and self.source.receiver is not None:
@@ -113,9 +110,10 @@ class Peer:
 
     def _is_needed(self) -> bool:
         """Is there something to send (B-189, B-190, B-217), or is a FinalAck awaited, or can messages come?"""
-        if self.source.receiver is not None:
-            return True
-        return any(queue.stream.table or queue.stream.awaiting_final_ack for queue in self.queues)
+        for queue in self.queues:
+            if queue.stream.table or queue.stream.awaiting_final_ack:
+                return True
+        return self.source.receiver is not None
 
     def _connect(self, now: int) -> bool:
         """Go on towards a session if one is needed; True when the handshake begins."""
@@ -132,7 +130,7 @@ class Peer:
 
     def _begin(self, now: int) -> None:
         conversation = self.session = session.Session(
-            self.initiator, self.source.guid, now, settings=self.source.settings
+            self.backoff is not None, self.source.guid, now, settings=self.source.settings
         )
         self._was_open = False
         self._full = None
@@ -262,7 +260,8 @@ class Peer:
             if entry.tx_sequence_id is not queue.sending and entry.tx_sequence_id != queue.sending:
                 # If an older sequence came back after a cut, the destination would refuse it for ever (B-275); and what
                 # has failed would be covered by the OrderAck of what is sent now, behind its gap.
-                source.settle_now()
+                if not source.commit_now():
+                    raise OSError("the outbox cannot be written")
                 queue.sending = entry.tx_sequence_id
             size = min(message.size, room)
             if not source.transmit(queue, entry, self._view[at : at + size]):
@@ -339,5 +338,5 @@ class Peer:
             source.stats.connects += 1
             self._was_open = True
             self.remote_guid = self.session.remote_guid
-            if self._backoff is not None:
-                self._backoff.reset()
+            if self.backoff is not None:
+                self.backoff.reset()

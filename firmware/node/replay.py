@@ -7,6 +7,7 @@ from binascii import crc32
 from hashlib import sha256
 
 from mqqb import confirm, const
+from mqqb.streams import position
 
 from node import log
 
@@ -99,10 +100,6 @@ def _numbers(names: "list[str]") -> "list[int]":
     return sorted(numbers)
 
 
-def _place(restored: Restored) -> "tuple[int, int]":
-    return restored.tx_sequence_id, restored.tx_sequence_number
-
-
 def fresh_guid() -> bytes:
     """An identity that nobody has had: a UUID of version 8 (RFC 9562, 5.8), in the byte order of packets.
 
@@ -176,7 +173,7 @@ class _Replay:
     def read(self) -> None:
         """Take in all files, the oldest first."""
         numbers = _numbers(self._files.names())
-        headers = [self._read_header(number) for number in numbers]
+        headers = list(map(self._read_header, numbers))
         unfinished = 0
         if headers and headers[-1] is None:  # the cut came while it was begun; nothing can be in it yet
             headers.pop()
@@ -211,7 +208,7 @@ class _Replay:
         found.arrivals = list(self._arrivals.values())
         if found.damage or self._log.mended:  # now, or by an earlier look
             self._go_beyond()
-        found.restored = sorted(self._kept.values(), key=_place)
+        found.restored = sorted(self._kept.values(), key=position)
         for source in found.sources:
             source.noted[:] = source.record
         if self._only is None:
@@ -507,8 +504,9 @@ class _Replay:
                 if (source.guid, source.name) != (guid, name):  # it was replaced: no arrival of it is kept
                     source.guid = guid
                     source.name = name
-                    for arrival in [one for one in self._arrivals.values() if one.source is source]:
-                        log.drop(self._arrivals.pop(arrival.message_id))
+                    for arrival in list(self._arrivals.values()):
+                        if arrival.source is source:
+                            log.drop(self._arrivals.pop(arrival.message_id))
                 source.record[:] = array("I", counters)
 
     def _queue_counters(self, queue: "LoggedQueue", counters: "array[int]") -> None:
@@ -565,29 +563,27 @@ class _Replay:
         """Of the messages that are more than can be held, leave the last one on the flash; and all that are behind it,
         whatever room there is: what is sent without those before it would count as if they had arrived.
         """
-        last = max(self._kept.values(), key=_place)
-        if len(self._kept) > self._hold or _place(last) > self._first_deferred:
-            if not self._first_deferred or _place(last) < self._first_deferred:
-                self._first_deferred = _place(last)
+        last = max(self._kept.values(), key=position)
+        if len(self._kept) > self._hold or position(last) > self._first_deferred:
+            if not self._first_deferred or position(last) < self._first_deferred:
+                self._first_deferred = position(last)
             log.drop(last.handle)
             del self._kept[last.handle.message_id]
             self.found.deferred.append(last.handle.message_id)
 
     def _apply_state(self, kind: int, length: int) -> None:
         state, marks, message_class, sent_time = struct.unpack_from(log.STATE_PREFIX, self._buffer, self._payload)
+        kept: "Any" = self._kept if kind == log.STATE else self._arrivals
         for place in range(self._payload + log.STATE_PREFIX_BYTES, self._payload + length, 4):
             number = struct.unpack_from("<I", self._buffer, place)[0]
-            if kind == log.STATE:
-                restored = self._kept.get(number)
-                handle: "Stored | None" = restored.handle if restored is not None else None
-            else:
-                handle = self._arrivals.get(number)
-            if handle is None:
+            found = kept.get(number)
+            if found is None:
                 if state == confirm.GONE:
                     self._missing.discard(number)
                     if kind == log.STATE and number in self.found.deferred:
                         self.found.deferred.remove(number)
                 continue
+            handle = getattr(found, "handle", found)
             record = handle.record
             record[confirm.STATE] = state
             record[confirm.MARKS] = marks
@@ -596,10 +592,7 @@ class _Replay:
                 record[confirm.SENT_TIME] = sent_time
             if state == confirm.GONE:
                 log.drop(handle)
-                if kind == log.STATE:
-                    del self._kept[number]
-                else:
-                    del self._arrivals[number]
+                del kept[number]
 
     def _started(self, starts: int, flags: int) -> None:
         self.found.starts = starts

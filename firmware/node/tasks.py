@@ -5,9 +5,8 @@ changed something, or a link is ready. On MicroPython one more task waits for ea
 """
 
 import asyncio
-import sys
 
-from mqqb import const
+from mqqb import MICROPYTHON, const
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
@@ -15,9 +14,7 @@ if TYPE_CHECKING:
 
     from node.interfaces import Polled, Waitable
 
-
-_MICROPYTHON = sys.implementation.name == "micropython"
-if not _MICROPYTHON:
+if not MICROPYTHON:
     from node import cpython
 
 
@@ -35,7 +32,7 @@ class Tasks:
     async def close(self) -> None:
         """End the task; the node may be called directly then."""
         task = self._task
-        if _MICROPYTHON:
+        if MICROPYTHON:
             self.sleeping = None  # a `wake` that comes before the task runs would take the cancellation back
         task.cancel()
         try:
@@ -88,7 +85,7 @@ class Tasks:
     def wake(self) -> None:
         """Call the node soon."""
         self._is_woken = True
-        if _MICROPYTHON:
+        if MICROPYTHON:
             if self.sleeping:
                 self.sleeping = None
                 # As Task.cancel does it, but nothing is cancelled: it is in this queue, for a later time.
@@ -98,7 +95,7 @@ class Tasks:
         else:
             cpython.wake(self.sleeping)
 
-    if _MICROPYTHON:
+    if MICROPYTHON:
 
         async def _sleep(self, wait: int) -> None:
             self.sleeping = True
@@ -120,7 +117,7 @@ class Tasks:
         _start_watching = cpython.start_watching  # type: ignore[assignment]
 
 
-if _MICROPYTHON:
+if MICROPYTHON:
 
     def _ready(stream: "Any", to_write: bool) -> "Any":
         queue = asyncio.core._io_queue  # type: ignore[attr-defined,unused-ignore]  # noqa: SLF001

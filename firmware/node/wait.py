@@ -2,7 +2,7 @@
 
 import select
 
-from mqqb import const
+from mqqb import MICROPYTHON, const
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ class Waiter:
         """Until one of the links is ready, at most `wait` ms."""
         for link in links:
             self._watch(link)
-        if hasattr(self._poll, "ipoll"):  # MicroPython: takes no memory
-            for _ in self._poll.ipoll(wait):
+        if MICROPYTHON:  # takes no memory
+            for _ in self._poll.ipoll(wait):  # type: ignore[attr-defined,unused-ignore]
                 return
         else:
             self._poll.poll(wait)

@@ -4,7 +4,8 @@
 
 The sources name every constant: `core.USER_MP`, `confirm.Q`. One module states it, as `USER_MP = const(0x00200000)`. On
 CPython that is an attribute like any other. A board would pay for each name and each look-up; so a board's form has
-the value where the name stood, and neither the statements nor the imports that nothing needs any more. Nor has it
+the value where the name stood, and neither the statements nor the imports that nothing needs any more; so has it True
+for MICROPYTHON, with which mpy-cross leaves out what is for CPython. Nor has it
 the names of headers' fields, `sent_time = word(core.USER_SENT_TIME)`: programs that boards run say
 `fields[core.USER_SENT_TIME]`. Nor has it `__slots__` and `__all__`, which it would keep and not read. All else is where
 it was, line by line. The sources as they are run on a board as well, with less of its heap free.
@@ -69,11 +70,12 @@ def _constant(statement: ast.stmt) -> tuple[str, ast.expr] | None:
 
 
 def _is_for_cpython(statement: ast.stmt) -> bool:
-    """`NAME = word(PLACE)`, a field by its name; `__slots__` or `__all__`, which a board would keep and not read."""
+    """`NAME = word(PLACE)`, a field by its name; `__slots__` or `__all__`, which a board would keep and not read; what
+    says whether it is one, and const(), which mpy-cross knows by itself."""
     if not isinstance(statement, ast.Assign):
-        return False
+        return isinstance(statement, ast.FunctionDef) and statement.name == "const"
     target, value = statement.targets[0], statement.value
-    return (isinstance(target, ast.Name) and target.id in ("__slots__", "__all__")) or (
+    return (isinstance(target, ast.Name) and target.id in ("__slots__", "__all__", "MICROPYTHON")) or (
         isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "word"
     )
 
@@ -174,6 +176,9 @@ def inlined(text: str, constants: Constants, name: str) -> str:
                 expected = f"{node.value.id}.{node.attr}"
                 inner.add(id(node.value))
                 named.add(node.value.id)
+        elif isinstance(node, ast.Name) and node.id == "MICROPYTHON":
+            value, expected = True, node.id
+            named.add(node.id)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             left.add(node.id)
             value, expected = own.get(node.id), node.id
@@ -184,7 +189,7 @@ def inlined(text: str, constants: Constants, name: str) -> str:
             changed.put(node, repr(value))
     for statement in dropped:
         changed.put(statement, "")
-    _drop(tree, changed, constants, named - left | {"const"})  # mpy-cross knows that one by itself
+    _drop(tree, changed, constants, named - left | {"const"})
     return changed.result()
 
 

@@ -21,7 +21,7 @@ from mqqb.destination import (
     ORDER_ACK_TIMEOUT,
 )
 from mqqb.session import Settings
-from mqqb.streams import RESEND_INTERVALS, resend_intervals
+from mqqb.streams import RESEND_INTERVALS
 
 from ordack import machine
 from ordack.names import BadName, destination, queue_name
@@ -196,8 +196,8 @@ class Config:
             "early_order_ack": value["EarlyOrderAck"],
             "packet_timeout": value["PacketTimeout"],
             "minimum_rate": value["MinimumRate"],
-            "resend_intervals": resend_intervals(
-                *(1000 * (value[f"SeqResend{which}Time"] or 0) for which in ("13", "46", "79", "10"))
+            "resend_intervals": tuple(
+                1000 * (value[f"SeqResend{which}Time"] or 0) for which in 3 * ["13"] + 3 * ["46"] + 3 * ["79"] + ["10"]
             ),
             "ping_port": value["MsmqIpPingPort"],
             "answer_pings": bool(value["EnablePingService"]),

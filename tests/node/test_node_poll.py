@@ -741,7 +741,7 @@ def test_too_little_memory_to_watch_a_link_ends_nothing(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("is_done", [False, True])
-@pytest.mark.parametrize("where", ["check_deadlines", "lazy_sync", "log"])
+@pytest.mark.parametrize("where", ["check_deadlines", "_take_more", "log"])
 def test_too_little_memory_ends_nothing_and_leaves_nothing_behind(where: str, is_done: bool) -> None:
     with elsewhere() as destination:
         node = reach(destination)

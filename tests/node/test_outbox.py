@@ -779,37 +779,8 @@ def test_nothing_comes_back_for_a_source_that_took_the_place_of_its_own() -> Non
     assert [(one.guid, one.name, list(one.record)) for one in again.sources] == [(power.GUID, "settings", [0, 0, 0, 0])]
 
 
-def one_rejected() -> tuple[Any, Any, Any]:
-    """A disk and the outbox on it, with a source whose second message was rejected; that is not durable yet."""
-    disk = power.Disk()
-    box = outbox.Outbox(disk, power.GUID)
-    come(box, b"on")
-    box.sync()
-    source = box.sources[0]
-    source.record[2] = 2
-    box.advance(source)
-    return disk, box, source
-
-
-def test_a_rejected_message_counts_once_a_sync_says_so_and_after_an_error_again() -> None:
-    disk, box, source = one_rejected()
-    come(box, b"off")
-    disk.before = failing("sync")
-    with pytest.raises(log.OutboxWriteFailed):
-        box.sync()
-    assert list(source.record) == [1, 77, 1, 0]
-    source.record[2] = 2
-    box.advance(source)
-    assert box.sync() is False, "nothing is lost with it but itself, so it is not an error"
-    disk.before = None
-    assert box.sync() is True
-    assert source.record[2] == 2
-    again = outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
-    assert list(again.sources[0].record) == [1, 77, 2, 0]
-
-
 def test_want_of_memory_while_changes_are_noted_loses_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever change or advance runs out of memory: what their owner then repeats is whole."""
+    """Wherever change runs out of memory: what its owner then repeats is whole."""
     memory = Scarce(monkeypatch)
     ScarceList.memory = memory
     monkeypatch.setattr(outbox.struct, "pack", memory._failing(outbox.struct.pack))
@@ -822,49 +793,30 @@ def test_want_of_memory_while_changes_are_noted_loses_none_of_them(monkeypatch: 
         handles: list[Any] = [boards.put(box, b"%d" % i) for i in range(6)]
         handles.append(come(box, b"on"))
         box.sync()
-        source = box.sources[0]
         box._marks = ScarceList(box._marks)
-        box._advanced = ScarceList(box._advanced)
-        box._touched = ScarceList(box._touched)
         for handle in handles[:3]:
             handle.record[confirm.STATE] = confirm.GONE
         handles[3].record[confirm.STATE] = confirm.X
         handles[6].record[confirm.STATE] = log.TAKEN
-        source.record[3] += 1
         memory.left = k
         try:
             box.change(handles)
-            box.advance(source)
         except MemoryError:
             failed = k
         done = memory.left > 0
         memory.left = 0
         if not done:
             box.change([handle for handle in handles if handle.segment is not None])
-            box.advance(source)
         assert box.sync() is True
         assert (box.live, box.arrivals) == (3, 1)
         again = outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
         assert boards.bodies(again) == [b"3", b"4", b"5"]
         assert [chr(restored.handle.record[confirm.STATE]) for restored in again.restored] == ["X", "Q", "Q"]
         assert again.restored_arrivals[0].record[confirm.STATE] == log.TAKEN
-        assert list(again.sources[0].record) == [1, 77, 1, 1]
         if done:
             break
     assert done
     assert failed >= 9
-
-
-def test_a_rejected_message_that_another_sync_passed_by_is_still_to_be_logged_after_an_error() -> None:
-    disk, box, source = one_rejected()
-    box.will_send()  # durable without it
-    disk.before = failing("sync")
-    assert box.sync() is False
-    disk.before = None
-    assert box.sync() is True
-    assert source.record[2] == 2
-    again = outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
-    assert again.sources[0].record[2] == 2
 
 
 def test_arrivals_are_bounded_by_their_number_and_by_the_capacity_and_refused_whole() -> None:
