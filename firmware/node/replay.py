@@ -137,6 +137,158 @@ def recover(
     return replay.found
 
 
+class _Records:
+    """What stands in the files of a log, through one small buffer: whole records, those of which one bit was flipped,
+    and where they end.
+
+    view: of the buffer. begin, end: the part of a file that is in it; an end of 0 says that nothing is.
+    """
+
+    def __init__(self, opened: "log.Log") -> None:
+        self._log = opened
+        self.view = memoryview(bytearray(_BUFFER_BYTES))
+        self.begin = 0
+        self.end = 0
+        self._payload = 0  # where in the buffer the payload of the record is that `check` has found
+
+    def word(self, name: str, offset: int) -> int:
+        """The 32 bits there in a file."""
+        self._log.read(name, offset, self.view[:4])
+        self.end = 0
+        return int(struct.unpack_from("<I", self.view, 0)[0])
+
+    def payload(self, size: int) -> memoryview:
+        """Of the record that `check` has found, which has so many bytes of it, as much as the buffer holds."""
+        return self.view[self._payload : self._payload + size]
+
+    def counters(self, segment: "Segment", offset: int, end: int) -> memoryview:
+        """Those of a queue or source, in a header that ends there."""
+        length = 0
+        for _ in range(2):  # first it may be that not even the length is in the buffer
+            if offset + 2 + length > self.end:
+                self.read(segment, offset, end)
+            length = struct.unpack_from("<H", self.view, offset - self.begin)[0]
+        self._payload = offset + 2 - self.begin
+        return self.payload(length)
+
+    def read(self, segment: "Segment", offset: int, end: int) -> None:
+        """Fill the buffer with the file from offset on."""
+        self.begin = offset
+        self.end = offset + self._log.read(segment.name, offset, self.view[: min(_BUFFER_BYTES, end - offset)])
+
+    def check(self, segment: "Segment", offset: int, end: int) -> int:
+        """The second word of the record at offset if it is whole, else 0. Its beginning is then in the buffer, the
+        payload at _payload.
+        """
+        if offset < self.begin or offset + log.RECORD_BYTES > self.end:
+            self.read(segment, offset, end)
+        if self.end - offset < log.RECORD_BYTES:
+            return 0
+        crc, word = struct.unpack_from("<II", self.view, offset - self.begin)
+        stop = offset + log.RECORD_BYTES + (word >> 8)
+        if word & 0xFF & ~log.AFTER_SYNC not in _TYPES or stop > end:
+            return 0
+        if stop > self.end and offset > self.begin:
+            self.read(segment, offset, end)
+        start = offset - self.begin
+        self._payload = start + log.RECORD_BYTES
+        value = crc32(self.view[start + 4 : min(self.end, stop) - self.begin], segment.seed)
+        if self.end < stop:
+            value = self.crc(segment.name, self.end, stop, value)
+        return int(word) if value == crc else 0
+
+    def crc(self, name: str, offset: int, end: int, value: int) -> int:
+        """Carry a CRC on over bytes of a file, through the log's write buffer, which is empty at the start."""
+        view = self._log.out
+        while offset < end:
+            count = self._log.read(name, offset, view[: min(len(view), end - offset)])
+            if not count:
+                raise OSError("a file became shorter while it was read")
+            value = crc32(view[:count], value)
+            offset += count
+        return value
+
+    def is_blank(self, name: str, offset: int, end: int) -> bool:
+        """Is this the part of a file that does not grow to which nothing was written yet?"""
+        view = self._log.out
+        blank = self._log.files.fixed
+        while blank and offset < end:
+            count = self._log.read(name, offset, view[: min(len(view), end - offset)])
+            blank = count > 0 and bytes(view[:count]) == bytes(count)
+            offset += count
+        return blank
+
+    def whole_behind(self, segment: "Segment", offset: int, end: int, is_followed: bool) -> int:
+        """Where the first whole record behind a broken one begins, or the end if the segment is_followed.
+
+        0: no record says that everything before it was durable.
+        """
+        first = 0
+        while offset < end:
+            self.read(segment, offset, end)
+            count = self.end - offset
+            chunk = bytes(self.view[:count])
+            for place in range(4, count):
+                if chunk[place] & ~log.AFTER_SYNC in _TYPES and self.check(segment, offset + place - 4, end):
+                    first = first or offset + place - 4
+                    if is_followed or chunk[place] & log.AFTER_SYNC:
+                        self.end = 0
+                        return first
+            offset += max(count - 4, 1) if offset + count < end else count
+        self.end = 0
+        return end if is_followed else 0
+
+    def mend_record(self, segment: "Segment", end: int, is_followed: bool) -> int:
+        """Is one flipped bit all that is wrong with this record? Its second word then, else 0.
+
+        What follows has to begin where it ends, or the bits may be those of a torn one.
+        """
+        start = segment.size
+        mended = self._log.mended
+        count = len(mended)
+        self.end = 0
+        if self._log.read(segment.name, start, self.view[: log.RECORD_BYTES]) < log.RECORD_BYTES:
+            return 0
+        size = struct.unpack_from("<I", self.view, 4)[0] >> 8
+        word = 0
+        stop = start + log.RECORD_BYTES + size
+        if stop <= end and self.mend(segment.name, start, start + 4, stop, segment.seed):
+            word = self.check(segment, start, end)
+        for bit in range(24):
+            if word:
+                break
+            stop = start + log.RECORD_BYTES + (size ^ 1 << bit)
+            if stop <= end:
+                del mended[count:]
+                mended.append((segment.name, start + 5 + (bit >> 3), 1 << (bit & 7)))
+                self.end = 0
+                word = self.check(segment, start, end)
+        if word and not is_followed and stop != end and not self.check(segment, stop, end):
+            word = word if self.is_blank(segment.name, stop, end) else 0
+        self.end = 0
+        if not word:
+            del mended[count:]
+            return 0
+        return self.check(segment, start, end)
+
+    def mend(self, name: str, crc_at: int, start: int, stop: int, seed: int) -> bool:
+        """If one flipped bit explains why the bytes from start to stop do not have the CRC that is kept, unflip it."""
+        difference = self.word(name, crc_at) ^ self.crc(name, start, stop, seed)
+        for bit in range(32):
+            if difference == 1 << bit:
+                self._log.mended.append((name, crc_at + (bit >> 3), 1 << (bit & 7)))
+                return True
+        if stop - start > _MEND_BYTES_MAX:
+            return False
+        value = _POLYNOMIAL  # what the last bit makes different
+        for bit in range(8 * (stop - start)):
+            if value == difference:
+                self._log.mended.append((name, stop - 1 - (bit >> 3), 0x80 >> (bit & 7)))
+                return True
+            value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)
+        return False
+
+
 class _Replay:
     """What has been read so far."""
 
@@ -159,16 +311,12 @@ class _Replay:
         self._was_sent = False  # in the start that is read something may have been transmitted
         self._kept: "dict[int, Restored]" = {}
         self._arrivals: "dict[int, Arrival]" = {}
-        self._buffer = bytearray(_BUFFER_BYTES)
-        self._view = memoryview(self._buffer)
+        self._records = _Records(opened)
         self._left_out = 0  # bytes that cannot be read,
         self._gap = 0  # of them those before the record that is next,
         self._gap_from = 0  # and what would have been the first MessageID in there
         self._first_deferred: "tuple[int, int] | tuple[()]" = ()  # the place of the first message that is
         self._missing: "set[int]" = set()  # MessageIDs that were in there
-        self._from = 0  # the part of a file that is in _buffer
-        self._to = 0
-        self._payload = log.RECORD_BYTES  # where in _buffer the payload of a record begins
 
     def read(self) -> None:
         """Take in all files, the oldest first."""
@@ -198,7 +346,7 @@ class _Replay:
             size = self._files.size(name)
             things: "list[Any]" = found.queues + found.sources
             base = log.header_size(things)
-            if (size > base and not self._is_blank(name, base, size)) or (not numbers and unfinished != 1):
+            if (size > base and not self._records.is_blank(name, base, size)) or (not numbers and unfinished != 1):
                 raise log.OutboxDamaged(name, 0, "the header is broken")
             found.useless.append(name)
         for number in stale:
@@ -242,15 +390,14 @@ class _Replay:
         name = log.file_name(number)
         header = self._whole_header(number, name)
         if header is None:
-            self._log.read(name, 8, self._view[:4])
-            stated = struct.unpack_from("<I", self._buffer, 0)[0]
+            stated = self._records.word(name, 8)
             for bit in range(-1, 32):
                 base = stated ^ 1 << bit if bit >= 0 else stated
                 if header is None and log.HEADER_BYTES + 4 <= base <= self._files.size(name):
                     count = len(self._log.mended)
                     if bit >= 0:
                         self._log.mended.append((name, 8 + (bit >> 3), 1 << (bit & 7)))
-                    elif not self._mend(name, base - 4, 0, base - 4, 0):
+                    elif not self._records.mend(name, base - 4, 0, base - 4, 0):
                         continue
                     header = self._whole_header(number, name)
                     if header is None:
@@ -261,16 +408,16 @@ class _Replay:
 
     def _whole_header(self, number: int, name: str) -> "tuple[Any, ...] | None":
         found = self.found
-        size = self._log.read(name, 0, self._view[: log.HEADER_BYTES])
+        records = self._records
+        size = self._log.read(name, 0, records.view[: log.HEADER_BYTES])
         if size < log.VERSION_BYTES:
             return None
-        magic, version, _, base = struct.unpack_from("<4sHHI", self._buffer, 0)
+        magic, version, _, base = struct.unpack_from("<4sHHI", records.view)
         if magic != log.MAGIC or not log.VERSION_BYTES + 4 <= base <= self._files.size(name):
             return None
-        header = struct.unpack_from(log.HEADER, self._buffer, 0)
-        crc = self._crc(name, 0, base - 4, 0)
-        self._log.read(name, base - 4, self._view[:4])
-        if struct.unpack_from("<I", self._buffer, 0)[0] != crc:
+        header = struct.unpack_from(log.HEADER, records.view)
+        crc = records.crc(name, 0, base - 4, 0)
+        if records.word(name, base - 4) != crc:
             return None
         if version != log.VERSION:
             raise log.OutboxError(
@@ -298,16 +445,12 @@ class _Replay:
             raise log.OutboxDamaged(name, size, "the file is cut short")
         found.segments.append(segment)
         offset = log.HEADER_BYTES
-        self._to = 0
+        records = self._records
+        records.end = 0
         for i in range(header[2] + header[11]):
-            length = 0
-            for _ in range(2):  # first it may be that not even the length is in the buffer
-                if offset + 2 + length > self._to:
-                    self._read(segment, offset, header[3])
-                length = struct.unpack_from("<H", self._buffer, offset - self._from)[0]
-            self._payload = offset + 2 - self._from
-            self._apply(log.QUEUE if i < header[2] else log.SOURCE, length, segment)
-            offset += 2 + length
+            payload = records.counters(segment, offset, header[3])
+            self._apply_counters(log.QUEUE if i < header[2] else log.SOURCE, payload)
+            offset += 2 + len(payload)
         if self._gap:
             self._end_gap(header[7])
         found.next_message_id = header[7]
@@ -315,71 +458,21 @@ class _Replay:
         found.time_stamp = max(found.time_stamp, header[9])
         self._started(header[10], header[12])
         while segment.size < end:
-            word = self._check(segment, segment.size, end)
+            word = records.check(segment, segment.size, end)
             if not word:
-                if following is None and self._is_blank(name, segment.size, end):
+                if following is None and records.is_blank(name, segment.size, end):
                     return False
-                word = self._mend_record(segment, end, following is not None)
+                word = records.mend_record(segment, end, following is not None)
+                if word:
+                    self._say(name, segment.size, "a bit was flipped; it is read as it was")
             if not word:
-                behind = self._whole_behind(segment, segment.size + 1, end, following is not None)
+                behind = records.whole_behind(segment, segment.size + 1, end, following is not None)
                 if not behind:
                     return True  # torn: it was never durable
                 self._leave_out(segment, behind)
                 continue
-            self._apply(word & 0xFF & ~log.AFTER_SYNC, word >> 8, segment)
+            self._apply(word & 0xFF & ~log.AFTER_SYNC, records.payload(word >> 8), word >> 8, segment)
             segment.size += log.RECORD_BYTES + (word >> 8)
-        return False
-
-    def _mend_record(self, segment: "Segment", end: int, is_followed: bool) -> int:
-        """Is one flipped bit all that is wrong with this record? Its second word then, else 0.
-
-        What follows has to begin where it ends, or the bits may be those of a torn one.
-        """
-        start = segment.size
-        mended = self._log.mended
-        count = len(mended)
-        self._to = 0
-        if self._log.read(segment.name, start, self._view[: log.RECORD_BYTES]) < log.RECORD_BYTES:
-            return 0
-        size = struct.unpack_from("<I", self._buffer, 4)[0] >> 8
-        word = 0
-        stop = start + log.RECORD_BYTES + size
-        if stop <= end and self._mend(segment.name, start, start + 4, stop, segment.seed):
-            word = self._check(segment, start, end)
-        for bit in range(24):
-            if word:
-                break
-            stop = start + log.RECORD_BYTES + (size ^ 1 << bit)
-            if stop <= end:
-                del mended[count:]
-                mended.append((segment.name, start + 5 + (bit >> 3), 1 << (bit & 7)))
-                self._to = 0
-                word = self._check(segment, start, end)
-        if word and not is_followed and stop != end and not self._check(segment, stop, end):
-            word = word if self._is_blank(segment.name, stop, end) else 0
-        self._to = 0
-        if not word:
-            del mended[count:]
-            return 0
-        self._say(segment.name, start, "a bit was flipped; it is read as it was")
-        return self._check(segment, start, end)
-
-    def _mend(self, name: str, crc_at: int, start: int, stop: int, seed: int) -> bool:
-        """If one flipped bit explains why the bytes from start to stop do not have the CRC that is kept, unflip it."""
-        self._log.read(name, crc_at, self._view[:4])
-        difference = struct.unpack_from("<I", self._buffer, 0)[0] ^ self._crc(name, start, stop, seed)
-        for bit in range(32):
-            if difference == 1 << bit:
-                self._log.mended.append((name, crc_at + (bit >> 3), 1 << (bit & 7)))
-                return True
-        if stop - start > _MEND_BYTES_MAX:
-            return False
-        value = _POLYNOMIAL  # what the last bit makes different
-        for bit in range(8 * (stop - start)):
-            if value == difference:
-                self._log.mended.append((name, stop - 1 - (bit >> 3), 0x80 >> (bit & 7)))
-                return True
-            value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)
         return False
 
     def _leave_out(self, segment: "Segment", stop: int) -> None:
@@ -402,101 +495,31 @@ class _Replay:
     def _say(self, name: str, offset: int, what: str) -> None:
         self.found.damage.append("{} at byte {}: {}".format(name, offset, what))
 
-    def _read(self, segment: "Segment", offset: int, end: int) -> None:
-        """Fill the buffer with the file from offset on."""
-        self._from = offset
-        self._to = offset + self._log.read(segment.name, offset, self._view[: min(_BUFFER_BYTES, end - offset)])
-
-    def _check(self, segment: "Segment", offset: int, end: int) -> int:
-        """The second word of the record at offset if it is whole, else 0. Its beginning is then in the buffer, the
-        payload at _payload.
-        """
-        if offset < self._from or offset + log.RECORD_BYTES > self._to:
-            self._read(segment, offset, end)
-        if self._to - offset < log.RECORD_BYTES:
-            return 0
-        crc, word = struct.unpack_from("<II", self._buffer, offset - self._from)
-        stop = offset + log.RECORD_BYTES + (word >> 8)
-        if word & 0xFF & ~log.AFTER_SYNC not in _TYPES or stop > end:
-            return 0
-        if stop > self._to and offset > self._from:
-            self._read(segment, offset, end)
-        start = offset - self._from
-        self._payload = start + log.RECORD_BYTES
-        value = crc32(self._view[start + 4 : min(self._to, stop) - self._from], segment.seed)
-        if self._to < stop:
-            value = self._crc(segment.name, self._to, stop, value)
-        return int(word) if value == crc else 0
-
-    def _crc(self, name: str, offset: int, end: int, value: int) -> int:
-        """Carry a CRC on over bytes of a file, through the log's write buffer, which is empty at the start."""
-        view = self._log.out
-        while offset < end:
-            count = self._log.read(name, offset, view[: min(len(view), end - offset)])
-            if not count:
-                raise OSError("a file became shorter while it was read")
-            value = crc32(view[:count], value)
-            offset += count
-        return value
-
-    def _is_blank(self, name: str, offset: int, end: int) -> bool:
-        """Is this the part of a file that does not grow to which nothing was written yet?"""
-        view = self._log.out
-        blank = self._files.fixed
-        while blank and offset < end:
-            count = self._log.read(name, offset, view[: min(len(view), end - offset)])
-            blank = count > 0 and bytes(view[:count]) == bytes(count)
-            offset += count
-        return blank
-
-    def _whole_behind(self, segment: "Segment", offset: int, end: int, is_followed: bool) -> int:
-        """Where the first whole record behind a broken one begins, or the end if the segment is_followed.
-
-        0: no record says that everything before it was durable.
-        """
-        first = 0
-        while offset < end:
-            self._read(segment, offset, end)
-            count = self._to - offset
-            chunk = bytes(self._view[:count])
-            for place in range(4, count):
-                if chunk[place] & ~log.AFTER_SYNC in _TYPES and self._check(segment, offset + place - 4, end):
-                    first = first or offset + place - 4
-                    if is_followed or chunk[place] & log.AFTER_SYNC:
-                        self._to = 0
-                        return first
-            offset += max(count - 4, 1) if offset + count < end else count
-        self._to = 0
-        return end if is_followed else 0
-
-    def _apply(self, kind: int, length: int, segment: "Segment") -> None:
-        """Repeat what a whole record says, which is in the buffer."""
+    def _apply(self, kind: int, payload: memoryview, size: int, segment: "Segment") -> None:
+        """Repeat what a whole record says. size: of its payload, of which a message has only the beginning here."""
         if kind in (log.QUEUE, log.SOURCE):
-            self._apply_counters(kind, length)
+            self._apply_counters(kind, payload)
         elif kind in (log.MESSAGE, log.COPY, log.ARRIVAL, log.ARRIVAL_COPY):
-            self._apply_message(kind, length, segment)
+            self._apply_message(kind, payload, size, segment)
         elif kind == log.STARTED:
-            starts, flags = struct.unpack_from(log.START, self._buffer, self._payload)
-            end = self._payload + length
-            self.found.name = bytes(self._view[self._payload + log.START_BYTES : end]).decode()
+            starts, flags = struct.unpack_from(log.START, payload)
+            self.found.name = bytes(payload[log.START_BYTES :]).decode()
             self._started(starts, flags)
         else:
-            self._apply_state(kind, length)
+            self._apply_state(kind, payload)
 
-    def _apply_counters(self, kind: int, length: int) -> None:
+    def _apply_counters(self, kind: int, payload: memoryview) -> None:
         found = self.found
-        buffer = self._buffer
-        end = self._payload + length
         if kind == log.QUEUE:
-            index, *counters = struct.unpack_from(_QUEUE_PREFIX, buffer, self._payload)
+            index, *counters = struct.unpack_from(_QUEUE_PREFIX, payload)
             if index == len(found.queues):
-                name = bytes(self._view[self._payload + log.QUEUE_PREFIX_BYTES : end]).decode()
+                name = bytes(payload[log.QUEUE_PREFIX_BYTES :]).decode()
                 found.queues.append(log.LoggedQueue(index, name, array("I", (0, 0, 0, 0))))
             if index < len(found.queues):
                 self._queue_counters(found.queues[index], array("I", counters))
         else:
-            index, *counters, guid = struct.unpack_from(_SOURCE_PREFIX, buffer, self._payload)
-            name = bytes(self._view[self._payload + log.SOURCE_PREFIX_BYTES : end]).decode()
+            index, *counters, guid = struct.unpack_from(_SOURCE_PREFIX, payload)
+            name = bytes(payload[log.SOURCE_PREFIX_BYTES :]).decode()
             if index == len(found.sources):
                 found.sources.append(log.LoggedSource(index, guid, name, array("I", (0, 0, 0, 0))))
             if index < len(found.sources):
@@ -513,9 +536,9 @@ class _Replay:
         queue.record[:] = counters
         self.found.time_stamp = max(self.found.time_stamp, counters[1])
 
-    def _apply_message(self, kind: int, length: int, segment: "Segment") -> None:
+    def _apply_message(self, kind: int, payload: memoryview, size: int, segment: "Segment") -> None:
         found = self.found
-        index, flags, number, *rest = struct.unpack_from(_MESSAGE_PREFIX, self._buffer, self._payload)
+        index, flags, number, *rest = struct.unpack_from(_MESSAGE_PREFIX, payload)
         if index >= len(found.sources if kind in (log.ARRIVAL, log.ARRIVAL_COPY) else found.queues):
             self._say(segment.name, segment.size, "the queue of message {} cannot be read".format(number))
             return
@@ -548,7 +571,7 @@ class _Replay:
             tx_sequence_id = counters[1] << 32 | counters[0] if own else 0
             restored = self._kept[number] = Restored(queue, handle, flags, tx_sequence_id, own)
             restored.sent = self._was_sent
-        handle.size = length - log.MESSAGE_PREFIX_BYTES
+        handle.size = size - log.MESSAGE_PREFIX_BYTES
         segment.keep(handle, segment.size)
         if handle.source is None and (self._first_deferred or len(self._kept) > self._hold):
             self._defer()
@@ -571,11 +594,11 @@ class _Replay:
             del self._kept[last.handle.message_id]
             self.found.deferred.append(last.handle.message_id)
 
-    def _apply_state(self, kind: int, length: int) -> None:
-        state, marks, message_class, sent_time = struct.unpack_from(log.STATE_PREFIX, self._buffer, self._payload)
+    def _apply_state(self, kind: int, payload: memoryview) -> None:
+        state, marks, message_class, sent_time = struct.unpack_from(log.STATE_PREFIX, payload)
         kept: "Any" = self._kept if kind == log.STATE else self._arrivals
-        for place in range(self._payload + log.STATE_PREFIX_BYTES, self._payload + length, 4):
-            number = struct.unpack_from("<I", self._buffer, place)[0]
+        for place in range(log.STATE_PREFIX_BYTES, len(payload), 4):
+            number = struct.unpack_from("<I", payload, place)[0]
             found = kept.get(number)
             if found is None:
                 if state == confirm.GONE:
