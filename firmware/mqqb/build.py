@@ -8,6 +8,8 @@ from mqqb.headers import BaseHeader, FinalAck, UserMessage, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from array import array
+
     Buffer = bytes | bytearray | memoryview
 
 
@@ -59,99 +61,106 @@ def _bit(flags: int, mask: int, present: bool) -> int:
     return flags | mask if present else flags & ~mask
 
 
-def _build_message(message: UserMessage) -> bytearray:
-    base = message.base
-    user = message.user
-    transaction = message.transaction
-    security = message.security
-    properties = message.properties
-    debug = message.debug
-    session = message.session
-
+def _set_flags(message: UserMessage) -> None:
+    """Make the flags say which headers and names are there."""
+    base, user, transaction = message.base, message.user, message.transaction
     flags = user.fields[core.USER_FLAGS] | core.USER_MP
     flags = compose.select(flags, compose.DESTINATION_SHIFT, user.destination_queue, compose.DESTINATION_SELECTORS)
     flags = compose.select(flags, compose.ADMIN_SHIFT, user.admin_queue, compose.ADMIN_SELECTORS)
     flags = compose.select(flags, compose.RESPONSE_SHIFT, user.response_queue, compose.RESPONSE_SELECTORS)
     flags = _bit(flags, core.USER_CQ, user.connector_type is not None)
     flags = _bit(flags, core.USER_TH, transaction is not None)
-    flags = _bit(flags, core.USER_SH, security is not None)
+    flags = _bit(flags, core.USER_SH, message.security is not None)
     flags = _bit(flags, core.USER_HH, message.soap is not None)
-    flags = _bit(flags, core.USER_MQ, message.multi_queue_format is not None)
-    user.fields[core.USER_FLAGS] = flags
-    base_flags = _bit(base.fields[core.BASE_FLAGS] & ~core.BASE_IN, core.BASE_DH, debug is not None)
-    base_flags = base.fields[core.BASE_FLAGS] = _bit(base_flags, core.BASE_SH, session is not None)
+    user.fields[core.USER_FLAGS] = _bit(flags, core.USER_MQ, message.multi_queue_format is not None)
+    flags = _bit(base.fields[core.BASE_FLAGS] & ~core.BASE_IN, core.BASE_DH, message.debug is not None)
+    base.fields[core.BASE_FLAGS] = _bit(flags, core.BASE_SH, message.session is not None)
+    if transaction is not None:
+        has_connector = transaction.connector_qm_guid is not None
+        transaction.fields[core.TX_FLAGS] = _bit(transaction.fields[core.TX_FLAGS], core.TX_CG, has_connector)
 
-    head = bytearray(compose.NAMES_AT)
+
+def _add(out: bytearray, part: int, fields: "array[int]", size: int) -> None:
+    """Put a header of so many bytes behind the others."""
+    out += bytes(size)
+    core.pack(part, fields, out, len(out) - size)
+
+
+def _before_properties(message: UserMessage) -> bytearray:
+    """All from the BaseHeader, which is still empty, up to the MessagePropertiesHeader."""
+    user, transaction, security = message.user, message.transaction, message.security
+    out = bytearray(compose.NAMES_AT)
+    core.pack(core.USER_HEADER, user.fields, out, compose.BASE_HEADER_SIZE)
+    out[compose.SOURCE_AT : compose.ADDRESS_AT] = names.check_guid(user.source_queue_manager)
+    out[compose.ADDRESS_AT : compose.TTBR_AT] = names.check_guid(user.queue_manager_address)
     for name in (user.destination_queue, user.admin_queue, user.response_queue):
         if name is not None:
-            head += name.wire()
+            out += name.wire()
     if user.connector_type is not None:
-        head += names.check_guid(user.connector_type)
-    transaction_at = len(head)
+        out += names.check_guid(user.connector_type)
     if transaction is not None:
-        head += bytes(compose.TRANSACTION_HEADER_SIZE)
-        guid = transaction.connector_qm_guid
-        transaction.fields[core.TX_FLAGS] = _bit(transaction.fields[core.TX_FLAGS], core.TX_CG, guid is not None)
-        if guid is not None:
-            head += names.check_guid(guid)
-    security_at = len(head)
+        _add(out, core.TRANSACTION_HEADER, transaction.fields, compose.TRANSACTION_HEADER_SIZE)
+        if transaction.connector_qm_guid is not None:
+            out += names.check_guid(transaction.connector_qm_guid)
     if security is not None:
-        head += bytes(compose.SECURITY_HEADER_SIZE)
-        index = core.SECURITY_SENDER_ID_SIZE  # and the others behind it
-        for item in security.items():
-            security.fields[index] = len(item)
-            index += 1
-            head += item
-            head += bytes(-len(item) & 3)
-    properties_at = len(head)
+        items = security.items()
+        for place, item in enumerate(items, core.SECURITY_SENDER_ID_SIZE):
+            security.fields[place] = len(item)
+        _add(out, core.SECURITY_HEADER, security.fields, compose.SECURITY_HEADER_SIZE)
+        for item in items:
+            out += item
+            out += bytes(-len(item) & 3)
+    return out
+
+
+def _behind_body(message: UserMessage) -> bytearray:
+    """All from the DebugHeader to the SessionHeader, which is not among them."""
+    debug = message.debug
+    out = bytearray()
+    if debug is not None:
+        guid = debug.queue_identifier
+        debug.fields[core.DEBUG_FLAGS] = debug.fields[core.DEBUG_FLAGS] & ~3 | (guid is not None)
+        _add(out, core.DEBUG_HEADER, debug.fields, 4)
+        if guid is not None:
+            out += names.check_guid(guid)
+    if message.soap is not None:
+        out += message.soap.wire()
+    if message.multi_queue_format is not None:
+        out += message.multi_queue_format.wire()
+    out += message.trailing
+    return out
+
+
+def _build_message(message: UserMessage) -> bytearray:
+    base, properties = message.base, message.properties
+    _set_flags(message)
+    head = _before_properties(message)
+    tail = _behind_body(message)
     fields = properties.fields
     fields[core.PROPERTIES_LABEL_LENGTH] = len(properties.label_raw) >> 1
     fields[core.PROPERTIES_MESSAGE_SIZE] = len(properties.body)
     room = len(properties.body) + len(properties.surplus)
     fields[core.PROPERTIES_ALLOCATION_BODY_SIZE] = max(fields[core.PROPERTIES_ALLOCATION_BODY_SIZE], room)
     fields[core.PROPERTIES_EXTENSION_SIZE] = len(properties.extension)
-    body_at = properties_at + compose.PROPERTIES_HEADER_SIZE + len(properties.label_raw) + len(properties.extension)
-    tail_at = body_at + room + 3 & ~3
-
-    tail = bytearray()
-    if debug is not None:
-        guid = debug.queue_identifier
-        debug.fields[core.DEBUG_FLAGS] = debug.fields[core.DEBUG_FLAGS] & ~3 | (guid is not None)
-        tail += bytes(4)
-        core.pack(core.DEBUG_HEADER, debug.fields, tail, 0)
-        if guid is not None:
-            tail += names.check_guid(guid)
-    if message.soap is not None:
-        tail += message.soap.wire()
-    if message.multi_queue_format is not None:
-        tail += message.multi_queue_format.wire()
-    tail += message.trailing
-
+    at = len(head) + compose.PROPERTIES_HEADER_SIZE
+    tail_at = at + len(properties.label_raw) + len(properties.extension) + room + 3 & ~3
     base.fields[core.BASE_PACKET_SIZE] = size = tail_at + len(tail)
     if size > core.PACKET_SIZE_MAX:
         raise ValueError("a packet has at most 4194304 bytes, this one " + str(size))
-    out = bytearray(core.packet_total(base_flags, size))
-    out[compose.NAMES_AT : properties_at] = memoryview(head)[compose.NAMES_AT :]
+    out = bytearray(core.packet_total(base.fields[core.BASE_FLAGS], size))
+    out[: len(head)] = head
     core.pack(core.BASE_HEADER, base.fields, out, 0)
-    core.pack(core.USER_HEADER, user.fields, out, compose.BASE_HEADER_SIZE)
-    out[compose.SOURCE_AT : compose.ADDRESS_AT] = names.check_guid(user.source_queue_manager)
-    out[compose.ADDRESS_AT : compose.TTBR_AT] = names.check_guid(user.queue_manager_address)
-    if transaction is not None:
-        core.pack(core.TRANSACTION_HEADER, transaction.fields, out, transaction_at)
-    if security is not None:
-        core.pack(core.SECURITY_HEADER, security.fields, out, security_at)
-    core.pack(core.MESSAGE_PROPERTIES_HEADER, fields, out, properties_at)
+    core.pack(core.MESSAGE_PROPERTIES_HEADER, fields, out, len(head))
     if len(properties.correlation_id) != compose.CORRELATION_SIZE:
         raise ValueError("a correlation identifier has 20 bytes")
-    at = properties_at + compose.CORRELATION_AT
-    out[at : at + compose.CORRELATION_SIZE] = properties.correlation_id
-    at = properties_at + compose.PROPERTIES_HEADER_SIZE
+    correlation_at = len(head) + compose.CORRELATION_AT
+    out[correlation_at : correlation_at + compose.CORRELATION_SIZE] = properties.correlation_id
     for content in (properties.label_raw, properties.extension, properties.body, properties.surplus):
         out[at : at + len(content)] = content
         at += len(content)
     out[tail_at:size] = tail
-    if session is not None:
-        core.pack(core.SESSION_HEADER, session.fields, out, size)
+    if message.session is not None:
+        core.pack(core.SESSION_HEADER, message.session.fields, out, size)
     return out
 
 
