@@ -11,16 +11,39 @@ TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from typing import Any
 
+    from node.interfaces import Source
+    from node.link import Backoff
+
 
 class TcpListener:
-    """A TCP port on which others connect to this node (B-001). host: an own address, 0.0.0.0 for all."""
+    """A TCP port on which others connect to this node (B-001). host: an own address, 0.0.0.0 for all. backoff: between
+    attempts to open it.
+    """
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, backoff: "Backoff") -> None:
         self.host = host
         self.port = port
         self.stream: "Any" = None
         self.wants_write = False
         self._poll: "Any" = None
+        self._backoff = backoff
+        self._open_at = 0  # ms: the next attempt
+
+    def poll(self, now: int, source: "Source") -> "TcpLink | None":
+        """A connection that has come, if there is one. After an error it is closed, and opened again in a while."""
+        link = None
+        try:
+            if self.stream is not None:
+                link = self.accept()
+                if link is not None:
+                    self._backoff.reset()
+            elif now >= self._open_at:
+                self.open()
+        except OSError:
+            source.leave(self)
+            self.close()
+            self._open_at = now + self._backoff.next()
+        return link
 
     def open(self) -> None:
         """Begin to listen. Raises OSError."""

@@ -349,9 +349,7 @@ class Node:
         if listen:
             from node.listener import TcpListener  # not before a program uses it
 
-            self._listener = TcpListener(listen[0], listen[1])
-            self._listen_backoff = Backoff(random)
-            self._listen_at = 0  # ms: the next attempt
+            self._listener = TcpListener(listen[0], listen[1], Backoff(random))
             self.links.append(self._listener)
         for logged in self.outbox.queues:
             self._add(logged)
@@ -485,7 +483,13 @@ class Node:
                 self.commit_now()  # no message has done it for a while: after a cut this saves a resend
             wait = TICK_MS
             if self._listener is not None:
-                self._listen(self._listener, now)
+                link = self._listener.poll(now, self)
+                if link is not None:
+                    if len([peer for peer in self._peers if peer.backoff is None]) >= ACCEPTED_MAX:
+                        link.close()
+                    else:
+                        self._peers.append(Peer(self, link, None))
+                        self.links.append(link)
             for peer in self._peers:
                 wait = min(wait, peer.poll(now))
                 if peer.backoff is None and peer.session is None:  # another one connected, and has gone
@@ -791,28 +795,6 @@ class Node:
         peer.add(queue)
         self._queues.append(queue)
         return queue
-
-    def _listen(self, listener: "TcpListener", now: int) -> None:
-        """Take a connection that others have made."""
-        try:
-            if listener.stream is None:
-                if now >= self._listen_at:
-                    listener.open()
-                return
-            link = listener.accept()
-        except OSError:
-            self.leave(listener)
-            listener.close()
-            self._listen_at = now + self._listen_backoff.next()
-            return
-        if link is None:
-            return
-        self._listen_backoff.reset()
-        if len([peer for peer in self._peers if peer.backoff is None]) >= ACCEPTED_MAX:
-            link.close()
-            return
-        self._peers.append(Peer(self, link, None))
-        self.links.append(link)
 
     def _take_restored(self) -> None:
         """Take the messages that the outbox holds since it has read its log."""

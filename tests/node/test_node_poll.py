@@ -518,7 +518,7 @@ def test_a_connection_that_cannot_be_set_up_is_closed(monkeypatch: pytest.Monkey
         taken.append(stream)
         raise OSError(errno.EINVAL, "gone")
 
-    listener = TcpListener("127.0.0.1", free_port())
+    listener = TcpListener("127.0.0.1", free_port(), Backoff(lambda: 0))
     listener.open()
     with socket.create_connection(("127.0.0.1", listener.port), LONG_MS / 1000):
         monkeypatch.setattr("node.listener.set_up", gone)
