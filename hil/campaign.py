@@ -478,65 +478,65 @@ async def run_campaign(settings: Settings, console: Console) -> Figures:
     folder = Path(tempfile.mkdtemp(prefix=f"seed-{settings.seed}-", dir=settings.artefacts))
     keep = False
     try:
-        if not Path(settings.ordack[0]).is_file():
-            raise BoardMissing(f"{settings.ordack[0]} is missing; `make setup` installs it")
-        board = open_board(settings.board, folder / "board", settings.application)
-        settings = settings.for_board(board.limits)
-        kinds = TCP_KINDS if board.line is None else SERIAL_KINDS
-        cuts = plan_cuts(settings.seed, settings.cuts, settings.traffic(), 2 * settings.kills, kinds)
-        ways = {"board": (ERASE, POWER) if settings.erase else board.ways, "queue manager": (POWER,)}
-        plans = {
-            name: plan_kills(settings.seed, name, settings.kills, settings.messages, ways[name]) for name in VICTIMS
-        }
-        plan = {
-            "cuts": [asdict(cut) for cut in cuts],
-            **{name: [asdict(kill) for kill in plans[name]] for name in plans},
-        }
-        schedule = CutSchedule(cuts)
-        campaign = Campaign(
-            settings,
-            board,
-            QueueManager(settings.ordack, folder),
-            schedule,
-            proxy_of(board, schedule, settings.seed),
-            folder,
-        )
-        ends: tuple[Board | QueueManager, ...] = (board, campaign.manager)
-        victims = {
-            name: Victim(name, end, plans[name], campaign.erase_outbox) for name, end in zip(VICTIMS, ends, strict=True)
-        }
-        figures = Figures(
-            settings.seed, settings.board, board.describe(), settings.messages, settings.cuts, settings.kills
-        )
-        figures.plan = plan
-        begun = time.monotonic()
-        try:
-            with View(console, campaign.totals()) as view:
-                await campaign.run(victims, view)
-                figures.comparison, figures.found_at_restart = await campaign.verdict()
-                campaign.in_queue = figures.comparison.received
-                view.update(campaign.figures(victims))
-        except (CampaignFailed, ValueError, KeyError) as error:
-            figures.failure = f"{error}\n{campaign.logs()}"
-        finally:
-            await campaign.close()
-        figures.seconds = time.monotonic() - begun
-        figures.core = campaign.progress.core
-        figures.cuts = campaign.schedule.made
-        figures.board_kills, figures.manager_kills = (victims[name].kills for name in VICTIMS)
-        figures.connections = campaign.schedule.connections
-        figures.refused = campaign.proxy.refused
-        figures.bytes_up, figures.bytes_down = campaign.schedule.forwarded.values()
+        campaign, victims, figures = _prepare(settings, folder)
+        await _play(campaign, victims, figures, console)
         if not figures.ok:
             keep = True
             figures.artefacts = str(folder)
             (folder / "figures.json").write_text(figures.to_json())
-            (folder / "board.log").write_text(board.log.tail(sys.maxsize))
+            (folder / "board.log").write_text(campaign.board.log.tail(sys.maxsize))
             (folder / "queue_manager.log").write_text(campaign.manager.log.tail(sys.maxsize))
         return figures
     finally:
         if not keep:
             shutil.rmtree(folder)
+
+
+def _prepare(settings: Settings, folder: Path) -> tuple[Campaign, dict[str, Victim], Figures]:
+    """The parts of a campaign, what will happen to them, and its figures with that plan. Raises BoardMissing."""
+    if not Path(settings.ordack[0]).is_file():
+        raise BoardMissing(f"{settings.ordack[0]} is missing; `make setup` installs it")
+    board = open_board(settings.board, folder / "board", settings.application)
+    settings = settings.for_board(board.limits)
+    kinds = TCP_KINDS if board.line is None else SERIAL_KINDS
+    cuts = plan_cuts(settings.seed, settings.cuts, settings.traffic(), 2 * settings.kills, kinds)
+    ways = {"board": (ERASE, POWER) if settings.erase else board.ways, "queue manager": (POWER,)}
+    plans = {name: plan_kills(settings.seed, name, settings.kills, settings.messages, ways[name]) for name in VICTIMS}
+    schedule = CutSchedule(cuts)
+    manager = QueueManager(settings.ordack, folder)
+    campaign = Campaign(settings, board, manager, schedule, proxy_of(board, schedule, settings.seed), folder)
+    ends: tuple[Board | QueueManager, ...] = (board, manager)
+    victims = {
+        name: Victim(name, end, plans[name], campaign.erase_outbox) for name, end in zip(VICTIMS, ends, strict=True)
+    }
+    figures = Figures(settings.seed, settings.board, board.describe(), settings.messages, settings.cuts, settings.kills)
+    figures.plan = {
+        "cuts": [asdict(cut) for cut in cuts],
+        **{name: [asdict(kill) for kill in plans[name]] for name in plans},
+    }
+    return campaign, victims, figures
+
+
+async def _play(campaign: Campaign, victims: dict[str, Victim], figures: Figures, console: Console) -> None:
+    """All that happens in a campaign; its figures are complete then."""
+    begun = time.monotonic()
+    try:
+        with View(console, campaign.totals()) as view:
+            await campaign.run(victims, view)
+            figures.comparison, figures.found_at_restart = await campaign.verdict()
+            campaign.in_queue = figures.comparison.received
+            view.update(campaign.figures(victims))
+    except (CampaignFailed, ValueError, KeyError) as error:
+        figures.failure = f"{error}\n{campaign.logs()}"
+    finally:
+        await campaign.close()
+    figures.seconds = time.monotonic() - begun
+    figures.core = campaign.progress.core
+    figures.cuts = campaign.schedule.made
+    figures.board_kills, figures.manager_kills = (victims[name].kills for name in VICTIMS)
+    figures.connections = campaign.schedule.connections
+    figures.refused = campaign.proxy.refused
+    figures.bytes_up, figures.bytes_down = campaign.schedule.forwarded.values()
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> tuple[Settings, bool]:
