@@ -2,7 +2,8 @@
 
 from ordack.client import Client, Empty, Message, Queue
 from ordack.names import BadName
-from ordack.store import NoSuchQueue, QueueExists, StoreBusy, StoreError, StoreFull, StoreUnknown
+from ordack.store import StoreBusy, StoreError, StoreFull, StoreUnknown
+from ordack.store.queues import NoSuchQueue, QueueExists
 
 __all__ = [
     "BadName",

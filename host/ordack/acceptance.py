@@ -26,7 +26,9 @@ from ordack.log import Operator
 from ordack.outcome import Back
 from ordack.outgoing import OutgoingQueues
 from ordack.routing import Routing
-from ordack.store import NewMessage, Queue, Store
+from ordack.store import Store
+from ordack.store.messages import NewMessage
+from ordack.store.queues import Queue
 
 LOWEST_PRIORITY_RANK = 7
 FINAL_ACK_BYTES = 512  # at most, with the longest address
@@ -154,7 +156,7 @@ class Acceptance:
         assert queue is not None
         if queue.quota is None or not self._fits(arriving):
             return 0
-        now = self._store.find_queue(queue.identifier)
+        now = self._store.queues.find(queue.identifier)
         queued = arriving.batch.queued.get(queue.identifier, 0)
         return 0 if now is None or now.has_room(queued + len(arriving.raw)) else confirm.NACK_Q_EXCEED_QUOTA
 

@@ -9,7 +9,7 @@ from ordack.incoming import IncomingState
 from ordack.links import Link
 from ordack.outcome import Outcomes
 from ordack.outgoing import OutgoingQueue
-from ordack.store import NewMessage
+from ordack.store.messages import NewMessage
 from ordack.tables import key_of
 
 

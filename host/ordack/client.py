@@ -26,29 +26,17 @@ from mqqb.names import QueueName, parse_format_name, utf16_encode
 
 from ordack import classes, names, outcome
 from ordack.config import CONNECT_TIMEOUT_S, Config, check_host, split_direct
-from ordack.look import open_to_look
 from ordack.names import JOURNAL, BadName
 from ordack.outcome import Outcomes
 from ordack.pieces import CHUNK, in_pieces
-from ordack.store import (
-    CLOSED_QUEUES,
-    POISON,
-    PRIVATE,
-    SUBQUEUE,
-    SYSTEM,
-    NewMessage,
-    NewOutgoing,
-    Outgoing,
-    QueueNotEmpty,
-    Store,
-    Stored,
-    StoreError,
-    StoreFull,
-    StoreUnknown,
-    counted,
-    legible,
-)
-from ordack.store import Queue as QueueState
+from ordack.store import Store, StoreError, StoreFull, StoreUnknown
+from ordack.store.database import counted, legible
+from ordack.store.look import open_to_look
+from ordack.store.messages import NewMessage, Stored
+from ordack.store.outgoing import NewOutgoing, Outgoing
+from ordack.store.queues import Queue as QueueState
+from ordack.store.queues import QueueNotEmpty
+from ordack.store.schema import CLOSED_QUEUES, POISON, PRIVATE, SUBQUEUE, SYSTEM
 
 ACKNOWLEDGE = {  # administration acknowledgements that a sender can ask for (MessagePropertiesHeader.Flags)
     "reach-queue": headers.WANT_PA,
@@ -60,6 +48,19 @@ TIME_MAX = 0xFFFFFFFE  # seconds
 
 LABEL_MAX = 249
 LOOK_AGAIN_S = 1.0  # while waiting: what a process had received when it died comes back without a change of the store
+
+
+def _deletable(store: Store, name: str) -> list[QueueState]:
+    """A private queue and its sub-queue, of which no message is being received."""
+    queue = store.queues.named(name)
+    if queue.kind == SYSTEM:
+        raise StoreError(f"{queue.name} is a system queue: it cannot be deleted")
+    poison = store.queues.find(queue.name + POISON)
+    queues = [queue, poison] if poison else [queue]
+    for one in queues:
+        if store.messages.locked(one.identifier):
+            raise StoreError(f"messages of {one.name} are being received: delete the queue when that has ended")
+    return queues
 
 
 def _closed(name: str) -> StoreError:
@@ -212,7 +213,7 @@ class Queue:
         deadline = time.monotonic() + timeout
         while True:
             self._store.changed()  # before looking, so that nothing slips in between
-            stored = self._store.begin_receive(
+            stored = self._store.messages.begin_receive(
                 self.identifier,
                 limit,
                 self._client.now(),
@@ -230,7 +231,7 @@ class Queue:
             return
         try:
             with self._store.transaction():
-                self._store.received(keys)
+                self._store.messages.received(keys)
                 self._client.outcomes().remove(keys, message_class)
         except BaseException:
             self.put_back(keys)
@@ -239,12 +240,12 @@ class Queue:
     def put_back(self, keys: list[int]) -> None:
         """Put messages of a receive back in their old places."""
         with contextlib.suppress(StoreError):  # later, then: what the application raises matters more
-            self._store.put_back(keys)
+            self._store.messages.put_back(keys)
 
     def peek(self) -> Iterator[Message]:
         """The messages in the queue, in its order, without removing them."""
         place = (-1, -1)
-        while stored := self._store.peek(self.identifier, 256, place, self._client.now()):
+        while stored := self._store.messages.peek(self.identifier, 256, place, self._client.now()):
             for message in stored:
                 yield Message(message)
             place = (stored[-1].rank, stored[-1].lookup_id)
@@ -302,7 +303,7 @@ class Client:
 
     def create_queue(self, name: str, transactional: bool = False) -> Queue:
         """Make a private queue; raises BadName, QueueExists."""
-        return Queue(self, self.store.create_queue(name, transactional))
+        return Queue(self, self.store.queues.create(name, transactional))
 
     def queue(self, name: str) -> Queue:
         """An existing queue; raises BadName, NoSuchQueue, StoreError for one that is not open to applications."""
@@ -314,10 +315,10 @@ class Client:
 
         In pieces (`pieces.py`): if it is killed, a part is gone, and its senders know.
         """
-        queue = self.store.queue(name)
-        last = self.store.last_lookup_id()
+        queue = self.store.queues.named(name)
+        last = self.store.messages.last_lookup_id()
         removed = in_pieces(self.store, lambda limit: self.outcomes().empty(queue, confirm.NACK_Q_PURGED, limit, last))
-        return removed + self.store.mark_purged(queue.identifier, last)
+        return removed + self.store.messages.mark_purged(queue.identifier, last)
 
     def delete_queue(self, name: str, only_empty: bool = False) -> int:
         """Remove a private queue, its sub-queue and their messages; how many there were. Senders that asked for it are
@@ -328,7 +329,7 @@ class Client:
         """
         removed = 0
         if not only_empty:
-            last = self.store.last_lookup_id()
+            last = self.store.messages.last_lookup_id()
             removed = sum(
                 in_pieces(
                     self.store,
@@ -336,32 +337,20 @@ class Client:
                         one, confirm.NACK_Q_DELETED, limit, last
                     ),
                 )
-                for one in self._deletable(name)
+                for one in _deletable(self.store, name)
             )
         with self.store.transaction():
-            queues = self._deletable(name)
+            queues = _deletable(self.store, name)
             if only_empty and (count := sum(one.messages for one in queues)):
                 raise QueueNotEmpty(f"{counted(count, 'message')} in {queues[0].name} would be deleted, too")
             for one in queues:
                 while gone := self.outcomes().empty(one, confirm.NACK_Q_DELETED, CHUNK):  # what has come since
                     removed += gone
-                self.store.remove_queue(one.identifier)
+                self.store.queues.remove(one.identifier)
         return removed
 
-    def _deletable(self, name: str) -> list[QueueState]:
-        """A private queue and its sub-queue, of which no message is being received."""
-        queue = self.store.queue(name)
-        if queue.kind == SYSTEM:
-            raise StoreError(f"{queue.name} is a system queue: it cannot be deleted")
-        poison = self.store.find_queue(queue.name + POISON)
-        queues = [queue, poison] if poison else [queue]
-        for one in queues:
-            if self.store.locked(one.identifier):
-                raise StoreError(f"messages of {one.name} are being received: delete the queue when that has ended")
-        return queues
-
     def _open(self, name: str) -> QueueState:
-        queue = self.store.queue(name)
+        queue = self.store.queues.named(name)
         if queue.name in CLOSED_QUEUES:
             raise _closed(queue.name)
         return queue
@@ -521,7 +510,7 @@ class Client:
         name, address = outcome.destination(format_name)
         packet = build.user_message(
             self.store.guid,
-            self.store.reserve_message_ids(),
+            self.store.numbers.reserve_message_ids(),
             name,
             body,
             address=address,
@@ -546,7 +535,7 @@ class Client:
         now = self.now()
         place: tuple[int | None, int | None] = None, None
         if delivery == "transactional":
-            stream = self.store.outgoing_queue(format_name.lower(), now)
+            stream = self.store.outgoing.queue(format_name.lower(), now)
             ordinal, time_stamp, number = self._number(stream, packet)
             place = time_stamp << 32 | ordinal, number
         message = outcome.parse(packet)
@@ -554,7 +543,7 @@ class Client:
             raise StoreFull(f"the queue {queue.name} has a quota of {queue.quota} bytes: not accepted (C-73)")
         rank = 7 - (packet[2] & core.BASE_PR)
         own = message.user.message_id if message.transaction is not None else None
-        self.store.add_messages(
+        self.store.messages.add(
             [
                 NewMessage(
                     queue.identifier,
@@ -577,7 +566,7 @@ class Client:
     def _send_away(
         self, format_name: str, packet: bytearray, delivery: str, ttrq: int | None, dead_letter_queue: str | None
     ) -> Sent:
-        stream = self.store.outgoing_queue(format_name.lower(), self.now())  # names do not differ by case
+        stream = self.store.outgoing.queue(format_name.lower(), self.now())  # names do not differ by case
         place: tuple[int | None, int | None] = None, None
         ordinal = time_stamp = number = 0
         if delivery == "transactional":
@@ -604,7 +593,7 @@ class Client:
             )
             record = confirmation.record.tobytes()
             due = outcome.due(confirmation, until, held=False)
-        self.store.add_outgoing(
+        self.store.outgoing.add(
             [
                 NewOutgoing(
                     stream.identifier,
@@ -628,17 +617,17 @@ class Client:
     def last_discarded(self, destination: str) -> int:
         """The class that ended the latest transactional message to this destination elsewhere, if it was not delivered
         and is in no dead-letter queue; 0 if it was, or none has ended."""
-        return self.store.discarded(names.destination(destination).lower())
+        return self.store.outgoing.discarded(names.destination(destination).lower())
 
     def state(self, message_id: int) -> confirm.Conclusion | None:
         """What is known of a transactional message that was sent here (C-80 to C-87); None: nothing, it was never sent
         from this store, or ended longer ago than the store remembers."""
         settings = self.config().confirmation
-        waiting = self.store.waiting_own(message_id)
-        if waiting is None and self.store.own_message(message_id) is not None:
+        waiting = self.store.outgoing.waiting_own(message_id)
+        if waiting is None and self.store.messages.own(message_id) is not None:
             return confirm.Conclusion(confirm.STORED, 0)
         # last: a message that ends between these questions has its outcome by now
-        record = waiting.confirmation if waiting is not None else self.store.outcome(message_id)
+        record = waiting.confirmation if waiting is not None else self.store.memory.outcome(message_id)
         if record is None:
             return None
         return Confirmation(array("I", record), settings).conclusion()
@@ -648,16 +637,16 @@ class Client:
         offset = parse.transaction_offset(packet)
         header = array("I", bytes(4 * core.part_words(core.TRANSACTION_HEADER)))
         core.unpack(core.TRANSACTION_HEADER, header, packet, offset, len(packet))
-        outgoing = self.store.number_in(outgoing, self.now())
+        outgoing = self.store.outgoing.number_in(outgoing, self.now())
         record = array("I", outgoing.record)
         ordinal, time_stamp = record[core.OUTGOING_ORDINAL], record[core.OUTGOING_TIME_STAMP]
-        previous = self.store.last_outgoing_number(outgoing.identifier, ordinal, time_stamp)
+        previous = self.store.outgoing.last_number(outgoing.identifier, ordinal, time_stamp)
         if core.stamp(record, previous, header) != core.OK:  # the numbers are used up: the next sequence (A-24)
-            record = array("I", self.store.new_sequence(self.now()))
+            record = array("I", self.store.numbers.new_sequence(self.now()))
             ordinal, time_stamp = record[core.OUTGOING_ORDINAL], record[core.OUTGOING_TIME_STAMP]
             core.stamp(record, 0, header)
         core.pack(core.TRANSACTION_HEADER, header, packet, offset)
-        self.store.save_outgoing([outgoing._replace(record=tuple(record))])
+        self.store.outgoing.save([outgoing._replace(record=tuple(record))])
         return ordinal, time_stamp, header[core.TX_NUMBER]
 
 

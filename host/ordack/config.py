@@ -25,7 +25,7 @@ from mqqb.streams import RESEND_INTERVALS
 
 from ordack import machine
 from ordack.names import BadName, destination, queue_name
-from ordack.store import NEVER
+from ordack.store.schema import NEVER
 
 PORT = 1801  # B-001
 EVERY_ADDRESS = ("0.0.0.0", "::")  # to listen on

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from ordack.batch import Batch
 from ordack.pieces import CHUNK, piece
 from ordack.settling import Settling
-from ordack.store import Store, first_piece
+from ordack.store import Store
+from ordack.store.database import first_piece
 
 DUE = 10_000  # messages that are found due at once: what is near each other in the store ends together
 
@@ -29,16 +30,16 @@ class Deadlines:
 
     def load(self) -> None:
         """Begin anew: what is due is to be looked for."""
-        self._due: list[tuple[int, int]] = []  # as Store.due_outgoing, what is due later first
+        self._due: list[tuple[int, int]] = []  # as OutgoingQueues.due, what is due later first
         self._old_outcomes: list[int] = []
 
     def forget_outcomes(self, keep: int) -> None:
         """The oldest outcomes are to be forgotten, but for the last `keep`."""
-        self._old_outcomes = self._store.old_outcomes(keep)
+        self._old_outcomes = self._store.memory.old_outcomes(keep)
 
     def end_foreign(self, now: int, wall: int) -> bool:
         """Messages that were sent under another identifier end: some of them. Was that all?"""
-        messages = self._store.foreign_outgoing(CHUNK)
+        messages = self._store.outgoing.foreign(self._store.guid, CHUNK)
         self.is_behind = len(messages) == CHUNK
         if messages:
             self._transact(now, wall, lambda batch: self._settling.forsake(batch, messages))
@@ -55,14 +56,14 @@ class Deadlines:
 
             self._transact(now, wall, decide)
 
-        self._due = self._due or self._store.due_outgoing(wall, DUE)[::-1]
+        self._due = self._due or self._store.outgoing.due(wall, DUE)[::-1]
         if self._due:
             end(lambda batch, limit: self._end_some(batch, wall, limit))
             self.is_behind = True  # there may be more than that
-        if any(self._store.over(wall, 1)):
+        if any(self._store.messages.over(wall, 1)):
             end(lambda batch, limit: batch.outcomes.remove_over(limit))
         if self._old_outcomes:
-            end(lambda _batch, limit: self._store.forget_outcomes(self._old_outcomes, limit))
+            end(lambda _batch, limit: self._store.memory.forget_outcomes(self._old_outcomes, limit))
 
     def _end_some(self, batch: Batch, wall: int, limit: int) -> int:
         keys = first_piece(self._due[: -limit - 1 : -1])
@@ -70,6 +71,10 @@ class Deadlines:
         self._settling.due(
             batch,
             wall,
-            [waiting for waiting in self._store.waiting(keys) if waiting.due is not None and waiting.due <= wall],
+            [
+                waiting
+                for waiting in self._store.outgoing.waiting(keys)
+                if waiting.due is not None and waiting.due <= wall
+            ],
         )
         return len(keys)

@@ -25,7 +25,7 @@ class Duplicates:
 
     def load(self) -> None:
         """Take it from the store."""
-        self._seen = {(source, message_id): time for source, message_id, time in self._store.history()}
+        self._seen = {(source, message_id): time for source, message_id, time in self._store.memory.history()}
 
     def note(self, identifier: Identifier, wall: int) -> None:
         """It has come."""
@@ -34,7 +34,7 @@ class Duplicates:
 
     def save(self, noted: Iterable[Identifier]) -> None:
         """Write what was noted to the store, and forget what is more than may be remembered."""
-        self._store.save_history([(*identifier, self._seen[identifier]) for identifier in noted])
+        self._store.memory.save_history([(*identifier, self._seen[identifier]) for identifier in noted])
         surplus = len(self._seen) - self._config.history_size
         if surplus > 0:
             self._forget(list(islice(self._seen, surplus)))
@@ -47,4 +47,4 @@ class Duplicates:
         for identifier in identifiers:
             del self._seen[identifier]
         for first in range(0, len(identifiers), ROWS):
-            self._store.delete_history(identifiers[first : first + ROWS])
+            self._store.memory.delete_history(identifiers[first : first + ROWS])

@@ -15,7 +15,10 @@ from ordack.config import Config
 from ordack.links import Link
 from ordack.outgoing import OutgoingQueue
 from ordack.routing import Routing
-from ordack.store import PRIVATE, Incoming, Queue, Store
+from ordack.store import Store
+from ordack.store.memory import Incoming
+from ordack.store.queues import Queue
+from ordack.store.schema import PRIVATE
 
 
 class IncomingState:
@@ -80,7 +83,7 @@ class IncomingStreams:
                 self._stream(now, array("I", row.record), row.limit),
                 row.last_access,
             )
-            for row in self._store.incoming()
+            for row in self._store.memory.incoming()
         }
         self.order_acks_due = None
         self._on, self._owed, self._overdue = {}, {}, {}
@@ -99,7 +102,7 @@ class IncomingStreams:
 
     def refresh(self) -> None:
         """Take up which queues there are."""
-        queues = self._store.queues()
+        queues = self._store.queues.all()
         self._queues = {queue.name.lower(): queue for queue in queues}
         self._queues.update((queue.identifier, queue) for queue in queues)
         self._strays = {state: None for state in self if self._is_stray(state)}
@@ -165,8 +168,8 @@ class IncomingStreams:
 
     def save(self, changed: Iterable[IncomingState], forgotten: Iterable[tuple[bytes, str]]) -> None:
         """Write to the store what has become of these."""
-        self._store.delete_incoming(forgotten)  # before the next: a stream may have come back in the same batch
-        self._store.save_incoming(
+        self._store.memory.delete_incoming(forgotten)  # before the next: a stream may have come back in the same batch
+        self._store.memory.save_incoming(
             [
                 Incoming(state.source, state.key, tuple(state.stream.record), state.last_access, state.stream.limit)
                 for state in changed

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from ordack.store import legible
+from ordack.store.database import legible
 
 INFO, WARNING, ERROR = "info", "warning", "error"
 AGAIN_S = 60.0  # in which the same fact is not told again; twice as long each time that it keeps coming,

@@ -36,7 +36,8 @@ from ordack.outgoing import OutgoingQueue, OutgoingQueues
 from ordack.routing import Routing
 from ordack.settling import Settling
 from ordack.status import report
-from ordack.store import NewOutgoing, Store, StoreError
+from ordack.store import Store, StoreError
+from ordack.store.outgoing import NewOutgoing
 from ordack.tables import key_of
 
 TRACED = core.BASE_TR >> 8  # BaseHeader.Flags.TR, in the byte at packet offset 3
@@ -252,7 +253,7 @@ class Manager:
 
     def _write(self, batch: Batch, wall: int) -> None:
         if batch.messages:
-            self.store.add_messages(batch.messages)
+            self.store.messages.add(batch.messages)
         if batch.incoming or batch.forgotten:
             self.incoming.save(batch.incoming, batch.forgotten)
         self._settling.write(batch)
@@ -272,7 +273,7 @@ class Manager:
         for target, message, packet in batch.forwarded:
             until = outcome.send_until(message)
             there = self.links.with_peer(bytes(message.user.queue_manager_address))
-            queue = self.store.outgoing_queue(target, wall, there[0].address if there else None)
+            queue = self.store.outgoing.queue(target, wall, there[0].address if there else None)
             rows.append(
                 NewOutgoing(
                     queue.identifier,
@@ -289,7 +290,7 @@ class Manager:
                     due=until + 1,
                 )
             )
-        self.store.add_outgoing(rows)
+        self.store.outgoing.add(rows)
         batch.outcomes.sent = True
 
     # ---- what is sent
@@ -328,9 +329,9 @@ class Manager:
                 break
             if entry.tx_sequence_number:
                 self.outgoing.may_transmit(queue)
-            packet, until = self.store.outgoing_packet(key_of(entry))  # with no statement between this and sending it
+            packet, until = self.store.outgoing.packet(key_of(entry))  # with no statement between this and sending it
             if wall > until:
-                due = self.store.waiting([key_of(entry)])
+                due = self.store.outgoing.waiting([key_of(entry)])
                 self._transact(now, wall, partial(self._settling.due, wall=wall, due=due))  # B-311, C-29
                 continue
             if entry.tx_sequence_number:

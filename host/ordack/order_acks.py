@@ -37,7 +37,7 @@ class OrderAcks:
         for queue in self._outgoing.returns:
             queue.rejections = self._outgoing.last_key  # nothing says which of them reject
             for entry in queue.stream.table:
-                found = returns.rejected(self._store.outgoing_packet(key_of(entry))[0])
+                found = returns.rejected(self._store.outgoing.packet(key_of(entry))[0])
                 if found and found[0] in sequences:
                     sequences[found[0]].final_acks = queue
 
@@ -117,7 +117,7 @@ class OrderAcks:
 
     def _message_id(self) -> int:
         if not self._message_ids:
-            first = self._store.reserve_message_ids(MESSAGE_ID_BLOCK)
+            first = self._store.numbers.reserve_message_ids(MESSAGE_ID_BLOCK)
             self._message_ids = range(first, first + MESSAGE_ID_BLOCK)
         identifier, self._message_ids = self._message_ids[0], self._message_ids[1:]
         return identifier

@@ -22,19 +22,13 @@ from mqqb.parse import parse as parse_packet
 
 from ordack.config import Config, split_direct
 from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL
-from ordack.room import Room
-from ordack.store import (
-    NEVER,
-    ORDER_QUEUE_ID,
-    PRIVATE,
-    Leaving,
-    NewMessage,
-    NewOutgoing,
-    Queue,
-    Store,
-    Waiting,
-    legible,
-)
+from ordack.store import Store
+from ordack.store.database import legible
+from ordack.store.messages import Leaving, NewMessage
+from ordack.store.outgoing import NewOutgoing, Waiting
+from ordack.store.queues import Queue
+from ordack.store.room import Room
+from ordack.store.schema import NEVER, ORDER_QUEUE_ID, PRIVATE
 
 # What the removal of a message leads to, bits of NewMessage.wants.
 FINAL_ACK = 1  # to the queue manager that sent it (B-116)
@@ -138,7 +132,7 @@ class Outcomes:
         """Remove messages from their queues for the reason that the class says, with all that they want to follow
         (B-336 to B-342)."""
         keys = list(lookup_ids)
-        for leaving in self.store.leaving(keys):
+        for leaving in self.store.messages.leaving(keys):
             message = parse(leaving.packet)
             positive = message_class == confirm.ACK_RECEIVE
             back = None
@@ -153,7 +147,7 @@ class Outcomes:
                 self._end_own(message, leaving, message_class)
             if leaving.wants & ON_EXPIRY and message_class == confirm.NACK_RECEIVE_TIMEOUT:
                 self.copy(DEAD_LETTER, leaving.packet, message_class)
-        self.store.delete_messages(keys)
+        self.store.messages.delete(keys)
 
     def _end_own(self, message: headers.UserMessage, leaving: Leaving, message_class: int) -> None:
         """A transactional message from this queue manager to itself: C-70, C-71, and its other ends alike."""
@@ -172,19 +166,19 @@ class Outcomes:
             self.copy(JOURNAL, leaving.packet, None)
         if action & confirm.DEAD_LETTER:
             self.dead_letter(leaving.packet, leaving.dead_letter, confirmation)
-        self.store.add_outcomes([(user.message_id, record.tobytes(), self.now)])
+        self.store.memory.add_outcomes([(user.message_id, record.tobytes(), self.now)])
 
     def empty(self, queue: Queue, message_class: int, limit: int, last: int = NEVER) -> int:
         """Remove messages of a queue that is purged or deleted (B-339, B-340), `limit` at most, none with a lookup id
         above `last`; how many."""
-        keys = self.store.unlocked(queue.identifier, limit, last)
+        keys = self.store.messages.unlocked(queue.identifier, limit, last)
         self.remove(keys, message_class)
         return len(keys)
 
     def remove_over(self, limit: int = PIECE) -> int:
         """Remove messages whose time to be received is over (B-341, B-407), and purged ones whose receive has ended,
         `limit` of each at most; how many."""
-        expired, purged = self.store.over(self.now, limit)
+        expired, purged = self.store.messages.over(self.now, limit)
         if expired:
             self.remove(expired, confirm.NACK_RECEIVE_TIMEOUT)
         if purged:
@@ -202,7 +196,7 @@ class Outcomes:
         discarded: dict[int, int] = {}
         for waiting, confirmation, action in settled:
             if action & (confirm.JOURNAL | confirm.DEAD_LETTER | confirm.NACK):
-                packet, _ = self.store.outgoing_packet(waiting.key)
+                packet, _ = self.store.outgoing.packet(waiting.key)
                 if action & confirm.JOURNAL:
                     self.copy(JOURNAL, packet, None)
                 if action & confirm.DEAD_LETTER:
@@ -217,18 +211,18 @@ class Outcomes:
             elif action & confirm.STORE:
                 deadline = due(confirmation, waiting.send_until, held=True)
                 kept.append((confirmation.record.tobytes(), deadline, True, waiting.key))
-        self.store.delete_outgoing(gone)
-        self.store.keep_outgoing(kept)
-        self.store.add_outcomes(outcomes)
-        self.store.note_discarded(discarded)
+        self.store.outgoing.delete(gone)
+        self.store.outgoing.keep(kept)
+        self.store.memory.add_outcomes(outcomes)
+        self.store.outgoing.note_discarded(discarded)
         return gone
 
     def give_up(self, waiting: Waiting, message_class: int) -> bytearray:
         """A message that is not transactional, or only passes through, will not be delivered (B-311 to B-313, B-390);
         its packet."""
-        packet, _ = self.store.outgoing_packet(waiting.key)
+        packet, _ = self.store.outgoing.packet(waiting.key)
         self.undelivered(packet, message_class, None)
-        self.store.delete_outgoing([waiting.key])
+        self.store.outgoing.delete([waiting.key])
         return packet
 
     def undelivered(self, packet: bytes | bytearray, message_class: int, back: Back | None) -> None:
@@ -243,7 +237,7 @@ class Outcomes:
     def dead_letter(self, packet: bytes | bytearray, named: str | None, confirmation: Confirmation) -> None:
         """Put a transactional message sent here in the dead-letter queue that the application has named, if that is a
         transactional queue here, else in the system's (C-36, B-243, B-396)."""
-        queue = None if named is None else self.store.find_queue(named)
+        queue = None if named is None else self.store.queues.find(named)
         is_fit = queue is not None and queue.kind == PRIVATE and queue.transactional
         name = named if named is not None and is_fit else DEAD_XACT
         if not self.copy(name, packet, confirmation.record[confirm.CLASS], confirmation.conclusion().in_doubt):
@@ -252,7 +246,7 @@ class Outcomes:
     def copy(self, name: str, packet: bytes | bytearray, message_class: int | None, in_doubt: bool = False) -> bool:
         """Put a copy in a journal or dead-letter queue, with that class if one is given (B-394); nowhere, False, if its
         quota is used up (B-397, C-37)."""
-        queue = self.store.find_queue(name)
+        queue = self.store.queues.find(name)
         assert queue is not None, name
         if not queue.has_room(len(packet)):
             return False
@@ -261,7 +255,7 @@ class Outcomes:
             build.set_message_class(copied, message_class)
         priority = copied[2] & core.BASE_PR
         self.room -= len(packet)
-        self.store.add_messages([NewMessage(queue.identifier, 7 - priority, copied, in_doubt=in_doubt)])
+        self.store.messages.add([NewMessage(queue.identifier, 7 - priority, copied, in_doubt=in_doubt)])
         return True
 
     # ---- acknowledgements
@@ -272,7 +266,7 @@ class Outcomes:
         assert transaction is not None
         source = bytes(message.user.source_queue_manager)
         destination, host = acks.to_source(source, back.address if back.direct else "")
-        message_id = self.store.reserve_message_ids()
+        message_id = self.store.numbers.reserve_message_ids()
         packet = acks.final_ack(
             destination,
             self.store.guid,
@@ -386,7 +380,7 @@ class Outcomes:
         if queue is False:
             return
         recoverable = properties.get("delivery") == "recoverable"
-        message_id = self.store.reserve_message_ids()
+        message_id = self.store.numbers.reserve_message_ids()
         properties |= {"ttrq": compose.FOREVER, "sent_time": self.now, "address": host}
         try:
             packet = build.user_message(self.store.guid, message_id, name, body, **properties)
@@ -398,7 +392,7 @@ class Outcomes:
         if isinstance(queue, Queue):
             if queue.has_room(len(packet)):
                 self.room -= len(packet)
-                self.store.add_messages([NewMessage(queue.identifier, 7 - priority, packet)])
+                self.store.messages.add([NewMessage(queue.identifier, 7 - priority, packet)])
         elif isinstance(name, names.DirectQueueFormatName):
             self._file(guids.format_name(name).lower(), message_id, packet, recoverable, priority)
         elif back is not None and host == source:
@@ -411,12 +405,12 @@ class Outcomes:
         if isinstance(name, guid_names.PrivateQueueFormatNameId):
             if host not in (names.NULL_GUID, self.store.guid):
                 return None
-            queue = self.store.find_queue(name.private_queue_identifier)
+            queue = self.store.queues.find(name.private_queue_identifier)
         else:
             address, queue_name = split_direct(legible(guids.format_name(name))) or ("", "")
             if address != "." and not self.config.is_own(address):
                 return None if address else False
-            queue = self.store.find_queue(queue_name)
+            queue = self.store.queues.find(queue_name)
         return queue if queue and queue.kind == PRIVATE and not queue.transactional else False
 
     def _file(
@@ -428,9 +422,9 @@ class Outcomes:
         priority: int,
         address: str | None = None,
     ) -> None:
-        outgoing = self.store.outgoing_queue(format_name, self.now, address)
+        outgoing = self.store.outgoing.queue(format_name, self.now, address)
         self.room -= len(packet)
-        self.store.add_outgoing(
+        self.store.outgoing.add(
             [NewOutgoing(outgoing.identifier, message_id, 0, 0, 0, recoverable, 0, packet, priority, own=False)]
         )
         self.sent = True

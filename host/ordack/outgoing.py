@@ -18,7 +18,8 @@ from ordack import outcome
 from ordack.config import SERIAL_PORT, Config
 from ordack.links import Hop, Link, Links
 from ordack.routing import Routing, Way
-from ordack.store import Outgoing, OutgoingEntry, Store, Waiting
+from ordack.store import Store
+from ordack.store.outgoing import Outgoing, OutgoingEntry, Waiting
 from ordack.tables import LongStream, key_of
 
 ROWS = 500  # that are read at once, to bound memory, or of which one transaction notes how far they have come
@@ -108,7 +109,7 @@ class OutgoingQueues:
 
     def refresh(self) -> None:
         """Take up what other processes have changed: what is in outgoing queues, how far that is numbered."""
-        for row in self._store.outgoing_queues():
+        for row in self._store.outgoing.queues():
             known = self._queues.get(row.identifier)
             if known:
                 known.stream.adopt(array("I", row.record))
@@ -120,7 +121,7 @@ class OutgoingQueues:
 
     def take_up(self) -> None:
         """Have in memory what was put in outgoing queues in this transaction."""
-        for row in self._store.outgoing_queues():
+        for row in self._store.outgoing.queues():
             if row.identifier not in self._queues:
                 self._add(row)
             self._reach(self._queues[row.identifier], row.address)
@@ -138,7 +139,7 @@ class OutgoingQueues:
         self._attach(queue)
 
     def _load_entries(self) -> None:
-        while rows := self._store.outgoing_messages(self.last_key, ROWS):
+        while rows := self._store.outgoing.messages(self.last_key, ROWS):
             for row in rows:
                 stream = self._queues[row.outgoing].stream
                 entry = _entry(row)
@@ -157,12 +158,12 @@ class OutgoingQueues:
             if stream.record[core.OUTGOING_NUMBER] != 1 and not stream.numbered:
                 core.roll(stream.record)
             rows.append(Outgoing(queue.identifier, queue.format_name, tuple(stream.record)))
-        self._store.save_outgoing(rows)
+        self._store.outgoing.save(rows)
 
     def delete_drained(self, queues: Iterable[OutgoingQueue]) -> None:
         """Delete those of the queues that held what goes back to a peer, and hold nothing now."""
         for queue in [queue for queue in queues if queue.returns and not queue.stream.table]:
-            self._store.delete_outgoing_queue(queue.identifier)
+            self._store.outgoing.remove_queue(queue.identifier)
             del self._queues[queue.identifier]
             if queue.peer:
                 self._by_peer[queue.peer].remove(queue)
@@ -205,7 +206,7 @@ class OutgoingQueues:
         for queue in self._by_hop.get(link.hop, []) if link.hop else []:
             self._attach(queue)
         for queue in self._by_peer.get(link.peer, []):
-            self._store.outgoing_queue(queue.format_name, 0, link.address)
+            self._store.outgoing.queue(queue.format_name, 0, link.address)
             self._reach(queue, link.address)
             self._attach(queue)
 
@@ -278,20 +279,20 @@ class OutgoingQueues:
     def may_transmit(self, queue: OutgoingQueue) -> None:
         """Tell the store that transactional messages of it leave from now on."""
         if not queue.told_open:
-            self._store.set_session_open(queue.identifier, True)
+            self._store.outgoing.set_session_open(queue.identifier, True)
             queue.told_open = True
 
     def _note_interrupted(self) -> None:
         """Anything may have been sent of queues that sessions served to the end: nobody can say of it any more that it
         was never sent."""
-        last = self._store.last_outgoing_key()
-        for row in self._store.outgoing_queues():
+        last = self._store.outgoing.last_key()
+        for row in self._store.outgoing.queues():
             if row.session_open:
                 after = 0
-                while messages := self._store.waiting_in(row.identifier, after, last, ROWS):
+                while messages := self._store.outgoing.waiting_in(row.identifier, after, last, ROWS):
                     self._save_sent(messages)
                     after = messages[-1].key
-                self._store.set_session_open(row.identifier, False)
+                self._store.outgoing.set_session_open(row.identifier, False)
 
     def note_closed(self) -> None:
         """Note which messages were transmitted in sessions that are over, so that no other one is in doubt (C-83)."""
@@ -299,8 +300,8 @@ class OutgoingQueues:
             if queue.told_open and queue.link is None:
                 keys = sorted(queue.transmitted)
                 for first in range(0, len(keys), ROWS):
-                    self._save_sent(self._store.waiting(keys[first : first + ROWS]))
-                self._store.set_session_open(queue.identifier, False)
+                    self._save_sent(self._store.outgoing.waiting(keys[first : first + ROWS]))
+                self._store.outgoing.set_session_open(queue.identifier, False)
                 queue.told_open = False
                 queue.transmitted.clear()
 
@@ -318,7 +319,7 @@ class OutgoingQueues:
                     )
                 )
         if kept:
-            self._store.keep_outgoing(kept)
+            self._store.outgoing.keep(kept)
 
 
 def _entry(row: OutgoingEntry) -> Entry:

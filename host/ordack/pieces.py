@@ -41,13 +41,13 @@ def in_pieces(store: Store, work: Callable[[int], int]) -> int:
 def purge_outgoing(store: Store, outgoing: int) -> tuple[int, int]:
     """Ask the queue manager to end all messages that an outgoing queue has now (C-29); how many, and how many stay as
     `indispensable` says."""
-    last = store.last_outgoing_key()
+    last = store.outgoing.last_key()
     keep = indispensable(store, outgoing)
     after = 0
 
     def withdraw(limit: int) -> int:
         nonlocal after
-        keys = store.request_purge(outgoing, limit, after, last, keep)
+        keys = store.outgoing.request_purge(outgoing, limit, after, last, keep)
         after = keys[-1] if keys else last
         return len(keys)
 

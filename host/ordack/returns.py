@@ -65,7 +65,7 @@ def indispensable(store: Store, outgoing: int) -> list[int]:
     """What an operator cannot purge of an outgoing queue, by key: FinalAcks of another queue manager that reject a
     message and pass through here. Without one, the next OrderAck that passes says that the message was stored, and only
     that other queue manager could hold it back."""
-    return [key for key, packet in store.forwarded(outgoing) if rejected(packet)]
+    return [key for key, packet in store.outgoing.forwarded(outgoing) if rejected(packet)]
 
 
 def given_up(acknowledgements: Iterable[bytearray], states: Iterable[IncomingState]) -> list[IncomingState]:

@@ -20,7 +20,8 @@ from ordack.links import Link
 from ordack.log import Operator
 from ordack.names import JOURNAL
 from ordack.outgoing import OutgoingQueue, OutgoingQueues
-from ordack.store import Store, Waiting
+from ordack.store import Store
+from ordack.store.outgoing import Waiting
 
 
 class Settling:
@@ -45,7 +46,7 @@ class Settling:
         acked, number = body.tx_sequence_id, body.tx_sequence_number
         queue = self._queue_of(acked >> 32)
         is_given = queue is not None and lives.is_given(queue.stream, acked, number)
-        if not is_given and self._store.outrun(acked >> 32) and not self._told_of_newer:
+        if not is_given and self._store.numbers.outrun(acked >> 32) and not self._told_of_newer:
             self._told_of_newer = True
             self._operator.tell(
                 f"an OrderAck names the number {acked}/{number}, newer than any given here: this store was put back "
@@ -69,7 +70,7 @@ class Settling:
             one.stream: one for one in self._outgoing if one is queue or (one.link and one.link.peer == link.peer)
         }
         for stream in self._strangers.refused(acked, queue.stream if queue else None, served, now):
-            self._store.outrun(acked >> 32)
+            self._store.numbers.outrun(acked >> 32)
             self._is_over(batch, served[stream], lives.over(stream, acked))
 
     def _queue_of(self, time_stamp: int) -> OutgoingQueue | None:
@@ -91,7 +92,7 @@ class Settling:
         if body.source_guid != self._store.guid:  # B-241
             return
         message_class = packet.message.properties.message_class
-        waiting = self._store.waiting_own(body.message_id)
+        waiting = self._store.outgoing.waiting_own(body.message_id)
         if waiting is None:
             self._late_final_ack(body.message_id, message_class)
         elif waiting.confirmation is not None and waiting.outgoing in self._outgoing:  # A-18
@@ -102,7 +103,7 @@ class Settling:
 
     def _late_final_ack(self, message_id: int, message_class: int) -> None:
         """A FinalAck for a message that has ended changes nothing; an operator may want to know of one (C-34)."""
-        record = self._store.outcome(message_id)
+        record = self._store.memory.outcome(message_id)
         if record is None:
             return
         confirmation = Confirmation(array("I", record), self._config.confirmation)
@@ -114,7 +115,7 @@ class Settling:
     def write(self, batch: Batch) -> None:
         """Write what acknowledgements have said."""
         if batch.passed_on:
-            self._store.delete_outgoing(batch.passed_on)
+            self._store.outgoing.delete(batch.passed_on)
         if batch.journaled:
             self._journal(batch)
         if batch.answers:
@@ -122,14 +123,14 @@ class Settling:
 
     def _journal(self, batch: Batch) -> None:
         """Messages that are not transactional, and have arrived: copies for those with JP (B-226, B-393)."""
-        for waiting in self._store.waiting(batch.journaled):
+        for waiting in self._store.outgoing.waiting(batch.journaled):
             if waiting.own and waiting.journal * core.USER_JN & core.USER_JP:
-                batch.outcomes.copy(JOURNAL, self._store.outgoing_packet(waiting.key)[0], None)
-        self._store.delete_outgoing(batch.journaled)
+                batch.outcomes.copy(JOURNAL, self._store.outgoing.packet(waiting.key)[0], None)
+        self._store.outgoing.delete(batch.journaled)
 
     def _settle(self, batch: Batch) -> None:
         """Apply acknowledgements to the confirmation process of the messages that they name, in order of arrival."""
-        found = {waiting.key: waiting for waiting in self._store.waiting(batch.queue_of)}
+        found = {waiting.key: waiting for waiting in self._store.outgoing.waiting(batch.queue_of)}
         settled = {}
         for key, message_class in batch.answers:
             waiting = found[key]
@@ -186,7 +187,7 @@ class Settling:
                 if stop:
                     held.append(waiting.key)
         batch.incoming.update(dict.fromkeys(returns.given_up(given_up, self._incoming)))
-        self._store.keep_outgoing(kept)
+        self._store.outgoing.keep(kept)
         gone += batch.outcomes.settle(settled)
         for name in {self._outgoing[waiting.outgoing].format_name for waiting in due if waiting.key in gone}:
             self._operator.tell_seldom(
@@ -215,7 +216,7 @@ class Settling:
     def give_up_final_acks(self, wall: int) -> None:
         """Those for peers that have not come back, the oldest, if too many wait (B-435)."""
         for identifier, count in returns.surplus(self._outgoing.returns, self._incoming.known_sources(), self._config):
-            self._store.give_up_acknowledgements(identifier, count)
+            self._store.outgoing.give_up_acknowledgements(identifier, count)
             self._operator.tell_seldom(
                 "FinalAcks",
                 wall,

@@ -18,8 +18,11 @@ from ordack.config import Config, format_address, split_direct
 from ordack.links import Hop, Link
 from ordack.outcome import is_return_queue
 from ordack.outgoing import OutgoingQueue
-from ordack.room import megabytes
-from ordack.store import PRIVATE, OutgoingCount, Store, counted
+from ordack.store import Store
+from ordack.store.database import counted
+from ordack.store.outgoing import OutgoingCount
+from ordack.store.room import megabytes
+from ordack.store.schema import PRIVATE
 
 LARGE_MESSAGE = 5_000_000  # bytes: with less room than this not every message is taken
 
@@ -126,7 +129,7 @@ def outgoing(store: Store, shown: Mapping[str, Any] | None, now: float) -> list[
     """The outgoing queues: what is in them, what the queue manager tells of them, and `why` their messages wait."""
     running = {queue["format_name"]: queue for queue in (shown or {}).get("outgoing", ())}
     found = []
-    for count in store.outgoing_counts():
+    for count in store.outgoing.counts():
         told = running.get(count.format_name, {"state": "OnHold" if count.on_hold else ""})
         found.append(
             {
@@ -153,7 +156,7 @@ def glance(store: Store, now: float | None = None) -> dict[str, Any]:
             "bytes": queue.bytes,
             "quota": queue.quota,
         }
-        for queue in store.queues()
+        for queue in store.queues.all()
         if queue.kind == PRIVATE or queue.messages
     ]
     waiting = outgoing(store, shown, now)
@@ -231,10 +234,10 @@ def of_message(client: Client, message_id: int, now: float | None = None) -> dic
         "class_name": classes.name(number) if number else None,
         "why": f"{said}: {classes.words(number)}" if number else said,
     }
-    waiting = client.store.waiting_own(message_id) if conclusion.answer == confirm.WAITING else None
+    waiting = client.store.outgoing.waiting_own(message_id) if conclusion.answer == confirm.WAITING else None
     if waiting:
         shown = client.store.status()
-        [name] = [queue.format_name for queue in client.store.outgoing_queues() if queue.identifier == waiting.outgoing]
+        [name] = [queue.format_name for queue in client.store.outgoing.queues() if queue.identifier == waiting.outgoing]
         [queue] = [queue for queue in outgoing(client.store, shown, now) if queue["format_name"] == name]
         told |= {"outgoing": name, "why": queue["why"], "connection": queue.get("connection")}
     return told

@@ -52,7 +52,8 @@ from ordack.links import Hop, Link
 from ordack.manager import Manager
 from ordack.names import DEAD_XACT, JOURNAL
 from ordack.returns import indispensable
-from ordack.store import FILE_NAME, NEVER, Store, StoreError
+from ordack.store import Store, StoreError
+from ordack.store.schema import FILE_NAME, NEVER
 
 from tests.host.model_lines import Sendable, Sending, Violation
 from tests.support.host_peer import Peer
@@ -173,14 +174,12 @@ class Application:
     def die(self) -> None:
         """The process is gone: its locks are free, nothing it had begun is finished."""
         store = self.client.store
-        store._db.exec_trace = _dead
+        store._database.connection.exec_trace = _dead
         if self.open:
             with contextlib.suppress(Crash):
                 self.open.__exit__(Crash, Crash(), None)
-        for descriptor in store._locks:
-            os.close(descriptor)
-        store._locks.clear()
-        store._db.close()
+        store._locks.close()
+        store._database.connection.close()
 
 
 def _dead(_cursor: Any, _statement: str, _bindings: Any) -> bool:
@@ -202,7 +201,7 @@ def _trap(
                 raise error("model")
         return True
 
-    store._db.exec_trace = trace
+    store._database.connection.exec_trace = trace
 
 
 def _between(store: Store, statements: int, act: Callable[[], None]) -> None:
@@ -212,12 +211,12 @@ def _between(store: Store, statements: int, act: Callable[[], None]) -> None:
     def trace(_cursor: Any, _statement: str, _bindings: Any) -> bool:
         nonlocal left
         left -= 1
-        if left < 0 and store._db.get_autocommit():
-            store._db.exec_trace = None
+        if left < 0 and store._database.connection.get_autocommit():
+            store._database.connection.exec_trace = None
             act()
         return True
 
-    store._db.exec_trace = trace
+    store._database.connection.exec_trace = trace
 
 
 class Host:
@@ -289,7 +288,7 @@ class Host:
             for application in self.applications:
                 self.kill(application)
             self.boot = self.world.now
-        self.store._db.exec_trace = None
+        self.store._database.connection.exec_trace = None
         self.store.close()
         self._open()
         self.look()
@@ -381,7 +380,7 @@ class Host:
     def close(self) -> None:
         for application in self.applications:
             application.die()
-        self.store._db.exec_trace = None
+        self.store._database.connection.exec_trace = None
         self.store.close()
         self.monitor.close()
 
@@ -561,7 +560,7 @@ def _template(index: int) -> Path:
         folder = Path(tempfile.mkdtemp(prefix="ordack-model-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
         with Store(folder, create=True) as store:
             for name, transactional in MADE.items():
-                store.create_queue(name, transactional)
+                store.queues.create(name, transactional)
         _identify(folder, bytes([0xA0 + index]) * 16)
         _templates[index] = folder
     return _templates[index]
@@ -569,7 +568,7 @@ def _template(index: int) -> Path:
 
 def _identify(folder: Path, guid: bytes) -> None:
     with Store(folder) as store:
-        store._db.execute("UPDATE settings SET value = ? WHERE name = 'guid'", (guid,))
+        store._database.connection.execute("UPDATE settings SET value = ? WHERE name = 'guid'", (guid,))
 
 
 def clean() -> None:
@@ -781,7 +780,7 @@ class World:
 
     def _leaves(self, host: Host, wire: Wire, end: int, data: bytes) -> None:
         """Bytes go out: nothing in them may say more than what is on the disk."""
-        if not host.store._db.get_autocommit():
+        if not host.store._database.connection.get_autocommit():
             raise Violation(f"host {host.index} sends with its transaction open")
         link = wire.links[end]
         sending = wire.sending[end]
@@ -914,9 +913,9 @@ class World:
         except Crash:
             host.kill(application)
         except StoreError:
-            application.client.store._db.exec_trace = None
+            application.client.store._database.connection.exec_trace = None
         else:
-            application.client.store._db.exec_trace = None
+            application.client.store._database.connection.exec_trace = None
 
     def _send(
         self,
@@ -1055,12 +1054,12 @@ class World:
 
     def _withdraw(self, host: Host, number: int) -> None:
         store = host.applications[0].client.store
-        queue = self._pick(sorted(store.outgoing_queues(), key=lambda queue: queue.format_name), number)
+        queue = self._pick(sorted(store.outgoing.queues(), key=lambda queue: queue.format_name), number)
         if queue is None:
             return
         host.look()
         self.figures["withdrawn"] += 1
-        for key in store.request_purge(queue.identifier, keep=indispensable(store, queue.identifier)):
+        for key in store.outgoing.request_purge(queue.identifier, keep=indispensable(store, queue.identifier)):
             host.withdrawn.add(key)
             if key not in host.outgoing:
                 continue
@@ -1077,9 +1076,9 @@ class World:
         """An operator puts an outgoing queue on hold, or takes it off."""
         host = self.hosts[where % self.size]
         store = host.applications[0].client.store
-        queue = self._pick(sorted(store.outgoing_queues(), key=lambda queue: queue.format_name), number)
+        queue = self._pick(sorted(store.outgoing.queues(), key=lambda queue: queue.format_name), number)
         if queue is not None:
-            store.set_on_hold(queue.format_name, not queue.on_hold)
+            store.outgoing.set_on_hold(queue.format_name, not queue.on_hold)
 
     def change_queue(self, where: int, queue_number: int, transactional: int) -> None:
         """An operator deletes a queue, or makes one that is not there."""
@@ -1356,7 +1355,7 @@ class World:
                 host.config, next_hops=hops, route=bool(routed), session=Settings(window_size=window)
             )
             host.manager = host._manager()
-            host.store._db.execute(
+            host.store._database.connection.execute(
                 "UPDATE settings SET value = ? WHERE name = 'message_id_ordinal'", (-3 * start % 0xFFFFFFFF,)
             )
 
@@ -1368,9 +1367,9 @@ class World:
         self.wall_offset += self.highest_wall(0) - self.wall
         for host in self.hosts:
             host.manager.config = host.config = dataclasses.replace(host.config, quota=8 << 30)
-            host.store._db.exec_trace = None
-            for queue in host.store.outgoing_queues():
-                host.applications[0].client.store.set_on_hold(queue.format_name, False)
+            host.store._database.connection.exec_trace = None
+            for queue in host.store.outgoing.queues():
+                host.applications[0].client.store.outgoing.set_on_hold(queue.format_name, False)
             for link in host.links:
                 if not link.writable:
                     self._act(host, lambda host=host, link=link: host.manager.resume(link, host.now, self.wall))
@@ -1380,7 +1379,7 @@ class World:
         self.now += 1000
         if any(host.given_up for host in self.hosts):  # some wait for what nobody will say: operators end that
             for host in self.hosts:
-                for number in range(len(host.store.outgoing_queues())):
+                for number in range(len(host.store.outgoing.queues())):
                     self._withdraw(host, number)
         self._settle(lambda message: False)
         for host in self.hosts:

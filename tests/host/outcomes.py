@@ -48,7 +48,7 @@ class Sender(Peer):
 def application(world: World, host: Host) -> Iterator[Client]:
     """An application in another process, by the world's clock."""
     client = Client(host._life, clock=lambda: world.wall)
-    with contextlib.closing(client.store._db), client:  # also if it dies while it closes
+    with contextlib.closing(client.store._database.connection), client:  # also if it dies while it closes
         yield client
 
 
@@ -62,7 +62,7 @@ def run(world: World, milliseconds: int) -> None:
 def copies(host: Host, queue: str) -> list[tuple[int, bytes]]:
     """Class and body of what is in a queue."""
     found = []
-    for stored in host.store.peek(host.store.queue(queue).identifier, -1):
+    for stored in host.store.messages.peek(host.store.queues.named(queue).identifier, -1):
         message = parse.parse(stored.packet)
         assert isinstance(message, headers.UserMessage)
         found.append((message.properties.message_class, bytes(message.properties.body)))

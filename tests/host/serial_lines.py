@@ -120,7 +120,7 @@ class Place:
         config = Config(next_hops={"press7": ("press7", SERIAL_PORT)}, **settings)
         with Store(self.folder / "store", create=True) as self.store:
             with contextlib.suppress(Exception):
-                self.store.create_queue("line1", transactional=True)
+                self.store.queues.create("line1", transactional=True)
             self.manager = Manager(self.store, tcp.now(), config, self.log.append)
             device = serial.open_device(self.settings)
             task = asyncio.create_task(

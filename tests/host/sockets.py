@@ -56,7 +56,7 @@ async def serving(
     log: list[str] = []
     stop, ready = asyncio.Event(), asyncio.Event()
     with Store(folder, create=True) as store:
-        store.create_queue("line1", transactional=True)
+        store.queues.create("line1", transactional=True)
         manager = Manager(store, tcp.now(), config, log.append)
         listener = tcp.listen(host, 0)
         task = asyncio.create_task(tcp.serve(manager, listener, stop, ready.set, recorder=recorder))

@@ -196,7 +196,7 @@ def test_a_backup_that_is_put_back_loses_no_new_message(
         plant.sender.start()
     plant.sender.stop()
     with Store(plant.sender.store) as store:  # each start takes a second as its TimeStamp, also where they come faster
-        last = max(queue.record[1] for queue in store.outgoing_queues())
+        last = max(queue.record[1] for queue in store.outgoing.queues())
     _until(lambda: time.time() > last + 1)  # else the clock is behind that life's, and what is new is in doubt
     _shell(PUT_BACK[how], plant)
     sent = plant.send(b"new 1")  # before it runs

@@ -40,7 +40,7 @@ def test_of_streams_that_lead_nowhere_the_oldest_are_forgotten(tmp_path: Path) -
         for wire in list(world.wires):
             wire.cut()
         world.pass_time(2000)
-    assert sorted(row.source[0] for row in host.store.incoming()) == [4, 5]
+    assert sorted(row.source[0] for row in host.store.memory.incoming()) == [4, 5]
     host.store.close()
 
 
@@ -54,14 +54,14 @@ def test_a_session_stays_slow_while_another_queue_of_it_is_on_hold(tmp_path: Pat
     exchange(world)
     with sender.client() as client:
         for name in names:
-            assert client.store.set_on_hold(name, True)
+            assert client.store.outgoing.set_on_hold(name, True)
         world.pass_time(100)
         [link] = [link for link in sender.manager.links if link.is_open]
         assert link.session.window.is_paused
-        client.store.set_on_hold(names[0], False)
+        client.store.outgoing.set_on_hold(names[0], False)
         world.pass_time(100)
         assert link.session.window.is_paused
-        client.store.set_on_hold(names[1], False)
+        client.store.outgoing.set_on_hold(names[1], False)
         world.pass_time(100)
         assert not link.session.window.is_paused
 
@@ -128,7 +128,7 @@ def test_a_quota_takes_what_fits_to_the_byte(tmp_path: Path, missing: int) -> No
     peer.send(b"x", sent_time=WALL)
     size = len(peer.packets[1])
     with host.client() as client:
-        client.store.set_quota("line1", 2 * size - missing)
+        client.store.queues.set_quota("line1", 2 * size - missing)
     for _ in range(2):
         peer.send(b"x", sent_time=WALL)
     world = world_of([host], [peer])

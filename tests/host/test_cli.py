@@ -15,7 +15,9 @@ import pytest
 from mqqb import acks, build, names
 from ordack.client import Client
 from ordack.net import tcp
-from ordack.store import NewMessage, NewOutgoing, Store
+from ordack.store import Store
+from ordack.store.messages import NewMessage
+from ordack.store.outgoing import NewOutgoing
 
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, converse, ordack, settle
 from tests.support.host_peer import Peer, direct
@@ -248,9 +250,9 @@ def test_arrival_is_known_better_than_to_the_second(store: Path) -> None:
 
 def test_half_a_character_in_a_label_is_shown_escaped_everywhere(store: Path) -> None:
     with Client(store) as client:
-        queue = client.store.queue("plain")
+        queue = client.store.queues.named("plain")
         packet = build.user_message(client.store.guid, 1, direct("plain"), b"x", label="a\ud800")
-        client.store.add_messages([NewMessage(queue.identifier, 0, packet)])
+        client.store.messages.add([NewMessage(queue.identifier, 0, packet)])
     assert repr("a\\ud800") in ordack("receive", "--store", store, "plain", "--peek").stdout
     done = ordack("receive", "--store", store, "plain", "--json")
     assert json.loads(done.stdout)["label"].encode() == b"a\\ud800"
@@ -341,7 +343,7 @@ def test_two_queue_managers_and_the_one_that_sends_waits_for_the_other(store: Pa
     receiver = Serve(store, listen=f"127.0.0.1:{port}")
     deadline = time.monotonic() + DEADLINE_S
     with Store(near) as opened:
-        while opened.outgoing_messages():
+        while opened.outgoing.messages():
             assert time.monotonic() < deadline
             opened.wait(0.1)
     received = as_json("receive", "--store", store, "line1", "--all")
@@ -643,8 +645,8 @@ def test_acknowledgements_for_a_peer_that_does_not_come_back_can_be_purged(store
         packet = acks.final_ack(
             acks.order_queue("127.0.0.1"), client.store.guid, 1, 0, 1, 100, 1, 0, b"\1" * 16, 1, 0x8000, names.NULL_GUID
         )
-        queue = client.store.outgoing_queue(name, 1)
-        client.store.add_outgoing([NewOutgoing(queue.identifier, 1, 0, 0, 0, True, 0, packet, own=False)])
+        queue = client.store.outgoing.queue(name, 1)
+        client.store.outgoing.add([NewOutgoing(queue.identifier, 1, 0, 0, 0, True, 0, packet, own=False)])
     assert as_json("outgoing", "purge", "--store", store, name) == [{"format_name": name, "removed": 1, "kept": 0}]
     running = Serve(store)
     deadline = time.monotonic() + DEADLINE_S

@@ -104,7 +104,7 @@ def test_what_came_before_the_clock_was_set_can_still_be_received(tmp_path: Path
     _poll(world, sender, 5)
     with sender.client(world.wall) as client:
         client.send("line1", b"here", ttbr=60)
-    sender.store._all("UPDATE messages SET arrived = ?", (1_000_000 * (world.wall - sender.behind),))
+    sender.store._database.all("UPDATE messages SET arrived = ?", (1_000_000 * (world.wall - sender.behind),))
     sender.behind = 0
     _poll(world, sender, 5)
     with sender.client(world.wall) as client, client.queue("line1").receive() as message:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from ordack.client import Client
 from ordack.store import Store
+from ordack.store.numbers import Numbers
 
 from tests.support.command import DEADLINE_S, ENVIRONMENT, ROOT, as_json
 
@@ -87,7 +88,7 @@ def test_the_consumer_of_the_readme_is_killed_again_and_again_and_processes_each
         _run(folder, place, 1 + kill % 3)
     process = subprocess.Popen([sys.executable, "consumer.py"], cwd=folder, env=ENVIRONMENT)
     with Store(folder / "plant") as opened:
-        while opened.queue("line1").messages:
+        while opened.queues.named("line1").messages:
             assert process.poll() is None
             opened.wait(1)
     process.kill()
@@ -132,7 +133,7 @@ def test_messages_that_were_given_one_message_id_are_different_ones(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has 32 bits and goes on at a random place at each start, so that in a long life it is given again (B-020)."""
-    monkeypatch.setattr(Store, "reserve_message_ids", lambda _store, _count=1: 7)
+    monkeypatch.setattr(Numbers, "reserve_message_ids", lambda _numbers, _count=1: 7)
     for body in (b"first start", b"second start"):
         with Client(folder / "plant") as client:
             client.send("line1", body)

@@ -144,7 +144,7 @@ def test_the_command_says_that_it_is_not_known_and_exits_with_6(client: Client) 
 def test_an_export_of_which_nobody_knows_says_what_to_do(client: Client, tmp_path: Path) -> None:
     store, to = client.store.folder, tmp_path / "to"
     export = "export", "--store", str(store), "line1", "--to", str(to)
-    done = _on_a_disk_that_fails_after("store.Store.received", *export)
+    done = _on_a_disk_that_fails_after("store.messages.Messages.received", *export)
     assert done.returncode == 6, done.stderr
     assert re.search(
         r"1 message of the queue line1 moved to the segment line1-0000000001-1-1.parquet, or did not: .*"

@@ -61,7 +61,7 @@ class Line:
         self.receiver.address = "10.9.9.9"
 
     def waiting(self) -> list[int]:
-        return [len(host.store.outgoing_messages()) for host in self.hosts]
+        return [len(host.store.outgoing.messages()) for host in self.hosts]
 
 
 @pytest.fixture
@@ -98,9 +98,9 @@ def set_hops(hops: int) -> Any:
 def test_a_transactional_message_passes_untouched_and_its_order_ack_comes_back(line: Line) -> None:
     """Only the hop count is another; the router has no state of the stream, before and after."""
     sent = [line.send(b"%d" % number, label="l") for number in range(3)]
-    before = [bytes(line.sender.store.outgoing_packet(row.key)[0]) for row in line.sender.store.outgoing_messages()]
+    before = [bytes(line.sender.store.outgoing.packet(row.key)[0]) for row in line.sender.store.outgoing.messages()]
     run(line.world, 400)
-    stored = line.receiver.store.peek(line.receiver.store.queue("line1").identifier, -1)
+    stored = line.receiver.store.messages.peek(line.receiver.store.queues.named("line1").identifier, -1)
     assert len(stored) == 3
     for packet, message in zip(before, stored, strict=True):
         changed = bytearray(packet)
@@ -109,13 +109,13 @@ def test_a_transactional_message_passes_untouched_and_its_order_ack_comes_back(l
         assert bytes(changed) == bytes(message.packet)
     (info,) = [queue for queue in line.router.manager.report()["outgoing"] if "plant" in queue["format_name"]]
     assert (info["first_non_ack"], info["last_non_ack"], info["no_ack_count"]) == (None, None, 0)
-    record = next(row for row in line.router.store.outgoing_queues() if "plant" in row.format_name).record
+    record = next(row for row in line.router.store.outgoing.queues() if "plant" in row.format_name).record
     assert [line.answer(number)[0] for number in sent] == ["waiting"] * 3
     run(line.world, 1000)
     assert [line.answer(number)[0] for number in sent] == ["stored at destination"] * 3
-    assert line.router.store.incoming() == []
-    assert record == next(row for row in line.router.store.outgoing_queues() if "plant" in row.format_name).record
-    assert line.receiver.store.incoming()[0].source == line.sender.store.guid
+    assert line.router.store.memory.incoming() == []
+    assert record == next(row for row in line.router.store.outgoing.queues() if "plant" in row.format_name).record
+    assert line.receiver.store.memory.incoming()[0].source == line.sender.store.guid
     run(line.world, 30_000)
     assert line.waiting() == [0, 0, 0]
 
@@ -124,7 +124,7 @@ def test_a_transactional_message_passes_untouched_and_its_order_ack_comes_back(l
 def test_final_acks_find_their_way_back(line: Line) -> None:
     with line.receiver.client() as client:
         client.create_queue("small", transactional=True)
-        client.store.set_quota("small", 100)
+        client.store.queues.set_quota("small", 100)
     taken, refused, lost = (line.send(b"x", dead_letter=True, queue=queue) for queue in ("line1", "line1", "small"))
     run(line.world, 2000)
     assert line.answer(taken)[0] == "stored at destination"
@@ -186,7 +186,7 @@ def test_a_message_not_transactional_that_comes_again_is_not_forwarded_again(rou
     router.restart(world.now, snapshot=True)
     run(world, 15_000)
     assert sender.is_settled
-    assert len(router.store.outgoing_messages()) == 2
+    assert len(router.store.outgoing.messages()) == 2
 
 
 @pytest.mark.rule("B-251", "B-285")
@@ -203,7 +203,7 @@ def test_what_the_router_has_no_room_for_stays_where_it_is(tmp_path: Path, deliv
 
 @pytest.mark.rule("B-264", "A-38")
 def test_names_of_the_router_itself_end_there(router: Host) -> None:
-    line1 = guid_names.PrivateQueueFormatNameId(router.store.queue("line1").identifier)
+    line1 = guid_names.PrivateQueueFormatNameId(router.store.queues.named("line1").identifier)
     names = [
         (DirectQueueFormatName("OS:Router\\private$\\line1"), NULL_GUID),
         (line1, NULL_GUID),
@@ -215,7 +215,7 @@ def test_names_of_the_router_itself_end_there(router: Host) -> None:
         peer.send(b"%d" % peer.guid[0])
     exchange(world)
     assert sorted(router.content("line1")) == [b"1", b"2", b"3"]
-    assert router.store.outgoing_messages() == []
+    assert router.store.outgoing.messages() == []
 
 
 @pytest.mark.rule("B-264", "B-362")
@@ -224,7 +224,9 @@ def test_a_private_name_is_forwarded_by_the_identifier_of_its_queue_manager(tmp_
     guid = guids.guid_text(receiver.store.guid)[1:-1].lower()
     router = Host(tmp_path / "router", Config(route=True, next_hops={guid: HERE}), ROUTER[0])
     sender = Sender(
-        b"\1" * 16, guid_names.PrivateQueueFormatNameId(receiver.store.queue("line1").identifier), receiver.store.guid
+        b"\1" * 16,
+        guid_names.PrivateQueueFormatNameId(receiver.store.queues.named("line1").identifier),
+        receiver.store.guid,
     )
     world = world_of([router, receiver], [sender])
     sender.send(b"x", journal=JN)
@@ -235,7 +237,7 @@ def test_a_private_name_is_forwarded_by_the_identifier_of_its_queue_manager(tmp_
     run(world, 2000)
     assert sender.classes == [0x4000]
     for host in (receiver, router):
-        assert host.store.outgoing_messages() == []
+        assert host.store.outgoing.messages() == []
         host.store.close()
 
 
@@ -288,7 +290,7 @@ def test_a_purge_at_the_router_leaves_the_final_ack_without_which_a_refused_mess
     peer = Sender(b"\1" * 16, PLANT)
     line.world.peers.append(peer)
     with line.receiver.client() as client:
-        client.store.set_quota("line1", 0)
+        client.store.queues.set_quota("line1", 0)
     peer.send(b"refused")
     exchange(line.world)
     line.world.peers.clear()
@@ -297,12 +299,12 @@ def test_a_purge_at_the_router_leaves_the_final_ack_without_which_a_refused_mess
             wire.cut()
     run(line.world, 2000)
     with line.router.client() as client:
-        purged = [purge_outgoing(client.store, queue.identifier) for queue in client.store.outgoing_queues()]
+        purged = [purge_outgoing(client.store, queue.identifier) for queue in client.store.outgoing.queues()]
     assert sorted(purged) == [(0, 0), (0, 1)]
     run(line.world, 2000)
     assert line.waiting() == [1, 0, 0]
     with line.receiver.client() as client:
-        client.store.set_quota("line1", None)
+        client.store.queues.set_quota("line1", None)
     peer.send(b"taken")
     line.world.peers.append(peer)
     line.world.settle()
@@ -345,7 +347,7 @@ def test_the_hop_limit(tmp_path: Path, limit: int | None, hops: int, passes: boo
     sender.edit(1, set_hops(hops))
     exchange(world)
     run(world, 2000)
-    forwarded = [router.store.outgoing_packet(row.key)[0] for row in router.store.outgoing_messages()]
+    forwarded = [router.store.outgoing.packet(row.key)[0] for row in router.store.outgoing.messages()]
     assert [packet[60] & core.USER_RC for packet in forwarded] == ([hops + 1] if passes else [])
     assert sender.classes == ([] if passes or delivery != "transactional" else [0x8005])
     assert sender.told == ([] if passes else [0x8005])
@@ -369,7 +371,7 @@ def test_a_message_that_goes_in_a_circle_ends(tmp_path: Path) -> None:
     run(world, 5000)
     assert sender.classes == [0x8005]
     for host in (one, two):
-        assert host.store.outgoing_messages() == []
+        assert host.store.outgoing.messages() == []
         host.store.close()
 
 
@@ -382,9 +384,9 @@ def test_a_message_whose_time_runs_out_at_the_router_ends_there(
     world, sender = sender_through(router)
     sender.send(b"x", delivery, journal=JN, acknowledge=NA, admin=ADMIN, sent_time=WALL, **deadline)
     run(world, 5900)
-    assert len(router.store.outgoing_messages()) == 1
+    assert len(router.store.outgoing.messages()) == 1
     run(world, 1500)
-    assert router.store.outgoing_messages() == []
+    assert router.store.outgoing.messages() == []
     assert (sender.told, sender.classes) == ([0x8002], [])
     assert copies(router, DEAD_LETTER) == ([] if delivery == "transactional" else [(0x8002, b"x")])
     assert copies(router, DEAD_XACT) == []
@@ -477,7 +479,7 @@ def test_all_three_killed_at_any_statement_nothing_is_lost_repeated_or_reordered
         )
     assert sorted(body for _, body in copies(line.sender, DEAD_XACT)) == sorted(refused)
     assert sum(host.crashes for host in line.hosts) > 15
-    assert line.router.store.incoming() == []
+    assert line.router.store.memory.incoming() == []
     line.close()
 
 
@@ -490,7 +492,7 @@ def test_no_order_ack_overtakes_a_final_ack_on_the_way_back(tmp_path: Path, seed
     world = line.world
     world.peers.append(peer)
     with line.receiver.client() as client:
-        client.store.set_quota("line1", 1500)
+        client.store.queues.set_quota("line1", 1500)
     for number in range(40):
         peer.send(b"%d" % number)
         for host in (line.router, line.receiver):

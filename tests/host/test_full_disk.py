@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 from ordack.client import Client
-from ordack.room import RESERVE_BYTES, Disk, room
 from ordack.store import StoreFull
+from ordack.store.room import RESERVE_BYTES, Disk, room
 
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, ordack
 
@@ -136,7 +136,10 @@ def test_a_sender_that_was_refused_for_room_goes_on_when_there_is_some(disk: Pat
             queue = client.queue("line1")
             for _ in range(5):  # each time all that the disk takes
                 left = 300 - len(received)
-                _until(lambda left=left: _is_full(client) or client.store.queue("line1").messages == left, "it is full")
+                _until(
+                    lambda left=left: _is_full(client) or client.store.queues.named("line1").messages == left,
+                    "it is full",
+                )
                 with queue.receive_batch(300) as messages:
                     received += [int(message.body.partition(b" ")[0]) for message in messages]
                 while messages:
@@ -171,7 +174,7 @@ def test_a_disk_that_somebody_else_has_filled_serves_again_when_it_is_freed(disk
                 client.send("line1", BODY)
             assert as_json("queue", "list", "--store", store)[0]["messages"] == 0
             (disk / "ballast").unlink()
-            _until(lambda: client.store.queue("line1").messages == 40, "what waited arrives")
+            _until(lambda: client.store.queues.named("line1").messages == 40, "what waited arrives")
             client.send("line1", BODY)
         finally:
             away.stop()
@@ -220,8 +223,8 @@ def test_what_expires_on_a_full_disk_is_dead_lettered(disk: Path) -> None:
     serve = Serve(store, "--next-hop", "127.0.0.1=127.0.0.1:9")
     try:
         with Client(store) as client:
-            _until(lambda: client.store.queue("system$;deadxact").messages == count, "all are dead-lettered")
-            assert client.store.outgoing_messages() == []
+            _until(lambda: client.store.queues.named("system$;deadxact").messages == count, "all are dead-lettered")
+            assert client.store.outgoing.messages() == []
     finally:
         errors = serve.stop()[2]
     assert "all sessions are closed" not in errors
@@ -238,12 +241,12 @@ def test_a_disk_that_was_full_while_somebody_read_serves_again_when_the_look_end
     try:
         with Client(store) as client:
             with client.store.snapshot():
-                assert len(client.store.outgoing_messages()) == count
+                assert len(client.store.outgoing.messages()) == count
                 serve = Serve(store, "--next-hop", "127.0.0.1=127.0.0.1:9")
                 assert serve.process.stderr
                 while "the disk is full" not in serve.process.stderr.readline():
                     pass
-            _until(lambda: client.store.queue("system$;deadxact").messages == count, "all are dead-lettered")
+            _until(lambda: client.store.queues.named("system$;deadxact").messages == count, "all are dead-lettered")
     finally:
         if serve:
             serve.stop()

@@ -97,7 +97,7 @@ def test_a_queue_manager_killed_a_hundred_times_has_every_message_once_and_in_or
     draw = random.Random(seed)
     kills = 100
     with Store(tmp_path, create=True) as store:
-        store.create_queue("line1", transactional=True)
+        store.queues.create("line1", transactional=True)
     server = _Server(tmp_path)
     lines = [_Line(Peer(bytes([number]) * 16, direct("line1")), server) for number in (1, 2)]
     expected: dict[int, list[bytes]] = {1: [], 2: []}
@@ -127,7 +127,9 @@ def test_a_queue_manager_killed_a_hundred_times_has_every_message_once_and_in_or
         for line in lines:
             line.close()
     with Store(tmp_path) as store:
-        content = [body_of(message.packet) for message in store.peek(store.queue("line1").identifier, 1 << 20)]
+        content = [
+            body_of(message.packet) for message in store.messages.peek(store.queues.named("line1").identifier, 1 << 20)
+        ]
     for number, bodies in expected.items():
         assert [body for body in content if body.startswith(b"%d:" % number)] == bodies
     assert len(content) == sum(map(len, expected.values()))

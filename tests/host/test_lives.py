@@ -11,7 +11,7 @@ from mqqb import acks, build, confirm, parse, streams
 from ordack.client import Sent
 from ordack.lives import Strangers, has_sent
 from ordack.order_acks import OrderAcks
-from ordack.store import Store
+from ordack.store.numbers import Numbers
 
 from tests.support.host_world import Host, World, exchange, two_hosts
 
@@ -81,7 +81,7 @@ def test_a_clock_that_is_behind_is_noticed_and_what_was_numbered_by_it_is_in_dou
     _send(sender, b"8")
     _seconds(world, 2)
     assert receiver.content("line1")[-1] == b"8"
-    assert sender.store.outgoing_messages() == []
+    assert sender.store.outgoing.messages() == []
     packet = acks.order_ack(acks.order_queue("10.0.0.9"), receiver.store.guid, 1, 0, 1, 1_900_000_000, 1)
     _from_destination(receiver, packet, world)  # once more, as of a twin that is at work
     _seconds(world, 1)
@@ -158,7 +158,7 @@ def test_an_order_ack_of_a_lost_life_with_the_time_stamp_of_another_queue_is_und
     then the queues began to send in another order. ordinal: of the sequences now, 2^30 of those then."""
 
     def begin_at(first: int) -> None:
-        monkeypatch.setattr(Store, "new_sequence", lambda self, now: (first, self.new_time_stamp(now), 1, 0))
+        monkeypatch.setattr(Numbers, "new_sequence", lambda self, now: (first, self.new_time_stamp(now), 1, 0))
 
     world, receiver, sender = two_hosts(tmp_path)
     with receiver.client() as client:
@@ -228,7 +228,7 @@ def test_a_number_not_given_yet_in_this_run_is_noticed(tmp_path: Path, monkeypat
     _send(sender, b"2", b"3")
     _seconds(world, 1)
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "begin_run", lambda self: setattr(self, "_knows_run", True))
+        patch.setattr(Numbers, "begin_run", lambda self: setattr(self, "_joined", self._db.rolled_back))
         sender.put_back(world)
     same = _send(sender, b"4")  # has the number of 2
     _seconds(world, 3)
@@ -247,14 +247,14 @@ def test_a_higher_ordinal_with_the_same_time_stamp_is_noticed(tmp_path: Path) ->
     exchange(world)
     world.pass_time(100)
     exchange(world)
-    [(ordinal, time_stamp, following, _)] = [queue.record for queue in sender.store.outgoing_queues()]
+    [(ordinal, time_stamp, following, _)] = [queue.record for queue in sender.store.outgoing.queues()]
     assert following == 2, "its number stands in this sequence, too"
     packet = acks.order_ack(acks.order_queue("10.0.0.9"), receiver.store.guid, 1, 0, ordinal + 1, time_stamp, 1)
     _from_destination(receiver, packet, world)
     exchange(world)
     assert _newer(sender) == 1
     sent += _send(sender, b"2")
-    assert [queue.record[1] > time_stamp for queue in sender.store.outgoing_queues()] == [True]
+    assert [queue.record[1] > time_stamp for queue in sender.store.outgoing.queues()] == [True]
     _seconds(world, 3)
     assert receiver.content("line1") == [b"1", b"2"]
     assert _states(sender, sent) == [STORED] * 2
@@ -299,12 +299,14 @@ def test_a_final_ack_from_a_life_that_is_lost_settles_no_new_message(tmp_path: P
         pass  # its FinalAck waits for a session
     sender.put_back(world)
     if same_id:
-        sender.store._all("UPDATE settings SET value = ? WHERE name = 'message_id_ordinal'", (lost.message_id - 1,))
+        sender.store._database.all(
+            "UPDATE settings SET value = ? WHERE name = 'message_id_ordinal'", (lost.message_id - 1,)
+        )
     with sender.client() as client:
         new = client.send("DIRECT=TCP:10.0.0.66\\private$\\line1", b"new", dead_letter=True)
     assert (new.message_id == lost.message_id) == same_id
     _seconds(world, 3)
-    assert receiver.store.outgoing_messages() == [], "the FinalAck has come"
+    assert receiver.store.outgoing.messages() == [], "the FinalAck has come"
     assert _states(sender, [new]) == [(confirm.WAITING, 0, False)]
 
 

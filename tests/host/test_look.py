@@ -16,10 +16,11 @@ from pathlib import Path
 
 import apsw
 import pytest
-from ordack import store as store_module
 from ordack.client import Client
-from ordack.look import ReadOnlyStore
 from ordack.store import Store, StoreBusy
+from ordack.store.locks import SERVE_LOCK
+from ordack.store.look import ReadOnlyStore
+from ordack.store.schema import FILE_NAME, FORMAT_VERSION
 
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, ordack
 
@@ -47,7 +48,9 @@ def others() -> Iterator[Path]:
         for number in range(3):
             client.send("line1", b"%d" % number)
         client.send("DIRECT=OS:plant\\private$\\q", b"x")
-        client.store.set_on_hold("direct=os:plant\\private$\\q", True)  # else its history grows between two looks
+        client.store.outgoing.set_on_hold(
+            "direct=os:plant\\private$\\q", True
+        )  # else its history grows between two looks
     yield folder / "store"
     shutil.rmtree(folder)
 
@@ -151,22 +154,22 @@ def test_what_a_dead_receiver_had_is_seen_and_what_a_living_one_has_is_not(other
 
 def test_a_store_that_is_changed_while_it_is_looked_at_gives_no_answer(others: Path) -> None:
     look = ReadOnlyStore(others)
-    assert look.queue("line1").messages == 3
+    assert look.queues.named("line1").messages == 3
     with Client(others) as client:
         client.send("line1", b"new")
     with pytest.raises(StoreBusy, match="was changed while it was looked at: look again"):
-        look.queue("line1")
+        look.queues.named("line1")
     look.close()
 
 
 def test_an_older_or_unreadable_store_is_told(others: Path) -> None:
-    (others / store_module.FILE_NAME).chmod(0o600)
+    (others / FILE_NAME).chmod(0o600)
     shown, errors = _run_as("nobody", others, ["queue", "list"])
     assert "ended with 1" in shown
     assert "check the permissions" in errors
-    (others / store_module.FILE_NAME).chmod(0o644)
-    database = apsw.Connection(str(others / store_module.FILE_NAME))
-    database.pragma("user_version", store_module.FORMAT_VERSION - 1)
+    (others / FILE_NAME).chmod(0o644)
+    database = apsw.Connection(str(others / FILE_NAME))
+    database.pragma("user_version", FORMAT_VERSION - 1)
     database.close()
     shown, errors = _run_as("nobody", others, ["queue", "list"])
     assert "ended with 1" in shown
@@ -178,7 +181,7 @@ def test_two_who_ask_whether_serve_runs_do_not_take_each_other_for_it(store: Pat
     running = Serve(store)
     running.stop()
     with Store(store) as one:
-        descriptor = os.open(store / store_module.SERVE_LOCK, os.O_RDONLY)
+        descriptor = os.open(store / SERVE_LOCK, os.O_RDONLY)
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         assert one.status() is None
         os.close(descriptor)

@@ -140,9 +140,9 @@ def test_senders_are_content_with_a_destination_that_waits_as_long_as_it_may(tmp
         send_from(sender, b"%d" % number)
         world.pass_time(100)
         exchange(world)
-        most = max(most, len(sender.store.outgoing_messages()))
+        most = max(most, len(sender.store.outgoing.messages()))
     assert most > 90, "the destination was quicker than it was meant to be"
-    world.settle(lambda: not sender.store.outgoing_messages())
+    world.settle(lambda: not sender.store.outgoing.messages())
     assert receiver.content("line1") == [b"%d" % number for number in range(120)]
     for host in (receiver, sender):
         host.store.close()
@@ -150,7 +150,7 @@ def test_senders_are_content_with_a_destination_that_waits_as_long_as_it_may(tmp
 
 @pytest.mark.rule("B-362", "B-264", "A-38", "A-20")
 def test_a_private_format_name_is_answered_with_one(host: Host) -> None:
-    identifier = host.store.queue("line1").identifier
+    identifier = host.store.queues.named("line1").identifier
     name = guid_names.PrivateQueueFormatNameId(identifier)
     by_guid = Peer(b"\1" * 16, name, address=host.store.guid)
     by_zero = Peer(b"\2" * 16, name)
@@ -184,7 +184,7 @@ def test_a_transactional_message_that_no_queue_takes_gets_one_final_ack(host: Ho
     exchange(world)
     assert peer.rejected == {1: rejection, 2: rejection, 3: rejection}
     assert peer.is_settled
-    world.settle(lambda: not host.store.outgoing_messages())
+    world.settle(lambda: not host.store.outgoing.messages())
     assert host.content("plain") == []
 
 
@@ -195,10 +195,10 @@ def test_a_final_ack_that_could_not_be_sent_waits_for_the_next_session_over_a_re
     peer.send(b"x")
     handshake(world)
     world.deliver(1 << 20)
-    assert len(host.store.outgoing_messages()) == 1
+    assert len(host.store.outgoing.messages()) == 1
     host.restart(world.now, snapshot=True)
     assert peer.rejected == {}
-    world.settle(lambda: not host.store.outgoing_messages())
+    world.settle(lambda: not host.store.outgoing.messages())
     assert peer.rejected == {1: 0x8000}
 
 
@@ -248,7 +248,7 @@ def test_what_was_stored_before_its_queue_was_deleted_is_not_called_rejected(exa
         world.pass_time(1000)
     peer.send(b"2")
     world.settle()
-    assert host.store.incoming()[0].record[3] == 1
+    assert host.store.memory.incoming()[0].record[3] == 1
     assert (peer.acked, peer.rejected) == ([1], {2: 0x8000})
 
 
@@ -321,9 +321,9 @@ def test_the_duplicate_filter_has_a_size_and_an_age(tmp_path: Path) -> None:
     for _ in range(5):
         peer.send(b"", "express")
     exchange(world)
-    assert sorted(message_id for _, message_id, _ in host.store.history()) == [3, 4, 5]
+    assert sorted(message_id for _, message_id, _ in host.store.memory.history()) == [3, 4, 5]
     world.pass_time(21_000)
-    assert host.store.history() == []
+    assert host.store.memory.history() == []
     host.store.close()
 
 
@@ -343,7 +343,7 @@ def test_a_duplicate_makes_its_identifier_the_youngest(tmp_path: Path) -> None:
     world.peers = [again]
     world.wires[0].cut()
     exchange(world)
-    assert host.store.history() == [(again.guid, message_id, WALL + 3) for message_id in (1, 4, 5)]
+    assert host.store.memory.history() == [(again.guid, message_id, WALL + 3) for message_id in (1, 4, 5)]
     assert host.content("plain") == [b"1", b"2", b"3", b"4", b"5"]
     host.store.close()
 
@@ -357,7 +357,7 @@ def test_over_quota_the_session_is_closed_without_an_acknowledgement_and_nothing
         peer.send(b"%d" % number * 1000)
     exchange(world)
     assert len(host.content("line1")) == 2
-    assert host.store.incoming()[0].record[2] == 2
+    assert host.store.memory.incoming()[0].record[2] == 2
     assert peer.acked == []
     with host.client() as client:
         for _ in range(2):
@@ -404,9 +404,9 @@ def test_streams_to_queues_that_do_not_exist_do_not_fill_the_store(tmp_path: Pat
         peer.send(b"x")
     exchange(world)
     exchange(world)
-    assert len(host.store.incoming()) <= 11
+    assert len(host.store.memory.incoming()) <= 11
     assert len(host.manager.incoming) <= 11
-    assert "direct=tcp:127.0.0.1\\private$\\line1" in [row.destination for row in host.store.incoming()]
+    assert "direct=tcp:127.0.0.1\\private$\\line1" in [row.destination for row in host.store.memory.incoming()]
     host.store.close()
 
 
@@ -450,7 +450,7 @@ def test_a_session_header_that_came_with_a_message_is_not_stored_with_it(host: H
     assert world.wires[0].to_host[2] & core.BASE_SH
     exchange(world)
     assert host.content("plain") == [b"carrier"]
-    assert host.store.outgoing_messages() == []
+    assert host.store.outgoing.messages() == []
     assert world.wires[0].link.session.closed is None
 
 
@@ -537,7 +537,7 @@ def test_no_order_ack_overtakes_the_final_ack_of_a_message_that_it_covers(tmp_pa
             host.restart(world.now, snapshot=True)
         world.pass_time(draw.choice([1, 100, 600]))
         assert [peer.acked for peer in peers] == [[], [], []]
-    world.settle(lambda: not host.store.outgoing_messages())
+    world.settle(lambda: not host.store.outgoing.messages())
     for peer in peers:
         assert peer.acked == []
         assert peer.rejected == dict.fromkeys(range(1, peer.next_message_id), 0x8000)
@@ -575,7 +575,7 @@ def test_an_order_ack_goes_only_where_the_final_acks_went_in_front(host: Host) -
 def test_after_a_restart_an_order_ack_still_waits_for_the_final_acks_of_its_source(host: Host) -> None:
     source, router = peer_of(1), Peer(b"\2" * 16, direct("line1"))
     with host.client() as client:
-        client.store.set_quota("line1", 1)
+        client.store.queues.set_quota("line1", 1)
     for _ in range(3):
         message_id = source.send(b"x")
         router.packets[message_id] = bytearray(source.packets[message_id])
@@ -600,7 +600,7 @@ def test_after_a_restart_an_order_ack_still_waits_for_the_final_acks_of_its_sour
 @pytest.mark.rule("B-099", "A-21", "B-270")
 def test_two_names_of_one_queue_are_two_streams(host: Host) -> None:
     names = [DirectQueueFormatName(f"{address}\\private$\\line1") for address in ("TCP:127.0.0.1", "OS:localhost")] + [
-        guid_names.PrivateQueueFormatNameId(host.store.queue("line1").identifier)
+        guid_names.PrivateQueueFormatNameId(host.store.queues.named("line1").identifier)
     ]
     # one source, a sequence for each name; the one that comes first has the highest
     peers = [Peer(b"\1" * 16, name, time_stamp=300 - number) for number, name in enumerate(names)]
@@ -613,12 +613,12 @@ def test_two_names_of_one_queue_are_two_streams(host: Host) -> None:
     assert host.content("line1") == [b"%d.%d" % (number, turn) for turn in range(3) for number in range(3)]
     same = Peer(b"\1" * 16, DirectQueueFormatName("tcp:127.0.0.1\\PRIVATE$\\Line1"), time_stamp=300)
     same.packets, same.stream = peers[0].packets, peers[0].stream
-    assert len(host.store.incoming()) == 3
+    assert len(host.store.memory.incoming()) == 3
     host.restart(world.now, snapshot=True)
     peers[0].destination = same.destination  # another way to write the first name: the same stream goes on
     peers[0].send(b"again")
     world.settle()
-    assert len(host.store.incoming()) == 3
+    assert len(host.store.memory.incoming()) == 3
     assert host.content("line1")[-1] == b"again"
 
 
@@ -660,7 +660,7 @@ def test_a_final_ack_goes_back_to_the_session_that_the_message_came_on(host: Hos
     handshake(world)
     world.deliver(1 << 20)
     world.wires[0].cut()
-    world.settle(lambda: not host.store.outgoing_messages())
+    world.settle(lambda: not host.store.outgoing.messages())
     final_acks = [packet for packet in seen if isinstance(packet, headers.FinalAck)]
     assert {(packet.body.source_guid, packet.body.message_id) for packet in final_acks} == {(origin.guid, 1)}
 
@@ -674,10 +674,10 @@ def test_final_acks_count_towards_the_quota(tmp_path: Path) -> None:
         peer.send(b"x")
     handshake(world)
     world.deliver(1 << 20)
-    assert 2 <= len(host.store.outgoing_messages()) < 8
+    assert 2 <= len(host.store.outgoing.messages()) < 8
     assert host.store.usage() <= 2000
     assert "quota" in host.log[-1]
-    assert host.store.incoming()[0].record[2] == len(host.store.outgoing_messages())
+    assert host.store.memory.incoming()[0].record[2] == len(host.store.outgoing.messages())
     host.store.close()
 
 
@@ -695,7 +695,7 @@ def test_a_stream_that_is_forgotten_and_comes_back_in_one_batch_is_kept(tmp_path
     world.deliver(1 << 20)
     known = {state.key for state in host.manager.incoming if state.stream.tx_sequence_number}
     assert "direct=tcp:127.0.0.1\\private$\\a" in known
-    assert {row.destination for row in host.store.incoming()} == known
+    assert {row.destination for row in host.store.memory.incoming()} == known
     host.store.close()
 
 
@@ -724,11 +724,11 @@ def test_a_drained_stream_begins_the_next_sequence(tmp_path: Path) -> None:
     world, receiver, sender = two_hosts(tmp_path)
     first = send_from(sender, b"1", b"2")
     assert [number for _, number in first] == [1, 2]
-    world.settle(lambda: not sender.store.outgoing_messages())
+    world.settle(lambda: not sender.store.outgoing.messages())
     second = send_from(sender, b"3")
     assert first[0][0] is not None
     assert second == [(first[0][0] + 1, 1)]
-    world.settle(lambda: not sender.store.outgoing_messages())
+    world.settle(lambda: not sender.store.outgoing.messages())
     assert receiver.content("line1") == [b"1", b"2", b"3"]
     receiver.store.close()
     sender.store.close()
@@ -749,7 +749,7 @@ def test_a_receiver_that_lost_its_store_takes_the_rest_of_a_sequence(tmp_path: P
     world.wires[0].cut()
     receiver.store.close()
     world.hosts[0] = fresh = Host(tmp_path / "fresh")
-    world.settle(lambda: not sender.store.outgoing_messages())
+    world.settle(lambda: not sender.store.outgoing.messages())
     assert fresh.content("line1") == [b"2", b"3"]
     fresh.store.close()
     sender.store.close()
@@ -759,7 +759,7 @@ def test_a_receiver_that_lost_its_store_takes_the_rest_of_a_sequence(tmp_path: P
 def test_a_rejected_message_leaves_the_outgoing_queue_and_the_operator_is_told(tmp_path: Path) -> None:
     world, receiver, sender = two_hosts(tmp_path)
     send_from(sender, b"1", b"2", queue="nowhere")
-    world.settle(lambda: not sender.store.outgoing_messages())
+    world.settle(lambda: not sender.store.outgoing.messages())
     assert [line for line in sender.log if "class 0x8000" in line and "nowhere" in line] == sender.log[-2:]
     receiver.store.close()
     sender.store.close()
@@ -772,9 +772,9 @@ def test_a_journaled_message_is_kept_until_its_own_final_ack_over_a_restart(tmp_
         sent = client.send("DIRECT=OS:plant\\private$\\line1", b"x", dead_letter=True)
     assert sent.tx_sequence_id
     ordinal, time_stamp, message_id = sent.tx_sequence_id & 0xFFFFFFFF, sent.tx_sequence_id >> 32, sent.message_id
-    world.settle(lambda: all(entry.held for entry in sender.store.outgoing_messages()))
+    world.settle(lambda: all(entry.held for entry in sender.store.outgoing.messages()))
     sender.restart(world.now, snapshot=True)
-    assert [entry.message_id for entry in sender.store.outgoing_messages()] == [message_id]
+    assert [entry.message_id for entry in sender.store.outgoing.messages()] == [message_id]
 
     def final_ack(source: bytes) -> None:
         world.connect_all()
@@ -798,9 +798,9 @@ def test_a_journaled_message_is_kept_until_its_own_final_ack_over_a_restart(tmp_
     world.pass_time(50)
     exchange(world)
     final_ack(b"another's GUID !")
-    assert message_id in [entry.message_id for entry in sender.store.outgoing_messages()]
+    assert message_id in [entry.message_id for entry in sender.store.outgoing.messages()]
     final_ack(sender.store.guid)
-    assert message_id not in [entry.message_id for entry in sender.store.outgoing_messages()]
+    assert message_id not in [entry.message_id for entry in sender.store.outgoing.messages()]
     receiver.store.close()
     sender.store.close()
 
@@ -817,10 +817,10 @@ def test_what_no_order_ack_covers_is_sent_again_after_thirty_seconds(tmp_path: P
     for _ in range(29):
         world.pass_time(1000)
     exchange(world)
-    assert receiver.store.incoming()[0].record[3] == 0
+    assert receiver.store.memory.incoming()[0].record[3] == 0
     world.pass_time(1000)
     exchange(world)
-    assert receiver.store.incoming()[0].record[3] == 1  # rejected: it was there
+    assert receiver.store.memory.incoming()[0].record[3] == 1  # rejected: it was there
     assert receiver.content("line1") == [b"x"]
     receiver.store.close()
     sender.store.close()
@@ -879,13 +879,13 @@ def test_nothing_is_acknowledged_before_another_process_could_read_it(host: Host
     manager = host.manager
 
     def statement(_cursor: Any, text: str, _bindings: Any) -> bool:
-        if not host.store._db.get_autocommit() and "INSERT INTO messages" in text:
+        if not host.store._database.connection.get_autocommit() and "INSERT INTO messages" in text:
             for packet in [packet for link in manager.links for packet in link.session._out]:
                 handshake = packet[2] & core.BASE_IN and packet[18] != core.PT_SESSION_ACK
                 assert handshake, "queued before the commit"
         return True
 
-    host.store._db.exec_trace = statement
+    host.store._database.connection.exec_trace = statement
     for peer in peers:
         for number in range(100):
             peer.send(b"%d" % number)
@@ -895,7 +895,7 @@ def test_nothing_is_acknowledged_before_another_process_could_read_it(host: Host
     def checked() -> list[tuple[Link, bytes, bool]]:
         nonlocal seen
         output = real()
-        stored = {row.source: row.record[2] for row in other.incoming()}
+        stored = {row.source: row.record[2] for row in other.memory.incoming()}
         for link, data, _ in output:
             for packet in packets_in(data):
                 if isinstance(packet, reader.OrderAck):
@@ -928,7 +928,7 @@ def test_a_store_that_fails_closes_the_sessions_and_nothing_is_lost(host: Host) 
     world = world_of([host], [peer])
     for number in range(20):
         peer.send(b"%d" % number * 30_000)
-    db = host.store._db
+    db = host.store._database.connection
     db.pragma("max_page_count", 1)  # as many as the file has
     exchange(world)
     assert peer.acked == []
@@ -976,7 +976,7 @@ def test_killed_at_any_statement_nothing_is_lost_repeated_or_reordered(tmp_path:
             peer.send(body, "recoverable" if peer.guid[0] == 4 else "transactional")
             expected[peer.guid[0]].append(body)
         _accidents(world, 4, 3000)
-    world.settle(lambda: not host.store.outgoing_messages())
+    world.settle(lambda: not host.store.outgoing.messages())
     assert host.crashes >= 10
     content = host.content("line1")
     for number in (1, 2):
@@ -1002,7 +1002,7 @@ def test_both_managers_killed_at_any_statement(tmp_path: Path, seed: int) -> Non
             if number % 8 == 0:
                 client.send("DIRECT=OS:plant\\private$\\nowhere", b"%d" % number)
         _accidents(world, 4, 3000)
-    world.settle(lambda: not sender.store.outgoing_messages() and not receiver.store.outgoing_messages())
+    world.settle(lambda: not sender.store.outgoing.messages() and not receiver.store.outgoing.messages())
     assert receiver.crashes + sender.crashes >= 10
     assert receiver.content("line1") == [b"%d" % number for number in range(40)]
     assert sorted(receiver.content("plain"), key=int) == [b"%d" % number for number in range(40)]

@@ -23,7 +23,12 @@ from ordack import lives, returns, turns
 from ordack.incoming import IncomingState
 from ordack.manager import Manager
 from ordack.order_acks import OrderAcks
-from ordack.store import NEVER, Store, StoreError
+from ordack.store import StoreError
+from ordack.store.database import Database
+from ordack.store.memory import Memory
+from ordack.store.numbers import Numbers
+from ordack.store.outgoing import OutgoingQueues
+from ordack.store.schema import NEVER
 from ordack.turns import Turns
 
 from tests.host import model
@@ -157,10 +162,10 @@ def _wrong_base(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_transaction(patch: pytest.MonkeyPatch) -> None:
-    def broken(self: Store) -> Iterator[None]:
+    def broken(self: Database) -> Iterator[None]:
         yield
 
-    patch.setattr(Store, "transaction", contextlib.contextmanager(broken))
+    patch.setattr(Database, "transaction", contextlib.contextmanager(broken))
 
 
 def _acknowledge_before_the_commit(patch: pytest.MonkeyPatch) -> None:
@@ -193,11 +198,11 @@ def _order_ack_overtakes(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_duplicates(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Store, "save_history", lambda self, entries: None)
+    patch.setattr(Memory, "save_history", lambda self, entries: None)
 
 
 def _go_on_with_the_numbers_of_a_backup(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Store, "begin_run", lambda self, above=0: setattr(self, "_knows_run", True))
+    patch.setattr(Numbers, "begin_run", lambda self, above=0: setattr(self, "_joined", self._db.rolled_back))
 
 
 def _wait_for_lives_that_are_lost(patch: pytest.MonkeyPatch) -> None:
@@ -214,8 +219,8 @@ def _wait_for_the_begin_of_a_sequence(patch: pytest.MonkeyPatch) -> None:
 
 
 def _send_what_was_withdrawn(patch: pytest.MonkeyPatch) -> None:
-    packet = Store.outgoing_packet
-    patch.setattr(Store, "outgoing_packet", lambda self, key: (packet(self, key)[0], NEVER))
+    packet = OutgoingQueues.packet
+    patch.setattr(OutgoingQueues, "packet", lambda self, key: (packet(self, key)[0], NEVER))
 
 
 def _give_up_without_a_word(patch: pytest.MonkeyPatch) -> None:
@@ -226,10 +231,10 @@ def _give_up_without_a_word(patch: pytest.MonkeyPatch) -> None:
 def _lose_what_was_withdrawn(patch: pytest.MonkeyPatch) -> None:
     """Serve starts, stops or settles, and writes another time over the purge."""
 
-    def broken(self: Store, messages: Any) -> None:
-        self._many("UPDATE outgoing_messages SET confirmation = ?, due = ?, held = ? WHERE id = ?", messages)
+    def broken(self: OutgoingQueues, messages: Any) -> None:
+        self._db.many("UPDATE outgoing_messages SET confirmation = ?, due = ?, held = ? WHERE id = ?", messages)
 
-    patch.setattr(Store, "keep_outgoing", broken)
+    patch.setattr(OutgoingQueues, "keep", broken)
 
 
 def _one_queue_after_the_other(patch: pytest.MonkeyPatch) -> None:

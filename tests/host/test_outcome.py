@@ -4,7 +4,6 @@ in dead-letter queues; and of those whose destination is on the machine that sen
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -86,7 +85,7 @@ def expired(world: World, _host: Host) -> None:
 def _expire_while_locked(world: World, host: Host, end: BaseException | None) -> None:
     with application(world, host) as client, contextlib.suppress(KeyError), client.queue("line1").receive():
         run(world, 15_000)
-        assert len(host.store.queues("name = 'line1' AND messages = 1")) == 1
+        assert len(host.store.queues.all("name = 'line1' AND messages = 1")) == 1
         if end:
             raise end
 
@@ -153,7 +152,7 @@ def test_a_removal_is_finally_acknowledged_where_jn_jp_or_fa_asks(
         assert (body.source_guid, body.message_id) == (sender.guid, 1)
         assert ack.message.user.flags & core.USER_DM
     assert sender.received == []
-    left = sum(queue.messages for queue in host.store.queues())
+    left = sum(queue.messages for queue in host.store.queues.all())
     assert left == (remove is given_back)
 
 
@@ -191,7 +190,7 @@ def test_the_lock_of_an_application_that_died_ends_by_itself(host: Host, purge: 
     sender.send(b"x", journal=JN, ttbr=compose.FOREVER if purge else 10, sent_time=world.wall)
     run(world, 1000)
     with application(world, host) as client:
-        assert client.store.begin_receive(client.queue("line1").identifier, 1, client.now())
+        assert client.store.messages.begin_receive(client.queue("line1").identifier, 1, client.now())
         if purge:
             with application(world, host) as operator:
                 operator.purge_queue("line1")
@@ -205,10 +204,8 @@ def test_the_lock_of_an_application_that_died_ends_by_itself(host: Host, purge: 
 
 def die(client: Client) -> None:
     """The process ends: nothing is put back, and the kernel frees its locks."""
-    for descriptor in client.store._locks:
-        os.close(descriptor)
-    client.store._locks.clear()
-    client.store._receiver = 0
+    client.store._locks.close()
+    client.store.messages._receiver = 0
 
 
 @pytest.mark.slow
@@ -247,10 +244,10 @@ def test_an_application_killed_at_any_statement_of_a_removal_has_done_all_of_it_
                 remove(world, host)
         finished = host.crashes == crashes
         host.restart(world.now, snapshot=finished)
-        if host.store.find_queue("line1") is None:
-            host.store.create_queue("line1", transactional=True)
+        if host.store.queues.find("line1") is None:
+            host.store.queues.create("line1", transactional=True)
         there = len(host.content("line1"))
-        waiting = len(host.store.outgoing_messages())
+        waiting = len(host.store.outgoing.messages())
         assert (there, waiting) in ((1, 0), (0, 2))
         outcomes.add(there)
         if finished:
@@ -259,7 +256,7 @@ def test_an_application_killed_at_any_statement_of_a_removal_has_done_all_of_it_
     assert statements > 10
     run(world, 3000)
     assert (sender.classes, sender.told) == ([message_class], [message_class])
-    assert not host.store.outgoing_messages()
+    assert not host.store.outgoing.messages()
     host.store.close()
 
 
@@ -271,11 +268,11 @@ def arm(host: Host, client: Client, left: int) -> None:
         left -= 1
         if left == 0:
             host._snapshot()
-            client.store._db.exec_trace = None
+            client.store._database.connection.exec_trace = None
             raise Crash
         return True
 
-    client.store._db.exec_trace = trace
+    client.store._database.connection.exec_trace = trace
 
 
 @pytest.mark.rule("B-344")
@@ -294,10 +291,10 @@ def test_a_final_ack_waits_over_restarts_until_it_is_on_the_sources_disk(host: H
         world.deliver(1 << 20)
     world.wires[0].cut()  # its session acknowledgement is lost
     host.restart(world.now, snapshot=True)
-    assert len(host.store.outgoing_messages()) == 1
+    assert len(host.store.outgoing.messages()) == 1
     run(world, 5000)
     assert sender.classes == [0x4000, 0x4000]
-    assert host.store.outgoing_messages() == []
+    assert host.store.outgoing.messages() == []
 
 
 @pytest.mark.slow
@@ -325,12 +322,12 @@ def test_killed_at_any_statement_every_journaled_message_is_finally_acknowledged
         if world.wires and world.random.random() < 0.2:
             world.random.choice(world.wires).cut()
         world.pass_time(world.random.randint(0, 500))
-    host.store._db.exec_trace = None
+    host.store._database.connection.exec_trace = None
     world.random = AtOnce()
     run(world, 40_000)
     while host.content("line1"):
         received(world, host)
-    world.settle(lambda: not host.store.outgoing_messages())
+    world.settle(lambda: not host.store.outgoing.messages())
     for sender in senders:
         answers = {ack.body.message_id: set() for ack in sender.final_acks}
         for ack in sender.final_acks:
@@ -425,7 +422,7 @@ REFUSALS = [
 def small_queue(host: Host) -> None:
     with host.client() as client:
         client.create_queue("small", transactional=True)
-        client.store.set_quota("small", 100)
+        client.store.queues.set_quota("small", 100)
 
 
 @pytest.mark.rule("B-115", "B-260", "B-261", "B-262", "B-349", "B-022", "B-409", "B-354", "A-15")
@@ -459,7 +456,7 @@ def test_a_transactional_message_is_refused_with_a_final_ack_and_what_is_asked_f
         assert host.content("line1") == [b"next"]  # the stream has moved on
         run(world, 1000)
         assert sender.is_settled
-        assert host.store.incoming()[0].record[2] == 2
+        assert host.store.memory.incoming()[0].record[2] == 2
     assert copies(host, DEAD_XACT) == copies(host, DEAD_LETTER) == []
     host.store.close()
 
@@ -487,7 +484,7 @@ def test_a_message_that_is_not_transactional_is_refused_with_what_is_asked_for_a
     host = Host(tmp_path, Config(send_insecure_nacks=True))
     with host.client() as client:
         client.create_queue("small")
-        client.store.set_quota("small", 100)
+        client.store.queues.set_quota("small", 100)
     sender = sender_to(queue)
     world = world_of([host], [sender])
     sender.send(b"body", delivery, journal=journal, acknowledge=NA, admin=ADMIN)
@@ -508,7 +505,7 @@ def test_the_quota_of_the_machine_comes_before_that_of_the_queue(tmp_path: Path,
     host = Host(tmp_path, Config(quota=1000))
     with host.client() as client:
         client.create_queue("small", transactional=delivery == "transactional")
-        client.store.set_quota("small", 500)
+        client.store.queues.set_quota("small", 500)
     sender = sender_to("small")
     world = world_of([host], [sender])
     sender.send(b"x" * 900, delivery, journal=journal, acknowledge=NA | PA, admin=ADMIN)
@@ -528,7 +525,7 @@ def test_what_fits_exactly_into_the_quota_of_a_queue_is_taken(host: Host) -> Non
     size = len(sender.packets[1])
     with host.client() as client:
         client.create_queue("small", transactional=True)
-        client.store.set_quota("small", 2 * size)
+        client.store.queues.set_quota("small", 2 * size)
     for body in (b"2", b"3"):
         sender.send(body)
     exchange(world)
@@ -593,7 +590,7 @@ def test_a_message_not_transactional_that_expires_in_its_queue_leaves_a_copy_if_
     sender = sender_to(queue)
     world = world_of([host], [sender])
     with host.client() as client:
-        client.store.set_quota(DEAD_LETTER, 10 if full else None)
+        client.store.queues.set_quota(DEAD_LETTER, 10 if full else None)
     sender.send(b"x", delivery, journal=journal, ttbr=5, sent_time=world.wall)
     run(world, 7000)
     expected = delivery != "transactional" and journal == JN and not full
@@ -680,16 +677,16 @@ def test_the_state_of_an_incoming_stream_is_kept_with_the_time_of_its_last_messa
     world = world_of([host], [sender])
     sender.send(b"1")
     exchange(world)
-    (state,) = host.store.incoming()
+    (state,) = host.store.memory.incoming()
     assert (state.source, state.destination) == (sender.guid, "direct=tcp:127.0.0.1\\private$\\line1")
     assert (state.record, state.last_access) == ((1, 100, 1, 0), world.wall)
     world.pass_time(5000)
     send_raw(world, sender, sender.packets[1])  # a duplicate: refused, and noted
-    (state,) = host.store.incoming()
+    (state,) = host.store.memory.incoming()
     assert (state.record, state.last_access) == ((1, 100, 1, 1), world.wall)
     sender.send(b"2")
     exchange(world)
-    assert host.store.incoming()[0].record == (2, 100, 1, 0)  # the first had its OrderAck: the next sequence
+    assert host.store.memory.incoming()[0].record == (2, 100, 1, 0)  # the first had its OrderAck: the next sequence
 
 
 # ---- administration acknowledgements, in detail ---------------------------------------------------
@@ -699,11 +696,11 @@ PUBLIC = {name: guid_names.PublicQueueFormatName(name.encode() * 16) for name in
 
 
 def private(host: Host, queue: str) -> guid_names.PrivateQueueFormatNameId:
-    return guid_names.PrivateQueueFormatNameId(host.store.queue(queue).identifier)
+    return guid_names.PrivateQueueFormatNameId(host.store.queues.named(queue).identifier)
 
 
 def at(host: Host, queue: str) -> guid_names.PrivateQueueFormatName:
-    return guid_names.PrivateQueueFormatName(host.store.guid, host.store.queue(queue).identifier)
+    return guid_names.PrivateQueueFormatName(host.store.guid, host.store.queues.named(queue).identifier)
 
 
 def text_of(guid: bytes) -> str:
@@ -814,7 +811,7 @@ def test_administration_acknowledgements_go_where_the_message_says(
             else [
                 parse.parse(message.packet)
                 for there in (host, office)
-                for message in there.store.peek(there.store.queue("plain").identifier, -1)
+                for message in there.store.messages.peek(there.store.queues.named("plain").identifier, -1)
             ]
         )
         for message, number in zip(stored, (1, 2, 1, 2), strict=True):
@@ -824,8 +821,8 @@ def test_administration_acknowledgements_go_where_the_message_says(
             assert message.user.response_queue.direct_format_name == "TCP:127.0.0.1\\private$\\line1"
             assert message.user.source_queue_manager == host.store.guid
     run(world, 20_000)
-    assert host.store.outgoing_messages() == []
-    assert office.store.outgoing_messages() == []
+    assert host.store.outgoing.messages() == []
+    assert office.store.outgoing.messages() == []
 
 
 @pytest.mark.rule("B-352", "A-38")
@@ -876,7 +873,7 @@ def test_a_body_that_leaves_no_room_for_longer_names_is_not_sent_back(host: Host
 def test_an_acknowledgement_takes_no_more_room_than_its_queue_and_the_machine_have(tmp_path: Path, room: int) -> None:
     host = Host(tmp_path, Config(quota=2500, own_names=frozenset({"127.0.0.1"})))
     with host.client() as client:
-        client.store.set_quota("plain", room)
+        client.store.queues.set_quota("plain", room)
     sender = sender_to()
     world = world_of([host], [sender])
     for number in range(2):
@@ -925,7 +922,7 @@ def test_a_traced_message_that_arrives_is_reported(host: Host) -> None:
     exchange(world)
     run(world, 1000)
     assert host.content("line1") == [b"x"]
-    (stored,) = host.store.peek(host.store.queue("plain").identifier, -1)
+    (stored,) = host.store.messages.peek(host.store.queues.named("plain").identifier, -1)
     report = parse.parse(stored.packet)
     assert isinstance(report, headers.UserMessage)
     assert report.properties.message_class == 1
@@ -995,7 +992,7 @@ def test_a_message_from_this_machine_to_itself_ends_without_a_network(
     )
     assert copies(host, JOURNAL) == ([(0, b"x")] if "journal" in journal and positive else [])
     assert copies(host, DEAD_LETTER) == []
-    assert host.store.outgoing_messages() == []
+    assert host.store.outgoing.messages() == []
     assert host.manager.wanted_hops() == set()
     if message_class:
         ended = state_of(world, host, message_id)
@@ -1056,7 +1053,7 @@ def test_a_local_message_that_is_not_transactional_is_told_of_and_copied_alike(h
 def test_a_local_queue_that_takes_no_message_says_so_to_the_sender(host: Host) -> None:
     world = world_of([host], [])
     with application(world, host) as client:
-        client.store.set_quota("line1", 100)
+        client.store.queues.set_quota("line1", 100)
         with pytest.raises(StoreFull, match="quota"):
             client.send("line1", b"x")
         with pytest.raises(StoreError):
@@ -1064,7 +1061,7 @@ def test_a_local_queue_that_takes_no_message_says_so_to_the_sender(host: Host) -
         with pytest.raises(ValueError, match="transactional"):
             client.send("plain", b"x", delivery="transactional")
     assert host.store.usage() == 0
-    assert host.store.outgoing_messages() == []
+    assert host.store.outgoing.messages() == []
 
 
 @pytest.mark.slow

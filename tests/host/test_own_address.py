@@ -48,7 +48,7 @@ def test_an_administration_queue_at_an_address_of_this_machine_is_a_queue_here(t
     host = Host(tmp_path)
     _asks(host, address)
     assert len(host.content("plain")) == 1
-    assert host.store.outgoing_queues() == []
+    assert host.store.outgoing.queues() == []
     host.store.close()
 
 
@@ -67,7 +67,7 @@ def test_own_names_restrict_and_the_way_to_another_queue_manager_on_this_machine
     peer.send(b"x", admin=_asks_to_others, acknowledge=headers.WANT_PA)
     world_of([host], [peer]).settle()
     assert host.content("plain") == []
-    assert [queue.format_name for queue in host.store.outgoing_queues()] == ["direct=tcp:127.0.0.1\\private$\\plain"]
+    assert [queue.format_name for queue in host.store.outgoing.queues()] == ["direct=tcp:127.0.0.1\\private$\\plain"]
     host.store.close()
 
 

@@ -55,7 +55,7 @@ def test_others_write_while_a_queue_is_emptied_and_what_they_send_is_not_purged(
 ) -> None:
     turns = 0
     with Client(store) as client, Client(store) as other:
-        other.store._db.set_busy_timeout(0)  # the writer is free
+        other.store._database.connection.set_busy_timeout(0)  # the writer is free
 
         def act() -> None:
             nonlocal turns
@@ -149,7 +149,7 @@ def test_large_messages_are_a_piece_of_their_own_however_fast_they_are_done(tmp_
 
         def work(limit: int) -> int:
             assert other.changed() or not pieces_done  # what was done before is committed
-            opened.reserve_message_ids()
+            opened.numbers.reserve_message_ids()
             pieces_done.append(min(4, limit))
             return 4 if len(pieces_done) < 10 else 0
 
@@ -186,13 +186,13 @@ def _count_looks(folder: Path, count: int, how: str) -> int:
     assert len(table) == count
     if how in ("purged", "transactional"):
         with Store(host.store.folder) as opened:
-            assert purge_outgoing(opened, opened.outgoing_queues()[0].identifier) == (count, 0)
+            assert purge_outgoing(opened, opened.outgoing.queues()[0].identifier) == (count, 0)
     world.now += 30_000
     left = count
     while left:
         world.now += 50
         host.manager.poll(world.now, world.wall)
-        now_left = len(host.store.outgoing_messages())
+        now_left = len(host.store.outgoing.messages())
         assert 0 < left - now_left <= pieces.CHUNK
         left = now_left
     assert outgoing.stream.table is table
@@ -219,7 +219,7 @@ def _count_steps(folder: Path, count: int, newer: int) -> int:
         with client.store.transaction():
             for _ in range(count):
                 client.send("big", b"x", priority=3)
-        last = client.store.last_lookup_id()
+        last = client.store.messages.last_lookup_id()
         with client.store.transaction():
             for _ in range(newer):
                 client.send("big", b"new", priority=7)
@@ -230,12 +230,12 @@ def _count_steps(folder: Path, count: int, newer: int) -> int:
             steps += 1
             return False
 
-        client.store._db.set_progress_handler(step, 10)
-        queue = client.store.queue("big")
+        client.store._database.connection.set_progress_handler(step, 10)
+        queue = client.store.queues.named("big")
         removed = in_pieces(client.store, lambda limit: client.outcomes().empty(queue, NACK_Q_PURGED, limit, last))
-        client.store._db.set_progress_handler(None)
+        client.store._database.connection.set_progress_handler(None)
         assert removed == count
-        assert client.store.queue("big").messages == newer
+        assert client.store.queues.named("big").messages == newer
     return steps
 
 
@@ -260,29 +260,29 @@ def test_applications_send_while_a_queue_manager_with_much_to_send_starts(
         for _ in range(1200):
             client.send(PLANT, b"x")
     if after_a_crash:
-        host.store.set_session_open(host.store.outgoing_queues()[0].identifier, True)
-    before = {row.key: row.confirmation for row in host.store.waiting(range(1, 1201))}
+        host.store.outgoing.set_session_open(host.store.outgoing.queues()[0].identifier, True)
+    before = {row.key: row.confirmation for row in host.store.outgoing.waiting(range(1, 1201))}
     with host.client() as other:
-        other.store._db.set_busy_timeout(0)  # the writer is free
+        other.store._database.connection.set_busy_timeout(0)  # the writer is free
 
         def send() -> None:
-            waiting = other.store.waiting_own(other.send(PLANT, b"meanwhile").message_id)
+            waiting = other.store.outgoing.waiting_own(other.send(PLANT, b"meanwhile").message_id)
             assert waiting
             before[waiting.key] = waiting.confirmation
 
-        def sending(name: str) -> None:
-            whole = getattr(store_module.Store, name)
+        def sending(table: object, name: str) -> None:
+            whole = getattr(table, name)
 
-            def read(self: Store, *arguments: Any) -> Any:
-                found = whole(self, *arguments)
-                if self is host.store:
-                    send()
+            def read(*arguments: Any) -> Any:
+                found = whole(*arguments)
+                send()
                 return found
 
-            monkeypatch.setattr(store_module.Store, name, read)
+            monkeypatch.setattr(table, name, read)
 
-        for name in ("incoming", "outgoing_messages", "waiting_in", "foreign_outgoing"):
-            sending(name)
+        sending(host.store.memory, "incoming")
+        for name in ("messages", "waiting_in", "foreign"):
+            sending(host.store.outgoing, name)
         look = store_module.sent_time
         looks = 0
 
@@ -302,7 +302,7 @@ def test_applications_send_while_a_queue_manager_with_much_to_send_starts(
         host.manager.poll(world.now + 50, world.wall)
         [outgoing] = host.manager.outgoing
         assert [entry.key for entry in outgoing.stream.table] == list(before)
-        changed = [row.key for row in host.store.waiting(before) if row.confirmation != before[row.key]]
+        changed = [row.key for row in host.store.outgoing.waiting(before) if row.confirmation != before[row.key]]
         assert changed == (list(range(1, 1201)) if after_a_crash else []), "they may have been sent"
     host.store.close()
 
@@ -312,18 +312,18 @@ def test_old_outcomes_are_forgotten_in_pieces(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(pieces, "PIECE_S", 0.0)
     host = Host(tmp_path, Config(outcomes_kept=10), "10.0.0.9")
     world = world_of([host], [])
-    host.store.add_outcomes([(number, b"x", 1000 - number) for number in range(1, 201)])
+    host.store.memory.add_outcomes([(number, b"x", 1000 - number) for number in range(1, 201)])
     world.now += 1000 * host.config.history_lifetime + 1
     left = [200]
     while left[-1] > 10:
         world.now += 1000
         host.manager.poll(world.now, world.wall)
-        left.append(sum(host.store.outcome(number) is not None for number in range(1, 201)))
+        left.append(sum(host.store.memory.outcome(number) is not None for number in range(1, 201)))
         assert 0 <= left[-2] - left[-1] <= pieces.CHUNK
-    assert all(host.store.outcome(number) for number in range(1, 11)), "the youngest"
+    assert all(host.store.memory.outcome(number) for number in range(1, 11)), "the youngest"
     world.now += 2000 * host.config.history_lifetime
     host.manager.poll(world.now, world.wall)
-    assert host.store.outcome(1)
+    assert host.store.memory.outcome(1)
     host.store.close()
 
 
@@ -341,16 +341,16 @@ def test_sessions_are_served_while_a_thousand_messages_end(
     host.manager.poll(world.now, world.wall)
     if purged:
         with Store(host.store.folder) as opened:
-            assert purge_outgoing(opened, opened.outgoing_queues()[0].identifier) == (1000, 0)
-            assert purge_outgoing(opened, opened.outgoing_queues()[0].identifier) == (1000, 0)  # again: no less
+            assert purge_outgoing(opened, opened.outgoing.queues()[0].identifier) == (1000, 0)
+            assert purge_outgoing(opened, opened.outgoing.queues()[0].identifier) == (1000, 0)  # again: no less
     world.now += 10_000
     host.manager.poll(world.now, world.wall)
-    left = [len(host.store.outgoing_messages())]
+    left = [len(host.store.outgoing.messages())]
     assert 0 < left[0] < 1000
     while left[-1]:
         world.now += 50
         host.manager.poll(world.now, world.wall)
-        left.append(len(host.store.outgoing_messages()))
+        left.append(len(host.store.outgoing.messages()))
         assert left[-1] < left[-2]
     assert len(left) > 2
     with host.client() as client:
@@ -360,9 +360,9 @@ def test_sessions_are_served_while_a_thousand_messages_end(
 
 def test_a_purge_that_fails_says_so_and_leaves_the_rest(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Client(store) as client, Client(store) as other:
-        client.store._db.set_busy_timeout(0)
-        _in_between(monkeypatch, lambda: other.store._db.execute("BEGIN IMMEDIATE"))
+        client.store._database.connection.set_busy_timeout(0)
+        _in_between(monkeypatch, lambda: other.store._database.connection.execute("BEGIN IMMEDIATE"))
         with pytest.raises(StoreError, match="locked"):
             client.purge_queue("big")
-        other.store._db.execute("ROLLBACK")
+        other.store._database.connection.execute("ROLLBACK")
         assert 0 < len(list(client.queue("big").peek())) < COUNT

@@ -9,10 +9,10 @@ from pathlib import Path
 import apsw
 import pytest
 from mqqb import names
-from ordack import store as store_module
 from ordack.client import Client, Empty
 from ordack.pipeline.export import Exporter
 from ordack.store import Store, StoreError
+from ordack.store.schema import FILE_NAME
 
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, converse, ordack
 from tests.support.host_peer import Peer
@@ -84,7 +84,9 @@ def test_an_exception_counts_and_an_exporter_or_a_closed_pipe_does_not(store: Pa
         with pytest.raises(ZeroDivisionError), client.queue("line1").receive():
             raise ZeroDivisionError
         (tmp_path / "to").mkdir()
-        client.store._db.execute("CREATE TEMP TRIGGER no BEFORE DELETE ON messages BEGIN SELECT raise(FAIL, 'no'); END")
+        client.store._database.connection.execute(
+            "CREATE TEMP TRIGGER no BEFORE DELETE ON messages BEGIN SELECT raise(FAIL, 'no'); END"
+        )
         with Exporter(client, ["line1"], tmp_path / "to") as exporter, pytest.raises(StoreError):
             list(exporter.run())
     with open("/dev/full", "wb") as full:  # noqa: PTH123
@@ -124,7 +126,7 @@ def test_its_sender_is_told_when_it_is_received_there_or_deleted_with_its_queue(
 
 def test_nobody_sends_to_a_sub_queue_over_the_network(store: Path) -> None:
     with Store(store) as opened:
-        opened._all("INSERT INTO queues (name, transactional, kind) VALUES ('line1;poison', 1, 2)")
+        opened._database.all("INSERT INTO queues (name, transactional, kind) VALUES ('line1;poison', 1, 2)")
     running = Serve(store)
     peer = Peer(b"\1" * 16, names.DirectQueueFormatName("TCP:127.0.0.1\\private$\\line1;poison"))
     peer.send(b"x")
@@ -139,7 +141,7 @@ def test_nobody_sends_to_a_sub_queue_over_the_network(store: Path) -> None:
 
 def test_a_store_of_version_6_is_upgraded(store: Path) -> None:
     _fill(store, 3)
-    database = apsw.Connection(str(store / store_module.FILE_NAME))
+    database = apsw.Connection(str(store / FILE_NAME))
     database.execute(
         "ALTER TABLE messages DROP COLUMN aborts; DROP TRIGGER message_moved; "
         "ALTER TABLE outgoing DROP COLUMN discarded; PRAGMA user_version = 6"

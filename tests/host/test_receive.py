@@ -98,7 +98,7 @@ def test_follow_shows_what_comes_until_it_is_interrupted(store: Path) -> None:
             assert base64.b64decode(line["body_base64"]) == b"%d" % number
     deadline = time.monotonic() + DEADLINE_S
     with Store(store) as opened:
-        while opened.queue("plain").messages:  # a message is removed after its line was written
+        while opened.queues.named("plain").messages:  # a message is removed after its line was written
             assert time.monotonic() < deadline
             opened.wait(0.1)
     process.send_signal(signal.SIGINT)
@@ -131,7 +131,7 @@ def test_a_slow_reader_that_dies_has_left_nothing_in_the_pipe(thousand: Path) ->
     line = os.read(process.stdout.fileno(), 1 << 16).decode()
     assert line.count("\n") == 1  # the next one is written when this one was taken
     with Store(thousand) as opened:
-        while opened.queue("plain").messages == 1000:
+        while opened.queues.named("plain").messages == 1000:
             opened.wait(0.1)
     process.stdout.close()
     assert process.wait(DEADLINE_S) == 1
@@ -237,7 +237,7 @@ def test_a_signal_ends_a_receive_that_waits_for_its_reader(thousand: Path, numbe
     process = _start(thousand, "--all")
     assert process.stdout
     with Client(thousand) as client:
-        while client.store.locked(client.queue("plain").identifier) != 1:
+        while client.store.messages.locked(client.queue("plain").identifier) != 1:
             client.store.wait(0.1)
     process.send_signal(number)
     assert process.wait(DEADLINE_S) == 128 + number  # nobody has read until then
@@ -266,8 +266,8 @@ def test_kill_9_at_any_time_loses_nothing(thousand: Path, tmp_path: Path, form: 
                         break
             elif rounds < 3:
                 with Store(thousand) as opened:
-                    before = opened.queue("plain").messages
-                    while opened.queue("plain").messages == before:
+                    before = opened.queues.named("plain").messages
+                    while opened.queues.named("plain").messages == before:
                         opened.wait(0.05)
             else:
                 process.wait(DEADLINE_S)
@@ -350,7 +350,7 @@ def test_a_line_for_a_person_has_the_time_and_a_dead_letter_where_it_should_have
         stderr=subprocess.DEVNULL,
     )
     with Store(store) as opened:
-        while not opened.queue("system$;deadletter").messages:
+        while not opened.queues.named("system$;deadletter").messages:
             opened.wait(0.1)
     process.terminate()
     process.wait(DEADLINE_S)

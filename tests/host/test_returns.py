@@ -19,13 +19,13 @@ LATER = "DIRECT=OS:plant\\private$\\later"
 def _purge_outgoing(host: Host) -> None:
     """An operator purges every outgoing queue."""
     with host.client() as client:
-        for queue in client.store.outgoing_queues():
-            client.store.request_purge(queue.identifier)
+        for queue in client.store.outgoing.queues():
+            client.store.outgoing.request_purge(queue.identifier)
 
 
 def _quota(host: Host, quota: int | None) -> None:
     with host.client() as client:
-        client.store.set_quota("line1", quota)
+        client.store.queues.set_quota("line1", quota)
 
 
 def _visit(world: World, host: Host, *peers: Peer) -> None:
@@ -82,7 +82,7 @@ def test_peers_that_were_made_up_fill_nothing_and_block_nobody(tmp_path: Path) -
     assert not any("session closed" in line for line in host.log)
     assert sum("the oldest are given up" in line for line in host.log) >= 1
     _give_up(world)
-    assert len(host.store.outgoing_messages()) <= 300
+    assert len(host.store.outgoing.messages()) <= 300
     world.peers = [known]  # strangers went before one that has sent to a queue here
     world.settle()
     assert known.rejected == {1: 0x8003}
@@ -97,14 +97,14 @@ def test_all_final_acks_together_are_bounded_and_the_oldest_go(tmp_path: Path) -
         for _ in range(4):
             peer.send(b"x")
         _visit(world, host, peer)
-    assert len(host.store.outgoing_messages()) == 16
+    assert len(host.store.outgoing.messages()) == 16
     world.pass_time(1000)
     assert [(queue.peer, len(queue.stream.table)) for queue in host.manager.outgoing.returns] == [
         (peers[1].guid, 2),
         (peers[2].guid, 4),
         (peers[3].guid, 4),
     ]
-    assert len(host.store.outgoing_messages()) == 10
+    assert len(host.store.outgoing.messages()) == 10
 
 
 @pytest.mark.rule("B-435", "B-285", "B-151")
@@ -123,7 +123,7 @@ def test_a_peer_that_takes_no_final_acks_waits_with_what_is_rejected_and_with_no
         world.wires[0].to_initiator.clear()
         world.deliver(1 << 20)
         world.pass_time(100)
-    assert len(host.store.outgoing_messages()) == 5
+    assert len(host.store.outgoing.messages()) == 5
     assert sum("too many FinalAcks wait for the peer" in line for line in host.log) == 1
     assert not any("session closed" in line for line in host.log)
     Wire(world, good, host)
@@ -193,14 +193,14 @@ def test_what_is_given_up_stays_noted_over_a_restart(tmp_path: Path) -> None:
     _visit(world, host, peer)
     _purge_outgoing(host)
     world.pass_time(1000)
-    assert host.store.outgoing_queues() == []
-    assert [row.limit for row in host.store.incoming()] == [0]
+    assert host.store.outgoing.queues() == []
+    assert [row.limit for row in host.store.memory.incoming()] == [0]
     host.restart(world.now, snapshot=True)
     world.peers = [peer]
     world.settle()
     assert host.content("line1") == [b"taken"]
     assert peer.rejected == {1: 0x8003, 2: 0x8002}  # the first had its FinalAck, and nobody knew
-    assert [row.limit for row in host.store.incoming()] == [2]
+    assert [row.limit for row in host.store.memory.incoming()] == [2]
     peer.send(b"more")
     world.settle()
     assert host.content("line1") == [b"taken", b"more"]
@@ -226,11 +226,11 @@ def test_what_waited_in_a_backup_ends_although_the_final_acks_of_what_followed_w
     for wire in list(world.wires):
         wire.cut()  # before its FinalAck is fetched
     with receiver.client() as client:
-        for queue in client.store.outgoing_queues():
-            assert client.store.request_purge(queue.identifier)
+        for queue in client.store.outgoing.queues():
+            assert client.store.outgoing.request_purge(queue.identifier)
     for _ in range(3):
         receiver.manager.poll(world.now, world.wall + 1)
-    assert [row.limit for row in receiver.store.incoming()] == [0]
+    assert [row.limit for row in receiver.store.memory.incoming()] == [0]
     sender.put_back(world)
     for _ in range(80):
         exchange(world)

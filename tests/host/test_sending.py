@@ -115,7 +115,7 @@ def test_2_a_final_ack_that_comes_after_the_deadline_changes_nothing(tmp_path: P
     _seconds(world, 5)
     assert _dead(sender) == [(0xC002, True)]
     assert _state(sender, sent) == (confirm.DEAD_LETTERED, 0xC002, True)
-    assert receiver.store.outgoing_messages() == []
+    assert receiver.store.outgoing.messages() == []
     assert sum("its FinalAck came too late" in line for line in sender.log) == 1
 
 
@@ -193,7 +193,7 @@ def test_a_message_whose_life_is_over_is_not_sent_again_but_may_still_be_acknowl
         world.deliver(1 << 20)
     world.collect()  # the message may have left by now; nothing of it has come back
     _seconds(world, 6, up=False)
-    assert [(row.held, row.stored) for row in sender.store.outgoing_messages()] == [(1, 0)]
+    assert [(row.held, row.stored) for row in sender.store.outgoing.messages()] == [(1, 0)]
     _send(world, sender, body=b"next")
     before = receiver.content("line1")
     _seconds(world, 2)
@@ -206,12 +206,12 @@ def test_a_message_whose_life_is_over_is_not_sent_again_but_may_still_be_acknowl
 @pytest.mark.rule("C-26", "C-57", "C-82", "B-243", "B-244", "B-284", "B-373")
 def test_8_a_full_queue_is_told_within_one_round_trip(tmp_path: Path) -> None:
     world, receiver, sender = _hosts(tmp_path)
-    _as_operator(receiver).set_quota("line1", 10)
+    _as_operator(receiver).queues.set_quota("line1", 10)
     sent = _send(world, sender, dead_letter=True, ttbr=100)
     _seconds(world, 1)
     assert _dead(sender) == [(0x8003, False)]
     assert _state(sender, sent) == (confirm.DEAD_LETTERED, 0x8003, False)
-    _as_operator(receiver).set_quota("line1", None)
+    _as_operator(receiver).queues.set_quota("line1", None)
     _send(world, sender, body=b"next")
     _seconds(world, 1)
     assert receiver.content("line1") == [b"next"]
@@ -259,7 +259,7 @@ def test_11_the_machine_can_ask_for_dead_lettering_always(tmp_path: Path) -> Non
     assert _dead(sender, DEAD_LETTER) == []
     _send(world, sender, ttbr=60)
     _seconds(world, 1)
-    [row] = receiver.store.peek(receiver.store.queue("line1").identifier, 9)
+    [row] = receiver.store.messages.peek(receiver.store.queues.named("line1").identifier, 9)
     message = parse.parse(row.packet)
     assert isinstance(message, headers.UserMessage)
     assert message.user.flags & core.USER_JN
@@ -274,7 +274,9 @@ def test_12_a_journal_copy_only_of_what_was_received(tmp_path: Path) -> None:
     assert _dead(sender, JOURNAL) == []
     assert _receive(world, receiver) == b"taken"
     _seconds(world, 1)
-    assert [body_of(m.packet) for m in sender.store.peek(sender.store.queue(JOURNAL).identifier, 9)] == [b"taken"]
+    assert [
+        body_of(m.packet) for m in sender.store.messages.peek(sender.store.queues.named(JOURNAL).identifier, 9)
+    ] == [b"taken"]
     assert _dead(sender, JOURNAL) == [(0, False)]
     _seconds(world, 25)
     assert len(_dead(sender, JOURNAL)) == 1
@@ -291,11 +293,11 @@ def test_13_without_a_limit_it_is_held_until_an_operator_ends_it(tmp_path: Path)
     _lose_final_acks(world)
     world.now += 365 * 86400 * 1000
     _seconds(world, 1, up=False)
-    assert len(sender.store.outgoing_messages()) == 1
-    assert _as_operator(sender).request_purge(sender.store.outgoing_queues()[0].identifier)
+    assert len(sender.store.outgoing.messages()) == 1
+    assert _as_operator(sender).outgoing.request_purge(sender.store.outgoing.queues()[0].identifier)
     _seconds(world, 1, up=False)
     assert _dead(sender) == [(0x8001, True)]
-    assert sender.store.outgoing_messages() == []
+    assert sender.store.outgoing.messages() == []
 
 
 @pytest.mark.rule("C-33", "C-32")
@@ -331,7 +333,7 @@ def test_a_shorter_default_for_later_messages_stops_no_earlier_one_for_ever(tmp_
     world.pass_time(5000)
     _seconds(world, 2)  # the limit that it was given counts, not the default of this moment
     assert _dead(sender) == [(0x8002, False)]
-    assert sender.store.outgoing_messages() == []
+    assert sender.store.outgoing.messages() == []
 
 
 @pytest.mark.rule("A-18", "B-241")
@@ -358,7 +360,7 @@ def test_a_final_ack_for_a_message_that_is_not_transactional_is_none(tmp_path: P
     exchange(world)
     world.wires[0].to_initiator += packet
     world.wires[0].cut()
-    world.settle(lambda: not sender.store.outgoing_messages())
+    world.settle(lambda: not sender.store.outgoing.messages())
     assert receiver.content("plain") == [b"x"]
 
 
@@ -405,7 +407,7 @@ def test_a_message_that_asks_for_nothing_leaves_nothing(tmp_path: Path) -> None:
     assert _state(sender, expired) == (confirm.DISCARDED, 0x8002, False)
     assert sender.store.usage() == 0
     _receive(world, receiver)
-    assert receiver.store.outgoing_messages() == []  # no FinalAck
+    assert receiver.store.outgoing.messages() == []  # no FinalAck
 
 
 @pytest.mark.rule("C-06")
@@ -446,7 +448,7 @@ def test_the_journal_has_what_arrived_and_is_not_transactional(tmp_path: Path) -
         _send(world, sender, PLAIN, b"not this", delivery=delivery, dead_letter=True)
     assert _dead(sender, JOURNAL) == []
     _seconds(world, 30)
-    journal = sender.store.peek(sender.store.queue(JOURNAL).identifier, 9)
+    journal = sender.store.messages.peek(sender.store.queues.named(JOURNAL).identifier, 9)
     assert sorted(body_of(message.packet) for message in journal) == [b"express", b"recoverable"]
     assert _dead(sender, DEAD_LETTER) == []
 
@@ -481,7 +483,9 @@ def test_an_application_has_its_own_dead_letter_queue(tmp_path: Path) -> None:
         client.create_queue("gone")  # no transactional one any more
     _seconds(world, 5, up=False)
     assert sender.content("mine") == [b"mine"]
-    assert [body_of(m.packet) for m in sender.store.peek(sender.store.queue(DEAD_XACT).identifier, 9)] == [b"gone"]
+    assert [
+        body_of(m.packet) for m in sender.store.messages.peek(sender.store.queues.named(DEAD_XACT).identifier, 9)
+    ] == [b"gone"]
 
 
 @pytest.mark.rule("B-396")
@@ -504,7 +508,7 @@ def test_what_can_be_no_dead_letter_queue(host: Host, properties: dict[str, Any]
 def test_a_dead_letter_queue_over_its_quota_takes_no_copy(tmp_path: Path) -> None:
     world, receiver, sender = _hosts(tmp_path)
     for queue in (DEAD_XACT, DEAD_LETTER, JOURNAL):
-        sender.store.set_quota(queue, 10)
+        sender.store.queues.set_quota(queue, 10)
     lost = _send(world, sender, dead_letter=True, ttrq=3)
     _send(world, sender, PLAIN, delivery="express", dead_letter=True, ttrq=3)
     _seconds(world, 4, up=False)
@@ -550,7 +554,7 @@ def test_a_paused_queue_sends_nothing_and_goes_on_when_resumed(tmp_path: Path) -
     world, receiver, sender = _hosts(tmp_path)
     _send(world, sender, body=b"1")
     _seconds(world, 2)
-    assert _as_operator(sender).set_on_hold(LINE1, True)
+    assert _as_operator(sender).outgoing.set_on_hold(LINE1, True)
     world.collect()
     world.pass_time(100)
     [(link, data, _)] = [news for news in sender.manager.output() if news[1]]
@@ -568,10 +572,10 @@ def test_a_paused_queue_sends_nothing_and_goes_on_when_resumed(tmp_path: Path) -
     _seconds(world, 2)
     assert [queue["state"] for queue in sender.manager.report()["outgoing"]] == ["OnHold", "Inactive"]
     assert not world.wires  # nothing else waits
-    assert _as_operator(sender).set_on_hold(LINE1, False)
+    assert _as_operator(sender).outgoing.set_on_hold(LINE1, False)
     _seconds(world, 2)
     assert receiver.content("line1") == [b"1", b"2"]
-    assert not _as_operator(sender).set_on_hold("DIRECT=OS:plant\\private$\\none", True)
+    assert not _as_operator(sender).outgoing.set_on_hold("DIRECT=OS:plant\\private$\\none", True)
 
 
 @pytest.mark.rule("B-345", "B-346")
@@ -583,9 +587,9 @@ def test_a_pause_that_is_taken_back_at_once_is_none(tmp_path: Path) -> None:
     exchange(world)
     receiver.manager.poll(world.now + 2000, world.wall)  # it acknowledges
     world.collect()
-    assert _as_operator(sender).set_on_hold(LINE1, True)
+    assert _as_operator(sender).outgoing.set_on_hold(LINE1, True)
     world.deliver(1 << 20)  # that is a transaction, which sees the pause; a poll would obey it
-    assert _as_operator(sender).set_on_hold(LINE1, False)
+    assert _as_operator(sender).outgoing.set_on_hold(LINE1, False)
     _send(world, sender, body=b"2")
     _seconds(world, 2)
     assert receiver.content("line1") == [b"1", b"2"]
@@ -602,10 +606,10 @@ def test_an_operator_can_ask_for_a_resend(tmp_path: Path) -> None:
     world.collect()
     world.wires[0].to_initiator.clear()  # the OrderAck
     _seconds(world, 3)
-    assert len(sender.store.outgoing_messages()) == 1
-    assert _as_operator(sender).request_resend(LINE1)
+    assert len(sender.store.outgoing.messages()) == 1
+    assert _as_operator(sender).outgoing.request_resend(LINE1)
     _seconds(world, 4)
-    assert sender.store.outgoing_messages() == []
+    assert sender.store.outgoing.messages() == []
     assert receiver.content("line1") == [b"x"]
 
 
@@ -618,13 +622,13 @@ def test_what_is_not_acknowledged_and_what_is_not_read_are_two_numbers(tmp_path:
     for _ in range(2):
         _send(world, sender, dead_letter=True)
     world.pass_time(1000)
-    [count] = sender.store.outgoing_counts()
+    [count] = sender.store.outgoing.counts()
     assert (count.messages, count.not_order_acked, count.not_read) == (5, 2, 3)
     [queue] = sender.manager.report()["outgoing"]
     assert (queue["no_ack_count"], queue["no_read_count"], queue["last_ack_count"]) == (2, 3, 1)
     _receive(world, receiver)
     _seconds(world, 2)
-    [count] = sender.store.outgoing_counts()
+    [count] = sender.store.outgoing.counts()
     assert (count.not_order_acked, count.not_read) == (0, 4)
 
 
@@ -687,14 +691,14 @@ def test_a_restart_remembers_whether_anything_can_have_been_sent(tmp_path: Path,
 def test_when_the_numbers_are_used_up_the_next_sequence_begins(tmp_path: Path) -> None:
     world, receiver, sender = _hosts(tmp_path)
     _send(world, sender, body=b"1")
-    [queue] = sender.store.outgoing_queues()
+    [queue] = sender.store.outgoing.queues()
     ordinal, time_stamp, _, last_ack = queue.record
-    sender.store.save_outgoing([queue._replace(record=(ordinal, time_stamp, 0xFFFFFFFE, last_ack))])
+    sender.store.outgoing.save([queue._replace(record=(ordinal, time_stamp, 0xFFFFFFFE, last_ack))])
     sents = [_send(world, sender, body=body) for body in (b"2", b"3", b"4")]
     assert len({sent.tx_sequence_id for sent in sents}) == 2
     _seconds(world, 40)
     assert receiver.content("line1") == [b"1", b"2", b"3", b"4"]
-    assert sender.store.outgoing_messages() == []
+    assert sender.store.outgoing.messages() == []
 
 
 @pytest.mark.rule("C-80")
@@ -769,7 +773,7 @@ def test_an_application_sees_what_became_of_a_send_from_another_process(tmp_path
     world, _, sender = _hosts(tmp_path, session=Settings(window_size=2))
     sents = [_send(world, sender, body=b"%d" % number) for number in range(10)]
     assert {_state(sender, sent) for sent in sents} == {(confirm.WAITING, 0, False)}
-    world.settle(lambda: not sender.store.outgoing_messages())
+    world.settle(lambda: not sender.store.outgoing.messages())
     with Client(sender.store.folder, clock=lambda: WALL) as client:
         found = [client.state(sent.message_id) for sent in sents]
     assert {conclusion.answer for conclusion in found if conclusion} == {confirm.STORED}
@@ -794,16 +798,16 @@ def test_the_settings_that_the_store_keeps_hold_from_the_next_start(tmp_path: Pa
     world.pass_time(500)
     world.collect()
     world.wires[0].to_initiator.clear()  # the OrderAck
-    first = len(receiver.store.history())
+    first = len(receiver.store.memory.history())
     assert first == 1
     _seconds(world, 6)
-    assert [row.number for row in sender.store.outgoing_messages()].count(1) == 1
+    assert [row.number for row in sender.store.outgoing.messages()].count(1) == 1
     _seconds(world, 4)  # the resend is at 7, not at 30
-    assert sender.store.outgoing_messages() == []
+    assert sender.store.outgoing.messages() == []
     receiver.restart(world.now, snapshot=True)
-    assert len(receiver.store.history()) == 1  # not empty at the start: the timer runs
+    assert len(receiver.store.memory.history()) == 1  # not empty at the start: the timer runs
     _seconds(world, 41)
-    assert receiver.store.history() == []
+    assert receiver.store.memory.history() == []
 
 
 @pytest.mark.rule("B-053", "B-192", "B-302", "B-050")
@@ -822,7 +826,7 @@ def test_a_session_serves_the_outgoing_queues_of_its_hop_and_no_other(tmp_path: 
         assert (host.content("line1"), host.content("plain")) == ([body], [body])
         [link] = host.manager.links
         assert link.address == "10.0.0.9"  # as the socket said
-    assert sender.store.outgoing_messages() == []
+    assert sender.store.outgoing.messages() == []
 
 
 @pytest.mark.rule("B-144", "B-288", "B-402")
@@ -835,10 +839,10 @@ def test_the_life_of_a_message_in_its_queue(tmp_path: Path, ttbr: int | None, go
     exchange(world)
     _seconds(world, (gone_after or 1000) - 2)
     if ttbr != 0:
-        assert receiver.store.queue("line1").messages == receiver.store.queue("plain").messages == 1
+        assert receiver.store.queues.named("line1").messages == receiver.store.queues.named("plain").messages == 1
     _seconds(world, 3)
     left = 0 if gone_after else 1
-    assert receiver.store.queue("line1").messages == receiver.store.queue("plain").messages == left
+    assert receiver.store.queues.named("line1").messages == receiver.store.queues.named("plain").messages == left
 
 
 @pytest.mark.rule("B-420", "B-406")
@@ -904,17 +908,19 @@ def test_what_has_expired_is_not_sent_nor_told_of_and_what_is_sent_is_told_of_be
     public = "8ad9c1a6-2b0c-4d3e-9f10-1234567890ab"
     names = {public: "PRIVATE=00000000-0000-0000-0000-000000000000\\00000011"}
     world, receiver, sender = _hosts(tmp_path, report_messages=True, public_queues=names)
-    assert sender.store.queue("plain").identifier == 0x11
+    assert sender.store.queues.named("plain").identifier == 0x11
     for body, ttrq in ((b"late", 3), (b"good", 100)):
         good = _send(world, sender, PLAIN, body, delivery="express", ttrq=ttrq)
-    for row in sender.store.outgoing_messages():  # as an application of another make would have it traced
-        message = parse.parse(sender.store.outgoing_packet(row.key)[0])
+    for row in sender.store.outgoing.messages():  # as an application of another make would have it traced
+        message = parse.parse(sender.store.outgoing.packet(row.key)[0])
         assert isinstance(message, headers.UserMessage)
         message.base.flags |= core.BASE_TR
         message.debug = rare.DebugHeader()
         message.debug.flags = 1
         message.debug.queue_identifier = guids.guid_bytes(public)
-        sender.store._all("UPDATE outgoing_messages SET packet = ? WHERE id = ?", (build.build(message), row.key))
+        sender.store._database.all(
+            "UPDATE outgoing_messages SET packet = ? WHERE id = ?", (build.build(message), row.key)
+        )
     world.now += 4000
     _seconds(world, 2)
     assert receiver.content("plain") == [b"good"]
@@ -947,7 +953,7 @@ def test_a_message_for_the_journal_waits_for_its_receipt_over_a_restart(tmp_path
     _send(world, sender, journal=True)
     sender.restart(world.now, snapshot=True)
     _seconds(world, 2)
-    assert [(row.held, row.stored) for row in sender.store.outgoing_messages()] == [(1, 1)]
+    assert [(row.held, row.stored) for row in sender.store.outgoing.messages()] == [(1, 1)]
     [outgoing] = sender.manager.outgoing
     assert [entry.journal for entry in outgoing.stream.awaiting_final_ack] == [True]
     _receive(world, receiver)
@@ -976,7 +982,7 @@ class _Busy:
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_receive_that_could_not_end_is_before_the_next_one(host: Host, fails: bool) -> None:
     with host.client() as client:
-        client.store._db.set_busy_timeout(0)
+        client.store._database.connection.set_busy_timeout(0)
         for body in (b"1", b"2"):
             client.send("line1", body)
         queue = client.queue("line1")
@@ -997,7 +1003,7 @@ def test_a_receive_that_could_not_end_is_before_the_next_one(host: Host, fails: 
 @pytest.mark.rule("B-285", "B-098")
 def test_a_queue_manager_outlives_a_store_that_fails_for_a_while(tmp_path: Path) -> None:
     world, receiver, sender = _hosts(tmp_path)
-    receiver.store._db.set_busy_timeout(0)
+    receiver.store._database.connection.set_busy_timeout(0)
     _send(world, sender, body=b"1")
     _seconds(world, 2)
     _send(world, sender, body=b"2")
@@ -1007,11 +1013,11 @@ def test_a_queue_manager_outlives_a_store_that_fails_for_a_while(tmp_path: Path)
         assert any("locked by another process" in line for line in receiver.log)
     _seconds(world, 3)
     assert receiver.content("line1") == [b"1", b"2"]
-    assert sender.store.outgoing_messages() == []
+    assert sender.store.outgoing.messages() == []
 
 
 def test_the_store_syncs_every_commit(host: Host) -> None:
-    assert host.store._db.pragma("synchronous") == 2  # FULL: what is acknowledged is on the disk
+    assert host.store._database.connection.pragma("synchronous") == 2  # FULL: what is acknowledged is on the disk
 
 
 @pytest.mark.rule("B-285", "B-424")
@@ -1039,6 +1045,6 @@ def test_a_receive_whose_messages_are_gone_is_not_completed(host: Host) -> None:
         client.send("line1", b"x")
         receive = client.queue("line1").receive()
         message = receive.__enter__()
-        other.store.delete_messages([message.lookup_id])
+        other.store.messages.delete([message.lookup_id])
         with pytest.raises(StoreError, match="not there any more"):
             receive.__exit__(None, None, None)

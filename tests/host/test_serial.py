@@ -465,7 +465,7 @@ def test_micropython_sends_each_message_once_over_a_line_that_spoils_bytes_and_o
 
     def stored() -> int:
         with Store(store) as opened:
-            return opened.queue("line1").messages
+            return opened.queues.named("line1").messages
 
     def wait_for(number: int) -> None:
         deadline = time.monotonic() + DEADLINE_S

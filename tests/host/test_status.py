@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from ordack.client import Client
 from ordack.status import span
-from ordack.store import NewOutgoing
+from ordack.store.outgoing import NewOutgoing
 
 from tests.support.command import DEADLINE_S, Serve, as_json, ordack
 
@@ -183,10 +183,10 @@ def test_an_acknowledgement_for_a_machine_that_sleeps_is_no_problem(store: Path)
     name = "PRIVATE=01020304-0506-0708-090a-0b0c0d0e0f10\\00000004"
     with Client(store) as client, client.store.transaction():
         message_id = client.send(AWAY, b"x").message_id
-        [(packet, _)] = [client.store.outgoing_packet(entry.key) for entry in client.store.outgoing_messages()]
-        client.store.delete_outgoing([entry.key for entry in client.store.outgoing_messages()])
-        queue = client.store.outgoing_queue(name, int(time.time()))
-        client.store.add_outgoing([NewOutgoing(queue.identifier, message_id, 0, 0, 0, True, 0, packet, own=False)])
+        [(packet, _)] = [client.store.outgoing.packet(entry.key) for entry in client.store.outgoing.messages()]
+        client.store.outgoing.delete([entry.key for entry in client.store.outgoing.messages()])
+        queue = client.store.outgoing.queue(name, int(time.time()))
+        client.store.outgoing.add([NewOutgoing(queue.identifier, message_id, 0, 0, 0, True, 0, packet, own=False)])
     with _serving(store):
         told = _status(store)
         [waiting] = [queue for queue in told["outgoing"] if queue["messages"]]

@@ -16,33 +16,27 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from ordack import store as store_module
 from ordack.client import Client, Empty
 from ordack.names import BadName, queue_name
-from ordack.store import (
-    NEVER,
-    Incoming,
-    NewMessage,
-    NewOutgoing,
-    NoSuchQueue,
-    QueueExists,
-    Store,
-    StoreBusy,
-    StoreError,
-    StoreFull,
-    Waiting,
-)
+from ordack.store import Store, StoreBusy, StoreError, StoreFull
+from ordack.store.memory import Incoming
+from ordack.store.messages import NewMessage
+from ordack.store.outgoing import NewOutgoing, Waiting
+from ordack.store.queues import NoSuchQueue, QueueExists
+from ordack.store.room import LOG_BYTES
+from ordack.store.schema import FILE_NAME, FORMAT_VERSION, NEVER
+from ordack.store.write_ahead import log_bytes
 
 SPAWN = multiprocessing.get_context("forkserver")
 
 
 def _add(store: Store, queue: str, *packets: bytes, priority: int = 0) -> None:
-    identifier = store.queue(queue).identifier
-    store.add_messages([NewMessage(identifier, 7 - priority, packet) for packet in packets])
+    identifier = store.queues.named(queue).identifier
+    store.messages.add([NewMessage(identifier, 7 - priority, packet) for packet in packets])
 
 
 def _content(store: Store, queue: str) -> list[bytes]:
-    return [message.packet for message in store.peek(store.queue(queue).identifier, -1)]
+    return [message.packet for message in store.messages.peek(store.queues.named(queue).identifier, -1)]
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -70,9 +64,9 @@ class StoreMachine(RuleBasedStateMachine):
     def create(self, which: int, name: str) -> None:
         if name.lower() in self.model:
             with pytest.raises(QueueExists):
-                self.stores[which].create_queue(name)
+                self.stores[which].queues.create(name)
         else:
-            self.stores[which].create_queue(name, transactional=which == 1)
+            self.stores[which].queues.create(name, transactional=which == 1)
             self.model[name.lower()] = []
 
     @rule(
@@ -84,13 +78,13 @@ class StoreMachine(RuleBasedStateMachine):
     def add(self, data: st.DataObject, which: int, messages: list[tuple[int, bytes]], abort: bool) -> None:
         name = data.draw(st.sampled_from(sorted(self.model)))
         store = self.stores[which]
-        rows = [NewMessage(store.queue(name).identifier, 7 - priority, packet) for priority, packet in messages]
+        rows = [NewMessage(store.queues.named(name).identifier, 7 - priority, packet) for priority, packet in messages]
         if abort:
             with contextlib.suppress(ZeroDivisionError), store.transaction():
-                store.add_messages(rows)
+                store.messages.add(rows)
                 raise ZeroDivisionError
             return
-        store.add_messages(rows)
+        store.messages.add(rows)
         for row in rows:
             self.order += 1
             self.model[name].append((row.rank, self.order, bytes(row.packet)))
@@ -102,7 +96,7 @@ class StoreMachine(RuleBasedStateMachine):
             return
         name = data.draw(st.sampled_from(sorted(self.model)))
         store = self.stores[which]
-        got = store.begin_receive(store.queue(name).identifier, limit)
+        got = store.messages.begin_receive(store.queues.named(name).identifier, limit)
         expected = self.model[name][:limit]
         assert [message.packet for message in got] == [packet for _, _, packet in expected]
         if got:
@@ -115,18 +109,18 @@ class StoreMachine(RuleBasedStateMachine):
             name, messages, keys = self.held.pop(which)
             store = self.stores[which]
             if remove:
-                store.received(keys)
-                store.delete_messages(keys)
+                store.messages.received(keys)
+                store.messages.delete(keys)
             else:
-                store.put_back(keys)
+                store.messages.put_back(keys)
                 self._back(store, name, messages)
 
     def _back(self, store: Store, name: str, messages: list[tuple[int, int, bytes]]) -> None:
         kept = [message for message in messages if message[1] not in self.purged]
-        expired, purged = store.over(1 << 40, 1000)
+        expired, purged = store.messages.over(1 << 40, 1000)
         assert expired == []
         assert len(purged) == len(messages) - len(kept)
-        store.delete_messages(purged)
+        store.messages.delete(purged)
         self.model[name] = sorted(self.model[name] + kept)
 
     @rule(which=st.integers(0, 1))
@@ -141,24 +135,24 @@ class StoreMachine(RuleBasedStateMachine):
     def purge_or_delete(self, data: st.DataObject, which: int, delete: bool) -> None:
         name = data.draw(st.sampled_from(sorted(self.model)))
         store = self.stores[which]
-        identifier = store.queue(name).identifier
-        store.delete_messages(store.unlocked(identifier, 1000))
+        identifier = store.queues.named(name).identifier
+        store.messages.delete(store.messages.unlocked(identifier, 1000))
         self.model[name] = []
         locked = [message for queue, messages, _ in self.held.values() if queue == name for message in messages]
-        assert store.locked(identifier) == len(locked) == store.mark_purged(identifier)
+        assert store.messages.locked(identifier) == len(locked) == store.messages.mark_purged(identifier)
         self.purged.update(order for _, order, _ in locked)
-        store.remove_queue(identifier)  # not while messages are in it
+        store.queues.remove(identifier)  # not while messages are in it
         if locked or not delete or name == "line":
-            assert (store.find_queue(name) is None) == (not locked)
+            assert (store.queues.find(name) is None) == (not locked)
             if not locked:
-                store.create_queue(name)
+                store.queues.create(name)
         else:
             del self.model[name]
 
     @invariant()
     def same_content(self) -> None:
         for store in self.stores:
-            queues = {queue.name.lower(): queue for queue in store.queues() if not queue.kind}
+            queues = {queue.name.lower(): queue for queue in store.queues.all() if not queue.kind}
             assert queues.keys() == self.model.keys()
             for name, expected in self.model.items():
                 assert _content(store, name) == [packet for _, _, packet in expected]
@@ -174,21 +168,21 @@ TestStoreMachine.settings = settings(max_examples=40, stateful_step_count=25, de
 @pytest.mark.rule("B-287")
 def test_higher_priority_is_read_first_and_equals_in_order_of_arrival(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
-        store.create_queue("q")
+        store.queues.create("q")
         for number, priority in enumerate([3, 0, 7, 3, 7]):
             _add(store, "q", str(number).encode(), priority=priority)
         assert _content(store, "q") == [b"2", b"4", b"0", b"3", b"1"]
-        identifier = store.queue("q").identifier
-        assert [message.packet for message in store.begin_receive(identifier, 2)] == [b"2", b"4"]
-        first = store.peek(identifier, 1)[0]
-        assert [m.packet for m in store.peek(identifier, 9, (first.rank, first.lookup_id))] == [b"3", b"1"]
+        identifier = store.queues.named("q").identifier
+        assert [message.packet for message in store.messages.begin_receive(identifier, 2)] == [b"2", b"4"]
+        first = store.messages.peek(identifier, 1)[0]
+        assert [m.packet for m in store.messages.peek(identifier, 9, (first.rank, first.lookup_id))] == [b"3", b"1"]
 
 
 @pytest.mark.rule("B-085")
 def test_system_queues_exist_from_the_start_and_stay(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
-        assert store.queue("ORDER_QUEUE$").identifier == 4
-        assert {queue.name for queue in store.queues()} == {
+        assert store.queues.named("ORDER_QUEUE$").identifier == 4
+        assert {queue.name for queue in store.queues.all()} == {
             "system$;deadletter",
             "system$;deadxact",
             "system$;journal",
@@ -200,7 +194,7 @@ def test_system_queues_exist_from_the_start_and_stay(tmp_path: Path) -> None:
                 with pytest.raises(StoreError, match="system queue"):
                     client.delete_queue(name)
         with pytest.raises(QueueExists):
-            store.create_queue("Order_Queue$")
+            store.queues.create("Order_Queue$")
 
 
 @pytest.mark.parametrize(
@@ -241,73 +235,73 @@ def test_bad_queue_names_say_what_is_wrong(text: str, reason: str) -> None:
 
 def test_a_queue_made_again_does_not_get_the_old_identifier(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
-        old = store.create_queue("q")
-        store.remove_queue(old.identifier)
-        assert store.create_queue("q").identifier > old.identifier
+        old = store.queues.create("q")
+        store.queues.remove(old.identifier)
+        assert store.queues.create("q").identifier > old.identifier
         with pytest.raises(NoSuchQueue):
-            store.queue("other")
+            store.queues.named("other")
 
 
 @pytest.mark.rule("B-020", "A-46")
 def test_message_ids_are_never_given_twice_and_skip_zero(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store, Store(tmp_path) as other:
         store.lock_manager()
-        first = store.reserve_message_ids()
-        assert other.reserve_message_ids(256) == first + 1
-        assert store.reserve_message_ids() == first + 257
+        first = store.numbers.reserve_message_ids()
+        assert other.numbers.reserve_message_ids(256) == first + 1
+        assert store.numbers.reserve_message_ids() == first + 257
 
         def go_on_at(last: int) -> None:
             with store.transaction():
-                store._all("UPDATE settings SET value = ? WHERE name = 'message_id_ordinal'", (last,))
+                store._database.all("UPDATE settings SET value = ? WHERE name = 'message_id_ordinal'", (last,))
 
         go_on_at(0xFFFFFFFE)
-        assert other.reserve_message_ids() == 0xFFFFFFFF
-        assert store.reserve_message_ids() == 1
-        store.add_outcomes([(7, b"", 0), (300, b"", 0)])  # of earlier messages
+        assert other.numbers.reserve_message_ids() == 0xFFFFFFFF
+        assert store.numbers.reserve_message_ids() == 1
+        store.memory.add_outcomes([(7, b"", 0), (300, b"", 0)])  # of earlier messages
         go_on_at(6)
-        assert store.reserve_message_ids() == 8
-        assert store.reserve_message_ids(256) == 9
-        assert store.reserve_message_ids(256) == 301
+        assert store.numbers.reserve_message_ids() == 8
+        assert store.numbers.reserve_message_ids(256) == 9
+        assert store.numbers.reserve_message_ids(256) == 301
 
 
 @pytest.mark.rule("B-056", "B-079", "B-426")
 def test_a_sequence_of_an_earlier_run_is_not_gone_on_with(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
-        queue = store.number_in(store.outgoing_queue("DIRECT=TCP:10.0.0.1\\private$\\a", 500), 500)
-        assert store.number_in(queue, 500) == queue
+        queue = store.outgoing.number_in(store.outgoing.queue("DIRECT=TCP:10.0.0.1\\private$\\a", 500), 500)
+        assert store.outgoing.number_in(queue, 500) == queue
     with Store(tmp_path) as again:
         with contextlib.suppress(KeyError), again.transaction():
-            again.number_in(queue, 500)
+            again.outgoing.number_in(queue, 500)
             raise KeyError
-        assert again.number_in(queue, 500).record[1] > queue.record[1], "the run that began there has not"
+        assert again.outgoing.number_in(queue, 500).record[1] > queue.record[1], "the run that began there has not"
 
 
 @pytest.mark.rule("B-020")
 def test_message_ids_go_on_at_another_place_in_each_run(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
         store.lock_manager()
-        places = [store.reserve_message_ids()]
+        places = [store.numbers.reserve_message_ids()]
     for _ in range(3):
         with Store(tmp_path) as store:  # without a queue manager each process begins a run
-            places.append(store.reserve_message_ids())
-            assert store.reserve_message_ids() == places[-1] + 1
+            places.append(store.numbers.reserve_message_ids())
+            assert store.numbers.reserve_message_ids() == places[-1] + 1
     with Store(tmp_path) as store:
         store.lock_manager()
-        places.append(store.reserve_message_ids())
+        places.append(store.numbers.reserve_message_ids())
         with Store(tmp_path) as other:
-            assert other.reserve_message_ids() == places[-1] + 1
+            assert other.numbers.reserve_message_ids() == places[-1] + 1
     assert min(abs(one - another) for one in places for another in places if one is not another) > 1000, "or 1 in 2e5"
 
 
 @pytest.mark.rule("B-056", "B-079", "B-099", "A-21", "A-22")
 def test_each_outgoing_queue_begins_with_a_later_time_stamp(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
-        first = store.outgoing_queue("DIRECT=TCP:10.0.0.1\\private$\\a", 500)
-        second = store.outgoing_queue("DIRECT=TCP:10.0.0.1\\private$\\b", 400)
-        third = store.outgoing_queue("DIRECT=TCP:10.0.0.1\\private$\\c", 900)
+        first = store.outgoing.queue("DIRECT=TCP:10.0.0.1\\private$\\a", 500)
+        second = store.outgoing.queue("DIRECT=TCP:10.0.0.1\\private$\\b", 400)
+        third = store.outgoing.queue("DIRECT=TCP:10.0.0.1\\private$\\c", 900)
         assert [queue.record[1:] for queue in (first, second, third)] == [(500, 1, 0), (501, 1, 0), (900, 1, 0)]
         assert len({queue.record[0] for queue in (first, second, third)}) == 3, "or 1 in 7e8"
-        assert store.outgoing_queue("direct=tcp:10.0.0.1\\PRIVATE$\\A", 9999) == first
+        assert store.outgoing.queue("direct=tcp:10.0.0.1\\PRIVATE$\\A", 9999) == first
 
 
 @pytest.mark.rule("B-023", "B-098")
@@ -315,10 +309,10 @@ def test_everything_survives_reopening(tmp_path: Path) -> None:
     incoming = Incoming(b"s" * 16, "q", (7, 0xFFFFFFFF, 0xFFFFFFFF, 2), 99)
     with Store(tmp_path, create=True) as store:
         guid = store.guid
-        queue = store.outgoing_queue("DIRECT=TCP:10.0.0.1\\private$\\a", 5)
+        queue = store.outgoing.queue("DIRECT=TCP:10.0.0.1\\private$\\a", 5)
         with store.transaction():
-            store.save_incoming([incoming])
-            store.add_outgoing(
+            store.memory.save_incoming([incoming])
+            store.outgoing.add(
                 [
                     NewOutgoing(queue.identifier, 3, 1, 5, 1, True, 0, b"packet", 6, send_until=90),
                     NewOutgoing(
@@ -336,35 +330,35 @@ def test_everything_survives_reopening(tmp_path: Path) -> None:
                     ),
                 ]
             )
-            store.save_outgoing([queue._replace(record=(1, 5, 3, 0))])
-            store.save_history([(b"x" * 16, 1, 20), (b"x" * 16, 2, 10)])
-        store.keep_outgoing([(b"Orecord", 80, True, 2)])
+            store.outgoing.save([queue._replace(record=(1, 5, 3, 0))])
+            store.memory.save_history([(b"x" * 16, 1, 20), (b"x" * 16, 2, 10)])
+        store.outgoing.keep([(b"Orecord", 80, True, 2)])
     with Store(tmp_path) as store:
         assert store.guid == guid
-        assert store.incoming() == [incoming]
-        assert store.outgoing_queues() == [queue._replace(record=(1, 5, 3, 0))]
-        assert [entry[1:] for entry in store.outgoing_messages()] == [
+        assert store.memory.incoming() == [incoming]
+        assert store.outgoing.queues() == [queue._replace(record=(1, 5, 3, 0))]
+        assert [entry[1:] for entry in store.outgoing.messages()] == [
             (1, 3, 1, 5, 1, 1, 0, 6, 0, 0),
             (1, 4, 1, 5, 2, 1, 1, 0, 1, 1),
         ]
-        assert store.due_outgoing(80, 9) == [(2, 6)]
-        assert store.waiting([2]) == [Waiting(2, 1, 4, 1, 1, NEVER, 80, b"Orecord", "mine", 0)]
-        assert store.last_outgoing_number(queue.identifier, 1, 5) == 1  # 2 is delivered, it only waits for its FinalAck
-        assert store.outgoing_packet(1) == (b"packet", 90)
-        assert store.history() == [(b"x" * 16, 2, 10), (b"x" * 16, 1, 20)]
+        assert store.outgoing.due(80, 9) == [(2, 6)]
+        assert store.outgoing.waiting([2]) == [Waiting(2, 1, 4, 1, 1, NEVER, 80, b"Orecord", "mine", 0)]
+        assert store.outgoing.last_number(queue.identifier, 1, 5) == 1  # 2 is delivered, it only waits for its FinalAck
+        assert store.outgoing.packet(1) == (b"packet", 90)
+        assert store.memory.history() == [(b"x" * 16, 2, 10), (b"x" * 16, 1, 20)]
         assert store.usage() == 12
-        store.delete_outgoing([1])
+        store.outgoing.delete([1])
         with pytest.raises(StoreError, match="gone"):
-            store.outgoing_packet(1)
+            store.outgoing.packet(1)
 
 
 def test_a_change_of_another_process_is_noticed_and_an_own_one_is_not(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store, Store(tmp_path) as other:
         store.changed()
-        store.create_queue("a")
+        store.queues.create("a")
         assert not store.changed()
         assert not store.wait(0.0)
-        other.create_queue("b")
+        other.queues.create("b")
         assert store.wait(60.0)
         assert not store.changed()
 
@@ -456,14 +450,14 @@ def test_a_missing_store_is_not_made_by_looking(tmp_path: Path) -> None:
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
-        store._db.pragma("user_version", store_module.FORMAT_VERSION + 1)
-    version = store_module.FORMAT_VERSION
+        store._database.connection.pragma("user_version", FORMAT_VERSION + 1)
+    version = FORMAT_VERSION
     with pytest.raises(StoreError, match=f"format version {version + 1}; this ordack reads version {version}: use a "):
         Store(tmp_path)
 
 
 def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / store_module.FILE_NAME
+    path = tmp_path / FILE_NAME
     db = apsw.Connection(str(path))
     db.execute("CREATE TABLE theirs (x)")
     db.close()
@@ -475,7 +469,7 @@ def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path: Path)
 
 @pytest.mark.parametrize("content", [b"not a database at all" * 100, b"SQLite format 3\0" + bytes(500)])
 def test_a_damaged_file_is_reported(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / store_module.FILE_NAME).write_bytes(content)
+    (tmp_path / FILE_NAME).write_bytes(content)
     with pytest.raises(StoreError, match="damaged, or no store"):
         Store(tmp_path, create=True)
 
@@ -493,21 +487,29 @@ def test_a_folder_that_cannot_be_written_is_reported() -> None:
 
 def _store_batch(store: Store) -> None:
     with store.transaction():
-        store.save_incoming([Incoming(b"s" * 16, "q", (1, 1, 1, 0), 1)])
+        store.memory.save_incoming([Incoming(b"s" * 16, "q", (1, 1, 1, 0), 1)])
         _add(store, "q", *[bytes(4000)] * 50)
 
 
 @pytest.mark.rule("B-098")
 def test_a_full_disk_leaves_nothing_half_done(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
-        store.create_queue("q")
-        store._db.pragma("max_page_count", store._db.pragma("page_count") + 20)
+        store.queues.create("q")
+        store._database.connection.pragma("max_page_count", store._database.connection.pragma("page_count") + 20)
         with pytest.raises(StoreFull):
             _store_batch(store)
-        assert store.incoming() == []
-        assert store.queue("q").messages == 0
+        assert store.memory.incoming() == []
+        assert store.queues.named("q").messages == 0
         _add(store, "q", b"fits")
         assert _content(store, "q") == [b"fits"]
+
+
+def test_the_log_begins_anew_again_and_again(tmp_path: Path) -> None:
+    with Store(tmp_path, create=True) as store:
+        store.queues.create("q")
+        for _ in range(100):
+            _add(store, "q", bytes(200_000))
+            assert log_bytes(store.path) < LOG_BYTES + 500_000
 
 
 def test_a_locked_store_is_waited_for_and_then_reported(tmp_path: Path) -> None:
@@ -517,7 +519,7 @@ def test_a_locked_store_is_waited_for_and_then_reported(tmp_path: Path) -> None:
         store.transaction(),
         pytest.raises(StoreBusy, match="locked by another process"),
     ):
-        other.create_queue("q")
+        other.queues.create("q")
 
 
 def test_who_waits_for_a_store_tries_again_at_once_and_is_not_left_behind(
@@ -535,7 +537,7 @@ def test_who_waits_for_a_store_tries_again_at_once_and_is_not_left_behind(
                 holding.close()
 
         monkeypatch.setattr(time, "sleep", sleep)
-        other.create_queue("q")
+        other.queues.create("q")
         assert waits == [0.001] * 20
 
 
@@ -583,11 +585,11 @@ def test_processes_that_send_to_one_destination_share_its_numbers(tmp_path: Path
             process.start()
         for process in processes:
             process.join()
-        entries = store.outgoing_messages()
+        entries = store.outgoing.messages()
         assert len({entry.message_id for entry in entries}) == 45
         if served:
             assert [entry.number for entry in entries] == list(range(1, 46))
-            assert store.outgoing_queues()[0].record[2] == 46
+            assert store.outgoing.queues()[0].record[2] == 46
             return
         sequences = [(entry.time_stamp, entry.ordinal) for entry in entries]
         assert sequences == sorted(sequences)

@@ -24,7 +24,7 @@ def _slow(tmp_path: Path) -> tuple[World, Host, Host]:
     """A sender to a receiver that takes WINDOW messages at a time, connected."""
     receiver = Host(tmp_path / "receiver", Config(session=Settings(window_size=WINDOW)))
     for number in range(6):
-        receiver.store.create_queue(f"fast{number}")
+        receiver.store.queues.create(f"fast{number}")
     sender = Host(tmp_path / "sender", Config(next_hops={"plant": HERE}), "10.0.0.9")
     return world_of([receiver, sender], []), receiver, sender
 
@@ -89,7 +89,7 @@ def test_a_transactional_stream_goes_on_beside_a_queue_that_is_never_empty(tmp_p
 
     def more() -> None:
         nonlocal flood
-        while len(sender.store.outgoing_messages()) < 100:
+        while len(sender.store.outgoing.messages()) < 100:
             _send(sender, "fast0", f"f{flood}", delivery="express", priority=7)
             flood += 1
 

@@ -11,6 +11,7 @@ from mqqb import confirm
 from mqqb.session import Session
 from ordack.config import Config
 from ordack.store import Store
+from ordack.store.database import Database
 
 from tests.support.host_world import HERE, Host, World, exchange, world_of
 
@@ -31,30 +32,30 @@ class Operator:
         self.purged: set[int] = set()
         self.unsent: set[int] = set()
         self.busy = False
-        statement, send = Store._all, Session.send
+        statement, send = Database.all, Session.send
 
-        def watched(store: Store, sql: str, arguments: Any = ()) -> list[Any]:
-            if not self.busy and folder in store.path.parents and store._db.get_autocommit():
+        def watched(database: Database, sql: str, arguments: Any = ()) -> list[Any]:
+            if not self.busy and folder in database.path.parents and database.connection.get_autocommit():
                 self.moments += 1
                 if self.moments == moment:
-                    self._purge(store.folder)
-            return statement(store, sql, arguments)
+                    self._purge(database.folder)
+            return statement(database, sql, arguments)
 
         def noted(session: Session, entry: Any, packet: bytearray, recoverable: bool, now: int) -> None:
             if entry is not None and entry.tx_sequence_number:
                 self.left.add(entry.message_id)
             send(session, entry, packet, recoverable, now)
 
-        patch.setattr(Store, "_all", watched)
+        patch.setattr(Database, "all", watched)
         patch.setattr(Session, "send", noted)
 
     def _purge(self, folder: Path) -> None:
         self.busy = True
         with Store(folder) as store:
-            self.purged = {entry.message_id for entry in store.outgoing_messages()}
+            self.purged = {entry.message_id for entry in store.outgoing.messages()}
             self.unsent = self.purged - self.left
-            for queue in store.outgoing_queues():
-                store.request_purge(queue.identifier)
+            for queue in store.outgoing.queues():
+                store.outgoing.request_purge(queue.identifier)
         self.busy = False
 
 
@@ -74,13 +75,13 @@ def _life(folder: Path, patch: pytest.MonkeyPatch, moment: int, held: bool) -> t
         for body in (b"1", b"2"):
             client.send(LINE1, body, dead_letter=True)
         client.send(LATER, b"paused", dead_letter=True)
-        assert client.store.set_on_hold(LATER, True)
+        assert client.store.outgoing.set_on_hold(LATER, True)
     sender.manager.poll(world.now, world.wall)
     world.connect_all()
     world.collect()
     world.deliver(1 << 20)
-    for queue in sender.store.outgoing_queues():
-        sender.store.set_session_open(queue.identifier, True)
+    for queue in sender.store.outgoing.queues():
+        sender.store.outgoing.set_session_open(queue.identifier, True)
     operator = Operator(patch, folder / "sender", moment)
     sender.restart(world.now, snapshot=True)
     with sender.client() as client:
@@ -115,7 +116,7 @@ def test_what_an_operator_withdraws_ends_at_whatever_moment_that_is(
             break
         with sender.client() as client:
             said = {identifier: client.state(identifier) for identifier in operator.purged}
-        left = [entry.message_id for entry in sender.store.outgoing_messages() if entry.message_id in operator.purged]
+        left = [entry.message_id for entry in sender.store.outgoing.messages() if entry.message_id in operator.purged]
         assert left == [], f"moment {moment}: withdrawn, and still there"
         assert not operator.unsent & operator.left, f"moment {moment}: sent after it was withdrawn"
         for identifier in operator.unsent:

@@ -53,7 +53,7 @@ def test_a_queue_manager_s_message_that_travels_for_more_than_an_hour_arrives_by
         assert message is not None
         assert message.body == body
         world.inbox.take(message)
-    world.run(lambda: not world.host.store.outgoing_messages(), 6100)
+    world.run(lambda: not world.host.store.outgoing.messages(), 6100)
     with world.host.client(world.wall) as client:
         assert [client.state(message_id).answer for message_id in sent] == ["stored at destination"] * 2  # type: ignore[union-attr]
     assert world.node.stats.connects == 1

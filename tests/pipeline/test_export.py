@@ -27,7 +27,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from mqqb import build, confirm, core, guid_names, guids, headers, parse, reader
 from mqqb.names import DirectQueueFormatName, QueueName
-from ordack import store as store_module
 from ordack.client import Client
 from ordack.outcome import DIRECT, FINAL_ACK
 from ordack.pipeline import export as export_module
@@ -47,7 +46,10 @@ from ordack.pipeline.segments import (
     read_marker,
     segments,
 )
-from ordack.store import NewMessage, Store, Stored, StoreError, StoreFull, StoreUnknown
+from ordack.store import Store, StoreError, StoreFull, StoreUnknown
+from ordack.store import messages as messages_module
+from ordack.store.messages import NewMessage, Stored
+from ordack.store.schema import SYSTEM_QUEUES
 
 from tests.support.command import DEADLINE_S, ENVIRONMENT, as_json, ordack
 from tests.support.faulty_disk import FaultyDisk, after_power_cut, faulty_disk
@@ -92,8 +94,8 @@ def _fill(store: Path, count: int, first: int = 1, queue: str = "line1") -> list
 
 
 def _arrive(opened: Store, ids: list[int], queue: str = "line1", **columns: Any) -> None:
-    identifier = opened.queue(queue).identifier
-    opened.add_messages(
+    identifier = opened.queues.named(queue).identifier
+    opened.messages.add(
         [
             NewMessage(
                 identifier,
@@ -127,14 +129,14 @@ def _ids(path: Path) -> list[int]:
 def _queued(store: Path, queue: str = "line1") -> list[int]:
     """MessageIDs in a queue, in its order."""
     with Store(store) as opened:
-        found = opened.peek(opened.queue(queue).identifier, sys.maxsize)
+        found = opened.messages.peek(opened.queues.named(queue).identifier, sys.maxsize)
     return [int.from_bytes(message.packet[56:60], "little") for message in found]  # wire.md 2.2
 
 
 def _acknowledged(store: Path) -> list[int]:
     """MessageIDs of which a FinalAck waits to leave."""
     with Store(store) as opened:
-        found = [parse.parse(bytes(opened.outgoing_packet(entry.key)[0])) for entry in opened.outgoing_messages()]
+        found = [parse.parse(bytes(opened.outgoing.packet(entry.key)[0])) for entry in opened.outgoing.messages()]
     assert all(isinstance(packet, headers.FinalAck) for packet in found)
     return [packet.body.message_id for packet in found if isinstance(packet, headers.FinalAck)]
 
@@ -293,11 +295,13 @@ def test_a_damaged_message_is_named_and_stays(store: Path, to: Path) -> None:
     with Store(store) as opened:
         _arrive(opened, [1])
         good = build.user_message(PEER, 2, HERE, b"2")
-        opened.add_messages([NewMessage(opened.queue("line1").identifier, 7, good[:-4])])
+        opened.messages.add([NewMessage(opened.queues.named("line1").identifier, 7, good[:-4])])
     with Client(store) as client, Exporter(client, ["line1"], to) as exporter, Store(store) as other:
         with pytest.raises(StoreError, match="lookup id 2 is damaged"):
             list(exporter.run())
-        assert len(other.peek(other.queue("line1").identifier, 9)) == 2, "available at once, not when the exporter ends"
+        assert len(other.messages.peek(other.queues.named("line1").identifier, 9)) == 2, (
+            "available at once, not when the exporter ends"
+        )
 
 
 def test_a_segment_is_parquet_that_anything_reads(store: Path, to: Path) -> None:
@@ -318,7 +322,7 @@ def test_a_segment_is_parquet_that_anything_reads(store: Path, to: Path) -> None
 
 queue_names = st.text(
     st.characters(min_codepoint=0x21, max_codepoint=0x7F, exclude_characters='\\;+,"'), min_size=1, max_size=40
-) | st.sampled_from(store_module.SYSTEM_QUEUES).map(lambda queue: queue[1])
+) | st.sampled_from(SYSTEM_QUEUES).map(lambda queue: queue[1])
 
 
 @given(queue_names, st.integers(1, 10**12), st.integers(1, 2**63 - 1), st.integers(1, 2**63 - 1))
@@ -394,14 +398,14 @@ class _Instants:
             self.now()
             return True
 
-        store._db.exec_trace = trace
+        store._database.connection.exec_trace = trace
 
     def now(self) -> None:
         self.left -= 1
         if self.left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         left, self.left = self.left, 0  # what arrives between is not the exporter's
-        if self.store is None or self.store._db.get_autocommit():
+        if self.store is None or self.store._database.connection.get_autocommit():
             self.between()
         self.left = left
 
@@ -519,7 +523,7 @@ def test_each_step_is_durable_before_the_next(store: Path, to: Path, monkeypatch
     with Client(store) as client, Exporter(client, ["line1"], to) as exporter:
         with client.queue("line1").receive_batch(0):  # what a first receive makes is not looked at
             pass
-        sync, rename, save = os.fsync, os.rename, client.store.save_export
+        sync, rename, save = os.fsync, os.rename, client.store.exports.save
 
         def noted_sync(file: int) -> None:
             sync(file)
@@ -536,8 +540,8 @@ def test_each_step_is_durable_before_the_next(store: Path, to: Path, monkeypatch
 
         monkeypatch.setattr(os, "fsync", noted_sync)
         monkeypatch.setattr(os, "rename", noted_rename)
-        monkeypatch.setattr(client.store, "save_export", lambda export: (save(export), steps.append("record"))[0])
-        client.store._db.exec_trace = trace
+        monkeypatch.setattr(client.store.exports, "save", lambda export: (save(export), steps.append("record"))[0])
+        client.store._database.connection.exec_trace = trace
         list(exporter.run())
     assert steps == [
         "sync .line1-0000000001-1-2.parquet.new",
@@ -566,12 +570,12 @@ def test_killed_at_every_instant_of_taking_up_what_a_killed_one_left(memory: Pat
                 os.kill(os.getpid(), signal.SIGKILL)
 
             if state == "written":
-                client.store.received = kill  # type: ignore[method-assign, assignment]
+                client.store.messages.received = kill  # type: ignore[method-assign, assignment]
             elif state == "recorded":
                 Folder.rename = kill  # type: ignore[method-assign]
             else:
-                save = client.store.save_export
-                client.store.save_export = (  # type: ignore[method-assign]
+                save = client.store.exports.save
+                client.store.exports.save = (  # type: ignore[method-assign]
                     lambda export: save(export) if export.pending else kill()
                 )
             list(exporter.run())
@@ -667,7 +671,7 @@ class ExportMachine(RuleBasedStateMachine):
             return
         live = self.live()
         store = self.clients[1].store
-        taken = store.begin_receive(store.queue("line1").identifier, count, self.now)
+        taken = store.messages.begin_receive(store.queues.named("line1").identifier, count, self.now)
         self.held = live[:count]
         self.keys = [message.lookup_id for message in taken]
         assert len(taken) == len(self.held)
@@ -679,13 +683,13 @@ class ExportMachine(RuleBasedStateMachine):
         client = self.clients[1]
         if commit:
             with client.store.transaction():
-                client.store.received(self.keys)
+                client.store.messages.received(self.keys)
                 client.outcomes().remove(self.keys, confirm.ACK_RECEIVE)
             self.gone["received"] += self.held
             self.purged -= set(self.held)
             self.drop(self.held)
         else:
-            client.store.put_back(self.keys)
+            client.store.messages.put_back(self.keys)
         self.held = []
 
     @rule()
@@ -702,7 +706,7 @@ class ExportMachine(RuleBasedStateMachine):
         folder = self.folder / "segments"
         assert (_exported(folder) if folder.exists() else []) == self.gone["exported"]
         with Store(self.folder / "store") as store:
-            assert store.queue("line1").messages == len(self.waiting)
+            assert store.queues.named("line1").messages == len(self.waiting)
         everything = [*chain(*self.gone.values()), *self.waiting]
         assert sorted(everything) == list(range(1, self.sent + 1))
 
@@ -733,10 +737,10 @@ def test_an_export_is_a_receipt(store: Path, to: Path) -> None:
     ids = _fill(store, 3)
     with Client(store) as client:
         sent = client.send("line1", b"own", dead_letter=True, journal=True)
-        client.store.set_quota("line1", client.store.queue("line1").bytes)
-        assert not client.store.queue("line1").has_room(1)
+        client.store.queues.set_quota("line1", client.store.queues.named("line1").bytes)
+        assert not client.store.queues.named("line1").has_room(1)
         _export(store, to)
-        assert client.store.queue("line1").has_room(1)
+        assert client.store.queues.named("line1").has_room(1)
         conclusion = client.state(sent.message_id)
         assert conclusion is not None
         assert conclusion.answer == "received"
@@ -777,7 +781,7 @@ def test_priorities_do_not_disturb_the_order_of_rows(store: Path, to: Path) -> N
 
 def test_segments_are_bounded_by_bytes(store: Path, to: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export_module, "SEGMENT_BYTES", 2500)
-    monkeypatch.setattr(store_module, "RECEIVE_BYTES", 1000)
+    monkeypatch.setattr(messages_module, "RECEIVE_BYTES", 1000)
     with Client(store) as client:
         for _ in range(10):
             client.send("line1", bytes(500))
@@ -912,12 +916,12 @@ def test_receivers_beside_an_export_get_nothing_twice(store: Path, to: Path) -> 
 def _refused(store: Path, to: Path, text: str, *options: str) -> None:
     """The export says this, and the messages stay."""
     with Store(store) as opened:
-        before = opened.queue("line1").messages
+        before = opened.queues.named("line1").messages
     done = ordack("export", "line1", "--store", store, "--to", to, *options)
     assert done.returncode == 1
     assert text in done.stderr, done.stderr
     with Store(store) as opened:
-        assert opened.queue("line1").messages == before
+        assert opened.queues.named("line1").messages == before
 
 
 def test_the_folder_of_another_queue_manager_is_refused(store: Path, to: Path, tmp_path: Path) -> None:
@@ -1020,7 +1024,7 @@ def test_a_full_store_loses_nothing(store: Path, to: Path, monkeypatch: pytest.M
         raise StoreFull("no room left to write")
 
     with Client(store) as client, Exporter(client, ["line1"], to) as exporter:
-        monkeypatch.setattr(client.store, "save_export", full)
+        monkeypatch.setattr(client.store.exports, "save", full)
         with pytest.raises(StoreFull):
             list(exporter.run())
     assert _queued(store) == ids
@@ -1037,10 +1041,10 @@ def test_a_commit_of_which_nobody_heard_is_believed(store: Path, to: Path, monke
 
         @contextlib.contextmanager
         def interrupted() -> Iterator[None]:
-            outermost = client.store._db.get_autocommit()
+            outermost = client.store._database.connection.get_autocommit()
             with real():
                 yield
-            if outermost and not steps and client.store.exports("line1"):
+            if outermost and not steps and client.store.exports.all("line1"):
                 steps.append("interrupted")
                 raise KeyboardInterrupt
 
@@ -1211,17 +1215,19 @@ def test_a_restored_store_does_not_go_on_in_the_folder(store: Path, to: Path, tm
 def test_a_store_of_the_format_before_is_upgraded(store: Path, to: Path) -> None:
     ids = _fill(store, 2)
     with Store(store) as opened:
-        opened._db.execute("DROP TABLE exports; ALTER TABLE messages DROP COLUMN aborts; DROP TRIGGER message_moved")
-        opened._db.execute("UPDATE messages SET arrived = 1700000000")
-        opened._db.execute("ALTER TABLE incoming DROP COLUMN order_ack_limit")
-        opened._db.execute("ALTER TABLE outgoing DROP COLUMN discarded")
-        opened._db.pragma("user_version", 3)
+        opened._database.connection.execute(
+            "DROP TABLE exports; ALTER TABLE messages DROP COLUMN aborts; DROP TRIGGER message_moved"
+        )
+        opened._database.connection.execute("UPDATE messages SET arrived = 1700000000")
+        opened._database.connection.execute("ALTER TABLE incoming DROP COLUMN order_ack_limit")
+        opened._database.connection.execute("ALTER TABLE outgoing DROP COLUMN discarded")
+        opened._database.connection.pragma("user_version", 3)
     _export(store, to)
     assert _exported(to) == ids
     for segment in segments(to):
         assert pq.read_table(segment.path)["arrived"].to_pylist() == [_time(1_700_000_000)] * 2
     with Store(store) as opened:
-        opened._db.pragma("user_version", 2)
+        opened._database.connection.pragma("user_version", 2)
     with pytest.raises(StoreError, match="format version 2"):
         Store(store)
 

@@ -32,7 +32,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "boards": ({"ordack.boards"}, {"log of a board", *HOST}),
     "capture": ({"ordack.capture"}, HOST),
     "host": ({"ordack"}, STORE),  # client, manager, and what they consist of
-    "store": ({"ordack.store", "ordack.names", "ordack.machine", "ordack.room", "ordack.write_ahead"}, STORE),
+    "store": ({"ordack.store", "ordack.names", "ordack.machine"}, STORE),
     "clock": ({"ordack.clock"}, ENGINE),
     "board": ({"node"}, {"log of a board", *ENGINE}),
     "log of a board": ({"node.log", "node.replay", "node.cpython"}, ENGINE),

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import apsw
-from ordack.store import FILE_NAME
+from ordack.store.schema import FILE_NAME
 
 
 class FaultyDisk(apsw.VFS):

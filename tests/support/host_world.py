@@ -13,7 +13,8 @@ from ordack.client import Client
 from ordack.config import Config
 from ordack.links import Hop, Link
 from ordack.manager import Manager
-from ordack.store import FILE_NAME, Store
+from ordack.store import Store
+from ordack.store.schema import FILE_NAME
 
 from tests.support.host_peer import Peer, body_of, direct
 
@@ -46,8 +47,8 @@ class Host:
         self._life = folder / "life"
         self._left: dict[str, bytes] = {}
         with Store(self._life, create=True) as store:
-            store.create_queue("line1", transactional=True)
-            store.create_queue("plain")
+            store.queues.create("line1", transactional=True)
+            store.queues.create("plain")
         self._open(START)
 
     def _open(self, now: int) -> None:
@@ -68,7 +69,7 @@ class Host:
                 raise Crash
             return True
 
-        self.store._db.exec_trace = trace
+        self.store._database.connection.exec_trace = trace
 
     def _snapshot(self) -> None:
         """The files as a power cut would leave them: what was not committed is at most in the log, without its end."""
@@ -77,7 +78,7 @@ class Host:
 
     def restart(self, now: int, snapshot: bool = False) -> None:
         """Come up again from the last snapshot, or from one taken now."""
-        self.store._db.exec_trace = None
+        self.store._database.connection.exec_trace = None
         if snapshot:
             self._snapshot()
         for wire in list(self.wires.values()):
@@ -109,7 +110,10 @@ class Host:
         return Client(self._life, clock=lambda: wall - self.behind)
 
     def content(self, queue: str) -> list[bytes]:
-        return [body_of(message.packet) for message in self.store.peek(self.store.queue(queue).identifier, -1)]
+        return [
+            body_of(message.packet)
+            for message in self.store.messages.peek(self.store.queues.named(queue).identifier, -1)
+        ]
 
 
 class Wire:
@@ -218,7 +222,7 @@ class World:
     def settle(self, done: Any = None) -> None:
         """No more accidents: run until everybody is content."""
         for host in self.hosts:
-            host.store._db.exec_trace = None
+            host.store._database.connection.exec_trace = None
         for _ in range(2000):
             self.connect_all()
             for _ in range(3):

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ordack.audit.result import Latency, Packet, Result, SequenceId, StreamKey, Unknown, Violation, count_text
-from ordack.store import legible
+from ordack.store.database import legible
 
 _TIME = pa.timestamp("ns", "UTC")
 _COUNTS = pa.map_(pa.string(), pa.int64())

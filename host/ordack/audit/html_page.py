@@ -37,7 +37,7 @@ from ordack.audit.result import (
     Unknown,
     Violation,
 )
-from ordack.store import legible
+from ordack.store.database import legible
 
 FINDINGS_MAX = 5000  # of violations, and of what is not known, in one report
 TIME_LINES_MAX = 500  # connections whose events are in the report

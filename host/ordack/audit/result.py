@@ -90,7 +90,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from ordack.store import counted
+from ordack.store.database import counted
 
 KINDS = (
     "renumbered",

@@ -9,8 +9,8 @@ import typer
 from ordack.cli.common import JsonOption, StoreOption, print_table, report, report_done, tell_if_new
 from ordack.cli.outgoing import table_of_outgoing
 from ordack.cli.output import write
-from ordack.look import open_to_look
 from ordack.store import Store, StoreBusy, StoreError
+from ordack.store.look import open_to_look
 
 
 def state(

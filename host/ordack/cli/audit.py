@@ -11,7 +11,7 @@ import typer
 
 from ordack.cli.common import JsonOption, activity, complain, local, report, spark_packages
 from ordack.cli.output import write
-from ordack.store import legible
+from ordack.store.database import legible
 
 if TYPE_CHECKING:
     from ordack.audit.result import Result

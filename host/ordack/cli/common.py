@@ -15,7 +15,8 @@ import typer
 
 from ordack.cli.output import OutputError, write
 from ordack.paths import NotLocal, local_path
-from ordack.store import Store, legible
+from ordack.store import Store
+from ordack.store.database import legible
 
 
 def local(text: str) -> Path:

@@ -10,7 +10,7 @@ from mqqb import confirm
 
 from ordack.cli import output
 from ordack.client import Message, Queue
-from ordack.store import counted
+from ordack.store.database import counted
 
 BATCH = 256  # messages that one commit removes, if standard output is a file
 

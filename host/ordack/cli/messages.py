@@ -14,7 +14,8 @@ import typer
 from ordack.cli.common import JsonOption, StoreOption, complain, local, report_done
 from ordack.cli.output import OutputError, save, write, write_bytes
 from ordack.cli.queues import QueueArgument
-from ordack.store import StoreError, counted
+from ordack.store import StoreError
+from ordack.store.database import counted
 
 if TYPE_CHECKING:
     from ordack.client import Message

@@ -10,9 +10,10 @@ import typer
 
 from ordack.cli.common import JsonOption, StoreOption, print_table, report, report_done
 from ordack.cli.output import write
-from ordack.look import open_to_look
 from ordack.names import destination
-from ordack.store import Store, StoreError, counted
+from ordack.store import Store, StoreError
+from ordack.store.database import counted
+from ordack.store.look import open_to_look
 
 app = typer.Typer(no_args_is_help=True, help="List, pause, resume, resend or purge what waits for other machines.")
 FormatNameArgument = Annotated[
@@ -71,19 +72,21 @@ def _change_outgoing(
 @app.command("pause")
 def outgoing_pause(name: FormatNameArgument, store: StoreOption, as_json: JsonOption = False) -> None:
     """Stop sending from an outgoing queue until it is resumed."""
-    _change_outgoing(store, name, "on hold", as_json, lambda opened, queue: opened.set_on_hold(queue, True))
+    _change_outgoing(store, name, "on hold", as_json, lambda opened, queue: opened.outgoing.set_on_hold(queue, True))
 
 
 @app.command("resume")
 def outgoing_resume(name: FormatNameArgument, store: StoreOption, as_json: JsonOption = False) -> None:
     """Continue sending from a paused outgoing queue."""
-    _change_outgoing(store, name, "resumed", as_json, lambda opened, queue: opened.set_on_hold(queue, False))
+    _change_outgoing(store, name, "resumed", as_json, lambda opened, queue: opened.outgoing.set_on_hold(queue, False))
 
 
 @app.command("resend")
 def outgoing_resend(name: FormatNameArgument, store: StoreOption, as_json: JsonOption = False) -> None:
     """Resend now what is not acknowledged, instead of waiting for the resend interval."""
-    _change_outgoing(store, name, "resend requested", as_json, lambda opened, queue: opened.request_resend(queue))
+    _change_outgoing(
+        store, name, "resend requested", as_json, lambda opened, queue: opened.outgoing.request_resend(queue)
+    )
 
 
 @app.command("purge")
@@ -99,7 +102,7 @@ def outgoing_purge(name: FormatNameArgument, store: StoreOption, as_json: JsonOp
 
     name = destination(name)
     with Store(store) as opened:
-        queue = opened.find_outgoing_queue(name)
+        queue = opened.outgoing.find(name)
         if queue is None:
             raise StoreError(f"there is no outgoing queue {name}; `ordack outgoing list` shows them")
         removed, kept = purge_outgoing(opened, queue.identifier)

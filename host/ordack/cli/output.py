@@ -12,7 +12,7 @@ import termios
 import time
 from pathlib import Path
 
-from ordack.store import legible
+from ordack.store.database import legible
 
 FIRST_WAIT_S = 0.0002
 LAST_WAIT_S = 0.02

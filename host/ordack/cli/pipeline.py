@@ -11,7 +11,8 @@ import typer
 
 from ordack.cli.common import JsonOption, StoreOption, activity, complain, local, report, report_done, spark_packages
 from ordack.cli.output import write
-from ordack.store import StoreError, counted
+from ordack.store import StoreError
+from ordack.store.database import counted
 
 app = typer.Typer(no_args_is_help=True, help="Load exported messages into a table with Spark.")
 

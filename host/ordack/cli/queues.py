@@ -8,8 +8,11 @@ from typing import Annotated
 import typer
 
 from ordack.cli.common import JsonOption, StoreOption, print_table, report, report_done, tell_if_new
-from ordack.look import open_to_look
-from ordack.store import SYSTEM, QueueExists, QueueNotEmpty, Store, StoreError, counted
+from ordack.store import Store, StoreError
+from ordack.store.database import counted
+from ordack.store.look import open_to_look
+from ordack.store.queues import QueueExists, QueueNotEmpty
+from ordack.store.schema import SYSTEM
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, limit, purge or delete queues.")
 QueueArgument = Annotated[str, typer.Argument(help="Queue name: line1, or in MSMQ's form .\\private$\\line1.")]
@@ -31,10 +34,10 @@ def queue_create(
     with Store(store, create=True) as opened:
         tell_if_new(opened)
         try:
-            queue = opened.create_queue(name, transactional)
+            queue = opened.queues.create(name, transactional)
             created = True
         except QueueExists:
-            queue = opened.queue(name)
+            queue = opened.queues.named(name)
             if not if_not_exists:
                 raise
             if queue.transactional != transactional:
@@ -61,7 +64,7 @@ def queue_list(
 ) -> None:
     """List the queues with the number and size of their messages."""
     with open_to_look(store) as opened:
-        queues = [queue for queue in opened.queues() if system or queue.kind != SYSTEM]
+        queues = [queue for queue in opened.queues.all() if system or queue.kind != SYSTEM]
     if as_json:
         for queue in queues:
             report(
@@ -103,20 +106,20 @@ def queue_quota(
 ) -> None:
     """Show or set the limit of a queue in bytes, also of a journal or dead-letter queue."""
     from ordack.config import parse_quota
-    from ordack.store import CLOSED_QUEUES
+    from ordack.store.schema import CLOSED_QUEUES
 
     try:
         limit = parse_quota(quota) if quota is not None else None
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     with open_to_look(store) if quota is None else Store(store) as opened:
-        queue = opened.queue(name)
+        queue = opened.queues.named(name)
         if quota is None:
             limit = queue.quota
         elif queue.name in CLOSED_QUEUES:
             raise StoreError(f"{queue.name} is the queue manager's own queue: it has no quota (B-085)")
         else:
-            opened.set_quota(name, limit)
+            opened.queues.set_quota(name, limit)
     (report if quota is None else report_done)(
         as_json, f"{name}: " + ("no limit" if limit is None else f"{limit} bytes"), name=name, quota=limit
     )

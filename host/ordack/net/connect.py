@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from ordack.config import Config, format_address
 from ordack.log import INFO, Line
-from ordack.store import counted
+from ordack.store.database import counted
 
 FIRST_RETRY_MS = 100  # doubled after each failure, up to TryConnectInterval + RoundTripDelay (B-133)
 HISTORY_SIZE = 20

@@ -18,7 +18,9 @@ from mqqb.parse import names_end
 
 from ordack.outcome import parse
 from ordack.pipeline.segments import MESSAGE_KEY, SCHEMA, TIME, message_keys
-from ordack.store import Stored, StoreError, legible
+from ordack.store import StoreError
+from ordack.store.database import legible
+from ordack.store.messages import Stored
 
 if TYPE_CHECKING:
     import numpy.typing as npt

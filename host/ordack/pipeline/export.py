@@ -44,7 +44,10 @@ from ordack.pipeline.segments import (
     parse_name,
     read_marker,
 )
-from ordack.store import Export, Stored, StoreError, StoreUnknown, counted, legible
+from ordack.store import StoreError, StoreUnknown
+from ordack.store.database import counted, legible
+from ordack.store.exports import Export
+from ordack.store.messages import Stored
 
 ROWS = 10_000  # of a segment, at most
 SEGMENT_BYTES = 32 << 20  # of packets in a segment; one is begun when it has less, to bound memory
@@ -215,7 +218,7 @@ class Exporter:
         self._last: dict[int, Export] = {}  # by queue; serial 0 if there is none yet
         self._recovered: list[Exported] = []
         with contextlib.ExitStack() as held:
-            held.enter_context(self._store.lock_exports({queue.identifier: queue.name for queue in self._queues}))
+            held.enter_context(self._store.exports.lock({queue.identifier: queue.name for queue in self._queues}))
             try:
                 path = Path(local_path(os.fspath(folder))).absolute()
             except NotLocal as error:
@@ -255,13 +258,13 @@ class Exporter:
             with self._store.transaction():  # two exports to a new folder: one makes it
                 marker = self._folder.marker() or self._mark()
         self._marker = marker
-        if all(export.folder != marker.folder for export in self._store.exports()):
+        if all(export.folder != marker.folder for export in self._store.exports.all()):
             self._check_owner("is another one: export to another folder")
         return marker
 
     def _check_replacement(self, name: str) -> None:
         """Raises FolderError if a folder of this name would take the place of one that is gone."""
-        if not self._anew and any(export.path == name for export in self._store.exports()):
+        if not self._anew and any(export.path == name for export in self._store.exports.all()):
             raise FolderError(
                 f"this store has exported to {name} before, and that folder is not there any more: is it "
                 "not mounted, or was it moved? If another is to take its place, say --anew"
@@ -299,17 +302,17 @@ class Exporter:
     def _take_up(self, queue: Queue) -> None:
         """Finish what earlier exports of a queue have left."""
         self._last[queue.identifier] = Export(queue.name, self._marker.folder, self._folder.name, 0, "", 0, 0, 0)
-        for export in self._store.exports(queue.name):
+        for export in self._store.exports.all(queue.name):
             if export.folder == self._marker.folder:
                 self._last[queue.identifier] = self._finish(export._replace(path=self._folder.name))
             elif export.pending == PENDING:
                 self._give_up(export, f"its folder was {export.path}, and this is another one")
-                self._store.save_export(export._replace(pending=GIVEN_UP))
+                self._store.exports.save(export._replace(pending=GIVEN_UP))
 
     def _take_up_deleted(self) -> None:
         """Finish what is pending of queues that are gone: nobody else will."""
-        for export in self._store.exports():
-            if export.pending and export.folder == self._marker.folder and not self._store.find_queue(export.queue):
+        for export in self._store.exports.all():
+            if export.pending and export.folder == self._marker.folder and not self._store.queues.find(export.queue):
                 self._finish(export)
 
     def _finish(self, export: Export) -> Export:
@@ -333,7 +336,7 @@ class Exporter:
             if not problem:
                 self._recovered.append(_exported(export, True))
         export = export._replace(pending=DONE)
-        self._store.save_export(export)
+        self._store.exports.save(export)
         return export
 
     def _give_up(self, export: Export, problem: str) -> None:
@@ -417,7 +420,7 @@ class Exporter:
 
     def _state(self, queue: Queue) -> tuple[int, int]:
         """How many messages are in a queue, and their bytes."""
-        state = self._store.find_queue(queue.identifier)
+        state = self._store.queues.find(queue.identifier)
         if state is None:
             raise StoreError(f"the queue {queue.name} was deleted")
         return state.messages, state.bytes
@@ -447,14 +450,14 @@ class Exporter:
             with self._store.transaction():
                 began = time.monotonic()
                 self._check_last(last)
-                self._store.received(keys)
+                self._store.messages.received(keys)
                 self._client.outcomes().remove(keys, confirm.ACK_RECEIVE)
-                self._store.save_export(export)
+                self._store.exports.save(export)
             pace = len(keys) / max(time.monotonic() - began, 1e-6)
             self._affordable = max(int(pace * LOCKED_S), LEAST_ROWS)
         except BaseException as error:
             # A write to the store that succeeds ends all doubt about one that did not.
-            if self._put_back(keys) and export not in self._store.exports(export.queue):
+            if self._put_back(keys) and export not in self._store.exports.all(export.queue):
                 with contextlib.suppress(FolderError):
                     self._folder.remove(hidden(name))
             if isinstance(error, StoreUnknown):
@@ -470,7 +473,7 @@ class Exporter:
             ) from None
         self._last[queue.identifier] = export
         with contextlib.suppress(StoreError):  # it is visible, and told so; if this fails, the next segment comes to it
-            self._store.save_export(export._replace(pending=DONE))
+            self._store.exports.save(export._replace(pending=DONE))
             self._last[queue.identifier] = export._replace(pending=DONE)
         return _exported(export, False)
 
@@ -486,7 +489,7 @@ class Exporter:
         """A record that waits to become visible must not be replaced."""
         found = [
             (export.serial, export.pending)
-            for export in self._store.exports(last.queue)
+            for export in self._store.exports.all(last.queue)
             if export.folder == last.folder
         ]
         if found and found != [(last.serial, DONE)]:
@@ -499,7 +502,7 @@ class Exporter:
         size = 0
         now = self._client.now()
         while len(messages) < limit and size < SEGMENT_BYTES:
-            taken = self._store.begin_receive(queue.identifier, limit - len(messages), now)
+            taken = self._store.messages.begin_receive(queue.identifier, limit - len(messages), now)
             if not taken:
                 break
             keys += [message.lookup_id for message in taken]
@@ -509,7 +512,7 @@ class Exporter:
 
     def _put_back(self, keys: list[int]) -> bool:
         with contextlib.suppress(StoreError):  # later, then: what has failed first matters more
-            self._store.put_back(keys)
+            self._store.messages.put_back(keys)
             return True
         return False
 

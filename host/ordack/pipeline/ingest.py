@@ -40,7 +40,7 @@ from ordack.pipeline.options import OptionError
 from ordack.pipeline.session import is_remote, words
 from ordack.pipeline.source import MALFORMED, Rows, Settings, last_serials
 from ordack.pipeline.table import METADATA
-from ordack.store import counted
+from ordack.store.database import counted
 
 PARQUET, ICEBERG = "parquet", "iceberg"
 FILES = (PARQUET, "orc")  # of those that Spark's file sink writes, the ones that hold all columns in their types

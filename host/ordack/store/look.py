@@ -15,8 +15,11 @@ from urllib.parse import quote
 
 import apsw
 
-from ordack.store import FILE_NAME, FORMAT_VERSION, Store, StoreBusy, StoreError, StoreFull
-from ordack.write_ahead import patience
+from ordack.store import Store
+from ordack.store.database import Database, StoreBusy, StoreError, StoreFull
+from ordack.store.messages import Messages
+from ordack.store.schema import FILE_NAME, FORMAT_VERSION
+from ordack.store.write_ahead import patience
 
 
 def open_to_look(folder: str | os.PathLike[str]) -> Store:
@@ -34,8 +37,8 @@ def _beside(path: Path, end: str) -> Path:
     return path.with_name(path.name + end)
 
 
-class ReadOnlyStore(Store):
-    """A store that is only looked at. Methods that write raise StoreError."""
+class _Database(Database):
+    """A file that is only read."""
 
     def _connect(self, flags: int) -> apsw.Connection:
         del flags
@@ -62,24 +65,35 @@ class ReadOnlyStore(Store):
             return False
 
     def _prepare(self, busy_timeout: float) -> None:
-        with self._errors():
-            self._db.set_busy_handler(patience(busy_timeout))
+        with self.errors():
+            self.connection.set_busy_handler(patience(busy_timeout))
             self._check_program()
-        if self._one("PRAGMA user_version") != FORMAT_VERSION:
+        if self.one("PRAGMA user_version") != FORMAT_VERSION:
             raise StoreError(f"{self.path} is of an older version: any command of a user who may write it upgrades it")
-        self.guid = self._one("SELECT value FROM settings WHERE name = 'guid'")
+        self.guid = self.one("SELECT value FROM settings WHERE name = 'guid'")
 
     @contextlib.contextmanager
-    def _errors(self) -> Iterator[None]:
-        with super()._errors():
+    def errors(self) -> Iterator[None]:
+        with super().errors():
             yield
         if self._still not in (None, self._state()):
             raise StoreBusy(f"{self.path} was changed while it was looked at: look again")
 
+
+class _Messages(Messages):
+    """What processes had received when they died counts as available, see `_available`."""
+
     def _put_back_for_the_dead(self) -> None:
-        """What they had received counts as available, see `_available`."""
+        """That would be written."""
 
     def _available(self) -> str:
-        receivers = self._column("SELECT DISTINCT receiver FROM messages WHERE receiver IS NOT NULL")
-        dead = [str(receiver) for receiver in receivers if not self._is_locked(self._receiver_file(receiver))]
+        receivers = self._db.column("SELECT DISTINCT receiver FROM messages WHERE receiver IS NOT NULL")
+        dead = [str(receiver) for receiver in receivers if not self._locks.is_taken(self._receiver_file(receiver))]
         return f"WHERE (receiver IS NULL OR receiver IN ({', '.join(dead)}))" if dead else super()._available()
+
+
+class ReadOnlyStore(Store):
+    """A store that is only looked at. Methods that write raise StoreError."""
+
+    database_type = _Database
+    messages_type = _Messages

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import apsw
 
-from ordack.room import LOG_BYTES, reserve
+from ordack.store.room import LOG_BYTES, reserve
 
 BUSY_WAIT_S = 0.001  # between two tries to write; SQLite's own, up to 0.1, let two that write in turn starve a third
 READERS_S = 0.05  # so long a log that is to begin anew waits for those who read from it

@@ -1,0 +1,248 @@
+"""The queue manager's store: one SQLite file. No other module touches the disk.
+
+One write transaction takes a whole batch: messages, the state of their streams, and what was settled. It is durable
+when `transaction()` has returned (write-ahead log, synchronous=FULL), and does not happen at all if it raises. Several
+processes may have one store open: `ordack serve` and any number of applications and commands. Writers wait for each
+other.
+
+The store keeps a message as the packet that came. Only what is searched by has a column of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import time
+from array import array
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from mqqb.confirm import SENT_TIME
+
+from ordack.clock import SENT_TIME_AT, sent_time
+from ordack.store.database import (
+    BUSY_TIMEOUT_S,
+    LAST_WAIT_S,
+    Database,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StoreUnknown,
+)
+from ordack.store.exports import Exports
+from ordack.store.locks import SERVE_LOCK, Locks
+from ordack.store.memory import Memory
+from ordack.store.messages import Messages
+from ordack.store.numbers import Numbers
+from ordack.store.outgoing import OutgoingQueues
+from ordack.store.queues import Queues
+from ordack.store.room import Disk, Room, room
+from ordack.store.schema import NEVER
+from ordack.store.write_ahead import log_bytes
+
+__all__ = ["STATUS", "Store", "StoreBusy", "StoreError", "StoreFull", "StoreUnknown"]
+
+STATUS = "status.json"
+
+
+class Store:
+    """An open store. Not for use by several threads at once; each process or thread opens its own.
+
+    All methods, and those of what it consists of, raise StoreError (or one of its kinds) when the store cannot be read
+    or written; a method that writes outside `transaction()` is a transaction by itself.
+
+    queues, messages: what is here. outgoing: what is on its way. memory: how far streams have come, how messages have
+    ended. numbers: MessageIDs and sequences. exports: what left as segments. guid: QueueManager.Identifier (B-023), 16
+    wire bytes.
+    """
+
+    # A store that is only looked at has others.
+    database_type: type[Database] = Database
+    messages_type: type[Messages] = Messages
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        create: bool = False,
+        busy_timeout: float = BUSY_TIMEOUT_S,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Open the store in `folder`; make it there first if `create`. `busy_timeout` in seconds; clock: gives seconds
+        since 1970."""
+        self._database = database = self.database_type(folder, create, busy_timeout)
+        self._locks = locks = Locks(database.folder)
+        self.folder = database.folder
+        self.path = database.path
+        self.is_new = database.is_new
+        self.guid = database.guid
+        self.queues = Queues(database)
+        self.messages = self.messages_type(database, locks)
+        self.numbers = Numbers(database, locks, clock)
+        self.outgoing = OutgoingQueues(database, self.numbers)
+        self.memory = Memory(database)
+        self.exports = Exports(database)
+
+    def close(self) -> None:
+        """Put back what this store object had received without finishing, and close. Closing twice is fine."""
+        self.messages.close()
+        self._locks.close()
+        self._database.connection.close()
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Everything written inside becomes durable together, or not at all if an exception leaves it, but for
+        StoreUnknown. Nests."""
+        return self._database.transaction()
+
+    def snapshot(self) -> AbstractContextManager[None]:
+        """What is read inside is of one moment. Nobody has to wait for that; nothing may be written."""
+        return self._database.snapshot()
+
+    def changed(self) -> bool:
+        """Has another process changed the store since this was last asked? True the first time. Costs microseconds."""
+        return self._database.changed()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until another process has changed the store; False if none has in `timeout` seconds."""
+        return self._database.wait(timeout)
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def lock_manager(self) -> None:
+        """Become the store's only queue manager, until close, and begin a run. Raises StoreBusy if another is."""
+        with self.transaction():  # nobody gives a number between the two
+            descriptor = self._locks.take(SERVE_LOCK, os.O_CREAT)
+            if descriptor is None:  # it may be one who asks, who has it for an instant
+                time.sleep(LAST_WAIT_S)
+                descriptor = self._locks.take(SERVE_LOCK, os.O_CREAT)
+            if descriptor is None:
+                pid = (self.folder / SERVE_LOCK).read_text().strip()
+                raise StoreBusy(f"another `ordack serve` (process {pid or 'unknown'}) is running on {self.folder}")
+            self._locks.keep(descriptor)
+            with contextlib.suppress(OSError):  # a full disk; the lock itself needs no room
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, f"{os.getpid()}\n".encode())
+            self.numbers.begin_run()
+
+    def write_status(self, status: Mapping[str, Any]) -> None:
+        """Show other processes what the queue manager is doing; it need not survive anything."""
+        try:
+            (self.folder / (STATUS + ".new")).write_text(json.dumps(status))
+            (self.folder / (STATUS + ".new")).rename(self.folder / STATUS)
+        except OSError as error:
+            raise StoreError(f"cannot write {self.folder / STATUS}: {error.strerror}") from None
+
+    def status(self) -> dict[str, Any] | None:
+        """What the queue manager has last shown; None if none is running."""
+        if not self._locks.is_taken(SERVE_LOCK):
+            return None
+        try:
+            shown: dict[str, Any] = json.loads((self.folder / STATUS).read_text())
+        except (OSError, ValueError):
+            return None
+        return shown
+
+    def renew_identity(self) -> bytes:
+        """Give the queue manager a new identifier (B-023), as a copy of another one's store needs it; the new one.
+
+        Raises StoreBusy while `ordack serve` runs on it."""
+        self.lock_manager()
+        with self.transaction():
+            self.guid = secrets.token_bytes(16)
+            self._database.all("UPDATE settings SET value = ? WHERE name = 'guid'", (self.guid,))
+        return self.guid
+
+    def usage(self) -> int:
+        """Bytes of all packets kept, in local and outgoing queues (B-398)."""
+        used: int = self._database.one("SELECT (SELECT total(bytes) FROM queues) + (SELECT total(bytes) FROM outgoing)")
+        return int(used)
+
+    def room(self, quota: int) -> Room:
+        """How much may still be stored, within the quota and on the disk (B-285, B-398)."""
+        page, pages, unused = (
+            self._database.one(f"PRAGMA {name}") for name in ("page_size", "page_count", "freelist_count")
+        )
+        try:
+            disk, file = os.statvfs(self.folder), self.path.stat().st_size
+            log = log_bytes(self.path)
+        except OSError as error:
+            raise StoreError(f"cannot look at {self.path}: {error.strerror}") from None
+        size, free = (disk.f_frsize * blocks for blocks in (disk.f_blocks, disk.f_bavail))
+        return room(quota, self.usage(), Disk(size, free, file, page * pages, page * unused, log))
+
+    def move(self, first: int, last: int, step: int) -> None:
+        """What was sent here between these times, seconds since 1970, was sent so many seconds later; what came then
+        came later, too."""
+        times = step, first, last
+        with self.snapshot(), self._database.errors():  # as a rule there is nothing: nobody waits for such a look
+            keys = [
+                key
+                for key, start in self._database.connection.execute(
+                    "SELECT id, substr(packet, 1, 60) FROM outgoing_messages WHERE own"
+                )
+                if first <= sent_time(start) <= last
+            ]
+            came = self._database.one(
+                "SELECT EXISTS (SELECT 1 FROM messages WHERE expires IS NOT NULL AND arrived / 1000000 "
+                "BETWEEN ?1 AND ?2) OR EXISTS (SELECT 1 FROM history WHERE time BETWEEN ?1 AND ?2)",
+                (first, last),
+            )
+        if not keys and not came:
+            return
+        with self.transaction():
+            rows = self._database.all(
+                "SELECT substr(packet, 1, 60), confirmation, send_until, due, id FROM outgoing_messages "
+                "WHERE id IN (SELECT value FROM json_each(?))",
+                (json.dumps(keys),),
+            )
+            for start, confirmation, until, due, key in rows:
+                later = sent_time(start) + step
+                record = array("I", confirmation or b"")
+                if record:
+                    record[SENT_TIME] = later
+                self._database.all(
+                    "UPDATE outgoing_messages SET send_until = ?, due = ?, confirmation = ?, "
+                    "packet = CAST(substr(packet, 1, ?4) || ?5 || substr(packet, ?4 + 5) AS BLOB) WHERE id = ?6",
+                    (
+                        until if until >= NEVER else until + step,
+                        due and due + step,
+                        record.tobytes() or None,
+                        SENT_TIME_AT,
+                        later.to_bytes(4, "little"),
+                        key,
+                    ),
+                )
+            self._database.all(
+                "UPDATE messages SET expires = expires + ? WHERE expires IS NOT NULL "
+                "AND arrived / 1000000 BETWEEN ? AND ?",
+                times,
+            )
+            self._database.all("UPDATE history SET time = time + ? WHERE time BETWEEN ? AND ?", times)
+
+    def configuration(self) -> dict[str, int]:
+        """The values that differ from the defaults, by name (config.SETTINGS)."""
+        return dict(self._database.all("SELECT name, value FROM configuration"))
+
+    def configure(self, name: str, value: int | None) -> None:
+        """Set a value; None: back to its default."""
+        if value is None:
+            self._database.all("DELETE FROM configuration WHERE name = ?", (name,))
+        else:
+            self._database.all("INSERT OR REPLACE INTO configuration VALUES (?, ?)", (name, value))
+
+    def names(self) -> dict[str, Any]:
+        """What the queue manager has last kept of its own names and public queues."""
+        found: dict[str, Any] = json.loads(
+            self._database.one("SELECT value FROM settings WHERE name = 'names'") or "{}"
+        )
+        return found
+
+    def keep_names(self, names: Mapping[str, Any]) -> None:
+        """Keep the names that the queue manager was started with: applications' acknowledgements go by them."""
+        self._database.all("INSERT OR REPLACE INTO settings VALUES ('names', ?)", (json.dumps(names),))

@@ -1,0 +1,312 @@
+"""The SQLite file of a store: opening it, transactions, and what may fail, in words."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from ordack.store.schema import (
+    APPLICATION_ID,
+    FILE_NAME,
+    FIRST_PRIVATE_ID,
+    FORMAT_VERSION,
+    SCHEMA,
+    SYSTEM,
+    SYSTEM_QUEUES,
+    UPGRADES,
+)
+from ordack.store.write_ahead import WriteAheadLog, patience
+
+BUSY_TIMEOUT_S = 10.0
+FIRST_WAIT_S = 0.0002
+LAST_WAIT_S = 0.02
+PIECE_BYTES = 1 << 20  # messages that are moved in one transaction: their copies go through the log
+
+
+class StoreError(Exception):
+    """The store cannot do what was asked; the text says why, for a person to read. Nothing was changed, unless it is
+    StoreUnknown."""
+
+
+class StoreBusy(StoreError):
+    """Another process holds the store for longer than the busy timeout, or is already its queue manager."""
+
+
+class StoreFull(StoreError):
+    """No room: the disk, or the file's own limit."""
+
+
+class StoreUnknown(StoreError):
+    """The disk failed while a change was made durable, and with all that came after: after a power cut the change may
+    be there, whole, or not. Done again by this very Store, Client or queue manager it cannot happen twice, because they
+    first make sure that it has not happened. Another process, or a later one, has to look before it does it again.
+
+    reason: what failed. then: what to do about it."""
+
+    def __init__(self, reason: str, then: str = "look, before another process makes it again") -> None:
+        super().__init__(f"{reason}. It is not known whether the change was made: {then}")
+        self.reason = reason
+
+
+def legible(text: str) -> str:
+    r"""Text that anything takes, SQLite, JSON, a terminal: a lone surrogate, which the wire and an argument may hold,
+    becomes the six characters \udXXX. Whatever came from outside passes here on its way to one of these."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def counted(number: int, noun: str, grouped: bool = False) -> str:
+    """1 message, 2 messages, 2 batches; 2,000 messages if grouped."""
+    text = f"{number:,}" if grouped else str(number)
+    return f"{text} {noun}{'' if number == 1 else 'es' if noun.endswith('ch') else 's'}"
+
+
+def first_piece(rows: Iterable[tuple[int, int]]) -> list[int]:
+    """The first keys of (key, bytes), as many as may be moved in one transaction; one at least."""
+    keys: list[int] = []
+    total = 0
+    for key, size in rows:
+        total += size
+        if keys and total > PIECE_BYTES:
+            break
+        keys.append(key)
+    return keys
+
+
+class Database:
+    """An open file. All methods raise StoreError, or one of its kinds; one that writes outside `transaction()` is a
+    transaction by itself. rolled_back: how many transactions of this object did not happen."""
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        create: bool = False,
+        busy_timeout: float = BUSY_TIMEOUT_S,
+    ) -> None:
+        """Open the store in `folder`; make it there first if `create`. `busy_timeout` in seconds."""
+        self.folder = Path(folder)
+        self.path = self.folder / FILE_NAME
+        self.is_new = False  # it was not there before
+        self._in_doubt = False  # the last transaction may be in the log
+        self._seen_version = -1
+        self.rolled_back = 0  # transactions
+        if legible(str(self.path)) != str(self.path):
+            raise StoreError(f"the folder's name {str(folder)!r} is not UTF-8")
+        if create:
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise StoreError(f"cannot make the folder {self.folder}: {error.strerror}") from None
+        else:
+            try:
+                self.path.stat()
+            except (FileNotFoundError, NotADirectoryError):
+                raise StoreError(
+                    f"there is no store in {self.folder} (`ordack queue create` or `ordack serve` makes one)"
+                ) from None
+            except OSError as error:
+                raise StoreError(f"cannot open {self.path}: {error.strerror}") from None
+        flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
+        with self.errors():
+            self.connection = self._connect(flags)
+        try:
+            self._prepare(busy_timeout)
+        except BaseException:
+            self.connection.close()
+            raise
+
+    def _prepare(self, busy_timeout: float) -> None:
+        with self.errors():
+            self.connection.set_busy_handler(patience(busy_timeout))
+            self.connection.pragma("synchronous", "full")
+            self.connection.pragma("temp_store", "memory")  # another file system may be full
+            if self._check_program():
+                self._check_version()
+            self._use_write_ahead_log(time.monotonic() + busy_timeout)
+            self._log = WriteAheadLog(self.connection, self.path, patience(busy_timeout))
+        with self.transaction():
+            if not self.one("SELECT count(*) FROM sqlite_master"):
+                self._fill()
+                self.is_new = True
+            self._check_version()
+            self._upgrade()
+            self.guid: bytes = self.one("SELECT value FROM settings WHERE name = 'guid'")
+
+    def _connect(self, flags: int) -> apsw.Connection:
+        return apsw.Connection(str(self.path), flags=flags, statementcachesize=64)
+
+    def _check_program(self) -> bool:
+        """Is there a store in the file already? Raises StoreError if it is another program's."""
+        if self.one("PRAGMA application_id") == APPLICATION_ID:
+            return True
+        if self.one("SELECT count(*) FROM sqlite_master"):
+            raise StoreError(f"{self.path} is a database of another program")
+        return False
+
+    def _use_write_ahead_log(self, deadline: float) -> None:
+        while True:
+            try:
+                self.connection.pragma("journal_mode", "wal")
+                return
+            except apsw.BusyError:  # the busy timeout does not cover the change of mode
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+
+    def _check_version(self) -> None:
+        version = self.one("PRAGMA user_version")
+        if version != FORMAT_VERSION and version not in UPGRADES:
+            raise StoreError(
+                f"{self.path} has format version {version}; this ordack reads version {FORMAT_VERSION}"
+                + (": use a newer one" if version > FORMAT_VERSION else "")
+            )
+
+    def _upgrade(self) -> None:
+        while (version := self.one("PRAGMA user_version")) != FORMAT_VERSION:
+            self.connection.execute(UPGRADES[version])
+            self.connection.pragma("user_version", version + 1)
+
+    def _fill(self) -> None:
+        self.connection.execute(SCHEMA)
+        self.connection.pragma("application_id", APPLICATION_ID)
+        self.connection.pragma("user_version", FORMAT_VERSION)
+        self.many(
+            "INSERT INTO settings VALUES (?, ?)",
+            [("guid", secrets.token_bytes(16)), ("message_id_ordinal", 0), ("tx_time_stamp", 0), ("receiver", 0)],
+        )
+        self.many(
+            "INSERT INTO queues (id, name, transactional, kind) VALUES (?, ?, ?, ?)",
+            [(identifier, name, transactional, SYSTEM) for identifier, name, transactional in SYSTEM_QUEUES],
+        )
+        self.all("UPDATE sqlite_sequence SET seq = ? WHERE name = 'queues'", (FIRST_PRIVATE_ID - 1,))
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Everything written inside becomes durable together, or not at all if an exception leaves it, but for
+        StoreUnknown. Nests."""
+        if not self.connection.get_autocommit():
+            yield
+            return
+        if self._in_doubt:
+            self._end_doubt()
+        self.all("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._commit()
+        except BaseException as error:
+            self._roll_back()
+            if isinstance(error, StoreFull):
+                self._log.empty()  # for the next one
+            raise
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """What is read inside is of one moment. Nobody has to wait for that; nothing may be written."""
+        if not self.connection.get_autocommit():
+            yield
+            return
+        self.all("BEGIN")
+        try:
+            yield
+        finally:
+            if not self.connection.get_autocommit():  # SQLite itself has ended it after some errors
+                self.connection.execute("ROLLBACK")
+
+    def _commit(self) -> None:
+        """End the running transaction. If the disk fails in that, all of it may be in the log already, where only the
+        next process to recover the log would find it."""
+        try:
+            with self.errors():
+                self._log.keep_place()
+                try:
+                    self.connection.execute("COMMIT")
+                except apsw.IOError:
+                    self._in_doubt = True
+                    raise
+        except StoreError:
+            if self._in_doubt:
+                self._roll_back()
+                self._end_doubt()
+            raise
+
+    def _roll_back(self) -> None:
+        self.rolled_back += 1
+        if not self.connection.get_autocommit():  # SQLite itself has ended it after some errors
+            self.connection.execute("ROLLBACK")
+
+    def _end_doubt(self) -> None:
+        """Make sure that a transaction whose end is unknown has not happened: the next one takes its place in the log.
+        Raises StoreUnknown."""
+        try:
+            self.all("BEGIN IMMEDIATE")
+            try:
+                self.all("UPDATE settings SET value = value + 1 WHERE name = 'receiver'")  # it may skip some
+                self.all("COMMIT")
+            finally:
+                self._roll_back()
+        except StoreError as error:
+            raise StoreUnknown(str(error)) from None
+        self._in_doubt = False
+
+    def changed(self) -> bool:
+        """Has another process changed the store since this was last asked? True the first time. Costs microseconds."""
+        version = self.one("PRAGMA data_version")
+        if version == self._seen_version:
+            return False
+        self._seen_version = version
+        return True
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until another process has changed the store; False if none has in `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        interval = FIRST_WAIT_S  # short at first: a busy store is answered at once, an idle one costs nothing
+        while not self.changed():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            time.sleep(min(interval, left))
+            interval = min(2 * interval, LAST_WAIT_S)
+        return True
+
+    @contextlib.contextmanager
+    def errors(self) -> Iterator[None]:
+        try:
+            yield
+        except apsw.BusyError:
+            raise StoreBusy(f"{self.path} is locked by another process") from None
+        except apsw.FullError:
+            raise self._full() from None
+        except (apsw.NotADBError, apsw.CorruptError):
+            raise StoreError(f"{self.path} is damaged, or no store at all") from None
+        except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError):
+            raise StoreError(
+                f"cannot open {self.path}: check the permissions of the folder and of the files in it"
+            ) from None
+        except apsw.Error as error:
+            if isinstance(error, apsw.IOError) and os.statvfs(self.folder).f_bavail == 0:
+                raise self._full() from None  # no room for the index of the log
+            raise StoreError(f"{self.path}: {error}") from error
+
+    def _full(self) -> StoreFull:
+        return StoreFull(f"{self.path}: the disk is full, nothing can be written until there is room again")
+
+    def all(self, sql: str, arguments: Sequence[Any] = ()) -> list[Any]:
+        with self.errors():
+            return self.connection.execute(sql, arguments).fetchall()
+
+    def column(self, sql: str, arguments: Sequence[Any] = ()) -> list[Any]:
+        return [row[0] for row in self.all(sql, arguments)]
+
+    def one(self, sql: str, arguments: Sequence[Any] = ()) -> Any:
+        rows = self.all(sql, arguments)
+        return rows[0][0] if rows else None
+
+    def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        with self.transaction(), self.errors():
+            self.connection.executemany(sql, rows)

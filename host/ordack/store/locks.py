@@ -1,0 +1,64 @@
+"""Who else is there: files that a process has locked as long as it lives."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from ordack.store.database import StoreError
+
+SERVE_LOCK = "serve.lock"
+
+
+class Locks:
+    """The locks in a store's folder, and those that this process has kept."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._kept: list[int] = []  # descriptors
+
+    def keep(self, descriptor: int) -> None:
+        """Have this lock until `close`."""
+        self._kept.append(descriptor)
+
+    def close(self) -> None:
+        """Give all locks back."""
+        for descriptor in self._kept:
+            os.close(descriptor)
+        self._kept.clear()
+
+    def take(self, name: str, flags: int) -> int | None:
+        """A descriptor of this lock file with its lock, which the kernel frees when the process dies; None if another
+        process has it, or without O_CREAT in flags if there is no such file."""
+        path = self.folder / name
+        try:
+            descriptor = os.open(path, os.O_RDWR | flags, 0o644)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreError(f"cannot open {path}: {error.strerror}") from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        return descriptor
+
+    def is_taken(self, name: str) -> bool:
+        """Does a process hold this lock? Asked as a reader, so that it needs no permission to write, and of two who ask
+        at once none takes the other for it."""
+        path = self.folder / name
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise StoreError(f"cannot open {path}: {error.strerror}") from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False

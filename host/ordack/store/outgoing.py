@@ -1,0 +1,324 @@
+"""The outgoing queues of a store, and what is in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ordack.store.database import Database, StoreError, first_piece
+from ordack.store.numbers import Numbers
+from ordack.store.schema import NEVER
+
+
+class Outgoing(NamedTuple):
+    """One outgoing queue and its stream's state (B-056, B-057). `record`: the words of mqqb_outgoing. `resends`: how
+    often an operator has asked for one (B-425)."""
+
+    identifier: int
+    format_name: str
+    record: tuple[int, ...]
+    on_hold: bool = False
+    session_open: bool = False
+    resends: int = 0
+    address: str | None = None
+
+
+class OutgoingCount(NamedTuple):
+    """What is in an outgoing queue: all messages and their bytes; of the transactional ones sent here those that no
+    OrderAck covers, EodNoAckCount, and those that wait for their FinalAck, EodNoReadCount (B-239, B-423). oldest_sent:
+    SentTime of the first one that is still to be sent."""
+
+    format_name: str
+    on_hold: bool
+    messages: int
+    bytes: int
+    not_order_acked: int
+    not_read: int
+    oldest_sent: int | None
+
+
+class NewOutgoing(NamedTuple):
+    """A message to put in an outgoing queue; `number` 0 and no sequence if it is not transactional, or forwarded. The
+    others are the columns of the table."""
+
+    outgoing: int
+    message_id: int
+    ordinal: int
+    time_stamp: int
+    number: int
+    recoverable: bool
+    journal: int
+    packet: bytes | bytearray | memoryview
+    priority: int = 0
+    own: bool = True
+    send_until: int = NEVER
+    due: int | None = None
+    confirmation: bytes | None = None
+    dead_letter: str | None = None
+
+
+class OutgoingEntry(NamedTuple):
+    """A message in an outgoing queue, without its packet. `recoverable`, `held` and `stored` are 0 or 1."""
+
+    key: int
+    outgoing: int
+    message_id: int
+    ordinal: int
+    time_stamp: int
+    number: int
+    recoverable: int
+    journal: int
+    priority: int
+    held: int
+    stored: int  # an OrderAck has covered it
+
+
+class Waiting(NamedTuple):
+    """What decides about one outgoing message; columns of the table, without the packet."""
+
+    key: int
+    outgoing: int
+    message_id: int
+    own: int
+    journal: int
+    send_until: int
+    due: int | None
+    confirmation: bytes | None
+    dead_letter: str | None
+    deleted: int
+
+
+class OutgoingQueues:
+    """The tables `outgoing` and `outgoing_messages`. A key is the place of a message in the order of sending."""
+
+    def __init__(self, database: Database, numbers: Numbers) -> None:
+        self._db = database
+        self._numbers = numbers
+
+    def queues(self) -> list[Outgoing]:
+        """All outgoing queues."""
+        return self._queues("true")
+
+    def _queues(self, where: str, arguments: Sequence[Any] = ()) -> list[Outgoing]:
+        return [
+            Outgoing(row[0], row[1], row[6:], bool(row[2]), bool(row[3]), *row[4:6])
+            for row in self._db.all(
+                "SELECT id, format_name, on_hold, session_open, resends, "
+                "address, ordinal, time_stamp, number, last_ack "
+                "FROM outgoing WHERE " + where,
+                arguments,
+            )
+        ]
+
+    def find(self, format_name: str) -> Outgoing | None:
+        """The outgoing queue of this format name; None if there is none."""
+        found = self._queues("format_name = ?", (format_name,))
+        return found[0] if found else None
+
+    def queue(self, format_name: str, now: int, address: str | None = None) -> Outgoing:
+        """The outgoing queue of this format name, made if there is none, with a new sequence. now: seconds since 1970.
+        address: where the peer that the queue is for was last."""
+        with self._db.transaction():
+            found = self.find(format_name)
+            if found and address in (None, found.address):
+                return found
+            if found:
+                self._db.all("UPDATE outgoing SET address = ? WHERE id = ?", (address, found.identifier))
+            else:
+                self._db.all(
+                    "INSERT INTO outgoing (format_name, ordinal, time_stamp, number, last_ack, address) "
+                    "VALUES (?, ?, ?, ?, ?, ?)",
+                    (format_name, *self._numbers.new_sequence(now), address),
+                )
+            return self.queue(format_name, now, address)
+
+    def number_in(self, outgoing: Outgoing, now: int) -> Outgoing:
+        """The outgoing queue with the sequence in which its next message is to be numbered, in the same transaction:
+        a new one if that which it has was not begun in this run."""
+        if self._numbers.is_of_this_run(outgoing.record[1]):
+            return outgoing
+        return outgoing._replace(record=self._numbers.new_sequence(now))
+
+    def save(self, records: Iterable[Outgoing]) -> None:
+        """Keep the new state of the streams of these outgoing queues."""
+        self._db.many(
+            "UPDATE outgoing SET ordinal = ?, time_stamp = ?, number = ?, last_ack = ? WHERE id = ?",
+            [(*record.record, record.identifier) for record in records],
+        )
+
+    def set_on_hold(self, format_name: str, on_hold: bool) -> bool:
+        """Pause or resume an outgoing queue (B-345, B-346); False if there is none of this name."""
+        return bool(
+            self._db.all("UPDATE outgoing SET on_hold = ? WHERE format_name = ? RETURNING 1", (on_hold, format_name))
+        )
+
+    def request_resend(self, format_name: str) -> bool:
+        """Ask the queue manager to send again what is not order-acknowledged (B-425). False: no such queue."""
+        return bool(
+            self._db.all("UPDATE outgoing SET resends = resends + 1 WHERE format_name = ? RETURNING 1", (format_name,))
+        )
+
+    def forwarded(self, outgoing: int) -> Iterator[tuple[int, bytearray]]:
+        """What only passes through an outgoing queue: (key, packet)."""
+        keys = self._db.column(
+            "SELECT id FROM outgoing_messages WHERE outgoing = ? AND NOT own AND due > 0", (outgoing,)
+        )
+        return ((key, self.packet(key)[0]) for key in keys)
+
+    def request_purge(
+        self, outgoing: int, limit: int = -1, after: int = 0, last: int = NEVER, keep: Collection[int] = ()
+    ) -> list[int]:
+        """Ask the queue manager to end the messages in an outgoing queue with keys above `after` up to `last` (C-29),
+        `limit` at most, fewer if they are large, but for those with the keys `keep`; their keys."""
+        keys = first_piece(
+            self._db.all(
+                "SELECT id, length(packet) FROM outgoing_messages WHERE outgoing = ? AND id > ? AND id <= ? "
+                "AND id NOT IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?",
+                (outgoing, after, last, json.dumps(list(keep)), limit),
+            )
+        )
+        self._db.all(
+            "UPDATE outgoing_messages SET deleted = 1, due = 0 WHERE id IN (SELECT value FROM json_each(?))",
+            (json.dumps(keys),),
+        )
+        return keys
+
+    def last_key(self) -> int:
+        """What the newest message of all outgoing queues has, or had."""
+        found: int | None = self._db.one("SELECT seq FROM sqlite_sequence WHERE name = 'outgoing_messages'")
+        return found or 0
+
+    def give_up_acknowledgements(self, outgoing: int, count: int) -> None:
+        """The queue manager gives up the oldest so many of its acknowledgements in an outgoing queue, as a purge does;
+        not messages that only pass through."""
+        self._db.all(
+            "UPDATE outgoing_messages SET deleted = 1, due = 0 WHERE id IN (SELECT id FROM outgoing_messages "
+            "WHERE outgoing = ? AND NOT own AND due IS NULL ORDER BY id LIMIT ?)",
+            (outgoing, count),
+        )
+
+    def note_discarded(self, classes: Mapping[int, int]) -> None:
+        """Note of outgoing queues how their latest message has ended: 0, or the class of one that was discarded."""
+        self._db.many(
+            "UPDATE outgoing SET discarded = ?1 WHERE id = ?2 AND discarded <> ?1",
+            [(number, outgoing) for outgoing, number in classes.items()],
+        )
+
+    def discarded(self, format_name: str) -> int:
+        """What `note_discarded` has noted; 0 if there is no such queue."""
+        found: int | None = self._db.one("SELECT discarded FROM outgoing WHERE format_name = ?", (format_name,))
+        return found or 0
+
+    def set_session_open(self, outgoing: int, session_open: bool) -> None:
+        """Note that what is in an outgoing queue may be transmitted from now on, or is not any more."""
+        self._db.all("UPDATE outgoing SET session_open = ? WHERE id = ?", (session_open, outgoing))
+
+    def counts(self) -> list[OutgoingCount]:
+        """What is in the outgoing queues, by format name."""
+        return [
+            OutgoingCount(
+                row[0], bool(row[1]), row[2], row[3], row[4], row[5], row[6] and int.from_bytes(row[6], "little")
+            )
+            for row in self._db.all(
+                "SELECT format_name, on_hold, messages, bytes, "
+                "(SELECT count(*) FROM outgoing_messages WHERE outgoing = outgoing.id AND number "
+                "AND substr(confirmation, 1, 1) <> x'4F'), "
+                "(SELECT count(*) FROM outgoing_messages WHERE outgoing = outgoing.id AND number "
+                "AND substr(confirmation, 1, 1) = x'4F'), "
+                "(SELECT substr(packet, 53, 4) FROM outgoing_messages WHERE outgoing = outgoing.id AND NOT held "
+                "ORDER BY id LIMIT 1) "
+                "FROM outgoing ORDER BY format_name"
+            )
+        ]
+
+    def remove_queue(self, identifier: int) -> None:
+        """Remove an outgoing queue that has drained for good."""
+        self._db.all("DELETE FROM outgoing WHERE id = ? AND messages = 0", (identifier,))
+
+    def add(self, messages: Iterable[NewOutgoing]) -> None:
+        """Put numbered packets in outgoing queues; with the streams' new state in the same transaction (B-098)."""
+        self._db.many(
+            "INSERT INTO outgoing_messages (outgoing, message_id, ordinal, time_stamp, number, recoverable, "
+            "journal, packet, priority, own, send_until, due, confirmation, dead_letter) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            messages,
+        )
+
+    def messages(self, after: int = 0, limit: int = -1) -> list[OutgoingEntry]:
+        """What is in all outgoing queues with a key above `after`, in order of sending, `limit` at most."""
+        return [
+            OutgoingEntry(*row)
+            for row in self._db.all(
+                "SELECT id, outgoing, message_id, ordinal, time_stamp, number, recoverable, journal, priority, held, "
+                "held AND substr(confirmation, 1, 1) = x'4F' FROM outgoing_messages WHERE id > ? ORDER BY id LIMIT ?",
+                (after, limit),
+            )
+        ]
+
+    def last_number(self, outgoing: int, ordinal: int, time_stamp: int) -> int:
+        """TxSequenceNumber of the last message of this sequence still in the outgoing queue; 0 if none (B-318)."""
+        found: int | None = self._db.one(
+            "SELECT number FROM outgoing_messages WHERE outgoing = ? AND ordinal = ? AND time_stamp = ? "
+            "AND number > 0 AND NOT held ORDER BY id DESC LIMIT 1",
+            (outgoing, ordinal, time_stamp),
+        )
+        return found or 0
+
+    def packet(self, key: int) -> tuple[bytearray, int]:
+        """The packet of one outgoing message, and until when it may be sent: -1 if an operator has withdrawn it. Raises
+        StoreError if it is gone."""
+        rows = self._db.all("SELECT packet, iif(deleted, -1, send_until) FROM outgoing_messages WHERE id = ?", (key,))
+        if not rows:
+            raise StoreError(f"{self._db.path}: outgoing message {key} is gone")
+        return bytearray(rows[0][0]), rows[0][1]
+
+    def waiting(self, keys: Iterable[int]) -> list[Waiting]:
+        """What decides about these outgoing messages, in order of sending."""
+        return self._waiting("id IN (SELECT value FROM json_each(?)) ORDER BY id", (json.dumps(list(keys)),))
+
+    def waiting_own(self, message_id: int) -> Waiting | None:
+        """The outgoing message that was sent here under this MessageID; None if it is not there (any more)."""
+        found = self._waiting("own AND message_id = ? ORDER BY id DESC LIMIT 1", (message_id,))
+        return found[0] if found else None
+
+    def due(self, now: int, limit: int) -> list[tuple[int, int]]:
+        """Up to `limit` outgoing messages of which something becomes by now, those that were due first, in order of
+        sending: (key, bytes)."""
+        return sorted(
+            self._db.all(
+                "SELECT id, length(packet) FROM outgoing_messages WHERE due <= ? ORDER BY due, id LIMIT ?", (now, limit)
+            )
+        )
+
+    def waiting_in(self, outgoing: int, after: int, last: int, limit: int) -> list[Waiting]:
+        """What decides about up to `limit` messages of an outgoing queue, with keys above `after` up to `last`."""
+        return self._waiting("outgoing = ? AND id > ? AND id <= ? ORDER BY id LIMIT ?", (outgoing, after, last, limit))
+
+    def foreign(self, guid: bytes, limit: int) -> list[Waiting]:
+        """Up to `limit` outgoing messages that were sent here when the queue manager had another identifier than guid
+        (C-30)."""
+        return self._waiting(
+            "own AND confirmation IS NOT NULL AND substr(packet, 17, 16) <> ? ORDER BY id LIMIT ?", (guid, limit)
+        )
+
+    def _waiting(self, where: str, arguments: Sequence[Any]) -> list[Waiting]:
+        return [
+            Waiting(*row)
+            for row in self._db.all(
+                "SELECT id, outgoing, message_id, own, journal, send_until, due, confirmation, dead_letter, deleted "
+                "FROM outgoing_messages WHERE " + where,
+                arguments,
+            )
+        ]
+
+    def keep(self, messages: Iterable[tuple[bytes | None, int | None, bool, int]]) -> None:
+        """Keep what has become of outgoing messages: (confirmation, due, held, key). One that was withdrawn stays due
+        at once."""
+        self._db.many(
+            "UPDATE outgoing_messages SET confirmation = ?, due = iif(deleted, 0, ?), held = ? WHERE id = ?", messages
+        )
+
+    def delete(self, keys: Iterable[int]) -> None:
+        """Remove settled messages from their outgoing queues."""
+        self._db.many("DELETE FROM outgoing_messages WHERE id = ?", [(key,) for key in keys])

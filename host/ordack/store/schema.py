@@ -1,0 +1,141 @@
+"""The tables of a store, how one of an older version becomes one of this, and the names of its files."""
+
+from __future__ import annotations
+
+from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL
+
+FORMAT_VERSION = 8
+APPLICATION_ID = 0x4C494F52  # in the file's header, so that no other program's database is taken for a store
+FILE_NAME = "ordack.sqlite"
+
+PRIVATE = 0
+SYSTEM = 1
+SUBQUEUE = 2  # of a private queue: only what was moved from there comes into it
+POISON = ";poison"  # behind a queue's name: its sub-queue for messages that came back too often
+NEVER = 1 << 62  # seconds since 1970
+ORDER_QUEUE_ID = 4
+
+SYSTEM_QUEUES = (  # B-085; only the order queue's identifier is fixed by the protocol
+    (1, DEAD_LETTER, False),
+    (2, DEAD_XACT, True),
+    (3, JOURNAL, False),
+    (ORDER_QUEUE_ID, "order_queue$", False),
+    (5, "notify_queue$", False),
+)
+CLOSED_QUEUES = ("order_queue$", "notify_queue$")  # not open to applications (B-085)
+FIRST_PRIVATE_ID = 16
+
+EXPORTS = """
+CREATE TABLE exports (                           -- the last segment of a queue in a folder, see pipeline/segments.py
+    queue TEXT NOT NULL COLLATE NOCASE,          -- its name: a queue made again under it goes on where that one ended
+    folder TEXT NOT NULL,                        -- the folder's own identifier,
+    path TEXT NOT NULL,                          -- and where it was
+    serial INTEGER NOT NULL,
+    name TEXT NOT NULL,                          -- of the file when it is visible
+    messages INTEGER NOT NULL, size INTEGER NOT NULL, -- the file's, in bytes
+    pending INTEGER NOT NULL,                    -- 1: it is not known to be visible; 2: nor is that expected any more
+    PRIMARY KEY (queue, folder)) WITHOUT ROWID;
+"""
+MOVED = """
+CREATE TRIGGER message_moved AFTER UPDATE OF queue ON messages BEGIN
+    UPDATE queues SET messages = messages - 1, bytes = bytes - length(OLD.packet) WHERE id = OLD.queue;
+    UPDATE queues SET messages = messages + 1, bytes = bytes + length(NEW.packet) WHERE id = NEW.queue; END;
+"""
+UPGRADES = {  # what makes the next version of one
+    3: EXPORTS,
+    4: "UPDATE messages SET arrived = arrived * 1000000",
+    5: "ALTER TABLE incoming ADD COLUMN order_ack_limit INTEGER",
+    6: "ALTER TABLE messages ADD COLUMN aborts INTEGER NOT NULL DEFAULT 0;" + MOVED,
+    7: "ALTER TABLE outgoing ADD COLUMN discarded INTEGER NOT NULL DEFAULT 0",
+}
+
+SCHEMA = (
+    """
+CREATE TABLE settings (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE configuration (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID; -- what is not the default
+CREATE TABLE queues (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,      -- PrivateQueueIdentifier, never used twice
+    name TEXT NOT NULL UNIQUE COLLATE NOCASE,
+    transactional INTEGER NOT NULL,
+    kind INTEGER NOT NULL,
+    quota INTEGER,                             -- bytes; NULL: no limit
+    messages INTEGER NOT NULL DEFAULT 0,
+    bytes INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE messages (
+    lookup_id INTEGER PRIMARY KEY AUTOINCREMENT, -- order of arrival
+    queue INTEGER NOT NULL,
+    rank INTEGER NOT NULL,                       -- 7 - priority: order of reading is (rank, lookup_id)
+    arrived INTEGER NOT NULL,                    -- microseconds since 1970
+    receiver INTEGER,                            -- who has it in an unfinished receive
+    expires INTEGER,                             -- when TimeToBeReceived is over, seconds since 1970; NULL: never
+    wants INTEGER NOT NULL,                      -- what its removal leads to, bits of outcome.py
+    peer BLOB,                                   -- queue manager that acknowledgements go back to,
+    address TEXT,                                -- and the IP address that it had
+    own INTEGER,                                 -- MessageID, if it was sent on this queue manager
+    dead_letter TEXT,                            -- then: the application's dead-letter queue
+    purged INTEGER NOT NULL DEFAULT 0,           -- it goes when its receive ends without a commit
+    in_doubt INTEGER NOT NULL DEFAULT 0,         -- of a dead letter: it may have been received all the same
+    aborts INTEGER NOT NULL DEFAULT 0,           -- how often a receive of it by an application was begun
+    packet BLOB NOT NULL);
+CREATE INDEX messages_expiry ON messages (expires) WHERE expires IS NOT NULL;
+CREATE INDEX messages_purged ON messages (lookup_id) WHERE purged;
+CREATE INDEX messages_own ON messages (own) WHERE own IS NOT NULL;
+CREATE INDEX messages_order ON messages (queue, rank, lookup_id) WHERE receiver IS NULL;
+CREATE INDEX messages_received ON messages (receiver) WHERE receiver IS NOT NULL;
+CREATE TABLE incoming (
+    source BLOB NOT NULL,
+    destination TEXT NOT NULL,                   -- the name that the source's stream has, see Manager
+    ordinal INTEGER NOT NULL, time_stamp INTEGER NOT NULL, number INTEGER NOT NULL, reject_count INTEGER NOT NULL,
+    last_access INTEGER NOT NULL,                -- seconds since 1970
+    order_ack_limit INTEGER,                     -- no OrderAck names a higher number, see returns.py; NULL: none
+    PRIMARY KEY (source, destination)) WITHOUT ROWID;
+CREATE TABLE outgoing (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    format_name TEXT NOT NULL UNIQUE COLLATE NOCASE,
+    ordinal INTEGER NOT NULL, time_stamp INTEGER NOT NULL, number INTEGER NOT NULL, last_ack INTEGER NOT NULL,
+    on_hold INTEGER NOT NULL DEFAULT 0,
+    session_open INTEGER NOT NULL DEFAULT 0,     -- what is in it may have been transmitted
+    resends INTEGER NOT NULL DEFAULT 0,          -- how often an operator has asked for one
+    discarded INTEGER NOT NULL DEFAULT 0,        -- class of the latest message that has ended, if it is lost
+    address TEXT,                                -- where the peer was last, if the queue is for one
+    messages INTEGER NOT NULL DEFAULT 0,
+    bytes INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE outgoing_messages (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,        -- order of sending
+    outgoing INTEGER NOT NULL,
+    message_id INTEGER NOT NULL,
+    ordinal INTEGER NOT NULL, time_stamp INTEGER NOT NULL, number INTEGER NOT NULL, -- 0: not transactional
+    recoverable INTEGER NOT NULL,
+    priority INTEGER NOT NULL,
+    journal INTEGER NOT NULL,                    -- bits 1 JN, 2 JP
+    own INTEGER NOT NULL,                        -- 0: forwarded
+    send_until INTEGER NOT NULL,                 -- not sent after that; seconds since 1970
+    due INTEGER,                                 -- when something becomes of it if nothing happens; NULL: never
+    confirmation BLOB,                           -- record of mqqb.confirm; NULL: not transactional, or not sent here
+    dead_letter TEXT,                            -- the application's dead-letter queue
+    held INTEGER NOT NULL DEFAULT 0,             -- not to be sent any more: it waits for its FinalAck or its deadline
+    deleted INTEGER NOT NULL DEFAULT 0,          -- an operator wants it to end
+    packet BLOB NOT NULL);
+CREATE INDEX outgoing_messages_order ON outgoing_messages (outgoing, id);
+CREATE INDEX outgoing_messages_own ON outgoing_messages (message_id) WHERE own;
+CREATE INDEX outgoing_messages_due ON outgoing_messages (due) WHERE due IS NOT NULL;
+CREATE TABLE outcomes (                          -- of transactional messages sent here that have ended
+    message_id INTEGER PRIMARY KEY,
+    confirmation BLOB NOT NULL,
+    ended INTEGER NOT NULL);                     -- seconds since 1970
+CREATE TABLE history (
+    source BLOB NOT NULL, message_id INTEGER NOT NULL, time INTEGER NOT NULL,
+    PRIMARY KEY (source, message_id)) WITHOUT ROWID;
+
+CREATE TRIGGER message_added AFTER INSERT ON messages BEGIN
+    UPDATE queues SET messages = messages + 1, bytes = bytes + length(NEW.packet) WHERE id = NEW.queue; END;
+CREATE TRIGGER message_removed AFTER DELETE ON messages BEGIN
+    UPDATE queues SET messages = messages - 1, bytes = bytes - length(OLD.packet) WHERE id = OLD.queue; END;
+CREATE TRIGGER outgoing_added AFTER INSERT ON outgoing_messages BEGIN
+    UPDATE outgoing SET messages = messages + 1, bytes = bytes + length(NEW.packet) WHERE id = NEW.outgoing; END;
+CREATE TRIGGER outgoing_removed AFTER DELETE ON outgoing_messages BEGIN
+    UPDATE outgoing SET messages = messages - 1, bytes = bytes - length(OLD.packet) WHERE id = OLD.outgoing; END;
+"""
+    + MOVED
+    + EXPORTS
+)
