@@ -31,13 +31,9 @@ class Locks:
     def take(self, name: str, flags: int) -> int | None:
         """A descriptor of this lock file with its lock, which the kernel frees when the process dies; None if another
         process has it, or without O_CREAT in flags if there is no such file."""
-        path = self.folder / name
-        try:
-            descriptor = os.open(path, os.O_RDWR | flags, 0o644)
-        except FileNotFoundError:
+        descriptor = self._open(name, os.O_RDWR | flags)
+        if descriptor is None:
             return None
-        except OSError as error:
-            raise StoreError(f"cannot open {path}: {error.strerror}") from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -48,13 +44,9 @@ class Locks:
     def is_taken(self, name: str) -> bool:
         """Does a process hold this lock? Asked as a reader, so that it needs no permission to write, and of two who ask
         at once none takes the other for it."""
-        path = self.folder / name
-        try:
-            descriptor = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:
+        descriptor = self._open(name, os.O_RDONLY)
+        if descriptor is None:
             return False
-        except OSError as error:
-            raise StoreError(f"cannot open {path}: {error.strerror}") from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -62,3 +54,13 @@ class Locks:
         finally:
             os.close(descriptor)
         return False
+
+    def _open(self, name: str, flags: int) -> int | None:
+        """A descriptor of this lock file; None if there is no such file."""
+        path = self.folder / name
+        try:
+            return os.open(path, flags, 0o644)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreError(f"cannot open {path}: {error.strerror}") from None
