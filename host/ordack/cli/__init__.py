@@ -71,12 +71,14 @@ def command_line(word: str = "") -> typer.Typer:
         from ordack.cli.decode import decode  # slow to import
 
         known["decode"] = decode
+    made = [app]
     for name, one in {word: known[word]}.items() if word in known else known.items():
         if isinstance(one, typer.Typer):
             app.add_typer(one, name=name)
+            made.append(one)
         else:
             app.command(name)(one)
-    for command in (one for group in (app, *GROUPS.values()) for one in group.registered_commands):
+    for command in (one for group in made for one in group.registered_commands):
         if command.callback and command.callback.__doc__:  # rich breaks lines where the source does
             command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(command.callback.__doc__))
     return app
