@@ -41,7 +41,7 @@ from ordack.store.outgoing import OutgoingQueues
 from ordack.store.queues import Queues
 from ordack.store.room import Disk, Room, room
 from ordack.store.schema import NEVER
-from ordack.store.write_ahead import log_bytes
+from ordack.store.write_ahead import disk_bytes, log_bytes
 
 __all__ = ["STATUS", "Store", "StoreBusy", "StoreError", "StoreFull", "StoreUnknown"]
 
@@ -169,11 +169,9 @@ class Store:
             self._database.one(f"PRAGMA {name}") for name in ("page_size", "page_count", "freelist_count")
         )
         try:
-            disk, file = os.statvfs(self.folder), self.path.stat().st_size
-            log = log_bytes(self.path)
+            (size, free), file, log = disk_bytes(self.folder), self.path.stat().st_size, log_bytes(self.path)
         except OSError as error:
             raise StoreError(f"cannot look at {self.path}: {error.strerror}") from None
-        size, free = (disk.f_frsize * blocks for blocks in (disk.f_blocks, disk.f_bavail))
         return room(quota, self.usage(), Disk(size, free, file, page * pages, page * unused, log))
 
     def move(self, first: int, last: int, step: int) -> None:

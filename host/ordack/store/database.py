@@ -122,14 +122,15 @@ class Database:
             raise
 
     def _prepare(self, busy_timeout: float) -> None:
+        busy = patience(busy_timeout)
         with self.errors():
-            self.connection.set_busy_handler(patience(busy_timeout))
+            self.connection.set_busy_handler(busy)
             self.connection.pragma("synchronous", "full")
             self.connection.pragma("temp_store", "memory")  # another file system may be full
             if self._check_program():
                 self._check_version()
             self._use_write_ahead_log(time.monotonic() + busy_timeout)
-            self._log = WriteAheadLog(self.connection, self.path, patience(busy_timeout))
+            self._log = WriteAheadLog(self.connection, self.path, busy)
         with self.transaction():
             if not self.one("SELECT count(*) FROM sqlite_master"):
                 self._fill()

@@ -19,7 +19,7 @@ from ordack.store import Store
 from ordack.store.database import Database, StoreBusy, StoreError, StoreFull
 from ordack.store.messages import Messages
 from ordack.store.schema import FILE_NAME, FORMAT_VERSION
-from ordack.store.write_ahead import patience
+from ordack.store.write_ahead import log_bytes, patience
 
 
 def open_to_look(folder: str | os.PathLike[str]) -> Store:
@@ -60,7 +60,7 @@ class _Database(Database):
 
     def _has_log(self) -> bool:
         try:
-            return _beside(self.path, "-wal").stat().st_size > 0  # a full disk leaves one without anything in it
+            return log_bytes(self.path) > 0  # a full disk leaves one without anything in it
         except OSError:
             return False
 

@@ -1,4 +1,4 @@
-"""The tables of a store, how one of an older version becomes one of this, and the names of its files."""
+"""The tables of a store, how one of an older version becomes one of this, and the name of its file."""
 
 from __future__ import annotations
 

@@ -49,13 +49,19 @@ def log_bytes(path: Path) -> int:
         return 0
 
 
-class WriteAheadLog:
-    """The log of an open database that has one. path: the database's file; patience: its busy handler."""
+def disk_bytes(path: Path) -> tuple[int, int]:
+    """The size of the file system that the path is on, and what is free of it for this process. Raises OSError."""
+    disk = os.statvfs(path)
+    return disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
 
-    def __init__(self, database: apsw.Connection, path: Path, patience: Callable[[int], bool]) -> None:
+
+class WriteAheadLog:
+    """The log of an open database that has one. path: the database's file; busy: its busy handler."""
+
+    def __init__(self, database: apsw.Connection, path: Path, busy: Callable[[int], bool]) -> None:
         self._database = database
         self._path = path
-        self._patience = patience
+        self._busy = busy
         self._page_bytes: int = database.pragma("page_size")
         chunk = ctypes.c_int(CHUNK_BYTES)
         database.file_control("main", apsw.SQLITE_FCNTL_CHUNK_SIZE, ctypes.addressof(chunk))
@@ -77,16 +83,16 @@ class WriteAheadLog:
         self._database.set_busy_handler(patience(READERS_S))
         with contextlib.suppress(apsw.Error):
             self._database.wal_checkpoint("main", apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        self._database.set_busy_handler(self._patience)
+        self._database.set_busy_handler(self._busy)
 
     def _after_commit(self, database: apsw.Connection, name: str, pages: int) -> int:
         """Where room is short the log takes a quarter of what is kept back."""
         size = pages * self._page_bytes
         if size >= SHORT_LOG_BYTES:
             with contextlib.suppress(apsw.Error, OSError):
-                disk = os.statvfs(self._path)
-                kept_back = reserve(disk.f_blocks * disk.f_frsize)
-                if size >= kept_back // 4 and disk.f_bavail * disk.f_frsize < kept_back:
+                disk, free = disk_bytes(self._path)
+                kept_back = reserve(disk)
+                if size >= kept_back // 4 and free < kept_back:
                     self.empty()
                 elif size >= LOG_BYTES:
                     database.wal_checkpoint(name)
