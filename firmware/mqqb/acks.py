@@ -1,6 +1,6 @@
 """OrderAcks and FinalAcks, written as bytes at once (wire.md section 6)."""
 
-from mqqb import compose, const, core, guid_names, names
+from mqqb import compose, const, core, guid_names, names, reader
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def _acknowledgment(
     properties[core.PROPERTIES_MESSAGE_CLASS] = message_class
     packet = compose.message(
         0, compose.FOREVER, source, address, compose.FOREVER, sent_time, message_id, flags, destination, None, None,
-        properties, bytes(compose.CORRELATION_SIZE), names.ORDER_LABEL_RAW, b"", bytes(compose.ACK_BODY_SIZE),
+        properties, bytes(compose.CORRELATION_SIZE), reader.ORDER_LABEL_RAW, b"", bytes(compose.ACK_BODY_SIZE),
     )  # fmt: skip
     core.pack(part, fields, packet, len(packet) - compose.ACK_BODY_SIZE)  # TTBR: B-364
     return packet

@@ -10,6 +10,7 @@ from mqqb import compose, confirm, const, core
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any, Protocol
 
     from mqqb.headers import TransactionHeader, UserMessage
@@ -63,6 +64,17 @@ def is_too_late(message: "UserMessage", time: int, clock_skew: int) -> bool:
     clock_skew: s that the sender's clock may be behind."""
     life = message.base.fields[core.BASE_TIME_TO_REACH_QUEUE]
     return life != compose.FOREVER and time - message.user.fields[core.USER_SENT_TIME] > life + clock_skew
+
+
+def may_acknowledge(rejecting: "Iterable[object]", connection: object) -> bool:
+    """May an OrderAck go out on this connection? It covers rejected messages, too, and must not overtake the FinalAck
+    of one, else the source concludes that it was stored (B-235): each has to be on the wire in front of it, or on the
+    peer's disk.
+
+    rejecting: of each FinalAck that rejects a message and is not on the peer's disk, the connection that carries it, or
+    None.
+    """
+    return all(carrier is connection for carrier in rejecting)
 
 
 class IncomingStream:

@@ -5,7 +5,6 @@ from mqqb import MICROPYTHON, const
 NULL_GUID: bytes = b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"  # a literal takes no memory of a board
 ORDER_QUEUE_ID = const(4)  # the order queue as a private queue of the destination host (wire.md 4.3)
 ORDER_QUEUE_PATH = "\\PRIVATE$\\order_queue$"
-ORDER_LABEL_RAW = b"Q\0M\0 \0O\0r\0d\0e\0r\0i\0n\0g\0 \0A\0c\0k\0\0\0"
 
 # What the selectors DQ, AQ, RQ say about the bytes (wire.md 2.2).
 NONE = const(0)
@@ -132,10 +131,3 @@ def parse_format_name(text: str) -> QueueName:
     elif protocol not in ("HTTP", "HTTPS"):
         raise ValueError("a direct name begins with TCP:, OS:, HTTP:, HTTPS:, IPX: or SPX:: " + text)
     return DirectQueueFormatName(rest)
-
-
-def is_order_queue(name: str) -> bool:
-    """Is this direct name, without DIRECT=, that of an order queue (B-178, A-36)?"""
-    text = name.upper()
-    path = ORDER_QUEUE_PATH.upper()
-    return text[:4] in ("TCP:", "SPX:") and text.find("\\") == len(text) - len(path) > 4 and text.endswith(path)

@@ -154,10 +154,10 @@ def _parse_message(base: BaseHeader, data: "Buffer", offset: int) -> "Message":
 def _to_order_queue(message: UserMessage) -> bool:
     """Destination and label of order and final acknowledgments; flags are not looked at (B-178, A-36)."""
     name = message.user.destination_queue
-    if message.properties.label_raw != names.ORDER_LABEL_RAW or name is None:
+    if message.properties.label_raw != reader.ORDER_LABEL_RAW or name is None:
         return False
     if isinstance(name, names.DirectQueueFormatName):
-        return names.is_order_queue(name.direct_format_name)
+        return reader.is_order_queue(name.direct_format_name)
     return (
         isinstance(name, guid_names.PrivateQueueFormatNameId) and name.private_queue_identifier == names.ORDER_QUEUE_ID
     )

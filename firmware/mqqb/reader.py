@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     Buffer = bytes | bytearray | memoryview
 
+ORDER_LABEL_RAW = b"Q\0M\0 \0O\0r\0d\0e\0r\0i\0n\0g\0 \0A\0c\0k\0\0\0"
 _NOT_OF_ORDER_ACKS = const(0x10DFE000)  # UserHeader.Flags: AQ, RQ, SH, TH, CQ, MQ, HH
 _USER_TH_BYTE = const(0x10)  # of the third byte of UserHeader.Flags: it is transactional, no OrderAck
 INTERNAL_PACKETS = ("", "SessionAck", "EstablishConnection", "ConnectionParameters")  # by PT
@@ -79,6 +80,13 @@ class OrderAck:
         self.body = body
 
 
+def is_order_queue(name: str) -> bool:
+    """Is this direct name, without DIRECT=, that of an order queue (B-178, A-36)?"""
+    text = name.upper()
+    path = names.ORDER_QUEUE_PATH.upper()
+    return text[:4] in ("TCP:", "SPX:") and text.find("\\") == len(text) - len(path) > 4 and text.endswith(path)
+
+
 def order_ack_body(raw: "Buffer") -> int:
     """Where the body of an OrderAck begins, if the message raw is one with no headers but those that it needs; its body
     and SessionHeader are not looked at. 0: `parse` tells what it is.
@@ -100,17 +108,17 @@ def order_ack_body(raw: "Buffer") -> int:
         at = compose.NAMES_AT + (2 + count + 3 & ~3)
         end = compose.NAMES_AT + count  # of the text, without its NUL
         name = bytes(raw[compose.NAMES_AT + 2 : end])
-        if count & 1 or raw[end : end + 2] != b"\0\0" or not names.is_order_queue(names.utf16_decode(name)):
+        if count & 1 or raw[end : end + 2] != b"\0\0" or not is_order_queue(names.utf16_decode(name)):
             return 0
     elif kind != names.ID or unpack_from("<I", raw, compose.NAMES_AT)[0] != names.ORDER_QUEUE_ID:
         return 0
     label_at = at + compose.PROPERTIES_HEADER_SIZE
-    body_at = label_at + len(names.ORDER_LABEL_RAW)
+    body_at = label_at + len(ORDER_LABEL_RAW)
     if (
         body_at + compose.ACK_BODY_SIZE != size
         or core.unpack(core.MESSAGE_PROPERTIES_HEADER, fields, raw, at, size)
-        or raw[label_at:body_at] != names.ORDER_LABEL_RAW
-        or fields[core.PROPERTIES_LABEL_LENGTH] != len(names.ORDER_LABEL_RAW) // 2
+        or raw[label_at:body_at] != ORDER_LABEL_RAW
+        or fields[core.PROPERTIES_LABEL_LENGTH] != len(ORDER_LABEL_RAW) // 2
         or fields[core.PROPERTIES_MESSAGE_CLASS] != compose.CLASS_ORDER_ACK
         or fields[core.PROPERTIES_MESSAGE_SIZE] != compose.ACK_BODY_SIZE
         or fields[core.PROPERTIES_ALLOCATION_BODY_SIZE] != compose.ACK_BODY_SIZE

@@ -99,14 +99,14 @@ def previous_number(table: "list[Entry]", index: int, tx_sequence_id: int) -> in
     return 0
 
 
-def _waits(entry: Entry, table: "list[Entry]") -> bool:
-    """Is an older sequence in the table?"""
-    if not entry.tx_sequence_number:
-        return False
-    place = 0
-    while not table[place].tx_sequence_number:
-        place += 1
-    return table[place].tx_sequence_id != entry.tx_sequence_id
+def _cover(covered: "list[Entry]", entries: "list[Entry]", tx_sequence_id: int, tx_sequence_number: int) -> None:
+    """Gather what is of this sequence, up to this number."""
+    for entry in entries:
+        number = entry.tx_sequence_number
+        if number and entry.tx_sequence_id >= tx_sequence_id:
+            if entry.tx_sequence_id > tx_sequence_id or number > tx_sequence_number:
+                break  # ids and numbers rise along the table
+            covered.append(entry)
 
 
 def _read(header: "array[int]", packet: "bytearray | memoryview", offset: int) -> None:
@@ -268,8 +268,14 @@ class OutgoingStream:
                     break
                 place += 1
             cursor[1] = place
-            if place < len(table) and not _waits(entry, table):
-                return entry
+            if place < len(table):
+                if not entry.tx_sequence_number:
+                    return entry
+                oldest = 0
+                while not table[oldest].tx_sequence_number:
+                    oldest += 1
+                if table[oldest].tx_sequence_id == entry.tx_sequence_id:
+                    return entry
         return None
 
     def prepare(self, entry: Entry, packet: bytearray, offset: int) -> None:
@@ -361,11 +367,24 @@ class OutgoingStream:
             cursor[1] -= sum(1 for place in places if place < cursor[1])
         self.table = _without(self.table, entries)
 
+    def is_progress(self, body: "OrderAckBody") -> bool:
+        """Does an OrderAck name a number of the current sequence that was given, and later than any before, while
+        nothing older waits? Then it has to: nothing of the current sequence was sent before that (B-093).
+        """
+        record = self.record
+        last_ack = record[core.OUTGOING_LAST_ACK]
+        if core.order_ack_received(record, body.fields) != core.OK:
+            return False
+        record[core.OUTGOING_LAST_ACK] = last_ack
+        if not self.table:
+            return True
+        oldest = self.table[0]
+        return not oldest.tx_sequence_number or oldest.tx_sequence_id == self.tx_sequence_id
+
     def order_ack(self, body: "OrderAckBody", now: int) -> "list[Entry]":
         """An OrderAck for this stream has come: what it newly covers, in order (B-230 to B-237).
 
-        Covered entries of this sequence are stored at the destination, `received_order_ack`; those of an older one, in
-        a table from before a restore, have ended in a way that is not known. They leave the table; those with `journal`
+        Covered entries are stored at the destination, `received_order_ack`. They leave the table; those with `journal`
         wait in `awaiting_final_ack`, the others are settled: the owner deletes them durably. Entries that were held may
         be among them. An empty list: stale, or not ours. The list is the stream's own until the next call.
         """
@@ -379,7 +398,7 @@ class OutgoingStream:
             tx_sequence_id = self.tx_sequence_id if is_current else body.tx_sequence_id
             number = body.fields[core.ACK_NUMBER]
             if is_current or tx_sequence_id < self.tx_sequence_id:  # else B-230, A-04
-                self._cover(covered, self.table, tx_sequence_id, number)
+                _cover(covered, self.table, tx_sequence_id, number)
             if is_current or covered:
                 self._progress(now)
                 for entry in covered:
@@ -395,34 +414,14 @@ class OutgoingStream:
     def _with_held(self, covered: "list[Entry]", tx_sequence_id: int, number: int) -> "list[Entry]":
         """Add those that were held, which the OrderAck covers too."""
         held: "list[Entry]" = []
-        self._cover(held, self._held, tx_sequence_id, number)
+        _cover(held, self._held, tx_sequence_id, number)
         for entry in held:
-            if entry.tx_sequence_id == tx_sequence_id:
-                entry.received_order_ack = True
-                self._held.remove(entry)
-                if not entry.journal:
-                    self.awaiting_final_ack.remove(entry)
-                covered.append(entry)
+            entry.received_order_ack = True
+            self._held.remove(entry)
+            if not entry.journal:
+                self.awaiting_final_ack.remove(entry)
+            covered.append(entry)
         return sorted(covered, key=position)
-
-    def _cover(
-        self, covered: "list[Entry]", entries: "list[Entry]", tx_sequence_id: int, tx_sequence_number: int
-    ) -> None:
-        """Gather what is covered, also what is of an older sequence with the same time stamp: the newer one was begun,
-        in a life from before a restore, when the older had drained (B-096, B-426). It is over, but whether it was
-        stored nobody knows.
-        """
-        for entry in entries:
-            number = entry.tx_sequence_number
-            if number:
-                if entry.tx_sequence_id != tx_sequence_id:
-                    if entry.tx_sequence_id >> 32 != tx_sequence_id >> 32:
-                        continue
-                    if entry.tx_sequence_id > tx_sequence_id:
-                        break  # ids and numbers rise along the table
-                elif number > tx_sequence_number:
-                    break
-                covered.append(entry)
 
     def final_ack(self, body: "FinalAckBody", now: int) -> "Entry | None":
         """A FinalAck names this message, also by its number, for a MessageID may be given again (B-020): it is settled,

@@ -19,7 +19,7 @@ import struct
 from array import array
 
 from mqqb import acks, compose, confirm, const, core, guid_names, headers, names, parse, streams
-from mqqb.destination import EARLY_ORDER_ACK, IncomingStream, rejection_of
+from mqqb.destination import EARLY_ORDER_ACK, IncomingStream, may_acknowledge, rejection_of
 
 from node import log, outbox
 
@@ -571,7 +571,7 @@ class Inboxes:
         for arrival in arrivals:
             if arrival.source is old.logged:
                 self._give_up(arrival)
-        box.replace(old.logged, guid, key)
+        old.logged.replace(guid, key)
         self._sources.remove(old)
         self.streams_forgotten += 1
         return old.logged
@@ -589,11 +589,12 @@ class Inboxes:
         """Does an OrderAck of this stream go to this peer, and behind all refusals that it covers?"""
         if source.carrier is not peer and (source.carrier is not None or source.logged.guid != peer.remote_guid):
             return False
-        for arrival in self.owed:
-            negative = arrival.record[confirm.CLASS] & confirm.CLASS_NEGATIVE
-            if arrival.source is source.logged and negative and arrival.carrier is not peer:
-                return False
-        return True
+        rejecting = [
+            arrival.carrier
+            for arrival in self.owed
+            if arrival.source is source.logged and arrival.record[confirm.CLASS] & confirm.CLASS_NEGATIVE
+        ]
+        return may_acknowledge(rejecting, peer)
 
     def _peer_of(self, arrival: Arrival) -> bytes:
         """Who brought this arrival: its sender, or the router that stands in its packet."""

@@ -125,8 +125,11 @@ class Source(Protocol):
     def transmit(self, queue: Any, entry: streams.Entry, part: memoryview) -> bool:
         """Fill part with the packet of an entry that is about to be transmitted. False: it is too late for that."""
 
-    def received(self, packet: "headers.UserMessage | reader.OrderAck | headers.FinalAck") -> None:
-        """Take a message for which there is no receiver, or an acknowledgement."""
+    def received(
+        self, packet: "headers.UserMessage | reader.OrderAck | headers.FinalAck", of_peer: "list[Stream]"
+    ) -> None:
+        """Take a message for which there is no receiver, or an acknowledgement. of_peer: the queues whose messages go
+        where it came from."""
 
 
 class Storage(Protocol):

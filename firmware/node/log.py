@@ -396,6 +396,16 @@ class LoggedSource(LoggedQueue):
         self.noted = array("I", record)  # as of the last `arrive`
         self.is_replaced = False  # the log has another one in its place
 
+    def replace(self, guid: bytes, name: str) -> None:
+        """Forget this one, of which no arrival is kept: its place in the log becomes that of another one, from 0 on.
+
+        It is written before anything that arrives from there. A power cut before leaves the one or the other.
+        """
+        self.is_replaced = True
+        self.guid = guid
+        self.name = name
+        self.record[:] = self.noted[:] = self.before[:] = array("I", (0, 0, 0, 0))
+
 
 class Log:
     """The segments in `files`. A record is put together in `out`, at the place that `room` gives, and then `finish`ed.

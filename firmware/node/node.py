@@ -32,7 +32,7 @@ import struct
 import sys
 from array import array
 
-from mqqb import MICROPYTHON, compose, confirm, const, core, names, reader, streams
+from mqqb import MICROPYTHON, compose, confirm, const, core, names, reader, source, streams
 
 from node import link, log, outbox
 from node.clock import CLOCK_SET, Clock, unix_time
@@ -42,11 +42,11 @@ from node.peer import Peer
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
-    from mqqb import session
-    from mqqb.headers import FinalAck, FinalAckBody, UserMessage
+    from mqqb import lives, session
+    from mqqb.headers import FinalAck, UserMessage
 
     from node.inbox import Inbox, Inboxes
     from node.interfaces import Link, Receiver, Waitable
@@ -320,14 +320,15 @@ class Node:
         self.uncommitted: "list[streams.Entry]" = []  # numbered, but not durable
         self.must_commit = False  # something is in the log on which others will rely
         self._process = confirm.Confirmation(array("I", bytes(4 * confirm.RECORD_WORDS)), self.confirmation)
-        self._scratch = array("I", (0, 0, 0, 0))  # counters of a stream
+        self.strangers: "dict[int, int]" = {}  # see mqqb.lives
         self._cached = 0  # bytes of packets in memory, those of
         self._free: "list[bytearray]" = []  # these among them, which may be used again
         self._spare: "streams.Entry | None" = None  # an entry that nothing needs any more; its key is the next such one
         self._spares = 0
-        self._acked = 0  # the TxSequenceID of the OrderAck that covered
         self._tight = 0
-        self._covered: "list[streams.Entry] | None" = None  # by an OrderAck that could not be noted, for want of memory
+        # What an acknowledgement says, until it is noted: for want of memory it may have to be tried again.
+        self._answered: "list[streams.Entry] | None" = None
+        self._answer = 0  # the class
         self._clock = Clock()
         self._unix_time = clock
         self._connect = connect
@@ -675,16 +676,16 @@ class Node:
         now = self.time()
         if self._due is not None and now and record[confirm.SENT_TIME] and not confirmation.may_send(now):
             before = record[confirm.STATE]
-            action = confirmation.handle_deadline(now)
+            action = source.too_late(confirmation, now, now - 1)
             queue.sending = 0
-            if action:
-                queue.stream.remove([entry])
-                self._count(entry.key, before, action)
-                self._tell([entry.key])
-            else:
+            if action == source.HOLD:
                 record[confirm.MARKS] |= _HELD
                 queue.stream.hold([entry])
                 self.log([entry.key])
+            else:
+                queue.stream.remove([entry])
+                self._count(entry.key, before, action)
+                self._tell([entry.key])
             return False
         try:
             self.outbox.will_send()
@@ -697,27 +698,55 @@ class Node:
         confirmation.sent()
         return True
 
-    def received(self, packet: "UserMessage | reader.OrderAck | FinalAck") -> None:
-        """Take what a peer sent. What has to be durable before it is acknowledged sets must_commit (B-098)."""
+    def received(
+        self, packet: "UserMessage | reader.OrderAck | FinalAck", of_peer: "Sequence[lives.Queue]" = ()
+    ) -> None:
+        """Take what a peer sent. What has to be durable before it is acknowledged sets must_commit (B-098).
+
+        of_peer: the queues whose messages go to that peer.
+        """
         now = self.now()
         if isinstance(packet, reader.OrderAck):
-            self._compare(packet.body)
             self._settle()  # else what the streams say now would take its place
-            for queue in self._queues:  # ids are unique among all of them (B-230)
-                covered = queue.stream.order_ack(packet.body, now)
-                if covered:
-                    self._covered = covered
-                    self._acked = packet.body.tx_sequence_id
-                    self._settle()
+            source.order_ack(self, packet.body, self._queues, of_peer, now)
             return
         from mqqb.headers import FinalAck  # not before something else than an OrderAck comes
 
-        if not isinstance(packet, FinalAck):
+        if isinstance(packet, FinalAck):
+            source.final_ack(self, packet, self.guid, self._queues, now)
+        else:
             self.stats.dropped += 1
-        elif packet.body.source_guid == self.guid:
-            message_class = packet.message.properties.fields[core.PROPERTIES_MESSAGE_CLASS]
-            self._final_ack(packet.body, message_class, now)
+
+    def answer(self, queue: Queue, entries: "list[streams.Entry]", message_class: int) -> None:
+        """As mqqb.lives.Storage asks."""
+        self._answered = entries
+        self._answer = message_class
+        if message_class:
+            queue.sending = 0
             self.must_commit = True
+        self._settle()
+
+    def outrun(self, time_stamp: int, queue: "Queue | None") -> None:
+        """As mqqb.lives.Storage asks; whoever asks is told why."""
+        queues = self._queues if queue is None else [queue]
+        if time_stamp >= _STAMPS_END:
+            return
+        for one in queues:
+            if time_stamp < one.stream.record[core.OUTGOING_TIME_STAMP]:
+                return
+        self.stats.ahead += 1
+        self.outbox.is_ahead(time_stamp)
+        for one in queues:
+            self._renew(one)
+        for peer in self._peers:
+            peer.reason = log.AHEAD
+
+    def came_late(self, message_id: int, message_class: int) -> None:
+        """As mqqb.lives.Storage asks."""
+        self.must_commit = True  # its end may not be durable yet
+        message = self.find(message_id)
+        if message is not None and message.record[confirm.STATE] == confirm.X:
+            self.stats.late += message_class == confirm.ACK_RECEIVE  # C-34
 
     def receive_with(self, receiver: "Receiver") -> None:
         """What others send goes to `receiver` from now on; sessions are kept open, so that it can come."""
@@ -853,37 +882,6 @@ class Node:
         queue.stream.renew(self.outbox.time_stamp(self.time()), ordinal)
         queue.renewed = True
 
-    def _compare(self, body: reader.OrderAckBody) -> None:
-        """Was this number ever given here? If not, the outbox is an old copy, or has a twin: say so (A-04, B-426)."""
-        for queue in self._queues:  # as a rule, and then this takes little memory
-            self._scratch[:] = queue.stream.record
-            if core.order_ack_received(self._scratch, body.fields) == 0:
-                return
-        acked = body.tx_sequence_id, body.fields[core.OUTGOING_NUMBER]
-        stamp = body.fields[core.OUTGOING_TIME_STAMP]
-        is_newest = stamp < _STAMPS_END
-        for queue in self._queues:
-            record = queue.stream.record
-            is_newer = acked >= (queue.stream.tx_sequence_id, record[core.OUTGOING_NUMBER])
-            if (
-                stamp == record[core.OUTGOING_TIME_STAMP]
-            ):  # what is numbered stood there before the copy was made: covered
-                if is_newer:
-                    self._is_ahead(stamp, [queue])
-                return
-            is_newest = is_newest and is_newer
-        if is_newest:
-            self._is_ahead(stamp, self._queues)
-
-    def _is_ahead(self, time_stamp: int, queues: "list[Queue]") -> None:
-        """These queues number above that from now on, and whoever asks is told why."""
-        self.stats.ahead += 1
-        self.outbox.is_ahead(time_stamp)
-        for queue in queues:
-            self._renew(queue)
-        for peer in self._peers:
-            peer.reason = log.AHEAD
-
     def _roll_back(self, error: Exception) -> None:
         """Take back the numbers of the messages that the outbox had to abandon, newest first."""
         for entry in reversed(self.uncommitted):
@@ -935,53 +933,36 @@ class Node:
             struct.pack_into("<I", part, compose.TTBR_AT, compose.FOREVER)
 
     def _settle(self) -> None:
-        """Note what an OrderAck covers, if something of that is left to do: memory may run out before it is done."""
-        covered = self._covered
-        if covered is None:
+        """Note what an acknowledgement says, if some of that is left to do: memory may run out before it is done."""
+        answered = self._answered
+        if answered is None:
             return
         message: "Any"
         messages = []
-        for entry in covered:
+        message_class = self._answer
+        for entry in answered:
             message = entry.key
             if message.segment is None:
                 continue  # done before memory ran out
             confirmation = self._confirmation(message)
             before = confirmation.record[confirm.STATE]
-            is_waiting = before == confirm.Q or before == confirm.S
-            if entry.tx_sequence_id != self._acked:
-                # Its sequence had ended before this copy of the outbox was made or put back: how, nobody knows (B-426).
-                assert entry.stream is not None
-                entry.stream.remove([entry])
-                if is_waiting:
-                    self._count(message, before, confirmation.final_ack(confirm.NACK_REACH_QUEUE_TIMEOUT))
+            if message_class:
+                self._count(message, before, confirmation.final_ack(message_class))
                 self._tell([message])
                 continue
             messages.append(message)
-            if is_waiting:
+            if before == confirm.Q or before == confirm.S:
                 self._count(message, before, confirmation.order_ack())
         self.log(messages)
-        self._covered = None
-        for entry in covered:
-            message = entry.key
-            message.tell()
-            if not entry.journal and self._spares < _SPARES_MAX:
-                entry.key = self._spare
-                self._spare = entry
-                self._spares += 1
-
-    def _final_ack(self, body: "FinalAckBody", message_class: int, now: int) -> None:
-        for queue in self._queues:
-            entry = queue.stream.final_ack(body, now)
-            if entry is not None:
-                queue.sending = 0
-                confirmation = self._confirmation(entry.key)
-                before = confirmation.record[confirm.STATE]
-                self._count(entry.key, before, confirmation.final_ack(message_class))
-                self._tell([entry.key])
-                return
-        message = self.find(body.fields[core.ACK_MESSAGE_ID])
-        if message is not None and message.record[confirm.STATE] == confirm.X:
-            self.stats.late += message_class == confirm.ACK_RECEIVE  # C-34
+        self._answered = None
+        if not message_class:
+            for entry in answered:
+                message = entry.key
+                message.tell()
+                if not entry.journal and self._spares < _SPARES_MAX:
+                    entry.key = self._spare
+                    self._spare = entry
+                    self._spares += 1
 
     def _count(self, message: "Any", before: int, action: int) -> None:
         """An event has led a message out of its stream: state before, what confirm asks for. `_tell` follows."""

@@ -210,17 +210,6 @@ class Outbox:
         self.sources.append(source)
         return source
 
-    def replace(self, source: log.LoggedSource, guid: bytes, name: str) -> None:
-        """Forget a source of which no arrival is kept: its place in the log becomes that of another one, from 0 on.
-
-        It is written before anything that arrives from there. A power cut before leaves the one or the other.
-        """
-        nothing = array("I", (0, 0, 0, 0))
-        source.is_replaced = True
-        source.guid = guid
-        source.name = name
-        source.record[:] = source.noted[:] = source.before[:] = nothing
-
     def append(
         self, handle: log.Stored, queue: log.LoggedQueue, flags: int, record: "array[int]", packet: "Buffer"
     ) -> None:
@@ -423,7 +412,10 @@ class Outbox:
         """
         offset = self.log.put_message(kind, handle, thing.index, flags, counters, packet)
         self._unsynced.append(handle)
-        self._touch(thing)
+        if not thing.touched:  # its counters are about to change: remember what is durable of them
+            core.copy_words(thing.before, thing.noted)
+            self._touched.append(thing)
+            thing.touched = True
         self.log.segments[-1].keep(handle, offset)
         try:
             core.copy_words(thing.noted, counters)
@@ -476,13 +468,6 @@ class Outbox:
 
     def _flags(self) -> int:
         return log.STARTED_SENT * self._sent | log.STARTED_AHEAD * self.ahead
-
-    def _touch(self, thing: log.LoggedQueue) -> None:
-        """Its counters are about to change: remember what is durable of them."""
-        if not thing.touched:
-            core.copy_words(thing.before, thing.noted)
-            self._touched.append(thing)
-            thing.touched = True
 
     def _count(self, handle: log.Stored, change: int) -> None:
         if handle.source is None:

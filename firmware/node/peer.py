@@ -301,7 +301,7 @@ class Peer:
             packet = event.packet
             try:
                 if receiver is None or hasattr(packet, "body"):  # an OrderAck or a FinalAck
-                    source.received(packet)
+                    source.received(packet, self.queues)
                 elif not self._full:
                     has_arrived = True
                     if receiver.arrived(self, packet, event.raw, now):

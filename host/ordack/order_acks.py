@@ -1,15 +1,11 @@
-"""OrderAcks that this queue manager sends: on which session, and behind which FinalAcks.
-
-An OrderAck covers messages that were rejected, too. It must not overtake the FinalAck of one, else the source concludes
-that it was stored: no OrderAck goes to a peer unless every such FinalAck for it is on the wire in front, on the same
-connection, or on the peer's disk.
-"""
+"""OrderAcks that this queue manager sends: on which session, and behind which FinalAcks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from mqqb import acks, core
+from mqqb.destination import may_acknowledge
 
 from ordack import returns
 from ordack.incoming import IncomingState, IncomingStreams
@@ -88,15 +84,8 @@ class OrderAcks:
         ]
 
     def _final_acks_are_ahead(self, link: Link) -> bool:
-        """Is every FinalAck for this link's peer that rejects a message on its disk already, or on the wire of this
-        very link?"""
         queue = self._outgoing.to_peer(link.peer)
-        rejecting = queue.rejecting if queue else []
-        return not rejecting or (
-            queue is not None
-            and queue.link is link
-            and all(entry.awaiting_ack or entry.received_session_ack for entry in rejecting)
-        )
+        return queue is None or may_acknowledge(queue.rejecting, link)
 
     def _send_on(self, link: Link, state: IncomingState, now: int, wall: int) -> None:
         direct = link.session.direct_format_session and state.source == link.peer

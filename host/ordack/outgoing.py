@@ -54,9 +54,12 @@ class OutgoingQueue:
         return bool(self.stream.table or self.stream.awaiting_final_ack)
 
     @property
-    def rejecting(self) -> list[Entry]:
-        """What is in it up to the last FinalAck that rejects a message."""
-        return list(itertools.takewhile(lambda entry: key_of(entry) <= self.rejections, self.stream.table))
+    def rejecting(self) -> list[Link | None]:
+        """The link that carries it, of what is in here up to the last FinalAck that rejects a message."""
+        return [
+            self.link if entry.awaiting_ack or entry.received_session_ack else None
+            for entry in itertools.takewhile(lambda entry: key_of(entry) <= self.rejections, self.stream.table)
+        ]
 
 
 class OutgoingQueues:

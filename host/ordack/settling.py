@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from array import array
 
-from mqqb import confirm, core, headers, reader
+from mqqb import confirm, core, headers, reader, source
 from mqqb.confirm import Confirmation
 from mqqb.streams import Entry
 
-from ordack import classes, lives, outcome, returns
+from ordack import classes, outcome, returns
 from ordack.batch import Batch
 from ordack.config import Config
 from ordack.incoming import IncomingStreams
@@ -22,6 +22,26 @@ from ordack.names import JOURNAL
 from ordack.outgoing import OutgoingQueue, OutgoingQueues
 from ordack.store import Store
 from ordack.store.outgoing import Waiting
+
+
+class _Answers:
+    """What acknowledgements tell of messages here, for one batch; see mqqb.lives.Storage."""
+
+    def __init__(self, settling: Settling, batch: Batch) -> None:
+        self.strangers = settling.strangers
+        self._settling = settling
+        self._batch = batch
+
+    def answer(self, queue: OutgoingQueue, entries: list[Entry], message_class: int) -> None:
+        for entry in entries:
+            self._batch.answer(queue, entry, message_class)
+        self._batch.moved[queue] = None
+
+    def outrun(self, time_stamp: int, _queue: OutgoingQueue | None) -> None:
+        self._settling.outrun(time_stamp)
+
+    def came_late(self, message_id: int, message_class: int) -> None:
+        self._settling.came_late(message_id, message_class)
 
 
 class Settling:
@@ -35,73 +55,36 @@ class Settling:
         self._incoming = incoming
         self._outgoing = outgoing
         self._operator = operator
-        self._strangers = lives.Strangers()
+        self.strangers: dict[int, int] = {}  # see mqqb.lives
         self._told_of_newer = False
 
     # ---- acknowledgements
 
     def order_ack(self, batch: Batch, link: Link, packet: reader.OrderAck, now: int) -> None:
         """An OrderAck has come (B-230 to B-237)."""
-        body = packet.body
-        acked, number = body.tx_sequence_id, body.tx_sequence_number
-        queue = self._queue_of(acked >> 32)
-        is_given = queue is not None and lives.is_given(queue.stream, acked, number)
-        if not is_given and self._store.numbers.outrun(acked >> 32) and not self._told_of_newer:
-            self._told_of_newer = True
-            self._operator.tell(
-                f"an OrderAck names the number {acked}/{number}, newer than any given here: this store was put back "
-                "from a backup and the clock is behind, or a copy of it sends under the same identifier. What is sent "
-                "from now on is numbered above that. If there is a copy: `ordack identity --renew` gives it an "
-                "identifier of its own (B-426, B-413)"
-            )
-        if queue is not None and acked <= queue.stream.tx_sequence_id:
-            over = lives.over(queue.stream, acked, 0 if is_given else number)
-            self._is_over(batch, queue, over)
-            covered = queue.stream.order_ack(body, now)
-            for entry in covered:
-                if entry.tx_sequence_id == acked:
-                    batch.answer(queue, entry, 0)
-                else:
-                    self._is_over(batch, queue, [entry])
-            batch.moved[queue] = None
-            if over or covered or acked == queue.stream.tx_sequence_id or lives.has_drained(queue.stream, acked):
-                return
-        served = {
-            one.stream: one for one in self._outgoing if one is queue or (one.link and one.link.peer == link.peer)
-        }
-        for stream in self._strangers.refused(acked, queue.stream if queue else None, served, now):
-            self._store.numbers.outrun(acked >> 32)
-            self._is_over(batch, served[stream], lives.over(stream, acked))
-
-    def _queue_of(self, time_stamp: int) -> OutgoingQueue | None:
-        """The outgoing queue that an OrderAck with this time stamp is for."""
-        for queue in self._outgoing:
-            if queue.stream.record[core.OUTGOING_TIME_STAMP] == time_stamp:
-                return queue
-        return next((queue for queue in self._outgoing if lives.has_sent(queue.stream, time_stamp)), None)
-
-    def _is_over(self, batch: Batch, queue: OutgoingQueue, entries: list[Entry]) -> None:
-        """These messages have ended in another life of this store; how, nobody knows (B-426)."""
-        queue.stream.remove(entries)
-        for entry in entries:
-            batch.answer(queue, entry, confirm.NACK_REACH_QUEUE_TIMEOUT)
+        of_peer = (queue for queue in self._outgoing if queue.link and queue.link.peer == link.peer)
+        source.order_ack(_Answers(self, batch), packet.body, self._outgoing, of_peer, now)
 
     def final_ack(self, batch: Batch, packet: headers.FinalAck, now: int) -> None:
         """A FinalAck has come (B-241 to B-245)."""
-        body = packet.body
-        if body.source_guid != self._store.guid:  # B-241
-            return
-        message_class = packet.message.properties.message_class
-        waiting = self._store.outgoing.waiting_own(body.message_id)
-        if waiting is None:
-            self._late_final_ack(body.message_id, message_class)
-        elif waiting.confirmation is not None and waiting.outgoing in self._outgoing:  # A-18
-            queue = self._outgoing[waiting.outgoing]
-            entry = queue.stream.final_ack(body, now)
-            if entry is not None:
-                batch.answer(queue, entry, message_class)
+        waiting = self._store.outgoing.waiting_own(packet.body.message_id)
+        queues = []
+        if waiting is not None and waiting.confirmation is not None and waiting.outgoing in self._outgoing:  # A-18
+            queues.append(self._outgoing[waiting.outgoing])
+        source.final_ack(_Answers(self, batch), packet, self._store.guid, queues, now)
 
-    def _late_final_ack(self, message_id: int, message_class: int) -> None:
+    def outrun(self, time_stamp: int) -> None:
+        """Number above this TimeStamp, which was not given here, from now on, and say so once (B-426, B-413)."""
+        if self._store.numbers.outrun(time_stamp) and not self._told_of_newer:
+            self._told_of_newer = True
+            self._operator.tell(
+                f"an OrderAck names a number with the TimeStamp {time_stamp}, newer than any given here: this store "
+                "was put back from a backup and the clock is behind, or a copy of it sends under the same identifier. "
+                "What is sent from now on is numbered above that. If there is a copy: `ordack identity --renew` gives "
+                "it an identifier of its own (B-426, B-413)"
+            )
+
+    def came_late(self, message_id: int, message_class: int) -> None:
         """A FinalAck for a message that has ended changes nothing; an operator may want to know of one (C-34)."""
         record = self._store.memory.outcome(message_id)
         if record is None:
@@ -172,10 +155,11 @@ class Settling:
                 continue
             if waiting.key in queue.transmitted and confirmation.state == confirm.Q:
                 confirmation.sent()
-            if action := _end_of(waiting, confirmation, wall):
+            action = _end_of(waiting, confirmation, wall)
+            stop = action == source.HOLD
+            if action and not stop:
                 settled.append((waiting, confirmation, action))
-            else:  # it has been sent, and may not be again (C-22)
-                stop = wall > waiting.send_until
+            else:
                 kept.append(
                     (
                         confirmation.record.tobytes(),
@@ -229,7 +213,4 @@ def _end_of(waiting: Waiting, confirmation: Confirmation, wall: int) -> int:
     """What the confirmation process asks for when this message is due; 0: nothing yet."""
     if waiting.deleted:
         return confirmation.failed(confirm.NACK_DELETED)
-    action = confirmation.handle_deadline(wall)
-    if not action and wall > waiting.send_until:
-        action = confirmation.overdue(waiting.send_until)
-    return action
+    return source.too_late(confirmation, wall, waiting.send_until)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable
 
+from mqqb import core
+from mqqb.reader import OrderAckBody
 from mqqb.streams import Entry, OutgoingStream
 from mqqb.transfer import TransferInfo
 
@@ -33,6 +35,11 @@ class LongStream(OutgoingStream):
             super().remove(entries)
         else:
             del self.awaiting_final_ack[:count]  # as a rule the oldest
+
+    def is_progress(self, body: OrderAckBody) -> bool:
+        """As OutgoingStream.is_progress. Each of many streams is asked, and as a rule this tells."""
+        time_stamp = self.record[core.OUTGOING_TIME_STAMP]
+        return time_stamp == body.fields[core.ACK_TIME_STAMP] and super().is_progress(body)
 
     def entries(self, keys: Iterable[int]) -> list[Entry]:
         """The entries with these keys: those in the table, then those that await their FinalAck."""

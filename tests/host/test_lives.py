@@ -7,9 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from mqqb import acks, build, confirm, parse, streams
+from mqqb import acks, confirm
 from ordack.client import Sent
-from ordack.lives import Strangers, has_sent
 from ordack.order_acks import OrderAcks
 from ordack.store.numbers import Numbers
 
@@ -322,31 +321,3 @@ def test_an_order_ack_that_anybody_can_forge_uses_up_no_time_stamps(tmp_path: Pa
     _seconds(world, 2)
     assert receiver.content("line1") == [b"1", b"2"]
     assert _newer(sender) == 0
-
-
-@pytest.mark.rule("B-230", "A-04")
-def test_an_order_ack_of_a_drained_sequence_proves_nothing() -> None:
-    stream = streams.OutgoingStream(streams.OutgoingStream.new(9))
-    packet = build.user_message(bytes(16), 1, acks.order_queue("h"), b"", delivery="transactional")
-    entry = stream.number(packet, parse.transaction_offset(packet), 1, 1)
-    assert entry
-    strangers = Strangers()
-    assert strangers.refused(20 << 32 | 1, None, [stream], 0) == [], "nothing was sent yet"
-    stream.sent(entry, 100)
-    assert strangers.refused(10 << 32 | 1, None, [stream], 200) == [], "it may be late"
-    assert strangers.refused(10 << 32 | 1, None, [stream], 29_000) == [], "and be late twice"
-    stream.handle_timeout(30_100)
-    stream.sent(entry, 30_100)
-    assert strangers.refused(11 << 32 | 1, None, [stream], 30_200) == [], "another one is late"
-    assert strangers.refused(8 << 32 | 1, None, [stream], 300) == []
-    assert strangers.refused(8 << 32 | 1, None, [stream], 30_300) == [], "what is older refuses nothing"
-    assert strangers.refused(10 << 32 | 1, None, [stream], 30_300) == [stream]
-    stream.time_of_last_ack = 30_250
-    assert strangers.refused(10 << 32 | 1, None, [stream], 30_400) == [], "it has heard of its own since"
-    stream.time_of_last_ack = 0
-    for time_stamp in range(12, 112):
-        assert strangers.refused(time_stamp << 32, None, [stream], 30_500) == []
-    assert strangers.refused(10 << 32 | 1, None, [stream], 30_600) == [], "forgotten, as anybody can send many"
-    assert not has_sent(stream, 8)
-    assert has_sent(stream, 9)
-    assert not has_sent(stream, 10)

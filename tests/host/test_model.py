@@ -14,12 +14,12 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
-from mqqb import core
+from mqqb import core, lives
 from mqqb.destination import IncomingStream
 from mqqb.events import MessageReceived
 from mqqb.session import Session
 from mqqb.streams import OutgoingStream
-from ordack import lives, returns, turns
+from ordack import returns, turns
 from ordack.incoming import IncomingState
 from ordack.manager import Manager
 from ordack.order_acks import OrderAcks
@@ -206,7 +206,7 @@ def _go_on_with_the_numbers_of_a_backup(patch: pytest.MonkeyPatch) -> None:
 
 
 def _wait_for_lives_that_are_lost(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(lives, "over", lambda stream, tx_sequence_id, number=0: [])
+    patch.setattr(lives, "refused_for_ever", lambda stream, tx_sequence_id, number: [])
 
 
 def _wait_for_the_begin_of_a_sequence(patch: pytest.MonkeyPatch) -> None:

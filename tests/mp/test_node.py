@@ -80,7 +80,7 @@ class Board:
 
     def order_ack(self, sequence, number):
         packet = acks.order_ack(acks.order_queue("h"), PEER, 1, 0, sequence & 0xFFFFFFFF, sequence >> 32, number)
-        self.node.received(parse.parse(bytes(packet)))
+        self.node.received(parse.parse(bytes(packet)), [self.queue])
 
     def final_ack(self, message_id, message_class):
         sequence, number = 1 << 32 | 1, 1  # of one that has ended: its number is not known any more
@@ -100,7 +100,7 @@ class Board:
             message_id,
             message_class,
         )
-        self.node.received(parse.parse(bytes(packet)))
+        self.node.received(parse.parse(bytes(packet)), [self.queue])
         return self.node.commit_now()
 
     def store(self):
@@ -528,6 +528,36 @@ def what_an_old_copy_has_of_an_ended_sequence_ended_in_a_way_that_is_not_known()
         assert board.node.stats.stored == 0
 
 
+def what_an_old_copy_has_of_an_earlier_start_does_not_wait_for_ever():
+    """B-426: the life that is lost went on to a sequence of which the copy knows nothing, so its destination refuses
+    what the copy sends again, and with it all that comes behind (B-093, B-275)."""
+    board = Board()
+    old = board.send(b"1").message_id
+    copy = board.disk.after_cut(power.KEEP_SYNCED, power.Dice(1))
+    board.time = 10
+    board.restart()
+    board.send(b"2")
+    lost = board.queue.stream.tx_sequence_id
+    board.time = 20
+    board.open(copy)
+    message = board.node.find(old)
+    stream = board.queue.stream
+    board.transmit()
+    stream.sent(stream.table[0], board.node.now())
+    board.order_ack(lost, 1)
+    assert not message.is_settled(), "it may have come late"
+    stream._resend_time += 60000
+    board.order_ack(lost, 1)
+    assert message.is_settled()
+    assert not message.is_stored()
+    conclusion = message.conclusion()
+    assert (conclusion.message_class, conclusion.in_doubt) == (0x8002, True)
+    board.send(b"3")
+    assert board.queue.stream.tx_sequence_id > lost
+    board.store()
+    assert board.node.waiting == 0
+
+
 def what_is_held_is_stored_by_an_order_ack_after_its_sequence_has_rolled():
     """C-22, C-27."""
     board = Board()
@@ -772,6 +802,7 @@ OTHERS = (
     a_copy_that_is_put_back_uses_no_number_again,
     a_copy_that_is_put_back_is_told_by_what_its_destination_has,
     what_an_old_copy_has_of_an_ended_sequence_ended_in_a_way_that_is_not_known,
+    what_an_old_copy_has_of_an_earlier_start_does_not_wait_for_ever,
     what_is_held_is_stored_by_an_order_ack_after_its_sequence_has_rolled,
     two_copies_never_use_the_same_numbers,
     an_emptied_folder_is_another_queue_manager,

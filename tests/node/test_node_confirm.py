@@ -35,6 +35,7 @@ OTHER_RULES = {
     "a_copy_that_is_put_back_uses_no_number_again": ["A-22", "B-079", "B-426"],
     "a_copy_that_is_put_back_is_told_by_what_its_destination_has": ["A-04", "B-426"],
     "what_an_old_copy_has_of_an_ended_sequence_ended_in_a_way_that_is_not_known": ["B-426", "C-84"],
+    "what_an_old_copy_has_of_an_earlier_start_does_not_wait_for_ever": ["B-426", "B-093", "B-275"],
     "what_is_held_is_stored_by_an_order_ack_after_its_sequence_has_rolled": ["C-22", "C-27"],
     "two_copies_never_use_the_same_numbers": ["B-020", "B-079", "A-22", "B-426"],
     "who_is_ahead_is_told_once_and_overtaken": ["A-04", "B-426", "B-056"],

@@ -755,7 +755,7 @@ def test_a_source_that_takes_the_place_of_another_has_none_of_its_counters_after
     second = come(box, b"off")
     second.record[confirm.STATE] = confirm.GONE
     box.change([second])
-    box.replace(source, power.GUID, "settings")
+    source.replace(power.GUID, "settings")
     disk.before = failing("sync")
     with pytest.raises(log.OutboxWriteFailed):
         box.sync()
@@ -772,7 +772,7 @@ def test_nothing_comes_back_for_a_source_that_took_the_place_of_its_own() -> Non
     """The next file begins with the new source, before it says that the old one's message is gone."""
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID)
-    box.replace(one_taken(box), power.GUID, "settings")
+    one_taken(box).replace(power.GUID, "settings")
     box.begin()
     again = outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
     assert (arrived(again), again.arrivals) == ([], 0)

@@ -32,8 +32,8 @@ class Numbers:
 
         A TimeStamp comes from the clock, and is later than any that the store knows (B-056, B-079, A-22). If the clock
         is behind what was used after the backup was made, the destination refuses what is numbered, and its OrderAck
-        tells (see lives.py). A first Ordinal is random rather than 1 (B-056), so that not even the same TimeStamp makes
-        the same sequence.
+        tells (mqqb.lives). A first Ordinal is random, not 1 (B-056), so that not even the same TimeStamp makes the
+        same sequence.
 
         MessageIDs go on at a random place. So one is given twice only if the run comes to ids that were given in
         another life and are still remembered somewhere: the probability is about (ids of the run + ids remembered) /
