@@ -38,6 +38,8 @@ TESTS = {
     "window.py": ("engine/test_engine.py", "engine/test_engine_board.py", "engine/test_streams.py"),
     "reader.py": ("engine/test_engine_board.py", "engine/test_engine.py"),
     "streams.py": ("engine/test_streams.py", "engine/test_engine.py"),
+    "source.py": ("engine/test_source.py", "engine/test_confirm.py"),
+    "lives.py": ("engine/test_source.py",),
     "destination.py": ("engine/test_destination.py", "engine/test_streams.py", "engine/test_engine.py"),
     "confirm.py": ("engine/test_confirm.py",),
 }

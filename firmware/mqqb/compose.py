@@ -141,17 +141,14 @@ def message(
     body: "Buffer",
 ) -> bytearray:
     """A message without the headers of rare.py, with a TransactionHeader if user_flags has TH (wire.md section 3).
-
-    flags: of the BaseHeader. Selectors and MP are added to user_flags, the sizes to properties.
-    """
-    user_flags = select(user_flags, DESTINATION_SHIFT, destination, DESTINATION_SELECTORS)
+    flags: of the BaseHeader. Selectors and MP are added to user_flags, the sizes to properties."""
+    user_flags = select(user_flags, DESTINATION_SHIFT, destination, DESTINATION_SELECTORS) | core.USER_MP
     user_flags = select(user_flags, ADMIN_SHIFT, admin, ADMIN_SELECTORS)
-    user_flags = select(user_flags, RESPONSE_SHIFT, response, RESPONSE_SELECTORS) | core.USER_MP
+    user_flags = select(user_flags, RESPONSE_SHIFT, response, RESPONSE_SELECTORS)
     wire = destination.wire()
-    if admin is not None:
-        wire += admin.wire()
-    if response is not None:
-        wire += response.wire()
+    for name in (admin, response):
+        if name is not None:
+            wire += name.wire()
     transaction_at = NAMES_AT + len(wire)
     at = transaction_at + (TRANSACTION_HEADER_SIZE if user_flags & core.USER_TH else 0)
     label_at = at + PROPERTIES_HEADER_SIZE
@@ -160,16 +157,15 @@ def message(
     if size > core.PACKET_SIZE_MAX:
         raise ValueError("a packet has at most 4194304 bytes, this one " + str(size))
     out = bytearray(size)
-    base = array("I", (core.VERSION_NUMBER, 0, flags, core.SIGNATURE, size, check_u32(ttrq)))
-    core.pack(core.BASE_HEADER, base, out, 0)
+    words = core.VERSION_NUMBER, 0, flags, core.SIGNATURE, size, check_u32(ttrq)
+    core.pack(core.BASE_HEADER, array("I", words), out, 0)
     fields = core.words(core.USER_HEADER)
     fields[core.USER_TIME_TO_BE_RECEIVED] = check_u32(ttbr)
     fields[core.USER_SENT_TIME] = check_u32(sent_time)
     fields[core.USER_MESSAGE_ID] = check_u32(message_id)
     fields[core.USER_FLAGS] = user_flags
     core.pack(core.USER_HEADER, fields, out, BASE_HEADER_SIZE)
-    out[SOURCE_AT:ADDRESS_AT] = names.check_guid(source)
-    out[ADDRESS_AT:TTBR_AT] = names.check_guid(address)
+    out[SOURCE_AT:TTBR_AT] = names.check_guid(source) + names.check_guid(address)
     out[NAMES_AT:transaction_at] = wire
     if at != transaction_at:
         core.pack(core.TRANSACTION_HEADER, array("I", (core.TX_FM | core.TX_LM, 0, 0, 1, 0)), out, transaction_at)
@@ -181,8 +177,7 @@ def message(
     core.pack(core.MESSAGE_PROPERTIES_HEADER, properties, out, at)
     if len(correlation) != CORRELATION_SIZE:
         raise ValueError("a correlation identifier has 20 bytes")
-    at += CORRELATION_AT
-    out[at : at + CORRELATION_SIZE] = correlation
+    out[at + CORRELATION_AT : at + CORRELATION_AT + CORRELATION_SIZE] = correlation
     out[label_at : label_at + len(label_raw)] = label_raw
     out[body_at - len(extension) : body_at] = extension
     out[body_at : body_at + len(body)] = body

@@ -138,17 +138,21 @@ def _parse_message(base: BaseHeader, data: "Buffer", offset: int) -> "Message":
         message.session = SessionHeader(unpack(core.SESSION_HEADER, data, limit, limit + compose.SESSION_HEADER_SIZE))
 
     message_class = message.properties.fields[core.PROPERTIES_MESSAGE_CLASS]
-    if (message_class == compose.CLASS_ORDER_ACK or message_class >= compose.CLASS_FINAL_ACK) and _to_order_queue(
-        message
-    ):
-        if message.properties.fields[core.PROPERTIES_MESSAGE_SIZE] != compose.ACK_BODY_SIZE:
-            raise core.malformed(problems.ACK_LENGTH, 0)
-        if message_class == compose.CLASS_ORDER_ACK:
-            return reader.OrderAck(message, reader.OrderAckBody(unpack(core.ORDER_ACK, data, body_at, limit)))
-        final = FinalAckBody(unpack(core.FINAL_ACK, data, body_at, limit))
-        final.source_guid = bytes(data[body_at + compose.ACK_SOURCE_AT : body_at + compose.ACK_SOURCE_AT + 16])
-        return FinalAck(message, final)
+    is_acknowledgment = message_class == compose.CLASS_ORDER_ACK or message_class >= compose.CLASS_FINAL_ACK
+    if is_acknowledgment and _to_order_queue(message):
+        return _acknowledgment(message, message_class, data, body_at, limit)
     return message
+
+
+def _acknowledgment(message: UserMessage, message_class: int, data: "Buffer", at: int, limit: int) -> "Message":
+    """The message to the order queue whose body is at `at` (wire.md section 6)."""
+    if message.properties.fields[core.PROPERTIES_MESSAGE_SIZE] != compose.ACK_BODY_SIZE:
+        raise core.malformed(problems.ACK_LENGTH, 0)
+    if message_class == compose.CLASS_ORDER_ACK:
+        return reader.OrderAck(message, reader.OrderAckBody(unpack(core.ORDER_ACK, data, at, limit)))
+    final = FinalAckBody(unpack(core.FINAL_ACK, data, at, limit))
+    final.source_guid = bytes(data[at + compose.ACK_SOURCE_AT : at + compose.ACK_SOURCE_AT + 16])
+    return FinalAck(message, final)
 
 
 def _to_order_queue(message: UserMessage) -> bool:

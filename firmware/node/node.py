@@ -286,13 +286,11 @@ class Node:
     ) -> None:
         self.heap = _collect_often()  # bytes
         hold = _places()
-        if waiting_max is None:
-            waiting_max = min(hold, 500)
+        waiting_max = min(hold, 500) if waiting_max is None else waiting_max
         copies = capacity // 4 if quota is None else quota, max(waiting_max // 4, 1)
         inbox_quota = inbox_quota or copies
-        for where, address in (("connect", connect), ("listen", listen)):
-            _check_address(where, address)
-        make_arrival: "Any" = _arrival
+        _check_address("connect", connect)
+        _check_address("listen", listen)
         self.outbox = outbox.Outbox(
             files or log.Files(folder),
             guid,
@@ -302,15 +300,32 @@ class Node:
             Message,
             starts,
             2 * inbox_quota[1] + 32,  # as many again may have ended, while their acknowledgements are under way
-            make_arrival,
+            _arrival,  # type: ignore[arg-type]
             min(self.heap // _WRITE_SHARE, _WRITE_BYTES_MAX),
             name,
             hold,
         )
-        assert self.outbox.log.guid is not None
-        self.guid = self.outbox.log.guid  # of this queue manager, 16 bytes
+        self.guid: bytes = self.outbox.log.guid  # type: ignore[assignment]  # of this queue manager, 16 bytes
         self.settings = settings
         self.confirmation = confirmation or confirm.Settings(long_live_time=_ENDLESS)
+        self._process = confirm.Confirmation(array("I", bytes(4 * confirm.RECORD_WORDS)), self.confirmation)
+        self._unix_time = clock
+        self._connect = connect
+        self._random = random
+        self._on_failed = on_failed
+        self._quotas = copies, inbox_quota
+        self._begin_empty()
+        self._listener: "TcpListener | None" = None
+        if listen:
+            from node.listener import TcpListener  # not before a program uses it
+
+            self._listener = TcpListener(listen[0], listen[1], Backoff(random))
+            self.links.append(self._listener)
+        for logged in self.outbox.queues:
+            self._add(logged)
+        self._take_restored()
+
+    def _begin_empty(self) -> None:
         self.stats = Stats()
         self.error: "Exception | None" = None  # what ended delivery
         self.waiting = 0  # messages in the states Q and S
@@ -319,7 +334,6 @@ class Node:
         self.links: "list[Waitable]" = []  # all that may become ready
         self.uncommitted: "list[streams.Entry]" = []  # numbered, but not durable
         self.must_commit = False  # something is in the log on which others will rely
-        self._process = confirm.Confirmation(array("I", bytes(4 * confirm.RECORD_WORDS)), self.confirmation)
         self.strangers: "dict[int, int]" = {}  # see mqqb.lives
         self._cached = 0  # bytes of packets in memory, those of
         self._free: "list[bytearray]" = []  # these among them, which may be used again
@@ -330,31 +344,15 @@ class Node:
         self._answered: "list[streams.Entry] | None" = None
         self._answer = 0  # the class
         self._clock = Clock()
-        self._unix_time = clock
-        self._connect = connect
-        self._random = random
-        self._on_failed = on_failed
-        self._quotas = copies, inbox_quota
-        self._kept = {
-            confirm.X: [0, 0],
-            confirm.J: [0, 0],
-        }  # bytes, messages in the dead-letter queue and in the journal
+        # Bytes, messages in the dead-letter queue and in the journal.
+        self._kept = {confirm.X: [0, 0], confirm.J: [0, 0]}
         self._queues: "list[Queue]" = []
         self._peers: "list[Peer]" = []
-        self._listener: "TcpListener | None" = None
         self._tasks: "Tasks | None" = None
         self._waiter: "Waiter | None" = None
         self._commits = 0
         self._marked_at: "int | None" = None  # when the oldest change of state was made that is not durable yet
         self._due: "int | None" = None  # no deadline is earlier; 0: some T0 is not known
-        if listen:
-            from node.listener import TcpListener  # not before a program uses it
-
-            self._listener = TcpListener(listen[0], listen[1], Backoff(random))
-            self.links.append(self._listener)
-        for logged in self.outbox.queues:
-            self._add(logged)
-        self._take_restored()
 
     # ---- for the application --------------------------------------------------------------------
 
