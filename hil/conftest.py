@@ -8,10 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from rich.console import Console
 
 from hil.campaign import Settings, run_campaign
 from hil.report import Figures
+
+# As in tests/conftest.py: what a busy machine makes slow has not failed.
+settings.register_profile("ordack", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.load_profile("ordack")
 
 STANDIN = Path(__file__).with_name("standin.py")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from ordack.client import Client
 
 from tests import on_mps2
@@ -27,7 +27,7 @@ SPARK = {
 }
 
 # No deadline: the machine is shared, and pytest-timeout ends what hangs. A failure prints how to repeat it.
-settings.register_profile("ordack", deadline=None, print_blob=True)
+settings.register_profile("ordack", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("ordack")
 
 
