@@ -945,7 +945,9 @@ class Node:
             confirmation = self._confirmation(message)
             before = confirmation.record[confirm.STATE]
             if message_class:
-                self._count(message, before, confirmation.final_ack(message_class))
+                action = confirmation.final_ack(message_class)
+                if action:
+                    self._count(message, before, action)
                 self._tell([message])
                 continue
             messages.append(message)
