@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from mqqb import acks, build, core, guids, headers, names, parse, rare
-from mqqb.destination import IncomingStream, rejection_of
+from mqqb.destination import IncomingStream, may_acknowledge, rejection_of
 
 SOURCE = bytes(range(16))
 NAME = names.parse_format_name("DIRECT=OS:host\\private$\\line1")
@@ -312,3 +312,10 @@ def test_what_was_given_up_is_not_called_stored() -> None:
     destination.send(0)
     destination.come(0)
     assert stream.limit is None
+
+
+@pytest.mark.rule("B-235")
+def test_an_order_ack_overtakes_no_final_ack_that_rejects_a_message() -> None:
+    one, other = object(), object()
+    for rejecting, expected in (([], True), ([one, one], True), ([one, None], False), ([other], False)):
+        assert may_acknowledge(rejecting, one) == expected

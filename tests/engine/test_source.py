@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from mqqb import acks, build, lives, parse, reader, streams
-from mqqb.source import order_ack
+from mqqb import acks, build, confirm, core, headers, lives, parse, reader, streams
+from mqqb.source import HOLD, final_ack, order_ack, too_late
 from mqqb.streams import Entry, OutgoingStream
 
 
 class Queue:
     """A queue for one destination, with one message in its stream."""
 
-    def __init__(self, time_stamp: int) -> None:
-        self.stream = OutgoingStream(OutgoingStream.new(time_stamp))
+    def __init__(self, time_stamp: int, ordinal: int = 1, rolls: bool = True) -> None:
+        self.stream = OutgoingStream(OutgoingStream.new(time_stamp, ordinal), rolls=rolls)
         packet = build.user_message(bytes(16), 1, acks.order_queue("h"), b"", delivery="transactional")
         entry = self.stream.number(packet, parse.transaction_offset(packet), 1, 1)
         assert entry
@@ -26,6 +26,7 @@ class Storage:
         self.answers: list[tuple[Queue, list[Entry], int]] = []
         self.outrun_by: list[int] = []
         self.strangers: dict[int, int] = {}
+        self.late: list[tuple[int, int]] = []
 
     def answer(self, queue: Queue, entries: list[Entry], message_class: int) -> None:
         self.answers += [(queue, list(entries), message_class)] if entries else []
@@ -34,7 +35,7 @@ class Storage:
         self.outrun_by.append(time_stamp)
 
     def came_late(self, message_id: int, message_class: int) -> None:
-        raise AssertionError
+        self.late.append((message_id, message_class))
 
 
 class World:
@@ -140,3 +141,89 @@ def test_an_older_sequence_on_its_way_is_found_by_its_time_stamp() -> None:
     for time_stamp, expected in ((8, []), (10, []), (9, [(queue, [queue.entry], 0)])):
         assert World(other, queue).hear(time_stamp << 32 | 1, 1, 200) == expected
     assert streams.position(other.entry) == (30 << 32 | 1, 1)
+
+
+@pytest.mark.rule("B-230", "B-235")
+def test_progress_settles_what_it_covers_even_if_nothing_of_that_is_left() -> None:
+    queue, other = Queue(9), Queue(10)
+    world = World(other, queue)
+    assert world.hear(9 << 32 | 1, 1, 200) == [(queue, [queue.entry], 0)]
+    assert queue.stream.table == []
+    expired = Queue(11, rolls=False)
+    expired.stream.remove([expired.entry])
+    assert World(expired).hear(11 << 32 | 1, 1, 200) == []
+    assert expired.stream.record[core.OUTGOING_LAST_ACK] == 1
+
+
+@pytest.mark.rule("B-426", "B-230")
+def test_one_with_the_time_stamp_of_a_stream_from_another_life_is_about_that_stream() -> None:
+    """Ordinals begin anywhere: one that is far below was not drained here, one that is above was not given."""
+    for ordinal in (1 << 31, 1 << 29):
+        queue, other = Queue(9, ordinal=1 << 30), Queue(8)
+        world = World(queue, other)
+        other.stream.sent(other.entry, 100)
+        queue.stream.sent(queue.entry, 100)
+        assert world.hear(9 << 32 | ordinal, 1, 200) == []
+        for one in (queue, other):
+            one.stream.handle_timeout(30_100)
+            one.stream.sent(one.entry, 30_100)
+            one.stream.time_of_last_ack = 0
+        expected = [queue] if ordinal > 1 << 30 else [other]
+        assert [answer[0] for answer in world.hear(9 << 32 | ordinal, 1, 30_200)] == expected
+
+
+@pytest.mark.rule("B-230", "B-012")
+def test_streams_without_numbers_are_not_searched_for_an_older_sequence() -> None:
+    express = Queue(20)
+    express.stream.remove([express.entry])
+    express.stream.append(Entry(2, 2))
+    queue = Queue(9)
+    queue.stream.renew(30)
+    assert World(express, queue).hear(9 << 32 | 1, 1, 200) == [(queue, [queue.entry], 0)]
+
+
+@pytest.mark.rule("B-241", "B-245", "B-020")
+def test_a_final_ack_settles_the_message_that_it_names_by_its_own_source() -> None:
+    queue, other = Queue(9), Queue(10)
+    storage = Storage()
+    guid = bytes(range(16))
+
+    def hear(time_stamp: int, message_id: int, source_guid: bytes = guid) -> list[tuple[Queue, list[Entry], int]]:
+        packet = acks.final_ack(
+            acks.order_queue("h"), bytes(16), 7, 0, 1, time_stamp, 1, 0, source_guid, message_id, 0x8003
+        )
+        found = parse.parse(bytes(packet))
+        assert isinstance(found, headers.FinalAck)
+        storage.answers.clear()
+        final_ack(storage, found, guid, (other, queue), 100)
+        return storage.answers
+
+    assert hear(9, 1, bytes(16)) == []
+    assert hear(9, 2) == []
+    assert storage.late == [(2, 0x8003)], "the one for another queue manager is no late one"
+    assert hear(9, 1) == [(queue, [queue.entry], 0x8003)]
+    assert queue.stream.table == []
+    assert other.stream.table == [other.entry]
+
+
+@pytest.mark.rule("C-18", "C-20", "C-22", "B-311")
+@pytest.mark.parametrize(
+    ("ttrq", "ttbr", "until", "time", "expected"),
+    [
+        (50, 100, 50, 49, 0),
+        (50, 100, 50, 50, confirm.STORE | confirm.DEAD_LETTER),  # its deadline acts in that second
+        (200, 100, 100, 100, 0),
+        (200, 100, 100, 101, HOLD),
+        (200, 100, 100, 199, HOLD),
+        (200, 100, 100, 200, confirm.STORE | confirm.DEAD_LETTER),
+        (confirm.UNSET, 100, 60, 61, confirm.STORE | confirm.DEAD_LETTER),  # its packet has a default that was smaller
+        (confirm.UNSET, 100, 60, 60, 0),
+    ],
+)
+def test_what_is_too_late_to_be_sent_ends_or_waits_for_its_final_ack(
+    ttrq: int, ttbr: int, until: int, time: int, expected: int
+) -> None:
+    settings = confirm.Settings()
+    process = confirm.Confirmation(confirm.new(0, settings, core.USER_JN, ttrq, ttbr), settings)
+    process.sent()
+    assert too_late(process, time, until) == expected
