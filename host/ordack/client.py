@@ -18,25 +18,23 @@ import os
 import time
 from array import array
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
-from mqqb import build, compose, confirm, core, guid_names, guids, headers, parse
+from mqqb import compose, confirm, core, guids, headers, parse
 from mqqb.confirm import Confirmation
-from mqqb.names import QueueName, parse_format_name, utf16_encode
 
 from ordack import classes, names, outcome
-from ordack.config import CONNECT_TIMEOUT_S, Config, check_host, split_direct
-from ordack.names import JOURNAL, BadName
+from ordack.config import CONNECT_TIMEOUT_S, Config
 from ordack.outcome import Outcomes
 from ordack.pieces import CHUNK, in_pieces
-from ordack.store import Store, StoreError, StoreFull, StoreUnknown
+from ordack.sending import Sending, Sent, check, delivery_to, open_queue
+from ordack.store import Store, StoreError, StoreUnknown
 from ordack.store.database import counted, legible
 from ordack.store.look import open_to_look
-from ordack.store.messages import NewMessage, Stored
-from ordack.store.outgoing import NewOutgoing, Outgoing
+from ordack.store.messages import Stored
 from ordack.store.queues import Queue as QueueState
 from ordack.store.queues import QueueNotEmpty
-from ordack.store.schema import CLOSED_QUEUES, POISON, PRIVATE, SUBQUEUE, SYSTEM
+from ordack.store.schema import POISON, PRIVATE, SYSTEM
 
 ACKNOWLEDGE = {  # administration acknowledgements that a sender can ask for (MessagePropertiesHeader.Flags)
     "reach-queue": headers.WANT_PA,
@@ -44,9 +42,6 @@ ACKNOWLEDGE = {  # administration acknowledgements that a sender can ask for (Me
     "nack-reach-queue": headers.WANT_NA,
     "nack-receive": headers.WANT_NR,
 }
-TIME_MAX = 0xFFFFFFFE  # seconds
-
-LABEL_MAX = 249
 LOOK_AGAIN_S = 1.0  # while waiting: what a process had received when it died comes back without a change of the store
 
 
@@ -63,8 +58,13 @@ def _deletable(store: Store, name: str) -> list[QueueState]:
     return queues
 
 
-def _closed(name: str) -> StoreError:
-    return StoreError(f"{name} is the queue manager's own queue: it is not open to applications (B-085)")
+def _wanted(acknowledge: Collection[str]) -> int:
+    wanted = 0
+    for name in acknowledge:
+        if name not in ACKNOWLEDGE:
+            raise ValueError(f"there is no acknowledgement {name!r}; there are {', '.join(ACKNOWLEDGE)}")
+        wanted |= ACKNOWLEDGE[name]
+    return wanted
 
 
 class Empty(Exception):
@@ -77,7 +77,7 @@ class Reject(Exception):
 
 class Message:
     """A message as an application sees it. Times: seconds since 1970; that of arrival to the microsecond.
-    in_doubt: of a dead letter, it may have been received all the same (C-84 to C-86).
+    in_doubt: of a dead letter, it may have been received all the same (C-84 to C-86). content: its headers and body.
 
     message_key: what to know a message by, to process each once. Of a transactional one, its place in its stream as
     text, `{GUID}\\SEQUENCE/NUMBER`: the GUID of the queue manager that it was sent on, its TxSequenceID, which no other
@@ -102,7 +102,7 @@ class Message:
         self.abort_count = stored.aborts
         message = parse.parse(stored.packet)
         assert isinstance(message, headers.UserMessage)
-        self._message = message
+        self.content = message
         user, transaction = message.user, message.transaction
         self.source = guids.guid_text(user.source_queue_manager)
         self.message_id = user.message_id
@@ -121,7 +121,7 @@ class Message:
     @property
     def body(self) -> bytes:
         """The message's content."""
-        return bytes(self._message.properties.body)
+        return bytes(self.content.properties.body)
 
     def text(self) -> str | None:
         """The body as text, if it is UTF-8."""
@@ -140,7 +140,7 @@ class Message:
             "correlation_id": self.correlation_id.hex(),
             "label": self.label,
             "body": self.text(),
-            "body_base64": base64.b64encode(self._message.properties.body).decode(),
+            "body_base64": base64.b64encode(self.content.properties.body).decode(),
             "class": self.message_class,
             "class_name": classes.name(self.message_class),
             "in_doubt": self.in_doubt,
@@ -153,15 +153,6 @@ class Message:
             "lookup_id": self.lookup_id,
             "abort_count": self.abort_count,
         }
-
-
-class Sent(NamedTuple):
-    """What became of a send: its identifiers, and the place in its stream if it is transactional."""
-
-    message_id: int
-    delivery: str
-    tx_sequence_id: int | None
-    tx_sequence_number: int | None
 
 
 class Queue:
@@ -266,6 +257,7 @@ class Client:
         look: bool = False,
     ) -> None:
         self.store = open_to_look(folder) if look else Store(folder, create=create, clock=clock)
+        self.sending = Sending(self.store, self.now, self.config)
         self._clock = clock
         self._configuration: object = None
         self._config: Config | None = None
@@ -307,7 +299,7 @@ class Client:
 
     def queue(self, name: str) -> Queue:
         """An existing queue; raises BadName, NoSuchQueue, StoreError for one that is not open to applications."""
-        return Queue(self, self._open(name))
+        return Queue(self, open_queue(self.store, name))
 
     def purge_queue(self, name: str) -> int:
         """Remove all messages that a queue has now, those in an unfinished receive when that ends without a commit
@@ -349,12 +341,6 @@ class Client:
                 self.store.queues.remove(one.identifier)
         return removed
 
-    def _open(self, name: str) -> QueueState:
-        queue = self.store.queues.named(name)
-        if queue.name in CLOSED_QUEUES:
-            raise _closed(queue.name)
-        return queue
-
     def send(
         self,
         destination: str,
@@ -387,232 +373,37 @@ class Client:
         name. Raises NoSuchQueue, BadName, ValueError (which says what is out of range), StoreError; StoreUnknown if the
         disk failed at the very end: sent again by this Client it is sent once, another must look for it first.
         """
-        _check(label, ttrq, ttbr)
+        check(label, ttrq, ttbr)
         if ttrq == 0:  # one attempt to deliver it (B-405)
             ttrq = CONNECT_TIMEOUT_S
-        queue, format_name = self._target(destination)
-        delivery = _delivery(queue, delivery)
+        sending = self.sending
+        queue, format_name = sending.target(destination)
+        delivery = delivery_to(queue, delivery)
         if dead_letter_queue is not None:
-            dead_letter_queue = self._dead_letter_queue(dead_letter_queue, delivery, dead_letter)
+            dead_letter_queue = sending.dead_letter_queue(dead_letter_queue, delivery, dead_letter)
         journaling = (core.USER_JN if dead_letter else 0) | (core.USER_JP if journal else 0)
         sent = None
         try:
             with self.store.transaction():
-                wanted = self._wanted(acknowledge)
-                admin = self._administration_queue(administration_queue, bool(acknowledge))
-                packet = self._packet(
-                    format_name, body, label, priority, delivery, ttrq, ttbr, journaling, wanted, admin
+                packet = sending.packet(
+                    format_name,
+                    delivery,
+                    journaling,
+                    body=body,
+                    label=label,
+                    priority=priority,
+                    acknowledge=_wanted(acknowledge),
+                    ttrq=self.config().confirmation.long_live_time if ttrq is None else ttrq,
+                    ttbr=compose.FOREVER if ttbr is None else ttbr,
+                    admin=sending.administration_queue(administration_queue, bool(acknowledge)),
                 )
-                sent = (
-                    self._send_here(queue, format_name, packet, delivery, dead_letter_queue)
-                    if queue is not None
-                    else self._send_away(format_name, packet, delivery, ttrq, dead_letter_queue)
-                )
+                sent = sending.put(queue, format_name, packet, delivery, ttrq, dead_letter_queue)
         except StoreUnknown as error:
             number = "" if sent is None else f" {sent.message_id}"
             raise StoreUnknown(
                 f"the message{number} to {names.destination(destination)} was sent, or not: {error.reason}"
             ) from None
         return sent
-
-    def _target(self, destination: str) -> tuple[QueueState | None, str]:
-        """Where a message goes: to this queue here, or away; and its format name."""
-        destination = names.destination(destination)
-        if destination[:7].upper() == "DIRECT=":
-            address, name = split_direct(destination) or ("", "")
-            if not name:
-                raise BadName(
-                    f"{destination!r} is not of the form DIRECT=TCP:address\\private$\\queue "
-                    "or DIRECT=OS:host\\private$\\queue"
-                )
-            if address != ".":
-                check_host(address)
-                if name in CLOSED_QUEUES:
-                    raise _closed(name)
-                return None, destination
-            queue, format_name = self._open(name), destination
-        elif destination[:8].upper() == "PRIVATE=":
-            return None, self._private(destination)
-        else:
-            queue = self._open(destination)
-            format_name = f"DIRECT=OS:.\\private$\\{queue.name}"
-        if queue.kind == SYSTEM:
-            raise StoreError(f"{queue.name} is a system queue: only the queue manager writes to it (B-395)")
-        if queue.kind == SUBQUEUE:
-            raise StoreError(f"{queue.name} is a sub-queue: only messages of its queue are moved there")
-        return queue, format_name
-
-    def _dead_letter_queue(self, name: str, delivery: str, dead_letter: bool) -> str:
-        if delivery != "transactional" or not dead_letter:
-            raise ValueError(
-                "a dead-letter queue can be named only for a transactional message that asks for dead-lettering (B-396)"
-            )
-        named = self._open(name)
-        if named.kind != PRIVATE or not named.transactional:
-            raise ValueError(f"{named.name} is no transactional private queue: it takes no dead letters (B-396)")
-        return named.name
-
-    def _private(self, destination: str) -> str:
-        """The format name of a private queue on another queue manager, as there is only one."""
-        try:
-            format_name = guids.format_name(parse_format_name(destination))
-        except ValueError as error:
-            raise BadName(str(error)) from None
-        if outcome.is_return_queue(format_name):
-            raise _closed(format_name)
-        if outcome.destination(format_name)[1] == self.store.guid:
-            raise BadName(f"{destination} is a queue here: use its name")
-        return format_name
-
-    @staticmethod
-    def _wanted(acknowledge: Collection[str]) -> int:
-        wanted = 0
-        for name in acknowledge:
-            if name not in ACKNOWLEDGE:
-                raise ValueError(f"there is no acknowledgement {name!r}; there are {', '.join(ACKNOWLEDGE)}")
-            wanted |= ACKNOWLEDGE[name]
-        return wanted
-
-    def _administration_queue(self, name: str | None, wanted: bool) -> QueueName | None:
-        if wanted != (name is not None):
-            raise ValueError("acknowledgements and an administration queue go together")
-        if name is None:
-            return None
-        name = names.destination(name)
-        if "=" in name:
-            try:
-                return parse_format_name(name)
-            except ValueError as error:
-                raise BadName(str(error)) from None
-        queue = self._open(name)
-        if queue.kind != PRIVATE or queue.transactional:
-            raise ValueError(
-                f"{queue.name} is transactional or a system queue: it takes no administration acknowledgements"
-            )
-        return guid_names.PrivateQueueFormatNameId(queue.identifier)
-
-    def _packet(
-        self,
-        format_name: str,
-        body: bytes | bytearray | memoryview,
-        label: str,
-        priority: int,
-        delivery: str,
-        ttrq: int | None,
-        ttbr: int | None,
-        journaling: int,
-        wanted: int,
-        administration: QueueName | None,
-    ) -> bytearray:
-        settings = self.config()
-        if delivery == "transactional":
-            journaling = confirm.journal_of(journaling, settings.confirmation)
-        name, address = outcome.destination(format_name)
-        packet = build.user_message(
-            self.store.guid,
-            self.store.numbers.reserve_message_ids(),
-            name,
-            body,
-            address=address,
-            label=label,
-            priority=priority,
-            delivery=delivery,
-            sent_time=self.now(),
-            journal=journaling,
-            acknowledge=wanted,
-            ttrq=settings.confirmation.long_live_time if ttrq is None else ttrq,
-            ttbr=compose.FOREVER if ttbr is None else ttbr,
-            admin=administration,
-        )
-        room = self.store.room(settings.quota)
-        if room.bytes < len(packet):
-            raise StoreFull(f"the message of {len(packet)} bytes is not accepted: {room.reason} (B-398, B-424)")
-        return packet
-
-    def _send_here(
-        self, queue: QueueState, format_name: str, packet: bytearray, delivery: str, dead_letter_queue: str | None
-    ) -> Sent:
-        now = self.now()
-        place: tuple[int | None, int | None] = None, None
-        if delivery == "transactional":
-            stream = self.store.outgoing.queue(format_name.lower(), now)
-            ordinal, time_stamp, number = self._number(stream, packet)
-            place = time_stamp << 32 | ordinal, number
-        message = outcome.parse(packet)
-        if not queue.has_room(len(packet)):
-            raise StoreFull(f"the queue {queue.name} has a quota of {queue.quota} bytes: not accepted (C-73)")
-        rank = 7 - (packet[2] & core.BASE_PR)
-        own = message.user.message_id if message.transaction is not None else None
-        self.store.messages.add(
-            [
-                NewMessage(
-                    queue.identifier,
-                    rank,
-                    packet,
-                    outcome.expires(message, now),
-                    outcome.wants(message, own is not None),
-                    own=own,
-                    dead_letter=dead_letter_queue,
-                )
-            ]
-        )
-        outcomes = self.outcomes()
-        if message.properties.flags & headers.WANT_PA:
-            outcomes.administer(message, confirm.ACK_REACH_QUEUE, None)
-        if own is None and message.user.flags & core.USER_JP:
-            outcomes.copy(JOURNAL, packet, None)
-        return Sent(message.user.message_id, delivery, *place)
-
-    def _send_away(
-        self, format_name: str, packet: bytearray, delivery: str, ttrq: int | None, dead_letter_queue: str | None
-    ) -> Sent:
-        stream = self.store.outgoing.queue(format_name.lower(), self.now())  # names do not differ by case
-        place: tuple[int | None, int | None] = None, None
-        ordinal = time_stamp = number = 0
-        if delivery == "transactional":
-            ordinal, time_stamp, number = self._number(stream, packet)
-            place = time_stamp << 32 | ordinal, number
-        message = outcome.parse(packet)
-        user = message.user
-        journal = (user.flags & (core.USER_JN | core.USER_JP)) // core.USER_JN
-        until = outcome.send_until(message)
-        record = None
-        due: int | None = until + 1
-        if number:
-            settings = self.config().confirmation
-            confirmation = Confirmation(
-                confirm.new(
-                    user.sent_time,
-                    settings,
-                    user.flags & (core.USER_JN | core.USER_JP),
-                    confirm.UNSET if ttrq is None else ttrq,
-                    user.time_to_be_received,
-                    bool(message.properties.flags & headers.WANT_NA),
-                ),
-                settings,
-            )
-            record = confirmation.record.tobytes()
-            due = outcome.due(confirmation, until, held=False)
-        self.store.outgoing.add(
-            [
-                NewOutgoing(
-                    stream.identifier,
-                    user.message_id,
-                    ordinal,
-                    time_stamp,
-                    number,
-                    delivery != "express",
-                    journal,
-                    packet,
-                    packet[2] & core.BASE_PR,
-                    send_until=until,
-                    due=due,
-                    confirmation=record,
-                    dead_letter=dead_letter_queue,
-                )
-            ]
-        )
-        return Sent(user.message_id, delivery, *place)
 
     def last_discarded(self, destination: str) -> int:
         """The class that ended the latest transactional message to this destination elsewhere, if it was not delivered
@@ -631,43 +422,3 @@ class Client:
         if record is None:
             return None
         return Confirmation(array("I", record), settings).conclusion()
-
-    def _number(self, outgoing: Outgoing, packet: bytearray) -> tuple[int, int, int]:
-        """Number a transactional packet in place, for the first and only time, in the running transaction (B-317)."""
-        offset = parse.transaction_offset(packet)
-        header = array("I", bytes(4 * core.part_words(core.TRANSACTION_HEADER)))
-        core.unpack(core.TRANSACTION_HEADER, header, packet, offset, len(packet))
-        outgoing = self.store.outgoing.number_in(outgoing, self.now())
-        record = array("I", outgoing.record)
-        ordinal, time_stamp = record[core.OUTGOING_ORDINAL], record[core.OUTGOING_TIME_STAMP]
-        previous = self.store.outgoing.last_number(outgoing.identifier, ordinal, time_stamp)
-        if core.stamp(record, previous, header) != core.OK:  # the numbers are used up: the next sequence (A-24)
-            record = array("I", self.store.numbers.new_sequence(self.now()))
-            ordinal, time_stamp = record[core.OUTGOING_ORDINAL], record[core.OUTGOING_TIME_STAMP]
-            core.stamp(record, 0, header)
-        core.pack(core.TRANSACTION_HEADER, header, packet, offset)
-        self.store.outgoing.save([outgoing._replace(record=tuple(record))])
-        return ordinal, time_stamp, header[core.TX_NUMBER]
-
-
-def _check(label: str, ttrq: int | None, ttbr: int | None) -> None:
-    """Raises ValueError if no message can have these."""
-    if legible(label) != label:
-        raise ValueError(f"the label {legible(label)} is not valid text: it holds half a character")
-    length = len(utf16_encode(label)) // 2
-    if length > LABEL_MAX:
-        raise ValueError(f"the label has {length} UTF-16 characters; at most {LABEL_MAX} are allowed (wire.md 2.5)")
-    for name, value in (("TimeToReachQueue", ttrq), ("TimeToBeReceived", ttbr)):
-        if value is not None and not 0 <= value <= TIME_MAX:
-            raise ValueError(f"{name} is {value} s; 0 to {TIME_MAX} are allowed")
-
-
-def _delivery(queue: QueueState | None, delivery: str | None) -> str:
-    if delivery is None:
-        delivery = "transactional" if queue is None or queue.transactional else "recoverable"
-    if queue is not None and queue.transactional != (delivery == "transactional"):
-        raise ValueError(
-            f"the queue {queue.name} is {'' if queue.transactional else 'not '}transactional: "
-            f"it does not take {delivery} messages"
-        )
-    return delivery

@@ -115,7 +115,7 @@ def _on_a_disk_that_fails_after(function: str, *arguments: str) -> subprocess.Co
     """The command, on a disk that fails as soon as it calls this function of ordack."""
     of, _, name = function.rpartition(".")
     program = (
-        f"import sys\nfrom tests.support.faulty_disk import FaultyDisk\nfrom ordack import cli, client, store\n"
+        f"import sys\nfrom tests.support.faulty_disk import FaultyDisk\nfrom ordack import cli, sending, store\n"
         f"disk = FaultyDisk()\nreal = {function}\n"
         f"def failing(*arguments):\n    disk.fail = 'sync'\n    return real(*arguments)\n"
         f"{of}.{name} = failing\ncli.main()\n"
@@ -135,7 +135,7 @@ def _on_a_disk_that_fails_after(function: str, *arguments: str) -> subprocess.Co
 
 def test_the_command_says_that_it_is_not_known_and_exits_with_6(client: Client) -> None:
     done = _on_a_disk_that_fails_after(
-        "client.Client._send_here", "send", "--store", str(client.store.folder), "line1", "--body", "2"
+        "sending.Sending._put_here", "send", "--store", str(client.store.folder), "line1", "--body", "2"
     )
     assert done.returncode == 6, done.stderr
     assert re.search(r"message \d+ to line1 was sent, or not: .* not known whether .* before another", done.stderr)

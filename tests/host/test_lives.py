@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from mqqb import acks, confirm
-from ordack.client import Sent
 from ordack.order_acks import OrderAcks
+from ordack.sending import Sent
 from ordack.store.numbers import Numbers
 
 from tests.support.host_world import Host, World, exchange, two_hosts

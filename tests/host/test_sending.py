@@ -11,9 +11,10 @@ import apsw
 import pytest
 from mqqb import acks, build, confirm, core, guids, handshake, headers, parse, rare, reader
 from mqqb.session import Settings
-from ordack.client import Client, Reject, Sent
+from ordack.client import Client, Reject
 from ordack.config import Config
 from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL
+from ordack.sending import Sent
 from ordack.store import Store, StoreBusy, StoreError, StoreFull
 
 from tests.support.host_peer import body_of

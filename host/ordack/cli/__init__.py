@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from ordack.cli import about, audit, board, messages, outgoing, pipeline, queues, serve
+from ordack.cli import about, audit, board, messages, move, outgoing, pipeline, queues, serve
 from ordack.cli.common import complain
 from ordack.cli.output import OutputError, write
 from ordack.names import BadName
@@ -32,6 +32,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "identity": about.identity,
     "send": messages.send,
     "receive": messages.receive,
+    "move": move.move,
     "export": pipeline.export,
     "audit": audit.audit,
     "serve": serve.serve,

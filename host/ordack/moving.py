@@ -1,0 +1,130 @@
+"""Messages that were kept are sent again: dead letters, journal copies, and what else is in a queue.
+
+Each leaves its queue and begins its new life in one transaction: it is never in both, nor in none. It is a new message,
+sent from here, with an identifier, a place in a stream and times of its own, for its destination would take it for one
+that it has had already (B-248, B-271). What its application has written goes with it: body, label, correlation
+identifier, properties, and what it asked for. A poison message is no new one: it goes back into its queue as it is.
+
+A dead letter that is in doubt may have been received (C-84 to C-86). Sent again it can come twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from mqqb import confirm, core, guid_names
+from mqqb.names import QueueName
+
+from ordack import outcome
+from ordack.client import Client, Message, Queue
+from ordack.sending import delivery_to
+from ordack.store import StoreError
+from ordack.store.schema import NEVER, POISON
+
+
+class Selection(NamedTuple):
+    """Which messages are meant. classes: any if empty. label: a pattern with * and ?. sent_from, sent_before: seconds
+    since 1970. in_doubt: also dead letters that are in doubt."""
+
+    classes: frozenset[int] = frozenset()
+    label: str = "*"
+    sent_from: float = 0
+    sent_before: float = NEVER
+    in_doubt: bool = False
+
+    def means(self, message: Message) -> bool:
+        """Is this message meant, in doubt or not?"""
+        return (
+            (not self.classes or message.message_class in self.classes)
+            and fnmatchcase(message.label, self.label)
+            and self.sent_from <= message.sent_time < self.sent_before
+        )
+
+
+class Moved(NamedTuple):
+    """What became of a message. destination: where it was to go. message_id: of the new one; None: it is still where it
+    was, for it is in doubt."""
+
+    message: Message
+    destination: str
+    message_id: int | None
+
+
+def move(client: Client, name: str, target: str | None, selection: Selection, limit: int) -> Iterator[Moved]:
+    """Move up to `limit` messages of the queue of that name, in its order, of those that are in it now.
+
+    target: as Client.send takes it; None: each goes to the destination that it was sent to. One that somebody is
+    receiving stays. Raises what Client.send raises, about the message that cannot be moved: it stays, and the others.
+    """
+    queue = client.queue(name)
+    home = queue.name.removesuffix(POISON)
+    last = client.store.messages.last_lookup_id()  # one that is sent and fails at once is not taken again
+    count = 0
+    for message in queue.peek():
+        if count == limit:
+            return
+        if message.lookup_id > last or not selection.means(message):
+            continue
+        if message.in_doubt and not selection.in_doubt:
+            yield Moved(message, target or message.destination, None)
+            continue
+        if home != queue.name:
+            if target is not None and client.queue(target).name != home:
+                raise StoreError(f"messages of {queue.name} can go to {home} only, where they came from")
+            moved = _return(client, queue, home, message)
+        else:
+            moved = _send_again(client, queue, message, message.destination if target is None else target)
+        if moved:
+            count += 1
+            yield moved
+
+
+def _return(client: Client, queue: Queue, home: str, message: Message) -> Moved | None:
+    there = client.queue(home)
+    if client.store.messages.move(message.lookup_id, queue.identifier, there.identifier):
+        return Moved(message, there.name, message.message_id)
+    return None
+
+
+def _send_again(client: Client, queue: Queue, message: Message, destination: str) -> Moved | None:
+    sending = client.sending
+    there, format_name = sending.target(destination)
+    if there is not None and there.identifier == queue.identifier:
+        raise StoreError(f"a message of {queue.name} was sent to this very queue: name another one for it to go to")
+    content = message.content
+    user, properties = content.user, content.properties
+    delivery = delivery_to(there, message.delivery if there is None else None)
+    ttrq = content.base.time_to_reach_queue
+    with client.store.transaction():
+        if not client.store.messages.is_free(message.lookup_id, queue.identifier):
+            return None
+        packet = sending.packet(
+            format_name,
+            delivery,
+            user.flags & (core.USER_JN | core.USER_JP),
+            body=properties.body,
+            label=properties.label,
+            priority=content.base.flags & core.BASE_PR,
+            ttrq=ttrq,
+            ttbr=user.time_to_be_received,
+            acknowledge=properties.flags if user.admin_queue is not None else 0,
+            admin=_seen_from(client, user.admin_queue, message),
+            response=_seen_from(client, user.response_queue, message),
+            correlation=bytes(properties.correlation_id),
+            body_type=properties.body_type,
+            application_tag=properties.application_tag,
+            extension=bytes(properties.extension),
+        )
+        sent = sending.put(there, format_name, packet, delivery, ttrq)
+        client.outcomes().remove([message.lookup_id], confirm.ACK_RECEIVE)
+    return Moved(message, outcome.format_name(outcome.parse(packet).user), sent.message_id)
+
+
+def _seen_from(client: Client, name: QueueName | None, message: Message) -> QueueName | None:
+    """The same queue in a message that is sent from here: a number alone is one of the machine that has sent it."""
+    source = bytes(message.content.user.source_queue_manager)
+    if isinstance(name, guid_names.PrivateQueueFormatNameId) and source != client.store.guid:
+        return guid_names.PrivateQueueFormatName(source, name.private_queue_identifier)
+    return name

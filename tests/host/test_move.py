@@ -1,0 +1,262 @@
+"""`ordack move`: dead letters, copies and poison messages are sent again, each once, and nothing is lost on the way."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mqqb import confirm
+from ordack import moving
+from ordack.client import Client
+from ordack.moving import Selection, move
+from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL
+from ordack.store import StoreError, StoreFull
+
+from tests.support.host_world import Host, World, exchange, two_hosts
+
+AWAY = "DIRECT=OS:plant\\private$\\line1"
+ALL = 1000
+ANY = Selection(in_doubt=True)
+
+
+class Clock:
+    """Seconds since 1970, as a test says."""
+
+    def __init__(self) -> None:
+        self.now = float(int(time.time()))
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def client(tmp_path: Path, clock: Clock) -> Iterator[Client]:
+    with Client(tmp_path / "store", create=True, clock=clock) as opened:
+        opened.create_queue("line1", transactional=True)
+        opened.create_queue("plain")
+        yield opened
+
+
+def bodies(client: Client, name: str) -> list[bytes]:
+    return [message.body for message in client.queue(name).peek()]
+
+
+def expire(client: Client, clock: Clock, name: str, *bodies_: bytes, label: str = "") -> None:
+    """Let messages of a queue here end as dead letters."""
+    for body in bodies_:
+        client.send(name, body, label, ttbr=5, dead_letter=True)
+    clock.now += 10
+    while client.outcomes().remove_over():
+        pass
+
+
+def test_a_dead_letter_goes_back_to_where_it_was_sent_as_a_new_message(client: Client, clock: Clock) -> None:
+    expire(client, clock, "line1", b"1", b"2", label="press 3")
+    kept = list(client.queue(DEAD_XACT).peek())
+    assert [message.body for message in kept] == [b"1", b"2"]
+    moved = list(move(client, DEAD_XACT, None, ANY, ALL))
+    assert bodies(client, DEAD_XACT) == []
+    found = list(client.queue("line1").peek())
+    assert [message.body for message in found] == [b"1", b"2"]
+    assert [message.label for message in found] == ["press 3"] * 2
+    assert [message.message_class for message in found] == [0, 0]
+    assert [message.message_id for message in found] == [one.message_id for one in moved]
+    assert not {message.message_key for message in found} & {message.message_key for message in kept}
+    assert [message.sent_time for message in found] == [int(clock.now)] * 2
+
+
+def test_it_keeps_what_its_application_asked_for(client: Client, clock: Clock) -> None:
+    """Its time to be received begins anew, and it is dead-lettered again when that is over."""
+    expire(client, clock, "line1", b"1")
+    list(move(client, DEAD_XACT, None, ANY, ALL))
+    clock.now += 10
+    assert bodies(client, "line1") == []
+    while client.outcomes().remove_over():
+        pass
+    assert bodies(client, DEAD_XACT) == [b"1"]
+
+
+@pytest.mark.parametrize("target", ["plain", "line1"])
+def test_a_queue_gets_it_as_it_takes_messages(client: Client, clock: Clock, target: str) -> None:
+    for source in ("plain", "line1"):
+        expire(client, clock, source, source.encode())
+    for name in (DEAD_LETTER, DEAD_XACT):
+        list(move(client, name, target, ANY, ALL))
+    assert sorted(bodies(client, target)) == [b"line1", b"plain"]
+    transactional = target == "line1"
+    assert {message.delivery for message in client.queue(target).peek()} == {
+        "transactional" if transactional else "recoverable"
+    }
+
+
+def test_only_what_is_meant_is_moved(client: Client, clock: Clock) -> None:
+    expire(client, clock, "line1", b"1", label="press 3")
+    middle = clock.now
+    expire(client, clock, "line1", b"2", label="press 4")
+    expire(client, clock, "line1", b"3", label="oven")
+
+    def meant(**selection: object) -> list[bytes]:
+        chosen = Selection(in_doubt=True, **selection)  # type: ignore[arg-type]
+        return [message.body for message in client.queue(DEAD_XACT).peek() if chosen.means(message)]
+
+    assert meant() == [b"1", b"2", b"3"]
+    assert meant(label="press*") == [b"1", b"2"]
+    assert meant(sent_from=middle) == [b"2", b"3"]
+    assert meant(sent_before=middle) == [b"1"]
+    assert meant(classes=frozenset({confirm.NACK_RECEIVE_TIMEOUT})) == [b"1", b"2", b"3"]
+    assert meant(classes=frozenset({confirm.NACK_Q_PURGED})) == []
+    moved = list(move(client, DEAD_XACT, None, Selection(label="press*"), 1))
+    assert [one.message.body for one in moved] == [b"1"]
+    assert bodies(client, DEAD_XACT) == [b"2", b"3"]
+
+
+def seconds(world: World, count: int) -> None:
+    for _ in range(2 * count):
+        exchange(world)
+        world.pass_time(500)
+
+
+def undelivered(world: World, sender: Host, *bodies_: bytes) -> None:
+    """Let messages to the other queue manager become dead letters in doubt: they were sent, and nobody answered."""
+    with sender.client() as client:
+        for body in bodies_:
+            client.send(AWAY, body, ttrq=20, ttbr=40, dead_letter=True)
+    seconds(world, 2)
+    for wire in list(world.wires):
+        wire.cut()
+
+
+@pytest.mark.rule("C-84", "B-391")
+def test_a_dead_letter_in_doubt_stays_unless_one_asks_for_it(tmp_path: Path) -> None:
+    world, receiver, sender = two_hosts(tmp_path)
+    undelivered(world, sender, b"1")
+    world.hosts.remove(receiver)
+    seconds(world, 200)
+    with sender.client() as client:
+        [letter] = client.queue(DEAD_XACT).peek()
+        assert letter.in_doubt
+        [stayed] = move(client, DEAD_XACT, None, Selection(), ALL)
+        assert stayed.message_id is None
+        assert bodies(client, DEAD_XACT) == [b"1"]
+        [moved] = move(client, DEAD_XACT, None, ANY, ALL)
+        assert moved.destination.lower() == AWAY.lower()
+        assert bodies(client, DEAD_XACT) == []
+        assert len(client.store.outgoing.messages()) == 1
+
+
+def test_a_journal_copy_can_be_sent_to_somebody_else(client: Client) -> None:
+    client.create_queue("archive", transactional=True)
+    client.send("line1", b"1", journal=True)
+    with client.queue("line1").receive():
+        pass
+    assert bodies(client, JOURNAL) == [b"1"]
+    list(move(client, JOURNAL, "archive", ANY, ALL))
+    assert (bodies(client, JOURNAL), bodies(client, "archive")) == ([], [b"1"])
+
+
+def test_a_poison_message_goes_home_as_it_is(client: Client) -> None:
+    client.store.configure("PoisonAfter", 2)
+    key = client.send("line1", b"1").message_id
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError), client.queue("line1").receive():
+            raise ZeroDivisionError
+    with client.queue("line1").receive_batch(1) as messages:
+        assert messages == []
+    assert bodies(client, "line1;poison") == [b"1"]
+    with pytest.raises(StoreError, match="can go to line1 only"):
+        list(move(client, "line1;poison", "plain", ANY, ALL))
+    [moved] = move(client, "line1;poison", None, ANY, ALL)
+    assert moved.message_id == key
+    with client.queue("line1").receive() as message:
+        assert (message.body, message.message_id, message.abort_count) == (b"1", key, 0)
+
+
+def test_one_that_somebody_is_receiving_stays(client: Client, clock: Clock) -> None:
+    expire(client, clock, "line1", b"1", b"2")
+    with Client(client.store.folder, clock=clock) as other, other.queue(DEAD_XACT).receive() as taken:
+        assert taken.body == b"1"
+        moved = list(move(client, DEAD_XACT, None, ANY, ALL))
+        assert [one.message.body for one in moved] == [b"2"]
+    assert bodies(client, DEAD_XACT) == []
+    assert bodies(client, "line1") == [b"2"]
+
+
+def test_a_message_that_finds_no_room_stays_where_it_was(client: Client, clock: Clock) -> None:
+    expire(client, clock, "line1", b"1", b"2")
+    client.store.queues.set_quota("line1", 300)
+    with pytest.raises(StoreFull, match="line1 has a quota"):
+        list(move(client, DEAD_XACT, None, ANY, ALL))
+    assert bodies(client, "line1") + bodies(client, DEAD_XACT) == [b"1", b"2"]
+
+
+def test_it_is_in_one_place_whatever_fails(client: Client, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    expire(client, clock, "line1", b"1")
+    with monkeypatch.context() as patch:
+        patch.setattr(moving.Client, "outcomes", lambda self: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            list(move(client, DEAD_XACT, None, ANY, ALL))
+    assert (bodies(client, "line1"), bodies(client, DEAD_XACT)) == ([], [b"1"])
+
+
+# ---- the command
+
+
+def ordack(client: Client, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ordack", "move", "--store", str(client.store.folder), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_command_moves_one_and_says_which(client: Client, clock: Clock) -> None:
+    expire(client, clock, "line1", b"1", b"2")
+    done = ordack(client, DEAD_XACT, "--back", "--class", "nack_receive_timeout")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "1 message moved"
+    assert bodies(client, DEAD_XACT) == [b"2"]
+    done = ordack(client, DEAD_XACT, "--back", "--all", "--json")
+    assert done.returncode == 0, done.stderr
+    [line] = done.stdout.splitlines()
+    with Client(client.store.folder) as now:  # by the machine's clock, as the command
+        [message] = [message for message in now.queue("line1").peek() if message.body == b"2"]
+    assert json.loads(line)["message_id"] == message.message_id
+    assert json.loads(line)["class_name"] == "NACK_RECEIVE_TIMEOUT"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((DEAD_XACT,), "say where the messages go"),
+        ((DEAD_XACT, "line1", "--back"), "say where the messages go"),
+        ((DEAD_XACT, "--back", "--all", "--count", "2"), "--count and --all do not go together"),
+        ((DEAD_XACT, "--back", "--class", "NACK_LATE"), "there is no such class"),
+        ((DEAD_XACT, "--back", "--sent-from", "yesterday"), "'yesterday' is no time"),
+        ((DEAD_XACT, DEAD_LETTER, "--all"), "only the queue manager writes to it"),
+        (("line1", "--back", "--all"), "was sent to this very queue"),
+        (("line9", "--back"), "line9"),
+        ((DEAD_XACT, "DIRECT=OS:plant", "--all"), "is not of the form"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_moves_nothing(
+    client: Client, clock: Clock, arguments: tuple[str, ...], said: str
+) -> None:
+    expire(client, clock, "line1", b"1")
+    client.send("line1", b"2")
+    done = ordack(client, *arguments)
+    assert done.returncode not in (0, 4)
+    assert said in done.stderr.replace("\n", " ")
+    assert "Traceback" not in done.stderr
+    assert (bodies(client, DEAD_XACT), bodies(client, "line1")) == ([b"1"], [b"2"])
