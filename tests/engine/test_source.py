@@ -26,15 +26,15 @@ class Storage:
 
     def __init__(self) -> None:
         self.answers: list[tuple[Queue, list[Entry], int]] = []
-        self.outrun_by: list[int] = []
+        self.outrun_by: list[tuple[int, Queue | None]] = []
         self.strangers: dict[int, int] = {}
         self.late: list[tuple[int, int]] = []
 
     def answer(self, queue: Queue, entries: list[Entry], message_class: int) -> None:
         self.answers += [(queue, list(entries), message_class)] if entries else []
 
-    def outrun(self, time_stamp: int, _queue: Queue | None) -> None:
-        self.outrun_by.append(time_stamp)
+    def outrun(self, time_stamp: int, queue: Queue | None) -> None:
+        self.outrun_by.append((time_stamp, queue))
 
     def came_late(self, message_id: int, message_class: int) -> None:
         self.late.append((message_id, message_class))
@@ -77,7 +77,7 @@ def test_an_order_ack_of_a_sequence_that_nobody_began_here_proves_nothing_until_
     assert world.hear(10 << 32 | 1, 1, 30_500) == [(queue, [queue.entry], 0x8002)]
     assert stream.table == []
     assert stream.next_timeout() is None
-    assert set(world.storage.outrun_by) == {8, 10, 11, 20}
+    assert set(world.storage.outrun_by) == {(8, None), (10, None), (11, None), (20, None), (10, queue)}
 
 
 @pytest.mark.rule("B-411", "B-230")
@@ -167,8 +167,10 @@ def test_an_older_sequence_on_its_way_is_found_by_its_time_stamp() -> None:
 def test_progress_settles_what_it_covers_even_if_nothing_of_that_is_left() -> None:
     queue, other = Queue(9), Queue(10)
     world = World(other, queue)
+    queue.stream.sent(queue.entry, 100)
     assert world.hear(9 << 32 | 1, 1, 200) == [(queue, [queue.entry], 0)]
     assert queue.stream.table == []
+    assert queue.stream.time_of_last_ack == 200
     expired = Queue(11, rolls=False)
     expired.stream.remove([expired.entry])
     assert World(expired).hear(11 << 32 | 1, 1, 200) == []
@@ -221,6 +223,7 @@ def test_a_final_ack_settles_the_message_that_it_names_by_its_own_source() -> No
     assert hear(9, 1, bytes(16)) == []
     assert hear(9, 2) == []
     assert storage.late == [(2, 0x8003)], "the one for another queue manager is no late one"
+    queue.stream.sent(queue.entry, 50)
     assert hear(9, 1) == [(queue, [queue.entry], 0x8003)]
     assert queue.stream.table == []
     assert other.stream.table == [other.entry]
@@ -247,3 +250,113 @@ def test_what_is_too_late_to_be_sent_ends_or_waits_for_its_final_ack(
     process = confirm.Confirmation(confirm.new(0, settings, core.USER_JN, ttrq, ttbr), settings)
     process.sent()
     assert too_late(process, time, until) == expected
+
+
+@pytest.mark.rule("B-426", "B-230")
+@pytest.mark.parametrize(
+    ("first", "own", "refused"), [(100, 0, False), (101, 0, True), (200, 200, True), (200, 201, False)]
+)
+def test_it_has_to_come_before_a_resend_and_nothing_of_the_streams_own_since(
+    first: int, own: int, refused: bool
+) -> None:
+    """first: when it comes first; sent at 100. own: when the stream has last heard of its own."""
+    queue = Queue(9)
+    world = World(queue)
+    queue.stream.sent(queue.entry, 100)
+    assert world.hear(20 << 32 | 1, 1, first) == []
+    if first > 100:
+        queue.stream.handle_timeout(30_100)
+        queue.stream.sent(queue.entry, 30_100)
+    queue.stream.time_of_last_ack = own
+    assert bool(world.hear(20 << 32 | 1, 1, 30_200)) == refused
+
+
+@pytest.mark.rule("B-411", "B-230")
+def test_as_many_are_remembered_as_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lives, "REMEMBERED", 1)
+    queue = Queue(9)
+    world = World(queue)
+    queue.stream.sent(queue.entry, 100)
+    world.hear(20 << 32 | 1, 1, 200)
+    queue.stream.handle_timeout(30_100)
+    queue.stream.sent(queue.entry, 30_100)
+    assert world.hear(20 << 32 | 1, 1, 30_200) == [(queue, [queue.entry], 0x8002)]
+
+
+@pytest.mark.rule("B-413", "B-426", "B-230")
+def test_a_number_that_was_not_given_in_the_current_sequence_ends_what_is_below_it_in_doubt() -> None:
+    """A virtual machine was put back while it ran: the other life has given this number, and perhaps ours too."""
+    queue = Queue(9)
+    world = World(queue)
+    assert world.hear(9 << 32 | 1, 2, 200) == [(queue, [queue.entry], 0x8002)]
+    assert world.storage.outrun_by == [(9, queue)]
+
+
+def seen_before(acked: int, *queues: Queue) -> World:
+    """A world in which this OrderAck came before the last resend of all queues."""
+    world = World(*queues)
+    world.storage.strangers[acked] = 0
+    for queue in queues:
+        queue.stream.sent(queue.entry, 100)
+    return world
+
+
+@pytest.mark.rule("B-230", "B-096", "A-04")
+@pytest.mark.parametrize(("behind", "tells"), [(0, False), (1, False), ((1 << 20) - 1, False), (1 << 20, True)])
+def test_a_late_one_for_what_a_stream_has_drained_says_nothing_of_others(behind: int, tells: bool) -> None:
+    """behind: how far its ordinal is below that of the stream, which rises by one when it has drained (B-096)."""
+    drained, other = Queue(9, ordinal=1 << 30), Queue(8)
+    drained.stream.remove([drained.entry])
+    acked = drained.stream.tx_sequence_id - behind
+    world = seen_before(acked, drained, other)
+    assert world.hear(acked, 1, 200) == ([(other, [other.entry], 0x8002)] if tells else [])
+
+
+@pytest.mark.rule("B-230", "B-235", "B-426")
+def test_one_that_settles_something_in_its_own_stream_says_nothing_of_others() -> None:
+    for number, expected in ((1, 0), (0, None)):
+        queue, other = Queue(9), Queue(8)
+        queue.stream.renew(30)
+        acked = 9 << 32 | 1
+        world = seen_before(acked, queue, other)
+        answers = world.hear(acked, number, 200)
+        assert answers == (
+            [(queue, [queue.entry], expected)] if expected is not None else [(other, [other.entry], 0x8002)]
+        )
+    queue, other = Queue(9), Queue(8)
+    queue.stream.renew(10)
+    queue.stream.renew(11)
+    acked = 10 << 32 | 1  # another life has sent that sequence, which is older than the current one
+    queue.stream.append(Entry(2, 2, True, False, 10 << 32 | 1, 5))
+    world = seen_before(acked, queue, other)
+    assert world.hear(acked, 1, 200) == [(queue, [queue.entry], 0x8002)]
+
+
+@pytest.mark.rule("B-230", "B-426")
+def test_a_time_stamp_between_those_of_a_table_is_of_nobody_here() -> None:
+    queue = Queue(9)
+    queue.stream.renew(20)
+    packet = build.user_message(bytes(16), 2, acks.order_queue("h"), b"", delivery="transactional")
+    assert queue.stream.number(packet, parse.transaction_offset(packet), 2, 2)
+    world = World(queue)
+    assert world.hear(12 << 32 | 1, 1, 200) == []
+    assert world.storage.outrun_by == [(12, None)]
+
+
+@pytest.mark.rule("B-230", "B-426")
+def test_a_stream_of_which_nothing_waits_is_not_the_one_that_is_refused() -> None:
+    for express in (False, True):
+        empty, other = Queue(9), Queue(8)
+        empty.stream.remove([empty.entry])
+        if express:
+            empty.stream.append(Entry(2, 2))
+        acked = 9 << 32 | 1 << 31
+        world = seen_before(acked, empty, other)
+        assert world.hear(acked, 1, 200) == [(other, [other.entry], 0x8002)]
+        assert world.storage.outrun_by == [(9, empty), (9, other)]
+
+
+def test_to_hold_is_none_of_the_actions_of_the_confirmation_process() -> None:
+    actions = confirm.STORE | confirm.JOURNAL | confirm.DEAD_LETTER | confirm.DELETE | confirm.NACK | confirm.LOG
+    assert HOLD & ~actions & 0xFF == HOLD
+    assert HOLD != 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import subprocess
 import sys
 import tempfile
@@ -140,6 +141,8 @@ def test_a_sender_that_was_refused_for_room_goes_on_when_there_is_some(disk: Pat
                     lambda left=left: _is_full(client) or client.store.queues.named("line1").messages == left,
                     "it is full",
                 )
+                if not received:
+                    _wait_for_words(serve, "disk nearly full: ")
                 with queue.receive_batch(300) as messages:
                     received += [int(message.body.partition(b" ")[0]) for message in messages]
                 while messages:
@@ -149,9 +152,17 @@ def test_a_sender_that_was_refused_for_room_goes_on_when_there_is_some(disk: Pat
                     break
         finally:
             away.stop()
-            errors = serve.stop()[2]
+            serve.stop()
     assert received == list(range(300))
-    assert "disk nearly full: " in errors
+
+
+def _wait_for_words(serve: Serve, words: str) -> None:
+    """Until it has written them to standard error."""
+    assert serve.process.stderr
+    said = ""
+    while words not in said:
+        assert select.select([serve.process.stderr], [], [], DEADLINE_S)[0], said
+        said += os.read(serve.process.stderr.fileno(), 1 << 16).decode()
 
 
 def _is_full(client: Client) -> bool:
