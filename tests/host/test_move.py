@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mqqb import confirm
+from mqqb import build, confirm, core, guid_names, guids, headers
+from mqqb.names import parse_format_name
 from ordack import moving
 from ordack.client import Client
 from ordack.moving import Selection, move
 from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL
 from ordack.store import StoreError, StoreFull
+from ordack.store.messages import NewMessage
 
 from tests.support.host_world import Host, World, exchange, two_hosts
 
@@ -189,6 +191,63 @@ def test_one_that_somebody_is_receiving_stays(client: Client, clock: Clock) -> N
         assert [one.message.body for one in moved] == [b"2"]
     assert bodies(client, DEAD_XACT) == []
     assert bodies(client, "line1") == [b"2"]
+
+
+def test_one_that_is_taken_meanwhile_stays_and_one_that_comes_meanwhile_too(client: Client, clock: Clock) -> None:
+    expire(client, clock, "line1", b"1", b"2", b"3")
+    moves = move(client, DEAD_XACT, "line1", ANY, ALL)
+    assert next(moves).message.body == b"1"
+    with Client(client.store.folder, clock=clock) as other, other.queue(DEAD_XACT).receive() as taken:
+        assert taken.body == b"2"
+        expire(client, clock, "line1", b"4")
+        assert [one.message.body for one in moves] == [b"3"]
+    left = set(bodies(client, DEAD_XACT))
+    assert b"4" in left
+    assert b"3" not in left
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_all_that_its_application_has_written_goes_with_it(client: Client, own: bool) -> None:
+    """own: it was sent from here. A queue that it names by number alone is one of the machine that has sent it."""
+    source = client.store.guid if own else bytes(range(16))
+    asked = {
+        "label": "press 3",
+        "priority": 6,
+        "ttrq": 77,
+        "ttbr": 88,
+        "journal": core.USER_JN | core.USER_JP,
+        "acknowledge": headers.WANT_PR | headers.WANT_NR,
+        "admin": guid_names.PrivateQueueFormatNameId(7),
+        "response": parse_format_name("DIRECT=OS:desk\\private$\\answers"),
+        "correlation": bytes(range(20)),
+        "body_type": 8,
+        "application_tag": 99,
+        "extension": b"more",
+    }
+    away = parse_format_name("DIRECT=OS:plant\\private$\\plain")
+    packet = build.user_message(
+        source, 5, away, b"21.5", delivery="recoverable", sent_time=client.now(), message_class=0x8002, **asked
+    )
+    queue = client.store.queues.find(DEAD_LETTER)
+    assert queue
+    client.store.messages.add([NewMessage(queue.identifier, 1, packet)])
+    list(move(client, DEAD_LETTER, "plain", ANY, ALL))
+    [found] = client.queue("plain").peek()
+    user, properties = found.content.user, found.content.properties
+    assert (found.body, found.label, found.priority, found.message_class) == (b"21.5", "press 3", 6, 0)
+    assert (found.content.base.time_to_reach_queue, user.time_to_be_received) == (77, 88)
+    assert user.flags & (core.USER_JN | core.USER_JP) == asked["journal"]
+    assert properties.flags == asked["acknowledge"]
+    assert (properties.correlation_id, properties.body_type) == (asked["correlation"], 8)
+    assert (properties.application_tag, bytes(properties.extension)) == (99, b"more")
+    assert user.response_queue is not None
+    assert guids.format_name(user.response_queue) == "DIRECT=OS:desk\\private$\\answers"
+    assert user.admin_queue is not None
+    assert guids.format_name(user.admin_queue, source) == guids.format_name(
+        guid_names.PrivateQueueFormatName(source, 7)
+    )
+    assert isinstance(user.admin_queue, guid_names.PrivateQueueFormatNameId) == own
+    assert user.source_queue_manager == client.store.guid
 
 
 def test_a_message_that_finds_no_room_stays_where_it_was(client: Client, clock: Clock) -> None:
