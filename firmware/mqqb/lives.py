@@ -89,7 +89,7 @@ def _refused(
     such an OrderAck came for the first time, before it was sent again. likely: the one with its TimeStamp; none of
     the others, while something waits there that it can be about.
     """
-    if likely is not None and _waits_below(likely.stream, acked):
+    if likely is not None and refused_for_ever(likely.stream, acked, 0):
         of_peer = [likely]
     first = strangers.setdefault(acked, now)
     if len(strangers) > REMEMBERED:
@@ -102,7 +102,7 @@ def _refused(
             due is not None
             and first < due - stream.resend_interval
             and stream.time_of_last_ack <= first
-            and _waits_below(stream, acked)
+            and refused_for_ever(stream, acked, 0)
         ):
             found.append(queue)
     return found
@@ -135,18 +135,12 @@ def _queue_of(time_stamp: int, queues: "Iterable[Queue]") -> "Queue | None":
             return queue
     for queue in queues:
         table = queue.stream.table
-        if (
-            table and table[0].tx_sequence_id >> 32 <= time_stamp <= table[-1].tx_sequence_id >> 32
-        ):  # they rise along it
-            for entry in table:
-                if entry.tx_sequence_number and entry.tx_sequence_id >> 32 == time_stamp:
+        for entry in table:
+            if entry.tx_sequence_number and entry.tx_sequence_id >> 32 >= time_stamp:
+                if entry.tx_sequence_id >> 32 == time_stamp:
                     return queue
+                break
     return None
-
-
-def _waits_below(stream: "OutgoingStream", tx_sequence_id: int) -> bool:
-    """Does something of an older sequence wait? What comes first tells, also of a million."""
-    return len(stream.table) > 0 and 0 < stream.table[0].tx_sequence_id < tx_sequence_id
 
 
 def _is_given(stream: "OutgoingStream", tx_sequence_id: int, number: int) -> bool:

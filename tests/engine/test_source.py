@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from mqqb import acks, build, confirm, core, headers, lives, parse, reader, streams
 from mqqb.source import HOLD, final_ack, order_ack, too_late
@@ -92,24 +90,6 @@ def test_of_order_acks_that_anybody_can_send_only_so_many_are_remembered(monkeyp
     for time_stamp in range(12, 112):
         assert world.hear(time_stamp << 32, 1, 30_500) == []
     assert world.hear(10 << 32 | 1, 1, 30_600) == [], "forgotten"
-
-
-class Long(list[Entry]):
-    """A table over which nobody may walk, for it could have a million places."""
-
-    def __iter__(self) -> Iterator[Entry]:
-        raise AssertionError("somebody walks over the table")
-
-
-@pytest.mark.rule("B-411", "B-230")
-@pytest.mark.parametrize("acked", [5 << 32 | 1, 9 << 32 | 2, 10 << 32 | 1, 20 << 32 | 1])
-def test_one_that_anybody_can_send_makes_nobody_walk_over_what_waits(acked: int) -> None:
-    queue = Queue(9)
-    queue.stream.sent(queue.entry, 100)
-    queue.stream.table = Long(queue.stream.table)
-    world = World(queue)
-    for now in (200, 300):
-        assert world.hear(acked, 1, now) == []
 
 
 @pytest.mark.rule("B-426", "B-230", "B-275")
