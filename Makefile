@@ -11,7 +11,7 @@ KILLS ?= 5
 STEPS ?= 1000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run hil pipeline test test-fast test-c test-mp lint format size powercuts fuzz mutants model audits conformance bench firmware natmod rp2040 clean setup-test setup-bench setup-firmware
+.PHONY: help setup run hil pipeline test test-fast test-c test-mp lint format size powercuts fuzz mutants model soak audits conformance bench firmware natmod rp2040 clean setup-test setup-bench setup-firmware
 
 help: ## this list
 	@awk -F ' *##@? ' '/^##@ / { print "\n" $$2 } /^[a-z0-9-]+:.* ## / { sub(/:.*/, "", $$1); printf "  make %-12s %s\n", $$1, $$2 }' \
@@ -87,6 +87,9 @@ model: setup-test ## a stream checked in all its states, then 10^6 steps of queu
 	@$(PYTHON_VENV) tests/engine/spin/check.py --full
 	@$(PYTHON_VENV) -m tests.host.model --steps $(STEPS) $(if $(SEED),--seed $(SEED))
 
+soak: setup-test ## two queue managers and twelve applications under load, each killed again and again (SEED= KILLS=)
+	@$(PYTHON_VENV) -m tests.soak --kills $(if $(filter command line environment,$(origin KILLS)),$(KILLS),1000) $(if $(SEED),--seed $(SEED))
+
 audits: setup-test ## the audit over generated captures: planted violations are found, none invented (SEED= COUNT=)
 	@$(PYTHON_VENV) -m tests.audit.test_audit_generated $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT))
 
@@ -97,6 +100,7 @@ conformance: setup-test ## the rules of the specification with the tests that sh
 
 bench: setup-bench ## speed against a peer measured in the same run, as JSON lines (SIZE= packets of the pipeline's captures)
 	@$(PYTHON_VENV) -m tests.bench.bench
+	@$(PYTHON_VENV) -m tests.bench.bench_service
 	@$(PYTHON_VENV) -m tests.bench.bench_uart
 	@$(PYTHON_VENV) -m tests.bench.bench_pipeline $(if $(SIZE),--size $(SIZE))
 

@@ -197,7 +197,12 @@ def test_a_queue_manager_that_misbehaves(
 ) -> None:
     if fault == "slow:1":
         monkeypatch.setattr(campaign, "LISTENING_DEADLINE_S", 1.0)
-    figures = run_standin(fault=fault, patience_s=10.0 if fault == "deaf:20" else 60.0, cuts=2)
+    patience_s = 10.0 if fault == "deaf:20" else 60.0
+    figures = run_standin(fault=fault, patience_s=patience_s, cuts=2)
+    while "stored 19 of 30" not in str(figures.failure) and fault == "deaf:20" and patience_s < 300:
+        patience_s *= 3  # a machine that is busy with something else has not come to the fault yet
+        reason = reason.replace(" 10 s", r" \d+ s")
+        figures = run_standin(fault=fault, patience_s=patience_s, cuts=2)
     assert figures.failure is not None
     assert re.search(reason, figures.failure.splitlines()[0])
     assert "--- the last lines of the queue manager:" in figures.failure

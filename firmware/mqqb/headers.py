@@ -248,9 +248,9 @@ def check_text(raw: bytes, place: "int | str") -> None:
 
 
 def unpack(part: int, data: "Buffer", at: int, limit: int) -> "array[int]":
-    """The words of one part, in a new array. Malformed."""
+    """The words of one part, in a new array. Malformed, also if padding before it goes beyond limit (B-429)."""
     fields = core.words(part)
-    status = core.unpack(part, fields, data, at, limit)
+    status = core.unpack(part, fields, data, at, limit) if at <= limit else core.NEED_MORE
     if status:
         raise core.malformed(status, part)
     return fields

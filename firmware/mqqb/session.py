@@ -241,8 +241,8 @@ class Session:
     def _next(self, now: int, events: "list[object]", reuse: bool = False) -> bool:
         """Handle one packet; False: none is there whole, or the session is over. reuse: known OrderAcks in place.
 
-        All packets pass here one by one. A run of messages whose headers differ in their numbers only, which the C core
-        could predict and read together, would be found here, before core.frame, and be told as one event.
+        All packets pass here one by one, but for messages that a host finds alike and reads together before it comes
+        here (ordack.prediction).
         """
         come = self.reader
         data = come.data

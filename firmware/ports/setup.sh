@@ -73,9 +73,9 @@ missing() {
 }
 
 install_packages() {
-    export DEBIAN_FRONTEND=noninteractive
-    as_root apt-get update
-    as_root apt-get install -y --no-install-recommends "$@"
+    local apt=(env DEBIAN_FRONTEND=noninteractive apt-get) # tshark's package would ask a question; sudo drops what is exported
+    as_root "${apt[@]}" update
+    as_root "${apt[@]}" install -y --no-install-recommends "$@" </dev/null
 }
 
 programs() {

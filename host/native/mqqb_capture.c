@@ -1453,6 +1453,9 @@ static int32_t read_pcapng(mqqb_capture *c, const uint8_t *in, uint64_t room, vi
     if (room < length) {
         return MQQB_CAPTURE_BAD_END;
     }
+    if (word32(c, in + length - 4) != length) { /* a power cut may leave zeros where the end was to be */
+        return MQQB_CAPTURE_BAD_BLOCK;
+    }
     c->next = c->cursor + length;
     size = length - 12;
     if (code == 1) {

@@ -11,10 +11,12 @@ nothing was decided. Times: `now` monotonic milliseconds, `wall` seconds since 1
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from mqqb import build, confirm, core, guids, headers, reader
+from mqqb import build, compose, confirm, core, guids, headers, reader
 from mqqb.destination import is_too_late, rejection_of
+from mqqb.events import MessageReceived
 
 from ordack import classes, outcome
 from ordack.batch import Batch
@@ -25,6 +27,7 @@ from ordack.links import Link
 from ordack.log import Operator
 from ordack.outcome import Back
 from ordack.outgoing import OutgoingQueues
+from ordack.prediction import MessageRun
 from ordack.routing import Routing
 from ordack.store import Store
 from ordack.store.messages import NewMessage
@@ -37,12 +40,14 @@ NOT_NOW = "too many FinalAcks wait for the peer already"  # the message is dropp
 
 @dataclass(slots=True)
 class Arriving:
-    """A message that has come, with its packet, the queue here that it means, and its stream if it has one here."""
+    """A message that has come, with its packet and its size, the queue here that it means, and its stream if it has one
+    here; or a run of messages, which have no packet in common."""
 
     batch: Batch
     link: Link
     message: headers.UserMessage
     raw: bytes
+    size: int
     wall: int
     queue: Queue | None = None
     state: IncomingState | None = None
@@ -72,7 +77,8 @@ class Acceptance:
     def message(self, batch: Batch, link: Link, message: headers.UserMessage, raw: bytes, now: int, wall: int) -> str:
         """Decide about one message."""
         user = message.user
-        arriving = Arriving(batch, link, message, raw, wall)
+        batch.received[link] = batch.received.get(link, 0) + 1
+        arriving = Arriving(batch, link, message, raw, len(raw), wall)
         forward = self._config.route and not self._routing.is_here(user)
         if message.transaction is not None:  # B-247: no look-up, the ordering knows
             return self._forward(arriving) if forward else self._transactional(arriving, now)
@@ -84,6 +90,67 @@ class Acceptance:
             self._duplicates.note(identifier, wall)  # B-254
             batch.noted[identifier] = None
         return refusal
+
+    def run(self, batch: Batch, link: Link, run: MessageRun, now: int, wall: int) -> Iterator[MessageReceived]:
+        """Decide about a run: accept at once those that are next in their stream, and yield each of the others, in its
+        place, to be decided before the next is asked for."""
+        arriving = self._alike(batch, link, run, wall)
+        first = 0
+        while arriving is not None and first < len(run):
+            arriving.size = run.bytes_from(first)
+            if not self._fits(arriving) or self.over_quota(arriving):
+                break
+            accepted = self._accept_run(arriving, run, first, now)
+            first += accepted
+            if first < len(run):
+                yield run.single(first)
+                first += 1
+        for place in range(first, len(run)):
+            yield run.single(place)
+
+    def _alike(self, batch: Batch, link: Link, run: MessageRun, wall: int) -> Arriving | None:
+        """The messages of a run as one, the oldest of them; None if each has to be decided by itself, for there is a
+        reason to reject one, or their stream is new."""
+        message = run.template.message
+        user = message.user
+        if self._config.route and not self._routing.is_here(user):
+            return None
+        key, target = self._routing.target(user)
+        state = self._incoming.find(bytes(user.source_queue_manager), key)
+        user.sent_time = min(run.sent_times)
+        arriving = Arriving(batch, link, message, b"", 0, wall, self._incoming.queue(target), state)
+        return None if state is None or self._rejection(arriving) else arriving
+
+    def _accept_run(self, arriving: Arriving, run: MessageRun, first: int, now: int) -> int:
+        """Accept those from `first` on that are next in their stream, as `_transactional` does each; how many."""
+        batch, link, message, state = arriving.batch, arriving.link, arriving.message, arriving.state
+        assert state is not None
+        assert message.transaction is not None
+        count = run.accept(state.stream.record, first)
+        if count:
+            batch.received[link] = batch.received.get(link, 0) + count
+            self._incoming.came_on(link, state)
+            state.last_access = arriving.wall
+            packets = run.packets(first, count)
+            self._put(arriving, packets, self._expire(arriving, run, first, count), sum(map(len, packets)))
+            state.stream.schedule_for_run(count, now, link.session, self._config.early_order_ack)
+            self._incoming.owe(state)
+            batch.incoming[state] = None
+            batch.stored.append((link, True, count))
+            self._complain_of_refusals(state, message.transaction)
+        return count
+
+    @staticmethod
+    def _expire(arriving: Arriving, run: MessageRun, first: int, count: int) -> list[int | None]:
+        """When each of them has been in its queue for long enough."""
+        message = arriving.message
+        if message.user.time_to_be_received == compose.FOREVER:
+            return [None] * count
+        expire = []
+        for sent_time in run.sent_times[first : first + count]:
+            message.user.sent_time = sent_time
+            expire.append(outcome.expires(message, arriving.wall))
+        return expire
 
     def acknowledgement(
         self, batch: Batch, link: Link, packet: reader.OrderAck | headers.FinalAck, raw: bytes, now: int, wall: int
@@ -143,12 +210,20 @@ class Acceptance:
     def _rejection(self, arriving: Arriving) -> int:
         queue = arriving.queue
         is_transactional = queue is not None and queue.transactional
-        return rejection_of(
+        rejection = rejection_of(
             arriving.message, queue is not None, is_transactional, arriving.wall, self._config.clock_skew
         )
+        if queue is not None and rejection in (0, confirm.NACK_REACH_QUEUE_TIMEOUT) and self._denial(arriving, queue):
+            return confirm.NACK_ACCESS_DENIED  # B-374, C-58; before any look at its time (15.5 of behaviour.md)
+        return rejection
+
+    def _denial(self, arriving: Arriving, queue: Queue) -> str:
+        """Why the sender may not write to this queue; "" if it may."""
+        source = bytes(arriving.message.user.source_queue_manager)
+        return self._config.access_to(queue.name).refusal(arriving.link.address, source)
 
     def _fits(self, arriving: Arriving) -> bool:
-        return arriving.batch.outcomes.room >= len(arriving.raw)
+        return arriving.batch.outcomes.room >= arriving.size
 
     def over_quota(self, arriving: Arriving) -> int:
         """As mqqb.destination.Storage asks."""
@@ -158,7 +233,7 @@ class Acceptance:
             return 0
         now = self._store.queues.find(queue.identifier)
         queued = arriving.batch.queued.get(queue.identifier, 0)
-        return 0 if now is None or now.has_room(queued + len(arriving.raw)) else confirm.NACK_Q_EXCEED_QUOTA
+        return 0 if now is None or now.has_room(queued + arriving.size) else confirm.NACK_Q_EXCEED_QUOTA
 
     def keep(self, arriving: Arriving, rejection: int) -> str:
         """As mqqb.destination.Storage asks."""
@@ -166,10 +241,21 @@ class Acceptance:
 
     def _insert(self, arriving: Arriving) -> str:
         """Put a message in its queue (B-288), and say so if that is asked for (B-291)."""
-        batch, message, raw, queue = arriving.batch, arriving.message, arriving.raw, arriving.queue
-        assert queue is not None
+        batch, message, raw = arriving.batch, arriving.message, arriving.raw
         if not self._fits(arriving):
             return batch.outcomes.why_full
+        back = self._put(arriving, [raw], [outcome.expires(message, arriving.wall)], len(raw))
+        if message.properties.flags & headers.WANT_PA:
+            batch.outcomes.administer(message, confirm.ACK_REACH_QUEUE, back)
+        if message.base.flags & core.BASE_TR:
+            batch.outcomes.report(message)
+        return ""
+
+    def _put(self, arriving: Arriving, packets: list[bytes], expire: Iterable[int | None], size: int) -> Back:
+        """Put packets with the headers of the message that arrives in its queue; the way back to their source. expire:
+        when each does. size: bytes of all."""
+        batch, message, queue = arriving.batch, arriving.message, arriving.queue
+        assert queue is not None
         if arriving.state is not None:
             self._incoming.accepted(arriving.state)
         wanted = outcome.wants(message, own=False)
@@ -177,24 +263,15 @@ class Acceptance:
         if wanted and back.direct:
             wanted |= outcome.DIRECT
         priority = 0 if message.transaction is not None else message.base.flags & core.BASE_PR  # B-287
-        batch.messages.append(
-            NewMessage(
-                queue.identifier,
-                LOWEST_PRIORITY_RANK - priority,
-                raw,
-                outcome.expires(message, arriving.wall),
-                wanted,
-                back.peer if wanted else None,
-                back.address if wanted else None,
-            )
-        )
-        batch.queued[queue.identifier] = batch.queued.get(queue.identifier, 0) + len(raw)
-        batch.outcomes.room -= len(raw)
-        if message.properties.flags & headers.WANT_PA:
-            batch.outcomes.administer(message, confirm.ACK_REACH_QUEUE, back)
-        if message.base.flags & core.BASE_TR:
-            batch.outcomes.report(message)
-        return ""
+        rank = LOWEST_PRIORITY_RANK - priority
+        peer, address = (back.peer, back.address) if wanted else (None, None)
+        batch.messages += [
+            NewMessage(queue.identifier, rank, packet, expires, wanted, peer, address)
+            for packet, expires in zip(packets, expire, strict=True)
+        ]
+        batch.queued[queue.identifier] = batch.queued.get(queue.identifier, 0) + size
+        batch.outcomes.room -= size
+        return back
 
     # ---- messages for another queue manager
 
@@ -217,7 +294,7 @@ class Acceptance:
             return ""
         if not self._fits(arriving):
             return batch.outcomes.why_full  # B-251
-        batch.outcomes.room -= len(arriving.raw)
+        batch.outcomes.room -= arriving.size
         packet = bytearray(arriving.raw)
         build.set_hop_count(packet, hops)
         batch.forwarded.append((target, message, packet))
@@ -240,7 +317,7 @@ class Acceptance:
             return NOT_NOW
         if batch.outcomes.room < FINAL_ACK_BYTES:
             return batch.outcomes.why_full
-        self._tell_of_refusal(link, message, message_class)
+        self._refused(arriving, message_class)
         batch.outcomes.final_ack(message, message_class, back)
         batch.rejected.append((arriving.state, back.peer))
         if message.properties.flags & headers.WANT_NA:
@@ -249,15 +326,23 @@ class Acceptance:
 
     def _fail(self, arriving: Arriving, message_class: int) -> None:
         """Refuse a message that is not transactional."""
-        self._tell_of_refusal(arriving.link, arriving.message, message_class)
+        self._refused(arriving, message_class)
         back = _way_back(arriving.link, arriving.message.user)
         arriving.batch.outcomes.undelivered(arriving.raw, message_class, back)
 
-    def _tell_of_refusal(self, link: Link, message: headers.UserMessage, message_class: int) -> None:
-        name = outcome.format_name(message.user)
+    def _refused(self, arriving: Arriving, message_class: int) -> None:
+        """Count it, and tell an operator."""
+        link, queue, name = arriving.link, arriving.queue, outcome.format_name(arriving.message.user)
+        arriving.batch.refusals.append((link, message_class))
+        said = classes.words(message_class, name)
+        if message_class == confirm.NACK_ACCESS_DENIED and queue is not None:
+            said = f"{self._denial(arriving, queue)} of {queue.name} (class {classes.label(message_class)})"
         self._operator.tell(
-            f"{link.address}: a message for {name} is refused: {classes.words(message_class, name)}",
+            f"{link.address}: a message for {name} is refused: {said}",
             fact=f"{link.address} {name}: {message_class}",
+            peer=link.address,
+            queue=name,
+            **{"class": classes.label(message_class)},
         )
 
     def _complain_of_refusals(self, state: IncomingState, transaction: headers.TransactionHeader) -> None:
@@ -280,7 +365,10 @@ class Acceptance:
                 f"{transaction.tx_sequence_id}/{transaction.tx_sequence_number} after "
                 f"{transaction.previous_tx_sequence_number}, while the last accepted is "
                 f"{stream.tx_sequence_id}/{stream.tx_sequence_number}: was the source restored from an older copy? "
-                "(B-426)"
+                "(B-426)",
+                peer=guids.guid_text(state.source),
+                queue=state.key,
+                rule="B-426",
             )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mqqb import headers
 from mqqb.streams import Entry
 
+from ordack.counters import Counters
 from ordack.incoming import IncomingState
 from ordack.links import Link
 from ordack.outcome import Outcomes
@@ -18,7 +19,9 @@ class Batch:
 
     messages: for queues here, and queued: bytes of these, by queue. forwarded: with the name of their outgoing queue.
     noted: for the duplicate filter. incoming: streams that have moved, and forgotten ones.
-    stored: what the sessions are to hear of, in order. refused: links that had to be closed.
+    stored: of how many messages the sessions are to hear, recoverable ones or not, in order. refused: links that had to
+    be closed. received: messages that were decided, by link; refusals: those that were refused, with their class, or 0
+    for want of room. order_acked: how many milliseconds it took until OrderAcks came.
     """
 
     def __init__(self, outcomes: Outcomes) -> None:
@@ -30,8 +33,11 @@ class Batch:
         self.incoming: dict[IncomingState, None] = {}
         self.forgotten: list[tuple[bytes, str]] = []
         self.rejected: list[tuple[IncomingState | None, bytes]] = []  # with the peer under which the FinalAck is filed
-        self.stored: list[tuple[Link, bool]] = []
+        self.stored: list[tuple[Link, bool, int]] = []
         self.refused: set[Link] = set()
+        self.received: dict[Link, int] = {}
+        self.refusals: list[tuple[Link, int]] = []
+        self.order_acked: list[int] = []
         self.touched: dict[OutgoingQueue, None] = {}  # something has left these
         self.moved: dict[OutgoingQueue, None] = {}  # their streams are to be saved
         self.passed_on: list[int] = []  # keys of what sessions have acknowledged, not transactional
@@ -52,8 +58,22 @@ class Batch:
         self.queue_of[key_of(entry)] = queue
         self.touched[queue] = self.moved[queue] = None
 
+    def count(self, counters: Counters) -> None:
+        """All of it has happened."""
+        stored = len(self.messages) + len(self.forwarded)
+        if stored:
+            counters.batches.add(stored)
+        for link, count in self.received.items():
+            link.counts.received += count
+        for link, message_class in self.refusals:
+            link.counts.refuse(message_class)
+        for took in self.order_acked:
+            counters.order_acks.add(took)
+        counters.failure = ""
+
     def take_out(self, queue: OutgoingQueue, entries: list[Entry]) -> None:
         """These have ended otherwise."""
         queue.stream.remove(entries)
+        queue.watched = None
         self.queue_of.update((key_of(entry), queue) for entry in entries)
         self.touched[queue] = self.moved[queue] = None

@@ -17,32 +17,27 @@ import contextlib
 import os
 import time
 from array import array
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from mqqb import compose, confirm, core, guids, headers, parse
+from mqqb import confirm, core, guids, headers, parse
 from mqqb.confirm import Confirmation
+from mqqb.guid_names import PrivateQueueFormatNameId
 
 from ordack import classes, names, outcome
-from ordack.config import CONNECT_TIMEOUT_S, Config
+from ordack.commits import Commit, Current, Direct, Wanted
+from ordack.config import Config
 from ordack.outcome import Outcomes
 from ordack.pieces import CHUNK, in_pieces
-from ordack.sending import Sending, Sent, check, delivery_to, open_queue
-from ordack.store import Store, StoreError, StoreUnknown
+from ordack.remote import Remote
+from ordack.sending import ACKNOWLEDGE, Letter, Sent, checked, open_queue
+from ordack.store import Store, StoreError
 from ordack.store.database import counted, legible
 from ordack.store.look import open_to_look
 from ordack.store.messages import Stored
+from ordack.store.queues import NoSuchQueue, QueueNotEmpty
 from ordack.store.queues import Queue as QueueState
-from ordack.store.queues import QueueNotEmpty
 from ordack.store.schema import POISON, PRIVATE, SYSTEM
-
-ACKNOWLEDGE = {  # administration acknowledgements that a sender can ask for (MessagePropertiesHeader.Flags)
-    "reach-queue": headers.WANT_PA,
-    "receive": headers.WANT_PR,
-    "nack-reach-queue": headers.WANT_NA,
-    "nack-receive": headers.WANT_NR,
-}
-LOOK_AGAIN_S = 1.0  # while waiting: what a process had received when it died comes back without a change of the store
 
 
 def _deletable(store: Store, name: str) -> list[QueueState]:
@@ -56,15 +51,6 @@ def _deletable(store: Store, name: str) -> list[QueueState]:
         if store.messages.locked(one.identifier):
             raise StoreError(f"messages of {one.name} are being received: delete the queue when that has ended")
     return queues
-
-
-def _wanted(acknowledge: Collection[str]) -> int:
-    wanted = 0
-    for name in acknowledge:
-        if name not in ACKNOWLEDGE:
-            raise ValueError(f"there is no acknowledgement {name!r}; there are {', '.join(ACKNOWLEDGE)}")
-        wanted |= ACKNOWLEDGE[name]
-    return wanted
 
 
 class Empty(Exception):
@@ -90,6 +76,9 @@ class Message:
     lookup_id is no such key: it counts what arrived in this store, and a store that was put back from a backup gives
     the same numbers again.
 
+    identifier: MSMQ's message identifier as it stands in messages, 20 bytes; what answers this one has it as its
+    correlation_id. response_queue: the format name of the queue where an answer is expected, None if none is.
+
     abort_count: how often a receive of it by a Client has ended without a commit before, as MSMQ's AbortCount has it:
     the application has raised an exception, or died. With the setting PoisonAfter so many put it into the sub-queue
     `NAME;poison`.
@@ -108,7 +97,12 @@ class Message:
         self.message_id = user.message_id
         self.sent_time = user.sent_time
         self.destination = outcome.format_name(user)
+        self.identifier = bytes(user.source_queue_manager) + user.message_id.to_bytes(4, "little")
         self.correlation_id = bytes(message.properties.correlation_id)
+        self.response_queue = _response_queue(user)
+        self.body_type = message.properties.body_type
+        self.application_tag = message.properties.application_tag
+        self.extension = bytes(message.properties.extension)
         self.label = legible(message.properties.label)
         self.message_class = message.properties.message_class
         self.delivery = "transactional" if transaction else "recoverable" if user.flags & core.USER_DM else "express"
@@ -138,6 +132,10 @@ class Message:
             "message_id": self.message_id,
             "destination": self.destination,
             "correlation_id": self.correlation_id.hex(),
+            "response_queue": self.response_queue,
+            "body_type": self.body_type,
+            "application_tag": self.application_tag,
+            "extension": self.extension.hex(),
             "label": self.label,
             "body": self.text(),
             "body_base64": base64.b64encode(self.content.properties.body).decode(),
@@ -153,6 +151,13 @@ class Message:
             "lookup_id": self.lookup_id,
             "abort_count": self.abort_count,
         }
+
+
+def _response_queue(user: headers.UserHeader) -> str | None:
+    name = user.response_queue
+    if name is None:
+        return None
+    return legible(guids.format_name(name, bytes(user.source_queue_manager)))
 
 
 class Queue:
@@ -171,67 +176,44 @@ class Queue:
         return self._client.send(self.name, body, **properties)
 
     @contextlib.contextmanager
-    def receive(self, timeout: float = 0.0) -> Iterator[Message]:
+    def receive(
+        self, timeout: float = 0.0, *, lookup_id: int | None = None, correlation_id: bytes | None = None
+    ) -> Iterator[Message]:
         """Receive one message in a transaction: removed for good when the block ends, put back in its old place if the
         block raises or the process dies, removed as rejected if it raises Reject. Waits up to `timeout` seconds, then
-        raises Empty."""
-        with self.receive_batch(1, timeout) as messages:
-            if not messages:
-                raise Empty(f"no message in {self.name}")
-            yield messages[0]
+        raises Empty. lookup_id: the message that has it, as peek shows it; correlation_id: the first that has it, as
+        the answer to a message does, whose identifier it is; what is before it in the queue stays there."""
+        with self._client.transaction() as transaction:
+            yield transaction.receive(self, timeout, lookup_id=lookup_id, correlation_id=correlation_id)
 
     @contextlib.contextmanager
     def receive_batch(self, limit: int, timeout: float = 0.0) -> Iterator[list[Message]]:
         """Receive up to `limit` messages in one transaction; an empty list if none came within `timeout` seconds."""
-        stored = self.begin_receive(limit, timeout, counted=True)
-        keys = [message.lookup_id for message in stored]
-        try:
-            yield [Message(message) for message in stored]
-        except Reject:
-            if not self.transactional:
-                self.put_back(keys)
-                raise ValueError(f"{self.name} is not transactional: its messages cannot be rejected") from None
-            self.end_receive(keys, confirm.NACK_RECEIVE_REJECTED)
-        except BaseException:
-            self.put_back(keys)
-            raise
-        else:
-            self.end_receive(keys, confirm.ACK_RECEIVE)
+        with self._client.transaction() as transaction:
+            yield transaction.receive_batch(self, limit, timeout)
 
-    def begin_receive(self, limit: int, timeout: float, counted: bool = False) -> list[Stored]:
+    def begin_receive(
+        self,
+        limit: int,
+        timeout: float,
+        counted: bool = False,
+        lookup_id: int | None = None,
+        correlation_id: bytes | None = None,
+    ) -> list[Stored]:
         """The first part of receive_batch; `end_receive` or `put_back` is the other, for all of them or for some.
-        counted: a message that comes back from it may be the reason."""
-        deadline = time.monotonic() + timeout
-        while True:
-            self._store.changed()  # before looking, so that nothing slips in between
-            stored = self._store.messages.begin_receive(
-                self.identifier,
-                limit,
-                self._client.now(),
-                counted,
-                self._client.config().poison_after if counted and self._has_poison else None,
-            )
-            left = deadline - time.monotonic()
-            if stored or left <= 0:
-                return stored
-            self._store.wait(min(left, LOOK_AGAIN_S))
+        counted: a message that comes back from it may be the reason. lookup_id, correlation_id: as `receive`."""
+        poison_after = self._client.config().poison_after if counted and self._has_poison else None
+        wanted = Wanted(self.identifier, limit, counted, poison_after, lookup_id, correlation_id)
+        return self._client.access.take(wanted, timeout)
 
-    def end_receive(self, keys: list[int], message_class: int) -> None:
+    def end_receive(self, keys: Sequence[int], message_class: int) -> None:
         """Remove messages of a receive for good, for the reason that the class says; all are put back if it fails."""
-        if not keys:
-            return
-        try:
-            with self._store.transaction():
-                self._store.messages.received(keys)
-                self._client.outcomes().remove(keys, message_class)
-        except BaseException:
-            self.put_back(keys)
-            raise
+        if keys:
+            self._client.access.commit(Commit(tuple(keys), message_class))
 
-    def put_back(self, keys: list[int]) -> None:
+    def put_back(self, keys: Sequence[int]) -> None:
         """Put messages of a receive back in their old places."""
-        with contextlib.suppress(StoreError):  # later, then: what the application raises matters more
-            self._store.messages.put_back(keys)
+        self._client.access.put_back(keys)
 
     def peek(self) -> Iterator[Message]:
         """The messages in the queue, in its order, without removing them."""
@@ -240,6 +222,99 @@ class Queue:
             for message in stored:
                 yield Message(message)
             place = (stored[-1].rank, stored[-1].lookup_id)
+
+
+class Transaction:
+    """What is received and sent in a `Client.transaction`: all of it happens, or nothing.
+
+    sent: when it has ended, what became of each message that was sent, in their order.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self.sent: list[Sent] = []
+        self._client = client
+        self._taken: list[int] = []
+        self._queues: dict[str, bool] = {}  # that something was taken from, and whether they are transactional
+        self._letters: list[Letter] = []
+
+    def receive(
+        self,
+        queue: Queue | str,
+        timeout: float = 0.0,
+        *,
+        lookup_id: int | None = None,
+        correlation_id: bytes | None = None,
+    ) -> Message:
+        """Receive one message of a local queue, as Queue.receive. Raises Empty if none came, which puts back what was
+        received before unless it is caught; BadName, NoSuchQueue, StoreError."""
+        messages = self.receive_batch(queue, 1, timeout, lookup_id=lookup_id, correlation_id=correlation_id)
+        if not messages:
+            raise Empty(f"no message in {queue if isinstance(queue, str) else queue.name}")
+        return messages[0]
+
+    def receive_batch(
+        self,
+        queue: Queue | str,
+        limit: int,
+        timeout: float = 0.0,
+        *,
+        lookup_id: int | None = None,
+        correlation_id: bytes | None = None,
+    ) -> list[Message]:
+        """Receive up to `limit` messages of a local queue; an empty list if none came within `timeout` seconds.
+        lookup_id, correlation_id: as Queue.receive."""
+        if isinstance(queue, str):
+            queue = self._client.queue(queue)
+        stored = queue.begin_receive(limit, timeout, True, lookup_id, correlation_id)
+        self._taken += [message.lookup_id for message in stored]
+        self._queues[queue.name] = queue.transactional
+        return [Message(message) for message in stored]
+
+    def send(self, destination: str, body: bytes | bytearray | memoryview, **properties: Any) -> None:
+        """Send a message when the block ends; arguments, as Client.send has them, are checked then against the store.
+        Raises ValueError for one that is out of range."""
+        self._letters.append(_letter(destination, body, **properties))
+
+    def commit(self) -> None:
+        """Make it happen; raises what Client.send does, and StoreError."""
+        taken, self._taken = tuple(self._taken), []
+        if taken or self._letters:
+            self.sent = self._client.access.commit(Commit(taken, confirm.ACK_RECEIVE, tuple(self._letters)))
+
+    def reject(self) -> None:
+        """Remove what was received as rejected (B-342), and send nothing. Raises ValueError if it cannot be."""
+        for name, transactional in self._queues.items():
+            if not transactional:
+                self.put_back()
+                raise ValueError(f"{name} is not transactional: its messages cannot be rejected") from None
+        taken, self._taken = tuple(self._taken), []
+        if taken:
+            self._client.access.commit(Commit(taken, confirm.NACK_RECEIVE_REJECTED))
+
+    def put_back(self) -> None:
+        """Put back what was received, and send nothing."""
+        taken, self._taken = self._taken, []
+        if taken:
+            self._client.access.put_back(taken)
+
+
+def _letter(
+    destination: str,
+    body: bytes | bytearray | memoryview,
+    label: str = "",
+    priority: int = 3,
+    delivery: str | None = None,
+    *,
+    acknowledge: Collection[str] = (),
+    **properties: Any,
+) -> Letter:
+    """A letter of the arguments of Client.send. Raises ValueError, TypeError."""
+    wanted = 0
+    for name in acknowledge:
+        if name not in ACKNOWLEDGE:
+            raise ValueError(f"there is no acknowledgement {name!r}; there are {', '.join(ACKNOWLEDGE)}")
+        wanted |= ACKNOWLEDGE[name]
+    return checked(Letter(destination, body, label, priority, delivery, acknowledge=wanted, **properties))
 
 
 class Client:
@@ -257,10 +332,9 @@ class Client:
         look: bool = False,
     ) -> None:
         self.store = open_to_look(folder) if look else Store(folder, create=create, clock=clock)
-        self.sending = Sending(self.store, self.now, self.config)
+        self.config: Callable[[], Config] = Current(self.store)
+        self.access = Remote(self.store, Direct(self.store, self.now, self.config))
         self._clock = clock
-        self._configuration: object = None
-        self._config: Config | None = None
 
     def __enter__(self) -> Client:
         return self
@@ -270,24 +344,12 @@ class Client:
 
     def close(self) -> None:
         """Close the store; an unfinished receive is put back."""
+        self.access.close()
         self.store.close()
 
     def now(self) -> int:
         """Seconds since 1970."""
         return int(self._clock())
-
-    def config(self) -> Config:
-        """What the store's configuration means now."""
-        configuration, names = self.store.configuration(), self.store.names()
-        if self._config is None or self._configuration != (configuration, names):
-            self._configuration = configuration, names
-            self._config = Config.of(
-                configuration,
-                own_names=frozenset(names.get("own", ())),
-                next_hops={name: tuple(hop) for name, hop in names.get("hops", {}).items()},
-                public_queues=names.get("public", {}),
-            )
-        return self._config
 
     def outcomes(self) -> Outcomes:
         """What follows when messages end now."""
@@ -348,62 +410,54 @@ class Client:
         label: str = "",
         priority: int = 3,
         delivery: str | None = None,
-        *,
-        ttrq: int | None = None,
-        ttbr: int | None = None,
-        dead_letter: bool = False,
-        journal: bool = False,
-        dead_letter_queue: str | None = None,
-        acknowledge: Collection[str] = (),
-        administration_queue: str | None = None,
+        **properties: Any,
     ) -> Sent:
-        r"""Send one message; it is durable, with its number, when this returns.
+        """Send one message; it is durable, with its number, when this returns.
 
-        destination: a local queue's name, or a format name: `DIRECT=TCP:10.0.0.5\private$\line1`, or `PRIVATE=` with
-        GUID and queue number of a queue manager, which may be one that only connects here, as a board does.
-        label: at most 249 characters; priority: 0 to 7, ignored for transactional messages; delivery: "express",
-        "recoverable" or "transactional", by default as the local queue needs it, and transactional to other machines.
-
-        ttrq, ttbr: TimeToReachQueue and TimeToBeReceived in seconds from now; by default four days and no limit. A
-        ttrq of 0 is one attempt to deliver, and counts as the 10 s that connecting may take (B-405).
-        dead_letter: keep it in a dead-letter queue if it is not delivered, or a transactional one not known to be
-        received (JN); dead_letter_queue: in this local transactional queue instead of the system's. journal: keep a
-        copy in the journal when it has arrived, or a transactional one when it was received (JP). acknowledge: of
-        ACKNOWLEDGE, what is to be told to administration_queue, a local queue that is not transactional or a format
-        name. Raises NoSuchQueue, BadName, ValueError (which says what is out of range), StoreError; StoreUnknown if the
-        disk failed at the very end: sent again by this Client it is sent once, another must look for it first.
+        The arguments are the fields of Letter, but for acknowledge: any of "reach-queue", "receive",
+        "nack-reach-queue", "nack-receive". Raises NoSuchQueue, BadName, ValueError (which says what is out of range),
+        StoreError; StoreUnknown if the disk failed at the very end: sent again by this Client it is sent once, another
+        must look for it first.
         """
-        check(label, ttrq, ttbr)
-        if ttrq == 0:  # one attempt to deliver it (B-405)
-            ttrq = CONNECT_TIMEOUT_S
-        sending = self.sending
-        queue, format_name = sending.target(destination)
-        delivery = delivery_to(queue, delivery)
-        if dead_letter_queue is not None:
-            dead_letter_queue = sending.dead_letter_queue(dead_letter_queue, delivery, dead_letter)
-        journaling = (core.USER_JN if dead_letter else 0) | (core.USER_JP if journal else 0)
-        sent = None
+        return self.send_many([_letter(destination, body, label, priority, delivery, **properties)])[0]
+
+    def send_many(self, letters: Iterable[Letter]) -> list[Sent]:
+        """Send messages in one transaction: all of them, in this order, or none if it raises, as `send` does. They
+        share the cost of making them durable."""
+        return self.access.commit(Commit(letters=tuple(checked(letter) for letter in letters)))
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """Receive and send in one transaction, over as many queues as are needed, here and elsewhere. It happens when
+        the block ends. If the block raises, nothing is sent and what was received is put back, or removed as rejected
+        if it raises Reject. If the process dies, nothing has happened, or all of it."""
+        transaction = Transaction(self)
         try:
-            with self.store.transaction():
-                packet = sending.packet(
-                    format_name,
-                    delivery,
-                    journaling,
-                    body=body,
-                    label=label,
-                    priority=priority,
-                    acknowledge=_wanted(acknowledge),
-                    ttrq=self.config().confirmation.long_live_time if ttrq is None else ttrq,
-                    ttbr=compose.FOREVER if ttbr is None else ttbr,
-                    admin=sending.administration_queue(administration_queue, bool(acknowledge)),
-                )
-                sent = sending.put(queue, format_name, packet, delivery, ttrq, dead_letter_queue)
-        except StoreUnknown as error:
-            number = "" if sent is None else f" {sent.message_id}"
-            raise StoreUnknown(
-                f"the message{number} to {names.destination(destination)} was sent, or not: {error.reason}"
-            ) from None
-        return sent
+            yield transaction
+        except Reject:
+            transaction.reject()
+        except BaseException:
+            transaction.put_back()
+            raise
+        else:
+            transaction.commit()
+
+    def reply(self, message: Message, body: bytes | bytearray | memoryview, **properties: Any) -> Sent:
+        """Send an answer to a message, to its response queue, with its identifier as correlation identifier. Arguments
+        as `send` has them. Raises ValueError if no answer to it is expected, and what `send` does."""
+        return self.send(self.response_queue(message), body, correlation_id=message.identifier, **properties)
+
+    def response_queue(self, message: Message) -> str:
+        """Where an answer to a message goes, as `send` takes it. Raises ValueError if none is expected."""
+        if message.response_queue is None:
+            raise ValueError(f"the message {message.message_key} names no response queue: no answer is expected")
+        name, host = outcome.destination(message.response_queue)
+        if isinstance(name, PrivateQueueFormatNameId) and host == self.store.guid:
+            queue = self.store.queues.find(name.private_queue_identifier)
+            if queue is None:
+                raise NoSuchQueue(f"the response queue of the message {message.message_key} is not there any more")
+            return queue.name
+        return message.response_queue
 
     def last_discarded(self, destination: str) -> int:
         """The class that ended the latest transactional message to this destination elsewhere, if it was not delivered

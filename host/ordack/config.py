@@ -1,7 +1,6 @@
 """Configuration of a queue manager: limits, names, addresses. Defaults are MSMQ's where it has one.
 
-The store keeps what applications need, too, or what must hold whoever starts the queue manager, under the names of the
-Windows registry (SETTINGS; behaviour.md 23.4). `Config.of` makes a Config of these values.
+`Config.of` makes a Config of the numbers that the store and the configuration file have (settings.NUMBERS).
 """
 
 from __future__ import annotations
@@ -9,12 +8,11 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from mqqb import confirm, guids, names
-from mqqb.confirm import LONG_LIVE_TIME, UNSET
-from mqqb.core import HOP_COUNT_MAX
+from mqqb.confirm import LONG_LIVE_TIME
 from mqqb.destination import (
     EARLY_ORDER_ACK,
     MAXIMUM_ORDER_ACK_DELAY,
@@ -24,98 +22,22 @@ from mqqb.session import Settings
 from mqqb.streams import RESEND_INTERVALS
 
 from ordack import machine
+from ordack.access import Access, Network, most_specific
 from ordack.names import BadName, destination, queue_name
+from ordack.settings import BAUD, LISTEN, NUMBERS
 from ordack.store.schema import NEVER
 
-PORT = 1801  # B-001
-EVERY_ADDRESS = ("0.0.0.0", "::")  # to listen on
+PORT = LISTEN[1]  # B-001
+LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # of those that stand for every address, to listen on
 SERIAL_PORT = 0  # stands for the port of a hop that is a serial line: nobody connects there
 CONNECT_TIMEOUT_S = 10  # for an attempt to connect; also what a TimeToReachQueue of 0 counts as (B-405)
-BAUD = 115200
 _SERIAL = re.compile(r"(?:([\w.-]+)=)?(.+?)(?:@([^@/]*))?", re.DOTALL)
 _DIRECT = re.compile(r"(?:DIRECT=)?(TCP|OS):([^\\]{1,255})\\(?:(private\$)\\)?(.+)", re.IGNORECASE)
 
 
-class Setting(NamedTuple):
-    """One value that the store keeps. `absent`: what holds without it, None for a meaning of its own."""
-
-    absent: int | None
-    minimum: int
-    maximum: int
-    meaning: str
-
-
-SETTINGS = {
-    "AckTimeout": Setting(20000, 20000, 120000, "ms without any packet before a session counts as dead (B-043)"),
-    "CleanupInterval": Setting(300000, 1, NEVER, "ms after which an idle session is closed (B-132)"),
-    "ClockSkew": Setting(0, 0, NEVER, "s that a sender's clock may be behind when TimeToReachQueue is tested (B-267)"),
-    "EarlyOrderAck": Setting(
-        EARLY_ORDER_ACK,
-        0,
-        NEVER,
-        "ms without a message after which an OrderAck goes out early; 0: only IdleAckDelay and SeqMaxAckDelay decide",
-    ),
-    "EnablePingService": Setting(0, 0, 1, "1: answer pings (B-202)"),
-    "EnableReportMessages": Setting(0, 0, 1, "1: make the report messages that traced messages ask for (B-294)"),
-    "HopLimit": Setting(15, 1, HOP_COUNT_MAX, "queue managers that a message may pass, when this one forwards (B-259)"),
-    "IdleAckDelay": Setting(500, 1, NEVER, "ms that an OrderAck waits for more messages (B-045)"),
-    "LongLiveTime": Setting(LONG_LIVE_TIME, 0, UNSET - 1, "s of TimeToReachQueue, if a message has none (B-401)"),
-    "MaxInSessions": Setting(
-        1024, 1, NEVER, "sessions at once, whoever began them; one more that others begin is refused (B-206)"
-    ),
-    "MaxUnackedPacket": Setting(64, 1, 0xFFFF, "window size in packets (B-039)"),
-    "MinimumRate": Setting(50, 1, NEVER, "bytes a second that a packet must arrive with, once PacketTimeout is over"),
-    "MsmqIpPingPort": Setting(3527, 0, 0xFFFF, "UDP port of pings (B-006)"),
-    "PacketTimeout": Setting(60000, 1000, NEVER, "ms that every packet may take to arrive"),
-    "PermitInsecureNacks": Setting(0, 0, 1, "1: tell senders that a queue or a right is missing (B-349, B-409)"),
-    "PoisonAfter": Setting(
-        None,
-        1,
-        NEVER,
-        "receives by an application that end without a commit, after which a "
-        "message moves to the sub-queue NAME;poison; absent: no limit",
-    ),
-    "QosCleanupIntervalMultiplier": Setting(2, 1, 100, "the Ack Wait timer, as a multiple of AckTimeout (B-134)"),
-    "Quota": Setting(8 << 30, 0, NEVER, "bytes of all packets kept (B-084, B-285)"),
-    "RemoveDuplicateCleanup": Setting(1800000, 1000, NEVER, "ms that the duplicate filter remembers (B-138)"),
-    "RemoveDuplicateSize": Setting(10000, 0, 1 << 32, "messages that the duplicate filter remembers (B-019)"),
-    "RoundTripDelay": Setting(0, 0, 3600000, "ms added to the timers of a session (B-131, B-133)"),
-    "RouteMessages": Setting(0, 0, 1, "1: forward messages for other queue managers (B-264)"),
-    "SendPings": Setting(0, 0, 1, "1: ping before connecting (B-198)"),
-    "SeqMaxAckDelay": Setting(10, 0, NEVER, "s that an OrderAck may wait at most (B-047)"),
-    "SeqResend13Time": Setting(30, 1, NEVER, "s before the first three resends of a sequence (B-015)"),
-    "SeqResend46Time": Setting(300, 1, NEVER, "s before the next three (B-016)"),
-    "SeqResend79Time": Setting(1800, 1, NEVER, "s before three more (B-017)"),
-    "SeqResend10Time": Setting(21600, 1, NEVER, "s before every later one (B-018)"),
-    "TryConnectInterval": Setting(5000, 1, NEVER, "ms between attempts to connect (B-133)"),
-    "XactDeadLetterAlways": Setting(0, 0, 1, "1: every transactional message asks for dead-lettering (B-400)"),
-    "XactDelayReceiveNack": Setting(None, 0, UNSET - 1, "s that a confirmation may come after TimeToBeReceived (C-12)"),
-}
-
-
-def setting_name(text: str) -> str:
-    """The name of a setting with its capitals; raises ValueError if there is none."""
-    found = {known.lower(): known for known in SETTINGS}.get(text.lower())
-    if found is None:
-        raise ValueError(f"there is no setting {text!r}; `ordack config` lists them")
-    return found
-
-
-def check_setting(name: str, text: str) -> int:
-    """A new value for a setting; raises ValueError that says what is wrong with it."""
-    setting = SETTINGS[name]
-    try:
-        value = int(text, 0)
-    except ValueError:
-        raise ValueError(f"{name}: {text!r} is not a whole number") from None
-    if not setting.minimum <= value <= setting.maximum:
-        raise ValueError(f"{name}: {value} is not in {setting.minimum} to {setting.maximum}")
-    return value
-
-
-@dataclass(frozen=True)
+@dataclass
 class Config:
-    """Settings of one queue manager.
+    """Settings of one queue manager. All parts of it have the same Config; only `become` changes it.
 
     own_names: host parts of direct names that mean this queue manager; empty: messages to any are taken, and what goes
     out to this machine's addresses stays here (B-416). listening: where it takes connections. next_hops: address as in
@@ -135,11 +57,14 @@ class Config:
     resend_intervals: ms (B-045, B-047, B-136). early_order_ack: ms of quiet after which an OrderAck goes out before
     these ask for it; 0: never. ping_port: UDP (B-006). try_connect_interval,
     round_trip_delay: ms; their sum is the longest wait between two attempts to connect (B-133). poison_after: receives
-    without a commit after which a message is poison; None: never.
+    without a commit after which a message is poison; None: never. numbers: those that the configuration file states,
+    by name, for applications to go by, too. sessions_per_address: networks, and in place of max_sessions_per_address
+    how many sessions each of their addresses may have. access: who may write to a queue, by its name in lower case;
+    every_access: to others. names: what people call queue managers, by GUID in lower case.
     """
 
     own_names: frozenset[str] = frozenset()
-    listening: tuple[str, int] | None = None
+    listening: tuple[tuple[str, int], ...] = ()
     next_hops: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     public_queues: Mapping[str, str] = field(default_factory=dict)
     quota: int = 8 << 30
@@ -173,19 +98,34 @@ class Config:
     try_connect_interval: int = 5000
     round_trip_delay: int = 0
     poison_after: int | None = None
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    sessions_per_address: tuple[tuple[Network, int], ...] = ()
+    access: Mapping[str, Access] = field(default_factory=dict)
+    every_access: Access = field(default_factory=Access)
+    names: Mapping[str, str] = field(default_factory=dict)
     session: Settings = field(default_factory=Settings)
     confirmation: confirm.Settings = field(default_factory=confirm.Settings)
 
     @classmethod
     def of(cls, configuration: Mapping[str, int], **others: Any) -> Config:
         """The Config that the store's configuration means; `others`: fields that are not in it, or override it."""
-        value = {name: setting.absent for name, setting in SETTINGS.items()} | dict(configuration)
+        value = {name: setting.default for name, setting in NUMBERS.items()} | dict(configuration)
         delay = value["RoundTripDelay"] or 0
         fields: dict[str, Any] = {
             "quota": value["Quota"],
             "history_size": value["RemoveDuplicateSize"],
             "history_lifetime": (value["RemoveDuplicateCleanup"] or 0) // 1000,
             "max_sessions": value["MaxInSessions"],
+            "max_sessions_per_address": value["MaxInSessionsPerAddress"],
+            "max_sessions_per_guid": value["MaxInSessionsPerPeer"],
+            "max_unknown_streams": value["MaxUnknownStreams"],
+            "max_ack_queues": value["MaxAckQueues"],
+            "max_final_acks": value["MaxFinalAcks"],
+            "max_peer_final_acks": value["MaxFinalAcksPerPeer"],
+            "max_unwritten": value["MaxUnwritten"],
+            "max_half_received": value["MaxHalfReceived"],
+            "refusals_told": value["RefusalsTold"],
+            "outcomes_kept": value["MaxOutcomes"],
             "route": bool(value["RouteMessages"]),
             "hop_limit": value["HopLimit"],
             "clock_skew": value["ClockSkew"],
@@ -216,6 +156,32 @@ class Config:
         }
         return cls(**(fields | others))
 
+    @classmethod
+    def kept(cls, configuration: Mapping[str, int], names: Mapping[str, Any]) -> Config:
+        """The Config for applications, of what the store has: its own numbers, and in `names` what the queue manager
+        was last started with."""
+        return cls.of(
+            {**configuration, **names.get("numbers", {})},
+            own_names=frozenset(names.get("own", ())),
+            next_hops={name: tuple(hop) for name, hop in names.get("hops", {}).items()},
+            public_queues=names.get("public", {}),
+        )
+
+    def become(self, other: Config) -> None:
+        """Be as the other one from now on: whoever has this one goes by the new values."""
+        for one in fields(self):
+            setattr(self, one.name, getattr(other, one.name))
+
+    def to_keep(self) -> dict[str, Any]:
+        """What `kept` needs as `names`, ready for JSON."""
+        return {
+            "own": sorted(self.own_names),
+            "hops": dict(self.next_hops),
+            "public": dict(self.public_queues),
+            "numbers": dict(self.numbers),
+            "names": dict(self.names),
+        }
+
     def is_own(self, address: str) -> bool:
         """Does this host part of a direct name mean this queue manager, whatever port it listens on (B-416)? Those of
         next_hops do not, and with own_names no others than these."""
@@ -223,13 +189,40 @@ class Config:
             return False
         return address in self.own_names if self.own_names else machine.has(address)
 
+    def sessions_limit(self, address: str) -> int:
+        """How many sessions this address may have (B-435)."""
+        limit = most_specific(self.sessions_per_address, address) if self.sessions_per_address else None
+        return self.max_sessions_per_address if limit is None else limit
+
+    def access_to(self, queue: str) -> Access:
+        """Who may write to a queue of this name."""
+        return self.access.get(queue.lower(), self.every_access)
+
+    @property
+    def own_hop(self) -> tuple[str, int] | None:
+        """Where to connect to itself; None: it takes no connections."""
+        if not self.listening:
+            return None
+        host, port = self.listening[0]
+        return LOOPBACK.get(host, host), port
+
     def way(self, address: str) -> tuple[str, int]:
         """Where to connect to for a direct name with this host part: to itself if that is its own."""
         known = self.next_hops.get(address)
-        if known is None and self.listening and self.is_own(address):
-            host, port = self.listening
-            return (address if host in EVERY_ADDRESS else host), port
+        if known is None and self.own_hop and self.is_own(address):
+            for host, port in self.listening:
+                if host == address or (host in LOOPBACK and _is_of_family(address, host)):
+                    return address, port
+            return self.own_hop
         return known or (address, PORT)
+
+
+def _is_of_family(address: str, other: str) -> bool:
+    """Is this of the same version of IP as the other, or a name?"""
+    try:
+        return ipaddress.ip_address(address).version == ipaddress.ip_address(other).version
+    except ValueError:
+        return True
 
 
 def confirmation_settings(configuration: Mapping[str, int]) -> confirm.Settings:
@@ -266,6 +259,11 @@ def parse_address(text: str) -> tuple[str, int]:
     if not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ValueError(f"{text!r}: the port is a number from 0 to 65535")
     return host, int(port)
+
+
+def parse_local_address(text: str) -> tuple[str, int]:
+    """As `parse_address`; a PORT alone is one of the loopback address."""
+    return parse_address(f"127.0.0.1:{text}" if text.isdigit() else text)
 
 
 def format_address(host: str, port: int) -> str:

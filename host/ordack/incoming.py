@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 
 from mqqb.destination import IncomingStream
+from mqqb.session import Session
 
 from ordack.config import Config
 from ordack.links import Link
@@ -19,6 +20,15 @@ from ordack.store import Store
 from ordack.store.memory import Incoming
 from ordack.store.queues import Queue
 from ordack.store.schema import PRIVATE
+
+
+class RunStream(IncomingStream):
+    """A stream that messages come for in runs, too."""
+
+    def schedule_for_run(self, count: int, now: int, session: Session, early: int) -> None:
+        """As `schedule_order_ack`, for so many messages that have come at once."""
+        self._come += count - 1
+        self.schedule_order_ack(now, session, early)
 
 
 class IncomingState:
@@ -35,7 +45,7 @@ class IncomingState:
         source: bytes,
         key: str,
         target: str | int,
-        stream: IncomingStream,
+        stream: RunStream,
         last_access: int = 0,
     ) -> None:
         self.source = source
@@ -95,8 +105,8 @@ class IncomingStreams:
                 again.stream.schedule_order_ack(now)
                 self.owe(again)
 
-    def _stream(self, now: int, record: array[int] | None = None, limit: int | None = None) -> IncomingStream:
-        stream = IncomingStream(record, now, self._config.order_ack_timeout, self._config.maximum_order_ack_delay)
+    def _stream(self, now: int, record: array[int] | None = None, limit: int | None = None) -> RunStream:
+        stream = RunStream(record, now, self._config.order_ack_timeout, self._config.maximum_order_ack_delay)
         stream.limit = limit
         return stream
 

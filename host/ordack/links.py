@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from mqqb import guids
-from mqqb.session import OPEN, Session
+from mqqb.session import OPEN
 
 from ordack.config import Config
+from ordack.counters import ALLOW_LIST, LIMIT, Counters, Peers
 from ordack.log import ERROR, SAME_AGAIN_S, Operator
 from ordack.pace import Pace
+from ordack.prediction import PredictingSession
 from ordack.store import StoreError
 from ordack.turns import Turns
 
@@ -30,14 +33,21 @@ class Link:
     Set `writable` False while the transport takes no more: acknowledgements still go out, messages wait.
     """
 
-    def __init__(self, session: Session, address: str, hop: Hop | None) -> None:
+    def __init__(self, session: PredictingSession, address: str, hop: Hop | None, peers: Peers) -> None:
         self.session = session
         self.address = address
         self.hop = hop
+        self.counts = peers.of(self.name)
+        self.counts.sessions += 1
         self.writable = True
         self.was_open = False
         self.pace = Pace(session)
         self.turns = Turns()
+
+    @property
+    def name(self) -> str:
+        """What people call its peer."""
+        return self.hop[0] if self.hop else self.address
 
     @property
     def is_open(self) -> bool:
@@ -52,10 +62,12 @@ class Link:
 
 class Links:
     """All connections. guid: of this queue manager. ended: is called with each link whose session is over, once, when
-    it is here no more. max_sessions: may be set lower than the Config says."""
+    it is here no more. max_sessions: may be set lower than the Config says. counters: what this queue manager has done.
+    """
 
     def __init__(self, guid: bytes, config: Config, operator: Operator, ended: Callable[[Link], None]) -> None:
         self.max_sessions = config.max_sessions
+        self.counters = Counters()
         self._guid = guid
         self._config = config
         self._operator = operator
@@ -64,8 +76,8 @@ class Links:
         self._by_guid: dict[bytes, list[Link]] = {}
         self._half_received: dict[Link, int] = {}  # bytes of an unfinished packet
         self._touched: dict[Link, None] = {}  # these have something to write, or are to be shut
-        self._refused = 0
-        self._refusals_due = 0
+        self._at: Counter[str] = Counter()  # how many there are with each address
+        self._told: dict[str, tuple[int, int]] = {}  # of each kind: how many when it was last told, when to tell again
 
     def __iter__(self) -> Iterator[Link]:
         return iter(self._links)
@@ -86,31 +98,40 @@ class Links:
         """A peer has connected from this IP address, or over the serial line that is this hop; None: it is one too
         many (B-435)."""
         if self.would_refuse(address):
-            self._refused += 1
-            if now >= self._refusals_due:
-                self._refusals_due = now + 1000 * SAME_AGAIN_S
-                self._operator.tell(
-                    f"{address}: refused, {self._from(address)} sessions from there, {len(self)} in "
-                    f"all; {self._refused} refused since this was last told"
-                )
-                self._refused = 0
+            self._refuse(LIMIT, address, now, f"{self._at[address]} sessions from there, {len(self)} in all")
             return None
         return self._add(False, address, hop, now)
 
+    def not_admitted(self, address: str, now: int, reason: str) -> None:
+        """A peer that has connected from this IP address may not connect there."""
+        self._refuse(ALLOW_LIST, address, now, reason)
+
+    def _refuse(self, kind: str, address: str, now: int, reason: str) -> None:
+        """Count a connection that is refused, and tell of it now and then."""
+        refused = self.counters.sessions_refused
+        refused[kind] += 1
+        told, due = self._told.get(kind, (0, now))
+        if now >= due:
+            self._told[kind] = refused[kind], now + 1000 * SAME_AGAIN_S
+            self._operator.tell(
+                f"{address}: refused, {reason}; {refused[kind] - told} refused since this was last told",
+                peer=address,
+                rule="B-435",
+            )
+
     def would_refuse(self, address: str) -> bool:
         """Would a connection from this IP address be one too many now (B-202, B-206)?"""
-        return len(self) >= self.max_sessions or self._from(address) >= self._config.max_sessions_per_address
-
-    def _from(self, address: str) -> int:
-        return sum(link.address == address for link in self._links)
+        return len(self) >= self.max_sessions or self._at[address] >= self._config.sessions_limit(address)
 
     def connect(self, hop: Hop, address: str, now: int, pinged: bool) -> Link:
         """This side has connected to a hop, whose IP address is `address`; pinged: a ping had found it willing."""
         return self._add(True, address, hop, now, pinged)
 
     def _add(self, initiator: bool, address: str, hop: Hop | None, now: int, pinged: bool = False) -> Link:
-        link = Link(Session(initiator, self._guid, now, settings=self._config.session), address, hop)
+        session = PredictingSession(initiator, self._guid, now, settings=self._config.session)
+        link = Link(session, address, hop, self.counters.peers)
         self._links.append(link)
+        self._at[address] += 1
         link.session.connected(now, pinged)
         self.touch(link)
         return link
@@ -130,7 +151,9 @@ class Links:
         if elsewhere:
             self._operator.tell(
                 f"{link.address} and {elsewhere[0]}: both say that they are "
-                f"{guids.guid_text(link.peer)}; is one a copy of the other? (B-413)"
+                f"{guids.guid_text(link.peer)}; is one a copy of the other? (B-413)",
+                peer=link.address,
+                rule="B-413",
             )
         if len(same) > self._config.max_sessions_per_guid:
             self.close(same[0], "B-435", "too many sessions with one queue manager: the oldest gives way")
@@ -141,6 +164,7 @@ class Links:
     def receive(self, link: Link, data: bytes, now: int) -> list[object]:
         """The events of the session that these bytes make; none if they meet a defect, which ends the link."""
         self.touch(link)
+        link.counts.received_bytes += len(data)
         events: list[object] = []
         with self.isolated(link):
             events = link.session.receive_data(data, now)
@@ -165,6 +189,7 @@ class Links:
         self._touched.clear()
         for link, data, _ in news:
             link.pace.wrote(len(data))
+            link.counts.sent_bytes += len(data)
         return news
 
     def run_timers(self, now: int) -> None:
@@ -191,7 +216,7 @@ class Links:
 
     def defect(self, link: Link, error: Exception) -> None:
         """End this link, for something that it has met has failed in a way that nobody thought of."""
-        self._operator.tell("".join(traceback.format_exception(error)).rstrip(), ERROR)
+        self._operator.tell("".join(traceback.format_exception(error)).rstrip(), ERROR, peer=link.address)
         self.close(link, "B-435", f"defect in the queue manager, {error!r}")
 
     def close_all(self, rule: str, reason: str) -> None:
@@ -214,13 +239,21 @@ class Links:
         self.touch(link)
         if link not in self._links:
             return
+        link.counts.sessions -= 1
         closed = link.session.closed
+        if closed:
+            self.counters.ended(closed.rule)
         if closed and closed.rule not in EVERYDAY_ENDS:
             self._operator.tell(
                 f"{link.address}: session closed, {closed.reason} ({closed.rule})",
                 fact=f"{link.address}: {closed.rule}",
+                peer=link.address,
+                rule=closed.rule,
             )
         self._links.remove(link)
+        self._at[link.address] -= 1
+        if not self._at[link.address]:
+            del self._at[link.address]
         self._half_received.pop(link, None)
         same = self._by_guid.get(link.peer, [])
         if link in same:

@@ -1,4 +1,4 @@
-"""The log of `ordack serve`: one line for each new fact, with time and level.
+"""The log of `ordack serve`: one line for each new fact, with time and level, as text or as JSON.
 
 What repeats is counted and reported together, less and less often.
 """
@@ -6,11 +6,13 @@ What repeats is counted and reported together, less and less often.
 from __future__ import annotations
 
 import contextlib
+import enum
+import json
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from ordack.store.database import legible
+from ordack.store.database import legible, printable
 
 INFO, WARNING, ERROR = "info", "warning", "error"
 AGAIN_S = 60.0  # in which the same fact is not told again; twice as long each time that it keeps coming,
@@ -19,40 +21,59 @@ FACTS_MAX = 1000  # that are remembered
 SAME_AGAIN_S = 10  # an operator is told at most that often of one kind of excess
 
 
+class Form(enum.StrEnum):
+    """The forms of the log: a line of text, or a JSON object."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
 class Line(str):
     """A line for the log. level: INFO, WARNING, ERROR. fact: what makes it the same as another one, although numbers in
-    the text differ; by default the text."""
+    the text differ; by default the text. about: what it is about, for programs: the `peer` (address or name), the
+    `queue` (format name), the `rule` of the specification, the message `class`."""
 
-    __slots__ = ("fact", "level")
+    __slots__ = ("about", "fact", "level")
 
-    level: str
+    about: dict[str, str]
     fact: str
+    level: str
 
-    def __new__(cls, text: str, level: str = WARNING, fact: str = "") -> Line:
+    def __new__(cls, text: str, level: str = WARNING, fact: str = "", **about: str) -> Line:
         line = super().__new__(cls, text)
         line.level = level
         line.fact = fact or text
+        line.about = about
         return line
 
 
 class Operator:
-    """Who is told what he should know. write: takes each line; nothing depends on whether it works."""
+    """Who is told what he should know. write: takes each line; nothing depends on whether it works. named: adds to a
+    text what people call those who are in it."""
 
-    def __init__(self, write: Callable[[str], None]) -> None:
+    def __init__(self, write: Callable[[str], None], named: Callable[[str], str] = str) -> None:
         self._write = write
+        self._named = named
         self._told: dict[str, int] = {}  # kind -> not again before this second
 
-    def tell(self, text: str, level: str = WARNING, fact: str = "") -> None:
-        """Tell him something; level, fact: see Line."""
+    def tell(self, text: str, level: str = WARNING, fact: str = "", **about: str) -> None:
+        """Tell him something; level, fact, about: see Line."""
         with contextlib.suppress(Exception):
-            line = text if isinstance(text, Line) else Line(text, level, fact)
-            self._write(Line(legible(line), line.level, line.fact))
+            line = text if isinstance(text, Line) else Line(text, level, fact, **about)
+            self._write(
+                Line(
+                    legible(self._named(line)),
+                    line.level,
+                    line.fact,
+                    **{name: legible(value) for name, value in line.about.items()},
+                )
+            )
 
-    def tell_seldom(self, kind: str, wall: int, text: str) -> None:
+    def tell_seldom(self, kind: str, wall: int, text: str, **about: str) -> None:
         """Tell him something of this kind, unless that was done a moment ago. wall: seconds since 1970."""
         if wall >= self._told.get(kind, 0):
             self._told[kind] = wall + SAME_AGAIN_S
-            self.tell(text)
+            self.tell(text, **about)
 
 
 class _Fact:
@@ -67,11 +88,15 @@ class _Fact:
 
 class Log:
     """Takes lines, also plain text, which is a warning. write: takes each line as it is to appear. clock: gives seconds
-    since 1970. `tick` is to be called now and then, `close` at the end: both tell what has come again."""
+    since 1970. `tick` is to be called now and then, `close` at the end:
+    both tell what has come again."""
 
-    def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, write: Callable[[str], None], clock: Callable[[], float] = time.time, form: Form = Form.TEXT
+    ) -> None:
         self._write = write
         self._clock = clock
+        self._form = form
         self._facts: dict[str, _Fact] = {}
 
     def __call__(self, text: str) -> None:
@@ -84,7 +109,7 @@ class Log:
         if len(self._facts) >= FACTS_MAX:
             self._tell_again(next(iter(self._facts)))
         self._facts[line.fact] = _Fact(self._clock())
-        self._tell(line, line.level)
+        self._tell(line)
 
     def tick(self) -> None:
         """Tell what has come again for long enough; forget what has not."""
@@ -103,13 +128,22 @@ class Log:
     def _tell_again(self, name: str) -> bool:
         fact = self._facts.pop(name)
         if fact.last:
-            since = datetime.fromtimestamp(fact.told, UTC).strftime("%H:%M:%S")
-            self._tell(
-                f"{fact.last} ({'once' if fact.count == 1 else f'{fact.count} times'} more since {since})",
-                fact.last.level,
-            )
+            self._tell(fact.last, fact.count, fact.told)
         return fact.count > 0
 
-    def _tell(self, text: str, level: str) -> None:
-        when = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        self._write(f"{when} {level}: {text}")
+    def _tell(self, line: Line, again: int = 0, since: float = 0.0) -> None:
+        """Write a line; again: how often it has come since that time, in seconds since 1970, when it was told last."""
+        when = _moment(self._clock())
+        if self._form is Form.JSON:
+            more = {"again": again, "since": _moment(since)} if again else {}
+            self._write(json.dumps({"time": when, "level": line.level, "text": line, **line.about, **more}))
+            return
+        text = printable(line, "\n    ")
+        if again:
+            text += f" ({'once' if again == 1 else f'{again} times'} more since {_moment(since)[11:19]})"
+        self._write(f"{when} {line.level}: {text}")
+
+
+def _moment(seconds: float) -> str:
+    """A time since 1970 as ISO 8601 has it, in UTC, with milliseconds."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"

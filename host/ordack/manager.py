@@ -14,7 +14,7 @@ Times: `now` monotonic milliseconds, `wall` seconds since 1970.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from mqqb.events import Acknowledged, Closed, MessageReceived, Noted, Opened
 
 from ordack import clock, outcome
 from ordack.acceptance import NOT_NOW, Acceptance
+from ordack.applications import Applications, Question
 from ordack.batch import Batch
 from ordack.config import Config
 from ordack.deadlines import Deadlines
@@ -33,13 +34,17 @@ from ordack.log import ERROR, Operator
 from ordack.order_acks import OrderAcks
 from ordack.outcome import Outcomes
 from ordack.outgoing import OutgoingQueue, OutgoingQueues
+from ordack.peer_names import PeerNames
+from ordack.prediction import MessageRun
 from ordack.routing import Routing
 from ordack.settling import Settling
-from ordack.status import report
+from ordack.status import refusals, report
 from ordack.store import Store, StoreError
-from ordack.store.outgoing import NewOutgoing
+from ordack.store.messages import ANY
+from ordack.store.outgoing import Reading
 from ordack.tables import key_of
 
+ANSWERS_KEPT_S = 86400  # of an application that was killed: it cannot ask again
 TRACED = core.BASE_TR >> 8  # BaseHeader.Flags.TR, in the byte at packet offset 3
 
 
@@ -55,13 +60,14 @@ class Manager:
     ) -> None:
         self.store = store
         self.config = config = config or Config()
-        self.operator = Operator(log)
+        self.operator = Operator(log, lambda text: PeerNames(config.names).added(text))
         self.about: dict[str, Any] = {}
         self.connections: Callable[[], dict[Hop, dict[str, Any]]] = dict
         self.links = Links(store.guid, config, self.operator, self._ended)
         routing = Routing(store.guid, config)
         self.incoming = IncomingStreams(store, routing, config)
         self.outgoing = OutgoingQueues(store, self.links, routing, config)
+        self.applications = Applications(store, self.outgoing, self.operator)
         self._duplicates = Duplicates(store, config)
         self._order_acks = OrderAcks(store, self.links, self.incoming, self.outgoing)
         self._acceptance = Acceptance(
@@ -72,11 +78,9 @@ class Manager:
         self._clock = clock.Clock()
         self._history_due = now + 1000 * config.history_lifetime
         self._looked_at = -1  # the second when what is due was last looked for
-        self._shown: object = None
-        self._has_failed = False
-        store.keep_names(
-            {"own": sorted(config.own_names), "hops": dict(config.next_hops), "public": dict(config.public_queues)}
-        )
+        self.shown: dict[str, Any] = {}  # what others see of it
+        self.failure: StoreError | None = None  # why its state cannot be read, so that no session is served
+        store.keep_names(config.to_keep())
         self._load(now)
 
     # ---- what the store holds
@@ -96,6 +100,7 @@ class Manager:
         """Take up what other processes have changed, if anything."""
         if self.store.changed():
             self._refresh()
+            self.store.messages.news.add(ANY)
 
     def _refresh(self) -> None:
         with self.store.snapshot():
@@ -109,6 +114,7 @@ class Manager:
             yield
         except StoreError as error:
             self.operator.tell(f"all sessions are closed: {error}", ERROR)
+            self.links.counters.store_failed(str(error), now)
             self.links.close_all("B-285", "the store failed")
             self._recover(now)
 
@@ -117,10 +123,10 @@ class Manager:
         self._looked_at = -1
         try:
             self._load(now)
-            self._has_failed = False
-        except StoreError:
-            self._has_failed = True
-        return not self._has_failed
+            self.failure = None
+        except StoreError as error:
+            self.failure = error
+        return self.failure is None
 
     # ---- connections
 
@@ -156,11 +162,15 @@ class Manager:
 
     # ---- a batch
 
-    def receive(self, arrivals: Iterable[tuple[Link, bytes]], now: int, wall: int) -> None:
-        """Take what came on any number of links: one transaction, then acknowledgements and what else may be sent."""
-        if self._has_failed:  # what has come is not taken, so these sessions cannot go on
+    def receive(
+        self, arrivals: Iterable[tuple[Link, bytes]], now: int, wall: int, questions: Sequence[Question] = ()
+    ) -> None:
+        """Take what came on any number of links, and what applications ask for: one transaction, then acknowledgements,
+        answers and what else may be sent."""
+        if self.failure:  # what has come is not taken, so these sessions cannot go on
             for link, _ in arrivals:
                 self.links.close(link, "B-285", "the store fails")
+            self.applications.failed(questions, StoreError("`ordack serve` cannot read its store"))
             return
         with self._guard(now):
             self._watch_clock(now, wall)
@@ -169,21 +179,33 @@ class Manager:
             for link, data in arrivals:
                 links[link] = None
                 work += [(link, event) for event in self.links.receive(link, data, now)]
-            try:
-                self._handle(work, now, wall)
-            except StoreError:
-                raise
-            except Exception as error:  # noqa: BLE001 - a defect that one link has met is not the others' end
-                self.operator.tell(f"a batch is handled again, link by link, after {error!r}")
-                for link in links:
-                    with self.links.isolated(link):
-                        self._handle([(of, event) for of, event in work if of is link], now, wall)
+            self._handle_all(work, questions, now, wall)
             self.links.limit_half_received()
+            self.outgoing.obey(now)  # before anything leaves
+            links.update((queue.link, None) for queue in self.outgoing.take_news() if queue.link)
             for link in links:
                 self._dispatch(link, now, wall)
             self._order_acks.send_due(now, wall)
 
-    def _handle(self, work: list[tuple[Link, object]], now: int, wall: int) -> None:
+    def _handle_all(self, work: list[tuple[Link, object]], questions: Sequence[Question], now: int, wall: int) -> None:
+        """Decide about all of it together; if that fails, about parts of it, so that none spoils another."""
+        try:
+            self._handle(work, now, wall, questions)
+        except StoreError as error:
+            if not questions:
+                raise
+            self.links.counters.store_failed(str(error), now)
+            self._load(now)  # what they wanted may be why; they have been told
+            self._handle(work, now, wall)
+        except Exception as error:  # noqa: BLE001 - a defect that one link has met is not the others' end
+            self.operator.tell(f"a batch is handled again, link by link, after {error!r}")
+            if questions:
+                self._handle([], now, wall, questions)
+            for link in dict.fromkeys(link for link, _ in work):
+                with self.links.isolated(link):
+                    self._handle([(of, event) for of, event in work if of is link], now, wall)
+
+    def _handle(self, work: list[tuple[Link, object]], now: int, wall: int, questions: Sequence[Question] = ()) -> None:
         """Decide about events and store the outcome. If anything raises, nothing was decided and nothing stored."""
 
         def decide(batch: Batch) -> None:
@@ -191,40 +213,59 @@ class Manager:
                 if link not in batch.refused:
                     self._decide(batch, link, event, now, wall)
 
-        if any(isinstance(event, (MessageReceived, Acknowledged)) for _, event in work):
-            for link, recoverable in self._transact(now, wall, decide).stored:
-                link.session.stored(recoverable, now)
+        if (
+            questions
+            or self.applications.has_work
+            or any(isinstance(event, (MessageReceived, MessageRun, Acknowledged)) for _, event in work)
+        ):
+            for link, recoverable, count in self._transact(now, wall, decide, questions).stored:
+                link.session.stored_all(recoverable, count, now)
         else:
             decide(Batch(Outcomes(self.store, wall, self.config)))
 
-    def _transact(self, now: int, wall: int, decide: Callable[[Batch], object]) -> Batch:
-        """Run `decide` on a new batch and write what it has decided, in one transaction. If anything raises, nothing
-        was decided and nothing stored."""
+    def _transact(
+        self, now: int, wall: int, decide: Callable[[Batch], object], questions: Sequence[Question] = ()
+    ) -> Batch:
+        """Do what applications ask for, run `decide` on a new batch and write what it has decided, in one transaction.
+        If anything raises, nothing was decided and nothing stored."""
         batch = Batch(Outcomes(self.store, wall, self.config))
         try:
             with self.store.transaction():
                 self._hear()
+                self.applications.decide(batch.outcomes, questions, now)
                 decide(batch)
                 self._write(batch, wall)
-        except StoreError:
+        except StoreError as error:
+            self.applications.failed(questions, error)
             raise
         except Exception:
+            self.applications.undone()
             self._load(now)
             raise
+        self.applications.committed()
         for key, queue in batch.queue_of.items():
             queue.transmitted.discard(key)  # the store knows it now
+        batch.count(self.links.counters)
         return batch
 
     def _decide(self, batch: Batch, link: Link, event: object, now: int, wall: int) -> None:
         if isinstance(event, MessageReceived):
             refusal = self._packet(batch, link, event, now, wall)
+            if refusal:
+                batch.refusals.append((link, 0))
             if refusal == NOT_NOW:
-                self.operator.tell_seldom(link.address, wall, f"{link.address}: a message was not rejected, {refusal}")
+                text = f"{link.address}: a message was not rejected, {refusal}"
+                self.operator.tell_seldom(link.address, wall, text, peer=link.address)
             elif refusal:
                 batch.refused.add(link)
                 self.links.close(link, "B-285", refusal)
                 return
-            batch.stored.append((link, event.recoverable))
+            batch.stored.append((link, event.recoverable, 1))
+        elif isinstance(event, MessageRun):
+            for single in self._acceptance.run(batch, link, event, now, wall):
+                self._decide(batch, link, single, now, wall)
+                if link in batch.refused:
+                    break
         elif isinstance(event, Acknowledged):
             for queue in self.outgoing.served_by(link):
                 entries = [entry for entry in event.entries if entry.stream is queue.stream]
@@ -234,7 +275,8 @@ class Manager:
             if self.links.opened(link):
                 self.outgoing.opened(link)
         elif isinstance(event, Noted):
-            self.operator.tell(f"{link.address}: {event.reason} ({event.rule}); let through")
+            text = f"{link.address}: {event.reason} ({event.rule}); let through"
+            self.operator.tell(text, peer=link.address, rule=event.rule)
         elif isinstance(event, Closed):
             self.links.end(link)
 
@@ -258,7 +300,8 @@ class Manager:
             self.incoming.save(batch.incoming, batch.forgotten)
         self._settling.write(batch)
         if batch.forwarded:
-            self._file_forwarded(batch, wall)
+            self.outgoing.forward(batch.forwarded, wall)
+            batch.outcomes.sent = True
         if batch.outcomes.sent:
             self.outgoing.take_up()
             self._order_acks.wait_behind(batch.rejected)
@@ -267,31 +310,7 @@ class Manager:
         if batch.noted:
             self._duplicates.save(batch.noted)
         self.outgoing.delete_drained(batch.touched)
-
-    def _file_forwarded(self, batch: Batch, wall: int) -> None:
-        rows = []
-        for target, message, packet in batch.forwarded:
-            until = outcome.send_until(message)
-            there = self.links.with_peer(bytes(message.user.queue_manager_address))
-            queue = self.store.outgoing.queue(target, wall, there[0].address if there else None)
-            rows.append(
-                NewOutgoing(
-                    queue.identifier,
-                    message.user.message_id,
-                    0,
-                    0,
-                    0,
-                    bool(message.user.flags & core.USER_DM),
-                    0,
-                    packet,
-                    0 if message.transaction is not None else message.base.flags & core.BASE_PR,
-                    own=False,
-                    send_until=until,
-                    due=until + 1,
-                )
-            )
-        self.store.outgoing.add(rows)
-        batch.outcomes.sent = True
+        self.applications.serve_waiting(wall)
 
     # ---- what is sent
 
@@ -308,7 +327,7 @@ class Manager:
     def resume(self, link: Link, now: int, wall: int) -> None:
         """The transport of this link takes bytes again."""
         link.writable = True
-        if not self._has_failed:
+        if not self.failure:
             with self._guard(now):
                 self._dispatch(link, now, wall)
 
@@ -324,21 +343,24 @@ class Manager:
 
     def _send_from(self, link: Link, queues: list[OutgoingQueue], now: int, wall: int) -> None:
         session = link.session
+        reading = Reading(self.store.outgoing)
         for queue, entry in link.turns.among(queues):
             if not session.can_send() or not (queue.returns or (link.writable and link.pace.has_room)):
                 break
             if entry.tx_sequence_number:
                 self.outgoing.may_transmit(queue)
-            packet, until = self.store.outgoing.packet(key_of(entry))  # with no statement between this and sending it
+            packet, until = reading.packet(queue.identifier, key_of(entry))
             if wall > until:
                 due = self.store.outgoing.waiting([key_of(entry)])
                 self._transact(now, wall, partial(self._settling.due, wall=wall, due=due))  # B-311, C-29
+                reading = Reading(self.store.outgoing)
                 continue
             if entry.tx_sequence_number:
-                queue.transmitted.add(key_of(entry))
+                link.counts.resent += queue.leaves(key_of(entry), now)
                 queue.stream.prepare(entry, packet, parse.transaction_offset(packet))
             clock.hide_limits(packet)
             session.send(entry, packet, entry.recoverable, now)
+            link.counts.sent += 1
             link.pace.sends(len(packet))
             self.links.touch(link)
             if packet[3] & TRACED and self.config.report_messages:
@@ -353,7 +375,7 @@ class Manager:
         """To be called every few tens of milliseconds: due timers, and what other processes have put in the store.
 
         Nothing is sent before the first call."""
-        if self._has_failed and not self._recover(now):
+        if self.failure and not self._recover(now):
             return
         with self._guard(now):
             self._watch_clock(now, wall)
@@ -366,11 +388,17 @@ class Manager:
                 self._history_due = now + 1000 * self.config.history_lifetime
                 self._duplicates.forget_before(wall - self.config.history_lifetime)
                 self._deadlines.forget_outcomes(self.config.outcomes_kept)
+                self.store.answers.forget_before(wall - ANSWERS_KEPT_S)
             self._hear()
-            for link in self.outgoing.obey(now):
-                self.links.touch(link)
+            self.applications.end_waiting(now)
+            if wall != self._looked_at:
+                self.store.messages.news.add(ANY)  # what a process had in its hands that has died since
+            if self.applications.has_work:
+                self._transact(now, wall, lambda _batch: None)
+            self.outgoing.obey(now)
             if self._looked_at < 0 and self._deadlines.end_foreign(now, wall):  # nothing is sent before
                 self._looked_at = 0
+            self.outgoing.take_news()
             for link in list(self.links):
                 self._dispatch(link, now, wall)
             if self._looked_at < 0:
@@ -394,8 +422,8 @@ class Manager:
         self._deadlines.end(now, wall)
         self.outgoing.note_closed()
         shown = self.report()
-        if shown != self._shown:
-            self._shown = shown
+        if shown != self.shown:
+            self.shown = shown
             with contextlib.suppress(StoreError):  # a full disk: nothing depends on it
                 self.store.write_status(shown)
 
@@ -406,7 +434,13 @@ class Manager:
 
     def report(self) -> dict[str, Any]:
         """What it is doing, for operators."""
-        return {**self.about, **report(self.links, self.outgoing, self.connections())}
+        refused = refusals(self.links.counters)
+        told = report(self.links, self.outgoing, self.connections(), PeerNames(self.config.names))
+        return {
+            **self.about,
+            "refused": refused,
+            **told,
+        }
 
     def close(self) -> None:
         """End all sessions (B-163), in the records too: what is sent until the next start was never transmitted."""

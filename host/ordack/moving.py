@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from mqqb import confirm, core, guid_names
+from mqqb import confirm, core, guid_names, guids
 from mqqb.names import QueueName
 
 from ordack import outcome
 from ordack.client import Client, Message, Queue
-from ordack.sending import delivery_to
+from ordack.sending import Letter, Sending, delivery_to, target
 from ordack.store import StoreError
 from ordack.store.schema import NEVER, POISON
 
@@ -89,37 +89,43 @@ def _return(client: Client, queue: Queue, home: str, message: Message) -> Moved 
 
 
 def _send_again(client: Client, queue: Queue, message: Message, destination: str) -> Moved | None:
-    sending = client.sending
-    there, format_name = sending.target(destination)
+    there, format_name = target(client.store, destination)
     if there is not None and there.identifier == queue.identifier:
         raise StoreError(f"a message of {queue.name} was sent to this very queue: name another one for it to go to")
-    content = message.content
-    user, properties = content.user, content.properties
-    delivery = delivery_to(there, message.delivery if there is None else None)
-    ttrq = content.base.time_to_reach_queue
+    letter = _letter(client, message, destination, delivery_to(there, message.delivery if there is None else None))
     with client.store.transaction():
         if not client.store.messages.is_free(message.lookup_id, queue.identifier):
             return None
-        packet = sending.packet(
-            format_name,
-            delivery,
-            user.flags & (core.USER_JN | core.USER_JP),
-            body=properties.body,
-            label=properties.label,
-            priority=content.base.flags & core.BASE_PR,
-            ttrq=ttrq,
-            ttbr=user.time_to_be_received,
-            acknowledge=properties.flags if user.admin_queue is not None else 0,
-            admin=_seen_from(client, user.admin_queue, message),
-            response=_seen_from(client, user.response_queue, message),
-            correlation=bytes(properties.correlation_id),
-            body_type=properties.body_type,
-            application_tag=properties.application_tag,
-            extension=bytes(properties.extension),
-        )
-        sent = sending.put(there, format_name, packet, delivery, ttrq)
-        client.outcomes().remove([message.lookup_id], confirm.ACK_RECEIVE)
-    return Moved(message, outcome.format_name(outcome.parse(packet).user), sent.message_id)
+        outcomes = client.outcomes()
+        sending = Sending(outcomes)
+        sent = sending.send(letter)
+        sending.write()
+        outcomes.remove([message.lookup_id], confirm.ACK_RECEIVE)
+    return Moved(message, guids.format_name(*outcome.destination(format_name)), sent.message_id)
+
+
+def _letter(client: Client, message: Message, destination: str, delivery: str) -> Letter:
+    """A new message with what the application has written in this one."""
+    content = message.content
+    user, properties = content.user, content.properties
+    return Letter(
+        destination,
+        properties.body,
+        properties.label,
+        content.base.flags & core.BASE_PR,
+        delivery,
+        content.base.time_to_reach_queue,
+        user.time_to_be_received,
+        bool(user.flags & core.USER_JN),
+        bool(user.flags & core.USER_JP),
+        acknowledge=properties.flags if user.admin_queue is not None else 0,
+        administration_queue=_seen_from(client, user.admin_queue, message),
+        correlation_id=bytes(properties.correlation_id),
+        response_queue=_seen_from(client, user.response_queue, message),
+        body_type=properties.body_type,
+        application_tag=properties.application_tag,
+        extension=bytes(properties.extension),
+    )
 
 
 def _seen_from(client: Client, name: QueueName | None, message: Message) -> QueueName | None:

@@ -38,7 +38,12 @@ OWN = 8  # it was sent here: the confirmation process ends with it (confirmation
 ON_EXPIRY = 16  # a copy in the dead-letter queue if its time to be received runs out (B-407)
 DIRECT = 32  # its FinalAck is addressed by the address of the peer (B-361)
 
-INSECURE = (confirm.NACK_BAD_DST_Q, confirm.NACK_BAD_ENCRYPTION, confirm.NACK_BAD_SIGNATURE)  # B-349, all that occur
+INSECURE = (  # B-349, all that occur
+    confirm.NACK_BAD_DST_Q,
+    confirm.NACK_ACCESS_DENIED,
+    confirm.NACK_BAD_ENCRYPTION,
+    confirm.NACK_BAD_SIGNATURE,
+)
 SOURCE_HOST, DESTINATION_HOST = 2, 3  # UserHeader.Flags.AQ (B-351)
 PIECE = 1000  # messages that one statement handles, to bound memory
 

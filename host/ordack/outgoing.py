@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
-from mqqb import confirm, core
+from mqqb import confirm, core, headers
 from mqqb.confirm import Confirmation
 from mqqb.streams import Entry
 
@@ -19,7 +19,7 @@ from ordack.config import SERIAL_PORT, Config
 from ordack.links import Hop, Link, Links
 from ordack.routing import Routing, Way
 from ordack.store import Store
-from ordack.store.outgoing import Outgoing, OutgoingEntry, Waiting
+from ordack.store.outgoing import NewOutgoing, Outgoing, OutgoingEntry, Waiting
 from ordack.tables import LongStream, key_of
 
 ROWS = 500  # that are read at once, to bound memory, or of which one transaction notes how far they have come
@@ -30,7 +30,8 @@ class OutgoingQueue:
 
     returns: it holds what goes back to a peer, rather than messages sent here. rejections: key of the last FinalAck in
     it that rejected a message. turn: see Turns. transmitted: keys of transactional messages that were sent since the
-    store was told that any may be (told_open).
+    store was told that any may be (told_open). watched: the one of which it is measured when its OrderAck comes: its
+    key, and when it was sent first.
     """
 
     def __init__(self, row: Outgoing, way: Way, config: Config) -> None:
@@ -47,6 +48,26 @@ class OutgoingQueue:
         self.rejections = 0
         self.transmitted: set[int] = set()
         self.told_open = False
+        self.watched: tuple[int, int] | None = None
+        self._highest = 0  # key of the transactional messages that were sent
+
+    def leaves(self, key: int, now: int) -> bool:
+        """The transactional message with this key is sent; not for the first time?"""
+        self.transmitted.add(key)
+        if key <= self._highest:
+            return True
+        self._highest = key
+        if self.watched is None:
+            self.watched = key, now
+        return False
+
+    def order_acked(self, entries: Iterable[Entry], now: int) -> int | None:
+        """An OrderAck covers these. How long it took, in milliseconds, if the one that is watched is among them."""
+        if self.watched is None or max(map(key_of, entries), default=0) < self.watched[0]:
+            return None
+        took = now - self.watched[1]
+        self.watched = None
+        return took
 
     @property
     def is_needed(self) -> bool:
@@ -79,6 +100,7 @@ class OutgoingQueues:
         self._returns: dict[bytes, OutgoingQueue] = {}  # by peer
         self._served: dict[Link, list[OutgoingQueue]] = {}
         self._orders: dict[OutgoingQueue, Outgoing] = {}  # as operators may want them
+        self._news: dict[OutgoingQueue, None] = {}  # something was put in these
         self.last_key = 0
 
     def __iter__(self) -> Iterator[OutgoingQueue]:
@@ -130,6 +152,48 @@ class OutgoingQueues:
             self._reach(self._queues[row.identifier], row.address)
         self._load_entries()
 
+    def fed(self, identifiers: Collection[int]) -> None:
+        """Have in memory what an application has put in these outgoing queues in this transaction."""
+        if not identifiers:
+            return
+        for row in self._store.outgoing.some(identifiers):
+            known = self._queues.get(row.identifier)
+            if known:
+                known.stream.adopt(array("I", row.record))
+            else:
+                self._add(row)
+        self._load_entries()
+
+    def forward(self, messages: Iterable[tuple[str, headers.UserMessage, bytearray]], wall: int) -> None:
+        """Put messages that only pass through in the outgoing queues of these names; `take_up` is to follow."""
+        rows = []
+        for name, message, packet in messages:
+            until = outcome.send_until(message)
+            there = self._links.with_peer(bytes(message.user.queue_manager_address))
+            queue = self._store.outgoing.queue(name, wall, there[0].address if there else None)
+            rows.append(
+                NewOutgoing(
+                    queue.identifier,
+                    message.user.message_id,
+                    0,
+                    0,
+                    0,
+                    bool(message.user.flags & core.USER_DM),
+                    0,
+                    packet,
+                    0 if message.transaction is not None else message.base.flags & core.BASE_PR,
+                    own=False,
+                    send_until=until,
+                    due=until + 1,
+                )
+            )
+        self._store.outgoing.add(rows)
+
+    def take_news(self) -> list[OutgoingQueue]:
+        """Those that something was put in since this was asked last."""
+        news, self._news = self._news, {}
+        return list(news)
+
     def _add(self, row: Outgoing) -> None:
         way = self._routing.way(row.format_name)
         queue = self._queues[row.identifier] = OutgoingQueue(row, way, self._config)
@@ -144,7 +208,9 @@ class OutgoingQueues:
     def _load_entries(self) -> None:
         while rows := self._store.outgoing.messages(self.last_key, ROWS):
             for row in rows:
-                stream = self._queues[row.outgoing].stream
+                queue = self._queues[row.outgoing]
+                self._news[queue] = None
+                stream = queue.stream
                 entry = _entry(row)
                 if row.held:
                     entry.stream = stream
@@ -253,9 +319,8 @@ class OutgoingQueues:
                 self._served.setdefault(link, []).append(queue)
                 return
 
-    def obey(self, now: int) -> list[Link]:
+    def obey(self, now: int) -> None:
         """Do what operators have asked for, where it changes something: pause, resume, resend (B-345, B-346, B-425)."""
-        changed = []
         for queue, row in self._orders.items():
             if row.resends != queue.resends:
                 queue.resends = row.resends
@@ -267,9 +332,8 @@ class OutgoingQueues:
                         queue.link.session.pause(now)
                     elif not any(other.on_hold for other in self.served_by(queue.link)):
                         queue.link.session.resume(now)
-                    changed.append(queue.link)
+                    self._links.touch(queue.link)
         self._orders.clear()
-        return changed
 
     # ---- what was transmitted
 

@@ -78,7 +78,7 @@ class Routing:
             return Way(self._config.way((split_direct(format_name) or ("", ""))[0]))
         guid = rest.partition("\\")[0]
         peer = guids.guid_bytes(guid)
-        hop = self._config.listening if peer == self._guid else self._config.next_hops.get(guid.lower())
+        hop = self._config.own_hop if peer == self._guid else self._config.next_hops.get(guid.lower())
         return Way(hop, peer, hop is not None)  # to this queue manager itself, too
 
     def hop(self, address: str) -> Hop:

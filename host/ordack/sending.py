@@ -1,17 +1,17 @@
-"""A message is sent: checked, numbered and stored, in one transaction of the caller's."""
+"""Messages are sent: checked, numbered and stored, in one transaction of the caller's."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
-from mqqb import build, confirm, core, guid_names, guids, headers, parse
+from mqqb import build, compose, confirm, core, guid_names, guids, headers, parse
 from mqqb.confirm import Confirmation
-from mqqb.names import QueueName, parse_format_name, utf16_encode
+from mqqb.names import QueueName, parse_format_name, terminated, utf16_encode
 
 from ordack import names, outcome
-from ordack.config import Config, check_host, split_direct
+from ordack.config import CONNECT_TIMEOUT_S, check_host, split_direct
 from ordack.names import JOURNAL, BadName
 from ordack.outcome import Outcomes
 from ordack.store import Store, StoreError, StoreFull
@@ -23,6 +23,12 @@ from ordack.store.schema import CLOSED_QUEUES, PRIVATE, SUBQUEUE, SYSTEM
 
 TIME_MAX = 0xFFFFFFFE  # seconds
 LABEL_MAX = 249
+ACKNOWLEDGE = {  # administration acknowledgements that a sender can ask for (MessagePropertiesHeader.Flags)
+    "reach-queue": headers.WANT_PA,
+    "receive": headers.WANT_PR,
+    "nack-reach-queue": headers.WANT_NA,
+    "nack-receive": headers.WANT_NR,
+}
 
 
 class Sent(NamedTuple):
@@ -34,219 +40,396 @@ class Sent(NamedTuple):
     tx_sequence_number: int | None
 
 
-class Sending:
-    """How messages are sent from a store. now: gives seconds since 1970; config: what the store's configuration means.
-    What writes does so in the caller's transaction."""
+class Letter(NamedTuple):
+    r"""A message to send, with the properties that MSMQ has for it.
 
-    def __init__(self, store: Store, now: Callable[[], int], config: Callable[[], Config]) -> None:
+    destination: a local queue's name, or a format name: `DIRECT=TCP:10.0.0.5\private$\line1`, or `PRIVATE=` with
+    GUID and queue number of a queue manager, which may be one that only connects here, as a board does.
+    label: at most 249 characters; priority: 0 to 7, ignored for transactional messages; delivery: "express",
+    "recoverable" or "transactional", by default as the local queue needs it, and transactional to other machines.
+
+    ttrq, ttbr: TimeToReachQueue and TimeToBeReceived in seconds from now; by default four days and no limit. A
+    ttrq of 0 is one attempt to deliver, and counts as the 10 s that connecting may take (B-405).
+    dead_letter: keep it in a dead-letter queue if it is not delivered, or a transactional one not known to be
+    received (JN); dead_letter_queue: in this local transactional queue instead of the system's. journal: keep a
+    copy in the journal when it has arrived, or a transactional one when it was received (JP). acknowledge: bits of
+    ACKNOWLEDGE, what is to be told to administration_queue, a local queue that is not transactional or a format name.
+
+    correlation_id: 20 bytes, as a rule `Message.identifier` of the message that this one answers. response_queue: where
+    answers are expected, a local queue or a format name. body_type: what the body is, by the codes of wire.md 2.5.
+    application_tag: 0 to 2**32 - 1, and extension: bytes, both for the application alone.
+    """
+
+    destination: str
+    body: bytes | bytearray | memoryview = b""
+    label: str = ""
+    priority: int = 3
+    delivery: str | None = None
+    ttrq: int | None = None
+    ttbr: int | None = None
+    dead_letter: bool = False
+    journal: bool = False
+    dead_letter_queue: str | None = None
+    acknowledge: int = 0
+    administration_queue: str | QueueName | None = None
+    correlation_id: bytes = bytes(compose.CORRELATION_SIZE)
+    response_queue: str | QueueName | None = None
+    body_type: int = 0
+    application_tag: int = 0
+    extension: bytes = b""
+
+
+class _Place(NamedTuple):
+    """Where messages go: to this queue here, or away; name and address as they stand in the message."""
+
+    queue: Queue | None
+    format_name: str
+    name: QueueName
+    address: bytes
+
+
+class _Stream:
+    """An outgoing queue in which messages are numbered. previous: the last number that is still to be acknowledged."""
+
+    def __init__(self, store: Store, row: Outgoing) -> None:
+        self.row = row
+        self.record = array("I", row.record)
+        self.is_of_this_run = False
+        self.previous = 0
         self._store = store
-        self._now = now
-        self._config = config
+        self._header = array("I", bytes(4 * core.part_words(core.TRANSACTION_HEADER)))
 
-    def target(self, destination: str) -> tuple[Queue | None, str]:
-        """Where a message goes: to this queue here, or away; and its format name."""
-        destination = names.destination(destination)
-        if destination[:7].upper() == "DIRECT=":
-            address, name = split_direct(destination) or ("", "")
-            if not name:
-                raise BadName(
-                    f"{destination!r} is not of the form DIRECT=TCP:address\\private$\\queue "
-                    "or DIRECT=OS:host\\private$\\queue"
-                )
-            if address != ".":
-                check_host(address)
-                if name in CLOSED_QUEUES:
-                    raise closed(name)
-                return None, destination
-            queue, format_name = open_queue(self._store, name), destination
-        elif destination[:8].upper() == "PRIVATE=":
-            return None, self._private(destination)
-        else:
-            queue = open_queue(self._store, destination)
-            format_name = f"DIRECT=OS:.\\private$\\{queue.name}"
-        if queue.kind == SYSTEM:
-            raise StoreError(f"{queue.name} is a system queue: only the queue manager writes to it (B-395)")
-        if queue.kind == SUBQUEUE:
-            raise StoreError(f"{queue.name} is a sub-queue: only messages of its queue are moved there")
-        return queue, format_name
+    def number(self, packet: bytearray, at: int, now: int) -> tuple[int, int, int]:
+        """Number the transactional packet whose TransactionHeader is there, for the first and only time (B-317):
+        (ordinal, time stamp, number)."""
+        if not self.is_of_this_run:
+            self.record = array("I", self._store.outgoing.number_in(self.row, now).record)
+            ordinal, time_stamp = self.record[core.OUTGOING_ORDINAL], self.record[core.OUTGOING_TIME_STAMP]
+            self.previous = self._store.outgoing.last_number(self.row.identifier, ordinal, time_stamp)
+            self.is_of_this_run = True
+            core.unpack(core.TRANSACTION_HEADER, self._header, packet, at, len(packet))
+        header = self._header  # the flags of a packet that an application sends are always the same
+        if core.stamp(self.record, self.previous, header) != core.OK:  # the numbers are used up: next sequence (A-24)
+            self.record = array("I", self._store.numbers.new_sequence(now))
+            core.stamp(self.record, 0, header)
+        core.pack(core.TRANSACTION_HEADER, header, packet, at)
+        self.previous = header[core.TX_NUMBER]
+        return self.record[core.OUTGOING_ORDINAL], self.record[core.OUTGOING_TIME_STAMP], self.previous
 
-    def dead_letter_queue(self, name: str, delivery: str, dead_letter: bool) -> str:
-        """The queue here that is to take the dead letter of a message. Raises ValueError."""
-        if delivery != "transactional" or not dead_letter:
-            raise ValueError(
-                "a dead-letter queue can be named only for a transactional message that asks for dead-lettering (B-396)"
-            )
-        named = open_queue(self._store, name)
-        if named.kind != PRIVATE or not named.transactional:
-            raise ValueError(f"{named.name} is no transactional private queue: it takes no dead letters (B-396)")
-        return named.name
 
-    def _private(self, destination: str) -> str:
-        """The format name of a private queue on another queue manager, as there is only one."""
-        try:
-            format_name = guids.format_name(parse_format_name(destination))
-        except ValueError as error:
-            raise BadName(str(error)) from None
-        if outcome.is_return_queue(format_name):
-            raise closed(format_name)
-        if outcome.destination(format_name)[1] == self._store.guid:
-            raise BadName(f"{destination} is a queue here: use its name")
-        return format_name
+class _Pattern:
+    """What messages have in common that differ only in what their bodies say: a packet to copy, and what it means."""
 
-    def administration_queue(self, name: str | None, wanted: bool) -> QueueName | None:
-        """Where acknowledgements of a message go, if some are wanted. Raises BadName, ValueError."""
-        if wanted != (name is not None):
-            raise ValueError("acknowledgements and an administration queue go together")
-        if name is None:
-            return None
-        name = names.destination(name)
-        if "=" in name:
-            try:
-                return parse_format_name(name)
-            except ValueError as error:
-                raise BadName(str(error)) from None
-        queue = open_queue(self._store, name)
-        if queue.kind != PRIVATE or queue.transactional:
-            raise ValueError(
-                f"{queue.name} is transactional or a system queue: it takes no administration acknowledgements"
-            )
-        return guid_names.PrivateQueueFormatNameId(queue.identifier)
-
-    def packet(self, format_name: str, delivery: str, journal: int, **properties: Any) -> bytearray:
-        """A new message to this destination. journal: of core.USER_JN and USER_JP; the other properties as
-        mqqb.build.user_message takes them."""
-        settings = self._config().confirmation
-        name, address = outcome.destination(format_name)
-        return build.user_message(
-            self._store.guid,
-            self._store.numbers.reserve_message_ids(),
-            name,
-            address=address,
-            delivery=delivery,
-            sent_time=self._now(),
-            journal=confirm.journal_of(journal, settings) if delivery == "transactional" else journal,
-            **properties,
-        )
-
-    def put(
-        self,
-        queue: Queue | None,
-        format_name: str,
-        packet: bytearray,
-        delivery: str,
-        ttrq: int | None,
-        dead_letter_queue: str | None = None,
-    ) -> Sent:
-        """Number a packet, and put it in this queue, or without one in the outgoing queue of that format name. Raises
-        StoreFull."""
-        room = self._store.room(self._config().quota)
-        if room.bytes < len(packet):
-            raise StoreFull(f"the message of {len(packet)} bytes is not accepted: {room.reason} (B-398, B-424)")
-        if queue is not None:
-            return self._put_here(queue, format_name, packet, delivery, dead_letter_queue)
-        return self._put_away(format_name, packet, delivery, ttrq, dead_letter_queue)
-
-    def _put_here(
-        self, queue: Queue, format_name: str, packet: bytearray, delivery: str, dead_letter_queue: str | None
-    ) -> Sent:
-        now = self._now()
-        place: tuple[int | None, int | None] = None, None
-        if delivery == "transactional":
-            stream = self._store.outgoing.queue(format_name.lower(), now)
-            ordinal, time_stamp, number = self._number(stream, packet)
-            place = time_stamp << 32 | ordinal, number
-        message = outcome.parse(packet)
-        if not queue.has_room(len(packet)):
-            raise StoreFull(f"the queue {queue.name} has a quota of {queue.quota} bytes: not accepted (C-73)")
-        rank = 7 - (packet[2] & core.BASE_PR)
-        own = message.user.message_id if message.transaction is not None else None
-        self._store.messages.add(
-            [
-                NewMessage(
-                    queue.identifier,
-                    rank,
-                    packet,
-                    outcome.expires(message, now),
-                    outcome.wants(message, own is not None),
-                    own=own,
-                    dead_letter=dead_letter_queue,
-                )
-            ]
-        )
-        outcomes = Outcomes(self._store, self._now(), self._config())
-        if message.properties.flags & headers.WANT_PA:
-            outcomes.administer(message, confirm.ACK_REACH_QUEUE, None)
-        if own is None and message.user.flags & core.USER_JP:
-            outcomes.copy(JOURNAL, packet, None)
-        return Sent(message.user.message_id, delivery, *place)
-
-    def _put_away(
-        self, format_name: str, packet: bytearray, delivery: str, ttrq: int | None, dead_letter_queue: str | None
-    ) -> Sent:
-        stream = self._store.outgoing.queue(format_name.lower(), self._now())  # names do not differ by case
-        place: tuple[int | None, int | None] = None, None
-        ordinal = time_stamp = number = 0
-        if delivery == "transactional":
-            ordinal, time_stamp, number = self._number(stream, packet)
-            place = time_stamp << 32 | ordinal, number
+    def __init__(
+        self, place: _Place, delivery: str, dead_letter: str | None, letter: Letter, packet: bytearray, now: int
+    ) -> None:
+        self.place = place
+        self.delivery = delivery
+        self.dead_letter = dead_letter
+        self.packet = packet
         message = outcome.parse(packet)
         user = message.user
-        journal = (user.flags & (core.USER_JN | core.USER_JP)) // core.USER_JN
-        until = outcome.send_until(message)
-        record = None
-        due: int | None = until + 1
-        if number:
-            settings = self._config().confirmation
-            confirmation = Confirmation(
-                confirm.new(
-                    user.sent_time,
-                    settings,
-                    user.flags & (core.USER_JN | core.USER_JP),
-                    confirm.UNSET if ttrq is None else ttrq,
-                    user.time_to_be_received,
-                    bool(message.properties.flags & headers.WANT_NA),
-                ),
-                settings,
-            )
-            record = confirmation.record.tobytes()
-            due = outcome.due(confirmation, until, held=False)
-        self._store.outgoing.add(
-            [
-                NewOutgoing(
-                    stream.identifier,
-                    user.message_id,
-                    ordinal,
-                    time_stamp,
-                    number,
-                    delivery != "express",
-                    journal,
-                    packet,
-                    packet[2] & core.BASE_PR,
-                    send_until=until,
-                    due=due,
-                    confirmation=record,
-                    dead_letter=dead_letter_queue,
-                )
-            ]
+        self.transaction_at = parse.transaction_offset(packet)
+        self.body_at = (
+            parse.names_end(packet, user.flags)
+            + (compose.TRANSACTION_HEADER_SIZE if self.transaction_at else 0)
+            + compose.PROPERTIES_HEADER_SIZE
+            + (len(terminated(letter.label)) if letter.label else 0)
+            + len(letter.extension)
         )
-        return Sent(user.message_id, delivery, *place)
+        self.rank = 7 - (packet[2] & core.BASE_PR)
+        self.expires = outcome.expires(message, now)
+        self.wants = outcome.wants(message, own=bool(self.transaction_at))
+        self.is_told = bool(message.properties.flags & headers.WANT_PA)
+        self.is_copied = bool(not self.transaction_at and user.flags & core.USER_JP)
+        self.journal = (user.flags & (core.USER_JN | core.USER_JP)) // core.USER_JN
+        self.send_until = outcome.send_until(message)
+        self.confirmation: bytes | None = None
+        self.due: int | None = self.send_until + 1
 
-    def _number(self, outgoing: Outgoing, packet: bytearray) -> tuple[int, int, int]:
-        """Number a transactional packet in place, for the first and only time, in the running transaction (B-317)."""
-        offset = parse.transaction_offset(packet)
-        header = array("I", bytes(4 * core.part_words(core.TRANSACTION_HEADER)))
-        core.unpack(core.TRANSACTION_HEADER, header, packet, offset, len(packet))
-        outgoing = self._store.outgoing.number_in(outgoing, self._now())
-        record = array("I", outgoing.record)
-        ordinal, time_stamp = record[core.OUTGOING_ORDINAL], record[core.OUTGOING_TIME_STAMP]
-        previous = self._store.outgoing.last_number(outgoing.identifier, ordinal, time_stamp)
-        if core.stamp(record, previous, header) != core.OK:  # the numbers are used up: the next sequence (A-24)
-            record = array("I", self._store.numbers.new_sequence(self._now()))
-            ordinal, time_stamp = record[core.OUTGOING_ORDINAL], record[core.OUTGOING_TIME_STAMP]
-            core.stamp(record, 0, header)
-        core.pack(core.TRANSACTION_HEADER, header, packet, offset)
-        self._store.outgoing.save([outgoing._replace(record=tuple(record))])
-        return ordinal, time_stamp, header[core.TX_NUMBER]
+    def make(self, message_id: int, body: bytes | bytearray | memoryview) -> bytearray:
+        """Another such packet, with a body of the same length."""
+        packet = bytearray(self.packet)
+        packet[compose.MESSAGE_ID_AT : compose.MESSAGE_ID_AT + 4] = message_id.to_bytes(4, "little")
+        packet[self.body_at : self.body_at + len(body)] = body
+        return packet
+
+
+class Sending:
+    """Messages that are sent in the running transaction. outcomes: what else happens in it, with its time and its room;
+    count: how many there will be, as far as that is known. `write` stores them, all at once.
+
+    touched: the outgoing queues that something was put in, when that was written.
+    """
+
+    def __init__(self, outcomes: Outcomes, count: int = 1) -> None:
+        self.touched: set[int] = set()
+        self._outcomes = outcomes
+        self._store = outcomes.store
+        self._now = outcomes.now
+        self._config = outcomes.config
+        self._left = count
+        self._ids: Iterator[int] = iter(())
+        self._places: dict[str, _Place] = {}
+        self._streams: dict[str, _Stream] = {}
+        self._patterns: dict[tuple[object, ...], _Pattern] = {}
+        self._queued: dict[int, int] = {}  # bytes, by queue, that the store does not know of yet
+        self._messages: list[NewMessage] = []
+        self._outgoing: list[NewOutgoing] = []
+
+    def send(self, letter: Letter) -> Sent:
+        """Number a message, and put it in its queue, or in the outgoing queue of its destination. Raises NoSuchQueue,
+        BadName, ValueError, StoreFull and StoreError, each with what is wrong with it."""
+        key = (len(letter.body), letter.destination, *letter[2:])
+        pattern = self._patterns.get(key)
+        message_id = self._message_id()
+        if pattern is None:
+            place = self._place(letter.destination)
+            delivery = delivery_to(place.queue, letter.delivery)
+            dead_letter = _dead_letter_queue(self._store, letter, delivery)
+            packet = self._packet(place, delivery, letter, message_id)
+            pattern = self._patterns[key] = _Pattern(place, delivery, dead_letter, letter, packet, self._now)
+            if place.queue is None and pattern.transaction_at:
+                pattern.confirmation, pattern.due = self._confirmation(letter, pattern)
+        packet = pattern.make(message_id, letter.body)
+        if self._outcomes.room < len(packet):
+            raise StoreFull(
+                f"the message of {len(packet)} bytes is not accepted: {self._outcomes.why_full} (B-398, B-424)"
+            )
+        self._outcomes.room -= len(packet)
+        if pattern.place.queue is None:
+            return self._put_away(pattern, message_id, packet)
+        return self._put_here(pattern.place.queue, pattern, message_id, packet)
+
+    def write(self) -> None:
+        """Store what was sent since this was done last."""
+        if self._messages:
+            self._store.messages.add(self._messages)
+        if self._outgoing:
+            self._store.outgoing.add(self._outgoing)
+            self.touched.update(message.outgoing for message in self._outgoing)
+        numbered = [stream for stream in self._streams.values() if stream.is_of_this_run]
+        self._store.outgoing.save([stream.row._replace(record=tuple(stream.record)) for stream in numbered])
+        self._messages, self._outgoing = [], []
+        self._queued.clear()
+
+    def _message_id(self) -> int:
+        for message_id in self._ids:
+            return message_id
+        count = max(self._left, 1)
+        first = self._store.numbers.reserve_message_ids(count)
+        self._left -= count
+        self._ids = iter(range(first, first + count))
+        return next(self._ids)
+
+    # ---- the message
+
+    def _place(self, destination: str) -> _Place:
+        if destination not in self._places:
+            queue, format_name = target(self._store, destination)
+            self._places[destination] = _Place(queue, format_name, *outcome.destination(format_name))
+        return self._places[destination]
+
+    def _packet(self, place: _Place, delivery: str, letter: Letter, message_id: int) -> bytearray:
+        journal = (core.USER_JN if letter.dead_letter else 0) | (core.USER_JP if letter.journal else 0)
+        settings = self._config.confirmation
+        return build.user_message(
+            self._store.guid,
+            message_id,
+            place.name,
+            letter.body,
+            label=letter.label,
+            priority=letter.priority,
+            delivery=delivery,
+            ttrq=settings.long_live_time if letter.ttrq is None else letter.ttrq,
+            ttbr=compose.FOREVER if letter.ttbr is None else letter.ttbr,
+            sent_time=self._now,
+            journal=confirm.journal_of(journal, settings) if delivery == "transactional" else journal,
+            acknowledge=letter.acknowledge,
+            admin=_administration_queue(self._store, letter.administration_queue, bool(letter.acknowledge)),
+            response=_response_queue(self._store, letter.response_queue),
+            correlation=letter.correlation_id,
+            body_type=letter.body_type,
+            application_tag=letter.application_tag,
+            extension=letter.extension,
+            address=place.address,
+        )
+
+    # ---- where it goes
+
+    def _stream(self, format_name: str) -> _Stream:
+        name = format_name.lower()  # names do not differ by case
+        if name not in self._streams:
+            self._streams[name] = _Stream(self._store, self._store.outgoing.queue(name, self._now))
+        return self._streams[name]
+
+    def _put_here(self, queue: Queue, pattern: _Pattern, message_id: int, packet: bytearray) -> Sent:
+        place: tuple[int | None, int | None] = None, None
+        if pattern.transaction_at:
+            stream = self._stream(pattern.place.format_name)
+            ordinal, time_stamp, number = stream.number(packet, pattern.transaction_at, self._now)
+            place = time_stamp << 32 | ordinal, number
+        queued = self._queued.get(queue.identifier, 0) + len(packet)
+        if queue.quota is not None and not self._now_of(queue).has_room(queued):
+            raise StoreFull(f"the queue {queue.name} has a quota of {queue.quota} bytes: not accepted (C-73)")
+        self._queued[queue.identifier] = queued
+        own = message_id if pattern.transaction_at else None
+        self._messages.append(
+            NewMessage(
+                queue.identifier,
+                pattern.rank,
+                packet,
+                pattern.expires,
+                pattern.wants,
+                own=own,
+                dead_letter=pattern.dead_letter,
+            )
+        )
+        if pattern.is_told or pattern.is_copied:
+            self.write()  # what follows finds it there
+            if pattern.is_told:
+                self._outcomes.administer(outcome.parse(packet), confirm.ACK_REACH_QUEUE, None)
+            if pattern.is_copied:
+                self._outcomes.copy(JOURNAL, packet, None)
+        return Sent(message_id, pattern.delivery, *place)
+
+    def _now_of(self, queue: Queue) -> Queue:
+        """The queue as the store has it now."""
+        return self._store.queues.find(queue.identifier) or queue
+
+    def _put_away(self, pattern: _Pattern, message_id: int, packet: bytearray) -> Sent:
+        stream = self._stream(pattern.place.format_name)
+        place: tuple[int | None, int | None] = None, None
+        ordinal = time_stamp = number = 0
+        if pattern.transaction_at:
+            ordinal, time_stamp, number = stream.number(packet, pattern.transaction_at, self._now)
+            place = time_stamp << 32 | ordinal, number
+        self._outgoing.append(
+            NewOutgoing(
+                stream.row.identifier,
+                message_id,
+                ordinal,
+                time_stamp,
+                number,
+                pattern.delivery != "express",
+                pattern.journal,
+                packet,
+                packet[2] & core.BASE_PR,
+                send_until=pattern.send_until,
+                due=pattern.due,
+                confirmation=pattern.confirmation,
+                dead_letter=pattern.dead_letter,
+            )
+        )
+        return Sent(message_id, pattern.delivery, *place)
+
+    def _confirmation(self, letter: Letter, pattern: _Pattern) -> tuple[bytes, int | None]:
+        """The confirmation process of a transactional message that goes away, and when something becomes of it."""
+        settings = self._config.confirmation
+        confirmation = Confirmation(
+            confirm.new(
+                self._now,
+                settings,
+                pattern.journal * core.USER_JN,
+                confirm.UNSET if letter.ttrq is None else letter.ttrq,
+                compose.FOREVER if letter.ttbr is None else letter.ttbr,
+                bool(letter.acknowledge & headers.WANT_NA),
+            ),
+            settings,
+        )
+        return confirmation.record.tobytes(), outcome.due(confirmation, pattern.send_until, held=False)
+
+
+def target(store: Store, destination: str) -> tuple[Queue | None, str]:
+    """Where a message goes: to this queue here, or away; and its format name. Raises BadName, NoSuchQueue,
+    StoreError."""
+    destination = names.destination(destination)
+    if destination[:7].upper() == "DIRECT=":
+        address, name = split_direct(destination) or ("", "")
+        if not name:
+            raise BadName(
+                f"{destination!r} is not of the form DIRECT=TCP:address\\private$\\queue "
+                "or DIRECT=OS:host\\private$\\queue"
+            )
+        if address != ".":
+            check_host(address)
+            if name in CLOSED_QUEUES:
+                raise closed(name)
+            return None, destination
+        queue, format_name = open_queue(store, name), destination
+    elif destination[:8].upper() == "PRIVATE=":
+        return None, _private(store, destination)
+    else:
+        queue = open_queue(store, destination)
+        format_name = f"DIRECT=OS:.\\private$\\{queue.name}"
+    if queue.kind == SYSTEM:
+        raise StoreError(f"{queue.name} is a system queue: only the queue manager writes to it (B-395)")
+    if queue.kind == SUBQUEUE:
+        raise StoreError(f"{queue.name} is a sub-queue: only messages of its queue are moved there")
+    return queue, format_name
+
+
+def _private(store: Store, destination: str) -> str:
+    """The format name of a private queue on another queue manager, as there is only one."""
+    try:
+        format_name = guids.format_name(parse_format_name(destination))
+    except ValueError as error:
+        raise BadName(str(error)) from None
+    if outcome.is_return_queue(format_name):
+        raise closed(format_name)
+    if outcome.destination(format_name)[1] == store.guid:
+        raise BadName(f"{destination} is a queue here: use its name")
+    return format_name
+
+
+def _dead_letter_queue(store: Store, letter: Letter, delivery: str) -> str | None:
+    """The queue here that is to take the dead letter of a message, if it names one."""
+    if letter.dead_letter_queue is None:
+        return None
+    if delivery != "transactional" or not letter.dead_letter:
+        raise ValueError(
+            "a dead-letter queue can be named only for a transactional message that asks for dead-lettering (B-396)"
+        )
+    named = open_queue(store, letter.dead_letter_queue)
+    if named.kind != PRIVATE or not named.transactional:
+        raise ValueError(f"{named.name} is no transactional private queue: it takes no dead letters (B-396)")
+    return named.name
+
+
+def _administration_queue(store: Store, name: str | QueueName | None, wanted: bool) -> QueueName | None:
+    """Where acknowledgements of a message go, if some are wanted."""
+    if wanted != (name is not None):
+        raise ValueError("acknowledgements and an administration queue go together")
+    found = _queue_named(store, name)
+    if isinstance(found, Queue):
+        if found.kind != PRIVATE or found.transactional:
+            raise ValueError(
+                f"{found.name} is transactional or a system queue: it takes no administration acknowledgements"
+            )
+        return guid_names.PrivateQueueFormatNameId(found.identifier)
+    return found
+
+
+def _response_queue(store: Store, name: str | QueueName | None) -> QueueName | None:
+    found = _queue_named(store, name)
+    if isinstance(found, Queue):
+        if found.kind != PRIVATE:
+            raise ValueError(f"{found.name} is no private queue: it takes no answers")
+        return guid_names.PrivateQueueFormatNameId(found.identifier)
+    return found
+
+
+def _queue_named(store: Store, name: str | QueueName | None) -> Queue | QueueName | None:
+    """A queue that a message names beside its destination: one here, or elsewhere."""
+    if name is None or isinstance(name, QueueName):
+        return name
+    name = names.destination(name)
+    if "=" not in name:
+        return open_queue(store, name)
+    try:
+        return parse_format_name(name)
+    except ValueError as error:
+        raise BadName(str(error)) from None
 
 
 def open_queue(store: Store, name: str) -> Queue:
@@ -262,16 +445,28 @@ def closed(name: str) -> StoreError:
     return StoreError(f"{name} is the queue manager's own queue: it is not open to applications (B-085)")
 
 
-def check(label: str, ttrq: int | None, ttbr: int | None) -> None:
-    """Raises ValueError if no message can have these."""
-    if legible(label) != label:
-        raise ValueError(f"the label {legible(label)} is not valid text: it holds half a character")
-    length = len(utf16_encode(label)) // 2
+def checked(letter: Letter) -> Letter:
+    """The letter, with what stands for something else said plainly. Raises ValueError if no message can have its
+    properties, without a look at the store, and TypeError if its body is not bytes."""
+    if not isinstance(letter.body, (bytes, bytearray, memoryview)):
+        raise TypeError(f"the body is {type(letter.body).__name__}; it has to be bytes: encode it")
+    if legible(letter.label) != letter.label:
+        raise ValueError(f"the label {legible(letter.label)} is not valid text: it holds half a character")
+    length = len(utf16_encode(letter.label)) // 2
     if length > LABEL_MAX:
         raise ValueError(f"the label has {length} UTF-16 characters; at most {LABEL_MAX} are allowed (wire.md 2.5)")
-    for name, value in (("TimeToReachQueue", ttrq), ("TimeToBeReceived", ttbr)):
+    for name, value in (("TimeToReachQueue", letter.ttrq), ("TimeToBeReceived", letter.ttbr)):
         if value is not None and not 0 <= value <= TIME_MAX:
             raise ValueError(f"{name} is {value} s; 0 to {TIME_MAX} are allowed")
+    if len(letter.correlation_id) != compose.CORRELATION_SIZE:
+        raise ValueError(
+            f"the correlation identifier has {len(letter.correlation_id)} bytes; it has {compose.CORRELATION_SIZE}: "
+            "use the identifier of the message that this one answers"
+        )
+    for name, value in (("body type", letter.body_type), ("application tag", letter.application_tag)):
+        if not 0 <= value <= 0xFFFFFFFF:
+            raise ValueError(f"the {name} is {value}; 0 to {0xFFFFFFFF} are allowed")
+    return letter._replace(ttrq=CONNECT_TIMEOUT_S) if letter.ttrq == 0 else letter  # one attempt (B-405)
 
 
 def delivery_to(queue: Queue | None, delivery: str | None) -> str:

@@ -27,12 +27,16 @@ from ordack.store.outgoing import Waiting
 class _Answers:
     """What acknowledgements tell of messages here, for one batch; see mqqb.lives.Storage."""
 
-    def __init__(self, settling: Settling, batch: Batch) -> None:
+    def __init__(self, settling: Settling, batch: Batch, now: int) -> None:
         self.strangers = settling.strangers
         self._settling = settling
         self._batch = batch
+        self._now = now
 
     def answer(self, queue: OutgoingQueue, entries: list[Entry], message_class: int) -> None:
+        took = None if message_class else queue.order_acked(entries, self._now)
+        if took is not None:
+            self._batch.order_acked.append(took)
         for entry in entries:
             self._batch.answer(queue, entry, message_class)
         self._batch.moved[queue] = None
@@ -63,7 +67,7 @@ class Settling:
     def order_ack(self, batch: Batch, link: Link, packet: reader.OrderAck, now: int) -> None:
         """An OrderAck has come (B-230 to B-237)."""
         of_peer = (queue for queue in self._outgoing if queue.link and queue.link.peer == link.peer)
-        source.order_ack(_Answers(self, batch), packet.body, self._outgoing, of_peer, now)
+        source.order_ack(_Answers(self, batch, now), packet.body, self._outgoing, of_peer, now)
 
     def final_ack(self, batch: Batch, packet: headers.FinalAck, now: int) -> None:
         """A FinalAck has come (B-241 to B-245)."""
@@ -71,7 +75,7 @@ class Settling:
         queues = []
         if waiting is not None and waiting.confirmation is not None and waiting.outgoing in self._outgoing:  # A-18
             queues.append(self._outgoing[waiting.outgoing])
-        source.final_ack(_Answers(self, batch), packet, self._store.guid, queues, now)
+        source.final_ack(_Answers(self, batch, now), packet, self._store.guid, queues, now)
 
     def outrun(self, time_stamp: int) -> None:
         """Number above this TimeStamp, which was not given here, from now on, and say so once (B-426, B-413)."""
@@ -131,7 +135,10 @@ class Settling:
                         else f"not received: {classes.words(message_class, name)}"
                     )
                     self._operator.tell(
-                        f"message {waiting.message_id} to {name}: {said}", fact=f"{name}: {message_class}"
+                        f"message {waiting.message_id} to {name}: {said}",
+                        fact=f"{name}: {message_class}",
+                        queue=name,
+                        **{"class": classes.label(message_class)},
                     )
         batch.outcomes.settle(
             (found[key], confirmation, action) for key, (confirmation, action) in settled.items() if confirmation
@@ -178,6 +185,7 @@ class Settling:
                 name,
                 wall,
                 f"{name}: messages were not delivered, or not received, in time; `ordack state` tells of each",
+                queue=name,
             )
         self._take_out(batch, gone, due)
         for queue, entries in self._outgoing.entries(held, due):
@@ -206,6 +214,7 @@ class Settling:
                 wall,
                 "too many FinalAcks wait for peers that do not come back; the oldest are given up, "
                 f"now those of {self._outgoing[identifier].format_name}",
+                queue=self._outgoing[identifier].format_name,
             )
 
 

@@ -15,9 +15,11 @@ from mqqb import confirm, guids
 from ordack import classes
 from ordack.client import Client
 from ordack.config import Config, format_address, split_direct
+from ordack.counters import Counters
 from ordack.links import Hop, Link
 from ordack.outcome import is_return_queue
 from ordack.outgoing import OutgoingQueue
+from ordack.peer_names import PeerNames
 from ordack.store import Store
 from ordack.store.database import counted
 from ordack.store.outgoing import OutgoingCount
@@ -28,10 +30,13 @@ LARGE_MESSAGE = 5_000_000  # bytes: with less room than this not every message i
 
 
 def report(
-    links: Iterable[Link], queues: Iterable[OutgoingQueue], connections: Mapping[Hop, Mapping[str, Any]]
+    links: Iterable[Link],
+    queues: Iterable[OutgoingQueue],
+    connections: Mapping[Hop, Mapping[str, Any]],
+    names: PeerNames,
 ) -> dict[str, Any]:
     """What a queue manager is doing: its sessions, and the state of its outgoing queues (B-082, B-239). connections:
-    what the network tells of its hops."""
+    what the network tells of its hops. names: what people call queue managers."""
     told = []
     for queue in queues:
         connection = connections.get(queue.hop) if queue.hop else None
@@ -61,11 +66,13 @@ def report(
     return {
         "sessions": [
             {
-                "name": link.hop[0] if link.hop else link.address,
+                "name": link.name,
                 "address": link.address,
                 "guid": guids.guid_text(link.peer),
+                "peer_name": names.of(guids.guid_text(link.peer)),
                 "state": link.session.state,
                 "initiator": link.session.initiator,
+                "in_flight": len(link.session.window.in_flight),
             }
             for link in links
         ],
@@ -128,6 +135,7 @@ def _where(name: str, connection: Mapping[str, Any] | None) -> str:
 def outgoing(store: Store, shown: Mapping[str, Any] | None, now: float) -> list[dict[str, Any]]:
     """The outgoing queues: what is in them, what the queue manager tells of them, and `why` their messages wait."""
     running = {queue["format_name"]: queue for queue in (shown or {}).get("outgoing", ())}
+    names = PeerNames.kept(store.names())
     found = []
     for count in store.outgoing.counts():
         told = running.get(count.format_name, {"state": "OnHold" if count.on_hold else ""})
@@ -136,7 +144,8 @@ def outgoing(store: Store, shown: Mapping[str, Any] | None, now: float) -> list[
                 **count._asdict(),
                 **told,
                 "returns": is_return_queue(count.format_name),
-                "why": why(count, told, shown is not None, now),
+                "peer_name": names.of(count.format_name),
+                "why": names.added(why(count, told, shown is not None, now)),
             }
         )
     return found
@@ -161,7 +170,7 @@ def glance(store: Store, now: float | None = None) -> dict[str, Any]:
     ]
     waiting = outgoing(store, shown, now)
     quota = (shown or {}).get("quota")
-    room = store.room(Config.of(store.configuration()).quota if quota is None else quota)
+    room = store.room(Config.kept(store.configuration(), store.names()).quota if quota is None else quota)
     problems = []
     if shown is None:
         problems.append(
@@ -175,7 +184,7 @@ def glance(store: Store, now: float | None = None) -> dict[str, Any]:
         for queue in queues
         if queue["quota"] is not None and queue["bytes"] >= queue["quota"]
     ]
-    problems += [f"{queue['format_name']}: {queue['why']}" for queue in waiting if shown and _is_stuck(queue)]
+    problems += [f"{named(queue)}: {queue['why']}" for queue in waiting if shown and _is_stuck(queue)]
     return {
         "store": str(store.folder),
         "guid": guids.guid_text(store.guid),
@@ -184,12 +193,19 @@ def glance(store: Store, now: float | None = None) -> dict[str, Any]:
         "process": shown and shown.get("process"),
         "listening": shown and shown.get("listening"),
         "queues": queues,
+        "refused": (shown or {}).get("refused", {}),
         "sessions": (shown or {}).get("sessions", []),
         "serial": (shown or {}).get("serial", []),
         "outgoing": waiting,
         "room": room.bytes,
         "problems": problems,
     }
+
+
+def named(queue: Mapping[str, Any]) -> str:
+    """The format name of an outgoing queue, and what people call its queue manager."""
+    name: str = queue["format_name"]
+    return f"{name} ({queue['peer_name']})" if queue.get("peer_name") else name
 
 
 def _is_stuck(queue: Mapping[str, Any]) -> bool:
@@ -215,6 +231,26 @@ def served_text(told: Mapping[str, Any]) -> str:
     if told["listening"]:
         text += f" by process {told['process']}, listening on {told['listening']}"
     return f"{text}; room for {megabytes(told['room'])}"
+
+
+def refusals(counters: Counters) -> dict[str, dict[str, int]]:
+    """What was refused since the start: connections by reason, messages by class, repetitions included."""
+    messages: dict[str, int] = {}
+    for _, counts in counters.peers:
+        for number, count in counts.refused.items():
+            reason = classes.label(number) if number else "no room"
+            messages[reason] = messages.get(reason, 0) + count
+    connections = {reason: count for reason, count in counters.sessions_refused.items() if count}
+    return {"connections": connections, "messages": messages}
+
+
+def refused_text(refused: Mapping[str, Mapping[str, int]]) -> str:
+    """What was refused since the start, in words; "" if nothing was."""
+    return "; ".join(
+        f"{counted(sum(by_reason.values()), what[:-1])} ({', '.join(f'{why}: {n}' for why, n in by_reason.items())})"
+        for what, by_reason in refused.items()
+        if by_reason
+    )
 
 
 def of_message(client: Client, message_id: int, now: float | None = None) -> dict[str, Any] | None:

@@ -1138,6 +1138,8 @@ def test_what_is_no_capture_is_unusable(tmp_path: Path) -> None:
         ("plant.pcap", "plant-000002.pcap", 0),
         ("plant.pcap", "plant-000004.pcap", 2),
         ("plant-000002.pcap", "plant-000003.pcap", 0),
+        ("plant.pcapng", "plant-000002.pcapng", 0),
+        ("plant-000002.pcapng", "plant-000004.pcapng", 1),
         ("plant-000002.pcap", "plant-000005.pcap", 2),
         ("p_00001_20261121210000.pcap", "p_00002_20261121220000.pcap", 0),
         ("p_00001_20261121210000.pcap", "p_00004_20261121220000.pcap", 2),

@@ -181,6 +181,7 @@ def boundaries(data: bytes) -> set[int]:
         (section() + enhanced(b"x"), "unknown interface"),
         (section() + block("<", 3, bytes(4)), "unknown interface"),
         (section() + block("<", 1, b"1234"), "too short"),
+        (section() + interface(1)[:-4] + bytes(4), "does not end with its size"),
     ],
 )
 def test_what_is_no_capture_is_named(data: bytes, reason: str) -> None:

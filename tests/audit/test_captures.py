@@ -490,6 +490,7 @@ def test_a_file_cut_off_anywhere(tmp_path: Path) -> None:
         section() + block("<", 1, bytes(4)),
         section() + block("<", 3, b""),
         section() + enhanced(ONE),
+        section() + interface(101) + enhanced(there(0, ONE))[:-4] + bytes(4),
         section() + interface(101) + block("<", 6, bytes(8)),
         struct.pack("<IIIHH", 0x0A0D0D0A, 28, 0x12345678, 1, 0) + bytes(12),
     ],

@@ -1,6 +1,6 @@
 """`make bench`: speed against a peer, measured in the same run, one JSON object a line.
 
-    python -m tests.bench.bench [codec] [messaging] [drip] [board] [--rounds N]
+    python -m tests.bench.bench [codec] [messaging] [destination] [drip] [board] [--rounds N]
 
 Figures are medians over the rounds; `ratio` is more than 1 where we are faster. Nothing is asserted: machines differ.
 Peers: `struct` and construct for the codec; for the messaging mosquitto at QoS 2, told to save on every change (it does
@@ -21,6 +21,7 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ from mqqb import build, compose, core, parse, reader, session, streams
 from mqqb.events import Closed, MessageReceived
 from mqqb.names import parse_format_name
 from ordack.client import Client
+from ordack.manager import Manager
+from ordack.store import Store
 from paho.mqtt.enums import CallbackAPIVersion
 
 BODY = bytes(range(256)) * 4  # 1 KiB
@@ -406,6 +409,89 @@ def messaging(rounds: int) -> None:
         report(**values)
 
 
+class Destination:
+    """A queue manager in this process that gets one stream's messages, a window at a time; predicts: in runs."""
+
+    def __init__(self, folder: Path, predicts: bool) -> None:
+        self.store = Store(folder, create=True)
+        self.store.queues.create(QUEUE, transactional=True)
+        self.store.lock_manager()
+        self.manager = Manager(self.store, 0)
+        self.manager.poll(0, 1)
+        link = self.manager.accept("10.0.0.9", 0)
+        assert link is not None
+        link.session.predicts = predicts
+        self.link = link
+        self.protocol = 0  # ns in what decides about messages, without the store
+        self._count_in(self.manager.links, "receive")
+        self._count_in(self.manager._acceptance, "message", "run")
+        self._count_in(link.session, "stored_all")
+        opening = compose.establish_connection(SOURCE, bytes(16), 0) + compose.connection_parameters(500, 20000, 64)
+        self.manager.receive([(self.link, bytes(opening))], 0, 1)
+        self.manager.output()
+
+    def _count_in(self, owner: object, *names: str) -> None:
+        for name in names:
+            setattr(owner, name, partial(self._counted, getattr(owner, name)))
+
+    def _counted(self, real: Callable[..., Any], *arguments: Any) -> Any:
+        begun = time.thread_time_ns()
+        result = real(*arguments)
+        if isinstance(result, Iterator):
+            result = list(result)
+        self.protocol += time.thread_time_ns() - begun
+        return result
+
+    def take(self, packets: bytes, count: int, now: int) -> tuple[float, float]:
+        """us of processor time for each of so many messages: all of it, and without the store."""
+        self.protocol = 0
+        begun = time.thread_time_ns()
+        self.manager.receive([(self.link, packets)], now, 1)
+        self.manager.output()
+        passed = time.thread_time_ns() - begun
+        self.manager.acknowledge(now, 1)
+        self.manager.output()
+        return passed / count / 1000, self.protocol / count / 1000
+
+
+def destination(rounds: int) -> None:
+    """Processor time of a queue manager for a message of a stream, with header prediction and without."""
+    window, batches = 64, 100 * rounds
+    for body, changing in ((64, False), (1024, False), (1024, True)):
+        with tempfile.TemporaryDirectory(prefix="ordack-bench-") as folder:
+            ends = [Destination(Path(folder) / name, name == "runs") for name in ("runs", "singles")]
+            found: list[list[tuple[float, float]]] = [[], []]
+            stream = streams.OutgoingStream(streams.OutgoingStream.new(1))
+            number = 0
+            for batch in range(batches):
+                packets = bytearray()
+                for _ in range(window):
+                    number += 1
+                    label = str(number) if changing else "reading"
+                    packet = build.user_message(
+                        SOURCE, number, DESTINATION, bytes(body), label=label, delivery="transactional",
+                        ttrq=compose.FOREVER,
+                    )  # fmt: skip
+                    stream.number(packet, parse.transaction_offset(packet), number, number)
+                    entry = stream.table[-1]
+                    stream.prepare(entry, packet, parse.transaction_offset(packet))
+                    packets += packet
+                for end, costs in zip(ends, found, strict=True):
+                    costs.append(end.take(bytes(packets), window, batch + 1))
+            for end in ends:
+                assert end.store.queues.named(QUEUE).messages == number
+                end.store.close()
+        (ours, decided), (before, decided_before) = (
+            [statistics.median(column) for column in zip(*costs, strict=True)] for costs in found
+        )
+        report(
+            bench=f"take {body} B messages, {window} a batch" + (", each with another label" if changing else ""),
+            unit="us of processor time per message", ordack="predicted", ordack_value=ours, peer="each by itself",
+            peer_value=before, ratio=before / ours, without_store=decided, peer_without_store=decided_before,
+            ratio_without_store=decided_before / decided,
+        )  # fmt: skip
+
+
 def copying(self: session.Session, data: bytes, now: int) -> list[object]:
     """Session.receive_data as it would be if what has come were copied together with each piece."""
     buffer = self.reader
@@ -456,7 +542,7 @@ def board(rounds: int) -> None:
 
 def main() -> None:
     """Runs the benches named, or all."""
-    benches = {"codec": codec, "messaging": messaging, "drip": drip, "board": board}
+    benches = {"codec": codec, "messaging": messaging, "destination": destination, "drip": drip, "board": board}
     parser = argparse.ArgumentParser(description="speed against a peer, one JSON object a line")
     parser.add_argument("benches", nargs="*", metavar="bench", help=f"{', '.join(benches)}; all by default")
     parser.add_argument("--rounds", type=int, default=3)

@@ -22,6 +22,7 @@ PROGRAMS = {  # which test what, and what they are linked with
     "mqqb_scan.c": (("test_scan",), ("mqqb.c", "mqqb_scan.c")),
     "mqqb_capture.c": (("test_capture",), ("mqqb.c", "mqqb_scan.c", "mqqb_capture.c")),
     "mqqb_audit.c": (("test_audit",), ("mqqb.c", "mqqb_audit.c")),
+    "mqqb_run.c": (("test_run",), ("mqqb.c", "mqqb_run.c")),
 }
 FLAGS = ["-std=c99", "-O1", "-w", *(f"-I{folder}" for folder in (*FOLDERS, HERE))]
 HOOK = ["-include", str(HERE / "assert_hook.h")]

@@ -23,6 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from mqqb import core, core_cffi, core_py
 
 MP = runpy.run_path(str(Path(__file__).parents[1] / "mp" / "test_core.py"))
+HOST = "capture_", "audit_", "run_"  # functions of host/native
 CORES = [pytest.param(core_cffi, id="c"), pytest.param(core_py, id="python")]
 U16 = st.one_of(st.sampled_from([0, 1, 2, 31, 32, 33, 0x7FFF, 0x8000, 0x8001, 0xFFFE, 0xFFFF]), st.integers(0, 0xFFFF))
 U32 = st.one_of(st.sampled_from([0, 1, 2, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFE, 0xFFFFFFFF]), st.integers(0, 0xFFFFFFFF))
@@ -168,7 +169,7 @@ def test_word_constants_are_those_of_the_structures() -> None:
 @pytest.mark.parametrize("c", CORES)
 def test_functions_are_those_of_the_header(c: Any) -> None:
     functions = {name.removeprefix("mqqb_") for name in dir(lib) if name.startswith("mqqb_")}
-    functions = {name for name in functions - {"pack_checked", "scan"} if not name.startswith(("capture_", "audit_"))}
+    functions = {name for name in functions - {"pack_checked", "scan"} if not name.startswith(HOST)}
     assert {name for name in functions if not callable(getattr(core, name, None))} == set()
     assert {name for name in functions if not callable(getattr(c, name, None))} == set()
 

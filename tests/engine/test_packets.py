@@ -309,6 +309,23 @@ def test_each_check_names_its_rule_and_field(raw: bytearray, rule: str, field: s
     assert (error.rule, error.field) == (rule, field)
 
 
+@pytest.mark.rule("B-429", "B-169")
+@pytest.mark.parametrize(
+    ("flags", "field"),
+    [(0x201C00, "MessagePropertiesHeader"), (0x301C20, "TransactionHeader"), (0x281C00, "SecurityHeader")],
+)
+def test_a_name_without_its_padding_ends_a_packet(flags: int, field: str) -> None:
+    """PacketSize ends behind the name, and the next header would begin behind PacketSize."""
+    name = utf16_encode("TCP:10.0.0.5\\private$\\line1") + b"\0\0"
+    raw = FULL[:60] + struct.pack("<IH", flags, len(name)) + name
+    assert len(raw) % 4
+    raw = patched(raw, 2, "H", 0)
+    raw = patched(raw, 8, "I", len(raw))
+    with pytest.raises(core.Malformed) as error:
+        parse.parse(raw)
+    assert (error.value.rule, error.value.field) == ("B-429", field)
+
+
 @pytest.mark.rule("B-429", "B-430", "B-169")
 @pytest.mark.parametrize("raw", [*FRAMES.values(), FULL, TRANSACTIONAL, ORDER_ACK])
 def test_every_truncation_waits_for_the_rest(raw: bytes) -> None:

@@ -15,6 +15,7 @@ from ordack.client import Client
 from ordack.config import BAUD, SERIAL_PORT, Config, SerialSettings
 from ordack.manager import Manager
 from ordack.net import serial, tcp
+from ordack.net.listener import Listener, Listeners
 from ordack.net.record import Recorder
 from ordack.store import Store
 
@@ -125,7 +126,12 @@ class Place:
             device = serial.open_device(self.settings)
             task = asyncio.create_task(
                 tcp.serve(
-                    self.manager, tcp.listen("127.0.0.1", 0), stop, ready.set, [(self.settings, device)], recorder
+                    self.manager,
+                    Listeners([Listener("127.0.0.1", 0)]),
+                    stop,
+                    ready.set,
+                    [(self.settings, device)],
+                    recorder,
                 )
             )
             await asyncio.wait({task, asyncio.ensure_future(ready.wait())}, return_when=asyncio.FIRST_COMPLETED)

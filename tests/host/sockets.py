@@ -12,10 +12,12 @@ from typing import Any
 from mqqb import handshake, parse
 from mqqb.events import MessageReceived
 from mqqb.session import Session, Settings
+from ordack.access import Networks
 from ordack.client import Client
 from ordack.config import Config
 from ordack.manager import Manager
 from ordack.net import tcp
+from ordack.net.listener import Listener, Listeners
 from ordack.net.record import Recorder
 from ordack.store import Store
 
@@ -51,18 +53,23 @@ class Server:
 
 @contextlib.asynccontextmanager
 async def serving(
-    folder: Path, config: Config, host: str = "127.0.0.1", recorder: Recorder | None = None
+    folder: Path,
+    config: Config,
+    host: str = "127.0.0.1",
+    recorder: Recorder | None = None,
+    allow: Networks | None = None,
 ) -> AsyncIterator[Server]:
     log: list[str] = []
     stop, ready = asyncio.Event(), asyncio.Event()
     with Store(folder, create=True) as store:
         store.queues.create("line1", transactional=True)
+        store.lock_manager()
         manager = Manager(store, tcp.now(), config, log.append)
-        listener = tcp.listen(host, 0)
-        task = asyncio.create_task(tcp.serve(manager, listener, stop, ready.set, recorder=recorder))
+        listener = Listener(host, 0, allow)
+        task = asyncio.create_task(tcp.serve(manager, Listeners([listener]), stop, ready.set, recorder=recorder))
         await asyncio.wait({task, asyncio.ensure_future(ready.wait())}, return_when=asyncio.FIRST_COMPLETED)
         try:
-            yield Server(store, manager, listener.getsockname()[1], log)
+            yield Server(store, manager, listener.place[1], log)
         finally:
             stop.set()
             await task

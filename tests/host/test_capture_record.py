@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import errno
 import io
 import ipaddress
 import json
 import os
+import platform
 import random
 import signal
 import socket
+import subprocess
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import dpkt
+import packet_samples as samples  # type: ignore[import-not-found]
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mqqb import headers, parse
-from ordack.capture import one_by_one
+from mqqb import build, headers, parse
+from ordack.capture import columnar, one_by_one
 from ordack.client import Client
 from ordack.config import PORT, Config
 from ordack.net import record
@@ -30,6 +35,7 @@ from ordack.net.record import Recorder
 
 from tests.host.serial_lines import Board, Place, run
 from tests.host.sockets import serving, until
+from tests.support.capture_files import pcap, segment, syn
 from tests.support.command import Serve, as_json, converse, ordack
 from tests.support.host_peer import Peer, direct
 
@@ -113,7 +119,7 @@ def test_what_was_sent_and_received_is_in_the_file(
     tmp_path_factory: pytest.TempPathFactory, events: list[tuple[int, str, Any]], ends: list[bool], seed: int
 ) -> None:
     chance = random.Random(seed)
-    file = tmp_path_factory.mktemp("capture") / "plant.pcap"
+    file = tmp_path_factory.mktemp("capture") / "plant.pcapng"
     recorder = Recorder(file, 1 << 30, lambda _line: None)
     open_connections: dict[int, record.RecordedConnection] = {}
     expected: list[list[bytes]] = []
@@ -176,7 +182,7 @@ def check(frame: bytes) -> None:
 
 
 def test_a_connection_has_a_handshake_acknowledgements_and_an_end(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "x.pcap", 1 << 30, lambda _line: None)
+    recorder = Recorder(tmp_path / "x.pcapng", 1 << 30, lambda _line: None)
     connection = recorder.connection(("10.0.0.7", 50123), ("10.0.0.1", 4321), opened_here=False)
     connection.received(b"abc")
     connection.sent(b"defg")
@@ -184,7 +190,7 @@ def test_a_connection_has_a_handshake_acknowledgements_and_an_end(tmp_path: Path
     reset = recorder.connection(("10.0.0.7", 4321), ("10.0.0.1", 50124), opened_here=True)
     reset.closed(here=True, reset=True)
     recorder.close()
-    segments = [dpkt.ethernet.Ethernet(frame.data).data for frame in frames(tmp_path / "x.pcap")]
+    segments = [dpkt.ethernet.Ethernet(frame.data).data for frame in frames(tmp_path / "x.pcapng")]
     there, here = segments[0].data.seq, segments[1].data.seq
     told = [(ip.data.sport, ip.data.flags, ip.data.seq, ip.data.ack, ip.data.data) for ip in segments]
     assert told[:8] == [
@@ -203,17 +209,17 @@ def test_a_connection_has_a_handshake_acknowledgements_and_an_end(tmp_path: Path
 
 
 def test_two_calls_from_the_same_port_to_different_ports_of_a_machine_are_two_connections(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "x.pcap", 1 << 30, lambda _line: None)
+    recorder = Recorder(tmp_path / "x.pcapng", 1 << 30, lambda _line: None)
     for number in (1, 2):
         recorder.connection(("10.0.0.7", number), ("10.0.0.1", 50123), opened_here=True).sent(b"%d" % number)
     recorder.close()
-    assert carried([tmp_path / "x.pcap"]) == [b"1", b"2"]
+    assert carried([tmp_path / "x.pcapng"]) == [b"1", b"2"]
 
 
 def test_the_files_have_at_most_the_size_and_the_oldest_go(tmp_path: Path) -> None:
     size = 1 << 20
-    file = tmp_path / "plant.pcap"
-    other = tmp_path / "plant-7.pcap"
+    file = tmp_path / "plant.pcapng"
+    other = tmp_path / "plant-7.pcapng"
     other.write_bytes(b"not one of them")
     chance = random.Random(4)
     data = b""
@@ -247,11 +253,116 @@ def test_the_files_have_at_most_the_size_and_the_oldest_go(tmp_path: Path) -> No
 
 
 def test_a_capture_that_is_there_is_not_written_over(tmp_path: Path) -> None:
-    file = tmp_path / "plant.pcap"
+    file = tmp_path / "plant.pcapng"
     file.write_bytes(b"evidence")
     Recorder(file, 1 << 20, lambda _line: None).close()
     assert file.read_bytes() == b"evidence"
-    assert [path.name for path in files(file)] == ["plant.pcap", "plant-000002.pcap"]
+    assert [path.name for path in files(file)] == ["plant.pcapng", "plant-000002.pcapng"]
+
+
+@pytest.mark.parametrize("order", ["the library", "tshark"])
+def test_a_capture_is_pcapng_that_others_read_and_tells_who_made_it(tmp_path: Path, order: str) -> None:
+    file = tmp_path / "plant.pcapng"
+    before = time.time_ns()
+    recorder = Recorder(file, 1 << 20, lambda _line: None)
+    recorder.connection(("10.0.0.7", 50123), ("10.0.0.1", 1801), opened_here=False).received(b"reading")
+    recorder.connection(("press7", 0), None, opened_here=False)
+    recorder.close()
+    after = time.time_ns()
+    if order == "the library":
+        data = file.read_bytes()
+        ends = int.from_bytes(data[4:8], "little")
+        header = dpkt.pcapng.SectionHeaderBlockLE(data[:ends])
+        section = {option.code: option.data for option in header.opts}
+        ends += int.from_bytes(data[ends + 4 : ends + 8], "little")
+        description = dpkt.pcapng.InterfaceDescriptionBlockLE(data[len(header) : ends])
+        interface = {option.code: option.data for option in description.opts}
+        times = [int(moment * 10**9) for moment, _ in dpkt.pcapng.Reader(io.BytesIO(data))]
+        assert section[1].startswith(b"sent and received by ordack serve on " + platform.node().encode())
+        assert section[4].startswith(b"ordack ")
+        assert interface[9] == b"\x09"  # if_tsresol: ns
+        assert b"headers are made up" in interface[3]
+    else:
+        said = subprocess.run(
+            ["tshark", "-r", file, "-N", "n", "-T", "fields", "-e", "frame.time_epoch", "-e", "ip.src_host"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout.splitlines()
+        assert len(said) == 7
+        assert {line.split("\t")[1] for line in said[4:]} == {"press7", "169.254.0.1"}  # the serial line has its name
+        times = [int(line.split("\t")[0].replace(".", "")) for line in said]
+    assert len(times) == 7
+    assert before - 1000 <= times[0] <= times[-1] <= after + 1000
+
+
+def test_every_file_tells_the_names_of_the_serial_lines(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "plant.pcapng", 1 << 20, lambda _line: None)
+    connection = recorder.connection(("press7", 0), None, opened_here=False)
+    for _ in range(5):
+        connection.received(bytes(100_000))
+        recorder.flush()
+    recorder.close()
+    there = files(tmp_path / "plant.pcapng")
+    assert len(there) > 3
+    assert all(b"\xa9\xfe\1\0press7\0" in path.read_bytes() for path in there)
+
+
+def message_ids(batches: Iterable[columnar.Batch]) -> list[int]:
+    """Of the user messages that were read as columns."""
+    return [int(number) for batch in batches for number in batch["message_id"][batch["kind"] == 4]]
+
+
+def cut_off(data: bytes) -> Iterator[bytes]:
+    """What a power cut may leave of a file: all bytes up to some place, or zeros behind them."""
+    for size in range(len(data) - 250, len(data)):
+        yield data[:size]
+        yield data[:size] + bytes(len(data) - size)
+        yield data[:size] + bytes(4096)
+
+
+def test_after_a_power_cut_all_readers_have_what_is_whole(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "plant.pcapng", 1 << 20, lambda _line: None)
+    connection = recorder.connection(("10.0.0.7", 50123), ("10.0.0.1", 1801), opened_here=False)
+    recorder.connection(("press7", 0), None, opened_here=False)
+    packets = [bytes(build.user_message(bytes(16), number, samples.DIRECT, b"12345")) for number in range(4)]
+    sizes = []
+    for raw in packets:
+        connection.received(raw)
+        recorder.flush()
+        sizes.append((tmp_path / "plant.pcapng").stat().st_size)
+    recorder.close()
+    whole = (tmp_path / "plant.pcapng").read_bytes()
+    cut = tmp_path / "cut.pcapng"
+    for data in cut_off(whole):
+        wanted = sum(size <= len(data) and data[:size] == whole[:size] for size in sizes)
+        cut.write_bytes(data)
+        found = []
+        with contextlib.suppress(one_by_one.CaptureError), cut.open("rb") as opened:
+            for item in one_by_one.packets(one_by_one.streams(one_by_one.frames(opened))):
+                assert isinstance(item, one_by_one.Cut)
+                found.append(item.data)
+        assert found == packets[:wanted]
+        decoder = columnar.Decoder([str(cut)], 0, 1, False)
+        assert message_ids(columnar.read_on(decoder, 64, ("kind", "message_id"), True)) == list(range(wanted))
+        assert bool(decoder.damages) == (data not in (whole, whole[: sizes[2]]))
+
+
+def test_captures_of_before_go_on_in_the_new_form_and_are_one_capture(tmp_path: Path) -> None:
+    """Whoever upgrades has plant.pcap, which is pcap, and goes on with the same command."""
+    file = tmp_path / "plant.pcap"
+    old = [bytes(build.user_message(bytes(16), number, samples.DIRECT, b"old")) for number in range(2)]
+    file.write_bytes(pcap([syn(0), segment(1, old[0]), segment(1 + len(old[0]), old[1])]))
+    recorder = Recorder(file, 1 << 20, lambda _line: None)
+    connection = recorder.connection(("10.0.0.7", 50123), ("10.0.0.1", 1801), opened_here=False)
+    connection.received(bytes(build.user_message(bytes(16), 2, samples.DIRECT, b"new")))
+    recorder.close()
+    new = tmp_path / "plant-000002.pcap"
+    assert new.read_bytes()[:4] == one_by_one.PCAPNG_MAGIC
+    assert bodies([file, new]) == [b"old", b"old", b"new"]
+    assert message_ids(columnar.batches([new, file], columns=("kind", "message_id"))) == [0, 1, 2]
+    assert [packet["packet"] for packet in messages(new)] == ["UserMessage"]
 
 
 # ---- the queue manager --------------------------------------------------------------------------
@@ -262,8 +373,8 @@ def test_both_ends_have_captured_the_same_and_decode_shows_what_was_sent(
 ) -> None:
     near, far = tmp_path / "near", tmp_path / "far"
     ordack("queue", "create", "--store", far, "line1", "--transactional")
-    receiver = serve(far, "--capture", str(tmp_path / "far.pcap"))
-    sender = serve(near, "--next-hop", f"plant=127.0.0.1:{receiver.port}", "--capture", str(tmp_path / "near.pcap"))
+    receiver = serve(far, "--capture", str(tmp_path / "far.pcapng"))
+    sender = serve(near, "--next-hop", f"plant=127.0.0.1:{receiver.port}", "--capture", str(tmp_path / "near.pcapng"))
     sent = [b"one", b"two" * 40_000, b"three"]
     for body in sent:
         ordack("send", "--store", near, "DIRECT=OS:plant\\private$\\line1", stdin=body)
@@ -271,19 +382,19 @@ def test_both_ends_have_captured_the_same_and_decode_shows_what_was_sent(
     assert [base64.b64decode(message["body_base64"]) for message in received] == sent
     assert sender.stop()[0] == 0
     assert receiver.stop()[0] == 0
-    there = carried([tmp_path / "far.pcap"])
-    for data in carried([tmp_path / "near.pcap"]):  # the last acknowledgement may have met a closed socket
+    there = carried([tmp_path / "far.pcapng"])
+    for data in carried([tmp_path / "near.pcapng"]):  # the last acknowledgement may have met a closed socket
         assert any(other.startswith(data) or data.startswith(other) for other in there)
-    assert not any(packet.get("problem") for packet in messages(tmp_path / "near.pcap"))
-    assert bodies([tmp_path / "near.pcap"]) == sent
-    assert bodies([tmp_path / "far.pcap"])[:3] == sent
+    assert not any(packet.get("problem") for packet in messages(tmp_path / "near.pcapng"))
+    assert bodies([tmp_path / "near.pcapng"]) == sent
+    assert bodies([tmp_path / "far.pcapng"])[:3] == sent
 
 
 def test_a_capture_that_cannot_be_is_told_before_anything_is_taken(tmp_path: Path) -> None:
-    file = tmp_path / "no" / "x.pcap"
+    file = tmp_path / "no" / "x.pcapng"
     done = ordack("serve", "--store", tmp_path / "s", "--listen", "127.0.0.1:0", "--capture", file)
     assert done.returncode == 1
-    assert "no/x.pcap: No such file or directory" in done.stderr
+    assert "no/x.pcapng: No such file or directory" in done.stderr
     assert done.stdout == ""
 
 
@@ -291,7 +402,7 @@ def test_a_capture_that_cannot_be_is_told_before_anything_is_taken(tmp_path: Pat
 def test_after_a_kill_the_capture_has_what_the_peer_was_told(tmp_path: Path, serve: Callable[..., Serve]) -> None:
     store = tmp_path / "store"
     ordack("queue", "create", "--store", store, "line1", "--transactional")
-    file = tmp_path / "plant.pcap"
+    file = tmp_path / "plant.pcapng"
     sent = []
     for number in range(3):
         running = serve(store, "--capture", str(file))
@@ -319,7 +430,7 @@ def test_after_a_kill_the_capture_has_what_the_peer_was_told(tmp_path: Path, ser
 def test_a_full_disk_ends_the_capture_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    file = tmp_path / "plant.pcap"
+    file = tmp_path / "plant.pcapng"
     log: list[str] = []
     recorder = Recorder(file, 1 << 20, log.append)
     real = os.write
@@ -353,7 +464,7 @@ def test_a_full_disk_ends_the_capture_and_nothing_else(
 
 def test_a_full_disk_at_a_new_file_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[str] = []
-    recorder = Recorder(tmp_path / "plant.pcap", 1 << 20, log.append)
+    recorder = Recorder(tmp_path / "plant.pcapng", 1 << 20, log.append)
     connection = recorder.connection(("10.0.0.7", 50123), ("10.0.0.1", 1801), opened_here=False)
     for _ in range(2):
         connection.received(bytes(60_000))
@@ -369,12 +480,12 @@ def test_a_full_disk_at_a_new_file_leaves_none(tmp_path: Path, monkeypatch: pyte
     connection.received(b"no more")
     connection.closed(here=True, reset=False)
     recorder.close()
-    assert files(tmp_path / "plant.pcap") == [tmp_path / "plant.pcap"]
-    assert carried([tmp_path / "plant.pcap"]) == [bytes(120_000)]
+    assert files(tmp_path / "plant.pcapng") == [tmp_path / "plant.pcapng"]
+    assert carried([tmp_path / "plant.pcapng"]) == [bytes(120_000)]
 
 
 def test_a_serial_line_is_in_the_capture_and_the_log_tells_its_address(tmp_path: Path) -> None:
-    file = tmp_path / "plant.pcap"
+    file = tmp_path / "plant.pcapng"
     log: list[str] = []
     place = Place(tmp_path)
 
@@ -396,7 +507,7 @@ def test_a_serial_line_is_in_the_capture_and_the_log_tells_its_address(tmp_path:
 
 
 def test_a_connection_that_is_refused_is_in_the_capture_too(tmp_path: Path) -> None:
-    file = tmp_path / "plant.pcap"
+    file = tmp_path / "plant.pcapng"
 
     async def test() -> None:
         async with serving(tmp_path / "s", Config(max_sessions=1), recorder=Recorder(file, 1 << 20, print)) as server:

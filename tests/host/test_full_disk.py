@@ -4,6 +4,7 @@ messages again by itself (B-285, B-398, B-424)."""
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +224,32 @@ def test_serve_that_is_started_on_a_full_disk_waits_until_it_is_freed(disk: Path
     finally:
         process.terminate()
         process.communicate(timeout=DEADLINE_S)
+
+
+@on_two
+def test_who_watches_is_told_that_the_disk_is_full_until_it_is_not(disk: Path) -> None:
+    ordack("queue", "create", "--store", disk / "store", "line1", "--transactional")
+    serve = Serve(disk / "store", "--http", "0", "--json")
+    assert serve.process.stdout
+    where = json.loads(serve.process.stdout.readline())["http"]
+
+    def problems() -> list[str]:
+        with contextlib.closing(HTTPConnection(where, timeout=DEADLINE_S)) as connection:
+            connection.request("GET", "/healthz")
+            answer = connection.getresponse()
+            found: list[str] = json.loads(answer.read())["problems"]
+            assert answer.status == (503 if found else 200)
+            return found
+
+    try:
+        assert problems() == []
+        _ballast(disk)
+        _until(problems, "it is told")
+        assert any("disk nearly full: 0.0 MB free" in problem for problem in problems())
+        (disk / "ballast").unlink()
+        _until(lambda: not problems(), "it is well again")
+    finally:
+        serve.stop()
 
 
 @on_two

@@ -15,6 +15,7 @@ import pytest
 from ordack.client import Client
 from ordack.manager import Manager
 from ordack.net import tcp
+from ordack.net.listener import Listener, Listeners
 from ordack.store import Store
 
 from tests.support.host_peer import Peer, body_of, direct
@@ -30,9 +31,11 @@ def _serve(folder: Path, port: int, ready: Connection) -> None:
     async def run() -> None:
         with Store(folder) as store:
             store.lock_manager()
-            listener = tcp.listen("127.0.0.1", port)
-            number = listener.getsockname()[1]
-            await tcp.serve(Manager(store, tcp.now()), listener, asyncio.Event(), lambda: ready.send(number))
+            listener = Listener("127.0.0.1", port)
+            number = listener.place[1]
+            await tcp.serve(
+                Manager(store, tcp.now()), Listeners([listener]), asyncio.Event(), lambda: ready.send(number)
+            )
 
     asyncio.run(run())
 

@@ -1,15 +1,31 @@
-"""The log of `serve`: each fact once, what comes again counted."""
+"""The log of `serve`: each fact once, what comes again counted; as text, or as JSON for programs."""
 
 from __future__ import annotations
 
-from ordack.log import AGAIN_S, ERROR, FACTS_MAX, Line, Log
+import json
+import re
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mqqb import confirm
+from ordack.log import AGAIN_S, ERROR, FACTS_MAX, Form, Line, Log, Operator
+
+from tests.support.command import DEADLINE_S, Serve, converse, ordack
+from tests.support.host_peer import Peer, direct
+
+TEXT_LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (info|warning|error): .+")
 
 
 class _World:
-    def __init__(self) -> None:
+    def __init__(self, form: Form = Form.TEXT) -> None:
         self.lines: list[str] = []
         self.now = 1_800_000_000.0
-        self.log = Log(self.lines.append, lambda: self.now)
+        self.log = Log(self.lines.append, lambda: self.now, form)
+
+    def told(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.lines]
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
@@ -20,7 +36,57 @@ def test_a_line_has_time_level_and_text() -> None:
     world = _World()
     world.log("a plain text")
     world.log(Line("the store failed", ERROR))
-    assert world.lines == ["2027-01-15T08:00:00Z warning: a plain text", "2027-01-15T08:00:00Z error: the store failed"]
+    world.now += 0.0625
+    world.log("later")
+    assert world.lines == [
+        "2027-01-15T08:00:00.000Z warning: a plain text",
+        "2027-01-15T08:00:00.000Z error: the store failed",
+        "2027-01-15T08:00:00.062Z warning: later",
+    ]
+
+
+def test_json_has_the_same_and_what_the_line_is_about() -> None:
+    world = _World(Form.JSON)
+    world.log("a plain text")
+    world.log(Line("refused, 1 MB free", ERROR, "refused", peer="10.0.0.5", queue="line1"))
+    world.log(Line("refused, 2 MB free", ERROR, "refused", peer="10.0.0.5", queue="line1"))
+    world.pass_time(AGAIN_S)
+    assert world.told() == [
+        {"time": "2027-01-15T08:00:00.000Z", "level": "warning", "text": "a plain text"},
+        {
+            "time": "2027-01-15T08:00:00.000Z",
+            "level": "error",
+            "text": "refused, 1 MB free",
+            "peer": "10.0.0.5",
+            "queue": "line1",
+        },
+        {
+            "time": "2027-01-15T08:01:00.000Z",
+            "level": "error",
+            "text": "refused, 2 MB free",
+            "peer": "10.0.0.5",
+            "queue": "line1",
+            "again": 1,
+            "since": "2027-01-15T08:00:00.000Z",
+        },
+    ]
+
+
+@pytest.mark.parametrize("form", Form)
+def test_a_name_from_elsewhere_is_no_other_line_and_moves_no_terminal(form: Form) -> None:
+    world = _World(form)
+    evil = "line1\n2027-01-15T08:00:00.000Z error: the disk is on fire\r\x1b[2J\u202e\ud800\x85\u2028"
+    Operator(world.log).tell(f"10.0.0.5: no queue {evil}", peer="10.0.0.5", queue=evil)
+    [line] = world.lines
+    assert all(sign.isprintable() or sign == "\n" for sign in line)
+    if form is Form.JSON:
+        assert "\n" not in line
+        assert json.loads(line)["queue"] == evil.replace("\ud800", "\\ud800")
+    else:
+        first, second = line.split("\n")
+        assert first == "2027-01-15T08:00:00.000Z warning: 10.0.0.5: no queue line1"
+        assert second.startswith("    2027-")
+        assert "\\r\\x1b[2J\\u202e\\ud800\\x85\\u2028" in second
 
 
 def test_what_comes_again_is_counted_and_told_less_and_less_often() -> None:
@@ -65,3 +131,65 @@ def test_a_clock_that_goes_back_hides_nothing() -> None:
     world.pass_time(-86400)
     world.log("it is gone")
     assert len(world.lines) == 2
+
+
+# ---- as `serve` writes it --------------------------------------------------------------------------------
+
+
+def _refused(store: Path, *arguments: str) -> list[str]:
+    """The log of a `serve` on a new store that has refused a message, and cut off somebody who talks nonsense."""
+    serve = Serve(store, *arguments)
+    peer = Peer(b"\1" * 16, direct("nowhere"))
+    peer.send(b"x")
+    peer.connect(0)
+    with socket.create_connection(("127.0.0.1", serve.port), timeout=DEADLINE_S) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert connection.recv(1) == b""
+    converse(peer, serve.port)
+    status, _, errors = serve.stop()
+    assert status == 0
+    return errors.splitlines()
+
+
+@pytest.mark.slow
+def test_every_line_of_serve_has_time_level_and_text(tmp_path: Path) -> None:
+    lines = _refused(tmp_path / "store")
+    assert len(lines) >= 3
+    assert all(TEXT_LINE.fullmatch(line) for line in lines), lines
+
+
+@pytest.mark.slow
+def test_every_line_of_serve_is_json_if_that_is_asked_for(tmp_path: Path) -> None:
+    told = [json.loads(line) for line in _refused(tmp_path / "store", "--log-format", "json")]
+    made, nonsense, refused = (line for line in told if "again" not in line)  # it may be refused twice
+    assert (made["level"], made["text"]) == ("info", f"new store made in {tmp_path / 'store'}")
+    assert (nonsense["peer"], nonsense["rule"]) == ("127.0.0.1", "B-168")
+    assert (refused["level"], refused["peer"]) == ("warning", "127.0.0.1")
+    assert refused["queue"] == "DIRECT=TCP:127.0.0.1\\private$\\nowhere"
+    assert refused["class"] == f"0x{confirm.NACK_BAD_DST_Q:04X} NACK_BAD_DST_Q"
+    assert "there is no queue nowhere" in refused["text"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_what_ends_serve_is_the_last_line_of_its_log(tmp_path: Path, form: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = ordack("serve", "--store", tmp_path / "store", "--listen", where, "--log-format", form)
+    assert (done.returncode, done.stdout) == (1, "")
+    [line] = done.stderr.splitlines()
+    said = f"cannot listen on {where}: Address already in use"
+    if form == "json":
+        told = json.loads(line)
+        assert (told["level"], told["text"]) == ("error", said)
+    else:
+        assert TEXT_LINE.fullmatch(line)
+        assert line.endswith(f"Z error: {said}")
+
+
+@pytest.mark.slow
+def test_a_form_that_is_none_is_wrong_usage(tmp_path: Path) -> None:
+    done = ordack("serve", "--store", tmp_path / "store", "--log-format", "xml")
+    assert done.returncode == 2
+    assert "'xml' is not one of 'text', 'json'" in " ".join(done.stderr.replace("\u2502", " ").split())
+    assert not (tmp_path / "store").exists()

@@ -483,8 +483,7 @@ def test_a_defect_that_one_session_meets_is_not_the_others_end(
 
     def poisoned(*arguments: Any) -> Any:
         outcome = real(*arguments)
-        user = arguments[0]
-        if place == "target" and (user.source_queue_manager, user.message_id) == (bad.guid, 7):
+        if place == "target" and len(bad.packets) == 7 and arguments[0].source_queue_manager == bad.guid:
             raise RuntimeError("poison \ud800")
         if place == "_write" and any(message.packet.endswith(b"poison\0\0") for message in arguments[0].messages):
             raise RuntimeError("poison \ud800")

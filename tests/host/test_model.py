@@ -23,6 +23,7 @@ from ordack import returns, turns
 from ordack.incoming import IncomingState
 from ordack.manager import Manager
 from ordack.order_acks import OrderAcks
+from ordack.prediction import MessageRun, PredictingSession
 from ordack.store import StoreError
 from ordack.store.database import Database
 from ordack.store.memory import Memory
@@ -177,11 +178,14 @@ def _acknowledge_before_the_commit(patch: pytest.MonkeyPatch) -> None:
         for event in events:
             if isinstance(event, MessageReceived):
                 self.stored_early(event.recoverable, now)
+            elif isinstance(event, MessageRun):
+                for _ in range(len(event)):
+                    self.stored_early(True, now)
         return events
 
     patch.setattr(Session, "stored_early", Session.stored, raising=False)
-    patch.setattr(Session, "receive_data", broken)
-    patch.setattr(Session, "stored", lambda self, recoverable, now: None)
+    patch.setattr(PredictingSession, "receive_data", broken, raising=False)
+    patch.setattr(PredictingSession, "stored_all", lambda self, recoverable, count, now: None)
 
     def guard(self: Manager, now: int) -> Iterator[None]:
         try:
@@ -219,8 +223,12 @@ def _wait_for_the_begin_of_a_sequence(patch: pytest.MonkeyPatch) -> None:
 
 
 def _send_what_was_withdrawn(patch: pytest.MonkeyPatch) -> None:
-    packet = OutgoingQueues.packet
-    patch.setattr(OutgoingQueues, "packet", lambda self, key: (packet(self, key)[0], NEVER))
+    packets = OutgoingQueues.packets
+
+    def broken(self: OutgoingQueues, *place: int) -> dict[int, tuple[bytes, int]]:
+        return {key: (packet, NEVER) for key, (packet, _) in packets(self, *place).items()}
+
+    patch.setattr(OutgoingQueues, "packets", broken)
 
 
 def _give_up_without_a_word(patch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from ordack.client import Client
 from ordack.config import Config
 from ordack.manager import Manager
 from ordack.net import tcp
+from ordack.net.listener import Listener, Listeners
 from ordack.store import Store
 
 from tests.host.sockets import DEADLINE_S, NAME, PEER_GUID, Destination, free_port, serving, until
@@ -66,8 +67,8 @@ def names(monkeypatch: pytest.MonkeyPatch, *found: list[str] | Exception) -> lis
 
 @pytest.mark.rule("B-418")
 def test_it_listens_on_the_address_that_it_was_given_and_no_other() -> None:
-    with tcp.listen("127.0.0.1", 0) as listener:
-        port = listener.getsockname()[1]
+    with Listeners([Listener("127.0.0.1", 0)]) as listeners:
+        [(_, port)] = listeners.places
         socket.create_connection(("127.0.0.1", port), 5).close()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.2", port), 5)
@@ -151,7 +152,9 @@ def test_a_ping_port_that_is_taken_is_told_and_stops_nothing(tmp_path: Path) -> 
         with udp() as taken:
             port = taken.getsockname()[1]
             async with serving(tmp_path, Config(answer_pings=True, ping_port=port)) as server:
-                assert server.log == [f"pings are not answered: UDP port {port}, {os.strerror(errno.EADDRINUSE)}"]
+                assert server.log == [
+                    f"pings to 127.0.0.1 are not answered: UDP port {port}, {os.strerror(errno.EADDRINUSE)}"
+                ]
                 _, writer = await asyncio.open_connection("127.0.0.1", server.port)
                 writer.close()
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from mqqb import build, compose, confirm, core, guid_names, guids, headers, names, parse, rare
+from ordack.access import Access
 from ordack.client import Client, Empty, Reject
 from ordack.config import Config
 from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL
@@ -370,6 +371,7 @@ REFUSALS = [
     pytest.param("nowhere", None, {}, 0x8000, True, marks=pytest.mark.rule("C-55", "B-370"), id="no queue"),
     pytest.param("plain", None, {}, 0x8009, False, marks=pytest.mark.rule("C-56", "B-379", "B-257"), id="not tx queue"),
     pytest.param("small", None, {}, 0x8003, False, marks=pytest.mark.rule("C-57", "B-284", "B-373"), id="queue quota"),
+    pytest.param("closed", None, {}, 0x8004, True, marks=pytest.mark.rule("C-58", "B-374"), id="no right"),
     pytest.param(
         "line1",
         secured(signature=b"s" * 64),
@@ -419,10 +421,14 @@ REFUSALS = [
 ]
 
 
+CLOSED = {"closed": Access(sources=frozenset())}
+
+
 def small_queue(host: Host) -> None:
     with host.client() as client:
         client.create_queue("small", transactional=True)
         client.store.queues.set_quota("small", 100)
+        client.create_queue("closed", transactional=True)
 
 
 @pytest.mark.rule("B-115", "B-260", "B-261", "B-262", "B-349", "B-022", "B-409", "B-354", "A-15")
@@ -439,7 +445,7 @@ def test_a_transactional_message_is_refused_with_a_final_ack_and_what_is_asked_f
     wanted: int,
     insecure: bool,
 ) -> None:
-    host = Host(tmp_path, Config(send_insecure_nacks=insecure))
+    host = Host(tmp_path, Config(send_insecure_nacks=insecure, access=CLOSED))
     small_queue(host)
     sender = sender_to(queue)
     world = world_of([host], [sender])
@@ -485,6 +491,7 @@ def test_a_message_that_is_not_transactional_is_refused_with_what_is_asked_for_a
     with host.client() as client:
         client.create_queue("small")
         client.store.queues.set_quota("small", 100)
+        client.create_queue("closed", transactional=True)
     sender = sender_to(queue)
     world = world_of([host], [sender])
     sender.send(b"body", delivery, journal=journal, acknowledge=NA, admin=ADMIN)

@@ -88,7 +88,7 @@ def test_foreign_addresses_are_foreign() -> None:
 
 
 def test_an_address_that_comes_and_goes_is_asked_for_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = Config(listening=("0.0.0.0", 1805))
+    config = Config(listening=(("0.0.0.0", 1805),))
     assert config.way("10.1.2.3") == ("10.1.2.3", 1801)
     monkeypatch.setattr(machine, "has", lambda address: address == "10.1.2.3")
     assert config.way("10.1.2.3") == ("10.1.2.3", 1805)
@@ -125,7 +125,7 @@ def test_an_own_address_that_comes_while_serve_runs_is_led_here_and_one_that_goe
     monkeypatch.setattr(machine, "has", lambda address: address == "127.0.0.1")
 
     async def main() -> None:
-        async with serving(tmp_path, Config(listening=mine, try_connect_interval=200)) as server:
+        async with serving(tmp_path, Config(listening=(mine,), try_connect_interval=200)) as server:
             with Client(server.store.folder) as client:
                 client.send("DIRECT=TCP:127.0.0.2\\private$\\line1", b"x")
             await until(lambda: server.manager.wanted_hops() == {theirs} and server.way.get("tries"))

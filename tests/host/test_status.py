@@ -104,7 +104,7 @@ def test_a_machine_that_refuses_connections_is_named_with_tries_and_the_next_one
             assert told["listening"] == f"127.0.0.1:{serve.port}"
             _, _, errors = serve.stop()
     first = errors.splitlines()[0]
-    assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ warning: ", first)
+    assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z warning: ", first)
     assert len(errors.splitlines()) == 1
 
 

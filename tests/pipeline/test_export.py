@@ -48,6 +48,7 @@ from ordack.pipeline.segments import (
 )
 from ordack.store import Store, StoreError, StoreFull, StoreUnknown
 from ordack.store import messages as messages_module
+from ordack.store.backup import upgrade
 from ordack.store.messages import NewMessage, Stored
 from ordack.store.schema import SYSTEM_QUEUES
 
@@ -1216,12 +1217,16 @@ def test_a_store_of_the_format_before_is_upgraded(store: Path, to: Path) -> None
     ids = _fill(store, 2)
     with Store(store) as opened:
         opened._database.connection.execute(
-            "DROP TABLE exports; ALTER TABLE messages DROP COLUMN aborts; DROP TRIGGER message_moved"
+            "DROP TABLE exports; DROP TABLE answers; DROP TRIGGER message_moved; "
+            "ALTER TABLE messages DROP COLUMN aborts"
         )
         opened._database.connection.execute("UPDATE messages SET arrived = 1700000000")
         opened._database.connection.execute("ALTER TABLE incoming DROP COLUMN order_ack_limit")
         opened._database.connection.execute("ALTER TABLE outgoing DROP COLUMN discarded")
         opened._database.connection.pragma("user_version", 3)
+    with pytest.raises(StoreError, match="`ordack store upgrade"):
+        Store(store)
+    upgrade(store)
     _export(store, to)
     assert _exported(to) == ids
     for segment in segments(to):

@@ -20,7 +20,7 @@ PACKAGES = {
 }
 # Room -> the beginnings of its modules' names, of which the longest counts; and the rooms that it may import from.
 ENGINE = {"engine", "core", "constants"}
-STORE = {"store", "clock", *ENGINE}
+STORE = {"store", "clock", "counters", *ENGINE}
 HOST = {"host", *STORE}
 ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "rig": ({"hil"}, {"program on a board", "cli", "net", "boards", "capture", "pipeline", "audit", *HOST}),
@@ -34,6 +34,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "host": ({"ordack"}, STORE),  # client, manager, and what they consist of
     "store": ({"ordack.store", "ordack.names", "ordack.machine"}, STORE),
     "clock": ({"ordack.clock"}, ENGINE),
+    "counters": ({"ordack.counters"}, set()),
     "board": ({"node"}, {"log of a board", *ENGINE}),
     "log of a board": ({"node.log", "node.replay", "node.cpython"}, ENGINE),
     "engine": ({"mqqb"}, {"core", "constants"}),

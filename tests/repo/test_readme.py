@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import pytest
 from ordack.client import Client
-from ordack.config import SETTINGS
+from ordack.settings import NUMBERS, described
 
 from tests.support.command import ENVIRONMENT, INTERPRETERS, Serve, ordack
 
@@ -236,7 +236,14 @@ def test_the_links_and_settings_that_the_pages_name_are_there() -> None:
             assert not anchor or anchor in {re.sub(r"[^\w -]", "", name).lower().replace(" ", "-") for name in headings}
     configuration = (ROOT / "host" / "docs" / "configuration.md").read_text(encoding="utf-8")
     for name in re.findall(r"`([A-Z][a-z]+(?:[A-Z][a-zA-Z]+)+|Quota)(?: \w+)?`", configuration):
-        assert name in SETTINGS, name
+        assert name in NUMBERS, name
+
+
+def test_the_page_of_the_configuration_describes_every_setting_as_it_is() -> None:
+    page = ROOT / "host" / "docs" / "configuration.md"
+    _, _, told = page.read_text(encoding="utf-8").partition("## All that the file may say\n\n")
+    table = "\n".join(described())
+    assert told.rstrip() == table, f"the end of {page} should be\n{table}"
 
 
 def test_the_readme_fits_three_screens() -> None:
@@ -252,6 +259,6 @@ def test_every_module_is_in_the_table_of_the_host() -> None:
     files = {
         str(path.relative_to(package))
         for path in package.rglob("*")
-        if path.suffix in (".py", ".html", ".js", ".properties") and not path.name.startswith("__")
+        if path.suffix in (".py", ".html", ".js", ".lua", ".properties") and not path.name.startswith("__")
     }
     assert sorted(files ^ table) == []

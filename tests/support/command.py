@@ -164,11 +164,12 @@ def as_json(*arguments: object, stdin: bytes = b"") -> list[dict[str, Any]]:
 
 
 class Serve:
-    """A running `ordack serve`; `line` is the first that it printed."""
+    """A running `ordack serve`; `line` is the first that it printed. listen: None for what its file says."""
 
-    def __init__(self, store: Path, *arguments: str, listen: str = "127.0.0.1:0") -> None:
+    def __init__(self, store: Path, *arguments: str, listen: str | None = "127.0.0.1:0") -> None:
+        where = ["--listen", listen] if listen else []
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "ordack", "serve", "--store", str(store), "--listen", listen, *arguments],
+            [sys.executable, "-m", "ordack", "serve", "--store", str(store), *where, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -197,10 +198,12 @@ def converse(peer: Peer, port: int) -> None:
 def settle(peer: Peer, connection: socket.socket) -> None:
     """Send all that the peer has over a connection that is there, until it is settled."""
     deadline = time.monotonic() + DEADLINE_S
+    poll = select.poll()  # select takes no file above 1023
+    poll.register(connection, select.POLLIN)
     while not peer.is_settled:
         assert time.monotonic() < deadline
         connection.sendall(peer.output(tcp.now()))
-        if select.select([connection], [], [], 0.02)[0]:
+        if poll.poll(20):
             data = connection.recv(1 << 16)
             assert data, "the queue manager has closed the connection"
             peer.receive(data, tcp.now())

@@ -1,6 +1,8 @@
-/* fuzz.c: one input through the scan and, now and then, a capture; whatever is not one of the three outcomes ends the run. */
+/* fuzz.c: one input through the scan, as a run of messages and, now and then, a capture; whatever is not one of the three
+ * outcomes ends the run. */
 #include "frames.h"
 #include "fuzz.h"
+#include "mqqb_run.h"
 
 #define ROWS 64
 
@@ -94,12 +96,78 @@ static void one_capture(const uint8_t *data, size_t size)
     free(files[1].data);
 }
 
+/* A template of the first packet finds only what the scan reads with the same headers. */
+static void one_run(const uint8_t *data, size_t size)
+{
+    static const unsigned same[] = {MQQB_SCAN_KIND,
+                                    MQQB_SCAN_STATUS,
+                                    MQQB_SCAN_BASE_FLAGS,
+                                    MQQB_SCAN_TIME_TO_REACH_QUEUE,
+                                    MQQB_SCAN_USER_FLAGS,
+                                    MQQB_SCAN_TIME_TO_BE_RECEIVED,
+                                    MQQB_SCAN_TX_SEQUENCE_ORDINAL,
+                                    MQQB_SCAN_TX_SEQUENCE_TIME_STAMP,
+                                    MQQB_SCAN_MESSAGE_CLASS,
+                                    MQQB_SCAN_LABEL_LENGTH};
+    static uint32_t table[MQQB_SCAN_COLUMNS][ROWS];
+    static mqqb_run_packet packets[ROWS];
+    mqqb_scan_columns columns;
+    mqqb_run_template t;
+    size_t consumed, rows, count, i, j;
+    int32_t status;
+    uint32_t total;
+
+    for (i = 0; i < MQQB_SCAN_COLUMNS; i++) {
+        columns.column[i] = table[i];
+    }
+    rows = mqqb_scan(data, size, &columns, ROWS, &consumed, &status);
+    if (rows == 0 || table[MQQB_SCAN_KIND][0] != MQQB_KIND_USER_MESSAGE || mqqb_frame(data, size, &total) != MQQB_OK ||
+        !mqqb_run_learn(&t, data, total)) {
+        return;
+    }
+    count = mqqb_run_find(&t, data, size, packets, ROWS);
+    REQUIRE(count >= 1 && count <= rows);
+    for (i = 0; i < count; i++) {
+        for (j = 0; j < sizeof same / sizeof same[0]; j++) {
+            REQUIRE(table[same[j]][i] == table[same[j]][0]);
+        }
+        REQUIRE(packets[i].offset == table[MQQB_SCAN_OFFSET][i] && packets[i].size == table[MQQB_SCAN_TOTAL_SIZE][i]);
+        REQUIRE(packets[i].message_id == table[MQQB_SCAN_MESSAGE_ID][i]);
+        REQUIRE(packets[i].sent_time == table[MQQB_SCAN_SENT_TIME][i]);
+        REQUIRE(packets[i].tx_sequence_number == table[MQQB_SCAN_TX_SEQUENCE_NUMBER][i]);
+        REQUIRE(packets[i].previous_tx_sequence_number == table[MQQB_SCAN_PREVIOUS_TX_SEQUENCE_NUMBER][i]);
+        REQUIRE(table[MQQB_SCAN_PROPERTIES_OFFSET][i] - packets[i].offset == t.properties_at);
+        REQUIRE(table[MQQB_SCAN_BODY_OFFSET][i] - packets[i].offset == t.head_size);
+    }
+}
+
+/* The input's first packet, and behind it itself with a few bytes changed: where, and to what, its last bytes say. */
+static void one_pair(const uint8_t *data, size_t size)
+{
+    uint32_t total;
+
+    if (mqqb_frame(data, size, &total) == MQQB_OK && total <= 2048) {
+        uint8_t *const pair = malloc(2 * (size_t)total);
+        size_t i;
+
+        memcpy(pair, data, total);
+        memcpy(pair + total, data, total);
+        for (i = 1; i <= data[size - 1] % 4; i++) {
+            pair[total + get(data + size - 4 * i, 2) % total] = data[size - 4 * i + 2];
+        }
+        one_run(pair, 2 * (size_t)total);
+        free(pair);
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     size_t rest;
     uint8_t *const exact = exact_input(data, size, &rest, 1);
 
     one_scan(exact, rest);
+    one_run(exact, rest);
+    one_pair(exact, rest);
     if (rest > 0 && data[0] % 16 == 0) {
         one_capture(exact, rest);
     }

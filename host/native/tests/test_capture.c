@@ -1087,6 +1087,15 @@ static void test_pcapng(void)
             read_files(r, &part, 1, 0, 1, 0, 0);
             CHECK_EQ(r->error[0], size == 28 || size == 56 || size == f.size - 104 ? 0 : MQQB_CAPTURE_BAD_END);
         }
+        for (unsigned byte = 0; byte < 4; byte++) { /* of the size at the end of a block */
+            const size_t ends[] = {28, 56, f.size - 104, f.size};
+            for (unsigned i = 0; i < LENGTH(ends); i++) {
+                f.data[ends[i] - 4 + byte] ^= 4;
+                read_files(r, &f, 1, 0, 1, 0, 0);
+                CHECK_EQ(r->error[0], MQQB_CAPTURE_BAD_BLOCK);
+                f.data[ends[i] - 4 + byte] ^= 4;
+            }
+        }
     }
 }
 
@@ -1160,7 +1169,8 @@ static void test_blocks_that_cannot_be(void)
         section(&f, 0);
         number(&f, 7, 4);
         number(&f, size, 4);
-        number(&f, 0, 8);
+        number(&f, size, 4);
+        number(&f, 0, 4);
         finish();
         CHECK_EQ(r->error[0], size == 12 ? MQQB_CAPTURE_BAD_END : MQQB_CAPTURE_BAD_SIZE);
         f.size = 0;

@@ -57,7 +57,7 @@ _ERRORS = {
     lib.MQQB_CAPTURE_BAD_MAGIC: "neither pcap nor pcapng",
     lib.MQQB_CAPTURE_BAD_END: "the file ends inside the record that begins there",
     lib.MQQB_CAPTURE_BAD_SIZE: "a record claims a size that it cannot have",
-    lib.MQQB_CAPTURE_BAD_BLOCK: "a block is too short, has no byte order mark, or is of an unknown interface",
+    lib.MQQB_CAPTURE_BAD_BLOCK: "a block is too short, has no byte order mark or no end, or is of an unknown interface",
 }
 
 

@@ -193,7 +193,10 @@ def _pcapng(source: _File) -> Iterator[Frame]:
         done = 12 if kind == PCAPNG_MAGIC else 8
         if size < done + 4 or size & 3:
             raise CaptureError(f"{what} at byte {source.offset} cannot have {size} bytes")
-        body = source.read(size - done, what)[:-4]
+        body = source.read(size - done, what)
+        if body[-4:] != length:
+            raise CaptureError(f"{what} before byte {source.offset}: it does not end with its size")
+        body = body[:-4]
         code = struct.unpack(order + "I", kind)[0]
         try:
             if code == 1:

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from ordack.cli import about, audit, board, messages, move, outgoing, pipeline, queues, serve
+from ordack.cli import about, audit, board, config, messages, move, outgoing, pipeline, queues, serve, stores
 from ordack.cli.common import complain
 from ordack.cli.output import OutputError, write
 from ordack.names import BadName
@@ -21,6 +21,8 @@ from ordack.store import StoreError, StoreUnknown
 
 GROUPS: dict[str, typer.Typer] = {
     "queue": queues.app,
+    "store": stores.app,
+    "config": config.app,
     "outgoing": outgoing.app,
     "board": board.app,
     "pipeline": pipeline.app,
@@ -28,11 +30,12 @@ GROUPS: dict[str, typer.Typer] = {
 COMMANDS: dict[str, Callable[..., None]] = {
     "state": about.state,
     "status": about.status,
-    "config": about.config,
     "identity": about.identity,
     "send": messages.send,
     "receive": messages.receive,
     "move": move.move,
+    "backup": stores.backup,
+    "restore": stores.restore,
     "export": pipeline.export,
     "audit": audit.audit,
     "serve": serve.serve,

@@ -1,13 +1,13 @@
-"""The commands that say what a store is and does, and set what it keeps: state, status, config and identity."""
+"""The commands that say what a store is and does: state, status and identity."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from ordack.cli.common import JsonOption, StoreOption, print_table, report, report_done, tell_if_new
-from ordack.cli.outgoing import table_of_outgoing
+from ordack.cli import glance
+from ordack.cli.common import JsonOption, StoreOption, report, report_done
 from ordack.cli.output import write
 from ordack.store import Store, StoreBusy, StoreError
 from ordack.store.look import open_to_look
@@ -36,7 +36,7 @@ def state(
         if as_json:
             report(True, "", sessions=shown["sessions"], serial=shown["serial"])
         else:
-            _tables_of_sessions(shown)
+            write(glance.text(glance.sessions(shown)))
         return
     with Client(store, look=True) as client:
         told = status.of_message(client, message_id)
@@ -51,133 +51,39 @@ def state(
     report(as_json, told["why"], **told)
 
 
-def status(store: StoreOption, as_json: JsonOption = False) -> None:
+def status(
+    store: StoreOption,
+    seconds: Annotated[
+        float | None,
+        typer.Argument(help="With --watch: so many seconds from one look to the next; 1 if absent."),
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C or another signal ends that.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
     """Show the whole store: whether it is served, who is connected, what is in the queues, what waits and why.
 
     Exit status: 0 everything moves; 1 something keeps messages from moving, or the store is not served. The last lines
-    say what.
+    say what. With --watch: 0.
     """
     from ordack import status
 
+    if seconds is not None and not watch:
+        raise typer.BadParameter(f"{seconds:g}: seconds go with --watch")
+    if seconds is not None and not glance.LEAST_S <= seconds <= glance.MOST_S:
+        raise typer.BadParameter(f"{seconds:g}: --watch takes {glance.LEAST_S} to {glance.MOST_S:.0f} seconds")
+    if watch:
+        glance.watch(store, 1.0 if seconds is None else seconds, as_json)
+        return
     with open_to_look(store) as opened:
         told = status.glance(opened)
     if as_json:
         report(True, "", **told)
     else:
-        write(status.served_text(told) + "\n")
-        print_table(
-            ("queue", "kind"),
-            ("messages", "bytes", "quota"),
-            [
-                (
-                    queue["name"],
-                    "system" if queue["system"] else "transactional" if queue["transactional"] else "",
-                    str(queue["messages"]),
-                    str(queue["bytes"]),
-                    "" if queue["quota"] is None else str(queue["quota"]),
-                )
-                for queue in told["queues"]
-            ],
-        )
-        if told["served"]:
-            _tables_of_sessions(told)
-        waiting = [queue for queue in told["outgoing"] if queue["messages"]]
-        if waiting:
-            table_of_outgoing(waiting)
-        for problem in told["problems"]:
-            if not any(problem.endswith(f": {queue['why']}") for queue in waiting):  # these stand there already
-                write(f"{problem}\n")
+        write(glance.text(glance.parts(told)))
     if told["problems"]:
         raise typer.Exit(1)
-
-
-def _tables_of_sessions(shown: dict[str, Any]) -> None:
-    print_table(
-        ("session with", "address", "queue manager", "state", "opened by"),
-        (),
-        [
-            (
-                session["name"],
-                session["address"],
-                session["guid"],
-                session["state"],
-                "this side" if session["initiator"] else "it",
-            )
-            for session in shown["sessions"]
-        ],
-    )
-    if shown["serial"]:
-        print_table(
-            ("serial line", "port", "state", "last end"),
-            ("baud", "connections", "faults"),
-            [
-                (
-                    line["host"],
-                    line["serial"],
-                    line["state"],
-                    line["last_end"],
-                    str(line["baud"]),
-                    str(line["connections"]),
-                    str(line["faults"]),
-                )
-                for line in shown["serial"]
-            ],
-        )
-
-
-def config(
-    store: StoreOption,
-    name: Annotated[str | None, typer.Argument(help="Name of a setting. Without it the command lists all.")] = None,
-    value: Annotated[str | None, typer.Argument(help='New value, or "default".')] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Show or change settings of the queue manager, under their names in the Windows registry where MSMQ has them.
-
-    Applications use a new value at once, `ordack serve` from its next start.
-    """
-    from ordack.config import SETTINGS, check_setting, setting_name
-
-    if name is None:
-        with open_to_look(store) as opened:
-            changed = opened.configuration()
-        rows = [(known, changed.get(known, setting.absent), setting) for known, setting in SETTINGS.items()]
-        if as_json:
-            for known, held, _ in rows:
-                report(True, "", **_setting(known, held))
-        else:
-            print_table(
-                ("setting", "meaning"),
-                ("value",),
-                [(known, setting.meaning, "absent" if held is None else str(held)) for known, held, setting in rows],
-            )
-        return
-    try:
-        known = setting_name(name)
-        number = None if value is None or value == "default" else check_setting(known, value)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-    with open_to_look(store) if value is None else Store(store, create=True) as opened:
-        tell_if_new(opened)
-        if value is not None:
-            opened.configure(known, number)
-        held = opened.configuration().get(known, SETTINGS[known].absent)
-    (report if value is None else report_done)(
-        as_json, f"{known} {'absent' if held is None else held}", **_setting(known, held)
-    )
-
-
-def _setting(name: str, value: int | None) -> dict[str, Any]:
-    from ordack.config import SETTINGS
-
-    setting = SETTINGS[name]
-    return {
-        "name": name,
-        "value": value,
-        "default": setting.absent,
-        "minimum": setting.minimum,
-        "maximum": setting.maximum,
-        "meaning": setting.meaning,
-    }
 
 
 def identity(

@@ -9,14 +9,17 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from ordack.cli.output import OutputError, write
 from ordack.paths import NotLocal, local_path
 from ordack.store import Store
-from ordack.store.database import legible
+from ordack.store.database import legible, printable
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def local(text: str) -> Path:
@@ -54,8 +57,31 @@ def report_done(as_json: bool, text: str, **values: Any) -> None:
         sys.exit(4)
 
 
+class Rows(NamedTuple):
+    """A table. texts, numbers: the headings of its columns, those of numbers last."""
+
+    texts: Sequence[str]
+    numbers: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
 def print_table(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    write(table_text(texts, numbers, rows))
+
+
+def table_text(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table as lines, for standard output."""
     from rich.console import Console
+
+    text = io.StringIO()
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    # markup and emoji would be in names
+    Console(file=text, force_terminal=is_terminal, markup=False, emoji=False).print(make_table(texts, numbers, rows))
+    return text.getvalue()
+
+
+def make_table(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A table for a console without markup."""
     from rich.table import Table
 
     table = Table()
@@ -64,10 +90,8 @@ def print_table(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Seq
     for heading in numbers:
         table.add_column(heading, justify="right")
     for row in rows:
-        table.add_row(*row)
-    text = io.StringIO()
-    Console(file=text, force_terminal=sys.stdout is not None and sys.stdout.isatty()).print(table)
-    write(text.getvalue())
+        table.add_row(*(printable(cell, "\n") for cell in row))
+    return table
 
 
 @contextlib.contextmanager

@@ -52,7 +52,7 @@ class Drain:
         when what was written before is removed and the rest is back in the queue.
         """
         limit = BATCH if output.is_file() else 1
-        with _interruptible():
+        with interruptible():
             while left:
                 found = self._round(min(left, limit), timeout)
                 if not found:
@@ -88,7 +88,7 @@ class Drain:
 
 
 @contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
+def interruptible() -> Iterator[None]:
     """Signals that end a program raise Interrupted, unless whoever started it has told it to ignore them."""
 
     def interrupt(number: int, _: object) -> None:

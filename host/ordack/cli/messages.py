@@ -19,6 +19,7 @@ from ordack.store.database import counted
 
 if TYPE_CHECKING:
     from ordack.client import Message
+    from ordack.peer_names import PeerNames
 
 
 DestinationArgument = Annotated[
@@ -182,12 +183,13 @@ def receive(
 
     from ordack.cli.drain import Drain, Interrupted
     from ordack.client import Client
+    from ordack.peer_names import PeerNames
 
     one = 1 if raw is not None or not (everything or peek or follow) else sys.maxsize
     left = one if count is None else min(count, sys.maxsize)
-    show = _shown(raw, as_json)
     with Client(store, look=peek) as client:
         queue = client.queue(name)
+        show = _shown(raw, as_json, PeerNames.kept(client.store.names()))
         if peek:
             shown = [show(message) for message in islice(queue.peek(), left)]
             if raw is not None and not shown:
@@ -210,21 +212,21 @@ def receive(
             raise StoreError(f"there is no message in {queue.name}")
 
 
-def _shown(raw: Path | None, as_json: bool) -> Callable[[Message], None]:
-    """How one message is shown."""
+def _shown(raw: Path | None, as_json: bool, names: PeerNames) -> Callable[[Message], None]:
+    """How one message is shown. names: what people call those who have sent it."""
     if raw is None:
         line = _json_of if as_json else _text_of
-        return lambda message: write(line(message))
+        return lambda message: write(line(message, names))
     if str(raw) == "-":
         return lambda message: write_bytes(message.body)
     return lambda message: save(raw, message.body)
 
 
-def _json_of(message: Message) -> str:
-    return json.dumps(message.as_json()) + "\n"
+def _json_of(message: Message, names: PeerNames) -> str:
+    return json.dumps({**message.as_json(), "source_name": names.of(message.source)}) + "\n"
 
 
-def _text_of(message: Message) -> str:
+def _text_of(message: Message, names: PeerNames) -> str:
     """Arrival, identifier, delivery, place in its stream, label, size; the body, if readable, or its first bytes."""
     from datetime import datetime
 
@@ -233,8 +235,9 @@ def _text_of(message: Message) -> str:
     came_back = f" came back {counted(message.abort_count, 'time')}" if message.abort_count else ""
     text = message.text()
     shown = text[:200] if text is not None and text[:200].isprintable() else message.body[:64].hex(" ")
+    source = names.added(f"{message.source}\\{message.message_id}")
     return (
-        f"{arrived} {message.source}\\{message.message_id} {message.delivery}{place}{_reason_of(message)}"
+        f"{arrived} {source} {message.delivery}{place}{names.added(_reason_of(message))}"
         f"{came_back} {message.label!r} {len(message.body)} bytes\n    {shown}\n"
     )
 

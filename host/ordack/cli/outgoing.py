@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from ordack.cli.common import JsonOption, StoreOption, print_table, report, report_done
+from ordack.cli import glance
+from ordack.cli.common import JsonOption, StoreOption, report, report_done
 from ordack.cli.output import write
 from ordack.names import destination
 from ordack.store import Store, StoreError
@@ -38,25 +39,7 @@ def outgoing_list(store: StoreOption, as_json: JsonOption = False) -> None:
         for queue in queues:
             report(True, "", **queue)
         return
-    table_of_outgoing(queues)
-
-
-def table_of_outgoing(queues: Sequence[dict[str, Any]]) -> None:
-    print_table(
-        ("outgoing queue", "state"),
-        ("messages", "bytes", "not acknowledged", "not read"),
-        [
-            (
-                queue["format_name"],
-                queue["state"],
-                *(str(queue[name]) for name in ("messages", "bytes", "not_order_acked", "not_read")),
-            )
-            for queue in queues
-        ],
-    )
-    for queue in queues:
-        if queue["why"]:
-            write(f"{queue['format_name']}: {queue['why']}\n")
+    write(glance.text(glance.outgoing(queues)))
 
 
 def _change_outgoing(

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from ordack.cli.common import JsonOption, StoreOption, complain, local, log_line, report, tell_if_new
-from ordack.store import Store, StoreError, StoreFull
+from ordack.cli.common import JsonOption, StoreOption, local, log_line, report
+from ordack.cli.config import ConfigOption, load_file, read_file
+from ordack.cli.output import OutputError
+from ordack.log import ERROR, INFO, Form, Line, Log
+from ordack.store import Store, StoreError, StoreFull, StoreUnknown
 
 if TYPE_CHECKING:
-    from ordack.config import Config, SerialSettings
-    from ordack.log import Log
+    from ordack.config import SerialSettings
+    from ordack.config_file import ConfigFile, Listen
+    from ordack.manager import Manager
+    from ordack.net.listener import Listener, Listeners
     from ordack.net.record import Recorder
+    from ordack.running import Running
 
 
+ListenOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Address to accept connections on, in place of those in the configuration file; may be repeated. Port 0 "
+        "picks a free one. Default: 127.0.0.1:1801, for this machine alone; 0.0.0.0:1801 is for the whole network.",
+    ),
+]
 NextHopOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -32,6 +48,10 @@ OwnNameOption = Annotated[
         "address, and messages to this machine's own addresses stay here."
     ),
 ]
+PublicQueueOption = Annotated[
+    list[str] | None,
+    typer.Option(help="GUID=FORMATNAME: where the public queue with this GUID is, in place of a directory."),
+]
 SerialOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -40,98 +60,209 @@ SerialOption = Annotated[
         "NAME addresses the board in direct names. Default: the last part of the path, 115200 baud.",
     ),
 ]
+QuotaOption = Annotated[
+    int | None,
+    typer.Option(min=0, help="Limit of the store in bytes, for this `serve` alone; the setting Quota is for all."),
+]
 CaptureOption = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", parser=local, help="Record all traffic in this pcap file, then in numbered ones beside it."
+        metavar="FILE", parser=local, help="Record all traffic in this pcapng file, then in numbered ones beside it."
     ),
+]
+CaptureSizeOption = Annotated[
+    int | None,
+    typer.Option(min=1 << 20, help="Limit of all captures in bytes; 1 GiB by default. The oldest are removed first."),
+]
+HttpOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[HOST:]PORT",
+        help="Answer /metrics (Prometheus), /healthz and /status over HTTP; PORT alone is for this machine only.",
+    ),
+]
+LogFormatOption = Annotated[
+    Form | None,
+    typer.Option(help="The form of the log on standard error: lines of text (default), or one JSON object a line."),
 ]
 
 
 def serve(
     store: StoreOption,
-    listen: Annotated[
-        str, typer.Option(help="HOST:PORT to accept connections on; port 0 picks a free one.")
-    ] = "0.0.0.0:1801",
+    config: ConfigOption = None,
+    listen: ListenOption = None,
     next_hop: NextHopOption = None,
     own_name: OwnNameOption = None,
-    public_queue: Annotated[
-        list[str] | None,
-        typer.Option(help="GUID=FORMATNAME: where the public queue with this GUID is, in place of a directory."),
-    ] = None,
+    public_queue: PublicQueueOption = None,
     serial: SerialOption = None,
-    quota: Annotated[
-        int | None,
-        typer.Option(min=0, help="Limit of the store in bytes, for this `serve` alone; the setting Quota is for all."),
-    ] = None,
+    quota: QuotaOption = None,
     capture: CaptureOption = None,
-    capture_size: Annotated[
-        int, typer.Option(min=1 << 20, help="Limit of all captures in bytes. The oldest are removed first.")
-    ] = 1 << 30,
+    capture_size: CaptureSizeOption = None,
+    http: HttpOption = None,
+    log_format: LogFormatOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run the queue manager until SIGTERM or SIGINT. It continues when its terminal closes (SIGHUP)."""
+    """Run the queue manager until SIGTERM or SIGINT. SIGHUP lets it read its configuration file again.
+
+    Options go before what the configuration file says of the same.
+    """
     import signal
 
-    from ordack.net.tcp import listen as open_listener
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # its terminal closes while it starts
+    options = _Options(
+        listen or [], next_hop or [], own_name or [], public_queue or [], serial or [], capture, capture_size, http
+    )
 
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    address, hops, public, lines = _addresses(listen, next_hop or [], public_queue or [], serial or [])
-    try:
-        listener = open_listener(*address)  # before a store is made for nothing
-    except OSError as error:
-        raise StoreError(f"cannot listen on {listen}: {error.strerror or error}") from None
-    devices = [(line, _open_serial(line)) for line in lines]
-    settings: dict[str, Any] = {"next_hops": hops, "public_queues": public}
-    settings["own_names"] = frozenset(name.lower() for name in own_name or ())
-    if quota is not None:
-        settings["quota"] = quota
-    with listener, _open_when_there_is_room(store) as opened:
-        recorder = _recorder(capture, capture_size) if capture else None
-        _run(opened, settings, listener, devices, recorder, as_json)
-
-
-def _addresses(
-    listen: str, next_hop: list[str], public_queue: list[str], serial: list[str]
-) -> tuple[tuple[str, int], dict[str, tuple[str, int]], dict[str, str], list[SerialSettings]]:
-    """What the options name: where to listen, the next hops, the public queues, the serial lines."""
-    from ordack.config import SERIAL_PORT, parse_address, parse_next_hop, parse_public_queue, parse_serial
+    def read() -> ConfigFile:
+        return _with_options(load_file(store, config), options)
 
     try:
-        address = parse_address(listen)
-        hops = dict(parse_next_hop(text) for text in next_hop)
-        public = dict(parse_public_queue(text) for text in public_queue)
-        lines = [parse_serial(text) for text in serial]
-        for line in lines:
-            if line.name in hops:
-                raise ValueError(f"{line.name}: there are two ways to it; NAME=PORT gives a serial line another name")
-            hops[line.name] = line.name, SERIAL_PORT
+        file = _with_options(read_file(store, config), options)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    return address, hops, public, lines
+    with _logging(log_format or Form(file.log_format or Form.TEXT)) as log:
+        _serve_store(store, file, read, {} if quota is None else {"quota": quota}, log, as_json)
 
 
-def _recorder(capture: Path, size: int) -> Recorder:
+class _Options(NamedTuple):
+    """What options say in place of the file, or, of one address or queue, before it."""
+
+    listen: list[str]
+    next_hop: list[str]
+    own_name: list[str]
+    public_queue: list[str]
+    serial: list[str]
+    capture: Path | None
+    capture_size: int | None
+    http: str | None
+
+
+@contextlib.contextmanager
+def _logging(form: Form) -> Iterator[Log]:
+    """The log. What ends the command is its last line."""
+    log = Log(log_line, form=form)
+    try:
+        yield log
+    except (StoreError, OutputError) as error:
+        log(Line(str(error), ERROR))
+        raise typer.Exit(6 if isinstance(error, StoreUnknown) else 1) from None
+    finally:
+        log.close()
+
+
+def _serve_store(
+    store: Path,
+    file: ConfigFile,
+    read: Callable[[], ConfigFile],
+    options: dict[str, Any],
+    log: Log,
+    as_json: bool,
+) -> None:
+    """Open everything, and run. read: gives the file as it is at a later time. options: fields of the Config that go
+    before it."""
+    from ordack.running import Running
+
+    with contextlib.ExitStack() as stack:
+        listeners = stack.enter_context(_open_listeners(file.listen, log))  # before a store is made for nothing
+        web = stack.enter_context(contextlib.closing(_open_listener(file.http))) if file.http else None
+        devices = [(line, _open_serial(line)) for line in file.serial]
+        opened = stack.enter_context(_open_when_there_is_room(store, log))
+        recorder = _recorder(file.capture, file.capture_size, log)
+        running = Running(file, {**opened.configuration(), **file.numbers}, options)
+        _run(opened, running, read, (listeners, web), devices, recorder, log, as_json)
+
+
+def _with_options(file: ConfigFile, options: _Options) -> ConfigFile:
+    """What the file says, with what the options say. Raises ValueError."""
+    import dataclasses
+
+    from ordack.config import parse_address, parse_next_hop, parse_public_queue, parse_serial
+    from ordack.config_file import Listen, with_serial
+
+    lines = tuple(map(parse_serial, options.serial)) or file.serial
+    return dataclasses.replace(
+        file,
+        listen=tuple(Listen(*parse_address(text)) for text in options.listen) or file.listen,
+        next_hops=with_serial({**file.next_hops, **dict(map(parse_next_hop, options.next_hop))}, lines),
+        own_names=tuple(name.lower() for name in options.own_name) or file.own_names,
+        public_queues={**file.public_queues, **dict(map(parse_public_queue, options.public_queue))},
+        serial=lines,
+        capture=options.capture or file.capture,
+        capture_size=options.capture_size or file.capture_size,
+        http=file.http if options.http is None else _http_address(options.http),
+    )
+
+
+def _http_address(text: str) -> Listen:
+    from ordack.config import parse_local_address
+    from ordack.config_file import Listen
+
+    try:
+        return Listen(*parse_local_address(text))
+    except ValueError as error:
+        raise ValueError(f"--http: {error}") from None
+
+
+def _open_listeners(places: Sequence[Listen], log: Log) -> Listeners:
+    from ordack.config_file import Listen
+    from ordack.net.listener import Listeners
+    from ordack.settings import LISTEN
+
+    if not places:
+        places = [Listen(*LISTEN)]
+        log(
+            Line(
+                "connections are taken from this machine alone; to take them from the network, say "
+                f"`--listen 0.0.0.0:{LISTEN[1]}`, or [[listen]] in ordack.toml",
+                INFO,
+            )
+        )
+    listeners = []
+    for place in places:
+        try:
+            listeners.append(_open_listener(place))
+        except StoreError:
+            Listeners(listeners).close()
+            raise
+    return Listeners(listeners)
+
+
+def _open_listener(place: Listen) -> Listener:
+    from ordack.net.listener import Listener
+
+    try:
+        return Listener(*place)
+    except OSError as error:
+        raise StoreError(f"cannot listen on {place}: {error.strerror or error}") from None
+
+
+def _recorder(capture: Path | None, size: int, log: Log) -> Recorder | None:
     from ordack.net.record import Recorder
 
     try:
-        return Recorder(capture, size, complain)
+        return Recorder(capture, size, log) if capture else None
     except OSError as error:
         raise StoreError(f"cannot write the capture {capture}: {error.strerror or error}") from None
 
 
 def _run(
-    store: Store, settings: dict[str, Any], listener: Any, devices: Any, recorder: Recorder | None, as_json: bool
+    store: Store,
+    running: Running,
+    read: Callable[[], ConfigFile],
+    sockets: tuple[Listeners, Listener | None],
+    devices: Any,
+    recorder: Recorder | None,
+    log: Log,
+    as_json: bool,
 ) -> None:
+    """sockets: that listen for peers, and for HTTP if that is wanted."""
     import asyncio
 
-    from ordack.config import Config, format_address
-
-    host, port = listener.getsockname()[:2]
-    text = format_address(host, port)
+    listeners, web = sockets
 
     def ready() -> None:
-        report(as_json, f"listening on {text}", listening=text)
+        for listener in listeners:
+            report(as_json, f"listening on {listener}", listening=str(listener))
         for line, _ in devices:
             report(
                 as_json,
@@ -140,21 +271,22 @@ def _run(
                 port=line.port,
                 baud=line.baud,
             )
+        if web:
+            report(as_json, f"metrics on http://{web}/metrics", http=str(web))
 
-    config = Config.of(store.configuration(), listening=(host, port), **settings)
-    asyncio.run(_serve(store, config, listener, ready, devices, recorder))
+    asyncio.run(_serve(store, running, read, sockets, ready, devices, recorder, log))
 
 
-def _open_when_there_is_room(folder: Path) -> Store:
+def _open_when_there_is_room(folder: Path, log: Log) -> Store:
     """Open the store and lock it for this queue manager. While its disk is full, wait."""
     import time
 
-    told = False
     while True:
         opened = None
         try:
             opened = Store(folder, create=True)
-            tell_if_new(opened)
+            if opened.is_new:
+                log(Line(f"new store made in {folder}", INFO))
             opened.lock_manager()
             return opened
         except StoreError as error:
@@ -162,10 +294,9 @@ def _open_when_there_is_room(folder: Path) -> Store:
                 opened.close()
             if not isinstance(error, StoreFull):
                 raise
-            if not told:
-                complain(f"{error}; waiting for it")
-            told = True
+            log(f"{error}; waiting for it")
         time.sleep(1)
+        log.tick()
 
 
 def _open_serial(line: SerialSettings) -> Any:
@@ -177,33 +308,84 @@ def _open_serial(line: SerialSettings) -> Any:
         raise StoreError(f"cannot open serial port {line.port}: {error.strerror or error}") from None
 
 
-async def _serve(store: Store, config: Config, listener: Any, ready: Any, serial: Any, recorder: Any) -> None:
+async def _serve(
+    store: Store,
+    running: Running,
+    read: Callable[[], ConfigFile],
+    sockets: tuple[Listeners, Listener | None],
+    ready: Any,
+    serial: Any,
+    recorder: Any,
+    log: Log,
+) -> None:
     import asyncio
     import signal
 
-    from ordack.config import format_address
-    from ordack.log import Log
+    from ordack import health, notify
+    from ordack.cli.reload import Reload, missing_queues
     from ordack.manager import Manager
     from ordack.net import tcp
 
-    log = Log(log_line)
+    listeners, web = sockets
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    notifier = notify.from_environment(os.environ, log)
+
+    def end() -> None:
+        notifier.stopping()
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, end)
+    config = running.config(listeners.places)
+    for text, level in missing_queues(running.file, {queue.name.lower() for queue in store.queues.all()}):
+        log(Line(text, level))
     manager = Manager(store, tcp.now(), config, log)
     manager.about = {
         "since": tcp.wall(),
         "process": os.getpid(),
         "quota": config.quota,
-        "listening": format_address(*listener.getsockname()[:2]),
+        "listening": ", ".join(map(str, listeners)),
     }
-    counting = asyncio.create_task(_count(log))
+
+    def begun() -> None:
+        ready()
+        notifier.ready(health.sentence(manager))
+        pings = notifier.run(lambda: health.restart_helps(manager, loop.time()), lambda: health.sentence(manager))
+        tasks.append(asyncio.create_task(pings))
+
+    with contextlib.closing(notifier), _watched(manager, web) as files:
+        reload = Reload(read, running, store, manager, listeners, log, files, notifier)
+        tasks = [asyncio.create_task(_count(log)), asyncio.create_task(reload.run())]
+        loop.add_signal_handler(signal.SIGHUP, reload.asked.set)
+        try:
+            await tcp.serve(manager, listeners, stop, begun, serial, recorder, files)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+@contextlib.contextmanager
+def _watched(manager: Manager, web: Listener | None) -> Iterator[int]:
+    """Answer those who watch the queue manager, on that socket if there is one; how many files that may take."""
+    if web is None:
+        yield 0
+        return
+    import asyncio
+
+    from ordack.net.monitor import FILES, Monitor
+
+    loop = asyncio.get_running_loop()
+
+    def tell(text: str) -> None:
+        loop.call_soon_threadsafe(manager.operator.tell, text, ERROR)
+
+    monitor = Monitor(manager, web.socket, tell)
+    monitor.start()
     try:
-        await tcp.serve(manager, listener, stop, ready, serial, recorder)
+        yield FILES
     finally:
-        counting.cancel()
-        log.close()
+        monitor.close()
 
 
 async def _count(log: Log) -> None:

@@ -231,7 +231,7 @@ class Connector:
             if self.tries and not self._ended_at_once:
                 where = format_address(self.host, self.port)
                 text = f"{where}: connected after {counted(self.tries, 'failed attempt')}"
-                self._log(Line(text, INFO, f"{where}: up"))
+                self._log(Line(text, INFO, f"{where}: up", peer=where))
 
     def closing(self) -> None:
         """The session is over, its transport is being shut (B-297)."""
@@ -270,7 +270,8 @@ class Connector:
         self.reason = reason
         if status not in self._told:
             self._told.add(status)
-            self._log(f"{format_address(self.host, self.port)}: no connection, {reason}; trying again")
+            where = format_address(self.host, self.port)
+            self._log(Line(f"{where}: no connection, {reason}; trying again", peer=where))
         self._retry(now, wanted=True)
         self.next_try = wall + self._wait / 1000
 

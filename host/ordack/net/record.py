@@ -1,6 +1,6 @@
-"""Captures of a queue manager's traffic as pcap files, for Wireshark, `ordack decode` and `ordack audit`.
+"""Captures of a queue manager's traffic as pcapng files, for Wireshark, `ordack decode` and `ordack audit`.
 
-    recorder = Recorder(Path("plant.pcap"), 1 << 30, log)
+    recorder = Recorder(Path("plant.pcapng"), 1 << 30, log)
     connection = recorder.connection(("10.0.0.7", 50123), ("10.0.0.1", 1801), opened_here=False)
     connection.received(data)
     recorder.flush()
@@ -8,14 +8,16 @@
 The bytes are taken in the queue manager itself, so a capture needs no special rights and covers serial lines. The
 recorder makes up the headers, with right checksums and sequence numbers: a handshake, a segment for each read and
 write, and FIN or RST at the end. The accepting side always has port 1801, wherever it listens, because readers know the
-protocol by it. Both ends of a serial line have link-local addresses, which the log names.
+protocol by it. Both ends of a serial line have link-local addresses; log and file tell which name has which.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import ipaddress
 import os
+import platform
 import re
 import struct
 import time
@@ -23,12 +25,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ordack.config import PORT
+from ordack.log import INFO, Line
 
 PARTS = 8  # of the size that is to be kept: as much has one file
 
 _FILES_MAX = 100  # however small
 
-_HEADER = struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 262144, 1)  # times in ns, frames of Ethernet
+# What pcapng calls its blocks and options (draft-ietf-opsawg-pcapng, sections 3 and 4).
+_SECTION_HEADER, _INTERFACE, _NAMES, _PACKET = 0x0A0D0D0A, 1, 4, 6
+_COMMENT, _APPLICATION, _NAME, _DESCRIPTION, _RESOLUTION = 1, 4, 2, 3, 9
+_ETHERNET, _SNAP = 1, 262144
 _BUFFER = 1 << 16
 _SEGMENT_MAX = 65_000  # bytes of data: the length of an IP packet has 16 bits
 _FIN, _SYN, _RST, _PSH, _ACK = 1, 2, 4, 8, 16
@@ -39,6 +45,38 @@ _LINE_ADDRESSES = int(ipaddress.ip_address("169.254.1.0"))
 _PORTS = range(49152, 65536)
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def _block(kind: int, *parts: bytes) -> bytes:
+    """A block of a pcapng file."""
+    body = b"".join(parts)
+    body += bytes(-len(body) & 3)
+    size = struct.pack("<I", 12 + len(body))
+    return b"".join((struct.pack("<I", kind), size, body, size))
+
+
+def _option(code: int, value: bytes) -> bytes:
+    """An option of a block, or a record of names: both are laid out like this."""
+    return struct.pack("<HH", code, len(value)) + value + bytes(-len(value) & 3)
+
+
+def _head() -> bytes:
+    """What every file begins with: who wrote it, and what is known of the one interface. Times are in ns."""
+    comment = f"sent and received by ordack serve on {platform.node()}"
+    section = (
+        struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1),  # byte order, version 1.0, no length
+        _option(_COMMENT, comment.encode()),
+        _option(_APPLICATION, f"ordack {importlib.metadata.version('ordack')}".encode()),
+        bytes(4),
+    )
+    interface = (
+        struct.pack("<HHI", _ETHERNET, 0, _SNAP),
+        _option(_NAME, b"ordack"),
+        _option(_DESCRIPTION, b"taken in the queue manager: Ethernet, IP and TCP headers are made up"),
+        _option(_RESOLUTION, b"\x09"),
+        bytes(4),
+    )
+    return _block(_SECTION_HEADER, *section) + _block(_INTERFACE, *interface)
 
 
 class _Sender:
@@ -126,7 +164,7 @@ class RecordedConnection:
 
 
 class Recorder:
-    """Writes what its connections tell it to `file`, then to others beside it: plant.pcap, plant-000002.pcap and so on.
+    """Writes what its connections tell it to `file`, then to others beside it: plant.pcapng, plant-000002.pcapng ...
 
     No file is ever written over: where `file` is there already, the next number follows. The oldest are removed so that
     all of them have at most `size` bytes, 1 MiB or more. Frames go to the file whole, with `flush`, so that a process
@@ -139,7 +177,9 @@ class Recorder:
         self._size = size
         self._log = log
         self._buffer = bytearray()
+        self._head = _head()
         self._written = 0  # bytes in the file that is open
+        self._begun = 0  # so many of them before the first frame
         self._descriptor = -1
         self._live: set[tuple[_Address, int, _Address, int]] = set()
         self._lines: dict[str, str] = {}
@@ -169,9 +209,10 @@ class Recorder:
     def add(self, frame: bytes) -> None:
         """A frame, now."""
         if self._descriptor >= 0:
-            seconds, fraction = divmod(time.time_ns(), 1_000_000_000)
-            self._buffer += struct.pack("<IIII", seconds, fraction, len(frame), len(frame))
-            self._buffer += frame
+            now = time.time_ns()
+            size = len(frame)
+            place = struct.pack("<IIIII", 0, now >> 32, now & 0xFFFFFFFF, size, size)
+            self._buffer += _block(_PACKET, place, frame)
             if len(self._buffer) >= _BUFFER:
                 self.flush()
 
@@ -185,7 +226,7 @@ class Recorder:
             return
         buffer, self._buffer = self._buffer, bytearray()
         try:
-            if self._written > len(_HEADER) and self._written + len(buffer) > self._size // PARTS:
+            if self._written > self._begun and self._written + len(buffer) > self._size // PARTS:
                 self._next_file()
             self._write(buffer)
         except OSError as error:
@@ -214,8 +255,19 @@ class Recorder:
         """The address of a board on a serial line."""
         if name not in self._lines:
             self._lines[name] = str(ipaddress.ip_address(_LINE_ADDRESSES + len(self._lines)))
-            self._log(f"in the capture, the serial line {name} has the address {self._lines[name]}")
+            text = f"in the capture, the serial line {name} has the address {self._lines[name]}"
+            self._log(Line(text, INFO, peer=name))
+            if self._descriptor >= 0:
+                self._buffer += self._names()
         return self._lines[name]
+
+    def _names(self) -> bytes:
+        """A block that tells the names of all serial lines so far."""
+        records = [
+            _option(1, ipaddress.ip_address(address).packed + name.encode() + b"\0")  # 1: of an IPv4 address
+            for name, address in self._lines.items()
+        ]
+        return _block(_NAMES, *records, bytes(4)) if records else b""
 
     def _next_file(self) -> None:
         pattern = re.compile(re.escape(self._file.stem) + r"(?:-(\d{6,}))?" + re.escape(self._file.suffix))
@@ -238,10 +290,11 @@ class Recorder:
         self._descriptor = descriptor
         self._written = 0
         try:
-            self._write(_HEADER)
+            self._write(self._head + self._names())
         except OSError:
             path.unlink()
             raise
+        self._begun = self._written
 
     def _write(self, data: bytes | bytearray) -> None:
         """All of it, or nothing and OSError."""

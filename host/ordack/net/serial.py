@@ -19,6 +19,7 @@ from typing import Any
 import serial
 from mqqb.line import ENDED, OPENED, PAYLOAD_MAX, Line
 
+from ordack import log
 from ordack.config import SERIAL_PORT, SerialSettings
 from ordack.net.connect import CONNECTED, DISCONNECTED, WAITING
 from ordack.store import StoreError
@@ -223,7 +224,7 @@ class SerialPort:
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the others have no part in it
-            self._log("".join(traceback.format_exception(error)).rstrip())
+            self._log(log.Line("".join(traceback.format_exception(error)).rstrip(), log.ERROR, peer=self.settings.name))
             if self._device is not None:
                 self._lost(f"a defect, {error!r}")
 
@@ -246,7 +247,8 @@ class SerialPort:
         if opening.exception():
             self._retry_at = self._loop.time() + RETRY_S
             return
-        self._log(f"{self.settings.name}: serial port {self.settings.port} is back")
+        text = f"{self.settings.name}: serial port {self.settings.port} is back"
+        self._log(log.Line(text, log.INFO, peer=self.settings.name))
         self._use(opening.result())
 
     def _read(self) -> None:
@@ -304,7 +306,8 @@ class SerialPort:
 
     def _lost(self, reason: str) -> None:
         self._last_end = f"the port is gone, {reason}"
-        self._log(f"{self.settings.name}: serial port {self.settings.port} is gone, {reason}; trying again")
+        text = f"{self.settings.name}: serial port {self.settings.port} is gone, {reason}; trying again"
+        self._log(log.Line(text, peer=self.settings.name))
         self._release()
         self._line.close()
         self._retry_at = self._loop.time() + RETRY_S

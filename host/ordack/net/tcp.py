@@ -1,7 +1,7 @@
 """The network side of a queue manager: TCP connections both ways, and pings, on the caller's event loop.
 
     manager = Manager(store, now(), config)
-    await serve(manager, listen("127.0.0.1", 1801), stop=event)
+    await serve(manager, Listeners([Listener("127.0.0.1", 1801)]), stop=event)
 
 Everything that arrives in one turn of the loop, on all connections, goes to the manager as one batch, so that one
 commit serves all of them. The next batch gathers in the sockets meanwhile.
@@ -28,7 +28,9 @@ from mqqb.session import OPEN, WAITING_CPR_MSG
 from ordack.config import CONNECT_TIMEOUT_S, SERIAL_PORT, SerialSettings
 from ordack.links import Hop, Link
 from ordack.manager import Manager
+from ordack.net.applications import Door
 from ordack.net.connect import Connector, Step
+from ordack.net.listener import BACKLOG, Listener, Listeners
 from ordack.net.ping import Pings
 from ordack.net.record import RecordedConnection, Recorder
 from ordack.net.serial import SerialPort
@@ -39,7 +41,6 @@ ORDER_ACKS_APART_MS = 5  # of all streams: each time costs a look at all that ha
 MAX_BATCH_BYTES = 16 << 20
 SHUT_TIMEOUT_S = 5.0  # for the last bytes to a peer that does not read
 SPARE_FILES = 24  # of the store, the event loop, the listener, connections that wait to be refused
-BACKLOG = 100  # connections that are taken in one turn, before the first of them can be refused
 PING_SIZE = 24
 PINGS_PER_POLL = 50  # answered at most: a request that pretends to come from another ping port would go round for ever
 
@@ -73,13 +74,15 @@ def _alone(method: _Method) -> _Method:
 
 
 class _Connection(asyncio.Protocol):
-    """One transport and its link. A hop is given where this side has connected, or where it is a serial line."""
+    """One transport and its link. A hop is given where this side has connected, or where it is a serial line; a
+    listener where a peer has connected."""
 
     transport: asyncio.Transport
 
-    def __init__(self, net: _Net, hop: Hop | None) -> None:
+    def __init__(self, net: _Net, hop: Hop | None, listener: Listener | None = None) -> None:
         self.net = net
         self.hop = hop
+        self.listener = listener
         self.link: Link | None = None
         self.recorded: RecordedConnection | None = None
         self.ended_here = False
@@ -95,12 +98,12 @@ class _Connection(asyncio.Protocol):
             self.recorded = self.net.recorder.connection(
                 peer, transport.get_extra_info("sockname"), connector is not None
             )
-        if peer:
-            self.link = (
-                manager.connect(self.hop, peer[0], now(), connector.pinged)
-                if self.hop and connector
-                else manager.accept(peer[0], now(), self.hop)
-            )
+        if peer and self.hop and connector:
+            self.link = manager.connect(self.hop, peer[0], now(), connector.pinged)
+        elif peer and self.listener and not self.listener.admits(peer[0]):
+            manager.links.not_admitted(peer[0], now(), f"it is not in the allow-list of {self.listener}")
+        elif peer:
+            self.link = manager.accept(peer[0], now(), self.hop)
         if self.link is None:
             self.ended_here = True
             transport.abort()
@@ -148,36 +151,47 @@ class _Connection(asyncio.Protocol):
 
 
 class _Net:
-    def __init__(self, manager: Manager, recorder: Recorder | None) -> None:
+    def __init__(self, manager: Manager, listeners: Listeners, recorder: Recorder | None) -> None:
         self.manager = manager
+        self.listeners = listeners
         self.recorder = recorder
         self.connectors: dict[Hop, Connector] = {}
         self.connections: dict[Link, _Connection] = {}
         self.serial: dict[Hop, SerialPort] = {}
+        self.door = Door(manager, self._wake)
         self._loop = asyncio.get_running_loop()
+        self._is_awake = False
         self._arrivals: list[tuple[Link, bytes]] = []
         self._bytes = 0
         self._wanted: set[Hop] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._pings = Pings(manager.store.guid)
         self._pinged: tuple[Hop, socket.socket] | None = None
-        self._ping_service: socket.socket | None = None
+        self._ping_services: list[socket.socket] = []
+        listeners.changed = self._drop_not_admitted
         self._answered = 0
         self._order_acks: asyncio.TimerHandle | None = None  # sends them when they are due
+        manager.links.counters.turned = self._loop.time()
 
     def arrived(self, link: Link, data: bytes) -> None:
-        if not self._arrivals:
-            self._loop.call_soon(self.handle)  # after every connection that can be read in this turn
+        self._wake()
         self._arrivals.append((link, data))
         self._bytes += len(data)
         if self._bytes >= MAX_BATCH_BYTES:
             self.handle()
 
+    def _wake(self) -> None:
+        if not self._is_awake:
+            self._is_awake = True
+            self._loop.call_soon(self.handle)  # after every connection that can be read in this turn
+
     def handle(self) -> None:
-        if self._arrivals:
+        self._is_awake = False
+        questions = self.door.questions()
+        if self._arrivals or questions or self.manager.applications.has_work:
             arrivals, self._arrivals, self._bytes = self._arrivals, [], 0
             try:
-                self.manager.receive(arrivals, now(), wall())
+                self.manager.receive(arrivals, now(), wall(), questions)
                 for link in {link for link, _ in arrivals if link.hop}:
                     if link.hop in self.connectors:
                         self._observe(link, self.connectors[link.hop])
@@ -186,6 +200,7 @@ class _Net:
             except Exception as error:  # noqa: BLE001 - how much of what came was taken, nobody knows
                 for link in {link for link, _ in arrivals}:
                     self.manager.links.defect(link, error)
+                self.door.fail(questions, error)
             self.flush()
             self._expect_order_acks()
 
@@ -202,6 +217,7 @@ class _Net:
         self._expect_order_acks()
 
     def flush(self) -> None:
+        self.door.flush()
         output = self.manager.output()
         if self.recorder:
             self._record(self.recorder, output)
@@ -228,6 +244,14 @@ class _Net:
             if data and connection and connection.recorded:
                 connection.recorded.sent(data)
         recorder.flush()
+
+    def _drop_not_admitted(self) -> None:
+        """End the sessions of peers that may not connect any more."""
+        for link, connection in list(self.connections.items()):
+            listener = connection.listener
+            if listener and (listener not in self.listeners or not listener.admits(link.address)):
+                self.manager.links.close(link, "B-435", f"its address may not connect to {listener} any more")
+        self.flush()
 
     def lost(self, link: Link) -> None:
         self.handle()
@@ -257,7 +281,7 @@ class _Net:
     async def poll(self) -> None:
         """Do what is due, again and again. Raises StoreError."""
         while True:
-            began = self._loop.time()
+            began = self.manager.links.counters.turned = self._loop.time()
             for step in (self._look_at_transfers, self._poll_manager, self._poll_ports, self._poll_connectors):
                 try:
                     step()
@@ -377,19 +401,25 @@ class _Net:
         self._advance(hop)
 
     def answer_pings(self, address: str) -> None:
-        """Answer the requests that come to this address, from now on (B-202). Raises OSError."""
+        """Answer the requests that come to this address, from now on (B-202), or tell why not."""
         service = _datagram_socket(address)
+        port = self.manager.config.ping_port
         try:
-            service.bind((address, self.manager.config.ping_port))
-        except OSError:
+            service.bind((address, port))
+        except OSError as error:
             service.close()
-            raise
-        self._ping_service = service
+            self.manager.operator.tell(
+                f"pings to {address} are not answered: UDP port {port}, {error.strerror or error}"
+            )
+            return
+        self._ping_services.append(service)
         self._loop.add_reader(service, self._ping_request, service)
 
     def _ping_request(self, service: socket.socket) -> None:
         with contextlib.suppress(OSError):  # nowhere to answer to, or no room: it is a datagram
             datagram, source = service.recvfrom(PING_SIZE + 1)
+            if not any(listener.admits(source[0]) for listener in self.listeners):
+                return
             response = self._pings.answer(datagram, self.manager.links.would_refuse(source[0]))
             if response and self._answered < PINGS_PER_POLL:
                 self._answered += 1
@@ -399,10 +429,20 @@ class _Net:
         self._loop.remove_reader(used)
         used.close()
 
+    async def open(self, serial: Iterable[tuple[SerialSettings, object]]) -> None:
+        """Take what comes otherwise than over listening sockets: pings to their addresses, serial lines, and what
+        applications ask for."""
+        if self.manager.config.answer_pings:
+            for address in dict.fromkeys(host for host, _ in self.listeners.places):
+                self.answer_pings(address)
+        for settings, device in serial:
+            self.open_serial(settings, device)
+        await self.door.open()
+
     async def close(self) -> None:
         """End every session and wait until the transports are shut."""
-        if self._ping_service:
-            self._close_socket(self._ping_service)
+        for service in self._ping_services:
+            self._close_socket(service)
         if self._pinged:
             self._close_socket(self._pinged[1])
         if self._order_acks:
@@ -413,6 +453,7 @@ class _Net:
         self.handle()
         self.manager.close()
         self.flush()
+        self.door.close()
         deadline = self._loop.time() + SHUT_TIMEOUT_S
         while self.connections and self._loop.time() < deadline:
             await asyncio.sleep(0.01)
@@ -435,54 +476,41 @@ def _held(transport: asyncio.Transport) -> int:
 def _datagram_socket(address: str) -> socket.socket:
     datagrams = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
     datagrams.setblocking(False)
+    if datagrams.family == socket.AF_INET6:
+        datagrams.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
     return datagrams
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A listening TCP socket on the first address of host, an IPv4 one if there is one; raises OSError."""
-    try:
-        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except UnicodeError:
-        raise OSError(f"{host!r} is no name of a machine") from None
-    family, _, _, _, address = min(addresses, key=lambda info: info[0] != socket.AF_INET)
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def sessions_for_files(most: int) -> int:
-    """How many sessions there may be, `most` if this process may have files for so many: the hard limit counts.
+def sessions_for_files(most: int, others: int = 0) -> int:
+    """How many sessions there may be, `most` if this process may have files for so many: the hard limit counts. others:
+    files that something else in it may open.
 
     One session too many then is refused in order, instead of taking the last file from whatever needs one (B-435).
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = most + SPARE_FILES + BACKLOG
+    spare = SPARE_FILES + others
+    wanted = most + spare + BACKLOG
     if resource.RLIM_INFINITY != soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        return max(min(most, soft - SPARE_FILES), 1)
+        return max(min(most, soft - spare), 1)
     return most
 
 
 async def serve(
     manager: Manager,
-    listener: socket.socket,
+    listeners: Listeners,
     stop: asyncio.Event,
     ready: Callable[[], None] = lambda: None,
     serial: Iterable[tuple[SerialSettings, object]] = (),
     recorder: Recorder | None = None,
+    other_files: int = 0,
 ) -> None:
-    """Run the queue manager on a listening socket until `stop` is set, then end its sessions.
+    """Run the queue manager on these listeners until `stop` is set, then end its sessions.
 
     serial: lines and their open devices; their names are next hops in the Config of the manager. recorder: is told of
-    everything that goes over a connection. `ready` is called when
-    peers may come. Pings are answered on the listener's address, if the Config says so. Raises StoreError
+    everything that goes over a connection. other_files: that this process may open besides. `ready` is called when
+    peers may come. Pings are answered on the listeners' addresses, if the Config says so. Raises StoreError
     when the store cannot be read any more; whatever else goes wrong ends at most a connection, and is told.
     """
     loop = asyncio.get_running_loop()
@@ -497,31 +525,23 @@ async def serve(
         elif not failed.done():
             failed.set_exception(error)
 
-    manager.links.max_sessions = sessions_for_files(manager.config.max_sessions)
-    net = _Net(manager, recorder)
+    net = _Net(manager, listeners, recorder)
+    manager.links.max_sessions = sessions_for_files(manager.config.max_sessions, other_files + net.door.most)
     manager.connections = net.report
     previous = loop.get_exception_handler()
     loop.set_exception_handler(fail)
-    server = await loop.create_server(lambda: _Connection(net, None), sock=listener, backlog=BACKLOG)
+    await listeners.start(lambda listener: _Connection(net, None, listener))
     poll: asyncio.Task[object] = loop.create_task(net.poll())
     stopped: asyncio.Task[object] = loop.create_task(stop.wait())
     waits: set[asyncio.Future[object]] = {failed, poll, stopped}
     try:
-        if manager.config.answer_pings:
-            try:
-                net.answer_pings(listener.getsockname()[0])
-            except OSError as error:
-                manager.operator.tell(
-                    f"pings are not answered: UDP port {manager.config.ping_port}, {error.strerror or error}"
-                )
-        for settings, device in serial:
-            net.open_serial(settings, device)
+        await net.open(serial)
         ready()
         done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for future in done:
             future.result()
     finally:
-        server.close()
+        listeners.close()
         poll.cancel()
         stopped.cancel()
         await asyncio.gather(poll, stopped, return_exceptions=True)

@@ -29,7 +29,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from mqqb import confirm, guids
 
-from ordack.client import LOOK_AGAIN_S, Client, Queue
+from ordack.client import Client, Queue
+from ordack.commits import LOOK_AGAIN_S
 from ordack.paths import NotLocal, local_path
 from ordack.pipeline.columns import Columns
 from ordack.pipeline.segments import (

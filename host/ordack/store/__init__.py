@@ -18,11 +18,13 @@ import time
 from array import array
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 from mqqb.confirm import SENT_TIME
 
 from ordack.clock import SENT_TIME_AT, sent_time
+from ordack.store.answers import Answers
 from ordack.store.database import (
     BUSY_TIMEOUT_S,
     LAST_WAIT_S,
@@ -55,8 +57,8 @@ class Store:
     or written; a method that writes outside `transaction()` is a transaction by itself.
 
     queues, messages: what is here. outgoing: what is on its way. memory: how far streams have come, how messages have
-    ended. numbers: MessageIDs and sequences. exports: what left as segments. guid: QueueManager.Identifier (B-023), 16
-    wire bytes.
+    ended. numbers: MessageIDs and sequences. exports: what left as segments. answers: what applications were told last.
+    work: what this object has written. guid: QueueManager.Identifier (B-023), 16 wire bytes.
     """
 
     # A store that is only looked at has others.
@@ -72,10 +74,11 @@ class Store:
     ) -> None:
         """Open the store in `folder`; make it there first if `create`. `busy_timeout` in seconds; clock: gives seconds
         since 1970."""
-        self._database = database = self.database_type(folder, create, busy_timeout)
-        self._locks = locks = Locks(database.folder)
+        self._locks = locks = Locks(Path(folder))
+        self._database = database = self.database_type(folder, create, busy_timeout, lambda: locks.is_taken(SERVE_LOCK))
         self.folder = database.folder
         self.path = database.path
+        self.work = database.work
         self.is_new = database.is_new
         self.guid = database.guid
         self.queues = Queues(database)
@@ -84,6 +87,7 @@ class Store:
         self.outgoing = OutgoingQueues(database, self.numbers)
         self.memory = Memory(database)
         self.exports = Exports(database)
+        self.answers = Answers(database)
 
     def close(self) -> None:
         """Put back what this store object had received without finishing, and close. Closing twice is fine."""
@@ -99,6 +103,15 @@ class Store:
     def snapshot(self) -> AbstractContextManager[None]:
         """What is read inside is of one moment. Nobody has to wait for that; nothing may be written."""
         return self._database.snapshot()
+
+    def attempt(self) -> AbstractContextManager[None]:
+        """Within a transaction: what is written inside is undone if an exception leaves it, and nothing else is."""
+        return self._database.attempt()
+
+    @property
+    def in_transaction(self) -> bool:
+        """Is one running? After some errors SQLite has ended it by itself."""
+        return not self._database.connection.get_autocommit()
 
     def changed(self) -> bool:
         """Has another process changed the store since this was last asked? True the first time. Costs microseconds."""
@@ -129,6 +142,16 @@ class Store:
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, f"{os.getpid()}\n".encode())
             self.numbers.begin_run()
+
+    @property
+    def is_managed_here(self) -> bool:
+        """Is this very process the store's queue manager?"""
+        if not self._locks.is_taken(SERVE_LOCK):
+            return False
+        try:
+            return (self.folder / SERVE_LOCK).read_text().strip() == str(os.getpid())
+        except OSError:
+            return False
 
     def write_status(self, status: Mapping[str, Any]) -> None:
         """Show other processes what the queue manager is doing; it need not survive anything."""
@@ -224,7 +247,7 @@ class Store:
             self._database.all("UPDATE history SET time = time + ? WHERE time BETWEEN ? AND ?", times)
 
     def configuration(self) -> dict[str, int]:
-        """The values that differ from the defaults, by name (config.SETTINGS)."""
+        """The values that differ from the defaults, by name (settings.NUMBERS)."""
         return dict(self._database.all("SELECT name, value FROM configuration"))
 
     def configure(self, name: str, value: int | None) -> None:

@@ -6,12 +6,13 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import apsw
 
+from ordack.counters import DiskWork
 from ordack.store.schema import (
     APPLICATION_ID,
     FILE_NAME,
@@ -61,6 +62,15 @@ def legible(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def printable(text: str, line_end: str = "\\n") -> str:
+    """Text that moves no terminal and passes for no other line, whoever has chosen names in it: what cannot be printed
+    is escaped, and a line ends as line_end says."""
+    return "".join(
+        sign if sign.isprintable() else line_end if sign == "\n" else sign.encode("unicode_escape").decode()
+        for sign in legible(text)
+    )
+
+
 def counted(number: int, noun: str, grouped: bool = False) -> str:
     """1 message, 2 messages, 2 batches; 2,000 messages if grouped."""
     text = f"{number:,}" if grouped else str(number)
@@ -81,21 +91,28 @@ def first_piece(rows: Iterable[tuple[int, int]]) -> list[int]:
 
 class Database:
     """An open file. All methods raise StoreError, or one of its kinds; one that writes outside `transaction()` is a
-    transaction by itself. rolled_back: how many transactions of this object did not happen."""
+    transaction by itself. rolled_back: how many transactions of this object did not happen. work: what was written.
+    upgrade_steps: from so many format versions ago a store is upgraded when it is opened."""
+
+    upgrade_steps = 1
 
     def __init__(
         self,
         folder: str | os.PathLike[str],
         create: bool = False,
         busy_timeout: float = BUSY_TIMEOUT_S,
+        is_served: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Open the store in `folder`; make it there first if `create`. `busy_timeout` in seconds."""
+        """Open the store in `folder`; make it there first if `create`. `busy_timeout` in seconds. is_served: does a
+        queue manager run on it, under which the format must not change?"""
         self.folder = Path(folder)
+        self._is_served = is_served
         self.path = self.folder / FILE_NAME
         self.is_new = False  # it was not there before
         self._in_doubt = False  # the last transaction may be in the log
         self._seen_version = -1
         self.rolled_back = 0  # transactions
+        self.work = DiskWork()
         if legible(str(self.path)) != str(self.path):
             raise StoreError(f"the folder's name {str(folder)!r} is not UTF-8")
         if create:
@@ -130,7 +147,7 @@ class Database:
             if self._check_program():
                 self._check_version()
             self._use_write_ahead_log(time.monotonic() + busy_timeout)
-            self._log = WriteAheadLog(self.connection, self.path, busy)
+            self._log = WriteAheadLog(self.connection, self.path, busy, self.work)
         with self.transaction():
             if not self.one("SELECT count(*) FROM sqlite_master"):
                 self._fill()
@@ -169,9 +186,17 @@ class Database:
             )
 
     def _upgrade(self) -> None:
-        while (version := self.one("PRAGMA user_version")) != FORMAT_VERSION:
-            self.connection.execute(UPGRADES[version])
-            self.connection.pragma("user_version", version + 1)
+        version: int = self.one("PRAGMA user_version")
+        if version == FORMAT_VERSION:
+            return
+        of = f"{self.path} has format version {version}, and this ordack's is {FORMAT_VERSION}"
+        if FORMAT_VERSION - version > self.upgrade_steps:
+            raise StoreError(f"{of}: `ordack store upgrade --store {self.folder}` upgrades it; make a backup before")
+        if self._is_served():
+            raise StoreBusy(f"{of}: an `ordack serve` of another version runs on it, stop that first")
+        for step in range(version, FORMAT_VERSION):
+            self.connection.execute(UPGRADES[step])
+        self.connection.pragma("user_version", FORMAT_VERSION)
 
     def _fill(self) -> None:
         self.connection.execute(SCHEMA)
@@ -207,6 +232,20 @@ class Database:
             raise
 
     @contextlib.contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Within a transaction: what is written inside is undone if an exception leaves it, and nothing else is."""
+        self.all("SAVEPOINT attempt")
+        try:
+            yield
+        except BaseException:
+            self.rolled_back += 1
+            if not self.connection.get_autocommit():  # SQLite itself has ended it all after some errors
+                self.connection.execute("ROLLBACK TO attempt")
+                self.connection.execute("RELEASE attempt")
+            raise
+        self.all("RELEASE attempt")
+
+    @contextlib.contextmanager
     def snapshot(self) -> Iterator[None]:
         """What is read inside is of one moment. Nobody has to wait for that; nothing may be written."""
         if not self.connection.get_autocommit():
@@ -222,6 +261,7 @@ class Database:
     def _commit(self) -> None:
         """End the running transaction. If the disk fails in that, all of it may be in the log already, where only the
         next process to recover the log would find it."""
+        syncs, began = self.work.syncs, time.perf_counter_ns()
         try:
             with self.errors():
                 self._log.keep_place()
@@ -235,6 +275,8 @@ class Database:
                 self._roll_back()
                 self._end_doubt()
             raise
+        if self.work.syncs != syncs:
+            self.work.commits.add((time.perf_counter_ns() - began) // 1000)
 
     def _roll_back(self) -> None:
         self.rolled_back += 1

@@ -3,6 +3,8 @@
 A look shows what a writer would see, or raises an error that says why it cannot. SQLite reads a store that is in use
 through the files beside it (`-wal`, `-shm`). When nobody has the store open these files are missing, and who may not
 write cannot make them. The file itself is read then, and must not change meanwhile.
+
+A process that has the store open may look at it too, on a connection of its own (`StoreBeside`).
 """
 
 from __future__ import annotations
@@ -24,20 +26,23 @@ from ordack.store.write_ahead import log_bytes, patience
 
 def open_to_look(folder: str | os.PathLike[str]) -> Store:
     """The store, to look at: as it always is if this process may write it, else read only. Raises StoreError."""
-    path = Path(folder) / FILE_NAME
-    beside = [file for file in (_beside(path, "-wal"), _beside(path, "-shm")) if os.access(file, os.F_OK)]
-    writable = all(os.access(file, os.W_OK, effective_ids=True) for file in (path.parent, path, *beside))
     try:
-        return Store(folder) if writable else ReadOnlyStore(folder)
+        return Store(folder) if is_writable(Path(folder) / FILE_NAME) else ReadOnlyStore(folder)
     except StoreFull:
         return ReadOnlyStore(folder)
+
+
+def is_writable(path: Path) -> bool:
+    """May this process write the database in that file, and all that SQLite has beside it?"""
+    beside = [file for file in (_beside(path, "-wal"), _beside(path, "-shm")) if os.access(file, os.F_OK)]
+    return all(os.access(file, os.W_OK, effective_ids=True) for file in (path.parent, path, *beside))
 
 
 def _beside(path: Path, end: str) -> Path:
     return path.with_name(path.name + end)
 
 
-class _Database(Database):
+class ReadOnlyDatabase(Database):
     """A file that is only read."""
 
     def _connect(self, flags: int) -> apsw.Connection:
@@ -69,7 +74,9 @@ class _Database(Database):
             self.connection.set_busy_handler(patience(busy_timeout))
             self._check_program()
         if self.one("PRAGMA user_version") != FORMAT_VERSION:
-            raise StoreError(f"{self.path} is of an older version: any command of a user who may write it upgrades it")
+            raise StoreError(
+                f"{self.path} is of an older version: `ordack store upgrade` of a user who may write it upgrades it"
+            )
         self.guid = self.one("SELECT value FROM settings WHERE name = 'guid'")
 
     @contextlib.contextmanager
@@ -95,5 +102,24 @@ class _Messages(Messages):
 class ReadOnlyStore(Store):
     """A store that is only looked at. Methods that write raise StoreError."""
 
-    database_type = _Database
+    database_type = ReadOnlyDatabase
     messages_type = _Messages
+
+
+class _BesideDatabase(ReadOnlyDatabase):
+    """A file that this process has open. It is never read as one that nobody has: to close that would free the locks of
+    the whole process on it."""
+
+    def _has_log(self) -> bool:
+        return True
+
+
+class StoreBeside(ReadOnlyStore):
+    """A store that this process has open, to look at in another thread, whose reading makes no writer wait."""
+
+    database_type = _BesideDatabase
+
+    def interrupt(self) -> None:
+        """End what another thread reads from it just now, with a StoreError there."""
+        with contextlib.suppress(apsw.ConnectionClosedError):
+            self._database.connection.interrupt()

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from ordack.store.database import Database, StoreError, StoreUnknown, first_piece
@@ -15,6 +15,7 @@ from ordack.store.schema import NEVER, POISON, SUBQUEUE
 
 RECEIVE_BYTES = 8 << 20  # one receive or peek of several messages ends when it has as many, to bound memory
 RANKS = range(8)  # 7 - priority
+ANY = 0  # no queue has this identifier
 
 
 class Stored(NamedTuple):
@@ -44,6 +45,18 @@ class NewMessage(NamedTuple):
     dead_letter: str | None = None
 
 
+class Selection(NamedTuple):
+    """Which messages of a queue are meant: the one with this lookup id, if one is given; those whose packets hold these
+    bytes and are meant by `is_meant`."""
+
+    lookup_id: int | None = None
+    holding: bytes = b""
+    is_meant: Callable[[bytes], bool] = lambda _packet: True
+
+
+EVERY = Selection()
+
+
 class Leaving(NamedTuple):
     """A message that is about to be removed, and that somebody wants to be told of (`wants`, see NewMessage)."""
 
@@ -57,13 +70,18 @@ class Leaving(NamedTuple):
 
 
 class Messages:
-    """The table `messages`, and who has which of them in an unfinished receive."""
+    """The table `messages`, and who has which of them in an unfinished receive.
+
+    news: queues in which this object has made messages available; ANY stands for all of them. Whoever waits for
+    messages clears it.
+    """
 
     def __init__(self, database: Database, locks: Locks) -> None:
         self._db = database
         self._locks = locks
         self._receiver = 0
         self._to_put_back: list[int] = []
+        self.news: set[int] = set()
 
     def close(self) -> None:
         """Put back what this object had received without finishing."""
@@ -73,7 +91,7 @@ class Messages:
             (self._db.folder / self._receiver_file(self._receiver)).unlink(missing_ok=True)
             self._receiver = 0
 
-    def _become_receiver(self) -> None:
+    def become_receiver(self) -> None:
         """Have a number to mark messages with, and the lock that tells that its owner lives."""
         if self._receiver:
             return
@@ -111,6 +129,7 @@ class Messages:
             return
         try:
             self._db.all("UPDATE messages SET receiver = NULL WHERE receiver = ?", (receiver,))
+            self.news.add(ANY)
             path.unlink(missing_ok=True)
         finally:
             if descriptor is not None:  # else this process would hold the lock of the dead one
@@ -128,6 +147,17 @@ class Messages:
             )
         )
 
+    def oldest(self, queue: int) -> int | None:
+        """When the oldest message arrived that can be received from a queue, in microseconds since 1970; None: there is
+        none. Costs a look at each priority."""
+        found: int | None = self._db.one(
+            "WITH ranks (rank) AS (VALUES (0), (1), (2), (3), (4), (5), (6), (7)) "
+            "SELECT min((SELECT arrived FROM messages WHERE queue = ? AND rank = ranks.rank AND receiver IS NULL "
+            "ORDER BY lookup_id LIMIT 1)) FROM ranks",
+            (queue,),
+        )
+        return found
+
     def last_lookup_id(self) -> int:
         """What the newest message of all queues has, or had."""
         found: int | None = self._db.one("SELECT seq FROM sqlite_sequence WHERE name = 'messages'")
@@ -136,14 +166,22 @@ class Messages:
     def add(self, messages: Iterable[NewMessage]) -> None:
         """Put messages in queues, in order of arrival, which is now."""
         now = time.time_ns() // 1000
+        rows = [(now, *message) for message in messages]
         self._db.many(
             "INSERT INTO messages (arrived, queue, rank, packet, expires, wants, peer, address, own, in_doubt, "
             "dead_letter) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            [(now, *message) for message in messages],
+            rows,
         )
+        self.news.update(row[1] for row in rows)
 
     def begin_receive(
-        self, queue: int, limit: int = 1, now: int = 0, counted: bool = False, poison_after: int | None = None
+        self,
+        queue: int,
+        limit: int = 1,
+        now: int = 0,
+        counted: bool = False,
+        poison_after: int | None = None,
+        selection: Selection = EVERY,
     ) -> list[Stored]:
         """Take up to `limit` messages in the queue's order (B-287) that have not expired at `now`, seconds since 1970.
         They stay on disk, hidden from other receivers, until `delete` or `put_back`; if this process dies
@@ -153,15 +191,15 @@ class Messages:
         instead of being received once more, a message that came back so often is moved to the queue's sub-queue POISON;
         one that came back at all is received alone, so that others do not come back for its sake."""
         try:
-            self._become_receiver()
+            self.become_receiver()
             with self._db.transaction():
                 self.put_back(())
                 self._put_back_for_the_dead()
-                found = self._first(queue, limit, now)
+                found = self._first(queue, limit, now, selection=selection)
                 if poison_after is not None:
                     while poisonous := [message.lookup_id for message in found if message.aborts >= poison_after]:
                         self._move_to_poison(queue, poisonous)
-                        found = self._first(queue, limit, now)
+                        found = self._first(queue, limit, now, selection=selection)
                     suspects = (index for index, message in enumerate(found) if message.aborts)
                     found = found[: max(next(suspects, len(found)), 1)]
                 if found:
@@ -195,6 +233,7 @@ class Messages:
             self._db.many(
                 "UPDATE messages SET receiver = NULL WHERE lookup_id = ?", [(key,) for key in self._to_put_back]
             )
+            self.news.add(ANY)
         self._to_put_back = []
 
     def received(self, lookup_ids: Sequence[int]) -> None:
@@ -288,20 +327,27 @@ class Messages:
         self._put_back_for_the_dead()
         return self._first(queue, limit, now, after)
 
-    def _first(self, queue: int, limit: int, now: int, after: tuple[int, int] = (-1, -1)) -> list[Stored]:
+    def _first(
+        self, queue: int, limit: int, now: int, after: tuple[int, int] = (-1, -1), selection: Selection = EVERY
+    ) -> list[Stored]:
         found: list[Stored] = []
         size = 0
+        sql = (
+            "SELECT rank, lookup_id, arrived, in_doubt, packet, aborts FROM messages "
+            + self._available()
+            + " AND queue = ? AND (rank, lookup_id) > (?, ?) AND NOT purged AND (expires IS NULL OR expires > ?)"
+        )
+        values: tuple[object, ...] = (queue, *after, now)
+        if selection != EVERY:
+            sql += " AND lookup_id = coalesce(?, lookup_id) AND (? = x'' OR instr(packet, ?))"
+            values += selection.lookup_id, selection.holding, selection.holding
+        most = limit if selection == EVERY else -1
         with self._db.errors():
-            for row in self._db.connection.execute(
-                "SELECT rank, lookup_id, arrived, in_doubt, packet, aborts FROM messages "
-                + self._available()
-                + " AND queue = ? AND (rank, lookup_id) > (?, ?) AND NOT purged "
-                "AND (expires IS NULL OR expires > ?) ORDER BY rank, lookup_id LIMIT ?",
-                (queue, *after, now, limit),
-            ):
-                found.append(Stored(*row))
-                size += len(found[-1].packet)
-                if size >= RECEIVE_BYTES:
+            for row in self._db.connection.execute(sql + " ORDER BY rank, lookup_id LIMIT ?", (*values, most)):
+                if selection.is_meant(row[4]):
+                    found.append(Stored(*row))
+                    size += len(found[-1].packet)
+                if len(found) == limit or size >= RECEIVE_BYTES:
                     break
         return found
 

@@ -10,6 +10,9 @@ from ordack.store.database import Database, StoreError, first_piece
 from ordack.store.numbers import Numbers
 from ordack.store.schema import NEVER
 
+READ_AHEAD = 32  # packets that one statement reads,
+READ_AHEAD_BYTES = 16 << 10  # if they are not larger
+
 
 class Outgoing(NamedTuple):
     """One outgoing queue and its stream's state (B-056, B-057). `record`: the words of mqqb_outgoing. `resends`: how
@@ -35,6 +38,15 @@ class OutgoingCount(NamedTuple):
     bytes: int
     not_order_acked: int
     not_read: int
+    oldest_sent: int | None
+
+
+class OutgoingDepth(NamedTuple):
+    """How full an outgoing queue is. oldest_sent: SentTime of the first message that is still to be sent, or None."""
+
+    format_name: str
+    messages: int
+    bytes: int
     oldest_sent: int | None
 
 
@@ -89,6 +101,29 @@ class Waiting(NamedTuple):
     deleted: int
 
 
+class Reading:
+    """The packets of outgoing messages as they are sent, most of them read ahead, some in one statement.
+
+    What is sent next from an outgoing queue is as a rule what was put in it next. Where it is not, or packets are
+    large, none is read ahead.
+    """
+
+    def __init__(self, queues: OutgoingQueues) -> None:
+        self._queues = queues
+        self._ahead: dict[int, dict[int, tuple[bytes, int]]] = {}  # by outgoing queue and key
+
+    def packet(self, outgoing: int, key: int) -> tuple[bytearray, int]:
+        """As OutgoingQueues.packet. outgoing: the outgoing queue that it is in."""
+        known = self._ahead.get(outgoing)
+        if not known or key not in known:
+            count = 1 if known is None or known else READ_AHEAD
+            known = self._ahead[outgoing] = self._queues.packets(outgoing, key, count)
+        packet, until = known.pop(key)
+        if len(packet) > READ_AHEAD_BYTES:
+            del self._ahead[outgoing]
+        return bytearray(packet), until
+
+
 class OutgoingQueues:
     """The tables `outgoing` and `outgoing_messages`. A key is the place of a message in the order of sending."""
 
@@ -99,6 +134,10 @@ class OutgoingQueues:
     def queues(self) -> list[Outgoing]:
         """All outgoing queues."""
         return self._queues("true")
+
+    def some(self, identifiers: Collection[int]) -> list[Outgoing]:
+        """Those with these identifiers."""
+        return self._queues("id IN (SELECT value FROM json_each(?))", (json.dumps(list(identifiers)),))
 
     def _queues(self, where: str, arguments: Sequence[Any] = ()) -> list[Outgoing]:
         return [
@@ -214,6 +253,16 @@ class OutgoingQueues:
         """Note that what is in an outgoing queue may be transmitted from now on, or is not any more."""
         self._db.all("UPDATE outgoing SET session_open = ? WHERE id = ?", (session_open, outgoing))
 
+    def depths(self) -> list[OutgoingDepth]:
+        """How full the outgoing queues are. Costs no look at each message, as `counts` does."""
+        return [
+            OutgoingDepth(row[0], row[1], row[2], row[3] and int.from_bytes(row[3], "little"))
+            for row in self._db.all(
+                "SELECT format_name, messages, bytes, (SELECT substr(packet, 53, 4) FROM outgoing_messages "
+                "WHERE outgoing = outgoing.id AND NOT held ORDER BY id LIMIT 1) FROM outgoing"
+            )
+        ]
+
     def counts(self) -> list[OutgoingCount]:
         """What is in the outgoing queues, by format name."""
         return [
@@ -272,6 +321,18 @@ class OutgoingQueues:
         if not rows:
             raise StoreError(f"{self._db.path}: outgoing message {key} is gone")
         return bytearray(rows[0][0]), rows[0][1]
+
+    def packets(self, outgoing: int, key: int, count: int) -> dict[int, tuple[bytes, int]]:
+        """The packet of this outgoing message, and those of up to `count` - 1 that were put in the same outgoing queue
+        after it, by key; as `packet` has them."""
+        rows = self._db.all(
+            "SELECT id, packet, iif(deleted, -1, send_until) FROM outgoing_messages WHERE outgoing = ? AND id >= ? "
+            "ORDER BY id LIMIT ?",
+            (outgoing, key, count),
+        )
+        if not rows or rows[0][0] != key:
+            raise StoreError(f"{self._db.path}: outgoing message {key} is gone")
+        return {row[0]: row[1:] for row in rows}
 
     def waiting(self, keys: Iterable[int]) -> list[Waiting]:
         """What decides about these outgoing messages, in order of sending."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL
 
-FORMAT_VERSION = 8
+FORMAT_VERSION = 9
 APPLICATION_ID = 0x4C494F52  # in the file's header, so that no other program's database is taken for a store
 FILE_NAME = "ordack.sqlite"
 
@@ -36,6 +36,13 @@ CREATE TABLE exports (                           -- the last segment of a queue 
     pending INTEGER NOT NULL,                    -- 1: it is not known to be visible; 2: nor is that expected any more
     PRIMARY KEY (queue, folder)) WITHOUT ROWID;
 """
+ANSWERS = """
+CREATE TABLE answers (                           -- the last commit of each application that has `serve` do it
+    application BLOB PRIMARY KEY,
+    number INTEGER NOT NULL,
+    answer BLOB NOT NULL,
+    time INTEGER NOT NULL) WITHOUT ROWID;        -- seconds since 1970
+"""
 MOVED = """
 CREATE TRIGGER message_moved AFTER UPDATE OF queue ON messages BEGIN
     UPDATE queues SET messages = messages - 1, bytes = bytes - length(OLD.packet) WHERE id = OLD.queue;
@@ -47,6 +54,15 @@ UPGRADES = {  # what makes the next version of one
     5: "ALTER TABLE incoming ADD COLUMN order_ack_limit INTEGER",
     6: "ALTER TABLE messages ADD COLUMN aborts INTEGER NOT NULL DEFAULT 0;" + MOVED,
     7: "ALTER TABLE outgoing ADD COLUMN discarded INTEGER NOT NULL DEFAULT 0",
+    8: ANSWERS,
+}
+CHANGES = {  # what the next version has in addition
+    3: "how far exports have come",
+    4: "microseconds of arrival",
+    5: "limits of OrderAcks",
+    6: "how often a receive of a message was begun",
+    7: "why the latest message to a destination was lost",
+    8: "the last commits of applications",
 }
 
 SCHEMA = (
@@ -138,4 +154,5 @@ CREATE TRIGGER outgoing_removed AFTER DELETE ON outgoing_messages BEGIN
 """
     + MOVED
     + EXPORTS
+    + ANSWERS
 )

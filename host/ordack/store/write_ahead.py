@@ -17,6 +17,7 @@ from pathlib import Path
 
 import apsw
 
+from ordack.counters import DiskWork
 from ordack.store.room import LOG_BYTES, reserve
 
 BUSY_WAIT_S = 0.001  # between two tries to write; SQLite's own, up to 0.1, let two that write in turn starve a third
@@ -56,12 +57,16 @@ def disk_bytes(path: Path) -> tuple[int, int]:
 
 
 class WriteAheadLog:
-    """The log of an open database that has one. path: the database's file; busy: its busy handler."""
+    """The log of an open database that has one. path: the database's file; busy: its busy handler. work: is told what
+    is written."""
 
-    def __init__(self, database: apsw.Connection, path: Path, busy: Callable[[int], bool]) -> None:
+    def __init__(self, database: apsw.Connection, path: Path, busy: Callable[[int], bool], work: DiskWork) -> None:
         self._database = database
         self._path = path
         self._busy = busy
+        self._work = work
+        self._pages = 0  # that were written to the log since it began, as far as this object knows
+        self._is_begun = log_bytes(path) > 0
         self._page_bytes: int = database.pragma("page_size")
         chunk = ctypes.c_int(CHUNK_BYTES)
         database.file_control("main", apsw.SQLITE_FCNTL_CHUNK_SIZE, ctypes.addressof(chunk))
@@ -69,10 +74,14 @@ class WriteAheadLog:
         database.set_wal_hook(self._after_commit)
 
     def keep_place(self) -> None:
-        """Take room on the disk for what the running transaction adds to the database's file. Raises apsw.FullError."""
+        """Take room on the disk for what the running transaction adds to the database's file. Raises apsw.FullError,
+        apsw.CantOpenError if the file is gone."""
         size = ctypes.c_int64(self._page_bytes * self._database.pragma("page_count"))
-        if self._path.stat().st_size >= size.value:
-            return
+        try:
+            if self._path.stat().st_size >= size.value:
+                return
+        except OSError as error:
+            raise apsw.CantOpenError(str(error)) from None
         try:
             self._database.file_control("main", apsw.SQLITE_FCNTL_SIZE_HINT, ctypes.addressof(size))
         except apsw.IOError as error:
@@ -82,12 +91,14 @@ class WriteAheadLog:
         """Copy all to the database's file and give the log's room back, unless somebody reads from it for long."""
         self._database.set_busy_handler(patience(READERS_S))
         with contextlib.suppress(apsw.Error):
-            self._database.wal_checkpoint("main", apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            self._copied(self._database.wal_checkpoint("main", apsw.SQLITE_CHECKPOINT_TRUNCATE)[0])
         self._database.set_busy_handler(self._busy)
 
     def _after_commit(self, database: apsw.Connection, name: str, pages: int) -> int:
         """Where room is short the log takes a quarter of what is kept back."""
-        size = pages * self._page_bytes
+        self._work.syncs += 1 if self._is_begun and pages > self._pages else 2  # the header of a new log by itself
+        self._pages, self._is_begun = pages, True
+        size = self._work.log_bytes = pages * self._page_bytes
         if size >= SHORT_LOG_BYTES:
             with contextlib.suppress(apsw.Error, OSError):
                 disk, free = disk_bytes(self._path)
@@ -95,5 +106,12 @@ class WriteAheadLog:
                 if size >= kept_back // 4 and free < kept_back:
                     self.empty()
                 elif size >= LOG_BYTES:
-                    database.wal_checkpoint(name)
+                    self._copied(database.wal_checkpoint(name)[0])
         return apsw.SQLITE_OK
+
+    def _copied(self, pages: int) -> None:
+        """A checkpoint was made, which waits for the log and for the database's file. So many pages are in the log."""
+        self._work.checkpoints += 1
+        self._work.syncs += 2
+        if not pages:
+            self._work.log_bytes, self._is_begun = 0, False

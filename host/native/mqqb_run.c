@@ -1,0 +1,182 @@
+/* mqqb_run.c: see mqqb_run.h. Whatever is not certain here is left to the full path, which decides. */
+#include "mqqb_run.h"
+
+#include <string.h>
+
+#define MQQB_CHECKS_ONLY
+#include "mqqb.c" /* NOLINT(bugprone-suspicious-include): the range checks, which exist once */
+
+/* Offsets in a packet, and in its MessagePropertiesHeader (wire.md 2.1, 2.2, 2.5). */
+#define FLAGS_AT 2u
+#define PACKET_SIZE_AT 8u
+#define TIME_TO_REACH_QUEUE_AT 12u
+#define USER_AT 16u
+#define SENT_TIME_AT 52u
+#define MESSAGE_ID_AT 56u
+#define USER_FLAGS_AT 60u
+#define NAMES_AT 64u
+#define MESSAGE_SIZE_AT 32u
+#define ALLOCATION_BODY_SIZE_AT 36u
+#define EXTENSION_SIZE_AT 52u
+/* Of the TransactionHeader (2.3). */
+#define ORDINAL_AT 4u
+#define TIME_STAMP_AT 8u
+#define NUMBER_AT 12u
+#define PREVIOUS_AT 16u
+
+#define TRANSACTION_SIZE 20u
+#define PROPERTIES_SIZE 56u
+#define GUID_SIZE 16u
+#define WANT_PA 0x01u /* MessagePropertiesHeader.Flags: tell that it has reached its queue */
+
+static uint64_t align4(uint64_t n)
+{
+    return (n + 3) & ~(uint64_t)3;
+}
+
+/* Bytes of a queue name (wire.md 1.5). selector: DQ, AQ or RQ, checked. */
+static uint64_t name_size(const uint8_t *name, uint32_t selector)
+{
+    static const uint8_t sizes[7] = {0, 0, 4, 4, 4, 16, 20};
+
+    return selector < 7 ? sizes[selector] : align4(2 + (uint64_t)le16(name));
+}
+
+int mqqb_run_learn(mqqb_run_template *t, const uint8_t *packet, size_t size)
+{
+    uint64_t at = NAMES_AT, transaction_at, head_size;
+    uint32_t flags, shift, total, body_size;
+
+    if (mqqb_frame(packet, size, &total) != MQQB_OK || total != size ||
+        (le16(packet + FLAGS_AT) & ~MQQB_BASE_PR) != 0 || check_user_header(packet + USER_AT) != MQQB_OK) {
+        return 0;
+    }
+    flags = le32(packet + USER_FLAGS_AT);
+    if ((flags & (MQQB_USER_TH | MQQB_USER_SH | MQQB_USER_MQ | MQQB_USER_HH)) != MQQB_USER_TH) {
+        return 0;
+    }
+    for (shift = 10; shift <= 16; shift += 3) {
+        if (at + 2 > size) {
+            return 0;
+        }
+        at += name_size(packet + at, flags >> shift & 7);
+    }
+    at += (flags & MQQB_USER_CQ) != 0 ? GUID_SIZE : 0;
+    transaction_at = at;
+    if (at + TRANSACTION_SIZE + PROPERTIES_SIZE > size) {
+        return 0;
+    }
+    at += TRANSACTION_SIZE + ((packet[at] & MQQB_TX_CG) != 0 ? GUID_SIZE : 0);
+    if (at + PROPERTIES_SIZE > size) {
+        return 0;
+    }
+    body_size = le32(packet + at + MESSAGE_SIZE_AT);
+    head_size = at + PROPERTIES_SIZE + 2 * (uint64_t)packet[at + 1] + le32(packet + at + EXTENSION_SIZE_AT);
+    if ((packet[at] & WANT_PA) != 0 || le32(packet + at + ALLOCATION_BODY_SIZE_AT) != body_size ||
+        align4(head_size + body_size) != size) {
+        return 0;
+    }
+    t->head = packet;
+    t->head_size = (uint32_t)head_size;
+    t->transaction_at = (uint32_t)transaction_at;
+    t->properties_at = (uint32_t)at;
+    return 1;
+}
+
+static int is_same(const mqqb_run_template *t, const uint8_t *packet, uint32_t from, uint32_t to)
+{
+    return memcmp(packet + from, t->head + from, to - from) == 0;
+}
+
+/* Does a packet begin like the template, which is not longer than it? */
+static int is_alike(const mqqb_run_template *t, const uint8_t *packet)
+{
+    const uint32_t transaction_at = t->transaction_at, properties_at = t->properties_at;
+
+    return is_same(t, packet, FLAGS_AT, PACKET_SIZE_AT) && is_same(t, packet, TIME_TO_REACH_QUEUE_AT, SENT_TIME_AT) &&
+           is_same(t, packet, USER_FLAGS_AT, transaction_at) &&
+           ((packet[transaction_at] ^ t->head[transaction_at]) & (MQQB_TX_CG | MQQB_TX_FA)) == 0 &&
+           is_same(t, packet, transaction_at + ORDINAL_AT, transaction_at + NUMBER_AT) &&
+           is_same(t, packet, transaction_at + TRANSACTION_SIZE, properties_at + MESSAGE_SIZE_AT) &&
+           is_same(t, packet, properties_at + ALLOCATION_BODY_SIZE_AT + 4, t->head_size);
+}
+
+size_t mqqb_run_find(const mqqb_run_template *t, const uint8_t *in, size_t in_size, mqqb_run_packet *out,
+                     size_t capacity)
+{
+    const uint32_t end = in_size > UINT32_MAX ? UINT32_MAX : (uint32_t)in_size;
+    uint32_t at = 0;
+    size_t count = 0;
+
+    while (count < capacity && end - at >= t->head_size && is_alike(t, in + at)) {
+        const uint8_t *const packet = in + at;
+        const uint8_t *const transaction = packet + t->transaction_at;
+        const uint8_t *const properties = packet + t->properties_at;
+        const uint32_t body_size = le32(properties + MESSAGE_SIZE_AT);
+        uint32_t total;
+
+        if (mqqb_frame(packet, end - at, &total) != MQQB_OK || align4((uint64_t)t->head_size + body_size) != total ||
+            le32(properties + ALLOCATION_BODY_SIZE_AT) != body_size ||
+            check_transaction_header(transaction) != MQQB_OK) {
+            break;
+        }
+        out[count].offset = at;
+        out[count].size = total;
+        out[count].sent_time = le32(packet + SENT_TIME_AT);
+        out[count].message_id = le32(packet + MESSAGE_ID_AT);
+        out[count].tx_sequence_number = le32(transaction + NUMBER_AT);
+        out[count].previous_tx_sequence_number = le32(transaction + PREVIOUS_AT);
+        count++;
+        at += total;
+    }
+    return count;
+}
+
+size_t mqqb_run_accept(mqqb_incoming *in, const mqqb_run_template *t, const mqqb_run_packet *packets, size_t count)
+{
+    const uint8_t *const transaction = t->head + t->transaction_at;
+    mqqb_transaction_header h;
+    size_t done;
+
+    h.flags = le32(transaction);
+    h.tx_sequence_ordinal = le32(transaction + ORDINAL_AT);
+    h.tx_sequence_time_stamp = le32(transaction + TIME_STAMP_AT);
+    if (mqqb_tx_compare(h.tx_sequence_ordinal, h.tx_sequence_time_stamp, in->tx_sequence_ordinal,
+                        in->tx_sequence_time_stamp) != 0) {
+        return 0;
+    }
+    for (done = 0; done < count; done++) {
+        mqqb_incoming after = *in;
+
+        h.tx_sequence_number = packets[done].tx_sequence_number;
+        h.previous_tx_sequence_number = packets[done].previous_tx_sequence_number;
+        if (!mqqb_accept(&after, &h)) {
+            break;
+        }
+        *in = after;
+    }
+    return done;
+}
+
+void mqqb_run_received(mqqb_session *s, size_t count)
+{
+    while (count-- > 0) {
+        mqqb_session_received(s, 1);
+    }
+}
+
+size_t mqqb_run_stored(mqqb_session *s, size_t count, uint32_t half)
+{
+    size_t done;
+
+    for (done = 0; done < count; done++) {
+        mqqb_session after = *s;
+
+        if (mqqb_session_stored(&after, 1) != MQQB_OK || after.recoverable_msg_ack_flags == 1 ||
+            ((after.message_stored_count - after.acked_message_count) & 0xFFFFu) >= half) {
+            break;
+        }
+        *s = after;
+    }
+    return done;
+}

@@ -1,0 +1,244 @@
+"""The commands `ordack config`: settings in the store, and the configuration file of `serve`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from ordack.cli.common import (
+    JsonOption,
+    StoreOption,
+    complain,
+    local,
+    local_file,
+    print_table,
+    report,
+    report_done,
+    tell_if_new,
+)
+from ordack.store import Store, StoreError
+from ordack.store.look import open_to_look
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ordack.config_file import ConfigFile
+
+
+class _SettingByDefault(TyperGroup):
+    """`ordack config NAME VALUE` is `ordack config setting NAME VALUE`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or args[0] not in (*self.commands, "--help", "-h"):
+            args = ["setting", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_SettingByDefault,
+    help="Show or change settings; check a configuration file. `ordack config NAME VALUE` is short for "
+    "`ordack config setting NAME VALUE`.",
+)
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        parser=local_file,
+        help="Configuration file. Default: ordack.toml in the folder of the store, if it is there.",
+    ),
+]
+
+
+def load_file(store: Path | None, named: Path | None) -> ConfigFile:
+    """The configuration file for a store. Raises BadConfigFile."""
+    from ordack import config_file
+
+    return config_file.read(config_file.find(store, named) if store else named)
+
+
+def read_file(store: Path | None, named: Path | None) -> ConfigFile:
+    """The configuration file for a store. One that cannot be used ends the command with status 2, and all that is
+    wrong with it is told."""
+    from ordack.config_file import BadConfigFile
+
+    try:
+        return load_file(store, named)
+    except BadConfigFile as error:
+        for problem in error.problems:
+            complain(problem)
+        raise typer.Exit(2) from None
+
+
+@app.command("setting")
+def setting(
+    store: StoreOption,
+    name: Annotated[str | None, typer.Argument(help="Name of a setting. Without it the command lists all.")] = None,
+    value: Annotated[str | None, typer.Argument(help='New value, or "default".')] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show or change settings that the store keeps, under their names in the Windows registry where MSMQ has them.
+
+    Applications use a new value at once, `ordack serve` after SIGHUP or from its next start. What the configuration
+    file states goes before what the store keeps, and is changed there.
+    """
+    from ordack.settings import check_setting, setting_name
+
+    if name in ("check", "show"):
+        raise typer.BadParameter(f"write {name} first, as in `ordack config {name} --store {store}`")
+    try:
+        known = setting_name(name) if name else ""
+        number = None if value is None or value == "default" else check_setting(known, value)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    with open_to_look(store) if value is None else Store(store, create=True) as opened:
+        tell_if_new(opened)
+        stated = opened.names().get("numbers", {})
+        if value is not None:
+            if known in stated:
+                raise StoreError(
+                    f"{known} is {stated[known]} in the configuration file that `ordack serve` was last started with, "
+                    "which goes before the store: change it there, and let `ordack serve` read it again (SIGHUP)"
+                )
+            opened.configure(known, number)
+        held = opened.configuration()
+    if name is None:
+        _list(held, stated, as_json)
+        return
+    row = _row(known, held, stated)
+    (report if value is None else report_done)(as_json, f"{known} {_text(row['value'])}", **row)
+
+
+def _list(held: Mapping[str, int], stated: Mapping[str, int], as_json: bool) -> None:
+    from ordack.settings import NUMBERS
+
+    rows = [_row(name, held, stated) for name in NUMBERS]
+    if as_json:
+        for row in rows:
+            report(True, "", **row)
+        return
+    print_table(
+        ("setting", "meaning", "unit", "from"),
+        ("value",),
+        [
+            (
+                row["name"],
+                row["meaning"],
+                row["unit"],
+                row["from"],
+                _text(row["value"]),
+            )
+            for row in rows
+        ],
+    )
+
+
+def _row(name: str, held: Mapping[str, int], stated: Mapping[str, int]) -> dict[str, Any]:
+    """One number, as the file, the store or nobody states it."""
+    from ordack.settings import NUMBERS
+
+    setting = NUMBERS[name]
+    return {
+        "name": name,
+        "value": stated.get(name, held.get(name, setting.default)),
+        "default": setting.default,
+        "minimum": setting.minimum,
+        "maximum": setting.maximum,
+        "unit": setting.unit,
+        "meaning": setting.meaning,
+        "from": "file" if name in stated else "store" if name in held else "default",
+    }
+
+
+@app.command("check")
+def check(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", parser=local_file, help="Default: ordack.toml of the store.")
+    ] = None,
+    store: Annotated[
+        Path | None,
+        typer.Option("--store", metavar="FOLDER", parser=local, envvar="ORDACK_STORE", help="Folder of the store."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check a configuration file, and say all that is wrong with it. Exit status 2: it cannot be used."""
+    from ordack import config_file
+    from ordack.settings import FILE_NAME
+
+    path = file or (config_file.find(store, None) if store else None)
+    if path is None:
+        where = f"there is no {FILE_NAME} in {store}" if store else "neither a file nor a store is named"
+        raise typer.BadParameter(f"{where}: name the file, as in `ordack config check plant/ordack.toml`")
+    problems: list[str] = []
+    try:
+        config_file.read(path)
+    except config_file.BadConfigFile as error:
+        problems = error.problems
+    if as_json:
+        report(True, "", file=str(path), problems=problems)
+    elif not problems:
+        report(False, f"{path}: nothing is wrong")
+    for problem in problems if not as_json else ():
+        complain(problem)
+    if problems:
+        raise typer.Exit(2)
+
+
+@app.command("show")
+def show(store: StoreOption, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Show what `ordack serve` would go by if it were started now without other options: the configuration file, then
+    the store, then defaults."""
+    from ordack.settings import NUMBERS
+
+    file = read_file(store, config)
+    held: dict[str, int] = {}
+    if store.exists():
+        with open_to_look(store) as opened:
+            held = opened.configuration()
+    rows = [{"name": name, **told, "unit": ""} for name, told in _others(file).items()]
+    rows += [_row(name, held, file.numbers) for name in NUMBERS]
+    for row in rows if as_json else ():
+        report(True, "", **{key: row[key] for key in ("name", "value", "unit", "from")})
+    if not as_json:
+        print_table(
+            ("setting", "value", "unit", "from"),
+            (),
+            [(row["name"], _text(row["value"]), row["unit"], row["from"]) for row in rows],
+        )
+
+
+def _others(file: ConfigFile) -> dict[str, dict[str, Any]]:
+    """What is no number: value and where it is from, by the name of its table or key."""
+    from ordack.config import format_address
+    from ordack.config_file import Listen
+    from ordack.settings import LISTEN, TABLES
+
+    values: dict[str, Any] = {
+        "listen": [str(one) + ("" if one.allow is None else f" for {one.allow}") for one in file.listen],
+        "sessions-per-address": {str(network): limit for network, limit in file.sessions_per_address},
+        "queues": {name: access.shown(file.names) for name, access in file.queues.items()},
+        "every-queue": file.every_queue.shown(file.names),
+        "names": dict(file.names),
+        "serial": [f"{line.name}={line.port}@{line.baud}" for line in file.serial],
+        "own-names": list(file.own_names),
+        "http": str(file.http) if file.http else None,
+        "log-format": file.log_format,
+        "next-hops": {name: format_address(*hop) for name, hop in file.next_hops.items()},
+        "public-queues": dict(file.public_queues),
+        "capture": {"file": str(file.capture), "size": file.capture_size} if file.capture else {},
+    }
+    told = {name: {"value": value, "from": "file" if value else "default"} for name, value in values.items()}
+    for name, default in (("listen", [str(Listen(*LISTEN))]), ("log-format", TABLES[""].keys["log-format"].default)):
+        told[name]["value"] = told[name]["value"] or default
+    return told
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        return "\n".join(map(str, value))
+    if isinstance(value, dict):
+        return "\n".join(f"{name} = {one}" for name, one in value.items())
+    return "absent" if value is None else str(value)

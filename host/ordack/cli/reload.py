@@ -1,0 +1,110 @@
+"""SIGHUP: a running `ordack serve` reads its configuration file again, and goes by it from then on, all or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ordack.config_file import BadConfigFile, ConfigFile
+from ordack.log import ERROR, INFO, WARNING, Line, Log
+from ordack.net.listener import Listeners
+from ordack.net.tcp import sessions_for_files
+from ordack.notify import Notifier
+from ordack.running import Running
+from ordack.settings import LISTEN
+from ordack.store import Store, StoreError
+
+if TYPE_CHECKING:
+    from ordack.manager import Manager
+
+
+class Reload:
+    """Takes up what has changed. read: gives what the file and the options say now, raises BadConfigFile. running: what
+    is gone by; files: that this process may open besides sessions. notifier: is told
+    when it begins and when it is over."""
+
+    def __init__(
+        self,
+        read: Callable[[], ConfigFile],
+        running: Running,
+        store: Store,
+        manager: Manager,
+        listeners: Listeners,
+        log: Log,
+        files: int,
+        notifier: Notifier,
+    ) -> None:
+        self.asked = asyncio.Event()
+        self._read = read
+        self._running = running
+        self._store = store
+        self._manager = manager
+        self._listeners = listeners
+        self._log = log
+        self._files = files
+        self._notifier = notifier
+        self._number = itertools.count(1)
+
+    async def run(self) -> None:
+        """Do it each time that it is asked for, one after the other."""
+        while True:
+            await self.asked.wait()
+            self.asked.clear()
+            number = next(self._number)
+            self._notifier.reloading()
+            try:
+                told = await self._take_up()
+            except Exception as error:  # noqa: BLE001 - the queue manager goes on with what it has
+                told = [("".join(traceback.format_exception(error)).rstrip(), ERROR)]
+            for text, level in told:
+                self._log(Line(text, level, f"reload {number}: {text}"))  # told each time
+            self._notifier.ready(f"reload {number}: {told[0][0]}")
+
+    async def _take_up(self) -> list[tuple[str, str]]:
+        """What there is to tell of it, with levels."""
+        before = self._running
+        try:
+            file = self._read()
+            held = self._store.configuration()
+            if before.file.path and not file.path:
+                raise BadConfigFile([f"{before.file.path} is not there any more: put it back, or start `serve` again"])
+            running = before.taking_up(file, held)
+            await self._listeners.change(file.listen or [(*LISTEN, None)])
+        except (ValueError, StoreError) as error:
+            said = error.problems if isinstance(error, BadConfigFile) else [str(error)]
+            return [*((problem, ERROR) for problem in said), ("the running settings stay as they were", ERROR)]
+        self._running = running
+        manager, config = self._manager, running.config(self._listeners.places)
+        manager.config.become(config)
+        manager.links.max_sessions = sessions_for_files(config.max_sessions, self._files)
+        places = ", ".join(map(str, self._listeners))
+        manager.about |= {"quota": config.quota, "listening": places}
+        changed, later = before.differences(file, held), running.differences(file, held)
+        taken_up = [f"listen ({places})" if name == "listen" else name for name in changed if name not in later]
+        told = [
+            (
+                f"read {file.path or 'the settings'} again; taken up: "
+                + (", ".join(taken_up) or "nothing has changed that can be"),
+                INFO,
+            )
+        ]
+        if later:
+            told.append((f"{', '.join(later)}: what is new there counts from the next start of `serve`", WARNING))
+        known = {queue.name.lower() for queue in self._store.queues.all()}
+        told += missing_queues(file, known)
+        try:
+            self._store.keep_names(config.to_keep())
+        except StoreError as error:
+            told.append((f"applications go by the old names and numbers until the next start: {error}", ERROR))
+        return told
+
+
+def missing_queues(file: ConfigFile, known: set[str]) -> list[tuple[str, str]]:
+    """What there is to tell of queues that a file names and that are not among the known ones."""
+    return [
+        (f"{file.path}: [queues.{name}]: there is no such queue here; is its name right?", WARNING)
+        for name in sorted(file.queues.keys() - known)
+    ]

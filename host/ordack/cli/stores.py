@@ -1,0 +1,163 @@
+"""The commands `ordack backup`, `ordack restore` and `ordack store`: a store as a whole."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ordack.cli.common import JsonOption, StoreOption, activity, complain, local, report, report_done
+from ordack.store.database import counted, printable
+
+if TYPE_CHECKING:
+    from ordack.store.backup import Contents
+
+CONFIGURATION = "ordack.toml"
+UPGRADE_WAITS = 3  # exit status
+
+app = typer.Typer(no_args_is_help=True, help="Check a store as a whole, or upgrade it.")
+
+
+@contextlib.contextmanager
+def _copying(nothing: str) -> Iterator[Callable[[int, int], None]]:
+    """Show how far it is. A signal ends it with exit status 128 + number, and `nothing` is said."""
+    from ordack.cli.drain import Interrupted, interruptible
+    from ordack.store.room import megabytes
+
+    try:
+        with activity("reading the store") as show, interruptible():
+            yield lambda done, size: show(
+                f"{megabytes(done)} of {megabytes(size)} copied" if done < size else "checking the copy"
+            )
+    except Interrupted as error:
+        complain(f"interrupted: {nothing}")
+        raise typer.Exit(128 + error.number) from None
+
+
+def backup(
+    to: Annotated[Path, typer.Argument(metavar="TO", parser=local, help="The file to make, which is not there yet.")],
+    store: StoreOption,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy the store, which may be in use, to one new file.
+
+    The copy is of one moment, and checked. Nobody waits for it. It holds messages and settings, but not ordack.toml.
+    """
+    from ordack.store.backup import make_backup
+
+    with _copying("no backup was made") as progress:
+        contents = make_backup(store, to, progress)
+    report_done(
+        as_json,
+        f"backup of {store} made: {to}, {_amount(contents)}",
+        store=str(store),
+        backup=str(to),
+        **_values(contents),
+    )
+    if (store / CONFIGURATION).exists():
+        complain(f"{store / CONFIGURATION} is not in the backup: copy it, too")
+
+
+def restore(
+    backup: Annotated[
+        Path, typer.Argument(metavar="FROM", parser=local, help="The file that `ordack backup` has made.")
+    ],
+    store: StoreOption,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a store of a backup, in a folder that is empty or not there yet."""
+    from ordack.store import backup as backups
+
+    with _copying("nothing was restored") as progress:
+        contents = backups.restore(backup, store, progress)
+    lost = (
+        "What was received after the backup comes again, and what was sent or came after it is not there. A consumer "
+        "knows a message that comes again by its message_key"
+    )
+    report_done(
+        as_json,
+        f"restored {store} from {backup}: {_amount(contents)}\n{lost}",
+        store=str(store),
+        backup=str(backup),
+        note=lost,
+        **_values(contents),
+    )
+
+
+def _amount(contents: Contents) -> str:
+    return (
+        f"{counted(contents.messages, 'message')} in {counted(contents.queues, 'queue')}, "
+        f"{counted(contents.outgoing, 'message')} on the way to others"
+    )
+
+
+def _values(contents: Contents) -> dict[str, int]:
+    return {
+        "messages": contents.messages,
+        "outgoing": contents.outgoing,
+        "queues": contents.queues,
+        "bytes": contents.size,
+        "format_version": contents.version,
+    }
+
+
+@app.command("check")
+def store_check(store: StoreOption, as_json: JsonOption = False) -> None:
+    """Read the whole store, which may be in use: is it damaged, and what is in it? Ends with 1 if it is damaged."""
+    from ordack.store.backup import look_through
+    from ordack.store.room import megabytes
+
+    with activity("reading the store"):
+        contents = look_through(store)
+    fate = "damaged" if contents.problems else "whole"
+    size = f"{megabytes(contents.size)}, format version {contents.version}"
+    lines = [f"{store}: {fate}, {_amount(contents)}, {size}", *contents.problems]
+    report(
+        as_json,
+        "\n".join(printable(line) for line in lines),
+        store=str(store),
+        whole=not contents.problems,
+        problems=contents.problems,
+        **_values(contents),
+    )
+    if contents.problems:
+        complain("restore a backup; until then, receive what can still be received")
+        raise typer.Exit(1)
+
+
+@app.command("upgrade")
+def store_upgrade(
+    store: StoreOption,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only say what would be done; end with 3 if there is something to do.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a store of an older format version one of this version, in one transaction."""
+    from ordack.store.backup import plan_upgrade, upgrade
+    from ordack.store.schema import FORMAT_VERSION
+
+    plan = plan_upgrade(store) if check else upgrade(store)
+    if plan.steps:
+        text = (
+            f"{store}: {'to upgrade' if check else 'upgraded'} from format version {plan.version} to {FORMAT_VERSION}"
+        )
+        text = "\n".join([text, *(f"  {plan.version + 1 + at}: {step}" for at, step in enumerate(plan.steps))])
+        if check and plan.is_served:
+            text += f"\nan `ordack serve` of another version runs on {store}: stop it first"
+    else:
+        text = f"{store}: format version {plan.version}, nothing to do"
+    (report if check else report_done)(
+        as_json,
+        text,
+        store=str(store),
+        format_version=plan.version if check else FORMAT_VERSION,
+        upgraded_from=None if check or not plan.steps else plan.version,
+        to_do=list(plan.steps) if check else [],
+        served=plan.is_served,
+    )
+    if check and plan.steps:
+        raise typer.Exit(UPGRADE_WAITS)

@@ -1,0 +1,195 @@
+"""What applications do with a store: take messages from queues, and in one commit remove what they took and send more.
+
+`Direct` does it with a store that this process has opened. `remote.Remote` has `ordack serve` do it, if that runs, in
+one transaction with what others do at the same time (`applications.py`). Both carry out the same commit here.
+
+A commit that goes to `ordack serve` bears the application's identifier and a number, and its answer is kept with what
+it changes. So whoever does not know whether it has happened can ask for it again, of whomever: it happens once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Collection
+from typing import NamedTuple, Protocol
+
+import cbor2
+from mqqb import confirm
+
+from ordack import names, outcome
+from ordack.config import Config
+from ordack.outcome import Outcomes
+from ordack.sending import Letter, Sending, Sent
+from ordack.store import Store, StoreError, StoreUnknown
+from ordack.store.messages import Selection, Stored
+
+LOOK_AGAIN_S = 1.0  # while waiting: what a process had received when it died comes back without a change of the store
+
+
+class Wanted(NamedTuple):
+    """What is to be taken: up to `limit` messages of the queue with this identifier. counted, poison_after: as
+    Messages.begin_receive has them. lookup_id: the one message that has it; correlation_id: those that have it, 20
+    bytes; None: any."""
+
+    queue: int
+    limit: int
+    counted: bool = False
+    poison_after: int | None = None
+    lookup_id: int | None = None
+    correlation_id: bytes | None = None
+
+
+class Commit(NamedTuple):
+    """What happens together, or not at all: messages that were taken are removed for the reason that the class says,
+    and others are sent."""
+
+    taken: tuple[int, ...] = ()
+    message_class: int = confirm.ACK_RECEIVE
+    letters: tuple[Letter, ...] = ()
+
+
+class Request(NamedTuple):
+    """A commit under a number of the application that wants it, 16 bytes. Numbers rise."""
+
+    application: bytes
+    number: int
+    commit: Commit
+
+
+class Access(Protocol):
+    """The ways to do it. All methods raise StoreError and its kinds."""
+
+    def take(self, wanted: Wanted, timeout: float) -> list[Stored]:
+        """Take messages, hidden from others until `commit` or `put_back`; an empty list if none came in time, in
+        seconds. If this process dies, they are available again."""
+
+    def commit(self, commit: Commit) -> list[Sent]:
+        """Do it, durably; what became of each letter. If it raises, what was taken is put back. Raises also
+        NoSuchQueue, BadName, ValueError for a letter."""
+
+    def put_back(self, keys: Collection[int]) -> None:
+        """Put messages that were taken back in their old places."""
+
+    def close(self) -> None:
+        """Put back what was taken, and do no more."""
+
+
+class Current:
+    """What the configuration of a store means now."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: object = None
+        self._config = Config()
+
+    def __call__(self) -> Config:
+        configuration, kept = self._store.configuration(), self._store.names()
+        if self._known != (configuration, kept):
+            self._known = configuration, kept
+            self._config = Config.kept(configuration, kept)
+        return self._config
+
+
+class Direct:
+    """Access to a store that this process has opened. now: gives seconds since 1970."""
+
+    def __init__(self, store: Store, now: Callable[[], int], config: Callable[[], Config]) -> None:
+        self._store = store
+        self._now = now
+        self._config = config
+
+    def take(self, wanted: Wanted, timeout: float) -> list[Stored]:
+        """As Access has it."""
+        deadline = time.monotonic() + timeout
+        while True:
+            self._store.changed()  # before looking, so that nothing slips in between
+            stored = take(self._store, wanted, self._now())
+            left = deadline - time.monotonic()
+            if stored or left <= 0:
+                return stored
+            self._store.wait(min(left, LOOK_AGAIN_S))
+
+    def commit(self, commit: Commit) -> list[Sent]:
+        """As Access has it."""
+        return self.carry_out(Request(b"", 0, commit))
+
+    def carry_out(self, request: Request) -> list[Sent]:
+        """Do a commit that may have a number."""
+        sent: list[Sent] = []
+        try:
+            with self._store.transaction():
+                outcomes = Outcomes(self._store, self._now(), self._config())
+                sent, _ = carry_out(outcomes, request)
+        except StoreUnknown as error:
+            self.put_back(request.commit.taken)
+            raise unknown(request.commit, sent, error) from None
+        except BaseException:
+            self.put_back(request.commit.taken)
+            if request.number:
+                self._give_up(request)
+            raise
+        return sent
+
+    def _give_up(self, request: Request) -> None:
+        """Make sure that a `serve` that was asked for a commit, and hangs, does not do it after all."""
+        try:
+            with self._store.transaction():
+                self._store.answers.keep(request.application, request.number, b"", self._now())
+        except StoreError as error:
+            raise unknown(request.commit, [], StoreUnknown(str(error))) from None
+
+    def put_back(self, keys: Collection[int]) -> None:
+        """As Access has it."""
+        with contextlib.suppress(StoreError):  # later, then: what the application raises matters more
+            self._store.messages.put_back(keys)
+
+    def close(self) -> None:
+        """Nothing: closing the store does it."""
+
+
+def take(store: Store, wanted: Wanted, now: int) -> list[Stored]:
+    """Take what is there of it. now: seconds since 1970."""
+    selection = Selection(wanted.lookup_id)
+    if wanted.correlation_id is not None:
+
+        def answers(packet: bytes) -> bool:
+            return bytes(outcome.parse(packet).properties.correlation_id) == wanted.correlation_id
+
+        selection = Selection(wanted.lookup_id, wanted.correlation_id, answers)
+    return store.messages.begin_receive(wanted.queue, wanted.limit, now, wanted.counted, wanted.poison_after, selection)
+
+
+def carry_out(outcomes: Outcomes, request: Request, held: Collection[int] | None = None) -> tuple[list[Sent], set[int]]:
+    """Do a commit in the running transaction, unless one with its number has happened: what became of each letter, and
+    the outgoing queues that something was put in. held: what of the messages that this store has taken may be removed,
+    by default all. Raises what Access.commit does."""
+    store, commit = outcomes.store, request.commit
+    if request.number:
+        known = store.answers.find(request.application)
+        if known and known.number >= request.number:
+            if known.number > request.number or not known.answer:
+                raise StoreError("the commit was given up")
+            return [Sent(*sent) for sent in cbor2.loads(known.answer)], set()
+    if commit.taken:
+        if held is not None and not set(commit.taken).issubset(held):
+            raise StoreError("the receive cannot be completed: its messages are back in their queue")
+        store.messages.received(commit.taken)
+        outcomes.remove(commit.taken, commit.message_class)
+    sending = Sending(outcomes, len(commit.letters))
+    sent = [sending.send(letter) for letter in commit.letters]
+    sending.write()
+    if request.number:
+        store.answers.keep(request.application, request.number, cbor2.dumps(sent), outcomes.now)
+    return sent, sending.touched
+
+
+def unknown(commit: Commit, sent: list[Sent], error: StoreUnknown) -> StoreUnknown:
+    """What is to be said of a commit of which nobody knows whether it has happened."""
+    if len(commit.letters) != 1 or commit.taken:
+        count = len(commit.letters)
+        what = f"the commit ({len(commit.taken)} received, {count} sent) has happened"
+    else:
+        number = f" {sent[0].message_id}" if sent else ""
+        what = f"the message{number} to {names.destination(commit.letters[0].destination)} was sent"
+    return StoreUnknown(f"{what}, or not: {error.reason}")

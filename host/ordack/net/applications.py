@@ -1,0 +1,170 @@
+"""The Unix socket in the store's folder, on which applications ask `ordack serve` (service.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ordack import service
+from ordack.applications import Application, PutBack, Question, Take
+from ordack.log import ERROR
+from ordack.manager import Manager
+from ordack.store import StoreBusy, StoreError
+
+APPLICATIONS_MAX = 256  # at a time: each may have a frame of service.FRAME_MAX on the way; and
+SHARE_OF_FILES = 8  # of the files that this process may have, one in so many
+
+
+class Door:
+    """Takes the connections, gathers questions, and writes the answers. wake: is called when there are questions, as
+    `questions` gives them, or something else for the manager to do. most: so many connections at a time."""
+
+    def __init__(self, manager: Manager, wake: Callable[[], None]) -> None:
+        self.manager = manager
+        self.wake = wake
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        self.most = (
+            APPLICATIONS_MAX if files == resource.RLIM_INFINITY else min(APPLICATIONS_MAX, files // SHARE_OF_FILES)
+        )
+        self._asked: list[Question] = []
+        self._connections: dict[Application, _Connection] = {}
+        self._server: asyncio.Server | None = None
+
+    async def open(self) -> None:
+        """Take connections from now on, unless there can be no socket."""
+        store = self.manager.store
+        try:
+            listener = service.listen(store.folder)
+        except OSError as error:
+            self.manager.operator.tell(
+                f"applications open the store themselves: no socket in {store.folder}, {error.strerror or error}"
+            )
+            return
+        self._server = await asyncio.get_running_loop().create_unix_server(lambda: _Connection(self), sock=listener)
+
+    def close(self) -> None:
+        """Take no connections any more, and end those that there are."""
+        if self._server:
+            (self.manager.store.folder / service.SOCKET).unlink(missing_ok=True)
+            self._server.close()
+        for connection in list(self._connections.values()):
+            connection.transport.close()
+
+    def enter(self, connection: _Connection, identifier: bytes) -> Application:
+        """An application has said who it is. Raises StoreBusy, StoreError."""
+        if len(self.manager.applications) >= self.most:
+            raise StoreBusy(f"{self.most} applications are connected to `ordack serve`: no more are taken")
+        application = self.manager.applications.connected(identifier)
+        self._connections[application] = connection
+        return application
+
+    def leave(self, application: Application, for_good: bool) -> None:
+        """It has gone."""
+        del self._connections[application]
+        self.manager.applications.ended(application, for_good)
+        if self.manager.applications.has_work:
+            self.wake()
+
+    def ask(self, question: Question) -> None:
+        """It wants something."""
+        self._asked.append(question)
+        self.wake()
+
+    def questions(self) -> list[Question]:
+        """What was asked since the last time."""
+        asked, self._asked = self._asked, []
+        return asked
+
+    def fail(self, questions: Iterable[Question], error: Exception) -> None:
+        """How much of what was asked was done, nobody knows: whoever has asked is to ask again."""
+        if questions:
+            self.manager.operator.tell(f"applications are disconnected: a defect, {error!r}", ERROR)
+        for application, _ in questions:
+            if connection := self._connections.get(application):
+                connection.transport.abort()
+
+    def flush(self) -> None:
+        """Write what there is to answer."""
+        for application, answer in self.manager.applications.answers():
+            if connection := self._connections.get(application):
+                connection.answer(answer)
+
+
+class _Connection(asyncio.Protocol):
+    """One application's connection. It asks the next question when it has the answer to the one before."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._buffer = bytearray()
+        self._application: Application | None = None
+        self._has_asked = False
+        self._for_good = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        self._next()
+
+    def answer(self, answer: bytes) -> None:
+        """Answer its question."""
+        self.transport.write(answer)
+        self._has_asked = False
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        if self._application:
+            self._door.leave(self._application, self._for_good)
+
+    def _next(self) -> None:
+        try:
+            for question in service.frames(self._buffer):
+                if self._has_asked:
+                    raise service.Malformed("it asks before it has its answer")
+                self._take(question)
+        except service.Malformed as error:
+            self._door.manager.operator.tell_seldom(
+                "applications", int(time.time()), f"an application is disconnected: {error}"
+            )
+            self.transport.abort()
+
+    def _take(self, question: list[Any]) -> None:
+        kind = question[0]
+        if self._application is None:
+            self._hello(question)
+        elif kind == service.BYE:
+            self._for_good = True
+            self.transport.close()
+        else:
+            self._ask(self._application, kind, question)
+
+    def _hello(self, question: list[Any]) -> None:
+        if len(question) != 3 or question[0] != service.HELLO or not isinstance(question[2], bytes):
+            raise service.Malformed("it does not begin with `hello`")
+        try:
+            if question[1] != service.VERSION or len(question[2]) != service.APPLICATION_SIZE:
+                raise StoreBusy("this `ordack serve` is of another version")
+            self._application = self._door.enter(self, question[2])
+        except StoreError as error:
+            self.transport.write(service.failed(error))
+            self.transport.close()
+        else:
+            self.transport.write(service.frame(service.DONE))
+
+    def _ask(self, application: Application, kind: str, question: list[Any]) -> None:
+        if kind == service.TAKE:
+            wanted, wait = service.wanted_in(question)
+            self._door.ask((application, Take(wanted, time.monotonic_ns() // 1_000_000 + wait)))
+        elif kind == service.COMMIT:
+            self._door.ask((application, service.request_in(question, application.identifier)))
+        elif kind == service.PUT_BACK and len(question) == 2:
+            self._door.ask((application, PutBack(service.keys_in(question[1]))))
+        else:
+            raise service.Malformed(f"there is no question {kind!r:.40}")
+        self._has_asked = True

@@ -1,0 +1,174 @@
+"""Access to a store through the `ordack serve` that runs on it, and without it where none runs.
+
+A commit is asked for under a number. If the connection breaks before its answer, it is asked for again, of the `serve`
+that has started since, or done directly: by its number it happens once. Messages that were taken on the connection are
+back in their queues by then, so a commit with such ones has happened already, or fails.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import time
+from collections.abc import Collection
+from typing import Any
+
+from ordack import service
+from ordack.commits import LOOK_AGAIN_S, Commit, Direct, Request, Wanted, unknown
+from ordack.sending import Sent
+from ordack.store import Store, StoreBusy, StoreError, StoreUnknown
+from ordack.store.messages import Stored
+
+ANSWER_S = 60.0  # after that long no answer is expected any more: `serve` hangs, or was stopped
+HELLO_S = 5.0  # the same for the first one
+AVOID_S = 10.0  # after an attempt to connect that has failed so
+WAIT_S = 10.0  # a question for messages that are to come is asked again after this
+ATTEMPTS = 5  # to have a commit done, with as many connections
+
+
+class Lost(Exception):
+    """The connection is gone, before an answer has come."""
+
+
+class _Connection:
+    """A connection to `serve`."""
+
+    def __init__(self, connected: socket.socket, application: bytes) -> None:
+        self._socket = connected
+        self._buffer = bytearray()
+        self.ask(service.frame(service.HELLO, service.VERSION, application), HELLO_S)
+
+    def ask(self, question: bytes, patience: float | None = None) -> Any:
+        """Ask, and wait for the answer, ANSWER_S or so many seconds. Raises what it says went wrong, and Lost; after
+        whatever leaves it before the answer has come, the connection is of no use, and closed.
+        """
+        answer: list[Any] | None = None
+        try:
+            self._socket.settimeout(ANSWER_S if patience is None else patience)
+            self._socket.sendall(question)
+            while answer is None:
+                data = self._socket.recv(1 << 20)
+                if not data:
+                    raise Lost
+                self._buffer += data
+                answer = next(service.frames(self._buffer), None)
+        except (OSError, service.Malformed):
+            raise Lost from None
+        finally:
+            if answer is None:
+                self._socket.close()
+        return service.result_of(answer)
+
+    def close(self) -> None:
+        """Say that nothing more comes, and close it."""
+        try:
+            self._socket.settimeout(ANSWER_S)
+            self._socket.sendall(service.frame(service.BYE))
+        except OSError:
+            pass  # then its last answer is kept for a day
+        finally:
+            self._socket.close()
+
+
+class Remote:
+    """Access through `serve`, and where none runs through `direct`, which has the same store."""
+
+    def __init__(self, store: Store, direct: Direct) -> None:
+        self._store = store
+        self._direct = direct
+        self._application = secrets.token_bytes(service.APPLICATION_SIZE)
+        self._number = 0
+        self._connection: _Connection | None = None
+        self._avoid_until = 0.0
+        self._taken_directly: set[int] = set()
+
+    def take(self, wanted: Wanted, timeout: float) -> list[Stored]:
+        """As Access has it. What is taken while something that was taken directly is not committed, is, too."""
+        deadline = time.monotonic() + timeout
+        lost = 0
+        while True:
+            left = max(deadline - time.monotonic(), 0)
+            connection = None if self._taken_directly or lost == ATTEMPTS else self._connected()
+            if connection is None:
+                stored = self._direct.take(wanted, min(left, LOOK_AGAIN_S))
+                self._taken_directly.update(message.lookup_id for message in stored)
+            else:
+                try:
+                    wait = min(left, WAIT_S)
+                    rows = connection.ask(service.take_question(wanted, wait), wait + ANSWER_S)
+                except Lost:
+                    self._connection = None
+                    lost += 1
+                    continue
+                stored = [Stored(*row) for row in rows]
+            if stored or left <= 0:
+                return stored
+
+    def commit(self, commit: Commit) -> list[Sent]:
+        """As Access has it."""
+        if not self._taken_directly.isdisjoint(commit.taken):
+            self._taken_directly.difference_update(commit.taken)
+            return self._direct.commit(commit)
+        request = Request(self._application, 0, commit)
+        question = b""
+        for _ in range(ATTEMPTS):
+            connection = self._connected()
+            if connection is None:
+                return self._do_directly(request)
+            if not question:
+                self._number += 1
+                request = request._replace(number=self._number)
+                try:
+                    question = service.commit_question(request)
+                except ValueError:
+                    self.put_back(commit.taken)
+                    raise
+            try:
+                return [Sent(*sent) for sent in connection.ask(question)]
+            except Lost:
+                self._connection = None
+            except StoreUnknown as error:
+                raise unknown(commit, [], error) from None
+        raise unknown(commit, [], StoreUnknown("`ordack serve` ends the connection before it answers"))
+
+    def _do_directly(self, request: Request) -> list[Sent]:
+        try:
+            return self._direct.carry_out(request)
+        except StoreBusy as error:
+            if not request.number:
+                raise
+            raise unknown(request.commit, [], StoreUnknown(str(error))) from None
+
+    def put_back(self, keys: Collection[int]) -> None:
+        """As Access has it."""
+        here = self._taken_directly.intersection(keys)
+        if here:
+            self._taken_directly -= here
+            self._direct.put_back(here)
+        there = [key for key in keys if key not in here]
+        if there and self._connection:
+            try:
+                self._connection.ask(service.frame(service.PUT_BACK, there))
+            except Lost:  # they are back
+                self._connection = None
+
+    def close(self) -> None:
+        """As Access has it."""
+        if self._connection:
+            self._connection.close()
+            self._connection = None
+
+    def _connected(self) -> _Connection | None:
+        """The connection to `serve`; None if there is none, or if `serve` would have to wait for this process."""
+        if self._store.in_transaction:
+            return None
+        if self._connection is None and time.monotonic() >= self._avoid_until and service.is_there(self._store.folder):
+            connected = None if self._store.is_managed_here else service.connect(self._store.folder)
+            if connected is None:
+                return None
+            try:
+                self._connection = _Connection(connected, self._application)
+            except (Lost, StoreError):  # it stops, hangs, has too many, is of another version, or its disk is full
+                self._avoid_until = time.monotonic() + AVOID_S
+                connected.close()
+        return self._connection

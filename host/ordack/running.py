@@ -1,0 +1,64 @@
+"""What a running queue manager goes by, and what of a file that has changed it can take up while it runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ordack.config import Config
+from ordack.config_file import ConfigFile
+from ordack.settings import NUMBERS, RESTART
+
+FIXED = ("own_names", "http", "log_format", "serial", "next_hops", "capture", "capture_size")  # until the next start
+
+
+@dataclass(frozen=True)
+class Running:
+    """A file, with what options say in its place, and all numbers, those that the store keeps among them. options:
+    fields of the Config that go before both."""
+
+    file: ConfigFile
+    numbers: Mapping[str, int]
+    options: Mapping[str, Any]
+
+    def config(self, listening: tuple[tuple[str, int], ...]) -> Config:
+        """The Config that this means. listening: addresses and ports."""
+        file = self.file
+        return Config.of(
+            self.numbers,
+            listening=listening,
+            next_hops=file.next_hops,
+            public_queues=file.public_queues,
+            own_names=frozenset(file.own_names),
+            numbers=file.numbers,
+            sessions_per_address=file.sessions_per_address,
+            access=file.queues,
+            every_access=file.every_queue,
+            names=file.names,
+            **self.options,
+        )
+
+    def taking_up(self, file: ConfigFile, held: Mapping[str, int]) -> Running:
+        """The same with what can be taken up of this file, and of the numbers that the store holds now."""
+        numbers = {**held, **file.numbers}
+        for name in _fixed_numbers():
+            numbers.pop(name, None)
+            if name in self.numbers:
+                numbers[name] = self.numbers[name]
+        return Running(
+            dataclasses.replace(file, **{name: getattr(self.file, name) for name in FIXED}), numbers, self.options
+        )
+
+    def differences(self, file: ConfigFile, held: Mapping[str, int]) -> list[str]:
+        """The tables and keys in which this file, with what the store holds now, is another than this."""
+        fields = [one.name for one in dataclasses.fields(file) if one.name not in ("path", "numbers")]
+        names = [name for name in fields if getattr(file, name) != getattr(self.file, name)]
+        now = {**held, **file.numbers}
+        names += [name for name in NUMBERS if now.get(name) != self.numbers.get(name)]
+        return ["capture" if name == "capture_size" else name.replace("_", "-") for name in names]
+
+
+def _fixed_numbers() -> list[str]:
+    return [name for name, setting in NUMBERS.items() if setting.reload == RESTART]

@@ -1,0 +1,236 @@
+"""The protocol between `ordack serve` and the applications on its machine: frames over the Unix socket in the store's
+folder. Only who may write the store may connect to it.
+
+A frame is its length, four bytes little-endian, and so many bytes of CBOR: an array that begins with what it is. The
+application asks, `serve` answers, one question at a time. When the connection ends, what was taken on it and not
+committed goes back into its queues.
+
+| question | answer |
+|---|---|
+| HELLO, VERSION, application | DONE |
+| TAKE, queue, limit, counted, poison_after, lookup id, correlation id, milliseconds to wait | DONE, messages |
+| COMMIT, number, keys taken, class, letters | DONE, what became of each letter |
+| PUT_BACK, keys | DONE |
+| BYE | none: the application will not ask about its last commit |
+| any | FAILED, kind of error, text |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cbor2
+
+from ordack.commits import Commit, Request, Wanted
+from ordack.names import BadName
+from ordack.sending import Letter
+from ordack.store import StoreBusy, StoreError, StoreFull, StoreUnknown
+from ordack.store.queues import NoSuchQueue
+
+VERSION = 1
+SOCKET = "serve.sock"
+HELLO, TAKE, COMMIT, PUT_BACK, BYE = "hello", "take", "commit", "put back", "bye"
+DONE, FAILED = "done", "failed"
+LENGTH = struct.Struct("<I")
+FRAME_MAX = 64 << 20  # bytes; what one commit may hold
+WAIT_MAX_MS = 60_000
+APPLICATION_SIZE = 16
+CONNECT_S = 5.0  # that `serve` may need to take a connection, if it has many of them to take
+
+# The kinds of errors that an application may want to tell apart; the first that fits.
+_KINDS: dict[str, type[Exception]] = {
+    "unknown": StoreUnknown,
+    "full": StoreFull,
+    "busy": StoreBusy,
+    "queue": NoSuchQueue,
+    "store": StoreError,
+    "name": BadName,
+    "value": ValueError,
+}
+_LETTER: tuple[tuple[type, ...], ...] = (  # of each field
+    (str,), (bytes,), (str,), (int,), (str, type(None)), (int, type(None)), (int, type(None)), (bool,), (bool,),
+    (str, type(None)), (int,), (str, type(None)), (bytes,), (str, type(None)), (int,), (int,), (bytes,),
+)  # fmt: skip
+_NOTHING = Letter("")
+
+
+class Malformed(Exception):
+    """What came is no frame of this protocol."""
+
+
+def frame(*content: Any) -> bytes:
+    """A frame. Raises ValueError if it would be above FRAME_MAX."""
+    data = cbor2.dumps(content)
+    if len(data) > FRAME_MAX:
+        raise ValueError(f"the commit has {len(data)} bytes; one takes at most {FRAME_MAX}: send it in several")
+    return LENGTH.pack(len(data)) + data
+
+
+def frames(buffer: bytearray) -> Iterator[list[Any]]:
+    """Take what is whole off the buffer, frame by frame. Raises Malformed."""
+    while len(buffer) >= LENGTH.size:
+        (size,) = LENGTH.unpack_from(buffer)
+        if size > FRAME_MAX:
+            raise Malformed(f"a frame of {size} bytes is announced; {FRAME_MAX} are allowed")
+        end = LENGTH.size + size
+        if len(buffer) < end:
+            return
+        data = bytes(memoryview(buffer)[LENGTH.size : end])
+        del buffer[:end]
+        try:
+            content = cbor2.loads(data)
+        except Exception as error:  # noqa: BLE001 - whatever it has against the bytes, they are no frame
+            raise Malformed(f"a frame is no CBOR: {error}") from None
+        if not isinstance(content, list) or not content or not isinstance(content[0], str):
+            raise Malformed("a frame is no array that begins with what it is")
+        yield content
+
+
+# ---- questions
+
+
+def commit_question(request: Request) -> bytes:
+    """COMMIT as a frame. What is not said of a letter is as Letter has it. Raises ValueError if it is too large."""
+    return frame(
+        COMMIT,
+        request.number,
+        request.commit.taken,
+        request.commit.message_class,
+        [_short(letter) for letter in request.commit.letters],
+    )
+
+
+def _short(letter: Letter) -> list[Any]:
+    values = [letter.destination, bytes(letter.body), *letter[2:]]
+    while len(values) > 2 and values[-1] == _NOTHING[len(values) - 1]:
+        values.pop()
+    return values
+
+
+def take_question(wanted: Wanted, timeout: float) -> bytes:
+    """TAKE as a frame. timeout: seconds."""
+    return frame(TAKE, *wanted, min(round(1000 * timeout), WAIT_MAX_MS))
+
+
+def wanted_in(question: list[Any]) -> tuple[Wanted, int]:
+    """What TAKE asks for, and for how many milliseconds. Raises Malformed."""
+    try:
+        _, queue, limit, counted, poison_after, lookup_id, correlation_id, wait = question
+    except ValueError:
+        raise Malformed(f"`take` with {len(question)} parts") from None
+    for value in (queue, limit, wait, poison_after or 0, lookup_id or 0):
+        _check_number(value)
+    if not isinstance(correlation_id, (bytes, type(None))):
+        raise Malformed("a correlation identifier is no bytes")
+    return Wanted(queue, limit, bool(counted), poison_after, lookup_id, correlation_id), min(wait, WAIT_MAX_MS)
+
+
+def request_in(question: list[Any], application: bytes) -> Request:
+    """What COMMIT asks for. Raises Malformed."""
+    try:
+        _, number, taken, message_class, letters = question
+    except ValueError:
+        raise Malformed(f"`commit` with {len(question)} parts") from None
+    if not isinstance(letters, list):
+        raise Malformed("the letters of a commit are no array")
+    _check_number(number)
+    _check_number(message_class)
+    commit = Commit(keys_in(taken), message_class, tuple(_letter(fields) for fields in letters))
+    return Request(application, number, commit)
+
+
+def keys_in(keys: object) -> tuple[int, ...]:
+    """Keys of messages. Raises Malformed."""
+    if not isinstance(keys, list):
+        raise Malformed("keys are no array")
+    for key in keys:
+        _check_number(key)
+    return tuple(keys)
+
+
+def _check_number(value: object) -> None:
+    if not isinstance(value, int) or not 0 <= value < 1 << 62:
+        raise Malformed(f"{value!r:.40} is no number from 0 to 2**62")
+
+
+def _letter(fields: object) -> Letter:
+    if not isinstance(fields, list) or not 2 <= len(fields) <= len(_LETTER):
+        raise Malformed("a letter is no array of its properties")
+    for value, types, name in zip(fields, _LETTER, Letter._fields, strict=False):
+        if not isinstance(value, types):
+            raise Malformed(f"{name} of a letter is {type(value).__name__}")
+    return Letter(*fields)
+
+
+# ---- answers
+
+
+def failed(error: Exception) -> bytes:
+    """FAILED as a frame."""
+    kind = next((kind for kind, of in _KINDS.items() if isinstance(error, of)), "store")
+    return frame(FAILED, kind, error.reason if isinstance(error, StoreUnknown) else str(error))
+
+
+def result_of(answer: list[Any]) -> Any:
+    """What DONE says, None if nothing; raises what FAILED says, and Malformed."""
+    if answer[0] == DONE:
+        return answer[1] if len(answer) > 1 else None
+    if answer[0] == FAILED and len(answer) == 3:
+        raise _KINDS.get(answer[1], StoreError)(str(answer[2]))
+    raise Malformed(f"an answer begins with {answer[0]!r:.40}")
+
+
+# ---- the socket
+
+
+@contextlib.contextmanager
+def _reached(folder: Path) -> Iterator[str]:
+    """The socket's name, as short as names of sockets have to be, however long the folder's is."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        short = Path(f"/proc/self/fd/{descriptor}")
+        yield str((short if short.is_dir() else folder) / SOCKET)
+    finally:
+        os.close(descriptor)
+
+
+def listen(folder: Path) -> socket.socket:
+    """Make the socket in the folder, which only its owner may use. Raises OSError."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        (folder / SOCKET).unlink(missing_ok=True)  # of a `serve` that was killed: its lock is ours
+        with _reached(folder) as name:
+            before = os.umask(0o177)
+            try:
+                listener.bind(name)
+            finally:
+                os.umask(before)
+        listener.listen(64)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def is_there(folder: Path) -> bool:
+    """Is there a socket? Nobody may be there to take connections."""
+    return (folder / SOCKET).exists()
+
+
+def connect(folder: Path) -> socket.socket | None:
+    """A connection to the `serve` of this store; None if none takes it."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(CONNECT_S), 0))
+        with _reached(folder) as name:
+            connection.connect(name)
+    except OSError:
+        connection.close()
+        return None
+    return connection

@@ -1,0 +1,338 @@
+"""Every setting once: name, kind, default, unit, limits, meaning, and when a new value counts.
+
+NUMBERS are those that the store keeps, too, under their names in the Windows registry where MSMQ has them
+(behaviour.md 23.4). TABLES has all that `ordack.toml` may say, NUMBERS among it as the table `settings`. Whoever reads
+the file, shows settings or describes them goes by these tables; what a value means to the queue manager is in
+`config.py`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from mqqb.confirm import LONG_LIVE_TIME, UNSET
+from mqqb.core import HOP_COUNT_MAX
+from mqqb.destination import EARLY_ORDER_ACK
+
+from ordack.store.schema import NEVER
+
+NUMBER, FLAG = "whole number", "flag"
+HOST, HOSTS = "host", "list of hosts"
+TEXT, PATH = "text", "path"
+FORM = "`text` or `json`"
+WAY, NAME = "`HOST:PORT`", "format name"
+PLACE = "`[HOST:]PORT`"
+NETWORKS, PLACES = "list of networks", "list of networks and serial lines"
+SOURCES, LABEL = "list of GUIDs and names", "text of up to 64 characters"
+
+AT_ONCE, NEW, RESTART = range(3)  # when a new value counts, once the file was read again
+
+
+RELOADS = {AT_ONCE: "at once", NEW: "for new sessions", RESTART: "no: at the next start"}
+
+
+class Setting(NamedTuple):
+    """One value. default: what holds without it, None for nothing or a meaning of its own. minimum, maximum: of
+    numbers. reload: AT_ONCE, NEW or RESTART."""
+
+    kind: str
+    default: Any
+    meaning: str
+    unit: str = ""
+    minimum: int = 0
+    maximum: int = NEVER
+    reload: int = AT_ONCE
+
+
+class Table(NamedTuple):
+    """A table of the file. keys: its settings by name; of them, `needed` must be there. many: it may stand there
+    several times, as `[[name]]`. each: instead of fixed keys, it maps keys of this kind to values of a Setting, or to
+    tables with these keys."""
+
+    meaning: str
+    keys: dict[str, Setting]
+    needed: tuple[str, ...] = ()
+    many: bool = False
+    each: str = ""
+
+
+def _number(default: int | None, minimum: int, maximum: int, unit: str, meaning: str, reload: int = AT_ONCE) -> Setting:
+    return Setting(NUMBER, default, meaning, unit, minimum, maximum, reload)
+
+
+def _flag(meaning: str, reload: int = AT_ONCE) -> Setting:
+    return Setting(FLAG, 0, meaning, "", 0, 1, reload)
+
+
+NUMBERS = {
+    "AckTimeout": _number(
+        20000, 20000, 120000, "ms", "time without any packet after which a session counts as dead (B-043)", NEW
+    ),
+    "CleanupInterval": _number(300000, 1, NEVER, "ms", "time after which an idle session is closed (B-132)", NEW),
+    "ClockSkew": _number(
+        0, 0, NEVER, "s", "time that a sender's clock may be behind when TimeToReachQueue is tested (B-267)"
+    ),
+    "EarlyOrderAck": _number(
+        EARLY_ORDER_ACK,
+        0,
+        NEVER,
+        "ms",
+        "quiet after which an OrderAck goes out early; 0: only IdleAckDelay and SeqMaxAckDelay decide",
+    ),
+    "EnablePingService": _flag("answer pings (B-202)", RESTART),
+    "EnableReportMessages": _flag("make the report messages that traced messages ask for (B-294)"),
+    "HopLimit": _number(
+        15, 1, HOP_COUNT_MAX, "", "queue managers that a message may pass, when this one forwards (B-259)"
+    ),
+    "IdleAckDelay": _number(500, 1, NEVER, "ms", "time that an OrderAck waits for more messages (B-045)", RESTART),
+    "LongLiveTime": _number(
+        LONG_LIVE_TIME, 0, UNSET - 1, "s", "TimeToReachQueue of messages that say nothing of it (B-401)"
+    ),
+    "MaxAckQueues": _number(
+        1000, 1, NEVER, "", "peers without a session for which FinalAcks wait; then those of the one longest away go"
+    ),
+    "MaxFinalAcks": _number(100_000, 1, NEVER, "", "FinalAcks that wait for peers without a session, in all"),
+    "MaxFinalAcksPerPeer": _number(
+        1000, 1, NEVER, "", "FinalAcks that wait for one peer, before the next message of it is rejected"
+    ),
+    "MaxHalfReceived": _number(
+        256 << 20, 1 << 20, NEVER, "bytes", "unfinished packets in all; then the session with the largest ends (B-435)"
+    ),
+    "MaxInSessions": _number(
+        1024, 1, NEVER, "", "sessions at once, whoever began them; one more that others begin is refused (B-206)"
+    ),
+    "MaxInSessionsPerAddress": _number(
+        256, 1, NEVER, "", "sessions from one address, unless `[sessions-per-address]` says otherwise (B-435)"
+    ),
+    "MaxInSessionsPerPeer": _number(
+        32, 1, NEVER, "", "sessions with one queue manager; then the oldest gives way (B-435)"
+    ),
+    "MaxOutcomes": _number(
+        100_000, 0, NEVER, "", "messages sent from here that have ended, of which one can still ask (C-80)"
+    ),
+    "MaxUnackedPacket": _number(64, 1, 0xFFFF, "packets", "window size (B-039)", NEW),
+    "MaxUnknownStreams": _number(
+        1000, 2, NEVER, "", "incoming streams remembered that lead to no transactional queue (B-435)"
+    ),
+    "MaxUnwritten": _number(
+        16 << 20, 1 << 16, NEVER, "bytes", "what a peer may leave unread before its session ends (B-435)"
+    ),
+    "MinimumRate": _number(
+        50, 1, NEVER, "bytes a second", "rate that a packet must arrive with, once PacketTimeout is over"
+    ),
+    "MsmqIpPingPort": _number(3527, 0, 0xFFFF, "", "UDP port of pings (B-006)", RESTART),
+    "PacketTimeout": _number(60000, 1000, NEVER, "ms", "time that every packet may take to arrive"),
+    "PermitInsecureNacks": _flag("tell senders that a queue or a right is missing (B-349, B-409)"),
+    "PoisonAfter": _number(
+        None,
+        1,
+        NEVER,
+        "",
+        "receives by an application that end without a commit, after which a message moves to the sub-queue "
+        "NAME;poison; absent: no limit",
+    ),
+    "QosCleanupIntervalMultiplier": _number(
+        2, 1, 100, "", "the Ack Wait timer, as a multiple of AckTimeout (B-134)", NEW
+    ),
+    "Quota": _number(8 << 30, 0, NEVER, "bytes", "all packets kept (B-084, B-285)"),
+    "RefusalsTold": _number(
+        100, 1, NEVER, "", "messages of a stream refused in a row before the log tells of it (B-426)"
+    ),
+    "RemoveDuplicateCleanup": _number(
+        1800000, 1000, NEVER, "ms", "time that the duplicate filter remembers a message (B-138)"
+    ),
+    "RemoveDuplicateSize": _number(10000, 0, 1 << 32, "", "messages that the duplicate filter remembers (B-019)"),
+    "RoundTripDelay": _number(0, 0, 3600000, "ms", "added to the timers of a session (B-131, B-133)", RESTART),
+    "RouteMessages": _flag("forward messages for other queue managers (B-264)"),
+    "SendPings": _flag("ping before connecting (B-198)", RESTART),
+    "SeqMaxAckDelay": _number(10, 0, NEVER, "s", "time that an OrderAck may wait at most (B-047)", RESTART),
+    "SeqResend13Time": _number(30, 1, NEVER, "s", "time before the first three resends of a sequence (B-015)", RESTART),
+    "SeqResend46Time": _number(300, 1, NEVER, "s", "time before the next three (B-016)", RESTART),
+    "SeqResend79Time": _number(1800, 1, NEVER, "s", "time before three more (B-017)", RESTART),
+    "SeqResend10Time": _number(21600, 1, NEVER, "s", "time before every later one (B-018)", RESTART),
+    "TryConnectInterval": _number(5000, 1, NEVER, "ms", "time between attempts to connect (B-133)", RESTART),
+    "XactDeadLetterAlways": _flag("every transactional message asks for dead-lettering (B-400)"),
+    "XactDelayReceiveNack": _number(
+        None, 0, UNSET - 1, "s", "time that a confirmation may come after TimeToBeReceived (C-12)"
+    ),
+}
+
+FILE_NAME = "ordack.toml"  # in the folder of the store, unless --config names another
+LISTEN = ("127.0.0.1", 1801)  # where `serve` listens unless it is told otherwise; the port is B-001's
+CAPTURE_SIZE = 1 << 30  # bytes
+CAPTURE_SIZE_MIN = 1 << 20
+BAUD = 115200
+BAUD_MAX = 1 << 30
+
+LONGEST_LABEL = 64  # characters
+_ACCESS = {
+    "allow-addresses": Setting(
+        PLACES, None, "from where messages may come; names are those of `[[serial]]`; an empty list: from nowhere"
+    ),
+    "allow-sources": Setting(
+        SOURCES,
+        None,
+        "which queue managers and boards may have sent them, by GUID or by a name of `[names]`; an empty list: none. "
+        "Without TLS a GUID proves nothing",
+    ),
+}
+
+TABLES = {
+    "": Table(
+        "At the top, before any table",
+        {
+            "own-names": Setting(
+                HOSTS,
+                None,
+                "addresses in direct names that mean this queue manager; without it every message that arrives is "
+                "meant for it",
+                reload=RESTART,
+            ),
+            "http": Setting(
+                PLACE,
+                None,
+                "where `/metrics`, `/healthz` and `/status` are answered over HTTP; a port alone is for this machine "
+                "only",
+                reload=RESTART,
+            ),
+            "log-format": Setting(
+                FORM, "text", "of the log on standard error: lines of text, or one JSON object a line", reload=RESTART
+            ),
+        },
+    ),
+    "listen": Table(
+        "Where connections are taken; without any: 127.0.0.1, port 1801, for this machine alone",
+        {
+            "address": Setting(
+                HOST,
+                LISTEN[0],
+                "an address or name of this machine; `0.0.0.0` for every IPv4 address, `::` for every IPv6 address",
+            ),
+            "port": _number(LISTEN[1], 0, 65535, "", "TCP port; 0 picks a free one (B-001)"),
+            "allow": Setting(NETWORKS, None, "who may connect; without it everybody, with an empty list nobody"),
+        },
+        many=True,
+    ),
+    "sessions-per-address": Table(
+        "How many sessions some addresses may have, instead of MaxInSessionsPerAddress, as 1,000 boards behind one NAT",
+        {"": _number(None, 1, NEVER, "", "for each address of this network; the smallest network that has it counts")},
+        each="network",
+    ),
+    "queues": Table(
+        "Who may write to a queue, whether it is there yet or not; applications of this machine always may",
+        _ACCESS,
+        each="queue",
+    ),
+    "every-queue": Table("The same for queues without a table of their own", _ACCESS),
+    "names": Table(
+        "What people call boards and queue managers",
+        {"": Setting(LABEL, None, "the name that is shown with the GUID")},
+        each="GUID",
+    ),
+    "serial": Table(
+        "Boards on serial ports",
+        {
+            "port": Setting(TEXT, None, "the path of the port, or a URL of pyserial", reload=RESTART),
+            "name": Setting(
+                HOST, None, "addresses the board in direct names; else the last part of `port`", reload=RESTART
+            ),
+            "baud": _number(BAUD, 1, BAUD_MAX, "bits a second", "the speed of the line", RESTART),
+        },
+        needed=("port",),
+        many=True,
+    ),
+    "next-hops": Table(
+        "Where to connect to, instead of port 1801 of that address",
+        {"": Setting(WAY, None, "for a host in direct names, or the GUID of a queue manager", reload=RESTART)},
+        each="host or GUID",
+    ),
+    "public-queues": Table(
+        "Where public queues are, in place of a directory",
+        {"": Setting(NAME, None, "for the GUID of a public queue", reload=AT_ONCE)},
+        each="GUID",
+    ),
+    "capture": Table(
+        "Records all traffic",
+        {
+            "file": Setting(PATH, None, "the first pcapng file, then numbered ones beside it", reload=RESTART),
+            "size": _number(
+                CAPTURE_SIZE, CAPTURE_SIZE_MIN, NEVER, "bytes", "all captures together; the oldest go first", RESTART
+            ),
+        },
+        needed=("file",),
+    ),
+    "settings": Table("Numbers that the store keeps, too (`ordack config NAME VALUE`); the file goes first", NUMBERS),
+}
+
+
+def described() -> list[str]:
+    """The table of all settings in host/docs/configuration.md, line by line."""
+    lines = []
+    for name, table in TABLES.items():
+        within = ".NAME" if table.each and "" not in table.keys else ""
+        title = f"[[{name}]]" if table.many else f"[{name}{within}]"
+        first = (table.each if "" in table.keys else "") or "key"
+        lines += [
+            "",
+            f"`{title}`: {table.meaning[0].lower()}{table.meaning[1:]}" if name else f"{table.meaning}:",
+            "",
+            f"| {first} | kind, limits | default | meaning | counts after SIGHUP |",
+            "|---|---|---|---|---|",
+        ]
+        lines += [_described(key, setting, key in table.needed) for key, setting in table.keys.items()]
+    return lines[1:]
+
+
+def _described(key: str, setting: Setting, needed: bool) -> str:
+    kind = f"{setting.minimum} to {setting.maximum}" if setting.kind == NUMBER else setting.kind
+    if setting.kind == NUMBER and setting.maximum == NEVER:
+        kind = f"from {setting.minimum} on"
+    default = {None: "needed" if needed else "", 0: "false" if setting.kind == FLAG else "0"}.get(
+        setting.default, f"{setting.default}"
+    )
+    unit = f" {setting.unit}" if setting.unit else ""
+    name = f"`{key}`" if key else "*each*"
+    return f"| {name} | {kind}{unit} | {default} | {setting.meaning} | {RELOADS[setting.reload]} |"
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """What of these somebody meant who has typed this; "" if nothing is like it."""
+    by_form = {_form(name): name for name in known}
+    found = difflib.get_close_matches(_form(word), by_form, 1)
+    return by_form[found[0]] if found else ""
+
+
+def _form(word: str) -> str:
+    return word.lower().replace("_", "-")
+
+
+def setting_name(text: str) -> str:
+    """The name of a number with its capitals; raises ValueError if there is none."""
+    found = {known.lower(): known for known in NUMBERS}.get(text.lower())
+    if found is None:
+        meant = nearest(text, NUMBERS)
+        raise ValueError(
+            f"there is no setting {text!r}{f'; did you mean {meant}?' if meant else ''}; `ordack config` lists them"
+        )
+    return found
+
+
+def check_setting(name: str, text: str) -> int:
+    """A new value for a number; raises ValueError that says what is wrong with it."""
+    try:
+        value = int(text, 0)
+    except ValueError:
+        raise ValueError(f"{name}: {text!r} is not a whole number") from None
+    try:
+        return in_range(NUMBERS[name], value)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def in_range(setting: Setting, value: int) -> int:
+    """A number that keeps to the limits of its setting; raises ValueError."""
+    if not setting.minimum <= value <= setting.maximum:
+        raise ValueError(f"{value} is not in {setting.minimum} to {setting.maximum}")
+    return value

@@ -1,0 +1,407 @@
+"""A store as a whole: copied to one file while it is used, put back, checked, upgraded.
+
+A copy is of one moment: it is read in one snapshot. Nobody waits for that, but as long as it lasts the write-ahead log
+cannot begin anew. Memory is bounded by PIECE_PAGES and SQLite's cache.
+
+A file gets its name when it is whole, checked and durable. Until then it has a hidden name and a lock; the next copy
+into the same folder removes what a kill has left there. What is restored is not changed: each process begins new
+sequences (`Numbers.begin_run`), and what was in unfinished receives has no receiver that lives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+import apsw
+
+from ordack.store.database import Database, StoreBusy, StoreError, StoreFull, legible
+from ordack.store.locks import SERVE_LOCK, Locks
+from ordack.store.look import ReadOnlyDatabase, is_writable
+from ordack.store.room import megabytes, reserve
+from ordack.store.schema import CHANGES, FILE_NAME, FORMAT_VERSION, PRIVATE
+from ordack.store.write_ahead import disk_bytes, log_bytes, patience
+
+PIECE_PAGES = 256  # copied at once, between two looks at signals
+PROBLEMS = 20  # that are named of one file
+PARTIAL_START, PARTIAL_END = ".ordack-", ".partial"
+_OPERATIONS = 100_000  # of SQLite's machine, between two looks at signals
+_READ_FAILURES = (apsw.SQLITE_IOERR_READ, apsw.SQLITE_IOERR_SHORT_READ, apsw.SQLITE_IOERR_CORRUPTFS)
+
+Progress = Callable[[int, int], None]  # bytes copied, of so many
+
+
+class Contents(NamedTuple):
+    """What is in a store's file. version: of its format. size: of the database, in bytes. queues: private ones.
+    messages: in queues here. outgoing: messages that wait for other queue managers, or for what became of them.
+    problems: what is damaged, a sentence each."""
+
+    version: int
+    size: int
+    queues: int
+    messages: int
+    outgoing: int
+    problems: tuple[str, ...]
+
+
+class _Any(ReadOnlyDatabase):
+    """A store of any version that this ordack knows, which is only read."""
+
+    def _prepare(self, busy_timeout: float) -> None:
+        with self.errors():
+            self.connection.set_busy_handler(patience(busy_timeout))
+        if not self._check_program():
+            raise StoreError(f"{self.path} is empty, and no store")
+        self._check_version()
+
+    def contents(self) -> Contents:
+        """All of it is read and checked."""
+        self.connection.set_progress_handler(lambda: False, _OPERATIONS)  # a signal need not wait for the end
+        with self.snapshot():
+            return Contents(
+                version=self.one("PRAGMA user_version"),
+                size=self.one("PRAGMA page_count") * self.one("PRAGMA page_size"),
+                queues=self.one("SELECT count(*) FROM queues WHERE kind = ?", (PRIVATE,)),
+                messages=self.one("SELECT count(*) FROM messages"),
+                outgoing=self.one("SELECT count(*) FROM outgoing_messages"),
+                problems=tuple(self._problems()),
+            )
+
+    def _problems(self) -> list[str]:
+        found = [text for text in self.column(f"PRAGMA integrity_check({PROBLEMS})") if text != "ok"]
+        for table, parent, name in (("messages", "queues", "name"), ("outgoing_messages", "outgoing", "format_name")):
+            child = "queue" if parent == "queues" else "outgoing"
+            found += [
+                f"{owner or 'a queue that is not there'}: {has} messages are there, {says} are counted"
+                for owner, says, has in self.all(
+                    f"SELECT p.{name}, ifnull(p.messages, 0), ifnull(n, 0) FROM {parent} p FULL JOIN "
+                    f"(SELECT {child} AS parent, count(*) AS n FROM {table} GROUP BY 1) ON parent = p.id "
+                    "WHERE ifnull(p.messages, 0) != ifnull(n, 0) LIMIT ?",
+                    (PROBLEMS,),
+                )
+            ]
+        return found[:PROBLEMS]
+
+
+class _Upgrading(Database):
+    """A store that is upgraded from any version."""
+
+    upgrade_steps = FORMAT_VERSION
+
+
+class _Source(_Any):
+    """A store that is copied. Whoever may write it reads it as writers do: it may change meanwhile."""
+
+    def _connect(self, flags: int) -> apsw.Connection:
+        if not is_writable(self.path):
+            return super()._connect(flags)
+        self._still = None
+        return apsw.Connection(str(self.path), flags=flags)
+
+
+class _File(_Any):
+    """A store's file under any name, which nobody changes meanwhile."""
+
+    def __init__(self, path: Path) -> None:
+        self.folder, self.path = path.parent, path
+        with self.errors():
+            self.connection = self._connect(0)
+        try:
+            self._prepare(0)
+        except BaseException:
+            self.connection.close()
+            raise
+
+    def _has_log(self) -> bool:
+        return False
+
+
+@contextlib.contextmanager
+def _closing(database: Database) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        database.connection.close()
+
+
+def make_backup(folder: Path, to: Path, progress: Progress) -> Contents:
+    """Copy the store in `folder`, which may be in use, to the new file `to`: what is in the copy.
+
+    Raises StoreError, with nothing under that name: it is there already, or in the store's own folder; the store is
+    damaged; StoreFull: there is no room for it, or it would leave the store none."""
+    _refuse_target(folder, to)
+    source = _open_source(folder)
+    with _closing(source), source.snapshot():
+        pages, page_bytes = source.one("PRAGMA page_count"), source.one("PRAGMA page_size")
+        with _writing(to):
+            size, free = disk_bytes(to.parent)
+            same = to.parent.stat().st_dev == folder.stat().st_dev
+            need = pages * page_bytes + (reserve(size) if same else 0)
+            mode = source.path.stat().st_mode
+        if free < need:
+            raise StoreFull(
+                f"{to}: {megabytes(need)} needed, {megabytes(free)} free"
+                + (": the store on the same disk would be left without room" if same else "")
+            )
+        with _new_file(to, mode) as partial:
+            _copy(source, partial, to, lambda done: progress(done * page_bytes, pages * page_bytes))
+            with source.errors():  # StoreBusy if it was read as a file that nobody changes, and was changed
+                pass
+            return _checked(partial, f"the store in {folder} is damaged, and a backup would be", source.path)
+
+
+def _refuse_target(folder: Path, to: Path) -> None:
+    with _writing(to):
+        if to.is_dir():
+            raise StoreError(f"{to} is a folder: name a new file in it, such as {to / 'plant.ordack'}")
+        if os.path.lexists(to):
+            raise StoreError(f"{to} is there already, and would be lost: name a new file")
+        own, other = folder.resolve(), to.parent.resolve()
+    if legible(str(to)) != str(to):
+        raise StoreError(f"the name {str(to)!r} is not UTF-8")
+    if own == other or own in other.parents:
+        raise StoreError(f"{to} is in the store's own folder, and would be lost with it: name a file elsewhere")
+
+
+def _open_source(folder: Path) -> _Source | _Any:
+    try:
+        return _Source(folder)
+    except StoreFull:  # no room for what writers have beside the file
+        return _Any(folder)
+
+
+def _copy(source: Database, partial: Path, to: Path, progress: Callable[[int], None]) -> None:
+    target = apsw.Connection(
+        f"file:{quote(str(partial.absolute()))}?nolock=1", flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_URI
+    )
+    try:
+        target.pragma("journal_mode", "off")  # of what is incomplete nothing stays
+        target.pragma("synchronous", "off")  # the whole file is, in the end
+        with target.backup("main", source.connection, "main") as copying:
+            while not copying.done:
+                copying.step(PIECE_PAGES)
+                progress(copying.page_count - copying.remaining)
+    except apsw.FullError:
+        raise StoreFull(f"cannot write {to}: the disk is full") from None
+    except apsw.IOError as error:
+        if getattr(error, "extendedresult", 0) in _READ_FAILURES:
+            raise StoreError(f"cannot read {source.path}: {error}") from None
+        raise StoreError(f"cannot write {to}: {error}") from None
+    except apsw.Error as error:
+        with source.errors():
+            raise error
+    finally:
+        target.close()
+
+
+def _checked(partial: Path, damaged: str, whose: Path) -> Contents:
+    """What is in a copy. Raises StoreError, which begins with `damaged`, if that is not whole."""
+    try:
+        copy = _File(partial)
+        with _closing(copy):
+            contents = copy.contents()
+    except StoreError as error:
+        raise StoreError(f"{damaged}: {str(error).replace(str(partial), str(whose))}") from None
+    if contents.problems:
+        raise StoreError(f"{damaged}: {contents.problems[0]}")
+    return contents
+
+
+def restore(backup: Path, folder: Path, progress: Progress) -> Contents:
+    """Make the store in `folder`, which is empty or not there, of a backup: what is in it.
+
+    Raises StoreError, with the folder as it was: something is in it; the backup is none, of a newer version, or
+    damaged; StoreFull: there is no room for it."""
+    _refuse_backup(backup)
+    made = _empty_folder(folder)
+    path = folder / FILE_NAME
+    try:
+        with _writing(path):
+            size, (_, free) = backup.stat().st_size, disk_bytes(folder)
+            mode = backup.stat().st_mode
+        if free < size:
+            raise StoreFull(f"{path}: {megabytes(size)} needed, {megabytes(free)} free")
+        with _new_file(path, mode) as partial:
+            with _writing(path), backup.open("rb") as source, partial.open("r+b") as target:
+                while data := source.read(1 << 20):
+                    target.write(data)
+                    progress(target.tell(), size)
+            contents = _checked(partial, f"{backup} is damaged, and nothing was restored", backup)
+        if made:
+            with _writing(folder):
+                _sync(folder.parent)
+    except BaseException:
+        if made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
+    return contents
+
+
+def _refuse_backup(backup: Path) -> None:
+    """Raises StoreError if this is no backup that can be restored, as far as its first page tells."""
+    try:
+        is_file = stat.S_ISREG(backup.stat().st_mode)
+        log = log_bytes(backup)
+    except OSError as error:
+        raise StoreError(f"cannot read {backup}: {error.strerror}") from None
+    if not is_file:
+        raise StoreError(f"{backup} is no file: name the file that `ordack backup` has made")
+    if log:
+        raise StoreError(
+            f"{backup} is of a store that is or was in use: part of it is in the file {backup.name}-wal. "
+            f"Copy it with `ordack backup --store {backup.parent}`, and restore that copy"
+        )
+    with _closing(_File(backup)):
+        pass
+
+
+def _empty_folder(folder: Path) -> bool:
+    """Make the folder; True if it was not there. Raises StoreError if something is in it."""
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        if not folder.is_dir():
+            raise StoreError(f"{folder} is no folder: name one that is empty, or not there yet") from None
+    except OSError as error:
+        raise StoreError(f"cannot make the folder {folder}: {error.strerror}") from None
+    else:
+        return True
+    if Locks(folder).is_taken(SERVE_LOCK):
+        raise StoreBusy(f"a queue manager runs on {folder}: stop it, and move the folder away, to restore a backup")
+    with _writing(folder):
+        _remove_dead(folder)
+        if names := sorted(path.name for path in folder.iterdir()):
+            raise StoreError(
+                f"{folder} is not empty ({names[0]} is in it): a backup is restored into an empty folder only. Stop "
+                f"what uses the store, and move it away: mv {folder} {folder}.old"
+            )
+    return False
+
+
+@contextlib.contextmanager
+def _new_file(path: Path, mode: int) -> Iterator[Path]:
+    """A file to write under a hidden name beside `path`. When what is inside ends, the file becomes durable, and then
+    gets the name `path`, which nothing else has; it goes if an exception comes instead. Raises StoreError."""
+    with _writing(path):
+        _remove_dead(path.parent)
+        descriptor, partial = _open_partial(path.parent)
+    try:
+        with contextlib.suppress(PermissionError):  # not all file systems have them
+            os.fchmod(descriptor, stat.S_IMODE(mode) & 0o666 | stat.S_IWUSR | stat.S_IRUSR)
+        yield partial
+        with _writing(path):
+            os.fsync(descriptor)
+            _give_name(partial, path)
+            try:
+                _sync(path.parent)
+            except BaseException:
+                path.unlink()
+                raise
+    finally:
+        partial.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _open_partial(folder: Path) -> tuple[int, Path]:
+    """A new file with its lock. Raises OSError."""
+    while True:
+        descriptor, name = tempfile.mkstemp(prefix=PARTIAL_START, suffix=PARTIAL_END, dir=folder)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:
+            return descriptor, Path(name)
+        os.close(descriptor)  # before it had its lock another one took it for dead
+
+
+def _remove_dead(folder: Path) -> None:
+    """Remove what was to become a copy in this folder when its process was killed. Raises OSError."""
+    for path in folder.glob(f"{PARTIAL_START}*{PARTIAL_END}"):
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+        except OSError:
+            continue  # gone, or somebody else's
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink(missing_ok=True)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(descriptor)
+
+
+def _give_name(partial: Path, path: Path) -> None:
+    """Raises OSError, FileExistsError among others."""
+    try:
+        os.link(partial, path)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+            raise
+        if os.path.lexists(path):  # a file system without links, as on a USB stick
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
+        partial.rename(path)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileExistsError:
+        raise StoreError(f"{path} is there already, and would be lost: name a new file") from None
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StoreFull(f"cannot write {path}: {error.strerror}") from None
+        raise StoreError(f"cannot write {path}: {error.strerror}") from None
+
+
+def look_through(folder: Path) -> Contents:
+    """What is in the store in `folder`, which may be in use, and what is damaged. Raises StoreError."""
+    opened = _open_source(folder)
+    with _closing(opened):
+        return opened.contents()
+
+
+class Upgrade(NamedTuple):
+    """What makes a store one of FORMAT_VERSION. version: that it has. steps: what each version after it adds; none:
+    there is nothing to do. is_served: does a queue manager run on it?"""
+
+    version: int
+    steps: tuple[str, ...]
+    is_served: bool
+
+
+def plan_upgrade(folder: Path) -> Upgrade:
+    """What `upgrade` would do; nothing is changed. Raises StoreError: this ordack does not know the version."""
+    opened = _Any(folder)
+    with _closing(opened):
+        version: int = opened.one("PRAGMA user_version")
+    steps = tuple(CHANGES[step] for step in range(version, FORMAT_VERSION))
+    return Upgrade(version, steps, Locks(folder).is_taken(SERVE_LOCK))
+
+
+def upgrade(folder: Path) -> Upgrade:
+    """Upgrade the store in one transaction: what was done.
+
+    Raises StoreError: this ordack does not know the version, or the store is damaged; StoreBusy: a queue manager of
+    another version runs on it. Nothing is changed then."""
+    plan = plan_upgrade(folder)
+    if plan.steps:
+        if problems := look_through(folder).problems:
+            raise StoreError(f"{folder} is damaged, and was not upgraded: {problems[0]}")
+        _Upgrading(folder, is_served=lambda: Locks(folder).is_taken(SERVE_LOCK)).connection.close()
+    return plan

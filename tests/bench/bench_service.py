@@ -1,0 +1,312 @@
+"""The whole way of a message through the service, in four processes, and Redis Streams in the same run.
+
+    python -m tests.bench.bench_service [--rounds N] [--count N]
+
+A program sends to `ordack serve` A, 64 in a commit; A sends to B; a program receives from B, 64 in a commit. Each step
+is on disk before it counts. Redis has `appendfsync always`, a program that adds 64 in a pipeline, and one that reads
+and acknowledges 64 at a time. Then one message at a time, and beside it what the disk and the loopback alone take for
+that: three syncs and a round trip. Rounds take turns; figures are medians. `ratio` is more than 1 where we are faster.
+Nothing is asserted: machines differ.
+"""
+
+import argparse
+import contextlib
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from ordack.client import Client
+
+from tests.bench.bench import report
+
+AT_ONCE = 64
+DEADLINE_S = 120
+ALONE = 300  # messages sent one at a time
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+SENDER = """
+import sys
+from ordack.client import Client, Letter
+store, destination, count, size = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+letter = Letter(destination, bytes(size))
+with Client(store) as client:
+    print(flush=True)
+    sys.stdin.readline()
+    for first in range(0, count, 64):
+        client.send_many([letter] * min(64, count - first))
+    print(flush=True)
+    sys.stdin.readline()
+"""
+RECEIVER = """
+import sys
+from ordack.client import Client
+store, _, count, _ = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+with Client(store) as client:
+    queue = client.queue("line1")
+    print(flush=True)
+    sys.stdin.readline()
+    while count:
+        with queue.receive_batch(min(64, count), timeout=60) as messages:
+            bodies = [message.body for message in messages]
+        count -= len(messages)
+    print(flush=True)
+    sys.stdin.readline()
+"""
+ADDER = """
+import sys
+import redis
+port, _, count, size = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+peer = redis.Redis(port=int(port))
+body = bytes(size)
+print(flush=True)
+sys.stdin.readline()
+for first in range(0, count, 64):
+    pipe = peer.pipeline(transaction=False)
+    for _ in range(min(64, count - first)):
+        pipe.xadd("line1", {"body": body})
+    pipe.execute()
+print(flush=True)
+sys.stdin.readline()
+"""
+READER = """
+import sys
+import redis
+port, _, count, _ = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+peer = redis.Redis(port=int(port))
+peer.xgroup_create("line1", "readers", id="0", mkstream=True)
+print(flush=True)
+sys.stdin.readline()
+while count:
+    for _, entries in peer.xreadgroup("readers", "one", {"line1": ">"}, count=64, block=60000):
+        bodies = [entry[b"body"] for _, entry in entries]
+        peer.xack("line1", "readers", *[key for key, _ in entries])
+        count -= len(entries)
+print(flush=True)
+sys.stdin.readline()
+"""
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time that a process has had."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) * TICK_S
+
+
+@contextlib.contextmanager
+def program(text: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """A Python program that runs; it writes a line when it is ready, and begins with a line that it reads."""
+    command = [sys.executable, "-c", text, *map(str, arguments)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            assert process.stdin
+            process.stdin.close()
+            try:
+                process.wait(DEADLINE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def step(process: subprocess.Popen[str]) -> None:
+    """Wait for its line, or let it begin."""
+    assert process.stdout
+    process.stdout.readline()
+
+
+def go(process: subprocess.Popen[str]) -> None:
+    assert process.stdin
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def throughput(programs: list[subprocess.Popen[str]], servers: list[int], count: int) -> tuple[float, list[float]]:
+    """Messages a second from the first sent to the last received, and each process's microseconds of processor time."""
+    everybody = [*servers, *(process.pid for process in programs)]
+    for process in programs:
+        step(process)
+    before = [cpu_s(pid) for pid in everybody]
+    began = time.perf_counter()
+    for process in programs:
+        go(process)
+    for process in programs:
+        step(process)
+    took = time.perf_counter() - began
+    return count / took, [1e6 * (cpu_s(pid) - was) / count for pid, was in zip(everybody, before, strict=True)]
+
+
+class Service:
+    """Two `ordack serve`, of which A sends to B."""
+
+    name = "ordack"
+
+    def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
+        self.a, self.b = folder / "a", folder / "b"
+        for store in (self.a, self.b):
+            with Client(store, create=True) as client:
+                client.create_queue("line1", transactional=True)
+        self.processes: list[subprocess.Popen[str]] = []
+        port = self._serve(stack, self.b)
+        self._serve(stack, self.a, "--next-hop", f"plant=127.0.0.1:{port}")
+
+    def _serve(self, stack: contextlib.ExitStack, store: Path, *more: str) -> int:
+        process = stack.enter_context(
+            subprocess.Popen(
+                [sys.executable, "-m", "ordack", "serve", "--store", str(store), "--listen", "127.0.0.1:0", *more],
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        )
+        stack.callback(process.terminate)
+        self.processes.append(process)
+        assert process.stdout
+        return int(process.stdout.readline().rstrip().rpartition(":")[2])
+
+    def run(self, count: int, size: int) -> tuple[float, list[float]]:
+        arguments = "DIRECT=OS:plant\\private$\\line1", count, size
+        servers = [process.pid for process in reversed(self.processes)]  # A, B
+        with program(SENDER, self.a, *arguments) as sender, program(RECEIVER, self.b, *arguments) as receiver:
+            return throughput([sender, receiver], servers, count)
+
+    def alone(self, count: int, size: int) -> list[float]:
+        """Seconds from before the send to after the receive of one message, again and again."""
+        took = []
+        with Client(self.a) as sender, Client(self.b) as receiver:
+            queue = receiver.queue("line1")
+            for _ in range(count):
+                began = time.perf_counter()
+                sender.send("DIRECT=OS:plant\\private$\\line1", bytes(size))
+                with queue.receive(timeout=DEADLINE_S):
+                    pass
+                took.append(time.perf_counter() - began)
+        return took
+
+
+class Redis:
+    """redis-server that syncs each write to disk before it answers."""
+
+    name = "Redis Streams, appendfsync always"
+
+    def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
+        folder.mkdir()
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.process = stack.enter_context(
+            subprocess.Popen(
+                ["redis-server", "--port", str(self.port), "--dir", str(folder), "--appendonly", "yes",
+                 "--appendfsync", "always", "--save", ""],
+                stdout=subprocess.DEVNULL,
+            )
+        )  # fmt: skip
+        stack.callback(self.process.terminate)
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
+                return
+            time.sleep(0.05)
+        raise RuntimeError("redis-server does not start")
+
+    def run(self, count: int, size: int) -> tuple[float, list[float]]:
+        arguments = self.port, "line1", count, size
+        with program(ADDER, *arguments) as adder, program(READER, *arguments) as reader:
+            return throughput([adder, reader], [self.process.pid], count)
+
+
+def bare(folder: Path, count: int, size: int) -> list[float]:
+    """Seconds for three syncs of so many bytes, each appended to a file, and one round trip over the loopback."""
+    took = []
+    with (folder / "bare").open("wb", buffering=0) as file, socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname())
+        far, _ = server.accept()
+        echo = threading.Thread(target=lambda: [far.sendall(far.recv(1 << 16)) for _ in range(count)])
+        echo.start()
+        for _ in range(count):
+            began = time.perf_counter()
+            for _ in range(3):
+                file.write(bytes(size))
+                os.fdatasync(file.fileno())
+            near.sendall(bytes(size))
+            left = size
+            while left > 0:
+                left -= len(near.recv(1 << 16))
+            took.append(time.perf_counter() - began)
+        echo.join()
+        near.close()
+        far.close()
+    return took
+
+
+def all_in(rounds: int, count: int, size: int) -> None:
+    """64 in a commit, on the whole way."""
+    rates: dict[str, list[float]] = {}
+    costs: dict[str, list[list[float]]] = {}
+    for _ in range(rounds):
+        kinds: list[Callable[[Path, contextlib.ExitStack], Service | Redis]] = [Service, Redis]
+        for kind in kinds:
+            with tempfile.TemporaryDirectory(prefix="ordack-bench-") as name, contextlib.ExitStack() as stack:
+                system = kind(Path(name) / "data" if kind is Redis else Path(name), stack)
+                rate, cost = system.run(count, size)
+                rates.setdefault(system.name, []).append(rate)
+                costs.setdefault(system.name, []).append(cost)
+    ours, peer = (statistics.median(rates[kind.name]) for kind in (Service, Redis))
+    medians = {
+        name: [statistics.median(column) for column in zip(*table, strict=True)] for name, table in costs.items()
+    }
+    report(
+        bench=f"all-in, {size} bytes, {AT_ONCE} in a commit",
+        unit="messages per second",
+        ordack_value=ours,
+        peer=Redis.name,
+        peer_value=peer,
+        ratio=ours / peer,
+        ordack_cpu_us=dict(
+            zip(("serve_a", "serve_b", "sender", "receiver"), map(round, medians["ordack"]), strict=True)
+        ),
+        peer_cpu_us=dict(zip(("server", "sender", "receiver"), map(round, medians[Redis.name]), strict=True)),
+    )
+
+
+def one_at_a_time(rounds: int, size: int) -> None:
+    """One message on its way, store to store."""
+    found: list[float] = []
+    floor: list[float] = []
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory(prefix="ordack-bench-") as name, contextlib.ExitStack() as stack:
+            system = Service(Path(name), stack)
+            system.alone(20, size)  # the session is open then
+            found += system.alone(ALONE, size)
+            floor += bare(Path(name), ALONE, size)
+    ours, least = (statistics.median(values) * 1e6 for values in (found, floor))
+    report(
+        bench=f"one in flight, {size} bytes, send to received and removed",
+        unit="microseconds, median",
+        ordack_value=ours,
+        peer="three syncs and a round trip",
+        peer_value=least,
+        ratio=least / ours,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--count", type=int, default=20_000)
+    options = parser.parse_args()
+    if not shutil.which("redis-server"):
+        sys.exit("redis-server is missing: make setup-bench installs it")
+    for size in (1024, 64):
+        all_in(options.rounds, options.count, size)
+    one_at_a_time(options.rounds, 1024)
+
+
+if __name__ == "__main__":
+    main()

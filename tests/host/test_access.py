@@ -1,0 +1,275 @@
+"""Who may connect, who may write to a queue, how many sessions an address may have."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import json
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mqqb import guids
+from ordack.access import Access, Networks, most_specific, parse_network
+from ordack.client import Client
+from ordack.config import Config
+from ordack.counters import ALLOW_LIST, LIMIT
+
+from tests.host.sockets import serving, until
+from tests.support.command import DEADLINE_S, Serve, converse, ordack
+from tests.support.host_peer import Peer, direct
+from tests.support.host_world import WALL, Host, exchange, peer_of, world_of
+
+HERE = Networks((parse_network("10.0.0.0/28"), parse_network("fd00::/8")))
+OFFICE = Networks((parse_network("192.168.0.0/16"),))
+ONE, TWO = bytes([1]) * 16, bytes([2]) * 16
+DENIED = 0x8004
+
+
+# ---- addresses -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("10.0.0.5/8", "write 10.0.0.0/8, or 10.0.0.5 for this one address"),
+        ("10.0.0", "write it as 10.0.0.5, 10.0.0.0/8 or fd00::/8"),
+        ("plant", "neither an address nor a network"),
+        ("10.0.0.0/33", "neither an address nor a network"),
+        ("", "neither an address nor a network"),
+    ],
+)
+def test_what_is_no_network_is_answered_with_what_to_write(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match="network") as caught:
+        parse_network(text)
+    assert said in str(caught.value)
+
+
+@given(st.ip_addresses(), st.ip_addresses(), st.integers(0, 128))
+def test_an_address_is_in_a_network_as_far_as_the_bits_in_front_agree(
+    one: ipaddress.IPv4Address | ipaddress.IPv6Address, other: ipaddress.IPv4Address | ipaddress.IPv6Address, bits: int
+) -> None:
+    bits = min(bits, one.max_prefixlen)
+    network = parse_network(str(ipaddress.ip_network((one, bits), strict=False)))
+    shift = one.max_prefixlen - bits
+    same = one.version == other.version and int(one) >> shift == int(other) >> shift
+    assert (str(other) in Networks((network,))) == same
+    assert str(one) in Networks((parse_network("192.0.2.1"), network))
+
+
+def test_what_is_no_address_is_in_no_network() -> None:
+    assert "press7" not in Networks((parse_network("0.0.0.0/0"), parse_network("::/0")))
+    assert "fe80::1%eth0" in Networks((parse_network("fe80::/10"),))
+    assert "127.0.0.1" not in Networks()
+
+
+@pytest.mark.rule("B-435")
+def test_the_smallest_network_says_how_many_sessions_an_address_may_have(tmp_path: Path) -> None:
+    limits = (
+        (parse_network("10.0.0.0/8"), 2),
+        (parse_network("10.0.0.7"), 3),
+        (parse_network("10.0.0.0/24"), 1),
+        (parse_network("::/0"), 9),
+    )
+    assert [most_specific(limits, address) for address in ("10.1.0.1", "10.0.0.7", "10.0.0.8", "11.0.0.1")] == [
+        2, 3, 1, None,
+    ]  # fmt: skip
+    host = Host(tmp_path, Config(max_sessions_per_address=1, sessions_per_address=limits))
+    for address, most in (("10.0.0.7", 3), ("10.0.0.8", 1), ("10.1.0.1", 2), ("11.0.0.1", 1)):
+        links = [host.manager.accept(address, 0) for _ in range(5)]
+        taken = [link for link in links if link]
+        assert len(taken) == most, address
+        host.manager.lost(taken[0])
+        assert host.manager.accept(address, 0) is not None  # what has ended makes room
+    assert host.manager.links.counters.sessions_refused == {LIMIT: 20 - 7, ALLOW_LIST: 0}
+    host.store.close()
+
+
+# ---- queues --------------------------------------------------------------------------------------------
+
+
+def test_who_may_write_and_why_not() -> None:
+    anybody = Access()
+    assert anybody.refusal("192.0.2.1", ONE) == anybody.refusal("press7", ONE) == ""
+    access = Access(HERE, frozenset({"press7"}), frozenset({ONE}))
+    assert access.refusal("10.0.0.7", ONE) == access.refusal("press7", ONE) == access.refusal("fd00::1", ONE) == ""
+    assert access.refusal("10.0.0.16", ONE) == "10.0.0.16 is not in allow-addresses"
+    assert access.refusal("press8", ONE) == "press8 is not in allow-addresses"
+    assert access.refusal("10.0.0.7", TWO) == f"{guids.guid_text(TWO)} is not in allow-sources"
+    assert Access(sources=frozenset()).refusal("10.0.0.7", ONE)
+    assert Access(Networks()).refusal("10.0.0.7", ONE)
+
+
+@pytest.mark.rule("B-374", "C-58", "B-115", "B-262")
+@pytest.mark.parametrize(
+    "access", [Access(sources=frozenset({ONE})), Access(OFFICE), Access(HERE, sources=frozenset({ONE}))]
+)
+def test_who_may_not_write_to_a_queue_is_told_so_and_nothing_is_stored_or_lost(tmp_path: Path, access: Access) -> None:
+    """Also where the stream has gone on to the refused messages when the right is given."""
+    host = Host(tmp_path, Config(access={"line1": access}))
+    friend, stranger = peer_of(1), peer_of(2)
+    world = world_of([host], [friend, stranger])
+    sent = [friend.send(b"friend"), stranger.send(b"stranger"), stranger.send(b"again")]
+    exchange(world)
+    is_known = access.refusal("10.0.0.9", ONE) == ""  # the address of all peers in this world
+    assert host.content("line1") == ([b"friend"] if is_known else [])
+    assert friend.rejected == ({} if is_known else {sent[0]: DENIED})
+    assert stranger.rejected == {sent[1]: DENIED, sent[2]: DENIED}
+    assert any("of line1 (class 0x8004 NACK_ACCESS_DENIED)" in line for line in host.log)
+    refused = host.manager.report()["refused"]
+    assert refused == {"connections": {}, "messages": {"0x8004 NACK_ACCESS_DENIED": 2 if is_known else 3}}
+    host.manager.config.become(Config())
+    stranger.send(b"later")
+    world.pass_time(1000)
+    exchange(world)
+    assert host.content("line1")[-1] == b"later"
+    host.store.close()
+
+
+@pytest.mark.rule("B-374")
+def test_the_right_is_of_one_queue_and_every_other_goes_by_the_general_one(tmp_path: Path) -> None:
+    access = {"line1": Access(), "line2": Access(sources=frozenset({TWO}))}
+    config = Config(access=access, every_access=Access(sources=frozenset()))
+    host = Host(tmp_path, config)
+    with host.client() as client:
+        client.create_queue("Line2", transactional=True)
+        client.create_queue("line3", transactional=True)
+    ways = ((1, "LINE1"), (1, "line2"), (2, "line2"), (2, "line3"), (1, "nowhere"))
+    peers = [peer_of(number, queue) for number, queue in ways]
+    for stamp, peer in enumerate(peers, 100):
+        peer.stream = Peer(peer.guid, peer.destination, time_stamp=stamp).stream
+        world = world_of([host], [peer])
+        peer.send(b"x")
+        exchange(world)
+        world.wires[0].cut()
+    assert [list(peer.rejected.values()) for peer in peers] == [[], [DENIED], [], [DENIED], [0x8000]]
+    assert (host.content("line1"), host.content("Line2")) == ([b"x"], [b"x"])
+    host.store.close()
+
+
+@pytest.mark.rule("B-374")
+def test_a_message_that_is_late_and_from_a_stranger_is_a_strangers(tmp_path: Path) -> None:
+    host = Host(tmp_path, Config(every_access=Access(sources=frozenset())))
+    stranger = peer_of(1)
+    world = world_of([host], [stranger])
+    sent = stranger.send(b"x", ttrq=10, sent_time=WALL - 11)
+    exchange(world)
+    assert stranger.rejected == {sent: DENIED}
+    host.store.close()
+
+
+@pytest.mark.rule("B-374", "B-349")
+@pytest.mark.parametrize("delivery", ["recoverable", "express"])
+def test_messages_that_are_not_transactional_are_refused_too(tmp_path: Path, delivery: str) -> None:
+    host = Host(tmp_path, Config(access={"plain": Access(sources=frozenset({TWO}))}))
+    stranger, friend = peer_of(1, "plain"), peer_of(2, "plain")
+    world = world_of([host], [stranger, friend])
+    stranger.send(b"stranger", delivery)
+    friend.send(b"friend", delivery)
+    exchange(world)
+    assert host.content("plain") == [b"friend"]
+    assert not stranger.received
+    host.store.close()
+
+
+def test_applications_of_this_machine_may_always_write(tmp_path: Path) -> None:
+    (tmp_path / "ordack.toml").write_text("[every-queue]\nallow-sources = []\nallow-addresses = []\n")
+    with Client(tmp_path, create=True) as client:
+        client.create_queue("line1", transactional=True)
+        running = Serve(tmp_path)
+        client.send("line1", b"x")
+        assert [message.body for message in client.queue("line1").peek()] == [b"x"]
+    running.stop()
+
+
+# ---- listeners -----------------------------------------------------------------------------------------
+
+
+def test_who_may_not_connect_is_shut_out_told_now_and_then_and_counted(tmp_path: Path) -> None:
+    async def run() -> None:
+        allow = Networks((parse_network("127.0.0.2"),))
+        async with serving(tmp_path, Config(), allow=allow) as server:
+            for _ in range(5):
+                reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+                with contextlib.suppress(ConnectionResetError):
+                    assert await asyncio.wait_for(reader.read(), 60) == b""
+                writer.close()
+            await until(lambda: server.manager.links.counters.sessions_refused == {LIMIT: 0, ALLOW_LIST: 5})
+            [line] = server.log
+            assert line.startswith(f"127.0.0.1: refused, it is not in the allow-list of 127.0.0.1:{server.port}")
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port, local_addr=("127.0.0.2", 0))
+            await until(lambda: server.manager.links)
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_a_ping_of_somebody_who_may_not_connect_has_no_answer(tmp_path: Path) -> None:
+    async def run() -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        config = Config(answer_pings=True, ping_port=port)
+        loop = asyncio.get_running_loop()
+        request = b"\xfc\xff\x48\x55" + bytes(4) + ONE
+        allow = Networks((parse_network("127.0.0.2"),))
+        async with serving(tmp_path, config, allow=allow):
+            with contextlib.ExitStack() as stack:
+                askers = []
+                for address in ("127.0.0.1", "127.0.0.2"):
+                    asker = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+                    asker.setblocking(False)
+                    asker.bind((address, 0))
+                    await loop.sock_sendto(asker, request, ("127.0.0.1", port))
+                    askers.append(asker)
+                async with asyncio.timeout(60):
+                    assert len(await loop.sock_recv(askers[1], 100)) == 24
+                with pytest.raises(BlockingIOError):  # it was asked first
+                    askers[0].recv(100)
+
+    asyncio.run(run())
+
+
+def test_a_plant_whose_lines_only_its_boards_may_use(tmp_path: Path) -> None:
+    """The whole way: file, listener, queue, log, counts."""
+    with Client(tmp_path, create=True) as client:
+        client.create_queue("line1", transactional=True)
+    (tmp_path / "ordack.toml").write_text(
+        f"""
+        [[listen]]
+        port = 0
+        allow = ["127.0.0.0/8"]
+        [queues.'private$\\LINE1']
+        allow-addresses = ["127.0.0.1"]
+        allow-sources = ["press 7"]
+        [names]
+        "{guids.guid_text(ONE)}" = "Press 7"
+        [queues.lime1]
+        """
+    )
+    running = Serve(tmp_path, listen=None)
+    friend, stranger = Peer(ONE, direct("line1")), Peer(TWO, direct("line1"))
+    for peer in (friend, stranger):
+        peer.send(b"x")
+        converse(peer, running.port)
+    assert (friend.rejected, list(stranger.rejected.values())) == ({}, [DENIED])
+    with Client(tmp_path) as client:
+        assert [message.body for message in client.queue("line1").peek()] == [b"x"]
+    told: dict[str, dict[str, int]] = {}
+    deadline = time.monotonic() + DEADLINE_S
+    while not told.get("messages"):
+        assert time.monotonic() < deadline
+        told = json.loads(ordack("status", "--store", tmp_path, "--json").stdout)["refused"]
+    assert told == {"connections": {}, "messages": {"0x8004 NACK_ACCESS_DENIED": 1}}
+    assert (
+        "refused since the start: 1 message (0x8004 NACK_ACCESS_DENIED: 1)"
+        in ordack("status", "--store", tmp_path).stdout
+    )
+    errors = running.stop()[2]
+    assert "[queues.lime1]: there is no such queue here; is its name right?" in errors
+    assert "[queues.line1]" not in errors
+    assert f"{guids.guid_text(TWO)} is not in allow-sources of line1 (class 0x8004 NACK_ACCESS_DENIED)" in errors

@@ -1,0 +1,883 @@
+"""Applications that have `ordack serve` do their work: what they ask for happens once, together with what comes from
+the network, and nothing of it if it fails; whatever ends, the messages that somebody has in his hands are not lost."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cbor2
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mqqb import confirm, headers
+from ordack import remote, service
+from ordack.applications import Application, PutBack, Question, Take
+from ordack.client import Client, Letter, Transaction
+from ordack.commits import Commit, Direct, Request, Wanted, carry_out
+from ordack.config import Config
+from ordack.manager import Manager
+from ordack.net.applications import APPLICATIONS_MAX
+from ordack.outcome import Outcomes
+from ordack.store import Store, StoreError, StoreFull, StoreUnknown
+from ordack.store.messages import Stored
+from ordack.store.queues import NoSuchQueue
+
+from tests.soak import soak
+from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve
+from tests.support.host_peer import body_of
+from tests.support.host_world import START, WALL, Host, exchange, peer_of, two_hosts, world_of
+
+REMOTE = "DIRECT=OS:plant\\private$\\line1"
+
+
+class App:
+    """An application, as the manager of a host sees it."""
+
+    def __init__(self, manager: Manager) -> None:
+        self.manager = manager
+        self.application = manager.applications.connected(secrets.token_bytes(16))
+        self.number = 0
+        self.answers: list[Any] = []
+
+    def wants(self, queue: str, limit: int = 1, wait: int = 0) -> Question:
+        identifier = self.manager.store.queues.named(queue).identifier
+        return self.application, Take(Wanted(identifier, limit), START + wait)
+
+    def commits(self, *letters: Letter, taken: tuple[int, ...] = (), number: int | None = None) -> Question:
+        self.number += 1
+        commit = Commit(taken, confirm.ACK_RECEIVE, letters)
+        return self.application, Request(self.application.identifier, number or self.number, commit)
+
+
+def _told(manager: Manager) -> dict[Application, list[Any]]:
+    """What each was told since this was asked last: a result, or an error."""
+    told: dict[Application, list[Any]] = {}
+    for application, answer in manager.applications.answers():
+        (content,) = service.frames(bytearray(answer))
+        try:
+            found = service.result_of(content)
+        except (StoreError, ValueError) as error:
+            found = error
+        told.setdefault(application, []).append(found)
+    return told
+
+
+def _do(manager: Manager, *questions: Question, now: int = START) -> list[Any]:
+    """What the askers were told, in the order of the questions; None: nothing yet."""
+    manager.receive([], now, WALL, questions)
+    told = _told(manager)
+    return [told[application].pop(0) if told.get(application) else None for application, _ in questions]
+
+
+def _keys(rows: list[Any]) -> tuple[int, ...]:
+    return tuple(Stored(*row).lookup_id for row in rows)
+
+
+def _bodies(rows: list[Any]) -> list[bytes]:
+    return [body_of(Stored(*row).packet) for row in rows]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path / "host")
+
+
+@pytest.fixture
+def manager(host: Host) -> Manager:
+    return host.manager
+
+
+# ---- a commit
+
+
+def test_a_commit_removes_and_sends_all_of_it(host: Host, manager: Manager) -> None:
+    app = App(manager)
+    _do(manager, app.commits(Letter("line1", b"1")))
+    (found,) = _do(manager, app.wants("line1"))
+    assert _bodies(found) == [b"1"]
+    (sent,) = _do(manager, app.commits(Letter("line1", b"2"), Letter("plain", b"3"), taken=_keys(found)))
+    assert [delivery for _, delivery, _, _ in sent] == ["transactional", "recoverable"]
+    assert host.content("line1") == [b"2"]
+    assert host.content("plain") == [b"3"]
+
+
+def test_a_commit_that_fails_changes_nothing_and_the_others_of_its_batch_stand(host: Host, manager: Manager) -> None:
+    one, other = App(manager), App(manager)
+    _do(manager, one.commits(Letter("line1", b"1")))
+    (found,) = _do(manager, one.wants("line1"))
+    asked = Letter("plain", b"told", acknowledge=headers.WANT_PA, administration_queue="plain")  # is written at once
+    failed, stood = _do(
+        manager,
+        one.commits(asked, Letter("line1", b"lost"), Letter("nowhere", b"x"), taken=_keys(found)),
+        other.commits(Letter("line1", b"2")),
+    )
+    assert isinstance(failed, NoSuchQueue)
+    assert len(stood) == 1
+    assert host.content("plain") == []
+    assert host.content("line1") == [b"1", b"2"]
+    (again,) = _do(manager, other.wants("line1", 5))
+    assert _bodies(again) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_commit_happens_once_however_often_it_is_asked_for(host: Host, manager: Manager, times: int) -> None:
+    app = App(manager)
+    _do(manager, app.commits(Letter("line1", b"0")))
+    (found,) = _do(manager, app.wants("line1"))
+    question = app.commits(Letter("line1", b"1"), taken=_keys(found))
+    (first,) = _do(manager, question)
+    manager.applications.ended(app.application, for_good=False)
+    for _ in range(times):
+        again = App(manager)
+        (same,) = _do(manager, (again.application, question[1]))
+        assert same == first
+    assert host.content("line1") == [b"1"]
+    older = Request(app.application.identifier, app.number - 1, Commit(letters=(Letter("line1", b"0"),)))
+    (refused,) = _do(manager, (again.application, older))
+    assert "given up" in str(refused)
+    assert host.content("line1") == [b"1"]
+
+
+def test_what_another_application_has_taken_cannot_be_removed(host: Host, manager: Manager) -> None:
+    one, other = App(manager), App(manager)
+    _do(manager, one.commits(Letter("line1", b"1")))
+    (found,) = _do(manager, one.wants("line1"))
+    (refused,) = _do(manager, other.commits(taken=_keys(found)))
+    assert "cannot be completed" in str(refused)
+    (none,) = _do(manager, (other.application, PutBack(_keys(found))))
+    assert none is None
+    (nothing,) = _do(manager, other.wants("line1"))
+    assert nothing == []
+    (done,) = _do(manager, one.commits(taken=_keys(found)))
+    assert done == []
+
+
+def test_two_commits_of_one_batch_share_the_room_that_there_is(tmp_path: Path) -> None:
+    host = Host(tmp_path / "host", Config(quota=3000))
+    one, other = App(host.manager), App(host.manager)
+    sent, refused = _do(
+        host.manager, one.commits(Letter("plain", bytes(2000))), other.commits(Letter("plain", bytes(2000)))
+    )
+    assert len(sent) == 1
+    assert isinstance(refused, StoreFull)
+    assert len(host.content("plain")) == 1
+
+
+# ---- waiting
+
+
+def test_who_waits_gets_a_message_in_the_transaction_that_brings_it(host: Host, manager: Manager) -> None:
+    first, second, sender = App(manager), App(manager), App(manager)
+    assert _do(manager, first.wants("line1", wait=5000), second.wants("line1", wait=5000)) == [None, None]
+    manager.receive([], START, WALL, [sender.commits(Letter("line1", b"1"))])
+    told = _told(manager)
+    assert _bodies(told[first.application][0]) == [b"1"]
+    assert second.application not in told
+    manager.receive([], START, WALL, [sender.commits(Letter("line1", b"2"))])
+    told = _told(manager)
+    assert _bodies(told[second.application][0]) == [b"2"]
+    assert first.application not in told  # it has what it asked for
+    manager.receive([], START, WALL, [sender.commits(Letter("line1", b"3"))])
+    assert set(_told(manager)) == {sender.application}
+    assert host.content("line1") == [b"3"]
+
+
+def test_who_waits_gets_what_comes_from_the_network(host: Host, manager: Manager) -> None:
+    app = App(manager)
+    peer = peer_of(3)
+    world = world_of([host], [peer])
+    assert _do(manager, app.wants("line1", 5, wait=5000)) == [None]
+    peer.send(b"1")
+    exchange(world)
+    assert _bodies(_told(manager)[app.application][0]) == [b"1"]
+
+
+def test_who_waits_gets_what_another_process_has_sent_put_back_or_died_with(host: Host, manager: Manager) -> None:
+    app = App(manager)
+    # Of what changes nothing in the store it is heard in the next second, of all else at the next poll.
+    for number, (give, wall) in enumerate(
+        ((_send_directly, WALL), (_put_back_directly, WALL), (_die_with_it, WALL + 3))
+    ):
+        assert _do(manager, app.wants("line1", wait=5000)) == [None]
+        give(host, b"%d" % number)
+        manager.poll(START, wall)
+        (found,) = _told(manager)[app.application]
+        assert _bodies(found) == [b"%d" % number]
+        _do(manager, app.commits(taken=_keys(found)))
+
+
+def _send_directly(host: Host, body: bytes) -> None:
+    with host.client() as client:
+        client.send("line1", body)
+
+
+def _put_back_directly(host: Host, body: bytes) -> None:
+    with host.client() as client:
+        client.send("line1", body)
+        stored = client.queue("line1").begin_receive(1, 0)
+        host.manager.poll(START, WALL)
+        assert not _told(host.manager)
+        client.queue("line1").put_back([stored[0].lookup_id])
+
+
+def _die_with_it(host: Host, body: bytes) -> None:
+    dying = host.client()
+    dying.send("line1", body)
+    assert dying.queue("line1").begin_receive(1, 0)
+    host.manager.poll(START, WALL + 2)
+    assert not _told(host.manager)
+    dying.store._locks.close()  # as the kernel does, which changes nothing in the store
+
+
+def test_who_has_waited_long_enough_is_told_that_there_is_nothing(host: Host, manager: Manager) -> None:
+    app = App(manager)
+    assert _do(manager, app.wants("line1", wait=5000)) == [None]
+    manager.poll(START + 4999, WALL)
+    assert not _told(manager)
+    manager.poll(START + 5000, WALL)
+    assert _told(manager) == {app.application: [[]]}
+    _send_directly(host, b"1")
+    manager.poll(START + 5050, WALL)
+    assert not _told(manager)
+    assert host.content("line1") == [b"1"]
+
+
+def test_what_an_application_had_that_has_gone_is_for_the_next_one_in_its_old_place(manager: Manager) -> None:
+    gone, waiting, other = App(manager), App(manager), App(manager)
+    _do(manager, gone.commits(*(Letter("line1", b"%d" % number) for number in range(4))))
+    _do(manager, gone.wants("line1", 2))
+    assert _do(manager, waiting.wants("plain", wait=5000)) == [None]
+    manager.applications.ended(gone.application, for_good=True)
+    manager.applications.ended(waiting.application, for_good=True)
+    assert manager.applications.has_work
+    manager.poll(START, WALL)
+    assert not manager.applications.has_work
+    (found,) = _do(manager, other.wants("line1", 9))
+    assert _bodies(found) == [b"0", b"1", b"2", b"3"]
+    _do(manager, other.commits(Letter("plain", b"x")))
+    assert not _told(manager)  # who has gone waits no more
+
+
+def test_only_the_last_answer_of_an_application_that_may_ask_again_is_kept(manager: Manager) -> None:
+    app = App(manager)
+    for number in range(3):
+        _do(manager, app.commits(Letter("plain", b"%d" % number)))
+    kept = manager.store.answers.find(app.application.identifier)
+    assert kept
+    assert kept.number == 3
+    manager.applications.ended(app.application, for_good=True)
+    other = App(manager)
+    _do(manager, other.commits(Letter("plain", b"x")))
+    assert manager.store.answers.find(app.application.identifier) is None
+    later = START + 1000 * (manager.config.history_lifetime + 1)
+    manager.poll(later, WALL + 86_000)
+    assert manager.store.answers.find(other.application.identifier)
+    manager.poll(2 * later, WALL + 87_000)
+    assert manager.store.answers.find(other.application.identifier) is None
+
+
+# ---- with the network in one transaction
+
+
+def test_a_commit_to_another_queue_manager_leaves_at_once_on_the_session_that_is_there(tmp_path: Path) -> None:
+    world, receiver, sender = two_hosts(tmp_path)
+    app = App(sender.manager)
+    _do(sender.manager, app.commits(Letter(REMOTE, b"1")))
+    world.settle(lambda: receiver.content("line1") == [b"1"])
+    exchange(world)  # nothing is on its way any more
+    _do(sender.manager, app.commits(Letter(REMOTE, b"2")))
+    world.collect()
+    assert any(wire.to_host for wire in world.wires)  # without a poll, or anything that comes
+    exchange(world)
+    assert receiver.content("line1") == [b"1", b"2"]
+
+
+@pytest.mark.rule("B-317", "B-318")
+def test_acknowledgements_and_commits_in_one_batch_keep_the_numbers_of_a_stream(tmp_path: Path) -> None:
+    world, receiver, sender = two_hosts(tmp_path)
+    app = App(sender.manager)
+    expected: list[bytes] = []
+    take = sender.manager.receive
+    batches = 0
+
+    def with_a_commit(arrivals: Any, now: int, wall: int, questions: Any = ()) -> None:
+        nonlocal batches
+        batches += 1
+        asked = []
+        if len(expected) < 40 and batches % 2:
+            expected.append(b"%d" % len(expected))
+            asked.append(app.commits(Letter(REMOTE, expected[-1])))
+        take(arrivals, now, wall, [*questions, *asked])
+
+    _do(sender.manager, app.commits(Letter(REMOTE, b"first")))
+    sender.manager.receive = with_a_commit  # type: ignore[method-assign]
+    world.settle(lambda: len(expected) == 40 and len(receiver.content("line1")) == 41)
+    assert receiver.content("line1") == [b"first", *expected]
+    world.settle(lambda: not sender.store.outgoing.last_number(1, 0, 0) and not _waiting(sender))
+    assert receiver.log == []
+
+
+def _waiting(host: Host) -> int:
+    return sum(len(queue.stream.table) for queue in host.manager.outgoing)
+
+
+def test_a_commit_that_the_store_refuses_in_the_end_was_never_sent_and_sessions_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, receiver, sender = two_hosts(tmp_path)
+    app = App(sender.manager)
+    _do(sender.manager, app.commits(Letter(REMOTE, b"1")))
+    world.settle(lambda: receiver.content("line1") == [b"1"])
+    session = sender.manager.outgoing
+    links = list(sender.manager.links)
+    _fail_once(monkeypatch, sender.store, StoreFull("the disk is full"))
+    (refused,) = _do(sender.manager, app.commits(Letter(REMOTE, b"lost")))
+    assert isinstance(refused, StoreFull)
+    exchange(world)
+    (sent,) = _do(sender.manager, app.commits(Letter(REMOTE, b"2")))
+    assert len(sent) == 1
+    world.settle(lambda: receiver.content("line1") == [b"1", b"2"] and not _waiting(sender))
+    assert list(sender.manager.links) == links
+    assert sender.manager.outgoing is session
+
+
+def _fail_once(monkeypatch: pytest.MonkeyPatch, store: Store, error: StoreError) -> None:
+    """The next transaction that does something does not become durable."""
+    commit = store._database._commit
+    left = [error]
+
+    def failing() -> None:
+        if left and store._database.connection.changes():
+            raise left.pop()
+        commit()
+
+    monkeypatch.setattr(store._database, "_commit", failing)
+
+
+@pytest.mark.rule("B-285")
+def test_what_has_come_from_the_network_is_stored_although_a_commit_of_its_batch_fails(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = peer_of(3)
+    world = world_of([host], [peer])
+    exchange(world)
+    app = App(host.manager)
+    _do(host.manager, app.commits(Letter("plain", b"0")))
+    (found,) = _do(host.manager, app.wants("plain"))
+    peer.send(b"1")
+    take = host.manager.receive
+
+    def together(arrivals: Any, now: int, wall: int, _questions: Any = ()) -> None:
+        host.manager.receive = take  # type: ignore[method-assign]
+        _fail_once(monkeypatch, host.store, StoreFull("the disk is full"))
+        take(arrivals, now, wall, [app.commits(Letter("plain", b"2"), taken=_keys(found))])
+
+    host.manager.receive = together  # type: ignore[method-assign]
+    exchange(world)
+    assert host.content("line1") == [b"1"]
+    (refused,) = _told(host.manager)[app.application]
+    assert isinstance(refused, StoreFull)
+    assert len(list(host.manager.links)) == 1
+    host.manager.poll(START, WALL)
+    assert host.content("plain") == [b"0"]  # back in its place
+
+
+def test_a_defect_that_the_network_has_met_does_not_cost_a_commit(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = peer_of(3)
+    world = world_of([host], [peer])
+    exchange(world)
+    app = App(host.manager)
+    peer.send(b"1")
+    take = host.manager.receive
+    monkeypatch.setattr(host.manager._acceptance, "message", _defect)
+    asked = [app.commits(Letter("plain", b"2"))]
+    monkeypatch.setattr(
+        host.manager, "receive", lambda arrivals, now, wall: take(arrivals, now, wall, asked and [asked.pop()])
+    )
+    exchange(world)
+    assert host.content("plain") == [b"2"]
+    assert len(_told(host.manager)[app.application][0]) == 1
+
+
+def _defect(*_arguments: Any) -> str:
+    raise RuntimeError("a defect")
+
+
+def test_a_defect_that_an_application_has_met_is_told_and_costs_the_others_nothing(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = App(host.manager), App(host.manager)
+    monkeypatch.setattr("ordack.sending.delivery_to", _defect)
+    failed, stood = _do(host.manager, one.commits(Letter("plain", b"1")), other.commits())
+    assert "defect" in str(failed)
+    assert stood == []
+    assert any("defect" in line for line in host.log)
+
+
+# ---- through the socket
+
+
+@pytest.fixture
+def serve(store: Path) -> Iterator[Serve]:
+    running = Serve(store)
+    yield running
+    if running.process.poll() is None:
+        running.stop()
+
+
+def _last_answer(client: Client) -> int:
+    """The number of its last commit that `serve` has done; 0 if it has done none."""
+    known = client.store.answers.find(client.access._application)
+    return known.number if known else 0
+
+
+def test_a_client_has_serve_do_its_work_and_without_serve_does_it_itself(store: Path) -> None:
+    with Client(store) as client:
+        client.send("line1", b"1")
+        assert _last_answer(client) == 0
+        serve = Serve(store)
+        client.send("line1", b"2")
+        assert _last_answer(client) == 1
+        with client.queue("line1").receive_batch(5) as messages:
+            assert [message.body for message in messages] == [b"1", b"2"]
+        assert _last_answer(client) == 2
+        assert serve.stop()[0] == 0
+        client.send("line1", b"3")
+        assert _last_answer(client) == 3  # it was asked for under a number, of nobody as it turned out
+        with client.queue("line1").receive() as message:
+            assert message.body == b"3"
+        assert _last_answer(client) == 3
+        assert not (store / service.SOCKET).exists()
+
+
+def test_the_socket_is_its_owners_and_a_long_name_of_the_folder_does_not_matter(tmp_path: Path) -> None:
+    folder = tmp_path / ("plant" * 30)
+    with Client(folder, create=True) as client:
+        client.create_queue("plain")
+        serve = Serve(folder)
+        client.send("plain", b"1")
+        assert _last_answer(client) == 1
+        assert stat.S_IMODE((folder / service.SOCKET).stat().st_mode) == 0o600
+        serve.stop(signal.SIGKILL)
+        assert (folder / service.SOCKET).exists()
+        client.send("plain", b"2")
+        serve = Serve(folder)  # over the socket that is left
+        client.send("plain", b"3")
+        assert _last_answer(client) == 3
+        serve.stop()
+
+
+def test_what_was_taken_before_serve_started_is_committed_after(store: Path) -> None:
+    with Client(store) as client:
+        client.send("line1", b"1")
+        client.send("line1", b"2")
+        with client.transaction() as transaction:
+            assert transaction.receive("line1").body == b"1"
+            serve = Serve(store)
+            assert transaction.receive("line1").body == b"2"
+            transaction.send("plain", b"3")
+        assert [message.body for message in client.queue("plain").peek()] == [b"3"]
+        assert not list(client.queue("line1").peek())
+        serve.stop()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_was_taken_of_a_serve_that_was_killed_is_back_and_the_commit_says_so(store: Path, again: bool) -> None:
+    serve = Serve(store)
+    with Client(store) as client:
+        client.send("line1", b"1")
+        transaction = Transaction(client)
+        assert transaction.receive("line1").body == b"1"
+        transaction.send("plain", b"2")
+        serve.stop(signal.SIGKILL)
+        if again:
+            serve = Serve(store)
+        with pytest.raises(StoreError, match="cannot be completed"):
+            transaction.commit()
+        with client.queue("line1").receive() as message:
+            assert message.body == b"1"
+        assert not list(client.queue("plain").peek())
+    if again:
+        serve.stop()
+
+
+def test_an_application_that_is_killed_loses_nothing_that_it_had_taken(store: Path, serve: Serve) -> None:
+    with Client(store) as client:
+        client.send("line1", b"1")
+        taker = (
+            "import os, sys\nfrom ordack.client import Client\nclient = Client(sys.argv[1])\n"
+            "with client.queue('line1').receive() as message:\n    os.kill(os.getpid(), 9)\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", taker, str(store)], env=ENVIRONMENT, check=False, timeout=DEADLINE_S
+        )
+        assert done.returncode == -signal.SIGKILL
+        with client.queue("line1").receive(timeout=DEADLINE_S) as message:
+            assert message.body == b"1"
+            assert message.abort_count == 1
+    assert serve.process.poll() is None
+
+
+def test_a_program_that_is_the_queue_manager_itself_does_not_ask_itself(store: Path) -> None:
+    with Store(store) as opened:
+        opened.lock_manager()
+        listener = service.listen(store)
+        with listener, Client(store) as client:
+            client.send("line1", b"1")  # nobody would answer
+
+
+def test_a_program_in_a_transaction_of_its_own_does_not_wait_for_serve_which_waits_for_it(
+    store: Path, serve: Serve
+) -> None:
+    with Client(store) as client:
+        with client.store.transaction():
+            client.send("line1", b"1")
+        assert _last_answer(client) == 0
+        assert [message.body for message in client.queue("line1").peek()] == [b"1"]
+    assert serve.process.poll() is None
+
+
+def test_one_application_too_many_opens_the_store_itself(store: Path, serve: Serve) -> None:
+    with Client(store) as client:
+        client.send("plain", b"0")
+        crowd = [remote._Connection(_connected(store), secrets.token_bytes(16)) for _ in range(APPLICATIONS_MAX - 1)]
+        with Client(store) as late:
+            late.send("plain", b"1")
+            assert _last_answer(late) == 0
+        crowd.pop().close()
+        client.send("plain", b"2")
+        assert [message.body for message in client.queue("plain").peek()] == [b"0", b"1", b"2"]
+        for connection in crowd:
+            connection.close()
+    assert serve.process.poll() is None
+
+
+def _connected(folder: Path) -> socket.socket:
+    connected = service.connect(folder)
+    assert connected
+    return connected
+
+
+def test_a_commit_that_is_too_large_is_refused_and_what_was_taken_is_back(store: Path, serve: Serve) -> None:
+    body = bytes(4_000_000)
+    with Client(store) as client:
+        client.send("line1", b"1")
+        transaction = Transaction(client)
+        transaction.receive("line1")
+        for _ in range(17):
+            transaction.send("plain", body)
+        with pytest.raises(ValueError, match="in several"):
+            transaction.commit()
+        with client.queue("line1").receive() as message:
+            assert message.body == b"1"
+    assert serve.process.poll() is None
+
+
+def test_who_asks_before_he_has_his_answer_is_disconnected_and_gets_nothing(store: Path, serve: Serve) -> None:
+    with Client(store) as client, _connected(store) as connection:
+        wanted = Wanted(client.queue("line1").identifier, 1)
+        connection.settimeout(DEADLINE_S)
+        connection.sendall(_HELLO + service.take_question(wanted, 60) * 2)
+        while _received(connection):
+            pass
+        client.send("line1", b"1")
+        with client.queue("line1").receive() as message:
+            assert (message.body, message.abort_count) == (b"1", 0)
+    assert serve.process.poll() is None
+
+
+def test_messages_are_not_given_to_who_was_killed_while_he_waited(store: Path, serve: Serve) -> None:
+    with Client(store) as client:
+        wanted = Wanted(client.queue("line1").identifier, 1, counted=True)
+        for _ in range(3):
+            with _connected(store) as connection:
+                connection.sendall(_HELLO + service.take_question(wanted, 60))
+                connection.settimeout(DEADLINE_S)
+                assert connection.recv(100)
+        client.send("plain", b"x")  # when that is answered, it has seen those connections end
+        client.send("line1", b"1")
+        with client.queue("line1").receive(timeout=DEADLINE_S) as message:
+            assert (message.body, message.abort_count) == (b"1", 0)
+    assert serve.process.poll() is None
+
+
+_HELLO = service.frame(service.HELLO, service.VERSION, bytes(16))
+_SPOILED = [
+    b"GET / HTTP/1.1\r\n\r\n",
+    service.LENGTH.pack(service.FRAME_MAX + 1),
+    service.LENGTH.pack(4) + b"\xff\xff\xff\xff",
+    service.frame(1),
+    service.frame("take"),
+    service.frame(service.HELLO, service.VERSION, "no bytes"),
+    *(
+        _HELLO + service.frame(*question)
+        for question in (
+            ("nothing",),
+            ("take",),
+            ("take", -1, 1, False, None, None, None, 0),
+            ("take", 1, 1 << 63, False, None, None, None, 0),
+            ("take", "q", 1, False, None, None, None, 0),
+            ("take", 1, 1, False, None, None, "id", 0),
+            ("commit", 1, [], 0),
+            ("commit", 1, "x", 0, []),
+            ("commit", 1, ["x"], 0, []),
+            ("commit", 1, [], 0, {}),
+            ("commit", 1, [], 0, [["line1"]]),
+            ("commit", 1, [], 0, [["line1", "text"]]),
+            ("commit", 1, [], 0, [["line1", b"", "", 3, None, None, None, False, False, None, 0, 7]]),
+            ("put back", None),
+        )
+    ),
+]
+
+
+def test_what_is_no_question_ends_its_connection_and_nothing_else(store: Path, serve: Serve) -> None:
+    with Client(store) as client:
+        for spoiled in _SPOILED:
+            with _connected(store) as connection:
+                connection.settimeout(DEADLINE_S)
+                connection.sendall(spoiled)
+                if spoiled.startswith(b"GET"):
+                    connection.shutdown(socket.SHUT_WR)
+                with pytest.MonkeyPatch.context():
+                    while _received(connection):
+                        pass
+            client.send("plain", b"x")
+        assert _last_answer(client) == len(_SPOILED)
+    assert serve.process.poll() is None
+
+
+def _received(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(1 << 16)
+    except ConnectionResetError:
+        return b""
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.binary(max_size=20) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=300)
+@given(
+    st.binary(max_size=200)
+    | st.tuples(
+        st.sampled_from([service.TAKE, service.COMMIT, service.PUT_BACK]) | st.text(), st.lists(_VALUES, max_size=6)
+    ).map(lambda parts: service.frame(parts[0], *parts[1]))
+)
+def test_whatever_bytes_come_are_a_question_or_malformed(data: bytes) -> None:
+    buffer = bytearray(data)
+    try:
+        for question in service.frames(buffer):
+            if question[0] == service.TAKE:
+                wanted, wait = service.wanted_in(question)
+                assert wanted.queue >= 0
+                assert 0 <= wait <= service.WAIT_MAX_MS
+            elif question[0] == service.COMMIT:
+                request = service.request_in(question, bytes(16))
+                assert all(isinstance(letter.destination, str) for letter in request.commit.letters)
+    except service.Malformed:
+        pass
+
+
+# ---- the connection ends before the answer
+
+
+class Cutter:
+    """Stands in `serve`'s place at its socket: takes questions, and ends each connection without an answer when
+    `carry` has done with its commit what it wants."""
+
+    def __init__(self, folder: Path, carry: Callable[[Request], None]) -> None:
+        self.carry = carry
+        self.requests: list[Request] = []
+        self.listener = service.listen(folder)
+        self.folder = folder
+        self.left = 1
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        while self.left:
+            connection, _ = self.listener.accept()
+            with connection:
+                self._talk(connection)
+        (self.folder / service.SOCKET).unlink()
+        self.listener.close()
+
+    def _talk(self, connection: socket.socket) -> None:
+        buffer = bytearray()
+        identifier = b""
+        while data := connection.recv(1 << 20):
+            buffer += data
+            for question in service.frames(buffer):
+                if question[0] == service.HELLO:
+                    identifier = question[2]
+                    connection.sendall(service.frame(service.DONE))
+                else:
+                    self.requests.append(service.request_in(question, identifier))
+                    self.left -= 1
+                    if not self.left:
+                        (self.folder / service.SOCKET).rename(self.folder / "gone")
+                        (self.folder / "gone").rename(self.folder / service.SOCKET)
+                    self.carry(self.requests[-1])
+                    return
+
+
+def _carry_out(folder: Path, request: Request) -> Any:
+    with Store(folder) as opened, opened.transaction():
+        return carry_out(Outcomes(opened, WALL, Config()), request)[0]
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_commit_whose_answer_is_lost_happens_once(store: Path, done: bool) -> None:
+    cutter = Cutter(store, (lambda request: _carry_out(store, request)) if done else (lambda _request: None))
+    with Client(store) as client:
+        sent = client.send_many([Letter("line1", b"1"), Letter("plain", b"2")])
+        cutter.thread.join(DEADLINE_S)
+        assert [message.body for message in client.queue("line1").peek()] == [b"1"]
+        assert [message.message_id for message in client.queue("line1").peek()] == [sent[0].message_id]
+        # whoever had the question, and comes back to it, finds that it has happened
+        assert _carry_out(store, cutter.requests[0]) == sent
+        assert [message.body for message in client.queue("plain").peek()] == [b"2"]
+
+
+def test_who_still_has_the_question_does_not_do_later_what_was_given_up(store: Path) -> None:
+    cutter = Cutter(store, lambda _request: None)
+    with Client(store) as client:
+        with pytest.raises(NoSuchQueue):
+            client.send("nowhere", b"1")
+        cutter.thread.join(DEADLINE_S)
+        client.create_queue("nowhere")
+        with pytest.raises(StoreError, match="given up"):
+            _carry_out(store, cutter.requests[0])
+        assert not list(client.queue("nowhere").peek())
+
+
+def test_a_serve_that_hangs_is_not_waited_for_without_end(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "HELLO_S", 0.1)
+    with service.listen(store), Client(store) as client:  # nobody takes the connection
+        client.send("line1", b"1")
+        assert [message.body for message in client.queue("line1").peek()] == [b"1"]
+
+
+def test_if_nobody_can_do_it_nor_say_whether_it_was_done_that_is_said(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cutter = Cutter(store, lambda _request: None)
+    cutter.left = remote.ATTEMPTS
+    with Client(store) as client, pytest.raises(StoreUnknown, match="was sent, or not"):
+        client.send("line1", b"1")
+    cutter.thread.join(DEADLINE_S)
+    assert len({(request.application, request.number) for request in cutter.requests}) == 1
+
+
+def test_who_waits_through_serve_can_be_interrupted_and_goes_on(store: Path, serve: Serve) -> None:
+    waiter = (
+        "import signal, sys\nfrom ordack.client import Client, Empty\n"
+        "class Stop(Exception): pass\n"
+        "def stop(*_): raise Stop\n"
+        "signal.signal(signal.SIGUSR1, stop)\n"
+        "with Client(sys.argv[1]) as client:\n"
+        "    try:\n"
+        "        print('waits', flush=True)\n"
+        "        with client.queue('line1').receive(timeout=60) as message: pass\n"
+        "    except Stop:\n"
+        "        client.send('plain', b'goes on')\n"
+    )
+    command = [sys.executable, "-c", waiter, str(store)]
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "waits\n"
+        process.send_signal(signal.SIGUSR1)
+        assert process.wait(DEADLINE_S) == 0
+    with Client(store) as client:
+        client.send("line1", b"1")
+        assert [message.body for message in client.queue("plain").peek()] == [b"goes on"]
+        with client.queue("line1").receive() as message:
+            assert message.body == b"1"
+    assert serve.process.poll() is None
+
+
+def test_a_store_that_was_removed_under_serve_is_said_and_not_waited_for(store: Path, serve: Serve) -> None:
+    with Client(store) as client:
+        client.send("line1", b"1")
+        os.kill(serve.process.pid, signal.SIGKILL)
+        serve.process.wait(DEADLINE_S)
+        shutil.rmtree(store)
+        with pytest.raises(StoreError):
+            client.send("line1", b"2")
+
+
+def test_a_letter_crosses_the_socket_with_all_that_it_says() -> None:
+    full = Letter(
+        "line1", b"body", "label", 5, "recoverable", 7, 8, True, True, "dead", 3, "plain", bytes(range(20)), "back",
+        9, 10, b"extension",
+    )  # fmt: skip
+    for letter in (full, Letter("line1"), Letter("line1", bytearray(b"x")), full._replace(extension=b"")):
+        request = Request(bytes(16), 4, Commit((1, 2), 3, (letter,)))
+        (question,) = service.frames(bytearray(service.commit_question(request)))
+        assert service.request_in(question, bytes(16)) == request
+    assert all(field is not None for field in full)
+    assert len(cbor2.dumps(service._short(Letter("q", b"x")))) < 8
+
+
+def test_errors_cross_the_socket_as_what_they_are() -> None:
+    for error in (
+        StoreError("a"), StoreFull("b"), StoreUnknown("c"), NoSuchQueue("d"), ValueError("e"), RuntimeError("f"),
+    ):  # fmt: skip
+        (answer,) = service.frames(bytearray(service.failed(error)))
+        expected = StoreError if isinstance(error, RuntimeError) else type(error)
+        with pytest.raises(expected, match=str(error)[:1]) as raised:
+            service.result_of(answer)
+        assert type(raised.value) is expected
+    with pytest.raises(service.Malformed):
+        service.result_of(["what"])
+
+
+def test_access_without_serve_is_the_same(store: Path) -> None:
+    with Client(store) as client:
+        direct = client.access._direct
+        assert isinstance(direct, Direct)
+        (sent,) = direct.commit(Commit(letters=(Letter("line1", b"1"),)))
+        (stored,) = direct.take(Wanted(client.queue("line1").identifier, 1), 0)
+        assert client.store.messages.own(sent.message_id) == stored.packet
+        direct.put_back([stored.lookup_id])
+        assert [message.body for message in client.queue("line1").peek()] == [b"1"]
+
+
+@pytest.mark.slow
+def test_whatever_is_killed_under_load_each_message_arrives_once_in_order(tmp_path: Path) -> None:
+    seed = secrets.randbelow(1 << 30)
+    print("seed", seed)
+    found = soak(10, seed, tmp_path)
+    assert found["messages"]
+
+
+@pytest.mark.rule("B-345")
+def test_what_is_sent_right_after_a_pause_waits(tmp_path: Path) -> None:
+    world, receiver, sender = two_hosts(tmp_path)
+    app = App(sender.manager)
+    _do(sender.manager, app.commits(Letter(REMOTE, b"1")))
+    world.settle(lambda: receiver.content("line1") == [b"1"])
+    with sender.client() as operator:
+        assert operator.store.outgoing.set_on_hold(REMOTE.lower(), True)
+    _do(sender.manager, app.commits(Letter(REMOTE, b"2")))  # before the next poll
+    exchange(world)
+    assert receiver.content("line1") == [b"1"]
+    with sender.client() as operator:
+        assert operator.store.outgoing.set_on_hold(REMOTE.lower(), False)
+    world.settle(lambda: receiver.content("line1") == [b"1", b"2"])

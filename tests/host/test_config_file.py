@@ -1,0 +1,469 @@
+"""`ordack.toml`: what it may say, what is told of mistakes, and what `serve` and the commands make of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mqqb import guids
+from ordack import config_file, settings
+from ordack.access import Access, Networks, parse_network
+from ordack.cli import serve as serve_command
+from ordack.client import Client
+from ordack.config import Config, SerialSettings
+from ordack.config_file import BadConfigFile, ConfigFile, Listen
+from ordack.log import Log
+from ordack.settings import FLAG, NUMBER, NUMBERS, TABLES
+
+from tests.support.command import DEADLINE_S, Serve, as_json, ordack
+
+FILE = Path("/etc/ordack.toml")
+OTHER = "0b2c6a4e-3d55-4e2f-9b7a-2c1d5e8f9a10"
+GUID = "8a6a9e0c-1b5c-4d1e-9a62-3f0d0c7f4a11"
+
+
+def _networks(*texts: str) -> Networks:
+    return Networks(tuple(map(parse_network, texts)))
+
+
+def parse(text: str) -> ConfigFile:
+    return config_file.parse(text, FILE)
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(BadConfigFile) as caught:
+        parse(text)
+    return caught.value.problems
+
+
+def understood(text: str) -> tuple[ConfigFile | None, list[str]]:
+    """What a file says, or what is wrong with it."""
+    try:
+        return parse(text), []
+    except BadConfigFile as error:
+        return None, error.problems
+
+
+def test_all_that_a_file_may_say() -> None:
+    found = parse(
+        f"""
+        own-names = ["Plant", "10.0.0.5"]
+        log-format = "json"
+        http = 9180
+        [[listen]]
+        [[listen]]
+        address = "::1"
+        port = 0
+        [[listen]]
+        address = "::1"
+        port = 0
+        allow = ["10.0.0.0/8", "10.0.0.5"]
+        [[serial]]
+        port = "/dev/ttyACM0"
+        [[serial]]
+        port = "socket://localhost:7"
+        name = "Press7"
+        baud = 9600
+        [next-hops]
+        office = "10.0.0.7:1802"
+        "{GUID.upper()}" = "[::1]:5"
+        [public-queues]
+        "{{{GUID.upper()}}}" = 'DIRECT=OS:plant\\private$\\admin'
+        [capture]
+        file = "captures/plant.pcap"
+        size = 0x200000
+        [sessions-per-address]
+        "10.0.0.1" = 1000
+        "fd00::/8" = 5
+        [queues.'.\\private$\\Line1']
+        allow-addresses = ["10.0.0.0/8", "Press7", "::1"]
+        allow-sources = ["{{{GUID}}}", "press ßeven", "{OTHER}"]
+        [queues.line2]
+        [every-queue]
+        allow-sources = []
+        [names]
+        "{OTHER.upper()}" = "Press SSeven"
+        [settings]
+        Quota = 5_000_000
+        RouteMessages = true
+        SendPings = 0
+        """
+    )
+    assert found == ConfigFile(
+        path=FILE,
+        listen=(Listen("127.0.0.1", 1801), Listen("::1", 0), Listen("::1", 0, _networks("10.0.0.0/8", "10.0.0.5"))),
+        sessions_per_address=((parse_network("10.0.0.1"), 1000), (parse_network("fd00::/8"), 5)),
+        queues={
+            "line1": Access(
+                _networks("10.0.0.0/8", "::1"),
+                frozenset({"press7"}),
+                frozenset({guids.guid_bytes(GUID), guids.guid_bytes(OTHER)}),
+            ),
+            "line2": Access(),
+        },
+        every_queue=Access(sources=frozenset()),
+        names={OTHER: "Press SSeven"},
+        serial=(
+            SerialSettings("ttyacm0", "/dev/ttyACM0", 115200),
+            SerialSettings("press7", "socket://localhost:7", 9600),
+        ),
+        own_names=("plant", "10.0.0.5"),
+        log_format="json",
+        http=Listen("127.0.0.1", 9180),
+        next_hops={"office": ("10.0.0.7", 1802), GUID: ("::1", 5)},
+        public_queues={GUID: "DIRECT=OS:plant\\private$\\admin"},
+        capture=Path("/etc/captures/plant.pcap"),
+        capture_size=0x200000,
+        numbers={"Quota": 5_000_000, "RouteMessages": 1, "SendPings": 0},
+    )
+    assert parse("") == ConfigFile(path=FILE)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[settings]\nAckTimout = 20000", "[settings] AckTimout: there is no such key here; did you mean AckTimeout?"),
+        ("AckTimeout = 20000", "AckTimeout: there is no such key here; did you mean AckTimeout, in [settings]?"),
+        ("own_names = ['x']", "own_names: there is no such key here; did you mean own-names?"),
+        ("[listeners]\nport = 5", "[listeners]: there is no such table; did you mean [[listen]]?"),
+        ("[xyzzy]", "[xyzzy]: there is no such table; there are [[listen]], [sessions-per-address], "),
+        ("[listen]\nport = 5", "[listen]: it may stand there several times: write [[listen]] in double brackets"),
+        ("[[listen]]\n[[listen]]\nport = 5\nprt = 5", "[[listen]] number 2 prt: there is no such key here; did"),
+        ("[[listen]]\nport = 65536", "[[listen]] port = 65536: write a whole number from 0 to 65535"),
+        ("[[listen]]\nport = '1801'", '[[listen]] port = "1801": write a whole number from 0 to 65535'),
+        ("[[listen]]\nport = true", "[[listen]] port = true: write a whole number from 0 to 65535"),
+        ("[[listen]]\nport = 1801.0", "[[listen]] port = 1801.0: write a whole number from 0 to 65535"),
+        ("[[listen]]\naddress = 'a..b'", '[[listen]] address = "a..b": write an IP address or the name of a machine'),
+        ("[[listen]]\n[[listen]]", "[[listen]]: 127.0.0.1:1801 stands there twice"),
+        ("own-names = 'plant'", 'own-names = "plant": write a list of addresses'),
+        ("log-format = 'xml'", 'log-format = "xml": write "text" or "json"'),
+        ("http = 70000", "http = 70000: write a port from 0 to 65535, as 9180, or an address with it"),
+        ("http = ':9180'", 'http = ":9180": write a port from 0 to 65535'),
+        ("http = true", "http = true: write a port from 0 to 65535"),
+        ("own-names = ['plant', 5]", 'own-names = ["plant", 5]: write an IP address'),
+        ("[settings]\nAckTimeout = 19999", "AckTimeout = 19999: write a whole number from 20000 to 120000, in ms"),
+        ("[settings]\nSendPings = 2", "[settings] SendPings = 2: write true or false"),
+        ("[settings]\nSendPings = 1.0", "[settings] SendPings = 1.0: write true or false"),
+        ("settings = 5", "settings = 5: it is a table: write [settings], and its keys below"),
+        ("[settings]\n[settings]", "line 2: a table or key stands there twice"),
+        ("[settings]\nQuota = 5\nQuota = 6", "line 3: a table or key stands there twice"),
+        ("[settings]\nQuota = 5 bytes\n", "line 2: it is no TOML"),
+        ("[settings", "it is no TOML"),
+        ("a = " + "[" * 100_000, "it is nested too deeply"),
+        ("a = " + "1" * 5000, "it is no TOML"),
+        ("[capture]\nsize = 2000000", "[capture]: it needs the key file"),
+        ("[capture]\nfile = 's3a://bucket/x'", 'file = "s3a://bucket/x": s3a://bucket/x is a URL of s3a'),
+        ("[[serial]]\nname = 'press7'", "[[serial]]: it needs the key port"),
+        ("[[serial]]\nport = '/dev/a b'", "[[serial]] port = \"/dev/a b\": "),
+        ("[[serial]]\nport = 'a'\n[[serial]]\nport = '/dev/a'", "[[serial]] a: two lines have this name"),
+        ("[[serial]]\nport = 'a'\n[next-hops]\na = 'b:5'", "[[serial]] a: [next-hops] has another way to it"),
+        ("[next-hops]\na = 'b'", "[next-hops] a = \"b\": 'b' is not HOST:PORT"),
+        ("[next-hops]\na = 5", "[next-hops] a = 5: write a text in quotation marks"),
+        ("[next-hops]\na = 'b:1'\nA = 'b:2'", '[next-hops] A = "b:2": it stands there twice, spelled in two ways'),
+        ("[[listen]]\nallow = '10.0.0.5'", '[[listen]] allow = "10.0.0.5": write a list of texts'),
+        ("[[listen]]\nallow = ['10.0.0.5/8']", "write 10.0.0.0/8, or 10.0.0.5 for this one address"),
+        ("[sessions-per-address]\nplant = 5", "[sessions-per-address] plant: 'plant' is neither an address nor"),
+        ("[sessions-per-address]\n'10.0.0.1' = 0", "write a whole number from 1 to"),
+        ("[sessions-per-address]\n'10.0.0.1' = 1\n'10.0.0.1/32' = 2", "stands there twice, spelled in two ways"),
+        ("[queues]\nline1 = 5", "queues.line1 = 5: it is a table: write [queues.line1], and its keys below"),
+        ("[queues.line1]\nallow = []", "did you mean allow, in [[listen]]? there are allow-addresses, allow-sources"),
+        ("[queues.'a;b']\n", "[queues.\"a;b\"]: queue name 'a;b'"),
+        ("[queues.a]\n[queues.'private$\\A']", "stands there twice, spelled in two ways"),
+        ("[queues.a]\nallow-addresses = ['press7']", "or fd00::/8; it is no line of [[serial]] either"),
+        ("[every-queue]\nallow-sources = ['prss']\n[names]\n" + GUID + " = 'press'", 'did you mean "press"?'),
+        ("[every-queue]\nallow-sources = ['press']", '"press" is neither a GUID nor a name of [names]'),
+        ("[names]\npress = 'press'", "what is named is a GUID"),
+        ("[names]\n" + GUID + " = ''", "write a name of 1 to 64 printable characters"),
+        ("[names]\n" + GUID + " = 'a\\tb'".replace("'", '"'), "write a name of 1 to 64 printable characters"),
+        ("[names]\n" + GUID + " = ' a'", "write a name of 1 to 64 printable characters"),
+        ("[names]\n" + GUID + f" = '{GUID}'", "write a name of 1 to 64 printable characters"),
+        ("[names]\n" + GUID + " = 'a'\n" + GUID.upper() + " = 'b'", "stands there twice, spelled in two ways"),
+        ("[names]\n" + GUID + " = 'a'\n" + OTHER + " = 'A'", "two have this name: give one another"),
+        ("[public-queues]\nx = 'DIRECT=OS:p\\private$\\q'", "not a GUID: x"),
+        (f"[public-queues]\n{GUID} = 'PUBLIC={GUID}'", "PUBLIC names need a directory service"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_with_file_key_value_rule_and_what_to_do(text: str, said: str) -> None:
+    [problem] = problems(text)
+    assert problem.startswith(f"{FILE}: ")
+    assert said in problem
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    told = problems("own-names = 5\n[[listen]]\nport = -1\nadress = 'x'\n[settings]\nQuota = -1\n[sttings]\n")
+    assert [problem.split(" ")[1:3] for problem in told] == [
+        ["own-names", "="], ["[sttings]:", "there"], ["[[listen]]", "port"], ["[[listen]]", "adress:"],
+        ["[settings]", "Quota"],
+    ]  # fmt: skip
+
+
+@given(st.sampled_from(sorted(NUMBERS)), st.data())
+def test_numbers_are_taken_up_to_their_limits_and_no_further(name: str, data: st.DataObject) -> None:
+    setting = NUMBERS[name]
+    good = data.draw(st.integers(setting.minimum, setting.maximum))
+    assert parse(f"[settings]\n{name} = {good}").numbers == {name: good}
+    if setting.kind == NUMBER:
+        for edge in (setting.minimum, setting.maximum):
+            assert parse(f"[settings]\n{name} = {edge}").numbers == {name: edge}
+    bad = data.draw(
+        st.integers(max_value=setting.minimum - 1) | st.integers(setting.maximum + 1)
+        if setting.kind == FLAG
+        else st.sampled_from([setting.minimum - 1, setting.maximum + 1])
+    )
+    [problem] = problems(f"[settings]\n{name} = {bad}")
+    assert f"[settings] {name} = {bad}: write " in problem
+
+
+@given(st.sampled_from(sorted(NUMBERS)), st.data())
+def test_a_slip_of_the_finger_is_answered_with_the_key_that_was_meant(name: str, data: st.DataObject) -> None:
+    place = data.draw(st.integers(0, len(name) - 1))
+    slip = data.draw(
+        st.sampled_from([name[:place] + name[place + 1 :], name[:place] + "x" + name[place:], name.swapcase()])
+    )
+    if slip not in NUMBERS:
+        [problem] = problems(f"[settings]\n{slip} = 20000")
+        assert any(f"did you mean {meant}?" in problem for meant in NUMBERS), problem
+        assert f"did you mean {name}?" in problem or name[:4] in problem
+
+
+VALUES = st.recursive(
+    st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+KEYS = st.sampled_from([key for table in TABLES.values() for key in table.keys if key]) | st.text(max_size=10)
+DOCUMENTS = st.dictionaries(
+    st.sampled_from([*filter(None, TABLES), "own-names"]) | st.text(max_size=10),
+    VALUES
+    | st.dictionaries(KEYS, VALUES, max_size=4)
+    | st.lists(st.dictionaries(KEYS, VALUES, max_size=3), max_size=3),
+    max_size=5,
+)
+
+
+def toml(value: Any) -> str:
+    """A value as TOML, tables in one line; what JSON and TOML write alike."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {toml(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    return json.dumps(value)
+
+
+@given(DOCUMENTS)
+def test_whatever_stands_in_a_file_is_understood_or_told(document: dict[str, Any]) -> None:
+    text = "\n".join(f"{json.dumps(key)} = {toml(value)}" for key, value in document.items())
+    found, told = understood(text)
+    assert bool(found) != bool(told)
+    assert all(problem.startswith(f"{FILE}: ") for problem in told)
+    if not found:
+        return
+    assert set(document) <= {*TABLES, "own-names"}
+    for name, value in found.numbers.items():
+        assert NUMBERS[name].minimum <= value <= NUMBERS[name].maximum
+    Config.of(found.numbers)
+
+
+@given(st.text())
+def test_whatever_text_a_file_is_it_is_understood_or_told(text: str) -> None:
+    found, told = understood(text)
+    assert bool(found) != bool(told)
+
+
+def test_files_as_other_editors_save_them(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_bytes("\ufeffown-names = ['plant']\r\n[settings]\r\nQuota = 5\r\n".encode())
+    assert config_file.read(path).numbers == {"Quota": 5}
+    path.write_bytes("# Stra\u00dfe\n".encode("latin-1"))
+    with pytest.raises(BadConfigFile, match="byte 6 is no UTF-8: save the file as UTF-8"):
+        config_file.read(path)
+    path.write_bytes(b" " * (config_file.LONGEST_FILE + 1))
+    with pytest.raises(BadConfigFile, match="is it another file"):
+        config_file.read(path)
+
+
+# ---- the commands --------------------------------------------------------------------------------------
+
+
+def test_a_file_is_checked_by_name_or_by_its_store(tmp_path: Path) -> None:
+    path = tmp_path / "ordack.toml"
+    for arguments in ((), ("--store", tmp_path)):
+        done = ordack("config", "check", *arguments)
+        assert (done.returncode, "name the file" in " ".join(done.stderr.split())) == (2, True)
+    assert ordack("config", "check", path).returncode == 2
+    path.write_text("[settings]\nQuota = 5\n")
+    for arguments in ((path,), ("--store", tmp_path)):
+        done = ordack("config", "check", *arguments)
+        assert (done.returncode, done.stdout, done.stderr) == (0, f"{path}: nothing is wrong\n", "")
+    assert as_json("config", "check", path) == [{"file": str(path), "problems": []}]
+    path.write_text("[settings]\nQota = 5\nClockSkew = -1\n")
+    done = ordack("config", "check", path)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 2)
+    first, second = json.loads(ordack("config", "check", path, "--json").stdout)["problems"]
+    assert ("[settings] Qota" in first, "[settings] ClockSkew = -1" in second) == (True, True)
+    path.unlink()
+    path.symlink_to("nowhere")
+    assert "cannot be read: No such file" in ordack("config", "check", "--store", tmp_path).stderr
+
+
+def test_what_serve_would_go_by_is_shown_with_where_it_is_from(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    shown = {row["name"]: row for row in as_json("config", "show", "--store", store)}
+    assert shown["listen"] == {"name": "listen", "value": ["127.0.0.1:1801"], "unit": "", "from": "default"}
+    assert not store.exists()
+    for name in ("Quota", "ClockSkew"):
+        ordack("config", "--store", store, name, "7")
+    (store / "ordack.toml").write_text("[[listen]]\naddress = '::1'\n[settings]\nQuota = 5\n[next-hops]\na = 'b:5'\n")
+    shown = {row["name"]: row for row in as_json("config", "show", "--store", store)}
+    assert [(shown[name]["value"], shown[name]["from"]) for name in ("listen", "Quota", "ClockSkew", "HopLimit")] == [
+        (["[::1]:1801"], "file"), (5, "file"), (7, "store"), (15, "default"),
+    ]  # fmt: skip
+    assert shown["next-hops"]["value"] == {"a": "b:5"}
+    assert {row["name"] for row in as_json("config", "show", "--store", store)} >= set(NUMBERS)
+    text = ordack("config", "show", "--store", store).stdout
+    assert "[::1]:1801" in text
+    (store / "ordack.toml").write_text(
+        f"[names]\n{GUID} = 'press'\n[queues.a]\nallow-sources = ['Press']\n[[listen]]\nallow = ['10.0.0.0/8']\n"
+    )
+    shown = {row["name"]: row["value"] for row in as_json("config", "show", "--store", store)}
+    assert shown["queues"] == {"a": {"allow-sources": ["press"]}}
+    assert shown["listen"] == ["127.0.0.1:1801 for 10.0.0.0/8"]
+    other = tmp_path / "other.toml"
+    other.write_text("[settings]\nQuota = 6\n")
+    shown = {row["name"]: row for row in as_json("config", "show", "--store", store, "--config", other)}
+    assert (shown["Quota"]["value"], shown["listen"]["from"]) == (6, "default")
+
+
+def test_a_command_of_config_that_stands_behind_an_option_is_answered(tmp_path: Path) -> None:
+    done = ordack("config", "--store", tmp_path, "show")
+    assert done.returncode == 2
+    assert f"ordack config show --store {tmp_path}"[:30] in done.stderr
+
+
+# ---- serve ---------------------------------------------------------------------------------------------
+
+
+def test_serve_does_not_start_with_a_file_that_is_wrong_and_makes_no_store(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text("[settings]\nQota = 5\n")
+    done = ordack("serve", "--store", tmp_path / "store", "--config", path, "--listen", "127.0.0.1:0")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "did you mean Quota?" in done.stderr
+    assert not (tmp_path / "store").exists()
+    done = ordack("serve", "--store", tmp_path / "store", "--config", tmp_path / "nowhere", "--listen", "127.0.0.1:0")
+    assert done.returncode == 2
+    assert not (tmp_path / "store").exists()
+
+
+def test_serve_goes_by_the_file_in_its_store_and_applications_do_too(tmp_path: Path) -> None:
+    with Client(tmp_path, create=True) as client:
+        client.create_queue("line1", transactional=True)
+        client.store.configure("ClockSkew", 3)
+        client.store.configure("Quota", 9_000_000)
+    (tmp_path / "ordack.toml").write_text(
+        "own-names = ['plant']\n[[listen]]\nport = 0\n[settings]\nQuota = 5_000_000\nPoisonAfter = 2\n"
+        "[next-hops]\noffice = '127.0.0.1:5'\n"
+    )
+    running = Serve(tmp_path, listen=None)
+    assert running.line == f"listening on 127.0.0.1:{running.port}\n"
+    with Client(tmp_path) as client:
+        config = client.config()
+    assert (config.quota, config.poison_after, config.clock_skew) == (5_000_000, 2, 3)
+    assert (config.own_names, config.next_hops) == ({"plant"}, {"office": ("127.0.0.1", 5)})
+    shown = {row["name"]: row for row in as_json("config", "--store", tmp_path)}
+    assert [(shown[name]["value"], shown[name]["from"]) for name in ("Quota", "ClockSkew")] == [
+        (5_000_000, "file"), (3, "store"),
+    ]  # fmt: skip
+    done = ordack("config", "--store", tmp_path, "Quota", "7")
+    assert (done.returncode, "change it there" in done.stderr) == (1, True)
+    running.stop()
+    (tmp_path / "ordack.toml").unlink()  # what no file says any more, holds no more
+    Serve(tmp_path).stop()
+    with Client(tmp_path) as client:
+        assert client.config().quota == 9_000_000
+        assert client.config().poison_after is None
+
+
+def test_options_go_before_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "plant.toml"
+    path.write_text(
+        "own-names = ['plant']\n[[listen]]\naddress = '192.0.2.1'\n[settings]\nQuota = 5_000_000\n"
+        "[next-hops]\na = '127.0.0.1:5'\nb = '127.0.0.1:6'\n"
+    )
+    options = ("--quota", "6000000", "--own-name", "office", "--next-hop", "b=127.0.0.1:7")
+    running = Serve(tmp_path / "store", "--config", str(path), *options)
+    with Client(tmp_path / "store") as client:
+        told = client.store.names()
+    assert told["own"] == ["office"]
+    assert told["hops"] == {"a": ["127.0.0.1", 5], "b": ["127.0.0.1", 7]}
+    assert running.stop()[0] == 0
+
+
+def test_several_listeners(tmp_path: Path) -> None:
+    (tmp_path / "ordack.toml").write_text("[[listen]]\nport = 0\n[[listen]]\naddress = '127.0.0.2'\nport = 0\n")
+    for options, listen in (((), None), (("--listen", "127.0.0.2:0"), "127.0.0.1:0")):
+        running = Serve(tmp_path, *options, listen=listen)
+        assert running.process.stdout
+        second = running.process.stdout.readline().rstrip()
+        assert second.startswith("listening on 127.0.0.2:")
+        port = int(second.rpartition(":")[2])
+        socket.create_connection(("127.0.0.1", running.port), 5).close()
+        socket.create_connection(("127.0.0.2", port), 5).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", running.port), 5)
+        listening = f"127.0.0.1:{running.port}, 127.0.0.2:{port}"
+        deadline = time.monotonic() + DEADLINE_S
+        while json.loads(ordack("status", "--store", tmp_path, "--json").stdout)["listening"] != listening:
+            assert time.monotonic() < deadline
+        assert running.stop()[0] == 0
+
+
+def test_one_listener_that_cannot_be_keeps_serve_from_starting(tmp_path: Path) -> None:
+    done = ordack("serve", "--store", tmp_path / "store", "--listen", "127.0.0.1:0", "--listen", "192.0.2.1:1801")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "cannot listen on 192.0.2.1:1801" in done.stderr
+    assert not (tmp_path / "store").exists()
+
+
+def test_every_ipv6_address_and_every_ipv4_address_do_not_meet(tmp_path: Path) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    running = Serve(tmp_path, listen="[::]:0")
+    socket.create_connection(("::1", running.port), 5).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", running.port), 5)
+    both = Serve(tmp_path / "other", "--listen", f"[::]:{running.port + 1}", listen=f"0.0.0.0:{running.port + 1}")
+    assert both.stop()[0] == 0
+    running.stop()
+
+
+@pytest.mark.rule("B-001")
+def test_serve_listens_to_this_machine_alone_unless_told_otherwise_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings.LISTEN == ("127.0.0.1", 1801)
+    monkeypatch.setattr(settings, "LISTEN", ("127.0.0.1", 0))
+    said: list[str] = []
+    [listener] = serve_command._open_listeners((), Log(said.append))
+    assert listener.place[0] == "127.0.0.1"
+    listener.close()
+    assert "--listen 0.0.0.0:" in said.pop()
+    [listener] = serve_command._open_listeners([Listen("127.0.0.1", 0)], Log(said.append))
+    listener.close()
+    assert not said
+
+
+def test_a_relative_path_of_a_capture_goes_from_the_file(tmp_path: Path) -> None:
+    folder = tmp_path / "etc"
+    folder.mkdir()
+    (folder / "plant.toml").write_text("[capture]\nfile = 'plant.pcap'\n")
+    running = Serve(tmp_path / "store", "--config", os.path.relpath(folder / "plant.toml"))
+    assert running.stop()[0] == 0
+    assert (folder / "plant.pcap").exists()

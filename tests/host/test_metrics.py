@@ -1,0 +1,849 @@
+"""`ordack serve --http`: what Prometheus and a probe are told, that it is true, and that no client of it costs much."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mqqb import confirm
+from ordack import health
+from ordack.applications import Take
+from ordack.client import Client
+from ordack.commits import Wanted
+from ordack.counters import OTHER, PEERS_MAX, PeerCounts, Peers, Spread
+from ordack.manager import Manager
+from ordack.metrics import LABEL_MAX, METRICS, NAMED_MAX, NO_ROOM, Metrics, safe_label
+from ordack.net import monitor, tcp
+from ordack.net.listener import Listener
+from ordack.store import Store, StoreError
+from ordack.store.look import StoreBeside
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.command import DEADLINE_S, ENVIRONMENT, ROOT, Serve, converse, ordack
+from tests.support.faulty_disk import faulty_disk
+from tests.support.host_peer import Peer, direct
+from tests.support.host_world import exchange, send_from, two_hosts
+
+Samples = dict[tuple[str, str], float]  # (name, label) -> value
+
+
+class Watched:
+    """A running `ordack serve --http`."""
+
+    def __init__(self, store: Path, *arguments: str) -> None:
+        self.serve = Serve(store, "--http", "0", *arguments)
+        assert self.serve.process.stdout
+        self.line = self.serve.process.stdout.readline()
+        found = re.search(r"127\.0\.0\.1:(\d+)", self.line)
+        assert found, self.line
+        self.http = int(found[1])
+
+    def get(self, path: str) -> tuple[int, str]:
+        return get(self.http, path)
+
+    def samples(self) -> Samples:
+        return samples_of(self.get("/metrics")[1])
+
+
+def get(port: int, path: str, method: str = "GET") -> tuple[int, str]:
+    """Status and body."""
+    with contextlib.closing(HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as connection:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+def families_of(text: str) -> list[Metric]:
+    return list(text_string_to_metric_families(text))
+
+
+def samples_of(text: str) -> Samples:
+    return {
+        (sample.name, next((value for name, value in sample.labels.items() if name != "le"), "")): sample.value
+        for family in families_of(text)
+        for sample in family.samples
+        if not sample.name.endswith("_bucket")
+    }
+
+
+def until(true: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + DEADLINE_S
+    while not (found := true()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+    return found
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    with Client(tmp_path / "store", create=True) as client:
+        client.create_queue("line1", transactional=True)
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def watched(store: Path) -> Iterator[Watched]:
+    running = Watched(store)
+    try:
+        yield running
+    finally:
+        running.serve.process.kill()
+        running.serve.process.communicate()
+
+
+@contextlib.contextmanager
+def answering(manager: Manager) -> Iterator[int]:
+    """The port on which a queue manager of this process is watched."""
+    told: list[str] = []
+    watching = monitor.Monitor(manager, Listener("127.0.0.1", 0).socket, told.append)
+    watching.start()
+    try:
+        yield int(watching.address.rpartition(":")[2])
+    finally:
+        watching.close()
+    assert told == []
+
+
+# ---- counters --------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 12), max_size=50))
+def test_each_number_is_counted_in_the_first_range_that_holds_it(numbers: list[int]) -> None:
+    spread = Spread((1, 5, 10))
+    for number in numbers:
+        spread.add(number)
+    for place, bound in enumerate(spread.bounds):
+        assert sum(spread.counts[: place + 1]) == sum(number <= bound for number in numbers)
+    assert (sum(spread.counts), spread.total) == (len(numbers), sum(numbers))
+
+
+def test_peers_are_bounded_and_nothing_that_they_did_is_lost() -> None:
+    peers = Peers()
+    board = peers.of("board")
+    board.received = 7
+    board.sessions = 1
+    for number in range(3 * PEERS_MAX):
+        passing = peers.of(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
+        passing.received += 1
+        passing.sent_bytes += 10
+        passing.refuse(confirm.NACK_BAD_DST_Q)
+        assert len(list(peers)) <= PEERS_MAX + 1
+    assert peers.of("board") is board
+    assert sum(counts.received for _, counts in peers) == 3 * PEERS_MAX + 7
+    assert sum(counts.sent_bytes for _, counts in peers) == 30 * PEERS_MAX
+    assert sum(counts.refused.get(confirm.NACK_BAD_DST_Q, 0) for _, counts in peers) == 3 * PEERS_MAX
+    assert peers.other.received > PEERS_MAX
+
+
+def test_when_all_peers_have_sessions_others_are_counted_together() -> None:
+    peers = Peers()
+    for number in range(PEERS_MAX):
+        peers.of(f"{number}").sessions = 1
+    assert peers.of("one more") is peers.other
+    assert dict(peers)[OTHER] is peers.other
+
+
+def test_the_syncs_that_are_counted_are_those_of_sqlite(tmp_path: Path) -> None:
+    class Counting(apsw.VFS):
+        syncs = 0
+
+        def __init__(self) -> None:
+            super().__init__("counting", "unix", makedefault=True)
+
+        def xOpen(self, name: Any, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 - theirs
+            return CountingFile(name, flags)
+
+    class CountingFile(apsw.VFSFile):
+        def __init__(self, name: Any, flags: list[int]) -> None:
+            super().__init__("unix", name, flags)
+
+        def xSync(self, flags: int) -> None:  # noqa: N802 - theirs
+            disk.syncs += 1
+            super().xSync(flags)
+
+    disk = Counting()
+    try:
+        with Store(tmp_path / "store", create=True) as store:
+            disk.syncs = store.work.syncs = 0
+            before = sum(store.work.commits.counts)
+            for number in range(200):
+                with store.transaction():
+                    store.keep_names({"own": ["x" * 1000 * (number % 50)]})
+                with store.transaction():
+                    pass  # nothing changes: nothing is synced
+                if number % 20 == 0:
+                    store._database._log.empty()
+            assert store.work.syncs == disk.syncs > 200
+            assert store.work.checkpoints >= 10
+            assert sum(store.work.commits.counts) == before + 200
+            log = (tmp_path / "store" / "ordack.sqlite-wal").stat().st_size
+            assert 0 < store.work.log_bytes <= log
+    finally:
+        disk.unregister()
+
+
+def test_repetitions_and_the_way_to_an_order_ack_are_counted(tmp_path: Path) -> None:
+    world, receiver, sender = two_hosts(tmp_path)
+    send_from(sender, *(b"%d" % number for number in range(5)))
+    peer = sender.manager.links.counters.peers.of("10.0.0.1")  # the host of the hop
+    while peer.sent < 5:
+        world.pass_time(10)
+        world.connect_all()
+        world.collect()
+        world.deliver(1 << 20)
+    assert (peer.sessions, peer.resent) == (1, 0)
+    world.wires[0].cut()  # before anything of them has arrived, or its acknowledgement
+    world.pass_time(2000)
+    send_from(sender, b"later")
+    world.pass_time(10)
+    exchange(world)
+    world.pass_time(1000)
+    exchange(world)
+    assert (peer.sent, peer.resent) == (11, 5)
+    latency = sender.manager.links.counters.order_acks
+    assert sum(latency.counts) == 1
+    assert 2000 <= latency.total <= 4000  # from the first time that it was sent
+    assert receiver.manager.links.counters.batches.total == 6
+    there = receiver.manager.links.counters.peers.of("10.0.0.9")
+    assert there.received >= 6
+    assert there.received_bytes > 0
+    assert peer.sent_bytes >= there.received_bytes
+
+
+def _offer(manager: Manager, address: str, queue: str) -> PeerCounts:
+    """What is counted of a peer that sends one message, and is heard as long as its session stands."""
+    link = manager.accept(address, 0)
+    assert link
+    peer = Peer(b"\1" * 16, direct(queue))
+    peer.connect(0)
+    peer.send(b"x")
+    for _ in range(6):
+        data = peer.output(0)
+        if link.session.closed is None:
+            manager.receive([(link, data)], 0, 1_800_000_000)
+            for of, answer, _ in manager.output():
+                if of is link:
+                    peer.receive(answer, 0)
+    return link.counts
+
+
+def test_a_transaction_that_failed_counts_nothing(tmp_path: Path) -> None:
+    with faulty_disk() as disk, Store(tmp_path / "store", create=True) as store:
+        store.queues.create("line1", transactional=True)
+        manager = Manager(store, 0)
+        manager.poll(0, 1_800_000_000)
+        made = manager.links.counters
+        for address, queue in (("10.0.0.7", "nowhere"), ("10.0.0.8", "line1")):
+            disk.fail = "sync-once"
+            failed = _offer(manager, address, queue)
+            assert (failed.received, failed.refused, made.batches.total) == (0, {}, 0)
+            assert failed.received_bytes > 0
+            assert (made.store_failures, "line1" in made.failure) == ({"nowhere": 1, "line1": 2}[queue], False)
+            assert made.failure
+        refused, stored = _offer(manager, "10.0.0.7", "nowhere"), _offer(manager, "10.0.0.8", "line1")
+        assert refused.refused == {confirm.NACK_BAD_DST_Q: refused.received}
+        assert refused.received >= 1
+        assert (stored.received, stored.refused, made.batches.total) == (1, {}, 1)
+        assert made.failure == ""
+        assert made.ends["B-285"] == 2
+
+
+def test_a_failure_that_only_an_application_meets_is_one(tmp_path: Path) -> None:
+    with faulty_disk() as disk, Store(tmp_path / "store", create=True) as store:
+        queue = store.queues.create("line1")
+        with Client(store.folder) as client:
+            client.send("line1", b"x")
+        manager = Manager(store, 0)
+        application = manager.applications.connected(b"\1" * 16)
+        disk.fail = "sync-once"
+        manager.receive([], 0, 1_800_000_000, [(application, Take(Wanted(queue.identifier, 1), 0))])
+        assert manager.links.counters.store_failures == 1
+        assert manager.links.counters.failure
+        manager.receive([], 0, 1_800_000_000, [(application, Take(Wanted(queue.identifier, 1), 0))])
+        assert manager.links.counters.failure == ""
+
+
+# ---- what is shown ---------------------------------------------------------------------------------------
+
+
+def _documented() -> dict[str, tuple[str, str, str]]:
+    """Kind, label and meaning by name, as the page says."""
+    text = (ROOT / "host" / "docs" / "operating.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (counter|gauge|histogram) \| (?:`(\w+)`)? ?\| (.+) \|$", text, re.MULTILINE)
+    return {name: (kind, label, meaning.replace("`", "")) for name, kind, label, meaning in rows}
+
+
+@pytest.mark.slow
+def test_the_page_describes_each_metric_that_there_is_and_no_other(watched: Watched) -> None:
+    told = _documented()
+    shown = {
+        family.name + ("_total" if family.type == "counter" else ""): family
+        for family in families_of(watched.get("/metrics")[1])
+    }
+    assert shown.keys() == told.keys()
+    assert METRICS.keys() == {name for name in told if name.startswith("ordack_")}
+    for name, about in METRICS.items():
+        assert told[name] == (about.kind, about.label, about.meaning.replace("`", "")), name
+        assert shown[name].type == about.kind
+        assert {label for sample in shown[name].samples for label in sample.labels} - {"le"} <= {about.label}
+
+
+@pytest.mark.slow
+def test_the_numbers_are_what_happened(watched: Watched, store: Path, tmp_path: Path) -> None:
+    port = watched.serve.port
+    with Client(tmp_path / "near", create=True) as client:
+        for number in range(20):
+            client.send("DIRECT=OS:plant\\private$\\line1", b"%d" % number * 100)
+        client.send("DIRECT=OS:plant\\private$\\lime1", b"x")
+        client.send("DIRECT=OS:gone\\private$\\line1", b"waits")
+    near = Watched(tmp_path / "near", "--next-hop", f"plant=127.0.0.1:{port}", "--next-hop", "gone=127.0.0.1:9")
+    with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as nonsense:
+        nonsense.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert nonsense.recv(1) == b""
+    try:
+
+        def arrived() -> Samples | None:
+            found = watched.samples()
+            return found if found["ordack_queue_messages", "line1"] == 20 else None
+
+        there = until(arrived, "all have arrived")
+        peer = "127.0.0.1"
+        assert there["ordack_batch_messages_sum", ""] == 20
+        assert there["ordack_peer_received_total", peer] >= 21
+        assert there["ordack_refused_total", "NACK_BAD_DST_Q"] == there["ordack_peer_refused_total", peer] >= 1
+        assert there["ordack_sessions_ended_total", "B-168"] == 1
+        assert there["ordack_peer_sessions", peer] == 1
+        assert there["ordack_peer_received_bytes_total", peer] > there["ordack_queue_bytes", "line1"] > 20 * 100
+        assert 0 <= there["ordack_queue_oldest_seconds", "line1"] < 2 * DEADLINE_S
+        assert there["ordack_syncs_total", ""] >= there["ordack_commit_seconds_count", ""] > 0
+        assert there["ordack_commit_seconds_sum", ""] > 0
+        assert there["ordack_wal_bytes", ""] > 0
+        assert there["ordack_healthy", ""] == 1
+
+        def acknowledged() -> Samples | None:
+            found = near.samples()
+            return found if found["ordack_outgoing_messages", "direct=os:plant\\private$\\line1"] == 0 else None
+
+        here = until(acknowledged, "all are acknowledged")
+        gone = "direct=os:gone\\private$\\line1"
+        assert here["ordack_peer_sent_total", peer] >= 21
+        assert here["ordack_peer_resent_total", peer] == here["ordack_peer_sent_total", peer] - 21
+        assert here["ordack_order_ack_seconds_count", ""] >= 1
+        assert here["ordack_outgoing_messages", gone] == here["ordack_outgoing_unacknowledged", gone] == 1
+        assert 0 <= here["ordack_outgoing_oldest_seconds", gone] < 2 * DEADLINE_S
+        assert here["ordack_peer_sessions", peer] == 1
+        ordack("receive", "--store", store, "line1", "--all")
+        until(lambda: watched.samples()["ordack_queue_messages", "line1"] == 0, "the queue is empty")
+    finally:
+        near.serve.process.kill()
+        near.serve.process.communicate()
+
+
+@pytest.mark.slow
+def test_what_applications_do_is_counted_once_it_is_durable(watched: Watched, store: Path) -> None:
+    with Client(store) as client:
+        client.send("line1", b"one")
+        client.send("line1", b"two")
+        until(lambda: watched.samples()["ordack_applications", ""] == 1, "it is seen")
+        with contextlib.suppress(ZeroDivisionError), client.queue("line1").receive():
+            raise ZeroDivisionError  # it is put back
+        with client.queue("line1").receive() as message:
+            assert message.body == b"one"
+    found = until(lambda: (now := watched.samples())["ordack_applications", ""] == 0 and now, "it is gone")
+    assert (found["ordack_application_sent_total", ""], found["ordack_application_removed_total", ""]) == (2, 1)
+
+
+@pytest.mark.slow
+def test_status_is_what_the_command_prints(watched: Watched, store: Path) -> None:
+    def both() -> tuple[dict[str, Any], dict[str, Any]]:
+        return json.loads(watched.get("/status")[1]), json.loads(ordack("status", "--store", store, "--json").stdout)
+
+    until(lambda: (shown := both())[0] == shown[1] and shown[0]["served"], "they agree")
+
+
+def test_labels_are_bounded_and_their_sums_true(tmp_path: Path) -> None:
+    with Store(tmp_path, create=True) as store:
+        with store.transaction():
+            for number in range(NAMED_MAX + 100):
+                name = f"line{number}"
+                store._database.all(
+                    "INSERT INTO queues (name, transactional, kind, messages, bytes) VALUES (?, 1, 0, 3, 30)", (name,)
+                )
+        text, media_type = Metrics(Manager(store, 0)).text(store)
+        found = samples_of(text.decode())
+    assert media_type.startswith("text/plain")
+    messages = {label: value for (name, label), value in found.items() if name == "ordack_queue_messages"}
+    assert len(messages) == NAMED_MAX + 1
+    assert sum(messages.values()) == 3 * (NAMED_MAX + 100)
+    assert messages[OTHER] >= 300
+
+
+def test_ages_and_numbers_of_queues_are_those_of_the_oldest(tmp_path: Path) -> None:
+    with Client(tmp_path, create=True) as client:
+        client.create_queue("plain")
+        client.create_queue("none")
+        for number, priority in ((0, 3), (1, 7), (2, 0)):
+            client.send("plain", b"x", priority=priority)
+            client.store._database.all(
+                "UPDATE messages SET arrived = ? WHERE lookup_id = (SELECT max(lookup_id) FROM messages)",
+                (int((time.time() - 1000 + 100 * number) * 1e6),),
+            )
+        shown = Metrics(Manager(client.store, 0))
+        found = samples_of(shown.text(client.store)[0].decode())
+        assert found["ordack_queue_messages", "plain"] == 3
+        assert 1000 <= found["ordack_queue_oldest_seconds", "plain"] < 1000 + DEADLINE_S
+        assert ("ordack_queue_oldest_seconds", "none") not in found
+        assert found["ordack_queue_messages", "none"] == 0
+        with client.queue("plain").receive():
+            client.store._database.all("UPDATE messages SET arrived = arrived + 3600 * 1000000")  # a clock put back
+            found = samples_of(shown.text(client.store)[0].decode())
+            assert found["ordack_queue_oldest_seconds", "plain"] == 0
+
+
+EVIL = 'a"b\\c\nordack_healthy 0\r\x1b[2J\u202e\ud800\x85'
+
+
+@pytest.mark.parametrize(
+    "text", [EVIL, "x" * 500, "\x1b" * 500, "", "Förderband 1", "DIRECT=TCP:10.0.0.5\\private$\\line1"]
+)
+def test_a_name_from_elsewhere_makes_no_line_and_no_long_label(text: str) -> None:
+    label = safe_label(text)
+    assert label.isprintable()
+    assert len(label) <= LABEL_MAX
+    label.encode()
+    assert (label == text) == (text.isprintable() and len(text) <= LABEL_MAX)
+
+
+def test_names_that_differ_in_what_cannot_be_shown_are_one_label(tmp_path: Path) -> None:
+    with Store(tmp_path, create=True) as store:
+        manager = Manager(store, 0)
+        for number in range(3):
+            manager.links.counters.peers.of("x" * 500 + str(number)).received = 2
+        manager.links.counters.peers.of(EVIL).refuse(0)
+        manager.links.counters.peers.of(EVIL).refuse(0x9999)
+        text = Metrics(manager).text(store)[0].decode()
+    found = samples_of(text)
+    assert found["ordack_peer_received_total", safe_label("x" * 500)] == 6
+    assert found["ordack_peer_refused_total", safe_label(EVIL)] == 2
+    assert (found["ordack_refused_total", NO_ROOM], found["ordack_refused_total", "0x9999"]) == (1, 1)
+    assert found["ordack_healthy", ""] == 0  # nobody turns its loop
+
+
+# ---- health ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_queue_manager_without_room_says_so_until_there_is_some(store: Path) -> None:
+    ordack("config", "--store", store, "Quota", 1000)
+    running = Watched(store)
+    status, body = running.get("/healthz")
+    assert (status, json.loads(body)["healthy"]) == (503, False)
+    [problem] = json.loads(body)["problems"]
+    assert problem.startswith("the quota is 1000 bytes")
+    assert running.samples()["ordack_healthy", ""] == 0
+    running.serve.stop()
+    ordack("config", "--store", store, "Quota", "default")
+    running = Watched(store)
+    assert running.get("/healthz") == (200, '{"healthy": true, "problems": []}\n')
+    running.serve.stop()
+
+
+def test_a_stuck_loop_and_a_store_that_fails_are_problems(tmp_path: Path) -> None:
+    with Store(tmp_path, create=True) as store:
+        manager = Manager(store, 0)
+        made = manager.links.counters
+        made.turned = 1000.0
+        assert health.problems(manager, store, 1000.0 + health.STUCK_S) == []
+        [problem] = health.problems(manager, store, 1001.0 + health.STUCK_S)
+        assert "has not come round for 11 s" in problem
+        made.turned = 2000.0
+        made.store_failed("the disk is on fire", 1_999_000)
+        assert health.problems(manager, store, 2000.0) == ["the store refuses changes: the disk is on fire"]
+        made.turned += health.FAILURE_S
+        assert health.problems(manager, store, made.turned) == []
+
+
+def test_what_waits_behind_a_loop_that_stands_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that would turn the queue manager's loop asks, and so it stands."""
+    monkeypatch.setattr(health, "STUCK_S", 0.2)
+    monkeypatch.setattr(monitor, "FRESH_S", 0.0)
+    with Store(tmp_path, create=True) as store:
+        manager = Manager(store, tcp.now())
+        manager.links.counters.turned = time.monotonic()
+        with answering(manager) as port:
+            status, body = until(
+                lambda: found if (found := get(port, "/healthz"))[0] != 200 else None, "somebody notices that it stands"
+            )
+            assert status == 503
+            assert "has not come round" in body
+            manager.links.counters.turned = time.monotonic() + DEADLINE_S
+            until(lambda: get(port, "/healthz")[0] == 200, "it goes on")
+
+
+def test_a_store_that_cannot_be_read_is_a_problem_and_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor, "FRESH_S", 0.0)
+    with Store(tmp_path, create=True) as store:
+        manager = Manager(store, tcp.now())
+        manager.links.counters.turned = time.monotonic() + DEADLINE_S
+
+        def fail(_store: Store, _quota: int) -> Any:
+            raise StoreError("the disk has gone")
+
+        opened: list[StoreBeside] = []
+        monkeypatch.setattr(monitor, "StoreBeside", lambda folder: opened.append(StoreBeside(folder)) or opened[-1])
+        with answering(manager) as port, monkeypatch.context() as broken:
+            assert get(port, "/healthz")[0] == 200
+            assert len(opened) == 1
+            broken.setattr(StoreBeside, "room", fail)
+            status, body = get(port, "/metrics")
+            assert (status, json.loads(body)["problems"]) == (503, ["the disk has gone"])
+            told = until(lambda: json.loads(get(port, "/healthz")[1])["problems"], "it is told")  # an answer stands
+            assert told == ["the store cannot be read: the disk has gone"]
+            broken.undo()
+            for path in ("/healthz", "/metrics"):
+                until(lambda path=path: get(port, path)[0] == 200, f"{path} can be read again")
+        assert len(opened) == 3  # for health, for metrics, and for these again, since the first may be broken
+
+
+def test_a_defect_is_told_and_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    with Store(tmp_path, create=True) as store:
+        watching = monitor.Monitor(Manager(store, 0), Listener("127.0.0.1", 0).socket, told.append)
+        monkeypatch.setattr("ordack.status.glance", lambda _store: {}["x"])
+        watching.start()
+        port = int(watching.address.rpartition(":")[2])
+        assert get(port, "/status") == (500, "a defect of ordack, see its log\n")
+        assert get(port, "/metrics")[0] == 200
+        watching.close()
+    assert len(told) == 1
+    assert "KeyError: 'x'" in told[0]
+
+
+# ---- the thread beside -----------------------------------------------------------------------------------
+
+
+def test_a_long_look_ends_when_serve_does(tmp_path: Path) -> None:
+    endless = "WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
+    begun = threading.Event()
+    with Store(tmp_path, create=True) as store:
+
+        def look(beside: StoreBeside) -> Any:
+            begun.set()
+            return beside._database.one(endless)
+
+        watching = monitor.Monitor(Manager(store, 0), Listener("127.0.0.1", 0).socket, lambda _line: None)
+        watching._pages[b"/status"]._make = look
+        watching.start()
+        with socket.create_connection(("127.0.0.1", int(watching.address.rpartition(":")[2]))) as client:
+            client.sendall(b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert begun.wait(DEADLINE_S)
+            watching.close()
+
+
+def test_a_look_beside_keeps_the_locks_of_the_process(tmp_path: Path) -> None:
+    """Another process that comes and goes must not take itself for the last one, and remove the log."""
+    with Store(tmp_path, create=True) as store:
+        store.keep_names({"own": ["x"]})
+        store._database._log.empty()
+        beside = StoreBeside(tmp_path)
+        assert beside.names() == {"own": ["x"]}
+        store.keep_names({"own": ["y"]})
+        assert beside.names() == {"own": ["y"]}
+        beside.close()
+        program = "import sys; from ordack.store import Store; Store(sys.argv[1]).close()"
+        subprocess.run([sys.executable, "-c", program, tmp_path], env=ENVIRONMENT, check=True, timeout=DEADLINE_S)
+        assert (tmp_path / "ordack.sqlite-wal").exists()
+        store.keep_names({"own": ["z"]})
+        with Store(tmp_path) as other:
+            assert other.names() == {"own": ["z"]}
+
+
+# ---- clients ---------------------------------------------------------------------------------------------
+
+
+def _answer(client: socket.socket) -> tuple[int, bytes]:
+    """What comes until the end: status and body; (0, b"") if the connection is reset, or ends without an answer."""
+    try:
+        answer = HTTPResponse(client)
+        answer.begin()
+        return answer.status, answer.read()
+    except (HTTPException, ConnectionError):
+        return 0, b""
+
+
+def _client(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S)
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n", 404),
+        (b"GET / HTTP/1.0\r\n\r\n", 404),
+        (b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", 405),
+        (b"DELETE /status HTTP/1.1\r\nHost: x\r\n\r\n", 405),
+        (b"GET /healthz?now=1 HTTP/1.1\r\nHost: x\r\n\r\n", 200),
+        (b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /status HTTP/1.1\r\nHost: x\r\n\r\n", 200),
+        (b"GET /healthz HTTP/1.1\r\n\r\n", 400),
+        (b"\x00\x01\x02\x03\r\n\r\n", 400),
+        (b"GET /../../etc/passwd HTTP/1.1\r\nHost: x\r\n\r\n", 404),
+    ],
+)
+def test_what_is_asked_in_other_ways(tmp_path: Path, request_: bytes, status: int) -> None:
+    with Store(tmp_path, create=True) as store:
+        manager = Manager(store, tcp.now())
+        manager.links.counters.turned = time.monotonic() + DEADLINE_S
+        with answering(manager) as port, _client(port) as client:
+            client.sendall(request_)
+            assert _answer(client)[0] == status
+
+
+def test_a_head_has_no_body(tmp_path: Path) -> None:
+    with Store(tmp_path, create=True) as store, answering(Manager(store, 0)) as port, _client(port) as client:
+        client.sendall(b"HEAD /status HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = b""
+        while data := client.recv(1 << 16):
+            answer += data
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert answer.endswith(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize("size", [monitor.REQUEST_BYTES, 1 << 20])
+def test_a_header_without_end_is_refused(tmp_path: Path, size: int) -> None:
+    with Store(tmp_path, create=True) as store, answering(Manager(store, 0)) as port:
+        with _client(port) as client, contextlib.suppress(ConnectionError):
+            client.sendall(b"GET /status HTTP/1.1\r\nX: " + b"x" * size)
+            assert _answer(client)[0] in (0, 431)
+        assert get(port, "/status")[0] == 200
+
+
+def test_one_client_too_many_ends_the_one_that_has_come_least_far(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitor, "CONNECTION_S", 10 * DEADLINE_S)
+    with Store(tmp_path, create=True) as store, contextlib.ExitStack() as stack:
+        port = stack.enter_context(answering(Manager(store, 0)))
+        deaf, half = stack.enter_context(_client(port)), stack.enter_context(_client(port))
+        with monkeypatch.context() as large:
+            large.setattr("ordack.status.glance", lambda _store: {"much": "x" * (32 << 20)})
+            deaf.sendall(b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert deaf.recv(5, socket.MSG_WAITALL) == b"HTTP/"
+        half.sendall(b"GET /stat")
+        for _ in range(monitor.CONNECTIONS_MAX):
+            stack.enter_context(_client(port)).sendall(b"G")
+        assert _answer(half) == (0, b"")  # and not the one that was there before it
+        received = 5
+        while data := deaf.recv(1 << 20):
+            received += len(data)
+        assert received > 32 << 20
+
+
+class _Sent(asyncio.Transport):
+    """Keeps what is written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.data = b""
+        self.closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.data += data
+
+    def close(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def pause_reading(self) -> None:
+        """Nothing is read here."""
+
+
+@pytest.mark.parametrize(
+    ("piece", "most"), [(b"G", monitor.REQUEST_PIECES), (b"GET /" + b"x" * 1019, monitor.REQUEST_BYTES // 1024)]
+)
+def test_a_request_in_drops_is_refused(tmp_path: Path, piece: bytes, most: int) -> None:
+    async def drip() -> tuple[int, bytes]:
+        with contextlib.closing(Listener("127.0.0.1", 0)) as listener:
+            watching = monitor.Monitor(manager, listener.socket, lambda _line: None)
+            connection, sent = monitor._Connection(watching), _Sent()
+            connection.connection_made(sent)
+            taken = 0
+            while not sent.closed:
+                connection.data_received(piece)
+                taken += 1
+            connection.connection_lost(None)
+            watching._loop.close()
+        return taken, sent.data
+
+    with Store(tmp_path, create=True) as store:
+        manager = Manager(store, 0)
+        taken, answer = asyncio.run(drip())
+    assert taken <= most
+    assert answer.startswith(b"HTTP/1.1 431 ")
+
+
+def test_a_client_that_says_half_and_one_that_reads_nothing_are_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitor, "CONNECTION_S", 0.3)
+    with Store(tmp_path, create=True) as store, answering(Manager(store, 0)) as port:
+        monkeypatch.setattr("ordack.status.glance", lambda _store: {"much": "x" * (32 << 20)})
+        with _client(port) as half, _client(port) as deaf:
+            half.sendall(b"GET /status HTT")
+            deaf.sendall(b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert _answer(half) == (0, b"")
+            received = 0
+            with contextlib.suppress(ConnectionError):
+                time.sleep(2 * monitor.CONNECTION_S)
+                while data := deaf.recv(1 << 20):
+                    received += len(data)
+            assert received < 32 << 20
+
+
+@pytest.mark.slow
+def test_a_thousand_connections_keep_neither_messages_nor_other_clients_waiting(watched: Watched) -> None:
+    files = Path(f"/proc/{watched.serve.process.pid}/fd")
+    assert watched.get("/healthz")[0] == 200
+    before = len(list(files.iterdir()))
+    crowd = []
+    try:
+        for number in range(1000):
+            client = socket.socket()
+            crowd.append(client)
+            client.setblocking(False)
+            client.connect_ex(("127.0.0.1", watched.http))
+            with contextlib.suppress(OSError):
+                client.send(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" if number % 2 else b"GET /met")
+        peer = Peer(b"\1" * 16, direct("line1"))
+        for number in range(50):
+            peer.send(b"%d" % number)
+        converse(peer, watched.serve.port)
+        assert len(list(files.iterdir())) <= before + monitor.FILES + 5
+        status = until(lambda: _got(watched.http), "an honest client is answered")
+        assert status == 200
+    finally:
+        for client in crowd:
+            client.close()
+    found = until(lambda: _got(watched.http) == 200 and watched.samples(), "it goes on")
+    assert found["ordack_queue_messages", "line1"] == 50
+    status, _, errors = watched.serve.stop()
+    assert (status, errors) == (0, "")
+
+
+def _got(port: int) -> int:
+    """The status of /healthz, or 0 if this client was one too many."""
+    try:
+        return get(port, "/healthz")[0]
+    except (HTTPException, OSError):
+        return 0
+
+
+# ---- the option ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_serve_says_where_it_is_watched(tmp_path: Path) -> None:
+    running = Watched(tmp_path / "text")
+    assert running.line == f"metrics on http://127.0.0.1:{running.http}/metrics\n"
+    assert running.serve.stop()[0] == 0
+    as_json = Watched(tmp_path / "json", "--json")
+    assert json.loads(as_json.line) == {"http": f"127.0.0.1:{as_json.http}"}
+    assert as_json.get("/healthz")[0] == 200
+    assert as_json.serve.stop()[0] == 0
+
+
+@pytest.mark.slow
+def test_a_port_that_is_taken_is_said_before_a_store_is_made(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = ordack("serve", "--store", tmp_path / "store", "--listen", "127.0.0.1:0", "--http", port)
+    assert done.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{port}: " in done.stderr
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", ["http://x", ":9180", "x:y", "70000", "::1:80", ""])
+def test_what_is_no_address_is_wrong_usage(tmp_path: Path, text: str) -> None:
+    done = ordack("serve", "--store", tmp_path / "store", "--http", text)
+    assert (done.returncode, "--http: " in done.stderr) == (2, True), done.stderr
+    assert not (tmp_path / "store").exists()
+
+
+def test_without_the_option_nothing_of_it_is_loaded(store: Path) -> None:
+    program = (
+        "import sys, signal, os; from ordack.cli import main; import ordack.net.tcp as tcp; real = tcp.serve\n"
+        "async def serve(*arguments):\n"
+        "    print(sorted(set(sys.modules) & {'h11', 'prometheus_client', 'ordack.net.monitor'})); sys.stdout.flush()\n"
+        "tcp.serve = serve; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "serve", "--store", str(store), "--listen", "127.0.0.1:0"],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
+@pytest.mark.slow
+def test_a_crowd_of_peers_leaves_files_for_who_watches(store: Path) -> None:
+    process = subprocess.Popen(
+        [
+            "/bin/sh",
+            "-c",
+            'ulimit -n 100; exec "$0" -m ordack serve --store "$1" --listen 127.0.0.1:0 --http 0 --json',
+            sys.executable,
+            str(store),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    crowd = []
+    try:
+        assert process.stdout
+        port = int(json.loads(process.stdout.readline())["listening"].rpartition(":")[2])
+        http = int(json.loads(process.stdout.readline())["http"].rpartition(":")[2])
+        for _ in range(monitor.CONNECTIONS_MAX - 1):
+            crowd.append(_client(http))
+            crowd[-1].sendall(b"GET /met")
+        for number in range(300):
+            peer = socket.socket()
+            crowd.append(peer)
+            peer.bind((f"127.0.1.{1 + number % 4}", 0))
+            peer.setblocking(False)
+            peer.connect_ex(("127.0.0.1", port))
+
+        def refused() -> bool:
+            status, text = get(http, "/metrics")  # 503 while a hundred are taken at once, to be refused
+            return status == 200 and samples_of(text)["ordack_sessions_refused_total", "limit"] > 0
+
+        until(refused, "some are one too many")
+        for path in ("/healthz", "/status"):
+            until(lambda path=path: get(http, path)[0] == 200, f"{path} is answered")
+    finally:
+        for peer in crowd:
+            peer.close()
+        process.terminate()
+        process.communicate(timeout=DEADLINE_S)

@@ -1,0 +1,395 @@
+"""What `serve` tells systemd, by a socket of the test's; and the files that start it as a service."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from ordack import health, notify
+from ordack.client import Client
+from ordack.manager import Manager
+from ordack.net.listener import BACKLOG
+from ordack.net.monitor import FILES
+from ordack.net.tcp import SPARE_FILES
+from ordack.store import Store, StoreError, StoreFull
+
+from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve
+
+ROOT = Path(__file__).resolve().parents[2]
+UNIT = ROOT / "host" / "examples" / "systemd" / "ordack.service"
+CONTAINERFILE = ROOT / "host" / "examples" / "Containerfile"
+PR_SET_MDWE, PR_GET_MDWE = 65, 66
+PERIOD_S = 0.4
+START = "[[listen]]\nport = 0\n"
+
+
+class Systemd:
+    """The service manager's end. address: as NOTIFY_SOCKET has it."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(address.replace("@", "\0", 1) if address.startswith("@") else address)
+        self.socket.settimeout(DEADLINE_S)
+
+    def next(self) -> dict[str, str]:
+        """The next that is told."""
+        return dict(line.split("=", 1) for line in self.socket.recv(1 << 16).decode().split("\n"))
+
+    def until(self, name: str) -> dict[str, str]:
+        """The next with this in it; what comes before it is gone."""
+        while name not in (told := self.next()):
+            pass
+        return told
+
+    def quiet(self) -> bool:
+        """Nothing more has come."""
+        self.socket.setblocking(False)
+        try:
+            return not self.socket.recv(1 << 16)
+        except BlockingIOError:
+            return True
+        finally:
+            self.socket.settimeout(DEADLINE_S)
+
+
+@pytest.fixture(params=["path", "abstract"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path / "notify") if request.param == "path" else f"@ordack-test-{os.getpid()}-{time.monotonic_ns()}"
+
+
+@pytest.fixture
+def systemd(address: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Systemd]:
+    made = Systemd(address)
+    monkeypatch.setitem(ENVIRONMENT, "NOTIFY_SOCKET", address)
+    yield made
+    made.socket.close()
+
+
+def in_file(store: Path, text: str) -> Path:
+    with Client(store, create=True) as client:
+        client.create_queue("line1", transactional=True)
+    (store / "ordack.toml").write_text(text)
+    return store / "ordack.toml"
+
+
+def test_ready_then_reloads_then_the_end(systemd: Systemd, tmp_path: Path) -> None:
+    """READY comes when a connection is accepted; a reload begins and is over, with a good file and with a bad one."""
+    file = in_file(tmp_path / "store", START)
+    began = time.monotonic_ns() // 1000
+    serve = Serve(tmp_path / "store", listen=None)
+    first = systemd.next()
+    assert first == {"READY": "1", "STATUS": "1 queue with 0 messages; 0 peers connected; 0 to be sent or acknowledged"}
+    socket.create_connection(("127.0.0.1", serve.port), timeout=DEADLINE_S).close()
+    for text, said in (
+        (START + 'allow = ["127.0.0.1"]\n', "reload 1: read .* again; taken up: listen"),
+        (START + "port = 0\n", "reload 2: .*"),
+        ('[[listen]]\nport = "x"\n', "reload 3: .*port"),
+    ):
+        file.write_text(text)
+        serve.process.send_signal(signal.SIGHUP)
+        told = systemd.next()
+        assert told["RELOADING"] == "1"
+        assert began <= int(told["MONOTONIC_USEC"]) <= time.monotonic_ns() // 1000
+        told = systemd.next()
+        assert told["READY"] == "1"
+        assert re.match(said, told["STATUS"]), told
+    socket.create_connection(("127.0.0.1", serve.port), timeout=DEADLINE_S).close()
+    status, _, _ = serve.stop()
+    assert status == 0
+    assert systemd.next() == {"STOPPING": "1"}
+    assert systemd.quiet()  # told once, and no ping was asked for
+
+
+def test_nothing_is_told_of_a_serve_that_cannot_begin(systemd: Systemd, tmp_path: Path) -> None:
+    taken = socket.create_server(("127.0.0.1", 0))
+    with taken, pytest.raises(ValueError):
+        Serve(tmp_path / "store", listen=f"127.0.0.1:{taken.getsockname()[1]}")  # it prints no port
+    assert systemd.quiet()
+
+
+def test_pings_stop_while_the_loop_hangs(systemd: Systemd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENVIRONMENT, "WATCHDOG_USEC", str(int(PERIOD_S * 1e6)))
+    serve = Serve(tmp_path)
+    systemd.until("READY")
+    for _ in range(3):
+        systemd.until("WATCHDOG")
+    os.kill(serve.process.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, serve.process.pid, os.WSTOPPED | os.WNOWAIT)
+    while not systemd.quiet():
+        pass
+    systemd.socket.settimeout(3 * PERIOD_S)
+    with pytest.raises(TimeoutError):
+        systemd.next()
+    systemd.socket.settimeout(DEADLINE_S)
+    os.kill(serve.process.pid, signal.SIGCONT)
+    systemd.until("WATCHDOG")
+    serve.stop()
+    systemd.until("STOPPING")
+    assert systemd.quiet()
+
+
+def test_pings_that_another_process_is_to_send_are_not_sent(
+    systemd: Systemd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ENVIRONMENT, "WATCHDOG_USEC", "20000")
+    monkeypatch.setitem(ENVIRONMENT, "WATCHDOG_PID", str(os.getpid()))
+    serve = Serve(tmp_path)
+    serve.stop()
+    assert "READY" in systemd.next()
+    assert systemd.next() == {"STOPPING": "1"}
+
+
+@pytest.mark.parametrize("address", ["nowhere/is/this", "/no/such/socket", "@nobody", "vsock:2:1", "x" * 200])
+def test_a_socket_that_is_nonsense_is_told_once(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENVIRONMENT, "NOTIFY_SOCKET", address)
+    monkeypatch.setitem(ENVIRONMENT, "WATCHDOG_USEC", "20000")
+    serve = Serve(tmp_path)
+    socket.create_connection(("127.0.0.1", serve.port), timeout=DEADLINE_S).close()
+    status, _, errors = serve.stop()
+    assert status == 0
+    assert errors.count("the service manager is not told") == 1
+    assert f"NOTIFY_SOCKET is '{address}'" in errors
+
+
+# ---- the notifier alone
+
+
+def notifier(told: list[str], **environment: str) -> notify.Notifier:
+    return notify.from_environment(environment, told.append)
+
+
+def run_for(made: notify.Notifier, seconds: float, trouble: Callable[[], str]) -> None:
+    async def run() -> None:
+        task = asyncio.create_task(made.run(trouble, lambda: "well"))
+        await asyncio.sleep(seconds)
+        task.cancel()
+
+    asyncio.run(run())
+
+
+def test_what_systemd_has_set_is_not_for_children() -> None:
+    told: list[str] = []
+    environment = {"NOTIFY_SOCKET": "@x", "WATCHDOG_USEC": "1000000", "WATCHDOG_PID": "1", "HOME": "/root"}
+    notify.from_environment(environment, told.append).close()
+    assert environment == {"HOME": "/root"}
+
+
+@pytest.mark.parametrize("period", ["0", "-5", "1.5", "soon", "²"])
+def test_a_period_that_is_no_number_is_told_and_nothing_pinged(systemd: Systemd, period: str) -> None:
+    told: list[str] = []
+    made = notifier(told, NOTIFY_SOCKET=systemd.address, WATCHDOG_USEC=period)
+    [line] = told
+    assert f"WATCHDOG_USEC is '{period}'" in line
+    run_for(made, 0.05, lambda: "")
+    assert systemd.quiet()
+    made.close()
+
+
+def test_pings_stop_while_a_restart_may_help_and_the_status_says_why(systemd: Systemd) -> None:
+    made = notifier([], NOTIFY_SOCKET=systemd.address, WATCHDOG_USEC="40000", WATCHDOG_PID=str(os.getpid()))
+    run_for(made, 0.1, lambda: "the store cannot be read: gone\nfor good")
+    assert systemd.next() == {"STATUS": "the store cannot be read: gone for good"}  # once
+    assert systemd.quiet()
+    run_for(made, 0, lambda: "")
+    assert systemd.next() == {"WATCHDOG": "1"}
+    made.close()
+
+
+def test_what_the_service_manager_has_no_room_for_comes_later(systemd: Systemd) -> None:
+    """READY is not lost behind a queue that is full, and nobody waits for it."""
+    made = notifier([], NOTIFY_SOCKET=systemd.address)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        other.setblocking(False)
+        sent = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                other.sendto(b"X=1", made._address)
+                sent += 1
+        assert sent
+        made.ready("begun")
+        assert [systemd.next() for _ in range(sent)] == [{"X": "1"}] * sent
+        assert systemd.quiet()
+    run_for(made, notify.AGAIN_S + 0.2, lambda: "")
+    assert systemd.next() == {"READY": "1", "STATUS": "begun"}
+    made.close()
+
+
+def test_without_a_service_manager_nothing_happens() -> None:
+    told: list[str] = []
+    made = notifier(told, WATCHDOG_USEC="nonsense")
+    asyncio.run(made.run(lambda: pytest.fail("asked"), lambda: pytest.fail("asked")))
+    made.ready("x")
+    made.close()
+    assert not told
+
+
+def test_a_restart_helps_against_a_stuck_loop_and_an_unreadable_store_not_against_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store(tmp_path, create=True) as store:
+        manager = Manager(store, 0)
+        manager.links.counters.turned = 5.0
+        assert health.restart_helps(manager, 5.0 + health.STUCK_S) == ""
+        assert "has not come round for 11 s" in health.restart_helps(manager, 6.0 + health.STUCK_S)
+        for error, expected in (
+            (StoreError("the disk has gone"), "the store cannot be read: the disk has gone"),
+            (StoreFull("the disk is full"), ""),
+        ):
+
+            def fail(error: StoreError = error) -> None:
+                raise error
+
+            with monkeypatch.context() as broken:
+                broken.setattr(manager.outgoing, "load", fail)
+                broken.setattr(manager.links, "run_timers", lambda _now: fail())
+                manager.poll(1, 1)
+            assert health.restart_helps(manager, 5.0) == expected
+            manager.poll(2, 1)
+            assert health.restart_helps(manager, 5.0) == ""
+
+
+# ---- the unit and the container
+
+
+def unit() -> dict[str, list[str]]:
+    """The unit's directives, each with its values in order; none stands under two sections."""
+    found: dict[str, list[str]] = {}
+    for line in UNIT.read_text().splitlines():
+        if line and line[0] not in "#[":
+            name, value = line.split("=", 1)
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def own(command: str, store: Path) -> list[str]:
+    """A command of the unit, for the ordack of this checkout and another store."""
+    here = command.replace("/opt/ordack/bin/ordack", f"{sys.executable} -m ordack")
+    return shlex.split(here.replace("/var/lib/ordack", str(store)))
+
+
+def no_new_code() -> None:
+    """MemoryDenyWriteExecute for this process and its children, as Linux 6.3 has it for everybody."""
+    if ctypes.CDLL(None).prctl(PR_SET_MDWE, 1, 0, 0, 0):
+        raise OSError("this is refused")
+
+
+def test_the_unit_is_what_systemd_takes(tmp_path: Path) -> None:
+    """No directive is unknown, no value is refused; with a program that is there."""
+    if not shutil.which("systemd-analyze"):
+        pytest.skip("systemd-analyze is not on this machine")
+    program = tmp_path / "ordack"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    copy = tmp_path / "ordack.service"
+
+    def verify(text: str) -> tuple[int, str]:
+        copy.write_text(text.replace("/opt/ordack/bin/ordack", str(program)))
+        done = subprocess.run(["systemd-analyze", "verify", copy], capture_output=True, text=True, check=False)
+        lines = [line for line in done.stderr.splitlines() if "ordack.service" in line]  # others are the machine's own
+        return done.returncode if lines else 0, "\n".join(lines)
+
+    assert verify(UNIT.read_text()) == (0, "")
+    assert "'WatchdogSecs'" in verify(UNIT.read_text().replace("WatchdogSec=", "WatchdogSecs="))[1]
+
+
+def test_the_unit_closes_what_serve_does_not_need() -> None:
+    found = unit()
+    expected = {
+        "Type": "notify", "User": "ordack", "StateDirectory": "ordack", "ProtectSystem": "strict", "PrivateTmp": "yes",
+        "NoNewPrivileges": "yes", "CapabilityBoundingSet": "", "RestrictAddressFamilies": "AF_UNIX AF_INET AF_INET6",
+        "MemoryDenyWriteExecute": "yes", "Restart": "on-failure", "RestartPreventExitStatus": "2",
+    }  # fmt: skip
+    assert {name: found[name] for name in expected} == {name: [value] for name, value in expected.items()}
+    assert found["SystemCallFilter"][0] == "@system-service"
+    assert found["ExecReload"][-1] == "/bin/kill -HUP $MAINPID"
+    [files], [period] = found["LimitNOFILE"], found["WatchdogSec"]
+    assert int(files) > 5000 + SPARE_FILES + BACKLOG + FILES
+    assert int(period) > 2 * health.STUCK_S
+
+
+def test_what_the_unit_starts_becomes_ready_where_memory_cannot_become_code(systemd: Systemd, tmp_path: Path) -> None:
+    if ctypes.CDLL(None).prctl(PR_GET_MDWE, 0, 0, 0, 0) < 0:
+        pytest.skip("this Linux is older than 6.3: it cannot be asked for outside systemd")
+    store = tmp_path / "store"
+    [command] = unit()["ExecStart"]
+    words = [*own(command, store), "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(
+        words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=no_new_code
+    ) as process:
+        assert systemd.next()["READY"] == "1"
+        with Client(store) as client:
+            client.create_queue("line1", transactional=True)
+            client.send("line1", b"21.5")
+        process.terminate()
+        process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "status"), [(None, 0), (START, 0), ('[[listen]]\nport = "x"\n', 2)], ids=["none", "good", "bad"]
+)
+def test_a_reload_of_the_unit_fails_for_a_file_with_a_mistake(tmp_path: Path, text: str | None, status: int) -> None:
+    if text is not None:
+        (tmp_path / "ordack.toml").write_text(text)
+    check = own(unit()["ExecReload"][0], tmp_path)
+    assert subprocess.run(check, env=ENVIRONMENT, capture_output=True, check=False).returncode == status
+
+
+def container() -> list[tuple[str, str]]:
+    """The instructions of the Containerfile, and what is behind them."""
+    lines = CONTAINERFILE.read_text().splitlines()
+    return [(name, rest) for line in lines if line and line[0] != "#" for name, _, rest in [line.partition(" ")]]
+
+
+@pytest.mark.slow
+def test_the_container_builds_from_what_it_copies_and_its_commands_work(tmp_path: Path) -> None:
+    """Without docker or podman: it is built from the files that are copied; its command and its health check run."""
+    instructions = container()
+    source, made = tmp_path / "source", tmp_path / "made"
+    for words in (rest.split() for name, rest in instructions if name == "COPY" and not rest.startswith("--from")):
+        for path in words[:-1]:
+            target = source / words[-1] / (path if words[-1] == "./" else "")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if (ROOT / path).is_dir():
+                shutil.copytree(ROOT / path, target, ignore=shutil.ignore_patterns("*.so", "*.egg-info", "__pycache__"))
+            else:
+                shutil.copy(ROOT / path, target)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-deps", "--no-build-isolation"]
+    built = subprocess.run([*pip, "--target", made, "."], cwd=source, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    assert [rest for name, rest in instructions if name == "USER"] == ["ordack"]
+    assert [rest for name, rest in instructions if name == "VOLUME"] == ["/var/lib/ordack"]
+    said = dict(instructions)
+    [entry], command = json.loads(said["ENTRYPOINT"]), json.loads(said["CMD"])
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [str(port) if word == "9180" else word.replace("0.0.0.0:1801", "127.0.0.1:0") for word in command]
+    check = json.loads(said["HEALTHCHECK"].partition(" CMD ")[2].replace("9180", str(port)))
+    environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "PYTHONPATH": str(made)}
+    environment["ORDACK_STORE"] = str(tmp_path / "store")
+    healthy = [subprocess.run(check, env=environment, capture_output=True, check=False).returncode]
+    with subprocess.Popen(
+        [made / "bin" / entry, *command], env=environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        assert process.stdout.readline().startswith("listening on")
+        healthy.append(subprocess.run(check, env=environment, capture_output=True, check=False).returncode)
+        process.terminate()
+        process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 0
+    assert healthy == [1, 0]

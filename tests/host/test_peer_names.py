@@ -1,0 +1,102 @@
+"""Names that people know, wherever a GUID shows."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mqqb import guids
+from ordack.client import Client
+from ordack.config import Config
+from ordack.peer_names import PeerNames
+
+from tests.support.command import DEADLINE_S, Serve, as_json, converse, ordack
+from tests.support.host_peer import Peer, direct
+from tests.support.host_world import Host
+
+ONE, TWO = bytes([0xAB]) * 16, bytes([2]) * 16  # letters have two cases
+TEXT = guids.guid_text(ONE)
+NAMES = PeerNames({TEXT[1:-1].lower(): "press 7"})
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (f"{TEXT} is late", f"{TEXT} (press 7) is late"),
+        (f"PRIVATE={TEXT[1:-1]}\\0000000A: on hold", f"PRIVATE={TEXT[1:-1]}\\0000000A (press 7): on hold"),
+        (f"{TEXT.lower()}\\12 and {TEXT}", f"{TEXT.lower()}\\12 (press 7) and {TEXT} (press 7)"),
+        (guids.guid_text(TWO), guids.guid_text(TWO)),
+        (f"{TEXT[1:-1]}0", f"{TEXT[1:-1]}0"),
+        (f"f{TEXT[1:-1]}", f"f{TEXT[1:-1]}"),
+        ("line1", "line1"),
+    ],
+)
+def test_a_name_stands_behind_its_guid(text: str, shown: str) -> None:
+    assert NAMES.added(text) == shown
+    assert NAMES.of(text) == ("press 7" if shown != text else None)
+    assert PeerNames({}).added(text) == text
+
+
+@given(st.text(), st.text())
+def test_nothing_else_of_a_text_changes(before: str, behind: str) -> None:
+    text = f"{before} {TEXT} {behind}"
+    assert NAMES.added(text) == text.replace(TEXT, f"{TEXT} (press 7)")
+
+
+def test_the_log_has_the_name_and_counts_by_the_guid(tmp_path: Path) -> None:
+    host = Host(tmp_path, Config(names={TEXT[1:-1].lower(): "press 7"}))
+    host.manager.operator.tell(f"{TEXT} is late")
+    assert host.log == [f"{TEXT} (press 7) is late"]
+    assert host.log[0].fact == f"{TEXT} is late"  # type: ignore[attr-defined]
+    host.manager.config.become(Config())
+    host.manager.operator.tell(f"{TEXT} is late")
+    assert host.log[1] == f"{TEXT} is late"
+    host.store.close()
+
+
+def test_every_command_that_shows_a_guid_shows_the_name(tmp_path: Path) -> None:
+    with Client(tmp_path, create=True) as client:
+        client.create_queue("line1", transactional=True)
+        client.send(f"PRIVATE={TEXT[1:-1]}\\00000001", b"to a board")
+    (tmp_path / "ordack.toml").write_text(f"[names]\n'{TEXT}' = 'press 7'\n")
+    running = Serve(tmp_path)
+    try:
+        for guid, stamp in ((ONE, 100), (TWO, 101)):
+            peer = Peer(guid, direct("line1"), time_stamp=stamp)
+            peer.send(b"x")
+            converse(peer, running.port)
+        first, second = as_json("receive", "--store", tmp_path, "line1", "--peek")
+        assert (first["source_name"], second["source_name"]) == ("press 7", None)
+        assert first["source"] in (TEXT, TEXT[1:-1])
+        assert "(press 7) transactional" in ordack("receive", "--store", tmp_path, "line1").stdout
+        [queue] = [row for row in as_json("outgoing", "list", "--store", tmp_path) if not row["returns"]]
+        assert queue["peer_name"] == "press 7"
+        assert "(press 7)" in "".join(ordack("outgoing", "list", "--store", tmp_path).stdout.split("\n"))
+        told = json.loads(ordack("status", "--store", tmp_path, "--json").stdout)
+        assert any("(press 7): " in problem for problem in told["problems"])
+        (tmp_path / "ordack.toml").write_text(f"[names]\n'{TEXT}' = 'press 8'\n")
+        running.process.send_signal(signal.SIGHUP)
+        deadline = time.monotonic() + DEADLINE_S
+        while as_json("receive", "--store", tmp_path, "line1", "--peek")[0]["source_name"] is not None:
+            assert time.monotonic() < deadline  # what is left is of the other, which has no name
+        while not any(row["peer_name"] == "press 8" for row in as_json("outgoing", "list", "--store", tmp_path)):
+            assert time.monotonic() < deadline
+    finally:
+        running.stop()
+
+
+def test_sessions_have_names(tmp_path: Path) -> None:
+    from ordack.status import report
+
+    host = Host(tmp_path, Config())
+    link = host.manager.accept("10.0.0.9", 0)
+    assert link is not None
+    link.session.remote_guid = ONE
+    [session] = report(host.manager.links, [], {}, NAMES)["sessions"]
+    assert (session["guid"], session["peer_name"]) == (TEXT, "press 7")
+    host.store.close()

@@ -1,0 +1,642 @@
+"""Header prediction: whatever comes, a queue manager that takes messages in runs decides, stores, answers and remembers
+just what one does that takes each by itself.
+
+Two of them get the same bytes in the same pieces at the same times: runs of several streams and queues on several
+connections, with gaps, repetitions, changed bits, other headers, internal packets in between, quotas and disks that are
+full, failing stores and connections that break. After each step all of the two is compared.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import subprocess
+import sys
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from struct import pack_into, unpack_from
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mqqb import build, compose, core, names, parse
+from mqqb.events import Acknowledged, Closed, MessageReceived
+from ordack.access import Access
+from ordack.config import Config
+from ordack.links import Link
+from ordack.manager import Manager
+from ordack.prediction import LONGEST, LONGEST_HEAD, PATIENCE, TEMPLATES, MessageRun, PredictingSession, Template
+from ordack.store import Store, StoreFull
+from ordack.store.room import Room
+
+from tests.support.command import ENVIRONMENT, ROOT
+from tests.support.host_peer import direct
+from tests.support.host_world import START, WALL, wall_at
+
+LINKS = 3
+DESTINATIONS = (  # by stream
+    direct("line1"),
+    names.DirectQueueFormatName("OS:plant\\private$\\LINE1"),  # another name of it, so another stream
+    direct("small"),
+    direct("plain"),
+    direct("nowhere"),
+    names.DirectQueueFormatName("TCP:10.1.1.1\\private$\\there"),  # of another queue manager, if messages are forwarded
+)
+ADMIN = direct("plain")
+TABLES = {
+    "messages": "lookup_id, queue, rank, receiver, expires, wants, peer, address, own, purged, in_doubt, packet",
+    "queues": "*",
+    "incoming": "*",
+    "outgoing": "*",
+    "outgoing_messages": "*",
+    "outcomes": "*",
+    "history": "*",
+}
+SEND, DELIVER, TICK, CUT, TAKE, ROOM, FAIL, POLL = range(8)
+ALL = (DELIVER, 1 << 30, 1 << 30, 1 << 30)
+# What is done to one message of a run, or to all from there on.
+CHANGES = (
+    "none", "gap", "again", "previous", "bit", "byte", "label", "class", "wants", "journal", "late", "expiring",
+    "session", "internal", "express", "flags", "reserved", "sequence", "trailing", "extension", "numbers", "allocated",
+    "expiring again",
+)  # fmt: skip
+Action = tuple[int, ...]
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All stores get the same identity and the same numbers."""
+    monkeypatch.setattr(secrets, "token_bytes", lambda size: b"\xab" * size)
+    monkeypatch.setattr(secrets, "randbelow", lambda below: 77 % below)
+
+
+class Twin:
+    """One of the two queue managers. at_once: how many messages it has accepted in runs."""
+
+    def __init__(self, folder: Path, config: Config, predicts: bool) -> None:
+        self.predicts = predicts
+        self.now = START
+        self.log: list[str] = []
+        self.links: list[Link | None] = [None] * LINKS
+        self.told: list[object] = []
+        self.at_once = 0
+        self.store = Store(folder, create=True, clock=lambda: wall_at(self.now))
+        self.store._database.connection.execute("PRAGMA synchronous = OFF")
+        self.store.lock_manager()
+        self.store.queues.create("line1", transactional=True)
+        self.store.queues.create("small", transactional=True)
+        self.store.queues.set_quota("small", 9000)
+        self.store.queues.create("plain")
+        self.store.queues.create("there", transactional=True)
+        self.manager = Manager(self.store, START, config, self.log.append)
+        self.manager.poll(START, WALL)
+        self._receive = self.manager.links.receive
+        self.manager.links.receive = self._tell  # type: ignore[method-assign]
+        accept = self.manager._acceptance._accept_run
+        self.manager._acceptance._accept_run = lambda *run: self._count(accept(*run))  # type: ignore[method-assign]
+
+    def _count(self, accepted: int) -> int:
+        self.at_once += accepted
+        return accepted
+
+    def _tell(self, link: Link, data: bytes, now: int) -> list[object]:
+        events = self._receive(link, data, now)
+        for event in events:
+            if isinstance(event, MessageRun):
+                assert self.predicts
+                assert 1 <= len(event) <= LONGEST
+                assert b"".join(event.packets(0, len(event))) == event.data
+                self.told += [self._what(event.single(place)) for place in range(len(event))]
+            else:
+                self.told.append(self._what(event))
+        return events
+
+    @staticmethod
+    def _what(event: object) -> object:
+        if isinstance(event, MessageReceived):
+            return event.recoverable, event.raw, type(event.packet)
+        if isinstance(event, Acknowledged):
+            return [entry.message_id for entry in event.entries]
+        return type(event), event.rule if isinstance(event, Closed) else ""
+
+    def state(self) -> object:
+        """All that the two have to have in common."""
+        place = {link: number for number, link in enumerate(self.links) if link}
+        sessions = [
+            link
+            and (
+                link.session.state,
+                list(link.session.window.counts),
+                link.session.due,
+                link.session._ack_send_duration,
+                link.session._received_ack,
+                link.session._session_active,
+                link.session.direct_format_session,
+                link.session.half_received,
+                link.session.closed and (link.session.closed.rule, link.session.closed.reason),
+            )
+            for link in self.links
+        ]
+        incoming = self.manager.incoming
+        streams = [
+            (
+                state.source,
+                state.key,
+                state.target,
+                list(state.stream.record),
+                state.stream.limit,
+                state.stream._due,
+                state.stream._come,
+                state.stream.last_order_ack_send_time,
+                state.last_access,
+                state.complained,
+                state.link and place.get(state.link),
+                state.waits_for,
+                state in incoming._strays,
+            )
+            for state in incoming
+        ]
+        owed = [(state.source, state.key) for state in incoming._owed]
+        tables = {
+            name: list(self.store._database.connection.execute(f"SELECT {columns} FROM {name} ORDER BY 1, 2"))
+            for name, columns in TABLES.items()
+        }
+        counters = self.manager.links.counters
+        counts = [
+            (name, one.sessions, one.received, one.received_bytes, one.sent, one.sent_bytes, one.resent, one.refused)
+            for name, one in counters.peers
+        ]
+        counts.append(("", counters.batches.counts, counters.batches.total, counters.ends, counters.store_failures))
+        told, self.told = self.told, []
+        return sessions, streams, owed, incoming.order_acks_due, self.log, told, tables, counts
+
+
+class Stream(NamedTuple):
+    """Numbers that a source gives to its messages for one queue."""
+
+    number: int = 0
+    ordinal: int = 3
+
+
+class Play:
+    """Actions, done to both."""
+
+    def __init__(self, folder: Path, number: int = 0) -> None:
+        config = Config(
+            early_order_ack=(20, 0)[number & 1],
+            own_names=frozenset({"127.0.0.1"}) if number & 2 else frozenset(),
+            route=bool(number & 2),
+            access={"small": Access(sources=frozenset({self._source(0)}))} if number & 4 else {},
+            refusals_told=3,
+            report_messages=True,
+        )
+        self.now = START
+        self.twins = [Twin(folder / "runs", config, True), Twin(folder / "singles", config, False)]
+        self.waiting = [bytearray() for _ in range(LINKS)]
+        self.streams = {
+            (self._source(number), place): Stream() for number in range(LINKS) for place in range(len(DESTINATIONS))
+        }
+        self.sent = [[0, 0] for _ in range(LINKS)]  # on this connection, and recoverable ones
+        self.message_id = 1
+
+    def close(self) -> None:
+        for twin in self.twins:
+            twin.store.close()
+
+    def __enter__(self) -> Play:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def act(self, action: Action) -> None:
+        kind, *arguments = action
+        (self._send, self._deliver, self._tick, self._cut, self._take, self._room, self._fail, self._poll)[kind](
+            *arguments
+        )
+        if kind != SEND:
+            self.compare()
+
+    def compare(self) -> None:
+        """Take what both have to say; all of it has to be the same."""
+        outputs = []
+        for twin in self.twins:
+            place = {link: number for number, link in enumerate(twin.links) if link}
+            outputs.append([(place.get(link), data, shut) for link, data, shut in twin.manager.output()])
+        assert outputs[0] == outputs[1]
+        runs, singles = (twin.state() for twin in self.twins)
+        assert runs == singles
+        for number in range(LINKS):
+            if any(there == number and shut for there, _, shut in outputs[0]):
+                self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        self.waiting[number].clear()
+        for twin in self.twins:
+            twin.links[number] = None
+
+    # ---- what is done
+
+    def _connect(self, number: int) -> None:
+        if self.twins[0].links[number] is None:
+            for twin in self.twins:
+                link = twin.manager.accept("10.0.0.9", self.now)
+                assert link is not None
+                link.session.predicts = twin.predicts
+                twin.links[number] = link
+            self.sent[number] = [0, 0]
+            self.waiting[number][:] = compose.establish_connection(self._source(number), names.NULL_GUID, 0)
+            self.waiting[number] += compose.connection_parameters(500, 20000, 64)
+
+    @staticmethod
+    def _source(number: int) -> bytes:
+        """Two of the connections are of one queue manager."""
+        return bytes([number // 2 + 1]) * 16
+
+    def _hear(self, number: int, place: int) -> None:
+        """If nothing of it is on its way, a source knows what of its stream was accepted, and goes on behind that."""
+        source = self._source(number)
+        if any(waiting for other, waiting in enumerate(self.waiting) if self._source(other) == source):
+            return
+        key = "direct=" + DESTINATIONS[place].direct_format_name.lower()
+        state = self.twins[0].manager.incoming.find(source, key)
+        if state is None or not state.stream.tx_sequence_number:
+            self.streams[source, place] = Stream()
+        elif state.stream.tx_sequence_number > 0xFFFF0000:
+            self.streams[source, place] = Stream(0, state.stream.record[core.INCOMING_ORDINAL] + 1)
+        else:
+            accepted = state.stream.record
+            self.streams[source, place] = Stream(accepted[core.INCOMING_NUMBER], accepted[core.INCOMING_ORDINAL])
+
+    def _send(self, number: int, place: int, count: int, change: int, at: int, value: int) -> None:
+        """A run of messages of one stream; one of them is different, or all from that on."""
+        self._connect(number)
+        self._hear(number, place)
+        how = CHANGES[change]
+        for index in range(count):
+            self._message(number, place, how if index == at else "none", how if index >= at else "none", index, value)
+
+    def _message(self, number: int, place: int, how: str, since: str, index: int, value: int) -> None:
+        """how: this message is different; since: this one is, and those before it."""
+        stream = self.streams[self._source(number), place]
+        if how == "gap":
+            stream = stream._replace(number=stream.number + 1 + value % 5)
+        elif how == "again":
+            stream = stream._replace(number=max(stream.number - 1 - value % 40, 0))
+        elif how == "expiring again":
+            stream = stream._replace(number=max(stream.number - 4, 0))
+        elif how == "sequence":
+            stream = Stream(0, max(stream.ordinal + value % 3 - 1, 1))
+        stream = stream._replace(number=stream.number + 1)
+        packet = self._packet(number, place, stream, how, since, index, value)
+        self.streams[self._source(number), place] = stream
+        waiting = self.waiting[number]
+        self.sent[number][0] += 1
+        self.sent[number][1] += 1
+        if how == "session":
+            packet[2] |= core.BASE_SH
+            fields = core.words(core.SESSION_HEADER)
+            fields[core.ACKS_SENT], fields[core.ACKS_RECOVERABLE_SENT] = (count & 0xFFFF for count in self.sent[number])
+            fields[core.ACKS_WINDOW_SIZE] = 1 + value % 64
+            packet += bytes(16)
+            core.pack(core.SESSION_HEADER, fields, packet, len(packet) - 16)
+        elif how in ("bit", "byte"):
+            where = value % len(packet) if value & 1 else (value >> 1) % min(len(packet), 240)
+            packet[where] = packet[where] ^ 1 << (value >> 9 & 7) if how == "bit" else value >> 8 & 0xFF
+        elif how == "internal":
+            fields = core.words(core.SESSION_HEADER)
+            fields[core.ACKS_SENT], fields[core.ACKS_RECOVERABLE_SENT] = (
+                self.sent[number][0] - 1,
+                self.sent[number][1] - 1,
+            )
+            fields[core.ACKS_WINDOW_SIZE] = 64
+            waiting += compose.session_ack(fields)
+        waiting += packet
+        if how == "express":
+            self.sent[number][0] += 1
+            waiting += build.user_message(self._source(number), self._next_id(), ADMIN, b"x", priority=value % 8)
+
+    def _next_id(self) -> int:
+        self.message_id += 1
+        return self.message_id
+
+    def _packet(
+        self, number: int, place: int, stream: Stream, how: str, since: str, index: int, value: int
+    ) -> bytearray:
+        life = 5 + value % 40
+        wall = wall_at(self.now)
+        packet = build.user_message(
+            self._source(number),
+            self._next_id(),
+            DESTINATIONS[place],
+            b"%d " % stream.number * (index * value % 50),
+            label="other" if since == "label" else "reading",
+            delivery="transactional",
+            ttrq=life if since == "late" else compose.FOREVER,
+            ttbr=life if since.startswith("expiring") else compose.FOREVER,
+            sent_time=wall - index * value % 60 if since in ("late", "expiring", "expiring again") else wall - index,
+            journal=(core.USER_JN, core.USER_JP)[value & 1] if since == "journal" else 0,
+            acknowledge=value & 0xF if since == "wants" else 0,
+            admin=ADMIN if since == "wants" else None,
+            message_class=value & 0x1FF if how == "class" else 0,
+            extension=bytes(value % 1200) if since == "extension" else b"",
+        )
+        at = parse.transaction_offset(packet)
+        flags = (value * (index + 1) & 0xFFFFFE) if since == "flags" else 0xC
+        previous = value % 70 if how == "previous" else stream.number - 1
+        pack_into("<IIIII", packet, at, flags, stream.ordinal, 1000, stream.number, previous)
+        if how == "numbers":
+            pack_into("<I", packet, at + (12, 16)[value & 1], (0, 0xFFFFFFFF, 0xFFFFFFFE)[value % 3])
+        if since == "reserved":
+            packet[1] = value * index & 0xFF
+        if how == "trailing":
+            packet += bytes(4 * (1 + value % 3))
+            pack_into("<I", packet, compose.PACKET_SIZE_AT, len(packet))
+        if how == "allocated":
+            size_at = at + compose.TRANSACTION_HEADER_SIZE + compose.MESSAGE_SIZE_AT
+            pack_into("<I", packet, size_at + 4, unpack_from("<I", packet, size_at)[0] + value % 6)
+        return packet
+
+    def _deliver(self, *sizes: int) -> None:
+        """So many bytes of each connection arrive, as one batch."""
+        pieces = []
+        for number, size in enumerate(sizes):
+            if self.twins[0].links[number] is not None and self.waiting[number]:
+                pieces.append((number, bytes(self.waiting[number][:size])))
+                del self.waiting[number][:size]
+        for twin in self.twins:
+            arrivals = [(link, data) for number, data in pieces if (link := twin.links[number]) is not None and data]
+            twin.manager.receive(arrivals, self.now, wall_at(self.now))
+
+    def _tick(self, milliseconds: int) -> None:
+        self.now += milliseconds
+        for twin in self.twins:
+            twin.now = self.now
+            twin.manager.acknowledge(self.now, wall_at(self.now))
+
+    def _poll(self) -> None:
+        for twin in self.twins:
+            twin.manager.poll(self.now, wall_at(self.now))
+
+    def _cut(self, number: int) -> None:
+        for twin in self.twins:
+            link = twin.links[number]
+            if link is not None:
+                twin.manager.lost(link)
+        self._forget(number)
+
+    def _take(self, place: int, count: int) -> None:
+        """An application takes messages of a queue, by their places alone."""
+        for twin in self.twins:
+            queue = twin.store.queues.named(("line1", "small", "plain", "there")[place])
+            with twin.store.transaction():
+                twin.store.messages.delete(
+                    [message.lookup_id for message in twin.store.messages.peek(queue.identifier, count)]
+                )
+
+    def _room(self, size: int) -> None:
+        """A disk with so many bytes left for each batch; 0: enough."""
+        for twin in self.twins:
+            twin.store.room = lambda _quota: Room(size or 1 << 30, "the disk is full")  # type: ignore[method-assign]
+
+    def _fail(self) -> None:
+        """The next batch with messages for a queue here cannot be written."""
+        for twin in self.twins:
+            add = twin.store.messages.add
+
+            def fail(_messages: Any, twin: Twin = twin, add: Any = add) -> None:
+                twin.store.messages.add = add  # type: ignore[method-assign]
+                raise StoreFull("the disk is full")
+
+            twin.store.messages.add = fail  # type: ignore[method-assign]
+
+
+def _play(folder: Path, number: int, actions: list[Action]) -> int:
+    """How many messages were accepted in runs."""
+    with Play(folder, number) as play:
+        for action in actions:
+            play.act(action)
+        play.act((DELIVER, 1 << 30, 1 << 30, 1 << 30))
+        play.act((TICK, 20_000))
+        play.act((POLL,))
+        return play.twins[0].at_once
+
+
+# ---- one change at a time ------------------------------------------------------------------------
+
+
+@pytest.mark.rule("B-098", "B-250", "B-262", "B-264", "B-265", "B-270", "B-272", "B-282", "B-284", "B-288")
+@pytest.mark.parametrize("how", CHANGES)
+def test_each_change_in_a_run_is_decided_like_in_single_messages(tmp_path: Path, how: str) -> None:
+    change = CHANGES.index(how)
+    once, often = ((20, 112),), ((0, 7), (1, 30), (20, 1))
+    for number, places, changes in ((0, range(len(DESTINATIONS)), often), (7, (0, 2, len(DESTINATIONS) - 1), once)):
+        actions: list[Action] = []
+        for place in places:
+            for at, value in changes:
+                actions += [(SEND, 0, place, 40, change, at, value), ALL]
+                actions += [(SEND, 0, place, 40, 0, 0, 0), ALL, (TICK, 20), (SEND, 1, place, 3, 0, 0, 0)]
+                actions += [(SEND, 2, place, 5, change, at, value), ALL]
+            actions += [(TAKE, 0, 1000), (TAKE, 1, 1000), (TAKE, 2, 1000), (TAKE, 3, 1000)]
+        at_once = _play(tmp_path / str(number), number, actions)
+        print(f"{at_once} messages in runs")
+        assert at_once > 30
+
+
+@pytest.mark.rule("B-012", "B-264")
+def test_what_is_forwarded_from_now_on_is_no_more_taken_for_a_queue_here(tmp_path: Path) -> None:
+    with Play(tmp_path) as play:
+        send = (SEND, 0, len(DESTINATIONS) - 1, 30, 0, 0, 0)
+        for action in (send, ALL, (TICK, 20)):
+            play.act(action)
+        assert play.twins[0].at_once == 29
+        routes = Config(own_names=frozenset({"127.0.0.1"}), route=True)
+        for twin in play.twins:
+            twin.manager._acceptance._config = twin.manager._acceptance._routing._config = routes
+        play.act(send)
+        play.act(ALL)
+        assert play.twins[0].at_once == 29
+        assert len(play.twins[0].store.outgoing.messages()) == 30
+
+
+@pytest.mark.rule("B-283", "B-284", "B-285", "B-398")
+@pytest.mark.parametrize("size", [600, 2_000, 9_000, 12_000, 20_000])
+def test_a_place_that_gets_full_in_a_run_or_between_two_takes_as_much(tmp_path: Path, size: int) -> None:
+    actions: list[Action] = [
+        (SEND, 0, 0, 1, 0, 0, 0),
+        (SEND, 0, 2, 1, 0, 0, 0),
+        (SEND, 2, 0, 1, 0, 0, 0),
+        ALL,
+        (ROOM, size),
+    ]
+    for count in (1, 5, 20, 63, 64, 130):
+        for place in (0, 2):
+            actions += [(SEND, 0, place, count, 0, 0, 0), (SEND, 2, 0, count, 0, 0, 0), ALL, (TICK, 20)]
+        actions += [(TAKE, 1, 30)]
+    assert _play(tmp_path, 0, actions) > 0
+
+
+# ---- generated -----------------------------------------------------------------------------------
+
+LINK = st.integers(0, LINKS - 1)
+SIZES = st.sampled_from((0, 1, 100, 700, 3000, 20_000, 1 << 20))
+SENDS = st.tuples(
+    st.just(SEND), LINK, st.integers(0, len(DESTINATIONS) - 1), st.integers(1, 90), st.integers(0, len(CHANGES) - 1),
+    st.integers(0, 30), st.integers(0, 0xFFFF),
+)  # fmt: skip
+ACTIONS: st.SearchStrategy[list[Any]] = st.lists(
+    st.one_of(
+        SENDS,
+        SENDS,
+        st.tuples(st.just(DELIVER), SIZES, SIZES, SIZES),
+        st.tuples(st.just(DELIVER), SIZES, SIZES, SIZES),
+        st.tuples(st.just(TICK), st.sampled_from((1, 20, 600, 11_000))),
+        st.tuples(st.just(CUT), LINK),
+        st.tuples(st.just(TAKE), st.integers(0, 2), st.integers(1, 60)),
+        st.tuples(st.just(ROOM), st.sampled_from((0, 600, 9000, 20_000))),
+        st.tuples(st.just(FAIL)),
+        st.tuples(st.just(POLL)),
+    ),
+    max_size=14,
+)
+
+
+@pytest.mark.rule("B-098", "B-250", "B-262", "B-270", "B-272", "B-282", "B-284", "B-285")
+@settings(max_examples=80, deadline=None)
+@given(number=st.integers(0, 7), actions=ACTIONS)
+def test_runs_are_decided_like_single_messages(
+    tmp_path_factory: pytest.TempPathFactory, number: int, actions: list[Action]
+) -> None:
+    _play(tmp_path_factory.mktemp("twins"), number, actions)
+
+
+def _actions(draw: random.Random) -> Iterator[Action]:
+    """A day of such traffic."""
+    while True:
+        kind = draw.choices((SEND, DELIVER, TICK, CUT, TAKE, ROOM, FAIL, POLL), (40, 60, 8, 2, 4, 6, 1, 2))[0]
+        if kind == SEND:
+            change = draw.randrange(len(CHANGES)) if draw.random() < 0.5 else 0
+            count = draw.choice((1, 5, 30, 64, 90))
+            place = draw.choices(range(len(DESTINATIONS)), (8, 4, 3, 1, 1, 1))[0]
+            yield kind, draw.randrange(LINKS), place, count, change, draw.randrange(count), draw.randrange(1 << 16)
+        elif kind == DELIVER:
+            yield (
+                ALL
+                if draw.random() < 0.5
+                else (
+                    kind,
+                    *(draw.choice((0, 1, 100, 1000, 5000, 20_000, 1 << 20)) for _ in range(LINKS)),
+                )
+            )
+        elif kind == TICK:
+            yield kind, draw.choice((1, 10, 20, 500, 600, 11_000))
+        elif kind in (CUT, TAKE):
+            yield (kind, draw.randrange(LINKS)) if kind == CUT else (kind, draw.randrange(3), draw.randrange(1, 200))
+        elif kind == ROOM:
+            yield kind, draw.choice((0, 0, 0, 0, 600, 9000, 20_000))
+        else:
+            yield (kind,)
+
+
+@pytest.mark.rule("B-098", "B-250", "B-262", "B-270", "B-272", "B-282", "B-284", "B-285")
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_a_long_day_of_runs_is_decided_like_single_messages(tmp_path: Path, seed: int) -> None:
+    print("seed", seed)
+    draw = random.Random(seed)
+    actions = [action for action, _ in zip(_actions(draw), range(200), strict=False)]
+    at_once = _play(tmp_path, seed % 8, actions)
+    print(f"{at_once} messages in runs")
+    assert at_once > 300
+
+
+# ---- what is predicted ---------------------------------------------------------------------------
+
+
+def _session() -> PredictingSession:
+    session = PredictingSession(False, b"\xab" * 16, 0)
+    session.connected(0)
+    session.receive_data(compose.establish_connection(b"\1" * 16, names.NULL_GUID, 0), 0)
+    session.receive_data(compose.connection_parameters(500, 20000, 64), 0)
+    return session
+
+
+def _messages(first: int, count: int, queue: str = "line1", **properties: Any) -> bytes:
+    out = bytearray()
+    for number in range(first, first + count):
+        packet = build.user_message(b"\1" * 16, number, direct(queue), b"x", delivery="transactional", **properties)
+        pack_into("<II", packet, parse.transaction_offset(packet) + 12, number, number - 1)
+        out += packet
+    return bytes(out)
+
+
+def _sizes(events: list[object]) -> list[int]:
+    return [len(event) if isinstance(event, MessageRun) else 1 for event in events]
+
+
+def test_all_but_the_first_of_a_stream_come_as_runs() -> None:
+    session = _session()
+    assert _sizes(session.receive_data(_messages(1, 3 * LONGEST + 2), 0)) == [1, LONGEST, LONGEST, LONGEST, 1]
+    assert isinstance(session.receive_data(_messages(200, 1), 0)[0], MessageRun)
+
+
+@pytest.mark.rule("B-270", "B-272")
+def test_what_is_accepted_of_a_run_begins_where_it_is_asked_to() -> None:
+    session = _session()
+    (_, run) = session.receive_data(_messages(1, 5), 0)
+    assert isinstance(run, MessageRun)
+    record = array("I", (0, 0, 3, 0))  # the first of the run is number 2
+    assert run.accept(record, 0) == 0
+    assert run.accept(record, 2) == 2
+    assert list(record) == [0, 0, 5, 0]
+
+
+def test_streams_that_take_turns_are_predicted_all() -> None:
+    session = _session()
+    for number in range(TEMPLATES):
+        session.receive_data(_messages(1, 1, f"line{number}"), 0)
+    for turn in range(1, 5):
+        for number in range(TEMPLATES):
+            assert isinstance(session.receive_data(_messages(1 + turn, 1, f"line{number}"), 0)[0], MessageRun)
+
+
+@pytest.mark.rule("B-148", "B-167")
+def test_a_peer_that_sends_runs_is_not_silent() -> None:
+    session = _session()
+    session.receive_data(_messages(1, 1), 0)
+    session.send(None, bytearray(_messages(1, 1)), True, 0)  # which the peer does not acknowledge
+    for turn in range(1, 20):
+        now = 15_000 * turn
+        assert isinstance(session.receive_data(_messages(1 + turn, 1), now)[0], MessageRun)
+        session.handle_timeout(now)
+        assert session.closed is None
+
+
+def test_what_a_session_keeps_of_messages_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody can send messages that nothing will be like: few templates, of few bytes each, and few attempts."""
+    session = _session()
+    learn, made = Template.of, 0
+
+    def count(raw: bytes) -> Template | None:
+        nonlocal made
+        made += 1
+        return learn(raw)
+
+    monkeypatch.setattr(Template, "of", count)
+    for number in range(1, 20 * PATIENCE):
+        session.receive_data(_messages(number, 1, label=f"label {number}", extension=bytes(number)), 0)
+        assert len(session._templates) <= TEMPLATES
+        assert all(len(template._head) <= LONGEST_HEAD for template in session._templates)
+    assert made < PATIENCE + 20
+    session.receive_data(_messages(1, PATIENCE, extension=bytes(LONGEST_HEAD)), 0)
+    assert session._templates == []
+    session.receive_data(_messages(1, PATIENCE), 0)  # and it goes on when a stream begins
+    assert isinstance(session.receive_data(_messages(1 + PATIENCE, 1), 0)[0], MessageRun)
+
+
+def test_nothing_is_predicted_without_the_c_core() -> None:
+    code = "from ordack.prediction import PredictingSession as P; import sys; sys.exit(P.predicts)"
+    environment = {**ENVIRONMENT, "ORDACK_CORE": "python"}
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, timeout=60).returncode == 0

@@ -1,0 +1,255 @@
+"""SIGHUP: `serve` reads its file again; what can be taken up is, what cannot is told, and a mistake changes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mqqb import guids
+from ordack import running
+from ordack.client import Client
+from ordack.config_file import ConfigFile, parse
+from ordack.running import Running
+from ordack.settings import NUMBERS, RESTART, TABLES
+
+from tests.support.command import DEADLINE_S, Serve, converse, ordack
+from tests.support.host_peer import Peer, direct
+
+ONE, TWO = bytes([1]) * 16, bytes([2]) * 16
+START = "[[listen]]\nport = 0\n"
+
+
+class Plant:
+    """A running `serve` with a file, and what it logs."""
+
+    def __init__(self, store: Path, text: str | None = START, *arguments: str, listen: str | None = None) -> None:
+        self.store = store
+        with Client(store, create=True) as client:
+            client.create_queue("line1", transactional=True)
+        self.file = store / "ordack.toml"
+        if text is not None:
+            self.file.write_text(text)
+        self.serve = Serve(store, *arguments, listen=listen)
+        self.port = self.serve.port
+        self.lines: list[str] = []
+        self._came = threading.Condition()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.serve.process.stderr
+        for line in self.serve.process.stderr:
+            with self._came:
+                self.lines.append(line)
+                self._came.notify_all()
+
+    def until(self, said: str) -> str:
+        """The first line with this that was not asked for before; all up to it are gone then."""
+        deadline = time.monotonic() + DEADLINE_S
+        with self._came:
+            while not any(said in line for line in self.lines):
+                assert self._came.wait(deadline - time.monotonic()), self.lines
+            place = next(number for number, line in enumerate(self.lines) if said in line)
+            found = self.lines[place]
+            del self.lines[: place + 1]
+            return found
+
+    def reload(self, text: str, first: str = "") -> str:
+        """Write the file and ask for it; what is told of it. first: something that is told before."""
+        self.file.write_text(text)
+        self.serve.process.send_signal(signal.SIGHUP)
+        if first:
+            self.until(first)
+        return self.until(" again; taken up: ")
+
+    def send(self, guid: bytes, body: bytes, stamp: int) -> dict[int, int]:
+        """Send a message to line1 from a new peer; its negative FinalAcks."""
+        peer = Peer(guid, direct("line1"), time_stamp=stamp)
+        peer.send(body)
+        converse(peer, self.port)
+        return peer.rejected
+
+
+@pytest.fixture
+def plant(tmp_path: Path) -> Iterator[Callable[..., Plant]]:
+    made: list[Plant] = []
+
+    def make(*arguments: Any, **options: Any) -> Plant:
+        made.append(Plant(tmp_path / "store", *arguments, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.serve.process.kill()
+        one.serve.process.wait()
+
+
+def test_what_waits_for_the_next_start_is_what_the_table_says() -> None:
+    """The fields of a file, and the numbers, against `reload` in settings.py."""
+    fixed = {
+        name or key
+        for name, table in TABLES.items()
+        if name != "settings"
+        for key, setting in table.keys.items()
+        if setting.reload == RESTART
+    }
+    assert {name.replace("_", "-").removesuffix("-size") for name in running.FIXED} == fixed
+    old = Running(ConfigFile(), dict.fromkeys(NUMBERS, 1), {})
+    new = ConfigFile(numbers=dict.fromkeys(NUMBERS, 2))
+    taken = old.taking_up(new, {})
+    assert {name for name, value in taken.numbers.items() if value == 1} == {
+        name for name, setting in NUMBERS.items() if setting.reload == RESTART
+    }
+    assert old.taking_up(ConfigFile(), {}).numbers.keys() == {
+        name for name, setting in NUMBERS.items() if setting.reload == RESTART
+    }
+    assert old.differences(new, {}) == list(NUMBERS)
+    assert taken.differences(new, {}) == [name for name, setting in NUMBERS.items() if setting.reload == RESTART]
+
+
+def test_every_part_of_a_file_is_a_difference_when_it_has_changed() -> None:
+    text = f"""
+        own-names = ["plant"]
+        log-format = "json"
+        http = 9180
+        [[listen]]
+        [sessions-per-address]
+        "10.0.0.1" = 5
+        [queues.line1]
+        [every-queue]
+        allow-sources = []
+        [names]
+        "{guids.guid_text(ONE)}" = "press 7"
+        [[serial]]
+        port = "/dev/ttyACM0"
+        [next-hops]
+        a = "b:5"
+        [public-queues]
+        "{guids.guid_text(ONE)}" = 'DIRECT=OS:plant\\private$\\line1'
+        [capture]
+        file = "x.pcap"
+        [settings]
+        Quota = 5
+        """
+    told = Running(ConfigFile(), {}, {}).differences(parse(text, Path("x.toml")), {})
+    assert set(told) == {*filter(None, TABLES), "own-names", "log-format", "http", "Quota"} - {"settings"}
+    fields = {one.name for one in dataclasses.fields(ConfigFile)} - {"path", "numbers", "capture_size"}
+    assert {name.replace("-", "_") for name in told} - {"Quota"} == fields
+
+
+def test_rights_limits_and_numbers_are_taken_up(plant: Callable[..., Plant]) -> None:
+    here = plant()
+    assert here.send(ONE, b"1", 100) == {}
+    told = here.reload(
+        START + f"[queues.line1]\nallow-sources = ['{guids.guid_text(TWO)}']\n[settings]\nQuota = 7777777\n"
+    )
+    assert "taken up: queues, Quota" in told
+    assert list(here.send(ONE, b"2", 101).values()) == [0x8004]
+    assert here.send(TWO, b"3", 102) == {}
+    with Client(here.store) as client:
+        assert client.config().quota == 7_777_777
+        assert [message.body for message in client.queue("line1").peek()] == [b"1", b"3"]
+    assert "taken up: queues, Quota" in here.reload(START)
+    here.send(ONE, b"4", 103)  # the FinalAck of b"2" may come once more
+    with Client(here.store) as client:
+        assert client.config().quota == 8 << 30
+        assert [message.body for message in client.queue("line1").peek()] == [b"1", b"3", b"4"]
+    assert "nothing has changed" in here.reload(START)
+    assert "nothing has changed" in here.reload(START)  # told again, although it was told a moment ago
+
+
+def test_a_number_of_the_store_is_taken_up_too(plant: Callable[..., Plant]) -> None:
+    here = plant()
+    assert ordack("config", "--store", here.store, "MaxInSessionsPerAddress", "1").returncode == 0
+    assert "taken up: MaxInSessionsPerAddress" in here.reload(START)
+    with socket.create_connection(("127.0.0.1", here.port), DEADLINE_S):
+        with socket.create_connection(("127.0.0.1", here.port), DEADLINE_S) as second:
+            here.until("127.0.0.1: refused, 1 sessions from there")
+            assert second.recv(1) == b""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (START + "[settings]\nQota = 5\n", "did you mean Quota?"),
+        ("[[listen]\n", "it is no TOML"),
+        (START + "[[listen]]\naddress = '192.0.2.1'\nport = 5\n", "cannot listen on 192.0.2.1:5"),
+        ("[[listen]]\naddress = '192.0.2.1'\nport = 5\n", "cannot listen on 192.0.2.1:5"),
+        (START + "[[serial]]\nport = 'a'\n", "a: there are two ways to it"),
+    ],
+)
+def test_a_mistake_leaves_all_as_it_was_and_is_told_each_time(
+    plant: Callable[..., Plant], text: str, said: str
+) -> None:
+    closed = START + "[queues.line1]\nallow-sources = []\n"
+    here = plant(closed, "--next-hop", "a=127.0.0.1:5")
+    for stamp in (100, 101):
+        here.file.write_text(text)
+        here.serve.process.send_signal(signal.SIGHUP)
+        here.until(said)
+        here.until("the running settings stay as they were")
+        assert list(here.send(ONE, b"x", stamp).values()) == [0x8004]  # same place, same right
+    here.file.unlink()
+    here.serve.process.send_signal(signal.SIGHUP)
+    here.until("ordack.toml is not there any more")
+    assert list(here.send(ONE, b"x", 102).values()) == [0x8004]
+    assert "nothing has changed" in here.reload(closed)
+
+
+def test_listeners_come_and_go_and_sessions_that_may_stay_do(plant: Callable[..., Plant]) -> None:
+    here = plant()
+    with socket.create_connection(("127.0.0.1", here.port), DEADLINE_S) as one:
+        told = here.reload(START + "[[listen]]\naddress = '127.0.0.2'\nport = 0\n")
+        assert "taken up: listen" in told
+        listening = _places(told)
+        assert listening[0] == ("127.0.0.1", here.port)
+        assert listening[1][0] == "127.0.0.2"
+        with socket.create_connection(listening[1], DEADLINE_S) as two:
+            here.reload(START, "127.0.0.1: session closed, its address may not connect to 127.0.0.2")
+            assert two.recv(1) == b""  # its listener is gone
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(listening[1], DEADLINE_S)
+        one.settimeout(0.0)
+        with pytest.raises(BlockingIOError):
+            one.recv(1)
+        one.settimeout(DEADLINE_S)
+        here.reload("[[listen]]\nport = 0\nallow = ['127.0.0.3']\n")
+        assert one.recv(1) == b""
+    with socket.create_connection(("127.0.0.1", here.port), DEADLINE_S) as refused:
+        assert refused.recv(1) == b""
+    told = here.reload(f"[[listen]]\naddress = '0.0.0.0'\nport = {here.port}\n")  # all addresses, the same port
+    assert _places(told) == [("0.0.0.0", here.port)]
+    deadline = time.monotonic() + DEADLINE_S
+    shown = ""
+    while shown != f"0.0.0.0:{here.port}":
+        assert time.monotonic() < deadline
+        shown = json.loads(ordack("status", "--store", here.store, "--json").stdout)["listening"]
+    assert here.send(ONE, b"x", 100) == {}
+
+
+def _places(told: str) -> list[tuple[str, int]]:
+    return [(host, int(port)) for host, port in re.findall(r"([\d.]+):(\d+)[,)]", told)]
+
+
+def test_what_counts_from_the_next_start_is_told_and_options_stay(plant: Callable[..., Plant]) -> None:
+    here = plant(START, "--quota", "6000000", listen="127.0.0.1:0")
+    told = here.reload("own-names = ['x']\n[settings]\nTryConnectInterval = 7\nQuota = 5\n[[listen]]\nport = 1\n")
+    assert "taken up: Quota" in told
+    here.until("own-names, TryConnectInterval: what is new there counts from the next start of `serve`")
+    with Client(here.store) as client:
+        assert client.store.names()["own"] == []
+    assert here.send(ONE, b"x" * 1000, 100) == {}  # the option's quota holds
+
+
+def test_a_file_that_was_not_there_is_found(plant: Callable[..., Plant]) -> None:
+    here = plant(None, listen="127.0.0.1:0")
+    assert "taken up: every-queue" in here.reload("[every-queue]\nallow-sources = []\n")
+    assert list(here.send(ONE, b"x", 100).values()) == [0x8004]

@@ -1,0 +1,626 @@
+"""Backup, restore and check of a store through the commands, while it is used, on full disks, over kills."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+from mqqb import confirm
+from ordack.client import Client
+from ordack.store.locks import SERVE_LOCK
+from ordack.store.schema import CHANGES, FILE_NAME, FORMAT_VERSION, UPGRADES
+
+from hil.signals import heed
+from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, ordack
+
+pytestmark = pytest.mark.slow
+
+BODY = bytes(100_000)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Three messages in a queue, two that wait for another queue manager."""
+    folder = tmp_path / "store"
+    with Client(folder, create=True) as client:
+        client.create_queue("line1")
+        for number in range(3):
+            client.send("line1", b"%d" % number)
+        for number in range(2):
+            client.send("DIRECT=OS:plant\\private$\\line1", b"away %d" % number)
+    return folder
+
+
+def _bodies(store: Path, queue: str = "line1") -> list[bytes]:
+    with Client(store) as client:
+        return [message.body for message in client.queue(queue).peek()]
+
+
+def _refused(text: str, *arguments: object, status: int = 1) -> str:
+    done = ordack(*arguments)
+    assert done.returncode == status, done
+    assert text in done.stderr, done.stderr
+    assert done.stdout == ""
+    return done.stderr
+
+
+def _start(*arguments: object, file_size: int | None = None) -> subprocess.Popen[str]:
+    """A command in a process of its own. file_size: no file that it writes gets longer, in bytes."""
+
+    def begin() -> None:
+        heed()  # whoever runs the tests may ignore signals
+        if file_size is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
+
+    return subprocess.Popen(
+        [sys.executable, "-m", "ordack", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+        preexec_fn=begin,
+    )
+
+
+def _until(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def _in_the_middle(store: Path, folder: Path) -> tuple[subprocess.Popen[str], Path]:
+    """`ordack backup` into an empty folder, stopped (SIGSTOP) when it has begun to write, and before it has ended."""
+    for number in range(100):
+        to = folder / f"backup{number}"
+        process = _start("backup", "--store", store, to)
+        while process.poll() is None and not any(path.stat().st_size for path in folder.glob(".ordack-*.partial")):
+            pass
+        process.send_signal(signal.SIGSTOP)
+        if process.poll() is None and not to.exists():
+            return process, to
+        process.send_signal(signal.SIGCONT)
+        process.communicate(timeout=DEADLINE_S)
+        to.unlink()
+    raise AssertionError("the backup was always quicker")
+
+
+@pytest.fixture
+def large(store: Path) -> Path:
+    """The store with 10 MB more in it, so that a copy takes a while."""
+    with Client(store) as client:
+        client.create_queue("large")
+        for _ in range(100):
+            client.send("large", BODY)
+    return store
+
+
+def test_a_backup_is_restored_with_all_that_was_in_it(store: Path, tmp_path: Path) -> None:
+    (made,) = as_json("backup", "--store", store, tmp_path / "b.ordack")
+    assert {name: made[name] for name in ("messages", "outgoing", "queues", "format_version")} == {
+        "messages": 3,
+        "outgoing": 2,
+        "queues": 1,
+        "format_version": FORMAT_VERSION,
+    }
+    assert made["bytes"] == (tmp_path / "b.ordack").stat().st_size
+    done = ordack("restore", tmp_path / "b.ordack", "--store", tmp_path / "again")
+    assert done.returncode == 0
+    assert "3 messages in 1 queue, 2 messages on the way to others" in done.stdout
+    assert "comes again" in done.stdout
+    assert "message_key" in done.stdout
+    assert _bodies(tmp_path / "again") == [b"0", b"1", b"2"]
+    with Client(tmp_path / "again") as client:
+        assert len(client.store.outgoing.messages()) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "b.ordack", "store"]
+    with Client(tmp_path / "again") as restored, Client(store) as original:
+        assert restored.store.guid == original.store.guid
+
+
+def test_a_backup_of_a_store_that_one_may_only_read_has_the_same_in_it(store: Path, tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may write everything")
+    store.chmod(0o500)
+    try:
+        assert as_json("backup", "--store", store, tmp_path / "b")[0]["messages"] == 3
+    finally:
+        store.chmod(0o700)
+
+
+def test_the_configuration_file_is_not_in_a_backup_and_that_is_said(store: Path, tmp_path: Path) -> None:
+    (store / "ordack.toml").write_text("")
+    assert "ordack.toml is not in the backup" in ordack("backup", "--store", store, tmp_path / "b").stderr
+
+
+@pytest.mark.parametrize(
+    ("to", "text", "status"),
+    [
+        ("s3a://bucket/x", "is a URL of s3a, and only files and folders of this machine", 2),
+        ("store/backup", "store's own folder", 1),
+        ("store/sub/../backup", "store's own folder", 1),
+        ("link/backup", "store's own folder", 1),
+        ("store", "is a folder: name a new file in it", 1),
+        ("file", "is there already, and would be lost", 1),
+        ("dangling", "is there already, and would be lost", 1),
+        ("file/backup", "Not a directory", 1),
+        ("none/backup", "No such file or directory", 1),
+        ("x" * 300, "File name too long", 1),
+        ("", "it has no name", 2),
+    ],
+)
+def test_where_no_backup_can_be_made_none_is_and_nothing_changes(store: Path, to: str, text: str, status: int) -> None:
+    folder = store.parent
+    (store / "sub").mkdir()
+    (folder / "file").write_text("mine")
+    (folder / "link").symlink_to(store)
+    (folder / "dangling").symlink_to(folder / "nowhere")
+    before = sorted(folder.rglob("*"))
+    done = ordack("backup", "--store", "store", to, folder=folder, environment={**ENVIRONMENT, "COLUMNS": "400"})
+    assert done.returncode == status
+    assert text in done.stderr
+    assert sorted(folder.rglob("*")) == before
+    assert (folder / "file").read_text() == "mine"
+
+
+def test_no_backup_is_made_of_what_is_no_store_or_is_damaged(large: Path, tmp_path: Path) -> None:
+    _refused("there is no store in", "backup", "--store", tmp_path / "none", tmp_path / "b")
+    with (large / FILE_NAME).open("r+b") as file:
+        file.seek(20 * 4096)
+        file.write(bytes(range(256)) * 16 * 4)
+    assert "damaged" in _refused("", "backup", "--store", large, tmp_path / "b")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640])
+def test_a_backup_keeps_the_permissions_of_the_store(store: Path, tmp_path: Path, mode: int) -> None:
+    (store / FILE_NAME).chmod(mode)
+    as_json("backup", "--store", store, tmp_path / "b")
+    as_json("restore", tmp_path / "b", "--store", tmp_path / "again")
+    assert [path.stat().st_mode & 0o777 for path in (tmp_path / "b", tmp_path / "again" / FILE_NAME)] == [mode] * 2
+
+
+def test_nobody_waits_for_a_backup_and_what_is_sent_meanwhile_is_not_in_it(large: Path, tmp_path: Path) -> None:
+    """The backup stands still in the middle, while `serve` and an application work."""
+    serve = Serve(large)
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    try:
+        process, to = _in_the_middle(large, folder)
+        with Client(large) as client:
+            for _ in range(100):
+                client.send("large", BODY)
+        assert not to.exists()
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(DEADLINE_S) == 0
+        process.communicate()
+    finally:
+        serve.stop()
+    as_json("restore", to, "--store", tmp_path / "again")
+    assert len(_bodies(tmp_path / "again", "large")) == 100
+    assert len(_bodies(large, "large")) == 200
+
+
+def test_backups_while_four_programs_send_have_the_beginning_of_what_each_has_sent(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    with Client(store, create=True) as client:
+        client.create_queue("line1")
+    serve = Serve(store)
+    program = (
+        "import sys\nfrom ordack.client import Client\nwith Client(sys.argv[1]) as client:\n"
+        "    for number in range(100000):\n"
+        "        client.send('line1', f'{sys.argv[2]} {number}'.encode())\n        print(number, flush=True)\n"
+    )
+    senders = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(store), str(name)], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
+        )
+        for name in range(4)
+    ]
+    acknowledged: list[list[int]] = []
+    try:
+        for number in range(3):
+            # Each has gone on since the last backup; what was said to be sent before this one is in it.
+            acknowledged.append([int(_line(sender)) for sender in senders])
+            as_json("backup", "--store", store, tmp_path / f"b{number}")
+    finally:
+        for sender in senders:
+            sender.kill()
+            sender.communicate()
+        serve.stop()
+    for number, least in enumerate(acknowledged):
+        again = tmp_path / f"again{number}"
+        (restored,) = as_json("restore", tmp_path / f"b{number}", "--store", again)
+        bodies = [tuple(map(int, body.split())) for body in _bodies(again)]
+        assert restored["messages"] == len(bodies)
+        for name in range(4):
+            numbers = [one for whose, one in bodies if whose == name]
+            assert numbers == list(range(len(numbers)))
+            assert len(numbers) > least[name]
+
+
+def _line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout
+    return process.stdout.readline()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=str)
+def test_a_backup_that_is_ended_in_the_middle_leaves_none_and_the_next_one_tidies_up(
+    large: Path, tmp_path: Path, how: signal.Signals
+) -> None:
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    process, to = _in_the_middle(large, folder)
+    process.send_signal(how)
+    process.send_signal(signal.SIGCONT)
+    errors = process.communicate(timeout=DEADLINE_S)[1]
+    assert not to.exists()
+    if how == signal.SIGKILL:
+        assert [path.suffix for path in folder.iterdir()] == [".partial"]
+    else:
+        assert process.returncode == 128 + how
+        assert "no backup was made" in errors
+        assert list(folder.iterdir()) == []
+    as_json("backup", "--store", large, to)
+    assert list(folder.iterdir()) == [to]
+
+
+def test_a_backup_leaves_alone_what_another_one_is_just_making(large: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    process, to = _in_the_middle(large, folder)
+    as_json("backup", "--store", large, folder / "other")
+    process.send_signal(signal.SIGCONT)
+    process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0
+    assert sorted(folder.iterdir()) == sorted([to, folder / "other"])
+
+
+def test_of_two_backups_to_one_name_one_is_made(large: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    process, to = _in_the_middle(large, folder)
+    to.write_text("mine")
+    process.send_signal(signal.SIGCONT)
+    assert "is there already" in process.communicate(timeout=DEADLINE_S)[1]
+    assert process.returncode == 1
+    assert list(folder.iterdir()) == [to]
+    assert to.read_text() == "mine"
+
+
+@pytest.mark.parametrize("command", ["backup", "restore"])
+def test_a_disk_that_becomes_full_in_the_middle_leaves_nothing(large: Path, tmp_path: Path, command: str) -> None:
+    arguments = ["backup", "--store", large, tmp_path / "new"]
+    if command == "restore":
+        as_json("backup", "--store", large, tmp_path / "b")
+        arguments = ["restore", tmp_path / "b", "--store", tmp_path / "new"]
+    before = sorted(tmp_path.iterdir())
+    process = _start(*arguments, file_size=5_000_000)
+    errors = process.communicate(timeout=DEADLINE_S)[1]
+    assert process.returncode == 1
+    assert "cannot write" in errors
+    assert "Traceback" not in errors
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Path]:
+    """A file system of 16 MiB."""
+    folder = Path(tempfile.mkdtemp(prefix="ordack-disk-"))
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if made.returncode:
+        pytest.skip("this process cannot mount a file system")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    folder.rmdir()
+
+
+def test_no_backup_is_made_on_a_disk_without_room_nor_one_that_leaves_the_store_none(
+    large: Path, tmp_path: Path, small_disk: Path
+) -> None:
+    (small_disk / "other").write_bytes(bytes(8 << 20))
+    assert "free" in _refused("needed", "backup", "--store", large, small_disk / "b")
+    as_json("backup", "--store", large, tmp_path / "b")
+    _refused("needed", "restore", tmp_path / "b", "--store", small_disk / "store")
+    assert [path.name for path in small_disk.iterdir()] == ["other"]
+    (small_disk / "other").unlink()
+    with Client(small_disk / "store", create=True) as client:
+        client.create_queue("line1")
+        for _ in range(75):
+            client.send("line1", BODY)
+    text = _refused("", "backup", "--store", small_disk / "store", small_disk / "b")
+    assert "the store on the same disk would be left without room" in text
+    assert [path.name for path in small_disk.iterdir()] == ["store"]
+    assert as_json("backup", "--store", small_disk / "store", tmp_path / "b2")[0]["messages"] == 75
+
+
+# ---- restore ----------------------------------------------------------------------------------------
+
+
+def test_a_restore_is_only_into_an_empty_folder_and_says_what_to_do(store: Path, tmp_path: Path) -> None:
+    backup = tmp_path / "b"
+    as_json("backup", "--store", store, backup)
+    assert f"mv {store} {store}.old" in _refused("is not empty", "restore", backup, "--store", store)
+    again = tmp_path / "again"
+    again.mkdir()
+    as_json("restore", backup, "--store", again)
+    with Client(again) as client:
+        client.send("line1", b"new")
+    _refused("is not empty", "restore", backup, "--store", again)
+    assert _bodies(again)[-1] == b"new"
+    _refused("is no folder", "restore", backup, "--store", backup)
+    _refused("No such file", "restore", backup, "--store", tmp_path / "no" / "parent")
+    serve = Serve(store)
+    try:
+        _refused(f"a queue manager runs on {store}: stop it", "restore", backup, "--store", store)
+    finally:
+        serve.stop()
+
+
+def _newer(path: Path) -> None:
+    database = apsw.Connection(str(path))
+    database.pragma("user_version", FORMAT_VERSION + 1)
+    database.close()
+
+
+def _of_another(path: Path) -> None:
+    path.unlink()
+    database = apsw.Connection(str(path))
+    database.execute("CREATE TABLE settings (name, value)")
+    database.close()
+
+
+def _half(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def _nonsense(path: Path) -> None:
+    path.write_bytes(b"nonsense" * 1000)
+
+
+def _overwritten(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(20 * 4096)
+        file.write(bytes(range(256)) * 16 * 4)
+
+
+def _miscounted(path: Path) -> None:
+    database = apsw.Connection(str(path))
+    database.execute("UPDATE queues SET messages = 7 WHERE name = 'large'")
+    database.pragma("journal_mode", "delete")
+    database.close()
+
+
+def _folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "text"),
+    [
+        (_newer, "use a newer one"),
+        (_of_another, "is a database of another program"),
+        (_half, "is damaged"),
+        (_nonsense, "is damaged, or no store at all"),
+        (_overwritten, "is damaged, and nothing was restored"),
+        (_miscounted, "large: 100 messages are there, 7 are counted"),
+        (_folder, "is no file: name the file that `ordack backup` has made"),
+        (Path.unlink, "No such file"),
+        (lambda path: path.write_bytes(b""), "is empty, and no store"),
+    ],
+)
+@pytest.mark.parametrize("there", [False, True])
+def test_what_is_no_whole_backup_is_not_restored(
+    large: Path, tmp_path: Path, spoil: Callable[[Path], None], text: str, there: bool
+) -> None:
+    backup, again = tmp_path / "b", tmp_path / "again"
+    as_json("backup", "--store", large, backup)
+    spoil(backup)
+    if there:
+        again.mkdir()
+    assert ".partial" not in _refused(text, "restore", backup, "--store", again)
+    assert again.exists() == there
+    assert not there or list(again.iterdir()) == []
+
+
+def test_the_file_of_a_store_in_use_is_no_backup(store: Path, tmp_path: Path) -> None:
+    with Client(store) as client:
+        client.send("line1", b"in the log")
+        _refused(f"`ordack backup --store {store}`", "restore", store / FILE_NAME, "--store", tmp_path / "again")
+
+
+def test_a_restore_that_is_killed_in_the_middle_is_done_again(large: Path, tmp_path: Path) -> None:
+    as_json("backup", "--store", large, tmp_path / "b")
+    again = tmp_path / "again"
+    process = _start("restore", tmp_path / "b", "--store", again)
+    while process.poll() is None and not list(again.glob(".ordack-*.partial")):
+        pass
+    process.kill()
+    process.communicate()
+    if (again / FILE_NAME).exists():
+        shutil.rmtree(again)
+    as_json("restore", tmp_path / "b", "--store", again)
+    assert [path.name for path in again.iterdir()] == [FILE_NAME]
+
+
+def test_what_was_in_an_unfinished_receive_when_the_backup_was_made_is_available(store: Path, tmp_path: Path) -> None:
+    with Client(store) as client, client.queue("line1").receive_batch(2) as messages:
+        assert len(messages) == 2
+        as_json("backup", "--store", store, tmp_path / "b")
+    as_json("restore", tmp_path / "b", "--store", tmp_path / "again")
+    assert _bodies(store) == [b"2"]
+    received = ordack("receive", "--store", tmp_path / "again", "line1", "--all", "--json").stdout.splitlines()
+    assert [json.loads(line)["body"] for line in received] == ["0", "1", "2"]
+
+
+@pytest.mark.rule("B-426", "B-056", "A-22")
+def test_a_destination_that_knows_later_numbers_refuses_nothing_that_a_restored_store_sends(tmp_path: Path) -> None:
+    destination, source, again = tmp_path / "destination", tmp_path / "source", tmp_path / "again"
+    as_json("queue", "create", "--store", destination, "line1", "--transactional")
+    as_json("config", "--store", destination, "IdleAckDelay", 50)
+    to = Serve(destination)
+    hop = ("--next-hop", f"plant=127.0.0.1:{to.port}")
+
+    def send(store: Path, *bodies: str) -> list[int]:
+        return [
+            as_json("send", "--store", store, "DIRECT=OS:plant\\private$\\line1", "--body", body)[0]["message_id"]
+            for body in bodies
+        ]
+
+    def stored(store: Path, identifiers: list[int]) -> bool:
+        with Client(store) as client:
+            states = [client.state(one) for one in identifiers]
+        return all(state and state.answer == confirm.STORED and not state.in_doubt for state in states)
+
+    as_json("queue", "create", "--store", source, "own")
+    sender = Serve(source, *hop)
+    try:
+        before = send(source, "before")
+        _until(lambda: stored(source, before))
+        as_json("backup", "--store", source, tmp_path / "b")
+        lost = send(source, "lost 1", "lost 2", "lost 3")
+        _until(lambda: stored(source, lost))
+        sender.stop()
+        with Client(source) as client:
+            last = max(queue.record[1] for queue in client.store.outgoing.queues())
+        _until(lambda: time.time() > last + 1)
+        as_json("restore", tmp_path / "b", "--store", again)
+        new = send(again, "new 1")  # before it runs
+        sender = Serve(again, *hop)
+        new += send(again, "new 2")
+        _until(lambda: stored(again, new))
+    finally:
+        sender.stop()
+        to.stop()
+    assert _bodies(destination) == [b"before", b"lost 1", b"lost 2", b"lost 3", b"new 1", b"new 2"]
+
+
+# ---- check and upgrade --------------------------------------------------------------------------------
+
+
+def test_a_check_says_what_is_in_a_store_and_that_it_is_whole_while_it_is_served(store: Path) -> None:
+    serve = Serve(store)
+    try:
+        (found,) = as_json("store", "check", "--store", store)
+    finally:
+        serve.stop()
+    assert found["whole"]
+    assert found["problems"] == []
+    assert [found[name] for name in ("messages", "outgoing", "queues", "format_version")] == [3, 2, 1, FORMAT_VERSION]
+    shown = ordack("store", "check", "--store", store).stdout
+    assert f"{store}: whole, 3 messages in 1 queue, 2 messages on the way to others" in shown
+
+
+@pytest.mark.parametrize(
+    ("spoil", "text"),
+    [(_overwritten, "damaged"), (_miscounted, "large: 100 messages are there, 7 are counted"), (_nonsense, "damaged")],
+)
+def test_a_check_of_a_damaged_store_says_so_and_ends_with_1(
+    large: Path, spoil: Callable[[Path], None], text: str
+) -> None:
+    spoil(large / FILE_NAME)
+    done = ordack("store", "check", "--store", large)
+    assert done.returncode == 1
+    assert text in done.stdout + done.stderr
+    assert "whole" not in done.stdout
+
+
+def _older(store: Path, version: int) -> None:
+    """Make the store one of this version, 8 or 6."""
+    database = apsw.Connection(str(store / FILE_NAME))
+    database.execute("DROP TABLE answers")
+    if version == 6:
+        database.execute(
+            "ALTER TABLE messages DROP COLUMN aborts; DROP TRIGGER message_moved; "
+            "ALTER TABLE outgoing DROP COLUMN discarded"
+        )
+    database.pragma("user_version", version)
+    database.close()
+
+
+def _version(store: Path) -> int:
+    database = apsw.Connection(str(store / FILE_NAME), flags=apsw.SQLITE_OPEN_READONLY)
+    found = database.pragma("user_version")
+    database.close()
+    assert isinstance(found, int)
+    return found
+
+
+def test_what_an_upgrade_would_do_is_said_before_and_after_and_only_it_does_it(store: Path, tmp_path: Path) -> None:
+    _older(store, 6)
+    before = (store / FILE_NAME).read_bytes()
+    done = ordack("store", "upgrade", "--store", store, "--check")
+    assert done.returncode == 3
+    assert f"to upgrade from format version 6 to {FORMAT_VERSION}\n  7: how often a receive" in done.stdout
+    assert len(done.stdout.splitlines()) == 1 + FORMAT_VERSION - 6
+    _refused(
+        f"`ordack store upgrade --store {store}` upgrades it; make a backup before",
+        "receive",
+        "--store",
+        store,
+        "line1",
+    )
+    assert as_json("backup", "--store", store, tmp_path / "b")[0]["format_version"] == 6
+    assert (store / FILE_NAME).read_bytes() == before
+    assert sorted(path.name for path in store.iterdir()) == [FILE_NAME]
+    (upgraded,) = as_json("store", "upgrade", "--store", store)
+    assert (upgraded["upgraded_from"], upgraded["format_version"]) == (6, FORMAT_VERSION)
+    assert _version(store) == FORMAT_VERSION
+    assert _bodies(store) == [b"0", b"1", b"2"]
+    for arguments in ([], ["--check"]):
+        done = ordack("store", "upgrade", "--store", store, *arguments)
+        assert (done.returncode, done.stdout) == (0, f"{store}: format version {FORMAT_VERSION}, nothing to do\n")
+    as_json("restore", tmp_path / "b", "--store", tmp_path / "again")
+    as_json("store", "upgrade", "--store", tmp_path / "again")
+    assert _bodies(tmp_path / "again") == [b"0", b"1", b"2"]
+
+
+def test_a_store_of_the_version_before_is_upgraded_when_it_is_opened(store: Path) -> None:
+    _older(store, FORMAT_VERSION - 1)
+    assert _bodies(store) == [b"0", b"1", b"2"]
+    assert _version(store) == FORMAT_VERSION
+
+
+@pytest.mark.parametrize("version", [8, 6])
+def test_no_store_is_upgraded_under_a_queue_manager_of_another_version(store: Path, version: int) -> None:
+    _older(store, version)
+    with (store / SERVE_LOCK).open("w") as lock:  # as a `serve` of that version has it
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _refused("an `ordack serve` of another version runs on it", "store", "upgrade", "--store", store)
+        done = ordack("store", "upgrade", "--store", store, "--check")
+        assert done.returncode == 3
+        assert "stop it first" in done.stdout
+        assert ordack("queue", "list", "--store", store).returncode == 1
+        assert ordack("serve", "--store", store, "--listen", "127.0.0.1:0").returncode == 1
+        assert _version(store) == version
+    as_json("store", "upgrade", "--store", store)
+    assert _version(store) == FORMAT_VERSION
+
+
+def test_what_cannot_be_upgraded_is_told_and_left_alone(large: Path, tmp_path: Path) -> None:
+    _refused("there is no store in", "store", "upgrade", "--store", tmp_path / "none", "--check")
+    _newer(large / FILE_NAME)
+    for arguments in ([], ["--check"]):
+        _refused("use a newer one", "store", "upgrade", "--store", large, *arguments)
+    _older(large, 6)
+    _miscounted(large / FILE_NAME)
+    _refused("is damaged, and was not upgraded", "store", "upgrade", "--store", large)
+    assert _version(large) == 6
+
+
+def test_each_step_of_an_upgrade_has_a_text() -> None:
+    assert CHANGES.keys() == UPGRADES.keys() == set(range(min(UPGRADES), FORMAT_VERSION))

@@ -1,0 +1,263 @@
+"""What an application receives and sends in one transaction happens together, or not at all; and a message has all the
+properties that its sender gave it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mqqb import guids
+from ordack.client import Client, Empty, Letter, Message, Reject
+from ordack.names import DEAD_XACT
+from ordack.sending import Sent
+from ordack.store import StoreError, StoreFull
+from ordack.store.queues import NoSuchQueue
+
+from tests.support.command import DEADLINE_S, Serve
+from tests.support.host_world import two_hosts
+
+AWAY = "DIRECT=OS:plant\\private$\\line1"
+
+
+@pytest.fixture(params=["alone", "through serve"])
+def client(request: pytest.FixtureRequest, store: Path) -> Iterator[Client]:
+    serve = Serve(store) if request.param == "through serve" else None
+    with Client(store) as opened:
+        opened.create_queue("line2", transactional=True)
+        yield opened
+        known = opened.store.answers.find(opened.access._application)
+    if serve:
+        assert known, "serve has done nothing"
+        serve.stop()
+
+
+def _bodies(client: Client, name: str) -> list[bytes]:
+    return [message.body for message in client.queue(name).peek()]
+
+
+def test_what_is_received_and_sent_over_several_queues_happens_together(client: Client) -> None:
+    client.send_many([Letter("line1", b"1"), Letter("line1", b"2"), Letter("plain", b"3")])
+    with client.transaction() as transaction:
+        assert transaction.receive("line1").body == b"1"
+        assert transaction.receive(client.queue("plain")).body == b"3"
+        transaction.send("line2", b"4", label="of 1")
+        transaction.send("plain", b"5", priority=7)
+        transaction.send(AWAY, b"6")
+        assert _bodies(client, "line2") == []
+        assert _bodies(client, "line1") == [b"2"]  # what is in somebody's hands is hidden
+    assert _bodies(client, "line1") == [b"2"]
+    assert _bodies(client, "line2") == [b"4"]
+    assert _bodies(client, "plain") == [b"5"]
+    assert [sent.delivery for sent in transaction.sent] == ["transactional", "recoverable", "transactional"]
+    assert client.store.outgoing.waiting_own(transaction.sent[2].message_id)
+
+
+@pytest.mark.parametrize("end", ["raises", "no such queue", "out of range", "empty"])
+def test_if_a_transaction_fails_nothing_is_sent_and_all_that_was_received_is_back(client: Client, end: str) -> None:
+    client.send_many([Letter("line1", b"1"), Letter("line2", b"2")])
+    expected: dict[str, type[Exception]] = {
+        "raises": RuntimeError, "no such queue": NoSuchQueue, "out of range": ValueError, "empty": Empty,
+    }  # fmt: skip
+
+    def work() -> None:
+        with client.transaction() as transaction:
+            transaction.receive("line1")
+            transaction.receive("line2")
+            transaction.send("plain", b"3")
+            if end == "raises":
+                raise RuntimeError
+            if end == "no such queue":
+                transaction.send("nowhere", b"4")
+            if end == "out of range":
+                transaction.send("plain", b"4", ttbr=-1)
+            if end == "empty":
+                transaction.receive("line1")
+
+    with pytest.raises(expected[end]):
+        work()
+    assert (_bodies(client, "line1"), _bodies(client, "line2"), _bodies(client, "plain")) == ([b"1"], [b"2"], [])
+    with client.queue("line1").receive() as message:
+        assert message.abort_count == 1
+
+
+def test_a_transaction_that_is_rejected_sends_nothing(client: Client) -> None:
+    client.send("line1", b"1", dead_letter=True)
+    with client.transaction() as transaction:
+        transaction.receive("line1")
+        transaction.send("plain", b"2")
+        raise Reject
+    assert _bodies(client, "line1") == _bodies(client, "plain") == []
+    assert _bodies(client, DEAD_XACT) == [b"1"]
+    client.send_many([Letter("line1", b"1"), Letter("plain", b"2")])
+    with pytest.raises(ValueError, match="plain is not transactional"), client.transaction() as transaction:
+        _reject_both(client, transaction.receive("line1"), transaction.receive("plain"))
+    assert (_bodies(client, "line1"), _bodies(client, "plain")) == ([b"1"], [b"2"])
+
+
+def _reject_both(_client: Client, *_messages: Message) -> None:
+    raise Reject
+
+
+def test_a_transaction_without_anything_in_it_does_nothing(client: Client) -> None:
+    with client.transaction() as transaction:
+        assert transaction.receive_batch("line1", 5) == []
+    assert transaction.sent == []
+    assert client.send_many([]) == []
+    client.send("plain", b"x")
+
+
+@pytest.mark.rule("B-317", "B-318")
+def test_many_letters_are_sent_in_their_order_and_numbered_without_a_gap(client: Client) -> None:
+    letters = [
+        Letter(("line1", "line2", AWAY)[number % 3], b"%d" % number, label="x" * (number % 2)) for number in range(60)
+    ]
+    sent = client.send_many(letters)
+    sent += client.send_many(letters)
+    for place, name in enumerate(("line1", "line2")):
+        assert _bodies(client, name) == [b"%d" % number for number in range(place, 60, 3)] * 2
+    for place in range(3):
+        assert [one.tx_sequence_number for one in sent[place::3]] == list(range(1, 41))
+        assert len({one.tx_sequence_id for one in sent[place::3]}) == 1
+    assert len({one.message_id for one in sent}) == 120
+    message = next(client.queue("line1").peek())
+    assert (message.tx_sequence_id, message.tx_sequence_number) == (sent[0].tx_sequence_id, 1)
+
+
+def test_one_letter_that_does_not_fit_sends_none(client: Client) -> None:
+    client.store.queues.set_quota("plain", 1000)
+    with pytest.raises(StoreFull, match="quota of 1000 bytes"):
+        client.send_many([Letter("line1", b"1"), *[Letter("plain", bytes(300)) for _ in range(3)]])
+    assert _bodies(client, "line1") == _bodies(client, "plain") == []
+    client.send_many([Letter("plain", bytes(300))])
+
+
+def test_letters_that_differ_in_one_property_are_not_taken_for_each_other(client: Client) -> None:
+    basis = Letter("plain", b"body")
+    others = [
+        basis._replace(**{name: value})  # type: ignore[arg-type]
+        for name, value in {
+            "body": b"other", "label": "l", "priority": 5, "delivery": "express", "ttrq": 9, "ttbr": 9, "journal": True,
+            "dead_letter": True, "correlation_id": bytes(range(20)), "response_queue": "plain", "body_type": 8,
+            "application_tag": 7, "extension": b"e", "destination": "DIRECT=OS:.\\private$\\plain",
+        }.items()
+    ]  # fmt: skip
+    client.send_many([letter for other in others for letter in (basis, other)])
+    together = sorted(client.queue("plain").peek(), key=lambda message: message.message_id)
+    for letter in (letter for other in others for letter in (basis, other)):
+        client.send_many([letter])
+    alone = sorted(client.queue("plain").peek(), key=lambda message: message.message_id)[len(together) :]
+    assert [_without_place(message) for message in together] == [_without_place(message) for message in alone]
+    assert len({_without_place(message) for message in together}) == len(others)  # two names of one queue are the same
+
+
+def _without_place(message: Message) -> str:
+    shown = {key: value for key, value in message.as_json().items() if key not in VARYING}
+    user, properties = message.content.user, message.content.properties
+    return repr(
+        (shown, user.flags, user.time_to_be_received, message.content.base.time_to_reach_queue, properties.flags)
+    )
+
+
+VARYING = ("message_key", "message_id", "sent_time", "arrived", "lookup_id")
+
+
+def test_a_message_has_what_its_sender_gave_it_and_can_be_answered(client: Client) -> None:
+    asked = client.send(
+        "line1", b"?", label="question", response_queue="plain", body_type=8, application_tag=77, extension=b"\1\2"
+    )
+    with client.queue("line1").receive() as question:
+        assert question.identifier == client.store.guid + asked.message_id.to_bytes(4, "little")
+        assert (question.body_type, question.application_tag, question.extension) == (8, 77, b"\1\2")
+        client.reply(question, b"!", label="answer")
+    with client.queue("plain").receive() as answer:
+        assert answer.correlation_id == question.identifier
+        assert (answer.body, answer.label, answer.response_queue) == (b"!", "answer", None)
+        with pytest.raises(ValueError, match="no response queue"):
+            client.reply(answer, b"!!")
+        shown = question.as_json()
+        assert shown["extension"] == "0102"
+        assert shown["response_queue"] == question.response_queue
+    client.delete_queue("plain")
+    with pytest.raises(NoSuchQueue, match="not there any more"):
+        client.reply(question, b"!")
+
+
+def test_a_message_is_received_by_what_it_answers_or_by_its_lookup_id_and_the_others_stay(client: Client) -> None:
+    questions = [client.send("line1", b"?%d" % number, response_queue="plain") for number in range(3)]
+    with client.queue("line1").receive_batch(3) as received:
+        for question in reversed(received):
+            client.send("plain", question.identifier)  # has it in its body, and is no answer
+            client.reply(question, b"!" + question.body)
+    plain = client.queue("plain")
+    for number in (1, 2, 0):
+        identifier = client.store.guid + questions[number].message_id.to_bytes(4, "little")
+        with plain.receive(correlation_id=identifier) as answer:
+            assert answer.body == b"!?%d" % number
+        with pytest.raises(Empty), plain.receive(timeout=0.01, correlation_id=identifier):
+            pass
+    assert len(_bodies(client, "plain")) == 3
+    last = list(plain.peek())[-1]
+    with plain.receive(lookup_id=last.lookup_id) as message:
+        assert message.body == last.body
+    with pytest.raises(Empty), plain.receive(lookup_id=last.lookup_id):
+        pass
+    with pytest.raises(Empty), client.queue("line2").receive(lookup_id=next(plain.peek()).lookup_id):
+        pass
+    assert len(_bodies(client, "plain")) == 2
+
+
+def test_who_waits_for_an_answer_gets_no_other_message(client: Client) -> None:
+    identifier = bytes(range(20))
+
+    def send_later() -> None:
+        with Client(client.store.folder) as other:
+            other.send("plain", b"other")
+            other.send("plain", b"answer", correlation_id=identifier)
+
+    sender = threading.Timer(0.1, send_later)
+    sender.start()
+    with client.queue("plain").receive(timeout=DEADLINE_S, correlation_id=identifier) as answer:
+        assert answer.body == b"answer"
+    sender.join()
+    assert _bodies(client, "plain") == [b"other"]
+
+
+def test_an_answer_goes_back_to_the_queue_manager_that_the_question_came_from(tmp_path: Path) -> None:
+    world, receiver, sender = two_hosts(tmp_path)
+    with sender.client() as client:
+        client.send(AWAY, b"?", response_queue="plain")
+        identifier = client.queue("plain").identifier
+    world.settle(lambda: receiver.content("line1") == [b"?"])
+    with receiver.client() as client, client.queue("line1").receive() as question:
+        expected = f"PRIVATE={guids.guid_text(sender.store.guid)[1:-1]}\\{identifier:08x}"
+        assert question.response_queue is not None
+        assert question.response_queue.lower() == expected.lower()
+        client.reply(question, b"!", delivery="recoverable")
+    world.settle(lambda: sender.content("plain") == [b"!"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"correlation_id": b"short"}, "has 5 bytes; it has 20"),
+        ({"application_tag": -1}, "application tag is -1"),
+        ({"body_type": 1 << 32}, "body type is 4294967296"),
+        ({"response_queue": "system$;journal"}, "takes no answers"),
+        ({"response_queue": "WHAT=ever"}, "WHAT"),
+    ],
+)
+def test_a_property_that_no_message_can_have_is_named(client: Client, wrong: dict[str, object], words: str) -> None:
+    client.send("plain", b"x")
+    with pytest.raises((ValueError, StoreError), match=words):
+        client.send("plain", b"x", **wrong)
+    with pytest.raises(TypeError, match="it has to be bytes: encode it"):
+        client.send("plain", "text")  # type: ignore[arg-type]
+    assert _bodies(client, "plain") == [b"x"]
+
+
+def test_sent_says_what_became_of_a_message(client: Client) -> None:
+    sent = client.send("line1", b"1")
+    assert isinstance(sent, Sent)
+    assert client.state(sent.message_id)

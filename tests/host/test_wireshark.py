@@ -1,0 +1,535 @@
+"""The dissector for Wireshark, in tshark, against `ordack decode`: every field, every error, and bytes of no kind."""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import re
+import shutil
+import subprocess
+import tomllib
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import dpkt
+import packet_samples as samples  # type: ignore[import-not-found]
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from mqqb import acks, build, guid_names, guids, headers, names, parse, ping, rare
+from ordack.capture import decoder
+from ordack.net.record import Recorder
+
+from tests.conformance import ROOT
+from tests.support import packets
+from tests.support.capture_files import CLIENT, FRAMES, SERVER, pcap, segment, syn
+
+DISSECTOR = ROOT / "host" / "ordack" / "wireshark" / "mqqb.lua"
+PLUGINS = Path(".local") / "lib" / "wireshark" / "plugins"
+SEED = int(os.environ.get("SEED", random.randrange(1 << 32)))
+DEADLINE_S = 120
+QUEUES = ("UserHeader.DestinationQueue", "UserHeader.AdminQueue", "UserHeader.ResponseQueue")
+OF_THE_DISSECTOR = (  # what decode does not tell apart; has a test of its own, or is only a heading
+    "Packet", "Trailing", "Unread", "OrderAckBody.Reserved",
+    "SecurityHeader.SecurityData.SecurityID.", "SecurityHeader.SecurityData.EncryptionKey.",
+    "MessagePropertiesHeader.CorrelationID.",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _tell_seed() -> None:
+    print(f"SEED={SEED}")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home folder that has the dissector where operating.md says."""
+    home = tmp_path_factory.mktemp("home")
+    (home / PLUGINS).mkdir(parents=True)
+    shutil.copy(DISSECTOR, home / PLUGINS)
+    return home
+
+
+# ---- what tshark says ---------------------------------------------------------------------------
+
+
+class Shown(NamedTuple):
+    """A field. place: bytes from the packet's beginning. value: its bytes in hex, of bits their number."""
+
+    path: str
+    place: int
+    show: str
+    value: str
+
+
+class Dissected(NamedTuple):
+    """A packet, or what stands in its place. frame: in which it ends. problems: expert infos."""
+
+    frame: int
+    fields: list[Shown]
+    problems: list[str]
+
+    def kind(self) -> str:
+        return next((field.show for field in self.fields if field.path == "Packet"), "")
+
+
+def tshark(home: Path, *arguments: str | Path) -> str:
+    done = subprocess.run(
+        ["tshark", *arguments],
+        env={**os.environ, "HOME": str(home), "LC_ALL": "C.UTF-8"},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for text in (done.stdout, done.stderr):
+        assert "Lua Error:" not in text, text[max(0, text.index("Lua Error:") - 500) :][:1500]
+        assert "Dissector bug," not in text
+    assert "mqqb.lua" not in done.stderr, done.stderr
+    return done.stdout
+
+
+def _walk(element: ElementTree.Element, begin: int) -> Iterator[Shown]:
+    for field in element.findall("field"):
+        name = field.get("name", "")
+        if name.startswith(("_ws.", "mqqb.malformed", "mqqb_ping.malformed")):
+            continue
+        value = field.get("value", "")
+        path = name.removeprefix("mqqb.").removeprefix("mqqb_ping.")
+        yield Shown(path, int(field.get("pos", 0)) - begin, field.get("show", ""), value)
+        yield from _walk(field, begin)
+
+
+def dissect(home: Path, file: Path, *options: str) -> list[Dissected]:
+    text = tshark(home, "-n", "-r", file, "-T", "pdml", "-J", "mqqb mqqb_ping", *options)
+    text = re.sub(r"[^\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "?", text)  # tshark leaves what XML forbids
+    found = []
+    for packet in ElementTree.fromstring(text).iter("packet"):
+        frame = next(int(field.get("show", 0)) for field in packet.iter("field") if field.get("name") == "num")
+        for proto in packet.iter("proto"):
+            if proto.get("name") in ("mqqb", "mqqb_ping"):
+                fields = list(_walk(proto, int(proto.get("pos", 0))))
+                infos = [field for field in proto.iter("field") if field.get("name") == "_ws.expert.message"]
+                found.append(Dissected(frame, fields, [info.get("show", "") for info in infos]))
+    return found
+
+
+# ---- what decode says ---------------------------------------------------------------------------
+
+
+def _leaves(fields: Iterable[decoder.Field], above: str) -> Iterator[tuple[str, int, Any]]:
+    for name, at, value, note in fields:
+        path = f"{above}.{name.removesuffix('_hex')}"
+        if name == "type":
+            continue
+        if name == "padding_length":
+            if value:
+                yield f"{above}.Padding", at, value
+        elif isinstance(value, tuple):
+            if path in QUEUES:
+                yield path, at, ("text", note)
+            yield from _leaves(value, path)
+        elif isinstance(value, list):
+            for item in value:
+                yield from _leaves(item, path)
+        elif isinstance(value, dict) and "raw" in value:
+            for bit, number in value.items():
+                yield path if bit == "raw" else f"{path}.{bit}", at, number
+        elif isinstance(value, dict):
+            raw = value.get("hex", f"{value.get('all_bytes', 0):02x}" * value["length"])
+            if raw:
+                yield path, at, bytes.fromhex(raw)
+        elif name.endswith("_hex"):
+            if value:
+                yield path, at, bytes.fromhex(value)
+        elif value != "" or name != "Label":  # an empty label is not there
+            yield path, at, value
+
+
+def _agrees(expected: Any, shown: Shown) -> bool:
+    if isinstance(expected, bytes):
+        return shown.value == expected.hex()
+    if isinstance(expected, int) and shown.path.endswith("Padding"):
+        return len(shown.value) == 2 * expected
+    if isinstance(expected, int):
+        return {"True": 1, "False": 0}.get(shown.show) == expected or int(shown.show, 0) == expected
+    if isinstance(expected, tuple):  # with a host that decode leaves out
+        text = expected[1]
+        return shown.show.endswith(text.rpartition("\\")[2]) if text.isascii() and text.isprintable() else True
+    if shown.path.endswith("SecurityID_text"):
+        return shown.show == expected
+    if len(expected) == 38 and expected[0] == "{":  # a GUID
+        return shown.show == expected[1:-1].lower()
+    same = shown.value == names.terminated(expected).hex()
+    return same and (shown.show == expected or not expected.isascii() or not expected.isprintable())
+
+
+def _compare(expected: decoder.Decoded, found: Dissected) -> set[str]:
+    """Every field has the name, the place and the value that decode says. The paths of those that were compared."""
+    assert expected.packet is not None
+    packet = expected.packet
+    wanted = []
+    for section in decoder.sections(packet):
+        wanted += _leaves(section.fields, section.name)
+    wanted.sort(key=lambda item: (item[1], item[0]))
+    headings = {path.rpartition(".")[0] for path, _, _ in wanted}
+    headings |= {heading.rpartition(".")[0] for heading in headings} | {"MultiQueueFormatHeader"}
+    known = {path for path, _, _ in wanted}
+    shown = [
+        field
+        for field in found.fields
+        if not field.path.startswith(OF_THE_DISSECTOR)
+        and (field.path in known or field.path not in headings or field.show)
+        and not field.path.endswith("TxSequenceID")
+    ]
+    shown.sort(key=lambda field: (field.place, field.path))
+    assert [(field.path, field.place) for field in shown] == [item[:2] for item in wanted]
+    for field, (_, _, value) in zip(shown, wanted, strict=True):
+        assert _agrees(value, field), (field, value)
+    trailing = decoder.trailing_hex(packet).lower()
+    assert [field.value for field in found.fields if field.path == "Trailing"] == [trailing] * bool(trailing)
+    assert not isinstance(packet, ping.Ping) or not found.kind()
+    assert isinstance(packet, ping.Ping) or found.kind() == type(packet).__name__
+    return {field.path for field in found.fields}
+
+
+def decoded(file: Path) -> list[decoder.Decoded]:
+    with file.open("rb") as opened:
+        return list(decoder.decode(opened, pytest.fail))
+
+
+# ---- packets ------------------------------------------------------------------------------------
+
+
+def _generated(strategy: st.SearchStrategy[Any], count: int, first: int = SEED) -> list[bytes]:
+    made: list[bytes] = []
+
+    @seed(first)
+    @settings(
+        max_examples=count,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        deadline=None,
+    )
+    @given(strategy)
+    def collect(packet: Any) -> None:
+        made.append(bytes(packet if isinstance(packet, bytearray) else build.build(packet)))
+
+    collect()
+    return made
+
+
+def _surplus() -> bytes:
+    """More is allocated for the body than it has, and that is in the packet (OP-4)."""
+    raw = bytearray(build.user_message(samples.SENDER, 5, samples.DIRECT, b"123456789"))
+    at = parse.names_end(raw, 0x1C00)
+    raw[at + 36 : at + 40] = (21).to_bytes(4, "little")
+    raw += bytes(12)
+    raw[8:12] = len(raw).to_bytes(4, "little")
+    return bytes(raw)
+
+
+def _unusual() -> list[bytes]:
+    message = samples.full_message()
+    part = message.multi_queue_format.response
+    part.raw, part.element_count, part.aligned = (b"\1\0" + samples.SENDER) * 2, 2, False
+    no_server = parse.parse(
+        build.user_message(samples.SENDER, 1, guid_names.PublicQueueFormatName(samples.SENDER), b"")
+    )
+    assert isinstance(no_server, headers.UserMessage)
+    no_server.security = headers.SecurityHeader()
+    no_server.security.flags = 2
+    no_server.security.security_id = samples.SENDER
+    no_server.security.encryption_key = bytes.fromhex("01020000 0E660000 00A40000") + bytes(range(64))
+    no_server.debug = rare.DebugHeader()
+    answer = parse.parse(build.user_message(samples.SENDER, 1, samples.DIRECT, b""))
+    assert isinstance(answer, headers.UserMessage)
+    answer.properties.message_class = 0x4000
+    answer.properties.correlation_id = samples.RECEIVER + (77).to_bytes(4, "little")
+    return [
+        *(FRAMES[number] for number in sorted(FRAMES) if len(FRAMES[number]) != 24),
+        bytes(build.build(samples.full_message())),
+        *(bytes(build.build(made)) for made in (message, no_server, answer)),
+        _surplus(),
+        bytes(acks.order_ack(acks.order_queue("10.0.0.1"), samples.SENDER, 8, 9, 1, 2, 3)),
+    ]
+
+
+@functools.cache
+def _all_kinds(count: int = 250) -> list[bytes]:
+    return [
+        *_unusual(),
+        *_generated(packets.user_messages(), count),
+        *_generated(packets.internal_packets(), count // 4),
+        *_generated(packets.acknowledgments(), count // 4),
+    ]
+
+
+def _datagram(data: bytes, port: int = 3527) -> bytes:
+    udp = dpkt.udp.UDP(sport=4000, dport=port, data=data)
+    udp.ulen = len(udp)
+    return bytes(dpkt.ip.IP(src=CLIENT, dst=SERVER, p=17, len=20 + len(udp), data=udp))
+
+
+def _connections(file: Path, raws: Sequence[bytes]) -> Path:
+    """Each packet, or what it may be, in a connection of its own; from 1024 on, the port is its number."""
+    file.write_bytes(pcap(frame for port, raw in enumerate(raws, 1024) for frame in _pieces(raw, port)))
+    return file
+
+
+def _pieces(raw: bytes, port: int) -> list[bytes]:
+    size = 60_000
+    return [syn(0, port), *(segment(1 + at, raw[at : at + size], port=port) for at in range(0, len(raw), size))]
+
+
+# ---- tests --------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_every_field_of_every_packet_is_what_decode_says(home: Path, tmp_path: Path) -> None:
+    raws = _all_kinds()
+    file = _connections(tmp_path / "packets.pcap", raws)
+    pings = [FRAMES[1], FRAMES[2], *(os.urandom(2) + b"HU" + os.urandom(20) for _ in range(20))]
+    ping_file = tmp_path / "pings.pcap"
+    ping_file.write_bytes(pcap(map(_datagram, pings)))
+    compared: set[str] = set()
+    for captured, count in ((file, len(raws)), (ping_file, len(pings))):
+        expected, found = decoded(captured), dissect(home, captured)
+        assert len(expected) == len(found) == count
+        for number, (one, other) in enumerate(zip(expected, found, strict=True)):
+            try:
+                compared |= _compare(one, other)
+                assert not [problem for problem in other.problems if " is refused: " not in problem]
+            except AssertionError:
+                print((raws if captured == file else pings)[number].hex())
+                raise
+    registered = {
+        line.split("\t")[2].partition(".")[2]
+        for line in tshark(home, "-G", "fields").splitlines()
+        if line.startswith("F\t") and line.split("\t")[2].startswith(("mqqb.", "mqqb_ping."))
+    }
+    assert registered - compared == {"Unread", "malformed", "incomplete", "refused"}  # every other was seen
+
+
+def _broken(raw: bytes, chance: random.Random) -> bytes:
+    """Some bytes are others, the packet is shorter or longer, or a size field says so."""
+    broken = bytearray(raw)
+    for _ in range(chance.choice((1, 1, 1, 2, 5))):
+        at = chance.choice((chance.randrange(len(raw)), chance.randrange(min(120, len(raw)))))
+        broken[at] = chance.choice((0, 1, 0xFF, chance.randrange(256), broken[at] ^ 1 << chance.randrange(8)))
+    if chance.random() < 0.3:
+        size = chance.randrange(16, len(raw) + 40)
+        broken = broken[:size] + bytes(max(0, size - len(broken)))
+        broken[8:12] = (size - 16 * (broken[2] & 0x18 == 0x10)).to_bytes(4, "little", signed=True)
+    return bytes(broken)
+
+
+@pytest.mark.slow
+def test_what_is_malformed_is_what_decode_says(home: Path, tmp_path: Path) -> None:
+    chance = random.Random(SEED)
+    good = _all_kinds()
+    raws = [_broken(chance.choice(good), chance) for _ in range(1500)]
+    file = _connections(tmp_path / "broken.pcap", raws)
+    by_frame: dict[int, decoder.Decoded] = {}
+    for item in decoded(file):
+        by_frame.setdefault(item.frame, item)
+    by_frame_found: dict[int, Dissected] = {}
+    for found in dissect(home, file):
+        by_frame_found.setdefault(found.frame, found)
+    told: set[str] = set()
+    for frame, raw in zip(range(2, 2 * len(raws) + 2, 2), raws, strict=True):  # behind its SYN
+        expected = by_frame[frame]
+        try:
+            if expected.error is not None and expected.error.reason.startswith("the stream ends"):
+                assert frame not in by_frame_found  # it waits for the rest
+                continue
+            found = by_frame_found[frame]
+            if expected.packet is not None:
+                _compare(expected, found)
+                assert not [problem for problem in found.problems if " is refused: " not in problem]
+            else:
+                assert str(expected.error) in found.problems
+                assert found.kind() in ("malformed", "")
+                told.add(str(expected.error))
+        except AssertionError:
+            print(raw.hex())
+            raise
+    assert len(told) > 25  # of about 60 that there are
+
+
+def test_what_decode_does_not_tell_apart_is_shown(home: Path, tmp_path: Path) -> None:
+    found = dissect(home, _connections(tmp_path / "x.pcap", _unusual()))
+
+    def shown(number: int, path: str) -> list[str]:
+        return [field.show for field in found[number].fields if field.path == path]
+
+    numbers = [int(number) for number in decoder._sid_text(samples.SID).split("-")[3:]]
+    full, no_server, answer, acknowledgment = 6, 8, 9, 11
+    data = "SecurityHeader.SecurityData"
+    assert [int(text) for text in shown(full, f"{data}.SecurityID.SubAuthority")] == numbers
+    assert [shown(full, f"{data}.SecurityID.{name}") for name in ("Revision", "SubAuthorityCount")] == [["1"], ["5"]]
+    assert shown(no_server, f"{data}.EncryptionKey.SessionKeyAlgorithm") == ["0x0000660e"]
+    assert shown(no_server, f"{data}.EncryptionKey.SessionKey") == [bytes(range(64)).hex(":")]
+    assert shown(answer, "MessagePropertiesHeader.CorrelationID.QueueManagerGuid") == [
+        guids.guid_text(samples.RECEIVER)[1:-1].lower()
+    ]
+    assert shown(answer, "MessagePropertiesHeader.CorrelationID.Ordinal") == ["77"]
+    assert shown(acknowledgment, "OrderAckBody.Reserved") == [bytes(20).hex(":")]
+
+
+@pytest.mark.parametrize("order", ["in order", "early and late", "one byte each"])
+def test_packets_are_put_together_from_segments(home: Path, tmp_path: Path, order: str) -> None:
+    chance = random.Random(SEED)
+    raws = chance.sample(_all_kinds(), 40)
+    if order == "one byte each":
+        raws = [bytes(build.build(samples.full_message())), FRAMES[5], FRAMES[8]]
+    stream = b"".join(raws)
+    pieces = []
+    at = 0
+    while at < len(stream):
+        size = 1 if order == "one byte each" else chance.choice((1, 15, 16, 17, 100, 1460))
+        pieces.append(segment(1 + at, stream[at : at + size]))
+        at += size
+    if order == "early and late":
+        for number in range(10, len(pieces) - 1, 10):
+            pieces[number], pieces[number + 1] = pieces[number + 1], pieces[number]
+        pieces[20:20] = pieces[15:18]  # and some are there twice
+    file = tmp_path / "stream.pcap"
+    file.write_bytes(pcap([syn(0), *pieces]))
+    found = dissect(home, file, "-o", "tcp.reassemble_out_of_order:TRUE")
+    expected = decoded(file)
+    assert len(expected) == len(found) == len(raws)
+    for one, other in zip(expected, found, strict=True):
+        _compare(one, other)
+
+
+def test_what_serve_records_is_shown(home: Path, tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "plant.pcapng", 1 << 30, print)
+    raws = random.Random(SEED).sample(_all_kinds(), 40)
+    connection = recorder.connection(("10.0.0.7", 50123), ("10.0.0.1", 2801), opened_here=False)
+    for raw in raws:
+        connection.received(raw)
+    recorder.close()
+    found, expected = dissect(home, tmp_path / "plant.pcapng"), decoded(tmp_path / "plant.pcapng")
+    assert len(expected) == len(found) == len(raws)
+    for one, other in zip(expected, found, strict=True):
+        _compare(one, other)
+
+
+def _long_list() -> bytes:
+    """A message of 4 MiB with as many names in a list as have room: more than Wireshark would show."""
+    message = parse.parse(build.user_message(samples.SENDER, 1, samples.DIRECT, b""))
+    assert isinstance(message, headers.UserMessage)
+    name = names.DirectQueueFormatName("a")
+    part = rare.MQFAddressHeader(raw=(b"\3\0" + name.raw) * 690_000, element_count=690_000)
+    message.multi_queue_format = rare.MultiQueueFormatHeader(part, rare.MQFAddressHeader(), rare.MQFAddressHeader())
+    return bytes(build.build(message))
+
+
+def test_a_list_longer_than_wireshark_can_show(home: Path, tmp_path: Path) -> None:
+    (found,) = dissect(home, _connections(tmp_path / "long.pcap", [_long_list()]))
+    assert found.kind() == "UserMessage"
+    path = "MultiQueueFormatHeader.Destination.FormatNameList.DirectFormatName"
+    assert sum(field.path == path for field in found.fields) == 1000
+    assert [field.show for field in found.fields if field.path.endswith("Signature.ID")] == ["0x015e"]
+
+
+def _hostile(chance: random.Random) -> list[bytes]:
+    """Bytes of no kind, packets cut at every place, the greatest numbers in every place."""
+    full, small = bytes(build.build(samples.full_message())), FRAMES[8]
+    made = [chance.randbytes(chance.randrange(1, 300)) for _ in range(300)]
+    made += [b"\x10" + chance.randbytes(3) + b"LIOR" + chance.randbytes(chance.randrange(300)) for _ in range(300)]
+    for raw in (full, small, FRAMES[3][:80], bytes(acks.order_ack(samples.DIRECT, samples.SENDER, 1, 1, 1, 1, 1))):
+        made += [raw[:size] for size in range(1, len(raw), 2)]
+        made += [raw[:at] + b"\xff\xff\xff\xff" + raw[at + 4 :] for at in range(0, len(raw) - 4, 2)]
+        made += [raw[:at] + bytes(4) + raw[at + 4 :] for at in range(0, len(raw) - 4, 2)]
+    return made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["whole", "not put together", "cut by the capture", "datagrams"])
+def test_no_bytes_are_too_much(home: Path, tmp_path: Path, way: str) -> None:
+    raws = _hostile(random.Random(SEED))
+    file = tmp_path / "hostile.pcap"
+    options: list[str] = []
+    if way == "whole":
+        _connections(file, raws)
+    elif way == "not put together":
+        _connections(file, raws)
+        options = ["-o", "tcp.desegment_tcp_streams:FALSE"]
+    elif way == "datagrams":
+        file.write_bytes(pcap(map(_datagram, raws)))
+    else:
+        file.write_bytes(_cut(raws))
+    text = tshark(home, "-n", "-r", file, "-V", "-O", "mqqb,mqqb_ping", *options)
+    assert text.count("Message Queuing") >= len(raws) // 2
+    assert text.count("Malformed") >= 100
+    if way in ("not put together", "cut by the capture"):
+        assert "bytes of the packet are there" in text
+
+
+def _cut(raws: list[bytes]) -> bytes:
+    """A capture that has only the beginning of each frame, as with `tcpdump -s`."""
+    chance = random.Random(SEED)
+    out = pcap([])
+    for number, raw in enumerate(raws):
+        frame = segment(1, raw, port=1024 + number)
+        size = chance.randrange(40, len(frame) + 1)
+        out += b"".join(value.to_bytes(4, "little") for value in (number, 0, size, len(frame))) + frame[:size]
+    return out
+
+
+def test_a_capture_that_begins_inside_a_packet(home: Path, tmp_path: Path) -> None:
+    raw = bytes(build.build(samples.full_message()))
+    file = tmp_path / "late.pcap"
+    file.write_bytes(pcap([segment(1, raw[500:] + FRAMES[5] + FRAMES[8])]))
+    first, *others = dissect(home, file)
+    assert first.problems == ["BaseHeader.VersionNumber: not 0x10 (B-168)"]
+    assert [other.kind() for other in others if other.kind()] == ["ConnectionParameters", "SessionAck"]
+
+
+def test_other_ports_are_read_by_decode_as(home: Path, tmp_path: Path) -> None:
+    tcp = dpkt.tcp.TCP(sport=5000, dport=2801, seq=1, flags=dpkt.tcp.TH_ACK, data=FRAMES[5])
+    file = tmp_path / "other.pcap"
+    ip = bytes(dpkt.ip.IP(src=CLIENT, dst=SERVER, p=6, len=20 + len(tcp), data=tcp))
+    file.write_bytes(pcap([ip, _datagram(FRAMES[1], 4527)]))
+    assert dissect(home, file) == []
+    found = dissect(home, file, "-d", "tcp.port==2801,mqqb", "-d", "udp.port==4527,mqqb_ping")
+    assert [one.kind() for one in found] == ["ConnectionParameters", ""]
+    wanted = "mqqb.ConnectionParametersHeader.WindowSize == 64"
+    filtered = tshark(home, "-r", file, "-d", "tcp.port==2801,mqqb", "-Y", wanted)
+    assert "ConnectionParameters" in filtered
+
+
+def test_the_list_of_packets_tells_what_each_is(home: Path, tmp_path: Path) -> None:
+    raws = [FRAMES[3], FRAMES[7], bytes(acks.order_ack(acks.order_queue("10.0.0.1"), samples.SENDER, 8, 9, 1, 2, 3))]
+    raws.append(bytes(acks.final_ack(acks.order_queue("::1"), samples.SENDER, 8, 9, 1, 2, 4, 3, bytes(16), 7, 0x8003)))
+    refused = bytearray(FRAMES[4])
+    refused[18] |= 0x10
+    broken = bytearray(FRAMES[8])
+    broken[32:34] = bytes(2)
+    file = tmp_path / "lines.pcap"
+    file.write_bytes(pcap([segment(1, b"".join([*raws, bytes(refused), bytes(broken)]))]))
+    (line,) = tshark(home, "-n", "-r", file, "-T", "fields", "-e", "_ws.col.Info").splitlines()
+    assert line.split("; ") == [
+        "EstablishConnection",
+        r"UserMessage 2286 to DIRECT=OS:a04bm02\q 'mqsender label' 2000 bytes",
+        "OrderAck 3",
+        "FinalAck 4 NACK_Q_EXCEED_QUOTA",
+        "EstablishConnection refused",
+        "malformed, SessionHeader.WindowSize: 0 lets nothing through (B-106)",
+    ]
+    problems = [problem for one in dissect(home, file) for problem in one.problems]
+    assert "the session is refused: CS is set" in problems
+    assert "the message is refused: NACK_Q_EXCEED_QUOTA" in problems
+
+
+def test_it_is_in_the_package() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        packed = tomllib.load(file)["tool"]["setuptools"]["package-data"]["ordack"]
+    assert str(DISSECTOR.relative_to(ROOT / "host" / "ordack")) in packed
