@@ -88,6 +88,8 @@ def send(
     content = _content(body, file)
     with Client(store) as client:
         try:
+            # asked before: `serve` may have lost this very message by the time that send() returns
+            discarded = 0 if dead_letter else client.last_discarded(destination)
             sent = client.send(
                 destination,
                 content,
@@ -104,7 +106,6 @@ def send(
             )
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
-        discarded = 0 if dead_letter else client.last_discarded(destination)
     if discarded:
         _warn(destination, discarded)
     report_done(
