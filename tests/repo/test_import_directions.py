@@ -1,7 +1,8 @@
 """Imports run one way: hil -> cli -> net, pipeline, audit, boards -> client, manager -> store -> mqqb -> core.
 
-On boards: node -> its log -> mqqb. mqqb and node import nothing of ordack, and ordack nothing of node but the log, of
-which it reads copies. Imports for types alone count, and those inside functions.
+Between cli and net stands interop, which takes audit, too. On boards: node -> its log -> mqqb. mqqb and node import
+nothing of ordack, and ordack nothing of node but the log, of which it reads copies. Imports for types alone count, and
+those inside functions.
 """
 
 import ast
@@ -25,7 +26,8 @@ HOST = {"host", *STORE}
 ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "rig": ({"hil"}, {"program on a board", "cli", "net", "boards", "capture", "pipeline", "audit", *HOST}),
     "program on a board": ({"hil.sensor"}, {"board", *ENGINE}),
-    "cli": ({"ordack.cli", "ordack.__main__"}, {"net", "pipeline", "audit", "boards", "capture", *HOST}),
+    "cli": ({"ordack.cli", "ordack.__main__"}, {"interop", "net", "pipeline", "audit", "boards", "capture", *HOST}),
+    "interop": ({"ordack.interop"}, {"net", "audit", *HOST}),
     "net": ({"ordack.net"}, HOST),
     "pipeline": ({"ordack.pipeline"}, {"capture", *HOST}),
     "audit": ({"ordack.audit"}, {"capture", *HOST}),
@@ -148,6 +150,8 @@ def test_there_is_no_circle() -> None:
         ("mqqb.session", "from node.node import Node"),
         ("node.node", "from ordack.names import queue_name"),
         ("ordack.cli", "from hil import signals"),
+        ("ordack.net.tcp", "from ordack.interop.here import Here"),
+        ("ordack.interop.here", "from hil.faults import plan_cuts"),
     ],
 )
 def test_what_runs_back_is_found(name: str, source: str) -> None:

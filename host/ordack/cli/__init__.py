@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from ordack.cli import about, audit, board, config, messages, move, outgoing, pipeline, queues, serve, stores
+from ordack.cli import about, audit, board, config, interop, messages, move, outgoing, pipeline, queues, serve, stores
 from ordack.cli.common import complain
 from ordack.cli.output import OutputError, write
 from ordack.names import BadName
@@ -26,6 +26,7 @@ GROUPS: dict[str, typer.Typer] = {
     "outgoing": outgoing.app,
     "board": board.app,
     "pipeline": pipeline.app,
+    "interop": interop.app,
 }
 COMMANDS: dict[str, Callable[..., None]] = {
     "state": about.state,

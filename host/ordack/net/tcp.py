@@ -55,6 +55,7 @@ def wall() -> int:
     return int(time.time())
 
 
+Between = Callable[[asyncio.Protocol, bool], asyncio.Protocol]  # the bool: did this side open the connection?
 _Method = TypeVar("_Method", bound=Callable[..., None])
 
 
@@ -151,10 +152,11 @@ class _Connection(asyncio.Protocol):
 
 
 class _Net:
-    def __init__(self, manager: Manager, listeners: Listeners, recorder: Recorder | None) -> None:
+    def __init__(self, manager: Manager, listeners: Listeners, recorder: Recorder | None, between: Between) -> None:
         self.manager = manager
         self.listeners = listeners
         self.recorder = recorder
+        self.between = between
         self.connectors: dict[Hop, Connector] = {}
         self.connections: dict[Link, _Connection] = {}
         self.serial: dict[Hop, SerialPort] = {}
@@ -366,7 +368,9 @@ class _Net:
     async def _connect(self, hop: Hop, connector: Connector) -> None:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                await self._loop.create_connection(lambda: _Connection(self, hop), connector.address, hop[1])
+                await self._loop.create_connection(
+                    lambda: self.between(_Connection(self, hop), True), connector.address, hop[1]
+                )
         except Exception as error:  # noqa: BLE001 - whatever it has against an address, it is no connection
             connector.unreachable(error, now(), wall())
 
@@ -505,13 +509,15 @@ async def serve(
     serial: Iterable[tuple[SerialSettings, object]] = (),
     recorder: Recorder | None = None,
     other_files: int = 0,
+    between: Between = lambda connection, _opened_here: connection,
 ) -> None:
     """Run the queue manager on these listeners until `stop` is set, then end its sessions.
 
     serial: lines and their open devices; their names are next hops in the Config of the manager. recorder: is told of
-    everything that goes over a connection. other_files: that this process may open besides. `ready` is called when
-    peers may come. Pings are answered on the listeners' addresses, if the Config says so. Raises StoreError
-    when the store cannot be read any more; whatever else goes wrong ends at most a connection, and is told.
+    everything that goes over a connection. other_files: that this process may open besides. between: gives what is to
+    stand between a TCP connection and its transport. `ready` is called when peers may come. Pings are answered on the
+    listeners' addresses, if the Config says so. Raises StoreError when the store cannot be read any more; whatever
+    else goes wrong ends at most a connection, and is told.
     """
     loop = asyncio.get_running_loop()
     failed: asyncio.Future[object] = loop.create_future()
@@ -525,12 +531,12 @@ async def serve(
         elif not failed.done():
             failed.set_exception(error)
 
-    net = _Net(manager, listeners, recorder)
+    net = _Net(manager, listeners, recorder, between)
     manager.links.max_sessions = sessions_for_files(manager.config.max_sessions, other_files + net.door.most)
     manager.connections = net.report
     previous = loop.get_exception_handler()
     loop.set_exception_handler(fail)
-    await listeners.start(lambda listener: _Connection(net, None, listener))
+    await listeners.start(lambda listener: between(_Connection(net, None, listener), False))
     poll: asyncio.Task[object] = loop.create_task(net.poll())
     stopped: asyncio.Task[object] = loop.create_task(stop.wait())
     waits: set[asyncio.Future[object]] = {failed, poll, stopped}
