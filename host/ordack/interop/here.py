@@ -48,17 +48,16 @@ def address_towards(host: str) -> str:
 class Here:
     """Runs from `start` to `stop`. client: of the calling thread. cuts: of all its connections.
 
-    folder: gets the store, the log and the capture. listen: where it takes connections. address: this machine in direct
-    names. peer: the other one in direct names, in lower case; hop: where that is.
+    folder: gets the store, the log and the capture. listen: where it takes connections. peer: the other machine in
+    direct names, in lower case; hop: where that is.
     """
 
     client: Client
 
-    def __init__(self, folder: Path, listen: Hop, address: str, peer: str, hop: Hop, seed: int) -> None:
+    def __init__(self, folder: Path, listen: Hop, peer: str, hop: Hop, seed: int) -> None:
         self.folder = folder
         self.cuts = Cuts(seed)
         self._listen = listen
-        self._own = address.lower()
         self._hops = {peer: hop}
         self._ready = threading.Event()
         self._failure: BaseException | None = None
@@ -137,9 +136,7 @@ class Here:
             log = Log(write)
             recorder = Recorder(self.folder / "capture.pcapng", CAPTURE_SIZE, log)
             listeners = Listeners([self._listener])
-            config = Config(
-                own_names=frozenset({self._own}), next_hops=self._hops, listening=listeners.places
-            )  # and defaults: what is tried is what `ordack serve` does
+            config = Config(next_hops=self._hops, listening=listeners.places)  # else as `ordack serve` has it
             with Store(self.store, create=True) as store:
                 store.lock_manager()
                 self._manager = Manager(store, tcp.now(), config, log)

@@ -141,7 +141,7 @@ def run(settings: Settings, show: Callable[[str], None], stopped: Callable[[], i
     meeting = Meeting(settings.hop, show)
     if not meeting.port():
         return _finished(settings, name, meeting, meeting.rows, [], 0)
-    here = Here(settings.folder, settings.listen, settings.address, settings.host.lower(), settings.hop, settings.seed)
+    here = Here(settings.folder, settings.listen, settings.host.lower(), settings.hop, settings.seed)
     rows = meeting.rows
     notes: list[str] = []
     ended_by = 0
