@@ -37,6 +37,8 @@ FAULTS = {
     "no dead letters": "does not ask for dead letters",
     "no FinalAck": "never ends a receive, so that no FinalAck goes out",
     "keeps": "does not purge",
+    "no plain queue": "makes no queues without transactions",
+    "another class": "writes another class on dead letters",
     "early journal": "puts copies into the journal when it sends",
     "old": "is of another version",
     "clock": "its clock is an hour ahead",
@@ -152,7 +154,8 @@ class Standin:
     def _create(self, client: Client, c: dict[str, Any]) -> dict[str, Any]:
         if "refuses" in self.faults:
             raise PermissionError("Access to Message Queuing system is denied.")
-        client.create_queue(c["queue"], c["transactional"])
+        if c["transactional"] or "no plain queue" not in self.faults:
+            client.create_queue(c["queue"], c["transactional"])
         return {}
 
     def _send(self, client: Client, c: dict[str, Any]) -> dict[str, Any]:
@@ -236,7 +239,8 @@ class Standin:
             return {"classes": [0]}
         start = f"{c['run']} {c['key']} "
         found = client.queue(PLACES[c["place"]]).peek()
-        return {"classes": [message.message_class for message in found if message.label.startswith(start)]}
+        more = "another class" in self.faults
+        return {"classes": [message.message_class + more for message in found if message.label.startswith(start)]}
 
     def _purge(self, client: Client, c: dict[str, Any]) -> dict[str, Any]:
         if "keeps" not in self.faults:

@@ -108,10 +108,17 @@ def _status(outcome: Outcome) -> int:
 
 
 def _table(outcome: Outcome) -> str:
+    """The rows that say something."""
+    from ordack.interop.run import NOT_MET, STOPPED
+
     return table_text(
         ("claim", "verdict", "found", "what to do"),
         (),
-        [(row.claim.title, row.verdict, row.found, row.advice) for row in outcome.rows],
+        [
+            (row.claim.title, row.verdict, row.found, row.advice)
+            for row in outcome.rows
+            if row.found not in (NOT_MET, STOPPED)
+        ],
     )
 
 

@@ -23,6 +23,8 @@ from ordack.store import StoreError
 CUTS = 10  # unless somebody wants others,
 CUT_EVERY = 10  # and one for so many messages at most
 
+STOPPED = "the trial was stopped"
+NOT_MET = "the two sides have not met: see the rows above"
 AUDIT_VERDICTS = {"no violations": HELD, "violations": BROKEN, "incomplete": UNJUDGED}
 
 
@@ -83,6 +85,8 @@ def settings_of(
     only: Sequence[str] = (),
 ) -> Settings:
     """What the options mean. Raises ValueError for one that cannot be, TrialError for a machine that nobody knows."""
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
     if host.count(":") != 1 and not host.startswith("["):
         host = format_address(host, PORT)
     for key in only:
@@ -232,7 +236,7 @@ def _finished(
 ) -> Outcome:
     """A row for every claim that was to be judged."""
     known = {row.claim.key: row for row in rows}
-    why = "the trial was stopped" if ended_by else "the two sides have not met: see the rows above"
+    why = STOPPED if ended_by else NOT_MET
     wanted = settings.only | known.keys() if settings.only else CLAIMS.keys()
     found = [known.get(key) or Row(claim, UNJUDGED, why) for key, claim in CLAIMS.items() if key in wanted]
     return Outcome(name, found, notes, meeting.greeting, ended_by)
