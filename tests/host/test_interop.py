@@ -234,6 +234,23 @@ def test_without_cuts_there_is_no_proof_about_cuts(
     assert (none.verdict, none.found) == (UNJUDGED, "all there, but only 0 of 1 cuts fell")
 
 
+@pytest.mark.parametrize(
+    ("missing", "what"), [("pyarrow", "not run: the package pyarrow is missing"), ("", "there is no capture")]
+)
+def test_an_audit_that_cannot_run_says_why(missing: str, what: str, tmp_path: Path) -> None:
+    program = (
+        f"import sys; sys.modules.update({dict.fromkeys([missing]) if missing else {}}); from pathlib import Path\n"
+        "from ordack.interop.run import audit_row\n"
+        f"row = audit_row(Path({str(tmp_path)!r}), str); print(row.verdict, row.found, row.advice, sep='\\n')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=ENVIRONMENT, timeout=DEADLINE_S, check=True
+    )
+    verdict, found, advice = done.stdout.split("\n")[:3]
+    assert (verdict, found) == (UNJUDGED, what)
+    assert ("pip install 'ordack[spark]'" in advice) == bool(missing)
+
+
 # ---- the two sides do not meet ------------------------------------------------------------------
 
 

@@ -174,7 +174,7 @@ def run(settings: Settings, show: Callable[[str], None], stopped: Callable[[], i
         with contextlib.suppress(OSError):
             settings.folder.rmdir()  # if nothing has come of it
     if meeting.greeting and (not settings.only or "audit" in settings.only):
-        rows = [*rows, _audit(settings.folder, show)]
+        rows = [*rows, audit_row(settings.folder, show)]
     return _finished(settings, name, meeting, rows, notes, ended_by)
 
 
@@ -206,7 +206,7 @@ def _put_away(here: Here, far: Far, show: Callable[[str], None]) -> list[str]:
     return []
 
 
-def _audit(folder: Path, show: Callable[[str], None]) -> Row:
+def audit_row(folder: Path, show: Callable[[str], None]) -> Row:
     """The audit of the capture, as `ordack audit` does it; its files go to the folder."""
     claim = CLAIMS["audit"]
     show("auditing the capture")
