@@ -10,6 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ordack.client import Client, Empty, Message, Queue, Reject, Transaction
+from ordack.formatters import Body, BodyError
 from ordack.names import BadName
 from ordack.sending import Letter, Sent
 from ordack.store import StoreBusy, StoreError, StoreFull, StoreUnknown
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BadName",
+    "Body",
+    "BodyError",
     "Client",
     "Empty",
     "Letter",

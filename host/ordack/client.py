@@ -27,6 +27,7 @@ from mqqb.guid_names import PrivateQueueFormatNameId
 from ordack import classes, names, outcome
 from ordack.commits import Commit, Current, Direct, Wanted
 from ordack.config import Config
+from ordack.formatters import Form, value_of
 from ordack.outcome import Outcomes
 from ordack.pieces import CHUNK, in_pieces
 from ordack.remote import Remote
@@ -123,6 +124,12 @@ class Message:
             return self.body.decode()
         except UnicodeDecodeError:
             return None
+
+    def value(self, form: Form | None = None) -> Any:
+        """What the body says, as its body type has it: a value as BinaryMessageFormatter, ActiveXMessageFormatter or a
+        COM component has written it. form: "xml" or "json" for bodies of those kinds, whose body type says nothing.
+        Raises BodyError if it says no such thing."""
+        return value_of(self.body, self.body_type, form)
 
     def as_json(self) -> dict[str, Any]:
         """The object that `ordack receive --json` prints. body: None if it is not UTF-8."""

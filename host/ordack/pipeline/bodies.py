@@ -38,6 +38,9 @@ import pyarrow.compute as pc
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_type
 
+from ordack.formatters import json_text
+from ordack.formatters.common import BodyError
+
 JSON, CBOR = "json", "cbor"
 FORMATS = (JSON, CBOR)
 
@@ -177,15 +180,9 @@ def _name(kind: types.DataType) -> str:
 
 def _json_loader(exact: bool) -> Callable[[bytes], dict[Any, Any]]:
     """exact: fractions as Decimal, for columns that take them as they are written."""
-
-    def refuse(word: str) -> None:
-        raise ValueError(f"{word} is no value of JSON")
-
-    decoder = json.JSONDecoder(parse_constant=refuse, parse_float=Decimal if exact else None)
+    decoder = json_text.decoder(exact)
 
     def load(body: bytes) -> dict[Any, Any]:
-        if not body:
-            raise Misfit("no JSON: the body is empty")
         if body[:1] == b"{" and body[1:2] != b"\0":  # in UTF-8, if it is JSON, and mostly nothing is in front or behind
             with contextlib.suppress(ValueError, RecursionError, InvalidOperation):
                 text = body.decode()
@@ -193,11 +190,9 @@ def _json_loader(exact: bool) -> Callable[[bytes], dict[Any, Any]]:
                 if end == len(text):
                     return found  # type: ignore[no-any-return]
         try:
-            document = decoder.decode(body.decode(json.detect_encoding(body)))
-        except UnicodeDecodeError as error:
-            raise Misfit(f"no JSON: not {error.encoding} text at byte {error.start}") from None
-        except (ValueError, RecursionError, InvalidOperation) as error:
-            raise Misfit(f"no JSON: {str(error) or type(error).__name__}") from None
+            document = json_text.read(body, decoder)
+        except BodyError as error:
+            raise Misfit(str(error)) from None
         if not isinstance(document, dict):
             raise Misfit(f"the body is {_kind(document)}, no object")
         return document
