@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ordack.client import Client, Empty, Message, Queue, Reject, Transaction
+from ordack.client import Client, Queue, Transaction
 from ordack.formatters import Body, BodyError
+from ordack.message import Message
 from ordack.names import BadName
+from ordack.receiving import Cursor, Empty, Received, Receiving, Reject
 from ordack.sending import Letter, Sent
 from ordack.store import StoreBusy, StoreError, StoreFull, StoreUnknown
 from ordack.store.queues import NoSuchQueue, QueueExists
@@ -24,12 +26,15 @@ __all__ = [
     "Body",
     "BodyError",
     "Client",
+    "Cursor",
     "Empty",
     "Letter",
     "Message",
     "NoSuchQueue",
     "Queue",
     "QueueExists",
+    "Received",
+    "Receiving",
     "Reject",
     "Sent",
     "StoreBusy",

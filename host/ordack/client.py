@@ -4,6 +4,8 @@
         client.send("line1", b"21.5", label="temperature")
         with client.queue("line1").receive(timeout=5) as message:
             print(message.body)          # removed from the queue when the block ends, put back if it raises
+        for message in client.queue("line1").receive():
+            print(message.body)          # removed when the loop asks for the next, put back if it is left
 
 The client opens the store itself. It needs no `ordack serve` for local queues; messages to other machines leave when
 `serve` runs. When the block ends, the sender is acknowledged if it asked for that. `Reject` raised in the block tells
@@ -12,33 +14,39 @@ the sender that nobody will receive the message (B-338, B-342, B-343).
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import os
 import time
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Unpack
 
-from mqqb import confirm, core, guids, headers, parse
+from mqqb import confirm
 from mqqb.confirm import Confirmation
 from mqqb.guid_names import PrivateQueueFormatNameId
 
-from ordack import classes, names, outcome
-from ordack.commits import Commit, Current, Direct, Wanted
+from ordack import names, outcome
+from ordack.commits import LOOK_AGAIN_S, Commit, Current, Direct, Wanted
 from ordack.config import Config
-from ordack.formatters import Form, value_of
+from ordack.message import Message
 from ordack.outcome import Outcomes
 from ordack.pieces import CHUNK, in_pieces
+from ordack.receiving import Cursor, Empty, Received, Receiving, Reject, cannot_reject, patience
 from ordack.remote import Remote
-from ordack.sending import ACKNOWLEDGE, Letter, Sent, checked, open_queue
+from ordack.sending import Further, Letter, Properties, Sent, checked, letter_of, open_queue
 from ordack.store import Store, StoreError
-from ordack.store.database import counted, legible
+from ordack.store.database import counted
 from ordack.store.look import open_to_look
-from ordack.store.messages import Stored
+from ordack.store.messages import FIRST, Stored
 from ordack.store.queues import NoSuchQueue, QueueNotEmpty
 from ordack.store.queues import Queue as QueueState
 from ordack.store.schema import POISON, PRIVATE, SYSTEM
+
+__all__ = [
+    "Client", "Cursor", "Empty", "Letter", "Message", "Queue", "Received", "Receiving", "Reject", "Sent", "Transaction",
+]  # fmt: skip
+
+PAGE = 256  # messages that are looked at together
 
 
 def _deletable(store: Store, name: str) -> list[QueueState]:
@@ -54,119 +62,6 @@ def _deletable(store: Store, name: str) -> list[QueueState]:
     return queues
 
 
-class Empty(Exception):
-    """No message came in time."""
-
-
-class Reject(Exception):
-    """Raised inside a receive: the messages are removed as rejected (B-342), and nothing else is raised."""
-
-
-class Message:
-    """A message as an application sees it. Times: seconds since 1970; that of arrival to the microsecond.
-    in_doubt: of a dead letter, it may have been received all the same (C-84 to C-86). content: its headers and body.
-
-    message_key: what to know a message by, to process each once. Of a transactional one, its place in its stream as
-    text, `{GUID}\\SEQUENCE/NUMBER`: the GUID of the queue manager that it was sent on, its TxSequenceID, which no other
-    stream or start of that queue manager has (B-079), and its number there. No two messages have the same, in whatever
-    store they are; one that comes again, because a receive did not end or a store was put back from a backup, has its
-    own. Of another one, MSMQ's message identifier, `{GUID}\\NNN` with its MessageID, which may be given again after
-    some 2**32 messages or, by chance, after a restart (B-020). A journal copy or dead letter has the key of its
-    message, so with several queues in one table the key is (queue, message_key). An acknowledgement is a message with
-    a key of its own, and names the other by correlation_id.
-    lookup_id is no such key: it counts what arrived in this store, and a store that was put back from a backup gives
-    the same numbers again.
-
-    identifier: MSMQ's message identifier as it stands in messages, 20 bytes; what answers this one has it as its
-    correlation_id. response_queue: the format name of the queue where an answer is expected, None if none is.
-
-    abort_count: how often a receive of it by a Client has ended without a commit before, as MSMQ's AbortCount has it:
-    the application has raised an exception, or died. With the setting PoisonAfter so many put it into the sub-queue
-    `NAME;poison`.
-    """
-
-    def __init__(self, stored: Stored) -> None:
-        self.lookup_id = stored.lookup_id
-        self.arrived = stored.arrived / 1e6
-        self.in_doubt = bool(stored.in_doubt)
-        self.abort_count = stored.aborts
-        message = parse.parse(stored.packet)
-        assert isinstance(message, headers.UserMessage)
-        self.content = message
-        user, transaction = message.user, message.transaction
-        self.source = guids.guid_text(user.source_queue_manager)
-        self.message_id = user.message_id
-        self.sent_time = user.sent_time
-        self.destination = outcome.format_name(user)
-        self.identifier = bytes(user.source_queue_manager) + user.message_id.to_bytes(4, "little")
-        self.correlation_id = bytes(message.properties.correlation_id)
-        self.response_queue = _response_queue(user)
-        self.body_type = message.properties.body_type
-        self.application_tag = message.properties.application_tag
-        self.extension = bytes(message.properties.extension)
-        self.label = legible(message.properties.label)
-        self.message_class = message.properties.message_class
-        self.delivery = "transactional" if transaction else "recoverable" if user.flags & core.USER_DM else "express"
-        self.priority = 0 if transaction else message.base.flags & core.BASE_PR
-        self.tx_sequence_id = transaction.tx_sequence_id if transaction else None
-        self.tx_sequence_number = transaction.tx_sequence_number if transaction else None
-        place = f"{self.tx_sequence_id}/{self.tx_sequence_number}" if transaction else self.message_id
-        self.message_key = f"{self.source}\\{place}"
-
-    @property
-    def body(self) -> bytes:
-        """The message's content."""
-        return bytes(self.content.properties.body)
-
-    def text(self) -> str | None:
-        """The body as text, if it is UTF-8."""
-        try:
-            return self.body.decode()
-        except UnicodeDecodeError:
-            return None
-
-    def value(self, form: Form | None = None) -> Any:
-        """What the body says, as its body type has it: a value as BinaryMessageFormatter, ActiveXMessageFormatter or a
-        COM component has written it. form: "xml" or "json" for bodies of those kinds, whose body type says nothing.
-        Raises BodyError if it says no such thing."""
-        return value_of(self.body, self.body_type, form)
-
-    def as_json(self) -> dict[str, Any]:
-        """The object that `ordack receive --json` prints. body: None if it is not UTF-8."""
-        return {
-            "message_key": self.message_key,
-            "source": self.source,
-            "message_id": self.message_id,
-            "destination": self.destination,
-            "correlation_id": self.correlation_id.hex(),
-            "response_queue": self.response_queue,
-            "body_type": self.body_type,
-            "application_tag": self.application_tag,
-            "extension": self.extension.hex(),
-            "label": self.label,
-            "body": self.text(),
-            "body_base64": base64.b64encode(self.content.properties.body).decode(),
-            "class": self.message_class,
-            "class_name": classes.name(self.message_class),
-            "in_doubt": self.in_doubt,
-            "priority": self.priority,
-            "delivery": self.delivery,
-            "tx_sequence_id": self.tx_sequence_id,
-            "tx_sequence_number": self.tx_sequence_number,
-            "sent_time": self.sent_time,
-            "arrived": self.arrived,
-            "lookup_id": self.lookup_id,
-            "abort_count": self.abort_count,
-        }
-
-
-def _response_queue(user: headers.UserHeader) -> str | None:
-    name = user.response_queue
-    if name is None:
-        return None
-    return legible(guids.format_name(name, bytes(user.source_queue_manager)))
-
-
 class Queue:
     """A local queue, to receive from and to send to."""
 
@@ -178,31 +73,39 @@ class Queue:
         self.transactional = state.transactional
         self._has_poison = state.kind == PRIVATE
 
-    def send(self, body: bytes | bytearray | memoryview, **properties: Any) -> Sent:
+    def __repr__(self) -> str:
+        return f"<Queue {self.name!r}{', transactional' if self.transactional else ''}>"
+
+    def send(self, body: bytes | bytearray | memoryview, **properties: Unpack[Properties]) -> Sent:
         """As Client.send, to this queue."""
         return self._client.send(self.name, body, **properties)
 
-    @contextlib.contextmanager
     def receive(
-        self, timeout: float = 0.0, *, lookup_id: int | None = None, correlation_id: bytes | None = None
-    ) -> Iterator[Message]:
-        """Receive one message in a transaction: removed for good when the block ends, put back in its old place if the
-        block raises or the process dies, removed as rejected if it raises Reject. Waits up to `timeout` seconds, then
-        raises Empty. lookup_id: the message that has it, as peek shows it; correlation_id: the first that has it, as
-        the answer to a message does, whose identifier it is; what is before it in the queue stays there."""
-        with self._client.transaction() as transaction:
-            yield transaction.receive(self, timeout, lookup_id=lookup_id, correlation_id=correlation_id)
+        self, timeout: float | None = 0.0, *, lookup_id: int | None = None, correlation_id: bytes | None = None
+    ) -> Receiving:
+        """Receive messages, each in a transaction. Waits up to `timeout` seconds for each, None for ever.
+
+        with queue.receive() as message: one, removed for good when the block ends, put back in its old place if the
+        block raises or the process dies, removed as rejected if it raises Reject. Raises Empty if none came in time.
+        for message in queue.receive(): one after another, until none comes in time; each is removed when the loop asks
+        for the next. Whatever leaves the loop, `break` too, puts back the one that it has (`Receiving` says more).
+
+        lookup_id: the message that has it, as peek shows it; correlation_id: those that have it, as the answer to a
+        message does, whose identifier it is; what is before it in the queue stays there. Both raise StoreError.
+        """
+        return Receiving(self, timeout, lookup_id, correlation_id)
 
     @contextlib.contextmanager
-    def receive_batch(self, limit: int, timeout: float = 0.0) -> Iterator[list[Message]]:
-        """Receive up to `limit` messages in one transaction; an empty list if none came within `timeout` seconds."""
+    def receive_batch(self, limit: int, timeout: float | None = 0.0) -> Iterator[list[Message]]:
+        """Receive up to `limit` messages in one transaction; an empty list if none came within `timeout` seconds, None
+        for ever."""
         with self._client.transaction() as transaction:
             yield transaction.receive_batch(self, limit, timeout)
 
     def begin_receive(
         self,
         limit: int,
-        timeout: float,
+        timeout: float | None,
         counted: bool = False,
         lookup_id: int | None = None,
         correlation_id: bytes | None = None,
@@ -211,7 +114,7 @@ class Queue:
         counted: a message that comes back from it may be the reason. lookup_id, correlation_id: as `receive`."""
         poison_after = self._client.config().poison_after if counted and self._has_poison else None
         wanted = Wanted(self.identifier, limit, counted, poison_after, lookup_id, correlation_id)
-        return self._client.access.take(wanted, timeout)
+        return self._client.access.take(wanted, patience(timeout))
 
     def end_receive(self, keys: Sequence[int], message_class: int) -> None:
         """Remove messages of a receive for good, for the reason that the class says; all are put back if it fails."""
@@ -224,11 +127,27 @@ class Queue:
 
     def peek(self) -> Iterator[Message]:
         """The messages in the queue, in its order, without removing them."""
-        place = (-1, -1)
-        while stored := self._store.messages.peek(self.identifier, 256, place, self._client.now()):
+        place = FIRST
+        while stored := self.look(place, PAGE):
             for message in stored:
                 yield Message(message)
             place = (stored[-1].rank, stored[-1].lookup_id)
+
+    def cursor(self) -> Cursor:
+        """A place in the queue, in front of its first message."""
+        return Cursor(self)
+
+    def look(self, place: tuple[int, int], limit: int = 1, timeout: float | None = 0.0) -> list[Stored]:
+        """Up to `limit` messages behind a place, (rank, lookup id), which stay in the queue; an empty list if none came
+        within `timeout` seconds, None for ever."""
+        deadline = time.monotonic() + patience(timeout)
+        while True:
+            self._store.changed()  # before looking, so that nothing slips in between
+            found = self._store.messages.peek(self.identifier, limit, place, self._client.now())
+            left = deadline - time.monotonic()
+            if found or left <= 0:
+                return found
+            self._store.wait(min(left, LOOK_AGAIN_S))
 
 
 class Transaction:
@@ -244,10 +163,14 @@ class Transaction:
         self._queues: dict[str, bool] = {}  # that something was taken from, and whether they are transactional
         self._letters: list[Letter] = []
 
+    def __repr__(self) -> str:
+        ended = f", {len(self.sent)} sent" if self.sent else ""
+        return f"<Transaction: {len(self._taken)} received, {len(self._letters)} to send{ended}>"
+
     def receive(
         self,
         queue: Queue | str,
-        timeout: float = 0.0,
+        timeout: float | None = 0.0,
         *,
         lookup_id: int | None = None,
         correlation_id: bytes | None = None,
@@ -263,7 +186,7 @@ class Transaction:
         self,
         queue: Queue | str,
         limit: int,
-        timeout: float = 0.0,
+        timeout: float | None = 0.0,
         *,
         lookup_id: int | None = None,
         correlation_id: bytes | None = None,
@@ -277,10 +200,10 @@ class Transaction:
         self._queues[queue.name] = queue.transactional
         return [Message(message) for message in stored]
 
-    def send(self, destination: str, body: bytes | bytearray | memoryview, **properties: Any) -> None:
+    def send(self, destination: str, body: bytes | bytearray | memoryview, **properties: Unpack[Properties]) -> None:
         """Send a message when the block ends; arguments, as Client.send has them, are checked then against the store.
         Raises ValueError for one that is out of range."""
-        self._letters.append(_letter(destination, body, **properties))
+        self._letters.append(letter_of(destination, body, **properties))
 
     def commit(self) -> None:
         """Make it happen; raises what Client.send does, and StoreError."""
@@ -293,7 +216,7 @@ class Transaction:
         for name, transactional in self._queues.items():
             if not transactional:
                 self.put_back()
-                raise ValueError(f"{name} is not transactional: its messages cannot be rejected") from None
+                raise cannot_reject(name) from None
         taken, self._taken = tuple(self._taken), []
         if taken:
             self._client.access.commit(Commit(taken, confirm.NACK_RECEIVE_REJECTED))
@@ -303,25 +226,6 @@ class Transaction:
         taken, self._taken = self._taken, []
         if taken:
             self._client.access.put_back(taken)
-
-
-def _letter(
-    destination: str,
-    body: bytes | bytearray | memoryview,
-    label: str = "",
-    priority: int = 3,
-    delivery: str | None = None,
-    *,
-    acknowledge: Collection[str] = (),
-    **properties: Any,
-) -> Letter:
-    """A letter of the arguments of Client.send. Raises ValueError, TypeError."""
-    wanted = 0
-    for name in acknowledge:
-        if name not in ACKNOWLEDGE:
-            raise ValueError(f"there is no acknowledgement {name!r}; there are {', '.join(ACKNOWLEDGE)}")
-        wanted |= ACKNOWLEDGE[name]
-    return checked(Letter(destination, body, label, priority, delivery, acknowledge=wanted, **properties))
 
 
 class Client:
@@ -342,6 +246,9 @@ class Client:
         self.config: Callable[[], Config] = Current(self.store)
         self.access = Remote(self.store, Direct(self.store, self.now, self.config))
         self._clock = clock
+
+    def __repr__(self) -> str:
+        return f"<Client of {str(self.store.folder)!r}>"
 
     def __enter__(self) -> Client:
         return self
@@ -417,7 +324,7 @@ class Client:
         label: str = "",
         priority: int = 3,
         delivery: str | None = None,
-        **properties: Any,
+        **properties: Unpack[Further],
     ) -> Sent:
         """Send one message; it is durable, with its number, when this returns.
 
@@ -426,7 +333,9 @@ class Client:
         StoreError; StoreUnknown if the disk failed at the very end: sent again by this Client it is sent once, another
         must look for it first.
         """
-        return self.send_many([_letter(destination, body, label, priority, delivery, **properties)])[0]
+        return self.send_many(
+            [letter_of(destination, body, label=label, priority=priority, delivery=delivery, **properties)]
+        )[0]
 
     def send_many(self, letters: Iterable[Letter]) -> list[Sent]:
         """Send messages in one transaction: all of them, in this order, or none if it raises, as `send` does. They
@@ -449,10 +358,13 @@ class Client:
         else:
             transaction.commit()
 
-    def reply(self, message: Message, body: bytes | bytearray | memoryview, **properties: Any) -> Sent:
+    def reply(self, message: Message, body: bytes | bytearray | memoryview, **properties: Unpack[Properties]) -> Sent:
         """Send an answer to a message, to its response queue, with its identifier as correlation identifier. Arguments
         as `send` has them. Raises ValueError if no answer to it is expected, and what `send` does."""
-        return self.send(self.response_queue(message), body, correlation_id=message.identifier, **properties)
+        if "correlation_id" in properties:
+            raise ValueError("an answer has the identifier of its message as correlation_id: leave that out")
+        properties["correlation_id"] = message.identifier
+        return self.send_many([letter_of(self.response_queue(message), body, **properties)])[0]
 
     def response_queue(self, message: Message) -> str:
         """Where an answer to a message goes, as `send` takes it. Raises ValueError if none is expected."""

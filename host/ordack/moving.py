@@ -18,7 +18,8 @@ from mqqb import confirm, core, guid_names, guids
 from mqqb.names import QueueName
 
 from ordack import outcome
-from ordack.client import Client, Message, Queue
+from ordack.client import Client, Queue
+from ordack.message import Message
 from ordack.sending import Letter, Sending, delivery_to, target
 from ordack.store import StoreError
 from ordack.store.schema import NEVER, POISON

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Collection, Iterator
+from typing import Any, NamedTuple, TypedDict
 
 from mqqb import build, compose, confirm, core, guid_names, guids, headers, parse
 from mqqb.confirm import Confirmation
@@ -79,6 +79,32 @@ class Letter(NamedTuple):
     body_type: int = 0
     application_tag: int = 0
     extension: bytes = b""
+
+
+class Further(TypedDict, total=False):
+    """The arguments of Client.send that it passes on, for type checkers: fields of Letter, but for acknowledge, any of
+    ACKNOWLEDGE by name."""
+
+    ttrq: int | None
+    ttbr: int | None
+    dead_letter: bool
+    journal: bool
+    dead_letter_queue: str | None
+    acknowledge: Collection[str]
+    administration_queue: str | QueueName | None
+    correlation_id: bytes
+    response_queue: str | QueueName | None
+    body_type: int
+    application_tag: int
+    extension: bytes
+
+
+class Properties(Further, total=False):
+    """The same of Queue.send, Transaction.send and Client.reply: all but destination and body."""
+
+    label: str
+    priority: int
+    delivery: str | None
 
 
 class _Place(NamedTuple):
@@ -445,6 +471,25 @@ def open_queue(store: Store, name: str) -> Queue:
 def closed(name: str) -> StoreError:
     """The error of who means a queue of the queue manager's own."""
     return StoreError(f"{name} is the queue manager's own queue: it is not open to applications (B-085)")
+
+
+def letter_of(
+    destination: str,
+    body: bytes | bytearray | memoryview,
+    *,
+    acknowledge: Collection[str] = (),
+    **properties: Any,
+) -> Letter:
+    """A letter of the arguments of Client.send, which are Properties. Raises ValueError, TypeError."""
+    for name in properties:
+        if name not in Letter._fields:
+            raise TypeError(f"a message has no {name!r}; it has {', '.join(Letter._fields[2:])}")
+    wanted = 0
+    for name in acknowledge:
+        if name not in ACKNOWLEDGE:
+            raise ValueError(f"there is no acknowledgement {name!r}; there are {', '.join(ACKNOWLEDGE)}")
+        wanted |= ACKNOWLEDGE[name]
+    return checked(Letter(destination, body, acknowledge=wanted, **properties))
 
 
 def checked(letter: Letter) -> Letter:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from mqqb import confirm
 
 from ordack.cli import output
-from ordack.client import Message, Queue
+from ordack.client import Queue
+from ordack.message import Message
 from ordack.store.database import counted
 
 BATCH = 256  # messages that one commit removes, if standard output is a file

@@ -18,7 +18,7 @@ from ordack.store import StoreError
 from ordack.store.database import counted
 
 if TYPE_CHECKING:
-    from ordack.client import Message
+    from ordack.message import Message
     from ordack.peer_names import PeerNames
 
 

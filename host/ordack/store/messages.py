@@ -16,6 +16,8 @@ from ordack.store.schema import NEVER, POISON, SUBQUEUE
 RECEIVE_BYTES = 8 << 20  # one receive or peek of several messages ends when it has as many, to bound memory
 RANKS = range(8)  # 7 - priority
 ANY = 0  # no queue has this identifier
+FIRST = (-1, -1)  # the place in front of all messages
+BY_LOOKUP_ID = "NOT INDEXED WHERE receiver IS NULL"  # by the primary key alone: without a walk over the queue
 
 
 class Stored(NamedTuple):
@@ -321,26 +323,29 @@ class Messages:
         packet: bytes | None = self._db.one("SELECT packet FROM messages WHERE own = ?", (message_id,))
         return packet
 
-    def peek(self, queue: int, limit: int = 1, after: tuple[int, int] = (-1, -1), now: int = 0) -> list[Stored]:
+    def peek(self, queue: int, limit: int = 1, after: tuple[int, int] = FIRST, now: int = 0) -> list[Stored]:
         """Up to `limit` messages of a queue in its order, beginning behind the place `after`; they stay in it."""
         self.put_back(())
         self._put_back_for_the_dead()
         return self._first(queue, limit, now, after)
 
     def _first(
-        self, queue: int, limit: int, now: int, after: tuple[int, int] = (-1, -1), selection: Selection = EVERY
+        self, queue: int, limit: int, now: int, after: tuple[int, int] = FIRST, selection: Selection = EVERY
     ) -> list[Stored]:
         found: list[Stored] = []
         size = 0
         sql = (
             "SELECT rank, lookup_id, arrived, in_doubt, packet, aborts FROM messages "
-            + self._available()
+            + (self._available() if selection.lookup_id is None else BY_LOOKUP_ID)
             + " AND queue = ? AND (rank, lookup_id) > (?, ?) AND NOT purged AND (expires IS NULL OR expires > ?)"
         )
         values: tuple[object, ...] = (queue, *after, now)
         if selection != EVERY:
-            sql += " AND lookup_id = coalesce(?, lookup_id) AND (? = x'' OR instr(packet, ?))"
-            values += selection.lookup_id, selection.holding, selection.holding
+            sql += " AND (? = x'' OR instr(packet, ?))"
+            values += selection.holding, selection.holding
+        if selection.lookup_id is not None:
+            sql += " AND lookup_id = ?"
+            values += (selection.lookup_id,)
         most = limit if selection == EVERY else -1
         with self._db.errors():
             for row in self._db.connection.execute(sql + " ORDER BY rank, lookup_id LIMIT ?", (*values, most)):

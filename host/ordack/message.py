@@ -1,0 +1,123 @@
+"""A message as an application sees it. host/docs/api.md lists what it has."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from mqqb import core, guids, headers, parse
+
+from ordack import classes, outcome
+from ordack.formatters import Form, value_of
+from ordack.store.database import counted, legible
+from ordack.store.messages import Stored
+
+
+class Message:
+    """A message as an application sees it. Times: seconds since 1970; that of arrival to the microsecond.
+    in_doubt: of a dead letter, it may have been received all the same (C-84 to C-86). content: its headers and body.
+
+    message_key: what to know a message by, to process each once. Of a transactional one, its place in its stream as
+    text, `{GUID}\\SEQUENCE/NUMBER`: the GUID of the queue manager that it was sent on, its TxSequenceID, which no other
+    stream or start of that queue manager has (B-079), and its number there. No two messages have the same, in whatever
+    store they are; one that comes again, because a receive did not end or a store was put back from a backup, has its
+    own. Of another one, MSMQ's message identifier, `{GUID}\\NNN` with its MessageID, which may be given again after
+    some 2**32 messages or, by chance, after a restart (B-020). A journal copy or dead letter has the key of its
+    message, so with several queues in one table the key is (queue, message_key). An acknowledgement is a message with
+    a key of its own, and names the other by correlation_id.
+    lookup_id is no such key: it counts what arrived in this store, and a store that was put back from a backup gives
+    the same numbers again.
+
+    identifier: MSMQ's message identifier as it stands in messages, 20 bytes; what answers this one has it as its
+    correlation_id. response_queue: the format name of the queue where an answer is expected, None if none is.
+
+    abort_count: how often a receive of it by a Client has ended without a commit before, as MSMQ's AbortCount has it:
+    the application has raised an exception, or died. With the setting PoisonAfter so many put it into the sub-queue
+    `NAME;poison`.
+    """
+
+    def __init__(self, stored: Stored) -> None:
+        self.lookup_id = stored.lookup_id
+        self.arrived = stored.arrived / 1e6
+        self.in_doubt = bool(stored.in_doubt)
+        self.abort_count = stored.aborts
+        message = parse.parse(stored.packet)
+        assert isinstance(message, headers.UserMessage)
+        self.content = message
+        user, transaction = message.user, message.transaction
+        self.source = guids.guid_text(user.source_queue_manager)
+        self.message_id = user.message_id
+        self.sent_time = user.sent_time
+        self.destination = outcome.format_name(user)
+        self.identifier = bytes(user.source_queue_manager) + user.message_id.to_bytes(4, "little")
+        self.correlation_id = bytes(message.properties.correlation_id)
+        self.response_queue = _response_queue(user)
+        self.body_type = message.properties.body_type
+        self.application_tag = message.properties.application_tag
+        self.extension = bytes(message.properties.extension)
+        self.label = legible(message.properties.label)
+        self.message_class = message.properties.message_class
+        self.delivery = "transactional" if transaction else "recoverable" if user.flags & core.USER_DM else "express"
+        self.priority = 0 if transaction else message.base.flags & core.BASE_PR
+        self.tx_sequence_id = transaction.tx_sequence_id if transaction else None
+        self.tx_sequence_number = transaction.tx_sequence_number if transaction else None
+        place = f"{self.tx_sequence_id}/{self.tx_sequence_number}" if transaction else self.message_id
+        self.message_key = f"{self.source}\\{place}"
+
+    def __repr__(self) -> str:
+        name = f" {self.label!r}" if self.label else ""
+        size = len(self.content.properties.body)
+        return f"<{type(self).__name__} {self.message_key}{name}, {counted(size, 'byte')}, {self.delivery}>"
+
+    @property
+    def body(self) -> bytes:
+        """The message's content."""
+        return bytes(self.content.properties.body)
+
+    def text(self) -> str | None:
+        """The body as text, if it is UTF-8."""
+        try:
+            return self.body.decode()
+        except UnicodeDecodeError:
+            return None
+
+    def value(self, form: Form | None = None) -> Any:
+        """What the body says, as its body type has it: a value as BinaryMessageFormatter, ActiveXMessageFormatter or a
+        COM component has written it. form: "xml" or "json" for bodies of those kinds, whose body type says nothing.
+        Raises BodyError if it says no such thing."""
+        return value_of(self.body, self.body_type, form)
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `ordack receive --json` prints. body: None if it is not UTF-8."""
+        return {
+            "message_key": self.message_key,
+            "source": self.source,
+            "message_id": self.message_id,
+            "destination": self.destination,
+            "correlation_id": self.correlation_id.hex(),
+            "response_queue": self.response_queue,
+            "body_type": self.body_type,
+            "application_tag": self.application_tag,
+            "extension": self.extension.hex(),
+            "label": self.label,
+            "body": self.text(),
+            "body_base64": base64.b64encode(self.content.properties.body).decode(),
+            "class": self.message_class,
+            "class_name": classes.name(self.message_class),
+            "in_doubt": self.in_doubt,
+            "priority": self.priority,
+            "delivery": self.delivery,
+            "tx_sequence_id": self.tx_sequence_id,
+            "tx_sequence_number": self.tx_sequence_number,
+            "sent_time": self.sent_time,
+            "arrived": self.arrived,
+            "lookup_id": self.lookup_id,
+            "abort_count": self.abort_count,
+        }
+
+
+def _response_queue(user: headers.UserHeader) -> str | None:
+    name = user.response_queue
+    if name is None:
+        return None
+    return legible(guids.format_name(name, bytes(user.source_queue_manager)))

@@ -1,0 +1,432 @@
+"""Messages are received in loops and with cursors: whatever leaves a loop, no message is lost, none is removed that was
+not dealt with, and no other application sees what somebody has in his hands."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import ordack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ordack import Body
+from ordack.client import Client, Empty, Letter, Message, Queue, Reject
+from ordack.names import DEAD_XACT
+from ordack.receiving import Receiving
+from ordack.store import StoreError
+
+from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve
+
+
+@pytest.fixture(params=["alone", "through serve"])
+def client(request: pytest.FixtureRequest, store: Path) -> Iterator[Client]:
+    serve = Serve(store) if request.param == "through serve" else None
+    with Client(store) as opened:
+        yield opened
+    if serve:
+        assert serve.stop()[0] == 0
+
+
+@pytest.fixture
+def alone(store: Path) -> Iterator[Client]:
+    with Client(store) as opened:
+        yield opened
+
+
+def _fill(client: Client, count: int, name: str = "line1") -> Queue:
+    client.send_many([Letter(name, b"%d" % number, dead_letter=name == "line1") for number in range(count)])
+    return client.queue(name)
+
+
+def _left(client: Client, name: str = "line1") -> list[bytes]:
+    return [message.body for message in client.queue(name).peek()]
+
+
+# ---- loops
+
+
+def test_a_loop_removes_each_message_when_it_asks_for_the_next_and_ends_when_none_comes(client: Client) -> None:
+    queue = _fill(client, 3)
+    seen = []
+    for message in queue.receive(timeout=0.01):
+        seen.append(message.body)
+        assert _left(client) == [b"%d" % number for number in range(len(seen), 3)]  # what is in hand is hidden
+    assert seen == [b"0", b"1", b"2"]
+    with Client(client.store.folder) as other:
+        assert _left(other) == []
+
+
+def _break(messages: Iterator[Message]) -> None:
+    for message in messages:
+        if message.body == b"1":
+            break
+
+
+def _return(messages: Iterator[Message]) -> None:
+    for message in messages:
+        if message.body == b"1":
+            return
+
+
+def _raise(messages: Iterator[Message]) -> None:
+    for message in messages:
+        if message.body == b"1":
+            raise RuntimeError
+
+
+@pytest.mark.parametrize("leave", [_break, _return, _raise])
+def test_a_loop_that_is_left_puts_the_message_back_that_it_has_and_no_other(
+    client: Client, leave: Callable[[Iterator[Message]], None]
+) -> None:
+    queue = _fill(client, 3)
+    try:
+        leave(iter(queue.receive()))
+    except RuntimeError:
+        assert leave == _raise
+    assert _left(client) == [b"1", b"2"]
+    assert [message.abort_count for message in queue.peek()] == [1, 0]
+    for message in queue.receive():
+        assert message.abort_count == (message.body == b"1")
+
+
+def test_in_a_loop_each_message_can_end_for_itself(client: Client) -> None:
+    queue = _fill(client, 5)
+    for message in queue.receive():
+        with message:
+            if message.body == b"1":
+                raise Reject
+            if message.body == b"3":
+                break  # its block has ended without an exception: it is dealt with
+        with Client(client.store.folder) as other:
+            assert message.body not in _left(other)
+    assert _left(client) == [b"4"]
+    assert _left(client, DEAD_XACT) == [b"1"]
+
+
+def test_what_raises_in_the_block_of_a_message_puts_it_back(alone: Client) -> None:
+    queue = _fill(alone, 2)
+    with pytest.raises(RuntimeError):
+        _raise_in_block(queue)
+    assert _left(alone) == [b"0", b"1"]
+
+
+def _raise_in_block(queue: Queue) -> None:
+    for message in queue.receive():
+        with message:
+            raise RuntimeError
+
+
+def test_a_reject_that_is_raised_beside_a_block_rejects_nothing_and_says_so(alone: Client) -> None:
+    def work() -> None:
+        for _ in queue.receive():
+            raise Reject
+
+    queue = _fill(alone, 1)
+    with pytest.raises(Reject, match="in a loop over messages in `with message:`"):
+        work()
+    assert _left(alone) == [b"0"]
+    assert _left(alone, DEAD_XACT) == []
+    assert str(Reject("too hot")) == "too hot"
+
+
+def test_a_message_that_nobody_can_reject_is_put_back(alone: Client) -> None:
+    def work() -> None:
+        for message in queue.receive():
+            with message:
+                raise Reject
+
+    queue = _fill(alone, 1, "plain")
+    with pytest.raises(ValueError, match="plain is not transactional"):
+        work()
+    assert _left(alone, "plain") == [b"0"]
+
+
+def test_a_message_that_has_ended_cannot_end_again(alone: Client) -> None:
+    queue = _fill(alone, 2)
+    for message in queue.receive():
+        with message:
+            pass
+        with pytest.raises(ValueError, match="is removed or back in its queue already"), message:
+            pass
+        break
+    assert _left(alone) == [b"1"]
+    iterator = iter(queue.receive())
+    message = next(iterator)
+    del iterator
+    with pytest.raises(ValueError, match="is removed or back in its queue already"), message:
+        pass
+    assert _left(alone) == [b"1"]
+
+
+def test_who_keeps_a_loop_keeps_its_message_until_he_drops_it(alone: Client) -> None:
+    queue = _fill(alone, 3)
+    iterator = iter(queue.receive())
+    assert next(iterator).body == b"0"
+    assert next(iterator).body == b"1"
+    assert _left(alone) == [b"2"]
+    del iterator
+    assert _left(alone) == [b"1", b"2"]
+    assert [message.body for message in queue.receive()] == [b"1", b"2"]
+
+
+def test_a_poisonous_message_does_not_stop_a_loop_for_ever(alone: Client) -> None:
+    alone.store.configure("PoisonAfter", 2)
+    queue = _fill(alone, 3)
+    seen: list[bytes] = []
+    for _ in range(4):
+        try:
+            for message in queue.receive():
+                seen.append(message.body)
+                if message.body == b"1":
+                    raise RuntimeError
+        except RuntimeError:
+            pass
+    assert seen == [b"0", b"1", b"1", b"2"]
+    assert _left(alone) == []
+    assert _left(alone, "line1;poison") == [b"1"]
+
+
+def test_a_message_that_cannot_be_removed_any_more_is_said_when_the_loop_asks_for_the_next(alone: Client) -> None:
+    queue = _fill(alone, 2)
+    iterator = iter(queue.receive())
+    alone.queue("line1").put_back([next(iterator).lookup_id])
+    with pytest.raises(StoreError, match="cannot be completed"):
+        next(iterator)
+    assert _left(alone) == [b"0", b"1"]
+
+
+def test_a_loop_waits_for_what_comes(client: Client) -> None:
+    def send_later() -> None:
+        with Client(client.store.folder) as other:
+            other.send_many([Letter("plain", b"1"), Letter("plain", b"2")])
+
+    sender = threading.Timer(0.1, send_later)
+    sender.start()
+    seen = []
+    for message in client.queue("plain").receive(timeout=None):
+        with message:
+            seen.append(message.body)
+            if len(seen) == 2:
+                break
+    sender.join()
+    assert seen == [b"1", b"2"]
+    assert _left(client, "plain") == []
+
+
+def test_a_loop_over_answers_leaves_all_else(alone: Client) -> None:
+    identifier = bytes(range(20))
+    for number in range(3):
+        alone.send("plain", b"other")
+        alone.send("plain", b"%d" % number, correlation_id=identifier)
+    queue = alone.queue("plain")
+    assert [message.body for message in queue.receive(correlation_id=identifier)] == [b"0", b"1", b"2"]
+    assert _left(alone, "plain") == [b"other"] * 3
+    last = list(queue.peek())[-1].lookup_id
+    assert [message.lookup_id for message in queue.receive(timeout=None, lookup_id=last)] == [last]  # and does not wait
+    assert len(_left(alone, "plain")) == 2
+
+
+LOOP = """
+import sys
+from ordack.client import Client
+with Client(sys.argv[1]) as client:
+    for message in client.queue("line1").receive():
+        if message.body == b"1":
+            print("has it", flush=True)
+            sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("served", [False, True])
+def test_a_process_that_is_killed_in_a_loop_loses_nothing(store: Path, served: bool) -> None:
+    serve = Serve(store) if served else None
+    with Client(store) as client:
+        queue = _fill(client, 3)
+        process = subprocess.Popen(
+            [sys.executable, "-c", LOOP, str(store)],
+            env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert process.stdin
+        assert process.stdout
+        assert process.stdout.readline() == "has it\n"
+        assert _left(client) == [b"2"]
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=DEADLINE_S)
+        found = []
+        for message in queue.receive(timeout=DEADLINE_S):
+            with message:
+                found.append((message.body, message.abort_count))
+                if len(found) == 2:
+                    break
+        assert sorted(found) == [(b"1", 1), (b"2", 0)]
+        assert _left(client) == []
+    if serve:
+        serve.stop()
+
+
+# ---- cursors
+
+
+def test_a_cursor_keeps_its_place_when_others_receive(client: Client) -> None:
+    queue = _fill(client, 5)
+    cursor = queue.cursor()
+    assert cursor.peek_current().body == b"0"
+    assert cursor.peek_next().body == b"1"
+    assert cursor.peek_current().body == b"1"
+    with Client(client.store.folder) as other:
+        for number in range(3):
+            with other.queue("line1").receive() as message:
+                assert message.body == b"%d" % number
+    with pytest.raises(Empty, match="was received or has expired; peek_next goes on behind it"):
+        cursor.peek_current()
+    with pytest.raises(Empty), cursor.receive_current():
+        pass
+    assert cursor.peek_next().body == b"3"
+    with cursor.receive_current() as message:
+        assert message.body == b"3"
+        with pytest.raises(Empty):
+            cursor.peek_current()  # it is in somebody's hands
+    assert [message.body for message in cursor] == [b"4"]
+    assert _left(client) == [b"4"]
+
+
+def test_what_was_received_with_a_cursor_and_put_back_is_under_it_again(alone: Client) -> None:
+    queue = _fill(alone, 2)
+    cursor = queue.cursor()
+    cursor.peek_next()
+    cursor.peek_next()
+    with pytest.raises(RuntimeError), cursor.receive_current() as message:
+        raise RuntimeError
+    assert cursor.peek_current().body == message.body == b"1"
+    with cursor.receive_current():
+        raise Reject
+    assert _left(alone) == [b"0"]
+    assert _left(alone, DEAD_XACT) == [b"1"]
+
+
+def test_a_new_cursor_stands_in_front_of_the_first_message(alone: Client) -> None:
+    cursor = alone.queue("plain").cursor()
+    with pytest.raises(Empty, match="stands on no message yet"):
+        cursor.receive_current()
+    for peek in (cursor.peek_current, cursor.peek_next):
+        with pytest.raises(Empty, match="no message behind the cursor in plain"):
+            peek(0.01)
+    assert list(cursor) == []
+    alone.send("plain", b"1")
+    assert cursor.peek_next().body == b"1"
+    with pytest.raises(Empty):
+        cursor.peek_next()
+    assert cursor.peek_current().body == b"1"
+    alone.send("plain", b"urgent", priority=7)  # in front of it
+    alone.send("plain", b"2")
+    assert [message.body for message in cursor] == [b"2"]
+    assert _left(alone, "plain") == [b"urgent", b"1", b"2"]
+
+
+def test_a_cursor_waits_for_what_comes(client: Client) -> None:
+    def send_later() -> None:
+        with Client(client.store.folder) as other:
+            other.send("plain", b"late")
+
+    sender = threading.Timer(0.1, send_later)
+    sender.start()
+    assert client.queue("plain").cursor().peek_next(timeout=None).body == b"late"
+    sender.join()
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("send"), st.integers(0, 7)),
+        st.tuples(st.sampled_from(["receive first", "next", "current", "receive current"]), st.just(0)),
+    ),
+    min_size=5,
+    max_size=25,
+)
+
+
+@settings(max_examples=25)
+@given(STEPS)
+def test_a_cursor_shows_what_a_list_of_the_queue_would(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
+) -> None:
+    with Client(tmp_path_factory.mktemp("cursor") / "store", create=True) as client:
+        queue = client.create_queue("plain")
+        cursor = queue.cursor()
+        content: list[tuple[int, int]] = []  # 7 - priority, and when it was sent
+        place = (-1, -1)
+        for count, (step, priority) in enumerate(steps):
+            if step == "send":
+                queue.send(b"%d" % count, priority=priority)
+                content = sorted([*content, (7 - priority, count)])
+            elif step == "receive first":
+                assert _received(queue.receive()) == (b"%d" % content.pop(0)[1] if content else None)
+            elif step == "next":
+                behind = [one for one in content if one > place]
+                assert _body(cursor.peek_next) == (b"%d" % behind[0][1] if behind else None)
+                place = behind[0] if behind else place
+            elif step == "current":
+                if place == (-1, -1) and content:
+                    place = content[0]
+                assert _body(cursor.peek_current) == (b"%d" % place[1] if place in content else None)
+            else:
+                found = _received(cursor.receive_current()) if place != (-1, -1) else None
+                assert found == (b"%d" % place[1] if place in content else None)
+                content = [one for one in content if one != place]
+
+
+def _body(peek: Callable[[], Message]) -> bytes | None:
+    try:
+        return peek().body
+    except Empty:
+        return None
+
+
+def _received(receiving: Receiving) -> bytes | None:
+    try:
+        with receiving as message:
+            return message.body
+    except Empty:
+        return None
+
+
+# ---- what is shown and refused
+
+
+def test_everything_shows_what_it_is_and_no_content(alone: Client) -> None:
+    sent = alone.send("line1", Body.json("secret"), label="t")
+    queue, folder = alone.queue("line1"), alone.store.folder
+    key = f"{next(queue.peek()).source}\\{sent.tx_sequence_id}/1"
+    assert repr(alone) == f"<Client of {str(folder)!r}>"
+    assert repr(queue) == "<Queue 'line1', transactional>"
+    assert repr(alone.queue("plain")) == "<Queue 'plain'>"
+    assert repr(next(queue.peek())) == f"<Message {key} 't', 8 bytes, transactional>"
+    assert repr(queue.receive()) == "<Receiving from 'line1': use it in a `with` or a `for`>"
+    cursor = queue.cursor()
+    assert repr(cursor) == "<Cursor in 'line1', in front of the first message>"
+    assert repr(cursor.peek_next()) == f"<Message {key} 't', 8 bytes, transactional>"
+    assert repr(cursor) == f"<Cursor in 'line1', at lookup_id {cursor.place[1]}>"
+    with alone.transaction() as transaction:
+        transaction.receive("line1")
+        transaction.send("plain", b"1")
+        assert repr(transaction) == "<Transaction: 1 received, 1 to send>"
+    assert repr(sent).startswith("Sent(message_id=")
+
+
+def test_a_property_that_no_message_has_is_named_with_those_that_it_has(alone: Client) -> None:
+    with pytest.raises(TypeError, match="a message has no 'lable'; it has label, priority, delivery, ttrq"):
+        alone.send("line1", b"1", lable="t")  # type: ignore[call-arg]
+    alone.send("line1", b"?", response_queue="plain")
+    with pytest.raises(ValueError, match="leave that out"), alone.queue("line1").receive() as question:
+        alone.reply(question, b"!", correlation_id=question.identifier)
+
+
+def test_the_names_that_the_package_exports_are_there() -> None:
+    assert ordack.__all__ == sorted(ordack.__all__)
+    for name in ordack.__all__:
+        assert getattr(ordack, name)
