@@ -30,6 +30,7 @@ from ordack.client import PAGE, Client, Transaction
 from ordack.message import Message
 from ordack.receiving import Cursor, Empty, Reject, Source, Taken, already_over, nowhere, patience
 from ordack.sending import Further, Letter, Properties, Sent
+from ordack.store import StoreError
 from ordack.store.messages import FIRST, Stored
 
 MOST = 16  # receives and transactions at a time, also those that wait
@@ -400,6 +401,7 @@ class AsyncClient:
         self._folder = folder
         self._long = asyncio.Semaphore(MOST)
         self._short = asyncio.Semaphore(SHORT)
+        self._is_open = True
         self._idle: list[_Worker] = []
         self._all: list[_Worker] = []
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -408,6 +410,7 @@ class AsyncClient:
         return f"<AsyncClient of {str(self._folder)!r}>"
 
     async def __aenter__(self) -> AsyncClient:
+        self._is_open = True
         async with self.worker():
             return self
 
@@ -415,7 +418,8 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the store. All operations are to have ended."""
+        """Close the store. All operations are to have ended; a loop that somebody keeps gives up its message."""
+        self._is_open = False
         for worker in self._all:
             await worker.close()
         self._all, self._idle = [], []
@@ -431,6 +435,8 @@ class AsyncClient:
 
     async def borrow(self, long: bool = True) -> _Worker:
         """The same until `give_back`. Raises StoreError."""
+        if not self._is_open:
+            raise StoreError(f"{self!r} is closed: use it inside of `async with`")
         self._loop = asyncio.get_running_loop()
         limit = self._long if long else self._short
         await limit.acquire()

@@ -123,7 +123,8 @@ class Queue:
 
     def put_back(self, keys: Sequence[int]) -> None:
         """Put messages of a receive back in their old places."""
-        self._client.access.put_back(keys)
+        if self._client.is_open:  # else they are back
+            self._client.access.put_back(keys)
 
     def peek(self) -> Iterator[Message]:
         """The messages in the queue, in its order, without removing them."""
@@ -245,10 +246,11 @@ class Client:
         self.store = open_to_look(folder) if look else Store(folder, create=create, clock=clock)
         self.config: Callable[[], Config] = Current(self.store)
         self.access = Remote(self.store, Direct(self.store, self.now, self.config))
+        self.is_open = True
         self._clock = clock
 
     def __repr__(self) -> str:
-        return f"<Client of {str(self.store.folder)!r}>"
+        return f"<Client of {str(self.store.folder)!r}{'' if self.is_open else ', closed'}>"
 
     def __enter__(self) -> Client:
         return self
@@ -258,6 +260,7 @@ class Client:
 
     def close(self) -> None:
         """Close the store; an unfinished receive is put back."""
+        self.is_open = False
         self.access.close()
         self.store.close()
 

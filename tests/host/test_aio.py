@@ -206,6 +206,10 @@ def test_a_loop_that_somebody_keeps_does_not_outlive_the_client_or_the_thread_th
             assert (await anext(kept[0])).abort_count == 1
         assert _bodies(store, "plain") == [b"1"]
         kept.clear()
+        with pytest.raises(ordack.StoreError, match="is closed: use it inside of `async with`"):
+            await client.send("plain", b"2")
+        async with client:
+            assert [message.body async for message in client.queue("plain").peek()] == [b"1"]
 
     asyncio.run(work())
     assert _bodies(store, "plain") == [b"1"]

@@ -309,6 +309,7 @@ HOSTILE = [
     b"<int>5.0</int>",
     b"<int>2147483648</int>",
     b"<int>" + b"9" * 100_000 + b"</int>",
+    b"<int>" + b"0" * 100 + b"5</int>",
     "<int>\N{ARABIC-INDIC DIGIT FIVE}</int>".encode(),
     b"<byte>128</byte>",
     b"<unsignedInt>-1</unsignedInt>",

@@ -174,6 +174,16 @@ def test_who_keeps_a_loop_keeps_its_message_until_he_drops_it(alone: Client) -> 
     assert [message.body for message in queue.receive()] == [b"1", b"2"]
 
 
+def test_a_loop_that_outlives_its_client_has_given_up_its_message(store: Path) -> None:
+    with Client(store) as client:
+        iterator = iter(_fill(client, 1).receive())
+        next(iterator)
+    assert repr(client) == f"<Client of {str(store)!r}, closed>"
+    del iterator
+    with Client(store) as client:
+        assert _left(client) == [b"0"]
+
+
 def test_a_poisonous_message_does_not_stop_a_loop_for_ever(alone: Client) -> None:
     alone.store.configure("PoisonAfter", 2)
     queue = _fill(alone, 3)

@@ -20,12 +20,14 @@ RIGHT = """
 from typing import Any, assert_type
 
 import ordack
+from mqqb.confirm import Conclusion
 from ordack import Body, Cursor, Message, Received, Sent
 from ordack.client import Client
 
 
 def work(client: Client) -> None:
     assert_type(client.send("line1", b"1", "label", ttrq=5, acknowledge=["receive"], administration_queue="p"), Sent)
+    assert_type(client.state(1), Conclusion | None)
     queue = client.queue("line1")
     queue.send(Body.xml(21.5, "float"), priority=5)
     with queue.receive(timeout=None) as message:
