@@ -215,6 +215,19 @@ def test_a_loop_that_somebody_keeps_does_not_outlive_the_client_or_the_thread_th
     assert _bodies(store, "plain") == [b"1"]
 
 
+def test_loops_can_be_left_as_often_as_one_likes(store: Path) -> None:
+    async def work() -> None:
+        async with ordack.connect_async(store) as client, asyncio.timeout(DEADLINE_S):
+            await client.send("plain", b"1")
+            for count in range(2 * MOST):
+                async for message in client.queue("plain").receive(DEADLINE_S):
+                    assert message.abort_count == count
+                    break
+
+    asyncio.run(work())
+    assert _bodies(store, "plain") == [b"1"]
+
+
 def test_as_many_as_can_receive_can_also_answer(store: Path) -> None:
     async def answer(client: ordack.aio.AsyncClient, together: asyncio.Barrier) -> None:
         async with client.queue("line1").receive(DEADLINE_S) as question:

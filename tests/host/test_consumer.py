@@ -43,7 +43,7 @@ def dying(method, after):
 if place == "before":
     client.Message.__init__ = dying(client.Message.__init__, True)
 else:
-    client.Transaction.commit = dying(client.Transaction.commit, place == "behind")
+    client.Queue.end_receive = dying(client.Queue.end_receive, place == "behind")
 exec(compile(open("consumer.py").read(), "consumer.py", "exec"))
 """
 
