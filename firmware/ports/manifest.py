@@ -1,16 +1,18 @@
 # Frozen into the firmware of boards: asyncio, the engine and the node. twin: the C core is not in, so its twin must be.
+# tls: MicroPython has the module of that name.
 import runpy
 
-options.defaults(twin=False)  # noqa: F821
+options.defaults(twin=False, tls=True)  # noqa: F821
 include("$(MPY_DIR)/extmod/asyncio")  # noqa: F821
 
 _modules = runpy.run_path("modules.py")
+_names = _modules["of_boards"](twin=options.twin, tls=options.tls)  # noqa: F821
 _folder = str(_modules["write"]())
 for _name in ("mqqb", "node"):
     # opt=3: no assertions and no line numbers, which are a tenth of the size.
     package(  # noqa: F821
         _name,
-        [path[len(_name) + 1 :] for path in _modules["of_boards"](twin=options.twin) if path.startswith(_name)],  # noqa: F821
+        [path[len(_name) + 1 :] for path in _names if path.startswith(_name)],
         base_path=_folder,
         opt=3,
     )

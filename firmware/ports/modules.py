@@ -30,6 +30,7 @@ HOSTS = {
     f"mqqb/{name}.py" for name in ("build", "fields", "guids", "handshake", "ping", "problems", "rare", "transfer")
 }
 TWINS = {"mqqb/core_py.py", "mqqb/line_py.py"}  # not needed beside the C core
+TLS = {"node/tls.py"}
 
 Constants = dict[str, dict[str, "int | str"]]  # module -> name -> value
 
@@ -40,9 +41,10 @@ def sources() -> list[str]:
     return [name for name in found if name not in CPYTHON]
 
 
-def of_boards(*, twin: bool = True) -> list[str]:
-    """The modules that a board needs, as paths in its lib. twin: also those that a C core makes needless."""
-    without = HOSTS if twin else HOSTS | TWINS
+def of_boards(*, twin: bool = True, tls: bool = True) -> list[str]:
+    """The modules that a board needs, as paths in its lib. twin: also those that a C core makes needless. tls: also
+    what is of use only where MicroPython has TLS."""
+    without = HOSTS | (set() if twin else TWINS) | (set() if tls else TLS)
     return [name for name in sources() if name not in without and not _only_states(name)]
 
 

@@ -220,7 +220,7 @@ class Acceptance:
     def _denial(self, arriving: Arriving, queue: Queue) -> str:
         """Why the sender may not write to this queue; "" if it may."""
         source = bytes(arriving.message.user.source_queue_manager)
-        return self._config.access_to(queue.name).refusal(arriving.link.address, source)
+        return self._config.access_to(queue.name).refusal(arriving.link.address, source, arriving.link.certificate)
 
     def _fits(self, arriving: Arriving) -> bool:
         return arriving.batch.outcomes.room >= arriving.size

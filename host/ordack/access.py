@@ -1,14 +1,15 @@
 """Who may connect, who may write to a queue, and how many sessions an address may have: by address, by the name of a
-serial line, by the GUID that a source says it has.
+serial line, by the name in a certificate, by the GUID that a source says it has.
 
-A GUID proves nothing: whoever reaches the port can claim any (B-411). An address proves as much as the network does.
+A GUID proves nothing: whoever reaches the port can claim any (B-411). An address proves as much as the network does. A
+certificate proves that the peer has its key.
 """
 
 from __future__ import annotations
 
 import functools
 import ipaddress
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mqqb import guids
@@ -60,11 +61,12 @@ class Networks:
 @dataclass(frozen=True)
 class Access:
     """Who may write to a queue. networks, lines: from where, addresses and names of serial lines. sources: who, by
-    GUID. None: anybody, from anywhere."""
+    GUID. certificates: over whose TLS connections, by their names in lower case. None: anybody, from anywhere."""
 
     networks: Networks | None = None
     lines: frozenset[str] = field(default_factory=frozenset)
     sources: frozenset[bytes] | None = None
+    certificates: frozenset[str] | None = None
 
     def shown(self, names: Mapping[str, str]) -> dict[str, list[str]]:
         """As it stands in a file. names: what people call queue managers, by GUID in lower case."""
@@ -74,15 +76,29 @@ class Access:
         if self.sources is not None:
             texts = sorted(guids.guid_text(source) for source in self.sources)
             found["allow-sources"] = [names.get(text[1:-1].lower(), text) for text in texts]
+        if self.certificates is not None:
+            found["allow-certificates"] = sorted(self.certificates)
         return found
 
-    def refusal(self, address: str, source: bytes) -> str:
-        """Why this source may not write from this address, or over the serial line of this name; "" if it may."""
+    def refusal(self, address: str, source: bytes, certificate: str = "") -> str:
+        """Why this source may not write from this address, or over the serial line of this name; "" if it may.
+        certificate: the name in the peer's, "" without TLS."""
         if self.networks is not None and address not in self.networks and address not in self.lines:
             return f"{address} is not in allow-addresses"
         if self.sources is not None and source not in self.sources:
             return f"{guids.guid_text(source)} is not in allow-sources"
+        return certificate_refusal(self.certificates, certificate)
+
+
+def certificate_refusal(allowed: Collection[str] | None, certificate: str) -> str:
+    """Why the certificate of this name, "" for none, does not do where these are allowed; "" if it does, or all do."""
+    if allowed is None or certificate.lower() in allowed:
         return ""
+    return (
+        f"the certificate of {certificate} is not in allow-certificates"
+        if certificate
+        else ("it has no certificate, and allow-certificates asks for one: TLS alone brings it")
+    )
 
 
 def most_specific(limits: Iterable[tuple[Network, int]], address: str) -> int | None:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from mqqb import confirm, guids, names
@@ -29,6 +30,7 @@ from ordack.store.schema import NEVER
 
 PORT = LISTEN[1]  # B-001
 LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # of those that stand for every address, to listen on
+TLS_SCHEME = "tls://"
 SERIAL_PORT = 0  # stands for the port of a hop that is a serial line: nobody connects there
 CONNECT_TIMEOUT_S = 10  # for an attempt to connect; also what a TimeToReachQueue of 0 counts as (B-405)
 _SERIAL = re.compile(r"(?:([\w.-]+)=)?(.+?)(?:@([^@/]*))?", re.DOTALL)
@@ -42,7 +44,7 @@ class Config:
     own_names: host parts of direct names that mean this queue manager; empty: messages to any are taken, and what goes
     out to this machine's addresses stays here (B-416). listening: where it takes connections. next_hops: address as in
     a direct name, or GUID of a queue manager -> (host, port) to connect to instead of port 1801 there; with SERIAL_PORT
-    it is the name of a serial line, over which that machine connects. public_queues:
+    it is the name of a serial line, over which that machine connects. tls_hops: of both, those with TLS. public_queues:
     GUID of a public queue -> format name, in place of a directory. quota: bytes of all packets kept, local and outgoing
     (B-084, B-285). history_size, history_lifetime: bound of the duplicate filter, entries and seconds (B-019).
     max_sessions*: from one address, with one queue manager GUID, and in all (B-435). max_unknown_streams: incoming
@@ -66,6 +68,7 @@ class Config:
     own_names: frozenset[str] = frozenset()
     listening: tuple[tuple[str, int], ...] = ()
     next_hops: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    tls_hops: frozenset[tuple[str, int]] = frozenset()
     public_queues: Mapping[str, str] = field(default_factory=dict)
     quota: int = 8 << 30
     history_size: int = 10000
@@ -272,14 +275,35 @@ def format_address(host: str, port: int) -> str:
 
 
 def parse_next_hop(text: str) -> tuple[str, tuple[str, int]]:
-    """`ADDRESS=HOST:PORT` as (address, (host, port)); raises ValueError."""
+    """`ADDRESS=HOST:PORT` or `ADDRESS=tls://HOST:PORT` as (address, (host, port)); raises ValueError."""
     address, equals, target = text.partition("=")
     if not equals or not address:
         raise ValueError(f"{text!r} is not ADDRESS=HOST:PORT")
-    host, port = parse_address(target)
+    host, port = parse_address(target.removeprefix(TLS_SCHEME))
     if port == SERIAL_PORT:
         raise ValueError(f"{text!r}: port 0 accepts no connections")
     return address.lower(), (host, port)
+
+
+def tls_places(hops: Iterable[str]) -> frozenset[tuple[str, int]]:
+    """The (host, port) of those of these next hops, as `parse_next_hop` reads them, that have TLS. Raises ValueError
+    for one that is there without it, too."""
+    places: dict[bool, set[tuple[str, int]]] = {True: set(), False: set()}
+    for text in hops:
+        places[f"={TLS_SCHEME}" in text].add(parse_next_hop(text)[1])
+    for place in places[True] & places[False]:
+        where = format_address(*place)
+        raise ValueError(f"{where} stands there with {TLS_SCHEME} and without it: write {TLS_SCHEME}{where} each time")
+    return frozenset(places[True])
+
+
+class TlsFiles(NamedTuple):
+    """PEM files: the certificate of this queue manager, its private key, and the authority that signs those of its
+    peers."""
+
+    certificate: Path
+    key: Path
+    authority: Path
 
 
 class SerialSettings(NamedTuple):

@@ -19,18 +19,22 @@ from mqqb import guids
 from ordack.access import Access, Network, Networks, parse_network
 from ordack.config import (
     SERIAL_PORT,
+    TLS_SCHEME,
     SerialSettings,
+    TlsFiles,
     check_host,
     format_address,
     parse_local_address,
     parse_next_hop,
     parse_public_queue,
     parse_serial,
+    tls_places,
 )
 from ordack.names import BadName, local_queue, queue_name
 from ordack.paths import NotLocal, local_path
 from ordack.settings import (
     CAPTURE_SIZE,
+    CERTIFICATES,
     FILE_NAME,
     FLAG,
     FORM,
@@ -70,11 +74,14 @@ class BadConfigFile(ValueError):
 
 
 class Listen(NamedTuple):
-    """Where connections are taken, and from whom; None: from everybody."""
+    """Where connections are taken, and from whom; None: from everybody. tls: is TLS spoken? certificates: the names in
+    those that may connect then, in lower case; None: all."""
 
     address: str
     port: int
     allow: Networks | None = None
+    tls: bool = False
+    certificates: frozenset[str] | None = None
 
     def __str__(self) -> str:
         return format_address(self.address, self.port)
@@ -83,18 +90,20 @@ class Listen(NamedTuple):
 @dataclass(frozen=True)
 class ConfigFile:
     """What a file says. listen, serial, own_names, log_format: empty if it says nothing of them. http: where HTTP is
-    answered, if that is wanted. next_hops, public_queues: as in Config. sessions_per_address: networks, and how many
-    sessions each of their addresses may have. queues: who may write to them, by their names in lower case; every_queue:
-    to all others. names: what people call queue managers, by GUID in lower case. capture: the first file. numbers: of
-    settings.NUMBERS, by name."""
+    answered, if that is wanted. tls: what it is spoken with. next_hops, tls_hops, public_queues: as in
+    Config. sessions_per_address: networks, and how many sessions each of their addresses may have. queues: who may
+    write to them, by their names in lower case; every_queue: to all others. names: what people call queue managers, by
+    GUID in lower case. capture: the first file. numbers: of settings.NUMBERS, by name."""
 
     path: Path | None = None
     listen: tuple[Listen, ...] = ()
+    tls: TlsFiles | None = None
     serial: tuple[SerialSettings, ...] = ()
     own_names: tuple[str, ...] = ()
     log_format: str = ""
     http: Listen | None = None
     next_hops: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    tls_hops: frozenset[tuple[str, int]] = frozenset()
     public_queues: Mapping[str, str] = field(default_factory=dict)
     sessions_per_address: tuple[tuple[Network, int], ...] = ()
     queues: Mapping[str, Access] = field(default_factory=dict)
@@ -239,6 +248,10 @@ def _networks(setting: Setting, value: object) -> Networks:
     return Networks(tuple(parse_network(one) for one in _texts(setting, value)))
 
 
+def _certificates(setting: Setting, value: object) -> frozenset[str]:
+    return frozenset(one.lower() for one in _texts(setting, value))
+
+
 def _label(_setting: Setting, value: object) -> str:
     if (
         isinstance(value, str)
@@ -274,6 +287,7 @@ _KINDS: dict[str, Callable[[Setting, object], Any]] = {
     PLACES: _texts,
     SOURCES: _texts,
     LABEL: _label,
+    CERTIFICATES: _certificates,
 }
 
 
@@ -300,14 +314,18 @@ class _Reader:
         capture = tables["capture"]
         lines = {line.name for line in serial}
         names = self._names(tables["names"])
+        tls = self._tls(tables["tls"])
+        self._needs_tls(document, tables)
         return ConfigFile(
             path=self.path,
             listen=self._listen(tables["listen"]),
+            tls=tls,
             serial=serial,
             own_names=top.get("own-names", ()),
             log_format=top.get("log-format", ""),
             http=top.get("http"),
             next_hops=hops,
+            tls_hops=self._tls_hops(tables["next-hops"], hops),
             public_queues=self._pairs("public-queues", tables, parse_public_queue),
             sessions_per_address=self._sessions(tables["sessions-per-address"]),
             queues=self._queues(tables["queues"], lines, names),
@@ -398,11 +416,47 @@ class _Reader:
     # ---- what takes more than a look at one value
 
     def _listen(self, given: list[dict[str, Any]]) -> tuple[Listen, ...]:
-        found = [Listen(one.get("address", LISTEN[0]), one.get("port", LISTEN[1]), one.get("allow")) for one in given]
+        found = [
+            Listen(
+                one.get("address", LISTEN[0]),
+                one.get("port", LISTEN[1]),
+                one.get("allow"),
+                bool(one.get("tls")),
+                one.get("allow-certificates"),
+            )
+            for one in given
+        ]
+        for listen in found:
+            if listen.certificates is not None and not listen.tls:
+                self.wrong(f"[[listen]] {listen}", "allow-certificates needs tls = true: without TLS nobody shows one")
         places = [one[:2] for one in found if one.port]
         for place in sorted({format_address(*place) for place in places if places.count(place) > 1}):
             self.wrong("[[listen]]", f"{place} stands there twice: remove one")
         return tuple(found)
+
+    def _tls(self, given: Mapping[str, str]) -> TlsFiles | None:
+        paths = [self._local(f"[tls] {key}", given[key]) for key in TlsFiles._fields if key in given]
+        found = [path for path in paths if path]
+        return TlsFiles(*found) if len(found) == len(TlsFiles._fields) else None
+
+    def _needs_tls(self, document: Mapping[str, Any], tables: Mapping[str, Any]) -> None:
+        """Note what asks for TLS in a file without the table for it."""
+        if "tls" in document:
+            return
+        asks = ["[[listen]] tls" for one in tables["listen"] if one.get("tls")]
+        asks += [
+            f"[next-hops] {_key(key)}" for key, value in tables["next-hops"].items() if value.startswith(TLS_SCHEME)
+        ]
+        for where in asks:
+            self.wrong(where, "it needs the table [tls], with certificate, key and authority; `ordack tls` makes them")
+
+    def _tls_hops(self, given: Mapping[str, str], hops: Mapping[str, tuple[str, int]]) -> frozenset[tuple[str, int]]:
+        """hops: those of the given ones that can be read."""
+        try:
+            return tls_places(f"{key}={value}" for key, value in given.items() if key.lower() in hops)
+        except ValueError as error:
+            self.wrong("[next-hops]", str(error))
+            return frozenset()
 
     def _serial(self, given: list[dict[str, Any]]) -> tuple[SerialSettings, ...]:
         found: list[SerialSettings] = []
@@ -483,9 +537,7 @@ class _Reader:
             found[name] = self._access(where, keys, lines, names)
         return found
 
-    def _access(
-        self, where: str, keys: Mapping[str, list[str]], lines: Collection[str], names: Mapping[str, str]
-    ) -> Access:
+    def _access(self, where: str, keys: Mapping[str, Any], lines: Collection[str], names: Mapping[str, str]) -> Access:
         """lines: names of serial lines. names: of queue managers, by GUID."""
         networks: list[Network] = []
         for text in keys.get("allow-addresses", ()):
@@ -509,6 +561,7 @@ class _Reader:
             Networks(tuple(networks)) if "allow-addresses" in keys else None,
             frozenset(text.lower() for text in keys.get("allow-addresses", ()) if text.lower() in lines),
             frozenset(sources) if "allow-sources" in keys else None,
+            keys.get("allow-certificates"),
         )
 
     def _local(self, where: str, text: str) -> Path | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 PEERS_MAX = 1000  # that are counted by name; what all others did is counted together
 OTHER = "other"
-LIMIT, ALLOW_LIST = "limit", "allow-list"  # why connections are refused
+LIMIT, ALLOW_LIST, TLS = "limit", "allow-list", "tls"  # why connections are refused
 MICROSECONDS = tuple(digit * 10**power for power in range(2, 7) for digit in (1, 2, 5))  # 0.1 ms to 5 s
 MILLISECONDS = (*(digit * 10**power for power in range(5) for digit in (1, 2, 5)), 100_000, 600_000)
 MESSAGES = tuple(1 << power for power in range(13))
@@ -106,16 +106,16 @@ class Peers:
 class Counters:
     """What a queue manager has done. batches: transactions with messages from the network, by how many. order_acks:
     milliseconds from the first transmission of a message to its OrderAck; of each destination one message is watched
-    at a time. sessions_refused: connections, by LIMIT (there were too many) or ALLOW_LIST (not from there). ends: of
-    sessions, by rule. store_failures: how often the store failed; failure: with these words, at `failed_at`, and
-    nothing was committed since, else "". turned: when the loop last came round. Both are monotonic, the one in
-    milliseconds, the other in seconds."""
+    at a time. sessions_refused: connections, by LIMIT (there were too many), ALLOW_LIST (not from there) or TLS (it was
+    not agreed on). ends: of sessions, by rule. store_failures: how often the store failed; failure: with these words,
+    at `failed_at`, and nothing was committed since, else "". turned: when the loop last came round. Both are monotonic,
+    the one in milliseconds, the other in seconds."""
 
     def __init__(self) -> None:
         self.peers = Peers()
         self.batches = Spread(MESSAGES)
         self.order_acks = Spread(MILLISECONDS)
-        self.sessions_refused = {LIMIT: 0, ALLOW_LIST: 0}
+        self.sessions_refused = {LIMIT: 0, ALLOW_LIST: 0, TLS: 0}
         self.ends: dict[str, int] = {}
         self.store_failures = 0
         self.failure = ""

@@ -28,7 +28,7 @@ Hop = tuple[str, int]
 
 class Link:
     """One connection: its session, the peer's IP address or the name of its serial line, and the hop that it leads to,
-    if this side opened it or it is a serial line.
+    if this side opened it or it is a serial line. certificate: the name in the peer's, "" without TLS.
 
     Set `writable` False while the transport takes no more: acknowledgements still go out, messages wait.
     """
@@ -37,6 +37,7 @@ class Link:
         self.session = session
         self.address = address
         self.hop = hop
+        self.certificate = ""
         self.counts = peers.of(self.name)
         self.counts.sessions += 1
         self.writable = True
@@ -76,7 +77,8 @@ class Links:
         self._by_guid: dict[bytes, list[Link]] = {}
         self._half_received: dict[Link, int] = {}  # bytes of an unfinished packet
         self._touched: dict[Link, None] = {}  # these have something to write, or are to be shut
-        self._at: Counter[str] = Counter()  # how many there are with each address
+        self._at: Counter[str] = Counter()  # how many there are with each address, or are to be
+        self._expected = 0
         self._told: dict[str, tuple[int, int]] = {}  # of each kind: how many when it was last told, when to tell again
 
     def __iter__(self) -> Iterator[Link]:
@@ -102,9 +104,24 @@ class Links:
             return None
         return self._add(False, address, hop, now)
 
-    def not_admitted(self, address: str, now: int, reason: str) -> None:
-        """A peer that has connected from this IP address may not connect there."""
-        self._refuse(ALLOW_LIST, address, now, reason)
+    def not_admitted(self, address: str, now: int, reason: str, kind: str = ALLOW_LIST) -> None:
+        """A peer that has connected from this IP address may not connect there. kind: ALLOW_LIST or TLS."""
+        self._refuse(kind, address, now, reason)
+
+    def expect(self, address: str, now: int) -> bool:
+        """A connection from this IP address may become a session, once TLS is agreed on: it counts as one until
+        `expected`. False: it is one too many (B-435)."""
+        if self.would_refuse(address):
+            self._refuse(LIMIT, address, now, f"{self._at[address]} sessions from there, {len(self)} in all")
+            return False
+        self._at[address] += 1
+        self._expected += 1
+        return True
+
+    def expected(self, address: str) -> None:
+        """Something has come of what `expect` was told of: it is a session or gone."""
+        self._expected -= 1
+        self._leave(address)
 
     def _refuse(self, kind: str, address: str, now: int, reason: str) -> None:
         """Count a connection that is refused, and tell of it now and then."""
@@ -121,7 +138,9 @@ class Links:
 
     def would_refuse(self, address: str) -> bool:
         """Would a connection from this IP address be one too many now (B-202, B-206)?"""
-        return len(self) >= self.max_sessions or self._at[address] >= self._config.sessions_limit(address)
+        return len(self) + self._expected >= self.max_sessions or self._at[address] >= self._config.sessions_limit(
+            address
+        )
 
     def connect(self, hop: Hop, address: str, now: int, pinged: bool) -> Link:
         """This side has connected to a hop, whose IP address is `address`; pinged: a ping had found it willing."""
@@ -158,6 +177,11 @@ class Links:
         if len(same) > self._config.max_sessions_per_guid:
             self.close(same[0], "B-435", "too many sessions with one queue manager: the oldest gives way")
         return True
+
+    def _leave(self, address: str) -> None:
+        self._at[address] -= 1
+        if not self._at[address]:
+            del self._at[address]
 
     # ---- what comes and goes
 
@@ -251,9 +275,7 @@ class Links:
                 rule=closed.rule,
             )
         self._links.remove(link)
-        self._at[link.address] -= 1
-        if not self._at[link.address]:
-            del self._at[link.address]
+        self._leave(link.address)
         self._half_received.pop(link, None)
         same = self._by_guid.get(link.peer, [])
         if link in same:

@@ -66,7 +66,9 @@ METRICS = {
     ),
     "ordack_outgoing_unacknowledged": About("gauge", "destination", "Transactional messages without an OrderAck"),
     "ordack_sessions_refused_total": About(
-        "counter", "reason", "Connections that were refused: too many (limit), or not from there (allow-list)"
+        "counter",
+        "reason",
+        "Connections that were refused: too many (limit), not from there (allow-list), no TLS (tls)",
     ),
     "ordack_sessions_ended_total": About("counter", "rule", "Sessions that are over, by the rule that ended them"),
     "ordack_peer_sessions": About("gauge", "peer", "Sessions with a peer, those in their handshake included"),

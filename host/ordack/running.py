@@ -11,7 +11,16 @@ from ordack.config import Config
 from ordack.config_file import ConfigFile
 from ordack.settings import NUMBERS, RESTART
 
-FIXED = ("own_names", "http", "log_format", "serial", "next_hops", "capture", "capture_size")  # until the next start
+FIXED = (
+    "own_names",
+    "http",
+    "log_format",
+    "serial",
+    "next_hops",
+    "tls_hops",
+    "capture",
+    "capture_size",
+)  # until the next start
 
 
 @dataclass(frozen=True)
@@ -30,6 +39,7 @@ class Running:
             self.numbers,
             listening=listening,
             next_hops=file.next_hops,
+            tls_hops=file.tls_hops,
             public_queues=file.public_queues,
             own_names=frozenset(file.own_names),
             numbers=file.numbers,
@@ -57,7 +67,8 @@ class Running:
         names = [name for name in fields if getattr(file, name) != getattr(self.file, name)]
         now = {**held, **file.numbers}
         names += [name for name in NUMBERS if now.get(name) != self.numbers.get(name)]
-        return ["capture" if name == "capture_size" else name.replace("_", "-") for name in names]
+        of_table = {"capture_size": "capture", "tls_hops": "next-hops"}
+        return list(dict.fromkeys(of_table.get(name, name.replace("_", "-")) for name in names))
 
 
 def _fixed_numbers() -> list[str]:

@@ -22,10 +22,11 @@ NUMBER, FLAG = "whole number", "flag"
 HOST, HOSTS = "host", "list of hosts"
 TEXT, PATH = "text", "path"
 FORM = "`text` or `json`"
-WAY, NAME = "`HOST:PORT`", "format name"
+WAY, NAME = "`HOST:PORT` or `tls://HOST:PORT`", "format name"
 PLACE = "`[HOST:]PORT`"
 NETWORKS, PLACES = "list of networks", "list of networks and serial lines"
 SOURCES, LABEL = "list of GUIDs and names", "text of up to 64 characters"
+CERTIFICATES = "list of names"
 
 AT_ONCE, NEW, RESTART = range(3)  # when a new value counts, once the file was read again
 
@@ -175,7 +176,12 @@ _ACCESS = {
         SOURCES,
         None,
         "which queue managers and boards may have sent them, by GUID or by a name of `[names]`; an empty list: none. "
-        "Without TLS a GUID proves nothing",
+        "A GUID alone proves nothing, for everybody can claim it",
+    ),
+    "allow-certificates": Setting(
+        CERTIFICATES,
+        None,
+        "over whose TLS connections messages may come, by the names of certificates; an empty list: over none",
     ),
 }
 
@@ -212,8 +218,31 @@ TABLES = {
             ),
             "port": _number(LISTEN[1], 0, 65535, "", "TCP port; 0 picks a free one (B-001)"),
             "allow": Setting(NETWORKS, None, "who may connect; without it everybody, with an empty list nobody"),
+            "tls": _flag("TLS, with a certificate of either side; it needs the table `[tls]`"),
+            "allow-certificates": Setting(
+                CERTIFICATES,
+                None,
+                "with TLS, the names of the certificates that may connect; without it each that the authority has "
+                "signed",
+            ),
         },
         many=True,
+    ),
+    "tls": Table(
+        "Who this queue manager is, and whom it believes, where TLS is spoken; `ordack tls` makes such files",
+        {
+            "certificate": Setting(
+                PATH, None, "PEM file: its certificate, for those who connect and for those that it connects to"
+            ),
+            "key": Setting(PATH, None, "PEM file: the private key of the certificate, without a password"),
+            "authority": Setting(
+                PATH,
+                None,
+                "PEM file: whose signature makes it believe a certificate; an authority "
+                "of the plant, and no public one",
+            ),
+        },
+        needed=("certificate", "key", "authority"),
     ),
     "sessions-per-address": Table(
         "How many sessions some addresses may have, instead of MaxInSessionsPerAddress, as 1,000 boards behind one NAT",

@@ -70,6 +70,7 @@ def report(
                 "address": link.address,
                 "guid": guids.guid_text(link.peer),
                 "peer_name": names.of(guids.guid_text(link.peer)),
+                "certificate": link.certificate,
                 "state": link.session.state,
                 "initiator": link.session.initiator,
                 "in_flight": len(link.session.window.in_flight),

@@ -37,7 +37,7 @@ def keep(part: str, measured: dict[str, float]) -> None:
 def frozen(folder: Path) -> dict[str, int]:
     """What mpy-tool counts of the modules that boards have."""
     compiled = []
-    for name in modules.of_boards(twin=False):
+    for name in modules.of_boards(twin=False, tls=False):
         compiled.append(folder / name.replace("/", "-").replace(".py", ".mpy"))
         subprocess.run([MPY_CROSS, "-O3", "-s", name, "-o", compiled[-1], modules.BOARD / name], check=True)
     names = SOURCE.parent / "unix-twin" / "genhdr" / "qstrdefs.preprocessed.h"

@@ -19,6 +19,7 @@ from ordack.manager import Manager
 from ordack.net import tcp
 from ordack.net.listener import Listener, Listeners
 from ordack.net.record import Recorder
+from ordack.net.tls import Tls
 from ordack.store import Store
 
 from tests.support.host_peer import body_of
@@ -58,6 +59,8 @@ async def serving(
     host: str = "127.0.0.1",
     recorder: Recorder | None = None,
     allow: Networks | None = None,
+    tls: Tls | None = None,
+    certificates: frozenset[str] | None = None,
 ) -> AsyncIterator[Server]:
     log: list[str] = []
     stop, ready = asyncio.Event(), asyncio.Event()
@@ -65,8 +68,9 @@ async def serving(
         store.queues.create("line1", transactional=True)
         store.lock_manager()
         manager = Manager(store, tcp.now(), config, log.append)
-        listener = Listener(host, 0, allow)
-        task = asyncio.create_task(tcp.serve(manager, Listeners([listener]), stop, ready.set, recorder=recorder))
+        listener = Listener(host, 0, allow, tls is not None, certificates)
+        serving = tcp.serve(manager, Listeners([listener]), stop, ready.set, recorder=recorder, tls=tls)
+        task = asyncio.create_task(serving)
         await asyncio.wait({task, asyncio.ensure_future(ready.wait())}, return_when=asyncio.FIRST_COMPLETED)
         try:
             yield Server(store, manager, listener.place[1], log)

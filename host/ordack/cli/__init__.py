@@ -13,7 +13,21 @@ from typing import Annotated
 
 import typer
 
-from ordack.cli import about, audit, board, config, interop, messages, move, outgoing, pipeline, queues, serve, stores
+from ordack.cli import (
+    about,
+    audit,
+    board,
+    config,
+    interop,
+    messages,
+    move,
+    outgoing,
+    pipeline,
+    queues,
+    serve,
+    stores,
+    tls,
+)
 from ordack.cli.common import complain
 from ordack.cli.output import OutputError, write
 from ordack.names import BadName
@@ -27,6 +41,7 @@ GROUPS: dict[str, typer.Typer] = {
     "board": board.app,
     "pipeline": pipeline.app,
     "interop": interop.app,
+    "tls": tls.app,
 }
 COMMANDS: dict[str, Callable[..., None]] = {
     "state": about.state,

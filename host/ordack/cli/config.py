@@ -25,7 +25,7 @@ from ordack.store.look import open_to_look
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ordack.config_file import ConfigFile
+    from ordack.config_file import ConfigFile, Listen
 
 
 class _SettingByDefault(TyperGroup):
@@ -166,6 +166,7 @@ def check(
 ) -> None:
     """Check a configuration file, and say all that is wrong with it. Exit status 2: it cannot be used."""
     from ordack import config_file
+    from ordack.net.tls import BadTls, Tls
     from ordack.settings import FILE_NAME
 
     path = file or (config_file.find(store, None) if store else None)
@@ -174,9 +175,13 @@ def check(
         raise typer.BadParameter(f"{where}: name the file, as in `ordack config check plant/ordack.toml`")
     problems: list[str] = []
     try:
-        config_file.read(path)
+        read = config_file.read(path)
+        if read.tls:
+            Tls(read.tls)
     except config_file.BadConfigFile as error:
         problems = error.problems
+    except BadTls as error:
+        problems = [f"{path}: [tls]: {error}"]
     if as_json:
         report(True, "", file=str(path), problems=problems)
     elif not problems:
@@ -212,12 +217,13 @@ def show(store: StoreOption, config: ConfigOption = None, as_json: JsonOption = 
 
 def _others(file: ConfigFile) -> dict[str, dict[str, Any]]:
     """What is no number: value and where it is from, by the name of its table or key."""
-    from ordack.config import format_address
+    from ordack.config import TLS_SCHEME, format_address
     from ordack.config_file import Listen
     from ordack.settings import LISTEN, TABLES
 
     values: dict[str, Any] = {
-        "listen": [str(one) + ("" if one.allow is None else f" for {one.allow}") for one in file.listen],
+        "listen": list(map(_listen_text, file.listen)),
+        "tls": file.tls._asdict() if file.tls else {},
         "sessions-per-address": {str(network): limit for network, limit in file.sessions_per_address},
         "queues": {name: access.shown(file.names) for name, access in file.queues.items()},
         "every-queue": file.every_queue.shown(file.names),
@@ -226,7 +232,10 @@ def _others(file: ConfigFile) -> dict[str, dict[str, Any]]:
         "own-names": list(file.own_names),
         "http": str(file.http) if file.http else None,
         "log-format": file.log_format,
-        "next-hops": {name: format_address(*hop) for name, hop in file.next_hops.items()},
+        "next-hops": {
+            name: f"{TLS_SCHEME if hop in file.tls_hops else ''}{format_address(*hop)}"
+            for name, hop in file.next_hops.items()
+        },
         "public-queues": dict(file.public_queues),
         "capture": {"file": str(file.capture), "size": file.capture_size} if file.capture else {},
     }
@@ -234,6 +243,12 @@ def _others(file: ConfigFile) -> dict[str, dict[str, Any]]:
     for name, default in (("listen", [str(Listen(*LISTEN))]), ("log-format", TABLES[""].keys["log-format"].default)):
         told[name]["value"] = told[name]["value"] or default
     return told
+
+
+def _listen_text(place: Listen) -> str:
+    tls = " with TLS" if place.tls else ""
+    certificates = "" if place.certificates is None else f", certificates of {', '.join(sorted(place.certificates))}"
+    return f"{place}{tls}{'' if place.allow is None else f' for {place.allow}'}{certificates}"
 
 
 def _text(value: object) -> str:

@@ -27,6 +27,13 @@ OTHER_LINES = 12  # of a screen, besides rows: headings, sentences
 Part = str | Rows
 
 
+def _whom(session: Mapping[str, Any]) -> str:
+    """The queue manager at the other end: its identifier, what people call it, and the name in its certificate."""
+    name = f" ({session['peer_name']})" if session.get("peer_name") else ""
+    certificate = f", certificate of {session['certificate']}" if session.get("certificate") else ""
+    return f"{session['guid']}{name}{certificate}"
+
+
 def sessions(shown: Mapping[str, Any]) -> list[Rows]:
     """The tables of sessions and serial lines."""
     found = [
@@ -37,7 +44,7 @@ def sessions(shown: Mapping[str, Any]) -> list[Rows]:
                 (
                     session["name"],
                     session["address"],
-                    f"{session['guid']} ({session['peer_name']})" if session.get("peer_name") else session["guid"],
+                    _whom(session),
                     session["state"],
                     "this side" if session["initiator"] else "it",
                     str(session.get("in_flight", "")),

@@ -8,10 +8,11 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ordack.config_file import BadConfigFile, ConfigFile
+from ordack.config_file import BadConfigFile, ConfigFile, Listen
 from ordack.log import ERROR, INFO, WARNING, Line, Log
 from ordack.net.listener import Listeners
 from ordack.net.tcp import sessions_for_files
+from ordack.net.tls import BadTls, Tls
 from ordack.notify import Notifier
 from ordack.running import Running
 from ordack.settings import LISTEN
@@ -33,6 +34,7 @@ class Reload:
         store: Store,
         manager: Manager,
         listeners: Listeners,
+        tls: Tls | None,
         log: Log,
         files: int,
         notifier: Notifier,
@@ -43,6 +45,7 @@ class Reload:
         self._store = store
         self._manager = manager
         self._listeners = listeners
+        self._tls = tls
         self._log = log
         self._files = files
         self._notifier = notifier
@@ -72,11 +75,14 @@ class Reload:
             if before.file.path and not file.path:
                 raise BadConfigFile([f"{before.file.path} is not there any more: put it back, or start `serve` again"])
             running = before.taking_up(file, held)
-            await self._listeners.change(file.listen or [(*LISTEN, None)])
+            tls = self._new_tls(file)
+            await self._listeners.change(file.listen or [Listen(*LISTEN)])
         except (ValueError, StoreError) as error:
             said = error.problems if isinstance(error, BadConfigFile) else [str(error)]
             return [*((problem, ERROR) for problem in said), ("the running settings stay as they were", ERROR)]
         self._running = running
+        if self._tls and tls:
+            self._tls.become(tls)
         manager, config = self._manager, running.config(self._listeners.places)
         manager.config.become(config)
         manager.links.max_sessions = sessions_for_files(config.max_sessions, self._files)
@@ -100,6 +106,16 @@ class Reload:
         except StoreError as error:
             told.append((f"applications go by the old names and numbers until the next start: {error}", ERROR))
         return told
+
+    def _new_tls(self, file: ConfigFile) -> Tls | None:
+        """What the files of certificates say now, also those of the same names: they are renewed that way. Raises
+        ValueError."""
+        if bool(file.tls) != bool(self._tls):
+            raise ValueError("[tls] comes and goes only at a start of `serve`")
+        try:
+            return Tls(file.tls) if file.tls else None
+        except BadTls as error:
+            raise ValueError(f"[tls]: {error}") from None
 
 
 def missing_queues(file: ConfigFile, known: set[str]) -> list[tuple[str, str]]:

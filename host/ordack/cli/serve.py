@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ordack.manager import Manager
     from ordack.net.listener import Listener, Listeners
     from ordack.net.record import Recorder
+    from ordack.net.tls import Tls
     from ordack.running import Running
 
 
@@ -37,7 +38,7 @@ NextHopOption = Annotated[
     list[str] | None,
     typer.Option(
         help="ADDRESS=HOST:PORT: connect there for destinations at ADDRESS, a host or the GUID of a queue manager, "
-        "instead of its port 1801."
+        "instead of its port 1801. ADDRESS=tls://HOST:PORT: with TLS, as [tls] in the configuration file says."
     ),
 ]
 OwnNameOption = Annotated[
@@ -137,6 +138,14 @@ class _Options(NamedTuple):
     http: str | None
 
 
+class Sockets(NamedTuple):
+    """What listens for peers, and for HTTP if that is wanted, and what TLS is spoken with."""
+
+    listeners: Listeners
+    web: Listener | None
+    tls: Tls | None
+
+
 @contextlib.contextmanager
 def _logging(form: Form) -> Iterator[Log]:
     """The log. What ends the command is its last line."""
@@ -166,17 +175,18 @@ def _serve_store(
         listeners = stack.enter_context(_open_listeners(file.listen, log))  # before a store is made for nothing
         web = stack.enter_context(contextlib.closing(_open_listener(file.http))) if file.http else None
         devices = [(line, _open_serial(line)) for line in file.serial]
+        tls = _tls(file)
         opened = stack.enter_context(_open_when_there_is_room(store, log))
         recorder = _recorder(file.capture, file.capture_size, log)
         running = Running(file, {**opened.configuration(), **file.numbers}, options)
-        _run(opened, running, read, (listeners, web), devices, recorder, log, as_json)
+        _run(opened, running, read, Sockets(listeners, web, tls), devices, recorder, log, as_json)
 
 
 def _with_options(file: ConfigFile, options: _Options) -> ConfigFile:
     """What the file says, with what the options say. Raises ValueError."""
     import dataclasses
 
-    from ordack.config import parse_address, parse_next_hop, parse_public_queue, parse_serial
+    from ordack.config import parse_address, parse_next_hop, parse_public_queue, parse_serial, tls_places
     from ordack.config_file import Listen, with_serial
 
     lines = tuple(map(parse_serial, options.serial)) or file.serial
@@ -184,6 +194,7 @@ def _with_options(file: ConfigFile, options: _Options) -> ConfigFile:
         file,
         listen=tuple(Listen(*parse_address(text)) for text in options.listen) or file.listen,
         next_hops=with_serial({**file.next_hops, **dict(map(parse_next_hop, options.next_hop))}, lines),
+        tls_hops=file.tls_hops | tls_places(options.next_hop),
         own_names=tuple(name.lower() for name in options.own_name) or file.own_names,
         public_queues={**file.public_queues, **dict(map(parse_public_queue, options.public_queue))},
         serial=lines,
@@ -236,6 +247,18 @@ def _open_listener(place: Listen) -> Listener:
         raise StoreError(f"cannot listen on {place}: {error.strerror or error}") from None
 
 
+def _tls(file: ConfigFile) -> Tls | None:
+    """What TLS is spoken with, if the file says so."""
+    from ordack.net.tls import BadTls, Tls
+
+    if file.tls_hops and not file.tls:
+        raise StoreError("--next-hop with tls:// needs the table [tls] in the configuration file; see `ordack tls`")
+    try:
+        return Tls(file.tls) if file.tls else None
+    except BadTls as error:
+        raise StoreError(f"[tls]: {error}") from None
+
+
 def _recorder(capture: Path | None, size: int, log: Log) -> Recorder | None:
     from ordack.net.record import Recorder
 
@@ -249,16 +272,15 @@ def _run(
     store: Store,
     running: Running,
     read: Callable[[], ConfigFile],
-    sockets: tuple[Listeners, Listener | None],
+    sockets: Sockets,
     devices: Any,
     recorder: Recorder | None,
     log: Log,
     as_json: bool,
 ) -> None:
-    """sockets: that listen for peers, and for HTTP if that is wanted."""
     import asyncio
 
-    listeners, web = sockets
+    listeners, web, _ = sockets
 
     def ready() -> None:
         for listener in listeners:
@@ -312,7 +334,7 @@ async def _serve(
     store: Store,
     running: Running,
     read: Callable[[], ConfigFile],
-    sockets: tuple[Listeners, Listener | None],
+    sockets: Sockets,
     ready: Any,
     serial: Any,
     recorder: Any,
@@ -326,7 +348,7 @@ async def _serve(
     from ordack.manager import Manager
     from ordack.net import tcp
 
-    listeners, web = sockets
+    listeners, web, tls = sockets
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     notifier = notify.from_environment(os.environ, log)
@@ -355,11 +377,11 @@ async def _serve(
         tasks.append(asyncio.create_task(pings))
 
     with contextlib.closing(notifier), _watched(manager, web) as files:
-        reload = Reload(read, running, store, manager, listeners, log, files, notifier)
+        reload = Reload(read, running, store, manager, listeners, tls, log, files, notifier)
         tasks = [asyncio.create_task(_count(log)), asyncio.create_task(reload.run())]
         loop.add_signal_handler(signal.SIGHUP, reload.asked.set)
         try:
-            await tcp.serve(manager, listeners, stop, begun, serial, recorder, files)
+            await tcp.serve(manager, listeners, stop, begun, serial, recorder, files, tls)
         finally:
             for task in tasks:
                 task.cancel()

@@ -26,6 +26,7 @@ FIRST_RETRY_MS = 100  # doubled after each failure, up to TryConnectInterval + R
 HISTORY_SIZE = 20
 OWN_ENDS = ("B-147", "B-163")  # idle, stopped: this side ended the session, and nothing is wrong with the peer
 OWN_FAILURES = ("B-285", "B-435")  # a full disk, too many sessions: not the peer's either
+TLS_FAILED = "TLS"  # in place of a rule: TLS has ended it
 
 INACTIVE = "Inactive"
 WAITING = "Waiting"
@@ -97,10 +98,17 @@ class Connector:
     state: B-082. addresses, index: NextHopCollection and NextHopIndexer (B-052); of each, HostName is `host` and QMGuid
     zero. next_hops: those of the outgoing queues (B-196, B-216). pinged: this attempt has sent a ping (SE of the
     request, B-204). history: the latest HISTORY_SIZE entries. log: called with a line for an operator, of each kind of
-    failure once until a session has held.
+    failure once until a session has held. tls: is TLS spoken?
     """
 
-    def __init__(self, host: str, port: int, config: Config, log: Callable[[str], None] = lambda _line: None) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        config: Config,
+        log: Callable[[str], None] = lambda _line: None,
+        tls: bool = False,
+    ) -> None:
         self.host = host
         self.port = port
         self.addresses: tuple[str, ...] = ()
@@ -111,6 +119,7 @@ class Connector:
         self._send_pings = config.send_pings
         self._longest_wait = config.try_connect_interval + config.round_trip_delay
         self._log = log
+        self._tls = tls
         self.state = INACTIVE
         self._stage = _Stage.IDLE
         self._may_ping = False  # in this attempt
@@ -257,8 +266,10 @@ class Connector:
         elif rule == "B-209":
             self._fail("ConnectionRefused", _REFUSED, f"{reason} ({rule})", now, wall)
         else:
-            if self._stage is _Stage.HANDSHAKE and rule not in OWN_FAILURES:
+            if self._stage is _Stage.HANDSHAKE and rule not in (*OWN_FAILURES, TLS_FAILED):
                 reason = _HANDSHAKES.get(rule, f"what answers at that address is not MSMQ: {reason}")
+                if self._tls and rule == "B-298":
+                    reason = f"{reason}, or does not accept this side's certificate"
             self._fail("UnknownFailure", _UNSPECIFIED, f"{reason} ({rule})", now, wall)
 
     def _note(self, status: str, wall: int, error: int = 0, reason: str = "") -> None:

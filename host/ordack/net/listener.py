@@ -6,10 +6,12 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from ordack.access import Networks
-from ordack.config import format_address
+from ordack import machine
+from ordack.access import Networks, certificate_refusal
+from ordack.config import LOOPBACK, format_address
+from ordack.config_file import Listen
 
 BACKLOG = 100  # connections that are taken in one turn, before the first of them can be refused
 
@@ -18,15 +20,30 @@ class BadPlace(ValueError):
     """It cannot listen there; the text says where and why."""
 
 
+class Terms(NamedTuple):
+    """Who may connect: from where, with TLS or without, with which certificates."""
+
+    allow: Networks | None
+    tls: bool
+    certificates: frozenset[str] | None
+
+
 class Listener:
     """A listening TCP socket on the first address of host, an IPv4 one if there is one; on an IPv6 address, for IPv6
     alone, whatever the machine's default is. Raises OSError.
 
     asked: the host and port that were asked for. place: the address and port that it has. allow: who may connect; None:
-    everybody.
+    everybody. tls: is TLS spoken? certificates: then, the names in those that may connect, in lower case; None: all.
     """
 
-    def __init__(self, host: str, port: int, allow: Networks | None = None) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        allow: Networks | None = None,
+        tls: bool = False,
+        certificates: frozenset[str] | None = None,
+    ) -> None:
         try:
             addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         except UnicodeError:
@@ -34,7 +51,7 @@ class Listener:
         family, _, _, _, address = min(addresses, key=lambda info: info[0] != socket.AF_INET)
         self._family: int = family
         self.asked = host, port
-        self.allow = allow
+        self.terms = Terms(allow, tls, certificates)
         self.server: asyncio.Server | None = None
         self.socket = self._bound(address)
         self._address = self.socket.getsockname()
@@ -57,9 +74,24 @@ class Listener:
         """Listen again, at the same place, after `close`. Raises OSError."""
         self.socket = self._bound(self._address)
 
+    def is_at(self, place: tuple[str, int]) -> bool:
+        """Does a connection to this address and port end here?"""
+        return self.place[1] == place[1] and (
+            self.place[0] == place[0] or (self.place[0] in LOOPBACK and machine.has(place[0]))
+        )
+
     def admits(self, address: str) -> bool:
         """May a peer at this IP address connect?"""
-        return self.allow is None or address in self.allow
+        return self.terms.allow is None or address in self.terms.allow
+
+    def refusal(self, address: str, certificate: str | None) -> str:
+        """Why a peer at this IP address may not connect; "" if it may. certificate: the name in its certificate; None:
+        it does not speak TLS."""
+        if not self.admits(address):
+            return f"it is not in the allow-list of {self}"
+        if self.terms.tls != (certificate is not None):
+            return f"{self} speaks TLS" if self.terms.tls else f"{self} does not speak TLS"
+        return certificate_refusal(self.terms.certificates, certificate or "")
 
     def close(self) -> None:
         """Take no more connections. Those that are there go on."""
@@ -106,26 +138,24 @@ class Listeners:
             lambda: make(listener), sock=listener.socket, backlog=BACKLOG
         )
 
-    async def change(self, places: Sequence[tuple[str, int, Networks | None]]) -> None:
+    async def change(self, places: Sequence[Listen]) -> None:
         """Listen at these hosts and ports from now on, for whom each says; where it listens already, it goes on.
 
         Raises BadPlace, and is as before then.
         """
-        left, kept = list(self), []
-        missing = []
-        for host, port, allow in places:
-            known = next((one for one in left if one.asked == (host, port)), None)
+        left = list(self)
+        kept: list[tuple[Listener | None, Listen]] = []
+        for place in places:
+            known = next((one for one in left if one.asked == (place.address, place.port)), None)
             if known:
                 left.remove(known)
-            else:
-                missing.append((host, port, allow))
-            kept.append((known, allow))
+            kept.append((known, place))
         for listener in left:  # first, for what comes may take its port
             listener.close()
         made: list[Listener] = []
         try:
-            for host, port, allow in missing:
-                made.append(self._open(host, port, allow))
+            for place in (place for known, place in kept if not known):
+                made.append(self._open(place))
                 await self._start(made[-1])
         except BadPlace:
             for listener in made:
@@ -133,17 +163,17 @@ class Listeners:
             await self._put_back(left)
             raise
         new = iter(made)
-        for known, allow in kept:
+        for known, place in kept:
             if known:
-                known.allow = allow
+                known.terms = Terms(place.allow, place.tls, place.certificates)
         self._listeners = [known or next(new) for known, _ in kept]
         self.changed()
 
-    def _open(self, host: str, port: int, allow: Networks | None) -> Listener:
+    def _open(self, place: Listen) -> Listener:
         try:
-            return Listener(host, port, allow)
+            return Listener(*place)
         except OSError as error:
-            raise BadPlace(f"cannot listen on {format_address(host, port)}: {error.strerror or error}") from None
+            raise BadPlace(f"cannot listen on {place}: {error.strerror or error}") from None
 
     async def _put_back(self, closed: Sequence[Listener]) -> None:
         for listener in closed:

@@ -16,30 +16,32 @@ import functools
 import ipaddress
 import resource
 import socket
+import ssl
 import termios
 import time
 import traceback
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar, cast
 
 from mqqb.session import OPEN, WAITING_CPR_MSG
 
 from ordack.config import CONNECT_TIMEOUT_S, SERIAL_PORT, SerialSettings
+from ordack.counters import TLS
 from ordack.links import Hop, Link
 from ordack.manager import Manager
 from ordack.net.applications import Door
-from ordack.net.connect import Connector, Step
+from ordack.net.connect import TLS_FAILED, Connector, Step
 from ordack.net.listener import BACKLOG, Listener, Listeners
 from ordack.net.ping import Pings
 from ordack.net.record import RecordedConnection, Recorder
 from ordack.net.serial import SerialPort
+from ordack.net.tls import HANDSHAKE_TIMEOUT_S, SHUT_TIMEOUT_S, Handshake, Tls, name_in, words
 from ordack.store import StoreError
 
 POLL_INTERVAL_S = 0.05  # for timers, and for what other processes put in the store
 ORDER_ACKS_APART_MS = 5  # of all streams: each time costs a look at all that have one to send
 MAX_BATCH_BYTES = 16 << 20
-SHUT_TIMEOUT_S = 5.0  # for the last bytes to a peer that does not read
 SPARE_FILES = 24  # of the store, the event loop, the listener, connections that wait to be refused
 PING_SIZE = 24
 PINGS_PER_POLL = 50  # answered at most: a request that pretends to come from another ping port would go round for ever
@@ -85,6 +87,7 @@ class _Connection(asyncio.Protocol):
         self.hop = hop
         self.listener = listener
         self.link: Link | None = None
+        self.certificate: str | None = None  # the name in the peer's; None without TLS
         self.recorded: RecordedConnection | None = None
         self.ended_here = False
 
@@ -94,6 +97,8 @@ class _Connection(asyncio.Protocol):
         self.transport = transport
         peer = transport.get_extra_info("peername")  # None: it has gone already
         manager = self.net.manager
+        if transport.get_extra_info("sslcontext"):
+            self.certificate = name_in(transport.get_extra_info("peercert"))
         connector = self.net.connectors.get(self.hop) if self.hop else None
         if peer and self.net.recorder:
             self.recorded = self.net.recorder.connection(
@@ -101,8 +106,8 @@ class _Connection(asyncio.Protocol):
             )
         if peer and self.hop and connector:
             self.link = manager.connect(self.hop, peer[0], now(), connector.pinged)
-        elif peer and self.listener and not self.listener.admits(peer[0]):
-            manager.links.not_admitted(peer[0], now(), f"it is not in the allow-list of {self.listener}")
+        elif peer and self.listener and (refusal := self.listener.refusal(peer[0], self.certificate)):
+            manager.links.not_admitted(peer[0], now(), refusal)
         elif peer:
             self.link = manager.accept(peer[0], now(), self.hop)
         if self.link is None:
@@ -111,6 +116,7 @@ class _Connection(asyncio.Protocol):
             if connector:
                 connector.unreachable(ConnectionResetError("the peer closed the connection"), now(), wall())
         else:
+            self.link.certificate = self.certificate or ""
             if connector:
                 connector.connected()
             self.net.connections[self.link] = self
@@ -139,7 +145,7 @@ class _Connection(asyncio.Protocol):
         if self.recorded:
             self.recorded.closed(self.ended_here, error is not None)
         if self.link is not None:
-            self.net.lost(self.link)
+            self.net.lost(self.link, words(error) if isinstance(error, ssl.SSLError) else "")
 
     def fail(self, error: Exception) -> None:
         """End it, for something that nobody thought of."""
@@ -152,8 +158,16 @@ class _Connection(asyncio.Protocol):
 
 
 class _Net:
-    def __init__(self, manager: Manager, listeners: Listeners, recorder: Recorder | None, between: Between) -> None:
+    def __init__(
+        self,
+        manager: Manager,
+        listeners: Listeners,
+        recorder: Recorder | None,
+        between: Between,
+        tls: Tls | None,
+    ) -> None:
         self.manager = manager
+        self.tls = tls
         self.listeners = listeners
         self.recorder = recorder
         self.between = between
@@ -251,11 +265,13 @@ class _Net:
         """End the sessions of peers that may not connect any more."""
         for link, connection in list(self.connections.items()):
             listener = connection.listener
-            if listener and (listener not in self.listeners or not listener.admits(link.address)):
-                self.manager.links.close(link, "B-435", f"its address may not connect to {listener} any more")
+            refusal = listener.refusal(link.address, connection.certificate) if listener else ""
+            if listener and (listener not in self.listeners or refusal):
+                self.manager.links.close(link, "B-435", f"it may not connect to {listener} any more")
         self.flush()
 
-    def lost(self, link: Link) -> None:
+    def lost(self, link: Link, why: str = "") -> None:
+        """Its transport is gone; why: what TLS says of that."""
         self.handle()
         self.connections.pop(link, None)
         self.manager.lost(link)
@@ -265,7 +281,8 @@ class _Net:
             assert closed
             connector = self.connectors[link.hop]
             connector.closing()
-            connector.closed(closed.rule, closed.reason, now(), wall(), link.hop in self.manager.wanted_hops())
+            wanted = link.hop in self.manager.wanted_hops()
+            connector.closed(TLS_FAILED if why else closed.rule, why or closed.reason, now(), wall(), wanted)
 
     def _observe(self, link: Link, connector: Connector) -> None:
         """Tell the connector how far the session has come."""
@@ -308,7 +325,8 @@ class _Net:
             self._ponged(None)
         self._wanted = self.manager.wanted_hops()
         for hop in self._wanted - self.connectors.keys():
-            self.connectors[hop] = Connector(*hop, self.manager.config, self.manager.operator.tell)
+            tls = bool(self._tls_towards(hop))
+            self.connectors[hop] = Connector(*hop, self.manager.config, self.manager.operator.tell, tls)
         for hop in list(self.connectors):
             self._advance(hop)
 
@@ -338,15 +356,20 @@ class _Net:
         if step is Step.PING:
             self._ping(hop, connector)
         elif step:
-            task = self._loop.create_task((self._resolve if step is Step.RESOLVE else self._connect)(hop, connector))
-            self._tasks.add(task)
-            task.add_done_callback(functools.partial(self._done, connector))
+            do = self._resolve if step is Step.RESOLVE else self._connect
+            self._run(do(hop, connector), f"a connection to {connector.address}")
 
-    def _done(self, connector: Connector, task: asyncio.Task[None]) -> None:
+    def _run(self, doing: Coroutine[Any, Any, None], what: str) -> None:
+        """Do it beside everything else, until `close` at the latest."""
+        task = self._loop.create_task(doing)
+        self._tasks.add(task)
+        task.add_done_callback(functools.partial(self._done, what))
+
+    def _done(self, what: str, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):
-            self.defect(f"a connection to {connector.address}", error)
+            self.defect(what, error)
 
     async def _resolve(self, hop: Hop, connector: Connector) -> None:
         host, port = hop
@@ -369,10 +392,58 @@ class _Net:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await self._loop.create_connection(
-                    lambda: self.between(_Connection(self, hop), True), connector.address, hop[1]
+                    lambda: self.between(_Connection(self, hop), True),
+                    connector.address,
+                    hop[1],
+                    **self._tls_towards(hop),
                 )
         except Exception as error:  # noqa: BLE001 - whatever it has against an address, it is no connection
-            connector.unreachable(error, now(), wall())
+            is_tls = isinstance(error, ssl.SSLError) or (isinstance(error, ConnectionError) and error.errno is None)
+            connector.unreachable(ConnectionError(words(error)) if is_tls else error, now(), wall())
+
+    def _tls_towards(self, hop: Hop) -> dict[str, Any]:
+        """What to connect to this hop with; nothing where TLS is not spoken."""
+        own = any(listener.terms.tls and listener.is_at(hop) for listener in self.listeners)
+        if not own and hop not in self.manager.config.tls_hops:
+            return {}
+        assert self.tls
+        return {
+            "ssl": self.tls.own if own else self.tls.client,
+            "server_hostname": hop[0],
+            "ssl_handshake_timeout": HANDSHAKE_TIMEOUT_S,
+            "ssl_shutdown_timeout": SHUT_TIMEOUT_S,
+        }
+
+    # ---- connections that come
+
+    def protocol(self, listener: Listener) -> asyncio.Protocol:
+        """What takes a connection that has come to this listener."""
+        if listener.terms.tls:
+            return Handshake(lambda handshake, transport: self._begin_tls(handshake, transport, listener))
+        return self.between(_Connection(self, None, listener), False)
+
+    def _begin_tls(self, handshake: Handshake, transport: asyncio.Transport, listener: Listener) -> None:
+        peer, links = transport.get_extra_info("peername"), self.manager.links
+        if peer and not listener.admits(peer[0]):
+            links.not_admitted(peer[0], now(), f"it is not in the allow-list of {listener}")
+        elif peer and links.expect(peer[0], now()):
+            self._run(self._secure(handshake, transport, listener, peer[0]), f"TLS with {peer[0]}")
+            return
+        transport.abort()
+
+    async def _secure(
+        self, handshake: Handshake, transport: asyncio.Transport, listener: Listener, address: str
+    ) -> None:
+        assert self.tls
+        try:
+            secured = await handshake.secure(transport, self.tls.server)
+        except OSError as error:
+            self.manager.links.not_admitted(address, now(), words(error), TLS)
+            transport.abort()
+            return
+        finally:
+            self.manager.links.expected(address)
+        handshake.hand_over(secured, self.between(_Connection(self, None, listener), False))
 
     # ---- pings
 
@@ -510,12 +581,14 @@ async def serve(
     recorder: Recorder | None = None,
     other_files: int = 0,
     between: Between = lambda connection, _opened_here: connection,
+    tls: Tls | None = None,
 ) -> None:
     """Run the queue manager on these listeners until `stop` is set, then end its sessions.
 
     serial: lines and their open devices; their names are next hops in the Config of the manager. recorder: is told of
     everything that goes over a connection. other_files: that this process may open besides. between: gives what is to
-    stand between a TCP connection and its transport. `ready` is called when peers may come. Pings are answered on the
+    stand between a TCP connection and its transport. tls: what connections with TLS go by, needed where a listener or
+    one of the Config's tls_hops asks for it. `ready` is called when peers may come. Pings are answered on the
     listeners' addresses, if the Config says so. Raises StoreError when the store cannot be read any more; whatever
     else goes wrong ends at most a connection, and is told.
     """
@@ -531,12 +604,12 @@ async def serve(
         elif not failed.done():
             failed.set_exception(error)
 
-    net = _Net(manager, listeners, recorder, between)
+    net = _Net(manager, listeners, recorder, between, tls)
     manager.links.max_sessions = sessions_for_files(manager.config.max_sessions, other_files + net.door.most)
     manager.connections = net.report
     previous = loop.get_exception_handler()
     loop.set_exception_handler(fail)
-    await listeners.start(lambda listener: between(_Connection(net, None, listener), False))
+    await listeners.start(net.protocol)
     poll: asyncio.Task[object] = loop.create_task(net.poll())
     stopped: asyncio.Task[object] = loop.create_task(stop.wait())
     waits: set[asyncio.Future[object]] = {failed, poll, stopped}

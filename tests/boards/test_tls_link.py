@@ -1,0 +1,132 @@
+"""TlsLink: boards that speak TLS with `ordack serve`, on MicroPython's unix port and on CPython."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ordack import certificates
+from ordack.client import Client
+
+from hil.signals import heed
+from tests.support.command import ENVIRONMENT, Serve
+from tests.support.emulated import DEADLINE_S, FIRMWARE
+
+INTERPRETERS = {"micropython": FIRMWARE / "unix" / "micropython", "python3": Path(sys.executable)}
+COUNT = 100
+PROGRAM = r"""
+import json, sys
+from node import Node
+from node.tls import TlsLink
+
+given = json.loads(sys.argv[1])
+link = TlsLink("127.0.0.1", given["port"], given["authority"], given["certificate"], given["key"], given["name"])
+node = Node("outbox", connect=link, waiting_max=200)
+line1 = node.queue("DIRECT=OS:plant\\private$\\line1")
+if node.waiting == 0:
+    for number in range(given["count"]):
+        line1.put(b"%d" % number)
+is_settled = node.wait(lambda: node.waiting == 0, given["ms"])
+print("settled" if is_settled else "not settled: " + line1.peer.reason)
+"""
+
+
+def _paths(folder: Path, name: str, interpreter: str) -> dict[str, str]:
+    der = interpreter == "micropython"
+    return {
+        "authority": str(folder / ("ca.der" if der else "ca.pem")),
+        "certificate": str(folder / (f"{name}.der" if der else f"{name}.pem")),
+        "key": str(folder / (f"{name}.key.der" if der else f"{name}.key")),
+    }
+
+
+class Board:
+    """A program in a folder of its own."""
+
+    def __init__(self, folder: Path, interpreter: str) -> None:
+        self.folder = folder
+        self.interpreter = interpreter
+        folder.mkdir(exist_ok=True)
+        (folder / "program.py").write_text(PROGRAM)
+
+    def start(self, **given: object) -> subprocess.Popen[str]:
+        paths = "/nowhere:.frozen" if self.interpreter == "micropython" else ENVIRONMENT["PYTHONPATH"]
+        return subprocess.Popen(
+            [INTERPRETERS[self.interpreter], "program.py", json.dumps(given)],
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": paths, "MICROPYPATH": paths},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            preexec_fn=heed,
+        )
+
+    def run(self, **given: object) -> str:
+        return self.start(**given).communicate(timeout=DEADLINE_S)[0]
+
+
+@pytest.fixture
+def plant(tmp_path: Path) -> Path:
+    """A store with a file for TLS, and certificates."""
+    folder = tmp_path / "tls"
+    for authority in (folder, tmp_path / "other"):
+        certificates.init(authority, "ordack", 1)
+        certificates.issue(authority, "plant", [], 1, board=True)
+        certificates.issue(authority, "press-3", [], 1, board=True)
+    with Client(tmp_path / "store", create=True) as client:
+        client.create_queue("line1", transactional=True)
+    (tmp_path / "store" / "ordack.toml").write_text(
+        "[tls]\ncertificate = '../tls/plant.pem'\nkey = '../tls/plant.key'\nauthority = '../tls/ca.pem'\n"
+        "[[listen]]\nport = 0\ntls = true\nallow-certificates = ['press-3']\n"
+    )
+    return tmp_path
+
+
+def _content(plant: Path) -> list[bytes]:
+    with Client(plant / "store") as client:
+        return [message.body for message in client.queue("line1").peek()]
+
+
+@pytest.mark.parametrize("interpreter", INTERPRETERS)
+def test_a_board_that_is_killed_goes_on_over_tls_once_and_in_order(plant: Path, interpreter: str) -> None:
+    board, serve = Board(plant / "board", interpreter), Serve(plant / "store", listen=None)
+    given = {"port": serve.port, "name": "plant", "count": COUNT, **_paths(plant / "tls", "press-3", interpreter)}
+    first = board.start(ms=1000 * DEADLINE_S, **given)
+    with Client(plant / "store") as client:
+        while not _content(plant):
+            assert first.poll() is None, first.communicate()
+            client.store.wait(0.1)
+    first.kill()
+    first.communicate()
+    assert board.run(ms=1000 * DEADLINE_S, **given) == "settled\n"
+    assert _content(plant) == [b"%d" % number for number in range(COUNT)]
+    assert serve.stop()[0] == 0
+
+
+@pytest.mark.parametrize("interpreter", INTERPRETERS)
+@pytest.mark.parametrize(
+    ("name", "authority", "certificate", "said"),
+    [
+        ("other", "tls", "tls", "ertificate"),  # the queue manager is another than the one that was asked for
+        ("plant", "other", "tls", "ertificate"),  # or is believed by others
+        ("plant", "tls", "other", ""),  # it does not believe this board
+    ],
+)
+def test_who_is_not_believed_gets_no_message_and_the_board_says_why(
+    plant: Path, interpreter: str, name: str, authority: str, certificate: str, said: str
+) -> None:
+    board, serve = Board(plant / "board", interpreter), Serve(plant / "store", listen=None)
+    given = {"port": serve.port, "name": name, "count": 1, **_paths(plant / certificate, "press-3", interpreter)}
+    given["authority"] = _paths(plant / authority, "press-3", interpreter)["authority"]
+    output = board.run(ms=3000, **given)
+    assert output.startswith("not settled: ")
+    assert said in output
+    assert _content(plant) == []
+    given |= _paths(plant / "tls", "press-3", interpreter) | {"name": "plant"}
+    assert board.run(ms=1000 * DEADLINE_S, **given) == "settled\n"
+    assert _content(plant) == [b"0"]
+    assert serve.stop()[0] == 0

@@ -1,0 +1,525 @@
+"""TLS: who is believed, who is refused and told so, and that messages travel over it as they do without."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shutil
+import signal
+import socket
+import ssl
+import stat
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from ordack import certificates
+from ordack.access import Access
+from ordack.certificates import BadCertificate
+from ordack.client import Client
+from ordack.config import Config, TlsFiles, tls_places
+from ordack.counters import LIMIT, TLS
+from ordack.net import tcp
+from ordack.net.tls import BadTls, Tls
+
+from tests.host.sockets import serving, until
+from tests.support.command import DEADLINE_S, Serve, as_json, ordack, settle
+from tests.support.host_peer import Peer, direct
+
+ONE, TWO = bytes([1]) * 16, bytes([2]) * 16
+DENIED = 0x8004
+
+
+class Plant:
+    """A folder of certificates: of a plant with a queue manager `plant` and a board `press-3`, and of another one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for authority, names in (("ours", ("plant", "press-3", "press-4")), ("theirs", ("plant", "press-3"))):
+            certificates.init(folder / authority, authority, 1)
+            for name in names:
+                hosts = ["127.0.0.1", "localhost"] if name == "plant" else []
+                certificates.issue(folder / authority, name, hosts, 1, board=True)
+
+    def files(self, name: str, authority: str = "ours", believed: str = "ours") -> TlsFiles:
+        return TlsFiles(
+            self.folder / authority / f"{name}.pem",
+            self.folder / authority / f"{name}.key",
+            self.folder / believed / "ca.pem",
+        )
+
+    def client(self, name: str = "press-3", authority: str = "ours", believed: str = "ours") -> ssl.SSLContext:
+        context = Tls(self.files(name, authority, believed)).client
+        context.check_hostname = False
+        return context
+
+    def table(self, name: str) -> str:
+        """What a configuration file says of TLS."""
+        files = self.files(name)
+        return "[tls]\n" + "".join(f"{key} = {json.dumps(str(path))}\n" for key, path in files._asdict().items())
+
+
+@pytest.fixture(scope="module")
+def plant(tmp_path_factory: pytest.TempPathFactory) -> Plant:
+    return Plant(tmp_path_factory.mktemp("plant"))
+
+
+def _send(guid: bytes, body: bytes, port: int, context: ssl.SSLContext) -> dict[int, int]:
+    """Send a message to line1 from a new peer; its negative FinalAcks."""
+    peer = Peer(guid, direct("line1"), time_stamp=1)
+    peer.send(body)
+    peer.connect(tcp.now())
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as connection,
+        context.wrap_socket(connection, server_hostname="plant") as secured,
+    ):
+        settle(peer, secured)
+    return peer.rejected
+
+
+def _content(folder: Path) -> list[bytes]:
+    with Client(folder) as client:
+        return [message.body for message in client.queue("line1").peek()]
+
+
+# ---- messages travel
+
+
+def test_messages_travel_between_two_queue_managers_once_and_in_order(tmp_path: Path, plant: Plant) -> None:
+    with Client(tmp_path / "here", create=True) as client:
+        client.create_queue("line1", transactional=True)
+    (tmp_path / "here" / "ordack.toml").write_text(f"{plant.table('plant')}[[listen]]\nport = 0\ntls = true\n")
+    receiver = Serve(tmp_path / "here", listen=None)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "ordack.toml").write_text(
+        f"{plant.table('press-3')}[next-hops]\nplant = 'tls://localhost:{receiver.port}'\n"
+    )
+    sender = Serve(tmp_path / "there")
+    bodies = [b"%d" % number for number in range(300)] + [bytes(3 << 20)]
+    with Client(tmp_path / "there") as client:
+        for body in bodies:
+            client.send("plant\\private$\\line1", body)
+    with Client(tmp_path / "here") as client:
+        deadline = time.monotonic() + DEADLINE_S
+        while len(_content(tmp_path / "here")) < len(bodies):
+            assert time.monotonic() < deadline
+            client.store.wait(0.1)
+    assert _content(tmp_path / "here") == bodies
+    for folder, other in (("here", "press-3"), ("there", "plant")):
+        [shown] = as_json("state", "--store", tmp_path / folder)
+        assert [session["certificate"] for session in shown["sessions"]] == [other]
+        assert f"certificate of {other}" in ordack("state", "--store", tmp_path / folder).stdout
+    assert sender.stop()[0] == receiver.stop()[0] == 0
+
+
+def test_what_follows_the_handshake_at_once_is_not_lost(tmp_path: Path, plant: Plant) -> None:
+    """The last word of the handshake and the first packet of MSMQ, in one segment."""
+
+    async def run() -> None:
+        async with serving(tmp_path, Config(), tls=Tls(plant.files("plant"))) as server:
+            peer = Peer(ONE, direct("line1"), time_stamp=1)
+            peer.send(b"x")
+            peer.connect(tcp.now())
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            arrived, leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
+            secured = plant.client().wrap_bio(arrived, leaving)
+            while True:
+                try:
+                    secured.do_handshake()
+                    break
+                except ssl.SSLWantReadError:
+                    writer.write(leaving.read())
+                    arrived.write(await reader.read(1 << 16))
+            async with asyncio.timeout(DEADLINE_S):
+                while not peer.is_settled:
+                    data = peer.output(tcp.now())
+                    if data:
+                        secured.write(data)
+                    writer.write(leaving.read())
+                    with contextlib.suppress(TimeoutError):
+                        arrived.write(await asyncio.wait_for(reader.read(1 << 16), 0.05))
+                    with contextlib.suppress(ssl.SSLWantReadError):
+                        peer.receive(secured.read(1 << 16), tcp.now())
+            writer.close()
+            assert not server.manager.links.counters.sessions_refused[TLS]
+
+    asyncio.run(run())
+    assert _content(tmp_path) == [b"x"]
+
+
+def test_a_queue_manager_reaches_itself_where_it_speaks_nothing_but_tls(tmp_path: Path, plant: Plant) -> None:
+    with Client(tmp_path, create=True) as client:
+        client.create_queue("line1", transactional=True)
+    (tmp_path / "ordack.toml").write_text(f"{plant.table('press-3')}[[listen]]\nport = 0\ntls = true\n")
+    serve = Serve(tmp_path, listen=None)
+    with Client(tmp_path) as client:
+        client.send("DIRECT=TCP:127.0.0.1\\private$\\line1", b"x")
+        deadline = time.monotonic() + DEADLINE_S
+        while not _content(tmp_path):
+            assert time.monotonic() < deadline
+            client.store.wait(0.1)
+    assert serve.stop()[0] == 0
+
+
+# ---- who connects
+
+
+def _plain(_plant: Plant) -> None:
+    return None
+
+
+def _without_certificate(plant: Plant) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.load_verify_locations(plant.files("plant").authority)
+    return context
+
+
+def _foreign(plant: Plant) -> ssl.SSLContext:
+    return plant.client(authority="theirs")
+
+
+def _unbelieving(plant: Plant) -> ssl.SSLContext:
+    return plant.client(believed="theirs")
+
+
+def _over(plant: Plant) -> ssl.SSLContext:
+    folder = plant.folder / "over"
+    if not folder.exists():
+        shutil.copytree(plant.folder / "ours", folder)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(certificates, "_now", lambda: certificates.datetime.now(certificates.UTC) - timedelta(days=9))
+            certificates.issue(folder, "late", [], 1)
+    return plant.client("late", authority="over")
+
+
+def _unlisted(plant: Plant) -> ssl.SSLContext:
+    return plant.client("press-4")
+
+
+@pytest.mark.parametrize(
+    ("stranger", "said"),
+    [
+        (_plain, "it does not speak TLS"),
+        (_without_certificate, "it shows no certificate"),
+        (_foreign, "its certificate is not accepted: "),
+        (_over, "its certificate is not accepted: certificate has expired"),
+        (_unbelieving, "it does not know the authority of this side's certificate"),
+        (_unlisted, "the certificate of press-4 is not in allow-certificates"),
+    ],
+)
+def test_who_is_not_believed_is_refused_told_and_counted_and_another_gets_in(
+    tmp_path: Path, plant: Plant, stranger: Callable[[Plant], ssl.SSLContext | None], said: str
+) -> None:
+    context = stranger(plant)
+
+    def attempt(port: int) -> None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as plain:
+            if context is None:
+                plain.sendall(b"\x10" * 572)
+                plain.recv(100)
+                return
+            with context.wrap_socket(plain, server_hostname="plant") as secured:
+                secured.recv(100)
+
+    async def run() -> None:
+        tls, listed = Tls(plant.files("plant")), frozenset({"press-3"})
+        async with serving(tmp_path, Config(), tls=tls, certificates=listed) as server:
+            await asyncio.to_thread(attempt, server.port)
+            refused = server.manager.links.counters.sessions_refused
+            await until(lambda: sum(refused.values()) == 1)
+            assert refused[TLS] == (stranger is not _unlisted)
+            [line] = server.log
+            assert line.startswith(f"127.0.0.1: refused, {said}")
+            await asyncio.to_thread(_send, ONE, b"x", server.port, plant.client())
+            assert len(server.log) == 1
+
+    asyncio.run(run())
+    assert _content(tmp_path) == [b"x"]
+
+
+@pytest.mark.rule("B-435")
+def test_who_begins_tls_and_says_no_more_takes_the_place_of_a_session_until_it_goes(
+    tmp_path: Path, plant: Plant
+) -> None:
+    async def run() -> None:
+        config = Config(max_sessions_per_address=5)
+        async with serving(tmp_path, config, tls=Tls(plant.files("plant"))) as server:
+            silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(5)]
+            links = server.manager.links
+            await until(lambda: links.would_refuse("127.0.0.1"))
+            assert len(links) == 0
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            with contextlib.suppress(ConnectionResetError):
+                assert await asyncio.wait_for(reader.read(), DEADLINE_S) == b""
+            assert links.counters.sessions_refused[LIMIT] == 1
+            for _, one in (*silent, (reader, writer)):
+                one.close()
+            await until(lambda: not links.would_refuse("127.0.0.1"))
+            await asyncio.to_thread(_send, ONE, b"x", server.port, plant.client())
+            assert links.counters.sessions_refused[TLS] == 5
+
+    asyncio.run(run())
+
+
+def test_a_handshake_that_does_not_end_is_ended(tmp_path: Path, plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ordack.net.tls.HANDSHAKE_TIMEOUT_S", 0.2)
+
+    async def run() -> None:
+        async with serving(tmp_path, Config(), tls=Tls(plant.files("plant"))) as server:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            with contextlib.suppress(ConnectionResetError):
+                assert await asyncio.wait_for(reader.read(), DEADLINE_S) == b""
+            await until(lambda: server.log)
+            assert "it does not answer as TLS asks" in server.log[0]
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_the_queue_manager_stops_while_somebody_begins_tls(tmp_path: Path, plant: Plant) -> None:
+    async def run() -> None:
+        async with serving(tmp_path, Config(), tls=Tls(plant.files("plant"))) as server:
+            _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            await until(lambda: server.manager.links._expected)
+        writer.close()
+
+    asyncio.run(asyncio.wait_for(run(), DEADLINE_S))
+
+
+@pytest.mark.rule("B-349")
+def test_a_queue_takes_messages_over_some_certificates_alone(tmp_path: Path, plant: Plant) -> None:
+    async def run() -> None:
+        config = Config(access={"line1": Access(certificates=frozenset({"press-3"}))}, send_insecure_nacks=True)
+        async with serving(tmp_path, config, tls=Tls(plant.files("plant"))) as server:
+            refused = await asyncio.to_thread(_send, TWO, b"4", server.port, plant.client("press-4"))
+            assert list(refused.values()) == [DENIED]
+            assert not await asyncio.to_thread(_send, ONE, b"3", server.port, plant.client("press-3"))
+
+    asyncio.run(run())
+    assert _content(tmp_path) == [b"3"]
+
+
+# ---- whom it connects to
+
+
+async def _reason(folder: Path, hop: tuple[str, int], tls: Tls) -> str:
+    config = Config(next_hops={"plant": hop}, tls_hops=frozenset({hop}))
+    async with serving(folder, config, tls=tls) as server:
+        server.send(b"x")
+        await until(lambda: server.way.get("reason"))
+        return str(server.way["reason"])
+
+
+@pytest.mark.parametrize(
+    ("shown", "believed", "host", "said"),
+    [
+        ("ours", "theirs", "localhost", "its certificate is not accepted: "),
+        ("theirs", "ours", "localhost", "its certificate is not accepted: "),
+        ("ours", "ours", "127.0.0.2", "its certificate is not accepted: ip address mismatch"),
+    ],
+)
+def test_who_shows_another_certificate_gets_no_message(
+    tmp_path: Path, plant: Plant, shown: str, believed: str, host: str, said: str
+) -> None:
+    async def run() -> None:
+        there = Tls(plant.files("plant", shown, shown))
+        async with serving(tmp_path / "there", Config(), "0.0.0.0", tls=there) as server:
+            here = Tls(plant.files("press-3", believed=believed))
+            assert said in (await _reason(tmp_path / "here", (host, server.port), here)).lower()
+            assert not server.manager.links
+
+    asyncio.run(run())
+
+
+def test_whom_this_sides_certificate_does_not_please_is_named(tmp_path: Path, plant: Plant) -> None:
+    async def run() -> None:
+        async with serving(tmp_path / "there", Config(), tls=Tls(plant.files("plant"))) as server:
+            here = Tls(plant.files("press-3", "theirs", "ours"))
+            reason = await _reason(tmp_path / "here", ("localhost", server.port), here)
+            assert "this side's certificate" in reason
+
+    asyncio.run(run())
+
+
+def test_a_next_hop_without_tls_is_told_as_such(tmp_path: Path, plant: Plant) -> None:
+    async def run() -> None:
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(10)
+            writer.write(b"\x10" * 572)
+            await writer.drain()
+
+        listening = await asyncio.start_server(silent, "127.0.0.1", 0)
+        hop = "127.0.0.1", listening.sockets[0].getsockname()[1]
+        assert await _reason(tmp_path, hop, Tls(plant.files("plant"))) == "it does not speak TLS"
+        listening.close()
+
+    asyncio.run(run())
+
+
+# ---- files
+
+
+def test_files_that_do_not_do_are_named_with_what_is_wrong(tmp_path: Path, plant: Plant) -> None:
+    files = plant.files("plant")
+    (tmp_path / "empty").write_bytes(b"")
+    cases = [
+        (files._replace(key=plant.files("press-3").key), "it is not the key of the certificate in"),
+        (files._replace(key=tmp_path / "none"), "none: it cannot be read: No such file"),
+        (files._replace(authority=tmp_path / "empty"), "empty: there is no certificate in PEM form in it"),
+        (files._replace(certificate=tmp_path / "empty"), "no certificate and its private key in PEM form"),
+        (files._replace(authority=tmp_path), "it cannot be read"),
+    ]
+    for wrong, said in cases:
+        with pytest.raises(BadTls, match=said):
+            Tls(wrong)
+    key = certificates.serialization.load_pem_private_key(files.key.read_bytes(), None)
+    (tmp_path / "locked").write_bytes(
+        key.private_bytes(
+            certificates.serialization.Encoding.PEM,
+            certificates.serialization.PrivateFormat.PKCS8,
+            certificates.serialization.BestAvailableEncryption(b"secret"),
+        )
+    )
+    with pytest.raises(BadTls, match="it has a password"):
+        Tls(files._replace(key=tmp_path / "locked"))
+
+
+def test_renewed_certificates_count_after_sighup_and_bad_ones_leave_all_as_it_was(tmp_path: Path, plant: Plant) -> None:
+    shutil.copytree(plant.folder / "ours", tmp_path / "tls")
+    with Client(tmp_path / "store", create=True) as client:
+        client.create_queue("line1", transactional=True)
+    file = tmp_path / "store" / "ordack.toml"
+    file.write_text(
+        "[tls]\ncertificate = '../tls/plant.pem'\nkey = '../tls/plant.key'\nauthority = '../tls/ca.pem'\n"
+        "[[listen]]\nport = 0\ntls = true\n"
+    )
+    serve = Serve(tmp_path / "store", listen=None)
+
+    def shown() -> bytes | None:
+        with (
+            socket.create_connection(("127.0.0.1", serve.port), timeout=DEADLINE_S) as plain,
+            plant.client().wrap_socket(plain) as secured,
+        ):
+            return secured.getpeercert(binary_form=True)
+
+    def reload(until_said: str) -> None:
+        assert serve.process.stderr
+        serve.process.send_signal(signal.SIGHUP)
+        while until_said not in serve.process.stderr.readline():
+            pass
+
+    first = shown()
+    certificates.issue(tmp_path / "tls", "plant", ["127.0.0.1"], 1, renew=True)
+    assert shown() == first
+    reload("again; taken up:")
+    second = shown()
+    assert second != first
+    (tmp_path / "tls" / "plant.key").write_text("")
+    reload("the running settings stay as they were")
+    assert shown() == second
+    assert serve.stop()[0] == 0
+
+
+def test_what_a_file_says_of_tls_is_checked(tmp_path: Path, plant: Plant) -> None:
+    Client(tmp_path, create=True).close()
+    path = tmp_path / "ordack.toml"
+    cases = [
+        ("[[listen]]\ntls = true\n", "[[listen]] tls: it needs the table [tls], with certificate, key and authority"),
+        ("[next-hops]\nplant = 'tls://10.0.0.7:1802'\n", "[next-hops] plant: it needs the table [tls]"),
+        ("[[listen]]\nallow-certificates = ['press-3']\n", "allow-certificates needs tls = true"),
+        ("[tls]\nkey = 'a'\nauthority = 'b'\n", "[tls]: it needs the key certificate"),
+        (
+            f"{plant.table('plant')}[next-hops]\none = 'tls://10.0.0.7:1802'\ntwo = '10.0.0.7:1802'\n",
+            "10.0.0.7:1802 stands there with tls:// and without it",
+        ),
+        (f"{plant.table('plant')}[next-hops]\none = 'ssl://10.0.0.7:1802'\n", "one = "),
+        ("[tls]\ncertificate = 'a'\nkey = 'b'\nauthority = 'c'\n", "[tls]: "),
+    ]
+    for text, said in cases:
+        path.write_text(text)
+        done = ordack("config", "check", path)
+        assert done.returncode == 2, text
+        assert said in done.stderr, text
+    path.write_text(
+        f"{plant.table('plant')}[[listen]]\ntls = true\nallow-certificates = ['Press-3']\n"
+        "[next-hops]\none = 'tls://10.0.0.7:1802'\n[queues.line1]\nallow-certificates = ['press-3']\n"
+    )
+    assert ordack("config", "check", path).returncode == 0
+    shown = {row["name"]: row["value"] for row in as_json("config", "show", "--store", tmp_path)}
+    assert shown["listen"] == ["127.0.0.1:1801 with TLS, certificates of press-3"]
+    assert shown["next-hops"] == {"one": "tls://10.0.0.7:1802"}
+    assert shown["queues"] == {"line1": {"allow-certificates": ["press-3"]}}
+
+
+def test_an_option_asks_for_tls_as_the_file_does(tmp_path: Path) -> None:
+    done = ordack("serve", "--store", tmp_path, "--listen", "127.0.0.1:0", "--next-hop", "plant=tls://10.0.0.7:1802")
+    assert done.returncode == 1
+    assert "--next-hop with tls:// needs the table [tls]" in done.stderr
+    assert tls_places(["a=tls://[::1]:5", "b=10.0.0.7:1802"]) == {("::1", 5)}
+
+
+# ---- certificates
+
+
+def test_nothing_that_is_there_is_overwritten_and_keys_are_for_their_owner_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "tls"
+    assert ordack("tls", "init", folder, "--name", "Plant 7").returncode == 0
+    assert ordack("tls", "certificate", folder, "press-3", "--host", "10.0.0.5", "--board").returncode == 0
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert sorted(before) == [
+        "ca.der", "ca.key", "ca.pem", "press-3.der", "press-3.key", "press-3.key.der", "press-3.pem",
+    ]  # fmt: skip
+    for name in before:
+        mode = stat.S_IMODE((folder / name).stat().st_mode)
+        assert mode == (0o600 if ".key" in name else 0o644), name
+    assert ordack("tls", "init", folder).returncode == 2
+    done = ordack("tls", "certificate", folder, "press-3")
+    assert done.returncode == 2
+    assert "--renew" in done.stderr
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert ordack("tls", "certificate", folder, "press-3", "--renew").returncode == 0
+    assert (folder / "press-3.pem").read_bytes() != before["press-3.pem"]
+    [one, other] = as_json("tls", "show", folder / "ca.pem", folder / "press-3.der")
+    assert (one["name"], one["authority"], one["hosts"]) == ("Plant 7", "Plant 7", [])
+    assert (other["name"], other["authority"], other["hosts"]) == ("press-3", "Plant 7", ["press-3", "10.0.0.5"])
+
+
+@pytest.mark.parametrize("name", ["", "ca", "CA", "a/b", "..", "press 3", "é", "-a", "a" * 65])
+def test_a_name_that_is_none_is_refused(plant: Plant, name: str) -> None:
+    with pytest.raises(BadCertificate, match="cannot be the name"):
+        certificates.issue(plant.folder / "ours", name, [], 1)
+
+
+def test_what_cannot_be_made_is_said(tmp_path: Path, plant: Plant) -> None:
+    with pytest.raises(BadCertificate, match="ordack tls init"):
+        certificates.issue(tmp_path, "press-3", [], 1)
+    with pytest.raises(BadCertificate, match="neither an IP address nor the name of a machine"):
+        certificates.issue(plant.folder / "ours", "press-9", ["10.0.0.5:1801"], 1)
+    with pytest.raises(BadCertificate, match="after the year 9999"):
+        certificates.init(tmp_path, "ordack", 10**9)
+    shutil.copy(plant.folder / "ours" / "ca.pem", tmp_path)
+    shutil.copy(plant.folder / "theirs" / "ca.key", tmp_path)
+    with pytest.raises(BadCertificate, match="it is not the key of"):
+        certificates.issue(tmp_path, "press-3", [], 1)
+    (tmp_path / "ca.key").write_text("x")
+    with pytest.raises(BadCertificate, match="no authority that"):
+        certificates.issue(tmp_path, "press-3", [], 1)
+    with pytest.raises(BadCertificate, match="there is no certificate in it"):
+        certificates.show(tmp_path / "ca.key")
+    done = ordack("tls", "show", tmp_path / "none.pem")
+    assert done.returncode == 2
+    assert "none.pem" in done.stderr
+    (tmp_path / "file").write_text("")
+    done = ordack("tls", "init", tmp_path / "file" / "tls")
+    assert done.returncode == 1
+    assert "Not a directory" in done.stderr
+
+
+def test_what_is_over_soon_is_told_by_the_exit_status(plant: Plant, tmp_path: Path) -> None:
+    assert ordack("tls", "show", plant.folder / "ours" / "plant.pem").returncode == 1
+    certificates.init(tmp_path, "ordack", 31)
+    assert ordack("tls", "show", tmp_path / "ca.pem").returncode == 0
