@@ -19,11 +19,12 @@ from tests.support.emulated import DEADLINE_S, FIRMWARE
 INTERPRETERS = {"micropython": FIRMWARE / "unix" / "micropython", "python3": Path(sys.executable)}
 COUNT = 100
 PROGRAM = r"""
-import json, sys
+import json
 from node import Node
 from node.tls import TlsLink
 
-given = json.loads(sys.argv[1])
+with open("given.json") as file:
+    given = json.load(file)
 link = TlsLink("127.0.0.1", given["port"], given["authority"], given["certificate"], given["key"], given["name"])
 node = Node("outbox", connect=link, waiting_max=200)
 line1 = node.queue("DIRECT=OS:plant\\private$\\line1")
@@ -55,8 +56,9 @@ class Board:
 
     def start(self, **given: object) -> subprocess.Popen[str]:
         paths = "/nowhere:.frozen" if self.interpreter == "micropython" else ENVIRONMENT["PYTHONPATH"]
+        (self.folder / "given.json").write_text(json.dumps(given))
         return subprocess.Popen(
-            [INTERPRETERS[self.interpreter], "program.py", json.dumps(given)],
+            [INTERPRETERS[self.interpreter], "program.py"],
             cwd=self.folder,
             env={**os.environ, "PYTHONPATH": paths, "MICROPYPATH": paths},
             stdout=subprocess.PIPE,
