@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import ssl
 import time
 
 TYPE_CHECKING = False
@@ -61,6 +62,31 @@ def write(link: "Any", data: memoryview) -> int:
         count = 0
     link.wants_write = count < len(data)
     return count
+
+
+def tls_context(authority: str, certificate: str, key: str) -> "Any":
+    """What a TlsLink speaks TLS with."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(authority)
+    context.load_cert_chain(certificate, key)
+    return context
+
+
+def tls_readinto(link: "Any", buffer: memoryview) -> int:
+    """TlsLink.readinto."""
+    try:
+        return readinto(link, buffer)
+    except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+        return 0
+
+
+def tls_write(link: "Any", data: memoryview) -> int:
+    """TlsLink.write."""
+    try:
+        return write(link, data)
+    except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+        link.wants_write = isinstance(error, ssl.SSLWantWriteError)
+        return 0
 
 
 async def sleep(tasks: "Any", wait: int) -> None:

@@ -5,9 +5,9 @@ from mqqb import MICROPYTHON, const
 from node.link import TcpLink
 
 if MICROPYTHON:
-    import tls
+    import tls  # type: ignore[import-not-found,unused-ignore]
 else:
-    import ssl as tls
+    from node import cpython
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
@@ -62,35 +62,22 @@ class TlsLink(TcpLink):
                 raise OSError(str(error)) from None
 
     else:
-
-        def readinto(self, buffer: memoryview) -> int:
-            """See interfaces.Link."""
-            try:
-                return super().readinto(buffer)
-            except (tls.SSLWantReadError, tls.SSLWantWriteError):
-                return 0
-
-        def write(self, data: memoryview) -> int:
-            """See interfaces.Link."""
-            try:
-                return super().write(data)
-            except (tls.SSLWantReadError, tls.SSLWantWriteError) as error:
-                self.wants_write = isinstance(error, tls.SSLWantWriteError)
-                return 0
+        from node.cpython import tls_readinto as readinto  # type: ignore[assignment,no-redef,unused-ignore]
+        from node.cpython import tls_write as write  # type: ignore[assignment,no-redef,unused-ignore]
 
 
-def _context(authority: str, certificate: str, key: str) -> "Any":
-    context = tls.SSLContext(tls.PROTOCOL_TLS_CLIENT)
-    context.verify_mode = tls.CERT_REQUIRED
-    if MICROPYTHON:
+if MICROPYTHON:
+
+    def _context(authority: str, certificate: str, key: str) -> "Any":
+        context = tls.SSLContext(tls.PROTOCOL_TLS_CLIENT)
+        context.verify_mode = tls.CERT_REQUIRED  # type: ignore[attr-defined,unused-ignore]
         context.load_verify_locations(_content(authority))
         context.load_cert_chain(_content(certificate), _content(key))
-    else:
-        context.load_verify_locations(authority)
-        context.load_cert_chain(certificate, key)
-    return context
+        return context
 
+    def _content(path: str) -> bytes:
+        with open(path, "rb") as file:
+            return bytes(file.read())
 
-def _content(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return bytes(file.read())
+else:
+    _context = cpython.tls_context
