@@ -224,6 +224,11 @@ class IncomingStreams:
                 self.owe(state)
         return found
 
+    @property
+    def overdue_peers(self) -> list[bytes]:
+        """For which an OrderAck is overdue."""
+        return list(self._overdue)
+
     def overdue(self, guid: bytes) -> Iterable[IncomingState]:
         """Those whose OrderAck waits for a session with this peer; they wait no more."""
         return self._overdue.pop(guid, ())

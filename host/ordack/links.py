@@ -6,6 +6,8 @@ Times: `now` monotonic milliseconds.
 from __future__ import annotations
 
 import contextlib
+import heapq
+import itertools
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -28,12 +30,14 @@ Hop = tuple[str, int]
 
 class Link:
     """One connection: its session, the peer's IP address or the name of its serial line, and the hop that it leads to,
-    if this side opened it or it is a serial line. certificate: the name in the peer's, "" without TLS.
+    if this side opened it or it is a serial line. certificate: the name in the peer's, "" without TLS. number: no other
+    has it.
 
     Set `writable` False while the transport takes no more: acknowledgements still go out, messages wait.
     """
 
-    def __init__(self, session: PredictingSession, address: str, hop: Hop | None, peers: Peers) -> None:
+    def __init__(self, number: int, session: PredictingSession, address: str, hop: Hop | None, peers: Peers) -> None:
+        self.number = number
         self.session = session
         self.address = address
         self.hop = hop
@@ -42,6 +46,7 @@ class Link:
         self.counts.sessions += 1
         self.writable = True
         self.was_open = False
+        self.alarms: list[int] = []  # when it is to be looked at, ms; the first is the last here
         self.pace = Pace(session)
         self.turns = Turns()
 
@@ -73,7 +78,12 @@ class Links:
         self._config = config
         self._operator = operator
         self._ended = ended
-        self._links: list[Link] = []
+        self._links: dict[Link, None] = {}
+        self._with_hop: dict[Link, None] = {}  # of them
+        self.leaving: dict[Link, None] = {}  # their bytes have not all left, as far as is known
+        self._alarms: list[tuple[int, int]] = []  # a heap: when to look at the latest at which link, by its number
+        self._by_number: dict[int, Link] = {}
+        self._numbers = itertools.count()
         self._by_guid: dict[bytes, list[Link]] = {}
         self._half_received: dict[Link, int] = {}  # bytes of an unfinished packet
         self._touched: dict[Link, None] = {}  # these have something to write, or are to be shut
@@ -85,7 +95,7 @@ class Links:
         return iter(self._links)
 
     def __getitem__(self, place: int) -> Link:
-        return self._links[place]
+        return list(self._links)[place]
 
     def __len__(self) -> int:
         return len(self._links)
@@ -93,6 +103,11 @@ class Links:
     def with_peer(self, guid: bytes) -> list[Link]:
         """Those with this queue manager that have been open."""
         return self._by_guid.get(guid, [])
+
+    @property
+    def hops(self) -> set[Hop]:
+        """Those that links lead to."""
+        return {link.hop for link in self._with_hop if link.hop}
 
     # ---- how they begin
 
@@ -148,8 +163,11 @@ class Links:
 
     def _add(self, initiator: bool, address: str, hop: Hop | None, now: int, pinged: bool = False) -> Link:
         session = PredictingSession(initiator, self._guid, now, settings=self._config.session)
-        link = Link(session, address, hop, self.counters.peers)
-        self._links.append(link)
+        link = Link(next(self._numbers), session, address, hop, self.counters.peers)
+        self._links[link] = None
+        self._by_number[link.number] = link
+        if hop:
+            self._with_hop[link] = None
         self._at[address] += 1
         link.session.connected(now, pinged)
         self.touch(link)
@@ -193,7 +211,9 @@ class Links:
         with self.isolated(link):
             events = link.session.receive_data(data, now)
         if link in self._links:
-            self._half_received[link] = link.session.half_received
+            self._half_received.pop(link, None)
+            if link.session.half_received:
+                self._half_received[link] = link.session.half_received
             link.pace.came(len(data), now)
         return events
 
@@ -214,13 +234,36 @@ class Links:
         for link, data, _ in news:
             link.pace.wrote(len(data))
             link.counts.sent_bytes += len(data)
+            if link in self._links:
+                self._set_alarm(link)
+                if data:
+                    self.leaving[link] = None
         return news
+
+    def _set_alarm(self, link: Link) -> None:
+        """See that it is looked at when something of it is due. Whatever moves that forward has touched it."""
+        config = self._config
+        times = (link.session.next_timeout(), link.pace.too_slow_at(config.packet_timeout, config.minimum_rate))
+        due = min((time for time in times if time is not None), default=None)
+        if due is not None and (not link.alarms or due < link.alarms[-1]):
+            link.alarms.append(due)
+            heapq.heappush(self._alarms, (due, link.number))
+
+    def limits_changed(self) -> None:
+        """The Config is another: how slow a packet may come may be, too."""
+        for link in self._links:
+            self.touch(link)
 
     def run_timers(self, now: int) -> None:
         """Close what is too slow, and do what is due in the sessions."""
-        for link in list(self._links):
+        while self._alarms and self._alarms[0][0] <= now:
+            link = self._by_number.get(heapq.heappop(self._alarms)[1])
+            if link is None:
+                continue
+            link.alarms.pop()
             with self.isolated(link):
-                if link.pace.is_too_slow(self._config.packet_timeout, self._config.minimum_rate, now):
+                slow = link.pace.too_slow_at(self._config.packet_timeout, self._config.minimum_rate)
+                if slow is not None and slow <= now:
                     self.close(link, "B-435", "a packet comes too slowly")
                 elif link.session.handle_timeout(now):
                     self.end(link)
@@ -274,7 +317,12 @@ class Links:
                 peer=link.address,
                 rule=closed.rule,
             )
-        self._links.remove(link)
+        del self._links[link], self._by_number[link.number]
+        if len(self._alarms) > 1000 + 16 * len(self._links):  # most are of links that are gone
+            self._alarms = [alarm for alarm in self._alarms if alarm[1] in self._by_number]
+            heapq.heapify(self._alarms)
+        self._with_hop.pop(link, None)
+        self.leaving.pop(link, None)
         self._leave(link.address)
         self._half_received.pop(link, None)
         same = self._by_guid.get(link.peer, [])

@@ -78,6 +78,7 @@ class Manager:
         self._clock = clock.Clock()
         self._history_due = now + 1000 * config.history_lifetime
         self._looked_at = -1  # the second when what is due was last looked for
+        self._report_at = now  # when operators are to be told again what it is doing, ms
         self.shown: dict[str, Any] = {}  # what others see of it
         self.failure: StoreError | None = None  # why its state cannot be read, so that no session is served
         store.keep_names(config.to_keep())
@@ -121,6 +122,7 @@ class Manager:
     def _recover(self, now: int) -> bool:
         """Read the state again; if the store fails with that too, no session is served until it does not (`poll`)."""
         self._looked_at = -1
+        self._report_at = now
         try:
             self._load(now)
             self.failure = None
@@ -399,7 +401,8 @@ class Manager:
             if self._looked_at < 0 and self._deadlines.end_foreign(now, wall):  # nothing is sent before
                 self._looked_at = 0
             self.outgoing.take_news()
-            for link in list(self.links):
+            with_acks = (link for peer in self.incoming.overdue_peers for link in self.links.with_peer(peer))
+            for link in dict.fromkeys([*self.outgoing.busy_links, *with_acks]):
                 self._dispatch(link, now, wall)
             if self._looked_at < 0:
                 return
@@ -421,6 +424,9 @@ class Manager:
         self._settling.give_up_final_acks(wall)
         self._deadlines.end(now, wall)
         self.outgoing.note_closed()
+        if now < self._report_at:
+            return
+        self._report_at = now + len(self.links)  # of 5,000 sessions every 5 s
         shown = self.report()
         if shown != self.shown:
             self.shown = shown

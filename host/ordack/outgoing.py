@@ -125,6 +125,11 @@ class OutgoingQueues:
         """Those whose messages go on this link."""
         return self._served.get(link, [])
 
+    @property
+    def busy_links(self) -> list[Link]:
+        """Those that serve a queue with something in it."""
+        return [link for link, queues in self._served.items() if any(queue.is_needed for queue in queues)]
+
     # ---- as the store has them
 
     def load(self) -> None:
@@ -256,7 +261,7 @@ class OutgoingQueues:
 
     def wanted_hops(self) -> set[Hop]:
         """Where messages wait for a connection that nobody has opened yet (B-302)."""
-        there = {link.hop for link in self._links}
+        there = self._links.hops
         return {
             hop
             for hop, queues in self._by_hop.items()

@@ -81,6 +81,7 @@ class Pace:
             self._packet = self._come - self._half
             self._began = now
 
-    def is_too_slow(self, timeout: int, rate: int, now: int) -> bool:
-        """Has the packet that is arriving taken more than `timeout` ms, and come at less than `rate` bytes a second?"""
-        return self._half > 0 and now - self._began > timeout + 1000 * self._half // rate
+    def too_slow_at(self, timeout: int, rate: int) -> int | None:
+        """When the packet that is arriving will have taken more than `timeout` ms, and come at less than `rate` bytes a
+        second, if nothing more of it comes; None if there is none."""
+        return self._began + timeout + 1000 * self._half // rate + 1 if self._half else None

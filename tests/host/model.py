@@ -57,6 +57,7 @@ from ordack.store.schema import FILE_NAME, NEVER
 
 from tests.host.model_lines import Sendable, Sending, Violation
 from tests.support.host_peer import Peer
+from tests.support.host_world import check_alarms
 
 START = 1_800_000_000  # of the wall clock
 QUEUES = ("tx", "tx2", "plain", "later")
@@ -1134,6 +1135,7 @@ class World:
             if shut:
                 del host.links[link]
                 wire.sever(end, tell=not wire.severed)
+        check_alarms(host.manager)
 
     def _act(self, host: Host, act: Callable[[], object]) -> None:
         """The queue manager does something; it may die of it."""

@@ -17,7 +17,7 @@ from mqqb import guids
 from ordack.access import Access, Networks, most_specific, parse_network
 from ordack.client import Client
 from ordack.config import Config
-from ordack.counters import ALLOW_LIST, LIMIT
+from ordack.counters import ALLOW_LIST, LIMIT, TLS
 
 from tests.host.sockets import serving, until
 from tests.support.command import DEADLINE_S, Serve, converse, ordack
@@ -85,7 +85,7 @@ def test_the_smallest_network_says_how_many_sessions_an_address_may_have(tmp_pat
         assert len(taken) == most, address
         host.manager.lost(taken[0])
         assert host.manager.accept(address, 0) is not None  # what has ended makes room
-    assert host.manager.links.counters.sessions_refused == {LIMIT: 20 - 7, ALLOW_LIST: 0}
+    assert host.manager.links.counters.sessions_refused == {LIMIT: 20 - 7, ALLOW_LIST: 0, TLS: 0}
     host.store.close()
 
 
@@ -198,7 +198,7 @@ def test_who_may_not_connect_is_shut_out_told_now_and_then_and_counted(tmp_path:
                 with contextlib.suppress(ConnectionResetError):
                     assert await asyncio.wait_for(reader.read(), 60) == b""
                 writer.close()
-            await until(lambda: server.manager.links.counters.sessions_refused == {LIMIT: 0, ALLOW_LIST: 5})
+            await until(lambda: server.manager.links.counters.sessions_refused == {LIMIT: 0, ALLOW_LIST: 5, TLS: 0})
             [line] = server.log
             assert line.startswith(f"127.0.0.1: refused, it is not in the allow-list of 127.0.0.1:{server.port}")
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port, local_addr=("127.0.0.2", 0))

@@ -11,7 +11,7 @@ import pytest
 from mqqb import acks, compose, core, guid_names, guids, headers, reader
 from mqqb.handshake import SessionAck
 from mqqb.names import DirectQueueFormatName, QueueName
-from mqqb.session import Settings
+from mqqb.session import Session, Settings
 from mqqb.streams import Entry
 from ordack.config import Config
 from ordack.links import Link
@@ -1007,3 +1007,48 @@ def test_both_managers_killed_at_any_statement(tmp_path: Path, seed: int) -> Non
     assert sorted(receiver.content("plain"), key=int) == [b"%d" % number for number in range(40)]
     receiver.store.close()
     sender.store.close()
+
+
+def test_a_session_with_nothing_to_do_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """200 idle sessions: until the first of their timers is due, polls look at each of them a few times, in all: for
+    timers that were running in the handshake."""
+    host = Host(tmp_path, Config(max_sessions_per_address=1000))
+    peers = [peer_of(number) for number in range(1, 201)]
+    world = world_of([host], peers)
+    exchange(world)
+    assert sum(link.is_open for link in host.manager.links) == len(peers)
+    looked: list[Session] = []
+    look = Session.handle_timeout
+
+    def handle_timeout(session: Session, now: int) -> list[object]:
+        looked.append(session)
+        return look(session, now)
+
+    monkeypatch.setattr(Session, "handle_timeout", handle_timeout)
+    first = min(due for link in host.manager.links if (due := link.session.next_timeout()) is not None)
+    assert first > world.now + 1000
+    told = polls = 0
+    while world.now + 50 < first:
+        world.now += 50
+        polls += 1
+        host.manager.poll(world.now, world.wall)
+        told += len(host.manager.output())
+    assert polls > 20
+    assert told <= len(looked) + len(peers) <= 4 * len(peers)
+    looked.clear()
+    world.now = first
+    host.manager.poll(world.now, world.wall)
+    assert looked
+    host.store.close()
+
+
+def test_links_that_are_gone_leave_nothing_behind(host: Host) -> None:
+    for _ in range(5000):
+        link = host.manager.accept("10.0.0.9", 1000)
+        assert link
+        host.manager.output()
+        host.manager.lost(link)
+        host.manager.output()
+    assert len(host.manager.links._alarms) <= 1001
+    assert not host.manager.links._by_number
+    assert not host.manager.links.leaving

@@ -101,7 +101,7 @@ def test_what_waits_for_the_next_start_is_what_the_table_says() -> None:
         for key, setting in table.keys.items()
         if setting.reload == RESTART
     }
-    assert {name.replace("_", "-").removesuffix("-size") for name in running.FIXED} == fixed
+    assert {name.replace("_", "-").removesuffix("-size") for name in running.FIXED} - {"tls-hops"} == fixed
     old = Running(ConfigFile(), dict.fromkeys(NUMBERS, 1), {})
     new = ConfigFile(numbers=dict.fromkeys(NUMBERS, 2))
     taken = old.taking_up(new, {})
@@ -121,6 +121,10 @@ def test_every_part_of_a_file_is_a_difference_when_it_has_changed() -> None:
         log-format = "json"
         http = 9180
         [[listen]]
+        [tls]
+        certificate = "plant.pem"
+        key = "plant.key"
+        authority = "ca.pem"
         [sessions-per-address]
         "10.0.0.1" = 5
         [queues.line1]
@@ -131,7 +135,7 @@ def test_every_part_of_a_file_is_a_difference_when_it_has_changed() -> None:
         [[serial]]
         port = "/dev/ttyACM0"
         [next-hops]
-        a = "b:5"
+        a = "tls://b:5"
         [public-queues]
         "{guids.guid_text(ONE)}" = 'DIRECT=OS:plant\\private$\\line1'
         [capture]
@@ -141,7 +145,7 @@ def test_every_part_of_a_file_is_a_difference_when_it_has_changed() -> None:
         """
     told = Running(ConfigFile(), {}, {}).differences(parse(text, Path("x.toml")), {})
     assert set(told) == {*filter(None, TABLES), "own-names", "log-format", "http", "Quota"} - {"settings"}
-    fields = {one.name for one in dataclasses.fields(ConfigFile)} - {"path", "numbers", "capture_size"}
+    fields = {one.name for one in dataclasses.fields(ConfigFile)} - {"path", "numbers", "capture_size", "tls_hops"}
     assert {name.replace("-", "_") for name in told} - {"Quota"} == fields
 
 
@@ -213,7 +217,7 @@ def test_listeners_come_and_go_and_sessions_that_may_stay_do(plant: Callable[...
         assert listening[0] == ("127.0.0.1", here.port)
         assert listening[1][0] == "127.0.0.2"
         with socket.create_connection(listening[1], DEADLINE_S) as two:
-            here.reload(START, "127.0.0.1: session closed, its address may not connect to 127.0.0.2")
+            here.reload(START, "127.0.0.1: session closed, it may not connect to 127.0.0.2")
             assert two.recv(1) == b""  # its listener is gone
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection(listening[1], DEADLINE_S)

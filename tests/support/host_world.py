@@ -116,6 +116,14 @@ class Host:
         ]
 
 
+def check_alarms(manager: Manager) -> None:
+    """A queue manager that has given its output will look at each link before anything of it is due."""
+    for link in manager.links:
+        slow = link.pace.too_slow_at(manager.config.packet_timeout, manager.config.minimum_rate)
+        for due in (link.session.next_timeout(), slow):
+            assert due is None or link.alarms[-1] <= due
+
+
 class Wire:
     """A connection from a peer, or another host, to a host. What is on the way is lost when it is cut."""
 
@@ -178,6 +186,7 @@ class World:
                         there.to_host += data
                     if shut:
                         there.cut()
+            check_alarms(host.manager)
 
     def deliver(self, most: int) -> None:
         """Up to `most` bytes of each wire arrive; what reaches one host is one batch."""

@@ -223,7 +223,7 @@ def _others(file: ConfigFile) -> dict[str, dict[str, Any]]:
 
     values: dict[str, Any] = {
         "listen": list(map(_listen_text, file.listen)),
-        "tls": file.tls._asdict() if file.tls else {},
+        "tls": {key: str(path) for key, path in file.tls._asdict().items()} if file.tls else {},
         "sessions-per-address": {str(network): limit for network, limit in file.sessions_per_address},
         "queues": {name: access.shown(file.names) for name, access in file.queues.items()},
         "every-queue": file.every_queue.shown(file.names),

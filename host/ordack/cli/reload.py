@@ -85,6 +85,7 @@ class Reload:
             self._tls.become(tls)
         manager, config = self._manager, running.config(self._listeners.places)
         manager.config.become(config)
+        manager.links.limits_changed()
         manager.links.max_sessions = sessions_for_files(config.max_sessions, self._files)
         places = ", ".join(map(str, self._listeners))
         manager.about |= {"quota": config.quota, "listening": places}

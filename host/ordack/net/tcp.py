@@ -293,9 +293,13 @@ class _Net:
 
     def _look_at_transfers(self) -> None:
         """Tell the links whose bytes have not all left how many are still here."""
-        for link, connection in self.connections.items():
-            if link.pace.is_under_way:
+        leaving = self.manager.links.leaving
+        for link in list(leaving):
+            connection = self.connections.get(link)
+            if connection:
                 link.pace.holds(_held(connection.transport))
+            if not connection or not link.pace.is_under_way:
+                del leaving[link]
 
     async def poll(self) -> None:
         """Do what is due, again and again. Raises StoreError."""
