@@ -26,8 +26,8 @@ from tests import on_mps2
 from tests.conformance import ROOT
 from tests.support import emulated
 
-sys.path.insert(0, str(ROOT / "tests" / "mp"))
-from tests.node.slow_lines import TO_HOST, OverUart  # noqa: E402 - it needs `power`, which is there
+sys.path += [str(ROOT / "firmware"), str(ROOT / "tests" / "mp")]
+from tests.node.slow_lines import TO_HOST, OverUart
 
 FIGURE = re.compile(r"^(\w+) (-?[\d.]+)\r?$", re.MULTILINE)
 MICROPYTHON = ROOT / "build" / "micropython" / "unix-c" / "micropython"
