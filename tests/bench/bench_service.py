@@ -1,17 +1,18 @@
 """The whole way of a message through the service, in four processes, and Redis Streams in the same run.
 
-    python -m tests.bench.bench_service [--rounds N] [--count N]
+    python -m tests.bench.bench_service [--rounds N] [--count N] [--sessions N]
 
 A program sends to `ordack serve` A, 64 in a commit; A sends to B; a program receives from B, 64 in a commit. Each step
 is on disk before it counts. Redis has `appendfsync always`, a program that adds 64 in a pipeline, and one that reads
 and acknowledges 64 at a time. Then one message at a time, and beside it what the disk and the loopback alone take for
-that: three syncs and a round trip. Rounds take turns; figures are medians. `ratio` is more than 1 where we are faster.
-Nothing is asserted: machines differ.
+that: three syncs and a round trip. Last, what idle sessions cost, and idle clients of Redis. Rounds take turns; figures
+are medians. `ratio` is more than 1 where we are faster. Nothing is asserted: machines differ.
 """
 
 import argparse
 import contextlib
 import os
+import resource
 import shutil
 import socket
 import statistics
@@ -21,15 +22,19 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
+from mqqb.session import OPEN, Session
 from ordack.client import Client
+from ordack.net import tcp
 
 from tests.bench.bench import report
 
 AT_ONCE = 64
 DEADLINE_S = 120
 ALONE = 300  # messages sent one at a time
+IDLE_S = 20
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 SENDER = """
@@ -154,8 +159,8 @@ class Service:
             with Client(store, create=True) as client:
                 client.create_queue("line1", transactional=True)
         self.processes: list[subprocess.Popen[str]] = []
-        port = self._serve(stack, self.b)
-        self._serve(stack, self.a, "--next-hop", f"plant=127.0.0.1:{port}")
+        self.port = self._serve(stack, self.b)
+        self._serve(stack, self.a, "--next-hop", f"plant=127.0.0.1:{self.port}")
 
     def _serve(self, stack: contextlib.ExitStack, store: Path, *more: str) -> int:
         process = stack.enter_context(
@@ -296,16 +301,70 @@ def one_at_a_time(rounds: int, size: int) -> None:
     )
 
 
+def resident_kib(pid: int) -> int:
+    """Memory that a process has."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+
+
+def open_session(number: int, port: int) -> socket.socket:
+    """A connection whose session is open, as from a board."""
+    connection = socket.create_connection(("127.0.0.1", port), DEADLINE_S)
+    session = Session(True, number.to_bytes(16, "little"), tcp.now())
+    session.connected(tcp.now(), False)
+    while session.state != OPEN:
+        connection.sendall(session.data_to_send())
+        session.receive_data(connection.recv(1 << 16), tcp.now())
+    return connection
+
+
+def idle(sessions: int) -> None:
+    """What sessions cost that are open and say nothing, and as many clients of Redis."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2 * sessions + 1000, 2 * sessions + 1000))
+    shares: dict[str, float] = {}
+    sizes: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="ordack-bench-") as name, contextlib.ExitStack() as stack:
+        with Client(Path(name) / "b", create=True) as client:
+            client.store.configure("MaxInSessions", sessions)
+            client.store.configure("MaxInSessionsPerAddress", sessions)
+        service, redis = Service(Path(name), stack), Redis(Path(name) / "data", stack)
+        [b, _] = service.processes
+        connect: dict[str, tuple[int, Callable[[int], socket.socket]]] = {
+            service.name: (b.pid, partial(open_session, port=service.port)),
+            redis.name: (redis.process.pid, lambda _: socket.create_connection(("127.0.0.1", redis.port))),
+        }
+        for system, (pid, begin) in connect.items():
+            least = resident_kib(pid)
+            for number in range(1, sessions + 1):
+                stack.enter_context(begin(number))
+            sizes[system] = (resident_kib(pid) - least) / sessions
+        time.sleep(5)
+        before = {system: cpu_s(pid) for system, (pid, _) in connect.items()}
+        time.sleep(IDLE_S)
+        for system, (pid, _) in connect.items():
+            shares[system] = 100 * (cpu_s(pid) - before[system]) / IDLE_S
+    report(
+        bench=f"{sessions} idle sessions",
+        unit="percent of a core",
+        ordack_value=shares[Service.name],
+        ordack_kib_a_session=sizes[Service.name],
+        peer=Redis.name,
+        peer_value=shares[Redis.name],
+        peer_kib_a_session=sizes[Redis.name],
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--count", type=int, default=20_000)
+    parser.add_argument("--sessions", type=int, default=5_000)
     options = parser.parse_args()
     if not shutil.which("redis-server"):
         sys.exit("redis-server is missing: make setup-bench installs it")
     for size in (1024, 64):
         all_in(options.rounds, options.count, size)
     one_at_a_time(options.rounds, 1024)
+    idle(options.sessions)
 
 
 if __name__ == "__main__":

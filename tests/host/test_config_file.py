@@ -133,7 +133,7 @@ def test_all_that_a_file_may_say() -> None:
         ("AckTimeout = 20000", "AckTimeout: there is no such key here; did you mean AckTimeout, in [settings]?"),
         ("own_names = ['x']", "own_names: there is no such key here; did you mean own-names?"),
         ("[listeners]\nport = 5", "[listeners]: there is no such table; did you mean [[listen]]?"),
-        ("[xyzzy]", "[xyzzy]: there is no such table; there are [[listen]], [sessions-per-address], "),
+        ("[xyzzy]", "[xyzzy]: there is no such table; there are [[listen]], [tls], [sessions-per-address], "),
         ("[listen]\nport = 5", "[listen]: it may stand there several times: write [[listen]] in double brackets"),
         ("[[listen]]\n[[listen]]\nport = 5\nprt = 5", "[[listen]] number 2 prt: there is no such key here; did"),
         ("[[listen]]\nport = 65536", "[[listen]] port = 65536: write a whole number from 0 to 65535"),

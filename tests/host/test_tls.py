@@ -351,6 +351,7 @@ def test_a_next_hop_without_tls_is_told_as_such(tmp_path: Path, plant: Plant) ->
             await reader.read(10)
             writer.write(b"\x10" * 572)
             await writer.drain()
+            writer.close()
 
         listening = await asyncio.start_server(silent, "127.0.0.1", 0)
         hop = "127.0.0.1", listening.sockets[0].getsockname()[1]
