@@ -441,9 +441,9 @@ def test_every_ipv6_address_and_every_ipv4_address_do_not_meet(tmp_path: Path) -
     socket.create_connection(("::1", running.port), 5).close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", running.port), 5)
-    both = Serve(tmp_path / "other", "--listen", f"[::]:{running.port + 1}", listen=f"0.0.0.0:{running.port + 1}")
-    assert both.stop()[0] == 0
     running.stop()
+    both = Serve(tmp_path / "other", "--listen", f"[::]:{running.port}", listen=f"0.0.0.0:{running.port}")
+    assert both.stop()[0] == 0
 
 
 @pytest.mark.rule("B-001")
