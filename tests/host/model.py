@@ -46,12 +46,13 @@ import apsw
 from mqqb import confirm, core, guids, handshake, headers, parse, reader
 from mqqb.names import NULL_GUID, DirectQueueFormatName
 from mqqb.session import Settings
-from ordack.client import ACKNOWLEDGE, Client, Queue, Reject
+from ordack.client import Client, Queue, Reject
 from ordack.config import Config
 from ordack.links import Hop, Link
 from ordack.manager import Manager
 from ordack.names import DEAD_XACT, JOURNAL
 from ordack.returns import indispensable
+from ordack.sending import ACKNOWLEDGE
 from ordack.store import Store, StoreError
 from ordack.store.schema import FILE_NAME, NEVER
 

@@ -381,7 +381,7 @@ async def _serve(
         tasks = [asyncio.create_task(_count(log)), asyncio.create_task(reload.run())]
         loop.add_signal_handler(signal.SIGHUP, reload.asked.set)
         try:
-            await tcp.serve(manager, listeners, stop, begun, serial, recorder, files, tls)
+            await tcp.serve(manager, listeners, stop, begun, serial, recorder, files, tls=tls)
         finally:
             for task in tasks:
                 task.cancel()
