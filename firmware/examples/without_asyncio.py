@@ -12,4 +12,4 @@ if node.wait(message.is_settled, 5000):  # polls until it is stored or has faile
     print("stored" if message.is_stored() else "refused")
 while not all(message.is_settled() for message in batch):
     time.sleep(node.poll() / 1000)  # poll() does what can be done now, and says after how many ms to call again
-print("all settled")
+print("all stored" if all(message.is_stored() for message in batch) else "not all were stored")

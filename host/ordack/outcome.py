@@ -171,7 +171,8 @@ class Outcomes:
             self.copy(JOURNAL, leaving.packet, None)
         if action & confirm.DEAD_LETTER:
             self.dead_letter(leaving.packet, leaving.dead_letter, confirmation)
-        self.store.memory.add_outcomes([(user.message_id, record.tobytes(), self.now)])
+        missed = format_name(user) if confirmation.record[confirm.CLASS] >= confirm.NACK_BAD_DST_Q else None
+        self.store.memory.add_outcomes([(user.message_id, record.tobytes(), self.now, missed)])
 
     def empty(self, queue: Queue, message_class: int, limit: int, last: int = NEVER) -> int:
         """Remove messages of a queue that is purged or deleted (B-339, B-340), `limit` at most, none with a lookup id
@@ -199,6 +200,7 @@ class Outcomes:
         kept = []
         outcomes = []
         discarded: dict[int, int] = {}
+        names: dict[int, str] = {}
         for waiting, confirmation, action in settled:
             if action & (confirm.JOURNAL | confirm.DEAD_LETTER | confirm.NACK):
                 packet, _ = self.store.outgoing.packet(waiting.key)
@@ -210,8 +212,12 @@ class Outcomes:
                     self.administer(parse(packet), confirm.NACK_REACH_QUEUE_TIMEOUT, None)
             if action & (confirm.DELETE | confirm.JOURNAL | confirm.DEAD_LETTER):
                 gone.append(waiting.key)
-                outcomes.append((waiting.message_id, confirmation.record.tobytes(), self.now))
                 end = confirmation.conclusion()
+                missed = None
+                if end.message_class >= confirm.NACK_BAD_DST_Q:
+                    names = names or {queue.identifier: queue.format_name for queue in self.store.outgoing.queues()}
+                    missed = names.get(waiting.outgoing)
+                outcomes.append((waiting.message_id, confirmation.record.tobytes(), self.now, missed))
                 discarded[waiting.outgoing] = end.message_class if end.answer == confirm.DISCARDED else 0
             elif action & confirm.STORE:
                 deadline = due(confirmation, waiting.send_until, held=True)

@@ -269,7 +269,7 @@ def of_message(client: Client, message_id: int, now: float | None = None) -> dic
         "in_doubt": conclusion.in_doubt,
         "class": number,
         "class_name": classes.name(number) if number else None,
-        "why": f"{said}: {classes.words(number)}" if number else said,
+        "why": f"{said}: {classes.words(number, client.store.memory.missed(message_id))}" if number else said,
     }
     waiting = client.store.outgoing.waiting_own(message_id) if conclusion.answer == confirm.WAITING else None
     if waiting:

@@ -1527,7 +1527,8 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("damage", "status", "reason"),
     [
         ("none", 0, ""),
-        ("snap", 3, "hole"),
+        ("snap 120", 3, "hole"),
+        ("snap 96", 3, "hole"),
         ("link", 3, "unreadable frames"),
         ("cut", 3, "1 damaged or missing file"),
         ("between", 3, "1 damaged or missing file"),
@@ -1540,8 +1541,8 @@ def test_incomplete_evidence_has_an_exit_status_of_its_own(
     folder = tmp_path / "captures"
     folder.mkdir()
     data = sound.read_bytes()
-    if damage == "snap":
-        _shortened(sound, folder / "a.pcap", 120)
+    if damage.startswith("snap"):
+        _shortened(sound, folder / "a.pcap", int(damage[5:]))
     else:
         (folder / "a.pcap").write_bytes(data[:-5] if damage == "cut" else data)
     if damage == "link":  # and nine times as much that cannot be read

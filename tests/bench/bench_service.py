@@ -1,18 +1,20 @@
 """The whole way of a message through the service, in four processes, and Redis Streams in the same run.
 
-    python -m tests.bench.bench_service [--rounds N] [--count N] [--sessions N]
+    python -m tests.bench.bench_service [--rounds N] [--count N] [--sessions N] [--boards N]
 
 A program sends to `ordack serve` A, 64 in a commit; A sends to B; a program receives from B, 64 in a commit. Each step
 is on disk before it counts. Redis has `appendfsync always`, a program that adds 64 in a pipeline, and one that reads
 and acknowledges 64 at a time. Then one message at a time, and beside it what the disk and the loopback alone take for
-that: three syncs and a round trip. Last, what idle sessions cost, and idle clients of Redis. Rounds take turns; figures
-are medians. `ratio` is more than 1 where we are faster. Nothing is asserted: machines differ.
+that: three syncs and a round trip. Then what idle sessions cost, and idle clients of Redis; and boards that all send at
+their own pace. Rounds take turns; figures are medians. `ratio` is more than 1 where we are faster. Nothing is asserted:
+machines differ.
 """
 
 import argparse
 import contextlib
 import os
 import resource
+import selectors
 import shutil
 import socket
 import statistics
@@ -30,6 +32,7 @@ from ordack.client import Client
 from ordack.net import tcp
 
 from tests.bench.bench import report
+from tests.support.host_peer import Peer, direct
 
 AT_ONCE = 64
 DEADLINE_S = 120
@@ -353,11 +356,90 @@ def idle(sessions: int) -> None:
     )
 
 
+class Boards:
+    """So many boards that are connected, each of which sends a message a second."""
+
+    def __init__(self, count: int, port: int, stack: contextlib.ExitStack) -> None:
+        self.peers = [Peer(number.to_bytes(16, "little"), direct("line1")) for number in range(1, count + 1)]
+        self._sent: dict[tuple[Peer, int], float] = {}
+        self._selector = stack.enter_context(selectors.DefaultSelector())
+        self._sockets: dict[Peer, socket.socket] = {}
+        for peer in self.peers:
+            self._sockets[peer] = stack.enter_context(socket.create_connection(("127.0.0.1", port), DEADLINE_S))
+            self._selector.register(self._sockets[peer], selectors.EVENT_READ, peer)
+            peer.connect(tcp.now())
+            self._write(peer)
+        while not all(peer.session and peer.session.state == OPEN for peer in self.peers):
+            self._hear(1.0)
+
+    def _write(self, peer: Peer) -> None:
+        self._sockets[peer].sendall(peer.output(tcp.now()))
+
+    def _hear(self, timeout: float) -> list[float]:
+        """How long messages took that are acknowledged now, in seconds."""
+        took = []
+        for key, _ in self._selector.select(timeout):
+            peer = key.data
+            known = len(peer.acked)
+            peer.receive(self._sockets[peer].recv(1 << 16), tcp.now())
+            took += [time.monotonic() - self._sent.pop((peer, number)) for number in peer.acked[known:]]
+            self._write(peer)
+        return took
+
+    def run(self, seconds: int, body: bytes) -> list[float]:
+        """Seconds from a send to its OrderAck, of all messages of so many seconds."""
+        took = []
+        began = time.monotonic()
+        due = sorted(
+            (began + second + place / len(self.peers), place)
+            for second in range(seconds)
+            for place in range(len(self.peers))
+        )
+        for at, place in due:
+            while (wait := at - time.monotonic()) > 0:
+                took += self._hear(wait)
+            peer = self.peers[place]
+            self._sent[peer, peer.send(body)] = time.monotonic()
+            self._write(peer)
+        while self._sent:
+            took += self._hear(DEADLINE_S)
+        return took
+
+
+def connected_boards(count: int, size: int) -> None:
+    """Boards that all send at their own pace: how soon a message counts as stored, and whether one waits for others."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count + 1000, count + 1000))
+    with tempfile.TemporaryDirectory(prefix="ordack-bench-") as name, contextlib.ExitStack() as stack:
+        with Client(Path(name) / "b", create=True) as client:
+            client.store.configure("MaxInSessions", count)
+            client.store.configure("MaxInSessionsPerAddress", count)
+        service = Service(Path(name), stack)
+        pid = service.processes[0].pid
+        least = resident_kib(pid)
+        boards = Boards(count, service.port, stack)
+        memory = (resident_kib(pid) - least) / count
+        boards.run(5, bytes(size))
+        before = cpu_s(pid)
+        took = sorted(boards.run(IDLE_S, bytes(size)))
+        cost = cpu_s(pid) - before
+    report(
+        bench=f"{count} connected boards, a message of {size} bytes a second each",
+        unit="ms until it counts as stored",
+        ordack_p50=1e3 * took[len(took) // 2],
+        ordack_p99=1e3 * took[len(took) * 99 // 100],
+        ordack_most=1e3 * took[-1],
+        ordack_messages=len(took),
+        ordack_cpu_us=1e6 * cost / len(took),
+        ordack_kib_a_session=memory,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--count", type=int, default=20_000)
     parser.add_argument("--sessions", type=int, default=5_000)
+    parser.add_argument("--boards", type=int, default=1_000)
     options = parser.parse_args()
     if not shutil.which("redis-server"):
         sys.exit("redis-server is missing: make setup-bench installs it")
@@ -365,6 +447,7 @@ def main() -> None:
         all_in(options.rounds, options.count, size)
     one_at_a_time(options.rounds, 1024)
     idle(options.sessions)
+    connected_boards(options.boards, 64)
 
 
 if __name__ == "__main__":

@@ -118,6 +118,7 @@ def test_looks_need_no_permission_to_write_and_see_the_same(others: Path) -> Non
     state = ["state", str(sent["message_id"])]
     _same_for_nobody(others, state)
     assert "no queue manager runs" in _run_as("nobody", others, ["state"])[1]
+    assert "no queue manager runs" in _run_as("nobody", others, ["status"])[0]
     running = Serve(others)
     _same_for_nobody(others, state, ["state"])
     running.process.kill()

@@ -312,7 +312,7 @@ def test_old_outcomes_are_forgotten_in_pieces(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(pieces, "PIECE_S", 0.0)
     host = Host(tmp_path, Config(outcomes_kept=10), "10.0.0.9")
     world = world_of([host], [])
-    host.store.memory.add_outcomes([(number, b"x", 1000 - number) for number in range(1, 201)])
+    host.store.memory.add_outcomes([(number, b"x", 1000 - number, None) for number in range(1, 201)])
     world.now += 1000 * host.config.history_lifetime + 1
     left = [200]
     while left[-1] > 10:

@@ -147,7 +147,7 @@ def test_a_typo_in_the_name_of_a_queue_is_told_at_both_ends(store: Path, tmp_pat
         first, second = _send(store, dead_letter=True), _send(store, dead_letter=True)
         for message_id in (first, second):
             assert _why(store, message_id, "dead-lettered: .*") == (
-                "dead-lettered: there is no such queue at its destination; make it there, or correct its name "
+                "dead-lettered: there is no queue lime1 at 10.0.0.5; make it there, or correct its name "
                 "(class 0x8000 NACK_BAD_DST_Q)"
             )
         shown = ordack("receive", "--store", store, "system$;deadxact").stdout
@@ -160,6 +160,20 @@ def test_a_typo_in_the_name_of_a_queue_is_told_at_both_ends(store: Path, tmp_pat
         assert len(lines) == 2
         assert "(once more since" in lines[1]
     assert "127.0.0.1: a message for DIRECT=TCP:10.0.0.5\\private$\\lime1 is refused: " in errors[1]
+
+
+def test_a_message_that_is_lost_for_a_typo_is_told_with_the_queue_that_is_not_there(
+    store: Path, tmp_path: Path
+) -> None:
+    with (
+        _serving(tmp_path / "there") as there,
+        _serving(store, "--next-hop", f"10.0.0.5=127.0.0.1:{there.port}"),
+    ):
+        message_id = _send(store)
+        assert _why(store, message_id, "discarded: .*") == (
+            "discarded: there is no queue lime1 at 10.0.0.5; make it there, or correct its name "
+            "(class 0x8000 NACK_BAD_DST_Q)"
+        )
 
 
 def test_sessions_have_names_and_what_is_on_hold_is_said(store: Path, tmp_path: Path) -> None:

@@ -542,7 +542,7 @@ def test_a_check_of_a_damaged_store_says_so_and_ends_with_1(
 def _older(store: Path, version: int) -> None:
     """Make the store one of this version, 8 or 6."""
     database = apsw.Connection(str(store / FILE_NAME))
-    database.execute("DROP TABLE answers")
+    database.execute("DROP TABLE answers; ALTER TABLE outcomes DROP COLUMN destination")
     if version == 6:
         database.execute(
             "ALTER TABLE messages DROP COLUMN aborts; DROP TRIGGER message_moved; "

@@ -173,7 +173,7 @@ def test_a_board_without_asyncio_sends_one_reading_and_a_batch(tmp_path: Path) -
         done = subprocess.run(
             command, cwd=tmp_path, env=_environment(tmp_path), capture_output=True, text=True, timeout=60, check=False
         )
-        assert done.stdout == "stored\nall settled\n", done.stdout + done.stderr
+        assert done.stdout == "stored\nall stored\n", done.stdout + done.stderr
         with Client(tmp_path / "store") as client:
             assert [message.body for message in client.queue("line1").peek()] == [b"21.5", b"21.6", b"21.7"]
     finally:

@@ -50,9 +50,18 @@ class Memory:
         """Forget the state of these streams (source, destination)."""
         self._db.many("DELETE FROM incoming WHERE source = ? AND destination = ?", streams)
 
-    def add_outcomes(self, outcomes: Iterable[tuple[int, bytes, int]]) -> None:
-        """Note how messages sent here have ended: (MessageID, confirmation, seconds since 1970)."""
-        self._db.many("INSERT OR REPLACE INTO outcomes (message_id, confirmation, ended) VALUES (?, ?, ?)", outcomes)
+    def add_outcomes(self, outcomes: Iterable[tuple[int, bytes, int, str | None]]) -> None:
+        """Note how messages sent here have ended: (MessageID, confirmation, seconds since 1970, format name of the
+        destination of one that was not delivered)."""
+        self._db.many(
+            "INSERT OR REPLACE INTO outcomes (message_id, confirmation, ended, destination) VALUES (?, ?, ?, ?)",
+            outcomes,
+        )
+
+    def missed(self, message_id: int) -> str:
+        """The format name of the queue that a message which has ended was not delivered to; "" if it was, or if nothing
+        is known of it."""
+        return self._db.one("SELECT destination FROM outcomes WHERE message_id = ?", (message_id,)) or ""
 
     def outcome(self, message_id: int) -> bytes | None:
         """The record of mqqb.confirm of a message that has ended; None if it has not, or that was too long ago."""

@@ -43,6 +43,7 @@ CREATE TABLE answers (                           -- the last commit of each appl
     answer BLOB NOT NULL,
     time INTEGER NOT NULL) WITHOUT ROWID;        -- seconds since 1970
 """
+DESTINATION = "ALTER TABLE outcomes ADD COLUMN destination TEXT;"
 MOVED = """
 CREATE TRIGGER message_moved AFTER UPDATE OF queue ON messages BEGIN
     UPDATE queues SET messages = messages - 1, bytes = bytes - length(OLD.packet) WHERE id = OLD.queue;
@@ -54,7 +55,7 @@ UPGRADES = {  # what makes the next version of one
     5: "ALTER TABLE incoming ADD COLUMN order_ack_limit INTEGER",
     6: "ALTER TABLE messages ADD COLUMN aborts INTEGER NOT NULL DEFAULT 0;" + MOVED,
     7: "ALTER TABLE outgoing ADD COLUMN discarded INTEGER NOT NULL DEFAULT 0",
-    8: ANSWERS,
+    8: ANSWERS + DESTINATION,
 }
 CHANGES = {  # what the next version has in addition
     3: "how far exports have come",
@@ -62,7 +63,7 @@ CHANGES = {  # what the next version has in addition
     5: "limits of OrderAcks",
     6: "how often a receive of a message was begun",
     7: "why the latest message to a destination was lost",
-    8: "the last commits of applications",
+    8: "the last commits of applications, and where messages should have gone",
 }
 
 SCHEMA = (
@@ -138,7 +139,8 @@ CREATE INDEX outgoing_messages_due ON outgoing_messages (due) WHERE due IS NOT N
 CREATE TABLE outcomes (                          -- of transactional messages sent here that have ended
     message_id INTEGER PRIMARY KEY,
     confirmation BLOB NOT NULL,
-    ended INTEGER NOT NULL);                     -- seconds since 1970
+    ended INTEGER NOT NULL,                      -- seconds since 1970
+    destination TEXT);                           -- of one that was not delivered: its format name
 CREATE TABLE history (
     source BLOB NOT NULL, message_id INTEGER NOT NULL, time INTEGER NOT NULL,
     PRIMARY KEY (source, message_id)) WITHOUT ROWID;
