@@ -16,7 +16,8 @@ import pytest
 import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mqqb import acks, build, guid_names, guids, headers, parse, rare
+from mqqb import acks, build, guid_names, guids, headers, names, parse, rare
+from ordack import classes
 from ordack.capture import decoder
 from ordack.cli import decode
 from typer.testing import CliRunner
@@ -51,6 +52,14 @@ def one(data: bytes) -> dict[str, Any]:
 
 
 # ---- the JSON form ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [0x4000, 0x8000, 0x8008, 0x800C, 0xC003, 0x7FFF])
+def test_a_class_has_its_name_beside_it(number: int) -> None:
+    message = build.user_message(bytes(16), 1, names.DirectQueueFormatName(NAME), b"x", message_class=number)
+    properties = one(bytes(message))["fields"]["MessagePropertiesHeader"]
+    assert properties["MessageClass"] == number
+    assert properties["MessageClass_name"] == classes.NAMES.get(number)
 
 
 @pytest.mark.rule("A-47", "B-005", "OP-18", "OP-20", "OP-23", "OP-27")

@@ -1,6 +1,6 @@
 """`make bench`: speed against a peer, measured in the same run, one JSON object a line.
 
-    python -m tests.bench.bench [codec] [messaging] [destination] [drip] [board] [--rounds N]
+    python -m tests.bench.bench [codec] [messaging] [destination] [drip] [purge] [board] [--rounds N]
 
 Figures are medians over the rounds; `ratio` is more than 1 where we are faster. Nothing is asserted: machines differ.
 Peers: `struct` and construct for the codec; for the messaging mosquitto at QoS 2, told to save on every change (it does
@@ -31,7 +31,8 @@ from _mqqb import ffi, lib
 from mqqb import build, compose, core, parse, reader, session, streams
 from mqqb.events import Closed, MessageReceived
 from mqqb.names import parse_format_name
-from ordack.client import Client
+from ordack import pieces
+from ordack.client import Client, Letter
 from ordack.manager import Manager
 from ordack.store import Store
 from paho.mqtt.enums import CallbackAPIVersion
@@ -533,6 +534,59 @@ def drip(rounds: int) -> None:
     )  # fmt: skip
 
 
+PURGED = 100_000  # messages
+PURGE = """
+import sys
+from ordack import pieces
+from ordack.client import Client
+pieces.PIECE_S = float(sys.argv[2])
+with Client(sys.argv[1]) as client:
+    sys.stdin.readline()
+    client.purge_queue("old")
+"""
+
+
+def purge(rounds: int) -> None:
+    """How long a send waits while another process purges a queue: at most, and 99 of 100."""
+    waits: dict[str, list[float]] = {"pieces": [], "one": []}
+    usual: list[float] = []
+    for _ in range(rounds):
+        for how, found in waits.items():
+            with (
+                tempfile.TemporaryDirectory(prefix="ordack-bench-") as folder,
+                Client(Path(folder), create=True) as client,
+            ):
+                client.create_queue("old", transactional=True)
+                client.create_queue("new", transactional=True)
+                for _ in range(PURGED // 1000):
+                    client.send_many([Letter("old", bytes(64))] * 1000)
+                took = purged_beside(client, pieces.PIECE_S if how == "pieces" else DEADLINE)
+                found.append(max(took))
+                if how == "pieces":
+                    usual.append(statistics.quantiles(took, n=100)[98])
+    ours, before = (statistics.median(waits[how]) for how in ("pieces", "one"))
+    report(
+        bench=f"a queue of {PURGED} messages is purged: longest send meanwhile", unit="ms", ordack="in pieces",
+        ordack_value=ours, ordack_p99=statistics.median(usual), peer="in one transaction, as before",
+        peer_value=before, ratio=before / ours,
+    )  # fmt: skip
+
+
+def purged_beside(client: Client, piece_s: float) -> list[float]:
+    """Milliseconds of each send while another process purges, so many seconds in a transaction."""
+    command = [sys.executable, "-c", PURGE, str(client.store.folder), str(piece_s)]
+    took = []
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as purging:
+        assert purging.stdin
+        purging.stdin.write(b"\n")
+        purging.stdin.close()
+        while purging.poll() is None:
+            began = time.perf_counter()
+            client.send("new", bytes(64))
+            took.append(1e3 * (time.perf_counter() - began))
+    return took
+
+
 def board(rounds: int) -> None:
     """A board: instructions on a Cortex-M3, messages per second on MicroPython's unix port."""
     from tests.bench import bench_board
@@ -542,7 +596,14 @@ def board(rounds: int) -> None:
 
 def main() -> None:
     """Runs the benches named, or all."""
-    benches = {"codec": codec, "messaging": messaging, "destination": destination, "drip": drip, "board": board}
+    benches = {
+        "codec": codec,
+        "messaging": messaging,
+        "destination": destination,
+        "drip": drip,
+        "purge": purge,
+        "board": board,
+    }
     parser = argparse.ArgumentParser(description="speed against a peer, one JSON object a line")
     parser.add_argument("benches", nargs="*", metavar="bench", help=f"{', '.join(benches)}; all by default")
     parser.add_argument("--rounds", type=int, default=3)
