@@ -790,7 +790,7 @@ def test_what_is_no_address_is_wrong_usage(tmp_path: Path, text: str) -> None:
 def test_without_the_option_nothing_of_it_is_loaded(store: Path) -> None:
     program = (
         "import sys, signal, os; from ordack.cli import main; import ordack.net.tcp as tcp; real = tcp.serve\n"
-        "async def serve(*arguments):\n"
+        "async def serve(*arguments, **options):\n"
         "    print(sorted(set(sys.modules) & {'h11', 'prometheus_client', 'ordack.net.monitor'})); sys.stdout.flush()\n"
         "tcp.serve = serve; main()"
     )

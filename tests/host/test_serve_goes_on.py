@@ -42,7 +42,7 @@ def fails(method, is_hit):
     return call
 
 tcp._Net.arrived = fails(tcp._Net.arrived, lambda link, data: b"MARK-arrived" in data)
-tcp._Net.lost = fails(tcp._Net.lost, lambda link: link.session.remote_guid == bytes([99]) * 16)
+tcp._Net.lost = fails(tcp._Net.lost, lambda link, *_: link.session.remote_guid == bytes([99]) * 16)
 Manager.receive = fails(Manager.receive, lambda arrivals, *_: any(b"MARK-receive" in data for _, data in arrivals))
 if "report" in sys.argv.pop(1):
     Manager.report = fails(Manager.report, lambda: True)

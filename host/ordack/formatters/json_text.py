@@ -4,7 +4,6 @@ JSON, though many programs write them."""
 from __future__ import annotations
 
 import json
-from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from ordack.formatters.common import BodyError
@@ -14,12 +13,7 @@ def _refuse(word: str) -> None:
     raise ValueError(f"{word} is no value of JSON")
 
 
-def decoder(exact: bool = False) -> json.JSONDecoder:
-    """exact: fractions as Decimal, for who takes them as they are written."""
-    return json.JSONDecoder(parse_constant=_refuse, parse_float=Decimal if exact else None)
-
-
-_USUAL = decoder()
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
 def write(value: object) -> bytes:
@@ -32,13 +26,13 @@ def write(value: object) -> bytes:
         raise ValueError("it is nested too deeply for JSON") from None
 
 
-def read(body: bytes, by: json.JSONDecoder = _USUAL) -> Any:
+def read(body: bytes) -> Any:
     """The value that a body holds. Raises BodyError."""
     if not body:
         raise BodyError("no JSON: the body is empty")
     try:
-        return by.decode(body.decode(json.detect_encoding(body)))
+        return _DECODER.decode(body.decode(json.detect_encoding(body)))
     except UnicodeDecodeError as error:
         raise BodyError(f"no JSON: not {error.encoding} text at byte {error.start}") from None
-    except (ValueError, RecursionError, InvalidOperation) as error:
+    except (ValueError, RecursionError) as error:
         raise BodyError(f"no JSON: {str(error) or type(error).__name__}") from None

@@ -20,7 +20,7 @@ that is there twice, the last counts.
 
 from __future__ import annotations
 
-import base64
+import base64  # nothing else of ordack: workers get this module by value (session.py)
 import binascii
 import contextlib
 import datetime
@@ -37,9 +37,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_type
-
-from ordack.formatters import json_text
-from ordack.formatters.common import BodyError
 
 JSON, CBOR = "json", "cbor"
 FORMATS = (JSON, CBOR)
@@ -180,9 +177,15 @@ def _name(kind: types.DataType) -> str:
 
 def _json_loader(exact: bool) -> Callable[[bytes], dict[Any, Any]]:
     """exact: fractions as Decimal, for columns that take them as they are written."""
-    decoder = json_text.decoder(exact)
+
+    def refuse(word: str) -> None:
+        raise ValueError(f"{word} is no value of JSON")
+
+    decoder = json.JSONDecoder(parse_constant=refuse, parse_float=Decimal if exact else None)
 
     def load(body: bytes) -> dict[Any, Any]:
+        if not body:
+            raise Misfit("no JSON: the body is empty")
         if body[:1] == b"{" and body[1:2] != b"\0":  # in UTF-8, if it is JSON, and mostly nothing is in front or behind
             with contextlib.suppress(ValueError, RecursionError, InvalidOperation):
                 text = body.decode()
@@ -190,9 +193,11 @@ def _json_loader(exact: bool) -> Callable[[bytes], dict[Any, Any]]:
                 if end == len(text):
                     return found  # type: ignore[no-any-return]
         try:
-            document = json_text.read(body, decoder)
-        except BodyError as error:
-            raise Misfit(str(error)) from None
+            document = decoder.decode(body.decode(json.detect_encoding(body)))
+        except UnicodeDecodeError as error:
+            raise Misfit(f"no JSON: not {error.encoding} text at byte {error.start}") from None
+        except (ValueError, RecursionError, InvalidOperation) as error:
+            raise Misfit(f"no JSON: {str(error) or type(error).__name__}") from None
         if not isinstance(document, dict):
             raise Misfit(f"the body is {_kind(document)}, no object")
         return document
