@@ -144,7 +144,8 @@ def test_a_store_of_version_6_is_upgraded(store: Path) -> None:
     database = apsw.Connection(str(store / FILE_NAME))
     database.execute(
         "ALTER TABLE messages DROP COLUMN aborts; DROP TRIGGER message_moved; "
-        "ALTER TABLE outgoing DROP COLUMN discarded; DROP TABLE answers; PRAGMA user_version = 6"
+        "ALTER TABLE outgoing DROP COLUMN discarded; DROP TABLE answers; "
+        "ALTER TABLE outcomes DROP COLUMN destination; PRAGMA user_version = 6"
     )
     database.close()
     as_json("store", "upgrade", "--store", store)

@@ -1218,7 +1218,7 @@ def test_a_store_of_the_format_before_is_upgraded(store: Path, to: Path) -> None
     with Store(store) as opened:
         opened._database.connection.execute(
             "DROP TABLE exports; DROP TABLE answers; DROP TRIGGER message_moved; "
-            "ALTER TABLE messages DROP COLUMN aborts"
+            "ALTER TABLE messages DROP COLUMN aborts; ALTER TABLE outcomes DROP COLUMN destination"
         )
         opened._database.connection.execute("UPDATE messages SET arrived = 1700000000")
         opened._database.connection.execute("ALTER TABLE incoming DROP COLUMN order_ack_limit")
