@@ -114,10 +114,7 @@ class Links:
     def accept(self, address: str, now: int, hop: Hop | None = None) -> Link | None:
         """A peer has connected from this IP address, or over the serial line that is this hop; None: it is one too
         many (B-435)."""
-        if self.would_refuse(address):
-            self._refuse(LIMIT, address, now, f"{self._at[address]} sessions from there, {len(self)} in all")
-            return None
-        return self._add(False, address, hop, now)
+        return None if self._is_too_many(address, now) else self._add(False, address, hop, now)
 
     def not_admitted(self, address: str, now: int, reason: str, kind: str = ALLOW_LIST) -> None:
         """A peer that has connected from this IP address may not connect there. kind: ALLOW_LIST or TLS."""
@@ -126,8 +123,7 @@ class Links:
     def expect(self, address: str, now: int) -> bool:
         """A connection from this IP address may become a session, once TLS is agreed on: it counts as one until
         `expected`. False: it is one too many (B-435)."""
-        if self.would_refuse(address):
-            self._refuse(LIMIT, address, now, f"{self._at[address]} sessions from there, {len(self)} in all")
+        if self._is_too_many(address, now):
             return False
         self._at[address] += 1
         self._expected += 1
@@ -137,6 +133,13 @@ class Links:
         """Something has come of what `expect` was told of: it is a session or gone."""
         self._expected -= 1
         self._leave(address)
+
+    def _is_too_many(self, address: str, now: int) -> bool:
+        """Is a connection from this IP address one too many? Then it is refused."""
+        if not self.would_refuse(address):
+            return False
+        self._refuse(LIMIT, address, now, f"{self._at[address]} sessions from there, {len(self)} in all")
+        return True
 
     def _refuse(self, kind: str, address: str, now: int, reason: str) -> None:
         """Count a connection that is refused, and tell of it now and then."""

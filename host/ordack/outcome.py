@@ -215,7 +215,9 @@ class Outcomes:
                 end = confirmation.conclusion()
                 missed = None
                 if end.message_class >= confirm.NACK_BAD_DST_Q:
-                    names = names or {queue.identifier: queue.format_name for queue in self.store.outgoing.queues()}
+                    if waiting.outgoing not in names:
+                        found = self.store.outgoing.some([waiting.outgoing])
+                        names |= {queue.identifier: queue.format_name for queue in found}
                     missed = names.get(waiting.outgoing)
                 outcomes.append((waiting.message_id, confirmation.record.tobytes(), self.now, missed))
                 discarded[waiting.outgoing] = end.message_class if end.answer == confirm.DISCARDED else 0

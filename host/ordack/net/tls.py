@@ -41,6 +41,7 @@ class Tls:
     go out to this very queue manager, whatever address its certificate is for. Raises BadTls."""
 
     def __init__(self, files: TlsFiles) -> None:
+        _check(files)
         self.server = _context(ssl.PROTOCOL_TLS_SERVER, files)
         self.client = _context(ssl.PROTOCOL_TLS_CLIENT, files)
         self.own = _context(ssl.PROTOCOL_TLS_CLIENT, files)
@@ -51,11 +52,7 @@ class Tls:
         self.server, self.client, self.own = other.server, other.client, other.own
 
 
-def _context(protocol: int, files: TlsFiles) -> ssl.SSLContext:
-    context = ssl.SSLContext(protocol)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.options |= ssl.OP_NO_RENEGOTIATION
+def _check(files: TlsFiles) -> None:
     for path in files:
         try:
             data = path.read_bytes()
@@ -63,6 +60,13 @@ def _context(protocol: int, files: TlsFiles) -> ssl.SSLContext:
             raise BadTls(f"{path}: it cannot be read: {error.strerror or error}") from None
         if b"ENCRYPTED" in data:
             raise BadTls(f"{path}: it has a password: keep the key without, in a file for `ordack serve` alone")
+
+
+def _context(protocol: int, files: TlsFiles) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.options |= ssl.OP_NO_RENEGOTIATION
     try:
         context.load_verify_locations(files.authority)
     except ssl.SSLError:
@@ -107,7 +111,7 @@ class Handshake(asyncio.Protocol):
     def __init__(self, begun: Callable[[Handshake, asyncio.Transport], None]) -> None:
         self._begun = begun
         self._early = bytearray()  # what the peer has sent right behind its last word of the handshake
-        self._lost: list[Exception | None] = []
+        self._is_lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -117,8 +121,8 @@ class Handshake(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._early += data
 
-    def connection_lost(self, error: Exception | None) -> None:
-        self._lost.append(error)
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._is_lost = True
 
     async def secure(self, transport: asyncio.Transport, context: ssl.SSLContext) -> asyncio.Transport:
         """Agree on TLS; the transport that speaks it. Raises what `words` has words for."""
@@ -130,7 +134,7 @@ class Handshake(asyncio.Protocol):
             ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
             ssl_shutdown_timeout=SHUT_TIMEOUT_S,
         )
-        if secured is None or self._lost:
+        if secured is None or self._is_lost:
             raise ConnectionResetError
         return secured
 
