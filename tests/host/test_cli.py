@@ -19,7 +19,7 @@ from ordack.store import Store
 from ordack.store.messages import NewMessage
 from ordack.store.outgoing import NewOutgoing
 
-from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, converse, ordack, settle
+from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, converse, ordack, serve_in_shell, settle
 from tests.support.host_peer import Peer, direct
 
 pytestmark = pytest.mark.slow
@@ -370,19 +370,7 @@ def test_a_peer_that_talks_nonsense_is_cut_off_and_named(store: Path, serve: Ser
 @pytest.mark.parametrize("errors", ["2>/dev/full", "2>&-", "a pipe that nobody reads"])
 def test_serve_goes_on_when_nobody_takes_its_complaints(store: Path, errors: str) -> None:
     piped = errors.startswith("a pipe")
-    process = subprocess.Popen(
-        [
-            "/bin/sh",
-            "-c",
-            f'exec "$0" -m ordack serve --store "$1" --listen 127.0.0.1:0 {"" if piped else errors}',
-            sys.executable,
-            str(store),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-    )
+    process = serve_in_shell(store, after="" if piped else errors)
     assert process.stdout
     port = int(process.stdout.readline().rpartition(":")[2])
     assert process.stderr
@@ -424,19 +412,7 @@ def test_a_destination_that_can_be_no_machine_stops_nothing(
 @pytest.mark.rule("B-435")
 @pytest.mark.parametrize(("limit", "crowd"), [("-n 64", 250), ("-Sn 64", 250), ("-n 40", 400)])
 def test_more_connections_than_files_are_refused_and_the_others_go_on(store: Path, limit: str, crowd: int) -> None:
-    process = subprocess.Popen(
-        [
-            "/bin/sh",
-            "-c",
-            f'ulimit {limit}; exec "$0" -m ordack serve --store "$1" --listen 127.0.0.1:0',
-            sys.executable,
-            str(store),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-    )
+    process = serve_in_shell(store, before=f"ulimit {limit};")
     assert process.stdout
     port = int(process.stdout.readline().rpartition(":")[2])
     good = Peer(b"\1" * 16, direct("line1"))

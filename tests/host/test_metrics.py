@@ -35,7 +35,7 @@ from ordack.store.look import StoreBeside
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.command import DEADLINE_S, ENVIRONMENT, ROOT, Serve, converse, ordack
+from tests.support.command import DEADLINE_S, ENVIRONMENT, ROOT, Serve, converse, ordack, serve_in_shell
 from tests.support.faulty_disk import faulty_disk
 from tests.support.host_peer import Peer, direct
 from tests.support.host_world import exchange, send_from, two_hosts
@@ -807,19 +807,7 @@ def test_without_the_option_nothing_of_it_is_loaded(store: Path) -> None:
 
 @pytest.mark.slow
 def test_a_crowd_of_peers_leaves_files_for_who_watches(store: Path) -> None:
-    process = subprocess.Popen(
-        [
-            "/bin/sh",
-            "-c",
-            'ulimit -n 100; exec "$0" -m ordack serve --store "$1" --listen 127.0.0.1:0 --http 0 --json',
-            sys.executable,
-            str(store),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-    )
+    process = serve_in_shell(store, before="ulimit -n 100;", after="--http 0 --json")
     crowd = []
     try:
         assert process.stdout

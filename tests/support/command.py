@@ -188,6 +188,23 @@ class Serve:
         return self.process.returncode, output, errors
 
 
+def serve_in_shell(store: Path, before: str = "", after: str = "") -> subprocess.Popen[str]:
+    """An `ordack serve` that a shell has become, with what stands in its line before and after the command."""
+    return subprocess.Popen(
+        [
+            "/bin/sh",
+            "-c",
+            f'{before} exec "$0" -m ordack serve --store "$1" --listen 127.0.0.1:0 {after}',
+            sys.executable,
+            str(store),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+
+
 def converse(peer: Peer, port: int) -> None:
     """Connect, and send all that the peer has, until it is settled."""
     peer.connect(tcp.now())
