@@ -80,6 +80,7 @@ class Manager:
         self._looked_at = -1  # the second when what is due was last looked for
         self._report_at = now  # when operators are to be told again what it is doing, ms
         self.shown: dict[str, Any] = {}  # what others see of it
+        self._put_off: list[tuple[Link, object]] = []  # OrderAcks for the next transaction
         self.failure: StoreError | None = None  # why its state cannot be read, so that no session is served
         store.keep_names(config.to_keep())
         self._load(now)
@@ -88,6 +89,7 @@ class Manager:
 
     def _load(self, now: int) -> None:
         """Take the state from the store, whatever it was before."""
+        self._put_off.clear()  # they come again
         self.outgoing.load()
         self._deadlines.load()
         self._duplicates.load()
@@ -165,10 +167,18 @@ class Manager:
     # ---- a batch
 
     def receive(
-        self, arrivals: Iterable[tuple[Link, bytes]], now: int, wall: int, questions: Sequence[Question] = ()
+        self,
+        arrivals: Iterable[tuple[Link, bytes]],
+        now: int,
+        wall: int,
+        questions: Sequence[Question] = (),
+        lazily: bool = False,
     ) -> None:
         """Take what came on any number of links, and what applications ask for: one transaction, then acknowledgements,
-        answers and what else may be sent."""
+        answers and what else may be sent.
+
+        lazily: if all that has come are OrderAcks, for which nobody waits, they are left to the transaction of what
+        comes next, or of the next `poll`. Lost with the power, they are sent again with the messages (B-152)."""
         if self.failure:  # what has come is not taken, so these sessions cannot go on
             for link, _ in arrivals:
                 self.links.close(link, "B-285", "the store fails")
@@ -181,7 +191,10 @@ class Manager:
             for link, data in arrivals:
                 links[link] = None
                 work += [(link, event) for event in self.links.receive(link, data, now)]
-            self._handle_all(work, questions, now, wall)
+            if lazily and work and not questions and not self.applications.has_work and all(map(_can_wait, work)):
+                self._put_off += work
+            else:
+                self._handle_all(work, questions, now, wall)
             self.links.limit_half_received()
             self.outgoing.obey(now)  # before anything leaves
             links.update((queue.link, None) for queue in self.outgoing.take_news() if queue.link)
@@ -191,6 +204,8 @@ class Manager:
 
     def _handle_all(self, work: list[tuple[Link, object]], questions: Sequence[Question], now: int, wall: int) -> None:
         """Decide about all of it together; if that fails, about parts of it, so that none spoils another."""
+        work = self._put_off + work
+        self._put_off = []
         try:
             self._handle(work, now, wall, questions)
         except StoreError as error:
@@ -222,6 +237,7 @@ class Manager:
         ):
             for link, recoverable, count in self._transact(now, wall, decide, questions).stored:
                 link.session.stored_all(recoverable, count, now)
+                self.links.touch(link)
         else:
             decide(Batch(Outcomes(self.store, wall, self.config)))
 
@@ -395,8 +411,8 @@ class Manager:
             self.applications.end_waiting(now)
             if wall != self._looked_at:
                 self.store.messages.news.add(ANY)  # what a process had in its hands that has died since
-            if self.applications.has_work:
-                self._transact(now, wall, lambda _batch: None)
+            if self._put_off or self.applications.has_work:
+                self._handle_all([], (), now, wall)
             self.outgoing.obey(now)
             if self._looked_at < 0 and self._deadlines.end_foreign(now, wall):  # nothing is sent before
                 self._looked_at = 0
@@ -453,3 +469,9 @@ class Manager:
         self.links.close_all("B-163", "the queue manager stops")
         with contextlib.suppress(StoreError):  # then it is as after a crash
             self.outgoing.note_closed()
+
+
+def _can_wait(arrived: tuple[Link, object]) -> bool:
+    """Is this nothing but an OrderAck?"""
+    event = arrived[1]
+    return isinstance(event, MessageReceived) and isinstance(event.packet, reader.OrderAck)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from functools import cached_property
 from typing import Any
 
 from mqqb import core, guids, headers, parse
@@ -41,28 +42,105 @@ class Message:
         self.arrived = stored.arrived / 1e6
         self.in_doubt = bool(stored.in_doubt)
         self.abort_count = stored.aborts
-        message = parse.parse(stored.packet)
+        self._packet = stored.packet
+
+    @cached_property
+    def content(self) -> headers.UserMessage:
+        """Its headers and body, read when somebody wants one of them."""
+        message = parse.parse(self._packet)
         assert isinstance(message, headers.UserMessage)
-        self.content = message
-        user, transaction = message.user, message.transaction
-        self.source = guids.guid_text(user.source_queue_manager)
-        self.message_id = user.message_id
-        self.sent_time = user.sent_time
-        self.destination = outcome.format_name(user)
-        self.identifier = bytes(user.source_queue_manager) + user.message_id.to_bytes(4, "little")
-        self.correlation_id = bytes(message.properties.correlation_id)
-        self.response_queue = _response_queue(user)
-        self.body_type = message.properties.body_type
-        self.application_tag = message.properties.application_tag
-        self.extension = bytes(message.properties.extension)
-        self.label = legible(message.properties.label)
-        self.message_class = message.properties.message_class
-        self.delivery = "transactional" if transaction else "recoverable" if user.flags & core.USER_DM else "express"
-        self.priority = 0 if transaction else message.base.flags & core.BASE_PR
-        self.tx_sequence_id = transaction.tx_sequence_id if transaction else None
-        self.tx_sequence_number = transaction.tx_sequence_number if transaction else None
-        place = f"{self.tx_sequence_id}/{self.tx_sequence_number}" if transaction else self.message_id
-        self.message_key = f"{self.source}\\{place}"
+        return message
+
+    @cached_property
+    def source(self) -> str:
+        """GUID of the queue manager that it was sent on."""
+        return guids.guid_text(self.content.user.source_queue_manager)
+
+    @property
+    def message_id(self) -> int:
+        """MessageID."""
+        return self.content.user.message_id
+
+    @property
+    def sent_time(self) -> int:
+        """When it was sent, by the clock there."""
+        return self.content.user.sent_time
+
+    @property
+    def destination(self) -> str:
+        """The format name that it was sent to."""
+        return outcome.format_name(self.content.user)
+
+    @property
+    def identifier(self) -> bytes:
+        """MSMQ's message identifier, 20 bytes."""
+        return bytes(self.content.user.source_queue_manager) + self.message_id.to_bytes(4, "little")
+
+    @property
+    def correlation_id(self) -> bytes:
+        """The identifier of the message that it answers, 20 bytes; zeros if none."""
+        return bytes(self.content.properties.correlation_id)
+
+    @property
+    def response_queue(self) -> str | None:
+        """The format name of the queue where an answer is expected; None if none is."""
+        name = self.content.user.response_queue
+        if name is None:
+            return None
+        return legible(guids.format_name(name, bytes(self.content.user.source_queue_manager)))
+
+    @property
+    def body_type(self) -> int:
+        """What the body is, by the codes of wire.md 1.8."""
+        return self.content.properties.body_type
+
+    @property
+    def application_tag(self) -> int:
+        """For the application alone, as is extension."""
+        return self.content.properties.application_tag
+
+    @property
+    def extension(self) -> bytes:
+        """Bytes for the application alone."""
+        return bytes(self.content.properties.extension)
+
+    @property
+    def label(self) -> str:
+        """At most 249 characters."""
+        return legible(self.content.properties.label)
+
+    @property
+    def message_class(self) -> int:
+        """Its class: 0 of what an application has sent."""
+        return self.content.properties.message_class
+
+    @property
+    def delivery(self) -> str:
+        """ "transactional", "recoverable" or "express"."""
+        if self.content.transaction:
+            return "transactional"
+        return "recoverable" if self.content.user.flags & core.USER_DM else "express"
+
+    @property
+    def priority(self) -> int:
+        """0 to 7; 0 of a transactional message."""
+        return 0 if self.content.transaction else self.content.base.flags & core.BASE_PR
+
+    @property
+    def tx_sequence_id(self) -> int | None:
+        """TxSequenceID of a transactional message."""
+        return self.content.transaction.tx_sequence_id if self.content.transaction else None
+
+    @property
+    def tx_sequence_number(self) -> int | None:
+        """TxSequenceNumber of a transactional message."""
+        return self.content.transaction.tx_sequence_number if self.content.transaction else None
+
+    @property
+    def message_key(self) -> str:
+        """What to know it by."""
+        place = f"{self.tx_sequence_id}/{self.tx_sequence_number}" if self.content.transaction else self.message_id
+        return f"{self.source}\\{place}"
 
     def __repr__(self) -> str:
         name = f" {self.label!r}" if self.label else ""
@@ -72,7 +150,8 @@ class Message:
     @property
     def body(self) -> bytes:
         """The message's content."""
-        return bytes(self.content.properties.body)
+        where = None if "content" in self.__dict__ else outcome.body_in(self._packet)
+        return bytes(self.content.properties.body if where is None else self._packet[where])
 
     def text(self) -> str | None:
         """The body as text, if it is UTF-8."""
@@ -114,10 +193,3 @@ class Message:
             "lookup_id": self.lookup_id,
             "abort_count": self.abort_count,
         }
-
-
-def _response_queue(user: headers.UserHeader) -> str | None:
-    name = user.response_queue
-    if name is None:
-        return None
-    return legible(guids.format_name(name, bytes(user.source_queue_manager)))

@@ -13,11 +13,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from functools import cached_property
+from struct import unpack_from
 from typing import Any, NamedTuple
 
 from mqqb import acks, build, compose, confirm, core, guid_names, guids, headers, names, reader
 from mqqb.confirm import Confirmation
 from mqqb.destination import ENCRYPTED_BODY
+from mqqb.parse import names_end
 from mqqb.parse import parse as parse_packet
 
 from ordack.config import Config, split_direct
@@ -65,6 +67,26 @@ def parse(packet: bytes | bytearray | memoryview) -> headers.UserMessage:
         return found.message
     assert isinstance(found, headers.UserMessage)
     return found
+
+
+def body_in(packet: bytes) -> slice | None:
+    """Where the body of a packet of the store is, found without a look at all its headers; None if it has some of which
+    that cannot be said (wire.md 3)."""
+    flags: int = unpack_from("<I", packet, compose.USER_FLAGS_AT)[0]
+    if flags & core.USER_SH:
+        return None
+    at = names_end(packet, flags)
+    if flags & core.USER_TH:
+        if headers.unpack(core.TRANSACTION_HEADER, packet, at, len(packet))[core.TX_FLAGS] & core.TX_CG:
+            return None
+        at += compose.TRANSACTION_HEADER_SIZE
+    fields = headers.unpack(core.MESSAGE_PROPERTIES_HEADER, packet, at, len(packet))
+    at += (
+        compose.PROPERTIES_HEADER_SIZE
+        + 2 * fields[core.PROPERTIES_LABEL_LENGTH]
+        + fields[core.PROPERTIES_EXTENSION_SIZE]
+    )
+    return slice(at, at + fields[core.PROPERTIES_MESSAGE_SIZE])
 
 
 def wants(message: headers.UserMessage, own: bool) -> int:

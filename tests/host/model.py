@@ -1169,7 +1169,7 @@ class World:
             if not inbox and wire.over[end]:
                 lost.append(link)
         if batch:
-            self._act(host, lambda: host.manager.receive(batch, host.now, self.wall))
+            self._act(host, lambda: host.manager.receive(batch, host.now, self.wall, lazily=True))
         for link in lost:
             if link in host.links:
                 wire, end = host.links.pop(link)

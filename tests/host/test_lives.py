@@ -251,6 +251,7 @@ def test_a_higher_ordinal_with_the_same_time_stamp_is_noticed(tmp_path: Path) ->
     packet = acks.order_ack(acks.order_queue("10.0.0.9"), receiver.store.guid, 1, 0, ordinal + 1, time_stamp, 1)
     _from_destination(receiver, packet, world)
     exchange(world)
+    world.pass_time(100)
     assert _newer(sender) == 1
     sent += _send(sender, b"2")
     assert [queue.record[1] > time_stamp for queue in sender.store.outgoing.queues()] == [True]

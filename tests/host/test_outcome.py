@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
 from mqqb import build, compose, confirm, core, guid_names, guids, headers, names, parse, rare
+from ordack import outcome
 from ordack.access import Access
 from ordack.client import Client, Empty, Reject
 from ordack.config import Config
@@ -19,6 +21,7 @@ from ordack.store import StoreError, StoreFull
 from tests.host.outcomes import ADMIN, JN, JP, NA, NR, PA, PR, Sender, application, copies, run
 from tests.support.host_peer import direct
 from tests.support.host_world import WALL, AtOnce, Crash, Host, World, exchange, world_of
+from tests.support.packets import user_messages
 
 UNSETTLED = 0  # class of no message: nothing came
 
@@ -28,6 +31,16 @@ def send_raw(world: World, sender: Sender, packet: bytearray) -> None:
     assert sender.session
     sender.session.send(None, packet, bool(packet[60] & core.USER_DM), world.now)
     exchange(world)
+
+
+@given(user_messages())
+def test_a_body_is_found_without_a_look_at_all_headers(message: headers.UserMessage) -> None:
+    packet = bytes(build.build(message))
+    where = outcome.body_in(packet)
+    if where is None:
+        assert message.security or (message.transaction and message.transaction.connector_qm_guid)
+    else:
+        assert packet[where] == bytes(message.properties.body)
 
 
 def sender_to(queue: str = "line1", number: int = 1) -> Sender:

@@ -18,7 +18,18 @@ from ordack.sending import Sent
 from ordack.store import Store, StoreBusy, StoreError, StoreFull
 
 from tests.support.host_peer import body_of
-from tests.support.host_world import HERE, WALL, Host, World, exchange, packets_in, peer_of, world_of
+from tests.support.host_world import (
+    HERE,
+    WALL,
+    Host,
+    World,
+    exchange,
+    packets_in,
+    peer_of,
+    send_from,
+    two_hosts,
+    world_of,
+)
 
 LINE1 = "DIRECT=OS:plant\\private$\\line1"
 PLAIN = "DIRECT=OS:plant\\private$\\plain"
@@ -1049,3 +1060,19 @@ def test_a_receive_whose_messages_are_gone_is_not_completed(host: Host) -> None:
         other.store.messages.delete([message.lookup_id])
         with pytest.raises(StoreError, match="not there any more"):
             receive.__exit__(None, None, None)
+
+
+@pytest.mark.rule("B-235")
+def test_an_order_ack_is_stored_with_what_comes_next(tmp_path: Path) -> None:
+    world, receiver, sender = two_hosts(tmp_path)
+    send_from(sender, b"1", b"2")
+    world.pass_time(50)
+    exchange(world)
+    assert receiver.content("line1") == [b"1", b"2"]
+    syncs = sender.store.work.syncs
+    receiver.manager.acknowledge(world.now + 600, world.wall)
+    exchange(world)
+    assert [queue.messages for queue in sender.store.outgoing.counts()] == [2], "nobody waits for it"
+    assert sender.store.work.syncs == syncs
+    world.pass_time(50)
+    assert [queue.messages for queue in sender.store.outgoing.counts()] == [0]

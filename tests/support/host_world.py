@@ -204,7 +204,9 @@ class World:
                 wire.initiator.receive(data, self.now)
         for host, batch in batches.items():
             wall = self.wall - host.behind
-            self._survive(host, lambda host=host, batch=batch, wall=wall: host.manager.receive(batch, self.now, wall))
+            self._survive(
+                host, lambda host=host, batch=batch, wall=wall: host.manager.receive(batch, self.now, wall, lazily=True)
+            )
 
     def pass_time(self, milliseconds: int) -> None:
         self.now += milliseconds

@@ -207,7 +207,7 @@ class _Net:
         if self._arrivals or questions or self.manager.applications.has_work:
             arrivals, self._arrivals, self._bytes = self._arrivals, [], 0
             try:
-                self.manager.receive(arrivals, now(), wall(), questions)
+                self.manager.receive(arrivals, now(), wall(), questions, lazily=True)
                 for link in {link for link, _ in arrivals if link.hop}:
                     if link.hop in self.connectors:
                         self._observe(link, self.connectors[link.hop])
