@@ -180,3 +180,26 @@ size_t mqqb_run_stored(mqqb_session *s, size_t count, uint32_t half)
     }
     return done;
 }
+
+size_t mqqb_run_number(mqqb_outgoing *out, uint32_t *previous, uint8_t *packets, size_t size, size_t transaction_at,
+                       size_t count, uint32_t message_id)
+{
+    size_t done;
+
+    for (done = 0; done < count; done++) {
+        uint8_t *const packet = packets + done * size;
+        mqqb_transaction_header h;
+        unsigned byte;
+
+        h.flags = le32(packet + transaction_at);
+        if (mqqb_stamp(out, *previous, &h) != MQQB_OK) {
+            break;
+        }
+        for (byte = 0; byte < 4; byte++) {
+            packet[MESSAGE_ID_AT + byte] = (uint8_t)((message_id + (uint32_t)done) >> 8 * byte);
+        }
+        mqqb_pack(MQQB_TRANSACTION_HEADER, &h, packet + transaction_at, TRANSACTION_SIZE);
+        *previous = h.tx_sequence_number;
+    }
+    return done;
+}

@@ -1,6 +1,7 @@
 /* mqqb_run.h: header prediction. A sender's transactional messages for one queue differ in their numbers, ids, sizes, times and
  * bodies only: the headers of one message tell how the next ones look, and a run of those is compared, counted and accepted here,
  * hundreds of packets a call. What differs in anything else ends the run, and takes the full path.
+ * What an application sends is numbered here in the same way.
  * For hosts; firmware leaves this file out. The read/write rule and the statuses are mqqb.h's.
  *
  * COST. About 25 ns a packet to find it, and 20 to accept it, on a desktop core while the packets stay in its caches. Nothing is
@@ -51,6 +52,13 @@ void mqqb_run_received(mqqb_session *s, size_t count);
  * it (B-122), or completes what the peer should hear of: half of the window, in messages (B-124). Returns how many were
  * counted; those are asserted as mqqb_session_stored says. */
 size_t mqqb_run_stored(mqqb_session *s, size_t count, uint32_t half);
+
+/* Number packets that are sent for the first time, as mqqb_stamp does for each: count of them, size bytes each, one behind the
+ * other, alike but for their bodies, with the TransactionHeader at transaction_at. Their MessageIDs become message_id and so on.
+ * *previous: the number before the first, as mqqb_stamp takes it, and then that of the last. Returns how many were numbered: the one
+ * behind them is the first for which mqqb_stamp has no number. */
+size_t mqqb_run_number(mqqb_outgoing *out, uint32_t *previous, uint8_t *packets, size_t size, size_t transaction_at,
+                       size_t count, uint32_t message_id);
 
 #ifdef __cplusplus
 }

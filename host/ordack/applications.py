@@ -19,6 +19,7 @@ from ordack.outcome import Outcomes
 from ordack.outgoing import OutgoingQueues
 from ordack.store import Store, StoreError
 from ordack.store.messages import ANY, Stored
+from ordack.store.outgoing import Added
 
 
 class Application:
@@ -131,11 +132,11 @@ class Applications:
     def _answer(
         self, outcomes: Outcomes, application: Application, question: Take | PutBack | Request, now: int
     ) -> None:
-        touched: Collection[int] = ()
+        stored: Collection[Added] = ()
         try:
             with self._store.attempt():
                 if isinstance(question, Request):
-                    sent, touched = carry_out(outcomes, question, application.held)
+                    sent, stored = carry_out(outcomes, question, application.held)
                     answer = service.frame(service.DONE, sent)
                     taken = question.commit.taken
                     done = _Done(application, answer, released=taken, sent=len(sent), removed=len(taken))
@@ -156,7 +157,7 @@ class Applications:
             self._refuse(application, question, StoreError(f"`ordack serve` has a defect: {error!r}"))
         else:
             self._done.append(done)
-            self._outgoing.fed(touched)
+            self._outgoing.fed(stored)
 
     def _refuse(self, application: Application, question: Take | PutBack | Request, error: Exception) -> None:
         """Nothing of what it has asked for was done; what it was to remove goes back."""

@@ -23,6 +23,7 @@ from ordack.outcome import Outcomes
 from ordack.sending import Letter, Sending, Sent
 from ordack.store import Store, StoreError, StoreUnknown
 from ordack.store.messages import Selection, Stored
+from ordack.store.outgoing import Added
 
 LOOK_AGAIN_S = 1.0  # while waiting: what a process had received when it died comes back without a change of the store
 
@@ -160,9 +161,11 @@ def take(store: Store, wanted: Wanted, now: int) -> list[Stored]:
     return store.messages.begin_receive(wanted.queue, wanted.limit, now, wanted.counted, wanted.poison_after, selection)
 
 
-def carry_out(outcomes: Outcomes, request: Request, held: Collection[int] | None = None) -> tuple[list[Sent], set[int]]:
+def carry_out(
+    outcomes: Outcomes, request: Request, held: Collection[int] | None = None
+) -> tuple[list[Sent], list[Added]]:
     """Do a commit in the running transaction, unless one with its number has happened: what became of each letter, and
-    the outgoing queues that something was put in. held: what of the messages that this store has taken may be removed,
+    what was put in outgoing queues. held: what of the messages that this store has taken may be removed,
     by default all. Raises what Access.commit does."""
     store, commit = outcomes.store, request.commit
     if request.number:
@@ -170,18 +173,18 @@ def carry_out(outcomes: Outcomes, request: Request, held: Collection[int] | None
         if known and known.number >= request.number:
             if known.number > request.number or not known.answer:
                 raise StoreError("the commit was given up")
-            return [Sent(*sent) for sent in cbor2.loads(known.answer)], set()
+            return [Sent(*sent) for sent in cbor2.loads(known.answer)], []
     if commit.taken:
         if held is not None and not set(commit.taken).issubset(held):
             raise StoreError("the receive cannot be completed: its messages are back in their queue")
         store.messages.received(commit.taken)
         outcomes.remove(commit.taken, commit.message_class)
-    sending = Sending(outcomes, len(commit.letters))
-    sent = [sending.send(letter) for letter in commit.letters]
-    sending.write()
+    post = Sending(outcomes, len(commit.letters))
+    sent = post.send_all(commit.letters)
+    post.write()
     if request.number:
         store.answers.keep(request.application, request.number, cbor2.dumps(sent), outcomes.now)
-    return sent, sending.touched
+    return sent, post.stored
 
 
 def unknown(commit: Commit, sent: list[Sent], error: StoreUnknown) -> StoreUnknown:

@@ -201,6 +201,7 @@ class Manager:
             for link in links:
                 self._dispatch(link, now, wall)
             self._order_acks.send_due(now, wall)
+            self.outgoing.at_hand.clear()
 
     def _handle_all(self, work: list[tuple[Link, object]], questions: Sequence[Question], now: int, wall: int) -> None:
         """Decide about all of it together; if that fails, about parts of it, so that none spoils another."""
@@ -361,7 +362,7 @@ class Manager:
 
     def _send_from(self, link: Link, queues: list[OutgoingQueue], now: int, wall: int) -> None:
         session = link.session
-        reading = Reading(self.store.outgoing)
+        reading = Reading(self.store.outgoing, self.outgoing.at_hand)
         for queue, entry in link.turns.among(queues):
             if not session.can_send() or not (queue.returns or (link.writable and link.pace.has_room)):
                 break
@@ -371,7 +372,7 @@ class Manager:
             if wall > until:
                 due = self.store.outgoing.waiting([key_of(entry)])
                 self._transact(now, wall, partial(self._settling.due, wall=wall, due=due))  # B-311, C-29
-                reading = Reading(self.store.outgoing)
+                reading = Reading(self.store.outgoing, self.outgoing.at_hand)
                 continue
             if entry.tx_sequence_number:
                 link.counts.resent += queue.leaves(key_of(entry), now)

@@ -19,7 +19,7 @@ from ordack.config import SERIAL_PORT, Config
 from ordack.links import Hop, Link, Links
 from ordack.routing import Routing, Way
 from ordack.store import Store
-from ordack.store.outgoing import NewOutgoing, Outgoing, OutgoingEntry, Waiting
+from ordack.store.outgoing import Added, NewOutgoing, Outgoing, OutgoingEntry, Packet, Waiting
 from ordack.tables import LongStream, key_of
 
 ROWS = 500  # that are read at once, to bound memory, or of which one transaction notes how far they have come
@@ -84,7 +84,8 @@ class OutgoingQueue:
 
 
 class OutgoingQueues:
-    """All of them; `load` takes them from the store."""
+    """All of them; `load` takes them from the store. at_hand: packets that have just been stored, by key, and until
+    when they may be sent."""
 
     def __init__(self, store: Store, links: Links, routing: Routing, config: Config) -> None:
         self._store = store
@@ -101,6 +102,7 @@ class OutgoingQueues:
         self._served: dict[Link, list[OutgoingQueue]] = {}
         self._orders: dict[OutgoingQueue, Outgoing] = {}  # as operators may want them
         self._news: dict[OutgoingQueue, None] = {}  # something was put in these
+        self.at_hand: dict[int, tuple[Packet, int]] = {}
         self.last_key = 0
 
     def __iter__(self) -> Iterator[OutgoingQueue]:
@@ -157,17 +159,29 @@ class OutgoingQueues:
             self._reach(self._queues[row.identifier], row.address)
         self._load_entries()
 
-    def fed(self, identifiers: Collection[int]) -> None:
-        """Have in memory what an application has put in these outgoing queues in this transaction."""
-        if not identifiers:
+    def fed(self, stored: Collection[Added]) -> None:
+        """Have in memory what an application has put in outgoing queues in this transaction."""
+        if not stored:
             return
-        for row in self._store.outgoing.some(identifiers):
+        for row in self._store.outgoing.some({message.outgoing for _, messages in stored for message in messages}):
             known = self._queues.get(row.identifier)
             if known:
                 known.stream.adopt(array("I", row.record))
             else:
                 self._add(row)
-        self._load_entries()
+        for keys, messages in stored:
+            if keys.start != self.last_key + 1:  # something else has come between
+                self._load_entries()
+                return
+            for (outgoing, _), entries in itertools.groupby(
+                zip(keys, messages, strict=True), lambda added: (added[1].outgoing, added[1].priority)
+            ):
+                queue = self._queues[outgoing]
+                self._news[queue] = None
+                queue.stream.extend([_new_entry(key, message) for key, message in entries])
+            self.last_key = keys[-1]
+            for key, message in zip(keys, messages, strict=True):
+                self.at_hand[key] = message.packet, message.send_until
 
     def forward(self, messages: Iterable[tuple[str, headers.UserMessage, bytearray]], wall: int) -> None:
         """Put messages that only pass through in the outgoing queues of these names; `take_up` is to follow."""
@@ -392,6 +406,18 @@ class OutgoingQueues:
                 )
         if kept:
             self._store.outgoing.keep(kept)
+
+
+def _new_entry(key: int, message: NewOutgoing) -> Entry:
+    return Entry(
+        key,
+        message.message_id,
+        message.recoverable,
+        bool(message.journal),
+        message.time_stamp << 32 | message.ordinal,
+        message.number,
+        message.priority,
+    )
 
 
 def _entry(row: OutgoingEntry) -> Entry:

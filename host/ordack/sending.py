@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Sequence
+from struct import pack_into
 from typing import Any, NamedTuple, TypedDict
 
 from mqqb import build, compose, confirm, core, guid_names, guids, headers, parse
@@ -15,10 +16,11 @@ from ordack.config import CONNECT_TIMEOUT_S, check_host, split_direct
 from ordack.formatters import Body
 from ordack.names import JOURNAL, BadName
 from ordack.outcome import Outcomes
+from ordack.prediction import number_run
 from ordack.store import Store, StoreError, StoreFull
 from ordack.store.database import legible
 from ordack.store.messages import NewMessage
-from ordack.store.outgoing import NewOutgoing, Outgoing
+from ordack.store.outgoing import Added, NewOutgoing, Outgoing
 from ordack.store.queues import Queue
 from ordack.store.schema import CLOSED_QUEUES, PRIVATE, SUBQUEUE, SYSTEM
 
@@ -30,6 +32,11 @@ ACKNOWLEDGE = {  # administration acknowledgements that a sender can ask for (Me
     "nack-reach-queue": headers.WANT_NA,
     "nack-receive": headers.WANT_NR,
 }
+
+
+RUN_BYTES = 1 << 20  # of packets that are made together
+Bytes = bytes | bytearray | memoryview
+_Number = tuple[int, int, int]  # ordinal, time stamp, TxSequenceNumber
 
 
 class Sent(NamedTuple):
@@ -117,32 +124,36 @@ class _Place(NamedTuple):
 
 
 class _Stream:
-    """An outgoing queue in which messages are numbered. previous: the last number that is still to be acknowledged."""
+    """An outgoing queue in which messages are numbered. is_of_this_run: its sequence was begun in this run."""
 
     def __init__(self, store: Store, row: Outgoing) -> None:
         self.row = row
         self.record = array("I", row.record)
         self.is_of_this_run = False
-        self.previous = 0
+        self._previous = 0  # the last number that is still to be acknowledged
         self._store = store
-        self._header = array("I", bytes(4 * core.part_words(core.TRANSACTION_HEADER)))
 
-    def number(self, packet: bytearray, at: int, now: int) -> tuple[int, int, int]:
-        """Number the transactional packet whose TransactionHeader is there, for the first and only time (B-317):
-        (ordinal, time stamp, number)."""
+    def number(
+        self, packets: bytearray | memoryview, size: int, at: int, message_ids: range, now: int
+    ) -> list[_Number]:
+        """Number transactional packets, as `prediction.number_run` takes them, for the first and only time (B-317):
+        (ordinal, time stamp, number) of each."""
         if not self.is_of_this_run:
             self.record = array("I", self._store.outgoing.number_in(self.row, now).record)
             ordinal, time_stamp = self.record[core.OUTGOING_ORDINAL], self.record[core.OUTGOING_TIME_STAMP]
-            self.previous = self._store.outgoing.last_number(self.row.identifier, ordinal, time_stamp)
+            self._previous = self._store.outgoing.last_number(self.row.identifier, ordinal, time_stamp)
             self.is_of_this_run = True
-            core.unpack(core.TRANSACTION_HEADER, self._header, packet, at, len(packet))
-        header = self._header  # the flags of a packet that an application sends are always the same
-        if core.stamp(self.record, self.previous, header) != core.OK:  # the numbers are used up: next sequence (A-24)
+        first = self.record[core.OUTGOING_NUMBER]
+        done = number_run(self.record, self._previous, packets, size, at, message_ids)
+        ordinal, time_stamp = self.record[core.OUTGOING_ORDINAL], self.record[core.OUTGOING_TIME_STAMP]
+        places = [(ordinal, time_stamp, number) for number in range(first, first + done)]
+        if done:
+            self._previous = first + done - 1
+        if done < len(message_ids):  # the numbers are used up: next sequence (A-24)
             self.record = array("I", self._store.numbers.new_sequence(now))
-            core.stamp(self.record, 0, header)
-        core.pack(core.TRANSACTION_HEADER, header, packet, at)
-        self.previous = header[core.TX_NUMBER]
-        return self.record[core.OUTGOING_ORDINAL], self.record[core.OUTGOING_TIME_STAMP], self.previous
+            self._previous = 0
+            places += self.number(memoryview(packets)[done * size :], size, at, message_ids[done:], now)
+        return places
 
 
 class _Pattern:
@@ -175,32 +186,35 @@ class _Pattern:
         self.confirmation: bytes | None = None
         self.due: int | None = self.send_until + 1
 
-    def make(self, message_id: int, body: bytes | bytearray | memoryview) -> bytearray:
-        """Another such packet, with a body of the same length."""
-        packet = bytearray(self.packet)
-        packet[compose.MESSAGE_ID_AT : compose.MESSAGE_ID_AT + 4] = message_id.to_bytes(4, "little")
-        packet[self.body_at : self.body_at + len(body)] = body
-        return packet
+    def make(self, bodies: Sequence[Bytes], message_ids: range) -> bytearray:
+        """Such packets with these bodies, all of the same length, one behind the other."""
+        size = len(self.packet)
+        packets = self.packet * len(bodies)
+        for at, body, message_id in zip(range(0, len(packets), size), bodies, message_ids, strict=False):
+            pack_into("<I", packets, at + compose.MESSAGE_ID_AT, message_id)
+            packets[at + self.body_at : at + self.body_at + len(body)] = body
+        return packets
 
 
 class Sending:
     """Messages that are sent in the running transaction. outcomes: what else happens in it, with its time and its room;
     count: how many there will be, as far as that is known. `write` stores them, all at once.
 
-    touched: the outgoing queues that something was put in, when that was written.
+    stored: what was put in outgoing queues, when that was written, and its keys.
     """
 
     def __init__(self, outcomes: Outcomes, count: int = 1) -> None:
-        self.touched: set[int] = set()
+        self.stored: list[Added] = []
         self._outcomes = outcomes
         self._store = outcomes.store
         self._now = outcomes.now
         self._config = outcomes.config
         self._left = count
-        self._ids: Iterator[int] = iter(())
+        self._ids = range(0)
         self._places: dict[str, _Place] = {}
         self._streams: dict[str, _Stream] = {}
         self._patterns: dict[tuple[object, ...], _Pattern] = {}
+        self._last: tuple[str, int, tuple[object, ...], _Pattern] | None = None
         self._queued: dict[int, int] = {}  # bytes, by queue, that the store does not know of yet
         self._messages: list[NewMessage] = []
         self._outgoing: list[NewOutgoing] = []
@@ -208,47 +222,82 @@ class Sending:
     def send(self, letter: Letter) -> Sent:
         """Number a message, and put it in its queue, or in the outgoing queue of its destination. Raises NoSuchQueue,
         BadName, ValueError, StoreFull and StoreError, each with what is wrong with it."""
-        key = (len(letter.body), letter.destination, *letter[2:])
+        return self.send_all((letter,))[0]
+
+    def send_all(self, letters: Iterable[Letter]) -> list[Sent]:
+        """As `send`, for each in this order: those that follow each other and differ in their bodies only, together."""
+        sent: list[Sent] = []
+        bodies: list[Bytes] = []
+        last: _Pattern | None = None
+        for letter in letters:
+            pattern = self._pattern(letter)
+            if last is not None and (pattern is not last or len(bodies) * len(pattern.packet) >= RUN_BYTES):
+                sent += self._send_run(last, bodies)
+                bodies = []
+            bodies.append(letter.body)
+            last = pattern
+        return sent + self._send_run(last, bodies) if last else sent
+
+    def _pattern(self, letter: Letter) -> _Pattern:
+        """What it has in common with others. A letter is like the one before it, as a rule."""
+        rest = letter[2:]
+        if self._last and self._last[:3] == (letter.destination, len(letter.body), rest):
+            return self._last[3]
+        key = (letter.destination, len(letter.body), rest)
         pattern = self._patterns.get(key)
-        message_id = self._message_id()
         if pattern is None:
             place = self._place(letter.destination)
             delivery = delivery_to(place.queue, letter.delivery)
             dead_letter = _dead_letter_queue(self._store, letter, delivery)
-            packet = self._packet(place, delivery, letter, message_id)
+            packet = self._packet(place, delivery, letter)
             pattern = self._patterns[key] = _Pattern(place, delivery, dead_letter, letter, packet, self._now)
             if place.queue is None and pattern.transaction_at:
                 pattern.confirmation, pattern.due = self._confirmation(letter, pattern)
-        packet = pattern.make(message_id, letter.body)
-        if self._outcomes.room < len(packet):
-            raise StoreFull(
-                f"the message of {len(packet)} bytes is not accepted: {self._outcomes.why_full} (B-398, B-424)"
-            )
-        self._outcomes.room -= len(packet)
+        self._last = (*key, pattern)
+        return pattern
+
+    def _send_run(self, pattern: _Pattern, bodies: list[Bytes]) -> list[Sent]:
+        size, count = len(pattern.packet), len(bodies)
+        if self._outcomes.room < size * count:
+            raise StoreFull(f"the message of {size} bytes is not accepted: {self._outcomes.why_full} (B-398, B-424)")
+        self._outcomes.room -= size * count
+        message_ids = self._message_ids(count)
+        block = pattern.make(bodies, message_ids)
+        numbers: list[_Number] = []
+        if pattern.transaction_at:
+            stream = self._stream(pattern.place.format_name)
+            numbers = stream.number(block, size, pattern.transaction_at, message_ids, self._now)
+        packets = [block] if count == 1 else [bytes(block[at : at + size]) for at in range(0, len(block), size)]
         if pattern.place.queue is None:
-            return self._put_away(pattern, message_id, packet)
-        return self._put_here(pattern.place.queue, pattern, message_id, packet)
+            self._put_away(pattern, message_ids, numbers or [(0, 0, 0)] * count, packets)
+        else:
+            self._put_here(pattern.place.queue, pattern, message_ids, packets)
+        if not numbers:
+            return [Sent(message_id, pattern.delivery, None, None) for message_id in message_ids]
+        return [
+            Sent(message_id, pattern.delivery, time_stamp << 32 | ordinal, number)
+            for message_id, (ordinal, time_stamp, number) in zip(message_ids, numbers, strict=True)
+        ]
 
     def write(self) -> None:
         """Store what was sent since this was done last."""
         if self._messages:
             self._store.messages.add(self._messages)
         if self._outgoing:
-            self._store.outgoing.add(self._outgoing)
-            self.touched.update(message.outgoing for message in self._outgoing)
+            self.stored.append((self._store.outgoing.add(self._outgoing), self._outgoing))
         numbered = [stream for stream in self._streams.values() if stream.is_of_this_run]
         self._store.outgoing.save([stream.row._replace(record=tuple(stream.record)) for stream in numbered])
         self._messages, self._outgoing = [], []
         self._queued.clear()
 
-    def _message_id(self) -> int:
-        for message_id in self._ids:
-            return message_id
-        count = max(self._left, 1)
-        first = self._store.numbers.reserve_message_ids(count)
+    def _message_ids(self, count: int) -> range:
+        if len(self._ids) < count:
+            reserved = max(self._left, count)
+            first = self._store.numbers.reserve_message_ids(reserved)
+            self._ids = range(first, first + reserved)
         self._left -= count
-        self._ids = iter(range(first, first + count))
-        return next(self._ids)
+        message_ids, self._ids = self._ids[:count], self._ids[count:]
+        return message_ids
 
     # ---- the message
 
@@ -258,12 +307,12 @@ class Sending:
             self._places[destination] = _Place(queue, format_name, *outcome.destination(format_name))
         return self._places[destination]
 
-    def _packet(self, place: _Place, delivery: str, letter: Letter, message_id: int) -> bytearray:
+    def _packet(self, place: _Place, delivery: str, letter: Letter) -> bytearray:
         journal = (core.USER_JN if letter.dead_letter else 0) | (core.USER_JP if letter.journal else 0)
         settings = self._config.confirmation
         return build.user_message(
             self._store.guid,
-            message_id,
+            0,
             place.name,
             letter.body,
             label=letter.label,
@@ -291,65 +340,64 @@ class Sending:
             self._streams[name] = _Stream(self._store, self._store.outgoing.queue(name, self._now))
         return self._streams[name]
 
-    def _put_here(self, queue: Queue, pattern: _Pattern, message_id: int, packet: bytearray) -> Sent:
-        place: tuple[int | None, int | None] = None, None
-        if pattern.transaction_at:
-            stream = self._stream(pattern.place.format_name)
-            ordinal, time_stamp, number = stream.number(packet, pattern.transaction_at, self._now)
-            place = time_stamp << 32 | ordinal, number
-        queued = self._queued.get(queue.identifier, 0) + len(packet)
-        if queue.quota is not None and not self._now_of(queue).has_room(queued):
-            raise StoreFull(f"the queue {queue.name} has a quota of {queue.quota} bytes: not accepted (C-73)")
-        self._queued[queue.identifier] = queued
-        own = message_id if pattern.transaction_at else None
-        self._messages.append(
-            NewMessage(
-                queue.identifier,
-                pattern.rank,
-                packet,
-                pattern.expires,
-                pattern.wants,
-                own=own,
-                dead_letter=pattern.dead_letter,
+    def _put_here(
+        self, queue: Queue, pattern: _Pattern, message_ids: range, packets: Sequence[bytes | bytearray]
+    ) -> None:
+        for message_id, packet in zip(message_ids, packets, strict=True):
+            queued = self._queued.get(queue.identifier, 0) + len(packet)
+            if queue.quota is not None and not self._now_of(queue).has_room(queued):
+                raise StoreFull(f"the queue {queue.name} has a quota of {queue.quota} bytes: not accepted (C-73)")
+            self._queued[queue.identifier] = queued
+            own = message_id if pattern.transaction_at else None
+            self._messages.append(
+                NewMessage(
+                    queue.identifier,
+                    pattern.rank,
+                    packet,
+                    pattern.expires,
+                    pattern.wants,
+                    own=own,
+                    dead_letter=pattern.dead_letter,
+                )
             )
-        )
-        if pattern.is_told or pattern.is_copied:
-            self.write()  # what follows finds it there
-            if pattern.is_told:
-                self._outcomes.administer(outcome.parse(packet), confirm.ACK_REACH_QUEUE, None)
-            if pattern.is_copied:
-                self._outcomes.copy(JOURNAL, packet, None)
-        return Sent(message_id, pattern.delivery, *place)
+            if pattern.is_told or pattern.is_copied:
+                self.write()  # what follows finds it there
+                if pattern.is_told:
+                    self._outcomes.administer(outcome.parse(packet), confirm.ACK_REACH_QUEUE, None)
+                if pattern.is_copied:
+                    self._outcomes.copy(JOURNAL, packet, None)
 
     def _now_of(self, queue: Queue) -> Queue:
         """The queue as the store has it now."""
         return self._store.queues.find(queue.identifier) or queue
 
-    def _put_away(self, pattern: _Pattern, message_id: int, packet: bytearray) -> Sent:
-        stream = self._stream(pattern.place.format_name)
-        place: tuple[int | None, int | None] = None, None
-        ordinal = time_stamp = number = 0
-        if pattern.transaction_at:
-            ordinal, time_stamp, number = stream.number(packet, pattern.transaction_at, self._now)
-            place = time_stamp << 32 | ordinal, number
-        self._outgoing.append(
+    def _put_away(
+        self,
+        pattern: _Pattern,
+        message_ids: range,
+        numbers: Sequence[_Number],
+        packets: Sequence[bytes | bytearray],
+    ) -> None:
+        outgoing = self._stream(pattern.place.format_name).row.identifier
+        recoverable = pattern.delivery != "express"
+        priority = pattern.packet[2] & core.BASE_PR
+        self._outgoing += [
             NewOutgoing(
-                stream.row.identifier,
+                outgoing,
                 message_id,
-                ordinal,
-                time_stamp,
-                number,
-                pattern.delivery != "express",
+                *number,
+                recoverable,
                 pattern.journal,
                 packet,
-                packet[2] & core.BASE_PR,
-                send_until=pattern.send_until,
-                due=pattern.due,
-                confirmation=pattern.confirmation,
-                dead_letter=pattern.dead_letter,
+                priority,
+                True,
+                pattern.send_until,
+                pattern.due,
+                pattern.confirmation,
+                pattern.dead_letter,
             )
-        )
-        return Sent(message_id, pattern.delivery, *place)
+            for message_id, number, packet in zip(message_ids, numbers, packets, strict=True)
+        ]
 
     def _confirmation(self, letter: Letter, pattern: _Pattern) -> tuple[bytes, int | None]:
         """The confirmation process of a transactional message that goes away, and when something becomes of it."""

@@ -28,6 +28,14 @@ class LongStream(OutgoingStream):
         super().append(entry)
         self.numbered += entry.tx_sequence_number > 0
 
+    def extend(self, entries: list[Entry]) -> None:
+        """As `append`, for each of these, which are all of one priority."""
+        self.append(entries[0])
+        for entry in entries[1:]:
+            entry.stream = self
+        self.table += entries[1:]
+        self.numbered += sum(entry.tx_sequence_number > 0 for entry in entries[1:])
+
     def remove(self, entries: list[Entry]) -> None:
         """As OutgoingStream.remove."""
         count = len(entries)

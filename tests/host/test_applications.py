@@ -311,14 +311,14 @@ def test_acknowledgements_and_commits_in_one_batch_keep_the_numbers_of_a_stream(
     take = sender.manager.receive
     batches = 0
 
-    def with_a_commit(arrivals: Any, now: int, wall: int, questions: Any = ()) -> None:
+    def with_a_commit(arrivals: Any, now: int, wall: int, lazily: bool = False) -> None:
         nonlocal batches
         batches += 1
         asked = []
         if len(expected) < 40 and batches % 2:
             expected.append(b"%d" % len(expected))
             asked.append(app.commits(Letter(REMOTE, expected[-1])))
-        take(arrivals, now, wall, [*questions, *asked])
+        take(arrivals, now, wall, asked, lazily)
 
     _do(sender.manager, app.commits(Letter(REMOTE, b"first")))
     sender.manager.receive = with_a_commit  # type: ignore[method-assign]
@@ -378,10 +378,10 @@ def test_what_has_come_from_the_network_is_stored_although_a_commit_of_its_batch
     peer.send(b"1")
     take = host.manager.receive
 
-    def together(arrivals: Any, now: int, wall: int, _questions: Any = ()) -> None:
+    def together(arrivals: Any, now: int, wall: int, lazily: bool) -> None:
         host.manager.receive = take  # type: ignore[method-assign]
         _fail_once(monkeypatch, host.store, StoreFull("the disk is full"))
-        take(arrivals, now, wall, [app.commits(Letter("plain", b"2"), taken=_keys(found))])
+        take(arrivals, now, wall, [app.commits(Letter("plain", b"2"), taken=_keys(found))], lazily)
 
     host.manager.receive = together  # type: ignore[method-assign]
     exchange(world)
@@ -403,7 +403,9 @@ def test_a_defect_that_the_network_has_met_does_not_cost_a_commit(host: Host, mo
     monkeypatch.setattr(host.manager._acceptance, "message", _defect)
     asked = [app.commits(Letter("plain", b"2"))]
     monkeypatch.setattr(
-        host.manager, "receive", lambda arrivals, now, wall: take(arrivals, now, wall, asked and [asked.pop()])
+        host.manager,
+        "receive",
+        lambda arrivals, now, wall, lazily: take(arrivals, now, wall, asked and [asked.pop()], lazily),
     )
     exchange(world)
     assert host.content("plain") == [b"2"]

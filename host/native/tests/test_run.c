@@ -633,6 +633,49 @@ static void test_stores_what_came(void)
     CHECK_EQ(s.recoverable_msg_ack_flags, 0xFFFFFFFF);
 }
 
+/* Of each number of packets, whatever is left of the sequence. */
+static void test_numbers_as_the_core_does(void)
+{
+    enum { COUNT = 8, TRANSACTION = 20 };
+    static uint8_t packets[COUNT * PACKET], expected[COUNT * PACKET];
+    uint32_t first, i;
+
+    for (first = 1; first != 0; first = first == 1 ? 0xFFFFFFFF - COUNT / 2 : 0) {
+        mqqb_outgoing out = {7, 1700000000, first, 0}, alone = out;
+        uint32_t previous = first == 1 ? 0 : first - 3, last = previous, message_id = 0xFFFFFFFD;
+        size_t size = 0, count = 0, done;
+        layout l;
+
+        memset(packets, 0, sizeof packets);
+        for (i = 0; i < COUNT; i++) {
+            message m = board_message(1);
+
+            m.body_size = 5;
+            size = put_message(packets + i * size, &m, &l);
+        }
+        memcpy(expected, packets, sizeof packets);
+        for (i = 0; i < COUNT; i++) {
+            mqqb_transaction_header h;
+
+            CHECK_EQ(mqqb_unpack(MQQB_TRANSACTION_HEADER, &h, expected + i * size + l.transaction, TRANSACTION),
+                     MQQB_OK);
+            if (mqqb_stamp(&alone, last, &h) != MQQB_OK) {
+                break;
+            }
+            mqqb_pack(MQQB_TRANSACTION_HEADER, &h, expected + i * size + l.transaction, TRANSACTION);
+            le(expected + i * size + MESSAGE_ID_AT, (uint32_t)(message_id + i), 4);
+            last = h.tx_sequence_number;
+            count++;
+        }
+        done = mqqb_run_number(&out, &previous, packets, size, l.transaction, COUNT, message_id);
+        CHECK_EQ(done, count);
+        CHECK_EQ(done == COUNT, first == 1);
+        CHECK_EQ(previous, last);
+        CHECK(memcmp(&out, &alone, sizeof out) == 0);
+        CHECK(memcmp(packets, expected, sizeof packets) == 0);
+    }
+}
+
 int main(int argc, char **argv)
 {
     seed_random(argc, argv, 1802);
@@ -652,5 +695,6 @@ int main(int argc, char **argv)
     RUN("B-252 B-278", test_receives_as_the_core_does);
     RUN("B-122 B-123 B-124 B-280", test_stores_up_to_what_has_to_be_said);
     RUN("B-123 B-124", test_stores_what_came);
+    RUN("B-317 A-24", test_numbers_as_the_core_does);
     return summary("test_run");
 }

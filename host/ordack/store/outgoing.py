@@ -50,6 +50,9 @@ class OutgoingDepth(NamedTuple):
     oldest_sent: int | None
 
 
+Packet = bytes | bytearray | memoryview
+
+
 class NewOutgoing(NamedTuple):
     """A message to put in an outgoing queue; `number` 0 and no sequence if it is not transactional, or forwarded. The
     others are the columns of the table."""
@@ -61,13 +64,16 @@ class NewOutgoing(NamedTuple):
     number: int
     recoverable: bool
     journal: int
-    packet: bytes | bytearray | memoryview
+    packet: Packet
     priority: int = 0
     own: bool = True
     send_until: int = NEVER
     due: int | None = None
     confirmation: bytes | None = None
     dead_letter: str | None = None
+
+
+Added = tuple[range, Sequence[NewOutgoing]]  # what was put in outgoing queues, and its keys
 
 
 class OutgoingEntry(NamedTuple):
@@ -105,15 +111,19 @@ class Reading:
     """The packets of outgoing messages as they are sent, most of them read ahead, some in one statement.
 
     What is sent next from an outgoing queue is as a rule what was put in it next. Where it is not, or packets are
-    large, none is read ahead.
+    large, none is read ahead. at_hand: packets, by key, that need not be read; they are taken out.
     """
 
-    def __init__(self, queues: OutgoingQueues) -> None:
+    def __init__(self, queues: OutgoingQueues, at_hand: dict[int, tuple[Packet, int]]) -> None:
         self._queues = queues
+        self._at_hand = at_hand
         self._ahead: dict[int, dict[int, tuple[bytes, int]]] = {}  # by outgoing queue and key
 
     def packet(self, outgoing: int, key: int) -> tuple[bytearray, int]:
         """As OutgoingQueues.packet. outgoing: the outgoing queue that it is in."""
+        if key in self._at_hand:
+            packet, until = self._at_hand.pop(key)
+            return bytearray(packet), until
         known = self._ahead.get(outgoing)
         if not known or key not in known:
             count = 1 if known is None or known else READ_AHEAD
@@ -285,14 +295,17 @@ class OutgoingQueues:
         """Remove an outgoing queue that has drained for good."""
         self._db.all("DELETE FROM outgoing WHERE id = ? AND messages = 0", (identifier,))
 
-    def add(self, messages: Iterable[NewOutgoing]) -> None:
-        """Put numbered packets in outgoing queues; with the streams' new state in the same transaction (B-098)."""
+    def add(self, messages: Sequence[NewOutgoing]) -> range:
+        """Put numbered packets in outgoing queues; with the streams' new state in the same transaction (B-098). Their
+        keys."""
         self._db.many(
             "INSERT INTO outgoing_messages (outgoing, message_id, ordinal, time_stamp, number, recoverable, "
             "journal, packet, priority, own, send_until, due, confirmation, dead_letter) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             messages,
         )
+        last = self._db.connection.last_insert_rowid()
+        return range(last - len(messages) + 1, last + 1)
 
     def messages(self, after: int = 0, limit: int = -1) -> list[OutgoingEntry]:
         """What is in all outgoing queues with a key above `after`, in order of sending, `limit` at most."""
