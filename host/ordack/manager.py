@@ -23,7 +23,7 @@ from mqqb.events import Acknowledged, Closed, MessageReceived, Noted, Opened
 
 from ordack import clock, outcome
 from ordack.acceptance import NOT_NOW, Acceptance
-from ordack.applications import Applications, Question
+from ordack.applications import Applications, PutBack, Question, Take
 from ordack.batch import Batch
 from ordack.config import Config
 from ordack.deadlines import Deadlines
@@ -46,6 +46,7 @@ from ordack.tables import key_of
 
 ANSWERS_KEPT_S = 86400  # of an application that was killed: it cannot ask again
 TRACED = core.BASE_TR >> 8  # BaseHeader.Flags.TR, in the byte at packet offset 3
+_Arrived = tuple[Link, object, int]  # what an event of a session tells, and when it came
 
 
 class Manager:
@@ -80,7 +81,7 @@ class Manager:
         self._looked_at = -1  # the second when what is due was last looked for
         self._report_at = now  # when operators are to be told again what it is doing, ms
         self.shown: dict[str, Any] = {}  # what others see of it
-        self._put_off: list[tuple[Link, object]] = []  # OrderAcks for the next transaction
+        self._put_off: list[_Arrived] = []  # OrderAcks for the next transaction
         self.failure: StoreError | None = None  # why its state cannot be read, so that no session is served
         store.keep_names(config.to_keep())
         self._load(now)
@@ -186,11 +187,11 @@ class Manager:
             return
         with self._guard(now):
             self._watch_clock(now, wall)
-            work: list[tuple[Link, object]] = []
+            work: list[_Arrived] = []
             links: dict[Link, None] = {}
             for link, data in arrivals:
                 links[link] = None
-                work += [(link, event) for event in self.links.receive(link, data, now)]
+                work += [(link, event, now) for event in self.links.receive(link, data, now)]
             if lazily and work and not questions and not self.applications.has_work and all(map(_can_wait, work)):
                 self._put_off += work
             else:
@@ -203,7 +204,7 @@ class Manager:
             self._order_acks.send_due(now, wall)
             self.outgoing.at_hand.clear()
 
-    def _handle_all(self, work: list[tuple[Link, object]], questions: Sequence[Question], now: int, wall: int) -> None:
+    def _handle_all(self, work: list[_Arrived], questions: Sequence[Question], now: int, wall: int) -> None:
         """Decide about all of it together; if that fails, about parts of it, so that none spoils another."""
         work = self._put_off + work
         self._put_off = []
@@ -219,37 +220,43 @@ class Manager:
             self.operator.tell(f"a batch is handled again, link by link, after {error!r}")
             if questions:
                 self._handle([], now, wall, questions)
-            for link in dict.fromkeys(link for link, _ in work):
+            for link in dict.fromkeys(link for link, _, _ in work):
                 with self.links.isolated(link):
-                    self._handle([(of, event) for of, event in work if of is link], now, wall)
+                    self._handle([arrived for arrived in work if arrived[0] is link], now, wall)
 
-    def _handle(self, work: list[tuple[Link, object]], now: int, wall: int, questions: Sequence[Question] = ()) -> None:
+    def _handle(self, work: list[_Arrived], now: int, wall: int, questions: Sequence[Question] = ()) -> None:
         """Decide about events and store the outcome. If anything raises, nothing was decided and nothing stored."""
 
         def decide(batch: Batch) -> None:
-            for link, event in work:
+            for link, event, came in work:
                 if link not in batch.refused:
-                    self._decide(batch, link, event, now, wall)
+                    self._decide(batch, link, event, came, wall)
 
         if (
             questions
             or self.applications.has_work
-            or any(isinstance(event, (MessageReceived, MessageRun, Acknowledged)) for _, event in work)
+            or any(isinstance(event, (MessageReceived, MessageRun, Acknowledged)) for _, event, _ in work)
         ):
-            for link, recoverable, count in self._transact(now, wall, decide, questions).stored:
+            durable = bool(work) or not all(isinstance(question, (Take, PutBack)) for _, question in questions)
+            for link, recoverable, count in self._transact(now, wall, decide, questions, durable).stored:
                 link.session.stored_all(recoverable, count, now)
                 self.links.touch(link)
         else:
             decide(Batch(Outcomes(self.store, wall, self.config)))
 
     def _transact(
-        self, now: int, wall: int, decide: Callable[[Batch], object], questions: Sequence[Question] = ()
+        self,
+        now: int,
+        wall: int,
+        decide: Callable[[Batch], object],
+        questions: Sequence[Question] = (),
+        durable: bool = True,
     ) -> Batch:
-        """Do what applications ask for, run `decide` on a new batch and write what it has decided, in one transaction.
-        If anything raises, nothing was decided and nothing stored."""
+        """Do what applications ask for, run `decide` on a new batch and write what it has decided, in one transaction,
+        `durable` as Store.transaction has it. If anything raises, nothing was decided and nothing stored."""
         batch = Batch(Outcomes(self.store, wall, self.config))
         try:
-            with self.store.transaction():
+            with self.store.transaction(durable):
                 self._hear()
                 self.applications.decide(batch.outcomes, questions, now)
                 decide(batch)
@@ -472,7 +479,7 @@ class Manager:
             self.outgoing.note_closed()
 
 
-def _can_wait(arrived: tuple[Link, object]) -> bool:
+def _can_wait(arrived: _Arrived) -> bool:
     """Is this nothing but an OrderAck?"""
     event = arrived[1]
     return isinstance(event, MessageReceived) and isinstance(event.packet, reader.OrderAck)

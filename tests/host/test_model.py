@@ -163,7 +163,7 @@ def _wrong_base(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_transaction(patch: pytest.MonkeyPatch) -> None:
-    def broken(self: Database) -> Iterator[None]:
+    def broken(*_: object, **__: object) -> Iterator[None]:
         yield
 
     patch.setattr(Database, "transaction", contextlib.contextmanager(broken))

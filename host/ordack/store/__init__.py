@@ -95,10 +95,9 @@ class Store:
         self._locks.close()
         self._database.connection.close()
 
-    def transaction(self) -> AbstractContextManager[None]:
-        """Everything written inside becomes durable together, or not at all if an exception leaves it, but for
-        StoreUnknown. Nests."""
-        return self._database.transaction()
+    def transaction(self, durable: bool = True) -> AbstractContextManager[None]:
+        """As Database.transaction."""
+        return self._database.transaction(durable)
 
     def snapshot(self) -> AbstractContextManager[None]:
         """What is read inside is of one moment. Nobody has to wait for that; nothing may be written."""

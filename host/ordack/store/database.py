@@ -213,23 +213,35 @@ class Database:
         self.all("UPDATE sqlite_sequence SET seq = ? WHERE name = 'queues'", (FIRST_PRIVATE_ID - 1,))
 
     @contextlib.contextmanager
-    def transaction(self) -> Iterator[None]:
+    def transaction(self, durable: bool = True) -> Iterator[None]:
         """Everything written inside becomes durable together, or not at all if an exception leaves it, but for
-        StoreUnknown. Nests."""
+        StoreUnknown. Nests.
+
+        durable: False of what a power cut may undo, as long as nothing durable has followed: no sync is waited for."""
         if not self.connection.get_autocommit():
             yield
             return
         if self._in_doubt:
             self._end_doubt()
-        self.all("BEGIN IMMEDIATE")
+        if not durable:
+            self._set_synchronous(False)
         try:
-            yield
-            self._commit()
-        except BaseException as error:
-            self._roll_back()
-            if isinstance(error, StoreFull):
-                self._log.empty()  # for the next one
-            raise
+            self.all("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._commit()
+            except BaseException as error:
+                self._roll_back()
+                if isinstance(error, StoreFull):
+                    self._log.empty()  # for the next one
+                raise
+        finally:
+            if not durable:
+                self._set_synchronous(True)
+
+    def _set_synchronous(self, is_synced: bool) -> None:
+        self.connection.pragma("synchronous", "full" if is_synced else "normal")
+        self._log.is_synced = is_synced
 
     @contextlib.contextmanager
     def attempt(self) -> Iterator[None]:

@@ -194,7 +194,7 @@ class Messages:
         one that came back at all is received alone, so that others do not come back for its sake."""
         try:
             self.become_receiver()
-            with self._db.transaction():
+            with self._db.transaction(durable=False):  # a receiver does not survive a power cut, nor what it has
                 self.put_back(())
                 self._put_back_for_the_dead()
                 found = self._first(queue, limit, now, selection=selection)

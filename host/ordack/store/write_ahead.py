@@ -58,7 +58,7 @@ def disk_bytes(path: Path) -> tuple[int, int]:
 
 class WriteAheadLog:
     """The log of an open database that has one. path: the database's file; busy: its busy handler. work: is told what
-    is written."""
+    is written. is_synced: does a commit sync it?"""
 
     def __init__(self, database: apsw.Connection, path: Path, busy: Callable[[int], bool], work: DiskWork) -> None:
         self._database = database
@@ -67,6 +67,7 @@ class WriteAheadLog:
         self._work = work
         self._pages = 0  # that were written to the log since it began, as far as this object knows
         self._is_begun = log_bytes(path) > 0
+        self.is_synced = True
         self._page_bytes: int = database.pragma("page_size")
         chunk = ctypes.c_int(CHUNK_BYTES)
         database.file_control("main", apsw.SQLITE_FCNTL_CHUNK_SIZE, ctypes.addressof(chunk))
@@ -96,7 +97,9 @@ class WriteAheadLog:
 
     def _after_commit(self, database: apsw.Connection, name: str, pages: int) -> int:
         """Where room is short the log takes a quarter of what is kept back."""
-        self._work.syncs += 1 if self._is_begun and pages > self._pages else 2  # the header of a new log by itself
+        self._work.syncs += self.is_synced
+        if not self._is_begun or pages <= self._pages:
+            self._work.syncs += 1  # the header of a new log by itself
         self._pages, self._is_begun = pages, True
         size = self._work.log_bytes = pages * self._page_bytes
         if size >= SHORT_LOG_BYTES:
